@@ -56,12 +56,13 @@ class SomethingWrong(Exception):
 
 
 def fitting(name: str | None, file: Path | None) -> Iterator[str]:
-    """Whether weights and KV cache have room, for a model or a manifest. Raises SomethingWrong."""
+    """Whether weights and KV cache have room, and kernels compile, for a model or a manifest. Raises SomethingWrong."""
     import torch
 
     from legato_cli import fit
     from legato_engine.errors import NoDevice
     from legato_engine.runner import backends
+    from legato_operator.api import roles
 
     spec, path = _asked(name, file)
     try:
@@ -73,6 +74,22 @@ def fitting(name: str | None, file: Path | None) -> Iterator[str]:
         yield from fit.lines(spec, path, found)
     except (fit.DoesNotFit, NoDevice) as error:
         raise SomethingWrong(str(error)) from None
+    if found is not None and any(roles.gpus(spec, role) for role in roles.of(spec)):
+        yield _compiled(spec, path)
+
+
+def _compiled(spec: "Spec", path: Path) -> str:
+    """Whether this model's kernels compile. Raises SomethingWrong where workers would stop over one that does not."""
+    from legato_cli import gpus, kernels
+    from legato_engine.settings import BLOCK_SIZES
+
+    engine = spec.engine
+    size = BLOCK_SIZES["cuda"] if engine.block_size == "Auto" else engine.block_size
+    problems = kernels.problems(gpus.devices(), path, engine.dtype, size, os.environ)
+    line = kernels.told(path.name, problems)
+    if any(problems.values()) and engine.on_kernel_failure == "Stop":
+        raise SomethingWrong(line)
+    return line
 
 
 def sampling_defaults(name: str | None, file: Path | None) -> Iterator[str]:
@@ -130,9 +147,18 @@ def devices() -> Iterator[str]:
 
 def gpus() -> Iterator[str]:
     """Accelerators, and what kernels and hand-offs need beside them."""
-    from legato_cli import gpus
+    from legato_cli import gpus, kernels, model
+    from legato_engine.settings import BLOCK_SIZES
 
-    yield from gpus.lines(gpus.find(os.environ))
+    facts = gpus.find(os.environ)
+    yield from gpus.lines(facts)
+    if facts.gpus and facts.triton and not facts.cannot_compile:
+        try:
+            path = model.resolve(BUILTIN, lambda text: None)
+        except model.ModelUnavailable as error:
+            yield f"{'kernels':<14} unknown: {error}"
+            return
+        yield kernels.told(BUILTIN, kernels.problems(facts.gpus, path, "Auto", BLOCK_SIZES["cuda"], os.environ))
 
 
 def formats() -> Iterator[str]:
@@ -141,14 +167,15 @@ def formats() -> Iterator[str]:
 
     from legato_cli import model
     from legato_engine import processor, settings
+    from legato_engine.errors import NoDevice
     from legato_engine.models.architectures import ARCHITECTURES
     from legato_engine.runner import backends, formats
     from legato_engine.weights.opening import open_weights
 
-    gpu = backends.gpu("cuda") if torch.cuda.is_available() else None
     try:
+        gpu = backends.gpu("cuda") if torch.cuda.is_available() else None
         path = model.resolve(BUILTIN, lambda text: None)
-    except model.ModelUnavailable as error:
+    except (model.ModelUnavailable, NoDevice) as error:
         raise SomethingWrong(f"{'dtype: Auto':<14} unknown: {error}") from None
     config = open_weights(path).config
     chosen = formats.choose("auto", processor.detect(), gpu, config, settings.BLOCK_SIZES["cuda" if gpu else "cpu"])

@@ -74,7 +74,7 @@ def _available(spec: Spec, role: str) -> tuple[int, str]:
 
 
 def _on_gpu(spec: Spec, gpus: Gpus) -> tuple[int, str]:
-    """What `legato up` gives a worker of a GPU's memory, which the first workers share."""
+    """What a worker of `legato up` takes at most of a GPU that the first workers share, if nothing else takes more."""
     sharing = -(-_workers(spec) // gpus.count)
     return gpus.free // sharing, f"free on a GPU for each of {sharing} workers" if sharing > 1 else "free on a GPU"
 

@@ -23,7 +23,13 @@ class Gpu:
     capability: tuple[int, int]
     processors: int  # streaming multiprocessors
     memory: int  # bytes
+    shared: int  # bytes of memory that one block of threads may have
     dmabuf: bool  # whether its memory can be given to other devices as a file descriptor
+
+    @property
+    def chip(self) -> str:
+        """As kernels are compiled for it."""
+        return "sm_{}{}".format(*self.capability)
 
 
 @dataclass(frozen=True)
@@ -54,7 +60,7 @@ def find(environ: Mapping[str, str]) -> Facts:
         driver=module_version(_KERNEL_MODULE.read_text()) if _KERNEL_MODULE.exists() else "",
         driver_cuda=_driver_cuda(libcuda) if libcuda else 0,
         torch_cuda=torch.version.cuda,
-        gpus=tuple(_gpu(number, libcuda) for number in range(torch.cuda.device_count())),
+        gpus=devices(),
         triton=triton,
         cannot_compile=_cannot_compile(environ) if triton else "",
         cache=str(cache),
@@ -63,6 +69,14 @@ def find(environ: Mapping[str, str]) -> Facts:
         ucx_has_cuda=transports.has_module("cuda"),
         missing_for_rdma=tuple(transports.missing_for_rdma()),
     )
+
+
+def devices() -> tuple[Gpu, ...]:
+    """All GPUs that torch can use."""
+    import torch
+
+    libcuda = _libcuda()
+    return tuple(_gpu(number, libcuda) for number in range(torch.cuda.device_count()))
 
 
 def visible(environ: Mapping[str, str]) -> tuple[str, ...]:
@@ -203,6 +217,7 @@ def _gpu(number: int, libcuda: ctypes.CDLL | None) -> Gpu:
         capability=(found.major, found.minor),
         processors=found.multi_processor_count,
         memory=found.total_memory,
+        shared=found.shared_memory_per_block_optin,  # type: ignore[attr-defined]  # torch's stub has not all
         dmabuf=libcuda is not None and _has_dmabuf(libcuda, number),
     )
 

@@ -132,7 +132,7 @@ _FLAGS: Final = (
         f"tokens in a block of KV cache; Auto: {BLOCK_SIZES['cpu']}, or {BLOCK_SIZES['cuda']} with --device cuda",
     ),
     Flag("--kv-cache-memory", _AUTO_OR_SIZE, "memory of the KV cache; Auto: what is free beside weights and workspace"),
-    Flag("--memory-share", flags.whole("WORKERS", 1, 1024), "with Auto, workers that share what is free"),
+    Flag("--memory-share", flags.whole("WORKERS", 1, 1024), "with Auto, workers that share the memory"),
     Flag("--chunk-tokens", flags.whole("TOKENS", 1, 1 << 20), "most prompt tokens computed in one step"),
     Flag("--slo-tpot", flags.DURATION, "time per output token; prompts beside running sequences get shorter chunks"),
     Flag(

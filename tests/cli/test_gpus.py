@@ -8,8 +8,8 @@ import pytest
 from legato_cli import gpus
 from legato_cli.gpus import Facts, Gpu
 
-H200 = Gpu("NVIDIA H200", (9, 0), 132, 143_771 << 20, dmabuf=True)
-WITHOUT_DMABUF = Gpu("NVIDIA A10", (8, 6), 72, 22_515 << 20, dmabuf=False)
+H200 = Gpu("NVIDIA H200", (9, 0), 132, 143_771 << 20, 227 << 10, dmabuf=True)
+WITHOUT_DMABUF = Gpu("NVIDIA A10", (8, 6), 72, 22_515 << 20, 99 << 10, dmabuf=False)
 GOOD = {
     "driver": "580.65.06",
     "driver_cuda": 13000,

@@ -27,6 +27,7 @@ class Chip(NamedTuple):
 
 CHIPS = {
     "sm_80": Chip(shared=163 << 10, processors=108),  # A100
+    "sm_89": Chip(shared=99 << 10, processors=58),  # L4; sm_86 and sm_120 have no more shared memory
     "sm_90": Chip(shared=227 << 10, processors=132),  # H100, H200
     "sm_100": Chip(shared=227 << 10, processors=148),  # B200
 }
@@ -60,22 +61,39 @@ class Launch:
 
 
 @contextlib.contextmanager
-def launches(chip: str) -> Iterator[list[Launch]]:
+def launches(chip: str, has: Chip | None = None) -> Iterator[list[Launch]]:
     """Everything that is launched within, in order. A kernel that does not fit the chip raises Triton's OutOfResources.
 
-    Raises ValueError for a chip that is not in CHIPS, RuntimeError where kernels are interpreted.
+    `has` is what the chip has; None: as in CHIPS. Raises ValueError for a chip that is not there, RuntimeError where
+    kernels are interpreted.
     """
-    if chip not in CHIPS:
+    if (has := has or CHIPS.get(chip)) is None:
         raise ValueError(f"not a chip that kernels are compiled for: {chip} ({', '.join(CHIPS)})")
     if triton.knobs.runtime.interpret:
         raise RuntimeError("kernels are interpreted: TRITON_INTERPRET must not be set")
     found: list[Launch] = []
     before = triton.runtime.driver._active
-    triton.runtime.driver.set_active(_Elsewhere(chip, found))
+    triton.runtime.driver.set_active(_Elsewhere(chip, has.shared, found))
     try:
         yield found
     finally:
         triton.runtime.driver._active = before
+
+
+@contextlib.contextmanager
+def compilations() -> Iterator[list[str]]:
+    """The names of the kernels that Triton began to compile within: its errors do not tell which they are of."""
+    begun: list[str] = []
+
+    def note(*, fn: Any, **_rest: Any) -> None:  # returns nothing: what returns true prevents the compilation
+        begun.append(fn.name)
+
+    before = triton.knobs.runtime.jit_cache_hook
+    triton.knobs.runtime.jit_cache_hook = note
+    try:
+        yield begun
+    finally:
+        triton.knobs.runtime.jit_cache_hook = before
 
 
 class _Launcher:
@@ -104,11 +122,10 @@ class _Elsewhere(DriverBase):
     it compiled in this process.
     """
 
-    def __init__(self, chip: str, found: list[Launch]) -> None:
+    def __init__(self, chip: str, shared: int, found: list[Launch]) -> None:
         super().__init__()
         self._target = GPUTarget("cuda", int(chip.removeprefix("sm_")), 32)
         self.found = found
-        shared = CHIPS[chip].shared
         self.utils = SimpleNamespace(
             get_device_properties=lambda _device: {"max_shared_mem": shared},
             load_binary=lambda _name, binary, _shared, _device: (binary, binary, 0, 0, _MOST_THREADS),

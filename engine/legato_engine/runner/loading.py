@@ -1,5 +1,6 @@
 """A runner that computes, from a worker's settings: opens the weights, loads them, makes a token."""
 
+import gc
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -71,17 +72,29 @@ def _runner(
     settings: WorkerSettings, checkpoint: Checkpoint, max_length: int, adapter_values: int, progress: Progress
 ) -> Runner:
     """The model, which has made a token."""
-    runner = _loaded(settings, checkpoint, max_length, adapter_values, progress)
-    progress("warming up", 0.0)
     try:
-        runner.warm_up()
+        return _warmed_up(settings, checkpoint, max_length, adapter_values, progress)
     except KernelFailed as error:
         if settings.on_kernel_failure != "Torch":
             raise
-        del runner  # before as much is loaded again
-        runner = _loaded(settings, checkpoint, max_length, adapter_values, progress, str(error))
-        progress("warming up", 0.0)
-        runner.warm_up()
+        why = str(error)
+    # Not before the exception is gone, whose frames hold the first runner: the device may have no room for two.
+    gc.collect()  # a compiler's errors may hold each other
+    torch.cuda.empty_cache()  # else what is freed stays torch's, and does not count as free
+    return _warmed_up(settings, checkpoint, max_length, adapter_values, progress, why)
+
+
+def _warmed_up(
+    settings: WorkerSettings,
+    checkpoint: Checkpoint,
+    max_length: int,
+    adapter_values: int,
+    progress: Progress,
+    fallback: str = "",
+) -> Runner:
+    runner = _loaded(settings, checkpoint, max_length, adapter_values, progress, fallback)
+    progress("warming up", 0.0)
+    runner.warm_up()
     memory.give_back()
     return runner
 
@@ -116,8 +129,13 @@ def _loaded(
 
 
 def _available(settings: WorkerSettings) -> int:
-    """Bytes that this worker may take: with Auto its share of what is free, else all of that."""
-    free = memory.available()
+    """Bytes that this worker may take: with Auto its share, else all that is free.
+
+    Of a GPU, a share is of all its memory, so that it does not depend on who started first; other programs may leave
+    less. Of the host, which always has other programs, it is of what is free.
+    """
+    free, share = memory.available(), 1 if settings.kv_cache_memory is not None else settings.memory_share
     if settings.device == "cuda" and torch.cuda.is_available():  # `Runner.load` refuses one that is not there
-        free = torch.cuda.mem_get_info()[0]
-    return free // settings.memory_share if settings.kv_cache_memory is None else free
+        free, total = torch.cuda.mem_get_info()
+        return min(free, total // share)
+    return free // share

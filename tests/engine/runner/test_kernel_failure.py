@@ -1,6 +1,8 @@
 """A kernel that cannot be compiled: the worker does not start, or torch's own operators compute where that is asked."""
 
+import gc
 import json
+import weakref
 from dataclasses import replace
 
 import lora_folders
@@ -14,6 +16,7 @@ from legato_engine.errors import KernelFailed
 from legato_engine.kernels.configurations import Configuration
 from legato_engine.models.config import from_huggingface
 from legato_engine.runner import backends, loading
+from legato_engine.runner.runner import Runner
 from legato_engine.scheduler.batch import Draw, Row
 from legato_engine.settings import WorkerSettings
 from legato_protocol.sampling_params import SamplingParams
@@ -82,6 +85,55 @@ def test_torch_computes_where_it_is_asked_to(folder, broken):
     assert "power of 2" in runner.fallback
     assert "by torch's own operators, which are slower: Triton" in runner.formats
     assert first_logits(runner).isfinite().all()
+
+
+@pytest.fixture
+def loads(monkeypatch):
+    """What was there when each runner was loaded: how many of before, and how often torch had emptied its cache."""
+    found, runners, emptied, loaded = [], [], [], Runner.load
+
+    def load(*args, **kwargs):
+        found.append((sum(runner() is not None for runner in runners), len(emptied)))
+        runner = loaded(*args, **kwargs)
+        runners.append(weakref.ref(runner))
+        return runner
+
+    monkeypatch.setattr(Runner, "load", load)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: emptied.append(sum(r() is not None for r in runners)))
+    yield found
+    assert not any(emptied), "the cache was emptied while a runner was in it"
+
+
+def test_the_first_runner_is_gone_before_the_second_is_loaded(folder, broken, loads):
+    """Both at once would not fit a GPU, all of which the first has taken."""
+    load(TORCH, folder)
+    assert loads == [(0, 0), (0, 1)]
+
+
+def test_nothing_is_freed_where_no_kernel_fails(folder, loads):
+    load(TORCH, folder)
+    assert loads == [(0, 0)]
+
+
+def test_a_runner_that_errors_in_a_circle_hold_is_freed_too(folder, monkeypatch, loads):
+    """The collector of cycles may not run by itself for long."""
+    warm_up = Runner.warm_up
+
+    def fail(runner):
+        if runner.fallback:
+            warm_up(runner)
+            return
+        error = KernelFailed("no")
+        error.itself = error
+        raise error
+
+    monkeypatch.setattr(Runner, "warm_up", fail)
+    gc.disable()
+    try:
+        load(TORCH, folder)
+    finally:
+        gc.enable()
+    assert loads == [(0, 0), (0, 1)]
 
 
 def test_it_is_not_the_numerics_of_kernels(folder, monkeypatch, request):

@@ -5,9 +5,11 @@ from dataclasses import replace
 
 import lora_folders
 import pytest
+import torch
 from safetensors.torch import save_file
 
-from legato_engine.errors import UnsupportedModel
+from legato_engine import memory
+from legato_engine.errors import EngineError, UnsupportedModel
 from legato_engine.models.config import from_huggingface
 from legato_engine.runner import loading
 from legato_engine.runner.runner import Runner
@@ -87,3 +89,51 @@ def test_an_adapter_of_a_list_is_taken_within_its_own_bound(load, adapter):
 def test_an_adapter_of_a_flag_that_cannot_be_used_ends_the_start(load, adapter):
     with pytest.raises(UnsupportedModel, match=r"r is 4; at most 3 is allowed here \(model.maxAdapterRank\)"):
         load(replace(SETTINGS, adapters=(("sql", str(adapter)),), max_adapter_rank=3))
+
+
+@pytest.fixture
+def allowed(monkeypatch, load):
+    """The bytes that a worker with these settings may take, of what a GPU and the host have."""
+
+    def found(settings, *, free, total, host=0):
+        def refuse(*_args, available, **_kwargs):
+            raise EngineError(str(available))
+
+        monkeypatch.setattr(Runner, "load", refuse)
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (free, total))
+        monkeypatch.setattr(memory, "available", lambda: host)
+        with pytest.raises(EngineError) as raised:
+            load(settings)
+        return int(str(raised.value))
+
+    return found
+
+
+GPU = replace(SETTINGS, device="cuda", kv_cache_memory=None)
+
+
+@pytest.mark.parametrize(
+    ("free", "share", "bytes_"),
+    [
+        (80, 1, 80),
+        (60, 1, 60),  # what others hold cannot be had
+        (80, 2, 40),
+        (44, 2, 40),  # as much for the one that starts second, or again, as for the first
+        (30, 2, 30),  # other programs hold memory, too
+        (80, 3, 26),
+    ],
+)
+def test_auto_is_a_share_of_all_of_a_gpu_s_memory_as_far_as_it_is_free(allowed, free, share, bytes_):
+    assert allowed(replace(GPU, memory_share=share), free=free, total=80) == bytes_
+
+
+def test_a_kv_cache_of_a_given_size_may_take_what_is_free(allowed):
+    assert allowed(replace(GPU, memory_share=2, kv_cache_memory=1), free=70, total=80) == 70
+
+
+def test_auto_is_a_share_of_what_the_host_has_left(allowed):
+    """Also on a machine with a GPU."""
+    settings = replace(SETTINGS, kv_cache_memory=None, memory_share=2)
+    assert allowed(settings, free=80, total=80, host=10) == 5
+    assert allowed(replace(settings, kv_cache_memory=1), free=80, total=80, host=10) == 10

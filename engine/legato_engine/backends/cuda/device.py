@@ -9,6 +9,9 @@ import torch
 
 from legato_engine.errors import NoDevice
 
+LEAST_CAPABILITY = (8, 0)  # what kernels use: bfloat16, and copies into shared memory that nobody waits for
+DTYPES: tuple[torch.dtype, ...] = (torch.bfloat16, torch.float16)  # that kernels compute in on a GPU
+
 
 class Device(Protocol):
     """`chip` is what tables of configurations call it, `processors` how many streaming multiprocessors it has."""
@@ -33,7 +36,7 @@ class Cuda:
 
     def __init__(self, place: torch.device) -> None:
         found = torch.cuda.get_device_properties(place)
-        if found.major < 8:
+        if (found.major, found.minor) < LEAST_CAPABILITY:
             raise NoDevice(
                 f"{found.name} has compute capability {found.major}.{found.minor}; kernels need at least 8.0 (A100, "
                 "L4, H100 and later): use such a GPU, or cpu"
@@ -41,7 +44,7 @@ class Cuda:
         self.place = place
         self.chip = f"sm_{found.major}{found.minor}"
         self.processors = found.multi_processor_count
-        self.dtypes: tuple[torch.dtype, ...] = (torch.bfloat16, torch.float16)
+        self.dtypes = DTYPES
         self._pool: Any = None  # memory that graphs share: one runs at a time
 
     def host(self, size: int) -> torch.Tensor:

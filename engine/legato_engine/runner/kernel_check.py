@@ -1,0 +1,109 @@
+"""Whether all kernels of a worker compile for a GPU, which is not used for it: `python -m` this module, with
+
+    MODEL DTYPE BLOCK_SIZE CHIP SHARED PROCESSORS
+
+as in a worker's settings and in `kernels.ahead.Chip`. Exit code 1: stdout names the first kernel that does not, stderr
+says why. What compiled stays in Triton's cache, where workers find it. Weights are not read.
+"""
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import torch
+
+from legato_engine.backends.cuda import device
+from legato_engine.backends.cuda.compiling import compiling
+from legato_engine.kernels import ahead
+from legato_engine.kernels.ahead import Chip
+from legato_engine.kernels.block_sums.triton import sum_blocks
+from legato_engine.kernels.configurations import choose
+from legato_engine.models.config import ModelConfig
+from legato_engine.runner.runner import Runner
+from legato_engine.sampling.device_sampler import DeviceSampler
+from legato_engine.scheduler.batch import Draw, Row
+from legato_engine.weights.checkpoint import Checkpoint
+from legato_engine.weights.expected import expected_shapes
+from legato_engine.weights.fingerprint import FileSpan
+from legato_engine.weights.opening import open_weights
+from legato_protocol.sampling_params import SamplingParams
+
+_NOWHERE, _HOST = torch.device("meta"), torch.device("cpu")
+_SUMMED = 16  # blocks
+_ROWS = (16, 2, 1)  # that decode: Triton compiles for 1, for multiples of 16, and for other numbers
+
+
+class Absent:
+    """Implements `Device`: a GPU that nothing is started on. Only what is read back needs memory, the host's."""
+
+    def __init__(self, chip: str, processors: int, place: torch.device = _NOWHERE) -> None:
+        self.place = place
+        self.chip = chip
+        self.processors = processors
+        self.dtypes = device.DTYPES
+
+    def host(self, size: int) -> torch.Tensor:
+        return torch.zeros(size, dtype=torch.int32)
+
+    def mark(self) -> Callable[[], None]:
+        return lambda: None
+
+    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
+        return work  # what it launches was launched before
+
+
+class Shapes(Checkpoint):
+    """The tensors of a model of that config, without contents."""
+
+    fingerprint = ""
+
+    def __init__(self, config: ModelConfig) -> None:
+        self.config = config
+        self._shapes = expected_shapes(config)
+
+    def spans(self) -> Mapping[Path, Sequence[FileSpan]]:
+        return {}
+
+    def names(self) -> frozenset[str]:
+        return frozenset(self._shapes)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return self._shapes[name]
+
+    def tensor(self, name: str) -> torch.Tensor:
+        return torch.empty(self._shapes[name], device=_NOWHERE)
+
+
+def launch_all(config: ModelConfig, dtype: str, block_size: int, chip: str, processors: int) -> None:
+    """Launches what a worker does: steps of all kinds, sampling, checksums. Raises EngineError, and whatever
+    a compiler raises."""
+    runner = Runner.load(
+        Shapes(config), block_size=block_size, kv_cache_bytes=1 << 40, dtype=dtype, max_length=config.max_length,
+        gpu=Absent(chip, processors),
+    )  # fmt: skip
+    greedy = SamplingParams(max_tokens=1, seed=0, temperature=0.0)
+    with torch.inference_mode():
+        for tokens, rows in ((block_size, 1), (block_size, 2), *((1, rows) for rows in _ROWS)):
+            given = [0] * tokens
+            runner.logits((Row(given, 0, [0], (Draw(0, tokens, greedy, given, tokens),)),) * rows)
+        DeviceSampler(Absent(chip, processors, _HOST), config.vocab_size, 1).warm_up()
+        words = torch.empty(_SUMMED, runner.layout.block_bytes // 8, dtype=torch.int64, device=_NOWHERE)
+        ids = torch.empty(_SUMMED, dtype=torch.int32, device=_NOWHERE)
+        with compiling(chip):
+            sum_blocks(words, ids, words[0], choose("sum_blocks", {}, chip))
+
+
+def main(model: str, dtype: str, block_size: str, chip: str, shared: str, processors: str) -> int:
+    has = Chip(int(shared), int(processors))
+    with ahead.compilations() as begun, ahead.launches(chip, has):
+        try:
+            launch_all(open_weights(Path(model)).config, dtype, int(block_size), chip, has.processors)
+        except Exception as error:  # of the model, Triton or a compiler: whatever it is, a worker would not start
+            print(*begun[-1:])
+            print(error, file=sys.stderr)
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

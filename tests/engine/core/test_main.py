@@ -1,0 +1,89 @@
+"""The core's start: an error that another try would meet again ends the process with 2, once the server was told."""
+
+import json
+from dataclasses import replace
+from types import SimpleNamespace
+
+import lora_folders
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from legato_engine.backends.cuda.device import Interpreted
+from legato_engine.core import __main__ as process
+from legato_engine.core.frames import Loading, NotStarting, Start
+from legato_engine.core.heartbeat import Pulse
+from legato_engine.errors import EngineError
+from legato_engine.models.config import from_huggingface
+from legato_engine.runner import backends, loading
+from legato_engine.settings import WorkerSettings
+
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"],
+    "hidden_size": 64,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "num_hidden_layers": 2,
+    "intermediate_size": 96,
+    "vocab_size": 64,
+    "max_position_embeddings": 128,
+    "tie_word_embeddings": False,
+}
+SETTINGS = WorkerSettings("unified", "u0", "m", kv_cache_memory=4 << 20, device="cuda", transport="None")
+
+
+@pytest.fixture
+def start(tmp_path):
+    """The exit code of a core that starts with these settings and a model of that config, and what it said at last."""
+
+    def started(settings=SETTINGS, **config):
+        (tmp_path / "config.json").write_text(json.dumps(CONFIG | config))
+        weights = lora_folders.RandomCheckpoint(from_huggingface(CONFIG | config, "here"))
+        save_file({name: weights.tensor(name) for name in weights.names()}, tmp_path / "model.safetensors")
+        said = []
+        channel = SimpleNamespace(send=said.append)
+        code = process._serve(channel, Start(settings, str(tmp_path), "e"), Pulse())
+        assert all(isinstance(frame, Loading) for frame in said[:-1])
+        return code, said[-1]
+
+    return started
+
+
+@pytest.mark.parametrize(
+    ("changes", "config", "reason"),
+    [
+        ({}, {"head_dim": 20}, "a head size of 20 is not supported; interpreter computes head sizes that"),
+        ({}, {"num_attention_heads": 17, "head_dim": 16}, "17 query heads for each KV head are not supported"),
+        ({"block_size": 128}, {}, "a block size of 128 tokens is not supported"),
+        ({"dtype": "BFloat16"}, {}, "dtype bfloat16 is not computed by interpreter; supported: auto, float16, float32"),
+        ({"kv_cache_dtype": "Float32"}, {}, "KV cannot be Float32 with float16"),
+        ({"kv_cache_memory": 1}, {}, "kvCacheMemory of 1 bytes"),
+    ],
+)
+def test_what_a_gpu_does_not_compute_ends_the_process_with_2(start, monkeypatch, changes, config, reason):
+    monkeypatch.setattr(backends, "gpu", lambda _name: Interpreted())
+    code, last = start(replace(SETTINGS, **changes), **config)
+    assert code == 2
+    assert isinstance(last, NotStarting)
+    assert last.reason.startswith(reason)
+
+
+def test_so_does_a_gpu_that_kernels_do_not_run_on(start, monkeypatch):
+    properties = SimpleNamespace(name="Tesla V100", major=7, minor=0)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (1 << 34, 1 << 34))
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _place: properties)
+    code, last = start()
+    assert code == 2
+    assert "Tesla V100 has compute capability 7.0" in last.reason
+
+
+def test_an_error_that_may_pass_is_not_the_end(start, monkeypatch):
+    """The server starts another core."""
+
+    def load(*_args):
+        raise EngineError("busy")
+
+    monkeypatch.setattr(loading, "load", load)
+    with pytest.raises(EngineError, match="busy"):
+        start()

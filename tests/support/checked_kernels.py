@@ -1,0 +1,46 @@
+"""The kernels of a tiny model, compiled as `legato doctor` has it; called by `uninterpreted`."""
+
+import io
+from contextlib import redirect_stderr, redirect_stdout
+from typing import Any
+
+import triton
+from interpreted_models import MODELS
+
+from legato_engine.backends.cuda import backend
+from legato_engine.kernels import ahead
+from legato_engine.kernels.configurations import Configuration
+from legato_engine.runner import kernel_check
+
+LITTLE = 4 << 10  # bytes of shared memory
+
+
+def told(folder: str) -> dict[str, Any]:
+    """The names of all kernels that are compiled; and exit code, stdout and stderr of checks that end well, of a chip
+    with little memory, of blocks that are not supported, and of a width that no kernel can have. All in one process, as
+    starting one takes seconds."""
+    found: dict[str, Any] = {
+        "names": _names(),
+        "well": _outcome(folder, "64", "sm_90", ahead.CHIPS["sm_90"].shared),
+        "little": _outcome(folder, "64", "sm_80", LITTLE),
+        "blocks": _outcome(folder, "8", "sm_90", ahead.CHIPS["sm_90"].shared),
+    }
+    choose = backend.choose
+    backend.choose = lambda kernel, shape, chip: (
+        Configuration({"WIDTH": 1000}) if kernel == "silu_mul" else choose(kernel, shape, chip)
+    )
+    found["width"] = _outcome(folder, "64", "sm_90", ahead.CHIPS["sm_90"].shared)
+    return {**found, "still noted": triton.knobs.runtime.jit_cache_hook is not None}
+
+
+def _names() -> list[str]:
+    with ahead.compilations() as begun, ahead.launches("sm_90"):
+        kernel_check.launch_all(MODELS["llama"], "Auto", 16, "sm_90", 132)
+    return sorted(set(begun))
+
+
+def _outcome(folder: str, block_size: str, chip: str, shared: int) -> tuple[int, str, str]:
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        code = kernel_check.main(folder, "Auto", block_size, chip, str(shared), "132")
+    return code, out.getvalue(), err.getvalue()
