@@ -37,8 +37,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit code 2: there is no GPU, no such kernel, or no table that could be changed. The table is changed when all
-    kernels were timed, or not at all."""
+    """Exit code 2: there is no GPU, no such kernel, or no table that could be changed."""
     from legato_engine.errors import NoDevice
     from legato_engine.kernels import configurations
     from legato_engine.kernels.tuning import cases
@@ -60,18 +59,32 @@ def run(args: argparse.Namespace) -> int:
 
 
 def tune(table: "Table", path: Path, place: "Place", chosen: "list[Case]", dry_run: bool) -> int:
-    """Times `chosen`, prints what was found and writes it to `path`, unless it is a dry run; the exit code."""
+    """Times `chosen`, prints what was found and writes it to `path`, unless it is a dry run; the exit code.
+
+    What was found is written too where a later kernel raises or the user interrupts: it took minutes of a GPU.
+    """
     from tqdm import tqdm
 
-    from legato_engine.kernels.configurations import Table, triton_minor
+    from legato_engine.kernels.configurations import triton_minor
     from legato_engine.kernels.tuning import timing
-    from legato_engine.kernels.tuning.search import rows, search
+    from legato_engine.kernels.tuning.search import search
 
-    version, found = triton_minor(), []
-    for case in tqdm(chosen, disable=not sys.stderr.isatty(), leave=False):
-        found.append(search(case, table.choose(case.kernel, case.shape, place.chip, version), timing.seconds))
-        print(line(found[-1]), flush=True)
-    changed = list(rows(found, place.chip, version))
+    version, found = triton_minor(), list["Found"]()
+    try:
+        for case in tqdm(chosen, disable=not sys.stderr.isatty(), leave=False):
+            found.append(search(case, table.choose(case.kernel, case.shape, place.chip, version), timing.seconds))
+            print(line(found[-1]), flush=True)
+    finally:
+        code = _change(table, path, place.chip, version, found, dry_run)
+    return code
+
+
+def _change(table: "Table", path: Path, chip: str, version: str, found: "list[Found]", dry_run: bool) -> int:
+    """Writes the rows that were found; the exit code."""
+    from legato_engine.kernels.configurations import Table
+    from legato_engine.kernels.tuning.search import rows
+
+    changed = list(rows(found, chip, version))
     if changed and not dry_run:
         try:
             write(path, table.replaced(changed).text())
@@ -80,19 +93,23 @@ def tune(table: "Table", path: Path, place: "Place", chosen: "list[Case]", dry_r
             print(Table(tuple(changed)).text())
             return 2
     told = "would be changed" if dry_run else f"of {path} were changed"
-    print(f"{len(changed)} of {len(found)} rows for {place.chip} and Triton {version} {told}")
+    print(f"{len(changed)} of {len(found)} rows for {chip} and Triton {version} {told}")
     return 0
 
 
 def line(found: "Found") -> str:
     """What came of one kernel in one shape."""
-    before, after = (f"{taken * 1e6:,.1f} µs" for taken in (found.seconds_before, found.seconds_after))
     left = [f"{len(some)} {why}" for some, why in ((found.wrong, "wrong"), (found.impossible, "impossible")) if some]
-    note = f" ({', '.join(left)})" if left else ""
+    note = (f" ({', '.join(left)})" if left else "") + (f": {found.failure}" if found.failure else "")
+    before = "cannot run" if found.failure else _microseconds(found.seconds_before)
     if found.after == found.before:
-        return f"{found.case}: {before}, stays{note}"
+        return f"{found.case}: {before}, {'nor can any other' if found.failure else 'stays'}{note}"
     sizes = ", ".join(f"{name} {value}" for name, value in found.after.options.items())
-    return f"{found.case}: {before} → {after} with {sizes}{note}"
+    return f"{found.case}: {before} → {_microseconds(found.seconds_after)} with {sizes}{note}"
+
+
+def _microseconds(seconds: float) -> str:
+    return f"{seconds * 1e6:,.1f} µs"
 
 
 def write(path: Path, text: str) -> None:

@@ -4,6 +4,7 @@ import os
 
 import pytest
 import torch
+from triton.runtime.errors import OutOfResources
 
 from legato_cli import main, tune
 from legato_engine.kernels import configurations
@@ -31,8 +32,12 @@ def times(monkeypatch):
     return taken
 
 
-def case(times, fast=0.5):
+def case(times, fast=0.5, failing=()):
+    """A kernel that `failing` configurations raise for."""
+
     def make(config):
+        if config in failing:
+            raise OutOfResources(102400, 101376, "shared memory")
         return Trial(lambda: times.append(fast if config == FAST else 1.0), lambda: torch.ones(2))
 
     return Case("silu_mul", {}, [FAST], make)
@@ -87,6 +92,35 @@ def test_the_table_gets_a_row_for_this_chip(path, times, capsys):
     said = capsys.readouterr().out
     assert "silu_mul: 1,000,000.0 µs → 500,000.0 µs with WIDTH 512, num_warps 8, num_stages 1" in said
     assert "1 of 1 rows for sm_90" in said
+
+
+def test_a_row_that_cannot_run_is_replaced(path, times, capsys):
+    table = Table.read(path.read_text())
+    present = table.choose("silu_mul", {}, "sm_90", configurations.triton_minor())
+    assert tune.tune(table, path, PLACE, [case(times, failing=[present])], dry_run=False) == 0
+    assert Table.read(path.read_text()).choose("silu_mul", {}, "sm_90", configurations.triton_minor()) == FAST
+    said = capsys.readouterr().out
+    assert "silu_mul: cannot run → 500,000.0 µs with WIDTH 512, num_warps 8, num_stages 1: out of resource: " in said
+
+
+def test_a_row_stays_where_nothing_can_run(path, times, capsys):
+    before, table = path.read_bytes(), Table.read(path.read_text())
+    present = table.choose("silu_mul", {}, "sm_90", configurations.triton_minor())
+    assert tune.tune(table, path, PLACE, [case(times, failing=[present, FAST])], dry_run=False) == 0
+    assert path.read_bytes() == before
+    assert "silu_mul: cannot run, nor can any other (1 impossible): out of resource: " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), torch.AcceleratorError("an illegal memory access")])
+def test_what_was_found_is_written_where_a_later_kernel_fails(path, times, error):
+    def fail(config):
+        raise error
+
+    table, failing = Table.read(path.read_text()), Case("sum_blocks", {}, [], fail)
+    with pytest.raises(type(error)):
+        tune.tune(table, path, PLACE, [case(times), failing], dry_run=False)
+    version = configurations.triton_minor()
+    assert Table.read(path.read_text()).choose("silu_mul", {}, "sm_90", version) == FAST
 
 
 @pytest.mark.parametrize(("fast", "dry_run"), [(0.5, True), (0.99, False)])

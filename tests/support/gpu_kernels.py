@@ -1,13 +1,14 @@
 """What kernels need of each chip, in `docs/gpu-kernels.md`. Run it, and it writes the tables there again.
 
-Everything is compiled by the functions that a worker launches it with, in the shapes of real models.
+Everything is compiled by the functions that a worker launches it with, in the shapes of real models, and attention in a
+sample of all others that are supported, which the page leaves out.
 """
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -33,14 +34,51 @@ HEAD = (
     "| kernel | shape | configuration | registers | spilled bytes | shared bytes | products | tiles in flight |",
     "| --- | --- | --- | ---: | ---: | ---: | --- | ---: |",
 )
-ATTENTION = ((64, 3, 16), (128, 4, 16), (128, 8, 64), (256, 4, 32))  # head_dim, group, block_size
+
+
+class Shape(NamedTuple):
+    """Of attention. `window` makes a loop more of prompts."""
+
+    head_dim: int
+    group: int
+    block_size: int
+    dtype: str = "bfloat16"
+    window: int | None = None
+
+    def __str__(self) -> str:
+        rest = [self.dtype] * (self.dtype != "bfloat16") + [f"window {self.window}"] * (self.window is not None)
+        shape = [f"head_dim {self.head_dim}", f"group {self.group}", f"blocks of {self.block_size}", *rest]
+        return ", ".join(shape)
+
+
+ATTENTION = (Shape(64, 3, 16), Shape(128, 4, 16), Shape(128, 8, 64), Shape(256, 4, 32))
+# A shape takes 4 s to compile. So each chip has one with all that adds registers (the largest group, the smallest
+# blocks, a window) and one with the least, both with heads that are padded.
+SAMPLE = {
+    "sm_80": (Shape(160, 16, 16, "float16", 4096), Shape(96, 1, 32)),
+    "sm_89": (Shape(192, 16, 16, "bfloat16", 4096), Shape(80, 1, 64, "float16")),
+    "sm_90": (Shape(192, 16, 16, "float16", 4096), Shape(80, 1, 64)),
+    "sm_100": (Shape(160, 16, 16, "bfloat16", 4096), Shape(96, 1, 32, "float16")),
+}
+ATTENTION_ALONE = "sm_89"  # but for less shared memory, which other kernels need little of, it is like sm_80
 Described = dict[str, Any]
 Launch = Callable[[], None]
 
 
 def described(chips: Sequence[str]) -> list[Described]:
-    """All kernels for these chips, in their order."""
+    """The page's kernels for these chips, in their order."""
     return [each for chip in chips for shape, launch in _cases(chip) for each in _of_case(chip, shape, launch)]
+
+
+def sampled(chips: Sequence[str]) -> list[Described]:
+    """Attention for these chips, in the sample's shapes."""
+    found = ((chip, shape) for chip in chips for shape in SAMPLE[chip])
+    return [each for chip, shape in found for each in _of_case(chip, str(shape), partial(attend, chip, shape))]
+
+
+def all_described(chips: Sequence[str]) -> list[list[Described]]:
+    """Both, in one process."""
+    return [described(chips), sampled(chips)]
 
 
 def _of_case(chip: str, shape: str, launch: Launch) -> Iterator[Described]:
@@ -61,9 +99,10 @@ def _of_case(chip: str, shape: str, launch: Launch) -> Iterator[Described]:
 
 def _cases(chip: str) -> Iterator[tuple[str, Launch]]:
     """What is launched together, and for which shape."""
-    for head_dim, group, block_size in ATTENTION:
-        shape = f"head_dim {head_dim}, group {group}, blocks of {block_size}"
-        yield shape, partial(attend, chip, head_dim, group, block_size)
+    for shape in ATTENTION:
+        yield str(shape), partial(attend, chip, shape)
+    if chip == ATTENTION_ALONE:
+        return
     residual, weight = empty(TOKENS, HIDDEN), empty(HIDDEN)
     yield (
         f"hidden {HIDDEN}",
@@ -80,18 +119,19 @@ def _cases(chip: str) -> Iterator[tuple[str, Launch]]:
     yield f"blocks of {WORDS} words", partial(sum_blocks, words, ints(ROWS), words[0], choose("sum_blocks", {}, chip))
 
 
-def attend(chip: str, head_dim: int, group: int, block_size: int) -> None:
+def attend(chip: str, shape: Shape) -> None:
     """The plan of a step and a layer's attention, of decoding rows and of prompts."""
-    shape = {"head_dim": head_dim, "block_size": block_size, "group": group}
-    heads = KV_HEADS * group
-    decode, prefill = (choose(f"{name}_attention", shape, chip) for name in ("decode", "prefill"))
+    head_dim, group, block_size, window = shape.head_dim, shape.group, shape.block_size, shape.window
+    named = {"head_dim": head_dim, "block_size": block_size, "group": group}
+    dtype, heads = getattr(torch, shape.dtype), KV_HEADS * group
+    decode, prefill = (choose(f"{name}_attention", named, chip) for name in ("decode", "prefill"))
     work = attention.Work(ROWS, TOKENS, heads, KV_HEADS, head_dim, block_size, "cpu", ahead.CHIPS[chip].processors)
-    queries = empty(TOKENS, (heads + 2 * KV_HEADS) * head_dim)[:, : heads * head_dim].view(TOKENS, heads, head_dim)
+    qkv, out = empty(TOKENS, heads + 2 * KV_HEADS, head_dim, dtype=dtype), empty(TOKENS, heads, head_dim, dtype=dtype)
     starts, lengths, tables = ints(ROWS + 1), ints(ROWS), ints(ROWS, BLOCKS)
-    attention.plan(starts, lengths, work, None, decode, prefill)
+    attention.plan(starts, lengths, work, window, decode, prefill)
     attention.attend(
-        queries, _layer(head_dim, block_size), starts, lengths, tables, work, None, empty(TOKENS, heads, head_dim),
-        decode, prefill, True,
+        qkv[:, :heads], _layer(head_dim, block_size, dtype), starts, lengths, tables, work, window, out, decode,
+        prefill, True,
     )  # fmt: skip
 
 
@@ -123,13 +163,13 @@ def _sample(chip: str) -> None:
     sampling.rank(logits, draws, work, results, chosen)
 
 
-def _layer(head_dim: int, block_size: int) -> torch.Tensor:
+def _layer(head_dim: int, block_size: int, dtype: torch.dtype = DTYPE) -> torch.Tensor:
     """Of an arena with two."""
-    return empty(BLOCKS, 2, 2, KV_HEADS, block_size, head_dim)[:, 0]
+    return empty(BLOCKS, 2, 2, KV_HEADS, block_size, head_dim, dtype=dtype)[:, 0]
 
 
-def empty(*shape: int) -> torch.Tensor:
-    return torch.empty(shape, dtype=DTYPE)
+def empty(*shape: int, dtype: torch.dtype = DTYPE) -> torch.Tensor:
+    return torch.empty(shape, dtype=dtype)
 
 
 def ints(*shape: int) -> torch.Tensor:

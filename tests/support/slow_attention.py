@@ -35,6 +35,6 @@ def tiles_in_flight(file: str) -> dict[str, list[int | None]]:
     found = {}
     for chip in ahead.CHIPS:
         with ahead.launches(chip) as launches:
-            gpu_kernels.attend(chip, head_dim=128, group=4, block_size=16)
+            gpu_kernels.attend(chip, gpu_kernels.Shape(128, 4, 16))
         found[chip] = [inspect(each).tiles for each in launches if each.kernel == "attend_items"]
     return found

@@ -32,7 +32,10 @@ class Configuration:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A configuration, and where it holds: shapes that have all of `shape`, a chip (`sm_90`), a Triton (`3.7`)."""
+    """A configuration, and where it holds: shapes that have all of `shape`, a chip (`sm_90`), a Triton (`3.7`).
+
+    A `head_dim` in `shape` is a power of two: the size that kernels pad heads to.
+    """
 
     kernel: str
     shape: Mapping[str, int]
@@ -87,7 +90,7 @@ class Table:
 
     @classmethod
     def read(cls, text: str) -> "Table":
-        """Raises ValueError for a text that is none, or has two rows for one place."""
+        """Raises ValueError for a text that is none, has two rows for one place, or a row that never holds."""
         try:
             rows = [Row.parse(given) for given in json.loads(text)]
         except (KeyError, TypeError) as error:
@@ -95,6 +98,8 @@ class Table:
         places = [row.place for row in rows]
         if twice := {place for place in places if places.count(place) > 1}:
             raise ValueError(f"two configurations for {', '.join(map(str, sorted(twice)))}")
+        if never := [row.place for row in rows if row.shape != _padded(row.shape)]:
+            raise ValueError(f"head_dim is not a power of two: {', '.join(map(str, never))}")
         return cls(tuple(sorted(rows, key=lambda row: row.place)))
 
     def text(self) -> str:
@@ -107,8 +112,10 @@ class Table:
         return Table(tuple(by_place[place] for place in sorted(by_place)))
 
     def choose(self, kernel: str, shape: Mapping[str, int], chip: str, triton: str) -> Configuration:
-        """The most specific row that holds; of equals the first. Raises LookupError where none does."""
-        holding = [row for row in self.rows if row.holds(kernel, shape, chip, triton)]
+        """The most specific row that holds for the padded shape; of equals the first. Raises LookupError where none
+        does."""
+        padded = _padded(shape)
+        holding = [row for row in self.rows if row.holds(kernel, padded, chip, triton)]
         if not holding:
             known = ", ".join(sorted({row.kernel for row in self.rows}))
             raise LookupError(f"no configuration of {kernel} for {dict(shape)} on {chip}; there are some of: {known}")
@@ -118,10 +125,17 @@ class Table:
 def choose(kernel: str, shape: Mapping[str, int], chip: str) -> Configuration:
     """What the table says for this kernel, shape and chip (`sm_90`), and the installed Triton.
 
-    Names of a shape are those of the table: `head_dim`, `block_size` (tokens), `group` (query heads that share a KV
-    head). Those it does not know do not matter, and a chip that has no rows gets those for any.
+    Names of a shape are those of the table: `head_dim` (the model's), `block_size` (tokens), `group` (query heads that
+    share a KV head). Those it does not know do not matter, and a chip that has no rows gets those for any.
     """
     return shipped().choose(kernel, shape, chip, triton_minor())
+
+
+def _padded(shape: Mapping[str, int]) -> Mapping[str, int]:
+    """With the head size that tiles have: it is what registers and shared memory are needed for."""
+    if "head_dim" not in shape:
+        return shape
+    return {**shape, "head_dim": 1 << (shape["head_dim"] - 1).bit_length()}
 
 
 @functools.cache

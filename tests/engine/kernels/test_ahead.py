@@ -21,13 +21,20 @@ TOLD = {
 def test_what_is_launched_is_compiled_for_the_chip_and_told_and_nothing_runs():
     told = uninterpreted.call(elsewhere.told_by_chip)
     targets = {chip: each.pop("target") for chip, each in told.items()}
-    assert targets == {"sm_80": ".target sm_80", "sm_90": ".target sm_90a", "sm_100": ".target sm_100a"}
+    assert targets == {
+        "sm_80": ".target sm_80",
+        "sm_89": ".target sm_89",
+        "sm_90": ".target sm_90a",
+        "sm_100": ".target sm_100a",
+    }
     assert {chip: each for chip, each in told.items() if each != TOLD} == {}
 
 
 def test_a_kernel_that_a_chip_has_no_shared_memory_for_is_refused():
-    fitting, large = uninterpreted.call(elsewhere.room_for, 3, 4)
-    assert set(fitting.values()) == {"fits: True"}
+    small, middle, large = uninterpreted.call(elsewhere.room_for, 2, 3, 4)
+    assert set(small.values()) == {"fits: True"}
+    assert "shared memory, Required: 131072, Hardware limit: 101376" in middle.pop("sm_89")
+    assert set(middle.values()) == {"fits: True"}
     assert "shared memory, Required: 196608, Hardware limit: 166912" in large["sm_80"]
     assert "shared memory, Required: 262144, Hardware limit: 232448" in large["sm_90"]
 
@@ -38,7 +45,10 @@ def test_what_was_compiled_is_found_by_a_later_process(tmp_path):
 
 
 def test_a_chip_that_is_not_known_is_refused():
-    with pytest.raises(ValueError, match=r"not a chip .*: sm_75 \(sm_80, sm_90, sm_100\)"), ahead.launches("sm_75"):
+    with (
+        pytest.raises(ValueError, match=r"not a chip .*: sm_75 \(sm_80, sm_89, sm_90, sm_100\)"),
+        ahead.launches("sm_75"),
+    ):
         pass
 
 

@@ -10,6 +10,7 @@ WIDE = Row("attention", {"head_dim": 128}, ANY, ANY, Configuration({"KEYS": 32})
 WIDE_LATER = Row("attention", {"head_dim": 128}, ANY, "3.7", Configuration({"KEYS": 48}))
 WIDE_GROUPS = Row("attention", {"head_dim": 128, "group": 4}, ANY, ANY, Configuration({"KEYS": 64}))
 HOPPER = Row("attention", {}, "sm_90", ANY, Configuration({"KEYS": 128}, warps=8, stages=3))
+NEVER = Row("attention", {"head_dim": 96}, ANY, ANY, Configuration({"KEYS": 16}))
 TABLE = Table(()).replaced([HOPPER, WIDE_GROUPS, WIDE, WIDE_LATER, ANYWHERE])
 
 
@@ -19,6 +20,8 @@ TABLE = Table(()).replaced([HOPPER, WIDE_GROUPS, WIDE, WIDE_LATER, ANYWHERE])
         ({}, "sm_80", "3.6", 16),
         ({"head_dim": 64}, "sm_80", "3.7", 16),
         ({"head_dim": 128}, "sm_80", "3.6", 32),
+        ({"head_dim": 72}, "sm_80", "3.6", 32),  # padded to 128
+        ({"head_dim": 136}, "sm_80", "3.6", 16),
         ({"head_dim": 128}, "sm_80", "3.7", 48),
         ({"head_dim": 128, "group": 4}, "sm_80", "3.7", 64),
         ({"head_dim": 128, "group": 8, "block_size": 16}, "sm_80", "3.6", 32),
@@ -53,6 +56,10 @@ def test_a_row_takes_the_place_of_the_one_before():
         (f"{TABLE.text()[:-3]},{TABLE.text()[1:]}", "two configurations for"),
         ('[{"kernel": "silu", "shape": {}, "chip": "any"}]', "not a row of configurations: 'triton'"),
         ('[{"kernel": "a", "shape": {}, "chip": "any", "triton": "any", "wraps": 4}]', "unexpected keyword .*wraps"),
+        (
+            Table((NEVER,)).text(),
+            r"head_dim is not a power of two: \('attention', \(\('head_dim', 96\),\), 'any', 'any'\)",
+        ),
     ],
 )
 def test_a_table_with_errors_is_refused(text, said):

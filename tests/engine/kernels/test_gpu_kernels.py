@@ -5,36 +5,77 @@ import pytest
 import slow_attention
 import uninterpreted
 
+from legato_engine.backends.cuda import support
 from legato_engine.kernels import ahead
-from legato_engine.kernels.configurations import triton_minor
+from legato_engine.kernels.configurations import choose, triton_minor
 
 LEAST_WGMMA = 64  # lanes of a tile
 
+# Two registers of prompts with heads of more than 128, blocks of 16 and a window are stored before all loops and loaded
+# after them: that costs less than the smaller tiles, for which none would be.
+MOST_SPILLED = {"sm_90": 8}
+
 
 @pytest.fixture(scope="module")
-def kernels():
-    return uninterpreted.call(gpu_kernels.described, list(ahead.CHIPS))
+def everything():
+    """What the page tells, and the sample of other shapes."""
+    return uninterpreted.call(gpu_kernels.all_described, list(ahead.CHIPS))
+
+
+@pytest.fixture(scope="module")
+def kernels(everything):
+    return everything[0]
+
+
+@pytest.fixture(scope="module")
+def sample(everything):
+    return everything[1]
 
 
 def test_no_kernel_spills_registers(kernels):
     assert [each for each in kernels if each["spilled"]] == []
 
 
-def test_every_kernel_fits_the_shared_memory_of_its_chip(kernels):
-    assert [each for each in kernels if each["shared"] > ahead.CHIPS[each["chip"]].shared] == []
+def test_no_loop_spills_registers_in_a_sample_of_other_shapes(sample):
+    assert [each for each in sample if each["spilled"] > MOST_SPILLED.get(each["chip"], 0)] == []
 
 
-def test_attention_loads_the_next_tile_while_it_computes_one(kernels):
-    attention = [each for each in kernels if each["products"]]
-    assert len(attention) == len(ahead.CHIPS) * len(gpu_kernels.ATTENTION) * 2  # of decoding rows, and of prompts
+def test_every_kernel_fits_the_shared_memory_of_its_chip(kernels, sample):
+    assert [each for each in kernels + sample if each["shared"] > ahead.CHIPS[each["chip"]].shared] == []
+
+
+def test_attention_loads_the_next_tile_while_it_computes_one(kernels, sample):
+    attention = [each for each in kernels + sample if each["products"]]
+    shapes = len(ahead.CHIPS) * len(gpu_kernels.ATTENTION) + sum(map(len, gpu_kernels.SAMPLE.values()))
+    assert len(attention) == shapes * 2  # of decoding rows, and of prompts
     assert [each for each in attention if not each["tiles"] or each["tiles"] < 2] == []
 
 
-def test_wide_tiles_are_multiplied_by_the_instructions_of_whole_warp_groups(kernels):
-    wide = [each for each in kernels if each["products"] and each["sizes"]["TILE_M"] >= LEAST_WGMMA]
+def test_wide_tiles_are_multiplied_by_the_instructions_of_whole_warp_groups(kernels, sample):
+    wide = [each for each in kernels + sample if each["products"] and each["sizes"]["TILE_M"] >= LEAST_WGMMA]
     assert {(each["chip"], each["products"]) for each in wide} == {
-        ("sm_80", "mma"), ("sm_90", "wgmma"), ("sm_100", "tcgen05"),
+        ("sm_80", "mma"), ("sm_89", "mma"), ("sm_90", "wgmma"), ("sm_100", "tcgen05"),
     }  # fmt: skip
+
+
+def test_each_chip_s_shapes_reach_to_the_ends_of_what_is_supported():
+    for chip in ahead.CHIPS:
+        shapes = (*gpu_kernels.ATTENTION, *gpu_kernels.SAMPLE[chip])
+        assert {shape.block_size for shape in shapes} == set(support.BLOCK_SIZES)
+        assert {1, support.MOST_GROUP} <= {shape.group for shape in shapes}
+        assert {shape.dtype for shape in shapes} == {"bfloat16", "float16"}
+        assert {shape.window is None for shape in shapes} == {True, False}
+        assert max(shape.head_dim for shape in shapes) == support.HEAD_DIMS[-1]
+    sampled = [shape for shapes in gpu_kernels.SAMPLE.values() for shape in shapes]
+    assert {shape.head_dim for shape in sampled} == {80, 96, 160, 192}
+
+
+@pytest.mark.parametrize("chip", [*ahead.CHIPS, "sm_86", "sm_120"])
+@pytest.mark.parametrize("kernel", ["decode_attention", "prefill_attention"])
+def test_heads_that_are_padded_have_the_configuration_of_those_they_are_padded_to(kernel, chip):
+    for head_dim, padded in ((80, 128), (96, 128), (160, 256), (192, 256)):
+        assert choose(kernel, {"head_dim": head_dim}, chip) == choose(kernel, {"head_dim": padded}, chip)
+    assert choose(kernel, {"head_dim": 128}, chip) != choose(kernel, {"head_dim": 256}, chip)
 
 
 def test_the_page_tells_what_was_compiled(kernels):

@@ -1,5 +1,7 @@
 """Which configurations win, and that what is timed computes what it should."""
 
+from math import inf
+
 import pytest
 import torch
 from triton.errors import TritonError
@@ -59,9 +61,18 @@ def test_the_fastest_wins_if_it_saves_something(times, best):
     assert (found.seconds_before, found.seconds_after) == (10.0, kernel.times[best.tiles["TILE"]])
 
 
-@pytest.mark.parametrize(
-    "error", [TritonError("does not compile"), ValueError("unsupported"), torch.OutOfMemoryError()]
+FAILURES = pytest.mark.parametrize(
+    "error",
+    [
+        TritonError("does not compile"),
+        ValueError("unsupported"),
+        torch.OutOfMemoryError(),
+        RuntimeError("PassManager::run failed"),
+    ],
 )
+
+
+@FAILURES
 def test_what_cannot_run_does_not_win(error):
     found = Kernel({16: 10.0, 32: 1.0, 64: 5.0}, {32: error}).search()
     assert found.after == THIRD
@@ -81,9 +92,29 @@ def test_whole_numbers_have_to_be_equal():
     assert kernel.search().wrong == [OTHER]
 
 
-def test_what_fails_with_the_table_as_it_is_ends_the_search():
-    with pytest.raises(TritonError):
-        Kernel({}, {16: TritonError("does not compile")}).search()
+@FAILURES
+def test_anything_that_runs_is_faster_than_what_the_table_has_and_cannot_run(error):
+    found = Kernel({32: 9.0, 64: 8.9}, {16: error}).search()
+    assert (found.before, found.seconds_before, found.failure) == (PRESENT, inf, str(error) or "OutOfMemoryError")
+    assert (found.after, found.seconds_after) == (THIRD, 8.9)
+    assert (found.wrong, found.impossible) == ([], [])
+
+
+def test_where_the_table_s_cannot_run_the_first_that_can_says_what_is_right():
+    found = Kernel({32: 9.0, 64: 1.0}, {16: TritonError("no"), 64: torch.tensor((1.0, 2.5))}).search()
+    assert (found.after, found.wrong) == (OTHER, [THIRD])
+
+
+def test_where_nothing_can_run_the_table_stays():
+    failing = dict.fromkeys((16, 32, 64), TritonError("does not compile"))
+    found = Kernel({}, failing).search()
+    assert (found.after, found.seconds_after, found.impossible) == (PRESENT, inf, [OTHER, THIRD])
+    assert list(rows([found], "sm_90", "3.7")) == []
+
+
+def test_a_device_that_has_failed_ends_the_search():
+    with pytest.raises(torch.AcceleratorError):
+        Kernel({16: 10.0}, {32: torch.AcceleratorError("an illegal memory access was encountered")}).search()
 
 
 def test_rows_are_for_this_chip_and_triton_alone():

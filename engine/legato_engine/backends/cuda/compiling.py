@@ -6,7 +6,6 @@ from contextlib import contextmanager
 from legato_engine.errors import KernelFailed
 from legato_engine.kernels.triton_errors import VERSION, TritonError
 
-
 PASS_FAILED = "PassManager::run failed"  # what Triton says in a plain RuntimeError, after the reason went to stderr
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 
 import torch
 
@@ -36,8 +37,8 @@ class Case:
 class Found:
     """The fastest configuration of a case, and seconds of a launch with it and with the one that the table has.
 
-    `wrong` are candidates whose results are not those of the table's; `impossible` those that do not compile, or need
-    more than the device has."""
+    `failure` is why the table's cannot run, or "": it takes infinitely long then. `wrong` are candidates whose results
+    are not those of the table's; `impossible` those that do not compile, or need more than the device has."""
 
     case: Case
     before: Configuration
@@ -46,6 +47,7 @@ class Found:
     seconds_after: float
     wrong: Sequence[Configuration] = ()
     impossible: Sequence[Configuration] = ()
+    failure: str = ""
 
     def row(self, chip: str, triton: str) -> Row | None:
         """For the table; None where what it says now is best."""
@@ -53,27 +55,37 @@ class Found:
 
 
 def search(case: Case, present: Configuration, seconds: Callable[[Callable[[], None]], float]) -> Found:
-    """Tries all candidates. `seconds` is how long what it is given takes. Raises what the `present` one raises."""
-    trial = case.make(present)
-    trial.launch()
-    expected, before = trial.results().clone(), seconds(trial.launch)
-    best, least, wrong, impossible = present, before, list[Configuration](), list[Configuration]()
-    for candidate in case.candidates:
-        if candidate == present:
-            continue
+    """Tries all candidates. `seconds` is how long what it is given takes.
+
+    Where the `present` one cannot run, candidates are compared with the first that can. Raises torch.AcceleratorError
+    where the device has failed, as nothing runs on it any more in this process.
+    """
+    best, least, before, failure = present, inf, inf, ""
+    wrong, impossible, expected = list[Configuration](), list[Configuration](), None
+    for candidate in (present, *(each for each in case.candidates if each != present)):
         try:
             trial = case.make(candidate)
             trial.launch()
-            same = _same(trial.results(), expected)
-            taken = seconds(trial.launch) if same else 0.0
-        except (TritonError, ValueError, torch.OutOfMemoryError):
-            impossible.append(candidate)
+            results = trial.results().clone()
+            if expected is not None and not _same(results, expected):
+                wrong.append(candidate)
+                continue
+            taken = seconds(trial.launch)
+        except torch.AcceleratorError:
+            raise
+        except (TritonError, ValueError, RuntimeError) as error:  # a pass of the compiler that fails is a RuntimeError
+            if candidate == present:
+                failure = str(error) or type(error).__name__
+            else:
+                impossible.append(candidate)
             continue
-        if not same:
-            wrong.append(candidate)
+        if expected is None:
+            expected = results
+        if candidate == present:
+            least = before = taken
         elif taken < least and taken < (1 - GAIN) * before:
             best, least = candidate, taken
-    return Found(case, present, best, before, least, wrong, impossible)
+    return Found(case, present, best, before, least, wrong, impossible, failure)
 
 
 def _same(results: torch.Tensor, expected: torch.Tensor) -> bool:
