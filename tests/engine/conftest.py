@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import interpreted_bfloat16
 import pytest
 import quick_interpreter
 import torch
@@ -26,6 +27,7 @@ from legato_protocol.sampling_params import SamplingParams
 # As at the start of a worker: transformers may compute before a runner is loaded, and oneDNN reads its settings once.
 processor.guard_onednn(processor.detect())
 quick_interpreter.use()
+interpreted_bfloat16.use()
 
 NEW_TOKENS = 32
 BLOCK_SIZE = 16

@@ -13,20 +13,22 @@ SAMPLED = {"temperature": 0.9, "top_p": 0.8, "logprobs": 2}
 LIMITS = {"max_length": 256, "max_running": 8, "max_waiting": 8, "chunk": 32}
 
 
-def runner(checkpoint):
+def runner(checkpoint, block_size=16):
     """No block holds zeros by chance: whatever is read must have come."""
-    made = load(checkpoint)
+    made = load(checkpoint, block_size=block_size)
     with torch.inference_mode():
         made.arena.blocks.fill_(3.0)
     return made
 
 
 @pytest.mark.parametrize("staged", [None, (12, 3, 2.0)], ids=["direct", "staged"])
-@pytest.mark.parametrize("name", ["llama", "qwen 3"])
-def test_disaggregated(world, oracle_of, name, staged):
+@pytest.mark.parametrize(("name", "block_size"), [("llama", 16), ("qwen 3", 16), ("qwen 3", 64)])
+def test_disaggregated(world, oracle_of, name, block_size, staged):
     """Also from and to arenas that the link does not reach, with copies that are late."""
     checkpoint = lora_folders.RandomCheckpoint(MODELS[name])
-    prefill, decode = (world.worker(role, runner=runner(checkpoint), staged=staged, **LIMITS) for role in ("p", "d"))
+    prefill, decode = (
+        world.worker(role, runner=runner(checkpoint, block_size), staged=staged, **LIMITS) for role in ("p", "d")
+    )
     given = prompts(checkpoint.config.vocab_size, (5, 50, 71))
     for index, prompt in enumerate(given):
         wanted = world.sequence(prompt, max_tokens=NEW_TOKENS, temperature=0.0, stop_token_ids=())

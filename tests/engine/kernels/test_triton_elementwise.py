@@ -13,14 +13,26 @@ from legato_engine.kernels.silu_mul import naive as naive_silu_mul
 from legato_engine.kernels.silu_mul import triton as silu_mul
 
 EPS = 1e-5
-DTYPES = st.sampled_from([torch.float32, torch.float16])
+DTYPES = st.sampled_from([torch.bfloat16, torch.float16, torch.float32])
 WIDTHS = st.sampled_from([1, 16, 63, 64, 100, 500])
 few = settings(max_examples=40, deadline=None)
 
 
 def close(found, expected):
-    loose = found.dtype == torch.float16
-    torch.testing.assert_close(found, expected, atol=4e-3 if loose else 2e-6, rtol=4e-3 if loose else 2e-5)
+    """Four times the distance `eps` of neighbouring numbers in 16 bits: the gate's twin rounds three times and its
+    kernel twice, by at most half of eps each, and where float32 differs next to a border, a number becomes its
+    neighbour, which the next rounding and a rotation can double.
+    """
+    eps = torch.finfo(found.dtype).eps
+    atol, rtol = (2e-6, 2e-5) if found.dtype == torch.float32 else (4 * eps, 4 * eps)
+    torch.testing.assert_close(found, expected, atol=atol, rtol=rtol)
+
+
+def rounded_alike(found, expected):
+    """Close, and in 16 bits nearly always equal, as the kernel rounds where its twin does, and nowhere else."""
+    close(found, expected)
+    if found.dtype != torch.float32:
+        assert (found != expected).sum() <= 1 + found.numel() // 100
 
 
 def strided(rows, width, dtype, spare):
@@ -38,7 +50,7 @@ def test_norm(rows, width, dtype, tile, spare, adds):
     rms_norm.add_rms_norm(x if adds else None, residual, weight, EPS, out[:rows], config)
 
     add = naive_rms_norm.add_rms_norm
-    close(out[:rows], add(x, twin, weight, EPS) if adds else naive_rms_norm.rms_norm(twin, weight, EPS))
+    rounded_alike(out[:rows], add(x, twin, weight, EPS) if adds else naive_rms_norm.rms_norm(twin, weight, EPS))
     assert torch.equal(residual, twin)
     assert (out[rows] == 7).all()
 
@@ -76,7 +88,7 @@ def shapes(draw):
         "tokens": draw(st.integers(1, 9)),
         "heads": kv_heads * draw(st.sampled_from([1, 2, 3, 7, 16])),
         "kv_heads": kv_heads,
-        "dim": draw(st.sampled_from([16, 32, 64, 80, 96])),
+        "dim": draw(st.sampled_from([16, 32, 64, 80, 96, 128, 160, 192, 256])),
         "block": draw(st.sampled_from([16, 32, 64])),
         "dtype": draw(DTYPES),
         "norms": draw(st.sampled_from([(True, True), (False, False), (True, False), (False, True)])),
@@ -114,9 +126,12 @@ def test_rotation_and_write(shape):
     )
 
     queries, keys, values = before[real].view(tokens, -1, dim).split((heads, kv_heads, kv_heads), 1)
-    keys = turned(keys, positions[real], cos, sin, norms[1])
-    naive_rope.write_kv(keys, values, expected[:, layer], slots[real])
-    close(arena, expected)
-    close(qkv[real][:, : heads * dim].view(tokens, heads, dim), turned(queries, positions[real], cos, sin, norms[0]))
+    where = slots[real].long()
+    written = arena[where // shape["block"], layer, 0, :, where % shape["block"]]
+    rounded_alike(written, turned(keys, positions[real], cos, sin, norms[1]))
+    naive_rope.write_kv(written, values, expected[:, layer], where)
+    assert torch.equal(arena, expected)
+    found = qkv[real][:, : heads * dim].view(tokens, heads, dim)
+    rounded_alike(found, turned(queries, positions[real], cos, sin, norms[0]))
     before[real, : heads * dim] = qkv[real, : heads * dim]
     assert torch.equal(qkv, before)

@@ -9,13 +9,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from legato_engine.kernels.configurations import Configuration
+from legato_engine.kernels.configurations import Configuration, choose
 from legato_engine.kernels.sampling import numba as by_numba
 from legato_engine.kernels.sampling import triton as by_triton
 from legato_engine.kernels.sampling.triton import MOST_TOPS, Draws, Results, Work
 
 CPU = torch.device("cpu")
 SMALL = Configuration({"TILE": 128, "CHUNK": 64, "PIVOTS": 8, "ENTRIES": 16}, warps=4)
+SHIPPED = choose("sampling", {}, "interpreter")
 
 
 def some_logits(rows: int, vocab: int, seed: int, spread: float = 3.0) -> torch.Tensor:
@@ -111,6 +112,52 @@ def test_sizes_of_tiles_change_no_token(config: Configuration) -> None:
     assert picked(logits, draws, config=config).tokens.tolist() == drawn_by_numba(logits, draws)[0]
 
 
+def test_a_vocabulary_of_several_parts_of_the_shipped_size() -> None:
+    """Draws of every kind from each part, and where logits are alike, more tokens stay than are compared at a time."""
+    tile, vocab = SHIPPED.tiles["TILE"], 2 * SHIPPED.tiles["TILE"] + 1808
+    logits = some_logits(2, vocab, 8, 1.0)
+    logits[1] = (logits[1] * 4).round() / 4
+    logits[1, [5, tile, vocab - 1]] = 9.0
+    kinds = [{}, {"top_ps": 0.9}, {"top_ks": 3000}, {"top_ks": 2000, "top_ps": 0.8}, {"log_min_ps": math.log(0.02)}]
+    plain = {"rows": 0, "numbers": 0.5, "top_ps": 1.0, "top_ks": 0, "log_min_ps": -math.inf}
+    mixed = [plain | kind | {"numbers": number} for kind in kinds for number in (0.1, 0.6, 0.99)]
+    mixed += [plain | {"rows": 1, "top_ks": 2, "numbers": number} for number in (0.2, 0.5, 0.8)]
+    draws = some_draws(len(mixed), **{name: [one[name] for one in mixed] for name in plain})
+    results = picked(logits, draws, config=SHIPPED)
+    assert results.tokens.tolist() == drawn_by_numba(logits, draws)[0]
+    parts = [token // tile for token in results.tokens.tolist()]
+    assert parts == [0, 1, 2] * len(kinds) + [0, 1, 2]
+    assert results.tokens[-3:].tolist() == [5, tile, vocab - 1]
+
+
+def test_greedy_draws_logprobs_masks_and_entries_of_several_parts_of_the_shipped_size() -> None:
+    tile, vocab = SHIPPED.tiles["TILE"], 2 * SHIPPED.tiles["TILE"] + 1808
+    logits = (some_logits(2, vocab, 9) * 2).round() / 2
+    bits = np.random.default_rng(9).integers(0, 2**32, (1, -(-vocab // 32)), dtype=np.uint32)
+    expected = logits.clone()
+    by_numba.mask(expected.numpy(), np.array([1]), bits)
+    by_triton.mask(logits, torch.tensor([1], dtype=torch.int32), torch.from_numpy(bits.view(np.int32)), SHIPPED)
+    assert torch.equal(logits, expected)
+
+    draws = some_draws(3, rows=[0, 1, 0], temperatures=0.0, tops=MOST_TOPS, changes=[-1, -1, 0])
+    entries = entries_of(*[(2, token, 50.0 + token, 0.0, 0) for token in range(1, vocab, 30)])
+    assert entries.shape[1] > SHIPPED.tiles["ENTRIES"]
+    work = Work(3, vocab, CPU, SHIPPED)
+    by_triton.change(logits, draws, entries, work, SHIPPED)
+    changed = logits[0].clone()
+    changed[1::30] += 50 + torch.arange(1, vocab, 30)
+    assert torch.equal(work.changed[0], changed)
+    results = picked(logits, draws, work, SHIPPED)
+    assert results.tokens.tolist() == [*logits.numpy().argmax(1), int(changed.argmax())]
+    logprobs = logits[[0, 1, 0]].log_softmax(1)
+    best = [np.lexsort((np.arange(vocab), -row.numpy()))[:MOST_TOPS] for row in logprobs]
+    assert results.top_ids.tolist() == [row.tolist() for row in best]
+    assert {token // tile for token in results.top_ids[0].tolist()} == {0, 1, 2}
+    torch.testing.assert_close(results.top_logprobs, logprobs.gather(1, results.top_ids.long()), atol=1e-5, rtol=0)
+    own = logprobs[range(3), results.tokens.long()]
+    torch.testing.assert_close(results.logprobs, own, atol=1e-5, rtol=1e-6)
+
+
 @pytest.mark.parametrize("filters", [{}, {"top_ps": 1 - 1e-15}], ids=str)
 def test_sums_are_as_exact_as_float64(filters: dict[str, float]) -> None:
     """Of 500 tokens that tie, one border is 1e-12 away from each number: sums in float32 would often miss it."""
@@ -139,7 +186,7 @@ def test_tokens_that_tie_at_the_border_are_all_kept(filters: dict[str, Any], kep
     assert picked(logits, draws).tokens.tolist() == kept
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_greedy_takes_the_lowest_id_of_those_that_tie(dtype: torch.dtype) -> None:
     logits = (some_logits(6, 500, 2).round()).to(dtype)
     assert (logits == logits.amax(1, keepdim=True)).sum() > 6
@@ -261,3 +308,23 @@ def test_changes_keep_what_is_finite_and_say_where_nothing_is_left() -> None:
     results = picked(logits, draws, work)
     assert results.states.tolist() == [by_triton.FINE, by_triton.NOTHING_LEFT]
     assert results.tokens.tolist() == [1, 0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_logits_of_16_bits_give_what_the_same_numbers_in_float32_give(dtype: torch.dtype) -> None:
+    given = some_logits(4, 300, 7).to(dtype)
+    rows, allowed = torch.tensor([3, 1], dtype=torch.int32), torch.full((2, 10), 0x0F0F3333, dtype=torch.int32)
+    draws = some_draws(
+        5, rows=[0, 1, 2, 3, 3], temperatures=[0.0, 1.0, 1.0, 0.7, 1.0], top_ks=[0, 0, 9, 0, 0],
+        top_ps=[1.0, 1.0, 1.0, 0.8, 1.0], tops=5, changes=[-1, 0, -1, -1, 1], repetitions=1.5, numbers=0.4,
+    )  # fmt: skip
+    found = []
+    for logits in (given.clone(), given.float()):
+        work = Work(5, 300, CPU, SMALL)
+        by_triton.mask(logits, rows, allowed, SMALL)
+        entries = entries_of((1, 4, 1.5, 0.25, by_triton.SEEN), (4, 33, 2.0, 0.0, 0))
+        by_triton.change(logits, draws, entries, work, SMALL)
+        found.append((logits.float(), work.changed[:2], *picked(logits, draws, work)))
+    assert (found[0][0] == -math.inf).any()
+    for narrow, wide in zip(*found, strict=True):
+        assert torch.equal(narrow, wide)
