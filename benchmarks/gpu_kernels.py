@@ -50,11 +50,16 @@ class Bench:
     sizes: Sizes
 
     def measure(self) -> list[Result]:
+        return list(self.figures())
+
+    def figures(self) -> Iterator[Result]:
+        """One after the other, as they are measured."""
         bandwidth = self.bandwidth()
-        found = [{"what": "copy", "rate": bandwidth / 1e9, "unit": "GB/s"}]
-        found += [each for group in (4, 8) for each in self.decoding(group, bandwidth)]
-        found += [each for group in (4, 8) for each in self.prompts(group)]
-        return found
+        yield {"what": "copy", "rate": bandwidth / 1e9, "unit": "GB/s"}
+        for group in (4, 8):
+            yield from self.decoding(group, bandwidth)
+        for group in (4, 8):
+            yield from self.prompts(group)
 
     def bandwidth(self) -> float:
         """Bytes read and written a second."""

@@ -1,4 +1,4 @@
-"""`scripts/gpu`: runs tests/gpu without pytest, then the kernels' benchmark. Needs torch, triton and numpy only."""
+"""`scripts/gpu`: runs tests/gpu without pytest, then the benchmarks on GPUs. Needs torch, triton and numpy only."""
 
 import argparse
 import datetime
@@ -14,14 +14,62 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 FAILED, NO_GPU = 1, 2
+TESTS, KERNELS, MODEL = PARTS = ("tests", "kernels", "model")
+
+
+class Results:
+    """What is known so far. It is in the file at all times: what comes next may fail, or be ended from outside."""
+
+    def __init__(self, into: Path, machine: dict[str, Any]) -> None:
+        self.into = into
+        self.machine = machine
+        self.tests: dict[str, str] = {}  # "passed", or what went wrong
+        self.benchmarks: dict[str, list[dict[str, Any]]] = {}
+        self.failures: dict[str, str] = {}  # of benchmarks
+        into.parent.mkdir(parents=True, exist_ok=True)
+        self._save()
+
+    @property
+    def failed(self) -> list[str]:
+        """Tests, benchmarks that were broken off, and figures that say that something was computed wrongly. Speeds are
+        only told."""
+        wrong = [each["what"] for figures in self.benchmarks.values() for each in figures if each.get("equal") is False]
+        return [*(name for name, result in self.tests.items() if result != "passed"), *self.failures, *wrong]
+
+    def add_test(self, name: str, result: str) -> None:
+        self.tests[name] = result
+        self._save()
+        if result != "passed":
+            print(f"FAILED {name}\n{result}", file=sys.stderr, flush=True)
+
+    def add_figure(self, part: str, figure: dict[str, Any]) -> None:
+        self.benchmarks.setdefault(part, []).append(figure)
+        self._save()
+
+    def add_failure(self, part: str, failure: str) -> None:
+        self.failures[part] = failure
+        self._save()
+        print(f"FAILED {part}\n{failure}", file=sys.stderr, flush=True)
+
+    def _save(self) -> None:
+        names = ("machine", "tests", "benchmarks", "failures")
+        written = self.into.with_name(self.into.name + ".part")
+        written.write_text(json.dumps({name: getattr(self, name) for name in names}, indent=2) + "\n")
+        written.replace(self.into)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="scripts/gpu", description=__doc__)
-    parser.add_argument("--tests", action="store_true", help="tests only")
-    parser.add_argument("--interpreted", action="store_true", help="tests only, in small sizes on the CPU")
+    for part in PARTS:
+        parser.add_argument(f"--{part}", action="append_const", dest="parts", const=part, help=f"{part}, and not all")
+    parser.add_argument("--match", default="", help="of the tests, only those with this in their name")
+    parser.add_argument("--shape", choices=("llama-3-8b", "tiny"), help="of the model (llama-3-8b)")
+    parser.add_argument("--interpreted", action="store_true", help="tests and a tiny model on the CPU")
     parser.add_argument("--into", type=Path, help="file for the results (build/gpu/CHIP.json)")
     chosen = parser.parse_args()
+    parts = chosen.parts or [part for part in PARTS if not (chosen.interpreted and part == KERNELS)]
+    if chosen.interpreted and (KERNELS in parts or chosen.shape == "llama-3-8b"):
+        parser.error("--interpreted is for tests and for the tiny model: all else would take days")
     os.environ["TRITON_INTERPRET"] = str(int(chosen.interpreted))  # read when a kernel is defined
     import places
 
@@ -29,18 +77,18 @@ def main() -> int:
     if place is None:
         print("scripts/gpu: torch finds no CUDA device here: run it on a machine with a GPU", file=sys.stderr)
         return NO_GPU
-    found: dict[str, Any] = {"machine": _machine(place), "tests": _run_tests(place)}
-    failed = [name for name, result in found["tests"].items() if result != "passed"]
-    if not (chosen.tests or chosen.interpreted):
-        import gpu_kernels
-
-        found["benchmarks"] = gpu_kernels.on_gpu().measure()
-        print(gpu_kernels.table(found["machine"], found["benchmarks"]))
     into = chosen.into or ROOT / "build" / "gpu" / f"{'interpreted' if chosen.interpreted else place.chip}.json"
-    into.parent.mkdir(parents=True, exist_ok=True)
-    into.write_text(json.dumps(found, indent=2) + "\n")
-    print(f"{len(found['tests']) - len(failed)} passed, {len(failed)} failed; results in {into}")
-    return FAILED if failed else 0
+    results = Results(into, _machine(place))
+    if TESTS in parts:
+        _run_tests(place, chosen.match, results)
+    if KERNELS in parts:
+        _measure(KERNELS, "gpu_kernels", lambda benchmark: benchmark.on_gpu(), results)
+    if MODEL in parts:
+        shape = chosen.shape or "llama-3-8b"
+        _measure(MODEL, "gpu_model", lambda benchmark: _model(benchmark, place, shape), results)
+    passed = sum(result == "passed" for result in results.tests.values())
+    print(f"{passed} tests passed, {len(results.failed)} failures; results in {results.into}")
+    return FAILED if results.failed else 0
 
 
 def _machine(place: Any) -> dict[str, Any]:
@@ -60,34 +108,57 @@ def _machine(place: Any) -> dict[str, Any]:
     }
 
 
-def _run_tests(place: Any) -> dict[str, str]:
-    """Each test with each combination of its arguments: "passed", or what went wrong."""
+def _run_tests(place: Any, match: str, results: Results) -> None:
+    """Each test with each combination of its arguments."""
     import torch
 
-    results = {}
-    for name, test, arguments in _tests(place):
+    for name, test, arguments in _tests(place, results):
+        if match not in name:
+            continue
         torch.manual_seed(0)
         began = time.monotonic()
         try:
             test(place=place, **arguments)
-            results[name] = "passed"
+            results.add_test(name, "passed")
         except Exception:
-            results[name] = traceback.format_exc()
-            print(f"FAILED {name}\n{results[name]}", file=sys.stderr)
+            results.add_test(name, traceback.format_exc())
         if time.monotonic() - began > 5:
             print(f"{name}: {time.monotonic() - began:.0f} s", flush=True)
-    return results
 
 
-def _tests(place: Any) -> Iterator[tuple[str, Callable[..., None], dict[str, Any]]]:
+def _tests(place: Any, results: Results) -> Iterator[tuple[str, Callable[..., None], dict[str, Any]]]:
+    """A module that cannot be imported is a failed test."""
     import places
 
     for file in sorted((ROOT / "tests" / "gpu").glob("test_*.py")):
-        for name, test in vars(importlib.import_module(file.stem)).items():
+        try:
+            module = importlib.import_module(file.stem)
+        except Exception:
+            results.add_test(file.stem, traceback.format_exc())
+            continue
+        for name, test in vars(module).items():
             if name.startswith("test_"):
                 for arguments in places.combinations(test, place):
                     said = ", ".join(f"{key}={value}" for key, value in arguments.items())
                     yield f"{file.stem}.{name}[{said}]", test, arguments
+
+
+def _measure(part: str, name: str, make: Callable[[Any], Any], results: Results) -> None:
+    """Figures of a benchmark as they come; if it fails, those before are told, too."""
+    try:
+        benchmark = importlib.import_module(name)
+        for figure in make(benchmark).figures():
+            results.add_figure(part, figure)
+    except MemoryError as error:  # says what is needed
+        results.add_failure(part, str(error))
+    except Exception:
+        results.add_failure(part, traceback.format_exc())
+    if figures := results.benchmarks.get(part):
+        print(benchmark.table(results.machine, figures), flush=True)
+
+
+def _model(benchmark: Any, place: Any, shape: str) -> Any:
+    return benchmark.interpreted() if place.small else benchmark.on_gpu(shape)
 
 
 if __name__ == "__main__":

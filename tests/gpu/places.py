@@ -56,11 +56,30 @@ def over(**choices: tuple[Any, ...]) -> Callable[[Callable[..., None]], Callable
     return mark
 
 
+def always(**choices: tuple[Any, ...]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """As `over`, but in the interpreter, too, the test is called with all of them."""
+
+    def mark(test: Callable[..., None]) -> Callable[..., None]:
+        test.kept = choices  # type: ignore[attr-defined]
+        return test
+
+    return mark
+
+
+def slow(test: Callable[..., None]) -> Callable[..., None]:
+    """Marks a test to be called in one dtype alone in the interpreter, the most exact one."""
+    test.slow = True  # type: ignore[attr-defined]
+    return test
+
+
 def combinations(test: Callable[..., None], place: Place) -> Iterator[dict[str, Any]]:
     """All arguments but `place`."""
     choices: dict[str, tuple[Any, ...]] = getattr(test, "choices", {})
+    kept: dict[str, tuple[Any, ...]] = getattr(test, "kept", {})
+    dtypes = place.dtypes
     if place.small:
         choices = {name: values[:1] for name, values in choices.items()}
-    choices = {"dtype": place.dtypes, **choices}
+        dtypes = dtypes[-1:] if hasattr(test, "slow") else dtypes
+    choices = {"dtype": dtypes, **kept, **choices}
     for values in itertools.product(*choices.values()):
         yield dict(zip(choices, values, strict=True))

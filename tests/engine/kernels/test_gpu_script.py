@@ -1,10 +1,12 @@
 """`scripts/gpu` on a machine without a GPU: what can be seen of it here."""
 
+import importlib.util
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -34,8 +36,30 @@ def _run(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     (tmp_path / "sitecustomize.py").write_text(_BLOCK.format(blocked=BLOCKED))
     environment = {**os.environ, "PYTHON": sys.executable, "PYTHONPATH": str(tmp_path)}
     return subprocess.run(
-        [ROOT / "scripts" / "gpu", *arguments], env=environment, capture_output=True, text=True, timeout=240
+        [ROOT / "scripts" / "gpu", *arguments], env=environment, capture_output=True, text=True, timeout=280
     )
+
+
+@pytest.fixture
+def script():
+    spec = importlib.util.spec_from_file_location("gpu_script", ROOT / "scripts" / "gpu.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def benchmarks(monkeypatch):
+    """Gives its modules by their names, which other folders use, too."""
+    before = dict(sys.modules)
+    for folder in ("tests/gpu", "benchmarks"):
+        monkeypatch.syspath_prepend(str(ROOT / folder))
+    sys.modules.pop("gpu_kernels", None)
+    yield importlib.import_module
+    for name in sys.modules.keys() - before.keys():
+        if name.startswith("gpu_") or name == "made_model":
+            del sys.modules[name]
+    sys.modules.update({name: module for name, module in before.items() if name == "gpu_kernels"})
 
 
 def test_every_test_for_gpus_passes_in_the_interpreter_with_torch_triton_and_numpy_alone(tmp_path):
@@ -46,6 +70,12 @@ def test_every_test_for_gpus_passes_in_the_interpreter_with_torch_triton_and_num
     files = {name.split(".")[0] for name, result in found["tests"].items() if result == "passed"}
     assert files == {path.stem for path in (ROOT / "tests" / "gpu").glob("test_*.py")}
     assert set(found["machine"]) >= NEEDED
+    assert found["failures"] == {}
+    equal = [each["equal"] for each in found["benchmarks"]["model"] if "equal" in each]
+    assert equal == [True, True]
+    assert {each["aim"] for each in found["benchmarks"]["model"] if "aim" in each} == {
+        "at least 70%", "at most 5%", "at least 50%",
+    }  # fmt: skip
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
@@ -75,3 +105,68 @@ def test_the_benchmark_measures_every_layout_and_block_size(monkeypatch):
     assert len(set(ours)) == len(ours) == 2 * 2 * len(benchmark.LAYOUTS) * 3
     told = benchmark.table({"chip": "sm_90"}, found)
     assert len(told.splitlines()) == len(found) + 4
+
+
+def _figures(*figures, failure=None):
+    yield from figures
+    if failure is not None:
+        raise failure
+
+
+@pytest.mark.parametrize("failure", [RuntimeError("broken"), MemoryError("broken")])
+def test_a_benchmark_that_fails_leaves_all_results_before_it(script, tmp_path, monkeypatch, failure):
+    results = script.Results(tmp_path / "made" / "results.json", {"chip": "sm_90"})
+    results.add_test("one", "passed")
+    benchmark = SimpleNamespace(table=lambda machine, figures: f"{len(figures)} figures")
+    monkeypatch.setitem(sys.modules, "a_benchmark", benchmark)
+    script._measure(
+        "model",
+        "a_benchmark",
+        lambda _: SimpleNamespace(figures=lambda: _figures({"what": "copy"}, failure=failure)),
+        results,
+    )
+
+    found = json.loads(results.into.read_text())
+    assert found["tests"] == {"one": "passed"}
+    assert found["benchmarks"] == {"model": [{"what": "copy"}]}
+    assert "broken" in found["failures"]["model"]
+    assert results.failed == ["model"]
+
+
+def test_results_are_in_the_file_as_they_come(script, tmp_path, capsys):
+    results = script.Results(tmp_path / "results.json", {})
+    assert json.loads(results.into.read_text())["tests"] == {}
+    results.add_test("one", "Traceback")
+    assert json.loads(results.into.read_text())["tests"] == {"one": "Traceback"}
+    results.add_figure("model", {"what": "copy", "value": 1.0})
+    assert json.loads(results.into.read_text())["benchmarks"] == {"model": [{"what": "copy", "value": 1.0}]}
+    assert capsys.readouterr().err == "FAILED one\nTraceback\n"
+
+
+def test_a_replay_that_differs_is_a_failure_and_a_missed_speed_is_none(script, tmp_path):
+    results = script.Results(tmp_path / "results.json", {})
+    results.add_figure("model", {"what": "decode", "value": 1.0, "aim": "at least 70%", "met": False})
+    results.add_figure("model", {"what": "replay equals eager", "equal": True})
+    assert results.failed == []
+    results.add_figure("model", {"what": "replay equals eager, 64 rows", "equal": False})
+    assert results.failed == ["replay equals eager, 64 rows"]
+
+
+def test_a_model_that_does_not_fit_is_refused_before_its_weights_are_made(benchmarks, monkeypatch):
+    model = benchmarks("gpu_model")
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (20 << 30, 24 << 30))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "NVIDIA L4")
+    with pytest.raises(MemoryError, match="llama-3-8b needs 33 GB of memory, of which NVIDIA L4 has 21 GB free"):
+        model.on_gpu("llama-3-8b")
+
+
+def test_work_that_began_before_it_was_queued_is_timed_again(benchmarks, monkeypatch):
+    """The device sleeps twice as long then."""
+    clock, slept, late = benchmarks("gpu_clock"), [], [False] * 7 + [True, True]
+    event = SimpleNamespace(record=lambda: None, query=lambda: late.pop(), elapsed_time=lambda _: 4.0)
+    monkeypatch.setattr(torch.cuda, "Event", lambda enable_timing: event)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda _: None)
+    monkeypatch.setattr(torch.cuda, "_sleep", slept.append)
+    assert clock.CudaClock(torch.device("cuda", 0)).queued(lambda: None) == 0.004
+    assert slept == [1 << 24, 1 << 25, *[1 << 26] * 7]

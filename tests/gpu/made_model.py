@@ -1,0 +1,126 @@
+"""A whole model whose weights are made from a seed, computed by the backend for GPUs as a worker computes one.
+
+What a worker's runner does with rows and memory is done here once more, as the runner needs packages that are not on a
+machine with torch, triton and numpy alone.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+from zlib import crc32
+
+import numpy as np
+import torch
+
+from legato_engine.backends.cuda.backend import CudaBackend
+from legato_engine.backends.cuda.device import Device
+from legato_engine.backends.cuda.workspace import Room
+from legato_engine.layers.inputs import StepInputs
+from legato_engine.models import registry
+from legato_engine.models.config import ModelConfig
+from legato_engine.weights.checkpoint import Checkpoint
+from legato_engine.weights.expected import expected_shapes
+from legato_engine.weights.fingerprint import FileSpan
+
+LLAMA_3_8B = ModelConfig(
+    architecture="LlamaForCausalLM", layers=32, hidden_size=4096, heads=32, kv_heads=8, head_dim=128,
+    intermediate_size=14336, vocab_size=128256, max_length=8192, rope_theta=500000.0, rope_scaling=None,
+    rms_norm_eps=1e-5, tie_word_embeddings=False, sliding_window=None, attention_bias=False, mlp_bias=False,
+)  # fmt: skip
+
+
+class MadeWeights(Checkpoint):
+    """Random weights that depend on their name and on `seed`; of one seed, a processor and a GPU make others.
+
+    Activations, scores of attention and, where embeddings are not tied, logits are about 1 in size.
+    """
+
+    def __init__(self, config: ModelConfig, dtype: torch.dtype, place: torch.device, seed: int = 0) -> None:
+        self.config = config
+        self._dtype = dtype
+        self._place = place
+        self._seed = seed
+        self._shapes = expected_shapes(config)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(int(np.prod(shape)) for shape in self._shapes.values()) * self._dtype.itemsize
+
+    def spans(self) -> Mapping[Path, Sequence[FileSpan]]:
+        return {}
+
+    def names(self) -> frozenset[str]:
+        return frozenset(self._shapes)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return self._shapes[name]
+
+    def tensor(self, name: str) -> torch.Tensor:
+        shape = self._shapes[name]
+        draw = torch.Generator(self._place).manual_seed(crc32(name.encode()) + self._seed)
+        made = torch.randn(shape, generator=draw, dtype=self._dtype, device=self._place)
+        if len(shape) == 1:
+            return made.mul_(0.1).add_(1)
+        return made if "embed_tokens" in name else made.mul_(shape[1] ** -0.5)
+
+
+class Row(NamedTuple):
+    """Tokens of one sequence from position `start` on, and its block table. A token of -1 - j is the j-th drawn."""
+
+    tokens: Sequence[int]
+    start: int
+    blocks: Sequence[int]
+    samples: bool = True
+
+
+class MadeModel:
+    """Layers of the backend on `device`, and an arena of `blocks`, whose content is up to the caller."""
+
+    def __init__(self, weights: MadeWeights, dtype: torch.dtype, device: Device, size: int, room: Room, blocks: int):
+        """`size` is that of a block, in tokens."""
+        config = weights.config
+        self.block_size = size
+        with torch.inference_mode():
+            self.backend = CudaBackend(weights, dtype, device, size, room, lambda _share: None)
+            self.model = registry.model_class(config)(config, self.backend)
+            shape = (blocks, config.layers, 2, config.kv_heads, size, config.head_dim)
+            self.arena = torch.empty(shape, dtype=dtype, device=device.place)
+
+    def step(self, rows: Sequence[Row], drawn: torch.Tensor | None = None) -> torch.Tensor:
+        """Float32 logits [rows that sample, vocab], in memory that the next step overwrites. A step that only decodes
+        is replayed, except for the first one of its size."""
+        with torch.inference_mode():
+            return self.backend.logits(self.model.logits, step_inputs(rows, self.block_size, drawn), self.arena)
+
+    def eager(self, rows: Sequence[Row], drawn: torch.Tensor | None = None) -> torch.Tensor:
+        """The same by launching kernel after kernel; of all rows, those that only pad the step too."""
+        with torch.inference_mode():
+            step = self.backend.begin(step_inputs(rows, self.block_size, drawn), self.arena)
+            return self.model.logits(step.whole())
+
+    def every(self, count: int) -> torch.Tensor:
+        """Logits after each of the `count` tokens of the step computed last, in memory of their own."""
+        with torch.inference_mode():
+            return self.backend.logits_of(np.arange(count))
+
+
+def step_inputs(rows: Sequence[Row], block_size: int, drawn: torch.Tensor | None = None) -> StepInputs:
+    """`drawn`: int32 tokens on the device that rows may name."""
+    counts = np.array([len(row.tokens) for row in rows])
+    begins = np.array([row.start for row in rows])
+    starts = np.concatenate((np.zeros(1, np.int64), counts.cumsum()))
+    tables = np.zeros((len(rows), max(len(row.blocks) for row in rows)), np.int64)
+    for table, row in zip(tables, rows, strict=True):
+        table[: len(row.blocks)] = row.blocks
+    of = np.repeat(np.arange(len(rows)), counts)
+    positions = np.arange(len(of)) - starts[of] + begins[of]
+    return StepInputs(
+        tokens=np.concatenate([np.array(row.tokens, np.int64) for row in rows]),
+        positions=positions,
+        slots=tables[of, positions // block_size] * block_size + positions % block_size,
+        starts=starts,
+        lengths=begins + counts,
+        tables=tables,
+        sampled=starts[1:][[row.samples for row in rows]] - 1,
+        drawn=drawn,
+    )

@@ -1,0 +1,147 @@
+"""Whole small models: every step gives the logits that a plain forward gives for the same sequence."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import plain_model
+import torch
+from made_model import LLAMA_3_8B, MadeModel, MadeWeights, Row
+from places import Place, always, over, slow
+
+from legato_engine.backends.cuda.device import Cuda, Device, Interpreted
+from legato_engine.backends.cuda.workspace import Room
+
+LLAMA = replace(
+    LLAMA_3_8B, layers=4, hidden_size=768, heads=12, kv_heads=3, head_dim=64, intermediate_size=1000, vocab_size=3001
+)
+FAMILIES = {
+    "llama": LLAMA,
+    "qwen3": replace(LLAMA, architecture="Qwen3ForCausalLM", head_dim=128, kv_heads=12, tie_word_embeddings=True),
+}
+SMALL = {"layers": 2, "hidden_size": 60, "heads": 4, "intermediate_size": 100, "vocab_size": 333, "head_dim": 32}
+# Of the length of the difference to that of the logits, for the worst token.
+TOLERANCE = {torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
+ROWS, FURTHER = 8, 4  # rows of a step, tokens of each sequence after its prompt
+LENGTHS = (100, 5, 63, 211)  # of prompts
+SMALL_LENGTHS = (20, 3, 9, 29)
+
+
+class Captures:
+    """A device that counts what is captured on it, and how often that is done again."""
+
+    def __init__(self, device: Device) -> None:
+        self.place, self.chip, self.processors, self.dtypes = (
+            device.place, device.chip, device.processors, device.dtypes,
+        )  # fmt: skip
+        self.host, self.mark = device.host, device.mark
+        self.captured = self.replayed = 0
+        self._capture = device.capture
+
+    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
+        self.captured += 1
+        again = self._capture(work)
+
+        def replay() -> None:
+            self.replayed += 1
+            again()
+
+        return replay
+
+
+class Sequences:
+    """Random sequences of one model. Their blocks lie anywhere, and memory that nothing was written to is NaN."""
+
+    def __init__(self, place: Place, dtype: torch.dtype, family: str, size: int) -> None:
+        config = FAMILIES[family]
+        if place.small:
+            config = replace(config, **SMALL, kv_heads=2)  # type: ignore[arg-type]
+        self.dtype, self.size = dtype, size
+        self.device = Captures(Interpreted(place.processors) if place.small else Cuda(place.device))
+        self.weights = MadeWeights(config, dtype, torch.device("cpu"))
+        self.lengths = SMALL_LENGTHS if place.small else LENGTHS
+        counts = [-(-(length + FURTHER) // size) for length in self.lengths]
+        self.model = MadeModel(self.weights, dtype, self.device, size, Room(64, ROWS, 2 * max(counts)), sum(counts))
+        self.model.arena.fill_(torch.nan)
+        free = iter(torch.randperm(sum(counts)).tolist())
+        self.tokens = [torch.randint(config.vocab_size, (length + FURTHER,)).tolist() for length in self.lengths]
+        self.blocks = [[next(free) for _ in range(count)] for count in counts]
+        self.expected = [plain_model.logits(self.weights, tokens) for tokens in self.tokens]
+
+    def row(self, index: int, start: int, end: int, samples: bool = True) -> Row:
+        """Tokens `start` … `end - 1` of a sequence."""
+        return Row(self.tokens[index][start:end], start, self.blocks[index], samples)
+
+    def check(self, rows: list[tuple[int, int, int]], samples: bool = True) -> None:
+        """Computes rows (sequence, start, end) in one step, and compares what follows each of their tokens."""
+        found = self.model.step([self.row(*row, samples) for row in rows])
+        assert len(found) == (len(rows) if samples else 0)
+        whole = [self.expected[index][start:end] for index, start, end in rows]
+        if samples:
+            self.near(found, torch.stack([each[-1] for each in whole]))
+        self.near(self.model.every(sum(map(len, whole))), torch.cat(whole))
+
+    def near(self, found: torch.Tensor, expected: torch.Tensor) -> None:
+        away = (found.cpu() - expected).norm(dim=1) / expected.norm(dim=1)
+        assert bool((away <= TOLERANCE[self.dtype]).all()), f"off by {away.tolist()}"  # NaN is not
+
+
+@slow
+@always(family=tuple(FAMILIES))
+@over(size=(16, 64))
+@torch.inference_mode()
+def test_a_prompt_whole_in_chunks_and_behind_a_cached_prefix(
+    place: Place, dtype: torch.dtype, family: str, size: int
+) -> None:
+    run = Sequences(place, dtype, family, size)
+    whole, _, _, long = run.lengths
+    run.check([(0, 0, whole)])
+    ends = (long // 2, long // 2 + 1, long // 2 + 9, long)  # one token, and few enough to be attended as decoding ones
+    run.check([(3, 0, ends[0])], samples=False)
+    run.check([(3, ends[0], ends[1])], samples=False)
+    run.check([(3, ends[1], ends[2])], samples=False)
+    run.check([(3, ends[2], ends[3])])
+
+    shared = long // size  # blocks
+    run.tokens.append([*run.tokens[3][: shared * size], *run.tokens[1]])
+    run.blocks.append([*run.blocks[3][:shared], *run.blocks[1]])
+    run.expected.append(plain_model.logits(run.weights, run.tokens[4]))
+    run.check([(4, shared * size, len(run.tokens[4]))])
+
+
+@slow
+@over(family=tuple(FAMILIES), size=(16, 64))
+@torch.inference_mode()
+def test_prompts_beside_sequences_that_decode(place: Place, dtype: torch.dtype, family: str, size: int) -> None:
+    run = Sequences(place, dtype, family, size)
+    first, second, third, long = run.lengths
+    run.check([(0, 0, first), (1, 0, second)])
+    run.check([(1, second, second + 1), (2, 0, third), (0, first, first + 1), (3, 0, long // 2)])
+    run.check([(0, first + 1, first + 2), (2, third, third + 1), (3, long // 2, long)])
+    run.check([(3, long, long + 1), (2, third + 1, third + 2), (0, first + 2, first + 3)])
+
+
+@slow
+@over(family=tuple(FAMILIES), size=(16, 64))
+@torch.inference_mode()
+def test_replayed_steps_are_eager_ones_bit_for_bit(place: Place, dtype: torch.dtype, family: str, size: int) -> None:
+    """Three rows, padded to four; those that are replayed are of other sequences and lengths than those captured. Rows
+    of a step that is launched behind another one name their tokens by their place among those drawn there."""
+    run = Sequences(place, dtype, family, size)
+    run.check([(index, 0, length) for index, length in enumerate(run.lengths)])
+    at = list(run.lengths)
+    for given, replayed in (((0, 1, 2), 0), ((3, 0, 1), 1)):
+        rows = [run.row(index, at[index], at[index] + 1) for index in given]
+        eager = run.model.eager(rows)
+        expected = eager[:3].clone()
+        eager.fill_(torch.nan)  # a step that computed nothing would leave there what is right
+        found = run.model.step(rows)
+        assert torch.equal(found, expected)
+        run.near(found, torch.stack([run.expected[index][at[index]] for index in given]))
+        assert (run.device.captured, run.device.replayed) == (1, replayed)
+        for index in given:
+            at[index] += 1
+    drawn, expected = place.ints([row.tokens[0] for row in (rows[1], rows[2], rows[0])]), found.clone()
+    found.fill_(torch.nan)
+    named = [row._replace(tokens=[-1 - index]) for row, index in zip(rows, (2, 0, 1), strict=True)]
+    assert torch.equal(run.model.step(named, drawn), expected)
+    assert (run.device.captured, run.device.replayed) == (1, 2)
