@@ -6,6 +6,7 @@ from enum import Enum
 from typing import Protocol
 
 from legato_engine.scheduler.batch import Adapter, Constraint, Sampled
+from legato_engine.scheduler.token_counts import TokenCounts
 from legato_protocol.packed_tokens import unpack_tokens
 from legato_protocol.sampling_params import SamplingParams
 from legato_protocol.stream import Finish, Sequence
@@ -70,6 +71,7 @@ class Request:
     cached_tokens: int = 0  # known tokens that the prefix cache gave, wherever the prompt was computed
     blocks: list[int] = field(default_factory=list)
     hashes: list[bytes] = field(default_factory=list)  # of the full blocks of `tokens`, as far as they were needed
+    counts: TokenCounts = field(default_factory=TokenCounts)  # of `tokens`, as far as penalties needed them
     stored: int = 0  # leading blocks that the prefix cache was told of
     writable: int = 0  # positions from `computed` up to here lie in blocks that nobody else reads
     scored: int = 1  # leading tokens of the prompt whose logprobs were told, if they are asked for: the first has none
@@ -165,6 +167,7 @@ class Request:
             cached_tokens=self.cached_tokens,
             blocks=list(blocks),
             hashes=list(self.hashes),
+            counts=self.counts.copy(),
             stored=self.stored,
             arrival=self.arrival,
             farthest=self.computed,

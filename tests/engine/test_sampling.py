@@ -11,12 +11,14 @@ import msgspec
 import numpy as np
 import pytest
 import torch
+from counted_tokens import WatchedTokens
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from legato_engine.backends.cuda.device import Interpreted
 from legato_engine.kernels.sampling import torch as filters
+from legato_engine.sampling.adjust import adjust
 from legato_engine.sampling.device_sampler import DeviceSampler
 from legato_engine.sampling.sampler import NOT_FINITE, NOTHING_LEFT, sample
 from legato_engine.sampling.uniform import uniform
@@ -151,9 +153,73 @@ def test_every_parameter_means_what_the_reference_says(case: dict[str, Any], cho
     assert tokens == expected
 
 
+PENALTIES: list[dict[str, Any]] = [
+    {"repetition_penalty": 1.3},
+    {"frequency_penalty": 0.7},
+    {"presence_penalty": 1.1},
+    {"repetition_penalty": 1.3, "frequency_penalty": -0.4},
+]
+
+
+@pytest.mark.parametrize("penalties", PENALTIES, ids=str)
+def test_penalties_read_each_token_once(penalties: dict[str, Any], choose: Choose) -> None:
+    """However long the sequence is; and they are those of all of them."""
+    tokens = WatchedTokens([3, 3, 7, 11] * 100 + [5, 9, 5])
+    given = Draw(0, 0, params(**penalties), tokens, 400)
+    choose(random_logits(1), [given], [0])
+    assert tokens.read == set(range(0 if "repetition_penalty" in penalties else 400, 403))
+    for seed, token in enumerate((9, 20, 3)):
+        tokens.append(token)
+        tokens.read.clear()
+        logits = random_logits(1, seed=seed)
+        (sampled,) = choose(logits, [given], [0])
+        assert tokens.read == {len(tokens) - 1}
+        assert sampled.token == inverted(reference(logits[0].tolist(), given), uniform([given]).item())
+
+
+def test_without_penalties_no_token_is_counted(choose: Choose) -> None:
+    tokens = WatchedTokens((3, 3, 7, 11))
+    cases: list[dict[str, Any]] = [{}, {"logit_bias": {4: 1.0}}, {"temperature": 0.0}]
+    choose(random_logits(2), [Draw(0, 4, params(**case), tokens, 2) for case in cases], [0, 0, 1])
+    assert not tokens.read
+
+
+@settings(deadline=None)
+@given(
+    penalties=st.lists(
+        st.fixed_dictionaries(
+            {
+                "repetition_penalty": st.sampled_from([1.0, 0.5, 1.7]),
+                "frequency_penalty": st.sampled_from([0.0, 0.5, -1.3]),
+                "presence_penalty": st.sampled_from([0.0, 0.9, -0.2]),
+            }
+        ),
+        min_size=1,
+        max_size=4,
+    ),
+    outputs=st.lists(st.lists(st.integers(0, 9)), min_size=4, max_size=4),
+)
+def test_penalized_logits_are_those_of_the_reference(
+    penalties: list[dict[str, float]], outputs: list[list[int]]
+) -> None:
+    draws = [draw(tuple(output), **changes) for output, changes in zip(outputs, penalties, strict=False)]
+    logits = random_logits(len(draws), 12)
+    logits[:, 3] = -math.inf
+    expected = logits.tolist()
+    adjust(logits, draws)
+    for row, one in zip(expected, draws, strict=True):
+        p, output = one.params, Counter(one.tokens[len(PROMPT) :])
+        for token in set(one.tokens):
+            row[token] *= p.repetition_penalty ** (-1 if row[token] > 0 else 1)
+        for token, count in output.items():
+            row[token] -= p.frequency_penalty * count + p.presence_penalty
+    assert logits.tolist() == [pytest.approx(row, rel=1e-5, abs=1e-6) for row in expected]
+
+
 WORDS = st.lists(st.integers(0, 5), min_size=1, max_size=3).map(tuple)
 
 
+@settings(deadline=None)
 @given(
     allowed=st.sets(st.integers(0, 7)).map(tuple),
     words=st.lists(WORDS, max_size=6).map(tuple),

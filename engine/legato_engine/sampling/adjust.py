@@ -7,13 +7,16 @@ grammar has masked before stays masked. All of it follows from the tokens alone,
 preemption or on another worker.
 """
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from operator import eq
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from legato_engine.scheduler.batch import Draw
+
+Ids = npt.NDArray[np.int64]
 
 LARGEST = torch.finfo(torch.float32).max
 
@@ -22,7 +25,13 @@ def adjusts(draw: Draw) -> bool:
     """Whether `adjust` would change anything for this draw."""
     params = draw.params
     chosen = params.logit_bias or params.allowed_token_ids or params.bad_words
-    return bool(chosen) or _penalized(draw) or _masked(draw)
+    return bool(chosen) or penalized(draw) or _masked(draw)
+
+
+def penalized(draw: Draw) -> bool:
+    """Whether penalties are for some of its tokens."""
+    params = draw.params
+    return bool(params.repetition_penalty != 1 or params.frequency_penalty or params.presence_penalty)
 
 
 def adjust(logits: torch.Tensor, draws: Sequence[Draw]) -> None:
@@ -39,9 +48,8 @@ def adjust(logits: torch.Tensor, draws: Sequence[Draw]) -> None:
         added = torch.tensor(list(biases.values()), dtype=torch.float32, device=flat.device)
         value = flat[where]
         flat[where] = _bounded(value + added, value)
-    for row, draw in enumerate(draws):
-        if _penalized(draw):
-            _penalize(logits[row], draw)
+    if rows := [row for row, draw in enumerate(draws) if penalized(draw)]:
+        _penalize(logits, rows, [draws[row] for row in rows])
     for row, draw in enumerate(draws):
         if draw.params.allowed_token_ids:
             _allow_only(logits[row], draw.params.allowed_token_ids)
@@ -68,29 +76,37 @@ def forbidden(draw: Draw) -> Iterator[int]:
             yield last
 
 
-def _penalize(logits: torch.Tensor, draw: Draw) -> None:
+def penalties(draw: Draw) -> tuple[Ids, npt.NDArray[np.float32]]:
+    """The tokens that penalties are for, ascending, and what those for frequency and presence take off their logits.
+
+    The repetition penalty is for all of these, if there is one."""
     params = draw.params
-    if params.repetition_penalty != 1:
-        seen = torch.tensor(list(set(draw.tokens)), device=logits.device)
-        value = logits[seen]
-        scaled = torch.where(value > 0, value / params.repetition_penalty, value * params.repetition_penalty)
-        logits[seen] = _bounded(scaled, value)
-    said = Counter(draw.tokens[draw.prompt_len :])
-    if said and (params.frequency_penalty or params.presence_penalty):
-        where = torch.tensor(list(said), device=logits.device)
-        counts = torch.tensor(list(said.values()), dtype=torch.float32, device=logits.device)
-        value = logits[where]
-        logits[where] = _bounded(value - (params.frequency_penalty * counts + params.presence_penalty), value)
+    tokens, counts = draw.counts.follow(draw.tokens, draw.prompt_len, with_prompt=params.repetition_penalty != 1)
+    times = np.array(counts, np.float32)
+    drops = np.float32(params.frequency_penalty) * times + np.float32(params.presence_penalty)
+    drops[times == 0] = 0
+    return np.array(tokens, np.int64), drops
+
+
+def _penalize(logits: torch.Tensor, rows: Sequence[int], draws: Sequence[Draw]) -> None:
+    """Draw i is from row `rows[i]`. Computed by numpy, wherever the logits are: torch would have threads wait for each
+    other over a few numbers; and at once, since calls for each row would take longer than what they do."""
+    tables = [penalties(draw) for draw in draws]
+    places = np.concatenate([tokens + row * logits.shape[1] for row, (tokens, _) in zip(rows, tables, strict=True)])
+    factors = np.array([draw.params.repetition_penalty for draw in draws], np.float32)
+    repetitions, drops = np.repeat(factors, [len(tokens) for tokens, _ in tables]), [drops for _, drops in tables]
+    flat, where = logits.view(-1), torch.from_numpy(places).to(logits.device)
+    value = flat.index_select(0, where).cpu().numpy()
+    with np.errstate(over="ignore"):
+        scaled = np.where(value > 0, value / repetitions, value * repetitions)
+    bounded = (scaled - np.concatenate(drops)).clip(-LARGEST, LARGEST)
+    changed = np.where(value == -np.inf, value, bounded)  # as `_bounded` says
+    flat.scatter_(0, where, torch.from_numpy(changed).to(logits.device))
 
 
 def _bounded(changed: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
     """Finite, but where the token was impossible before: it would be the most likely one where all others are."""
     return torch.where(before == float("-inf"), before, changed.clamp(-LARGEST, LARGEST))
-
-
-def _penalized(draw: Draw) -> bool:
-    params = draw.params
-    return bool(params.repetition_penalty != 1 or params.frequency_penalty or params.presence_penalty)
 
 
 def _masked(draw: Draw) -> bool:

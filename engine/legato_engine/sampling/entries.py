@@ -11,10 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from legato_engine.kernels.sampling.triton import FORBIDDEN, SEEN
-from legato_engine.sampling.adjust import adjusts, forbidden
+from legato_engine.sampling.adjust import Ids, adjusts, forbidden, penalized, penalties
 from legato_engine.scheduler.batch import Draw
-
-Ids = npt.NDArray[np.int64]
 
 
 class Entries(NamedTuple):
@@ -36,38 +34,42 @@ def collect(draws: Sequence[Draw], vocab: int) -> Entries:
 
 
 def _table(index: int, draw: Draw, vocab: int) -> npt.NDArray[np.int32]:
-    params = draw.params
-    biased, seen = _ids(params.logit_bias), _seen(draw)
-    said, counts = _said(draw)
-    gone, allowed = np.unique(_ids(forbidden(draw))), _ids(params.allowed_token_ids)
-    concerned = (allowed,) if len(allowed) else (biased, seen, said, gone)
-    tokens = np.unique(np.concatenate(concerned))
-    tokens = tokens[(tokens >= 0) & (tokens < vocab)]
-    table = np.zeros((5, len(tokens)), np.int32)
-    table[0], table[1] = index, tokens
-    floats = table.view(np.float32)
-    drops = np.float32(params.frequency_penalty) * counts.astype(np.float32) + np.float32(params.presence_penalty)
-    _put(floats[2], tokens, biased, np.array(list(params.logit_bias.values()), np.float32))
-    _put(floats[3], tokens, said, drops)
-    _put(table[4], tokens, seen, np.full(len(seen), SEEN))
-    _put(table[4], tokens, gone, np.full(len(gone), FORBIDDEN))
-    return table
+    params, gone = draw.params, set(forbidden(draw))
+    others = _within(params.allowed_token_ids or (*params.logit_bias, *gone), vocab)
+    table = _including(_penalized(index, draw), index, others)
+    biases = np.array(list(params.logit_bias.values()), np.float32)
+    _put(table[2].view(np.float32), table[1], _ids(params.logit_bias), biases)
+    _put(table[4], table[1], _ids(gone), np.full(len(gone), FORBIDDEN))
+    return table[:, np.searchsorted(table[1], others)] if params.allowed_token_ids else table
 
 
 def _ids(tokens: Iterable[int]) -> Ids:
     return np.fromiter(tokens, np.int64)
 
 
-def _seen(draw: Draw) -> Ids:
-    """Tokens that the repetition penalty is for."""
-    return np.unique(np.array(draw.tokens, np.int64)) if draw.params.repetition_penalty != 1 else _ids(())
+def _within(tokens: Iterable[int], vocab: int) -> Ids:
+    """Those that the logits have, ascending, each once."""
+    return _ids(sorted({token for token in tokens if 0 <= token < vocab}))
 
 
-def _said(draw: Draw) -> tuple[Ids, Ids]:
-    """Tokens that frequency and presence penalties are for, and how often each was sampled."""
-    if not (draw.params.frequency_penalty or draw.params.presence_penalty):
-        return _ids(()), _ids(())
-    return np.unique(np.array(draw.tokens[draw.prompt_len :], np.int64), return_counts=True)
+def _penalized(index: int, draw: Draw) -> npt.NDArray[np.int32]:
+    """The table of penalties alone. As any other it is in the order of tokens."""
+    if not penalized(draw):
+        return np.empty((5, 0), np.int32)
+    tokens, drops = penalties(draw)
+    table = np.zeros((5, len(tokens)), np.int32)
+    table[0], table[1], table[3] = index, tokens, drops.view(np.int32)
+    table[4] = SEEN if draw.params.repetition_penalty != 1 else 0
+    return table
+
+
+def _including(table: npt.NDArray[np.int32], index: int, tokens: Ids) -> npt.NDArray[np.int32]:
+    """The same with an entry for each of `tokens`, which are ascending. They are few: nothing is sorted anew."""
+    places = np.searchsorted(table[1], tokens)
+    lacking = np.append(table[1], -1)[places] != tokens
+    added = np.zeros((5, np.count_nonzero(lacking)), np.int32)
+    added[0], added[1] = index, tokens[lacking]
+    return np.insert(table, places[lacking], added, axis=1) if added.size else table
 
 
 def _put(column: npt.NDArray[Any], tokens: Ids, where: Ids, values: npt.NDArray[Any]) -> None:

@@ -8,6 +8,7 @@ from typing import Protocol
 
 import msgspec
 
+from legato_engine.scheduler.token_counts import TokenCounts
 from legato_protocol.packed_logprobs import PackedLogprobs
 from legato_protocol.sampling_params import SamplingParams
 from legato_protocol.stream import TokenLogprobs
@@ -42,9 +43,10 @@ class Draw(msgspec.Struct, frozen=True, gc=False):
     """One token to sample from a row's last logits.
 
     `position` is the absolute position that the sampled token will have: random numbers are keyed by
-    (seed, choice, position), never by batch or step. `tokens` are all ids known before it (penalties read them;
-    the first `prompt_len` are the prompt) – a live list, valid until the step is processed. One that the step before is
-    sampling is missing at first: no parameter of such a draw reads tokens.
+    (seed, choice, position), never by batch or step. `tokens` are all ids known before it (the first `prompt_len` are
+    the prompt) – a live list, valid until the step is processed. One that the step before is sampling is missing at
+    first: no parameter of such a draw reads tokens. Penalties follow from `counts`, those of the sequence, which read
+    of `tokens` what they have not read yet.
     """
 
     choice: int
@@ -53,6 +55,7 @@ class Draw(msgspec.Struct, frozen=True, gc=False):
     tokens: Sequence[int]
     prompt_len: int
     constraint: Constraint | None = None
+    counts: TokenCounts = msgspec.field(default_factory=TokenCounts)
 
 
 class Targets(msgspec.Struct, frozen=True, gc=False):

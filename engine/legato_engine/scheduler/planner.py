@@ -90,8 +90,8 @@ class Planner:
             return True
         if self._tables.grow(request, known + 1):
             return False
-        next_draw = Draw(request.choices[0], known + 1, request.params, request.tokens, request.prompt_len)
-        self._rows.append(Row((-1 - draw,), known, request.blocks, (next_draw,), None, request.loaded_adapter))
+        draws = (_draw(request, request.choices[0], known + 1),)
+        self._rows.append(Row((-1 - draw,), known, request.blocks, draws, None, request.loaded_adapter))
         self._flight.append(request)
         return True
 
@@ -211,19 +211,24 @@ class Planner:
         tokens, start = request.tokens, request.computed
         known = len(tokens)
         if count == 1 and start + 1 == known and len(request.choices) == 1 and not request.first:  # a plain decode
-            draw = Draw(request.choices[0], known, request.params, tokens, request.prompt_len, request.grammar)
-            self._rows.append(Row(tokens[-1:], start, request.blocks, (draw,), None, request.loaded_adapter))
+            draws: tuple[Draw, ...] = (_draw(request, request.choices[0], known),)
+            self._rows.append(Row(tokens[-1:], start, request.blocks, draws, None, request.loaded_adapter))
             self._flight.append(request)
             return
         targets = _targets(request, count) if request.scoring else None
         self._budget().spend(count, start, len(targets.tokens) if targets else 0)
-        draws: tuple[Draw, ...] = ()
+        draws = ()
         if start + count == known and not request.first:
-            params, prompt_len, grammar = request.params, request.prompt_len, request.grammar
-            draws = tuple([Draw(choice, known, params, tokens, prompt_len, grammar) for choice in request.choices])
+            draws = tuple([_draw(request, choice, known) for choice in request.choices])
         adapter = request.loaded_adapter
         self._rows.append(Row(tokens[start : start + count], start, request.blocks, draws, targets, adapter))
         self._flight.append(request)
+
+
+def _draw(request: Request, choice: int, position: int) -> Draw:
+    """The token at `position` for one of its choices."""
+    params, tokens, prompt_len = request.params, request.tokens, request.prompt_len
+    return Draw(choice, position, params, tokens, prompt_len, request.grammar, request.counts)
 
 
 def _foreseeable(request: Request) -> bool:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from itertools import count, islice
 
 import pytest
+from counted_tokens import check_counts
 
 from legato_engine.kvcache.block_pool import BlockPool
 from legato_engine.kvcache.events import EventLog
@@ -158,6 +159,7 @@ class Arena:
             logprobs.extend(logprob(values, target) for target in islice(targets, 1))
         for draw in row.draws:
             assert draw.position == len(values)
+            check_counts(draw)
             assert len(draw.tokens) == len(values) - (row.tokens[0] < 0) or list(draw.tokens)[-1] == tokens[-1]
         sampled = tuple(Sampled(next_token(values, draw.params.seed, draw.choice)) for draw in row.draws)
         if row.targets is None:
