@@ -178,7 +178,7 @@ _FLAGS: Final = (
     Flag(
         "--slo-tpot",
         flags.DURATION,
-        "time per output token, within which decode workers prefill beside, and over which they hand on",
+        "time per output token: decode workers compute prompts within it, and hand sequences on above it",
     ),
     Flag(
         "--prefix-cache-weight",

@@ -154,6 +154,8 @@ class Dispatcher:
         assert sub.place is not None
         source = sub.place.decode
         hello = self._hello(source)
+        if not hello.address:
+            return None
         need = replace(self.need(sub), kv_revision=hello.kv_revision, avoid=frozenset({source}))
         need = replace(need, digest=sub.adapter_digest, local=True)
         snapshot = self._fleet.snapshot()
@@ -161,8 +163,10 @@ class Dispatcher:
         linked = [w for w in snapshot.workers if w.address and w.decodes and transports.network(w.transport) == network]
         if hot is not None:
             linked = [worker for worker in linked if hot.relieved_by(worker, need.tokens)]
+            if not linked:
+                return None
         route = choose(need, FleetSnapshot(tuple(linked)), {}, self._policy)
-        if isinstance(route, NoRoute) or not hello.address:
+        if isinstance(route, NoRoute):
             return None
         sub.attempt += 1
         room, target = self._room(), route.decode

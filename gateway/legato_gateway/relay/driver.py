@@ -202,11 +202,9 @@ class SubRequestDriver:
 
     def _hand_on(self, hot: HotWorker) -> None:
         """One sequence of a hot worker, if another one relieves it. When that fails, it stays where it is."""
-        now = self._timers.time()
-        for sub in self._hot.able(hot, self._registry.at(hot.worker.name), now):
+        for sub in self._hot.able(hot, self._registry.at(hot.worker.name), self._timers.time()):
             target = self._dispatcher.migrate(sub, hot)
             if target is not None:
-                self._hot.began(hot.worker.name, now)
                 self._begin_migration(sub, target)
                 return
 
@@ -371,6 +369,8 @@ class SubRequestDriver:
         self._registry.place(sub, sub.place)
 
     def _delay_migration(self, sub: SubRequest) -> None:
+        assert sub.place is not None
+        self._hot.failed(sub.place.decode, self._timers.time())
         sub.migrations_failed += 1
         sub.migrate_after = self._timers.time() + retry.migration_delay(sub.migrations_failed, self._policy)
         self._seek_target(sub)

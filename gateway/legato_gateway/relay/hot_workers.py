@@ -22,10 +22,10 @@ class HotWorkers:
         self._jitter = jitter
         self._next_look = 0.0
         self._due: dict[str, float] = {}  # by name, of those that are hot
-        self._rest: dict[str, float] = {}  # until when, of those that have begun to hand one on
+        self._rest: dict[str, float] = {}  # until when, of those from which a move failed
 
     def due(self, snapshot: FleetSnapshot, now: float) -> list[HotWorker]:
-        """Hot for long enough, and nothing of them on its way, as far as is known here."""
+        """Hot for long enough. Nobody where all are hot: there is no target, and much else to do."""
         policy = self._policy
         if policy is None or now < self._next_look:
             return []
@@ -35,6 +35,8 @@ class HotWorkers:
         due = {w.worker.name: self._due.get(w.worker.name) or first + policy.jitter * self._jitter() for w in hot}
         self._due = due
         self._rest = {name: until for name, until in self._rest.items() if until > now}
+        if not {w.name for w in snapshot.workers if w.decodes and w.usable} - due.keys():
+            return []
         return [each for each in hot if due[each.worker.name] <= now and each.worker.name not in self._rest]
 
     def able(self, hot: HotWorker, there: Iterable[SubRequest], now: float) -> list[SubRequest]:
@@ -47,8 +49,8 @@ class HotWorkers:
         since = now - SILENT_STEPS * max(hot.tpot, hot.worker.step_time)
         return heapq.nsmallest(TRIES, (sub for sub in there if self._may_leave(sub, now, since)), key=_length)
 
-    def began(self, worker: str, now: float) -> None:
-        """It hands one on."""
+    def failed(self, worker: str, now: float) -> None:
+        """A move of one of its sequences did."""
         if self._policy is not None:
             self._rest[worker] = now + self._policy.rest
 
@@ -56,7 +58,6 @@ class HotWorkers:
         """That sequence has left it, for whatever reason: its next may go once the Loads have told of it."""
         if self._policy is not None:
             sub.settled_until = now + self._policy.settled
-        self._rest.pop(worker, None)
         self._due.pop(worker, None)
 
     def _may_leave(self, sub: SubRequest, now: float, since: float) -> bool:

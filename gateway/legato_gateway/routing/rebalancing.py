@@ -72,7 +72,10 @@ def hot_workers(snapshot: FleetSnapshot, tpot: float) -> tuple[HotWorker, ...]:
 
 
 def _why_hot(worker: WorkerView, tpot: float) -> HotReason | None:
-    if worker.decode_cost is not None and scorers.step_seconds(worker, worker.running, 0, 0.0) > tpot:
+    """By what its steps are predicted to take, unless they were seen to take less: sequences whose clients do not read,
+    and prompts under way, are no rows of them."""
+    predicted = worker.decode_cost is not None and scorers.step_seconds(worker, worker.running, 0, 0.0) > tpot
+    if predicted and not 0 < worker.step_time <= WITHIN * tpot:
         return "step_time"
     return "kv_cache" if worker.running and _room(worker) < AHEAD * worker.running else None
 

@@ -179,15 +179,16 @@ def _store_flags(store: ResponseStoreSpec | None) -> list[str]:
 
 
 def _objectives(service: InferenceService) -> Iterator[str]:
-    """Flags for what is not the default and matters: gateways of the release before know none of them. It matters where
-    decode workers help prefill workers, and the time of their steps also where they hand sequences on to each other."""
+    """Flags for what is not the default: gateways of the release before know none of them. Where decode workers do not
+    help prefill workers, the time of their steps matters only to whether they hand sequences on to each other, which a
+    gateway of an image of its own, perhaps of that release, then judges by the default."""
     spec, slo = service.spec, service.spec.slo
     helps = spec.disaggregated and spec.routing.when_prefill_busy == "Local"
     if spec.disaggregated and not helps:
         yield "--when-prefill-busy=Wait"
     if helps and slo.ttft != Slo().ttft:
         yield f"--slo-ttft={durations.text(slo.ttft)}"
-    if (helps or roles.bounds(spec, roles.DECODE).max > 1) and slo.tpot != Slo().tpot:
+    if (helps or not spec.gateway.image) and slo.tpot != Slo().tpot:
         yield f"--slo-tpot={durations.text(slo.tpot)}"
 
 

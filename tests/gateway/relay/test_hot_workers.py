@@ -1,6 +1,6 @@
 """Sequences that hot workers hand on, in virtual time: which, when, and what their clients read."""
 
-from dataclasses import replace as replace_policy
+from dataclasses import replace as dataclass_replace
 from typing import Any
 
 import pytest
@@ -149,10 +149,35 @@ def test_after_a_move_its_worker_does_not_rest(lab):
     assert len(run.told(Handoff)) == 2
 
 
+def test_a_move_whose_sequence_ends_meanwhile_has_not_failed(lab):
+    run = _run(lab)
+    _, target = _both_at_one(run)
+    target.engine.hold("receiving")
+    run.until(lambda: run.told(Handoff))
+    (moving,) = [frame.id for _, frame in run.told(Handoff)]
+    run.relay.leave(next(each for each in run.generations if run.sub(each).id == moving))
+    run.run(40)
+    assert len(run.told(Handoff)) == 2, "the next one goes without a rest"
+
+
+def test_where_all_are_hot_nobody_is_asked_to_hand_on(lab):
+    view = WorkerView("d0", "decode", "e", "r", 16, 1000, 8000, True, running=9, free_blocks=900, decode_cost=COST)
+    others = {
+        "hot": view,
+        "leaving": dataclass_replace(view, running=0, draining=True),
+        "idle": dataclass_replace(view, running=0),
+    }
+    for name, other in others.items():
+        hot = HotWorkers(dataclass_replace(POLICY, patience=0.0, jitter=0.0), lambda: 0.0)
+        fleet = FleetSnapshot((view, dataclass_replace(other, name="d1")))
+        assert [each.worker.name for each in hot.due(fleet, 1.0)] == (["d0"] if name == "idle" else [])
+
+
 def test_gateways_that_see_the_same_act_at_different_times(lab):
     """And look at the fleet now and then."""
     view = WorkerView("d0", "decode", "e", "r", 16, 1000, 8000, running=9, free_blocks=900, decode_cost=COST)
-    fleet, policy = FleetSnapshot((view,)), replace_policy(POLICY, look=0.1, patience=1.0, jitter=2.0)
+    idle = dataclass_replace(view, name="d1", running=0)
+    fleet, policy = FleetSnapshot((view, idle)), dataclass_replace(POLICY, look=0.1, patience=1.0, jitter=2.0)
     for drawn, due in ((0.0, 1.0), (0.5, 2.0)):
         hot = HotWorkers(policy, lambda drawn=drawn: drawn)
         assert not hot.due(fleet, 0.0)

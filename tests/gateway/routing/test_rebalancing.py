@@ -36,6 +36,11 @@ def test_a_worker_is_hot_when_its_steps_with_what_it_runs_exceed_the_objective()
     assert hot(worker("a", 0, decode_cost=DecodeCoefficients(0.0, 0.0, 0.0))) == {}
 
 
+def test_not_if_its_steps_were_seen_to_take_clearly_less():
+    """Half of its sequences have clients that do not read."""
+    assert hot(worker("a", 40, step_time=0.09), worker("b", 40, step_time=0.091)) == {"b": "step_time"}
+
+
 def test_what_waits_there_makes_no_step_longer():
     assert hot(worker("a", 17, waiting=20)) == {}
 

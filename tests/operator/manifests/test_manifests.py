@@ -114,13 +114,15 @@ def test_downloads_stay_on_the_node_where_that_is_asked_for(build):
         ({}, ["--slo-ttft=9s", "--slo-tpot=50ms"]),
         ({"routing": {"whenPrefillBusy": "Wait"}}, ["--when-prefill-busy=Wait", "--slo-tpot=50ms"]),
         ({"scaling": {"prefill": {"max": 0}}}, ["--slo-tpot=50ms"]),
+        ({"scaling": {"prefill": {"max": 0}, "decode": {"max": 1}}}, ["--slo-tpot=50ms"]),
+        ({"scaling": {"prefill": {"max": 0}}, "gateway": {"image": "legato/gateway:old"}}, []),
+        ({"gateway": {"image": "legato/gateway:old"}}, ["--slo-ttft=9s", "--slo-tpot=50ms"]),
         ({"scaling": {"decode": {"max": 1}}}, ["--slo-ttft=9s", "--slo-tpot=50ms"]),
-        ({"routing": {"whenPrefillBusy": "Wait"}, "scaling": {"decode": {"max": 1}}}, ["--when-prefill-busy=Wait"]),
-        ({"scaling": {"prefill": {"max": 0}, "decode": {"max": 1}}}, []),
     ],
 )
 def test_gateways_hear_of_objectives_where_decode_workers_may_help_prefill_workers_or_each_other(build, spec, told):
-    """And nowhere else: gateways whose image is pinned to the version before do not know these flags."""
+    """How many there may be does not matter, as a change would replace the gateways. Those whose image is pinned to the
+    version before do not know these flags, and start without them where decode workers help nobody but each other."""
     container = _main(gateway.template(_service(build(slo={"ttft": "9s", "tpot": "50ms"}, **spec)), PLACEMENT))
     assert [flag for flag in container["args"] if flag.startswith(("--slo", "--when-prefill-busy"))] == told
 
