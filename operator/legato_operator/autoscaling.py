@@ -221,7 +221,7 @@ def _is_told(told: Mapping[str, Any] | None, now: Mapping[str, Any], seconds: fl
 def _condition(observed: Observed, stale: Sequence[str], paused: str, unmet: Sequence[str]) -> Condition:
     """Of `unmet` objectives without numbers, which vary: each message that differs is a write."""
     kind = conditions.SCALING_ACTIVE
-    why = f"even an empty worker misses {' and '.join(unmet)}: status.scaling.pools has the arithmetic" if unmet else ""
+    why = f"even an idle worker misses {' and '.join(unmet)}: status.scaling.pools has the arithmetic" if unmet else ""
     if paused:
         return Condition(kind, False, conditions.PAUSED, f"until {paused}")
     if stale:

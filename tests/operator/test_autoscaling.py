@@ -369,7 +369,7 @@ def test_an_objective_that_an_empty_worker_misses_for_thirty_seconds_is_told_wit
     assert first.condition.message == ""
     assert "a decode step of one sequence takes 11 ms" in first.status["pools"]["decode"]["unmet"][0]
     late = _look(autoscaler, _low(build, 1030.0, mode=mode))
-    assert late.condition.message == "even an empty worker misses slo.tpot: status.scaling.pools has the arithmetic"
+    assert late.condition.message == "even an idle worker misses slo.tpot: status.scaling.pools has the arithmetic"
     assert late.condition.status is (mode == "Managed")
 
 

@@ -8,7 +8,7 @@ from legato_engine.request import Request
 PERCENTILE = 95
 WINDOW = 256  # answers of a class that count
 LEAST_ANSWERS = 20  # below that, a percentile says nothing
-MOST_CLASSES = 32  # clients choose priorities, so there are as many classes as they like
+MOST_CLASSES = 256  # clients choose priorities, so there are as many classes as they like
 
 Class = tuple[str, bool, int]
 
