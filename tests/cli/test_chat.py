@@ -117,8 +117,10 @@ class Person:
 
 @contextlib.asynccontextmanager
 async def _at_terminal(*arguments):
+    """Where Ctrl-C is heard, also if these tests run in a shell's background, which ignores it."""
     mine, theirs = pty.openpty()
-    start = "import os, fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
+    start = "import fcntl, signal, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
+    start += "signal.signal(signal.SIGINT, signal.default_int_handler); "
     program = start + "from legato_cli.main import main; raise SystemExit(main(['chat', *__import__('sys').argv[1:]]))"
     command = (sys.executable, "-c", program, *arguments)
     process = await asyncio.create_subprocess_exec(
