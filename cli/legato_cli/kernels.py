@@ -7,6 +7,8 @@ from pathlib import Path
 
 from legato_cli.gpus import Gpu, reason
 
+LIMIT = 600.0  # seconds, for all kernels of a model on a kind of GPU; a cold check takes some 20
+
 
 def problems(
     gpus: Iterable[Gpu], model: Path, dtype: str, block_size: int, environ: Mapping[str, str]
@@ -33,7 +35,10 @@ def _problem(gpu: Gpu, model: Path, dtype: str, block_size: int, environ: Mappin
     command = [sys.executable, "-m", "legato_engine.runner.kernel_check", model, dtype, block_size, gpu.chip]
     command += [gpu.shared, gpu.processors]
     environment = {**environ, "TRITON_INTERPRET": "0"}
-    done = subprocess.run([*map(str, command)], capture_output=True, text=True, env=environment)
+    try:
+        done = subprocess.run([*map(str, command)], capture_output=True, text=True, env=environment, timeout=LIMIT)
+    except subprocess.TimeoutExpired:
+        return f"the compiler did not end within {LIMIT:g} s"
     if not done.returncode:
         return ""
     kernel, why = done.stdout.strip(), reason(done.stderr)

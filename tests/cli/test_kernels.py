@@ -85,3 +85,9 @@ def test_a_real_check_of_the_builtin_model_for_a_gpu_that_is_not_here():
     (problem,) = kernels.problems([SMALL], path, "Auto", 64, os.environ).values()
     assert problem.startswith("attend_items: Triton ")
     assert "Hardware limit: 4096" in problem
+
+
+def test_a_compiler_that_hangs_is_told(checked, monkeypatch):
+    checked("exec sleep 60")
+    monkeypatch.setattr(kernels, "LIMIT", 0.2)
+    assert _problems(H200) == {"sm_90": "the compiler did not end within 0.2 s"}

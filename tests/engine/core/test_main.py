@@ -1,34 +1,20 @@
 """The core's start: an error that another try would meet again ends the process with 2, once the server was told."""
 
-import json
 from dataclasses import replace
 from types import SimpleNamespace
 
-import lora_folders
 import pytest
+import tiny_llama
 import torch
-from safetensors.torch import save_file
 
 from legato_engine.backends.cuda.device import Interpreted
 from legato_engine.core import __main__ as process
 from legato_engine.core.frames import Loading, NotStarting, Start
 from legato_engine.core.heartbeat import Pulse
 from legato_engine.errors import EngineError
-from legato_engine.models.config import from_huggingface
 from legato_engine.runner import backends, loading
 from legato_engine.settings import WorkerSettings
 
-CONFIG = {
-    "architectures": ["LlamaForCausalLM"],
-    "hidden_size": 64,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 1,
-    "num_hidden_layers": 2,
-    "intermediate_size": 96,
-    "vocab_size": 64,
-    "max_position_embeddings": 128,
-    "tie_word_embeddings": False,
-}
 SETTINGS = WorkerSettings("unified", "u0", "m", kv_cache_memory=4 << 20, device="cuda", transport="None")
 
 
@@ -37,9 +23,7 @@ def start(tmp_path):
     """The exit code of a core that starts with these settings and a model of that config, and what it said at last."""
 
     def started(settings=SETTINGS, **config):
-        (tmp_path / "config.json").write_text(json.dumps(CONFIG | config))
-        weights = lora_folders.RandomCheckpoint(from_huggingface(CONFIG | config, "here"))
-        save_file({name: weights.tensor(name) for name in weights.names()}, tmp_path / "model.safetensors")
+        tiny_llama.write(tmp_path, **config)
         said = []
         channel = SimpleNamespace(send=said.append)
         code = process._serve(channel, Start(settings, str(tmp_path), "e"), Pulse())

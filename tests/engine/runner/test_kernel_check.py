@@ -1,36 +1,18 @@
 """All kernels of a worker are compiled without a GPU, and the one that cannot be is named."""
 
-import json
 import re
 
 import checked_kernels
 import gpu_kernels
-import lora_folders
 import pytest
+import tiny_llama
 import uninterpreted
-from safetensors.torch import save_file
-
-from legato_engine.models.config import from_huggingface
-
-CONFIG = {
-    "architectures": ["LlamaForCausalLM"],
-    "hidden_size": 64,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 1,
-    "num_hidden_layers": 2,
-    "intermediate_size": 96,
-    "vocab_size": 64,
-    "max_position_embeddings": 128,
-    "tie_word_embeddings": False,
-}
 
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory):
     folder = tmp_path_factory.mktemp("model")
-    (folder / "config.json").write_text(json.dumps(CONFIG))
-    weights = lora_folders.RandomCheckpoint(from_huggingface(CONFIG, "here"))
-    save_file({name: weights.tensor(name) for name in weights.names()}, folder / "model.safetensors")
+    tiny_llama.write(folder)
     return uninterpreted.call(checked_kernels.told, str(folder))
 
 

@@ -1,37 +1,23 @@
 """A kernel that cannot be compiled: the worker does not start, or torch's own operators compute where that is asked."""
 
 import gc
-import json
 import weakref
 from dataclasses import replace
 
-import lora_folders
 import pytest
+import tiny_llama
 import torch
-from safetensors.torch import save_file
 
 from legato_engine.backends.cuda import backend
 from legato_engine.backends.cuda.device import Interpreted
 from legato_engine.errors import KernelFailed
 from legato_engine.kernels.configurations import Configuration
-from legato_engine.models.config import from_huggingface
 from legato_engine.runner import backends, loading
 from legato_engine.runner.runner import Runner
 from legato_engine.scheduler.batch import Draw, Row
 from legato_engine.settings import WorkerSettings
 from legato_protocol.sampling_params import SamplingParams
 
-CONFIG = {
-    "architectures": ["LlamaForCausalLM"],
-    "hidden_size": 64,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 1,
-    "num_hidden_layers": 2,
-    "intermediate_size": 96,
-    "vocab_size": 64,
-    "max_position_embeddings": 128,
-    "tie_word_embeddings": False,
-}
 SETTINGS = WorkerSettings("unified", "u0", "m", kv_cache_memory=4 << 20, dtype="Float16", device="cuda", max_batch=2)
 TORCH = replace(SETTINGS, on_kernel_failure="Torch")
 
@@ -39,9 +25,7 @@ TORCH = replace(SETTINGS, on_kernel_failure="Torch")
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     made = tmp_path_factory.mktemp("model")
-    (made / "config.json").write_text(json.dumps(CONFIG))
-    weights = lora_folders.RandomCheckpoint(from_huggingface(CONFIG, "here"))
-    save_file({name: weights.tensor(name) for name in weights.names()}, made / "model.safetensors")
+    tiny_llama.write(made)
     return made
 
 

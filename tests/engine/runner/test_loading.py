@@ -1,33 +1,20 @@
 """A worker's runner from its settings: what is computed before it serves, and which adapters are taken later."""
 
-import json
 from dataclasses import replace
 
 import lora_folders
 import pytest
+import tiny_llama
 import torch
-from safetensors.torch import save_file
 
 from legato_engine import memory
 from legato_engine.errors import EngineError, UnsupportedModel
-from legato_engine.models.config import from_huggingface
 from legato_engine.runner import loading
 from legato_engine.runner.runner import Runner
 from legato_engine.settings import WorkerSettings
 from legato_protocol.adapter_list import AdapterEntry
 
-CONFIG = {
-    "architectures": ["LlamaForCausalLM"],
-    "hidden_size": 64,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 1,
-    "num_hidden_layers": 2,
-    "intermediate_size": 96,
-    "vocab_size": 64,
-    "max_position_embeddings": 128,
-    "tie_word_embeddings": False,
-}
-MODEL = from_huggingface(CONFIG, "here")
+MODEL = tiny_llama.config()
 SETTINGS = WorkerSettings("unified", "u0", "m", kv_cache_memory=4 << 20, dtype="BFloat16", transport="None")
 LISTED = replace(SETTINGS, adapters_file="adapters.json", max_adapter_rank=8)
 
@@ -35,9 +22,7 @@ LISTED = replace(SETTINGS, adapters_file="adapters.json", max_adapter_rank=8)
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     made = tmp_path_factory.mktemp("model")
-    (made / "config.json").write_text(json.dumps(CONFIG))
-    weights = lora_folders.RandomCheckpoint(MODEL)
-    save_file({name: weights.tensor(name) for name in weights.names()}, made / "model.safetensors")
+    tiny_llama.write(made)
     return made
 
 
