@@ -101,7 +101,7 @@ def check(file: Path, local: bool) -> Iterator[Checked]:
         yield Checked(str(file), _name(item), *judged(item, local))
 
 
-def judged(item: Any, local: bool) -> tuple[Sequence[Problem], ...]:
+def judged(item: Any, local: bool) -> tuple[Sequence[Problem], Sequence[Problem], Sequence[Problem]]:
     """All that is wrong with an object: types and rules, then what is valid and not available there. And, as in
     `Checked`, what of it has no effect there, and objectives that no worker meets."""
     from legato_cli import unmet_objectives
@@ -113,7 +113,7 @@ def judged(item: Any, local: bool) -> tuple[Sequence[Problem], ...]:
     try:
         spec = parsing.read_mapping(_as_written(item)).spec
     except ManifestError as error:
-        return (error.problems,)
+        return error.problems, (), ()
     unmet = unmet_objectives.of_paced(spec)
     if not local:
         return checks.unavailable(spec, in_containers=True), (), unmet
