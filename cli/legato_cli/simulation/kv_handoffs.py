@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from functools import partial
 
 from legato_cli.simulation.scheduled_worker import TOKEN, ScheduledWorker
-from legato_engine.request import Request, RequestState
 from legato_engine.scheduler.batch import Sampled
 from legato_engine.scheduler.limits import RequestRejected
+from legato_engine.scheduler.request import Request, RequestState
 from legato_engine.scheduler.results import Emission, SequenceKV
 from legato_engine.scheduler.transfers import IncomingTransfer, OutgoingState, OutgoingTransfer, outgoing_of
 from legato_engine.transfer.virtual_time import VirtualTime

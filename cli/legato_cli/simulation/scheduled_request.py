@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from legato_cli.simulation.request import SimulatedRequest
-from legato_engine.request import Request
+from legato_engine.scheduler.request import Request
 from legato_protocol.sampling_params import SamplingParams
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from legato_cli.simulation.kv_handoffs import KVHandoffs
 from legato_cli.simulation.predictions import Predictions
 from legato_cli.simulation.scheduled_request import ScheduledRequest
 from legato_cli.simulation.scheduled_worker import MODEL, ScheduledWorker
-from legato_engine.request import Request, RequestState
 from legato_engine.scheduler.limits import RequestRejected
+from legato_engine.scheduler.request import Request, RequestState
 from legato_engine.transfer.virtual_time import VirtualTime
 from legato_gateway.admission.limits import AdmissionLimits
 from legato_gateway.admission.queue import Admission

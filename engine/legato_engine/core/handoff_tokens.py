@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from legato_engine.request import Request
 from legato_engine.scheduler.batch import Sampled
+from legato_engine.scheduler.request import Request
 from legato_protocol.handoff import Final
 from legato_protocol.packed_tokens import unpack_tokens
 from legato_protocol.stream import TokenItem, TokenLogprobs

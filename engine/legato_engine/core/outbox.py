@@ -8,8 +8,8 @@ from itertools import groupby
 
 from legato_engine.core.frames import ForGateway
 from legato_engine.core.phases import PhaseLog
-from legato_engine.request import Request
 from legato_engine.scheduler.batch import Sampled
+from legato_engine.scheduler.request import Request
 from legato_engine.scheduler.results import Emission, ScoredTokens
 from legato_engine.transfer.events import Aborted, Arrived
 from legato_protocol import stream

@@ -4,8 +4,8 @@ from collections.abc import Iterable
 
 from legato_engine.core import handoff_tokens
 from legato_engine.core.outbox import Outbox
-from legato_engine.request import Request
 from legato_engine.scheduler.incoming import IncomingHandoffs
+from legato_engine.scheduler.request import Request
 from legato_engine.scheduler.results import Emission
 from legato_engine.scheduler.transfers import IncomingState, IncomingTransfer
 from legato_engine.transfer.agent import TransferAgent

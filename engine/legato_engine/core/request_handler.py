@@ -11,8 +11,8 @@ from legato_engine.core.senders import HandoffSenders
 from legato_engine.core.stall import Stall
 from legato_engine.grammars import compilations
 from legato_engine.grammars.compilations import Compilations
-from legato_engine.request import Request, RequestState
 from legato_engine.scheduler.limits import RequestRejected
+from legato_engine.scheduler.request import Request, RequestState
 from legato_engine.scheduler.results import Ended
 from legato_engine.scheduler.scheduler import Scheduler
 from legato_engine.transfer.agent import TransferAgent

@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 from legato_engine.core.outbox import Outbox, split_key
-from legato_engine.request import Request, RequestState
 from legato_engine.scheduler.batch import Sampled
 from legato_engine.scheduler.outgoing import OutgoingHandoffs
+from legato_engine.scheduler.request import Request, RequestState
 from legato_engine.scheduler.results import Emission
 from legato_engine.scheduler.transfers import OutgoingState, OutgoingTransfer, outgoing_of
 from legato_engine.transfer.agent import TransferAgent

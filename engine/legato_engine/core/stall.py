@@ -5,7 +5,7 @@ have the place that the other pair's half is held for. Every such ring has a hel
 computed.
 """
 
-from legato_engine.request import Request
+from legato_engine.scheduler.request import Request
 
 _PATIENCE = 5.0  # seconds; less than a lease, which would end the hand-off with its link
 

@@ -3,10 +3,10 @@
 from collections.abc import Iterable
 from enum import Enum
 
-from legato_engine.request import Request
 from legato_engine.scheduler.block_tables import BlockTables
 from legato_engine.scheduler.limits import SchedulerLimits
 from legato_engine.scheduler.output_lengths import OutputLengths
+from legato_engine.scheduler.request import Request
 from legato_engine.scheduler.request_registry import RequestRegistry
 
 

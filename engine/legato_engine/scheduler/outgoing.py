@@ -1,7 +1,7 @@
 """Sequences that leave for other workers: prefills for a hand-off, and migrations of running ones."""
 
-from legato_engine.request import Request, RequestState
 from legato_engine.scheduler.block_tables import BlockTables
+from legato_engine.scheduler.request import Request, RequestState
 from legato_engine.scheduler.request_registry import RequestRegistry
 from legato_engine.scheduler.results import SequenceKV
 from legato_engine.scheduler.transfers import OutgoingState, OutgoingTransfer, outgoing_of

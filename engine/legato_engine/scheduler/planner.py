@@ -3,13 +3,13 @@
 from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 
-from legato_engine.request import Request
 from legato_engine.scheduler.admission import AdmissionControl, Verdict
 from legato_engine.scheduler.batch import Batch, Draw, Row, Targets
 from legato_engine.scheduler.block_tables import BlockTables
 from legato_engine.scheduler.chunk_budget import ChunkBudget
 from legato_engine.scheduler.incoming import IncomingHandoffs
 from legato_engine.scheduler.limits import SchedulerLimits
+from legato_engine.scheduler.request import Request
 from legato_engine.scheduler.request_registry import RequestRegistry
 from legato_engine.scheduler.step_cost import StepCost
 

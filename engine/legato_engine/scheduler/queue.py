@@ -11,8 +11,8 @@ from enum import IntEnum
 from heapq import heapify, heappop, heappush
 from itertools import groupby
 
-from legato_engine.request import Request
 from legato_engine.scheduler.limits import SchedulerLimits
+from legato_engine.scheduler.request import Request
 from legato_engine.scheduler.tenant_turns import TenantTurns
 
 PATIENCE_WEIGHT = 0.1  # seconds of waiting that one second until the deadline is worth

@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from legato_engine.request import Request
 from legato_engine.scheduler.batch import Sampled
+from legato_engine.scheduler.request import Request
 from legato_engine.scheduler.transfers import IncomingTransfer
 from legato_protocol.load import DecodeCoefficients, PrefillCoefficients
 from legato_protocol.packed_logprobs import PackedLogprobs

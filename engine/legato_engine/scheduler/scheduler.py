@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from traceback import extract_tb
 
 from legato_engine.kvcache.block_pool import BlockPool
-from legato_engine.request import Request, RequestState
 from legato_engine.scheduler.admission import AdmissionControl
 from legato_engine.scheduler.batch import Batch, Row, Scored, StepOutput
 from legato_engine.scheduler.block_tables import BlockTables
@@ -27,6 +26,7 @@ from legato_engine.scheduler.output_lengths import OutputLengths
 from legato_engine.scheduler.output_processor import OutputProcessor
 from legato_engine.scheduler.planner import Planner
 from legato_engine.scheduler.queue import Order, WaitingQueue
+from legato_engine.scheduler.request import Request, RequestState
 from legato_engine.scheduler.request_registry import RequestRegistry
 from legato_engine.scheduler.results import Ended, SchedulerLoad, StepResult
 from legato_engine.scheduler.step_cost import StepCost

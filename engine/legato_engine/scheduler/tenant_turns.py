@@ -9,7 +9,7 @@ fair queueing).
 
 from collections.abc import Mapping
 
-from legato_engine.request import Request
+from legato_engine.scheduler.request import Request
 
 MOST_TENANTS = 1024  # that are remembered, beside those with prompts here
 

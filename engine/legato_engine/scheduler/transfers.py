@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from legato_engine.request import Request
+from legato_engine.scheduler.request import Request
 from legato_protocol.stream import Peer
 
 

@@ -9,8 +9,8 @@ from legato_engine.core.load_reporter import IDLE_INTERVAL, LoadReporter
 from legato_engine.core.rates import Rates
 from legato_engine.kvcache.block_pool import BlockPool
 from legato_engine.kvcache.events import EventLog
-from legato_engine.request import Request
 from legato_engine.scheduler.limits import SchedulerLimits
+from legato_engine.scheduler.request import Request
 from legato_engine.scheduler.scheduler import Scheduler
 from legato_protocol.sampling_params import SamplingParams
 

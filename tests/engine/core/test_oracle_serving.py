@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from legato_engine.request import RequestState
 from legato_engine.runner.runner import Runner
+from legato_engine.scheduler.request import RequestState
 from legato_engine.transfer import ucx
 from legato_engine.transfer.link import Link
 from legato_protocol.stream import Generate

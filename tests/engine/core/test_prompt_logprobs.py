@@ -9,7 +9,7 @@ import pytest
 
 from legato_engine.core.outbox import Outbox, key_of
 from legato_engine.core.phases import PhaseLog
-from legato_engine.request import Request
+from legato_engine.scheduler.request import Request
 from legato_engine.scheduler.results import ScoredTokens
 from legato_protocol import stream
 from legato_protocol.messages import MAX_FRAME_BYTES

@@ -8,11 +8,11 @@ import pytest
 
 from legato_engine.kvcache.block_pool import BlockPool
 from legato_engine.kvcache.events import EventLog
-from legato_engine.request import Request
 from legato_engine.runner import profile
 from legato_engine.runner.paced import PacedRunner
 from legato_engine.runner.profile import Profile
 from legato_engine.scheduler.limits import SchedulerLimits
+from legato_engine.scheduler.request import Request
 from legato_engine.scheduler.results import SchedulerLoad
 from legato_engine.scheduler.scheduler import Scheduler
 from legato_protocol.sampling_params import SamplingParams

@@ -15,9 +15,9 @@ from counted_tokens import check_counts
 
 from legato_engine.kvcache.block_pool import BlockPool
 from legato_engine.kvcache.events import EventLog
-from legato_engine.request import Request
 from legato_engine.scheduler.batch import Batch, Row, Sampled, Scored, StepOutput
 from legato_engine.scheduler.limits import SchedulerLimits
+from legato_engine.scheduler.request import Request
 from legato_engine.scheduler.results import Emission, Ended, ScoredTokens, SequenceKV, StepResult
 from legato_engine.scheduler.scheduler import Scheduler
 from legato_engine.scheduler.transfers import IncomingTransfer

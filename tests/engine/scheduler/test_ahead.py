@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from legato_engine.request import RequestState
+from legato_engine.scheduler.request import RequestState
 from legato_engine.scheduler.scheduler import MOST_AHEAD
 
 PROMPT = tuple(range(6))

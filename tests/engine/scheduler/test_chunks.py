@@ -2,8 +2,8 @@
 
 import pytest
 
-from legato_engine.request import RequestState
 from legato_engine.scheduler.chunk_budget import LEAST_CHUNK
+from legato_engine.scheduler.request import RequestState
 
 TPOT, PROMPT, CHUNK = 0.1, 4000, 512
 

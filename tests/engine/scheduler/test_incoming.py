@@ -2,9 +2,9 @@
 
 import pytest
 
-from legato_engine.request import RequestState
 from legato_engine.scheduler.batch import Sampled
 from legato_engine.scheduler.limits import RequestRejected
+from legato_engine.scheduler.request import RequestState
 from legato_engine.scheduler.transfers import IllegalTransferMove, IncomingState
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from legato_engine.request import RequestState
+from legato_engine.scheduler.request import RequestState
 
 
 def prompt(length, start=0):

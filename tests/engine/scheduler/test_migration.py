@@ -2,8 +2,8 @@
 
 import pytest
 
-from legato_engine.request import RequestState
 from legato_engine.scheduler.batch import Sampled
+from legato_engine.scheduler.request import RequestState
 
 
 def prompt(length, start=0):

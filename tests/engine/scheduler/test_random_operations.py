@@ -10,9 +10,9 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from legato_engine.request import Request, RequestState
 from legato_engine.scheduler.batch import Sampled
 from legato_engine.scheduler.limits import RequestRejected
+from legato_engine.scheduler.request import Request, RequestState
 from legato_engine.scheduler.transfers import IncomingState, IncomingTransfer, OutgoingTransfer
 
 PREFIXES = (tuple(range(12)), tuple(range(100, 107)), (1, 2))

@@ -2,8 +2,8 @@
 
 import pytest
 
-from legato_engine.request import RequestState
 from legato_engine.scheduler.limits import RequestRejected
+from legato_engine.scheduler.request import RequestState
 from legato_protocol.sampling_params import SamplingParams
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from legato_engine.request import RequestState
+from legato_engine.scheduler.request import RequestState
 from legato_engine.scheduler.transfers import (
     INCOMING_MOVES,
     OUTGOING_MOVES,
