@@ -176,7 +176,7 @@ def test_attention_in_the_arena_makes_no_number_of_what_is_none(which):
     arena[3, 0, which, :, 5] = torch.nan
     step, out = inputs.build(rows, BLOCK), np.zeros((22, 6, 64), np.uint16)
 
-    numba_bf16.attention(qkv.numpy(), work_of(step, 3), step.tables, 0, SHAPES, bits(arena), 0, out)
+    numba_bf16.attention(qkv.numpy(), work_of(step, 3), step.tables, 0, SHAPES, bits(arena), 0, 2, out)
 
     lost = expected_attention(rows, qkv[:, :6], arena[:, 0].float(), None).isnan()
     assert lost.any()
@@ -196,10 +196,30 @@ def test_attention_in_the_arena(window):
     step = inputs.build(rows, BLOCK)
     out = np.full((count, 6, 64), 0xFFFF, np.uint16)
 
-    numba_bf16.attention(qkv.numpy(), work_of(step, 3), step.tables, window or 0, SHAPES, bits(arena), 1, out)
+    numba_bf16.attention(qkv.numpy(), work_of(step, 3), step.tables, window or 0, SHAPES, bits(arena), 1, 2, out)
 
     expected = expected_attention(rows, qkv[:, :6], arena[:, 1].float(), window)
     torch.testing.assert_close(floats(out), expected, atol=0.02, rtol=0.02)
+
+
+@needs_amx
+def test_attention_in_the_arena_is_the_same_in_any_order_and_with_any_number_of_threads():
+    from legato_engine.kernels.attention import numba_bf16
+    from legato_engine.kernels.linear.numba_tiles import SHAPES
+
+    rows = some_rows()
+    count = sum(len(row.tokens) for row in rows)
+    qkv, arena = torch.randn(count, 10, 64), torch.randn(200, 2, 2, 2, BLOCK, 64).bfloat16()
+    step, found = inputs.build(rows, BLOCK), []
+    work = work_of(step, 3)
+
+    for order in (work, work[::-1].copy(), np.random.default_rng(1).permutation(work)):
+        for threads in (1, 2, 3):
+            out = np.full((count, 6, 64), 0xFFFF, np.uint16)
+            numba_bf16.attention(qkv.numpy(), order, step.tables, 0, SHAPES, bits(arena), 1, threads, out)
+            found.append(out)
+
+    assert all((out == found[0]).all() for out in found)
 
 
 @needs_bf16

@@ -33,12 +33,12 @@ def kind(form):
     return torch.float32 if form == "float32" else torch.bfloat16
 
 
-def attend(qkv, rows, arena, layer, window=None, threads=2, form="int8"):
+def attend(qkv, rows, arena, layer, window=None, threads=2, form="int8", ordered=lambda work: work):
     """What the kernel makes of `rows` [tokens, heads, dim]; the arena is float32 or bfloat16."""
     _, _, _, kv_heads, size, dim = arena.shape
     heads = qkv.shape[1] - 2 * kv_heads
     step, out = inputs.build(rows, size), np.zeros((len(qkv), heads, dim), np.float32)
-    work = work_of(step, heads // kv_heads)
+    work = ordered(work_of(step, heads // kv_heads))
     held = Float32(form).held(arena)
     attention.attention(qkv.numpy(), work, step.tables, window or 0, held, layer, threads, out)
     return torch.from_numpy(out)
@@ -76,7 +76,7 @@ def test_attention(form, window, shared, size, dim, kv_heads):
 
 
 @FORMS
-def test_attention_is_the_same_beside_other_rows_and_with_any_number_of_threads(form):
+def test_attention_is_the_same_beside_other_rows_with_any_number_of_threads_and_in_any_order(form):
     arena = torch.randn(300, 1, 2, 3, 16, 64).to(kind(form))
     rows = [
         Row([0] * 100, 900, list(range(70))),
@@ -90,6 +90,8 @@ def test_attention_is_the_same_beside_other_rows_and_with_any_number_of_threads(
 
     for threads in (1, 2, 3):
         assert torch.equal(attend(qkv, rows, arena, 0, threads=threads, form=form), torch.cat(alone))
+    for ordered in (lambda work: work[::-1].copy(), np.random.default_rng(1).permutation):
+        assert torch.equal(attend(qkv, rows, arena, 0, form=form, ordered=ordered), torch.cat(alone))
 
 
 @FORMS

@@ -11,7 +11,8 @@ FEW = 4  # tiles
 
 
 def tiles(inputs: StepInputs, shared: int) -> Ints:
-    """Work for attention with AMX, int64 [tiles, 5]: row, its first token, its start position, first lane, lanes.
+    """Work for attention with AMX, int64 [tiles, 5]: row, its first token, its start position, first lane, lanes; those
+    that see the most positions first.
 
     A lane is one query of one of the `shared` heads on a KV head.
     """
@@ -21,6 +22,7 @@ def tiles(inputs: StepInputs, shared: int) -> Ints:
         first, count = starts[row], starts[row + 1] - starts[row]
         lanes, start = count * shared, length - count
         work += [(row, first, start, lane, min(LANES, lanes - lane)) for lane in range(0, lanes, LANES)]
+    work.sort(key=lambda tile: tile[2] + (tile[3] + tile[4] - 1) // shared, reverse=True)
     return np.array(work, np.int64)
 
 

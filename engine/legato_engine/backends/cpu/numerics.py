@@ -107,7 +107,7 @@ class Tiles:
         return attention_work.tiles(inputs, shared)
 
     def attend(self, qkv: Array, work: Array, tables: Array, window: int, held: Array, layer: int, out: Array) -> None:
-        numba_bf16.attention(qkv, work, tables, window, SHAPES, held, layer, out)
+        numba_bf16.attention(qkv, work, tables, window, SHAPES, held, layer, numba.get_num_threads(), out)
 
 
 def _bits(arena: torch.Tensor) -> Array:

@@ -7,6 +7,7 @@ a head_dim that is a multiple of 32 and a block_size that is a multiple of 16.
 import numpy as np
 from numba import njit, prange
 
+from legato_engine.kernels.atomics import fetch_add
 from legato_engine.kernels.scalar import RELAXED, exponential, narrowed, stored, widened
 from legato_engine.kernels.vector import (
     address,
@@ -145,18 +146,30 @@ def _tile(qkv, token, start, lane, lanes, shared, kv_head, table, window, arena,
             target[d] = stored(found[i, d] * scale, target)
 
 
+@njit(cache=True)
+def _work_off(turn, qkv, work, tables, window, shapes, arena, layer, out):
+    """What one thread does: whatever is next."""
+    kv_heads = arena.shape[3]
+    shared = out.shape[1] // kv_heads
+    tile_configure(address(shapes))
+    while True:
+        turned = fetch_add(address(turn), 1)
+        if turned >= len(work) * kv_heads:
+            break
+        kv_head = turned // len(work)  # tiles of one head after another, while its keys are in the second cache
+        row, token, start, lane, lanes = work[turned % len(work)]
+        _tile(qkv, token, start, lane, lanes, shared, kv_head, tables[row], window, arena, layer, out)
+    tile_release()
+
+
 @njit(cache=True, parallel=True, nogil=True)
-def attention(qkv, work, tables, window, shapes, arena, layer, out):
-    """All rows of a step.
+def attention(qkv, work, tables, window, shapes, arena, layer, threads, out):
+    """All rows of a step, by `threads` threads.
 
     qkv float32 [tokens, heads + 2 · kv_heads, dim]; `work` int64 [tiles, 5] of (row, its first token, its start
     position, first lane, lanes), longest first; tables int64 [rows, blocks]; window 0 is none; `shapes` those of
     tiles; arena uint16 in KVLayout's shape; out [tokens, heads, dim], bfloat16 as uint16, or float32.
     """
-    kv_heads = arena.shape[3]
-    shared = out.shape[1] // kv_heads
-    for task in prange(work.shape[0] * kv_heads):
-        row, token, start, lane, lanes = work[task // kv_heads]
-        tile_configure(address(shapes))
-        _tile(qkv, token, start, lane, lanes, shared, task % kv_heads, tables[row], window, arena, layer, out)
-        tile_release()
+    turn = np.zeros(1, np.int64)
+    for _ in prange(min(threads, len(work) * arena.shape[3])):
+        _work_off(turn, qkv, work, tables, window, shapes, arena, layer, out)
