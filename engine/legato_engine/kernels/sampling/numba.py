@@ -3,31 +3,66 @@
 import numpy as np
 from numba import njit, prange
 
-from legato_engine.kernels.scalar import RELAXED, exponential64
+from legato_engine.kernels.scalar import RELAXED, exponential64, float_of_bits, fused
 
 BINS = 1024
+NEAR = np.float32(8)  # below the largest by no more than this, a token is looked at first
 FARTHEST = np.float32(87.0)  # below the largest by more than this, a token weighs nothing
+FAR_ERROR = 0.002  # of `_far`, at most: twice what its polynomial can be wrong by
+ROUNDING = 1e-9  # of a sum of weights, at most
 LARGEST = np.float32(np.finfo(np.float32).max)
 
 
 @njit(cache=True, fastmath=RELAXED)
-def _weigh(logits, temperature, scaled, weights):
-    """Logits divided by the temperature, their largest, their weights, and the sum of these: no number, or infinite,
-    where one of the logits is."""
+def _scale(logits, temperature, scaled):
+    """Logits divided by the temperature, their largest, and whether that is a number and all others are, or minus
+    infinity."""
     most = np.float32(-np.inf)
-    endless = np.int32(0)
+    wrong = np.int32(0)
     for i in range(logits.shape[0]):
-        value = logits[i] / temperature  # comparisons as they are written keep a NaN
+        value = logits[i] / temperature
         value = LARGEST if value > LARGEST else value
-        endless |= np.int32(logits[i] > LARGEST)
+        wrong |= np.int32(not logits[i] <= LARGEST)  # NaN is not
         most = value if value > most else most
         scaled[i] = value
-    total = np.float64(np.inf) if endless else np.float64(0)
-    for i in range(logits.shape[0]):
+    return most, wrong == 0 and most > -np.inf
+
+
+@njit(cache=True, fastmath=RELAXED)
+def _weigh(scaled, most, weights):
+    """Weights of all tokens, and their sum."""
+    total = np.float64(0)
+    for i in range(scaled.shape[0]):
         below = most - scaled[i]
-        weights[i] = 0.0 if below > FARTHEST else exponential64(-np.float64(below))  # NaN is not above anything
+        weights[i] = 0.0 if below > FARTHEST else exponential64(-np.float64(below))
         total += weights[i]
-    return most, total
+    return total
+
+
+@njit(cache=True, fastmath=RELAXED)
+def _weigh_some(scaled, most, ids, count, weights):
+    """Weights of these tokens, the same numbers as those of `_weigh`."""
+    for i in range(count):
+        weights[ids[i]] = exponential64(-np.float64(most - scaled[ids[i]]))
+
+
+@njit(cache=True, fastmath=RELAXED)
+def _far(scaled, most, edge):
+    """About the weight of the tokens whose logits are below `edge`, in float32: off by less than FAR_ERROR of it."""
+    total = np.float64(0)
+    for begin in range(0, scaled.shape[0], 1024):  # few enough for a sum in float32
+        part = np.float32(0)
+        for i in range(begin, min(begin + 1024, scaled.shape[0])):
+            x = scaled[i] - most
+            x = -FARTHEST if x < -FARTHEST else x
+            power = np.int32(np.int32(fused(x, np.float32(1.44269504), np.float32(256.5))) - np.int32(256))
+            rest = fused(np.float32(power), np.float32(-0.69314718), x)
+            value = fused(fused(np.float32(1 / 6), rest, np.float32(0.5)), rest, np.float32(1))
+            value = fused(value, rest, np.float32(1))
+            value *= float_of_bits(np.uint32(np.uint32(power + np.int32(127)) << np.uint32(23)))
+            part += value if scaled[i] < edge else np.float32(0)
+        total += part
+    return total
 
 
 @njit(cache=True)
@@ -106,13 +141,21 @@ def _weight_above(scaled, weights, floor):
 
 
 @njit(cache=True)
+def _weight_of(scaled, weights, floor, ids, count):
+    """Of those of these tokens whose logits are at least `floor`."""
+    kept = np.float64(0)
+    for i in range(count):
+        if scaled[ids[i]] >= floor:
+            kept += weights[ids[i]]
+    return kept
+
+
+@njit(cache=True)
 def _collect(scaled, weights, most, total, top_k, top_p, ids):
     """Tokens near the largest, enough for top-k and top-p; how many, and the width of bins for them."""
-    for distance in (np.float32(8), np.float32(20), FARTHEST):
+    for distance in (NEAR, np.float32(20), FARTHEST):
         count = _near(scaled, most - distance, ids)
-        held = np.float64(0)
-        for i in range(count):
-            held += weights[ids[i]]
+        held = _weight_of(scaled, weights, np.float32(-np.inf), ids, count)
         if (top_k and count >= top_k) or (not top_k and held >= top_p * total):
             return count, distance / np.float32(BINS)
     return _near(scaled, np.float32(-np.inf), ids), FARTHEST / np.float32(BINS)
@@ -134,13 +177,33 @@ def _threshold(scaled, weights, most, total, top_k, top_p, min_p, ids):
 
 
 @njit(cache=True)
+def _threshold_by_near(scaled, weights, most, top_k, top_p, ids):
+    """What `_threshold` finds, by the weights of the tokens near the largest alone, and whether it is certain: what is
+    farther has no part in it but, for top-p, the sum of its weights, which is known roughly."""
+    floor, edge, width = np.float32(-np.inf), most - NEAR, NEAR / np.float32(BINS)
+    count = _near(scaled, edge, ids)
+    if top_k and count < top_k:
+        return floor, count, False
+    _weigh_some(scaled, most, ids, count, weights)
+    if top_k:
+        floor = _kth(scaled, ids, count, most, width, top_k)
+    if top_p >= 1:
+        return floor, count, True
+    held = _weight_of(scaled, weights, floor, ids, count)
+    if top_k:
+        return max(floor, _nucleus(scaled, weights, ids, count, most, width, floor, top_p * held)), count, True
+    far = _far(scaled, most, edge)
+    least, largest = (held + far * (1 - FAR_ERROR)) * (1 - ROUNDING), (held + far * (1 + FAR_ERROR)) * (1 + ROUNDING)
+    if held < top_p * largest:
+        return floor, count, False
+    found = _nucleus(scaled, weights, ids, count, most, width, floor, top_p * least)
+    return found, count, found == _nucleus(scaled, weights, ids, count, most, width, floor, top_p * largest)
+
+
+@njit(cache=True)
 def _inverted(scaled, weights, floor, ids, count, number):
     """The first token at which the running sum reaches the share `number` of the whole."""
-    total = np.float64(0)
-    for i in range(count):
-        if scaled[ids[i]] >= floor:
-            total += weights[ids[i]]
-    target, sum_, last = number * total, np.float64(0), 0
+    target, sum_, last = number * _weight_of(scaled, weights, floor, ids, count), np.float64(0), 0
     for i in range(count):
         if scaled[ids[i]] >= floor and weights[ids[i]] > 0:
             last = ids[i]
@@ -162,11 +225,15 @@ def draw(logits, rows, temperatures, top_ks, top_ps, min_ps, numbers, tokens, so
     for i in prange(rows.shape[0]):
         scaled, weights = np.empty(vocab, np.float32), np.empty(vocab, np.float64)
         ids = np.empty(vocab + 1, np.int64)
-        most, total = _weigh(logits[rows[i]], temperatures[i], scaled, weights)
-        sound[i] = np.isfinite(total) and np.isfinite(most)
+        most, sound[i] = _scale(logits[rows[i]], temperatures[i], scaled)
         if sound[i]:
             top_k = top_ks[i] if top_ks[i] < vocab else 0
-            floor, count = _threshold(scaled, weights, most, total, top_k, top_ps[i], min_ps[i], ids)
+            floor, count, certain = most, 0, False
+            if min_ps[i] <= 0 and (top_k or top_ps[i] < 1):
+                floor, count, certain = _threshold_by_near(scaled, weights, most, top_k, top_ps[i], ids)
+            if not certain:
+                total = _weigh(scaled, most, weights)
+                floor, count = _threshold(scaled, weights, most, total, top_k, top_ps[i], min_ps[i], ids)
             tokens[i] = _inverted(scaled, weights, floor, ids, count, numbers[i])
 
 
