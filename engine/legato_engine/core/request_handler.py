@@ -80,7 +80,7 @@ class RequestHandler:
             self._held.drop_gateway(gateway)
             self._asks_again = True
             for key, attempt in self._attempts.pop(gateway, {}).items():
-                self._end(self.scheduler.cancel(key, attempt), "its gateway is gone")
+                self._end(self.scheduler.cancel(key, attempt, cut_off=True), "its gateway is gone")
         if inbox.drain is not None:
             self.draining, self.order, self.news = inbox.drain, inbox.order, True
             self._asks_again = True

@@ -21,20 +21,35 @@ class OutputLengths:
         self._classes: dict[Class, _Window] = {}
 
     def ended(self, request: Request) -> None:
-        """No more tokens follow: it finished, or its client wants no more (a stop string, for one)."""
-        if not request.outputs:
-            return
+        """No more tokens follow: it finished, or its gateway cancelled it.
+
+        Gateways cancel at a stop string, and also when a client leaves; a `Cancel` does not say which. Both count:
+        without the first, a service whose answers end by stop strings would learn nothing, and after either one the
+        blocks are free, which is what admission asks for.
+        """
+        if request.outputs:
+            self._add(request)
+
+    def cut_off(self, request: Request) -> None:
+        """Its deadline passed here, or its gateway is gone: the answer would have had at least so many tokens. That
+        counts if it is more than usual, and else says nothing: all that a gateway leaves behind would make answers seem
+        short."""
+        usual = self.usual(request)
+        if usual is not None and request.outputs > usual:
+            self._add(request)
+
+    def usual(self, request: Request) -> int | None:
+        """As many tokens as 95 of 100 answers of its class have at most; None while too few are known."""
+        window = self._classes.get(_class(request))
+        return None if window is None else window.percentile
+
+    def _add(self, request: Request) -> None:
         kind = _class(request)
         window = self._classes.pop(kind, None) or _Window()
         window.add(request.outputs)
         self._classes[kind] = window
         if len(self._classes) > MOST_CLASSES:
             del self._classes[next(iter(self._classes))]
-
-    def usual(self, request: Request) -> int | None:
-        """As many tokens as 95 of 100 answers of its class have at most; None while too few are known."""
-        window = self._classes.get(_class(request))
-        return None if window is None else window.percentile
 
 
 def _class(request: Request) -> Class:

@@ -146,9 +146,9 @@ class Scheduler:
 
     # Ending
 
-    def cancel(self, id: str, attempt: int, choices: Collection[int] = ()) -> Ended:
+    def cancel(self, id: str, attempt: int, choices: Collection[int] = (), *, cut_off: bool = False) -> Ended:
         """End everything of this id at this and lower attempts, incoming too; with `choices`, only what stands for none
-        beside these. Unknown ids and choices end nothing."""
+        beside these. Unknown ids and choices end nothing. `cut_off` when nobody asked for that: see `OutputLengths`."""
 
         def meant(request: Request) -> bool:
             return request.attempt <= attempt and (not choices or all(c in choices for c in request.choices))
@@ -156,6 +156,7 @@ class Scheduler:
         return self._end(
             [r for r in self._registry.of(id) if meant(r)],
             [t for t in self.incoming if t.request.id == id and meant(t.request)],
+            cut_off,
         )
 
     def expire(self, now: float) -> Ended:
@@ -165,6 +166,7 @@ class Scheduler:
         ended = self._end(
             [r for r in self._registry if r.deadline <= now],
             [t for t in self.incoming if t.request.deadline <= now],
+            cut_off=True,
         )
         self._registry.look_at_deadlines(transfer.request for transfer in self.incoming)
         return ended
@@ -283,10 +285,11 @@ class Scheduler:
         prompts = sum([first(r) - (len(r.tokens) - r.uncached) // limits.block_size for r in self._queue])
         return prompts + sum([limits.blocks_for(limits.reserved(r)) for r in self.incoming.waiting])
 
-    def _end(self, requests: list[Request], incoming: list[IncomingTransfer]) -> Ended:
+    def _end(self, requests: list[Request], incoming: list[IncomingTransfer], cut_off: bool) -> Ended:
+        record = self._lengths.cut_off if cut_off else self._lengths.ended
         alive = tuple(request for request in requests if request.state is not RequestState.ENDED)
         for request in alive:
-            self._lengths.ended(request)
+            record(request)
             self._registry.end(request)
         for transfer in incoming:
             self.incoming.abandon(transfer)

@@ -6,6 +6,7 @@ import pytest
 from legato_engine.core import frames
 from legato_engine.core.frames import Turn
 from legato_engine.scheduler.batch import Sampled
+from legato_engine.scheduler.output_lengths import LEAST_ANSWERS
 from legato_protocol.load import Load
 from legato_protocol.stream import Begun, Cancel, Decode, Generate, Handoff, Pause, Peer, Prefill, Tokens
 
@@ -85,6 +86,20 @@ def test_the_sequences_of_a_gateway_that_left_are_over(world):
     assert worker.used == 0
     assert worker.status is not None
     assert worker.status.idle
+
+
+def test_what_a_gateway_that_left_was_being_told_is_not_taken_for_short_answers(world):
+    fresh, bereft = world.worker("f"), world.worker("b")
+    for number in range(LEAST_ANSWERS):
+        bereft.tell(Generate(f"s{number}", 1, world.sequence([1, 2], max_tokens=150)))
+        world.run(4)
+        bereft.tell(left=(world.gateway,))
+        bereft.tell(joined=(world.gateway,))
+    for worker in (fresh, bereft):
+        worker.tell(Generate("r", 1, world.sequence(max_tokens=150)))
+    world.run(3)
+    assert bereft.tokens("s0")
+    assert bereft.status.load.growth_blocks == fresh.status.load.growth_blocks > 0
 
 
 def test_a_cancel_is_told_with_the_blocks_it_frees_at_once(world):

@@ -169,6 +169,23 @@ def test_an_answer_that_its_client_cut_short_is_as_long_as_it_became(make_worker
     assert started(worker, worker.add(make_client(prompt(37, 100), max_tokens=1)))
 
 
+@pytest.mark.parametrize("by_deadline", [True, False])
+def test_an_answer_that_was_cut_off_says_nothing_about_others(make_worker, make_client, by_deadline):
+    worker = make_worker(num_blocks=14, growth_tokens=100)
+    for number in range(1, LEAST_ANSWERS + 1):
+        client = make_client(prompt(3), max_tokens=40)
+        worker.add(client, deadline=float(number))
+        for _ in range(3):
+            worker.step()
+        client.over = True
+        scheduler = worker.scheduler
+        ended = scheduler.expire(number) if by_deadline else scheduler.cancel(client.id, 99, cut_off=True)
+        assert len(ended.requests) == 1
+    worker.add(make_client(prompt(10), max_tokens=40))
+    worker.step()
+    assert not started(worker, worker.add(make_client(prompt(37, 100), max_tokens=1)))
+
+
 def test_a_sequence_that_was_handed_off_is_expected_to_be_like_those_before_it(make_worker, make_client):
     worker = make_worker(num_blocks=14, growth_tokens=100)
     for room in range(LEAST_ANSWERS):

@@ -49,6 +49,34 @@ def test_what_ended_before_its_first_token_says_nothing(answer):
     assert lengths.usual(answer(0)) is None
 
 
+@pytest.mark.parametrize("tokens", [0, 3, 8])
+def test_what_was_cut_off_does_not_make_answers_seem_short(answer, tokens):
+    lengths = OutputLengths()
+    for _ in range(LEAST_ANSWERS):
+        lengths.ended(answer(8))
+    for _ in range(WINDOW):
+        lengths.cut_off(answer(tokens))
+    lengths.ended(answer(20))
+    lengths.ended(answer(20))
+    assert lengths.usual(answer(0)) == 20  # two of 22, not of all that were cut off
+
+
+def test_what_was_cut_off_later_than_answers_end_makes_them_longer(answer):
+    lengths = OutputLengths()
+    for _ in range(LEAST_ANSWERS):
+        lengths.ended(answer(8))
+    for _ in range(2):
+        lengths.cut_off(answer(30))
+    assert lengths.usual(answer(0)) == 30
+
+
+def test_only_what_was_cut_off_is_known(answer):
+    lengths = OutputLengths()
+    for _ in range(LEAST_ANSWERS):
+        lengths.cut_off(answer(30))
+    assert lengths.usual(answer(0)) is None
+
+
 @pytest.mark.parametrize("other", [{"adapter": "poet"}, {"priority": 1}, {"handed_off": True}, {"room": 4}])
 def test_classes_are_apart(answer, other):
     lengths = OutputLengths()
