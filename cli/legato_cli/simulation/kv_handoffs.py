@@ -19,12 +19,14 @@ from legato_engine.transfer.virtual_time import VirtualTime
 
 @dataclass(eq=False, slots=True)
 class KVHandoff:
-    """From one worker to another. `there` is when all that was sent so far is there."""
+    """From one worker to another. `there` is when all that was sent so far is there. `failed` hears if a sequence that
+    has not ended stays where it is."""
 
     source: ScheduledWorker
     target: ScheduledWorker
     incoming: IncomingTransfer
     outgoing: OutgoingTransfer
+    failed: Callable[[], None]
     there: float = 0.0
 
 
@@ -61,12 +63,19 @@ class KVHandoffs:
             raise
         self._expect(source, target, incoming, there)
 
-    def migrate(self, source: ScheduledWorker, running: Request, target: ScheduledWorker, here: Request) -> None:
-        """`running` goes on in `target`. Raises RequestRejected."""
+    def migrate(
+        self,
+        source: ScheduledWorker,
+        running: Request,
+        target: ScheduledWorker,
+        here: Request,
+        failed: Callable[[], None],
+    ) -> None:
+        """`running` goes on in `target`, unless it does not run any more when that has room. Raises RequestRejected."""
         assert here.room is not None
         incoming = target.scheduler.incoming.reserve(here, source.peer, self._time.now)
         source.scheduler.outgoing.migrate(running, here.room, here.attempt)
-        self._expect(source, target, incoming, running)
+        self._expect(source, target, incoming, running, failed)
 
     def stepped(self, worker: ScheduledWorker, advanced: list[Request], prefilled: list[Request]) -> None:
         """A step of `worker` was processed: write what it completed, finish what is whole."""
@@ -115,11 +124,16 @@ class KVHandoffs:
         self._wake(handoff.target)
 
     def _expect(
-        self, source: ScheduledWorker, target: ScheduledWorker, incoming: IncomingTransfer, request: Request
+        self,
+        source: ScheduledWorker,
+        target: ScheduledWorker,
+        incoming: IncomingTransfer,
+        request: Request,
+        failed: Callable[[], None] = lambda: None,
     ) -> None:
         outgoing = outgoing_of(request)
         assert outgoing is not None
-        self._rooms[outgoing.room] = made = KVHandoff(source, target, incoming, outgoing)
+        self._rooms[outgoing.room] = made = KVHandoff(source, target, incoming, outgoing, failed)
         if outgoing.migration:
             self._migrations[made] = None
         self._wake(source)
@@ -133,6 +147,10 @@ class KVHandoffs:
         return None if transfer.request.room is None else self._rooms.get(transfer.request.room)
 
     def _granted(self, handoff: KVHandoff, blocks: int) -> None:
+        if handoff.outgoing.migration and handoff.outgoing.request.state is not RequestState.RUNNING:
+            self.drop(handoff)  # it was preempted while it waited for this
+            handoff.failed()
+            return
         handoff.source.scheduler.outgoing.grant(handoff.outgoing, blocks)
         self._write(handoff)
         self._wake(handoff.source)

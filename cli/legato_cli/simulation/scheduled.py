@@ -34,6 +34,7 @@ class SchedulerEngine(Engine[ScheduledWorker]):
         self._gateway = SimulatedGateway(run.spec, self._time, self._handoffs, self._refused, self._wake)
         self._view = OperatorView(run.spec, self._gateway.report([]))
         self.pods = Pods(run.spec, self.kind, self._create)
+        self._time.after(self._gateway.look, self._looks)
 
     @property
     def open(self) -> int:
@@ -163,6 +164,12 @@ class SchedulerEngine(Engine[ScheduledWorker]):
         if not worker.gone and self._gateway.waits:
             self._tell_soon(worker)
 
+    def _looks(self) -> None:
+        """The gateway has what all workers told by now when it looks for hot ones."""
+        self._tell_due()
+        self._gateway.turn()
+        self._time.after(self._gateway.look, self._looks)
+
     def _tell(self, worker: ScheduledWorker) -> None:
         """What was sent before the last load but one shows in it; so many there would have been."""
         times = 2 if self._time.now - worker.told_at >= 2 * BUSY_INTERVAL else 1
@@ -176,6 +183,8 @@ class SchedulerEngine(Engine[ScheduledWorker]):
         request = self._requests[handoff.incoming.request.id]
         request.leave(handoff.source)
         request.decoder, request.running = handoff.target, handoff.incoming.request
+        if handoff.outgoing.migration:
+            self._gateway.moved(request, handoff.source)
         for emission in emissions:
             self._emitted(handoff.target, emission)
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from legato_cli.simulation.request import SimulatedRequest
 from legato_engine.scheduler.request import Request
+from legato_gateway.routing.filters import Need
 from legato_protocol.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ class ScheduledRequest:
     decoder: ScheduledWorker | None = None
     places: dict[ScheduledWorker, None] = field(default_factory=dict)  # workers that hold something of it
     tried: int = -1  # the gateway's openings when no worker could take it
+    settled_until: float = 0.0  # seconds from the beginning: before, it leaves no worker that is merely hot
 
     @property
     def id(self) -> str:
@@ -44,6 +46,11 @@ class ScheduledRequest:
     def known(self) -> int:
         """Prompt, and output so far, in tokens."""
         return self.prompt + (self.running.outputs if self.running is not None else self.made)
+
+    def need(self) -> Need:
+        """What it asks of a worker now."""
+        known = self.known()
+        return Need(self.id, known, self.prompt + self.output - known)
 
     def leave(self, worker: ScheduledWorker) -> None:
         """Nothing of it is there any more."""

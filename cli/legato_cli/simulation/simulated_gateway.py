@@ -4,27 +4,25 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from legato_cli.simulation.kv_handoffs import KVHandoffs
+from legato_cli.simulation.migrations import Migrations
 from legato_cli.simulation.predictions import Predictions
 from legato_cli.simulation.scheduled_request import ScheduledRequest
 from legato_cli.simulation.scheduled_worker import MODEL, ScheduledWorker
 from legato_engine.scheduler.limits import RequestRejected
-from legato_engine.scheduler.request import Request, RequestState
 from legato_engine.transfer.virtual_time import VirtualTime
 from legato_gateway.admission.limits import AdmissionLimits
 from legato_gateway.admission.queue import Admission
 from legato_gateway.admission.ticket import Admit, Refuse, Ticket
 from legato_gateway.relay.demand import Demand, LengthCounter
 from legato_gateway.routing.choose import NoRoute, Policy, Route, choose
-from legato_gateway.routing.filters import Matches, Need
-from legato_gateway.routing.fleet_snapshot import FleetSnapshot
 from legato_gateway.routing.kv_index import KVIndex
+from legato_gateway.routing.rebalancing import RebalancingPolicy
 from legato_gateway.routing.scorers import Objectives, Weights
 from legato_gateway.workers.fleet import Fleet
 from legato_operator.api.resources import Spec
+from legato_operator.manifests import gateway as gateway_manifest
 from legato_protocol.demand import DemandReport, ReportedLoad
 from legato_protocol.kv_events import Snapshot
-
-EVERYTHING = 1 << 60  # tokens: whatever a decode worker has to compute, it computes itself
 
 Refused = Callable[[ScheduledRequest], None]
 Wake = Callable[[ScheduledWorker], None]
@@ -39,7 +37,6 @@ class SimulatedGateway:
         weights = Weights(**routing.weights.model_dump())
         objectives = Objectives(spec.slo.ttft, spec.slo.tpot) if routing.when_prefill_busy == "Local" else None
         self._policy = Policy(routing.local_prefill_below_tokens, routing.when_prefill_unavailable, weights, objectives)
-        self._local = replace(self._policy, local_prefill_below_tokens=EVERYTHING, when_prefill_unavailable="Local")
         self._fleet = Fleet(time.clock, MODEL)
         self._index = KVIndex()
         self._predictions = Predictions()
@@ -49,12 +46,18 @@ class SimulatedGateway:
         self._offered: dict[str, ScheduledRequest] = {}  # held by admission
         self._without_token: dict[ScheduledRequest, None] = {}
         self._waiting: dict[ScheduledRequest, None] = {}  # admitted, and on no worker
-        self._leaving: dict[ScheduledRequest, None] = {}  # on a worker that drains
+        self._rebalancing = RebalancingPolicy(gateway_manifest.step_objective(spec))
+        self._migrations = Migrations(time, self._fleet, self._workers, handoffs, self._policy, self._rebalancing)
 
     @property
     def waits(self) -> bool:
         """Whether something here waits for a change of the fleet."""
-        return bool(self._admission.held or self._waiting or self._leaving)
+        return bool(self._admission.held or self._waiting or self._migrations.waits)
+
+    @property
+    def look(self) -> float:
+        """Seconds from one look for hot workers to the next, at whatever workers tell."""
+        return self._rebalancing.look
 
     @property
     def held_tokens(self) -> int:
@@ -104,7 +107,7 @@ class SimulatedGateway:
         matches = self._index.match(request.hashes)
         cached = max((matches.get(worker.name, 0) * worker.block_size for worker in snapshot.workers), default=0)
         request.uncached = request.simulated.uncached = max(request.prompt - cached, 1)
-        ticket = Ticket(request.tenant, _need(request), request.uncached, request.expires, matches=matches)
+        ticket = Ticket(request.tenant, request.need(), request.uncached, request.expires, matches=matches)
         decision = self._admission.offer(ticket, snapshot, now)
         self._demand.head(self._admission.obstacle, now)
         if isinstance(decision, Refuse):
@@ -120,7 +123,7 @@ class SimulatedGateway:
     def again(self, request: ScheduledRequest) -> None:
         """It lost its worker: it waits for another one, with what it has."""
         self._predictions.given_up(request)
-        self._leaving.pop(request, None)
+        self._migrations.forget(request)
         self._waiting[request] = None
         request.tried = -1
 
@@ -132,9 +135,11 @@ class SimulatedGateway:
 
     def leaves(self, request: ScheduledRequest) -> None:
         """Its worker drains: it goes to another one as soon as one can take it."""
-        if request not in self._leaving:
-            self._leaving[request] = None
-            request.tried = -1
+        self._migrations.leaves(request)
+
+    def moved(self, request: ScheduledRequest, source: ScheduledWorker) -> None:
+        """It runs at another worker than before."""
+        self._migrations.moved(request, source.name)
 
     def ended(self, request: ScheduledRequest, tokens: int) -> None:
         """With all of its tokens, or not."""
@@ -142,7 +147,7 @@ class SimulatedGateway:
             self._predictions.given_up(request)
         self._without_token.pop(request, None)
         self._waiting.pop(request, None)
-        self._leaving.pop(request, None)
+        self._migrations.forget(request)
         self._offered.pop(request.id, None)
         self._admission.finished(request.id, tokens)
         self._admission.cancel(request.id)
@@ -156,9 +161,7 @@ class SimulatedGateway:
         for request in list(self._waiting):
             if request.tried != self._fleet.openings:
                 self._dispatch(request)
-        for request in list(self._leaving):
-            if request.tried != self._fleet.openings:
-                self._migrate(request)
+        self._migrations.turn()
         if self._admission.held:
             for id in self._admission.next(self._fleet.snapshot(), now):
                 self._dispatch(self._offered.pop(id))
@@ -198,7 +201,7 @@ class SimulatedGateway:
         snapshot = self._fleet.snapshot()
         turns = 0 if request.made else self._admission.turns(request.tenant)
         held = self._admission.held_tokens
-        need = replace(_need(request), waited=self._waited(request), behind=held, turns=turns)
+        need = replace(request.need(), waited=self._waited(request), behind=held, turns=turns)
         predicted = self._predictions.soon(request, self._time.now)
         route = choose(need, snapshot, self._index.match(request.hashes), self._policy, predicted)
         if isinstance(route, Route) and self._send(request, route, need.tokens):
@@ -241,44 +244,3 @@ class SimulatedGateway:
             self._wake(prefiller)
         self._wake(decoder)
         return True
-
-    def _migrate(self, request: ScheduledRequest) -> None:
-        source, running = request.decoder, request.running
-        assert source is not None
-        assert running is not None
-        if source.draining_since is None:  # it stays after all
-            self._leaving.pop(request)
-            return
-        target = self._target(request, source) if _may_migrate(running) else None
-        if target is None:
-            self._leaving[request] = self._leaving.pop(request)
-            request.tried = self._fleet.openings
-            return
-        request.attempt += 1
-        here = request.sub_request(self._handoffs.room(), request.known())
-        try:
-            self._handoffs.migrate(source, running, target, here)
-        except RequestRejected:
-            request.tried = self._fleet.openings
-            return
-        del self._leaving[request]
-        target.decoding[request.id] = request
-        request.places[target] = None
-        self._fleet.sent(target.name, queued=0, held=len(here.tokens))
-
-    def _target(self, request: ScheduledRequest, source: ScheduledWorker) -> ScheduledWorker | None:
-        snapshot = FleetSnapshot(tuple(worker for worker in self._fleet.snapshot().workers if worker.decodes))
-        matches: Matches = {}
-        route = choose(_need(request, source.name), snapshot, matches, self._local)
-        return None if isinstance(route, NoRoute) else self._workers[route.decode]
-
-
-def _need(request: ScheduledRequest, avoid: str = "") -> Need:
-    known = request.known()
-    growth = request.prompt + request.output - known
-    return Need(request.id, known, growth, avoid=frozenset((avoid,) if avoid else ()))
-
-
-def _may_migrate(running: Request) -> bool:
-    """Whether a core would hand it over: it runs, and is not on its way already."""
-    return running.state is RequestState.RUNNING and running.room is None and not running.sending

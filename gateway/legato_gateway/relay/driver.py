@@ -5,7 +5,7 @@ from collections.abc import Callable
 from legato_gateway.admission.ticket import NO_WORKER
 from legato_gateway.errors import GatewayError, Overloaded, SuspectedPoison
 from legato_gateway.metrics import Metrics
-from legato_gateway.relay import lifecycle, retry
+from legato_gateway.relay import lifecycle, movable, retry
 from legato_gateway.relay.choice import Choice
 from legato_gateway.relay.dispatcher import Dispatcher
 from legato_gateway.relay.generation import RunningGeneration
@@ -202,7 +202,8 @@ class SubRequestDriver:
 
     def _hand_on(self, hot: HotWorker) -> None:
         """One sequence of a hot worker, if another one relieves it. When that fails, it stays where it is."""
-        for sub in self._hot.able(hot, self._registry.at(hot.worker.name), self._timers.time()):
+        there, now = self._registry.at(hot.worker.name), self._timers.time()
+        for sub in movable.best(hot, there, self._hot.least_left, now):
             target = self._dispatcher.migrate(sub, hot)
             if target is not None:
                 self._begin_migration(sub, target)

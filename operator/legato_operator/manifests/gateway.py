@@ -6,7 +6,7 @@ from typing import Any
 
 from legato_operator.api import roles
 from legato_operator.api.gateway_spec import APIKeys, GatewayTLS, ResponseStoreSpec, RoutingWeights
-from legato_operator.api.resources import InferenceService, Slo
+from legato_operator.api.resources import InferenceService, Slo, Spec
 from legato_operator.manifests import adapters, common, container, model, overlay
 from legato_operator.manifests.model import Delivery
 from legato_operator.manifests.placement import Containers, PodPlacement
@@ -62,6 +62,13 @@ def deployment(service: InferenceService, template: dict[str, Any]) -> dict[str,
         "metadata": common.metadata(service, name),
         "spec": spec,
     }
+
+
+def step_objective(spec: Spec) -> float:
+    """What gateways take for `slo.tpot`, in seconds. Where decode workers do not help prefill workers, the time of
+    their steps matters only to whether they hand sequences on to each other, which a gateway of an image of its own,
+    perhaps of the release before that does not know the flag, judges by the default."""
+    return spec.slo.tpot if _decode_helps(spec) or not spec.gateway.image else Slo().tpot
 
 
 def _annotations(template: dict[str, Any]) -> dict[str, Any]:
@@ -179,17 +186,19 @@ def _store_flags(store: ResponseStoreSpec | None) -> list[str]:
 
 
 def _objectives(service: InferenceService) -> Iterator[str]:
-    """Flags for what is not the default: gateways of the release before know none of them. Where decode workers do not
-    help prefill workers, the time of their steps matters only to whether they hand sequences on to each other, which a
-    gateway of an image of its own, perhaps of that release, then judges by the default."""
+    """Flags for what is not the default: gateways of the release before know none of them."""
     spec, slo = service.spec, service.spec.slo
-    helps = spec.disaggregated and spec.routing.when_prefill_busy == "Local"
+    helps = _decode_helps(spec)
     if spec.disaggregated and not helps:
         yield "--when-prefill-busy=Wait"
     if helps and slo.ttft != Slo().ttft:
         yield f"--slo-ttft={durations.text(slo.ttft)}"
-    if (helps or not spec.gateway.image) and slo.tpot != Slo().tpot:
-        yield f"--slo-tpot={durations.text(slo.tpot)}"
+    if (tpot := step_objective(spec)) != Slo().tpot:
+        yield f"--slo-tpot={durations.text(tpot)}"
+
+
+def _decode_helps(spec: Spec) -> bool:
+    return spec.disaggregated and spec.routing.when_prefill_busy == "Local"
 
 
 def _weights(weights: RoutingWeights) -> Iterator[str]:

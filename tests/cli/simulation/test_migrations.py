@@ -1,0 +1,246 @@
+"""Sequences that hot decode workers hand on to others, in virtual time, and what becomes of their tokens."""
+
+import dataclasses
+import itertools
+import math
+from collections import defaultdict
+from typing import NamedTuple
+
+import pytest
+from known_signals import spec
+from simulated_service import SteadyScaler, profile, workload
+
+from legato_cli.simulation.engine import RunSettings
+from legato_cli.simulation.scheduled import SchedulerEngine
+from legato_cli.simulation.workload import Arrival
+from legato_engine.core.load_frame import BUSY_INTERVAL
+
+SLOW_ROWS = {"per_row": 0.02}  # five sequences take 110 ms, more than the default of `slo.tpot`
+UNIFIED = {"scaling": {"prefill": {"max": 0}, "decode": {"min": 1, "max": 9}}}
+
+
+class _Migration(NamedTuple):
+    """One that has begun. `left` tokens may still come, and of those known `uncomputed` are to be computed. Its
+    source told its load `told` seconds ago."""
+
+    time: float
+    id: str
+    source: str
+    target: str
+    left: int
+    uncomputed: int
+    told: float
+
+
+class _Watched(SchedulerEngine):
+    """Notes when each migration began and ended, and the places of the tokens that steps made."""
+
+    def __init__(self, *given):
+        self.made = defaultdict(list)  # by request
+        self.begun, self.moved = [], []  # migrations, and when which request was moved
+        super().__init__(*given)
+        self._migrate, self._handoffs.migrate = self._handoffs.migrate, self._begin
+
+    def _create(self, *given):
+        worker = super()._create(*given)
+        step_ended = worker.step_ended
+
+        def noted(now):
+            result = step_ended(now)
+            for emission in result.emissions:
+                places = range(emission.index, emission.index + len(emission.sampled))
+                self.made[emission.request.id] += places
+            return result
+
+        worker.step_ended = noted
+        return worker
+
+    def _begin(self, source, running, target, here, failed):
+        self._migrate(source, running, target, here, failed)
+        self._note(source, running, target, here)
+
+    def _note(self, source, running, target, here):
+        left, told = here.params.max_tokens - here.outputs, self._time.now - source.told_at
+        self.begun.append(_Migration(self._time.now, here.id, source.name, target.name, left, running.remaining, told))
+
+    def _arrived(self, handoff, emissions):
+        if handoff.outgoing.migration:
+            self.moved.append((self._time.now, handoff.incoming.request.id))
+        super()._arrived(handoff, emissions)
+
+
+class _Refusing(_Watched):
+    """No migration succeeds."""
+
+    def _begin(self, source, running, target, here, failed):
+        self._note(source, running, target, here)
+
+        def fail():
+            assert here.id in target.decoding
+            failed()
+            assert here.id not in target.decoding
+
+        self._time.after(0.0, fail)
+
+
+def _serve(arrivals, *wishes, service=None, rate=math.inf, engine=_Watched, **step):
+    """The first of `wishes` is for the beginning; new workers take two seconds to serve."""
+    sizes = [(since, {"prefill": 1, "decode": decode}) for since, decode in wishes]
+    made = engine(
+        RunSettings(
+            spec(largest=50, **(service or {})),
+            workload(list(arrivals)),
+            profile(step.pop("kv_tokens", 64_000), 2.0, **{**SLOW_ROWS, **step}),
+            handoff_rate=rate,
+        ),
+        SteadyScaler(*sizes),
+    )
+    return made, made.run()
+
+
+def _check(made, result):
+    """Every request has all of its tokens, none was made twice, and nothing is left anywhere."""
+    assert result.finished == result.offered
+    for arrival, (_, places) in zip(made._run.workload.arrivals, sorted(made.made.items()), strict=True):
+        first = 1 if made._spec.disaggregated else 0  # which the prefill worker makes, and the decode worker tells
+        assert sorted(places) == list(range(first, arrival.output))
+    for worker in made.pods.all:
+        worker.scheduler.check_integrity()
+        assert worker.idle
+        assert worker.scheduler.idle
+        assert worker.blocks.counts().used == 0
+
+
+def _preemptions(made):
+    return sum(worker.scheduler.load().preemptions for worker in made.pods.all)
+
+
+def _burst(count=8, output=600):
+    """All of it goes to the only decode worker that serves yet."""
+    return [Arrival(0.1 * number, 100, output) for number in range(count)]
+
+
+@pytest.mark.parametrize("service", [{}, UNIFIED], ids=["decode", "unified"])
+@pytest.mark.parametrize("rate", [math.inf, 300.0], ids=["at once", "slow"])
+def test_a_hot_worker_hands_sequences_on_to_a_roomy_one(service, rate):
+    made, result = _serve(_burst(), (0, 1), (2, 2), service=service, rate=rate)
+    _check(made, result)
+    assert len(made.moved) >= 3
+    assert {migration.source for migration in made.begun} == {"decode-0"}
+    _, unmoved = _serve(_burst(), (0, 1), (2, 2), service={**service, "slo": {"tpot": "1s"}}, rate=rate)
+    assert result.tpot.p50 < 0.75 * unmoved.tpot.p50
+
+
+def test_so_does_one_whose_cache_is_nearly_full():
+    """8 sequences of up to 700 tokens, in a cache of 4,000: alone, the worker has to compute some again."""
+    service = {"slo": {"tpot": "1s"}}
+    slow = {"per_step": 0.4, "per_row": 0.0, "kv_tokens": 4000}
+    made, result = _serve(_burst(), (0, 1), (2, 2), service=service, **slow)
+    _check(made, result)
+    assert made.moved
+    alone, _ = _serve(_burst(), (0, 1), service=service, **slow)
+    assert [_preemptions(made), _preemptions(alone) > 0] == [0, True]
+
+
+@pytest.mark.parametrize(
+    ("service", "moves"),
+    [
+        ({"slo": {"tpot": "1s"}}, False),
+        ({"slo": {"tpot": "1s"}, "gateway": {"image": "legato/gateway:old"}}, False),
+        ({"slo": {"tpot": "1s"}, "gateway": {"image": "legato/gateway:old"}, **UNIFIED}, True),
+    ],
+)
+def test_the_objective_is_what_gateways_are_told(service, moves):
+    """Steps take up to 170 ms. A gateway of a pinned image whose decode workers do not help goes by the default."""
+    made, result = _serve(_burst(), (0, 1), (2, 2), service=service)
+    _check(made, result)
+    assert bool(made.moved) == moves
+
+
+def test_it_has_to_be_hot_for_a_while_and_hands_on_one_at_a_time():
+    """They take a second and more to arrive."""
+    made, result = _serve(_burst(), (0, 1), (0, 2), rate=100.0)
+    _check(made, result)
+    begun, moved = [migration.time for migration in made.begun], [time for time, _ in made.moved]
+    assert len(moved) >= 3
+    assert begun[0] >= 1.0
+    assert max(migration.told for migration in made.begun) <= BUSY_INTERVAL
+    assert all(begin >= end + 1.0 for end, begin in zip(moved, begun[1:], strict=False))
+
+
+def test_one_that_is_nearly_done_stays():
+    made, _ = _serve(_burst(output=600), (0, 1), (2, 2))
+    assert min(migration.left for migration in made.begun) >= 64
+    made, result = _serve(_burst(count=12, output=60), (0, 1), (0, 2))
+    assert not made.begun
+    _check(made, result)
+
+
+def test_the_shortest_goes_first():
+    lengths = [400, 500, 300, 600, 200, 700, 400, 500]
+    made, result = _serve([Arrival(0.1, prompt, 600) for prompt in lengths], (0, 1), (0, 2), service=UNIFIED)
+    _check(made, result)
+    assert [migration.id for migration in made.begun[:2]] == ["4", "2"]
+
+
+def test_nothing_moves_that_would_relieve_nobody():
+    """Steps of two sequences are too long, and each of them would be as slow beside nobody as the other one then is."""
+    made, result = _serve(_burst(count=2), (0, 1), (0, 2), per_row=0.06)
+    assert not made.begun
+    _check(made, result)
+
+
+def test_what_is_still_computed_stays():
+    """Prompts of 400 tokens, the shortest sequences there are: 32 tokens in a step, beside what decodes."""
+    decoding = [Arrival(0.1 * number, 800, 600) for number in range(6)]
+    made, result = _serve([*decoding, *[Arrival(1.9, 400, 600)] * 4], (0, 1), (0, 2), service=UNIFIED)
+    _check(made, result)
+    assert made.begun[0].id in "012345"
+
+
+def test_what_was_preempted_stays_until_it_is_computed_again():
+    """Of a worker that preempts all the time."""
+    made, result = _serve(_burst(), (0, 1), (40, 2), kv_tokens=2000, per_token=0.02)
+    _check(made, result)
+    assert {migration.uncomputed for migration in made.begun} == {1}
+
+
+def test_the_same_input_gives_the_same_moves_and_bytes():
+    (first, one), (second, other) = (_serve(_burst(), (0, 1), (2, 2), rate=300.0) for _ in range(2))
+    assert first.begun
+    assert (first.begun, first.moved) == (second.begun, second.moved)
+    assert dataclasses.asdict(one) == dataclasses.asdict(other)
+
+
+def test_one_that_has_moved_stays_for_a_while():
+    """The second worker becomes hot by what it was handed, and a third one is idle."""
+    burst, grows = _burst(count=12, output=900), {"per_row": 0.006, "per_context": 6e-5}
+    made, result = _serve(burst, (0, 1), (2, 2), (14, 4), **grows)
+    _check(made, result)
+    again = [later - time for time, later in _twice(made)]
+    assert again
+    assert min(again) >= 30.0
+
+
+def test_where_a_move_fails_the_sequence_stays_and_its_worker_rests():
+    made, result = _serve(_burst(), (0, 1), (2, 2), engine=_Refusing)
+    _check(made, result)
+    times, ids = [migration.time for migration in made.begun], [migration.id for migration in made.begun]
+    assert len(ids) == len(set(ids)) >= 3
+    assert all(30.0 <= later - time < 35.0 for time, later in itertools.pairwise(times))
+
+
+def test_what_leaves_a_draining_worker_may_wait_for_room_or_be_preempted_meanwhile():
+    """The worker that stays has blocks for it, but expects to need them for what runs there."""
+    arrivals = [Arrival(0.3 * number, 100, 300) for number in range(60)]
+    made, result = _serve(arrivals, (0, 2), (20, 1), (40, 2), (60, 1), kv_tokens=2500)
+    _check(made, result)
+    assert len(made.begun) > len(made.moved)
+
+
+def _twice(made):
+    """When sequences that moved more than once did so, each time and the next."""
+    ends = dict[str, list[float]]()
+    for time, id in made.moved:
+        ends.setdefault(id, []).append(time)
+    return [pair for times in ends.values() for pair in itertools.pairwise(times)]
