@@ -23,7 +23,7 @@ from legato_gateway.metrics import Metrics
 from legato_gateway.openai import schemas
 from legato_gateway.openai.responses.body import SHARED, ResponsesBody
 from legato_operator.kubernetes import settings as operator_settings
-from legato_operator.kubernetes.metrics import OperatorMetrics
+from legato_operator.metrics.operator_metrics import OperatorMetrics
 from legato_protocol import names, sampling_limits
 from legato_protocol.load import Load
 

@@ -13,26 +13,39 @@ import psutil
 import pytest
 import yaml
 
-FILES = Path(__file__).parents[2] / "charts" / "legato" / "files"
-RARE = re.compile(
-    r"refused_requests|redispatches|bad_frames|legato_operator_|_arrived_"
-)  # told once there was one, or on Kubernetes
+from legato_operator.api import conditions
+
+ROOT = Path(__file__).parents[2]
+FILES = ROOT / "charts" / "legato" / "files"
+RARE = re.compile(r"refused_requests|redispatches|bad_frames|scaling_changes|_arrived_")  # told once there was one
+OPERATORS = re.compile(r"legato_operator_\w+")
+# One series of the operator's as a rule has it: the labels that it is grouped or joined by, its name, its own matchers.
+USED = re.compile(r"(?:by|on) \(([^)]*)\) \(?(?:\w+\()?(legato_operator_\w+)(?:{([^}]*)})?")
+FAILED = "legato_operator_reconcile_errors_total"  # a pass that fails ends `legato up`
+ALERT = 'last_over_time(ALERTS{alertstate="pending", namespace="default", service="test", pool="decode"'
+# The ratio keeps decode small, so that no further worker is started where the test asks for one.
+SCALING = "{mode: Managed, prefill: {min: 1, max: 1}, decode: {min: 1, max: 2}, maxDecodePerPrefill: 1}"
 
 pytestmark = pytest.mark.skipif(shutil.which("prometheus") is None, reason="no prometheus on the PATH")
 
 
 @pytest.fixture(scope="module")
 def service(start: Callable[..., Any]) -> Any:
-    """One that answered questions of different lengths, so that it could measure its rates, and the last one twice."""
-    service = start()
+    """One that answered questions of different lengths, so that it could measure its rates, and the last one twice.
+
+    Somebody has asked for more decode workers than it may have.
+    """
+    service = start(scaling=SCALING)
     for length in (*range(20, 180, 10), 170):
         service.stream(f"{length} is " + "very " * length, max_tokens=20, temperature=0).result()
+    scaled = service.command("scale", "decode", "2")
+    assert scaled.returncode == 0, scaled.stderr
     return service
 
 
 @pytest.fixture(scope="module")
 def prometheus(service: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
-    """Scrapes the gateway and both workers once a second, and evaluates the rules."""
+    """Scrapes the operator, the gateway and both workers once a second, and evaluates the rules."""
     folder = tmp_path_factory.mktemp("prometheus")
     tree = psutil.Process(service.process.pid).children()
     (gateway,) = [process for process in tree if "gateway" in process.cmdline()]
@@ -40,10 +53,15 @@ def prometheus(service: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     targets = [(_metrics_of(service, process), role) for process, role in [(gateway, "gateway"), *workers]]
     labels = {"namespace": "default", "service": "test"}
     jobs = [{"targets": [at], "labels": {**labels, "role": role, "pod": at}} for at, role in targets]
+    operator = _metrics_of(service, psutil.Process(service.process.pid))
+    release = {"targets": [operator], "labels": {"namespace": "legato-system", "pod": "legato-0"}}
     config = {
         "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
         "rule_files": [str(file) for file in (FILES / "rules").glob("*.yaml")],
-        "scrape_configs": [{"job_name": "legato", "static_configs": jobs}],
+        "scrape_configs": [
+            {"job_name": "legato", "static_configs": jobs},
+            {"job_name": "operator", "static_configs": [release], "honor_labels": True},  # as the chart's PodMonitor
+        ],
     }
     (folder / "config.yaml").write_text(yaml.safe_dump(config))
     command = ["prometheus", f"--config.file={folder}/config.yaml", f"--storage.tsdb.path={folder}/data"]
@@ -52,7 +70,7 @@ def prometheus(service: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     try:
         port = service.until(lambda: _listens(process), lambda: (folder / "log").read_text())
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False) as client:
-            service.until(lambda: _scrapes(client) >= len(targets), "all targets were scraped three times")
+            service.until(lambda: _scrapes(client) > len(targets), "all targets were scraped three times")
             yield client
     finally:
         process.terminate()
@@ -119,3 +137,65 @@ def test_rules_have_no_errors_and_nothing_is_alarming(prometheus):
     assert len(rules) > 10
     assert [rule for rule in rules if rule["health"] != "ok"] == []
     assert [rule["name"] for rule in rules if rule.get("state") == "firing"] == []
+
+
+def _rules() -> str:
+    """All of the chart, those about the operator itself too."""
+    files = [*(FILES / "rules").glob("*.yaml"), FILES.parent / "templates" / "_helpers.tpl"]
+    return "\n".join(file.read_text() for file in files)
+
+
+def test_rules_find_each_series_of_the_operator_with_the_labels_that_they_use(prometheus):
+    rules, words = _rules(), {word for word in vars(conditions).values() if isinstance(word, str)}
+    used = USED.findall(rules)
+    assert len(used) == len(OPERATORS.findall(rules)), "each is read here"
+    for labels, name, matchers in used:
+        named = {label.strip() for label in labels.split(",")}
+        told = re.findall(r'(\w+)(=~?)"([^"]*)"', matchers)
+        known = {label for label, _, _ in told}
+        # Of conditions, the type or reason may not be there while nothing is wrong.
+        rare = {word for label, _, text in told if label in ("type", "reason") for word in text.split("|")}
+        assert rare <= words, "no condition has it"
+        asked = [f'{label}{sign}"{text}"' for label, sign, text in told if not rare & {*text.split("|")}]
+        query = ", ".join([*asked, *(f'{label}!=""' for label in named | known)])
+        assert _ask(prometheus, f"{name}{{{query}}}") or name == FAILED, (name, query)
+
+
+def test_the_operator_s_series_join_those_of_the_service(prometheus):
+    """By its namespace and name, not by those of the operator's pod."""
+    found = _ask(
+        prometheus,
+        "sum by (namespace, service) (legato_gateway_time_to_first_token_seconds_count)"
+        ' > on (namespace, service) max by (namespace, service) (legato_operator_objective_seconds{objective="ttft"})',
+    )
+    assert [each["metric"] for each in found] == [{"namespace": "default", "service": "test"}]
+    blind = _ask(
+        prometheus,
+        "max by (namespace, service, pool) (legato_operator_scaling_missing_signals)"
+        ' and on (namespace, service) legato_operator_condition{type="ScalingActive"} == 1',
+    )
+    assert {each["metric"]["pool"] for each in blind} == {"prefill", "decode"}
+
+
+def test_an_operator_alone_leads_and_misses_nothing(prometheus):
+    for name in ("leader", "cache_synced"):
+        (told,) = _ask(prometheus, f"legato_operator_{name}")
+        assert told["value"][1] == "1", name
+
+
+def test_metrics_that_the_operator_tells_are_those_of_the_docs(prometheus):
+    told = prometheus.get("/api/v1/targets/metadata", params={"match_target": '{job="operator"}'}).json()["data"]
+    names = {each["metric"].removesuffix("_total") for each in told if each["metric"].startswith("legato_")}
+    section = (ROOT / "docs" / "metrics.md").read_text().partition("## Operator\n")[2].partition("\n## ")[0]
+    assert {name for name in names if not name.endswith("_created")} == set(re.findall(r"^\| `(\w+)`", section, re.M))
+
+
+def test_a_pool_that_is_capped_and_one_that_is_not_ready_are_noticed(prometheus, service):
+    """Both alerts wait for some minutes until they fire."""
+    capped = f'{ALERT}, alertname="LegatoPoolCapped", by="scaling.maxDecodePerPrefill"}}[1h])'
+    unready = f'{ALERT}, alertname="LegatoPoolNotReady"}}[1h])'
+    service.until(lambda: _ask(prometheus, capped), "it waits to tell of the ratio")
+    assert _ask(prometheus, unready) == []
+    (worker,) = service.workers("decode")
+    service.processes(worker["worker"])[0].kill()
+    service.until(lambda: _ask(prometheus, unready), "it waits to tell of the worker")

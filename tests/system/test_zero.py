@@ -1,12 +1,19 @@
 """Pools without workers: they go, and come when they are needed. They are paced: processes as ever, quick to start."""
 
+import asyncio
 import json
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import browser
 import psutil
 import pytest
 
+from legato_operator.autoscaler.decision import IDLE
+
+PROGRAM = browser.program()
 TOKENS = 8
 PROFILE = {
     "source": "a test: a start that requests are held for",
@@ -52,3 +59,60 @@ def test_a_gateway_that_has_never_seen_a_worker_holds_them_too(service: Any) -> 
     gateway.wait()
     (stream,) = _answers(service, 1)
     assert stream.finish
+
+
+# Scripts: all lines of the timeline, as [classes, path]; and the heights of the marks where a wish changed.
+LINES = "[...document.querySelectorAll('#chart path')].map(e => [e.classList.value, e.getAttribute('d')])"
+MARKS = "[...document.querySelectorAll('#chart circle.s-decode')].map(e => Number(e.getAttribute('cy')))"
+
+
+@pytest.mark.skipif(PROGRAM is None, reason=f"no browser: none of {', '.join(browser.PROGRAMS)} is installed")
+def test_the_page_shows_the_sizes_wished_for_and_why(service: Any, tmp_path: Path) -> None:
+    """The dashed line and its marks, each decision with its reason, and both in words for who uses the keyboard."""
+    assert PROGRAM is not None
+    _until_zero(service)
+    (link,) = re.findall(r"http://\S+/ui#token=\S+", service.log())
+    url, _, token = link.partition("#token=")
+    told = service.http.get(f"{url}/state", headers={"Authorization": f"Bearer {token}"}).json()
+    records = told["service"]["scaling"]["records"][::-1]
+    expected = [f"{each['pool']} {each['current']} → {each['wish']}: {each['reason']}" for each in records]
+    assert f"decode 1 → 0: {IDLE}" in expected
+
+    async def look() -> None:
+        async with asyncio.timeout(90), browser.opened(PROGRAM, tmp_path, link) as page:
+            for width in (1100, 360):
+                await page.resize(width, 900)
+                await _check(page, expected)
+            assert not page.problems
+
+    asyncio.run(look())
+
+
+async def _check(page: browser.BrowserPage, expected: list[str]) -> None:
+    texts = "[...document.querySelectorAll('#decisions button')].map(e => e.innerText)"
+    shown = await page.until(f"(t => t.length === {len(expected)} && t)({texts})")
+    assert [text.splitlines()[0].partition(" ")[2].partition(", capped")[0].strip() for text in shown] == expected
+    lines, marks = await page.value(f"[{LINES}, {MARKS}]")
+    drawn = dict(lines)  # of several lines of one kind, the last one: that of the sizes
+    ready, wished = (_steps(drawn[kind]) for kind in ("line s-decode", "line wish s-decode"))
+    heights = [height for _, height in wished]
+    assert min(heights) < heights[-1] == marks[-1], "a worker was wished for, and is not any more"
+    assert ready[-1][1] == heights[-1]
+    last = float(drawn["a-active"].rpartition("L")[2].split()[0])
+    assert ready[-1][0] == pytest.approx(last, abs=0.1), "up to the last sample, also without a worker"
+    await page.value("cursor.value = 1000")
+    await page.until("document.querySelector('#readout').textContent.endsWith('decode: 0 ready, 0 wished for')")
+    await page.value("cursor.value = 0; cursor.focus()")
+    await page.press("Tab")
+    assert (await page.value("document.activeElement.innerText")) == shown[0]
+    assert (await page.value("cursor.value")) != "0", "the time that is read out is not the decision's"
+    await page.until("document.querySelector('#readout').textContent.includes('decode: 0 ready, 0 wished for')")
+    spoken = await page.value("[cursor.getAttribute('aria-valuetext'), readout.textContent]")
+    assert spoken[0] == spoken[1]
+    assert await page.value(browser.NARROW)
+    assert await page.value(browser.WIDE) == 0
+
+
+def _steps(path: str) -> list[tuple[float, float]]:
+    """The points of a line of steps."""
+    return [(float(x), float(y)) for x, y in re.findall(r"[MH]([\d.]+)[ V]([\d.]+)", path)]

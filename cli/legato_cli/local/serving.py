@@ -6,12 +6,13 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import aiohttp
+from aiohttp import web
 
 from legato_cli import admin, gpus, manifest_file, model, unmet_objectives
 from legato_cli.local import adapter_downloads, greeting
@@ -37,6 +38,8 @@ from legato_operator.local.logs import Logs
 from legato_operator.local.settings import LocalSettings
 from legato_operator.manifests.common import model_argument
 from legato_operator.manifests.placement import local
+from legato_operator.metrics import exposition
+from legato_operator.metrics.operator_metrics import OperatorMetrics
 from legato_operator.observing.gateway_api import HttpGateways
 from legato_operator.observing.gateway_signals import GatewaySignalSource
 from legato_operator.observing.worker_api import HttpWorkers
@@ -105,17 +108,34 @@ async def _serve(path: Path, manifest: Manifest, listener: socket.socket, verbos
         workers = HttpWorkers(session)
         gateways = HttpGateways(session)
         recent = RecentEvents(clock)
-        autoscaler = Autoscaler(GatewaySignalSource())
+        metrics = _metrics()
+        autoscaler = Autoscaler(GatewaySignalSource(), metrics.services)
         reconciler = Reconciler(
-            cluster.store, workers, clock, placement, recent, autoscaler=autoscaler, gateways=gateways
+            cluster.store,
+            workers,
+            clock,
+            placement,
+            recent,
+            autoscaler,
+            metrics.services,
+            gateways=gateways,
         )
-        controller = Controller(reconciler)
+        controller = Controller(reconciler, journal=metrics)
         metadata = manifest.service.metadata
         ref = Ref(names.INFERENCE_SERVICE, metadata.namespace, metadata.name)
         rounds = RoundReader(cluster.store, ref, gateways, clock)
         url = f"{_url(manifest.service, listener)}/v1"
         operations = LocalOperations(cluster.store, ref, clock, rounds, recent, written, url)
-        return await _Serving(cluster, controller, path, manifest, listener, terminal, operations).run()
+        shown = [web.get("/metrics", exposition.handler(metrics.text))]
+        return await _Serving(cluster, controller, path, manifest, listener, terminal, operations, shown).run()
+
+
+def _metrics() -> OperatorMetrics:
+    """Of an operator without other replicas, whose passes read the store itself."""
+    metrics = OperatorMetrics()
+    metrics.leader.set(1)
+    metrics.synced.set(1)
+    return metrics
 
 
 class _Serving:
@@ -130,7 +150,9 @@ class _Serving:
         listener: socket.socket,
         terminal: Terminal,
         operations: LocalOperations,
+        routes: Iterable[web.RouteDef] = (),
     ) -> None:
+        """`routes` are what the port of the page answers beside it."""
         self._local = cluster
         self._store: Cluster = cluster.store
         self._controller = controller
@@ -139,6 +161,7 @@ class _Serving:
         self._listener = listener
         self._terminal = terminal
         self._operations = operations
+        self._routes = routes
         self._stop = asyncio.Event()
         self._stop_now = asyncio.Event()  # asked twice: nothing more is waited for
         metadata = manifest.service.metadata
@@ -178,7 +201,7 @@ class _Serving:
             if not self._stop.is_set():
                 await progress.started()
                 url = _url(self._manifest.service, self._listener)
-                async with proxy.listening(OwnSource(self._store, self._ref), 0) as page:
+                async with proxy.listening(OwnSource(self._store, self._ref), 0, self._routes) as page:
                     self._terminal.say(greeting.text(url, self._manifest.service.served_name, page))
                     await self._first(self._stop.wait(), controller, watching, following)
         finally:

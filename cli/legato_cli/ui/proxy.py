@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import hmac
 import secrets
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Final
 
@@ -43,13 +43,14 @@ async def serve(source: AbstractAsyncContextManager[TargetSource], port: int) ->
 
 
 @contextlib.asynccontextmanager
-async def listening(targets: TargetSource, port: int) -> AsyncIterator[str]:
-    """The page's URL, its token in the fragment. Raises NoTarget, OSError."""
+async def listening(targets: TargetSource, port: int, routes: Iterable[web.RouteDef] = ()) -> AsyncIterator[str]:
+    """The page's URL, its token in the fragment. `routes` answer beside it, to anyone. Raises NoTarget, OSError."""
     await targets.find()
     token = secrets.token_urlsafe(24)
     async with aiohttp.ClientSession(auto_decompress=False) as session:
-        proxy = UIProxy(session, targets, token)
-        runner = web.AppRunner(proxy.app(), handler_cancellation=True, access_log=None, shutdown_timeout=GOODBYE)
+        app = UIProxy(session, targets, token).app()
+        app.add_routes(routes)
+        runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=GOODBYE)
         await runner.setup()
         try:
             site = web.TCPSite(runner, HOST, port)

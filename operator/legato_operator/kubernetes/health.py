@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 
 from aiohttp import web
-from prometheus_client import CONTENT_TYPE_LATEST
+
+from legato_operator.metrics import exposition
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Check = Callable[[], str]  # what is wrong; empty when nothing is
@@ -25,7 +26,7 @@ async def serving(port: int, checks: Checks) -> AsyncIterator[int]:
     application = web.Application()
     application.router.add_get("/healthz", _answer(checks.alive))
     application.router.add_get("/readyz", _answer(checks.ready))
-    application.router.add_get("/metrics", _metrics(checks.metrics))
+    application.router.add_get("/metrics", exposition.handler(checks.metrics))
     runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
     await runner.setup()
     try:
@@ -47,12 +48,5 @@ def _answer(check: Check) -> Answer:
     async def answer(_request: web.Request) -> web.StreamResponse:
         wrong = check()
         return web.Response(status=503 if wrong else 200, text=wrong or "ok")
-
-    return answer
-
-
-def _metrics(text: Callable[[], bytes]) -> Answer:
-    async def answer(_request: web.Request) -> web.StreamResponse:
-        return web.Response(body=text(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     return answer

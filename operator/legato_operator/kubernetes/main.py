@@ -23,13 +23,13 @@ from legato_operator.kubernetes.events import Events
 from legato_operator.kubernetes.handlers import LABELLED, SILENCE_SECONDS, WATCHED, Handlers
 from legato_operator.kubernetes.leader import Leader, LedCluster
 from legato_operator.kubernetes.lease import Terms
-from legato_operator.kubernetes.metrics import OperatorMetrics
 from legato_operator.kubernetes.settings import OperatorSettings
 from legato_operator.kubernetes.store import Store
 from legato_operator.kubernetes.token_access import Account, TokenAccess
 from legato_operator.kubernetes.watchdog import AUDIT_SECONDS, Watchdog
 from legato_operator.manifests import placement
 from legato_operator.manifests.placement import PodPlacement
+from legato_operator.metrics.operator_metrics import OperatorMetrics
 from legato_operator.observing.gateway_api import HttpGateways
 from legato_operator.observing.gateway_signals import GatewaySignalSource
 from legato_operator.observing.route_hosts import RouteHosts

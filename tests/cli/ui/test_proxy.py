@@ -205,6 +205,22 @@ def test_an_answer_that_breaks_off_does_not_look_complete():
     _run(test)
 
 
+def test_what_is_served_beside_the_page_needs_no_token():
+    async def test():
+        async def answer(_request):
+            return web.Response(text="legato_operator_leader 1.0")
+
+        async with (
+            asyncio.timeout(LIMIT),
+            proxy.listening(KnownTarget(), 0, [web.get("/metrics", answer)]) as url,
+            aiohttp.ClientSession() as client,
+            client.get(url.replace("/ui#", "/metrics#")) as told,
+        ):
+            assert await told.text() == "legato_operator_leader 1.0"
+
+    _run(test)
+
+
 def test_it_listens_on_loopback_alone():
     async def test():
         async with _page(FakeGateway("a")) as (client, _, _):

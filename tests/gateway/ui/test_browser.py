@@ -18,8 +18,6 @@ pytestmark = pytest.mark.skipif(
     PROGRAM is None, reason=f"no browser: none of {', '.join(browser.PROGRAMS)} is installed"
 )
 LIMIT = 90  # seconds: a hang is a failure
-NARROW = "document.documentElement.scrollWidth <= document.documentElement.clientWidth"
-WIDE = "[...document.querySelectorAll('body *')].filter(e => e.getBoundingClientRect().right > innerWidth + 1).length"
 
 
 @pytest.fixture(scope="module", name="model")
@@ -163,11 +161,11 @@ def test_a_phone_needs_no_sideways_scrolling(lab, model, tmp_path):
         async with _page(lab, model, tmp_path, f"#token={lab.token}") as page:
             await page.resize(360, 740, dark=True)
             await page.until("document.querySelectorAll('#recent li').length > 3")
-            assert await page.value(NARROW)
-            assert await page.value(WIDE) == 0
+            assert await page.value(browser.NARROW)
+            assert await page.value(browser.WIDE) == 0
             await page.value("document.querySelectorAll('#recent details').forEach(each => each.open = true)")
-            assert await page.value(NARROW)
-            assert await page.value(WIDE) == 0
+            assert await page.value(browser.NARROW)
+            assert await page.value(browser.WIDE) == 0
 
     lab.run(test)
 

@@ -8,7 +8,7 @@ const LANE = 62, GAP = 24, LEFT = 2;
 const POOLS = ["prefill", "decode"];
 
 const samples = new Map(); // by gateway, oldest first
-let shown = { from: 0, until: 1, points: [], wishes: {} };
+let shown = { from: 0, until: 1, points: [], wishes: {}, pools: [] };
 
 // The time after which samples are not known yet.
 export function known() {
@@ -29,7 +29,8 @@ export function show(view) {
   take(view.gateways, view.now);
   const points = merged();
   const until = view.now, from = Math.min(until - LEAST, Math.max(until - WINDOW, points[0]?.time ?? until));
-  shown = { from, until, points, wishes: wishes(view.scaling) };
+  const pools = POOLS.filter((pool) => view.scaling?.pools?.[pool] || points.some((point) => point.pools[pool]));
+  shown = { from, until, points, wishes: wishes(view.scaling), pools };
   decisions(view.scaling, view.service);
   paint();
   readout();
@@ -113,9 +114,9 @@ function paintLane(lane, top, x, width) {
   for (const [kind, value] of lane.areas ?? []) {
     if (points.length) parts.push(draw("path", { class: `a-${kind}`, d: area(points, value, x, y, y(0)) }));
   }
-  for (const pool of lane.lines ? POOLS : []) {
+  for (const pool of lane.lines ? shown.pools : []) {
     const value = lane.lines(pool), at = (size) => y(size) - (lane.steps && pool === "prefill" ? 3 : 0); // both are seen
-    const some = points.filter((point) => point.pools[pool]);
+    const some = points.filter((point) => lane.steps || point.pools[pool]); // without workers, none is ready
     parts.push(draw("path", { class: `line s-${pool}`, d: path(some.map((p) => [x(p.time), at(value(p))]), lane.steps) }));
     if (lane.wish && shown.wishes[pool]) parts.push(...paintWish(pool, x, at));
   }
@@ -164,10 +165,10 @@ function readout() {
   const point = shown.points.findLast((each) => each.time <= time) ?? shown.points[0];
   placeMark();
   if (!point) return;
-  const pools = POOLS.filter((pool) => point.pools[pool]).map((pool) => {
+  const pools = shown.pools.map((pool) => {
     const told = point.pools[pool], wish = wishAt(pool, point.time);
-    return `${pool}: ${told.ready} ready${wish === undefined ? "" : `, ${wish} wished for`}, ` +
-      `${count(told.queue_tokens)} tokens queued, ${count(pressure(told))} % of KV blocks used`;
+    return `${pool}: ${told?.ready ?? 0} ready${wish === undefined ? "" : `, ${wish} wished for`}` +
+      (told ? `, ${count(told.queue_tokens)} tokens queued, ${count(pressure(told))} % of KV blocks used` : "");
   });
   const text = [`${clock(point.time)}: ${point.active} under way, ${point.held} held`, ...pools].join("; ");
   setText(byId("readout"), text);

@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry
 from legato_operator.api import parsing
 from legato_operator.autoscaler.decision import PoolDecision
 from legato_operator.cluster import Ref
-from legato_operator.kubernetes.service_metrics import ServiceMetrics
+from legato_operator.metrics.service_metrics import ServiceMetrics
 from legato_operator.observing.observed import Observed
 
 DEMO = Ref("InferenceService", "default", "demo")

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from legato_operator.kubernetes.service_metrics import ServiceMetrics
+from legato_operator.metrics.service_metrics import ServiceMetrics
 
 
 class OperatorMetrics:
