@@ -12,6 +12,7 @@ from legato_gateway.errors import InternalFault
 from legato_gateway.generation_config import NEUTRAL, GenerationDefaults
 from legato_gateway.http import app, control, health
 from legato_gateway.http.demand_report import DemandReporter
+from legato_gateway.http.held_watch import HeldWatch
 from legato_gateway.http.state import State
 from legato_gateway.metrics import Metrics
 from legato_gateway.relay.dispatcher import Dispatcher
@@ -75,7 +76,11 @@ class Gateway:
         self.app = app.create(self._parts(settings, tokens, served, state, forks))
         self.health = health.create(state)
         shown = UIState(self._name, served, state.state, self.relay, self.samples)
-        self.control = control.create(demand.report, state.state, shown.report, self.app, self._tokens, self._refused)
+        held = HeldWatch(lambda: self._admission.held)
+        self.relay.demand.on_held = held.notify
+        self.control = control.create(
+            demand.report, state.state, shown.report, self.app, self._tokens, self._refused, held
+        )
 
     def _links(self, settings: GatewaySettings) -> Links:
         limits = StreamLimits(SilenceLimits(settings.worker_silence))

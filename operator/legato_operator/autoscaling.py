@@ -115,7 +115,7 @@ class Autoscaler:
         name = Ref(names.INFERENCE_SERVICE, metadata.namespace, metadata.name)
         memory = self._services.setdefault(observed.uid, _Memory(name, known=observed.now))
         left = memory.decided + DECIDE_EVERY - observed.now
-        if 0 < left <= DECIDE_EVERY:
+        if 0 < left <= DECIDE_EVERY and not _is_woken(observed):
             return replace(memory.scaled, actions=(), news=(), due=left)
         memory.scaled = await self._decide(observed, memory, current)
         return memory.scaled
@@ -136,11 +136,10 @@ class Autoscaler:
         missing = [text for made in decision.pools.values() for text in made.missing]
         blind = bool(missing) and (signals.traffic is None or any(worker.ready for worker in signals.workers))
         memory.known = memory.known if blind else observed.now
-        paused = paused_until(observed)
-        acts = observed.service.spec.scaling.mode == "Managed" and not paused
-        changed = [made for made in decision.pools.values() if made.changes] if acts else []
+        paused, managed = paused_until(observed), acts(observed)
+        changed = [made for made in decision.pools.values() if made.changes] if managed else []
         memory.windows, memory.decided = decision.windows, observed.now
-        memory.wished = {pool: made.wish if acts else current[pool] for pool, made in decision.pools.items()}
+        memory.wished = {pool: made.wish if managed else current[pool] for pool, made in decision.pools.items()}
         for made in decision.pools.values():
             self._journal.wished(memory.name, made)
         for made in changed:
@@ -168,6 +167,16 @@ def _within_limits(decision: Decision, spec: Spec, gpu_resources: Sequence[str])
         for pool, made in decision.pools.items()
     }
     return replace(decision, pools=pools)
+
+
+def acts(observed: Observed) -> bool:
+    """Whether what is decided for a service is done."""
+    return observed.service.spec.scaling.mode == "Managed" and not observed.deleting and not paused_until(observed)
+
+
+def _is_woken(observed: Observed) -> bool:
+    """At zero the first request has nobody else to wait for: it does not wait for the next look, too."""
+    return observed.at_zero and any(pod.report.held_requests for pod in observed.pods if pod.report is not None)
 
 
 def paused_until(observed: Observed) -> str:

@@ -26,6 +26,7 @@ from legato_operator.planning.plan import plan
 from legato_operator.planning.upgrades import TURN
 from legato_operator.recorder import NullRecorder, Recorder, record_changes
 from legato_operator.upgrading import UpgradeTurns
+from legato_operator.waking import DemandWaker
 
 _END_SLACK = 10.0  # seconds beyond its drain deadline and its pods' last words before a service goes without them
 _MOST_TEXT = 1000  # characters of an error in a condition
@@ -72,8 +73,10 @@ class Reconciler:
         turns: UpgradeTurns | None = None,
         gateways: Gateways | None = None,
         hosts: RouteHosts | None = None,
+        waker: DemandWaker | None = None,
     ) -> None:
-        """Without an autoscaler, pools keep the sizes that others give them, whatever the mode.
+        """Without an autoscaler, pools keep the sizes that others give them, whatever the mode. Without a `waker`, a
+        service at zero starts when it is looked at next.
 
         Without turns, a service that waits for one waits on. Without `gateways`, none is asked which workers it has
         reached. Without `hosts`, nobody is told that two services want the same.
@@ -88,6 +91,7 @@ class Reconciler:
         self._turns = turns
         self._gateways = gateways
         self._hosts = hosts
+        self._waker = waker
         self._tokens: dict[tuple[Ref, str], ServiceToken] = {}  # by service and its uid, as they were last
 
     async def reconcile(self, ref: Ref) -> float | None:
@@ -123,6 +127,8 @@ class Reconciler:
             return await self._cluster.get(ref)
         except ObjectNotFound:
             self._journal.gone(ref)
+            if self._waker is not None:
+                self._waker.forget(ref)
             self._tokens = {key: token for key, token in self._tokens.items() if key[0] != ref}
             return None
 
@@ -150,6 +156,8 @@ class Reconciler:
         scaled = await self._autoscaler.look(observed) if self._autoscaler is not None else Scaled()
         unscaled = await self._try(observed, scaled.phases)
         found = observed if unscaled is not None else with_wishes(observed, scaled)
+        if self._waker is not None:
+            self._waker.follow(ref, found)
         made = with_scaling(plan(found, self._placement), observed, scaled)
         refusal = await self._try(found, made.phases) or unscaled
         if refusal is not None:

@@ -14,6 +14,8 @@ from legato_protocol.messages import Count, Measure
 from legato_protocol.stream import Role
 
 DEMAND_PATH = "/demand"
+WAIT = "wait"  # a parameter of it: seconds for which the answer is waited with until a request is held
+LONGEST_WAIT = 5.0  # seconds; a gateway that stops is held up for as long
 
 WaitCause = Literal[
     "prefill",  # workers have prompts enough in their queues

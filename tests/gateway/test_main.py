@@ -198,6 +198,26 @@ def test_demand_and_state_are_told_on_the_control_port_alone_and_to_who_has_the_
     lab.run(test)
 
 
+def test_who_waits_for_demand_is_answered_when_a_request_is_held(lab, model, tmp_path):
+    async def test():
+        async with asyncio.timeout(60):
+            process, public, _, control = await _with_own_ports(tmp_path, model, "--hold-without-workers")
+            async with httpx.AsyncClient(trust_env=False, timeout=30) as client:
+                wrong = await client.get(f"{control}/demand?wait=soon", headers=TOKEN)
+                assert (wrong.status_code, wrong.json()["error"]) == (400, "wait: a number of seconds is expected")
+                asked = asyncio.create_task(client.get(f"{control}/demand?wait=1e9", headers=TOKEN))
+                body = {"model": "m", "prompt": "hello", "max_tokens": 30}
+                brief = {"x-legato-deadline": "2s"}  # it is held no more by the time that an answer comes without it
+                waiting = asyncio.create_task(client.post(f"{public}/v1/completions", json=body, headers=brief))
+                assert demand.decode((await asked).content).held_requests == 1
+                waiting.cancel()
+                await asyncio.wait((waiting,))
+            process.terminate()
+            assert await process.wait() == 0
+
+    lab.run(test)
+
+
 def test_metrics_are_on_the_health_port_alone_which_knows_nothing_else_but_probes(lab, model, tmp_path):
     async def test():
         async with asyncio.timeout(60):

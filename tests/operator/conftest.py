@@ -25,6 +25,7 @@ from legato_operator.local.settings import LocalSettings
 from legato_operator.manifests import placement
 from legato_operator.observing.worker_api import HttpWorkers
 from legato_operator.reconcile import Reconciler, StatusJournal
+from legato_operator.waking import DemandWaker
 
 CRDS = Path(__file__).parents[2] / "crds"
 GATEWAY_API = Path(__file__).parents[1] / "support" / "gateway_api_httproutes.yaml"
@@ -102,6 +103,7 @@ async def _fakes(
     clock: Clock | None = None,
     seen: Callable[[Cluster], Cluster] = lambda cluster: cluster,
     gpus: tuple[str, ...] = (),
+    waker: DemandWaker | None = None,
 ) -> AsyncIterator[Fakes]:
     """`clock` is the reconciler's, and `seen` is the cluster as it finds it. Without `reconciled`, passes are the
     test's own.
@@ -114,9 +116,15 @@ async def _fakes(
     ):
         where = placement.local(PROGRAM, gpus=gpus)
         reconciler = Reconciler(
-            seen(cluster.store), HttpWorkers(session), clock or SystemClock(), where, None, autoscaler, journal
+            seen(cluster.store),
+            HttpWorkers(session),
+            clock or SystemClock(),
+            where,
+            autoscaler=autoscaler,
+            journal=journal,
+            waker=waker,
         )
-        running = following.run(cluster.store, Controller(reconciler)) if reconciled else _idle()
+        running = following.run(cluster.store, Controller(reconciler), waker) if reconciled else _idle()
         controller = asyncio.create_task(running)
         try:
             yield Fakes(cluster, folder, reconciler, lines)

@@ -15,8 +15,9 @@ from legato_operator.clock import SystemClock
 from legato_operator.cluster import Ref, is_leaving
 from legato_operator.errors import Forbidden
 from legato_operator.manifests import common, pool
-from legato_operator.observing.observed import Observed
+from legato_operator.observing.observed import Observed, Pod
 from legato_operator.planning.plan import Plan
+from legato_protocol.demand import DemandReport
 
 BUSY = Signals((prefiller(), decoder()), arriving(600, 2000))
 IDLE = Signals((prefiller(), decoder()), NO_TRAFFIC)
@@ -115,6 +116,24 @@ def test_nobody_scales_a_service_that_others_scale_or_that_ends(build, mode):
     observed = _observed(build, mode=mode, deleting=mode == "Managed")
     assert _look(autoscaler, observed) == type(_look(autoscaler, observed))()
     assert source.forgotten == ["uid", "uid"]
+
+
+@pytest.mark.parametrize(
+    ("held", "prefill", "decode", "decides"),
+    [(1, 0, 0, True), (0, 0, 0, False), (1, 0, 1, False), (1, 1, 0, False)],
+    ids=["woken", "nobody waits", "a decode worker", "a prefill worker"],
+)
+def test_a_request_at_zero_is_decided_about_at_once(build, held, prefill, decode, decides):
+    """Else a look that came just before it would make it wait for the next one."""
+    holding = DemandReport("g", 1e6, (), {}, (), 0.0, {}, (), held, 10 * held, 10 * held, ())
+    gateway = Pod("gateway-0", "uid", common.GATEWAY, "", "0", ready=True, leaving=False, report=holding)
+    source = _Source(IDLE)
+    autoscaler, at_zero = Autoscaler(source), {"prefill": prefill, "decode": decode}
+    first = _look(autoscaler, _observed(build, **at_zero))
+    source.known = BUSY
+    again = _look(autoscaler, _observed(build, now=1000.0 + DECIDE_EVERY / 2, pods=(gateway,), **at_zero))
+    assert bool(again.actions) is decides
+    assert (again.status is first.status) is not decides
 
 
 def test_a_pause_ends_by_itself(build):

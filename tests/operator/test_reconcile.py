@@ -8,7 +8,10 @@ from pathlib import Path
 
 import psutil
 
+from legato_operator.apply import release
+from legato_operator.clock import SystemClock
 from legato_operator.cluster import Ref, is_leaving
+from legato_operator.waking import DemandWaker
 
 SCALER = "legato-scaler"
 
@@ -66,6 +69,69 @@ def test_no_prefill_pool_makes_unified_workers(fakes, build):
             assert command[command.index("--role") + 1] == "unified"
 
     asyncio.run(check())
+
+
+class _HoldingGateways:
+    """None holds a request. Counts who waits for one."""
+
+    def __init__(self):
+        self.waiting = 0
+
+    async def holds(self, address, tokens, tls=None):
+        assert tokens[0]
+        self.waiting += 1
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.waiting -= 1
+
+
+def test_gateways_of_a_service_at_zero_are_waited_for_until_it_ends(fakes, build):
+    async def check():
+        gateways = _HoldingGateways()
+        async with fakes(waker=DemandWaker(gateways, SystemClock())) as f:
+            await f.cluster.store.apply(build(scaling={"prefill": {"min": 0}, "decode": {"min": 0}}), "user")
+            await f.wait(lambda: _is_ready(f))
+            assert not gateways.waiting
+            for pool in ("prefill", "decode"):
+                await _scale(f, pool, 0)
+            await f.wait(lambda: _is_true(gateways.waiting == 1))
+            await f.cluster.store.delete(Ref("InferenceService", "default", "demo"))
+            await f.wait(lambda: _is_true(not gateways.waiting))
+
+    asyncio.run(check())
+
+
+def test_gateways_of_a_service_that_is_gone_are_not_waited_for(fakes, build):
+    """It ended between two passes."""
+
+    async def check():
+        gateways, ref = _HoldingGateways(), Ref("InferenceService", "default", "demo")
+        waker = DemandWaker(gateways, SystemClock())
+        async with fakes(reconciled=False, waker=waker) as f:
+            waiting = asyncio.create_task(waker.run(lambda service: None))
+
+            async def passed():
+                await f.reconciler.reconcile(ref)
+                return gateways.waiting == 1
+
+            await f.cluster.store.apply(build(scaling={"prefill": {"min": 0}, "decode": {"min": 0}}), "user")
+            await f.reconciler.reconcile(ref)
+            for pool in ("prefill", "decode"):
+                await _scale(f, pool, 0)
+            await f.wait(passed)
+            await f.cluster.store.delete(ref)
+            await release(f.cluster.store, ref)
+            assert await f.reconciler.reconcile(ref) is None
+            await f.wait(lambda: _is_true(not gateways.waiting))
+            waiting.cancel()
+            await asyncio.wait((waiting,))
+
+    asyncio.run(check())
+
+
+async def _is_true(value):
+    return value
 
 
 def test_scale_down_drains_the_idlest_before_it_is_deleted(fakes, build):

@@ -45,6 +45,7 @@ from legato_operator.observing.gateway_signals import GatewaySignalSource
 from legato_operator.observing.worker_api import HttpWorkers
 from legato_operator.planning import checks
 from legato_operator.reconcile import Reconciler
+from legato_operator.waking import DemandWaker
 from legato_protocol import durations, names
 
 USER = "legato-up"  # the field manager of the manifest's file
@@ -103,13 +104,14 @@ async def _serve(path: Path, manifest: Manifest, listener: socket.socket, verbos
     logs = Logs(terminal.log, colour=sys.stderr.isatty(), hidden=hidden, keep=written.add)
     async with (
         open_cluster(logs, clock, here, LocalSettings(), listener, placement.shared_gpus) as cluster,
-        aiohttp.ClientSession() as session,
+        aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session,
     ):
         workers = HttpWorkers(session)
         gateways = HttpGateways(session)
         recent = RecentEvents(clock)
         metrics = _metrics()
         autoscaler = Autoscaler(GatewaySignalSource(), metrics.services)
+        waker = DemandWaker(gateways, clock)
         reconciler = Reconciler(
             cluster.store,
             workers,
@@ -119,6 +121,7 @@ async def _serve(path: Path, manifest: Manifest, listener: socket.socket, verbos
             autoscaler,
             metrics.services,
             gateways=gateways,
+            waker=waker,
         )
         controller = Controller(reconciler, journal=metrics)
         metadata = manifest.service.metadata
@@ -127,7 +130,7 @@ async def _serve(path: Path, manifest: Manifest, listener: socket.socket, verbos
         url = f"{_url(manifest.service, listener)}/v1"
         operations = LocalOperations(cluster.store, ref, clock, rounds, recent, written, url)
         shown = [web.get("/metrics", exposition.handler(metrics.text))]
-        return await _Serving(cluster, controller, path, manifest, listener, terminal, operations, shown).run()
+        return await _Serving(cluster, controller, waker, path, manifest, listener, terminal, operations, shown).run()
 
 
 def _metrics() -> OperatorMetrics:
@@ -145,6 +148,7 @@ class _Serving:
         self,
         cluster: LocalCluster,
         controller: Controller,
+        waker: DemandWaker,
         path: Path,
         manifest: Manifest,
         listener: socket.socket,
@@ -156,6 +160,7 @@ class _Serving:
         self._local = cluster
         self._store: Cluster = cluster.store
         self._controller = controller
+        self._waker = waker
         self._path = path
         self._manifest = manifest
         self._listener = listener
@@ -173,7 +178,7 @@ class _Serving:
             loop.add_signal_handler(number, self._on_signal)
         async with admin.listening(self._manifest.service.metadata.name, self._operations.answer):
             await self._store.apply(self._manifest.written, USER)
-            controller = asyncio.create_task(following.run(self._store, self._controller))
+            controller = asyncio.create_task(following.run(self._store, self._controller, self._waker))
             try:
                 await self._until_stopped(controller)
             finally:

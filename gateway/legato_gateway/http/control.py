@@ -14,10 +14,11 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from legato_gateway.clients.identify import TRUSTED
+from legato_gateway.http.held_watch import HeldWatch
 from legato_gateway.json_encoding import encode
 from legato_gateway.ui import routes
 from legato_protocol import demand
-from legato_protocol.demand import DEMAND_PATH, DemandReport
+from legato_protocol.demand import DEMAND_PATH, WAIT, DemandReport
 from legato_protocol.followed_tokens import ServiceTokens
 
 API: Final = "/v1/"
@@ -30,13 +31,22 @@ def create(
     public: ASGIApp,
     tokens: ServiceTokens,
     refused: Callable[[str], None],
+    held: HeldWatch,
 ) -> ASGIApp:
     """`GET /demand`, `GET /state`, the page at `/ui`, and for its playground the API of `public`.
+
+    `GET /demand?wait=SECONDS` answers once a request is held, or after that time, at most `LONGEST_WAIT`.
 
     Without tokens everyone is let in; settings then allow loopback only. `refused` is told who was turned away.
     """
 
-    async def get_demand(_request: Request) -> Response:
+    async def get_demand(request: Request) -> Response:
+        try:
+            seconds = float(request.query_params.get(WAIT, 0.0))
+        except ValueError:
+            return JSONResponse({"error": f"{WAIT}: a number of seconds is expected"}, 400)
+        if seconds > 0:
+            await held.wait(seconds, request.receive)
         return Response(demand.encode(report()), media_type="application/json")
 
     async def get_state(_request: Request) -> Response:

@@ -1,7 +1,7 @@
 """What is asked of this gateway, counted since its start. Pure: time is passed in."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import get_args
 
 from legato_protocol.demand import LengthBucket, WaitCause
@@ -38,6 +38,7 @@ class Demand:
         self._head_wait: dict[WaitCause, float] = dict.fromkeys(get_args(WaitCause), 0.0)
         self._cause: WaitCause | None = None
         self._since = 0.0
+        self.on_held: Callable[[], None] = lambda: None  # called when a request is held and none was before
 
     def finished(self, tokens: int) -> None:
         """A choice ended with so many tokens."""
@@ -48,7 +49,10 @@ class Demand:
         """From now on the first of the held requests waits for this; None: nobody is held."""
         if self._cause is not None:
             self._head_wait[self._cause] += max(0.0, now - self._since)
+        begins = self._cause is None and cause is not None
         self._cause, self._since = cause, now
+        if begins:
+            self.on_held()
 
     def head_wait(self, now: float) -> Mapping[WaitCause, float]:
         """Seconds so far, by cause."""

@@ -37,6 +37,7 @@ from legato_operator.observing.worker_api import HttpWorkers
 from legato_operator.planning.waves import Waves
 from legato_operator.reconcile import Reconciler
 from legato_operator.upgrading import UpgradeTurns
+from legato_operator.waking import DemandWaker
 from legato_protocol import names
 
 LEASE_READ_SECONDS = 5.0
@@ -92,7 +93,7 @@ async def serve(
         connection.client(configuration), metrics.called, threads=2, read_timeout=LEASE_READ_SECONDS
     )
     try:
-        async with aiohttp.ClientSession() as session:
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
             await _Process(settings, load, timings, metrics, cluster, leases, session).serve(told_port)
     finally:
         cluster.close()
@@ -137,6 +138,8 @@ class _Process:
         self._led = LedCluster(CachedCluster(cluster, self._store, LABELLED), self._leader, self._claims.holds)
         self._anywhere = LedCluster(cluster, self._leader)  # whichever release looks after the namespace
         self._events = Events(self._anywhere, settings.identity)
+        self._gateways = HttpGateways(session)
+        self._waker = DemandWaker(self._gateways, SystemClock())
         self._remove_unused: Callable[[Iterable[str | None]], Awaitable[None]] | None = None
         self._controller = Controller(self._passes(session), timings.retries, metrics, timings.gather)
         self._handlers = Handlers(load, settings.namespaces, self._told, timings.silence)
@@ -173,8 +176,9 @@ class _Process:
             Autoscaler(GatewaySignalSource(), services, settings.gpu_resources),
             services,
             UpgradeTurns(self._cluster, self._led, clock, bounds, settings.namespaces, self._claims.holds),
-            HttpGateways(session),
+            self._gateways,
             RouteHosts(self._cluster, clock, settings.namespaces),
+            self._waker,
         )
 
     def _show_state(self) -> None:
@@ -209,6 +213,7 @@ class _Process:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._claims.keep())
             tasks.create_task(self._controller.run())
+            tasks.create_task(self._waker.run(self._controller.wake))
             tasks.create_task(self._events.run())
             while not await self._wake_all():  # noqa: ASYNC110 - only the API server can tell
                 await asyncio.sleep(WAIT_SECONDS)

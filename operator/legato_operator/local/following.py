@@ -6,15 +6,18 @@ import contextlib
 from legato_operator.cluster import Cluster
 from legato_operator.controller import Controller, service_of
 from legato_operator.errors import Gone
+from legato_operator.waking import DemandWaker
 from legato_protocol import names
 
 WATCHED = (names.INFERENCE_SERVICE, names.WORKER_POOL, "Pod")
 
 
-async def run(cluster: Cluster, controller: Controller) -> None:
+async def run(cluster: Cluster, controller: Controller, waker: DemandWaker | None = None) -> None:
     """The controller with its watches, until cancelled. A fault in any of them ends all."""
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(controller.run())
+        if waker is not None:
+            tasks.create_task(waker.run(controller.wake))
         for kind in WATCHED:
             tasks.create_task(_follow(cluster, kind, controller))
 

@@ -1,6 +1,7 @@
-"""Gateways' control ports over HTTP: what they tell of demand."""
+"""Gateways' control ports over HTTP: what they tell of demand, and when they begin to hold requests."""
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 
 import aiohttp
@@ -20,19 +21,30 @@ class HttpGateways:
     """Asks gateways. One that does not answer in time, or answers nonsense, has no report."""
 
     def __init__(self, session: aiohttp.ClientSession, timeout: float = TIMEOUT) -> None:
+        """The session must not bound its connections: whoever waits for held requests keeps one."""
         self._control = ControlPort(session, timeout)
+        self._patient = ControlPort(session, demand.LONGEST_WAIT + timeout)
         self._turns = asyncio.Semaphore(MAX_CONCURRENT)
 
     async def report(self, address: str, tokens: Sequence[str], tls: PeerTLS | None = None) -> DemandReport | None:
         """Of the gateway whose control port is there."""
-        try:
-            asked = self._control.request("GET", address, demand.DEMAND_PATH, tokens, tls)
-            async with self._turns, asked as answer:
-                if answer.status != 200:
-                    return None
-                return demand.decode(await _body(answer.content))
-        except (aiohttp.ClientError, TimeoutError, BadReport, InvalidFile):
-            return None
+        async with self._turns:
+            return await _report(self._control.request("GET", address, demand.DEMAND_PATH, tokens, tls))
+
+    async def holds(self, address: str, tokens: Sequence[str], tls: PeerTLS | None = None) -> bool:
+        """Whether the gateway there holds a request; waits for one for up to `LONGEST_WAIT` seconds. An older gateway
+        answers at once."""
+        path = f"{demand.DEMAND_PATH}?{demand.WAIT}={demand.LONGEST_WAIT:g}"
+        report = await _report(self._patient.request("GET", address, path, tokens, tls))
+        return report is not None and report.held_requests > 0
+
+
+async def _report(asked: contextlib.AbstractAsyncContextManager[aiohttp.ClientResponse]) -> DemandReport | None:
+    try:
+        async with asked as answer:
+            return demand.decode(await _body(answer.content)) if answer.status == 200 else None
+    except (aiohttp.ClientError, TimeoutError, BadReport, InvalidFile):
+        return None
 
 
 async def _body(content: aiohttp.StreamReader) -> bytes:

@@ -186,3 +186,9 @@ class Observed:
         """`spec.replicas` by role, of the pools that exist and have been scaled."""
         given = {role: item["spec"].get("replicas") for role, item in self.pools.items()}
         return {role: replicas for role, replicas in given.items() if replicas is not None}
+
+    @property
+    def at_zero(self) -> bool:
+        """Whether no worker is desired: a request finds nobody who would take it."""
+        desired = self.desired_replicas
+        return bool(desired) and not any(desired.values())

@@ -32,6 +32,15 @@ def test_the_wait_of_the_head_is_counted_by_what_it_waited_for():
     assert demand.head_wait(99.0)["decode_room"] == 6.0
 
 
+def test_the_first_of_the_held_requests_is_told_of_once():
+    demand, told = Demand(), []
+    demand.on_held = lambda: told.append(demand._cause)
+    for cause in (None, "no_worker", "no_worker", "prefill", None, None, "credits"):
+        demand.head(cause, 1.0)
+    demand.head_wait(2.0)
+    assert told == ["no_worker", "credits"]
+
+
 def test_squares_give_the_deviation_of_lengths():
     demand = Demand()
     for tokens in (3, 4):

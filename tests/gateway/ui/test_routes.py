@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from legato_gateway.http import control
+from legato_gateway.http.held_watch import HeldWatch
 from legato_gateway.serving.model_serving import ServedModel
 from legato_gateway.ui import routes
 from legato_gateway.ui.load_samples import LoadSampler
@@ -25,7 +26,8 @@ async def _public(scope, receive, send):
 
 
 def _client(report, token="secret"):
-    app = control.create(lambda: None, lambda: {"workers": []}, report, _public, ServiceTokens(token), lambda who: None)
+    tokens, held = ServiceTokens(token), HeldWatch(lambda: 0)
+    app = control.create(lambda: None, lambda: {"workers": []}, report, _public, tokens, lambda who: None, held)
     return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://gateway")
 
 

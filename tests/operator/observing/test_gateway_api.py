@@ -6,6 +6,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 from answering_server import asking
+from msgspec import structs
 
 from legato_operator.observing import gateway_api
 from legato_operator.observing.gateway_api import MAX_CONCURRENT, HttpGateways
@@ -78,5 +79,67 @@ def test_where_nobody_listens_there_is_no_report():
     async def check():
         async with aiohttp.ClientSession() as session:
             assert await HttpGateways(session).report("127.0.0.1:9", ("t",)) is None
+
+    asyncio.run(check())
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "holds"),
+    [
+        (demand.encode(structs.replace(REPORT, held_requests=2)), 200, True),
+        (demand.encode(REPORT), 200, False),
+        (demand.encode(structs.replace(REPORT, held_requests=2)), 401, False),
+        (b"{", 200, False),
+    ],
+    ids=["held", "nothing held", "refused", "no report"],
+)
+def test_a_gateway_is_waited_for_until_it_holds_a_request(body, status, holds):
+    asked = []
+
+    async def answer(request):
+        asked.append(request.path_qs)
+        return web.Response(body=body, status=status)
+
+    async def check():
+        async with asking(HttpGateways, answer) as (gateways, address):
+            assert await gateways.holds(address, ("t",)) is holds
+
+    asyncio.run(check())
+    assert asked == [f"/demand?wait={demand.LONGEST_WAIT:g}"]
+
+
+def test_a_gateway_is_waited_for_longer_than_it_is_asked():
+    answered = asyncio.Event()
+
+    async def answer(request):
+        await answered.wait()
+        return web.Response(body=demand.encode(structs.replace(REPORT, held_requests=1)))
+
+    async def check():
+        async with asking(HttpGateways, answer, timeout=0.05) as (gateways, address):
+            waiting = asyncio.create_task(gateways.holds(address, ("t",)))
+            assert await gateways.report(address, ("t",)) is None
+            answered.set()
+            assert await waiting
+
+    asyncio.run(check())
+
+
+def test_who_waits_for_gateways_keeps_nobody_else_from_asking():
+    """Their turns and their connections are not those of reports."""
+
+    async def answer(request):
+        if "wait" in request.query:
+            await asyncio.sleep(60)
+        return web.Response(body=demand.encode(REPORT))
+
+    async def check():
+        async with asking(HttpGateways, answer) as (gateways, address):
+            waits = [asyncio.create_task(gateways.holds(address, ("t",))) for _ in range(2 * MAX_CONCURRENT)]
+            await asyncio.sleep(0)
+            assert await gateways.report(address, ("t",)) == REPORT
+            for wait in waits:
+                wait.cancel()
+            await asyncio.wait(waits)
 
     asyncio.run(check())

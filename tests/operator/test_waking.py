@@ -1,0 +1,199 @@
+"""Services at zero are woken by gateways that hold a request, and by nobody else's."""
+
+import asyncio
+import dataclasses
+from collections import Counter, defaultdict
+
+import pytest
+import virtual_loop
+import yaml
+
+from legato_operator.api import parsing
+from legato_operator.autoscaling import DECIDE_EVERY
+from legato_operator.cluster import Ref
+from legato_operator.manifests import common, pool
+from legato_operator.manifests.secret import ServiceToken
+from legato_operator.observing.observed import Observed, Pod
+from legato_operator.waking import DemandWaker
+
+DEMO = Ref("InferenceService", "default", "demo")
+WAIT = 5.0  # seconds that a gateway without a request takes to answer
+
+
+class _Clock:
+    async def sleep(self, seconds):
+        await asyncio.sleep(seconds)
+
+
+class _Gateways:
+    """One that comes to hold a request answers at once. Remembers who was asked, and with what."""
+
+    def __init__(self):
+        self.holding = defaultdict(asyncio.Event)  # by address
+        self.asked = Counter()
+        self.tokens = None
+        self.waiting = 0
+
+    async def holds(self, address, tokens, tls=None):
+        self.asked[address] += 1
+        self.tokens = tuple(tokens)
+        self.waiting += 1
+        try:
+            async with asyncio.timeout(WAIT):
+                await self.holding[address].wait()
+        except TimeoutError:
+            return False
+        finally:
+            self.waiting -= 1
+        return True
+
+    def hold(self, address):
+        self.holding[address].set()
+
+
+def _gateway(name="gateway-0", **fields):
+    given = {"address": f"{name}:8082", "ready": True, "leaving": False} | fields
+    return Pod(name, f"uid-{name}", common.GATEWAY, "", "0", **given)
+
+
+def _observed(build, pods, prefill=0, decode=0, mode="Managed", **changes):
+    bounds = {"mode": mode, "prefill": {"min": 0}, "decode": {"min": 0}}
+    service = parsing.parse(yaml.safe_dump(build(scaling=bounds)))
+    pools = tuple(
+        {**pool.scale(service, role, count), "spec": {"role": role, "replicas": count}}
+        for role, count in (("prefill", prefill), ("decode", decode))
+    )
+    token = ServiceToken("secret")
+    empty = Observed(service, "uid", 1, {}, False, pools, tuple(pods), True, 0.0, "", token=token)
+    return dataclasses.replace(empty, **changes)
+
+
+def _run(check):
+    """With a waker that runs, its gateways, and the times at which it woke something."""
+
+    async def run():
+        gateways, woken = _Gateways(), []
+        loop = asyncio.get_running_loop()
+        waker = DemandWaker(gateways, _Clock())
+        task = asyncio.create_task(waker.run(lambda service: woken.append((loop.time(), service))))
+        await asyncio.sleep(0)
+        try:
+            await check(waker, gateways, woken)
+        finally:
+            task.cancel()
+            await asyncio.wait((task,))
+            assert not gateways.waiting
+
+    virtual_loop.run(run())
+
+
+def test_a_request_wakes_a_service_at_zero_at_once(build):
+    async def check(waker, gateways, woken):
+        waker.follow(DEMO, _observed(build, [_gateway(), _gateway("gateway-1")]))
+        await asyncio.sleep(100.25)
+        assert not woken
+        assert gateways.asked["gateway-0:8082"] == gateways.asked["gateway-1:8082"] == 21, "without a gap"
+        assert gateways.tokens == ("secret",)
+        gateways.hold("gateway-1:8082")
+        await asyncio.sleep(0.25)
+        assert woken == [(100.25, DEMO)]
+
+    _run(check)
+
+
+def test_a_wake_that_changes_nothing_is_repeated_no_sooner_than_looks_are(build):
+    """As where no budget is left for a worker."""
+
+    async def check(waker, gateways, woken):
+        gateways.hold("gateway-0:8082")
+        for _ in range(1000):
+            waker.follow(DEMO, _observed(build, [_gateway()]))
+            await asyncio.sleep(0.01)
+        assert len(woken) == 10 / DECIDE_EVERY
+
+    _run(check)
+
+
+def test_a_gateway_that_answers_at_once_is_asked_no_more_often_than_looks_are(build):
+    """An older one, or one that is gone."""
+
+    async def check(waker, gateways, woken):
+        async def holds(address, tokens, tls=None):
+            gateways.asked[address] += 1
+            return False
+
+        gateways.holds = holds
+        waker.follow(DEMO, _observed(build, [_gateway()]))
+        await asyncio.sleep(10 * DECIDE_EVERY - 1)
+        assert gateways.asked["gateway-0:8082"] == 10
+
+    _run(check)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"decode": 1},
+        {"prefill": 1},
+        {"mode": "Advisory"},
+        {"mode": "External"},
+        {"deleting": True},
+        {"objects": ()},
+        {"annotations": {common.ANNOTATION_PAUSED: "2999-01-01T00:00:00Z"}},
+        {"pods": ()},
+        {"pods": (_gateway(ready=False), _gateway(leaving=True), _gateway(address=""))},
+        {"pods": (dataclasses.replace(_gateway(), pool="decode"),)},
+    ],
+    ids=str,
+)
+def test_who_would_not_start_a_worker_waits_for_no_gateway(build, changes):
+    async def check(waker, gateways, woken):
+        fields = {"pods": [_gateway()]} | changes
+        waker.follow(DEMO, _observed(build, **fields))
+        await asyncio.sleep(60)
+        assert not gateways.asked
+
+    _run(check)
+
+
+@pytest.mark.parametrize("end", ["started", "gone", "another gateway"])
+def test_a_service_is_waited_for_no_longer_than_it_is_at_zero(build, end):
+    async def check(waker, gateways, woken):
+        waker.follow(DEMO, _observed(build, [_gateway()]))
+        await asyncio.sleep(1)
+        assert gateways.waiting == 1
+        if end == "started":
+            waker.follow(DEMO, _observed(build, [_gateway()], decode=1))
+        elif end == "gone":
+            waker.forget(DEMO)
+        else:
+            waker.follow(DEMO, _observed(build, [_gateway("gateway-1")]))
+        await asyncio.sleep(1)
+        before = gateways.asked["gateway-0:8082"]
+        gateways.hold("gateway-0:8082")
+        await asyncio.sleep(60)
+        assert gateways.asked["gateway-0:8082"] == before
+        assert not woken
+
+    _run(check)
+
+
+def test_gateways_are_shown_the_newest_token(build):
+    async def check(waker, gateways, woken):
+        waker.follow(DEMO, _observed(build, [_gateway()]))
+        waker.follow(DEMO, _observed(build, [_gateway()], token=ServiceToken("newer")))
+        await asyncio.sleep(2 * WAIT + 1)
+        assert gateways.tokens == ("newer",)
+        assert gateways.waiting == 1
+
+    _run(check)
+
+
+def test_nothing_is_waited_for_while_it_does_not_run(build):
+    async def check():
+        gateways = _Gateways()
+        DemandWaker(gateways, _Clock()).follow(DEMO, _observed(build, [_gateway()]))
+        await asyncio.sleep(60)
+        assert not gateways.asked
+
+    virtual_loop.run(check())
