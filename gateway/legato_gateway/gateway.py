@@ -68,6 +68,7 @@ class Gateway:
         self._adapters = ServedAdapters(self._fleet, settings.adapters, self._adapter_file, settings.served_name)
         self.discovery = assembly.discovery(settings)
         self.links = self._links(settings)
+        self._held = HeldWatch(lambda: len(self.relay.unplaced()))
         self.relay = self._relay(settings, tokens, timers)
         self.samples = LoadSampler(self._fleet, self.relay)
         served = ServedModel(settings.served_name, settings.max_length, defaults=defaults)
@@ -76,10 +77,8 @@ class Gateway:
         self.app = app.create(self._parts(settings, tokens, served, state, forks))
         self.health = health.create(state)
         shown = UIState(self._name, served, state.state, self.relay, self.samples)
-        held = HeldWatch(lambda: self._admission.held)
-        self.relay.demand.on_held = held.notify
         self.control = control.create(
-            demand.report, state.state, shown.report, self.app, self._tokens, self._refused, held
+            demand.report, state.state, shown.report, self.app, self._tokens, self._refused, self._held
         )
 
     def _links(self, settings: GatewaySettings) -> Links:
@@ -109,6 +108,7 @@ class Gateway:
             timers=timers,
             policy=assembly.relaying(settings),
             tracer=RequestTracer(self.tracing, settings.served_name) if self.tracing is not None else None,
+            on_held=self._held.notify,
         )
 
     def _state(self, settings: GatewaySettings, served: ServedModel, demand: DemandReporter) -> State:

@@ -176,7 +176,8 @@ def acts(observed: Observed) -> bool:
 
 def _is_woken(observed: Observed) -> bool:
     """At zero the first request has nobody else to wait for: it does not wait for the next look, too."""
-    return observed.at_zero and any(pod.report.held_requests for pod in observed.pods if pod.report is not None)
+    held = any(pod.report.held_requests for pod in observed.pods if pod.report is not None)
+    return held and observed.at_zero and acts(observed)
 
 
 def paused_until(observed: Observed) -> str:

@@ -75,8 +75,8 @@ class DemandWaker:
             _end(gateway)
 
     async def _wait(self, service: Ref, address: str, gateway: _Gateway) -> None:
-        """No more often than looks are: a wake may change nothing, as when a budget is used up, and an older gateway
-        answers at once."""
+        """No more often than looks are: a wake may change nothing, as when another gateway does not answer, and an
+        older one answers at once."""
         while True:
             await asyncio.gather(self._ask(service, address, gateway), self._clock.sleep(DECIDE_EVERY))
 

@@ -15,7 +15,7 @@ from legato_protocol.stream import Role
 
 DEMAND_PATH = "/demand"
 WAIT = "wait"  # a parameter of it: seconds for which the answer is waited with until a request is held
-LONGEST_WAIT = 5.0  # seconds; a gateway that stops is held up for as long
+LONGEST_WAIT = 5.0  # seconds; a gateway that stops is held up for at most as long
 
 WaitCause = Literal[
     "prefill",  # workers have prompts enough in their queues

@@ -136,6 +136,16 @@ def test_a_request_at_zero_is_decided_about_at_once(build, held, prefill, decode
     assert (again.status is first.status) is not decides
 
 
+def test_in_a_pause_nothing_is_decided_out_of_turn(build):
+    """However many requests are held meanwhile: a pass may follow another at once."""
+    holding = DemandReport("g", 1e6, (), {}, (), 0.0, {}, (), 1, 10, 10, ())
+    gateway = Pod("gateway-0", "uid", common.GATEWAY, "", "0", ready=True, leaving=False, report=holding)
+    at_zero = {"prefill": 0, "decode": 0, "pods": (gateway,), "annotations": {common.ANNOTATION_PAUSED: UNTIL}}
+    autoscaler = Autoscaler(_Source())
+    first = _look(autoscaler, _observed(build, **at_zero))
+    assert _look(autoscaler, _observed(build, now=1000.5, **at_zero)).status is first.status
+
+
 def test_a_pause_ends_by_itself(build):
     autoscaler = Autoscaler(_Source())
     paused = {common.ANNOTATION_PAUSED: UNTIL}

@@ -102,7 +102,7 @@ def test_a_request_wakes_a_service_at_zero_at_once(build):
 
 
 def test_a_wake_that_changes_nothing_is_repeated_no_sooner_than_looks_are(build):
-    """As where no budget is left for a worker."""
+    """As where another gateway does not answer, so that nothing is decided."""
 
     async def check(waker, gateways, woken):
         gateways.hold("gateway-0:8082")
@@ -187,6 +187,25 @@ def test_gateways_are_shown_the_newest_token(build):
         assert gateways.waiting == 1
 
     _run(check)
+
+
+def test_who_leads_again_waits_again(build):
+    """The replica that leads runs it: what was waited for before is forgotten."""
+
+    async def check():
+        gateways = _Gateways()
+        waker = DemandWaker(gateways, _Clock())
+        for _ in range(2):
+            task = asyncio.create_task(waker.run(lambda service: None))
+            await asyncio.sleep(0)
+            waker.follow(DEMO, _observed(build, [_gateway()]))
+            await asyncio.sleep(1)
+            assert gateways.waiting == 1
+            task.cancel()
+            await asyncio.wait((task,))
+            assert not gateways.waiting
+
+    virtual_loop.run(check())
 
 
 def test_nothing_is_waited_for_while_it_does_not_run(build):

@@ -23,9 +23,9 @@ class OutputLengths:
     def ended(self, request: Request) -> None:
         """No more tokens follow: it finished, or its gateway cancelled it.
 
-        Gateways cancel at a stop string, and also when a client leaves; a `Cancel` does not say which. Both count:
-        without the first, a service whose answers end by stop strings would learn nothing, and after either one the
-        blocks are free, which is what admission asks for.
+        Gateways cancel at a stop string, and also when a client leaves or is too slow, at a deadline, and when they
+        stop; a `Cancel` does not say which. All count: without stop strings, a service whose answers end by them would
+        learn nothing, and after any of these the blocks are free, which is what admission asks for.
         """
         if request.outputs:
             self._add(request)

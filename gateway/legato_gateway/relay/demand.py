@@ -30,7 +30,9 @@ class LengthCounter:
 class Demand:
     """Arrivals, refusals, lengths of answers, and what the first of the held requests waited for."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_held: Callable[[], None] = lambda: None) -> None:
+        """`on_held` is called when a request is held and none was before."""
+        self._on_held = on_held
         self.arrivals = LengthCounter()  # by uncached prompt tokens
         self.refused: Counter[str] = Counter()  # by drop reason
         self.outputs = LengthCounter()
@@ -38,7 +40,6 @@ class Demand:
         self._head_wait: dict[WaitCause, float] = dict.fromkeys(get_args(WaitCause), 0.0)
         self._cause: WaitCause | None = None
         self._since = 0.0
-        self.on_held: Callable[[], None] = lambda: None  # called when a request is held and none was before
 
     def finished(self, tokens: int) -> None:
         """A choice ended with so many tokens."""
@@ -52,7 +53,7 @@ class Demand:
         begins = self._cause is None and cause is not None
         self._cause, self._since = cause, now
         if begins:
-            self.on_held()
+            self._on_held()
 
     def head_wait(self, now: float) -> Mapping[WaitCause, float]:
         """Seconds so far, by cause."""

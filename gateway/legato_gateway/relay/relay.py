@@ -83,7 +83,9 @@ class RequestRelay:
         policy: RelayPolicy | None = None,
         tracer: RequestTracer | None = None,
         jitter: Callable[[], float] = random.random,
+        on_held: Callable[[], None] = lambda: None,
     ) -> None:
+        """`on_held` is called when a request is held and none was before."""
         self._fleet = fleet
         self._admission = admission
         self._dispatcher = dispatcher
@@ -95,7 +97,7 @@ class RequestRelay:
         self._tracer = tracer
         self._registry = Registry()
         self._latency = LatencyRecorder(metrics, timers)
-        self.demand = Demand()
+        self.demand = Demand(on_held)
         self._driver = SubRequestDriver(
             registry=self._registry,
             dispatcher=dispatcher,

@@ -11,7 +11,7 @@ from kubernetes.client import Configuration
 
 from legato_operator.autoscaling import Autoscaler
 from legato_operator.clock import SystemClock
-from legato_operator.cluster import Object
+from legato_operator.cluster import Object, Ref
 from legato_operator.controller import Controller, Reconciles, Retries, service_of
 from legato_operator.errors import ClusterError, NotLeading
 from legato_operator.kubernetes import claims as namespace_claims
@@ -162,7 +162,12 @@ class _Process:
             account = Account(self._settings.lease_namespace, self._settings.service_account)
             access = TokenAccess(reconciler, self._anywhere, role, account)
             reconciler, self._remove_unused = access, access.remove_unused
-        return ClaimedPasses(reconciler, self._led, self._claims, self._events, self._metrics.services.gone)
+        return ClaimedPasses(reconciler, self._led, self._claims, self._events, self._leave)
+
+    def _leave(self, service: Ref) -> None:
+        """Another release looks after it."""
+        self._metrics.services.gone(service)
+        self._waker.forget(service)
 
     def _reconciler(self, session: aiohttp.ClientSession) -> Reconciles:
         settings, clock, services = self._settings, SystemClock(), self._metrics.services

@@ -102,6 +102,17 @@ def test_when_decodes_alone_take_longer_prompts_still_advance():
     assert chunk(slow, 100, 0) == LEAST_CHUNK
 
 
+def test_chunks_that_are_short_for_want_of_time_do_not_make_the_prompts_of_a_worker_look_dear():
+    """What a step costs by itself is shared by the tokens of a chunk as long as prompts alone would have."""
+    cost = StepCost()
+    for _ in range(20):
+        measure(cost, 4, LEAST_CHUNK)
+    assert cost.prefill(512).chunk_tokens == REACH * LATE_CHUNK
+    measure(cost, 0, 100)
+    assert cost.prefill(512).chunk_tokens == REACH * 100
+    assert cost.prefill(50).chunk_tokens == 50
+
+
 def test_cold_steps_do_not_count():
     """The first steps of each kind load code: however long they take, nothing is concluded from them."""
     cost = StepCost()

@@ -33,8 +33,8 @@ def test_the_wait_of_the_head_is_counted_by_what_it_waited_for():
 
 
 def test_the_first_of_the_held_requests_is_told_of_once():
-    demand, told = Demand(), []
-    demand.on_held = lambda: told.append(demand._cause)
+    told = []
+    demand = Demand(lambda: told.append(demand._cause))
     for cause in (None, "no_worker", "no_worker", "prefill", None, None, "credits"):
         demand.head(cause, 1.0)
     demand.head_wait(2.0)

@@ -51,6 +51,7 @@ class Kubelet:
     schedules: bool = True  # else it starts only what a scheduler gave a node
     drained: set[str] = field(default_factory=set)
     trusted: set[str] = field(default_factory=set)  # pods that were sent a token
+    waited_for: set[str] = field(default_factory=set)  # gateways that were asked to answer once they hold a request
     _servers: dict[str, asyncio.Server] = field(default_factory=dict)
     _network: str = field(default_factory=lambda: f"127.{random.randrange(1, 255)}.{random.randrange(256)}")
     _next: int = 1
@@ -109,6 +110,8 @@ class Kubelet:
                 state = {"running": running, "idle": not running, "draining": draining, "stopping": False}
                 ids = self.tokens.ids if self.tokens else ()
                 body = json.dumps(state | {"transport": "fake", "tokens": ids}).encode()
+                if head.startswith(b"GET /demand?wait="):
+                    self.waited_for.add(name)
                 if head.startswith(b"GET /demand") and self.demand is not None:
                     body = demand.encode(structs.replace(self.demand(), tokens=ids))
                 status = b"200 OK" if self._lets_in(head) else b"401 Unauthorized"

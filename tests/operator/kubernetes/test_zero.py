@@ -41,6 +41,10 @@ async def _has(s, told, **workers):
     return settled and counts == {"prefill": 0, "decode": 0, **workers} and await s.condition("Ready") == told
 
 
+async def _is_waited_for(s):
+    return s.kubelet.waited_for == set(await s.pods("gateway"))
+
+
 async def _owners(s):
     """Who wrote the decode pool's size."""
     pool = await s.cluster.get(Ref("WorkerPool", s.name, "demo-decode"))
@@ -55,8 +59,10 @@ def test_the_last_workers_leave_and_a_held_request_brings_one_back_also_after_a_
             async with s.operator():
                 await s.make(build(scaling=SCALING))
                 await s.wait(lambda: _has(s, SERVING, prefill=1, decode=1))
+                assert not s.kubelet.waited_for
                 await s.wait(lambda: _has(s, AT_ZERO))
                 assert await s.condition("GatewayReady") == SERVING
+                await s.wait(lambda: _is_waited_for(s))
                 gateways.held = 1
                 await s.wait(lambda: _has(s, SERVING, decode=1))
                 gateways.held = 0

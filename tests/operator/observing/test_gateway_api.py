@@ -126,7 +126,7 @@ def test_a_gateway_is_waited_for_longer_than_it_is_asked():
 
 
 def test_who_waits_for_gateways_keeps_nobody_else_from_asking():
-    """Their turns and their connections are not those of reports."""
+    """Their turns are not those of reports."""
 
     async def answer(request):
         if "wait" in request.query:
