@@ -130,7 +130,7 @@ async def _serve(path: Path, manifest: Manifest, listener: socket.socket, verbos
         url = f"{_url(manifest.service, listener)}/v1"
         operations = LocalOperations(cluster.store, ref, clock, rounds, recent, written, url)
         shown = [web.get("/metrics", exposition.handler(metrics.text))]
-        return await _Serving(cluster, controller, waker, path, manifest, listener, terminal, operations, shown).run()
+        return await _Serving(cluster, controller, path, manifest, listener, terminal, operations, shown, waker).run()
 
 
 def _metrics() -> OperatorMetrics:
@@ -148,13 +148,13 @@ class _Serving:
         self,
         cluster: LocalCluster,
         controller: Controller,
-        waker: DemandWaker,
         path: Path,
         manifest: Manifest,
         listener: socket.socket,
         terminal: Terminal,
         operations: LocalOperations,
         routes: Iterable[web.RouteDef] = (),
+        waker: DemandWaker | None = None,
     ) -> None:
         """`routes` are what the port of the page answers beside it."""
         self._local = cluster
