@@ -21,6 +21,7 @@ from legato_operator.kubernetes import remaining
 CRDS = sorted((Path(__file__).parents[3] / "crds").glob("*.yaml"))
 SYSTEM, OTHER = "legato-system", "legato-other"
 SERVICES = "inferenceservices.serving.legato.dev"
+PART_OF = "--selector=app.kubernetes.io/part-of=legato"
 
 pytestmark = pytest.mark.skipif(bool(release.missing_program()), reason=f"no {release.missing_program()} on the PATH")
 
@@ -65,7 +66,21 @@ def _without_release(tools):
     yield
     for item in json.loads(tools.run("helm", "list", "--all", "--all-namespaces", "--output=json").stdout):
         _helm(tools, "uninstall", item["name"], item["namespace"], "--no-hooks")
-    tools.kubectl("delete", "crd", "--selector=app.kubernetes.io/part-of=legato", "--ignore-not-found")
+    _wait_served(tools)
+    tools.kubectl("delete", "crd", PART_OF, "--ignore-not-found")
+
+
+def _wait_served(tools):
+    """Until objects of the CRDs can be listed, as these are now. Where one is deleted right after a change, the API
+    server fails with "storage is (re)initializing", which it writes into the CRD: that changes it again, and tries come
+    farther and farther apart.
+    """
+    crds = tools.kubectl("get", "crd", PART_OF, "--output=name").split()
+    until = time.monotonic() + 120
+    for kind in [name.partition("/")[2] for name in crds]:
+        while (done := tools.run("kubectl", "get", kind, "--all-namespaces")).returncode:
+            assert time.monotonic() < until, done.stderr
+            time.sleep(0.1)
 
 
 def test_crds_of_kubectl_and_of_another_release_are_adopted_and_brought_up_to_date(tools):
