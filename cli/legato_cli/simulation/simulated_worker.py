@@ -10,7 +10,7 @@ from collections import deque
 
 from legato_cli.simulation.request import DEFAULTS, Answers, Ended, RecentPrefixes, Rows, SimulatedRequest
 from legato_cli.simulation.simulated_pod import SimulatedPod, WorkerKind
-from legato_engine.scheduler.chunk_budget import LATE, ChunkBudget, pairs
+from legato_engine.scheduler.chunk_budget import ChunkBudget, pairs
 from legato_engine.scheduler.step_cost import FORGET
 from legato_operator.autoscaler.signals import Pool
 
@@ -226,8 +226,9 @@ class SimulatedWorker(SimulatedPod):
         decoding = times.seconds(rows, 0, 0, 0) + times.per_context * self.rows.context
         if self.pool == "prefill" and (alone := self._alone()):
             return alone
-        left = kind.tpot - decoding if rows else math.inf
-        budget = ChunkBudget(kind.chunk_tokens, left, times.per_token, times.per_pair, late=LATE * kind.tpot)
+        budget = ChunkBudget(
+            kind.chunk_tokens, kind.tpot - decoding if rows else math.inf, times.per_token, times.per_pair
+        )
         seconds = decoding
         for request in self._in_turn(budget):
             start = int(request.known) - request.left
