@@ -10,6 +10,7 @@ import yaml
 
 from legato_operator.api import parsing
 from legato_operator.autoscaling import DECIDE_EVERY
+from legato_operator.clock import SystemClock
 from legato_operator.cluster import Ref
 from legato_operator.manifests import common, pool
 from legato_operator.manifests.secret import ServiceToken
@@ -18,11 +19,6 @@ from legato_operator.waking import DemandWaker
 
 DEMO = Ref("InferenceService", "default", "demo")
 WAIT = 5.0  # seconds that a gateway without a request takes to answer
-
-
-class _Clock:
-    async def sleep(self, seconds):
-        await asyncio.sleep(seconds)
 
 
 class _Gateways:
@@ -74,7 +70,7 @@ def _run(check):
     async def run():
         gateways, woken = _Gateways(), []
         loop = asyncio.get_running_loop()
-        waker = DemandWaker(gateways, _Clock())
+        waker = DemandWaker(gateways, SystemClock())
         task = asyncio.create_task(waker.run(lambda service: woken.append((loop.time(), service))))
         await asyncio.sleep(0)
         try:
@@ -194,7 +190,7 @@ def test_who_leads_again_waits_again(build):
 
     async def check():
         gateways = _Gateways()
-        waker = DemandWaker(gateways, _Clock())
+        waker = DemandWaker(gateways, SystemClock())
         for _ in range(2):
             task = asyncio.create_task(waker.run(lambda service: None))
             await asyncio.sleep(0)
@@ -211,7 +207,7 @@ def test_who_leads_again_waits_again(build):
 def test_nothing_is_waited_for_while_it_does_not_run(build):
     async def check():
         gateways = _Gateways()
-        DemandWaker(gateways, _Clock()).follow(DEMO, _observed(build, [_gateway()]))
+        DemandWaker(gateways, SystemClock()).follow(DEMO, _observed(build, [_gateway()]))
         await asyncio.sleep(60)
         assert not gateways.asked
 
