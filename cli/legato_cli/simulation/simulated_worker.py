@@ -226,9 +226,8 @@ class SimulatedWorker(SimulatedPod):
         decoding = times.seconds(rows, 0, 0, 0) + times.per_context * self.rows.context
         if self.pool == "prefill" and (alone := self._alone()):
             return alone
-        budget = ChunkBudget(
-            kind.chunk_tokens, kind.tpot - decoding if rows else math.inf, times.per_token, times.per_pair
-        )
+        left = kind.tpot - decoding if rows else math.inf
+        budget = ChunkBudget(kind.chunk_tokens, left, decoding, times.per_token, times.per_pair)
         seconds = decoding
         for request in self._in_turn(budget):
             start = int(request.known) - request.left

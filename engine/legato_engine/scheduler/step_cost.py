@@ -8,7 +8,7 @@ they also follow a machine that becomes slower. Pure: times are passed in.
 
 from itertools import combinations_with_replacement
 
-from legato_engine.scheduler.chunk_budget import LEAST_CHUNK, ChunkBudget
+from legato_engine.scheduler.chunk_budget import LATE_CHUNK, ChunkBudget
 from legato_protocol.load import DecodeCoefficients, PrefillCoefficients
 
 COLD_STEPS = 2  # of each kind: the first ones load code and touch memory for the first time
@@ -72,11 +72,11 @@ class StepCost:
 
     def budget(self, tokens: int, rows: int, context: int, seconds: float) -> ChunkBudget:
         """For prompts beside `rows` that decode with `context` tokens before them in all, so that the step takes
-        `seconds`: at most `tokens`, and LEAST_CHUNK as long as no prompt was measured."""
+        `seconds`: at most `tokens`, and LATE_CHUNK as long as no prompt was measured."""
         fixed, per_row, per_context, per_token, per_pair = self._next_step()
-        left = seconds - fixed - per_row * rows - per_context * context
-        most = max(LEAST_CHUNK, REACH * self._largest)
-        return ChunkBudget(min(tokens, most), left, per_token, per_pair, self._per_scored)
+        decoding = fixed + per_row * rows + per_context * context
+        most = min(tokens, max(LATE_CHUNK, REACH * self._largest))
+        return ChunkBudget(most, seconds - decoding, decoding, per_token, per_pair, self._per_scored)
 
     def expected(self, rows: int, context: int, tokens: int, pairs: float, scored: int = 0) -> float:
         """Seconds that a step should take, described as in `measured`; 0 before any of its kind was measured. Of its
@@ -98,7 +98,7 @@ class StepCost:
             sizes = [(size, FORGET * max(REMEMBERED, size.count)) for size in self._sizes.values()]
             self._prefill_fit = _solve(_normal((self._decode, 1.0), *sizes, pairs_ridge=PAIRS_RIDGE))
         fixed, _, _, per_token, per_pair = self._prefill_fit
-        chunk = min(chunk_tokens, max(LEAST_CHUNK, REACH * self._largest))
+        chunk = min(chunk_tokens, REACH * max(LATE_CHUNK, self._largest))  # short ones are so for want of time alone
         return PrefillCoefficients(fixed, per_token, per_pair, chunk, self._pairs / self._tokens)
 
     def decode(self) -> DecodeCoefficients | None:

@@ -4,7 +4,7 @@ from math import inf
 
 import pytest
 
-from legato_engine.scheduler.chunk_budget import LEAST_CHUNK, MULTIPLE, ChunkBudget, pairs
+from legato_engine.scheduler.chunk_budget import LATE_CHUNK, LEAST_CHUNK, MULTIPLE, ChunkBudget, pairs
 
 
 def cost(budget, count, start):
@@ -25,18 +25,18 @@ def test_without_a_time_only_tokens_bound_it():
 @pytest.mark.parametrize("start", [0, 100, 4000])
 @pytest.mark.parametrize(("per_token", "per_pair"), [(1e-3, 0.0), (1e-3, 1e-6), (0.0, 2e-6)])
 def test_a_chunk_takes_the_time_there_is_and_no_more(start, per_token, per_pair):
-    budget = ChunkBudget(10_000, 1.0, per_token, per_pair)
+    budget = ChunkBudget(10_000, 1.0, 0.0, per_token, per_pair)
     count = budget.count(start, 10_000)
     assert count % MULTIPLE == 0
     assert cost(budget, count, start) <= 1.0 < cost(budget, count + MULTIPLE, start)
 
 
 def test_the_end_of_a_prompt_need_not_be_a_multiple():
-    assert ChunkBudget(1000, 1.0, 1e-3).count(0, 517) == 517
+    assert ChunkBudget(1000, 1.0, per_token=1e-3).count(0, 517) == 517
 
 
 def test_prompts_share_the_time():
-    budget = ChunkBudget(1000, 0.1, 1e-3)
+    budget = ChunkBudget(1000, 0.1, per_token=1e-3)
     budget.spend(60, 0)
     assert budget.count(0, 1000) == 32
     budget.spend(32, 0)
@@ -44,20 +44,45 @@ def test_prompts_share_the_time():
     assert budget.exhausted
 
 
-@pytest.mark.parametrize("seconds", [-1.0, 0.0, 0.001])
-def test_one_prompt_advances_however_late_the_step_is(seconds):
-    budget = ChunkBudget(1000, seconds, 1e-3)
+@pytest.mark.parametrize(
+    ("decoding", "least"), [(0.09, LEAST_CHUNK), (0.1, LEAST_CHUNK), (0.141, LEAST_CHUNK), (0.143, LATE_CHUNK)]
+)
+def test_one_prompt_advances_however_late_the_step_is(decoding, least):
+    """By the least chunk where the step is then late by no more than it may be."""
+    budget = ChunkBudget(1000, 0.1 - decoding, decoding, 1e-3)
     assert not budget.exhausted
-    assert budget.count(0, 1000) == LEAST_CHUNK
-    budget.spend(LEAST_CHUNK, 0)
+    assert budget.count(0, 1000) == least
+    budget.spend(least, 0)
     assert budget.count(0, 1000) == 0
     assert budget.exhausted
 
 
+def test_a_late_step_takes_at_most_twice_as_long_as_with_the_least_chunk():
+    for decoding, per_token, count in ((0.2, 0.02, 24), (0.02, 0.02, 16), (0.02, 0.2, 16), (0.2, 0.01, LATE_CHUNK)):
+        budget = ChunkBudget(1000, 0.1 - decoding, decoding, per_token)
+        assert budget.count(0, 1000) == count
+        assert decoding + count * per_token <= 2 * (decoding + LEAST_CHUNK * per_token)
+
+
+def test_the_context_of_a_prompt_and_logprobs_make_its_least_chunk_late():
+    budget = ChunkBudget(1000, -0.01, 0.11, 1e-3, 1e-6, 1e-2)
+    assert budget.count(0, 1000) == LEAST_CHUNK
+    assert budget.count(8000, 1000) > LEAST_CHUNK
+    assert budget.count(0, 1000, scoring=True) > LEAST_CHUNK
+
+
+def test_time_that_is_left_counts_where_it_is_enough_for_more_than_the_least():
+    def count(seconds, remaining=1000):
+        return ChunkBudget(1000, seconds, per_token=1e-3).count(0, remaining)
+
+    assert [count(0.1), count(0.017), count(0.015), count(0.1, 20)] == [96, MULTIPLE, LEAST_CHUNK, 20]
+
+
 def test_no_more_than_its_tokens_even_if_that_is_less_than_the_least():
-    assert ChunkBudget(8, 0.0, 1e-3).count(0, 1000) == 8
+    assert ChunkBudget(5, 0.0, per_token=1e-3).count(0, 1000) == 5
+    assert ChunkBudget(1000, 0.0, per_token=1e-3).count(0, 5) == 5
 
 
 def test_prompts_that_are_measured_to_cost_nothing_are_bounded_by_tokens():
-    assert ChunkBudget(100, 0.5, 0.0, 0.0).count(50, 1000) == 100
+    assert ChunkBudget(100, 0.5).count(50, 1000) == 100
     assert ChunkBudget(100, inf).count(50, 1000) == 100

@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from legato_engine.scheduler.chunk_budget import LEAST_CHUNK, pairs
+from legato_engine.scheduler.chunk_budget import LATE_CHUNK, LEAST_CHUNK, pairs
 from legato_engine.scheduler.step_cost import COLD_STEPS, REACH, StepCost
 
 TPOT = 0.1
@@ -73,11 +73,11 @@ def test_nothing_is_expected_of_a_kind_of_step_that_was_never_measured():
     assert cost.expected(4, 1200, 0, 0) > 0
 
 
-def test_before_any_prompt_was_measured_a_chunk_is_the_least_one():
+def test_before_any_prompt_was_measured_a_chunk_is_a_short_one():
     cost = StepCost()
     for _ in range(10):
         measure(cost, 4)
-    assert chunk(cost, 4, 0) == LEAST_CHUNK
+    assert chunk(cost, 4, 0) == LATE_CHUNK
 
 
 def test_a_chunk_grows_in_steps_from_what_was_measured():
@@ -85,7 +85,7 @@ def test_a_chunk_grows_in_steps_from_what_was_measured():
     cost = StepCost()
     for _ in range(10):
         measure(cost, 0, 16)
-    assert chunk(cost, 1, 0) == LEAST_CHUNK == REACH * 16
+    assert chunk(cost, 1, 0) == REACH * 16
     measure(cost, 1, 64)
     assert chunk(cost, 1, 0, tpot=10.0) == REACH * 64
 
@@ -94,8 +94,38 @@ def test_chunk_tokens_bound_a_chunk_however_much_time_there_is():
     assert chunk(trained(), 1, 0, tpot=10.0, tokens=200) == 200
 
 
-def test_when_decodes_alone_take_longer_prompts_still_advance():
-    assert chunk(trained(), 100, 0) == LEAST_CHUNK
+def test_a_slow_machine_computes_the_least_chunk_as_long_as_that_is_nearly_in_time():
+    slow = trained(speed=0.1)
+    assert chunk(slow, 1, 0) == LEAST_CHUNK
+    assert taken(1, 0, LEAST_CHUNK, speed=0.1) < 1.5 * TPOT
+    assert taken(4, 0, LEAST_CHUNK, speed=0.1) > 1.5 * TPOT
+    assert LEAST_CHUNK < chunk(slow, 4, 0) <= LATE_CHUNK
+    assert chunk(trained(), 100, 0) == LATE_CHUNK
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_where_a_step_takes_long_whatever_is_in_it_prompts_advance_all_the_same(known):
+    """As on cores that other processes share, where threads wait for each other: shorter chunks save nothing. It need not
+    be known which part of a step takes so long."""
+    cost, done, steps = trained(speed=0.2), 0, 0
+    for _ in range(40 if known else 0):
+        cost.measured(1, 300, 0, 0, 0.3)
+    while done < 2000:
+        count = cost.budget(512, 1, 300, TPOT).count(done, 2000 - done)
+        cost.measured(1, 300, count, pairs(count, done), 0.3 + count * 3e-3)
+        done, steps = done + count, steps + 1
+    assert steps < 0.7 * 2000 / LEAST_CHUNK
+
+
+def test_chunks_that_are_short_for_want_of_time_do_not_make_the_prompts_of_a_worker_look_dear():
+    """What a step costs by itself is shared by the tokens of a chunk as long as prompts alone would have."""
+    cost = StepCost()
+    for _ in range(20):
+        measure(cost, 4, LEAST_CHUNK)
+    assert cost.prefill(512).chunk_tokens == REACH * LATE_CHUNK
+    measure(cost, 0, 100)
+    assert cost.prefill(512).chunk_tokens == REACH * 100
+    assert cost.prefill(50).chunk_tokens == 50
 
 
 def test_cold_steps_do_not_count():
@@ -104,7 +134,7 @@ def test_cold_steps_do_not_count():
     for _ in range(COLD_STEPS):
         cost.measured(4, 1200, 0, 0, 30.0)
         cost.measured(4, 1200, 64, pairs(64, 0), 30.0)
-    assert chunk(cost, 4, 0) == LEAST_CHUNK
+    assert chunk(cost, 4, 0) == LATE_CHUNK
     for _ in range(3):
         measure(cost, 4)
         measure(cost, 0, 512)
