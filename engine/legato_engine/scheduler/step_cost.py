@@ -14,13 +14,13 @@ from legato_protocol.load import DecodeCoefficients, PrefillCoefficients
 COLD_STEPS = 2  # of each kind: the first ones load code and touch memory for the first time
 FORGET = 1 / 32  # weight of a new step against all before it, of its kind
 RIDGE = 1e-3  # relative: directions in which the steps so far say nothing are split evenly
-PAIRS_RIDGE = 0.03  # for prompts of any length: the first steps tell little of pairs, which a long prompt has most of
+FAR = 50  # tokens of context: steps with less tell little of what pairs cost, which long prompts have most of
 REMEMBERED = 0.1  # of a new step's weight: what steps of each size keep, so that they tell only what others do not
 REFIT = 8  # steps after which `expected` looks at them: a fit takes tens of microseconds
 REACH = 2  # a chunk is at most so many times the largest one measured: farther, the fit is a guess
 
 _DECODE, _PROMPT = 3, 5  # features of a step: 1, rows, context[, tokens, pairs]
-_PAIRS = 4
+_TOKENS, _PAIRS = 3, 4
 
 
 class StepCost:
@@ -96,7 +96,7 @@ class StepCost:
             return None
         if self._prefill_fit is None:
             sizes = [(size, FORGET * max(REMEMBERED, size.count)) for size in self._sizes.values()]
-            self._prefill_fit = _solve(_normal((self._decode, 1.0), *sizes, pairs_ridge=PAIRS_RIDGE))
+            self._prefill_fit = _solve(_normal((self._decode, 1.0), *sizes, far=FAR))
         fixed, _, _, per_token, per_pair = self._prefill_fit
         chunk = min(chunk_tokens, REACH * max(LATE_CHUNK, self._largest))  # short ones are so for want of time alone
         return PrefillCoefficients(fixed, per_token, per_pair, chunk, self._pairs / self._tokens)
@@ -159,13 +159,15 @@ class _Moments:
                 equations[j][i] += weight * mean
 
 
-def _normal(*kinds: tuple[_Moments, float], pairs_ridge: float = RIDGE) -> list[list[float]]:
-    """The normal equations of weighted kinds of steps together, with the right side as the last column."""
+def _normal(*kinds: tuple[_Moments, float], far: float = 0) -> list[list[float]]:
+    """The normal equations of weighted kinds of steps together, with the right side as the last column. Pairs cost
+    nothing as far as steps do not tell, and those with a context of less than `far` tokens hardly do."""
     equations = [[0.0] * (_PROMPT + 1) for _ in range(_PROMPT)]
     for moments, weight in kinds:
         moments.add_to(equations, weight)
     for i in range(_PROMPT):
-        equations[i][i] *= 1 + (pairs_ridge if i == _PAIRS else RIDGE)
+        equations[i][i] *= 1 + RIDGE
+    equations[_PAIRS][_PAIRS] += far**2 * equations[_TOKENS][_TOKENS]
     return equations
 
 

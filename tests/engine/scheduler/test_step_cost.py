@@ -105,8 +105,8 @@ def test_a_slow_machine_computes_the_least_chunk_as_long_as_that_is_nearly_in_ti
 
 @pytest.mark.parametrize("known", [False, True])
 def test_where_a_step_takes_long_whatever_is_in_it_prompts_advance_all_the_same(known):
-    """As on cores that other processes share, where threads wait for each other: shorter chunks save nothing. It need not
-    be known which part of a step takes so long."""
+    """As on cores that other processes share, where threads wait for each other: shorter chunks save nothing there, even
+    if it is not known which part of a step takes so long."""
     cost, done, steps = trained(speed=0.2), 0, 0
     for _ in range(40 if known else 0):
         cost.measured(1, 300, 0, 0, 0.3)
@@ -115,6 +115,18 @@ def test_where_a_step_takes_long_whatever_is_in_it_prompts_advance_all_the_same(
         cost.measured(1, 300, count, pairs(count, done), 0.3 + count * 3e-3)
         done, steps = done + count, steps + 1
     assert steps < 0.7 * 2000 / LEAST_CHUNK
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_noise_in_short_prompts_does_not_make_long_ones_dear(seed):
+    random, cost = Random(seed), StepCost()
+    for _ in range(60):
+        size = random.choice((40, 64, 100, 128))
+        work = 0, 0, size, pairs(size, 0)
+        cost.measured(*work, seconds(*work) * random.lognormvariate(0, 0.3))
+    found, whole = cost.prefill(512), pairs(4000, 0)
+    expected = 4000 / found.chunk_tokens * found.per_step + 4000 * found.per_token + whole * found.per_pair
+    assert expected < 1.1 * (8 * seconds(0, 0, 0, 0) + seconds(0, 0, 4000, whole))
 
 
 def test_chunks_that_are_short_for_want_of_time_do_not_make_the_prompts_of_a_worker_look_dear():
