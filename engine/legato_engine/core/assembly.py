@@ -105,6 +105,10 @@ def load(
     load_model = _loader(settings)
     compute = ComputeThread(niceness(settings))
     model = compute.call(lambda: load_model(settings, path, progress))
+    if settings.runner == "model" and settings.device == "cpu":
+        from legato_engine.runner import cores  # torch is loaded by now
+
+        compute.call(cores.bind)
     runner = model.runner
     limits = scheduler_limits(settings, model.max_length)
     events = EventLog(epoch)

@@ -23,7 +23,7 @@ from legato_engine.layers.low_rank import Adapter, Pair
 from legato_engine.models import registry
 from legato_engine.models.llama import Llama
 from legato_engine.processor import Processor
-from legato_engine.runner import backends, formats, inputs, sizing
+from legato_engine.runner import backends, cores, formats, inputs, sizing
 from legato_engine.runner.arena import Arena, count_blocks
 from legato_engine.runner.formats import Formats
 from legato_engine.runner.interface import Progress
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from legato_engine.sampling.device_sampler import DeviceSampler, Pending
 
 _MANY = 64  # tokens; backends compute fewer in other ways
-NUMERICS = 5  # counted up when the same weights give other KV than before: such workers exchange none
+NUMERICS = 6  # counted up when the same weights give other KV than before: such workers exchange none
 
 
 class Launched(NamedTuple):
@@ -79,7 +79,7 @@ class Runner:
         self._sampler = sampler
         self._scored_at_once = rows_at_once(model.config.vocab_size)
         self._backend = backend
-        self._masks = MaskThreads(torch.get_num_threads())
+        self._masks = MaskThreads(torch.get_num_threads(), cores.release)
 
     @classmethod
     def load(

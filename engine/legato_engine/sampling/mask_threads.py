@@ -4,7 +4,7 @@ The step has a thread for each core, and waits in every layer for the slowest of
 hold the others up as long, so they are spread over as many.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from legato_engine.sampling import constrain
@@ -26,11 +26,12 @@ class PendingMasks:
 
 
 class MaskThreads:
-    """At most `threads`. Each takes a line whenever it is done with one: one mask may cost twenty times another."""
+    """At most `threads`; each calls `begin` first. It takes a line whenever it is done with one: a mask may cost twenty
+    times as much as another."""
 
-    def __init__(self, threads: int) -> None:
+    def __init__(self, threads: int, begin: Callable[[], None] = lambda: None) -> None:
         self._count = min(threads, MOST_THREADS)
-        self._threads = ThreadPoolExecutor(self._count, "masks")
+        self._threads = ThreadPoolExecutor(self._count, "masks", begin)
 
     def start(self, draws: Sequence[Draw], rows: Sequence[int]) -> PendingMasks:
         """Returns at once; see `constrain.due`."""

@@ -1,6 +1,8 @@
 """What a core is made of follows from its settings."""
 
+import threading
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -13,6 +15,7 @@ from legato_engine.core.assembly import niceness, scheduler_limits
 from legato_engine.core.handoff_link import LinkOpener
 from legato_engine.errors import TooLittleMemory
 from legato_engine.kvcache.layout import KVLayout
+from legato_engine.runner import cores
 from legato_engine.runner.arena import Arena
 from legato_engine.scheduler.limits import SchedulerLimits
 from legato_engine.settings import WorkerSettings
@@ -55,6 +58,26 @@ def test_limits_of_the_scheduler_are_those_of_the_settings() -> None:
 )
 def test_prompts_of_prefill_workers_give_way_to_tokens_of_others(role, device, lower):
     assert (niceness(WorkerSettings(role, "w0", "m", device=device)) > 0) == lower
+
+
+@pytest.mark.parametrize(
+    ("runner", "device", "bound"), [("model", "cpu", 1), ("model", "cuda", 0), ("paced", "cpu", 0)]
+)
+def test_threads_of_steps_have_cores_of_their_own_once_the_model_is_loaded(monkeypatch, runner, device, bound):
+    done, threads = [], set()
+
+    def note(what):
+        done.append(what)
+        threads.add(threading.get_ident())
+        return SimpleNamespace(runner=None, max_length=LONGEST)
+
+    monkeypatch.setattr(assembly, "_loader", lambda _settings: lambda *_given: note("loaded"))
+    monkeypatch.setattr(cores, "bind", lambda: note("bound"))
+    settings = WorkerSettings("unified", "w0", "m", runner=runner, device=device)
+    with pytest.raises(AttributeError):  # there is no runner
+        assembly.load(settings, Path(), "e", silent, time.monotonic)
+    assert done == ["loaded", *["bound"] * bound]
+    assert len(threads - {threading.get_ident()}) == len(threads) == 1
 
 
 def test_a_paced_worker_shares_no_cores_with_what_it_would_give_way_to():

@@ -105,8 +105,8 @@ def test_a_slow_machine_computes_the_least_chunk_as_long_as_that_is_nearly_in_ti
 
 @pytest.mark.parametrize("known", [False, True])
 def test_where_a_step_takes_long_whatever_is_in_it_prompts_advance_all_the_same(known):
-    """As on cores that other processes share, where threads wait for each other: shorter chunks save nothing there, even
-    if it is not known which part of a step takes so long."""
+    """As on cores that other processes share, where threads wait for each other: shorter chunks save nothing there,
+    even if it is not known which part of a step takes so long."""
     cost, done, steps = trained(speed=0.2), 0, 0
     for _ in range(40 if known else 0):
         cost.measured(1, 300, 0, 0, 0.3)

@@ -1,0 +1,39 @@
+"""Gives each thread of a step a processor core of its own, where there are as many cores as threads.
+
+Threads of a step wait for each other some 240 times. Where another process, of however low a priority, runs on one of
+two cores, Linux may leave both threads on the other one for seconds: a decode step of SmolLM2 then took 149 instead of
+18 ms. Where there are more cores than threads, as on a node that several workers share, the choice is the system's.
+"""
+
+import os
+
+import numba
+import torch
+
+from legato_engine.kernels.thread_ids import thread_ids
+
+_allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set[int]()
+_MANY = 1 << 18  # numbers that torch computes with all its threads
+
+
+def bind() -> bool:
+    """Binds the calling thread and those that compute kernels for it. Returns whether it did.
+
+    Threads that the calling one starts later are bound to its core, too, unless they call `release`.
+    """
+    count = numba.get_num_threads()
+    if count != len(_allowed):
+        return False
+    torch.zeros(_MANY).exp_()  # starts torch's threads, if they are others: they are not to inherit the core
+    ids = thread_ids(count).tolist()
+    if len(set(ids)) < count:
+        return False
+    for core, thread in zip(sorted(_allowed), ids, strict=True):
+        os.sched_setaffinity(thread, {core})
+    return True
+
+
+def release() -> None:
+    """Lets the calling thread run on any core again."""
+    if _allowed:
+        os.sched_setaffinity(0, _allowed)
