@@ -253,11 +253,15 @@ def _tile_alone(name: str, text: str) -> Any:
     return intrinsic(typing)
 
 
-# Tiles 0 … 3 are sums (two by two), 4 and 5 rows of activations, 6 and 7 columns of weights.
+# Tiles 0 … 3 are sums (two by two), 4 and 5 what has their rows, 6 and 7 what has their columns, in pairs.
 tile_zero_0 = _tile_alone("tile_zero_0", "tilezero %tmm0")
 tile_zero_1 = _tile_alone("tile_zero_1", "tilezero %tmm1")
 tile_zero_2 = _tile_alone("tile_zero_2", "tilezero %tmm2")
 tile_zero_3 = _tile_alone("tile_zero_3", "tilezero %tmm3")
+tile_load_0 = _tile_memory("tile_load_0", "tileloadd ($0,$1,1), %tmm0")
+tile_load_1 = _tile_memory("tile_load_1", "tileloadd ($0,$1,1), %tmm1")
+tile_load_2 = _tile_memory("tile_load_2", "tileloadd ($0,$1,1), %tmm2")
+tile_load_3 = _tile_memory("tile_load_3", "tileloadd ($0,$1,1), %tmm3")
 tile_load_4 = _tile_memory("tile_load_4", "tileloadd ($0,$1,1), %tmm4")
 tile_load_5 = _tile_memory("tile_load_5", "tileloadd ($0,$1,1), %tmm5")
 tile_load_6 = _tile_memory("tile_load_6", "tileloadd ($0,$1,1), %tmm6")

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import emulated_kernels
 import lora_folders
 import pytest
 import torch
@@ -9,6 +10,7 @@ from lora_folders import RandomCheckpoint
 
 from legato_engine import processor
 from legato_engine.adapters.folder import open_adapter
+from legato_engine.backends.cpu import linear_bf16, numerics
 from legato_engine.models.config import ModelConfig
 from legato_engine.runner.runner import Runner
 from legato_engine.scheduler.batch import Row
@@ -129,11 +131,15 @@ def test_a_quantized_base_is_left_as_it_is(smollm2, smollm2_float32, draws, tmp_
 
 
 @pytest.mark.parametrize("kernels", ["int8", "tiles"])
-def test_other_numerics_stay_close_to_float32(kernels, draws, adapters, tmp_path):
+def test_other_numerics_stay_close_to_float32(kernels, draws, adapters, tmp_path, monkeypatch):
     """Formats that `auto` picks round inputs of linear layers and KV, to bfloat16 at worst."""
     here = processor.detect()
-    if not {"int8": here.vnni, "tiles": here.amx}[kernels]:
-        pytest.skip(f"this processor has no {kernels}")
+    if kernels == "int8" and not here.vnni:
+        pytest.skip("this processor has no VNNI")
+    if kernels == "tiles" and not here.amx:
+        attention, linear = emulated_kernels.load("attention.numba_bf16", "linear.numba_tiles")
+        monkeypatch.setattr(numerics, "numba_bf16", attention)
+        monkeypatch.setattr(linear_bf16, "kernels", linear)
     runner = Runner.load(
         RandomCheckpoint(TINY), block_size=16, kv_cache_bytes=16 << 20, dtype="auto", threads=2, max_length=1024,
         instructions=replace(here, amx=kernels == "tiles"),

@@ -32,3 +32,13 @@ def test_every_query_is_in_one_tile(shared):
         (token + at // shared, at % shared) for _, token, _, lane, lanes in work for at in range(lane, lane + lanes)
     ]
     assert sorted(queries) == [(token, head) for token in range(sum(n for _, n in MIXED)) for head in range(shared)]
+
+
+@pytest.mark.parametrize("shared", [1, 3, 8, 16, 40])
+def test_all_tiles_of_a_row_but_the_last_are_full(shared):
+    """Keys and values are read once for 32 lanes."""
+    work = tiles(step(MIXED), shared)
+
+    for row, (_, count) in enumerate(MIXED):
+        lanes = sorted(lanes for of, _, _, _, lanes in work if of == row)
+        assert lanes[1:] == [32] * ((count * shared - 1) // 32)

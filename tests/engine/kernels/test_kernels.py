@@ -7,12 +7,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from legato_engine import processor
 from legato_engine.backends.cpu import low_rank
-from legato_engine.backends.cpu.attention_work import tiles as work_of
 from legato_engine.backends.cpu.codes import Codes
 from legato_engine.backends.torch.step import MASK_ENTRIES, group_rows
 from legato_engine.kernels.attention import naive as naive_attention
 from legato_engine.kernels.attention import torch as attention
-from legato_engine.kernels.linear import naive as naive_linear
 from legato_engine.kernels.low_rank import naive as naive_low_rank
 from legato_engine.kernels.low_rank import torch as torch_low_rank
 from legato_engine.kernels.rms_norm import naive as naive_rms_norm
@@ -27,7 +25,6 @@ from legato_engine.scheduler.batch import Row
 from legato_engine.weights.packed import Packed, Scales
 
 needs_bf16 = pytest.mark.skipif(not processor.detect().bf16, reason="this processor has no bfloat16 instructions")
-needs_amx = pytest.mark.skipif(not processor.detect().amx, reason="this processor has no AMX")
 BLOCK = 16
 
 
@@ -154,74 +151,6 @@ def test_what_others_left_in_a_block_is_not_seen(window):
     torch.testing.assert_close(found, expected_attention(rows, queries, layer, window), atol=1e-5, rtol=1e-4)
 
 
-def test_weights_of_scores_that_are_no_numbers_are_none():
-    """The part of attention in bfloat16 that needs no AMX."""
-    from legato_engine.kernels.attention import numba_bf16
-
-    for number in (np.nan, np.inf):
-        scores, weights = np.random.default_rng(1).standard_normal(63).astype(np.float32), np.zeros(63, np.uint16)
-        assert np.isfinite(numba_bf16._softmax(scores, weights))
-        scores[40] = number
-        assert np.isnan(numba_bf16._softmax(scores, weights))
-
-
-@needs_amx
-@pytest.mark.parametrize("which", [0, 1])
-def test_attention_in_the_arena_makes_no_number_of_what_is_none(which):
-    from legato_engine.kernels.attention import numba_bf16
-    from legato_engine.kernels.linear.numba_tiles import SHAPES
-
-    rows = [Row([1] * 20, 40, (1, 2, 3, 4)), Row([1], 60, (4, 1, 3, 2)), Row([1], 20, (5, 6))]
-    qkv, arena = torch.randn(22, 10, 64), torch.randn(9, 1, 2, 2, BLOCK, 64).bfloat16()
-    arena[3, 0, which, :, 5] = torch.nan
-    step, out = inputs.build(rows, BLOCK), np.zeros((22, 6, 64), np.uint16)
-
-    numba_bf16.attention(qkv.numpy(), work_of(step, 3), step.tables, 0, SHAPES, bits(arena), 0, 2, out)
-
-    lost = expected_attention(rows, qkv[:, :6], arena[:, 0].float(), None).isnan()
-    assert lost.any()
-    assert floats(out)[lost].isnan().all()
-    assert floats(out)[21].isfinite().all()
-
-
-@needs_amx
-@pytest.mark.parametrize("window", [None, 50])
-def test_attention_in_the_arena(window):
-    from legato_engine.kernels.attention import numba_bf16
-    from legato_engine.kernels.linear.numba_tiles import SHAPES
-
-    rows = some_rows()
-    count = sum(len(row.tokens) for row in rows)
-    qkv, arena = torch.randn(count, 10, 64), torch.randn(200, 2, 2, 2, BLOCK, 64).bfloat16()
-    step = inputs.build(rows, BLOCK)
-    out = np.full((count, 6, 64), 0xFFFF, np.uint16)
-
-    numba_bf16.attention(qkv.numpy(), work_of(step, 3), step.tables, window or 0, SHAPES, bits(arena), 1, 2, out)
-
-    expected = expected_attention(rows, qkv[:, :6], arena[:, 1].float(), window)
-    torch.testing.assert_close(floats(out), expected, atol=0.02, rtol=0.02)
-
-
-@needs_amx
-def test_attention_in_the_arena_is_the_same_in_any_order_and_with_any_number_of_threads():
-    from legato_engine.kernels.attention import numba_bf16
-    from legato_engine.kernels.linear.numba_tiles import SHAPES
-
-    rows = some_rows()
-    count = sum(len(row.tokens) for row in rows)
-    qkv, arena = torch.randn(count, 10, 64), torch.randn(200, 2, 2, 2, BLOCK, 64).bfloat16()
-    step, found = inputs.build(rows, BLOCK), []
-    work = work_of(step, 3)
-
-    for order in (work, work[::-1].copy(), np.random.default_rng(1).permutation(work)):
-        for threads in (1, 2, 3):
-            out = np.full((count, 6, 64), 0xFFFF, np.uint16)
-            numba_bf16.attention(qkv.numpy(), order, step.tables, 0, SHAPES, bits(arena), 1, threads, out)
-            found.append(out)
-
-    assert all((out == found[0]).all() for out in found)
-
-
 @needs_bf16
 @pytest.mark.parametrize("rows", [1, 7])
 def test_norm_gate_and_rotation_to_bfloat16(rows):
@@ -251,24 +180,6 @@ def test_codes_are_exact_for_bfloat16_rows(rows):
         out = np.zeros((rows, 64), np.float32)
         Codes(packed)(bits(x), rows, out)
         torch.testing.assert_close(torch.from_numpy(out), x @ packed.floats().T, atol=1e-4, rtol=1e-5)
-
-
-@needs_amx
-@pytest.mark.parametrize("rows", [1, 16, 17, 33, 63, 100, 500])
-def test_tiles(rows):
-    from legato_engine.kernels.linear import numba_tiles as tiles
-
-    room = -(-rows // 32) * 32
-    x, weight = torch.randn(room, 160).bfloat16().float(), torch.randn(96, 160).bfloat16().float()
-    out = np.zeros((room, 96), np.float32)
-
-    tiles.wide(bits(x), rows, tiles.pack_tiles(weight), tiles.SHAPES, out)
-
-    expected = naive_linear.linear(x, weight)[:rows]
-    torch.testing.assert_close(torch.from_numpy(out[:rows]), expected, atol=1e-3, rtol=1e-4)
-    if rows == 1:
-        tiles.narrow(bits(x), 1, tiles.pack_tiles(weight), out)
-        torch.testing.assert_close(torch.from_numpy(out[:1]), expected, atol=1e-3, rtol=1e-4)
 
 
 @pytest.mark.parametrize("kind", [np.float32, np.uint16])

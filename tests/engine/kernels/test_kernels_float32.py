@@ -1,7 +1,9 @@
 """Kernels in float32 compute what their readable twins do: attention in the arena and what goes with it."""
 
 from dataclasses import replace
+from functools import cache
 
+import emulated_kernels
 import numpy as np
 import pytest
 import torch
@@ -24,8 +26,17 @@ from legato_engine.runner.runner import Runner
 from legato_engine.scheduler.batch import Row
 
 WITH_PAIRS = pytest.mark.skipif(not processor.detect().bf16, reason="this processor has no AVX512-BF16")
-FORMS = pytest.mark.parametrize("form", ["float32", "int8", pytest.param("int8-bf16", marks=WITH_PAIRS)])
+FORMS = pytest.mark.parametrize("form", ["float32", "int8", "int8-bf16"])
 PLAIN = Processor(avx512=True, bf16=False, amx=False, tiles_described=True)
+
+
+@cache
+def kernels(form):
+    """Where the processor has no AVX512-BF16, its instruction is emulated."""
+    if form != "int8-bf16" or processor.detect().bf16:
+        return attention
+    (emulated,) = emulated_kernels.load("attention.numba_float32")
+    return emulated
 
 
 def kind(form):
@@ -40,7 +51,7 @@ def attend(qkv, rows, arena, layer, window=None, threads=2, form="int8", ordered
     step, out = inputs.build(rows, size), np.zeros((len(qkv), heads, dim), np.float32)
     work = ordered(work_of(step, heads // kv_heads))
     held = Float32(form).held(arena)
-    attention.attention(qkv.numpy(), work, step.tables, window or 0, held, layer, threads, out)
+    kernels(form).attention(qkv.numpy(), work, step.tables, window or 0, held, layer, threads, out)
     return torch.from_numpy(out)
 
 

@@ -4,8 +4,7 @@ import numpy as np
 
 from legato_engine.layers.inputs import Ints, StepInputs
 
-LANES = 16  # of a tile of attention with AMX
-WIDE = 32  # of a tile in float32
+LANES = 32  # of a tile
 PART = 256  # positions that one thread takes of a row with few tiles
 FEW = 4  # tiles
 
@@ -36,7 +35,7 @@ def parts(inputs: StepInputs, shared: int) -> Ints:
     starts, lengths = inputs.starts.tolist(), inputs.lengths.tolist()
     for row, length in enumerate(lengths):
         token, count = starts[row], starts[row + 1] - starts[row]
-        width, start = shared if count == 1 else WIDE, length - count
+        width, start = shared if count == 1 else LANES, length - count
         for lane in range(0, count * shared, width):
             lanes = min(width, count * shared - lane)
             end = start + (lane + lanes - 1) // shared + 1

@@ -1,165 +1,171 @@
-"""Attention straight from a bfloat16 arena, for prompts and decoding rows alike: no gather, no mask. See README.
+"""Attention straight from a bfloat16 arena, for prompts and decoding rows alike: no gather. See README.
 
-Work is cut into tiles of 16 lanes; a lane is one query of one head, and the lanes of a tile share a KV head. Needs AMX,
-a head_dim that is a multiple of 32 and a block_size that is a multiple of 16.
+What is computed stands in `numba_bf16_tile` and `numba_bf16_lanes`; here it is dealt to threads. A tile is up to 32
+lanes; a lane is one query of one head, and the lanes of a tile share a KV head. Needs AMX, a head_dim that is a
+multiple of 32 and a block_size that is a multiple of 16.
 """
 
 import numpy as np
-from numba import njit, prange
+from numba import carray, njit, prange
 
 from legato_engine.kernels.atomics import fetch_add
-from legato_engine.kernels.scalar import RELAXED, exponential, narrowed, stored, widened
-from legato_engine.kernels.vector import (
-    address,
-    interleave_high,
-    interleave_low,
-    load,
-    store,
-    tile_configure,
-    tile_dot_0,
-    tile_dot_1,
-    tile_load_4,
-    tile_load_6,
-    tile_load_7,
-    tile_release,
-    tile_store_0,
-    tile_store_1,
-    tile_zero_0,
-    tile_zero_1,
-    zero,
-)
+from legato_engine.kernels.attention import numba_bf16_lanes as of_lanes
+from legato_engine.kernels.attention import numba_bf16_tile as products
+from legato_engine.kernels.attention.numba_bf16_lanes import GROUP, LANES, LINE
+from legato_engine.kernels.attention.numba_bf16_tile import POSITIONS
+from legato_engine.kernels.attention.numba_tile_lanes import mask
+from legato_engine.kernels.vector import address, pointer, tile_configure, tile_release
 
-LANES = 16
-
-
-@njit(cache=True, fastmath=RELAXED)
-def _pack_queries(qkv, token, lane, lanes, shared, first_head, asked):
-    """Scaled queries of lanes `lane … lane + lanes - 1` as bfloat16 [dim/2, 16, 2]."""
-    dim = qkv.shape[2]
-    scale = np.float32(1) / np.sqrt(np.float32(dim))
-    for i in range(lanes):
-        query = qkv[token + (lane + i) // shared, first_head + (lane + i) % shared]
-        for d in range(dim):
-            asked[d // 2, i, d % 2] = narrowed(query[d] * scale)
+LEAST = np.float32(-3e38)  # of a score, but for -infinity
+LOG2_E = np.float32(1.44269504)  # weights are powers of two
 
 
 @njit(cache=True)
-def _scores(arena, layer, kv_head, table, first, end, asked, lanes, scores):
-    """scores [lane, position - first] of positions `first … end`, both rounded to 16."""
-    size = arena.shape[4]
-    width = arena.shape[5] * 2
-    turned = np.empty((16, LANES), np.float32)  # as tiles leave them: [position, lane]
-    for position in range(first, end, 16):
-        block = arena[table[position // size], layer, 0, kv_head]
-        keys = address(block) + position % size * width
-        tile_zero_0()
-        for part in range(width // 64):
-            tile_load_4(keys + part * 64, width)
-            tile_load_6(address(asked) + part * 1024, 64)
-            tile_dot_0()
-        tile_store_0(address(turned), 64)
-        for lane in range(lanes):
-            for i in range(16):
-                scores[lane, position - first + i] = turned[i, lane]
-
-
-@njit(cache=True, fastmath=RELAXED)
-def _softmax(scores, weights):
-    """Weights as bfloat16, and their sum, which is still to be divided by."""
-    best = np.float32(-np.inf)
-    for i in range(scores.shape[0]):
-        best = max(best, scores[i])
-    for i in range(scores.shape[0]):
-        weights[i] = narrowed(exponential(scores[i] - best))
-    total = np.float32(0)
-    for i in range(scores.shape[0]):
-        total += widened(weights[i])
-    return total
-
-
-@njit(cache=True)
-def _pair_values(value, width, seen, pairs):
-    """Two weight tiles [8 pairs of positions, 16, 2] from 32 dimensions of 16 positions, of which the first `seen`
-    count: what others hold may be no number.
+def _memory(dim):
+    """What one thread computes in, and the addresses of its parts: queries; the largest score and the scale of each
+    lane, sums of its weights and what it found; scores; room for weights, pairs of values and what is turned.
+    Addresses, as numba counts references to arrays whenever these are passed on.
     """
-    for place in range(0, 16, 2):
-        first = zero()
-        second = zero()
-        if place < seen:
-            first = load(value + place * width)
-        if place + 1 < seen:
-            second = load(value + (place + 1) * width)
-        store(pairs + place * 32, interleave_low(first, second))
-        store(pairs + 1024 + place * 32, interleave_high(first, second))
+    size = (3 * dim // 2 + max(POSITIONS, dim // 4) + POSITIONS + 2 * GROUP + 2) * LANES
+    memory = np.empty(size + 16, np.float32)
+    asked = address(memory) + -address(memory) % 64
+    best = asked + dim // 2 * LINE
+    total = best + 2 * LINE
+    found = total + GROUP * LINE
+    scores = found + dim * LINE
+    weights = scores + max(POSITIONS, dim // 4) * LINE  # at first, queries are turned there
+    pairs = weights + POSITIONS // 2 * LINE
+    turned = pairs + POSITIONS // 2 * LINE
+    return memory, (asked, (best, best + LINE, total, found), scores, (weights, pairs, turned))
 
 
 @njit(cache=True)
-def _values(arena, layer, kv_head, table, first, count, weights, found):
-    """found [16 lanes, dim]: values weighed by `weights` [lane, position - first], positions rounded to 32."""
-    size = arena.shape[4]
-    width = arena.shape[5] * 2
-    pairs = np.empty((2, 16, 16, 2), np.uint16)
-    to = address(pairs)
-    for part in range(0, width, 64):
-        tile_zero_0()
-        tile_zero_1()
-        for begin in range(0, weights.shape[1], 32):
-            for half in range(begin, begin + 32, 16):
-                at = first + min(half, count - 1) // 16 * 16
-                block = arena[table[at // size], layer, 1, kv_head]
-                value = address(block) + at % size * width + part
-                _pair_values(value, width, count - half, to + (half - begin) * 32)
-            tile_load_4(address(weights) + begin * 2, weights.shape[1] * 2)
-            tile_load_6(to, 64)
-            tile_dot_0()
-            tile_load_7(to + 1024, 64)
-            tile_dot_1()
-        tile_store_0(address(found) + part * 2, width * 2)
-        tile_store_1(address(found) + part * 2 + 64, width * 2)
+def _find(arena, layer, kv_head, table, first, end, keys):
+    """The addresses of 16 keys each, from the position `first` on, POSITIONS at most; behind `end`, the last again."""
+    size, (by_block, by_layer, _, by_head, by_place, _) = arena.shape[4], arena.strides
+    base = address(arena) + layer * by_layer + kv_head * by_head
+    for half in range((min(end - first, POSITIONS) + 31) // 32 * 2):
+        position = min(first + half * 16, (end - 1) // 16 * 16)
+        keys[half] = base + table[position // size] * by_block + position % size * by_place
 
 
-@njit(cache=True, error_model="numpy")  # a sum of weights may be no number
-def _tile(qkv, token, start, lane, lanes, shared, kv_head, table, window, arena, layer, out):
-    """Lanes `lane … lane + lanes - 1` of one row and KV head."""
+@njit(cache=True)
+def _find_upcoming(turn, work, shared, tables, window, arena, layer, keys):
+    """The same of the tile that is dealt next, which this thread may well get."""
+    task = fetch_add(address(turn), 0)
+    if task < len(work) * arena.shape[3]:
+        row, _, start, lane, lanes = work[task % len(work)]
+        begin = max(0, start + lane // shared + 1 - window) // 16 * 16 if window else 0
+        end = start + (lane + lanes - 1) // shared + 1
+        _find(arena, layer, task // len(work), tables[row], begin, end, keys)
+
+
+@njit(cache=True)
+def _pack_queries(qkv, task, shared, first_head, room, asked):
+    """Queries of a tile's lanes, one group after the other."""
     dim = qkv.shape[2]
-    oldest = start + lane // shared
-    newest = start + (lane + lanes - 1) // shared
-    first = max(0, oldest - window + 1) // 16 * 16 if window else 0
-    count = newest + 1 - first
-    room = (count + 31) // 32 * 32
-    asked = np.zeros((dim // 2, LANES, 2), np.uint16)
-    scores, weights = np.empty((LANES, room), np.float32), np.empty((LANES, room), np.uint16)
-    total, found = np.empty(LANES, np.float32), np.empty((LANES, dim), np.float32)
-    _pack_queries(qkv, token, lane, lanes, shared, kv_head * shared, asked)
-    _scores(arena, layer, kv_head, table, first, newest + 1, asked, lanes, scores)
+    _, token, _, lane, lanes = task
+    for group in range(0, lanes, GROUP):
+        for i in range(min(GROUP, lanes - group)):
+            at = lane + group + i
+            query = address(qkv) + ((token + at // shared) * qkv.shape[1] + first_head + at % shared) * dim * 4
+            of_lanes.pack_query(query, dim, LOG2_E / np.sqrt(np.float32(dim)), room + i * 64)
+        of_lanes.turn_queries(room, dim, asked + group * dim * 2)
+
+
+@njit(cache=True)
+def _see(start, lane, lanes, shared, window, begins, ends):
+    """Which positions each lane sees; those that are not in use see as much as the last."""
+    for i in range(LANES):
+        ends[i] = start + (lane + min(i, lanes - 1)) // shared + 1
+        begins[i] = max(0, ends[i] - window) if window else 0
+
+
+@njit(cache=True)
+def _mask(scores, first, count, begins, ends):
+    """What some lanes do not see of `count` positions, at their beginning and at their end."""
+    early, late = min(count, begins[LANES - 1] - first), max(0, ends[0] - first)
+    lines = carray(pointer(scores), (count, LANES), np.float32)
+    if early > 0:
+        mask(lines, first, early, begins, ends)
+    if late < count:
+        mask(lines[late:], first + late, count - late, begins, ends)
+
+
+@njit(cache=True)
+def _begin(dim, groups, results):
+    """Nothing is found yet."""
+    best, _, total, _ = results
+    carray(pointer(best), LANES, np.float32)[:] = LEAST
+    carray(pointer(total), LANES * GROUP + groups * GROUP * dim, np.float32)[:] = 0  # `found` is behind it
+
+
+@njit(cache=True)
+def _weigh(scores, count, lanes, dim, results, rooms):
+    """Scores to weights; what was found so far is scaled to them."""
+    best, scale, total, found = results
+    weights, _, turned = rooms
+    for group in range(0, lanes, GROUP):
+        at, used, sums = group * 4, min(GROUP, lanes - group), total + group * GROUP * 4
+        of_lanes.raise_best(scores + at, count, best + at, scale + at)
+        of_lanes.rescale(scale + at, used, dim, sums, found + at * dim)
+        of_lanes.weigh(scores + at, count, used, best + at, sums, turned, weights + group // GROUP * POSITIONS * 32)
+
+
+@njit(cache=True)
+def _put_back(task, shared, kv_head, dim, results, out):
+    _, token, _, lane, lanes = task
+    _, _, total, found = results
     for i in range(lanes):
-        end = start + (lane + i) // shared + 1 - first
-        begin = max(0, end - window) if window else 0
-        weights[i, :begin] = 0
-        weights[i, end:] = 0
-        total[i] = _softmax(scores[i, begin:end], weights[i, begin:end])
-    _values(arena, layer, kv_head, table, first, count, weights, found)
-    for i in range(lanes):
-        target = out[token + (lane + i) // shared, kv_head * shared + (lane + i) % shared]
-        scale = np.float32(1) / total[i]
-        for d in range(dim):
-            target[d] = stored(found[i, d] * scale, target)
+        head = (token + (lane + i) // shared) * out.shape[1] + kv_head * shared + (lane + i) % shared
+        of_lanes.put_back(found + i * dim * 4, total + i * GROUP * 4, dim, address(out) + head * dim * 2)
+
+
+@njit(cache=True)
+def _tile(qkv, task, shared, kv_head, turn, work, tables, window, arena, layer, memory, of_positions, out):
+    """Some lanes of one row and KV head. of_positions int64: the addresses of 16 keys each, and of those read next; and
+    which positions a lane sees, from and to.
+    """
+    dim, to_values, (row, _, start, lane, lanes) = qkv.shape[2], arena.strides[2], task
+    asked, results, scores, (weights, pairs, turned) = memory
+    keys, following, begins, ends = of_positions
+    groups, table = (lanes + GROUP - 1) // GROUP, tables[row]
+    _begin(dim, groups, results)
+    _pack_queries(qkv, task, shared, kv_head * shared, scores, asked)
+    _see(start, lane, lanes, shared, window, begins, ends)
+    begin, end = begins[0] // 16 * 16, ends[LANES - 1]
+    _find(arena, layer, kv_head, table, begin, end, following)
+    for first in range(begin, end, POSITIONS):
+        keys[:] = following
+        count = min(end - first, POSITIONS)
+        if first + POSITIONS < end:
+            _find(arena, layer, kv_head, table, first + POSITIONS, end, following)
+        else:
+            _find_upcoming(turn, work, shared, tables, window, arena, layer, following)
+        products.scores(keys, following, to_values, count, dim, groups, asked, scores)
+        _mask(scores, first, (count + 31) // 32 * 32, begins, ends)
+        _weigh(scores, count, lanes, dim, results, (weights, pairs, turned))
+        products.values(keys, to_values, count, dim, groups, weights, pairs, results[3])
+    _put_back(task, shared, kv_head, dim, results, out)
 
 
 @njit(cache=True)
 def _work_off(turn, qkv, work, tables, window, shapes, arena, layer, out):
     """What one thread does: whatever is next."""
     kv_heads = arena.shape[3]
-    shared = out.shape[1] // kv_heads
+    shared, (memory, parts) = out.shape[1] // kv_heads, _memory(qkv.shape[2])
+    addresses, seen = np.zeros((2, POSITIONS // 16), np.int64), np.zeros((2, LANES), np.int64)
+    of_positions = addresses[0], addresses[1], seen[0], seen[1]
     tile_configure(address(shapes))
     while True:
         turned = fetch_add(address(turn), 1)
         if turned >= len(work) * kv_heads:
             break
         kv_head = turned // len(work)  # tiles of one head after another, while its keys are in the second cache
-        row, token, start, lane, lanes = work[turned % len(work)]
-        _tile(qkv, token, start, lane, lanes, shared, kv_head, tables[row], window, arena, layer, out)
+        task = work[turned % len(work)]
+        _tile(qkv, task, shared, kv_head, turn, work, tables, window, arena, layer, parts, of_positions, out)
     tile_release()
+    memory[0] = 0  # it is held until here
 
 
 @njit(cache=True, parallel=True, nogil=True)
@@ -168,7 +174,7 @@ def attention(qkv, work, tables, window, shapes, arena, layer, threads, out):
 
     qkv float32 [tokens, heads + 2 · kv_heads, dim]; `work` int64 [tiles, 5] of (row, its first token, its start
     position, first lane, lanes), longest first; tables int64 [rows, blocks]; window 0 is none; `shapes` those of
-    tiles; arena uint16 in KVLayout's shape; out [tokens, heads, dim], bfloat16 as uint16, or float32.
+    tiles; arena uint16 (bfloat16) in KVLayout's shape; out uint16 [tokens, heads, dim]. qkv and out are contiguous.
     """
     turn = np.zeros(1, np.int64)
     for _ in prange(min(threads, len(work) * arena.shape[3])):

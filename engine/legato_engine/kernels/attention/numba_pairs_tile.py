@@ -6,16 +6,12 @@ values and weights two positions. Sums are float32; what a tile finds stands in 
 `numba_numbers` tells of.
 """
 
-from typing import Any
-
-from llvmlite import ir
 from numba import njit
-from numba.extending import intrinsic
 
 from legato_engine.kernels.attention.numba_tile_lanes import ask_for, no_sums, raise_best, scaled_sums, store_sums
+from legato_engine.kernels.bfloat16 import narrowed, paired
 from legato_engine.kernels.lanes import multiply, power_of_two, subtract
 from legato_engine.kernels.vector import (
-    REGISTER,
     add,
     broadcast,
     dot_bf16,
@@ -26,36 +22,6 @@ from legato_engine.kernels.vector import (
     zero,
 )
 
-_WORDS = ir.VectorType(ir.IntType(32), 16)
-
-
-def _all(word: int) -> ir.Constant:
-    return ir.Constant(_WORDS, [word] * 16)
-
-
-@intrinsic
-def _narrowed(_context: Any, value: Any) -> Any:
-    """16 floats, rounded to bfloat16, ties to even; still floats. What is no number stays none."""
-
-    def emit(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
-        even = builder.and_(builder.lshr(values[0], _all(16)), _all(1))
-        rounded = builder.add(values[0], builder.add(even, _all(0x7FFF)))
-        size = builder.and_(values[0], _all(0x7FFFFFFF))
-        none = builder.icmp_unsigned(">", size, _all(0x7F800000))
-        return builder.and_(builder.select(none, builder.or_(values[0], _all(0x400000)), rounded), _all(0xFFFF0000))
-
-    return REGISTER(REGISTER), emit
-
-
-@intrinsic
-def _paired(_context: Any, first: Any, second: Any) -> Any:
-    """The upper halves of two registers, in one: `first` in the lower halves."""
-
-    def emit(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
-        return builder.or_(builder.lshr(values[0], _all(16)), builder.and_(values[1], _all(0xFFFF0000)))
-
-    return REGISTER(REGISTER, REGISTER), emit
-
 
 @njit(cache=True)
 def pack_queries(asked, dim):
@@ -63,8 +29,8 @@ def pack_queries(asked, dim):
     for part in range(0, dim, 32):
         for place in range(16):
             even, odd = asked + (part + place) * 128, asked + (part + place + 16) * 128
-            first = _paired(_narrowed(load(even)), _narrowed(load(odd)))
-            second = _paired(_narrowed(load(even + 64)), _narrowed(load(odd + 64)))
+            first = paired(narrowed(load(even)), narrowed(load(odd)))
+            second = paired(narrowed(load(even + 64)), narrowed(load(odd + 64)))
             # Where this part's words belong was read before: words take half the room.
             to = asked + (part // 2 + place) * 128
             store(to, first)
@@ -113,14 +79,14 @@ def weigh(scores, count, best, total, scale):
     sum0, sum1 = multiply(load(total), scale0), multiply(load(total + 64), scale1)
     at, to = scores, scores
     for place in range(0, count, 2):
-        first0 = _narrowed(power_of_two(subtract(load(at), best0)))
-        first1 = _narrowed(power_of_two(subtract(load(at + 64), best1)))
+        first0 = narrowed(power_of_two(subtract(load(at), best0)))
+        first1 = narrowed(power_of_two(subtract(load(at + 64), best1)))
         second0, second1 = zero(), zero()
         if place + 1 < count:
-            second0 = _narrowed(power_of_two(subtract(load(at + 128), best0)))
-            second1 = _narrowed(power_of_two(subtract(load(at + 192), best1)))
-        store(to, _paired(first0, second0))
-        store(to + 64, _paired(first1, second1))
+            second0 = narrowed(power_of_two(subtract(load(at + 128), best0)))
+            second1 = narrowed(power_of_two(subtract(load(at + 192), best1)))
+        store(to, paired(first0, second0))
+        store(to + 64, paired(first1, second1))
         sum0, sum1 = add(sum0, add(first0, second0)), add(sum1, add(first1, second1))
         at += 256
         to += 128

@@ -1,0 +1,162 @@
+"""Products of attention with AMX, of keys and queries and of weights and values, for the lanes of `numba_bf16_lanes`:
+one group of 16, or two. See README.
+
+The first has half the products of the second. Memory is given by address, as there. Where `count` positions are rounded
+up to 32, what the last are computed from is made harmless: their scores by the caller, their values here.
+"""
+
+from numba import njit
+
+from legato_engine.kernels.attention.numba_bf16_lanes import LINE
+from legato_engine.kernels.bfloat16 import early_pairs, late_pairs
+from legato_engine.kernels.lanes import prefetch
+from legato_engine.kernels.vector import (
+    load,
+    store,
+    tile_dot_0,
+    tile_dot_1,
+    tile_dot_2,
+    tile_dot_3,
+    tile_load_0,
+    tile_load_1,
+    tile_load_2,
+    tile_load_3,
+    tile_load_4,
+    tile_load_5,
+    tile_load_6,
+    tile_load_7,
+    tile_store_0,
+    tile_store_1,
+    tile_store_2,
+    tile_store_3,
+    tile_zero_0,
+    tile_zero_1,
+    tile_zero_2,
+    tile_zero_3,
+    zero,
+)
+
+POSITIONS = 128  # whose scores, weights and values stay in the first cache together
+_WEIGHTS = POSITIONS * 32  # bytes of a group's
+
+
+@njit(cache=True)
+def scores(keys, following, to_values, count, dim, groups, asked, to):
+    """Lines of `count` positions, rounded up to 32. `keys` are the addresses of 16 keys each; `following` those of what
+    is read next, and `to_values` how far from them values are.
+    """
+    width = dim * 2
+    for half in range(0, (count + 31) // 32 * 2, 2):
+        for line in range(0, width * 16, 64):
+            prefetch(following[half] + line)
+            prefetch(following[half] + to_values + line)
+            prefetch(following[half + 1] + line)
+            prefetch(following[half + 1] + to_values + line)
+        if groups == 1:
+            _scores_of_one(keys[half], keys[half + 1], width, asked, to)
+        else:
+            _scores_of_two(keys[half], keys[half + 1], width, asked, to)
+        to += 32 * LINE
+
+
+@njit(cache=True)
+def _scores_of_one(first, second, width, asked, to):
+    """Of one group, for 16 keys at `first` and 16 at `second`."""
+    tile_zero_0()
+    tile_zero_2()
+    for part in range(0, width, 64):
+        tile_load_6(asked + part * 16, 64)
+        tile_load_4(first + part, width)
+        tile_dot_0()
+        tile_load_5(second + part, width)
+        tile_dot_2()
+    tile_store_0(to, LINE)
+    tile_store_2(to + 16 * LINE, LINE)
+
+
+@njit(cache=True)
+def _scores_of_two(first, second, width, asked, to):
+    tile_zero_0()
+    tile_zero_1()
+    tile_zero_2()
+    tile_zero_3()
+    for part in range(0, width, 64):
+        tile_load_4(first + part, width)
+        tile_load_6(asked + part * 16, 64)
+        tile_dot_0()
+        tile_load_7(asked + (width + part) * 16, 64)
+        tile_dot_1()
+        tile_load_5(second + part, width)
+        tile_dot_2()
+        tile_dot_3()
+    tile_store_0(to, LINE)
+    tile_store_1(to + 64, LINE)
+    tile_store_2(to + 16 * LINE, LINE)
+    tile_store_3(to + 16 * LINE + 64, LINE)
+
+
+@njit(cache=True)
+def values(keys, to_values, count, dim, groups, weights, pairs, found):
+    """Adds weighted values of `count` positions to found [lanes, dim], whose dimensions are in the order of `_pair`."""
+    width, tiles = dim * 2, (count + 31) // 32
+    for part in range(0, width, 64):
+        for tile in range(tiles):
+            first, second = keys[2 * tile] + to_values + part, keys[2 * tile + 1] + to_values + part
+            _pair(first, second, width, count - tile * 32, pairs + tile * 2048)
+        if groups == 1:
+            _values_of_one(weights, pairs, tiles, found + part * 2, dim * 4)
+        else:
+            _values_of_two(weights, pairs, tiles, found + part * 2, dim * 4)
+
+
+@njit(cache=True)
+def _pair(first, second, width, seen, pairs):
+    """Two tiles [16, 16 words] of 32 dimensions: words are values of a position and of the one 16 after it. From the
+    position `seen` on, all count as 0: what others hold may be no number.
+    """
+    for place in range(16):
+        early, late = zero(), zero()
+        if place < seen:
+            early = load(first)
+        if place + 16 < seen:
+            late = load(second)
+        store(pairs, early_pairs(early, late))
+        store(pairs + 1024, late_pairs(early, late))
+        first += width
+        second += width
+        pairs += 64
+
+
+@njit(cache=True)
+def _values_of_one(weights, pairs, tiles, found, stride):
+    tile_load_0(found, stride)
+    tile_load_1(found + 64, stride)
+    for tile in range(tiles):
+        tile_load_4(weights + tile * 1024, 64)
+        tile_load_6(pairs + tile * 2048, 64)
+        tile_dot_0()
+        tile_load_7(pairs + tile * 2048 + 1024, 64)
+        tile_dot_1()
+    tile_store_0(found, stride)
+    tile_store_1(found + 64, stride)
+
+
+@njit(cache=True)
+def _values_of_two(weights, pairs, tiles, found, stride):
+    tile_load_0(found, stride)
+    tile_load_1(found + 64, stride)
+    tile_load_2(found + 16 * stride, stride)
+    tile_load_3(found + 16 * stride + 64, stride)
+    for tile in range(tiles):
+        tile_load_4(weights + tile * 1024, 64)
+        tile_load_6(pairs + tile * 2048, 64)
+        tile_dot_0()
+        tile_load_7(pairs + tile * 2048 + 1024, 64)
+        tile_dot_1()
+        tile_load_5(weights + _WEIGHTS + tile * 1024, 64)
+        tile_dot_2()
+        tile_dot_3()
+    tile_store_0(found, stride)
+    tile_store_1(found + 64, stride)
+    tile_store_2(found + 16 * stride, stride)
+    tile_store_3(found + 16 * stride + 64, stride)

@@ -1,0 +1,106 @@
+"""Registers of bfloat16: floats rounded to it, put in pairs and back in order, and weights of a softmax. Any processor
+has these.
+
+A rounded number may still be a float, whose lower half is then zero.
+"""
+
+from typing import Any
+
+from llvmlite import ir
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from legato_engine.kernels.lanes import BIAS
+from legato_engine.kernels.vector import REGISTER
+
+_FLOATS, _WORDS = ir.VectorType(ir.FloatType(), 16), ir.VectorType(ir.IntType(32), 16)
+_HALVES = ir.VectorType(ir.IntType(16), 32)
+
+# 2^x for x in -½ … ½, highest power first: a polynomial of least relative error (1e-4, a fortieth of what rounding to
+# bfloat16 may cost) among those that are 1 at 0.
+_POWER = (5.500893117e-2, 2.4221096e-1, 6.932829271e-1, 1.0)
+
+
+def _all(word: int) -> ir.Constant:
+    return ir.Constant(_WORDS, [word] * 16)
+
+
+@intrinsic
+def narrowed(_context: Any, value: Any) -> Any:
+    """16 floats, rounded to bfloat16, ties to even; still floats. What is no number stays none."""
+
+    def emit(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
+        even = builder.and_(builder.lshr(values[0], _all(16)), _all(1))
+        rounded = builder.add(values[0], builder.add(even, _all(0x7FFF)))
+        size = builder.and_(values[0], _all(0x7FFFFFFF))
+        none = builder.icmp_unsigned(">", size, _all(0x7F800000))
+        return builder.and_(builder.select(none, builder.or_(values[0], _all(0x400000)), rounded), _all(0xFFFF0000))
+
+    return REGISTER(REGISTER), emit
+
+
+@intrinsic
+def weight(_context: Any, x: Any) -> Any:
+    """2 to the x of 16 floats of at most 0, rounded to bfloat16; still floats. 0 below -127; NaN stays, if its lower
+    half is zero, as that of any product of bfloat16 is.
+    """
+
+    def emit(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
+        def constant(value: float) -> Any:
+            return ir.Constant(_FLOATS, [value] * 16)
+
+        x, least = builder.bitcast(values[0], _FLOATS), constant(-127.0)
+        x = builder.select(builder.fcmp_ordered(">", least, x), least, x)
+        # As in `lanes.power_of_two`.
+        whole = builder.fadd(x, constant(BIAS + 127))
+        rest = builder.fsub(x, builder.fsub(whole, constant(BIAS + 127)))
+        kind = ir.FunctionType(_FLOATS, [_FLOATS] * 3)
+        fused = cgutils.get_or_insert_function(builder.module, kind, "llvm.fma.v16f32")
+        sum_ = constant(_POWER[0])
+        for coefficient in _POWER[1:]:
+            sum_ = builder.call(fused, [sum_, rest, constant(coefficient)])
+        exponent = builder.bitcast(builder.shl(builder.bitcast(whole, _WORDS), _all(23)), _FLOATS)
+        power = builder.bitcast(builder.fmul(sum_, exponent), _WORDS)
+        return builder.and_(builder.add(power, _all(0x8000)), _all(0xFFFF0000))  # ties away from 0
+
+    return REGISTER(REGISTER), emit
+
+
+@intrinsic
+def paired(_context: Any, first: Any, second: Any) -> Any:
+    """Two registers of rounded floats in one: `first` in the lower halves."""
+
+    def emit(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
+        return builder.or_(builder.lshr(values[0], _all(16)), values[1])
+
+    return REGISTER(REGISTER, REGISTER), emit
+
+
+def _shuffled(name: str, kind: Any, order: list[int]) -> Any:
+    """What stands at `order` in two registers of `kind`, one after the other."""
+
+    def typing(_context: Any, a: Any, b: Any) -> Any:
+        def emit(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
+            mask = ir.Constant(ir.VectorType(ir.IntType(32), len(order)), order)
+            both = (builder.bitcast(value, kind) for value in values)
+            return builder.bitcast(builder.shuffle_vector(*both, mask), _WORDS)
+
+        return REGISTER(REGISTER, REGISTER), emit
+
+    typing.__name__ = name
+    return intrinsic(typing)
+
+
+# Two registers of rounded floats as 32 bfloat16 in order.
+packed = _shuffled("packed", _HALVES, [*range(1, 64, 2)])
+
+# Two registers of 32 bfloat16, by turns: of each 8, the first 4, and the last 4. One instruction each, which no order
+# across all 32 would be.
+_FIRST = [quarter + i + which * 32 for quarter in range(0, 32, 8) for i in range(4) for which in range(2)]
+early_pairs = _shuffled("early_pairs", _HALVES, _FIRST)
+late_pairs = _shuffled("late_pairs", _HALVES, [place + 4 for place in _FIRST])
+
+# Of what was computed from these two, numbers 0 … 15 and 16 … 31 in order.
+_IN_ORDER = [quarter + i + which * 16 for quarter in range(0, 16, 4) for which in range(2) for i in range(4)]
+first_in_order = _shuffled("first_in_order", _WORDS, _IN_ORDER[:16])
+last_in_order = _shuffled("last_in_order", _WORDS, _IN_ORDER[16:])
