@@ -97,6 +97,7 @@ def run(args: argparse.Namespace) -> int:
 def _compile(path: Path, dtypes: Sequence[str], kv_dtypes: Sequence[str]) -> int:
     from legato_engine import settings
     from legato_engine.errors import EngineError
+    from legato_engine.runner import cores
     from legato_engine.runner.runner import Runner
     from legato_engine.weights.opening import open_weights
 
@@ -114,6 +115,7 @@ def _compile(path: Path, dtypes: Sequence[str], kv_dtypes: Sequence[str]) -> int
             )
             runner.warm_up()
             _say(runner.formats)
+        cores.prepare()
     except EngineError as error:
         return _refuse(error)
     return 0

@@ -1,5 +1,10 @@
 """`legato prepare` compiles for the formats that it is given."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from legato_cli import model
@@ -34,3 +39,10 @@ def test_flags_that_do_not_go_together_are_refused(
 ) -> None:
     assert main(["prepare", *arguments]) == 2
     assert capsys.readouterr().err == f"legato prepare: {said}\n"
+
+
+def test_what_binds_threads_to_cores_is_compiled_too(tmp_path: Path) -> None:
+    path = str(model.resolve(MODEL, lambda _text: None))
+    program = [sys.executable, "-m", "legato_cli.main", "prepare", "--model", path, "--dtype", "BFloat16"]
+    subprocess.run(program, check=True, env=os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}, timeout=120)
+    assert list(tmp_path.glob("**/thread_ids.thread_ids-*.nbc"))

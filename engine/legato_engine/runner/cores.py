@@ -16,6 +16,11 @@ _allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set[
 _MANY = 1 << 18  # numbers that torch computes with all its threads
 
 
+def prepare() -> None:
+    """Compiles what `bind` calls."""
+    thread_ids(1)
+
+
 def bind() -> bool:
     """Binds the calling thread and those that compute kernels for it. Returns whether it did.
 
