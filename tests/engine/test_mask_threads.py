@@ -2,11 +2,15 @@
 
 import threading
 from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from grammar_vocabulary import COMPILER, END, TOKENS
 
 from legato_engine.grammars.position import GrammarPosition
+from legato_engine.runner import cores
+from legato_engine.runner.runner import Runner
 from legato_engine.sampling import constrain
 from legato_engine.sampling.mask_threads import MOST_THREADS, MaskThreads
 from legato_engine.scheduler.batch import Constraint, Draw
@@ -61,6 +65,25 @@ def test_lines_are_computed_at_the_same_time_and_once() -> None:
     found = MaskThreads(64).start([*draws, *draws], [*range(8), *range(8)]).result()
     assert found == dict.fromkeys(range(8), b"\1\0\0\0")
     assert [each.asked for each in meeting] == [1] * 8
+
+
+def test_each_thread_begins_as_it_is_told() -> None:
+    barrier, begun = threading.Barrier(2), set[int]()
+    masks = MaskThreads(2, lambda: begun.add(threading.get_ident()))
+    masks.start([drawing(Meeting(barrier)), drawing(Meeting(barrier))], [0, 1]).result()
+    assert len(begun - {threading.get_ident()}) == 2
+
+
+def test_masks_of_a_runner_are_computed_on_any_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own thread may be bound to one."""
+    released = set[int]()
+    monkeypatch.setattr(cores, "release", lambda: released.add(threading.get_ident()))
+    model = SimpleNamespace(config=SimpleNamespace(vocab_size=10))
+    arena, backend = SimpleNamespace(layout=None, num_blocks=1, nbytes=0), SimpleNamespace(nbytes=0)
+    chosen: Any = SimpleNamespace(name="float32", fallback="")
+    runner = Runner(cast(Any, model), cast(Any, backend), cast(Any, arena), chosen, "weights")
+    runner._masks.start([drawing(Meeting(threading.Barrier(1)))], [0]).result()
+    assert len(released) == 1
 
 
 def test_a_fault_of_one_thread_is_raised() -> None:

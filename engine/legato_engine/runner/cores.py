@@ -21,21 +21,19 @@ def prepare() -> None:
     thread_ids(1)
 
 
-def bind() -> bool:
-    """Binds the calling thread and those that compute kernels for it. Returns whether it did.
+def bind() -> None:
+    """Binds the calling thread and those that compute kernels for it, if there are as many cores as these.
 
     Threads that the calling one starts later are bound to its core, too, unless they call `release`.
     """
     count = numba.get_num_threads()
     if count != len(_allowed):
-        return False
+        return
     torch.zeros(_MANY).exp_()  # starts torch's threads, if they are others: they are not to inherit the core
     ids = thread_ids(count).tolist()
-    if len(set(ids)) < count:
-        return False
-    for core, thread in zip(sorted(_allowed), ids, strict=True):
-        os.sched_setaffinity(thread, {core})
-    return True
+    if len(set(ids)) == count:
+        for core, thread in zip(sorted(_allowed), ids, strict=True):
+            os.sched_setaffinity(thread, {core})
 
 
 def release() -> None:
