@@ -17,7 +17,8 @@ _PACKAGE = "legato_engine.kernels"
 
 def _taken_out() -> dict[str, ModuleType]:
     """`vector` and the modules that may use its tiles, which are as if never imported."""
-    prefixes = (vector.__name__, f"{_PACKAGE}.attention.numba", f"{_PACKAGE}.linear.numba")
+    places = ("tiles", "attention.numba", "linear.numba")
+    prefixes = (vector.__name__, *(f"{_PACKAGE}.{place}" for place in places))
     found = {name: sys.modules.pop(name) for name in [*sys.modules] if name.startswith(prefixes)}
     for name in found:
         parent, _, last = name.rpartition(".")

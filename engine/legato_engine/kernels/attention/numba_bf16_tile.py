@@ -10,29 +10,19 @@ from numba import njit
 from legato_engine.kernels.attention.numba_bf16_lanes import LINE
 from legato_engine.kernels.bfloat16 import early_pairs, late_pairs
 from legato_engine.kernels.lanes import prefetch
+from legato_engine.kernels.tiles import add_16, add_32, load_16, load_32, store_16, store_32, zero_32
 from legato_engine.kernels.vector import (
     load,
     store,
     tile_dot_0,
-    tile_dot_1,
     tile_dot_2,
-    tile_dot_3,
-    tile_load_0,
-    tile_load_1,
-    tile_load_2,
-    tile_load_3,
     tile_load_4,
     tile_load_5,
     tile_load_6,
-    tile_load_7,
     tile_store_0,
-    tile_store_1,
     tile_store_2,
-    tile_store_3,
     tile_zero_0,
-    tile_zero_1,
     tile_zero_2,
-    tile_zero_3,
     zero,
 )
 
@@ -76,23 +66,10 @@ def _scores_of_one(first, second, width, asked, to):
 
 @njit(cache=True)
 def _scores_of_two(first, second, width, asked, to):
-    tile_zero_0()
-    tile_zero_1()
-    tile_zero_2()
-    tile_zero_3()
+    zero_32()
     for part in range(0, width, 64):
-        tile_load_4(first + part, width)
-        tile_load_6(asked + part * 16, 64)
-        tile_dot_0()
-        tile_load_7(asked + (width + part) * 16, 64)
-        tile_dot_1()
-        tile_load_5(second + part, width)
-        tile_dot_2()
-        tile_dot_3()
-    tile_store_0(to, LINE)
-    tile_store_1(to + 64, LINE)
-    tile_store_2(to + 16 * LINE, LINE)
-    tile_store_3(to + 16 * LINE + 64, LINE)
+        add_32(first + part, second + part, width, asked + part * 16, asked + (width + part) * 16)
+    store_32(to, LINE)
 
 
 @njit(cache=True)
@@ -129,34 +106,16 @@ def _pair(first, second, width, seen, pairs):
 
 @njit(cache=True)
 def _values_of_one(weights, pairs, tiles, found, stride):
-    tile_load_0(found, stride)
-    tile_load_1(found + 64, stride)
+    load_16(found, stride)
     for tile in range(tiles):
-        tile_load_4(weights + tile * 1024, 64)
-        tile_load_6(pairs + tile * 2048, 64)
-        tile_dot_0()
-        tile_load_7(pairs + tile * 2048 + 1024, 64)
-        tile_dot_1()
-    tile_store_0(found, stride)
-    tile_store_1(found + 64, stride)
+        add_16(weights + tile * 1024, 64, pairs + tile * 2048, pairs + tile * 2048 + 1024)
+    store_16(found, stride)
 
 
 @njit(cache=True)
 def _values_of_two(weights, pairs, tiles, found, stride):
-    tile_load_0(found, stride)
-    tile_load_1(found + 64, stride)
-    tile_load_2(found + 16 * stride, stride)
-    tile_load_3(found + 16 * stride + 64, stride)
+    load_32(found, stride)
     for tile in range(tiles):
-        tile_load_4(weights + tile * 1024, 64)
-        tile_load_6(pairs + tile * 2048, 64)
-        tile_dot_0()
-        tile_load_7(pairs + tile * 2048 + 1024, 64)
-        tile_dot_1()
-        tile_load_5(weights + _WEIGHTS + tile * 1024, 64)
-        tile_dot_2()
-        tile_dot_3()
-    tile_store_0(found, stride)
-    tile_store_1(found + 64, stride)
-    tile_store_2(found + 16 * stride, stride)
-    tile_store_3(found + 16 * stride + 64, stride)
+        at, columns = weights + tile * 1024, pairs + tile * 2048
+        add_32(at, at + _WEIGHTS, 64, columns, columns + 1024)
+    store_32(found, stride)

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from numba import njit, prange
 
+from legato_engine.kernels.tiles import add_16, add_32, store_16, store_32, zero_16, zero_32
 from legato_engine.kernels.vector import (
     add,
     address,
@@ -15,23 +16,7 @@ from legato_engine.kernels.vector import (
     load,
     store,
     tile_configure,
-    tile_dot_0,
-    tile_dot_1,
-    tile_dot_2,
-    tile_dot_3,
-    tile_load_4,
-    tile_load_5,
-    tile_load_6,
-    tile_load_7,
     tile_release,
-    tile_store_0,
-    tile_store_1,
-    tile_store_2,
-    tile_store_3,
-    tile_zero_0,
-    tile_zero_1,
-    tile_zero_2,
-    tile_zero_3,
     zero,
 )
 
@@ -68,38 +53,21 @@ def narrow(x, rows, tiles, out):
 @njit(cache=True)
 def _tiles_32_by_32(x, weight, inputs, stride, out, out_stride):
     """32 rows times two panels; all arguments but sizes are addresses."""
-    tile_zero_0()
-    tile_zero_1()
-    tile_zero_2()
-    tile_zero_3()
+    zero_32()
     for group in range(inputs // 32):
-        tile_load_4(x + group * 64, stride)
-        tile_load_6(weight + group * 1024, 64)
-        tile_dot_0()
-        tile_load_7(weight + inputs * 32 + group * 1024, 64)
-        tile_dot_1()
-        tile_load_5(x + 16 * stride + group * 64, stride)
-        tile_dot_2()
-        tile_dot_3()
-    tile_store_0(out, out_stride)
-    tile_store_1(out + 64, out_stride)
-    tile_store_2(out + 16 * out_stride, out_stride)
-    tile_store_3(out + 16 * out_stride + 64, out_stride)
+        at, columns = x + group * 64, weight + group * 1024
+        add_32(at, at + 16 * stride, stride, columns, columns + inputs * 32)
+    store_32(out, out_stride)
 
 
 @njit(cache=True)
 def _tiles_16_by_32(x, weight, inputs, stride, out, out_stride):
     """16 rows times two panels."""
-    tile_zero_0()
-    tile_zero_1()
+    zero_16()
     for group in range(inputs // 32):
-        tile_load_4(x + group * 64, stride)
-        tile_load_6(weight + group * 1024, 64)
-        tile_dot_0()
-        tile_load_7(weight + inputs * 32 + group * 1024, 64)
-        tile_dot_1()
-    tile_store_0(out, out_stride)
-    tile_store_1(out + 64, out_stride)
+        columns = weight + group * 1024
+        add_16(x + group * 64, stride, columns, columns + inputs * 32)
+    store_16(out, out_stride)
 
 
 @njit(cache=True, parallel=True, nogil=True)
