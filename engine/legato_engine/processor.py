@@ -20,11 +20,13 @@ class Processor:
     bf16: bool  # vdpbf16ps
     amx: bool  # tiles of bf16, allowed by the operating system
     tiles_described: bool  # CPUID tells the sizes of tiles; oneDNN reads them there
-    vnni: bool = False  # vpdpbusd
+    vnni: bool = False  # vpdpbusd of 512 bits
+    avx2: bool = False  # with FMA and F16C, which all but the first processors with it have
 
     def __str__(self) -> str:
         names = {"AVX-512": self.avx512, "VNNI": self.vnni, "BF16": self.bf16, "AMX": self.amx}
-        return ", ".join(name for name, there in names.items() if there) or "no AVX-512"
+        more = ", ".join(name for name, there in names.items() if there)
+        return more or ("AVX2, no AVX-512" if self.avx2 else "no AVX2")
 
 
 @cache
@@ -39,7 +41,9 @@ def detect() -> Processor:
     claims = bf16 and bool(more & (1 << 22)) and bool(more & (1 << 24))
     amx = claims and ctypes.CDLL(None).syscall(_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA) == 0
     vnni = avx512 and bool(words & (1 << 11))
-    return Processor(avx512, bf16, amx, not claims or any(_cpuid(0x1D, 1)), vnni)
+    fused = _cpuid(1, 0)[2]
+    avx2 = bool(basic & (1 << 5)) and bool(fused & (1 << 12)) and bool(fused & (1 << 29))  # AVX2, FMA, F16C
+    return Processor(avx512, bf16, amx, not claims or any(_cpuid(0x1D, 1)), vnni, avx2)
 
 
 def guard_onednn(found: Processor) -> None:

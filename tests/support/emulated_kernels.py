@@ -1,4 +1,4 @@
-"""Kernels that need AMX or AVX512-BF16, on any processor: their own source, compiled with `emulated_tiles`."""
+"""Kernels that need AMX, AVX512-BF16 or VNNI, on any processor: their own source, compiled with `emulated_tiles`."""
 
 import contextlib
 import importlib

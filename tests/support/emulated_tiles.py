@@ -1,4 +1,4 @@
-"""Instructions of AMX and AVX512-BF16 as functions that any processor computes, for `emulated_kernels`.
+"""Instructions of AMX, AVX512-BF16 and AVX-512 VNNI as functions that any processor computes, for `emulated_kernels`.
 
 What a processor would refuse is noted, and so is what is no mistake to it but surely one of a kernel: products of a
 tile that nothing was put into. Each thread has tiles of its own. Numbers too small to be normal are not taken for 0.
@@ -180,6 +180,22 @@ def _dot_bf16(total, a, b):
     return multiply_add(_lower(a), _lower(b), multiply_add(_upper(a), _upper(b), total))
 
 
+@intrinsic
+def _dot_bytes(_context: Any, total: Any, a: Any, b: Any) -> Any:
+    def emit(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
+        def everywhere(value: int) -> Any:
+            return ir.Constant(values[0].type, [value] * 16)
+
+        total, a, b = values
+        for bit in (0, 8, 16, 24):
+            unsigned = builder.and_(builder.lshr(a, everywhere(bit)), everywhere(255))
+            signed = builder.ashr(builder.shl(b, everywhere(24 - bit)), everywhere(24))
+            total = builder.add(total, builder.mul(unsigned, signed))
+        return total
+
+    return REGISTER(REGISTER, REGISTER, REGISTER), emit
+
+
 def _call(function: Any, *numbers: int, given: int = 0) -> Any:
     """Calls it with these numbers, and with as many as are given."""
 
@@ -202,10 +218,10 @@ def _call(function: Any, *numbers: int, given: int = 0) -> Any:
 
 
 def _emulated_vector() -> ModuleType:
-    """`vector`, with all of its instructions of AMX and AVX512-BF16 replaced."""
+    """`vector`, with all of its instructions of AMX, AVX512-BF16 and VNNI replaced."""
     module = ModuleType(vector.__name__)
     vars(module).update(vars(vector))
-    module.dot_bf16 = _dot_bf16
+    module.dot_bf16, module.dot_bytes = _dot_bf16, _dot_bytes
     module.tile_configure, module.tile_release = _call(_configure, given=1), _call(_release)
     for name in (name for name in vars(vector) if name.startswith("tile_") and name[-1].isdigit()):
         what, tile = name.removeprefix("tile_")[:-2], int(name[-1])

@@ -16,8 +16,8 @@ from numba import carray, njit, prange
 from legato_engine.kernels.atomics import fetch_add, read, wait_until_zero
 from legato_engine.kernels.attention import numba_float32 as attention
 from legato_engine.kernels.linear.numba_int8 import FEW, GROUP, round_block
-from legato_engine.kernels.linear.numba_int8_rows import eight_rows, one_row
-from legato_engine.kernels.linear.numba_int8_tile import ROWS
+from legato_engine.kernels.linear.numba_int8_kinds import eight_rows, one_row
+from legato_engine.kernels.linear.numba_int8_panels import ROWS
 from legato_engine.kernels.linear.numba_scales import of_panel
 from legato_engine.kernels.linear.packing import COLUMNS
 from legato_engine.kernels.rms_norm.numba import norm_head, norm_row
@@ -73,7 +73,7 @@ def _round(operator, rows, block):
 
 
 @njit(cache=True)
-def _multiply(operator, rows, turn):
+def _multiply(kind, operator, rows, turn):
     """Memory of rounded rows and of their scales; codes; scales and their factors, minima and theirs; out; the groups
     of those four; panels; bytes from row to row of out; whether codes have 4 bits, and whether scales have 8.
     """
@@ -84,14 +84,18 @@ def _multiply(operator, rows, turn):
     of_values = carray(pointer(factors), shape_2, np.uint16), carray(pointer(least_factors), shape_4, np.uint16)
     if operator[16]:
         least = carray(pointer(minima), shape_3, np.int8)
-        _panels(operator, rows, turn, (carray(pointer(values), shape, np.int8), of_values[0], least, of_values[1]))
+        _panels(
+            kind, operator, rows, turn, (carray(pointer(values), shape, np.int8), of_values[0], least, of_values[1])
+        )
     else:
         least = carray(pointer(minima), shape_3, np.uint16)
-        _panels(operator, rows, turn, (carray(pointer(values), shape, np.uint16), of_values[0], least, of_values[1]))
+        _panels(
+            kind, operator, rows, turn, (carray(pointer(values), shape, np.uint16), of_values[0], least, of_values[1])
+        )
 
 
 @njit(cache=True)
-def _panels(operator, rows, turn, scales):
+def _panels(kind, operator, rows, turn, scales):
     whole, parts, codes = operator[1:4]
     out, groups, summed, panels = operator[8], operator[9], operator[11] > 0, operator[13]
     stride, four = operator[14], operator[15] != 0
@@ -102,9 +106,10 @@ def _panels(operator, rows, turn, scales):
         for panel in range(turn * PANELS, min(turn * PANELS + PANELS, panels)):
             code, of = codes + panel * groups * (256 if four else 512), of_panel(scales, panel)
             if width == 1:
-                one_row(at, part, code, four, of, summed, groups, to + panel * 64)
+                one_row(kind, at, part, code, four, of, summed, groups, to + panel * 64)
             else:
-                eight_rows(at, part, code, four, of, summed, groups, to + panel * 64, stride)
+                left = rows - block * width
+                eight_rows(kind, at, part, code, four, of, summed, groups, to + panel * 64, stride, left)
 
 
 @njit(cache=True)
@@ -159,26 +164,26 @@ def _tasks(operator, rows, of_attention):
 
 
 @njit(cache=True)
-def _compute(operator, task, rows, positions, slots, arena):
-    kind = operator[0]
-    if kind == MULTIPLY:
-        _multiply(operator, rows, task)
-    elif kind == ROUND:
+def _compute(kind, operator, task, rows, positions, slots, arena):
+    name = operator[0]
+    if name == MULTIPLY:
+        _multiply(kind, operator, rows, task)
+    elif name == ROUND:
         _round(operator, rows, task)
-    elif kind == NORM:
+    elif name == NORM:
         _norm(operator, task)
-    elif kind == SILU_MUL:
+    elif name == SILU_MUL:
         _silu_mul(operator, task)
-    elif kind == ROTATE:
+    elif name == ROTATE:
         _rotate(operator, task, positions, slots, arena)
-    elif kind == ADD:
+    elif name == ADD:
         _add(operator, task)
-    elif kind == NORM_HEADS:
+    elif name == NORM_HEADS:
         _norm_heads(operator, task)
 
 
 @njit(cache=True)
-def _go_through(table, turns, rows, positions, slots, work, tables, arena, kept, done):
+def _go_through(kind, table, turns, rows, positions, slots, work, tables, arena, kept, done):
     """What one thread does."""
     for index in range(len(table)):
         operator, turn = table[index], address(turns[index])
@@ -190,20 +195,21 @@ def _go_through(table, turns, rows, positions, slots, work, tables, arena, kept,
             else:
                 task = fetch_add(turn, 1)
                 while task < tasks:
-                    _compute(operator, task, rows, positions, slots, arena)
+                    _compute(kind, operator, task, rows, positions, slots, arena)
                     task = fetch_add(turn, 1) if task + 1 < tasks else tasks
             fetch_add(busy, -1)
         wait_until_zero(busy)
 
 
 @njit(cache=True, parallel=True, nogil=True)
-def run(table, positions, slots, work, tables, arena, threads):
+def run(kind, table, positions, slots, work, tables, arena, threads):
     """`table` int64 [operators, FIELDS], addresses of memory with room for the rows of `positions` and `slots` int64
-    [rows], up to a multiple of 8. `work`, `tables` and `arena` are those of `numba_float32.attention`.
+    [rows], up to a multiple of 8. `work`, `tables` and `arena` are those of `numba_float32.attention`, `kind` is one of
+    `numba_int8_kinds`.
     """
     kv_heads, slots_of_parts = arena.shape[3], attention.slots_of(work)
     kept = np.empty((kv_heads, slots_of_parts, arena.shape[5] + 2), np.float32)
     done = np.zeros((arena.shape[1], kv_heads, slots_of_parts), np.int64)
     turns = np.zeros((len(table), _LINE), np.int64)
     for _ in prange(threads):
-        _go_through(table, turns, len(positions), positions, slots, work, tables, arena, kept, done)
+        _go_through(kind, table, turns, len(positions), positions, slots, work, tables, arena, kept, done)

@@ -1,4 +1,5 @@
-"""512-bit registers and matrix tiles for numba: one instruction each, so that kernels read as what the processor does.
+"""512-bit registers and matrix tiles for numba: one instruction each, or one for each half, so that kernels read as
+what the processor does.
 
 Addresses are integers. Only for processors that have the instructions (`processor.detect`); numba compiles for the
 machine it runs on. A register has no element type: each function says how it reads the bits.
@@ -16,6 +17,11 @@ binding.initialize_native_asmparser()  # numba itself has no need of it; instruc
 
 _I16, _I32 = ir.IntType(16), ir.IntType(32)
 _FLOATS, _WORDS, _LANES = ir.VectorType(ir.FloatType(), 16), ir.VectorType(_I16, 32), ir.VectorType(_I32, 16)
+_HALF_BYTES, _HALF_WORDS, _HALF_LANES = (
+    ir.VectorType(ir.IntType(8), 32),
+    ir.VectorType(_I16, 16),
+    ir.VectorType(_I32, 8),
+)
 
 
 class _RegisterType(types.Type):
@@ -201,6 +207,48 @@ def dot_bytes(_context: Any, total: Any, a: Any, b: Any) -> Any:
         return _assembly(builder, "vpdpbusd $3, $2, $0", "=v,0,v,v", _LANES, *values)
 
     return REGISTER(REGISTER, REGISTER, REGISTER), emit
+
+
+def _halves_of(builder: Any, value: Any, kind: Any) -> list[Any]:
+    """A register as two of 256 bits, of `kind`."""
+    lanes = ir.VectorType(kind.element, kind.count * 2)
+    whole, masks = builder.bitcast(value, lanes), (range(kind.count), range(kind.count, kind.count * 2))
+    select = [ir.Constant(ir.VectorType(_I32, kind.count), list(mask)) for mask in masks]
+    return [builder.shuffle_vector(whole, ir.Constant(lanes, ir.Undefined), mask) for mask in select]
+
+
+def _by_halves(builder: Any, name: str, result: Any, *values: Any, kind: Any) -> Any:
+    """LLVM's function `name` of 256 bits, for each half of registers."""
+    function = cgutils.get_or_insert_function(builder.module, ir.FunctionType(result, [kind] * len(values)), name)
+    halves = [_halves_of(builder, value, kind) for value in values]
+    parts = [builder.call(function, given) for given in zip(*halves, strict=True)]
+    both = ir.Constant(ir.VectorType(_I32, result.count * 2), list(range(result.count * 2)))
+    return builder.shuffle_vector(*parts, both)
+
+
+@intrinsic
+def dot_pairs(_context: Any, total: Any, a: Any, b: Any) -> Any:
+    """To each of 32 int16 in `total`, adds the products of two neighbouring bytes: `a`'s unsigned, `b`'s signed. AVX2
+    has this. Their sum must be an int16.
+    """
+
+    def emit(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
+        total, a, b = values
+        products = _by_halves(builder, "llvm.x86.avx2.pmadd.ub.sw", _HALF_WORDS, a, b, kind=_HALF_BYTES)
+        return builder.bitcast(builder.add(builder.bitcast(total, _WORDS), products), _LANES)
+
+    return REGISTER(REGISTER, REGISTER, REGISTER), emit
+
+
+@intrinsic
+def sum_pairs(_context: Any, words: Any) -> Any:
+    """The sums of two neighbouring int16, as 16 int32."""
+
+    def emit(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
+        ones = ir.Constant(_WORDS, [1] * 32)
+        return _by_halves(builder, "llvm.x86.avx2.pmadd.wd", _HALF_LANES, values[0], ones, kind=_HALF_WORDS)
+
+    return REGISTER(REGISTER), emit
 
 
 @intrinsic

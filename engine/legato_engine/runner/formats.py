@@ -16,11 +16,12 @@ from legato_engine.processor import Processor
 from legato_engine.weights.checkpoint import Checkpoint
 
 # Who computes: torch in one dtype; Triton's kernels in one; or kernels for processors: float32 alone, float32 from the
-# file's own 4-bit and 8-bit codes, the same with 8-bit activations, that with attention of prompts in bfloat16, or
-# bfloat16 tiles.
-Kernels = Literal["torch", "triton", "float32", "codes", "int8", "int8-bf16", "tiles"]
+# file's own 4-bit and 8-bit codes, the same with 8-bit activations, that with attention of prompts in bfloat16, that
+# for 4-bit codes alone, or bfloat16 tiles.
+Kernels = Literal["torch", "triton", "float32", "codes", "int8", "int8-bf16", "int8-avx2", "tiles"]
 DTYPES = ("auto", "float32", "bfloat16", "float16")
-READS_BOTH = ("float32", "codes", "int8", "int8-bf16")  # kernels whose attention reads KV in float32 and in bfloat16
+FROM_CODES = ("codes", "int8", "int8-bf16", "int8-avx2")
+READS_BOTH = ("float32", *FROM_CODES)  # kernels whose attention reads KV in float32 and in bfloat16
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ class Formats:
         bits = checkpoint.packed_bits(name) or 0
         if self.kernels == "tiles":
             return 2 + (bits / 8 if bits < 8 or name.startswith(("model.embed_tokens", "lm_head")) else 0)
-        return bits / 8 if self.kernels in ("codes", "int8", "int8-bf16") and bits else self.dtype.itemsize
+        return bits / 8 if self.kernels in FROM_CODES and bits else self.dtype.itemsize
 
 
 def choose(
@@ -77,6 +78,9 @@ def choose(
         kv = "KV in bfloat16" + (", and prompts' products with it" if processor.bf16 else "")
         why = f"float32; 8-bit activations times the file's own codes where it has them; {kv}{slower} ({processor})"
         return Formats(form, form, torch.float32, "bfloat16", why)
+    if processor.avx2:
+        why = f"float32; 8-bit activations times the file's own 4-bit codes where it has them; KV in bfloat16{slower}"
+        return Formats("int8-avx2", "int8-avx2", torch.float32, "bfloat16", f"{why} ({processor})")
     why = f"float32, from 4-bit and 8-bit codes where the file has them{slower} ({processor})"
     return Formats("codes", "codes", torch.float32, "float32", why)
 

@@ -130,19 +130,19 @@ def test_a_quantized_base_is_left_as_it_is(smollm2, smollm2_float32, draws, tmp_
         assert torch.equal(found, base), "a step with adapters before it leaves no trace"
 
 
-@pytest.mark.parametrize("kernels", ["int8", "tiles"])
+@pytest.mark.parametrize("kernels", ["int8", "int8-avx2", "tiles"])
 def test_other_numerics_stay_close_to_float32(kernels, draws, adapters, tmp_path, monkeypatch):
     """Formats that `auto` picks round inputs of linear layers and KV, to bfloat16 at worst."""
     here = processor.detect()
-    if kernels == "int8" and not here.vnni:
-        pytest.skip("this processor has no VNNI")
+    if (kernels == "int8" and not here.vnni) or (kernels == "int8-avx2" and not here.avx2):
+        pytest.skip(f"this processor has no {kernels}")
     if kernels == "tiles" and not here.amx:
         attention, linear = emulated_kernels.load("attention.numba_bf16", "linear.numba_tiles")
         monkeypatch.setattr(numerics, "numba_bf16", attention)
         monkeypatch.setattr(linear_bf16, "kernels", linear)
     runner = Runner.load(
         RandomCheckpoint(TINY), block_size=16, kv_cache_bytes=16 << 20, dtype="auto", threads=2, max_length=1024,
-        instructions=replace(here, amx=kernels == "tiles"),
+        instructions=replace(here, amx=kernels == "tiles", vnni=kernels == "int8", avx2=kernels == "int8-avx2"),
     )  # fmt: skip
     for name, adapter in adapters(runner, TINY).items():
         exact = load(lora_folders.merged(TINY, tmp_path / name, SCALES[name]))

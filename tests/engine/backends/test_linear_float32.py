@@ -40,7 +40,7 @@ class Held:
 @pytest.mark.parametrize("rows", [1, CODES_UP_TO, CODES_UP_TO + 1, 63, 100])
 def test_outputs_stay_in_order_whatever_holds_them(rows):
     held = Held(q=four(320), k=four(32), v=eight(160), gate=torch.randn(64, INPUTS).half())
-    layer = load(held, ["q", "k", "v", "gate"], False, True, Scratch())
+    layer = load(held, ["q", "k", "v", "gate"], False, True, None, Scratch())
     x, out = torch.randn(rows, INPUTS), np.zeros((rows + 3, 576), np.float32)
 
     layer(x.numpy(), rows, out)

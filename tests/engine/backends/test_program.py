@@ -11,6 +11,7 @@ import torch
 from legato_engine import processor
 from legato_engine.backends.cpu.program import Program
 from legato_engine.kernels import program as kernels
+from legato_engine.kernels.linear.numba_int8_kinds import AVX2
 from legato_engine.models.config import ModelConfig
 from legato_engine.runner.runner import Runner
 from legato_engine.scheduler.batch import Row
@@ -18,7 +19,17 @@ from legato_engine.weights.checkpoint import Checkpoint
 from legato_engine.weights.expected import expected_shapes
 from legato_engine.weights.packed import Packed, Scales
 
-vnni = pytest.mark.skipif(not processor.detect().vnni, reason="this processor has no AVX-512 VNNI")
+FORMS = {
+    "VNNI": processor.Processor(True, False, False, True, vnni=True),
+    "AVX2": processor.Processor(False, False, False, True, avx2=True),
+}
+FORM = pytest.mark.parametrize(
+    "form",
+    [
+        pytest.param(form, marks=pytest.mark.skipif(not there, reason=f"this processor has no {form}"))
+        for form, there in (("VNNI", processor.detect().vnni), ("AVX2", processor.detect().avx2))
+    ],
+)
 LLAMA = ModelConfig(
     architecture="LlamaForCausalLM", layers=3, hidden_size=96, heads=6, kv_heads=2, head_dim=32,
     intermediate_size=160, vocab_size=320, max_length=1024, rope_theta=10000.0, rope_scaling=None,
@@ -93,10 +104,10 @@ class PackedCheckpoint(Checkpoint):
         return Packed(4, four, Scales(self._halves(*groups)), Scales(-8 * self._halves(*groups)))
 
 
-def load(config, kinds="4 bits", threads=2):
+def load(config, form, kinds="4 bits", threads=2):
     return Runner.load(
         PackedCheckpoint(config, KINDS[kinds]), block_size=16, kv_cache_bytes=16 << 20, dtype="auto", threads=threads,
-        max_length=1024, instructions=processor.Processor(True, False, False, True, vnni=True),
+        max_length=1024, instructions=FORMS[form],
     )  # fmt: skip
 
 
@@ -119,7 +130,7 @@ STEPS = (
 
 def by_operator(runner):
     """What the same runner computes without a program."""
-    runner._backend._numerics.recorded = False
+    runner._backend._numerics.recorded = None
     return runner
 
 
@@ -129,13 +140,13 @@ def computed(runner, steps, draw):
         return [runner.logits(rows(draw, *shapes)) for shapes in ([(512, 0)], *steps)]
 
 
-@vnni
+@FORM
 @pytest.mark.parametrize(
     ("model", "kinds"),
     [*((model, "4 bits") for model in MODELS), *(("wide", kinds) for kinds in KINDS), ("biases", "no codes")],
 )
-def test_logits_are_those_of_the_operators_one_by_one(model, kinds, greedy_draw):
-    runner, plain = load(MODELS[model], kinds), by_operator(load(MODELS[model], kinds))
+def test_logits_are_those_of_the_operators_one_by_one(form, model, kinds, greedy_draw):
+    runner, plain = load(MODELS[model], form, kinds), by_operator(load(MODELS[model], form, kinds))
 
     found, expected = computed(runner, STEPS, greedy_draw), computed(plain, STEPS, greedy_draw)
 
@@ -146,27 +157,27 @@ def test_logits_are_those_of_the_operators_one_by_one(model, kinds, greedy_draw)
     assert not plain._backend._programs
 
 
-@vnni
-def test_threads_make_no_difference(greedy_draw):
-    one, two = (computed(load(MODELS["wide"], threads=threads), STEPS, greedy_draw) for threads in (1, 2))
+@FORM
+def test_threads_make_no_difference(form, greedy_draw):
+    one, two = (computed(load(MODELS["wide"], form, threads=threads), STEPS, greedy_draw) for threads in (1, 2))
 
     assert all(map(torch.equal, one, two))
 
 
-@vnni
-def test_larger_steps_in_between_make_no_difference(greedy_draw):
+@FORM
+def test_larger_steps_in_between_make_no_difference(form, greedy_draw):
     """The buffers of layers grow, and what was recorded still computes in its own memory."""
-    runner, plain = load(LLAMA), by_operator(load(LLAMA))
+    runner, plain = load(LLAMA, form), by_operator(load(LLAMA, form))
     steps = [(1, 9)], [(200, 0)], [(1, 9)], [(kernels.MOST, 0)], [(kernels.MOST + 1, 0)], [(400, 100)], [(3, 100)]
 
     for found, expected in zip(computed(runner, steps, greedy_draw), computed(plain, steps, greedy_draw), strict=True):
         assert torch.equal(found, expected)
 
 
-@vnni
-def test_warm_up_computes_with_a_program_and_without(greedy_draw, monkeypatch):
+@FORM
+def test_warm_up_computes_with_a_program_and_without(form, monkeypatch):
     """Else a kernel would be compiled while requests wait."""
-    runner, counts = load(LLAMA), []
+    runner, counts = load(LLAMA, form), []
     logits = runner.logits
 
     def counted(given, *before):
@@ -182,7 +193,7 @@ def test_warm_up_computes_with_a_program_and_without(greedy_draw, monkeypatch):
 
 
 def test_memory_lives_as_long_as_the_program_that_has_its_address():
-    program, array = Program(), np.zeros(8, np.float32)
+    program, array = Program(AVX2), np.zeros(8, np.float32)
     program.add(kernels.ADD, array[4:], np.ones(4, np.float32), 4)
     held = weakref.ref(array)
     del array
@@ -195,7 +206,7 @@ def test_memory_lives_as_long_as_the_program_that_has_its_address():
 
 
 def test_numbers_stand_in_a_row_of_the_table_as_kernels_read_them():
-    program, array = Program(), np.zeros((2, 4), np.float32)
+    program, array = Program(AVX2), np.zeros((2, 4), np.float32)
     program.add(kernels.NORM, array, array[1], np.float32(1e-5), np.int64(7), True)
 
     (row,) = program._table
@@ -205,4 +216,4 @@ def test_numbers_stand_in_a_row_of_the_table_as_kernels_read_them():
 
 def test_memory_with_gaps_is_refused():
     with pytest.raises(AssertionError):
-        Program().add(kernels.NORM, np.zeros((4, 4), np.float32)[:, :2])
+        Program(AVX2).add(kernels.NORM, np.zeros((4, 4), np.float32)[:, :2])

@@ -25,6 +25,8 @@ from legato_engine.runner import formats, inputs
 from legato_engine.runner.runner import Runner
 from legato_engine.scheduler.batch import Row
 
+WITH_VNNI = pytest.mark.skipif(not processor.detect().vnni, reason="this processor has no AVX-512 VNNI")
+WITH_AVX2 = pytest.mark.skipif(not processor.detect().avx2, reason="this processor has no AVX2")
 WITH_PAIRS = pytest.mark.skipif(not processor.detect().bf16, reason="this processor has no AVX512-BF16")
 FORMS = pytest.mark.parametrize("form", ["float32", "int8", "int8-bf16"])
 PLAIN = Processor(avx512=True, bf16=False, amx=False, tiles_described=True)
@@ -246,20 +248,20 @@ def test_auto_without_tiles_is_float32_from_the_codes_of_the_file(smollm2, promp
         oracle.check(prompt, output)
 
 
-@pytest.mark.skipif(not processor.detect().vnni, reason="this processor has no AVX-512 VNNI")
 @pytest.mark.parametrize(
     ("form", "asked", "kv"),
     [
-        ("int8", "Auto", "bfloat16"),
-        ("int8", "Float32", "float32"),
-        pytest.param("int8-bf16", "Auto", "bfloat16", marks=WITH_PAIRS),
+        pytest.param("int8", "Auto", "bfloat16", marks=WITH_VNNI),
+        pytest.param("int8", "Float32", "float32", marks=WITH_VNNI),
+        pytest.param("int8-bf16", "Auto", "bfloat16", marks=[WITH_VNNI, WITH_PAIRS]),
+        pytest.param("int8-avx2", "Auto", "bfloat16", marks=WITH_AVX2),
+        pytest.param("int8-avx2", "Float32", "float32", marks=WITH_AVX2),
     ],
 )
-def test_auto_with_vnni_rounds_activations_and_kv_unless_asked_otherwise(
-    smollm2, prompts, sequences, oracle, form, asked, kv
-):
+def test_auto_rounds_activations_and_kv_unless_asked_otherwise(smollm2, prompts, sequences, oracle, form, asked, kv):
     """Greedy tokens are transformers' wherever the choice is not close."""
-    instructions = replace(PLAIN, vnni=True, bf16=form == "int8-bf16")
+    vnni = form != "int8-avx2"
+    instructions = replace(PLAIN, avx512=vnni, vnni=vnni, bf16=form == "int8-bf16", avx2=True)
     int8 = Runner.load(
         smollm2,
         block_size=16,
@@ -294,9 +296,11 @@ def test_sizes_that_kernels_cannot_count_in_are_left_to_torch(smollm2):
     assert formats.choose("Float32", PLAIN, None, smollm2.config, 16).kernels == "float32"
 
 
-@pytest.mark.parametrize(("vnni", "kernels"), [(True, "int8-bf16"), (False, "codes")])
-def test_blocks_that_are_too_small_for_tiles_are_told(smollm2, vnni, kernels):
-    processor = replace(PLAIN, amx=True, vnni=vnni, bf16=vnni)
+@pytest.mark.parametrize(
+    ("vnni", "avx2", "kernels"), [(True, True, "int8-bf16"), (False, True, "int8-avx2"), (False, False, "codes")]
+)
+def test_blocks_that_are_too_small_for_tiles_are_told(smollm2, vnni, avx2, kernels):
+    processor = replace(PLAIN, amx=True, vnni=vnni, bf16=vnni, avx2=avx2)
     chosen = formats.choose("auto", processor, None, smollm2.config, block_size=8)
     assert chosen.kernels == kernels
     assert "not in bfloat16 tiles, which are faster: blocks of 8 tokens are no multiple of 16" in str(chosen)

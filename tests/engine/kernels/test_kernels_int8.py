@@ -1,17 +1,47 @@
-"""8-bit activations: what the kernel computes is exactly the product of the rounded rows and the file's weights."""
+"""8-bit activations: what kernels compute is exactly the product of the rounded rows and the file's weights. Where the
+processor has no AVX-512 VNNI, its instruction is emulated.
+"""
 
+from functools import cache
+
+import emulated_kernels
 import numpy as np
 import pytest
 import torch
 
 from legato_engine import processor
+from legato_engine.backends.cpu import codes as codes_of
 from legato_engine.backends.cpu.codes import Codes
 from legato_engine.kernels.linear import naive
 from legato_engine.kernels.linear.numba_int8 import round_rows
+from legato_engine.kernels.linear.numba_int8_kinds import AVX2, VNNI
 from legato_engine.weights.packed import Packed, Scales
 
-pytestmark = pytest.mark.skipif(not processor.detect().vnni, reason="this processor has no AVX-512 VNNI")
+HERE = processor.detect()
+WITH_AVX2 = pytest.mark.skipif(not HERE.avx2, reason="this processor has no AVX2")
+BOTH = pytest.mark.parametrize("kind", [pytest.param(VNNI, id="VNNI"), pytest.param(AVX2, id="AVX2", marks=WITH_AVX2)])
+OF_FOUR = "Q4_1", "Q4_K"  # types of 4-bit codes, which both kinds multiply
 INPUTS = 512
+
+
+@cache
+def emulated():
+    return emulated_kernels.load("linear.numba_int8")[0]
+
+
+@pytest.fixture(autouse=True)
+def _vnni_everywhere(monkeypatch):
+    if not HERE.vnni:
+        real = codes_of.numba_int8.multiply
+        multiply = lambda kind, *given: (real if kind is AVX2 else emulated().multiply)(kind, *given)  # noqa: E731
+        monkeypatch.setattr(codes_of.numba_int8, "multiply", multiply)
+
+
+def kinds_and_types():
+    """Each kind with what it has products for."""
+    avx2 = (pytest.param(AVX2, name, id=f"AVX2-{name}", marks=WITH_AVX2) for name in OF_FOUR)
+    vnni = (pytest.param(VNNI, name, id=f"VNNI-{name}") for name in (*OF_FOUR, "Q8_0", "Q5_1"))
+    return pytest.mark.parametrize(("kind", "type_"), [*vnni, *avx2])
 
 
 def halves(*shape, low=0.001, high=0.02):
@@ -39,21 +69,44 @@ def weight(kind, outputs=80):
     raise AssertionError(kind)
 
 
-def product(packed, x, rows):
+def product(packed, x, rows, kind):
     """What the codes of `packed` give for the first `rows` of x [room, in], in columns 16 and on of the output."""
     out = np.full((len(x), len(packed.codes) + 16), np.nan, np.float32)
-    codes = Codes(packed, int8=True)
+    codes = Codes(packed, kind)
     assert codes.int8
     codes(x.numpy(), rows, out, 16)
     return torch.from_numpy(out[:rows, 16:])
 
 
-@pytest.mark.parametrize("rows", [1, 2, 7, 8, 9, 24, 25, 40])
-@pytest.mark.parametrize("kind", ["Q4_1", "Q4_K", "Q8_0", "Q5_1"])
-def test_products_are_those_of_rounded_rows(kind, rows):
-    packed, x = weight(kind), torch.randn(40, INPUTS) * torch.rand(40, 1).exp()
+@pytest.mark.parametrize("rows", [1, 2, 4, 5, 8, 9, 24, 25, 40])
+@kinds_and_types()
+def test_products_are_those_of_rounded_rows(kind, type_, rows):
+    packed, x = weight(type_), torch.randn(40, INPUTS) * torch.rand(40, 1).exp()
+    expected, found = naive.linear(naive.rounded(x[:rows]), packed.floats()), product(packed, x, rows, kind)
+    torch.testing.assert_close(found, expected, atol=2e-5 * float(expected.abs().max()), rtol=1e-5)
+
+
+@WITH_AVX2
+@pytest.mark.parametrize("outputs", [16, 32, 80])
+@pytest.mark.parametrize("type_", OF_FOUR)
+def test_both_kinds_come_to_the_same_bits(type_, outputs):
+    packed, x = weight(type_, outputs), torch.randn(40, INPUTS)
+    for rows in (1, 3, 8, 20, 25, 40):
+        assert torch.equal(product(packed, x, rows, AVX2), product(packed, x, rows, VNNI))
+
+
+@WITH_AVX2
+@pytest.mark.parametrize("rows", [1, 4, 8, 40])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_largest_codes_and_activations_fit_their_sums(rows, sign):
+    """16 products of 15 and 127 are 30,480; an int16 holds 32,767."""
+    groups = 80, INPUTS // 32
+    packed = Packed(
+        4, torch.full((80, INPUTS), 15, dtype=torch.uint8), Scales(halves(*groups)), Scales(halves(*groups))
+    )
+    x = torch.full((40, INPUTS), 2.0 * sign)
     expected = naive.linear(naive.rounded(x[:rows]), packed.floats())
-    torch.testing.assert_close(product(packed, x, rows), expected, atol=2e-5 * float(expected.abs().max()), rtol=1e-5)
+    torch.testing.assert_close(product(packed, x, rows, AVX2), expected, atol=0, rtol=1e-5)
 
 
 def test_rows_are_rounded_as_written_down():
@@ -65,19 +118,20 @@ def test_rows_are_rounded_as_written_down():
     torch.testing.assert_close(scaled.transpose(1, 2).reshape(x.shape), expected, atol=0, rtol=1e-6)
 
 
-def test_rounding_costs_about_half_a_percent():
+@BOTH
+def test_rounding_costs_about_half_a_percent(kind):
     packed, x = weight("Q4_1"), torch.randn(32, INPUTS)
     exact = naive.linear(x, packed.floats())
-    error = (product(packed, x, 32) - exact).pow(2).mean().sqrt() / exact.std()
+    error = (product(packed, x, 32, kind) - exact).pow(2).mean().sqrt() / exact.std()
     assert 0.001 < error < 0.01
 
 
-@pytest.mark.parametrize("kind", ["Q4_1", "Q4_K", "Q8_0"])
-def test_a_row_is_the_same_in_any_batch(kind):
-    packed, x = weight(kind), torch.randn(40, INPUTS)
-    alone = torch.cat([product(packed, x[row : row + 8], 1) for row in range(33)])
+@kinds_and_types()
+def test_a_row_is_the_same_in_any_batch(kind, type_):
+    packed, x = weight(type_), torch.randn(40, INPUTS)
+    alone = torch.cat([product(packed, x[row : row + 8], 1, kind) for row in range(33)])
     for rows in (2, 8, 17, 33):
-        assert torch.equal(product(packed, x, rows), alone[:rows])
+        assert torch.equal(product(packed, x, rows, kind), alone[:rows])
 
 
 @pytest.mark.parametrize("sign", [1, -1])
@@ -85,24 +139,27 @@ def test_the_largest_sums_are_the_same_in_any_batch(sign):
     packed = weight("Q8_0")
     packed.codes.fill_(127)
     x = torch.full((40, INPUTS), float(sign))
-    assert torch.equal(product(packed, x, 33), product(packed, x, 1).expand(33, -1))
+    assert torch.equal(product(packed, x, 33, VNNI), product(packed, x, 1, VNNI).expand(33, -1))
 
 
 @pytest.mark.parametrize("number", [torch.nan, torch.inf, -torch.inf])
 @pytest.mark.parametrize("rows", [1, 3])
-def test_what_is_no_number_stays_none_and_in_its_row(rows, number):
+@BOTH
+def test_what_is_no_number_stays_none_and_in_its_row(kind, rows, number):
     x = torch.randn(8, INPUTS)
     x[0, 100] = number
-    found = product(weight("Q4_1"), x, rows)
+    found = product(weight("Q4_1"), x, rows, kind)
     assert not found[0].isfinite().any()
     assert found[1:].isfinite().all()
 
 
 @pytest.mark.parametrize("size", [0.0, 1e-38])
-def test_rows_of_nothing_give_nothing(size):
-    assert product(weight("Q4_1"), torch.full((8, INPUTS), size), 2).abs().max() < 1e-30
+@BOTH
+def test_rows_of_nothing_give_nothing(kind, size):
+    assert product(weight("Q4_1"), torch.full((8, INPUTS), size), 2, kind).abs().max() < 1e-30
 
 
-def test_groups_of_16_inputs_keep_float32():
-    packed = Packed(8, torch.zeros(16, 64, dtype=torch.int8), Scales(halves(16, 4)))
-    assert not Codes(packed, int8=True).int8
+@pytest.mark.parametrize(("kind", "groups"), [(VNNI, 4), (AVX2, 4), (AVX2, 2)])
+def test_groups_of_16_inputs_keep_float32_and_without_vnni_8_bits_do(kind, groups):
+    packed = Packed(8, torch.zeros(16, 64, dtype=torch.int8), Scales(halves(16, groups)))
+    assert not Codes(packed, kind).int8

@@ -19,6 +19,7 @@ PROCESSORS = {
     "tiles": Processor(avx512=True, bf16=True, amx=True, tiles_described=True),
     "codes": Processor(avx512=True, bf16=False, amx=False, tiles_described=True),
     "int8": Processor(avx512=True, bf16=False, amx=False, tiles_described=True, vnni=True),
+    "int8-avx2": Processor(avx512=False, bf16=False, amx=False, tiles_described=True, avx2=True),
 }
 
 
@@ -31,7 +32,14 @@ def shallow(tmp_path_factory):
 
 @pytest.mark.parametrize(
     ("dtype", "kernels"),
-    [("auto", "codes"), ("auto", "int8"), ("auto", "tiles"), ("float32", "float32"), ("bfloat16", "torch")],
+    [
+        ("auto", "codes"),
+        ("auto", "int8"),
+        ("auto", "int8-avx2"),
+        ("auto", "tiles"),
+        ("float32", "float32"),
+        ("bfloat16", "torch"),
+    ],
 )
 def test_weights_take_what_was_worked_out(shallow, dtype, kernels):
     instructions = PROCESSORS.get(kernels, PROCESSORS["codes"])

@@ -97,16 +97,22 @@ class LinearFloat32:
             torch.mm(x, torch.from_numpy(part), out=out[:, first : first + part.shape[1]])
 
 
-def load(checkpoint: Checkpoint, names: Sequence[str], bias: bool, form: str, scratch: Scratch) -> LinearFloat32:
-    """The projections `names` (without `.weight`) of one input, outputs in this order."""
-    found = codes.load(checkpoint, names, int8=form == "int8") if form != "float32" else []
+def load(
+    checkpoint: Checkpoint, names: Sequence[str], bias: bool, by_codes: bool, kind: np.generic | None, scratch: Scratch
+) -> LinearFloat32:
+    """The projections `names` (without `.weight`) of one input, outputs in this order. `by_codes`: where there are any;
+    `kind` is that of `Codes`.
+    """
+    found = codes.load(checkpoint, names, kind) if by_codes else []
     if not any(isinstance(part, Codes) for part in found):
         found = [projections.weights(checkpoint, names, torch.float32)]
     return LinearFloat32(found, scratch, projections.biases(checkpoint, names) if bias else None)
 
 
-def table(checkpoint: Checkpoint, name: str, form: str, scratch: Scratch) -> LinearFloat32:
+def table(
+    checkpoint: Checkpoint, name: str, by_codes: bool, kind: np.generic | None, scratch: Scratch
+) -> LinearFloat32:
     """An embedding or output head, its rows padded."""
-    found = codes.load_table(checkpoint, name, int8=form == "int8") if form != "float32" else None
+    found = codes.load_table(checkpoint, name, kind) if by_codes else None
     weight = found or projections.padded(projections.weights(checkpoint, [name], torch.float32))
     return LinearFloat32([weight], scratch, None)

@@ -15,10 +15,17 @@ from legato_engine.backends.cpu.linear_float32 import Scratch
 from legato_engine.backends.cpu.step import Projection
 from legato_engine.backends.cpu.workspace import Array
 from legato_engine.kernels.attention import numba_bf16, numba_float32
+from legato_engine.kernels.linear import numba_int8_kinds
 from legato_engine.kernels.linear.numba_tiles import SHAPES
 from legato_engine.layers.inputs import Ints, StepInputs
 from legato_engine.models.config import ModelConfig
 from legato_engine.weights.checkpoint import Checkpoint
+
+_PRODUCTS: dict[str, np.generic] = {
+    "int8": numba_int8_kinds.VNNI,
+    "int8-bf16": numba_int8_kinds.VNNI,
+    "int8-avx2": numba_int8_kinds.AVX2,
+}
 
 
 class Table(Projection, Protocol):
@@ -31,7 +38,7 @@ class Table(Projection, Protocol):
 
 class Numerics(Protocol):
     inputs: type[np.generic]  # what linear layers take: float32, or bfloat16 as uint16
-    recorded: bool  # whether steps of few rows are a `Program`: it has operators for most of what is computed
+    recorded: np.generic | None  # steps of few rows are a `Program`, which has operators for most of it, of this kind
 
     def linear(self, checkpoint: Checkpoint, names: Sequence[str], bias: bool) -> Projection: ...
     def table(self, checkpoint: Checkpoint, name: str) -> Table: ...
@@ -48,16 +55,16 @@ class Numerics(Protocol):
 class Float32:
     """Float32 throughout, but for KV where the arena is bfloat16. With the form `codes`, from the file's 4-bit and
     8-bit codes where there are any: less memory is taken and read, and the numbers are still those of float32. With
-    `int8`, what those are multiplied with is rounded to 8 bits. With `int8-bf16`, so is what keys and values of prompts
-    are multiplied with, to bfloat16, where the arena is.
+    `int8`, what those are multiplied with is rounded to 8 bits; with `int8-avx2`, only what 4-bit ones are. With
+    `int8-bf16`, so is what keys and values of prompts are multiplied with, to bfloat16, where the arena is.
     """
 
     inputs: type[np.generic] = np.float32
 
-    def __init__(self, form: Literal["float32", "codes", "int8", "int8-bf16"]) -> None:
+    def __init__(self, form: Literal["float32", "codes", "int8", "int8-bf16", "int8-avx2"]) -> None:
         self._pairs = form == "int8-bf16"
-        self._form = "int8" if self._pairs else form
-        self.recorded = self._form == "int8"
+        self._from_codes = form != "float32"
+        self.recorded = _PRODUCTS.get(form)
         self._scratch = Scratch()
 
     @staticmethod
@@ -66,10 +73,10 @@ class Float32:
         return _misfit(config, block_size, 4)
 
     def linear(self, checkpoint: Checkpoint, names: Sequence[str], bias: bool) -> Projection:
-        return linear_float32.load(checkpoint, names, bias, self._form, self._scratch)
+        return linear_float32.load(checkpoint, names, bias, self._from_codes, self.recorded, self._scratch)
 
     def table(self, checkpoint: Checkpoint, name: str) -> Table:
-        return linear_float32.table(checkpoint, name, self._form, self._scratch)
+        return linear_float32.table(checkpoint, name, self._from_codes, self.recorded, self._scratch)
 
     def held(self, arena: torch.Tensor) -> Array:
         if arena.dtype != torch.bfloat16:
@@ -87,7 +94,7 @@ class Tiles:
     """Weights, KV and the inputs of linear layers in bfloat16, for AMX; the file's codes for one or two rows."""
 
     inputs: type[np.generic] = np.uint16
-    recorded = False
+    recorded: np.generic | None = None
 
     @staticmethod
     def misfit(config: ModelConfig, block_size: int) -> str | None:

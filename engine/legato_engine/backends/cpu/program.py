@@ -30,8 +30,10 @@ class Program:
 
     rows = kernels.MOST  # for layers: the room they take
 
-    def __init__(self, adapted: bool = False) -> None:
+    def __init__(self, kind: np.generic, adapted: bool = False) -> None:
+        """`kind`: by which products of bytes, one of `numba_int8_kinds`."""
         self.adapted = adapted
+        self._kind = kind
         self._parts: list[Call] = []
         self._table: list[list[int]] = []  # operators after the last part
         self._held: list[Array] = []
@@ -95,9 +97,9 @@ class Program:
         if self._table:
             table = np.array(self._table, np.int64)
             self._table = []
-            self._parts.append(lambda step: _run(table, step))
+            self._parts.append(lambda step: _run(self._kind, table, step))
 
 
-def _run(table: Array, step: CpuStep) -> None:
-    inputs = step.inputs
-    kernels.run(table, inputs.positions, inputs.slots, step.work, inputs.tables, step.arena, numba.get_num_threads())
+def _run(kind: np.generic, table: Array, step: CpuStep) -> None:
+    inputs, threads = step.inputs, numba.get_num_threads()
+    kernels.run(kind, table, inputs.positions, inputs.slots, step.work, inputs.tables, step.arena, threads)

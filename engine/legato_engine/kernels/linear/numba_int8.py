@@ -1,4 +1,5 @@
-"""Linear layers from 4-bit and 8-bit codes and 8-bit activations, for processors with AVX-512 VNNI. See README.
+"""Linear layers from codes and 8-bit activations: codes of 4 and 8 bits on processors with AVX-512 VNNI, of 4 bits on
+those with AVX2. See README.
 
 Each row of x is rounded to 8 bits, with a scale for each group of 32 inputs, as in llama.cpp (its type Q8_1). A
 group's sum of products is an exact integer, all other sums are float32; the weights are those of the file. A row's
@@ -8,9 +9,19 @@ result depends on no other row. Sizes: out is a multiple of 16, in of 32, and a 
 import numpy as np
 from numba import njit, prange
 
-from legato_engine.kernels.lanes import evens_first, largest, put_float, rounded, store_bytes, sum_of, times
-from legato_engine.kernels.linear.numba_int8_rows import eight_rows, one_row
-from legato_engine.kernels.linear.numba_int8_tile import ROWS, multiply_tiles
+from legato_engine.kernels.atomics import fetch_add
+from legato_engine.kernels.lanes import (
+    evens_first,
+    largest,
+    prefetch_to_write,
+    put_float,
+    rounded,
+    store_bytes,
+    sum_of,
+    times,
+)
+from legato_engine.kernels.linear.numba_int8_kinds import eight_rows, half_block, one_row
+from legato_engine.kernels.linear.numba_int8_panels import PANELS, ROWS, room, unpack
 from legato_engine.kernels.linear.numba_scales import of_panel
 from legato_engine.kernels.vector import address, load
 
@@ -64,9 +75,9 @@ def round_rows(x, rows, groups, width, four):
 
 
 @njit(cache=True, parallel=True, nogil=True)
-def multiply(x, rows, codes, values, factors, minima, least_factors, out, first, threads):
+def multiply(kind, x, rows, codes, values, factors, minima, least_factors, out, first, threads):
     """x float32 [room, in] times a weight of 4-bit or 8-bit codes; out float32 [room, …], from column `first` on, where
-    room is a multiple of 8: rows beyond `rows` are overwritten.
+    room is a multiple of 8: rows beyond `rows` are overwritten. `kind` is one of `numba_int8_kinds`.
     """
     four, groups, summed = codes.itemsize == 4, values.shape[1], minima.shape[1] > 0
     scales = values, factors, minima, least_factors
@@ -76,13 +87,39 @@ def multiply(x, rows, codes, values, factors, minima, least_factors, out, first,
         for panel in prange(codes.shape[0]):
             code, of = address(codes) + panel * groups * (256 if four else 512), of_panel(scales, panel)
             for block in range(blocks):
-                at, part = address(whole[block]), address(parts[block])
+                at, part, left = address(whole[block]), address(parts[block]), rows - block * ROWS
                 to = address(out) + block * ROWS * out.shape[1] * 4 + first * 4 + panel * 64
                 if rows == 1:
-                    one_row(at, part, code, four, of, summed, groups, to)
+                    one_row(kind, at, part, code, four, of, summed, groups, to)
                 else:
-                    eight_rows(at, part, code, four, of, summed, groups, to, out.shape[1] * 4)
+                    eight_rows(kind, at, part, code, four, of, summed, groups, to, out.shape[1] * 4, left)
     else:
         taken = np.zeros(1, np.int64)
         for _ in prange(threads):
-            multiply_tiles(address(taken), whole, parts, codes, scales, summed, out, first)
+            _multiply_tiles(kind, address(taken), whole, parts, codes, scales, summed, out, first)
+
+
+@njit(cache=True)
+def _multiply_tiles(kind, taken, whole, parts, codes, scales, summed, out, first):
+    """Takes PANELS panels after the other, as long as other threads leave some."""
+    blocks, groups, panels = len(whole), whole.shape[1], len(codes)
+    scale, code = room(groups)
+    stride = out.shape[1] * 4
+    panel = fetch_add(taken, PANELS)
+    while panel < panels:
+        count = min(PANELS, panels - panel)
+        unpack(codes, scales, panel, count, summed, code, scale)
+        for block in range(blocks):
+            to = address(out) + block * ROWS * stride + first * 4 + panel * 64
+            x, part = address(whole[block]), address(parts[block])
+            _block(kind, x, part, address(code), address(scale), groups, count, to, stride)
+        panel = fetch_add(taken, PANELS)
+
+
+@njit(cache=True)
+def _block(kind, x, parts, codes, scales, groups, panels, out, stride):
+    for row in range(ROWS):
+        for panel in range(panels):
+            prefetch_to_write(out + row * stride + panel * 64)
+    half_block(kind, x, parts, codes, scales, groups, panels, out, stride)
+    half_block(kind, x + 4 * 32, parts + 4 * 4, codes, scales, groups, panels, out + 4 * stride, stride)

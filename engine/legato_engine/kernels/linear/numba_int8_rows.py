@@ -4,14 +4,11 @@ Addresses are integers; x int8 [groups, rows, 32] and parts float32 [groups, 2, 
 rows: codes, and the scale and scale · sum of each group.
 """
 
-import numpy as np
 from numba import njit
 
-from legato_engine.kernels.lanes import floats_of, load_quads, multiply, nibbles, prefetch, times
-from legato_engine.kernels.linear.numba_scales import minimum_of, scale_of
-from legato_engine.kernels.vector import add, broadcast, dot_bytes, load, multiply_add, store, store_eight, zero
-
-_AHEAD = 4096  # bytes of codes
+from legato_engine.kernels.lanes import floats_of, load_quads, multiply, nibbles
+from legato_engine.kernels.linear.numba_scales import ask_ahead, scale_and_least
+from legato_engine.kernels.vector import broadcast, dot_bytes, load, multiply_add, store, store_eight, zero
 
 
 @njit(cache=True)
@@ -23,14 +20,6 @@ def _codes(at, four):
                 nibbles(c, 0), nibbles(c, 4), nibbles(d, 0), nibbles(d, 4))  # fmt: skip
     return (load_quads(at), load_quads(at + 64), load_quads(at + 128), load_quads(at + 192),
             load_quads(at + 256), load_quads(at + 320), load_quads(at + 384), load_quads(at + 448))  # fmt: skip
-
-
-@njit(cache=True)
-def scale_and_least(scales, group, four, summed):
-    """Of 16 outputs: what a code is worth, and a code of 0."""
-    by = scale_of(scales, group)
-    least = minimum_of(scales, group) if summed else zero()
-    return by, least if four else add(times(by, np.float32(-128)), least)
 
 
 @njit(cache=True)
@@ -48,17 +37,13 @@ def _dots(c, x):
 
 @njit(cache=True)
 def one_row(x, parts, codes, four, scales, summed, groups, out):
-    """16 outputs of one row; x, parts, codes and out are addresses. Weights pass once, and the processor by itself does
-    not ask for them early enough: what the next outputs take, which follows in memory, is asked for meanwhile.
+    """16 outputs of one row; x, parts, codes and out are addresses. What the next outputs take follows in memory;
+    it is asked for meanwhile.
     """
     step = 256 if four else 512
-    _, values, _, minima, _, _ = scales
     total = zero()
     for group in range(groups):
-        for line in range(0, step, 64):
-            prefetch(codes + _AHEAD + line)
-        prefetch(values + (groups + group) * 32)
-        prefetch(minima + (groups + group) * 32)
+        ask_ahead(codes, four, scales, groups + group)
         by, least = scale_and_least(scales, group, four, summed)
         total = _add(_dots(_codes(codes, four), x), total, by, least, parts, parts + 4)
         codes += step
@@ -68,8 +53,10 @@ def one_row(x, parts, codes, four, scales, summed, groups, out):
 
 
 @njit(cache=True)
-def eight_rows(x, parts, codes, four, scales, summed, groups, out, stride):
-    """16 outputs of eight rows, their sums by turns: each product waits for the last one of its sum."""
+def eight_rows(x, parts, codes, four, scales, summed, groups, out, stride, rows):
+    """16 outputs of eight rows, of which `rows` are asked for. Their sums are computed by turns: each product waits for
+    the last one of its sum.
+    """
     step = 256 if four else 512
     o = zero()
     t0, t1, t2, t3, t4, t5, t6, t7 = o, o, o, o, o, o, o, o

@@ -1,22 +1,14 @@
-"""Products of bytes for many rows, in tiles of four rows and 48 outputs. What is unpacked stays in a core's cache
-meanwhile.
+"""Products of bytes for many rows, in tiles of four rows and 48 outputs.
 
 A sum's next product waits for its last one, so those of a tile's 12 sums are computed by turns, which leaves registers
 for their totals. The numbers that are added for a result, and their order, are those of `numba_int8_rows`.
 """
 
-import numpy as np
 from numba import njit
 
-from legato_engine.kernels.atomics import fetch_add
-from legato_engine.kernels.lanes import BIAS, biased, load_quads, nibbles, prefetch_to_write, times
-from legato_engine.kernels.linear.numba_int8_rows import scale_and_least
-from legato_engine.kernels.linear.numba_scales import of_panel
-from legato_engine.kernels.vector import address, broadcast, dot_bytes, load, multiply_add, store, zero
-
-ROWS = 8  # of a block
-PANELS = 3  # of 16 outputs
-_SCALES = 3 * PANELS * 64  # bytes of a group's: what a code is worth, BIAS codes less than nothing, and a code of 0
+from legato_engine.kernels.lanes import biased
+from legato_engine.kernels.linear.numba_int8_panels import PANELS, ROWS, SCALES
+from legato_engine.kernels.vector import broadcast, dot_bytes, load, multiply_add, store, zero
 
 
 @njit(cache=True)
@@ -52,7 +44,7 @@ def _add(total, sums, parts, scales):
 
 
 @njit(cache=True)
-def _half_block(x, parts, codes, scales, groups, panels, out, stride):
+def half_block(x, parts, codes, scales, groups, panels, out, stride):
     """Four rows of up to PANELS panels; all but the counts are addresses: x int8 [groups, 8, 32] and parts float32
     [groups, 2, 8] (the scale of x, and scale · sum), from the first of the rows on; codes uint8 [groups, 8, 48, 4],
     scales float32 [groups, 3, 48].
@@ -69,7 +61,7 @@ def _half_block(x, parts, codes, scales, groups, panels, out, stride):
         x += ROWS * 32
         parts += ROWS * 8
         codes += PANELS * 512
-        scales += _SCALES
+        scales += SCALES
     _store_four((a0, a1, a2, a3), out, stride)
     if panels > 1:
         _store_four((b0, b1, b2, b3), out + 64, stride)
@@ -83,70 +75,3 @@ def _store_four(rows, out, stride):
     store(out + stride, rows[1])
     store(out + 2 * stride, rows[2])
     store(out + 3 * stride, rows[3])
-
-
-@njit(cache=True)
-def _block(x, parts, codes, scales, groups, panels, out, stride):
-    for row in range(ROWS):
-        for panel in range(panels):
-            prefetch_to_write(out + row * stride + panel * 64)
-    _half_block(x, parts, codes, scales, groups, panels, out, stride)
-    _half_block(x + 4 * 32, parts + 4 * 4, codes, scales, groups, panels, out + 4 * stride, stride)
-
-
-@njit(cache=True)
-def _unpack4(codes, groups, to):
-    """Codes of a panel as bytes, as `_half_block` takes them; codes and to are addresses."""
-    for group in range(groups):
-        for word in range(4):
-            words, at = load(codes + (group * 4 + word) * 64), to + (group * 4 + word) * 2 * PANELS * 64
-            store(at, nibbles(words, 0))
-            store(at + PANELS * 64, nibbles(words, 4))
-
-
-@njit(cache=True)
-def _unpack8(codes, groups, to):
-    for quad in range(8 * groups):
-        store(to + quad * PANELS * 64, load_quads(codes + quad * 64))
-
-
-@njit(cache=True)
-def _unpack_scales(scales, groups, four, summed, to):
-    for group in range(groups):
-        by, least = scale_and_least(scales, group, four, summed)
-        store(to, by)
-        store(to + PANELS * 64, times(by, np.float32(-BIAS)))  # exact: a scale has at most 19 bits, BIAS two
-        store(to + 2 * PANELS * 64, least)
-        to += _SCALES
-
-
-@njit(cache=True)
-def _room(groups):
-    """What one thread computes in, at multiples of 64 bytes: scales and codes as `_half_block` takes them."""
-    scales, codes = groups * _SCALES // 4, groups * PANELS * 128
-    memory = np.empty(scales + codes + 16, np.float32)
-    memory = memory[-address(memory) % 64 // 4 :]
-    return memory[:scales], memory[scales:]
-
-
-@njit(cache=True)
-def multiply_tiles(taken, whole, parts, codes, scales, summed, out, first):
-    """Takes PANELS panels after the other, as long as other threads leave some."""
-    blocks, groups, panels, four = len(whole), whole.shape[1], len(codes), codes.itemsize == 4
-    scale, code = _room(groups)
-    stride = out.shape[1] * 4
-    panel = fetch_add(taken, PANELS)
-    while panel < panels:
-        count = min(PANELS, panels - panel)
-        for index in range(count):
-            at, to = address(codes) + (panel + index) * groups * (256 if four else 512), address(code) + index * 64
-            if four:
-                _unpack4(at, groups, to)
-            else:
-                _unpack8(at, groups, to)
-            _unpack_scales(of_panel(scales, panel + index), groups, four, summed, address(scale) + index * 64)
-        for block in range(blocks):
-            x, part, to = address(whole[block]), address(parts[block]), address(out) + block * ROWS * stride
-            to += first * 4 + panel * 64
-            _block(x, part, address(code), address(scale), groups, count, to, stride)
-        panel = fetch_add(taken, PANELS)

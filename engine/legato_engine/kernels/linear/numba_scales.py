@@ -2,11 +2,14 @@
 
 from typing import Any
 
+import numpy as np
 from numba import njit, types
 from numba.extending import overload
 
-from legato_engine.kernels.lanes import load_bytes
-from legato_engine.kernels.vector import address, load_halves, multiply_add, zero
+from legato_engine.kernels.lanes import load_bytes, prefetch, times
+from legato_engine.kernels.vector import add, address, load_halves, multiply_add, zero
+
+_AHEAD = 4096  # bytes of codes
 
 
 def _scales(_kind: Any, _values: Any, _factors: Any, _group: Any, _factor: Any) -> Any:
@@ -58,3 +61,23 @@ def minimum_of(scales, group):
     """The same of minima."""
     kind, _, _, minima, factors, power = scales
     return _scales(kind, minima, factors, group, group >> power)
+
+
+@njit(cache=True)
+def scale_and_least(scales, group, four, summed):
+    """Of 16 outputs whose codes are unsigned: what a code is worth, and a code of 0."""
+    by = scale_of(scales, group)
+    least = minimum_of(scales, group) if summed else zero()
+    return by, least if four else add(times(by, np.float32(-128)), least)
+
+
+@njit(cache=True)
+def ask_ahead(codes, four, scales, group):
+    """Asks for codes far ahead, and for the scales of `group`. For one row weights pass once, and the processor by
+    itself does not ask for them early enough.
+    """
+    for line in range(0, 256 if four else 512, 64):
+        prefetch(codes + _AHEAD + line)
+    _, values, _, minima, _, _ = scales
+    prefetch(values + group * 32)
+    prefetch(minima + group * 32)

@@ -1,0 +1,124 @@
+"""Products of bytes for processors with AVX2 and no VNNI, of codes of 4 bits. Sums are those of `numba_int8_rows` and
+`numba_int8_tile`, to the last bit.
+
+`vpmaddubsw` adds the products of two bytes to an int16. Those of a group's 32 inputs are added to two int16, which they
+fit: a code is at most 15 and an activation 127, so each comes to at most 30,480. There are 16 registers of 256 bits,
+which is room for the sums of four rows and 16 outputs.
+"""
+
+from numba import njit
+
+from legato_engine.kernels.lanes import floats_of, multiply, nibbles
+from legato_engine.kernels.linear.numba_int8_panels import PANELS, ROWS, SCALES
+from legato_engine.kernels.linear.numba_scales import ask_ahead, scale_and_least
+from legato_engine.kernels.vector import broadcast, dot_pairs, load, multiply_add, store, sum_pairs, zero
+
+
+@njit(cache=True)
+def one_row(x, parts, codes, four, scales, summed, groups, out):
+    """As `numba_int8_rows.one_row`."""
+    total = zero()
+    for group in range(groups):
+        ask_ahead(codes, four, scales, groups + group)
+        sums = _dots(_dots(zero(), load(codes), x), load(codes + 64), x + 8)
+        sums = _dots(_dots(sums, load(codes + 128), x + 16), load(codes + 192), x + 24)
+        by, least = scale_and_least(scales, group, four, summed)
+        total = _add(sum_pairs(sums), total, by, least, parts, parts + 4)
+        codes += 256
+        x += 32
+        parts += 8
+    store(out, total)
+
+
+@njit(cache=True)
+def _dots(sums, codes, x):
+    """Adds the products of eight inputs of a row."""
+    sums = dot_pairs(sums, nibbles(codes, 0), broadcast(x))
+    return dot_pairs(sums, nibbles(codes, 4), broadcast(x + 4))
+
+
+@njit(cache=True)
+def _add(sums, total, by, least, scale, product):
+    """To the totals of one row, adds those of a group."""
+    total = multiply_add(multiply(floats_of(sums), by), broadcast(scale), total)
+    return multiply_add(least, broadcast(product), total)
+
+
+@njit(cache=True)
+def eight_rows(x, parts, codes, four, scales, summed, groups, out, stride, rows):
+    """As `numba_int8_rows.eight_rows`; the last four are left out if there are no more `rows`."""
+    _four_rows(x, parts, codes, four, scales, summed, groups, out, stride)
+    if rows > 4:
+        _four_rows(x + 4 * 32, parts + 4 * 4, codes, four, scales, summed, groups, out + 4 * stride, stride)
+
+
+@njit(cache=True)
+def _four_rows(x, parts, codes, four, scales, summed, groups, out, stride):
+    t0, t1, t2, t3 = zero(), zero(), zero(), zero()
+    for group in range(groups):
+        s = _no_sums()
+        for word in range(4):
+            c, at = load(codes + word * 64), x + word * 8
+            s = _products(_products(s, nibbles(c, 0), at), nibbles(c, 4), at + 4)
+        by, least = scale_and_least(scales, group, four, summed)
+        t0, t1, t2, t3 = _add_four((t0, t1, t2, t3), s, by, least, parts)
+        codes += 256
+        x += ROWS * 32
+        parts += ROWS * 8
+    _store_four((t0, t1, t2, t3), out, stride)
+
+
+@njit(cache=True)
+def half_block(x, parts, codes, scales, groups, panels, out, stride):
+    """As `numba_int8_tile.half_block`."""
+    for panel in range(panels):
+        _tile(x, parts, codes + panel * 64, scales + panel * 64, groups, out + panel * 64, stride)
+
+
+@njit(cache=True)
+def _tile(x, parts, codes, scales, groups, out, stride):
+    t0, t1, t2, t3 = zero(), zero(), zero(), zero()
+    for _ in range(groups):
+        s = _no_sums()
+        for quad in range(8):
+            s = _products(s, load(codes + quad * PANELS * 64), x + quad * 4)
+        by, least = load(scales), load(scales + 2 * PANELS * 64)
+        t0, t1, t2, t3 = _add_four((t0, t1, t2, t3), s, by, least, parts)
+        codes += PANELS * 512
+        x += ROWS * 32
+        parts += ROWS * 8
+        scales += SCALES
+    _store_four((t0, t1, t2, t3), out, stride)
+
+
+@njit(cache=True)
+def _no_sums():
+    return zero(), zero(), zero(), zero()
+
+
+@njit(cache=True)
+def _products(s, c, x):
+    """Adds those of four inputs to the sums of four rows."""
+    return (
+        dot_pairs(s[0], c, broadcast(x)), dot_pairs(s[1], c, broadcast(x + 32)),
+        dot_pairs(s[2], c, broadcast(x + 64)), dot_pairs(s[3], c, broadcast(x + 96)),
+    )  # fmt: skip
+
+
+@njit(cache=True)
+def _add_four(t, s, by, least, parts):
+    """To the totals of four rows, adds those of a group."""
+    return (
+        _add(sum_pairs(s[0]), t[0], by, least, parts, parts + ROWS * 4),
+        _add(sum_pairs(s[1]), t[1], by, least, parts + 4, parts + ROWS * 4 + 4),
+        _add(sum_pairs(s[2]), t[2], by, least, parts + 8, parts + ROWS * 4 + 8),
+        _add(sum_pairs(s[3]), t[3], by, least, parts + 12, parts + ROWS * 4 + 12),
+    )
+
+
+@njit(cache=True)
+def _store_four(rows, out, stride):
+    store(out, rows[0])
+    store(out + stride, rows[1])
+    store(out + 2 * stride, rows[2])
+    store(out + 3 * stride, rows[3])
