@@ -114,16 +114,19 @@ def store(_context: Any, address: Any, value: Any) -> Any:
 
 
 @njit(cache=True)
-def store_eight(rows, out, stride):
-    """Eight rows of 64 bytes, `stride` bytes apart; `rows` is a tuple."""
+def store_four(rows, out, stride):
+    """Four rows of 64 bytes, `stride` bytes apart; `rows` is a tuple."""
     store(out, rows[0])
     store(out + stride, rows[1])
     store(out + 2 * stride, rows[2])
     store(out + 3 * stride, rows[3])
-    store(out + 4 * stride, rows[4])
-    store(out + 5 * stride, rows[5])
-    store(out + 6 * stride, rows[6])
-    store(out + 7 * stride, rows[7])
+
+
+@njit(cache=True)
+def store_eight(rows, out, stride):
+    """Eight rows of 64 bytes, `stride` bytes apart; `rows` is a tuple."""
+    store_four(rows[:4], out, stride)
+    store_four(rows[4:], out + 4 * stride, stride)
 
 
 @intrinsic

@@ -16,8 +16,8 @@ from legato_engine.processor import Processor
 from legato_engine.weights.checkpoint import Checkpoint
 
 # Who computes: torch in one dtype; Triton's kernels in one; or kernels for processors: float32 alone, float32 from the
-# file's own 4-bit and 8-bit codes, the same with 8-bit activations, that with attention of prompts in bfloat16, that
-# for 4-bit codes alone, or bfloat16 tiles.
+# file's own 4-bit and 8-bit codes, the same with 8-bit activations, that with attention of prompts in bfloat16, 8-bit
+# activations for 4-bit codes alone, or bfloat16 tiles.
 Kernels = Literal["torch", "triton", "float32", "codes", "int8", "int8-bf16", "int8-avx2", "tiles"]
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 FROM_CODES = ("codes", "int8", "int8-bf16", "int8-avx2")

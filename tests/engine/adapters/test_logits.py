@@ -135,7 +135,7 @@ def test_other_numerics_stay_close_to_float32(kernels, draws, adapters, tmp_path
     """Formats that `auto` picks round inputs of linear layers and KV, to bfloat16 at worst."""
     here = processor.detect()
     if (kernels == "int8" and not here.vnni) or (kernels == "int8-avx2" and not here.avx2):
-        pytest.skip(f"this processor has no {kernels}")
+        pytest.skip(f"this processor has no instructions for {kernels}")
     if kernels == "tiles" and not here.amx:
         attention, linear = emulated_kernels.load("attention.numba_bf16", "linear.numba_tiles")
         monkeypatch.setattr(numerics, "numba_bf16", attention)

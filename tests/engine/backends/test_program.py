@@ -130,7 +130,7 @@ STEPS = (
 
 def by_operator(runner):
     """What the same runner computes without a program."""
-    runner._backend._numerics.recorded = None
+    runner._backend._numerics.products = None
     return runner
 
 

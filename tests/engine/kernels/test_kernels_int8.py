@@ -33,7 +33,10 @@ def emulated():
 def _vnni_everywhere(monkeypatch):
     if not HERE.vnni:
         real = codes_of.numba_int8.multiply
-        multiply = lambda kind, *given: (real if kind is AVX2 else emulated().multiply)(kind, *given)  # noqa: E731
+
+        def multiply(kind, *given):
+            return (real if kind is AVX2 else emulated().multiply)(kind, *given)
+
         monkeypatch.setattr(codes_of.numba_int8, "multiply", multiply)
 
 

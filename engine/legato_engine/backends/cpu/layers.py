@@ -159,10 +159,10 @@ class CpuBackend:
 
     def logits(self, forward: Forward, inputs: StepInputs, arena: torch.Tensor) -> torch.Tensor:
         step = self._last = self.begin(inputs, arena)
-        if step.rows > Program.rows or self._numerics.recorded is None:
+        if step.rows > Program.rows or self._numerics.products is None:
             return forward(step)
         if step.adapted not in self._programs:
-            forward(program := Program(self._numerics.recorded, step.adapted))
+            forward(program := Program(self._numerics.products, step.adapted))
             self._programs[step.adapted] = program
         logits: torch.Tensor = self._programs[step.adapted](step)
         return logits

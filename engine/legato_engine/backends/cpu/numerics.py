@@ -38,7 +38,7 @@ class Table(Projection, Protocol):
 
 class Numerics(Protocol):
     inputs: type[np.generic]  # what linear layers take: float32, or bfloat16 as uint16
-    recorded: np.generic | None  # steps of few rows are a `Program`, which has operators for most of it, of this kind
+    products: np.generic | None  # of bytes, one of `numba_int8_kinds`: steps of few rows are then a `Program`
 
     def linear(self, checkpoint: Checkpoint, names: Sequence[str], bias: bool) -> Projection: ...
     def table(self, checkpoint: Checkpoint, name: str) -> Table: ...
@@ -64,7 +64,7 @@ class Float32:
     def __init__(self, form: Literal["float32", "codes", "int8", "int8-bf16", "int8-avx2"]) -> None:
         self._pairs = form == "int8-bf16"
         self._from_codes = form != "float32"
-        self.recorded = _PRODUCTS.get(form)
+        self.products = _PRODUCTS.get(form)
         self._scratch = Scratch()
 
     @staticmethod
@@ -73,10 +73,10 @@ class Float32:
         return _misfit(config, block_size, 4)
 
     def linear(self, checkpoint: Checkpoint, names: Sequence[str], bias: bool) -> Projection:
-        return linear_float32.load(checkpoint, names, bias, self._from_codes, self.recorded, self._scratch)
+        return linear_float32.load(checkpoint, names, bias, self._from_codes, self.products, self._scratch)
 
     def table(self, checkpoint: Checkpoint, name: str) -> Table:
-        return linear_float32.table(checkpoint, name, self._from_codes, self.recorded, self._scratch)
+        return linear_float32.table(checkpoint, name, self._from_codes, self.products, self._scratch)
 
     def held(self, arena: torch.Tensor) -> Array:
         if arena.dtype != torch.bfloat16:
@@ -94,7 +94,7 @@ class Tiles:
     """Weights, KV and the inputs of linear layers in bfloat16, for AMX; the file's codes for one or two rows."""
 
     inputs: type[np.generic] = np.uint16
-    recorded: np.generic | None = None
+    products: np.generic | None = None
 
     @staticmethod
     def misfit(config: ModelConfig, block_size: int) -> str | None:

@@ -57,7 +57,7 @@ class Program:
         self.add(kernels.NORM_HEADS, parts, weight, heads, first, first + count, dim, eps)
 
     def linear(self, projection: Projection, x: Array, out: Array) -> None:
-        assert isinstance(projection, Recordable)  # `Numerics.recorded`
+        assert isinstance(projection, Recordable)  # `Numerics.products`
         projection.record(self, x, out)
 
     def rotate(self, parts: Array, heads: int, cos: Array, sin: Array, layer: int) -> None:

@@ -11,7 +11,7 @@ from legato_engine.kernels.lanes import masked_floats, nibble_floats, top_floats
 from legato_engine.kernels.linear.numba_scales import minimum_of, of_panel, scale_of
 from legato_engine.kernels.linear.packing import COLUMNS
 from legato_engine.kernels.scalar import RELAXED, read
-from legato_engine.kernels.vector import address, broadcast, load, multiply_add, store, store_eight, zero
+from legato_engine.kernels.vector import address, broadcast, load, multiply_add, store, store_eight, store_four, zero
 
 # What x is multiplied with, so that a code need not be shifted down: it stands at bit 4i of its word, the last alone
 # would touch the sign and is shifted.
@@ -82,10 +82,7 @@ def _codes4_4(x, stride, sums, sums_stride, codes, scales, groups, out, out_stri
         codes += 256
         x += 128
         sums += 4
-    store(out, t0)
-    store(out + out_stride, t1)
-    store(out + 2 * out_stride, t2)
-    store(out + 3 * out_stride, t3)
+    store_four((t0, t1, t2, t3), out, out_stride)
 
 
 @njit(cache=True)

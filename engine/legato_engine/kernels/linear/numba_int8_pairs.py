@@ -8,10 +8,11 @@ which is room for the sums of four rows and 16 outputs.
 
 from numba import njit
 
-from legato_engine.kernels.lanes import floats_of, multiply, nibbles
+from legato_engine.kernels.lanes import nibbles
 from legato_engine.kernels.linear.numba_int8_panels import PANELS, ROWS, SCALES
+from legato_engine.kernels.linear.numba_int8_rows import add_group
 from legato_engine.kernels.linear.numba_scales import ask_ahead, scale_and_least
-from legato_engine.kernels.vector import broadcast, dot_pairs, load, multiply_add, store, sum_pairs, zero
+from legato_engine.kernels.vector import broadcast, dot_pairs, load, store, store_four, sum_pairs, zero
 
 
 @njit(cache=True)
@@ -23,7 +24,7 @@ def one_row(x, parts, codes, four, scales, summed, groups, out):
         sums = _dots(_dots(zero(), load(codes), x), load(codes + 64), x + 8)
         sums = _dots(_dots(sums, load(codes + 128), x + 16), load(codes + 192), x + 24)
         by, least = scale_and_least(scales, group, four, summed)
-        total = _add(sum_pairs(sums), total, by, least, parts, parts + 4)
+        total = add_group(sum_pairs(sums), total, by, least, parts, parts + 4)
         codes += 256
         x += 32
         parts += 8
@@ -35,13 +36,6 @@ def _dots(sums, codes, x):
     """Adds the products of eight inputs of a row."""
     sums = dot_pairs(sums, nibbles(codes, 0), broadcast(x))
     return dot_pairs(sums, nibbles(codes, 4), broadcast(x + 4))
-
-
-@njit(cache=True)
-def _add(sums, total, by, least, scale, product):
-    """To the totals of one row, adds those of a group."""
-    total = multiply_add(multiply(floats_of(sums), by), broadcast(scale), total)
-    return multiply_add(least, broadcast(product), total)
 
 
 @njit(cache=True)
@@ -65,7 +59,7 @@ def _four_rows(x, parts, codes, four, scales, summed, groups, out, stride):
         codes += 256
         x += ROWS * 32
         parts += ROWS * 8
-    _store_four((t0, t1, t2, t3), out, stride)
+    store_four((t0, t1, t2, t3), out, stride)
 
 
 @njit(cache=True)
@@ -88,7 +82,7 @@ def _tile(x, parts, codes, scales, groups, out, stride):
         x += ROWS * 32
         parts += ROWS * 8
         scales += SCALES
-    _store_four((t0, t1, t2, t3), out, stride)
+    store_four((t0, t1, t2, t3), out, stride)
 
 
 @njit(cache=True)
@@ -109,16 +103,8 @@ def _products(s, c, x):
 def _add_four(t, s, by, least, parts):
     """To the totals of four rows, adds those of a group."""
     return (
-        _add(sum_pairs(s[0]), t[0], by, least, parts, parts + ROWS * 4),
-        _add(sum_pairs(s[1]), t[1], by, least, parts + 4, parts + ROWS * 4 + 4),
-        _add(sum_pairs(s[2]), t[2], by, least, parts + 8, parts + ROWS * 4 + 8),
-        _add(sum_pairs(s[3]), t[3], by, least, parts + 12, parts + ROWS * 4 + 12),
+        add_group(sum_pairs(s[0]), t[0], by, least, parts, parts + ROWS * 4),
+        add_group(sum_pairs(s[1]), t[1], by, least, parts + 4, parts + ROWS * 4 + 4),
+        add_group(sum_pairs(s[2]), t[2], by, least, parts + 8, parts + ROWS * 4 + 8),
+        add_group(sum_pairs(s[3]), t[3], by, least, parts + 12, parts + ROWS * 4 + 12),
     )
-
-
-@njit(cache=True)
-def _store_four(rows, out, stride):
-    store(out, rows[0])
-    store(out + stride, rows[1])
-    store(out + 2 * stride, rows[2])
-    store(out + 3 * stride, rows[3])

@@ -45,7 +45,7 @@ def one_row(x, parts, codes, four, scales, summed, groups, out):
     for group in range(groups):
         ask_ahead(codes, four, scales, groups + group)
         by, least = scale_and_least(scales, group, four, summed)
-        total = _add(_dots(_codes(codes, four), x), total, by, least, parts, parts + 4)
+        total = add_group(_dots(_codes(codes, four), x), total, by, least, parts, parts + 4)
         codes += step
         x += 32
         parts += 8
@@ -67,14 +67,14 @@ def eight_rows(x, parts, codes, four, scales, summed, groups, out, stride, rows)
         s = _products(_products(s, c[2], x + 8), c[3], x + 12)
         s = _products(_products(s, c[4], x + 16), c[5], x + 20)
         s = _products(_products(s, c[6], x + 24), c[7], x + 28)
-        t0 = _add(s[0], t0, b, m, parts, parts + 32)
-        t1 = _add(s[1], t1, b, m, parts + 4, parts + 36)
-        t2 = _add(s[2], t2, b, m, parts + 8, parts + 40)
-        t3 = _add(s[3], t3, b, m, parts + 12, parts + 44)
-        t4 = _add(s[4], t4, b, m, parts + 16, parts + 48)
-        t5 = _add(s[5], t5, b, m, parts + 20, parts + 52)
-        t6 = _add(s[6], t6, b, m, parts + 24, parts + 56)
-        t7 = _add(s[7], t7, b, m, parts + 28, parts + 60)
+        t0 = add_group(s[0], t0, b, m, parts, parts + 32)
+        t1 = add_group(s[1], t1, b, m, parts + 4, parts + 36)
+        t2 = add_group(s[2], t2, b, m, parts + 8, parts + 40)
+        t3 = add_group(s[3], t3, b, m, parts + 12, parts + 44)
+        t4 = add_group(s[4], t4, b, m, parts + 16, parts + 48)
+        t5 = add_group(s[5], t5, b, m, parts + 20, parts + 52)
+        t6 = add_group(s[6], t6, b, m, parts + 24, parts + 56)
+        t7 = add_group(s[7], t7, b, m, parts + 28, parts + 60)
         codes += step
         x += 256
         parts += 64
@@ -93,7 +93,7 @@ def _products(s, c, x):
 
 
 @njit(cache=True)
-def _add(sums, total, by, least, scale, product):
+def add_group(sums, total, by, least, scale, product):
     """To the totals of one row, adds those of a group."""
     total = multiply_add(multiply(floats_of(sums), by), broadcast(scale), total)
     return multiply_add(least, broadcast(product), total)

@@ -8,7 +8,7 @@ from numba import njit
 
 from legato_engine.kernels.lanes import biased
 from legato_engine.kernels.linear.numba_int8_panels import PANELS, ROWS, SCALES
-from legato_engine.kernels.vector import broadcast, dot_bytes, load, multiply_add, store, zero
+from legato_engine.kernels.vector import broadcast, dot_bytes, load, multiply_add, store_four, zero
 
 
 @njit(cache=True)
@@ -62,16 +62,8 @@ def half_block(x, parts, codes, scales, groups, panels, out, stride):
         parts += ROWS * 8
         codes += PANELS * 512
         scales += SCALES
-    _store_four((a0, a1, a2, a3), out, stride)
+    store_four((a0, a1, a2, a3), out, stride)
     if panels > 1:
-        _store_four((b0, b1, b2, b3), out + 64, stride)
+        store_four((b0, b1, b2, b3), out + 64, stride)
     if panels > 2:
-        _store_four((c0, c1, c2, c3), out + 128, stride)
-
-
-@njit(cache=True)
-def _store_four(rows, out, stride):
-    store(out, rows[0])
-    store(out + stride, rows[1])
-    store(out + 2 * stride, rows[2])
-    store(out + 3 * stride, rows[3])
+        store_four((c0, c1, c2, c3), out + 128, stride)
