@@ -3,6 +3,7 @@
 """
 
 import mmap
+import weakref
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeAlias
@@ -83,6 +84,8 @@ class CudaCopies:
         self.nbytes = len(memory)
         if arena.is_cuda:
             _pin(self._slots, self._device)
+            # Memory that is unmapped while it is pinned leaves its address pinned to pages that nobody sees any more.
+            weakref.finalize(self, _unpin, self._slots, self._device).atexit = False
         self._out, self._in = _stream(self._device), _stream(self._device)
         self._sums = sums
 
@@ -154,7 +157,12 @@ def _current(stream: torch.cuda.Stream | None) -> AbstractContextManager[object]
 
 
 def _pin(memory: torch.Tensor, device: torch.device) -> None:
-    """Until the process ends, as hand-offs are."""
     with torch.cuda.device(device):
         runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
         torch.cuda.check_error(int(runtime.cudaHostRegister(memory.data_ptr(), memory.nbytes, 0)))
+
+
+def _unpin(memory: torch.Tensor, device: torch.device) -> None:
+    with torch.cuda.device(device):
+        runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+        torch.cuda.check_error(int(runtime.cudaHostUnregister(memory.data_ptr())))
