@@ -190,17 +190,32 @@ def test_what_16_lanes_are_computed_with_is_half_of_what_32_take(shared, product
 @pytest.mark.parametrize("rows", [1, 16, 17, 33, 63, 100, 500])
 def test_linear(kernels, rows):
     _, tiles = kernels
-    room = -(-rows // 32) * 32
+    room = -(-rows // 16) * 16
     x, weight = torch.randn(room, 160).bfloat16().float(), torch.randn(96, 160).bfloat16().float()
-    out = np.zeros((room, 96), np.float32)
+    memory = np.full((room + 16, 96), np.nan, np.float32)
+    out = memory[:room]
 
     tiles.wide(bits(x), rows, tiles.pack_tiles(weight), tiles.SHAPES, out)
 
     right = naive_linear.linear(x, weight)[:rows]
     torch.testing.assert_close(torch.from_numpy(out[:rows]), right, atol=1e-3, rtol=1e-4)
+    assert np.isnan(memory[room:]).all()
     if rows == 1:
         tiles.narrow(bits(x), 1, tiles.pack_tiles(weight), out)
         torch.testing.assert_close(torch.from_numpy(out[:1]), right, atol=1e-3, rtol=1e-4)
+
+
+def test_linear_layers_whose_weights_come_in_groups(kernels):
+    """Of two pairs of panels each, so that threads have a group and a part of one."""
+    _, tiles = kernels
+    inputs = tiles.CACHED // 128
+    x, weight = torch.randn(64, inputs).bfloat16(), torch.randn(160, inputs).bfloat16()
+    out = np.full((64, 160), np.nan, np.float32)
+
+    tiles.wide(bits(x), 49, tiles.pack_tiles(weight), tiles.SHAPES, out)
+
+    right = naive_linear.linear(x.double(), weight.double())[:49].float()
+    torch.testing.assert_close(torch.from_numpy(out[:49]), right, atol=1e-2, rtol=1e-4)
 
 
 @njit

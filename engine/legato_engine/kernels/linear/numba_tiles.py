@@ -5,8 +5,9 @@ Activations are bfloat16 (as uint16) [rows, in], results float32 [rows, out]; su
 
 import numpy as np
 import torch
-from numba import njit, prange
+from numba import get_num_threads, njit, prange
 
+from legato_engine.kernels.lanes import prefetch
 from legato_engine.kernels.tiles import add_16, add_32, store_16, store_32, zero_16, zero_32
 from legato_engine.kernels.vector import (
     add,
@@ -21,6 +22,8 @@ from legato_engine.kernels.vector import (
 )
 
 COLUMNS, INPUTS = 16, 32  # of a weight tile
+CACHED = 1 << 20  # bytes of weights: half of what a core with AMX has beside what all share
+AHEAD = 2048  # bytes
 SHAPES = np.zeros(64, np.uint8)
 SHAPES[0] = 1
 SHAPES[16:32:2] = 64  # bytes in a row
@@ -55,8 +58,12 @@ def _tiles_32_by_32(x, weight, inputs, stride, out, out_stride):
     """32 rows times two panels; all arguments but sizes are addresses."""
     zero_32()
     for group in range(inputs // 32):
-        at, columns = x + group * 64, weight + group * 1024
-        add_32(at, at + 16 * stride, stride, columns, columns + inputs * 32)
+        at, first = x + group * 64, weight + group * 1024
+        second = first + inputs * 32
+        for line in range(AHEAD, AHEAD + 1024, 64):
+            prefetch(first + line)
+            prefetch(second + line)
+        add_32(at, at + 16 * stride, stride, first, second)
     store_32(out, out_stride)
 
 
@@ -74,18 +81,22 @@ def _tiles_16_by_32(x, weight, inputs, stride, out, out_stride):
 def wide(x, rows, tiles, shapes, out):
     """Many rows times bfloat16 tiles. x and out have room for `rows` rounded up to 16; `shapes` is SHAPES.
 
-    Panels come in pairs: out is a multiple of 32.
+    Panels come in pairs: out is a multiple of 32. Each thread has as many of them, in groups that fit its core's cache,
+    by which all rows pass.
     """
-    inputs = x.shape[1]
-    stride = inputs * 2
-    out_stride = out.shape[1] * 4
-    for pair in prange(tiles.shape[0] // 2):
+    inputs, pairs, threads = x.shape[1], tiles.shape[0] // 2, get_num_threads()
+    stride, out_stride = inputs * 2, out.shape[1] * 4
+    size = max(1, CACHED // (inputs * 64))
+    for thread in prange(threads):
         tile_configure(address(shapes))
-        weight = address(tiles) + pair * inputs * 64
-        to = address(out) + pair * 128
-        for row in range(0, rows - 16, 32):
-            _tiles_32_by_32(address(x) + row * stride, weight, inputs, stride, to + row * out_stride, out_stride)
-        if (rows - 1) % 32 < 16:
-            row = (rows - 1) // 32 * 32
-            _tiles_16_by_32(address(x) + row * stride, weight, inputs, stride, to + row * out_stride, out_stride)
+        begin, end = pairs * thread // threads, pairs * (thread + 1) // threads
+        for group in range(begin, end, size):
+            for row in range(0, rows, 32):
+                at, to = address(x) + row * stride, address(out) + row * out_stride
+                for pair in range(group, min(group + size, end)):
+                    weight = address(tiles) + pair * inputs * 64
+                    if rows - row > 16:
+                        _tiles_32_by_32(at, weight, inputs, stride, to + pair * 128, out_stride)
+                    else:
+                        _tiles_16_by_32(at, weight, inputs, stride, to + pair * 128, out_stride)
         tile_release()
