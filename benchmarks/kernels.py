@@ -1,8 +1,9 @@
-"""How close the float32 kernels of a processor come to what it can do: attention of prompts and of decoding rows, and
-linear layers, in the sizes of SmolLM2-135M. The limits, a loop of multiply-adds in registers and one that reads memory,
-are measured in the same process.
+"""How close the kernels of a processor come to what it can do: attention of prompts and of decoding rows, and linear
+layers, in the sizes of SmolLM2-135M. The limits, a loop of multiply-adds in registers and one that reads memory, are
+measured in the same process; for kernels of AMX the first is a loop of products of tiles.
 
 python benchmarks/kernels.py --threads 2
+python benchmarks/kernels.py --threads 2 --amx
 
 With one thread, times are its CPU time, which other work on the machine disturbs least; with more, wall clock.
 """
@@ -17,9 +18,26 @@ import numpy as np
 import torch
 from numba import njit, prange
 
+from legato_engine import processor
+from legato_engine.backends.cpu.linear_bf16 import LinearBf16
 from legato_engine.backends.cpu.linear_float32 import LinearFloat32, Scratch
-from legato_engine.backends.cpu.numerics import Float32
-from legato_engine.kernels.vector import add, address, load, multiply_add, store, zero
+from legato_engine.backends.cpu.numerics import Float32, Tiles
+from legato_engine.kernels import tiles
+from legato_engine.kernels.linear.numba_tiles import SHAPES
+from legato_engine.kernels.vector import (
+    add,
+    address,
+    load,
+    multiply_add,
+    store,
+    tile_configure,
+    tile_dot_0,
+    tile_dot_1,
+    tile_dot_2,
+    tile_dot_3,
+    tile_release,
+    zero,
+)
 from legato_engine.kvcache.layout import DTYPE_BYTES, KVLayout
 from legato_engine.runner import inputs
 from legato_engine.runner.arena import Arena
@@ -54,6 +72,23 @@ def multiply_adds_everywhere(rooms):
 
 
 @njit(parallel=True)
+def multiply_tiles_everywhere(shapes, rooms):
+    """TURNS times products of tiles in registers, 16 × 16 × 32 for each of four sums."""
+    for thread in prange(len(rooms)):
+        tile_configure(address(shapes))
+        room = address(rooms[thread])
+        tiles.zero_32()
+        tiles.add_32(room, room + 1024, 64, room, room + 1024)
+        for _ in range(TURNS):
+            tile_dot_0()
+            tile_dot_1()
+            tile_dot_2()
+            tile_dot_3()
+        tiles.store_32(room, 128)
+        tile_release()
+
+
+@njit(parallel=True)
 def read(memory, rooms):
     """Each thread reads its part of `memory`."""
     part = memory.nbytes // len(rooms) // 256 * 256
@@ -71,7 +106,11 @@ class Machine:
     threads: int
     repeats: int
     kv: str
-    numerics: Float32
+    numerics: Float32 | Tiles
+
+    @property
+    def amx(self) -> bool:
+        return isinstance(self.numerics, Tiles)
 
     def seconds(self, work: Callable[[], object]) -> float:
         """The shortest of some runs, after one that warms up."""
@@ -86,6 +125,10 @@ class Machine:
 
     def products(self) -> float:
         """Floating-point operations a second, of all threads."""
+        if self.amx:
+            sums = np.zeros((self.threads, 32, 32), np.float32)
+            seconds = self.seconds(lambda: multiply_tiles_everywhere(SHAPES, sums))
+            return TURNS * 2 * 32 * 32 * 32 * self.threads / seconds
         rooms = np.zeros((self.threads, 64), np.float32)
         return TURNS * 16 * 32 * self.threads / self.seconds(lambda: multiply_adds_everywhere(rooms))
 
@@ -106,7 +149,7 @@ class Machine:
         step = inputs.build(batch, BLOCK)
         work, held = self.numerics.work(step, HEADS // KV_HEADS), self.numerics.held(arena.blocks)
         qkv = np.random.default_rng(0).standard_normal((len(step.tokens), HEADS + 2 * KV_HEADS, DIM), np.float32)
-        out = np.zeros((len(qkv), HEADS, DIM), np.float32)
+        out = np.zeros((len(qkv), HEADS, DIM), self.numerics.inputs)
 
         def all_layers() -> None:
             for layer in range(layers):
@@ -118,8 +161,9 @@ class Machine:
         """Seconds for the linear layers of one layer of the model."""
         total = 0.0
         for width, outputs in LINEAR:
-            layer = LinearFloat32([torch.randn(outputs, width)], Scratch(), None)
-            x, out = np.ones((rows, width), np.float32), np.zeros((rows, outputs), np.float32)
+            weight = torch.randn(outputs, width)
+            layer = LinearBf16(weight, None, None) if self.amx else LinearFloat32([weight], Scratch(), None)
+            x, out = np.ones((rows, width), self.numerics.inputs), np.zeros((rows, outputs), np.float32)
             total += self.seconds(lambda layer=layer, x=x, out=out: layer(x, rows, out))
         return total
 
@@ -135,10 +179,14 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--kv", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--pairs", action="store_true", help="prompts multiply pairs of bfloat16 KV (AVX512-BF16)")
+    parser.add_argument("--amx", action="store_true", help="kernels of AMX, whose KV is bfloat16")
     chosen = parser.parse_args()
+    if chosen.amx and not processor.detect().amx:
+        parser.error("--amx: this processor has no AMX that programs may use")
     numba.set_num_threads(chosen.threads)
     torch.set_num_threads(chosen.threads)
-    machine = Machine(chosen.threads, chosen.repeats, chosen.kv, Float32("int8-bf16" if chosen.pairs else "float32"))
+    numerics = Tiles() if chosen.amx else Float32("int8-bf16" if chosen.pairs else "float32")
+    machine = Machine(chosen.threads, chosen.repeats, "bfloat16" if chosen.amx else chosen.kv, numerics)
     products, bandwidth = machine.products(), machine.bandwidth()
     print(f"{chosen.threads} threads: {products / 1e9:.0f} GFLOP/s, {bandwidth / 1e9:.1f} GB/s read")
     for start, count in ((512, 512), (3584, 512), (7680, 512), (0, 1024), (0, 4096), (0, 8192)):
@@ -150,7 +198,7 @@ def main() -> None:
         _show(f"linear layers, {rows} rows", machine.linear(rows), amount, "GFLOP/s", products)
     for rows, context in ((1, 1024), (32, 1024)):
         seconds = machine.attention([(context - 1, 1)] * rows, LAYERS)
-        amount = rows * context * KV_HEADS * DIM * 2 * DTYPE_BYTES[chosen.kv]
+        amount = rows * context * KV_HEADS * DIM * 2 * DTYPE_BYTES[machine.kv]
         _show(f"attention, {rows} rows at {context}", seconds, amount, "GB/s", bandwidth)
 
 
