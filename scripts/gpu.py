@@ -1,14 +1,19 @@
 """`scripts/gpu`: runs tests/gpu without pytest, then the benchmarks on GPUs. Needs torch, triton and numpy only."""
 
 import argparse
+import contextlib
 import datetime
 import importlib
 import json
 import os
+import subprocess
 import sys
+import tempfile
+import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +31,7 @@ class Results:
         self.tests: dict[str, str] = {}  # "passed", or what went wrong
         self.benchmarks: dict[str, list[dict[str, Any]]] = {}
         self.failures: dict[str, str] = {}  # of benchmarks
+        self._lock = threading.Lock()
         into.parent.mkdir(parents=True, exist_ok=True)
         self._save()
 
@@ -37,8 +43,9 @@ class Results:
         return [*(name for name, result in self.tests.items() if result != "passed"), *self.failures, *wrong]
 
     def add_test(self, name: str, result: str) -> None:
-        self.tests[name] = result
-        self._save()
+        with self._lock:
+            self.tests[name] = result
+            self._save()
         if result != "passed":
             print(f"FAILED {name}\n{result}", file=sys.stderr, flush=True)
 
@@ -63,6 +70,7 @@ def main() -> int:
     for part in PARTS:
         parser.add_argument(f"--{part}", action="append_const", dest="parts", const=part, help=f"{part}, and not all")
     parser.add_argument("--match", default="", help="of the tests, only those with this in their name")
+    parser.add_argument("--file", help="of the tests, only those of this file, in this process")
     parser.add_argument("--shape", choices=("llama-3-8b", "tiny"), help="of the model (llama-3-8b)")
     parser.add_argument("--interpreted", action="store_true", help="tests and a tiny model on the CPU")
     parser.add_argument("--into", type=Path, help="file for the results (build/gpu/CHIP.json)")
@@ -80,7 +88,13 @@ def main() -> int:
     into = chosen.into or ROOT / "build" / "gpu" / f"{'interpreted' if chosen.interpreted else place.chip}.json"
     results = Results(into, _machine(place))
     if TESTS in parts:
-        _run_tests(place, chosen.match, results)
+        files = (
+            [chosen.file] if chosen.file else sorted(path.stem for path in (ROOT / "tests" / "gpu").glob("test_*.py"))
+        )
+        if chosen.file or chosen.interpreted:
+            _run_tests(place, files, chosen.match, results)
+        else:
+            _run_files(files, ["--match", chosen.match], results)
     if KERNELS in parts:
         _measure(KERNELS, "gpu_kernels", lambda benchmark: benchmark.on_gpu(), results)
     if MODEL in parts:
@@ -108,11 +122,39 @@ def _machine(place: Any) -> dict[str, Any]:
     }
 
 
-def _run_tests(place: Any, match: str, results: Results) -> None:
+def _run_files(files: Sequence[str], arguments: Sequence[str], results: Results) -> None:
+    """The tests of each file in a process of its own: most of their time is the compiler's, which has one thread."""
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(len(files)) as pool:
+        begun = [pool.submit(_run_file, file, arguments, Path(folder, f"{file}.json"), results) for file in files]
+        for each in begun:
+            each.result()
+
+
+def _run_file(file: str, arguments: Sequence[str], into: Path, results: Results) -> None:
+    """Results are taken as they come."""
+    command = [sys.executable, __file__, "--tests", "--file", file, *arguments, "--into", str(into)]
+    seen: set[str] = set()
+    with tempfile.TemporaryFile("w+") as said:
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=said)
+        ended = False
+        while not ended:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(1)
+            ended = process.returncode is not None
+            found = json.loads(into.read_text())["tests"] if into.exists() else {}
+            for name in found.keys() - seen:
+                results.add_test(name, found[name])
+            seen |= found.keys()
+        if process.returncode not in (0, FAILED):
+            said.seek(0)
+            results.add_test(file, f"its process ended with {process.returncode}: {said.read()[-2000:]}")
+
+
+def _run_tests(place: Any, files: Sequence[str], match: str, results: Results) -> None:
     """Each test with each combination of its arguments."""
     import torch
 
-    for name, test, arguments in _tests(place, results):
+    for name, test, arguments in _tests(place, files, results):
         if match not in name:
             continue
         torch.manual_seed(0)
@@ -126,21 +168,23 @@ def _run_tests(place: Any, match: str, results: Results) -> None:
             print(f"{name}: {time.monotonic() - began:.0f} s", flush=True)
 
 
-def _tests(place: Any, results: Results) -> Iterator[tuple[str, Callable[..., None], dict[str, Any]]]:
+def _tests(
+    place: Any, files: Sequence[str], results: Results
+) -> Iterator[tuple[str, Callable[..., None], dict[str, Any]]]:
     """A module that cannot be imported is a failed test."""
     import places
 
-    for file in sorted((ROOT / "tests" / "gpu").glob("test_*.py")):
+    for file in files:
         try:
-            module = importlib.import_module(file.stem)
+            module = importlib.import_module(file)
         except Exception:
-            results.add_test(file.stem, traceback.format_exc())
+            results.add_test(file, traceback.format_exc())
             continue
         for name, test in vars(module).items():
             if name.startswith("test_"):
                 for arguments in places.combinations(test, place):
                     said = ", ".join(f"{key}={value}" for key, value in arguments.items())
-                    yield f"{file.stem}.{name}[{said}]", test, arguments
+                    yield f"{file}.{name}[{said}]", test, arguments
 
 
 def _measure(part: str, name: str, make: Callable[[Any], Any], results: Results) -> None:

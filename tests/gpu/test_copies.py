@@ -4,7 +4,7 @@ import time
 from functools import partial
 
 import torch
-from places import Place, over
+from places import Place, always, over
 
 from legato_engine.kernels.block_sums.triton import sum_blocks
 from legato_engine.kernels.configurations import choose
@@ -26,13 +26,14 @@ def _shuffled(count: int, run: int) -> list[int]:
     return torch.arange(count).view(-1, run)[torch.randperm(count // run)].flatten().tolist()
 
 
-@over(words=(64, 1 << 18), repeated=(1, 20))
+@over(words=(64, 1 << 18))
+@always(repeated=(1, 20))
 def test_round_trips(place: Place, dtype: torch.dtype, words: int, repeated: int) -> None:
     """Half of the blocks go out, and come back to the others, while more is computed than copied."""
     if place.small:
         words = 64
     arena = torch.randint(-(1 << 62), 1 << 62, (BLOCKS, words), device=place.device)
-    expected, factors = arena.cpu(), torch.from_numpy(weights(words).view("int64"))
+    expected, factors = arena.cpu().clone(), torch.from_numpy(weights(words).view("int64"))
     sums = [int((block * factors).sum()) & MASK for block in expected]
     summing = partial(sum_blocks, config=choose("sum_blocks", {}, place.chip))
     copies = CudaCopies(arena, BLOCKS, SLOTS, CudaSums(arena, BLOCKS, summing))

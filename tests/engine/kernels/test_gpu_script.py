@@ -108,6 +108,20 @@ def test_the_benchmark_measures_every_layout_and_block_size(monkeypatch):
     assert len(told.splitlines()) == len(found) + 4
 
 
+def test_files_are_run_in_processes_of_their_own_and_one_that_dies_is_a_failure(script, tmp_path, monkeypatch):
+    folder = str(ROOT / "engine"), str(ROOT / "tests" / "gpu"), str(ROOT / "benchmarks")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(folder))
+    results = script.Results(tmp_path / "results.json", {})
+    script._run_files(["test_step_inputs", "test_no_such"], ["--interpreted"], results)
+
+    assert [each for each in results.tests if each.startswith("test_step_inputs.test_expanded_rows[")]
+    assert results.failed == ["test_no_such"]
+    assert "No module named 'test_no_such'" in results.tests["test_no_such"]
+
+    script._run_files(["test_step_inputs"], ["--no-such-flag"], results)
+    assert "its process ended with 2: usage: scripts/gpu" in results.tests["test_step_inputs"]
+
+
 def _figures(*figures, failure=None):
     yield from figures
     if failure is not None:
