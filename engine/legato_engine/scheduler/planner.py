@@ -38,10 +38,11 @@ class Planner:
         self._rows: list[Row] = []
         self._flight: list[Request] = []
         self._chunks: ChunkBudget | None = None  # of the step being planned, once a prompt asks
+        self.held_up = False  # one that waits may start once the step that was planned last has ended
 
     def plan(self) -> tuple[list[Row], list[Request]]:
         """The rows of the next step and whose they are. Copies are left in the tables."""
-        self._rows, self._flight, self._chunks = [], [], None
+        self._rows, self._flight, self._chunks, self.held_up = [], [], None, False
         self._tables.begin_step()
         running, later = self._in_turn()
         preempted, stalled = self._run_on(running, MOST_PREEMPTIONS)
@@ -172,6 +173,7 @@ class Planner:
         looked_at, parkable, queue = 0, self._admission.parkable(), self._registry.queue
         for request in queue.in_turn():
             exhausted = self._chunks is not None and self._chunks.exhausted
+            self.held_up |= exhausted
             if queue.turn(request) > before or exhausted or looked_at >= MOST_LOOKED_AT:
                 break
             if request.paused or (request.ungranted and parkable <= 0):
@@ -188,6 +190,8 @@ class Planner:
                 parkable -= request.ungranted
                 if count := self._budget().count(request.computed, request.remaining, request.scoring):
                     self._add(request, count)
+            else:
+                self.held_up = True  # another computes its prefix
         self._incoming.grant_before(None)
 
     def _budget(self) -> ChunkBudget:

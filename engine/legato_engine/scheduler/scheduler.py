@@ -65,7 +65,7 @@ class Scheduler:
         self._planner = Planner(limits, self._registry, self._tables, self._admission, self.incoming, self._cost)
         self._steps: deque[_Step] = deque()
         self._ended = 0.0  # when the last one was processed
-        self._stuck = 0, 0  # how many waited, and ran, when the planner had started all it could
+        self._stuck: tuple[int, int] | None = None  # how many waited, and ran, if the planner had started all it could
         self._ahead = 0  # steps since then
         self._tenants = TenantTokens()
 
@@ -88,7 +88,8 @@ class Scheduler:
         if self._steps:
             raise RuntimeError("a step is in flight")
         planned = self._planner.plan()
-        self._stuck, self._ahead = (len(self._queue), len(self._registry.running)), 0
+        counts = len(self._queue), len(self._registry.running)
+        self._stuck, self._ahead = None if self._planner.held_up else counts, 0
         return self._fly(*planned, now)
 
     def schedule_ahead(self, now: float) -> Batch | None:

@@ -179,6 +179,25 @@ def test_those_that_cannot_start_hold_nobody_up(make_worker, make_client):
     assert second.complete
 
 
+def test_prompts_that_wait_for_room_in_a_step_are_in_the_next_one(make_worker, make_client):
+    """Each fills a step to its last token, so that none goes on and all that run decode."""
+    worker = make_worker(chunk_tokens=6, num_blocks=64)
+    for n in range(6):
+        worker.add(make_client(tuple(range(10 * n, 10 * n + 6)), max_tokens=30, seed=n))
+    run(worker)
+    prompts = [sum(len(row.tokens) for row in batch.rows if len(row.tokens) > 1) for batch in worker.batches]
+    assert prompts[:6] == [6] * 6
+    assert not any(prompts[6:])
+
+
+def test_one_that_waits_for_the_prefix_of_another_starts_when_that_is_computed(make_worker, make_client):
+    worker = make_worker()
+    for seed in range(2):
+        worker.add(make_client(tuple(range(13)), max_tokens=30, seed=seed))
+    run(worker)
+    assert [[len(row.tokens) for row in batch.rows] for batch in worker.batches[:3]] == [[13], [1, 1], [1, 1]]
+
+
 def test_one_that_waits_is_looked_at_again(make_worker, make_client):
     """It may start for a reason that nobody counts, such as the end of its pause."""
     worker = make_worker()
