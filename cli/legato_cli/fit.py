@@ -11,7 +11,7 @@ from legato_engine.backends.cuda.device import Device
 from legato_engine.errors import EngineError
 from legato_engine.kvcache.layout import KVLayout
 from legato_engine.runner import formats, sizing
-from legato_engine.settings import BLOCK_SIZES, WorkerSettings
+from legato_engine.settings import BLOCK_SIZES, CHUNK_TOKENS, WorkerSettings
 from legato_engine.weights.opening import open_weights
 from legato_operator.api import quantities, roles
 from legato_operator.api.resources import Spec
@@ -49,11 +49,13 @@ def _worker(spec: Spec, path: Path, role: str, gpus: Gpus | None) -> str:
     config = checkpoint.config
     if spec.model.max_length > config.max_length:
         raise DoesNotFit(f"{role:<14} model.maxLength is {spec.model.max_length}; the model allows {config.max_length}")
-    size = BLOCK_SIZES["cuda" if gpus else "cpu"] if engine.block_size == "Auto" else engine.block_size
+    device = "cuda" if gpus else "cpu"
+    size = BLOCK_SIZES[device] if engine.block_size == "Auto" else engine.block_size
+    chunk = CHUNK_TOKENS[device] if engine.chunk_tokens == "Auto" else engine.chunk_tokens
     chosen = formats.choose(engine.dtype, processor.detect(), gpus.device if gpus else None, config, size)
     chosen = formats.with_kv(chosen, engine.kv_cache_dtype)
     layout = KVLayout(config.layers, config.kv_heads, size, config.head_dim, chosen.kv)
-    needs = sizing.needs(checkpoint, chosen, engine.chunk_tokens, MAX_BATCH)
+    needs = sizing.needs(checkpoint, chosen, chunk, MAX_BATCH)
     available, whose = _on_gpu(spec, gpus) if gpus else _available(spec, role)
     length = spec.model.max_length
     cache = engine.kv_cache_memory or sizing.kv_bytes(needs, layout, available, length, MAX_BATCH)

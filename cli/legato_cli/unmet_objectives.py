@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+from legato_cli import chunks
 from legato_engine.runner import profile
 from legato_engine.runner.profile import Profile
 from legato_operator.api.resources import Spec
@@ -11,7 +12,7 @@ from legato_operator.autoscaler.signals import DecodeCost, PrefillCost, PromptLe
 
 def by_profile(spec: Spec, worker: Profile, prompts: Sequence[PromptLengths] = ()) -> Mapping[str, str]:
     """By objective, why no number of such workers meets it, where `prompts` arrive."""
-    step, chunk = worker.step, spec.engine.chunk_tokens
+    step, chunk = worker.step, chunks.of(spec)
     prefill = PrefillCost(step.per_token + step.per_step / chunk, step.per_pair, step.per_step, chunk)
     decode = DecodeCost(step.per_step, step.per_row, step.per_context)
     found = {

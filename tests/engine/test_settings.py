@@ -37,6 +37,21 @@ def test_a_block_holds_as_many_tokens_as_suit_the_device(device: str, size: int)
     assert read("--device", device, "--block-size", "32").tokens_per_block == 32
 
 
+@pytest.mark.parametrize("given", ["0", "1048577", "auto"])
+def test_a_chunk_is_a_number_of_tokens(given: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        read("--chunk-tokens", given)
+    said = f"--chunk-tokens: not a valid number: {given} (1 to 1048576, or Auto)"
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("device", "tokens"), [("cpu", 512), ("cuda", 4096)])
+def test_a_chunk_has_as_many_tokens_as_suit_the_device(device: str, tokens: int) -> None:
+    assert read("--device", device).tokens_per_chunk == tokens
+    assert read("--device", device, "--chunk-tokens", "Auto").tokens_per_chunk == tokens
+    assert read("--device", device, "--chunk-tokens", "64").tokens_per_chunk == 64
+
+
 def test_strict_internal_tls_needs_files() -> None:
     with pytest.raises(SettingsError, match="--internal-tls-mode: Strict needs --internal-tls-folder"):
         read("--internal-tls-mode", "Strict")

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from legato_cli import chunks
 from legato_cli.simulation.pods import Pods
 from legato_cli.simulation.request import DEFAULTS, SimulatedRequest
 from legato_cli.simulation.result import Result
@@ -45,7 +46,7 @@ class RunSettings:
         return WorkerKind(
             times=profile.step,
             kv_tokens=profile.kv_tokens,
-            chunk_tokens=spec.engine.chunk_tokens,
+            chunk_tokens=chunks.of(spec),
             block_size=BLOCK_SIZES["cpu"] if spec.engine.block_size == "Auto" else spec.engine.block_size,
             tpot=spec.slo.tpot,
             slots=SLOTS,

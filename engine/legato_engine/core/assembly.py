@@ -169,7 +169,7 @@ def scheduler_limits(settings: WorkerSettings, max_length: int) -> SchedulerLimi
         role=settings.role,
         block_size=settings.tokens_per_block,
         max_length=max_length,
-        chunk_tokens=settings.chunk_tokens,
+        chunk_tokens=settings.tokens_per_chunk,
         tpot=settings.slo_tpot,
         reserve_maximum=settings.output_reservation == "Maximum",
         max_running=settings.max_batch,

@@ -117,7 +117,7 @@ def _loaded(
         threads=settings.threads,
         max_length=max_length,
         available=_available(settings),
-        chunk_tokens=settings.chunk_tokens,
+        chunk_tokens=settings.tokens_per_chunk,
         max_batch=settings.max_batch,
         adapter_values=adapter_values,
         progress=lambda _what, share: progress("loading", share),

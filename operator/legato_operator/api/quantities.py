@@ -11,6 +11,7 @@ _UNITS = {"m": Decimal("0.001"), **{unit: Decimal(size) for unit, size in sizes.
 _QUANTITY = re.compile(r"([0-9]+(?:\.[0-9]+)?)(m|k|M|G|T|P|Ki|Mi|Gi|Ti|Pi|)")
 
 MOST_WORKERS = 10_000  # of a pool
+LEAST_CHUNK, LONGEST_CHUNK = 16, 1 << 20  # tokens
 _PERCENTAGE = re.compile(r"(100|[1-9]?[0-9])%")
 
 _SHORTEST, _LONGEST = durations.text(durations.SHORTEST), durations.text(durations.LONGEST)
@@ -45,6 +46,13 @@ QUANTITY_SCHEMA = {
     "maxLength": 40,
     "pattern": r"^[0-9]+(\.[0-9]+)?(m|k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$",
 }
+CHUNK_TOKENS_SCHEMA = {
+    "x-kubernetes-int-or-string": True,
+    "minimum": LEAST_CHUNK,
+    "maximum": LONGEST_CHUNK,
+    "maxLength": len(sizes.AUTO),
+    "pattern": f"^{sizes.AUTO}$",
+}
 BLOCK_SIZE_SCHEMA = {"x-kubernetes-int-or-string": True, "enum": ["Auto", 8, 16, 32, 64, 128]}
 MEMORY_OR_AUTO_SCHEMA = {
     "x-kubernetes-int-or-string": True,
@@ -78,6 +86,15 @@ def count_or_percentage(value: object) -> int | str:
     if isinstance(value, str) and _PERCENTAGE.fullmatch(value):
         return value
     raise values.invalid("count or percentage", value, f"0 to {MOST_WORKERS}, or 0% to 100%")
+
+
+def chunk_tokens(value: object) -> object:
+    """A number of tokens, or `Auto`. Raises ValueError for anything else."""
+    if value == sizes.AUTO:
+        return value
+    if isinstance(value, int) and not isinstance(value, bool) and LEAST_CHUNK <= value <= LONGEST_CHUNK:
+        return value
+    raise values.invalid("number of tokens", value, f"{LEAST_CHUNK} to {LONGEST_CHUNK}, or {sizes.AUTO}")
 
 
 def share(value: int | str, total: int, up: bool) -> int:

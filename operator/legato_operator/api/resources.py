@@ -17,6 +17,7 @@ from legato_operator.api.model_spec import Model
 from legato_operator.api.rdma_spec import RDMA
 from legato_operator.api.scalars import (
     BlockSize,
+    ChunkTokens,
     Count,
     CountOrPercentage,
     Duration,
@@ -34,8 +35,8 @@ class Engine(ManifestPart):
     """Tokens in a block of KV cache: 8, 16, 32, 64, 128, or Auto: 16 on CPUs, 64 on GPUs."""
     kv_cache_memory: MemoryOrAuto = 512 << 20
     """Size of the KV cache of each worker. Auto takes what is free beside weights and workspace when it starts."""
-    chunk_tokens: Annotated[int, Field(ge=16, le=1 << 20)] = 512
-    """Maximum number of prompt tokens in one step; fewer beside sequences that decode, to keep slo.tpot."""
+    chunk_tokens: ChunkTokens = "Auto"
+    """Most prompt tokens in one step: 16 to 1048576, or Auto: 512 on CPUs, 2048 on GPUs. slo.tpot may shorten it."""
     output_reservation: Literal["Expected", "Maximum"] = "Expected"
     """Output that KV cache is left for before a sequence starts: as much as Expected, or the Maximum (max_tokens)."""
     dtype: Literal["Auto", "BFloat16", "Float16", "Float32"] = "Auto"

@@ -46,6 +46,9 @@ Quantity = Annotated[
 ]
 Duration = Annotated[float, BeforeValidator(durations.parse), WithJsonSchema(quantities.DURATION_SCHEMA)]  # seconds
 BlockSize = Annotated[Literal["Auto", 8, 16, 32, 64, 128], WithJsonSchema(quantities.BLOCK_SIZE_SCHEMA)]
+ChunkTokens = Annotated[
+    int | Literal["Auto"], BeforeValidator(quantities.chunk_tokens), WithJsonSchema(quantities.CHUNK_TOKENS_SCHEMA)
+]
 MemoryOrAuto = Annotated[  # bytes; None: Auto
     int | None, BeforeValidator(_bytes_or_auto), WithJsonSchema(quantities.MEMORY_OR_AUTO_SCHEMA)
 ]

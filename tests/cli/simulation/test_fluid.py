@@ -46,6 +46,14 @@ def test_a_worker_tells_the_rate_of_prompts_with_the_context_of_late():
     assert worker.rate == pytest.approx(1 / (0.0001 + 0.01 / 1000 + 500e-6))
 
 
+@pytest.mark.parametrize(
+    ("requested", "given", "tokens"), [({}, {}, 512), ({"nvidia.com/gpu": 1}, {}, 2048), ({}, {"chunkTokens": 64}, 64)]
+)
+def test_chunks_suit_what_pools_request_unless_told(requested, given, tokens):
+    service = spec(prefill={"resources": {"requests": requested, "limits": requested}}, engine=given)
+    assert engine(workload([]), ONE, spec=service).kind.chunk_tokens == tokens
+
+
 @pytest.mark.parametrize(("again", "told"), [(0, [(0, 0), (1, 300), (1, 300)]), (1, [(1, 512), (1, 512), (1, 256)])])
 def test_what_is_computed_again_is_no_prompt(again, told):
     """512 tokens take 61.2 ms; 300 of another sequence wait behind them."""

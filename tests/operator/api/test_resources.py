@@ -25,7 +25,8 @@ def test_only_the_source_is_required(build):
     spec = service.spec
     assert service.served_name == "demo"
     assert service.metadata.namespace == "default"
-    assert (spec.engine.kv_cache_memory, spec.engine.block_size, spec.engine.chunk_tokens) == (512 << 20, "Auto", 512)
+    engine = spec.engine
+    assert (engine.kv_cache_memory, engine.block_size, engine.chunk_tokens) == (512 << 20, "Auto", "Auto")
     assert (spec.gateway.default_deadline, spec.drain.deadline, spec.slo.ttft, spec.slo.tpot) == (600, 120, 1, 0.1)
     assert (spec.scaling.prefill.min, spec.scaling.prefill.max) == (1, 4)
     assert spec.disaggregated

@@ -40,7 +40,7 @@ def _ranks_are_within(model: Model) -> bool:
 
 
 def _chunk_holds_a_block(engine: Engine) -> bool:
-    return engine.block_size == "Auto" or engine.chunk_tokens >= engine.block_size
+    return engine.block_size == "Auto" or engine.chunk_tokens == "Auto" or engine.chunk_tokens >= engine.block_size
 
 
 def _hang_can_be_told(engine: Engine) -> bool:
@@ -121,7 +121,7 @@ RULES = (
         field="chunkTokens",
         message="must be at least blockSize",
         holds=_chunk_holds_a_block,
-        cel="type(self.blockSize) == string || self.chunkTokens >= self.blockSize",
+        cel="type(self.blockSize) == string || type(self.chunkTokens) == string || self.chunkTokens >= self.blockSize",
     ),
     Rule(
         at="spec.engine",
