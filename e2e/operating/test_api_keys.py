@@ -11,7 +11,6 @@ from openai import AuthenticationError
 from service import Service
 
 SECRET = "keys"
-ROTATION = 420.0  # seconds: three times what a kubelet takes to write a Secret anew
 
 
 def new_key(tenant: str) -> tuple[str, str]:
@@ -59,7 +58,7 @@ def test_a_key_that_takes_the_place_of_another_needs_no_restart(keyed: Service, 
     before = [_runs(pod) for pod in keyed.found("gateway")]
     other, file = new_key("team-b")
     store(namespace, file)
-    kube.until(lambda: is_let_in(keyed, other), "the new key is in force", pause=1.0, patience=ROTATION)
+    keyed.until_refreshed(lambda: is_let_in(keyed, other), "the new key is in force")
     assert not is_let_in(keyed, key)
     assert [_runs(pod) for pod in keyed.found("gateway")] == before
 

@@ -6,7 +6,8 @@ import re
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any
 
@@ -89,7 +90,7 @@ class Service:
 
     def until_event(self, reason: str, what: str, patience: float = PATIENCE) -> None:
         """Until one of this reason was written."""
-        kube.until(lambda: reason in {each["reason"] for each in self.events()}, what, patience=patience)
+        kube.until(lambda: self.has_event(reason), what, patience=patience)
 
     def found(self, role: str) -> list[Object]:
         """The pods of a role that stay: neither on their way out nor chosen to go."""
@@ -120,6 +121,27 @@ class Service:
             f"{self.name} has {count} {role} pods, all ready",
             patience=patience,
         )
+
+    def refresh_secrets(self) -> None:
+        """Has kubelets write Secrets that have changed into its pods now: they look at a pod when that changes, else
+        once in a minute or so. A pod may be gone before it is changed."""
+        selector = f"serving.legato.dev/service={self.name}"
+        change = f"e2e.legato.dev/refreshed={time.monotonic_ns()}"
+        command = ["kubectl", "--namespace", self.namespace.name, "annotate", "pods", "--overwrite"]
+        subprocess.run([*command, f"--selector={selector}", change], capture_output=True, timeout=PATIENCE, check=False)
+
+    def until_refreshed(self, condition: Callable[[], Any], what: str) -> None:
+        """Until what follows from changed Secrets holds, some of which may be changed meanwhile."""
+
+        def holds() -> bool:
+            self.refresh_secrets()
+            return bool(condition())
+
+        kube.until(holds, what, pause=1.0, patience=ROTATION)
+
+    def has_event(self, reason: str) -> bool:
+        """Whether one of this reason was written."""
+        return reason in {each["reason"] for each in self.events()}
 
     def patch(self, spec: Mapping[str, Any]) -> None:
         """Change the manifest; null takes a field away."""
