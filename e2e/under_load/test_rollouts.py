@@ -53,9 +53,8 @@ def test_a_setting_is_rolled_out_while_the_operator_restarts(service: Service, l
     helm.until_operating(release)
 
 
-@pytest.mark.parametrize(
-    ("another", "surge", "replicas"), [(another_setting, 0, 1), (another_tag, 1, 1), (another_tag, 0, 2)]
-)
+# With a surge, the test above has two of each. Which worker goes when, with any numbers, is tested without a cluster.
+@pytest.mark.parametrize(("another", "surge", "replicas"), [(another_setting, 0, 1), (another_tag, 0, 2)])
 def test_a_revision_is_rolled_out(
     service: Service, load: Load, another: Callable[[Object], Object], surge: int, replicas: int
 ) -> None:
