@@ -43,7 +43,7 @@ class TestLegato(ChatModelIntegrationTests):
     def chat_model_params(self):
         url = os.environ["LEGATO_URL"]
         settings = {"model": "smollm2", "base_url": f"{url}/v1", "api_key": "none", "temperature": 0}
-        return settings | {"max_tokens": 200, "stream_usage": True, "model_kwargs": {"parallel_tool_calls": False}}
+        return settings | {"max_tokens": 100, "stream_usage": True, "model_kwargs": {"parallel_tool_calls": False}}
 
     @property
     def tool_choice_value(self):
