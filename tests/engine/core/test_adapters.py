@@ -9,6 +9,8 @@ from legato_protocol.stream import Cancel, Decode, Generate, Prefill
 
 def test_four_adapters_and_the_base_run_in_one_batch(adapted):
     worker = adapted.worker(max_running=16, max_waiting=16, chunk=400)
+    worker.tell(*[Generate(name, 1, adapted.sequence(name)) for name in "abcd"])
+    adapted.until(lambda: all(worker.finished(id=name) for name in "abcd"))  # loading takes as long as threads let it
     names, prompts = ["", "a", "b", "c", "d"] * 3 + [""], [[*range(i, i + 9)] for i in range(16)]
     worker.tell(*[Generate(f"r{i}", 1, adapted.sequence(names[i], prompts[i], max_tokens=10)) for i in range(16)])
     adapted.until(lambda: all(worker.finished(id=f"r{i}") for i in range(16)))
