@@ -74,7 +74,8 @@ def test_a_revision_is_rolled_out(
     ids=["missing", "crashing"],
 )
 def test_a_failed_revision_leaves_the_old_one_serving(service: Service, load: Load, image: str, reason: str) -> None:
-    before = service.workers()
+    before, spec = service.workers(), service.object()["spec"]
+    unchanged = {role: {"template": spec[role].get("template")} for role in ("prefill", "decode")}
     service.patch({**with_image(image), "rollout": SURGES[1]})
     try:
         kube.until(lambda: service.condition("Progressing").get("reason") == reason, f"the rollout tells {reason}")
@@ -83,6 +84,6 @@ def test_a_failed_revision_leaves_the_old_one_serving(service: Service, load: Lo
         assert before <= service.workers(ready=True)
         load.until_more(8)
     finally:
-        service.patch(with_image(None))
+        service.patch(unchanged)
     service.until_settled()
     assert service.workers() == before
