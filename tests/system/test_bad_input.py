@@ -83,7 +83,10 @@ def builtin() -> Path:
     [
         ({"decoed": {}}, "spec.decoed: unknown field; did you mean decode?"),
         ({"engine": {"blocksize": 16}}, "spec.engine.blocksize: unknown field; did you mean blockSize?"),
-        ({"engine": {"chunkTokens": "many"}}, "spec.engine.chunkTokens: must be a whole number, not 'many'"),
+        (
+            {"engine": {"chunkTokens": "many"}},
+            "spec.engine.chunkTokens: not a valid number of tokens: many (16 to 1048576, or Auto)",
+        ),
         ({"model": SOURCE | {"maxLength": -1}}, "spec.model.maxLength: must be at least 16, not -1"),
         ({"drain": {"deadline": "soon"}}, "spec.drain.deadline: "),
         ({"gateway": {"tenantTokensPerMinute": {"a": 0}}}, "spec.gateway.tenantTokensPerMinute.a: must be at least 1"),
