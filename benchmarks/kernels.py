@@ -1,6 +1,7 @@
 """How close the kernels of a processor come to what it can do: attention of prompts and of decoding rows, and linear
 layers, in the sizes of SmolLM2-135M. The limits, a loop of multiply-adds in registers and one that reads memory, are
-measured in the same process; for kernels of AMX the first is a loop of products of tiles.
+measured in the same process; for kernels of AMX the first is a loop of products of tiles. The share of copying, which
+reads and writes, is given beside that of reading.
 
 python benchmarks/kernels.py --threads 2
 python benchmarks/kernels.py --threads 2 --amx
@@ -137,6 +138,11 @@ class Machine:
         rooms, memory = np.zeros((self.threads, 64), np.float32), np.ones(1 << 26, np.float32)
         return memory.nbytes / self.seconds(lambda: read(memory, rooms))
 
+    def copied(self) -> float:
+        """Bytes read and written a second while memory is copied, by all threads."""
+        source, target = torch.ones(1 << 26), torch.ones(1 << 26)
+        return 2 * source.nbytes / self.seconds(lambda: target.copy_(source))
+
     def attention(self, rows: list[tuple[int, int]], layers: int) -> float:
         """Seconds for one layer; `rows` are (start, tokens)."""
         counts = [-(-(start + count) // BLOCK) for start, count in rows]
@@ -178,7 +184,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--kv", choices=("float32", "bfloat16"), default="float32")
-    parser.add_argument("--pairs", action="store_true", help="prompts multiply pairs of bfloat16 KV (AVX512-BF16)")
+    parser.add_argument("--pairs", action="store_true", help="attention multiplies pairs of bfloat16 KV (AVX512-BF16)")
     parser.add_argument("--amx", action="store_true", help="kernels of AMX, whose KV is bfloat16")
     chosen = parser.parse_args()
     if chosen.amx and not processor.detect().amx:
@@ -187,8 +193,9 @@ def main() -> None:
     torch.set_num_threads(chosen.threads)
     numerics = Tiles() if chosen.amx else Float32("int8-bf16" if chosen.pairs else "float32")
     machine = Machine(chosen.threads, chosen.repeats, "bfloat16" if chosen.amx else chosen.kv, numerics)
-    products, bandwidth = machine.products(), machine.bandwidth()
-    print(f"{chosen.threads} threads: {products / 1e9:.0f} GFLOP/s, {bandwidth / 1e9:.1f} GB/s read")
+    products, bandwidth, copied = machine.products(), machine.bandwidth(), machine.copied()
+    limits = f"{products / 1e9:.0f} GFLOP/s, {bandwidth / 1e9:.1f} GB/s read, {copied / 1e9:.1f} GB/s copied"
+    print(f"{chosen.threads} threads: {limits}")
     for start, count in ((512, 512), (3584, 512), (7680, 512), (0, 1024), (0, 4096), (0, 8192)):
         seen = sum(range(start + 1, start + count + 1))
         seconds = machine.attention([(start, count)], layers=1)
@@ -199,7 +206,8 @@ def main() -> None:
     for rows, context in ((1, 1024), (32, 1024)):
         seconds = machine.attention([(context - 1, 1)] * rows, LAYERS)
         amount = rows * context * KV_HEADS * DIM * 2 * DTYPE_BYTES[machine.kv]
-        _show(f"attention, {rows} rows at {context}", seconds, amount, "GB/s", bandwidth)
+        _show(f"attention, {rows} rows at {context}", seconds, amount, "GB/s read", bandwidth)
+        _show("", seconds, amount, "GB/s copied", copied)
 
 
 if __name__ == "__main__":

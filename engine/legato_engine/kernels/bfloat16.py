@@ -76,6 +76,37 @@ def paired(_context: Any, first: Any, second: Any) -> Any:
     return REGISTER(REGISTER, REGISTER), emit
 
 
+@intrinsic
+def even_pairs(_context: Any, first: Any, second: Any) -> Any:
+    """The lower halves of two registers of 16 words, in pairs: those of `first` stay where they are."""
+
+    def emit(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
+        return builder.or_(builder.and_(values[0], _all(0xFFFF)), builder.shl(values[1], _all(16)))
+
+    return REGISTER(REGISTER, REGISTER), emit
+
+
+@intrinsic
+def odd_pairs(_context: Any, first: Any, second: Any) -> Any:
+    """Their upper halves: those of `second` stay where they are."""
+
+    def emit(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
+        return builder.or_(builder.lshr(values[0], _all(16)), builder.and_(values[1], _all(0xFFFF0000)))
+
+    return REGISTER(REGISTER, REGISTER), emit
+
+
+@intrinsic
+def neighbours(_context: Any, rounded: Any) -> Any:
+    """Of 16 rounded floats, those in even places as pairs with the one behind them, in their place."""
+
+    def emit(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
+        behind = ir.Constant(_WORDS, [lane | 1 for lane in range(16)])
+        return builder.or_(builder.lshr(values[0], _all(16)), builder.shuffle_vector(values[0], values[0], behind))
+
+    return REGISTER(REGISTER), emit
+
+
 def _shuffled(name: str, kind: Any, order: list[int]) -> Any:
     """What stands at `order` in two registers of `kind`, one after the other."""
 

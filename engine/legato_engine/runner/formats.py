@@ -16,7 +16,7 @@ from legato_engine.processor import Processor
 from legato_engine.weights.checkpoint import Checkpoint
 
 # Who computes: torch in one dtype; Triton's kernels in one; or kernels for processors: float32 alone, float32 from the
-# file's own 4-bit and 8-bit codes, the same with 8-bit activations, that with attention of prompts in bfloat16, 8-bit
+# file's own 4-bit and 8-bit codes, the same with 8-bit activations, that with attention in bfloat16, 8-bit
 # activations for 4-bit codes alone, or bfloat16 tiles.
 Kernels = Literal["torch", "triton", "float32", "codes", "int8", "int8-bf16", "int8-avx2", "tiles"]
 DTYPES = ("auto", "float32", "bfloat16", "float16")
@@ -75,7 +75,7 @@ def choose(
     slower = f"; not in bfloat16 tiles, which are faster: {untiled}" if untiled else ""
     if processor.vnni:
         form: Kernels = "int8-bf16" if processor.bf16 else "int8"
-        kv = "KV in bfloat16" + (", and prompts' products with it" if processor.bf16 else "")
+        kv = "KV in bfloat16" + (", and attention's products with it" if processor.bf16 else "")
         why = f"float32; 8-bit activations times the file's own codes where it has them; {kv}{slower} ({processor})"
         return Formats(form, form, torch.float32, "bfloat16", why)
     if processor.avx2:

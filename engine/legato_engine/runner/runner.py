@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from legato_engine.sampling.device_sampler import DeviceSampler, Pending
 
 _MANY = 64  # tokens; backends compute fewer in other ways
-NUMERICS = 6  # counted up when the same weights give other KV than before: such workers exchange none
+NUMERICS = 7  # counted up when the same weights give other KV than before: such workers exchange none
 
 
 class Launched(NamedTuple):

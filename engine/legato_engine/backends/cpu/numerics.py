@@ -56,7 +56,7 @@ class Float32:
     """Float32 throughout, but for KV where the arena is bfloat16. With the form `codes`, from the file's 4-bit and
     8-bit codes where there are any: less memory is taken and read, and the numbers are still those of float32. With
     `int8`, what those are multiplied with is rounded to 8 bits; with `int8-avx2`, only what 4-bit ones are. With
-    `int8-bf16`, so is what keys and values of prompts are multiplied with, to bfloat16, where the arena is.
+    `int8-bf16`, so is what keys and values are multiplied with, to bfloat16, where the arena is.
     """
 
     inputs: type[np.generic] = np.float32

@@ -9,9 +9,10 @@ import numpy as np
 from numba import njit, prange
 
 from legato_engine.kernels.atomics import fetch_add
-from legato_engine.kernels.attention import numba_float32_row as row_kernels
+from legato_engine.kernels.attention import numba_row as row_kernels
 from legato_engine.kernels.attention import numba_tile as tile_kernels
 from legato_engine.kernels.attention.numba_numbers import arrange, put_back
+from legato_engine.kernels.attention.numba_row_lanes import mask as mask_row
 from legato_engine.kernels.attention.numba_tile_lanes import LANES, mask
 from legato_engine.kernels.transpose import transpose
 from legato_engine.kernels.vector import address
@@ -41,19 +42,26 @@ def _find(arena, layer, kv_head, table, first, end, keys):
     """The addresses of the keys of 4 positions each, `first … end - 1`, of which POSITIONS count."""
     size, (by_block, by_layer, _, by_head, by_place, _) = arena.shape[4], arena.strides
     base = address(arena) + layer * by_layer + kv_head * by_head
+    block, place = first // size, first % size  # once: a division for each four would cost as much as their products
+    key = base + table[block] * by_block + place * by_place
     for four in range((min(end - first, POSITIONS) + 3) // 4):
-        position = first + four * 4
-        keys[four] = base + table[position // size] * by_block + position % size * by_place
+        if place == size:
+            block, place = block + 1, 0
+            key = base + table[block] * by_block
+        keys[four] = key
+        place += 4
+        key += 4 * by_place
 
 
 @njit(cache=True)
-def _find_upcoming(turn, work, tables, window, arena, layer, keys):
-    """The same of the task that is dealt next, which this thread may well get."""
-    task = fetch_add(address(turn), 0)
-    if task < len(work) * arena.shape[3]:
-        row, _, start, _, _, begin, end, _, _, _ = work[task % len(work)]
+def _take(turn, work, tables, window, arena, layer, keys):
+    """The number of the task that is next, whose first keys are found."""
+    taken = fetch_add(address(turn), 1)
+    if taken < len(work) * arena.shape[3]:
+        row, _, start, _, _, begin, end, _, _, _ = work[taken % len(work)]
         begin = max(begin, start + 1 - window) // 4 * 4 if window else begin
-        _find(arena, layer, task // len(work), tables[row], begin, end, keys)
+        _find(arena, layer, taken // len(work), tables[row], begin, end, keys)
+    return taken
 
 
 @njit(cache=True)
@@ -100,29 +108,35 @@ def _tile(qkv, task, shared, kv_head, tables, window, arena, layer, memory):
 
 @njit(cache=True)
 def _row(qkv, task, shared, kv_head, turn, work, tables, window, arena, layer, memory):
-    """All heads of one token on a KV head; what is found is that of `memory`, [lanes, dim]."""
+    """All heads of one token on a KV head; what is found is that of `memory`, [lanes, dim]. Returns the number of the
+    task that is next, which is taken here: what it reads first is asked for while the end of this one is computed.
+    """
     dim, kind, to_values = qkv.shape[2], arena.dtype.type(0), arena.strides[2]
     row, token, start, _, _, begin, end, _, _, _ = task
     asked, found, _, scores, (best, total, scale), (keys, following, _) = memory
     _scaled_queries(qkv, token, 0, shared, shared, kv_head * shared, kind, address(asked))
-    best[:], total[:], found[:] = LEAST, np.float32(0), np.float32(0)
+    row_kernels.pack_queries(kind, address(asked), dim, shared)
+    best[:], total[:], found[: (shared + 3) // 4 * 4 * dim] = LEAST, np.float32(0), np.float32(0)
     oldest = max(begin, start + 1 - window) if window else begin
-    begin = oldest // 4 * 4
+    begin, taken = oldest // 4 * 4, 0
+    if begin >= end:  # the window is behind this part
+        return _take(turn, work, tables, window, arena, layer, following)
     _find(arena, layer, kv_head, tables[row], begin, end, following)
     for first in range(begin, end, POSITIONS):
-        keys[:] = following
+        keys, following = following, keys
         count = min(end - first, POSITIONS)
         if first + POSITIONS < end:
             _find(arena, layer, kv_head, tables[row], first + POSITIONS, end, following)
         else:
-            _find_upcoming(turn, work, tables, window, arena, layer, following)
+            taken = _take(turn, work, tables, window, arena, layer, following)
         for head in range(0, shared, 4):
             lane, heads, at, part = head * 16, shared - head, address(asked) + head * dim * 4, head * dim * 4
-            row_kernels.scores(kind, keys, to_values, count, dim, heads, at, address(scores))
-            row_kernels.mask(scores, oldest - first, count)
-            row_kernels.weigh(address(scores), count, address(best) + lane, address(total) + lane, address(scale))
+            row_kernels.scores(kind, keys, following, count, dim, heads, at, address(scores))
+            mask_row(scores, oldest - first, count)
+            row_kernels.weigh(kind, address(scores), count, address(best) + lane, address(total) + lane, address(scale))
             at = address(scores), address(scale), address(found) + part
             row_kernels.values(kind, keys, following, to_values, count, dim, heads, *at)
+    return taken
 
 
 @njit(cache=True)
@@ -180,18 +194,17 @@ def work_off(turn, qkv, work, tables, window, arena, layer, kept, done, out):
         row_best[::4],
         row_total[::4],
     )
-    while True:
-        turned = fetch_add(address(turn), 1)
-        if turned >= len(work) * kv_heads:
-            return
-        kv_head = turned // len(work)  # tiles of one head after another, while its keys are in the second cache
-        task = work[turned % len(work)]
+    taken = fetch_add(address(turn), 1)
+    while taken < len(work) * kv_heads:
+        kv_head = taken // len(work)  # tiles of one head after another, while its keys are in the second cache
+        task = work[taken % len(work)]
         if task[4] == shared and task[3] == 0:
-            _row(qkv, task, shared, kv_head, turn, work, tables, window, arena, layer, for_rows)
+            taken = _row(qkv, task, shared, kv_head, turn, work, tables, window, arena, layer, for_rows)
             _finish(task, shared, kv_head, kind, row_best, row_total, of_row, kept, done, out)
         else:
             _tile(qkv, task, shared, kv_head, tables, window, arena, layer, for_tiles)
             _finish(task, shared, kv_head, kind, tile_best, tile_total, of_tile, kept, done, out)
+            taken = fetch_add(address(turn), 1)
 
 
 @njit(cache=True)

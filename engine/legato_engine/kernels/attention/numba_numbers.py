@@ -1,5 +1,5 @@
 """Keys and values of an arena as float32 registers, whether it holds float32 or bfloat16: as uint16, or as int16 where
-prompts multiply it in pairs.
+attention multiplies it in pairs.
 
 32 neighbouring numbers are two registers. Those of bfloat16 are the even ones and the odd ones, which takes one
 instruction each. Queries stand in the same order, and so does what is found of values, until it is put back. `_kind`

@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from legato_engine.kernels.attention.numba_pairs_tile import pack_queries
+from legato_engine.kernels.attention import numba_pairs_row, numba_pairs_tile
 
 LANES, DIM = 32, 64
 SPECIAL = [0x3F808000, 0x3F818000, 0x3F808001, 0x7F7FFFFF, 0x7F800000, 0xFF800000, 0x7F800001, 0xFFFFFFFF, 0x80000001]
@@ -17,9 +17,26 @@ def test_queries_are_rounded_as_torch_does_and_paired():
         asked.view(np.uint32)[place::16, place] = bits
     expected = torch.from_numpy(asked).bfloat16().float().reshape(DIM // 32, 2, 16, LANES)
 
-    pack_queries(asked.ctypes.data, DIM)
+    numba_pairs_tile.pack_queries(asked.ctypes.data, DIM)
 
     words = asked.view(np.uint32)[: DIM // 2].reshape(DIM // 32, 16, LANES)
+    check(words, expected)
+
+
+def test_so_are_those_of_a_decoding_row():
+    asked = torch.randn(LANES, DIM).numpy()
+    for place, bits in enumerate(SPECIAL):
+        asked.view(np.uint32)[place, place::16] = bits
+    expected = torch.from_numpy(asked).bfloat16().float().reshape(LANES, DIM // 32, 2, 16)
+
+    numba_pairs_row.pack_queries(asked.ctypes.data, DIM, LANES)
+
+    words = asked.view(np.uint32)[:, : DIM // 2].reshape(LANES, DIM // 32, 16)
+    check(words.transpose(1, 2, 0), expected.permute(1, 2, 3, 0))
+
+
+def check(words, expected):
+    """words [dim / 32, 16, lanes] hold the even and the odd ones of expected [dim / 32, 2, 16, lanes]."""
     for which, halves in enumerate((words << 16, words & 0xFFFF0000)):
         found = torch.from_numpy(halves.view(np.float32))
         torch.testing.assert_close(found, expected[:, which], atol=0, rtol=0, equal_nan=True)
