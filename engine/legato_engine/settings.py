@@ -19,9 +19,9 @@ KV_DTYPES = ("Auto", "Float32", "BFloat16")
 NUMERICS = ("Fast",)  # Invariant is not computed yet
 DEVICES = ("cpu", "cuda")
 BLOCK_SIZES: Final = {"cpu": 16, "cuda": 64}  # tokens, by device, unless told; attention on an H100 is fastest so
-# Likewise. An H100 computed 8,192 tokens at 593 TFLOP/s at once, and at 357 in chunks of 512: the host launched their
-# kernels too slowly. With much longer chunks than these, KV would leave prefill workers late.
-CHUNK_TOKENS: Final = {"cpu": 512, "cuda": 2048}
+# Likewise. CPUs gain nothing from longer chunks. An H100 computed 8,192 tokens at 593 TFLOP/s at once, and at 357 in
+# chunks of 512: the host launched their kernels too slowly. With much longer ones, KV would leave prefill workers late.
+CHUNK_TOKENS: Final = {"cpu": 256, "cuda": 2048}
 ON_KERNEL_FAILURE = ("Stop", "Torch")
 RUNNERS = ("model", "paced")
 OUTPUT_RESERVATIONS = ("Expected", "Maximum")

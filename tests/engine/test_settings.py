@@ -45,7 +45,7 @@ def test_a_chunk_is_a_number_of_tokens(given: str, capsys: pytest.CaptureFixture
     assert said in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("device", "tokens"), [("cpu", 512), ("cuda", 2048)])
+@pytest.mark.parametrize(("device", "tokens"), [("cpu", 256), ("cuda", 2048)])
 def test_a_chunk_has_as_many_tokens_as_suit_the_device(device: str, tokens: int) -> None:
     assert read("--device", device).tokens_per_chunk == tokens
     assert read("--device", device, "--chunk-tokens", "Auto").tokens_per_chunk == tokens

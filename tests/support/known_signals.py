@@ -23,7 +23,7 @@ NO_TRAFFIC = Traffic(60.0, (), 10.0, ())
 
 
 def spec(largest: int = 10_000, **parts: Any) -> Spec:
-    """A service's whose pools have no bounds to speak of."""
+    """A service's whose pools have no bounds to speak of, and whose workers compute chunks of 512 tokens."""
     bounds = {"min": 0, "max": largest}
     scaling = {"prefill": bounds, "decode": {**bounds, "min": min(1, largest)}, **parts.pop("scaling", {})}
     model = {"source": {"builtin": "smollm2-135m-instruct"}}
@@ -32,7 +32,7 @@ def spec(largest: int = 10_000, **parts: Any) -> Spec:
             "apiVersion": "serving.legato.dev/v1alpha1",
             "kind": "InferenceService",
             "metadata": {"name": "chat"},
-            "spec": {"model": model, "scaling": scaling, **parts},
+            "spec": {"model": model, "scaling": scaling, "engine": {"chunkTokens": 512}, **parts},
         }
     ).spec
 

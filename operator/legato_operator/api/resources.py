@@ -36,7 +36,7 @@ class Engine(ManifestPart):
     kv_cache_memory: MemoryOrAuto = 512 << 20
     """Size of the KV cache of each worker. Auto takes what is free beside weights and workspace when it starts."""
     chunk_tokens: ChunkTokens = "Auto"
-    """Most prompt tokens in one step: 16 to 1048576, or Auto: 512 on CPUs, 2048 on GPUs. slo.tpot may shorten it."""
+    """Most prompt tokens in one step: 16 to 1048576, or Auto: 256 on CPUs, 2048 on GPUs. slo.tpot may shorten it."""
     output_reservation: Literal["Expected", "Maximum"] = "Expected"
     """Output that KV cache is left for before a sequence starts: as much as Expected, or the Maximum (max_tokens)."""
     dtype: Literal["Auto", "BFloat16", "Float16", "Float32"] = "Auto"

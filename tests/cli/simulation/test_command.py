@@ -257,7 +257,7 @@ def test_tuning_a_manifest_is_no_comparison(files, capsys, flag):
 
 def test_objectives_that_no_number_of_workers_meets_are_told_before_it_begins(files, capsys):
     """Prompts have 1,500 tokens, so 1,024 or more: 2 steps of 10 ms, and 0.1 ms each."""
-    _manifest(files, {**SPEC, "slo": {"ttft": "50ms", "tpot": "1ms"}})
+    _manifest(files, {**SPEC, "engine": {"chunkTokens": 512}, "slo": {"ttft": "50ms", "tpot": "1ms"}})
     assert _simulate(files) == 0
     ttft, tpot = (line for line in capsys.readouterr().err.splitlines() if "warning" in line)
     assert ttft.startswith(

@@ -47,7 +47,12 @@ def test_a_worker_tells_the_rate_of_prompts_with_the_context_of_late():
 
 
 @pytest.mark.parametrize(
-    ("requested", "given", "tokens"), [({}, {}, 512), ({"nvidia.com/gpu": 1}, {}, 2048), ({}, {"chunkTokens": 64}, 64)]
+    ("requested", "given", "tokens"),
+    [
+        ({}, {"chunkTokens": "Auto"}, 256),
+        ({"nvidia.com/gpu": 1}, {"chunkTokens": "Auto"}, 2048),
+        ({}, {"chunkTokens": 64}, 64),
+    ],
 )
 def test_chunks_suit_what_pools_request_unless_told(requested, given, tokens):
     service = spec(prefill={"resources": {"requests": requested, "limits": requested}}, engine=given)
