@@ -91,6 +91,17 @@ def test_attention(form, window, shared, size, dim, kv_heads):
 
 
 @FORMS
+def test_parts_of_a_row_that_its_window_is_behind_have_nothing_to_do(form):
+    """The first two of three, which are also the first tasks."""
+    arena, qkv, blocks = torch.randn(38, 1, 2, 3, 16, 64).to(kind(form)), torch.randn(1, 15, 64), list(range(38))
+
+    out = attend(qkv, [Row([0], 600, blocks)], arena, 0, 5, form=form)
+
+    expected = naive_attention.attention(qkv[:, :9], arena[:, 0], blocks, 600, 5)
+    torch.testing.assert_close(out, expected, **close_to(form))
+
+
+@FORMS
 def test_attention_is_the_same_beside_other_rows_with_any_number_of_threads_and_in_any_order(form):
     arena = torch.randn(300, 1, 2, 3, 16, 64).to(kind(form))
     rows = [

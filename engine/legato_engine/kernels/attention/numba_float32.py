@@ -40,6 +40,8 @@ def _memory(lanes, dim):
 @njit(cache=True)
 def _find(arena, layer, kv_head, table, first, end, keys):
     """The addresses of the keys of 4 positions each, `first … end - 1`, of which POSITIONS count."""
+    if first >= end:
+        return
     size, (by_block, by_layer, _, by_head, by_place, _) = arena.shape[4], arena.strides
     base = address(arena) + layer * by_layer + kv_head * by_head
     block, place = first // size, first % size  # once: a division for each four would cost as much as their products
