@@ -1,6 +1,6 @@
 """Attention straight from an arena, computed in float32, for prompts and decoding rows alike: no gather. See README.
 
-What is computed stands in `numba_tile` and `numba_float32_row`. Here the work is dealt to threads, and parts of a
+What is computed stands in `numba_tile` and `numba_row`. Here the work is dealt to threads, and parts of a
 sequence are joined. Any processor, but for products in pairs (`numba_pairs_tile`). The arena holds float32 or bfloat16;
 head_dim is a multiple of 32, block_size of 4.
 """
@@ -12,7 +12,6 @@ from legato_engine.kernels.atomics import fetch_add
 from legato_engine.kernels.attention import numba_row as row_kernels
 from legato_engine.kernels.attention import numba_tile as tile_kernels
 from legato_engine.kernels.attention.numba_numbers import arrange, put_back
-from legato_engine.kernels.attention.numba_row_lanes import mask as mask_row
 from legato_engine.kernels.attention.numba_tile_lanes import LANES, mask
 from legato_engine.kernels.transpose import transpose
 from legato_engine.kernels.vector import address
@@ -134,7 +133,7 @@ def _row(qkv, task, shared, kv_head, turn, work, tables, window, arena, layer, m
         for head in range(0, shared, 4):
             lane, heads, at, part = head * 16, shared - head, address(asked) + head * dim * 4, head * dim * 4
             row_kernels.scores(kind, keys, following, count, dim, heads, at, address(scores))
-            mask_row(scores, oldest - first, count)
+            row_kernels.mask(scores, oldest - first, count)
             row_kernels.weigh(kind, address(scores), count, address(best) + lane, address(total) + lane, address(scale))
             at = address(scores), address(scale), address(found) + part
             row_kernels.values(kind, keys, following, to_values, count, dim, heads, *at)

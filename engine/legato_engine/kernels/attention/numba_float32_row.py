@@ -1,22 +1,13 @@
 """What a decoding row computes in float32: one query of four heads that share a KV head. See README.
 
-Memory is given by address; queries are [4, dim], the rest as `numba_row_lanes` has it.
+Memory is given by address; queries are [4, dim], the rest as `numba_row` has it.
 """
 
 from numba import njit
 
 from legato_engine.kernels.attention.numba_numbers import bytes_of, first, second
-from legato_engine.kernels.attention.numba_row_lanes import (
-    add_weights,
-    ask_for,
-    no_sums,
-    raise_best,
-    scaled,
-    store_found,
-    store_scores,
-)
-from legato_engine.kernels.lanes import power_of_two, subtract
-from legato_engine.kernels.vector import add, broadcast, load, multiply_add, store, zero
+from legato_engine.kernels.attention.numba_row_lanes import ask_for, no_sums, scaled, store_found, store_scores
+from legato_engine.kernels.vector import broadcast, load, multiply_add
 
 
 @njit(cache=True, inline="always")
@@ -59,21 +50,6 @@ def scores(kind, keys, following, count, dim, heads, asked, scores):
             if heads > 3:
                 d = _add_products(query + dim * 12, of, d)
         store_scores(scores + four * 64, heads, a, b, c, d)
-
-
-@njit(cache=True)
-def weigh(scores, count, best, total, scale):
-    """Scores to weights. best and total [4 heads, 4 times the same] are of all positions so far; earlier weights are to
-    be multiplied by `scale`.
-    """
-    most, later = raise_best(scores, count, best, scale)
-    sums = zero()
-    for four in range((count + 3) // 4):
-        at = scores + four * 64
-        weight = power_of_two(subtract(load(at), most))
-        store(at, weight)
-        sums = add(sums, weight)
-    add_weights(total, sums, later)
 
 
 @njit(cache=True, inline="always")

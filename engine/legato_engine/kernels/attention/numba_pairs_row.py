@@ -1,25 +1,16 @@
 """What a decoding row computes where the arena holds bfloat16 and the processor multiplies pairs of it (AVX512-BF16):
 one query of four heads that share a KV head. See README.
 
-Memory is given by address, as `numba_row_lanes` has it. A word is two neighbouring bfloat16: of queries and keys two
+Memory is given by address, as `numba_row` has it. A word is two neighbouring bfloat16: of queries and keys two
 dimensions, as the arena holds them; of values and weights two positions. Queries and weights are rounded, sums are
 float32; what is found stands in the order of registers that `numba_numbers` tells of.
 """
 
 from numba import njit
 
-from legato_engine.kernels.attention.numba_row_lanes import (
-    add_weights,
-    ask_for,
-    no_sums,
-    raise_best,
-    scaled,
-    store_found,
-    store_scores,
-)
-from legato_engine.kernels.bfloat16 import even_pairs, narrowed, neighbours, odd_pairs, paired, weight
-from legato_engine.kernels.lanes import subtract
-from legato_engine.kernels.vector import add, broadcast, dot_bf16, load, store, zero
+from legato_engine.kernels.attention.numba_row_lanes import ask_for, no_sums, scaled, store_found, store_scores
+from legato_engine.kernels.bfloat16 import even_pairs, narrowed, odd_pairs, paired
+from legato_engine.kernels.vector import broadcast, dot_bf16, load, store, zero
 
 
 @njit(cache=True)
@@ -63,21 +54,6 @@ def scores(keys, following, count, dim, heads, asked, scores):
             if heads > 3:
                 d = _add_products(query + dim * 12, of, d)
         store_scores(scores + four * 64, heads, a, b, c, d)
-
-
-@njit(cache=True)
-def weigh(scores, count, best, total, scale):
-    """Scores to weights: the first and third word of each head's four are those of two positions each. best and total
-    [4 heads, 4 times the same] are of all positions so far; earlier weights are to be multiplied by `scale`.
-    """
-    most, later = raise_best(scores, count, best, scale)
-    sums = zero()
-    for four in range((count + 3) // 4):
-        at = scores + four * 64
-        rounded = weight(subtract(load(at), most))
-        store(at, neighbours(rounded))
-        sums = add(sums, rounded)
-    add_weights(total, sums, later)
 
 
 @njit(cache=True, inline="always")

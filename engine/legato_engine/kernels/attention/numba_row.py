@@ -1,50 +1,74 @@
-"""What a decoding row computes, by how the arena's numbers are to be multiplied: in pairs, by `numba_pairs_row`, or as
-floats, by `numba_float32_row`. `_kind` is any number of the arena's type.
+"""What a decoding row computes for four heads that share a KV head, by how the arena's numbers are to be multiplied: in
+pairs, by `numba_pairs_row`, or as floats, by `numba_float32_row`. `kind` is any number of the arena's type.
+
+Memory is given by address; queries and what was found are [4, dim], scores [positions / 4, 4 heads, 4 positions], so
+that registers are full from the first sum to the last. `keys` are the addresses of 4 positions each, `following` those
+of what is read next, and `to_values` how far from keys values are.
 """
 
 from typing import Any
 
-from numba import types
+import numpy as np
+from numba import njit, types
 from numba.extending import overload
 
 from legato_engine.kernels.attention import numba_float32_row as floats
 from legato_engine.kernels.attention import numba_pairs_row as pairs
+from legato_engine.kernels.bfloat16 import neighbours
+from legato_engine.kernels.bfloat16 import weight as rounded_weight
+from legato_engine.kernels.lanes import maximum, maximum_in_quarters, power_of_two, subtract, sum_in_quarters
+from legato_engine.kernels.vector import add, load, multiply_add, store, zero
 
 
 def pack_queries(_kind: Any, _asked: Any, _dim: Any, _lanes: Any) -> None:
-    """Queries float32 [lanes, dim], in the order of registers, become what `scores` takes."""
+    """_asked float32 [lanes, dim], in the order of registers, becomes what `scores` takes."""
 
 
-def scores(
-    _kind: Any, _keys: Any, _following: Any, _count: Any, _dim: Any, _heads: Any, _asked: Any, _scores: Any
-) -> None:
-    """_scores float32 [positions / 4, 4 heads, 4 positions] of `_count` positions, rounded up to 4; `_keys` are the
-    addresses of 4 positions each, and `_to_values` how far from them values are. Of more than 3 `_heads`, 4 are
-    computed.
+def scores(_kind: Any, *_given: Any) -> None:
+    """Given keys, following, count, dim, heads, asked and scores: scores of `count` positions, rounded up to 4. Of more
+    than 3 heads, 4 are computed.
     """
 
 
-def weigh(_kind: Any, _scores: Any, _count: Any, _best: Any, _total: Any, _scale: Any) -> None:
-    """Scores to weights, which `values` takes. _best and _total [4 heads, 4 times the same] are of all positions so
-    far; earlier weights are to be multiplied by `_scale`.
+def values(_kind: Any, *_given: Any) -> None:
+    """Given keys, following, to_values, count, dim, heads, weights, scale and found: found becomes `scale` times itself
+    plus the weighted values of `count` positions.
     """
 
 
-def values(
-    _kind: Any,
-    _keys: Any,
-    _following: Any,
-    _to_values: Any,
-    _count: Any,
-    _dim: Any,
-    _heads: Any,
-    _weights: Any,
-    _scale: Any,
-    _found: Any,
-) -> None:
-    """_found float32 [4, dim] becomes `_scale` times itself plus the weighted values of `_count` positions;
-    `_following` are the keys read next.
+def _weight(_kind: Any, _score: Any) -> Any:
+    """2 to the power of each score, which is at most 0: what `values` takes, and what is to be added up."""
+
+
+@njit(cache=True)
+def mask(scores, begin, count):
+    """Those of the first and last four that are before `begin` or not among `count` become -infinity."""
+    for place in range(begin):
+        scores[place:16:4] = -np.inf
+    for place in range(count, (count + 3) // 4 * 4):
+        scores[place // 4 * 16 + place % 4 : place // 4 * 16 + 16 : 4] = -np.inf
+
+
+@njit(cache=True)
+def weigh(kind, scores, count, best, total, scale):
+    """Scores to weights, which `values` takes. best and total [4 heads, 4 times the same] are of all positions so far;
+    earlier weights are to be multiplied by `scale`.
     """
+    old = load(best)
+    most = old
+    for four in range((count + 3) // 4):
+        most = maximum(load(scores + four * 64), most)
+    most = maximum_in_quarters(most)
+    store(best, most)
+    later = power_of_two(subtract(old, most))
+    store(scale, later)
+    sums = zero()
+    for four in range((count + 3) // 4):
+        at = scores + four * 64
+        weight, added = _weight(kind, subtract(load(at), most))
+        store(at, weight)
+        sums = add(sums, added)
+    store(total, multiply_add(load(total), later, sum_in_quarters(sums)))
 
 
 @overload(pack_queries)
@@ -55,37 +79,31 @@ def _pack_queries(_kind, _asked, _dim, _lanes):
 
 
 @overload(scores)
-def _scores(_kind, _keys, _following, _count, _dim, _heads, _asked, _scores):
+def _scores(_kind, *_given):
     if _kind == types.int16:
-        return _scores_of_pairs
-    return _scores_of_floats
-
-
-@overload(weigh)
-def _weigh(_kind, _scores, _count, _best, _total, _scale):
-    if _kind == types.int16:
-        return lambda _kind, _scores, _count, _best, _total, _scale: pairs.weigh(_scores, _count, _best, _total, _scale)
-    return lambda _kind, _scores, _count, _best, _total, _scale: floats.weigh(_scores, _count, _best, _total, _scale)
+        return lambda _kind, *_given: pairs.scores(*_given)
+    return lambda _kind, *_given: floats.scores(_kind, *_given)
 
 
 @overload(values)
-def _values(_kind, _keys, _following, _to_values, _count, _dim, _heads, _weights, _scale, _found):
+def _values(_kind, *_given):
     if _kind == types.int16:
-        return _values_of_pairs
-    return _values_of_floats
+        return lambda _kind, *_given: pairs.values(*_given)
+    return lambda _kind, *_given: floats.values(_kind, *_given)
 
 
-def _scores_of_pairs(_kind, _keys, _following, _count, _dim, _heads, _asked, _scores):
-    pairs.scores(_keys, _following, _count, _dim, _heads, _asked, _scores)
+@overload(_weight)
+def _weight_of(_kind, _score):
+    if _kind == types.int16:
+        return _weight_of_pairs
+    return _weight_of_floats
 
 
-def _scores_of_floats(_kind, _keys, _following, _count, _dim, _heads, _asked, _scores):
-    floats.scores(_kind, _keys, _following, _count, _dim, _heads, _asked, _scores)
+def _weight_of_pairs(_kind, _score):
+    rounded = rounded_weight(_score)
+    return neighbours(rounded), rounded
 
 
-def _values_of_pairs(_kind, _keys, _following, _to_values, _count, _dim, _heads, _weights, _scale, _found):
-    pairs.values(_keys, _following, _to_values, _count, _dim, _heads, _weights, _scale, _found)
-
-
-def _values_of_floats(_kind, _keys, _following, _to_values, _count, _dim, _heads, _weights, _scale, _found):
-    floats.values(_kind, _keys, _following, _to_values, _count, _dim, _heads, _weights, _scale, _found)
+def _weight_of_floats(_kind, _score):
+    power = power_of_two(_score)
+    return power, power
