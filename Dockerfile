@@ -83,15 +83,14 @@ RUN pip --python /opt/venv/bin/python install --quiet --no-deps --no-cache-dir -
  && PYTHONPATH=/opt/app LEGATO_CACHE=/prepared /opt/venv/bin/python -c "import sys; sys.path.append('/model'); from legato_cli.main import main; sys.exit(main(['prepare', '--header-only']))" \
  && install -D -m 644 -t /opt/legato /prepared/*.header
 
-# Compiled kernels are valid for source files of the same mtime, which image layers truncate to whole seconds.
+# Kernels are compiled for the processor that builds. A worker copies them to its cache, and compiles what another one needs.
 FROM engine-packages AS engine-app
 COPY --from=wheel /wheels /wheels
 COPY --from=model /model /model
 RUN pip --python /opt/venv/bin/python install --quiet --no-deps --no-cache-dir --no-compile --target /opt/app /wheels/*.whl \
- && find /opt/app -exec touch -d @0 {} + \
- && PYTHONPATH=/opt/app LEGATO_CACHE=/opt/legato /opt/venv/bin/python -c "import sys; sys.path.append('/model'); from legato_cli.main import main; sys.exit(main(['prepare', '--dtype', 'Auto', '--dtype', 'Float32']))" \
+ && PYTHONPATH=/opt/app LEGATO_CACHE=/opt/legato NUMBA_CACHE_DIR=/opt/legato/kernels /opt/venv/bin/python -c "import sys; sys.path.append('/model'); from legato_cli.main import main; sys.exit(main(['prepare', '--dtype', 'Auto', '--dtype', 'Float32']))" \
  && /opt/venv/bin/python -m compileall -q --invalidation-mode unchecked-hash /opt/app \
- && rm -f /opt/legato/*.lock
+ && find /opt/legato -name '*.lock' -delete
 
 
 # PyPI's UCX is one of the engine's packages: nothing takes its place.

@@ -23,7 +23,7 @@ OPERATOR_PORT = 8083
 
 ENV_TOKEN = "LEGATO_TOKEN"  # the service's token: streams and hand-offs are authenticated by it
 ENV_CACHE = "LEGATO_CACHE"  # folder for prepared models
-ENV_PREPARED = "LEGATO_PREPARED"  # folder with models that were prepared when an image was built; only read
+ENV_PREPARED = "LEGATO_PREPARED"  # folder with models and kernels that were prepared when an image was built; only read
 ENV_PARENT = "LEGATO_PARENT"  # process id that a process of the local cluster must not outlive
 
 TLS_CERTIFICATE = "tls.crt"  # keys of a Secret of the type kubernetes.io/tls, and names of its files

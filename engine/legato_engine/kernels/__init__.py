@@ -8,5 +8,5 @@ from pathlib import Path
 if find_spec("numba"):  # a machine that only computes on a GPU may have none
     from legato_engine.kernels import compiled_cache
 
-    compiled_cache.keep_compiled_beside(Path(__file__).parent)
-    compiled_cache.save_one_at_a_time()
+    compiled_cache.share_compiled(Path(__file__).parent)
+    compiled_cache.compile_once()

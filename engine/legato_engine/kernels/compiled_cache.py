@@ -1,65 +1,137 @@
-"""Numba's cache of compiled kernels: where it is, and how processes share it that compile at the same time, as the
-workers of a service do at its first start.
+"""Numba's cache of compiled kernels: one folder for each state of the kernels' code, shared by all processes and clones
+of a user, and safe for processes that compile at the same time, as the workers of a service do at its first start.
 """
 
 import fcntl
 import os
 import shutil
+import sys
+import tempfile
+import warnings
 from hashlib import sha256
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import Any
+from types import FunctionType
+from typing import Any, Self
 
 import numba
-from numba.core.caching import IndexDataCacheFile
+from numba.core.caching import CacheImpl, _CacheLocator
+from numba.core.compiler_lock import global_compiler_lock
+from numba.core.dispatcher import Dispatcher
 
-_save = IndexDataCacheFile.save
+PREPARED = "LEGATO_PREPARED"  # names the folder with what was prepared when an image was built; only read
+KERNELS = "kernels"  # folder in it
+
+_compile = Dispatcher.compile
 
 
-def keep_compiled_beside(folder: Path) -> None:
-    """Let numba keep compiled kernels in a folder of their own for this text of all kernels.
+class KernelLocator(_CacheLocator):  # type: ignore[misc]
+    """Locates the cache of a kernel by the content of all kernels and its path among them.
 
-    Numba takes a cached kernel for current while the file that defines it is unchanged, although functions of other
-    files are compiled into it. Where nothing can be written beside the code, nothing there changes either; numba uses
-    no folder that it cannot write, so what an image was built with is copied to where $NUMBA_CACHE_DIR says.
+    Numba's own locators use the absolute path of a source file, so that every clone compiles anew, and consider a
+    cached kernel valid while the file that defines it is unchanged, although functions of other files are compiled into
+    it. Register the class with `share_compiled`.
     """
-    digest = sha256(numba.__version__.encode())
-    for source in sorted(folder.rglob("*.py")):
-        if not source.name.startswith("triton"):  # Triton keeps its own, by all that is compiled into a kernel
-            digest.update(source.read_bytes())
-    compiled = folder / "__pycache__" / digest.hexdigest()[:16]
+
+    source: Path  # folder of all kernels
+    compiled: Path  # folder for this state of them
+
+    def __init__(self, file: str, line: int) -> None:
+        self._py_file = file  # numba names it in messages
+        self._line = line
+        self._folder = self.compiled / Path(file).relative_to(self.source).parent
+
+    def get_cache_path(self) -> str:
+        return str(self._folder)
+
+    def get_source_stamp(self) -> str:
+        return self.compiled.name
+
+    def get_disambiguator(self) -> str:
+        return str(self._line)
+
+    @classmethod
+    def from_function(cls, function: FunctionType, file: str) -> Self | None:
+        if not Path(file).is_relative_to(cls.source):
+            return None
+        locator = cls(file, function.__code__.co_firstlineno)
+        locator.ensure_cache_path()
+        return locator
+
+
+def share_compiled(source: Path) -> None:
+    """Makes numba keep the kernels of the folder `source` in $NUMBA_CACHE_DIR, or else in ~/.cache/legato/kernels.
+
+    Kernels that an image was built with ($LEGATO_PREPARED) are copied there first. If that folder cannot be written,
+    warns and compiles into a temporary one.
+    """
+    digest = _digest(source)
     given = numba.config.CACHE_DIR
-    if os.access(folder, os.W_OK):
-        numba.config.CACHE_DIR = given or str(compiled)
-    elif given and compiled.is_dir():
-        numba.config.CACHE_DIR = str(_copied(compiled, Path(given)))
+    folder = Path(given) if given else Path.home() / ".cache" / "legato" / KERNELS
+    KernelLocator.source = source
+    try:
+        KernelLocator.compiled = _writable(folder, digest)
+    except OSError as error:
+        warnings.warn(f"compiled kernels cannot be kept in {folder} ({error}); set NUMBA_CACHE_DIR", stacklevel=2)
+        scratch = tempfile.TemporaryDirectory(prefix="legato-kernels-")
+        KernelLocator.compiled = Path(scratch.name) / digest
+        KernelLocator.scratch = scratch  # type: ignore[attr-defined]  # removed when the process ends
+    CacheImpl._locator_classes.insert(0, KernelLocator)
 
 
-def save_one_at_a_time() -> None:
-    """Let no process save compiled code into a folder while another does.
+def compile_once() -> None:
+    """Prevents processes from compiling the same kernel, or saving it, at the same time.
 
-    To save a function compiled for some types, numba reads the index of its files, takes the next free name, and writes
-    the index, then the file. Two processes that compile it for different types would take the same name, and whoever
-    reads the index later may find the code of other types: wrong numbers, or reads of other memory.
+    A process that finds another one compiling a kernel waits, and loads the result. The lock also keeps numba's index
+    right: to save a kernel compiled for some types, numba reads the index, takes the next free file name, and writes
+    the index, then the file. Without the lock, two processes would take the same name for different types, and whoever
+    reads the index later may find the code of other types, which gives wrong numbers or reads other memory.
     """
-    IndexDataCacheFile.save = _save_alone
+    Dispatcher.compile = _compile_alone
 
 
-def _copied(compiled: Path, into: Path) -> Path:
-    """A copy in a folder that can be written. Whole or not at all: processes may start together."""
-    target = into / compiled.name
+def _digest(source: Path) -> str:
+    """Identifies the text of all kernels, and what compiles it."""
+    digest = sha256(f"{numba.__version__} {sys.version}".encode())
+    for file in sorted(source.rglob("*.py")):
+        if not file.name.startswith("triton"):  # Triton keeps its own, by all that is compiled into a kernel
+            digest.update(f"\0{file.relative_to(source)}\0".encode())
+            digest.update(file.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _writable(folder: Path, digest: str) -> Path:
+    """The folder of this state, with what an image was built with. Raises OSError if it cannot be written."""
+    target = folder / digest
     if not target.is_dir():
-        into.mkdir(parents=True, exist_ok=True)
-        draft = Path(mkdtemp(dir=into))
-        shutil.copytree(compiled, draft, dirs_exist_ok=True)
-        try:
-            draft.rename(target)
-        except OSError:  # another was first
-            shutil.rmtree(draft)
+        folder.mkdir(parents=True, exist_ok=True)
+        prepared = Path(os.environ.get(PREPARED, ""), KERNELS, digest)
+        if prepared.is_dir() and prepared != target:
+            _copy(prepared, target)
+    target.mkdir(exist_ok=True)
+    tempfile.TemporaryFile(dir=target).close()
     return target
 
 
-def _save_alone(self: Any, key: Any, data: Any) -> None:
-    with Path(self._cache_path, "lock").open("a") as lock:
+def _copy(prepared: Path, target: Path) -> None:
+    """Copies a folder whole or not at all: processes may start together."""
+    draft = Path(mkdtemp(dir=target.parent))
+    shutil.copytree(prepared, draft, dirs_exist_ok=True)
+    try:
+        draft.rename(target)
+    except OSError:  # another process was first
+        shutil.rmtree(draft)
+
+
+def _compile_alone(self: Any, signature: Any) -> Any:
+    """Compiles or loads a function for some types. Kernels that it calls are locked in the order of calls, which has no
+    cycles; the lock between threads is taken first, since it is held while those are compiled."""
+    locator = getattr(getattr(self._cache, "_impl", None), "locator", None)
+    if not isinstance(locator, KernelLocator):
+        return _compile(self, signature)
+    with (
+        global_compiler_lock,
+        Path(locator.get_cache_path(), f"{self._cache._impl.filename_base}.lock").open("a") as lock,
+    ):
         fcntl.flock(lock, fcntl.LOCK_EX)  # until it is closed
-        _save(self, key, data)
+        return _compile(self, signature)

@@ -1,43 +1,70 @@
-"""Compiled code in numba's cache, where two processes save at once."""
+"""Compiled kernels are shared by processes and clones, and compiled once."""
 
+import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
-from threading import Event, Thread
-from typing import Any
 
 import pytest
-from numba.core.caching import IndexDataCacheFile
 
-import legato_engine.kernels  # noqa: F401 - which has numba save one at a time
+import legato_engine
+from legato_engine.kernels import compiled_cache
 
-STAMP = (0.0, 0)  # of the file that defines the function
+# Computes a norm, and prints how many kernels it compiled and how many it found.
+PROGRAM = """
+import sys
+import numpy as np
+from numba.core import event
+from legato_engine.kernels.silu_mul.numba import silu_mul
+
+compiled = event.RecordingListener()
+event.register("numba:compile", compiled)
+for kind in sys.argv[1:]:
+    silu_mul(np.ones((1, 64), np.float32), 1, out := np.zeros((1, 32), kind))
+    assert out.any(), kind
+print(len(compiled.buffer) // 2)
+"""
 
 
-def test_code_of_two_kinds_saved_at_once_is_found_by_its_own_kind(
+def start(cache: Path, *kinds: str, engine: Path | None = None) -> "subprocess.Popen[str]":
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(cache)}
+    if engine is not None:
+        environment["PYTHONPATH"] = os.pathsep.join([str(engine), environment.get("PYTHONPATH", "")])
+    command = [sys.executable, "-c", PROGRAM, *kinds]
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+
+
+def compiled(process: "subprocess.Popen[str]") -> int:
+    output, _ = process.communicate(timeout=240)
+    assert process.returncode == 0
+    return int(output)
+
+
+def test_each_kernel_is_compiled_by_one_of_the_processes_that_need_it(tmp_path: Path) -> None:
+    alone = compiled(start(tmp_path / "alone", "float32", "uint16"))
+    both = [start(tmp_path / "both", "float32", "uint16"), start(tmp_path / "both", "uint16", "float32")]
+    assert sum(compiled(process) for process in both) == alone
+    assert compiled(start(tmp_path / "both", "float32", "uint16")) == 0
+
+
+def test_a_clone_elsewhere_finds_what_was_compiled_until_a_kernel_changes(tmp_path: Path) -> None:
+    cache, clone = tmp_path / "cache", tmp_path / "clone"
+    assert compiled(start(cache, "float32")) > 0
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(Path(legato_engine.__file__).parent, clone / "legato_engine", ignore=ignored)
+    assert compiled(start(cache, "float32", engine=clone)) == 0
+    with (clone / "legato_engine" / "kernels" / "scalar.py").open("a") as file:  # which other kernels call
+        file.write("# changed\n")
+    assert compiled(start(cache, "float32", engine=clone)) > 0
+
+
+def test_what_an_image_was_built_with_is_copied_to_where_it_can_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One process stands between reading the index and writing it, as another begins to save."""
-    read_index = IndexDataCacheFile._load_index
-    first_has_read, other_is_done = Event(), Event()
-
-    def read(self: Any) -> Any:
-        found = read_index(self)
-        if not first_has_read.is_set():
-            first_has_read.set()
-            other_is_done.wait(0.5)  # all of it only where the other has to wait
-        return found
-
-    def save_other() -> None:
-        first_has_read.wait()
-        cache().save("float32", "code of float32")
-        other_is_done.set()
-
-    def cache() -> Any:
-        return IndexDataCacheFile(str(tmp_path), "kernel", STAMP)
-
-    monkeypatch.setattr(IndexDataCacheFile, "_load_index", read)
-    other = Thread(target=save_other)
-    other.start()
-    cache().save("uint16", "code of uint16")
-    other.join()
-    assert cache().load("uint16") == "code of uint16"
-    assert cache().load("float32") == "code of float32"
+    (tmp_path / "kernels" / "abc").mkdir(parents=True)
+    (tmp_path / "kernels" / "abc" / "kernel.nbc").write_text("code")
+    monkeypatch.setenv("LEGATO_PREPARED", str(tmp_path))
+    target = compiled_cache._writable(tmp_path / "cache", "abc")
+    assert (target / "kernel.nbc").read_text() == "code"
+    assert [path.name for path in (tmp_path / "cache").iterdir()] == ["abc"]

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import numba
 import numpy as np
 import torch
 
@@ -31,7 +32,7 @@ class LinearBf16:
         elif rows == 1:
             kernels.narrow(x, rows, self._tiles, out)
         else:
-            kernels.wide(x, rows, self._tiles, kernels.SHAPES, out)
+            kernels.wide(x, rows, self._tiles, kernels.SHAPES, numba.get_num_threads(), out)
         if self._bias is not None:
             out[:rows] += self._bias
 

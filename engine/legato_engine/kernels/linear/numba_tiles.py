@@ -5,7 +5,7 @@ Activations are bfloat16 (as uint16) [rows, in], results float32 [rows, out]; su
 
 import numpy as np
 import torch
-from numba import get_num_threads, njit, prange
+from numba import njit, prange
 
 from legato_engine.kernels.lanes import prefetch
 from legato_engine.kernels.tiles import add_16, add_32, store_16, store_32, zero_16, zero_32
@@ -78,13 +78,13 @@ def _tiles_16_by_32(x, weight, inputs, stride, out, out_stride):
 
 
 @njit(cache=True, parallel=True, nogil=True)
-def wide(x, rows, tiles, shapes, out):
+def wide(x, rows, tiles, shapes, threads, out):
     """Many rows times bfloat16 tiles. x and out have room for `rows` rounded up to 16; `shapes` is SHAPES.
 
     Panels come in pairs: out is a multiple of 32. Each thread has as many of them, in groups that fit its core's cache,
-    by which all rows pass.
+    by which all rows pass. `threads` is an argument because numba caches no function that calls `get_num_threads`.
     """
-    inputs, pairs, threads = x.shape[1], tiles.shape[0] // 2, get_num_threads()
+    inputs, pairs = x.shape[1], tiles.shape[0] // 2
     stride, out_stride = inputs * 2, out.shape[1] * 4
     size = max(1, CACHED // (inputs * 64))
     for thread in prange(threads):
