@@ -14,6 +14,7 @@ from legato_cli import (
     describe,
     doctor,
     explain,
+    extras,
     gateway,
     logs,
     operator,
@@ -32,6 +33,7 @@ from legato_cli.recording import arguments as record
 from legato_cli.simulation import arguments as simulate
 
 BAD_ARGUMENTS = 2
+CANNOT_RUN = 2  # as of a bad setting: trying again does not help
 INTERRUPTED = 130  # as shells say it
 
 
@@ -46,7 +48,7 @@ def parser() -> argparse.ArgumentParser:
     """All of the command line."""
     top = _Parser(prog="legato", description="LLM serving with prefill and decode in separate pools")
     top.add_argument("--version", action="version", version=f"legato {importlib.metadata.version('legato')}")
-    subparsers = top.add_subparsers(metavar="COMMAND", required=True)
+    subparsers = top.add_subparsers(metavar="COMMAND", dest="command", required=True)
     for command in (
         up,
         chat,
@@ -82,6 +84,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         code: int = args.run(args)
     except KeyboardInterrupt:
         return INTERRUPTED
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith(extras.OWN):
+            raise
+        print(f"legato {args.command}: {extras.advice(args.command, error.name)}", file=sys.stderr)
+        return CANNOT_RUN
     return code
 
 

@@ -2,11 +2,11 @@
 
 import argparse
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
-from legato_cli import main
+from legato_cli import doctor, extras, main
 
 # A value that nothing accepts: not even a name may have control characters.
 BAD = "\x00"
@@ -56,3 +56,39 @@ def test_an_unknown_command_names_those_that_exist(capsys: pytest.CaptureFixture
     told = capsys.readouterr().err
     assert "frobnicate" in told
     assert all(command in told for command in _commands())
+
+
+@pytest.mark.parametrize(
+    ("command", "missing", "extra"),
+    [
+        ("worker", "torch", "engine"),
+        ("gateway", "kubernetes.client", "gateway"),
+        ("status", "kubernetes.client", "operator"),
+        ("up", "numba", "local"),
+    ],
+)
+def test_the_extra_follows_from_the_command_and_its_missing_package(command: str, missing: str, extra: str) -> None:
+    assert extras.advice(command, missing).endswith(f"not installed: pip install 'legato[{extra}]'")
+
+
+def test_a_command_without_its_packages_ends_with_2_and_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`legato up` starts no process again that ended with 2."""
+    monkeypatch.setattr(doctor, "run", _failing_to_import("torch.nn"))
+    assert main.main(["doctor"]) == main.CANNOT_RUN
+    expected = "legato doctor: needs torch, which is not installed: pip install 'legato[local]'\n"
+    assert capsys.readouterr().err == expected
+
+
+def test_a_missing_module_of_legato_itself_is_raised_as_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "run", _failing_to_import("legato_engine.nothing"))
+    with pytest.raises(ModuleNotFoundError):
+        main.main(["doctor"])
+
+
+def _failing_to_import(module: str) -> Callable[[argparse.Namespace], int]:
+    def run(_: argparse.Namespace) -> int:
+        raise ModuleNotFoundError(name=module)
+
+    return run
