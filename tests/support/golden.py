@@ -1,14 +1,18 @@
-"""The golden files: what the operator makes of a manifest on Kubernetes, whole. Run it, and it writes them again.
+"""The golden files: every object that the operator makes of a manifest on Kubernetes. Run it, and it writes them again.
 
-A folder holds `manifest.yaml`, `objects.yaml`, and `operator.yaml` where the operator has other settings than usual.
+A folder holds `manifest.yaml`, and `operator.yaml` where the operator has other settings than usual. `quickstart` holds
+its objects whole, every other case the changes that make its own objects of the quickstart's (see `deltas`).
 """
 
+import functools
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import deltas
 import yaml
 
 from legato_operator.api import parsing
@@ -19,6 +23,8 @@ from legato_operator.planning.actions import Apply, SetToken
 from legato_operator.planning.plan import Plan, plan
 
 FOLDER = Path(__file__).parents[1] / "operator" / "golden"
+WHOLE = "quickstart"
+REFUSED = "tensor-parallel"
 CASES = sorted(path.parent.name for path in FOLDER.glob("*/manifest.yaml"))
 OPERATOR = {
     "engine_image": "registry.example/legato-engine:0.1.0",
@@ -63,20 +69,42 @@ class Golden:
         metadata = self.service.metadata
         return Ref("InferenceService", metadata.namespace, metadata.name)
 
-    def text(self) -> str:
-        """The content of `objects.yaml`: all objects, or the status of a service that is refused."""
+    def run(self) -> list[dict[str, Any]]:
+        """All objects, or the status of a service that is refused."""
         made = self.look()
         self.take(made)
         if not self.objects:
-            return _dump([{"kind": "InferenceService", "status": dict(made.status)}])
+            return [{"kind": "InferenceService", "status": _plain(made.status)}]
         self.take(self.look())
-        return _dump(list(self.objects.values()))
+        return _plain(list(self.objects.values()))
 
-    def stored(self) -> str:
-        return (self._folder / "objects.yaml").read_text()
+    def text(self) -> str:
+        """The content of the case's file."""
+        objects = self.run()
+        if self._file.name == "objects.yaml":
+            return yaml.safe_dump_all(objects, sort_keys=False, width=120)
+        return yaml.safe_dump(deltas.delta(self._base(), objects), sort_keys=False, width=120)
+
+    def stored(self) -> list[dict[str, Any]]:
+        """The objects as the case's file says, whole."""
+        if self._file.name == "objects.yaml":
+            return list(yaml.safe_load_all(self._file.read_text()))
+        return deltas.changed(self._base(), yaml.safe_load(self._file.read_text()))
+
+    def stored_text(self) -> str:
+        return self._file.read_text()
 
     def write(self) -> None:
-        (self._folder / "objects.yaml").write_text(self.text())
+        self._file.write_text(self.text())
+
+    @property
+    def _file(self) -> Path:
+        return self._folder / ("objects.yaml" if self._folder.name in (WHOLE, REFUSED) else "delta.yaml")
+
+    def _base(self) -> list[dict[str, Any]]:
+        """The quickstart's objects as they would be under this service's name, in its namespace."""
+        text = re.sub("smollm2(?!-135m)", self.ref.name, _quickstart())
+        return [_signed(item) for item in json.loads(text.replace('"default"', f'"{self.ref.namespace}"'))]
 
     def _apply(self, item: Mapping[str, Any]) -> None:
         ref = ref_of(item)
@@ -99,11 +127,31 @@ def _uid(ref: Ref) -> str:
     return f"uid-of-{ref.kind}-{ref.name}"
 
 
-def _dump(items: list[dict[str, Any]]) -> str:
-    plain = json.loads(json.dumps(items))  # nothing in it twice, which YAML would spell as an alias
-    return yaml.safe_dump_all(plain, sort_keys=False, width=120)
+@functools.cache
+def _quickstart() -> str:
+    return json.dumps(list(yaml.safe_load_all((FOLDER / WHOLE / "objects.yaml").read_text())))
+
+
+def _signed(item: dict[str, Any]) -> dict[str, Any]:
+    """With the hash of what the operator applies; a pool's replicas are applied by another manager."""
+    annotations = dict(item["metadata"].get("annotations", {}))
+    if annotations.pop(common.ANNOTATION_APPLIED, None) is None:
+        return item
+    metadata = {**item["metadata"], "annotations": annotations}
+    if not annotations:
+        del metadata["annotations"]
+    applied = {**item, "metadata": metadata}
+    if item["kind"] == "WorkerPool":
+        applied["spec"] = {key: value for key, value in item["spec"].items() if key != "replicas"}
+    signature = common.signed(applied)["metadata"]["annotations"]
+    return {**item, "metadata": {**metadata, "annotations": signature}}
+
+
+def _plain(value: Any) -> Any:
+    """The same with nothing in it twice, which YAML would write as an alias."""
+    return json.loads(json.dumps(value))
 
 
 if __name__ == "__main__":
-    for name in CASES:
+    for name in sorted(CASES, key=lambda case: case != WHOLE):  # the others are written as what differs from it
         Golden(name).write()
