@@ -139,6 +139,18 @@ async def _idle() -> None:
     await asyncio.Event().wait()
 
 
+def pytest_collectstart(collector: pytest.Collector) -> None:
+    """Async tests and fixtures of this folder run without a mark of their own."""
+    if isinstance(collector, pytest.Module):
+        collector.add_marker("anyio")
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    """The event loop of async tests."""
+    return "asyncio"
+
+
 @pytest.fixture(scope="session")
 def api_server() -> Iterator[control_plane.ApiServer]:
     """A real API server that knows the CRDs, and HTTPRoutes."""
@@ -156,3 +168,10 @@ def build() -> Callable[..., Object]:
 def fakes(tmp_path: Path) -> Callable[..., contextlib.AbstractAsyncContextManager[Fakes]]:
     """Opens a local cluster of fakes: `async with fakes() as f`."""
     return lambda *given, **named: _fakes(tmp_path, *given, **named)
+
+
+@pytest.fixture
+async def f(fakes: Callable[..., contextlib.AbstractAsyncContextManager[Fakes]]) -> AsyncIterator[Fakes]:
+    """A local cluster of fakes, reconciled."""
+    async with fakes() as opened:
+        yield opened

@@ -44,43 +44,43 @@ def _item(name, kind="ConfigMap", **metadata):
     return {"apiVersion": "v1", "kind": kind, "metadata": made}
 
 
-def _apply(store, *phases):
+async def _apply(store, *phases):
     numbered = tuple(Phase(str(number), tuple(actions)) for number, actions in enumerate(phases))
-    asyncio.run(apply(store, None, NOBODY, numbered))
+    await apply(store, None, NOBODY, numbered)
 
 
-def test_objects_of_a_phase_are_written_together_and_those_of_the_next_after_it():
+async def test_objects_of_a_phase_are_written_together_and_those_of_the_next_after_it():
     store = Slow()
     first, second = [f"a{number}" for number in range(20)], ["b"]
-    _apply(store, [Apply(_item(name)) for name in first], [Apply(_item(name)) for name in second])
+    await _apply(store, [Apply(_item(name)) for name in first], [Apply(_item(name)) for name in second])
     assert store.most == TOGETHER
     assert store.steps[-2:] == [("begun", "b"), ("ended", "b")]
 
 
-def test_actions_about_one_object_and_a_role_and_its_binding_keep_their_order():
+async def test_actions_about_one_object_and_a_role_and_its_binding_keep_their_order():
     store = Slow()
-    _apply(store, [Apply(_item("a")), Apply(_item("r", "Role")), Apply(_item("b", "RoleBinding")), Apply(_item("a"))])
+    await _apply(
+        store, [Apply(_item("a")), Apply(_item("r", "Role")), Apply(_item("b", "RoleBinding")), Apply(_item("a"))]
+    )
     for one, other in (("a", "a"), ("r", "b")):
         own = [step for step in store.steps if step[1] in (one, other)]
         assert own == [("begun", one), ("ended", one), ("begun", other), ("ended", other)]
 
 
-def test_pods_are_made_in_the_order_in_which_they_were_chosen():
+async def test_pods_are_made_in_the_order_in_which_they_were_chosen():
     store = Slow()
     pods = [_item(f"p{number}", "Pod") for number in range(9)]
-    _apply(store, [Apply(pod, force=False) for pod in pods])
+    await _apply(store, [Apply(pod, force=False) for pod in pods])
     assert [name for what, name in store.steps if what == "begun"] == [pod["metadata"]["name"] for pod in pods]
     assert store.most == 1
 
 
-def test_a_worker_is_marked_before_it_drains_though_others_are_marked_at_the_same_time():
+async def test_a_worker_is_marked_before_it_drains_though_others_are_marked_at_the_same_time():
     store = Slow()
     workers = SimpleNamespace(drain=lambda address, _tokens, _tls: _note(store, address))
     actions = [each for name in "abc" for each in (Apply(_item(name, "Pod")), DrainWorker(name, f"drained {name}"))]
     demo = SimpleNamespace(metadata=SimpleNamespace(namespace="default", name="demo"))
-    asyncio.run(
-        apply(store, workers, SimpleNamespace(service=demo, tokens=("token",)), (Phase("leave", tuple(actions)),))
-    )
+    await apply(store, workers, SimpleNamespace(service=demo, tokens=("token",)), (Phase("leave", tuple(actions)),))
     order = [what for _, what in store.steps]
     assert all(store.steps.index(("ended", name)) < order.index(f"drained {name}") for name in "abc")
     assert store.most == 3
@@ -90,52 +90,54 @@ async def _note(store, what):
     store.steps.append(("ended", what))
 
 
-def test_after_a_conflict_nothing_more_is_begun_and_what_was_begun_ends():
+async def test_after_a_conflict_nothing_more_is_begun_and_what_was_begun_ends():
     store = Slow()
     store.faults = {"a0": Conflict("another writer")}
     with pytest.raises(Conflict):
-        _apply(store, [Apply(_item(f"a{number}")) for number in range(20)], [Apply(_item("b"))])
+        await _apply(store, [Apply(_item(f"a{number}")) for number in range(20)], [Apply(_item("b"))])
     begun = [name for what, name in store.steps if what == "begun"]
     assert len(begun) == TOGETHER
     assert sorted(begun) == sorted(name for what, name in store.steps if what == "ended")
 
 
-def test_what_is_refused_for_good_keeps_nothing_else_from_being_done():
+async def test_what_is_refused_for_good_keeps_nothing_else_from_being_done():
     store = Slow()
     store.faults = {"a0": Invalid("422: never")}
     with pytest.raises(Invalid, match="never"):
-        _apply(store, [Apply(_item(f"a{number}")) for number in range(20)], [Apply(_item("b"))])
+        await _apply(store, [Apply(_item(f"a{number}")) for number in range(20)], [Apply(_item("b"))])
     assert ("ended", "b") in store.steps
     assert len(store.steps) == 42
 
 
-def _made(before, made):
+async def _made(before, made):
     """What comes of making an object where `before` is."""
     ticks = itertools.count()
     store = Store(lambda: f"2026-01-01T00:00:{next(ticks):02}Z")
     for item, manager in before:
-        asyncio.run(store.apply(item, manager))
-    _apply(store, [Apply(made, force=False)])
-    return asyncio.run(store.get(Ref("ConfigMap", "default", made["metadata"]["name"])))
+        await store.apply(item, manager)
+    await _apply(store, [Apply(made, force=False)])
+    return await store.get(Ref("ConfigMap", "default", made["metadata"]["name"]))
 
 
 MINE = [{"apiVersion": "v1", "kind": "Owner", "name": "demo", "uid": "1"}]
 THEIRS = [{"apiVersion": "v1", "kind": "Owner", "name": "other", "uid": "2"}]
 
 
-def test_own_object_that_should_have_been_seen_is_looked_at_again_and_not_written():
+async def test_own_object_that_should_have_been_seen_is_looked_at_again_and_not_written():
     item = _item("a", ownerReferences=MINE) | {"data": {"x": "1"}}
     with pytest.raises(Conflict):
-        _made([(item, "legato-operator")], item | {"data": {"x": "2"}})
+        await _made([(item, "legato-operator")], item | {"data": {"x": "2"}})
 
 
-def test_own_object_that_lost_its_labels_gets_them_back():
-    made = _made([(_item("a", labels={}, ownerReferences=MINE), "legato-operator")], _item("a", ownerReferences=MINE))
+async def test_own_object_that_lost_its_labels_gets_them_back():
+    made = await _made(
+        [(_item("a", labels={}, ownerReferences=MINE), "legato-operator")], _item("a", ownerReferences=MINE)
+    )
     assert made["metadata"]["labels"] == {"serving.legato.dev/service": "demo"}
 
 
 @pytest.mark.parametrize("owners", [[], THEIRS])
-def test_somebody_elses_object_is_not_taken(owners):
+async def test_somebody_elses_object_is_not_taken(owners):
     with pytest.raises(ClusterError, match="not the service's own") as refusal:
-        _made([(_item("a", labels={}, ownerReferences=owners), "user")], _item("a", ownerReferences=MINE))
+        await _made([(_item("a", labels={}, ownerReferences=owners), "user")], _item("a", ownerReferences=MINE))
     assert not isinstance(refusal.value, Conflict)

@@ -269,31 +269,27 @@ async def _pass_until(f, clock, condition):
     await f.wait(passed)
 
 
-def test_the_pass_that_wishes_for_more_recalls_who_would_have_gone_in_it(fakes, build):
+async def test_the_pass_that_wishes_for_more_recalls_who_would_have_gone_in_it(fakes, build):
     """Its drain is over, and nothing runs there any more: with another look first it would be deleted."""
-
-    async def check():
-        source, clock = _Source(), _Ahead()
-        async with fakes(reconciled=False, autoscaler=Autoscaler(source), clock=clock) as f:
-            f.steer("demo-prefill-0", "busy", "2")
-            f.steer("demo-prefill-1", "busy", "1")
-            scaling = {"mode": "Managed", "prefill": {"max": 2}, "scaleDownStabilization": "1s"}
-            await f.cluster.store.apply(build(scaling=scaling), "user")
-            await _pass_until(f, clock, lambda: _are_ready(f, "demo-prefill-0", "demo-prefill-1"))
-            source.known = IDLE
-            await _pass_until(f, clock, lambda: _exists(f.folder / "demo-prefill-1.drained"))
-            f.steer("demo-prefill-1", "busy", "0")
-            source.known = BUSY
-            clock.ahead += DECIDE_EVERY
-            await _pass(f, clock)
-            assert (f.folder / "demo-prefill-1.recalled").exists()
-            pod = (await f.pods("prefill"))["demo-prefill-1"]
-            assert not is_leaving(pod)
-            assert pod["metadata"]["labels"]["serving.legato.dev/serving"] == "true"
-            pool = await f.cluster.store.get(Ref("WorkerPool", "default", "demo-prefill"))
-            assert pool["spec"]["replicas"] == 2
-
-    asyncio.run(check())
+    source, clock = _Source(), _Ahead()
+    async with fakes(reconciled=False, autoscaler=Autoscaler(source), clock=clock) as f:
+        f.steer("demo-prefill-0", "busy", "2")
+        f.steer("demo-prefill-1", "busy", "1")
+        scaling = {"mode": "Managed", "prefill": {"max": 2}, "scaleDownStabilization": "1s"}
+        await f.cluster.store.apply(build(scaling=scaling), "user")
+        await _pass_until(f, clock, lambda: _are_ready(f, "demo-prefill-0", "demo-prefill-1"))
+        source.known = IDLE
+        await _pass_until(f, clock, lambda: _exists(f.folder / "demo-prefill-1.drained"))
+        f.steer("demo-prefill-1", "busy", "0")
+        source.known = BUSY
+        clock.ahead += DECIDE_EVERY
+        await _pass(f, clock)
+        assert (f.folder / "demo-prefill-1.recalled").exists()
+        pod = (await f.pods("prefill"))["demo-prefill-1"]
+        assert not is_leaving(pod)
+        assert pod["metadata"]["labels"]["serving.legato.dev/serving"] == "true"
+        pool = await f.cluster.store.get(Ref("WorkerPool", "default", "demo-prefill"))
+        assert pool["spec"]["replicas"] == 2
 
 
 class _Unscalable:
@@ -311,24 +307,21 @@ class _Unscalable:
         return getattr(self._cluster, name)
 
 
-def test_a_size_that_cannot_be_written_starts_nobody_and_the_rest_is_done(fakes, build):
-    async def check():
-        source, clock = _Source(IDLE), _Ahead()
-        async with fakes(False, Autoscaler(source), clock=clock, seen=_Unscalable) as f:
-            await f.cluster.store.apply(build(scaling={"mode": "Managed"}), "user")
-            await _pass_until(f, clock, lambda: _are_ready(f, "demo-prefill-0"))
-            source.known = BUSY
-            clock.ahead += DECIDE_EVERY
-            (pod,) = (await f.pods("decode")).values()
-            await f.cluster.store.remove(Ref("Pod", "default", "demo-decode-0"), pod["metadata"]["uid"])
-            with pytest.raises(Forbidden, match="no sizes"):
-                await _pass(f, clock)
-            assert set(await f.pods("decode")) == {"demo-decode-0"}
-            assert set(await f.pods("prefill")) == {"demo-prefill-0"}
-            told = conditions.find((await f.service())["status"], conditions.PROGRESSING)
-            assert (told["reason"], told["message"]) == (conditions.API_REFUSED, "no sizes")
-
-    asyncio.run(check())
+async def test_a_size_that_cannot_be_written_starts_nobody_and_the_rest_is_done(fakes, build):
+    source, clock = _Source(IDLE), _Ahead()
+    async with fakes(False, Autoscaler(source), clock=clock, seen=_Unscalable) as f:
+        await f.cluster.store.apply(build(scaling={"mode": "Managed"}), "user")
+        await _pass_until(f, clock, lambda: _are_ready(f, "demo-prefill-0"))
+        source.known = BUSY
+        clock.ahead += DECIDE_EVERY
+        (pod,) = (await f.pods("decode")).values()
+        await f.cluster.store.remove(Ref("Pod", "default", "demo-decode-0"), pod["metadata"]["uid"])
+        with pytest.raises(Forbidden, match="no sizes"):
+            await _pass(f, clock)
+        assert set(await f.pods("decode")) == {"demo-decode-0"}
+        assert set(await f.pods("prefill")) == {"demo-prefill-0"}
+        told = conditions.find((await f.service())["status"], conditions.PROGRESSING)
+        assert (told["reason"], told["message"]) == (conditions.API_REFUSED, "no sizes")
 
 
 async def _are_ready(f, *names):
@@ -339,28 +332,25 @@ async def _exists(path):
     return path.exists()
 
 
-def test_what_is_wished_runs_and_is_told_until_others_scale(fakes, build):
-    async def check():
-        async with fakes(autoscaler=Autoscaler(_Source())) as f:
-            await f.cluster.store.apply(build(), "user")
+async def test_what_is_wished_runs_and_is_told_until_others_scale(fakes, build):
+    async with fakes(autoscaler=Autoscaler(_Source())) as f:
+        await f.cluster.store.apply(build(), "user")
 
-            async def has_grown():
-                return len(await f.ready("prefill")) == 4 and await f.ready("decode") == {"demo-decode-0"}
+        async def has_grown():
+            return len(await f.ready("prefill")) == 4 and await f.ready("decode") == {"demo-decode-0"}
 
-            await f.wait(has_grown)
-            assert set(await f.pods("decode")) == {"demo-decode-0"}
-            records = (await f.service())["status"]["scaling"]["records"]
-            assert [(each["pool"], each["current"], each["wish"]) for each in records] == [("prefill", 1, 4)]
-            await f.cluster.store.apply(build(scaling={"mode": "External"}), "user")
+        await f.wait(has_grown)
+        assert set(await f.pods("decode")) == {"demo-decode-0"}
+        records = (await f.service())["status"]["scaling"]["records"]
+        assert [(each["pool"], each["current"], each["wish"]) for each in records] == [("prefill", 1, 4)]
+        await f.cluster.store.apply(build(scaling={"mode": "External"}), "user")
 
-            async def is_silent():
-                status = (await f.service())["status"]
-                return "scaling" not in status and not conditions.find(status, conditions.SCALING_ACTIVE)
+        async def is_silent():
+            status = (await f.service())["status"]
+            return "scaling" not in status and not conditions.find(status, conditions.SCALING_ACTIVE)
 
-            await f.wait(is_silent)
-            assert len(await f.pods("prefill")) == 4
-
-    asyncio.run(check())
+        await f.wait(is_silent)
+        assert len(await f.pods("prefill")) == 4
 
 
 def test_what_it_decides_and_changes_is_told_to_its_journal(build):

@@ -1,6 +1,7 @@
 """The loops: one per service, woken and timed, and what a pass that fails means for the others."""
 
 import asyncio
+import contextlib
 
 import pytest
 import virtual_loop
@@ -41,24 +42,27 @@ class Passes:
                 await asyncio.sleep(0.001)
 
 
-def _run(check, passes, retries=QUICK):
-    async def run():
-        controller = Controller(passes, retries)
-        task = asyncio.create_task(controller.run())
-        await asyncio.sleep(0)
-        try:
-            await check(controller, task)
-        finally:
-            task.cancel()
-            await asyncio.wait((task,))
-
-    virtual_loop.run(run())
+@pytest.fixture
+def anyio_backend():
+    """In virtual time."""
+    return "asyncio", {"loop_factory": virtual_loop.VirtualLoop}
 
 
-def test_failing_service_is_tried_again_told_and_stops_no_other():
+@contextlib.asynccontextmanager
+async def _running(passes, retries=QUICK, **given):
+    controller = Controller(passes, retries, time=asyncio.get_running_loop().time, **given)
+    task = asyncio.create_task(controller.run())
+    await asyncio.sleep(0)
+    try:
+        yield controller, task
+    finally:
+        task.cancel()
+        await asyncio.wait((task,))
+
+
+async def test_failing_service_is_tried_again_told_and_stops_no_other():
     passes = Passes(bad=KeyError("conditions"))
-
-    async def check(controller, task):
+    async with _running(passes) as (controller, task):
         controller.wake(BAD)
         await passes.until(lambda: passes.done.count("bad") > 3)
         controller.wake(GOOD)
@@ -69,13 +73,10 @@ def test_failing_service_is_tried_again_told_and_stops_no_other():
         await passes.until(lambda: passes.done.count("bad") > before)
         assert not task.done()
 
-    _run(check, passes)
 
-
-def test_service_that_was_edited_is_looked_at_at_once_and_other_wakes_wait_their_time():
+async def test_service_that_was_edited_is_looked_at_at_once_and_other_wakes_wait_their_time():
     passes = Passes(bad=KeyError("conditions"))
-
-    async def check(controller, _task):
+    async with _running(passes, retries=Retries(first=3600.0, longest=3600.0)) as (controller, _task):
         controller.wake(BAD, 1)
         await passes.until(lambda: passes.told)
         for _ in range(20):
@@ -85,36 +86,27 @@ def test_service_that_was_edited_is_looked_at_at_once_and_other_wakes_wait_their
         controller.wake(BAD, 2)
         await passes.until(lambda: len(passes.done) == 2)
 
-    _run(check, passes, retries=Retries(first=3600.0, longest=3600.0))
 
-
-def test_cluster_that_cannot_be_asked_is_asked_again_and_told_nothing():
+async def test_cluster_that_cannot_be_asked_is_asked_again_and_told_nothing():
     passes = Passes(bad=Unavailable("no route"))
-
-    async def check(controller, _task):
+    async with _running(passes) as (controller, _task):
         controller.wake(BAD)
         await passes.until(lambda: passes.done.count("bad") > 3)
         assert not passes.told
 
-    _run(check, passes)
 
-
-def test_without_retries_a_fault_ends_the_run():
+async def test_without_retries_a_fault_ends_the_run():
     passes = Passes(bad=KeyError("conditions"))
-
-    async def check(controller, task):
+    async with _running(passes, retries=None) as (controller, task):
         controller.wake(BAD)
         with pytest.raises(ExceptionGroup):
             await task
 
-    _run(check, passes, retries=None)
 
-
-def test_what_happens_during_a_pass_is_looked_at_after_it():
+async def test_what_happens_during_a_pass_is_looked_at_after_it():
     passes = Passes()
     passes.hold = asyncio.Event()
-
-    async def check(controller, _task):
+    async with _running(passes) as (controller, _task):
         controller.wake(GOOD)
         await passes.until(lambda: controller.longest_pass() > 0)
         for _ in range(5):
@@ -123,16 +115,10 @@ def test_what_happens_during_a_pass_is_looked_at_after_it():
         await passes.until(lambda: len(passes.done) == 2)
         assert controller.longest_pass() == 0
 
-    _run(check, passes)
 
-
-def test_many_wakes_within_the_time_of_gathering_are_one_pass():
+async def test_many_wakes_within_the_time_of_gathering_are_one_pass():
     passes = Passes()
-
-    async def check():
-        controller = Controller(passes, QUICK, gather=0.2)
-        task = asyncio.create_task(controller.run())
-        await asyncio.sleep(0)
+    async with _running(passes, gather=0.2) as (controller, _):
         controller.wake(GOOD)
         await passes.until(lambda: len(passes.done) == 1)
         for _ in range(20):
@@ -141,13 +127,9 @@ def test_many_wakes_within_the_time_of_gathering_are_one_pass():
         await passes.until(lambda: len(passes.done) == 2)
         await asyncio.sleep(0)
         assert len(passes.done) == 2
-        task.cancel()
-        await asyncio.wait((task,))
-
-    virtual_loop.run(check())
 
 
-def test_wakes_that_go_on_are_gathered_for_longer_and_after_a_rest_as_at_first():
+async def test_wakes_that_go_on_are_gathered_for_longer_and_after_a_rest_as_at_first():
     began = []
 
     class Timed(Passes):
@@ -157,8 +139,7 @@ def test_wakes_that_go_on_are_gathered_for_longer_and_after_a_rest_as_at_first()
             return 5.0
 
     passes = Timed()
-
-    async def check(controller):
+    async with _running(passes, gather=0.1) as (controller, _):
         for _ in range(100):
             controller.wake(GOOD)
             await asyncio.sleep(0.1)
@@ -170,29 +151,19 @@ def test_wakes_that_go_on_are_gathered_for_longer_and_after_a_rest_as_at_first()
             await asyncio.sleep(0.1)
         assert len(began) >= before + 2
 
-    _run_timed(check, passes, gather=0.1)
 
-
-def test_an_edit_is_not_gathered():
+async def test_an_edit_is_not_gathered():
     passes = Passes()
-
-    async def check():
-        controller = Controller(passes, QUICK, gather=3600.0)
-        task = asyncio.create_task(controller.run())
-        await asyncio.sleep(0)
+    async with _running(passes, gather=3600.0) as (controller, _):
         controller.wake(GOOD)
         await passes.until(lambda: len(passes.done) == 1)
         controller.wake(GOOD)
         await asyncio.sleep(0)
         controller.wake(GOOD, generation=2)
         await passes.until(lambda: len(passes.done) == 2)
-        task.cancel()
-        await asyncio.wait((task,))
-
-    virtual_loop.run(check())
 
 
-def test_passes_that_take_long_are_as_far_apart():
+async def test_passes_that_take_long_are_as_far_apart():
     """Else a crowd of services that all move would keep the operator busy with passes that find little new."""
     times = []
 
@@ -204,24 +175,16 @@ def test_passes_that_take_long_are_as_far_apart():
             return await super().reconcile(ref)
 
     passes = Slow()
-
-    async def check():
-        controller = Controller(passes, QUICK, gather=0.001, time=asyncio.get_running_loop().time)
-        task = asyncio.create_task(controller.run())
-        await asyncio.sleep(0)
+    async with _running(passes, gather=0.001) as (controller, _):
         controller.wake(GOOD)
         await passes.until(lambda: len(passes.done) == 1)
         controller.wake(GOOD)
         await passes.until(lambda: len(passes.done) == 2)
         (began, ended), (again, _) = times
         assert again - ended >= ended - began
-        task.cancel()
-        await asyncio.wait((task,))
-
-    virtual_loop.run(check())
 
 
-def test_pause_after_a_long_pass_is_bounded():
+async def test_pause_after_a_long_pass_is_bounded():
     """Else, where a hundred services move, each waits for as long as the operator is busy with all others."""
     began = []
 
@@ -232,29 +195,12 @@ def test_pause_after_a_long_pass_is_bounded():
             return await super().reconcile(ref)
 
     passes = Slow()
-
-    async def check(controller):
+    async with _running(passes, gather=0.001) as (controller, _):
         controller.wake(GOOD)
         await asyncio.sleep(60.1)
         controller.wake(GOOD)
         await asyncio.sleep(120)
         assert began[1] - began[0] <= 60.2 + LONGEST_GATHER
-
-    _run_timed(check, passes, gather=0.001)
-
-
-def _run_timed(check, passes, **given):
-    async def run():
-        controller = Controller(passes, QUICK, time=asyncio.get_running_loop().time, **given)
-        task = asyncio.create_task(controller.run())
-        await asyncio.sleep(0)
-        try:
-            await check(controller)
-        finally:
-            task.cancel()
-            await asyncio.wait((task,))
-
-    virtual_loop.run(run())
 
 
 class Steps(Passes):
@@ -279,11 +225,10 @@ class Steps(Passes):
         return 3600.0
 
 
-def test_passes_are_bounded_and_services_that_have_begun_come_first():
+async def test_passes_are_bounded_and_services_that_have_begun_come_first():
     """Half of many services are ready long before the last, instead of all together at the end."""
     passes, many = Steps(), 40
-
-    async def check(controller):
+    async with _running(passes, most_passes=2) as (controller, _):
         passes.controller = controller
         for number in range(many):
             controller.wake(Ref("InferenceService", "default", f"s{number}"))
@@ -292,56 +237,44 @@ def test_passes_are_bounded_and_services_that_have_begun_come_first():
         assert (passes.most, len(times)) == (2, many)
         assert times[many // 2] < 0.75 * times[-1]
 
-    _run_timed(check, passes, most_passes=2)
 
-
-def test_service_that_is_made_again_during_its_last_pass_is_looked_at():
+async def test_service_that_is_made_again_during_its_last_pass_is_looked_at():
     passes = Passes()
     passes.gone.add("good")
     passes.hold = asyncio.Event()
-
-    async def check(controller, _task):
+    async with _running(passes) as (controller, _task):
         controller.wake(GOOD)
         await passes.until(lambda: controller.longest_pass() > 0)
         controller.wake(GOOD)
         passes.hold.set()
         await passes.until(lambda: passes.done == ["good", "good"])
 
-    _run(check, passes)
 
-
-def test_service_that_is_gone_is_forgotten_until_it_is_there_again():
+async def test_service_that_is_gone_is_forgotten_until_it_is_there_again():
     passes = Passes()
     passes.gone.add("good")
-
-    async def check(controller, _task):
+    async with _running(passes) as (controller, _task):
         controller.wake(GOOD)
         await passes.until(lambda: passes.done == ["good"])
         await asyncio.sleep(0)
         controller.wake(GOOD)
         await passes.until(lambda: passes.done == ["good", "good"])
 
-    _run(check, passes)
 
-
-def test_wakes_before_the_run_and_after_it_are_nobodys():
+async def test_wakes_before_the_run_and_after_it_are_nobodys():
     passes = Passes()
-
-    async def check(controller, task):
+    async with _running(passes) as (controller, task):
         task.cancel()
         await asyncio.wait((task,))
         controller.wake(GOOD)
         assert not passes.done
 
-    _run(check, passes)
-
 
 @pytest.mark.parametrize("turns", range(4))
-def test_cancel_that_comes_with_a_wake_ends_the_run(turns):
+async def test_cancel_that_comes_with_a_wake_ends_the_run(turns):
     """That many turns of the loop after it."""
     passes = Passes()
-
-    async def check(controller, task):
+    async with _running(passes) as (controller, task):
         controller.wake(GOOD)
         await passes.until(lambda: len(passes.done) == 1)
         for _ in range(9):
@@ -351,8 +284,6 @@ def test_cancel_that_comes_with_a_wake_ends_the_run(turns):
             await asyncio.sleep(0)
         task.cancel()
         assert await asyncio.wait((task,), timeout=10) == ({task}, set())
-
-    _run(check, passes)
 
 
 @pytest.mark.parametrize("failures", [1, 2, 3, 10, 10_000])
@@ -365,14 +296,11 @@ def test_time_between_tries_grows_and_is_bounded(failures):
 @pytest.mark.parametrize(
     ("fault", "traced"), [(Invalid("422: Pod demo is invalid"), False), (KeyError("conditions"), True)]
 )
-def test_refusal_of_the_cluster_is_a_line_of_the_log_and_a_fault_a_traceback(caplog, fault, traced):
+async def test_refusal_of_the_cluster_is_a_line_of_the_log_and_a_fault_a_traceback(caplog, fault, traced):
     passes = Passes(bad=fault)
-
-    async def check(controller, _task):
+    async with _running(passes) as (controller, _task):
         controller.wake(BAD)
         await passes.until(lambda: passes.told)
-
-    _run(check, passes)
     first = caplog.records[0]
     assert str(fault) in first.getMessage()
     assert bool(first.exc_info) is traced

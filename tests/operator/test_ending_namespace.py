@@ -1,7 +1,5 @@
 """A namespace that ends takes rights away before its services are gone: they must not hold it up."""
 
-import asyncio
-
 import pytest
 
 from legato_operator import apply
@@ -50,17 +48,17 @@ class NullWorkers:
         return None
 
 
-def test_a_leaving_service_is_let_go_without_its_token():
+async def test_a_leaving_service_is_let_go_without_its_token():
     cluster = Ending(leaving=True)
-    observed = asyncio.run(observe(cluster, NullWorkers(), SystemClock(), cluster.service, cluster.accepted))
+    observed = await observe(cluster, NullWorkers(), SystemClock(), cluster.service, cluster.accepted)
     assert observed.deleting
     assert not observed.has_token
-    asyncio.run(apply.release(cluster, REF))
+    await apply.release(cluster, REF)
     assert cluster.finalizers == []
 
 
-def test_a_service_that_stays_is_not_taken_for_one_without_a_token():
+async def test_a_service_that_stays_is_not_taken_for_one_without_a_token():
     """Else its token would be made anew, under workers that know the old one."""
     cluster = Ending(leaving=False)
     with pytest.raises(Forbidden):
-        asyncio.run(observe(cluster, NullWorkers(), SystemClock(), cluster.service, cluster.accepted))
+        await observe(cluster, NullWorkers(), SystemClock(), cluster.service, cluster.accepted)

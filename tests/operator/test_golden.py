@@ -1,6 +1,5 @@
 """Whole outputs: from a manifest to every object, as stored in `golden/`, and what a real API server makes of them."""
 
-import asyncio
 import functools
 from pathlib import Path
 
@@ -84,13 +83,13 @@ def _downloads(container):
 
 
 @pytest.mark.parametrize("case", SERVED)
-def test_api_server_takes_all_of_them_and_finds_nothing_to_change(api_server, case):
+async def test_api_server_takes_all_of_them_and_finds_nothing_to_change(api_server, case):
     """Every field is known to it, pods run at the restricted level, and a second apply writes nothing."""
-    _check_taken(api_server, f"golden-{case}", case in UNRESTRICTED, stored(case))
+    await _check_taken(api_server, f"golden-{case}", case in UNRESTRICTED, stored(case))
 
 
 @pytest.mark.parametrize("example", EXAMPLES.values(), ids=EXAMPLES)
-def test_api_server_takes_every_example_and_what_is_made_of_it(api_server, example):
+async def test_api_server_takes_every_example_and_what_is_made_of_it(api_server, example):
     """As it is written, without a field that the CRD does not know; what is made of it is valid, too."""
     given, services = example.parent.name, "/apis/serving.legato.dev/v1alpha1/namespaces/default/inferenceservices"
     content = yaml.safe_load(example.read_text())
@@ -103,10 +102,10 @@ def test_api_server_takes_every_example_and_what_is_made_of_it(api_server, examp
     assert {container["name"] for container in _containers(objects)} >= {"worker", "gateway"}
     for container in _containers(objects):
         assert container["resources"].keys() == {"requests", "limits"}, "namespaces may have a quota"
-    _check_taken(api_server, f"example-{given}", given in UNRESTRICTED, objects)
+    await _check_taken(api_server, f"example-{given}", given in UNRESTRICTED, objects)
 
 
-def _check_taken(api_server, namespace, unrestricted, items):
+async def _check_taken(api_server, namespace, unrestricted, items):
     """Whether these objects are taken in a namespace, and taken again without a change."""
     level = "privileged" if unrestricted else "restricted"
     labels = {"pod-security.kubernetes.io/enforce": level, "pod-security.kubernetes.io/enforce-version": "latest"}
@@ -120,43 +119,35 @@ def _check_taken(api_server, namespace, unrestricted, items):
     }
     _created(api_server.call("POST", "/apis/scheduling.k8s.io/v1/priorityclasses", priority))
 
-    async def check():
-        cluster = KubernetesCluster(api_server.client())
-        try:
-            objects = [_moved(item, namespace) for item in items]
-            for desired in objects:
-                first = await cluster.apply(desired, MANAGER)
-                second = await cluster.apply(desired, MANAGER)
-                assert second["metadata"]["resourceVersion"] == first["metadata"]["resourceVersion"]
-                assert drift.contained(desired, first), (desired, first)
-        finally:
-            cluster.close()
-
-    asyncio.run(check())
+    cluster = KubernetesCluster(api_server.client())
+    try:
+        for desired in [_moved(item, namespace) for item in items]:
+            first = await cluster.apply(desired, MANAGER)
+            second = await cluster.apply(desired, MANAGER)
+            assert second["metadata"]["resourceVersion"] == first["metadata"]["resourceVersion"]
+            assert drift.contained(desired, first), (desired, first)
+    finally:
+        cluster.close()
 
 
-def test_edited_object_is_found_on_the_api_server(api_server):
+async def test_edited_object_is_found_on_the_api_server(api_server):
     """What somebody changed by hand is another value of a desired field."""
-
-    async def check():
-        cluster = KubernetesCluster(api_server.client())
-        try:
-            desired = next(item for item in stored("quickstart") if item["kind"] == "Deployment")
-            live = await cluster.apply(desired, MANAGER)
-            edit = {
-                "apiVersion": "apps/v1",
-                "kind": "Deployment",
-                "metadata": desired["metadata"],
-                "spec": {"replicas": 5},
-            }
-            assert drift.contained(desired, live)
-            assert not drift.contained(desired, await cluster.apply(edit, "somebody", force=True))
-            assert drift.contained(desired, await cluster.apply(desired, MANAGER, force=True))
-            await cluster.delete(ref_of(desired))
-        finally:
-            cluster.close()
-
-    asyncio.run(check())
+    cluster = KubernetesCluster(api_server.client())
+    try:
+        desired = next(item for item in stored("quickstart") if item["kind"] == "Deployment")
+        live = await cluster.apply(desired, MANAGER)
+        edit = {
+            "apiVersion": "apps/v1",
+            "kind": "Deployment",
+            "metadata": desired["metadata"],
+            "spec": {"replicas": 5},
+        }
+        assert drift.contained(desired, live)
+        assert not drift.contained(desired, await cluster.apply(edit, "somebody", force=True))
+        assert drift.contained(desired, await cluster.apply(desired, MANAGER, force=True))
+        await cluster.delete(ref_of(desired))
+    finally:
+        cluster.close()
 
 
 def _created(answer):

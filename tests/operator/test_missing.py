@@ -1,6 +1,5 @@
 """What only the cluster can know of a manifest is told by reason, and nothing that serves is touched meanwhile."""
 
-import asyncio
 import dataclasses
 
 import pytest
@@ -119,9 +118,9 @@ class Cluster:
         (Forbidden("403"), None),
     ],
 )
-def test_secret_is_looked_at_as_far_as_that_is_allowed(answer, told):
+async def test_secret_is_looked_at_as_far_as_that_is_allowed(answer, told):
     needed = references.Reference("spec.x", "Secret", "hub", "token")
-    found = asyncio.run(observe.find_problem(Cluster(answer), "default", needed))
+    found = await observe.find_problem(Cluster(answer), "default", needed)
     assert found == (("spec.x", told) if told else None)
 
 
@@ -143,7 +142,7 @@ class Notes:
         ("True", "Scaling", False),
     ],
 )
-def test_people_are_warned_of_what_they_have_to_mend(status, reason, warning):
+async def test_people_are_warned_of_what_they_have_to_mend(status, reason, warning):
     notes = Notes()
     news = [{"type": "Progressing", "status": status, "reason": reason, "message": "why"}]
     before = {
@@ -153,22 +152,22 @@ def test_people_are_warned_of_what_they_have_to_mend(status, reason, warning):
         "message": "",
         "lastTransitionTime": "now",
     }
-    asyncio.run(recorder.record_changes(notes, {"status": {"conditions": [before]}}, news))
+    await recorder.record_changes(notes, {"status": {"conditions": [before]}}, news)
     assert notes.told == [(warning, reason)]
 
 
 @pytest.mark.parametrize(("reason", "told"), [("NotFound", [(True, "NotFound")]), ("Starting", [])])
-def test_of_how_a_service_begins_people_are_told_what_is_wrong_alone(reason, told):
+async def test_of_how_a_service_begins_people_are_told_what_is_wrong_alone(reason, told):
     notes = Notes()
     news = [{"type": "Ready", "status": "False", "reason": reason, "message": "why"}]
-    asyncio.run(recorder.record_changes(notes, {}, news))
+    await recorder.record_changes(notes, {}, news)
     assert notes.told == told
 
 
 @pytest.mark.parametrize(("status", "told"), [("False", []), ("True", [(False, "Starting")])])
-def test_steps_on_the_way_are_no_news(status, told):
+async def test_steps_on_the_way_are_no_news(status, told):
     notes = Notes()
     before = {"type": "Ready", "status": "False", "reason": "NoReadyWorker", "message": "", "lastTransitionTime": "now"}
     news = [{"type": "Ready", "status": status, "reason": "Starting", "message": "why"}]
-    asyncio.run(recorder.record_changes(notes, {"status": {"conditions": [before]}}, news))
+    await recorder.record_changes(notes, {"status": {"conditions": [before]}}, news)
     assert notes.told == told

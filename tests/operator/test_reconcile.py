@@ -31,44 +31,35 @@ async def _scale(f, pool, replicas):
     await f.cluster.store.apply(desired, SCALER, force=True)
 
 
-def test_service_becomes_ready(fakes, build):
+async def test_service_becomes_ready(f, build):
     """One prefill worker, one decode worker and a gateway; the token is a Secret; conditions say so."""
+    await f.cluster.store.apply(build(), "user")
+    await f.wait(lambda: _is_ready(f))
+    assert set(await f.pods()) == {"demo-prefill-0", "demo-decode-0", "demo-gateway-0"}
+    assert len((await f.cluster.store.list("Secret")).items) == 1
 
-    async def check():
-        async with fakes() as f:
-            await f.cluster.store.apply(build(), "user")
-            await f.wait(lambda: _is_ready(f))
-            assert set(await f.pods()) == {"demo-prefill-0", "demo-decode-0", "demo-gateway-0"}
-            assert len((await f.cluster.store.list("Secret")).items) == 1
+    async def told():
+        status = (await f.service())["status"]
+        return {c["type"]: c["status"] for c in status["conditions"]} == {
+            "Ready": "True",
+            "PrefillReady": "True",
+            "DecodeReady": "True",
+            "GatewayReady": "True",
+            "KVTransportReady": "True",
+            "Progressing": "False",
+        }
 
-            async def told():
-                status = (await f.service())["status"]
-                return {c["type"]: c["status"] for c in status["conditions"]} == {
-                    "Ready": "True",
-                    "PrefillReady": "True",
-                    "DecodeReady": "True",
-                    "GatewayReady": "True",
-                    "KVTransportReady": "True",
-                    "Progressing": "False",
-                }
-
-            await f.wait(told)
-            assert (await f.service())["status"]["observedGeneration"] == 1
-
-    asyncio.run(check())
+    await f.wait(told)
+    assert (await f.service())["status"]["observedGeneration"] == 1
 
 
-def test_no_prefill_pool_makes_unified_workers(fakes, build):
-    async def check():
-        async with fakes() as f:
-            await f.cluster.store.apply(build(scaling={"prefill": {"max": 0}}), "user")
-            await f.wait(lambda: _is_ready(f))
-            pods = await f.pods()
-            assert set(pods) == {"demo-decode-0", "demo-gateway-0"}
-            command = pods["demo-decode-0"]["spec"]["containers"][0]["command"]
-            assert command[command.index("--role") + 1] == "unified"
-
-    asyncio.run(check())
+async def test_no_prefill_pool_makes_unified_workers(f, build):
+    await f.cluster.store.apply(build(scaling={"prefill": {"max": 0}}), "user")
+    await f.wait(lambda: _is_ready(f))
+    pods = await f.pods()
+    assert set(pods) == {"demo-decode-0", "demo-gateway-0"}
+    command = pods["demo-decode-0"]["spec"]["containers"][0]["command"]
+    assert command[command.index("--role") + 1] == "unified"
 
 
 class _HoldingGateways:
@@ -86,261 +77,210 @@ class _HoldingGateways:
             self.waiting -= 1
 
 
-def test_gateways_of_a_service_at_zero_are_waited_for_until_it_ends(fakes, build):
-    async def check():
-        gateways = _HoldingGateways()
-        async with fakes(waker=DemandWaker(gateways, SystemClock())) as f:
-            await f.cluster.store.apply(build(scaling={"prefill": {"min": 0}, "decode": {"min": 0}}), "user")
-            await f.wait(lambda: _is_ready(f))
-            assert not gateways.waiting
-            for pool in ("prefill", "decode"):
-                await _scale(f, pool, 0)
-            await f.wait(lambda: _is_true(gateways.waiting == 1))
-            await f.cluster.store.delete(Ref("InferenceService", "default", "demo"))
-            await f.wait(lambda: _is_true(not gateways.waiting))
-
-    asyncio.run(check())
+async def test_gateways_of_a_service_at_zero_are_waited_for_until_it_ends(fakes, build):
+    gateways = _HoldingGateways()
+    async with fakes(waker=DemandWaker(gateways, SystemClock())) as f:
+        await f.cluster.store.apply(build(scaling={"prefill": {"min": 0}, "decode": {"min": 0}}), "user")
+        await f.wait(lambda: _is_ready(f))
+        assert not gateways.waiting
+        for pool in ("prefill", "decode"):
+            await _scale(f, pool, 0)
+        await f.wait(lambda: _is_true(gateways.waiting == 1))
+        await f.cluster.store.delete(Ref("InferenceService", "default", "demo"))
+        await f.wait(lambda: _is_true(not gateways.waiting))
 
 
-def test_gateways_of_a_service_that_is_gone_are_not_waited_for(fakes, build):
+async def test_gateways_of_a_service_that_is_gone_are_not_waited_for(fakes, build):
     """It ended between two passes."""
+    gateways, ref = _HoldingGateways(), Ref("InferenceService", "default", "demo")
+    waker = DemandWaker(gateways, SystemClock())
+    async with fakes(reconciled=False, waker=waker) as f:
+        waiting = asyncio.create_task(waker.run(lambda service: None))
 
-    async def check():
-        gateways, ref = _HoldingGateways(), Ref("InferenceService", "default", "demo")
-        waker = DemandWaker(gateways, SystemClock())
-        async with fakes(reconciled=False, waker=waker) as f:
-            waiting = asyncio.create_task(waker.run(lambda service: None))
-
-            async def passed():
-                await f.reconciler.reconcile(ref)
-                return gateways.waiting == 1
-
-            await f.cluster.store.apply(build(scaling={"prefill": {"min": 0}, "decode": {"min": 0}}), "user")
+        async def passed():
             await f.reconciler.reconcile(ref)
-            for pool in ("prefill", "decode"):
-                await _scale(f, pool, 0)
-            await f.wait(passed)
-            await f.cluster.store.delete(ref)
-            await release(f.cluster.store, ref)
-            assert await f.reconciler.reconcile(ref) is None
-            await f.wait(lambda: _is_true(not gateways.waiting))
-            waiting.cancel()
-            await asyncio.wait((waiting,))
+            return gateways.waiting == 1
 
-    asyncio.run(check())
+        await f.cluster.store.apply(build(scaling={"prefill": {"min": 0}, "decode": {"min": 0}}), "user")
+        await f.reconciler.reconcile(ref)
+        for pool in ("prefill", "decode"):
+            await _scale(f, pool, 0)
+        await f.wait(passed)
+        await f.cluster.store.delete(ref)
+        await release(f.cluster.store, ref)
+        assert await f.reconciler.reconcile(ref) is None
+        await f.wait(lambda: _is_true(not gateways.waiting))
+        waiting.cancel()
+        await asyncio.wait((waiting,))
 
 
 async def _is_true(value):
     return value
 
 
-def test_scale_down_drains_the_idlest_before_it_is_deleted(fakes, build):
-    async def check():
-        async with fakes() as f:
-            f.steer("demo-decode-0", "busy", "1")
-            f.steer("demo-decode-1", "busy", "3")
-            await f.cluster.store.apply(build(), "user")
-            await f.wait(lambda: _is_ready(f))
-            await _scale(f, "decode", 2)
-            await f.wait(lambda: _has_ready(f, "decode", {"demo-decode-0", "demo-decode-1"}))
-            await _scale(f, "decode", 1)
-            await f.wait(lambda: _exists(f.folder / "demo-decode-0.drained"))
-            assert not is_leaving((await f.pods())["demo-decode-0"]), "still busy: it must not be deleted yet"
-            f.steer("demo-decode-0", "busy", "0")
-            await f.wait(lambda: _has_ready(f, "decode", {"demo-decode-1"}))
-            assert not (f.folder / "demo-decode-1.drained").exists()
-
-    asyncio.run(check())
+async def test_scale_down_drains_the_idlest_before_it_is_deleted(f, build):
+    f.steer("demo-decode-0", "busy", "1")
+    f.steer("demo-decode-1", "busy", "3")
+    await f.cluster.store.apply(build(), "user")
+    await f.wait(lambda: _is_ready(f))
+    await _scale(f, "decode", 2)
+    await f.wait(lambda: _has_ready(f, "decode", {"demo-decode-0", "demo-decode-1"}))
+    await _scale(f, "decode", 1)
+    await f.wait(lambda: _exists(f.folder / "demo-decode-0.drained"))
+    assert not is_leaving((await f.pods())["demo-decode-0"]), "still busy: it must not be deleted yet"
+    f.steer("demo-decode-0", "busy", "0")
+    await f.wait(lambda: _has_ready(f, "decode", {"demo-decode-1"}))
+    assert not (f.folder / "demo-decode-1.drained").exists()
 
 
-def test_burst_while_two_workers_drain_recalls_both(fakes, build):
+async def test_burst_while_two_workers_drain_recalls_both(f, build):
     """No pod is made, and both are in their pool's selector again."""
-
-    async def check():
-        async with fakes() as f:
-            names = {f"demo-decode-{number}" for number in range(4)}
-            for name in names:
-                f.steer(name, "busy", "1")
-            await f.cluster.store.apply(build(), "user")
-            await f.wait(lambda: _is_ready(f))
-            await _scale(f, "decode", 4)
-            await f.wait(lambda: _has_ready(f, "decode", names))
-            await _scale(f, "decode", 2)
-            leaving = {"demo-decode-2", "demo-decode-3"}  # of equals the newest
-            await f.wait(lambda: _are_marked(f, leaving))
-            for name in leaving:
-                await f.wait(lambda name=name: _exists(f.folder / f"{name}.drained"))
-            assert await f.ready("decode") == names, "who drains stays ready, so that it serves at once again"
-            await _scale(f, "decode", 4)
-            await f.wait(lambda: _has_ready(f, "decode", names))
-            await f.wait(lambda: _are_marked(f, set()))
-            pods = await f.pods("decode")
-            assert {pod["metadata"]["labels"]["serving.legato.dev/serving"] for pod in pods.values()} == {"true"}
-            assert all((f.folder / f"{name}.recalled").exists() for name in leaving)
-            assert [len(f.starts(name)) for name in sorted(names)] == [1] * 4
-
-    asyncio.run(check())
+    names = {f"demo-decode-{number}" for number in range(4)}
+    for name in names:
+        f.steer(name, "busy", "1")
+    await f.cluster.store.apply(build(), "user")
+    await f.wait(lambda: _is_ready(f))
+    await _scale(f, "decode", 4)
+    await f.wait(lambda: _has_ready(f, "decode", names))
+    await _scale(f, "decode", 2)
+    leaving = {"demo-decode-2", "demo-decode-3"}  # of equals the newest
+    await f.wait(lambda: _are_marked(f, leaving))
+    for name in leaving:
+        await f.wait(lambda name=name: _exists(f.folder / f"{name}.drained"))
+    assert await f.ready("decode") == names, "who drains stays ready, so that it serves at once again"
+    await _scale(f, "decode", 4)
+    await f.wait(lambda: _has_ready(f, "decode", names))
+    await f.wait(lambda: _are_marked(f, set()))
+    pods = await f.pods("decode")
+    assert {pod["metadata"]["labels"]["serving.legato.dev/serving"] for pod in pods.values()} == {"true"}
+    assert all((f.folder / f"{name}.recalled").exists() for name in leaving)
+    assert [len(f.starts(name)) for name in sorted(names)] == [1] * 4
 
 
-def test_worker_that_was_told_to_end_while_it_drained_is_not_waited_for(fakes, build):
+async def test_worker_that_was_told_to_end_while_it_drained_is_not_waited_for(f, build):
     """Its process refuses to serve again, so another worker starts."""
-
-    async def check():
-        async with fakes() as f:
-            for name in ("demo-decode-0", "demo-decode-1"):
-                f.steer(name, "busy", "1")
-            f.steer("demo-decode-1", "stubborn")
-            await f.cluster.store.apply(build(), "user")
-            await f.wait(lambda: _is_ready(f))
-            await _scale(f, "decode", 2)
-            await f.wait(lambda: _has_ready(f, "decode", {"demo-decode-0", "demo-decode-1"}))
-            await _scale(f, "decode", 1)
-            await f.wait(lambda: _are_marked(f, {"demo-decode-1"}))
-            os.kill(f.starts("demo-decode-1")[0], signal.SIGTERM)
-            await _scale(f, "decode", 2)
-            await f.wait(lambda: _are_ready(f, "decode", {"demo-decode-0", "demo-decode-2"}))
-            assert not (f.folder / "demo-decode-1.recalled").exists()
-            f.steer("demo-decode-1", "busy", "0")
-            os.kill(f.starts("demo-decode-1")[0], signal.SIGKILL)
-
-    asyncio.run(check())
+    for name in ("demo-decode-0", "demo-decode-1"):
+        f.steer(name, "busy", "1")
+    f.steer("demo-decode-1", "stubborn")
+    await f.cluster.store.apply(build(), "user")
+    await f.wait(lambda: _is_ready(f))
+    await _scale(f, "decode", 2)
+    await f.wait(lambda: _has_ready(f, "decode", {"demo-decode-0", "demo-decode-1"}))
+    await _scale(f, "decode", 1)
+    await f.wait(lambda: _are_marked(f, {"demo-decode-1"}))
+    os.kill(f.starts("demo-decode-1")[0], signal.SIGTERM)
+    await _scale(f, "decode", 2)
+    await f.wait(lambda: _are_ready(f, "decode", {"demo-decode-0", "demo-decode-2"}))
+    assert not (f.folder / "demo-decode-1.recalled").exists()
+    f.steer("demo-decode-1", "busy", "0")
+    os.kill(f.starts("demo-decode-1")[0], signal.SIGKILL)
 
 
-def test_drain_deadline_ends_a_worker_that_stays_busy(fakes, build):
-    async def check():
-        async with fakes() as f:
-            f.steer("demo-decode-0", "busy", "1")
-            f.steer("demo-decode-1", "busy", "1")
-            await f.cluster.store.apply(build(drain={"deadline": "200ms"}), "user")
-            await f.wait(lambda: _is_ready(f))
-            await _scale(f, "decode", 2)
-            await f.wait(lambda: _has_ready(f, "decode", {"demo-decode-0", "demo-decode-1"}))
-            await _scale(f, "decode", 1)
-            await f.wait(lambda: _has_ready(f, "decode", {"demo-decode-0"}))  # equally busy: the newest goes
-
-    asyncio.run(check())
+async def test_drain_deadline_ends_a_worker_that_stays_busy(f, build):
+    f.steer("demo-decode-0", "busy", "1")
+    f.steer("demo-decode-1", "busy", "1")
+    await f.cluster.store.apply(build(drain={"deadline": "200ms"}), "user")
+    await f.wait(lambda: _is_ready(f))
+    await _scale(f, "decode", 2)
+    await f.wait(lambda: _has_ready(f, "decode", {"demo-decode-0", "demo-decode-1"}))
+    await _scale(f, "decode", 1)
+    await f.wait(lambda: _has_ready(f, "decode", {"demo-decode-0"}))  # equally busy: the newest goes
 
 
-def test_changed_engine_settings_roll_out_without_a_gap(fakes, build):
+async def test_changed_engine_settings_roll_out_without_a_gap(f, build):
     """With surge 1 and unavailable 0 there is a ready decode worker at every moment."""
+    await f.cluster.store.apply(build(), "user")
+    await f.wait(lambda: _is_ready(f))
+    before = {name: pod["metadata"]["uid"] for name, pod in (await f.pods()).items()}
+    await f.cluster.store.apply(build(engine={"chunkTokens": 256}), "user")
 
-    async def check():
-        async with fakes() as f:
-            await f.cluster.store.apply(build(), "user")
-            await f.wait(lambda: _is_ready(f))
-            before = {name: pod["metadata"]["uid"] for name, pod in (await f.pods()).items()}
-            await f.cluster.store.apply(build(engine={"chunkTokens": 256}), "user")
+    async def rolled():
+        assert await f.ready("decode"), "no decode worker is ready"
+        pods = await f.pods()
+        fresh = {n for n, p in pods.items() if p["metadata"]["uid"] not in before.values()}
+        return len(pods) == 3 and len(fresh) == 2
 
-            async def rolled():
-                assert await f.ready("decode"), "no decode worker is ready"
-                pods = await f.pods()
-                fresh = {n for n, p in pods.items() if p["metadata"]["uid"] not in before.values()}
-                return len(pods) == 3 and len(fresh) == 2
-
-            await f.wait(rolled)
-            for pool in ("prefill", "decode"):
-                (pod,) = (await f.pods(pool)).values()
-                assert "256" in pod["spec"]["containers"][0]["command"]
-
-    asyncio.run(check())
+    await f.wait(rolled)
+    for pool in ("prefill", "decode"):
+        (pod,) = (await f.pods(pool)).values()
+        assert "256" in pod["spec"]["containers"][0]["command"]
 
 
-def test_changed_gateway_setting_takes_over_without_a_gap(fakes, build):
+async def test_changed_gateway_setting_takes_over_without_a_gap(f, build):
     """A ready gateway at every moment; the old one ends only after that."""
+    await f.cluster.store.apply(build(), "user")
+    await f.wait(lambda: _is_ready(f))
+    (first,) = await f.pods("gateway")
+    await f.cluster.store.apply(build(gateway={"defaultDeadline": "1m"}), "user")
 
-    async def check():
-        async with fakes() as f:
-            await f.cluster.store.apply(build(), "user")
-            await f.wait(lambda: _is_ready(f))
-            (first,) = await f.pods("gateway")
-            await f.cluster.store.apply(build(gateway={"defaultDeadline": "1m"}), "user")
+    async def replaced():
+        assert await f.ready("gateway"), "no gateway is ready"
+        return first not in await f.pods("gateway")
 
-            async def replaced():
-                assert await f.ready("gateway"), "no gateway is ready"
-                return first not in await f.pods("gateway")
-
-            await f.wait(replaced)
-            (pod,) = (await f.pods("gateway")).values()
-            command = pod["spec"]["containers"][0]["command"]
-            assert command[command.index("--default-deadline") + 1] == "1m"
-
-    asyncio.run(check())
+    await f.wait(replaced)
+    (pod,) = (await f.pods("gateway")).values()
+    command = pod["spec"]["containers"][0]["command"]
+    assert command[command.index("--default-deadline") + 1] == "1m"
 
 
-def test_killed_worker_comes_back_and_the_workers_file_follows(fakes, build):
-    async def check():
-        async with fakes() as f:
-            await f.cluster.store.apply(build(), "user")
-            await f.wait(lambda: _is_ready(f))
-            first = _listed(await _workers_file(f))
-            assert set(first) == {"demo-decode-0", "demo-prefill-0"}
-            os.kill(f.starts("demo-decode-0")[0], signal.SIGKILL)
+async def test_killed_worker_comes_back_and_the_workers_file_follows(f, build):
+    await f.cluster.store.apply(build(), "user")
+    await f.wait(lambda: _is_ready(f))
+    first = _listed(await _workers_file(f))
+    assert set(first) == {"demo-decode-0", "demo-prefill-0"}
+    os.kill(f.starts("demo-decode-0")[0], signal.SIGKILL)
 
-            async def back():
-                listed = _listed(await _workers_file(f))
-                return set(listed) == set(first) and listed["demo-decode-0"] != first["demo-decode-0"]
+    async def back():
+        listed = _listed(await _workers_file(f))
+        return set(listed) == set(first) and listed["demo-decode-0"] != first["demo-decode-0"]
 
-            await f.wait(back)
-            await f.wait(lambda: _has_ready(f, "decode", {"demo-decode-0"}))
-            assert len(f.starts("demo-decode-0")) == 2
-
-    asyncio.run(check())
+    await f.wait(back)
+    await f.wait(lambda: _has_ready(f, "decode", {"demo-decode-0"}))
+    assert len(f.starts("demo-decode-0")) == 2
 
 
-def test_deleting_ends_gateway_first_and_leaves_nothing(fakes, build):
-    async def check():
-        async with fakes() as f:
-            await f.cluster.store.apply(build(), "user")
-            await f.wait(lambda: _is_ready(f))
-            since = (await f.cluster.store.list("Pod")).version
-            await f.cluster.store.delete(Ref("InferenceService", "default", "demo"))
-            gone = []
-            async for event in f.cluster.store.watch("Pod", since):
-                if event.type == "DELETED":
-                    gone.append(event.object["metadata"]["name"])
-                if len(gone) == 3:
-                    break
-            assert gone[0] == "demo-gateway-0"
-            for kind in ("InferenceService", "WorkerPool", "ControllerRevision", "Secret"):
-                await f.wait(lambda kind=kind: _none(f, kind))
-
-    asyncio.run(check())
+async def test_deleting_ends_gateway_first_and_leaves_nothing(f, build):
+    await f.cluster.store.apply(build(), "user")
+    await f.wait(lambda: _is_ready(f))
+    since = (await f.cluster.store.list("Pod")).version
+    await f.cluster.store.delete(Ref("InferenceService", "default", "demo"))
+    gone = []
+    async for event in f.cluster.store.watch("Pod", since):
+        if event.type == "DELETED":
+            gone.append(event.object["metadata"]["name"])
+        if len(gone) == 3:
+            break
+    assert gone[0] == "demo-gateway-0"
+    for kind in ("InferenceService", "WorkerPool", "ControllerRevision", "Secret"):
+        await f.wait(lambda kind=kind: _none(f, kind))
 
 
-def test_worker_that_refuses_is_told(fakes, build):
-    async def check():
-        async with fakes() as f:
-            f.steer("demo-decode-0", "refuse", "weights.gguf is truncated")
-            await f.cluster.store.apply(build(), "user")
+async def test_worker_that_refuses_is_told(f, build):
+    f.steer("demo-decode-0", "refuse", "weights.gguf is truncated")
+    await f.cluster.store.apply(build(), "user")
 
-            async def told():
-                conditions = (await f.service()).get("status", {}).get("conditions", ())
-                return any(
-                    c["type"] == "DecodeReady" and c["reason"] == "WorkerRefused" and "truncated" in c["message"]
-                    for c in conditions
-                )
+    async def told():
+        conditions = (await f.service()).get("status", {}).get("conditions", ())
+        return any(
+            c["type"] == "DecodeReady" and c["reason"] == "WorkerRefused" and "truncated" in c["message"]
+            for c in conditions
+        )
 
-            await f.wait(told)
-
-    asyncio.run(check())
+    await f.wait(told)
 
 
-def test_not_available_is_told_and_starts_nothing(fakes, build):
-    async def check():
-        async with fakes() as f:
-            await f.cluster.store.apply(build(engine={"numerics": "Invariant"}), "user")
+async def test_not_available_is_told_and_starts_nothing(f, build):
+    await f.cluster.store.apply(build(engine={"numerics": "Invariant"}), "user")
 
-            async def told():
-                conditions = (await f.service()).get("status", {}).get("conditions", ())
-                return {c["type"]: c["reason"] for c in conditions} == {
-                    "Ready": "NotAvailable",
-                    "Progressing": "NotAvailable",
-                }
+    async def told():
+        conditions = (await f.service()).get("status", {}).get("conditions", ())
+        return {c["type"]: c["reason"] for c in conditions} == {
+            "Ready": "NotAvailable",
+            "Progressing": "NotAvailable",
+        }
 
-            await f.wait(told)
-            assert not await f.pods()
-
-    asyncio.run(check())
+    await f.wait(told)
+    assert not await f.pods()
 
 
 async def _are_ready(f, pool, names):

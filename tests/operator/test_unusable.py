@@ -1,7 +1,5 @@
 """A manifest that cannot be had: the last one that could goes on being reconciled, and the status says both."""
 
-import asyncio
-
 import pytest
 
 from legato_operator.cluster import Ref
@@ -14,85 +12,68 @@ UNUSABLE = {
 
 
 @pytest.mark.parametrize(("edit", "reason", "path"), UNUSABLE.values(), ids=UNUSABLE)
-def test_unusable_edit_stops_neither_healing_nor_scaling_nor_drains(fakes, build, edit, reason, path):
-    async def check():
-        async with fakes() as f:
-            f.steer("demo-decode-1", "busy", "1")
-            await f.cluster.store.apply(build(), "user")
-            await f.wait(lambda: _is(f, "Ready", "True", "AllReady"))
-            await _scale(f, 2)
-            await f.wait(lambda: _decodes(f, {"demo-decode-0", "demo-decode-1"}))
-            f.steer("demo-decode-0", "busy", "9")
-            await _scale(f, 1)
-            await f.wait(lambda: _exists(f.folder / "demo-decode-1.drained"))
-            await f.cluster.store.apply(build(**edit), "user")
-            await f.wait(lambda: _is(f, "Progressing", "False", reason))
-            f.steer("demo-decode-1", "busy", "0")
-            await f.wait(lambda: _decodes(f, {"demo-decode-0"}))  # its drain was finished
-            await f.cluster.store.delete(Ref("Pod", "default", "demo-decode-0"))
-            await f.wait(lambda: _is(f, "Ready", "False"))
-            await f.wait(lambda: _is(f, "Ready", "True"))
-            await _scale(f, 3)
-            await f.wait(lambda: _ready(f, 3))
-            status = (await f.service())["status"]
-            assert status["observedGeneration"] == 2
-            told = {c["type"]: c for c in status["conditions"]}
-            assert {kind: c["observedGeneration"] for kind, c in told.items()} == {
-                **dict.fromkeys(("Ready", "PrefillReady", "DecodeReady", "GatewayReady", "KVTransportReady"), 1),
-                "Progressing": 2,
-            }
-            assert told["Progressing"]["message"].startswith(path)
-            assert "generation 1 stays in use" in told["Progressing"]["message"]
-
-    asyncio.run(check())
+async def test_unusable_edit_stops_neither_healing_nor_scaling_nor_drains(f, build, edit, reason, path):
+    f.steer("demo-decode-1", "busy", "1")
+    await f.cluster.store.apply(build(), "user")
+    await f.wait(lambda: _is(f, "Ready", "True", "AllReady"))
+    await _scale(f, 2)
+    await f.wait(lambda: _decodes(f, {"demo-decode-0", "demo-decode-1"}))
+    f.steer("demo-decode-0", "busy", "9")
+    await _scale(f, 1)
+    await f.wait(lambda: _exists(f.folder / "demo-decode-1.drained"))
+    await f.cluster.store.apply(build(**edit), "user")
+    await f.wait(lambda: _is(f, "Progressing", "False", reason))
+    f.steer("demo-decode-1", "busy", "0")
+    await f.wait(lambda: _decodes(f, {"demo-decode-0"}))  # its drain was finished
+    await f.cluster.store.delete(Ref("Pod", "default", "demo-decode-0"))
+    await f.wait(lambda: _is(f, "Ready", "False"))
+    await f.wait(lambda: _is(f, "Ready", "True"))
+    await _scale(f, 3)
+    await f.wait(lambda: _ready(f, 3))
+    status = (await f.service())["status"]
+    assert status["observedGeneration"] == 2
+    told = {c["type"]: c for c in status["conditions"]}
+    assert {kind: c["observedGeneration"] for kind, c in told.items()} == {
+        **dict.fromkeys(("Ready", "PrefillReady", "DecodeReady", "GatewayReady", "KVTransportReady"), 1),
+        "Progressing": 2,
+    }
+    assert told["Progressing"]["message"].startswith(path)
+    assert "generation 1 stays in use" in told["Progressing"]["message"]
 
 
-def test_fixed_manifest_is_taken_up_at_once_and_one_alone_is_kept(fakes, build):
-    async def check():
-        async with fakes() as f:
-            await f.cluster.store.apply(build(), "user")
-            await f.wait(lambda: _is(f, "Ready", "True"))
-            await f.cluster.store.apply(build(decode={"parallelism": {"tensor": 2}}), "user")
-            await f.wait(lambda: _is(f, "Progressing", "False", "NotAvailable"))
-            fixed = build(scaling={"decode": {"min": 2}})
-            await f.cluster.store.apply(fixed, "user")
-            await f.wait(lambda: _ready(f, 2))
-            await f.wait(lambda: _is(f, "Progressing", "False", "Capped"))  # its scaler desires one
-            await f.wait(lambda: _keeps(f, 3, fixed["spec"]))
-
-    asyncio.run(check())
+async def test_fixed_manifest_is_taken_up_at_once_and_one_alone_is_kept(f, build):
+    await f.cluster.store.apply(build(), "user")
+    await f.wait(lambda: _is(f, "Ready", "True"))
+    await f.cluster.store.apply(build(decode={"parallelism": {"tensor": 2}}), "user")
+    await f.wait(lambda: _is(f, "Progressing", "False", "NotAvailable"))
+    fixed = build(scaling={"decode": {"min": 2}})
+    await f.cluster.store.apply(fixed, "user")
+    await f.wait(lambda: _ready(f, 2))
+    await f.wait(lambda: _is(f, "Progressing", "False", "Capped"))  # its scaler desires one
+    await f.wait(lambda: _keeps(f, 3, fixed["spec"]))
 
 
-def test_new_service_that_is_unusable_is_not_ready_and_says_why(fakes, build):
-    async def check():
-        async with fakes() as f:
-            for edit, reason, path in UNUSABLE.values():
-                await f.cluster.store.apply(build(**edit), "user")
-                await f.wait(lambda path=path: _says(f, "Progressing", path))
-                for kind in ("Ready", "Progressing"):
-                    assert await _is(f, kind, "False", reason)
-                    assert await _says(f, kind, path)
-            assert not await f.pods()
-            await f.cluster.store.apply(build(), "user")
-            await f.wait(lambda: _is(f, "Ready", "True"))
-
-    asyncio.run(check())
+async def test_new_service_that_is_unusable_is_not_ready_and_says_why(f, build):
+    for edit, reason, path in UNUSABLE.values():
+        await f.cluster.store.apply(build(**edit), "user")
+        await f.wait(lambda path=path: _says(f, "Progressing", path))
+        for kind in ("Ready", "Progressing"):
+            assert await _is(f, kind, "False", reason)
+            assert await _says(f, kind, path)
+    assert not await f.pods()
+    await f.cluster.store.apply(build(), "user")
+    await f.wait(lambda: _is(f, "Ready", "True"))
 
 
-def test_service_with_an_unusable_manifest_ends_in_order(fakes, build):
+async def test_service_with_an_unusable_manifest_ends_in_order(f, build):
     """What drains has until its deadline, as the last usable manifest says."""
-
-    async def check():
-        async with fakes() as f:
-            await f.cluster.store.apply(build(), "user")
-            await f.wait(lambda: _is(f, "Ready", "True"))
-            await f.cluster.store.apply(build(engine={"blockSize": 17}), "user")
-            await f.wait(lambda: _is(f, "Progressing", "False", "Invalid"))
-            await f.cluster.store.delete(Ref("InferenceService", "default", "demo"))
-            for kind in ("Pod", "InferenceService", "ControllerRevision"):
-                await f.wait(lambda kind=kind: _none(f, kind))
-
-    asyncio.run(check())
+    await f.cluster.store.apply(build(), "user")
+    await f.wait(lambda: _is(f, "Ready", "True"))
+    await f.cluster.store.apply(build(engine={"blockSize": 17}), "user")
+    await f.wait(lambda: _is(f, "Progressing", "False", "Invalid"))
+    await f.cluster.store.delete(Ref("InferenceService", "default", "demo"))
+    for kind in ("Pod", "InferenceService", "ControllerRevision"):
+        await f.wait(lambda kind=kind: _none(f, kind))
 
 
 async def _condition(f, kind):

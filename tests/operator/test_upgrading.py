@@ -1,7 +1,5 @@
 """Turns are noted in the status of services, of this operator's namespaces only."""
 
-import asyncio
-
 from legato_operator.clock import SystemClock
 from legato_operator.cluster import Ref
 from legato_operator.local.store import Store
@@ -18,23 +16,20 @@ _WAITS = {
 }
 
 
-def test_a_turn_that_is_over_is_ended_and_the_next_one_begins():
-    async def check():
-        store = Store(SystemClock().timestamp)
-        done = {"type": "Upgraded", "status": "True", "reason": "UpToDate", **_ENTRY}
-        over = [done if each["type"] == "Upgraded" else each for each in _WAITS["conditions"]]
-        refs = [Ref("InferenceService", "a", name) for name in ("first", "second")]
-        for ref in refs:
-            metadata = {"name": ref.name, "namespace": ref.namespace}
-            await store.apply({"apiVersion": "v1", "kind": ref.kind, "metadata": metadata, "spec": {}}, "user")
-        await store.patch_status(refs[0], {"conditions": over, "upgradeTurn": {"since": "x", "unserved": False}})
-        await store.patch_status(refs[1], _WAITS)
-        await UpgradeTurns(store, store, SystemClock(), Waves(services=1, pause=0.0)).look()
-        first, second = [(await store.get(ref))["status"].get("upgradeTurn") for ref in refs]
-        assert first is None
-        assert second is not None
-
-    asyncio.run(check())
+async def test_a_turn_that_is_over_is_ended_and_the_next_one_begins():
+    store = Store(SystemClock().timestamp)
+    done = {"type": "Upgraded", "status": "True", "reason": "UpToDate", **_ENTRY}
+    over = [done if each["type"] == "Upgraded" else each for each in _WAITS["conditions"]]
+    refs = [Ref("InferenceService", "a", name) for name in ("first", "second")]
+    for ref in refs:
+        metadata = {"name": ref.name, "namespace": ref.namespace}
+        await store.apply({"apiVersion": "v1", "kind": ref.kind, "metadata": metadata, "spec": {}}, "user")
+    await store.patch_status(refs[0], {"conditions": over, "upgradeTurn": {"since": "x", "unserved": False}})
+    await store.patch_status(refs[1], _WAITS)
+    await UpgradeTurns(store, store, SystemClock(), Waves(services=1, pause=0.0)).look()
+    first, second = [(await store.get(ref))["status"].get("upgradeTurn") for ref in refs]
+    assert first is None
+    assert second is not None
 
 
 class _Clock(SystemClock):
@@ -44,43 +39,36 @@ class _Clock(SystemClock):
         return self.time
 
 
-def test_it_says_what_holds_all_turns_for_as_long_as_that_does():
-    async def check():
-        store = Store(SystemClock().timestamp)
-        assert "while upgrade.services is 0" in UpgradeTurns(store, store, SystemClock(), Waves(0, 0.0)).held
-        clock = _Clock()
-        turns = UpgradeTurns(store, store, clock, Waves(services=1, pause=0.0))
-        failed = {"type": "Upgraded", "status": "False", "reason": "UpgradeFailed", **_ENTRY}
-        stuck = [failed if each["type"] == "Upgraded" else each for each in _WAITS["conditions"]]
-        first = Ref("InferenceService", "a", "first")
-        metadata = {"name": first.name, "namespace": first.namespace}
-        await store.apply({"apiVersion": "v1", "kind": first.kind, "metadata": metadata, "spec": {}}, "user")
-        await store.patch_status(first, {"conditions": stuck, "upgradeTurn": {"since": "x", "unserved": False}})
-        assert turns.held == ""
-        await turns.look()
-        assert turns.held == "no turn begins until these are ready: a/first"
-        await store.patch_status(first, {"conditions": _WAITS["conditions"], "upgradeTurn": None})
-        clock.time += turns.every
-        await turns.look()
-        assert turns.held == ""
-
-    asyncio.run(check())
+async def test_it_says_what_holds_all_turns_for_as_long_as_that_does():
+    store = Store(SystemClock().timestamp)
+    assert "while upgrade.services is 0" in UpgradeTurns(store, store, SystemClock(), Waves(0, 0.0)).held
+    clock = _Clock()
+    turns = UpgradeTurns(store, store, clock, Waves(services=1, pause=0.0))
+    failed = {"type": "Upgraded", "status": "False", "reason": "UpgradeFailed", **_ENTRY}
+    stuck = [failed if each["type"] == "Upgraded" else each for each in _WAITS["conditions"]]
+    first = Ref("InferenceService", "a", "first")
+    metadata = {"name": first.name, "namespace": first.namespace}
+    await store.apply({"apiVersion": "v1", "kind": first.kind, "metadata": metadata, "spec": {}}, "user")
+    await store.patch_status(first, {"conditions": stuck, "upgradeTurn": {"since": "x", "unserved": False}})
+    assert turns.held == ""
+    await turns.look()
+    assert turns.held == "no turn begins until these are ready: a/first"
+    await store.patch_status(first, {"conditions": _WAITS["conditions"], "upgradeTurn": None})
+    clock.time += turns.every
+    await turns.look()
+    assert turns.held == ""
 
 
-def test_services_of_another_release_have_their_turns_elsewhere():
+async def test_services_of_another_release_have_their_turns_elsewhere():
     """They wait before ours in the order of namespaces, and would take the only place."""
-
-    async def check():
-        store = Store(SystemClock().timestamp)
-        refs = [Ref("InferenceService", namespace, "demo") for namespace in ("a", "b")]
-        for ref in refs:
-            metadata = {"name": ref.name, "namespace": ref.namespace}
-            await store.apply({"apiVersion": "v1", "kind": ref.kind, "metadata": metadata, "spec": {}}, "user")
-            await store.patch_status(ref, _WAITS)
-        works_in = {"b"}.__contains__
-        await UpgradeTurns(store, store, SystemClock(), Waves(services=1, pause=0.0), works_in=works_in).look()
-        theirs, ours = [(await store.get(ref))["status"].get("upgradeTurn") for ref in refs]
-        assert theirs is None
-        assert ours is not None
-
-    asyncio.run(check())
+    store = Store(SystemClock().timestamp)
+    refs = [Ref("InferenceService", namespace, "demo") for namespace in ("a", "b")]
+    for ref in refs:
+        metadata = {"name": ref.name, "namespace": ref.namespace}
+        await store.apply({"apiVersion": "v1", "kind": ref.kind, "metadata": metadata, "spec": {}}, "user")
+        await store.patch_status(ref, _WAITS)
+    works_in = {"b"}.__contains__
+    await UpgradeTurns(store, store, SystemClock(), Waves(services=1, pause=0.0), works_in=works_in).look()
+    theirs, ours = [(await store.get(ref))["status"].get("upgradeTurn") for ref in refs]
+    assert theirs is None
+    assert ours is not None

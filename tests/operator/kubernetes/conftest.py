@@ -253,3 +253,17 @@ async def _space(api: control_plane.ApiServer, given: str | None) -> AsyncIterat
 def space(request: pytest.FixtureRequest) -> Callable[..., contextlib.AbstractAsyncContextManager[Space]]:
     """Opens a fresh namespace: `async with space() as s`. `space(api, name)` is one there is, elsewhere."""
     return lambda api=None, name=None: _space(api or request.getfixturevalue("controlled"), name)
+
+
+@pytest.fixture
+async def s(space: Callable[..., contextlib.AbstractAsyncContextManager[Space]]) -> AsyncIterator[Space]:
+    """A fresh namespace of the API server with controllers."""
+    async with space() as opened:
+        yield opened
+
+
+@pytest.fixture
+async def operator(s: Space) -> AsyncIterator[Operator]:
+    """The operator, running in `s`."""
+    async with s.operator() as running:
+        yield running

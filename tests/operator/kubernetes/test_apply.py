@@ -1,7 +1,5 @@
 """What the operator writes, on a real API server."""
 
-import asyncio
-
 import pytest
 
 from legato_operator import apply
@@ -25,49 +23,39 @@ class NoWorkers:
         return None
 
 
-def test_everything_applied_twice_changes_nothing(space, build):
+async def test_everything_applied_twice_changes_nothing(s, build):
     """All objects of a service, its pods among them: the second apply leaves every resourceVersion as it is."""
-
-    async def check():
-        async with space() as s:
-            await s.make(build())
-            written = {}
-            for _ in range(3):  # pods start in the pass after their pools
-                stored = await s.cluster.get(s.ref())
-                accepted = await accept(s.cluster, stored, PLACE)
-                observed = await observe(s.cluster, NoWorkers(), SystemClock(), stored, accepted)
-                phases = plan(observed, PLACE).phases
-                await apply.apply(s.cluster, NoWorkers(), observed, phases)
-                done = [action for phase in phases for action in phase.actions if isinstance(action, Apply)]
-                written |= {(ref_of(action.item), action.manager): action for action in done}
-            kinds = {ref.kind for ref, _ in written}
-            assert {"Pod", "Deployment", "WorkerPool", "Service", "Role", "NetworkPolicy"} <= kinds
-            for action in written.values():
-                await s.wait(lambda action=action: _changes_nothing(s, action))
-
-    asyncio.run(check())
+    await s.make(build())
+    written = {}
+    for _ in range(3):  # pods start in the pass after their pools
+        stored = await s.cluster.get(s.ref())
+        accepted = await accept(s.cluster, stored, PLACE)
+        observed = await observe(s.cluster, NoWorkers(), SystemClock(), stored, accepted)
+        phases = plan(observed, PLACE).phases
+        await apply.apply(s.cluster, NoWorkers(), observed, phases)
+        done = [action for phase in phases for action in phase.actions if isinstance(action, Apply)]
+        written |= {(ref_of(action.item), action.manager): action for action in done}
+    kinds = {ref.kind for ref, _ in written}
+    assert {"Pod", "Deployment", "WorkerPool", "Service", "Role", "NetworkPolicy"} <= kinds
+    for action in written.values():
+        await s.wait(lambda action=action: _changes_nothing(s, action))
 
 
-def test_field_that_excludes_one_of_ours_is_dropped_with_the_right_to_patch_alone(space):
+async def test_field_that_excludes_one_of_ours_is_dropped_with_the_right_to_patch_alone(s):
     """The chart's account has none to update what it owns."""
-
-    async def check():
-        async with space() as s:
-            client = s.api.client()
-            client.default_headers["Impersonate-User"] = "patcher"
-            patcher = KubernetesCluster(client)
-            for item in _rights(s.name, "patcher"):
-                await s.cluster.apply(item, "test")
-            metadata = {"name": "budget", "namespace": s.name}
-            budget = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": metadata}
-            ours = {**budget, "spec": {"maxUnavailable": 1, "selector": {"matchLabels": {"a": "b"}}}}
-            await s.wait(lambda: _is_let(patcher, ours))
-            theirs = {"minAvailable": 1, "selector": {}}
-            await s.edit("PodDisruptionBudget", "budget", lambda found: found.update(spec=theirs))
-            assert (await patcher.apply(ours, "operator", force=True))["spec"] == ours["spec"]
-            patcher.close()
-
-    asyncio.run(check())
+    client = s.api.client()
+    client.default_headers["Impersonate-User"] = "patcher"
+    patcher = KubernetesCluster(client)
+    for item in _rights(s.name, "patcher"):
+        await s.cluster.apply(item, "test")
+    metadata = {"name": "budget", "namespace": s.name}
+    budget = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": metadata}
+    ours = {**budget, "spec": {"maxUnavailable": 1, "selector": {"matchLabels": {"a": "b"}}}}
+    await s.wait(lambda: _is_let(patcher, ours))
+    theirs = {"minAvailable": 1, "selector": {}}
+    await s.edit("PodDisruptionBudget", "budget", lambda found: found.update(spec=theirs))
+    assert (await patcher.apply(ours, "operator", force=True))["spec"] == ours["spec"]
+    patcher.close()
 
 
 def _rights(namespace, user):

@@ -49,151 +49,134 @@ def _item(name="a", kind="ConfigMap", labels=MINE, **metadata):
     return {"apiVersion": "v1", "kind": kind, "metadata": made}
 
 
-def _run(check, current=True):
-    async def run():
-        server, store = Server(), Store(("ConfigMap", "Service"))
-        store.trust(current)
-        await check(server, CachedCluster(server, store, ("ConfigMap",)), store)
+@pytest.fixture
+def trusted():
+    """Whether watches can be relied on."""
+    return True
 
-    asyncio.run(run())
+
+@pytest.fixture
+def server():
+    return Server()
+
+
+@pytest.fixture
+def store(trusted):
+    made = Store(("ConfigMap", "Service"))
+    made.trust(trusted)
+    return made
+
+
+@pytest.fixture
+def cached(server, store):
+    return CachedCluster(server, store, ("ConfigMap",))
 
 
 async def _names(cached, kind="ConfigMap"):
     return [item["metadata"]["name"] for item in (await cached.list(kind, "default", MINE)).items]
 
 
-def test_reads_cost_nothing():
-    async def check(server, cached, store):
-        await cached.create(_item("a"), "one")
-        await cached.create(_item("s", "Service"), "one")
-        assert await _names(cached) == ["a"]
-        assert (await cached.get(Ref("Service", "default", "s")))["metadata"]["name"] == "s"
-        with pytest.raises(ObjectNotFound):
-            await cached.get(Ref("Service", "default", "other"))
-        assert not server.reads
-
-    _run(check)
+async def test_reads_cost_nothing(server, cached):
+    await cached.create(_item("a"), "one")
+    await cached.create(_item("s", "Service"), "one")
+    assert await _names(cached) == ["a"]
+    assert (await cached.get(Ref("Service", "default", "s")))["metadata"]["name"] == "s"
+    with pytest.raises(ObjectNotFound):
+        await cached.get(Ref("Service", "default", "other"))
+    assert not server.reads
 
 
-def test_without_watches_to_rely_on_the_server_is_asked():
-    async def check(server, cached, store):
-        await cached.create(_item("a"), "one")
-        await server.apply(_item("b"), "two")
-        assert await _names(cached) == ["a", "b"]
-        assert server.reads == 1
-
-    _run(check, current=False)
+@pytest.mark.parametrize("trusted", [False])
+async def test_without_watches_to_rely_on_the_server_is_asked(server, cached):
+    await cached.create(_item("a"), "one")
+    await server.apply(_item("b"), "two")
+    assert await _names(cached) == ["a", "b"]
+    assert server.reads == 1
 
 
-def test_object_of_which_no_watch_would_tell_is_asked_for():
+async def test_object_of_which_no_watch_would_tell_is_asked_for(server, cached):
     """Of labelled kinds one object, lists by other labels or of the whole cluster, and kinds that nobody watches."""
-
-    async def check(server, cached, store):
-        await server.apply(_item("theirs", labels={}), "two")
-        await server.apply(_item("token", "Secret"), "two")
-        assert await cached.get(Ref("ConfigMap", "default", "theirs"))
-        assert await cached.get(Ref("Secret", "default", "token"))
-        assert (await cached.list("Secret", "default", MINE)).items
-        assert len((await cached.list("ConfigMap")).items) == 1
-        assert not (await cached.list("ConfigMap", "default", MINE | {"x": "y"})).items
-        assert server.reads == 5
-
-    _run(check)
+    await server.apply(_item("theirs", labels={}), "two")
+    await server.apply(_item("token", "Secret"), "two")
+    assert await cached.get(Ref("ConfigMap", "default", "theirs"))
+    assert await cached.get(Ref("Secret", "default", "token"))
+    assert (await cached.list("Secret", "default", MINE)).items
+    assert len((await cached.list("ConfigMap")).items) == 1
+    assert not (await cached.list("ConfigMap", "default", MINE | {"x": "y"})).items
+    assert server.reads == 5
 
 
-def test_object_that_nobody_watches_is_believed_for_a_while_but_not_over_ones_own_writes():
-    async def check(server, cached, store):
-        ref, now = Ref("Secret", "default", "token"), [0.0]
-        cached = CachedCluster(server, store, (), lambda: now[0])
-        with pytest.raises(ObjectNotFound):
-            await cached.get(ref)
-        await cached.apply(_item("token", "Secret") | {"data": {"x": "1"}}, "one")
-        for _ in range(3):
-            assert (await cached.get(ref))["data"] == {"x": "1"}
-        assert server.reads == 2
-        await cached.apply(_item("token", "Secret") | {"data": {"x": "2"}}, "one")
-        assert (await cached.get(ref))["data"] == {"x": "2"}
-        await server.apply(_item("token", "Secret") | {"data": {"x": "3"}}, "one")
-        now[0] += BELIEVED_SECONDS
-        assert (await cached.get(ref))["data"] == {"x": "3"}
-        await cached.delete(ref)
-        with pytest.raises(ObjectNotFound):
-            await cached.get(ref)
-
-    _run(check)
+async def test_object_that_nobody_watches_is_believed_for_a_while_but_not_over_ones_own_writes(server, cached, store):
+    ref, now = Ref("Secret", "default", "token"), [0.0]
+    cached = CachedCluster(server, store, (), lambda: now[0])
+    with pytest.raises(ObjectNotFound):
+        await cached.get(ref)
+    await cached.apply(_item("token", "Secret") | {"data": {"x": "1"}}, "one")
+    for _ in range(3):
+        assert (await cached.get(ref))["data"] == {"x": "1"}
+    assert server.reads == 2
+    await cached.apply(_item("token", "Secret") | {"data": {"x": "2"}}, "one")
+    assert (await cached.get(ref))["data"] == {"x": "2"}
+    await server.apply(_item("token", "Secret") | {"data": {"x": "3"}}, "one")
+    now[0] += BELIEVED_SECONDS
+    assert (await cached.get(ref))["data"] == {"x": "3"}
+    await cached.delete(ref)
+    with pytest.raises(ObjectNotFound):
+        await cached.get(ref)
 
 
-def test_what_was_read_during_a_write_is_not_believed():
-    async def check(server, cached, store):
-        ref = Ref("Secret", "default", "token")
-        await cached.apply(_item("token", "Secret") | {"data": {"x": "1"}}, "one")
-        server.hold = asyncio.Event()
-        reading = asyncio.create_task(cached.get(ref))
-        await asyncio.sleep(0)
-        await cached.apply(_item("token", "Secret") | {"data": {"x": "2"}}, "one")
-        server.hold.set()
-        assert (await reading)["data"] == {"x": "1"}
-        assert (await cached.get(ref))["data"] == {"x": "2"}
-
-    _run(check)
+async def test_what_was_read_during_a_write_is_not_believed(server, cached):
+    ref = Ref("Secret", "default", "token")
+    await cached.apply(_item("token", "Secret") | {"data": {"x": "1"}}, "one")
+    server.hold = asyncio.Event()
+    reading = asyncio.create_task(cached.get(ref))
+    await asyncio.sleep(0)
+    await cached.apply(_item("token", "Secret") | {"data": {"x": "2"}}, "one")
+    server.hold.set()
+    assert (await reading)["data"] == {"x": "1"}
+    assert (await cached.get(ref))["data"] == {"x": "2"}
 
 
-def test_own_writes_are_read():
-    async def check(server, cached, store):
-        await cached.create(_item("a"), "one")
-        await cached.apply(_item("b"), "one")
-        made = await cached.patch_status(Ref("ConfigMap", "default", "b"), {"seen": 1})
-        assert store.known["ConfigMap"].get(("default", "b"))["status"] == {"seen": 1}
+async def test_own_writes_are_read(server, cached, store):
+    await cached.create(_item("a"), "one")
+    await cached.apply(_item("b"), "one")
+    made = await cached.patch_status(Ref("ConfigMap", "default", "b"), {"seen": 1})
+    assert store.known["ConfigMap"].get(("default", "b"))["status"] == {"seen": 1}
+    await cached.delete(Ref("ConfigMap", "default", "a"))
+    assert await _names(cached) == ["b"]
+    await cached.apply(_item("c", finalizers=["example.com/x"]), "one")
+    await cached.delete(Ref("ConfigMap", "default", "c"))
+    assert "deletionTimestamp" in store.known["ConfigMap"].get(("default", "c"))["metadata"]
+    assert made["metadata"]["name"] == "b"
+    assert not server.reads
+
+
+async def test_object_that_turns_out_to_be_gone_is_known_to_be(server, cached):
+    await cached.create(_item("a"), "one")
+    await server.delete(Ref("ConfigMap", "default", "a"))
+    with pytest.raises(ObjectNotFound):
         await cached.delete(Ref("ConfigMap", "default", "a"))
-        assert await _names(cached) == ["b"]
-        await cached.apply(_item("c", finalizers=["example.com/x"]), "one")
-        await cached.delete(Ref("ConfigMap", "default", "c"))
-        assert "deletionTimestamp" in store.known["ConfigMap"].get(("default", "c"))["metadata"]
-        assert made["metadata"]["name"] == "b"
-        assert not server.reads
-
-    _run(check)
+    assert await _names(cached) == []
 
 
-def test_object_that_turns_out_to_be_gone_is_known_to_be():
-    async def check(server, cached, store):
-        await cached.create(_item("a"), "one")
-        await server.delete(Ref("ConfigMap", "default", "a"))
-        with pytest.raises(ObjectNotFound):
-            await cached.delete(Ref("ConfigMap", "default", "a"))
-        assert await _names(cached) == []
-
-    _run(check)
-
-
-def test_object_that_lost_its_label_is_not_known_any_more():
+async def test_object_that_lost_its_label_is_not_known_any_more(cached, store):
     """Its watch ends, and would tell of nothing that happens to it."""
-
-    async def check(server, cached, store):
-        await cached.apply(_item("a", labels={}), "one")
-        assert store.known["ConfigMap"].get(("default", "a")) is None
-
-    _run(check)
+    await cached.apply(_item("a", labels={}), "one")
+    assert store.known["ConfigMap"].get(("default", "a")) is None
 
 
-def test_first_status_is_known_to_be_the_first():
-    async def check(server, cached, store):
-        made = await cached.create(_item("a"), "one")
-        ref, uid = Ref("ConfigMap", "default", "a"), made["metadata"]["uid"]
-        for _ in range(2):
-            await cached.patch_status(ref, {"seen": len(server.first)}, uid)
-        await cached.patch_status(Ref("ConfigMap", "default", "a"), {"seen": 5})
-        assert server.first == [True, False, False]
-
-    _run(check)
+async def test_first_status_is_known_to_be_the_first(server, cached):
+    made = await cached.create(_item("a"), "one")
+    ref, uid = Ref("ConfigMap", "default", "a"), made["metadata"]["uid"]
+    for _ in range(2):
+        await cached.patch_status(ref, {"seen": len(server.first)}, uid)
+    await cached.patch_status(Ref("ConfigMap", "default", "a"), {"seen": 5})
+    assert server.first == [True, False, False]
 
 
-def test_status_is_not_said_to_be_the_first_by_what_cannot_be_relied_on():
+@pytest.mark.parametrize("trusted", [False])
+async def test_status_is_not_said_to_be_the_first_by_what_cannot_be_relied_on(server, cached):
     """It would replace all that somebody else wrote."""
-
-    async def check(server, cached, store):
-        made = await cached.create(_item("a"), "one")
-        await cached.patch_status(Ref("ConfigMap", "default", "a"), {"seen": 1}, made["metadata"]["uid"])
-        assert server.first == [False]
-
-    _run(check, current=False)
+    made = await cached.create(_item("a"), "one")
+    await cached.patch_status(Ref("ConfigMap", "default", "a"), {"seen": 1}, made["metadata"]["uid"])
+    assert server.first == [False]

@@ -1,6 +1,5 @@
 """How many calls a service costs the API server: their number is promised, whatever the machine has to do."""
 
-import asyncio
 import collections
 import re
 
@@ -15,28 +14,24 @@ CALLS = re.compile(r'^legato_operator_api_calls_total\{kind="(\w+)",outcome="(\w
 PASSES = re.compile(r'^legato_operator_reconciles_total\{result="done"\} ([\d.e+]+)', re.M)
 
 
-def test_service_with_twenty_workers_is_settled_with_few_calls_and_then_costs_one_a_pass(space, build):
-    async def check():
-        async with space() as s, s.operator() as operator:
-            await s.wait(lambda: _relies_on_watches(operator))
-            before, _ = await _counted(operator)
-            pools = {"prefill": {"replicas": 10}, "decode": {"replicas": 10}}
-            await s.make(build(scaling={"mode": "Fixed"}, **pools))
-            await s.wait(lambda: _settled(s))
-            await s.wait(lambda: _all_told(s, operator))
-            after, passes = await _counted(operator)
-            _check_until_settled(after - before, passes)
-            before, passes = await _counted(operator)
-            for number in range(3):
-                mark = {"touched": str(number)}
-                await s.edit("WorkerPool", "demo-decode", lambda pool, mark=mark: _annotate(pool, mark))
-                await s.wait(lambda: _more_passes(operator, passes))
-            after, more = await _counted(operator)
-            calls = after - before
-            assert set(calls) <= {("get", "Secret")}, str(calls)
-            assert calls.total() <= more - passes
-
-    asyncio.run(check())
+async def test_service_with_twenty_workers_is_settled_with_few_calls_and_then_costs_one_a_pass(s, operator, build):
+    await s.wait(lambda: _relies_on_watches(operator))
+    before, _ = await _counted(operator)
+    pools = {"prefill": {"replicas": 10}, "decode": {"replicas": 10}}
+    await s.make(build(scaling={"mode": "Fixed"}, **pools))
+    await s.wait(lambda: _settled(s))
+    await s.wait(lambda: _all_told(s, operator))
+    after, passes = await _counted(operator)
+    _check_until_settled(after - before, passes)
+    before, passes = await _counted(operator)
+    for number in range(3):
+        mark = {"touched": str(number)}
+        await s.edit("WorkerPool", "demo-decode", lambda pool, mark=mark: _annotate(pool, mark))
+        await s.wait(lambda: _more_passes(operator, passes))
+    after, more = await _counted(operator)
+    calls = after - before
+    assert set(calls) <= {("get", "Secret")}, str(calls)
+    assert calls.total() <= more - passes
 
 
 def _check_until_settled(calls, passes):

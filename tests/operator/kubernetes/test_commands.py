@@ -28,59 +28,50 @@ def legato(controlled, tmp_path, monkeypatch, capsys):
     return run
 
 
-def test_a_service_on_kubernetes_is_shown_and_scaled(space, legato):
-    async def test():
-        async with space() as s, s.operator():
-            await s.make(SERVICE)
-            await s.wait(s.ready)
-            mine = ("--namespace", s.name, "--service", "demo")
-            code, told, _ = await legato("status", *mine)
-            assert code == 0
-            assert any(line.startswith("Ready") and "AllReady" in line for line in told.splitlines())
-            (worker,) = await s.pods("decode")
-            assert any(line.split()[:3] == [worker, "True", "0"] for line in told.splitlines())
+async def test_a_service_on_kubernetes_is_shown_and_scaled(s, operator, legato):
+    await s.make(SERVICE)
+    await s.wait(s.ready)
+    mine = ("--namespace", s.name, "--service", "demo")
+    code, told, _ = await legato("status", *mine)
+    assert code == 0
+    assert any(line.startswith("Ready") and "AllReady" in line for line in told.splitlines())
+    (worker,) = await s.pods("decode")
+    assert any(line.split()[:3] == [worker, "True", "0"] for line in told.splitlines())
 
-            async def described():
-                code, told, _ = await legato("describe", "--output", "json", *mine)
-                assert code == 0
-                return json.loads(told)
+    async def described():
+        code, told, _ = await legato("describe", "--output", "json", *mine)
+        assert code == 0
+        return json.loads(told)
 
-            found = await described()
-            assert found["url"] == f"http://demo.{s.name}.svc/v1"
-            assert {pod["pool"] for pod in found["pods"]} == {"prefill", "decode", "gateway"}
-            await s.wait(lambda: _tells_ready(described))
+    found = await described()
+    assert found["url"] == f"http://demo.{s.name}.svc/v1"
+    assert {pod["pool"] for pod in found["pods"]} == {"prefill", "decode", "gateway"}
+    await s.wait(lambda: _tells_ready(described))
 
-            code, told, _ = await legato("scale", "decode", "2", *mine)
-            assert (code, told) == (0, "demo-decode: 2 workers desired; the autoscaler is paused for 30m\n")
-            pool = await s.cluster.get(s.ref("demo-decode", "WorkerPool"))
-            assert pool["spec"]["replicas"] == 2
-            await s.wait(lambda: _has(s, 2))
-            code, _, said = await legato("scale", "decode", "9", *mine)
-            assert (code, "not a valid number of decode workers: 9" in said) == (1, True)
-
-    asyncio.run(test())
+    code, told, _ = await legato("scale", "decode", "2", *mine)
+    assert (code, told) == (0, "demo-decode: 2 workers desired; the autoscaler is paused for 30m\n")
+    pool = await s.cluster.get(s.ref("demo-decode", "WorkerPool"))
+    assert pool["spec"]["replicas"] == 2
+    await s.wait(lambda: _has(s, 2))
+    code, _, said = await legato("scale", "decode", "9", *mine)
+    assert (code, "not a valid number of decode workers: 9" in said) == (1, True)
 
 
-def test_another_token_is_asked_for_and_comes(space, legato):
+async def test_another_token_is_asked_for_and_comes(s, operator, legato):
     """Once for each request, and what other commands wrote stays."""
-
-    async def test():
-        async with space() as s, s.operator():
-            await s.make(SERVICE)
-            await s.wait(s.ready)
-            mine = ("--namespace", s.name, "--service", "demo")
-            assert (await legato("scale", "decode", "1", *mine))[0] == 0
-            seen = []
-            for _ in range(2):
-                code, told, _ = await legato("rotate-token", *mine)
-                assert (code, told.startswith("demo: another token was asked for")) == (0, True)
-                annotations = (await s.cluster.get(s.ref()))["metadata"]["annotations"]
-                assert "serving.legato.dev/scaling-paused-until" in annotations
-                seen.append(annotations["serving.legato.dev/rotate-token"])
-            assert len(set(seen)) == 2
-            await s.wait(lambda: _has_next(s))
-
-    asyncio.run(test())
+    await s.make(SERVICE)
+    await s.wait(s.ready)
+    mine = ("--namespace", s.name, "--service", "demo")
+    assert (await legato("scale", "decode", "1", *mine))[0] == 0
+    seen = []
+    for _ in range(2):
+        code, told, _ = await legato("rotate-token", *mine)
+        assert (code, told.startswith("demo: another token was asked for")) == (0, True)
+        annotations = (await s.cluster.get(s.ref()))["metadata"]["annotations"]
+        assert "serving.legato.dev/scaling-paused-until" in annotations
+        seen.append(annotations["serving.legato.dev/rotate-token"])
+    assert len(set(seen)) == 2
+    await s.wait(lambda: _has_next(s))
 
 
 async def _has_next(space):
@@ -96,15 +87,11 @@ async def _has(space, number):
     return len(await space.pods("decode")) == number
 
 
-def test_what_cannot_be_asked_is_told_in_a_line(space, legato):
-    async def test():
-        async with space() as s:
-            code, _, said = await legato("status", "-n", s.name, "--service", "other")
-            expected = f"legato status: there is no InferenceService other in namespace {s.name}\n"
-            assert (code, said) == (1, expected)
-            code, _, said = await legato("rotate-token", "-n", s.name, "--service", "other")
-            assert (code, said) == (1, expected.replace("status", "rotate-token"))
-            code, _, said = await legato("scale", "decode", "1", "-n", s.name)
-            assert (code, said) == (1, "legato scale: --service is required with --namespace\n")
-
-    asyncio.run(test())
+async def test_what_cannot_be_asked_is_told_in_a_line(s, legato):
+    code, _, said = await legato("status", "-n", s.name, "--service", "other")
+    expected = f"legato status: there is no InferenceService other in namespace {s.name}\n"
+    assert (code, said) == (1, expected)
+    code, _, said = await legato("rotate-token", "-n", s.name, "--service", "other")
+    assert (code, said) == (1, expected.replace("status", "rotate-token"))
+    code, _, said = await legato("scale", "decode", "1", "-n", s.name)
+    assert (code, said) == (1, "legato scale: --service is required with --namespace\n")

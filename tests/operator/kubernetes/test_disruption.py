@@ -9,42 +9,32 @@ EVICTED, REFUSED = 201, 429
 UNIFIED = {"prefill": {"max": 0}, "mode": "External"}
 
 
-def test_budget_follows_what_the_pool_gets_and_not_what_somebody_asked_for(space, build):
+async def test_budget_follows_what_the_pool_gets_and_not_what_somebody_asked_for(s, operator, build):
     """With a wish of 4 and a maximum of 2, no drain would end; with one of 1 and a minimum of 2, both could go."""
-
-    async def check():
-        async with space() as s, s.operator():
-            await s.make(build(scaling={**UNIFIED, "decode": {"min": 2, "max": 2}}))
-            for replicas in (4, 1):
-                await _scale(s, replicas)
-                await s.wait(lambda: _is_capped(s, 2))
-                await s.wait(lambda: _allows(s, 1))
-            s.kubelet.asleep.add("demo-decode-1")  # nothing takes the evicted worker's place in time
-            assert await _evict(s, "demo-decode-1") == EVICTED
-            assert await _evict(s, "demo-decode-0") == REFUSED
-
-    asyncio.run(check())
+    await s.make(build(scaling={**UNIFIED, "decode": {"min": 2, "max": 2}}))
+    for replicas in (4, 1):
+        await _scale(s, replicas)
+        await s.wait(lambda: _is_capped(s, 2))
+        await s.wait(lambda: _allows(s, 1))
+    s.kubelet.asleep.add("demo-decode-1")  # nothing takes the evicted worker's place in time
+    assert await _evict(s, "demo-decode-1") == EVICTED
+    assert await _evict(s, "demo-decode-0") == REFUSED
 
 
-def test_budget_is_counted_again_when_a_rollout_has_ended(space, build):
+async def test_budget_is_counted_again_when_a_rollout_has_ended(s, operator, build):
     """Its old worker is marked and leaves; nothing changes afterwards."""
-
-    async def check():
-        async with space() as s, s.operator():
-            service = {"scaling": {**UNIFIED, "decode": {"min": 1, "max": 1}}}
-            await s.make(build(**service))
-            await s.wait(lambda: _is_whole(s))
-            await s.wait(lambda: _allows(s, 1))
-            s.kubelet.busy["demo-decode-0"] = 1
-            await s.make(build(**service, engine={"chunkTokens": 256}))
-            await s.wait(lambda: _is_drained(s, "demo-decode-0"))
-            await s.wait(lambda: _allows(s, 1))
-            s.kubelet.busy.clear()
-            await s.wait(lambda: _is_whole(s))
-            assert list(await s.pods("decode")) == ["demo-decode-1"]
-            await s.wait(lambda: _allows(s, 1))
-
-    asyncio.run(check())
+    service = {"scaling": {**UNIFIED, "decode": {"min": 1, "max": 1}}}
+    await s.make(build(**service))
+    await s.wait(lambda: _is_whole(s))
+    await s.wait(lambda: _allows(s, 1))
+    s.kubelet.busy["demo-decode-0"] = 1
+    await s.make(build(**service, engine={"chunkTokens": 256}))
+    await s.wait(lambda: _is_drained(s, "demo-decode-0"))
+    await s.wait(lambda: _allows(s, 1))
+    s.kubelet.busy.clear()
+    await s.wait(lambda: _is_whole(s))
+    assert list(await s.pods("decode")) == ["demo-decode-1"]
+    await s.wait(lambda: _allows(s, 1))
 
 
 async def _scale(s, replicas):

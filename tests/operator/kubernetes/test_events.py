@@ -3,6 +3,8 @@
 import asyncio
 import itertools
 
+import pytest
+
 from legato_operator.errors import Forbidden
 from legato_operator.kubernetes.events import Events
 from legato_operator.local.store import Store
@@ -31,20 +33,26 @@ class Held(Store):
         return await super().apply(item, manager, force)
 
 
-def _run(check, **given):
-    async def run():
-        store = Held()
-        events = Events(store, "one", **given)
-        task = asyncio.create_task(events.run())
-        try:
-            async with asyncio.timeout(30):
-                await check(store, events)
-            assert not task.done()
-        finally:
-            task.cancel()
-            await asyncio.wait((task,))
+@pytest.fixture
+def store():
+    return Held()
 
-    asyncio.run(run())
+
+@pytest.fixture
+def given():
+    """Settings of `Events`."""
+    return {}
+
+
+@pytest.fixture
+async def events(store, given):
+    made = Events(store, "one", **given)
+    task = asyncio.create_task(made.run())
+    async with asyncio.timeout(30):
+        yield made
+    assert not task.done()
+    task.cancel()
+    await asyncio.wait((task,))
 
 
 async def _written(store, count):
@@ -53,46 +61,35 @@ async def _written(store, count):
     return items
 
 
-def test_nobody_waits_for_an_event():
-    async def check(store, events):
-        await events.record(ABOUT, True, "Refused", "why")
-        assert not (await store.list("Event")).items
-        store.opened.set()
-        (event,) = await _written(store, 1)
-        assert (event["type"], event["reason"], event["note"]) == ("Warning", "Refused", "why")
-
-    _run(check)
+async def test_nobody_waits_for_an_event(store, events):
+    await events.record(ABOUT, True, "Refused", "why")
+    assert not (await store.list("Event")).items
+    store.opened.set()
+    (event,) = await _written(store, 1)
+    assert (event["type"], event["reason"], event["note"]) == ("Warning", "Refused", "why")
 
 
-def test_what_is_said_again_is_a_count():
-    async def check(store, events):
-        store.opened.set()
-        for _ in range(3):
-            await events.record(ABOUT, False, "Scaling", "prefill 1 of 2")
-        while (await _written(store, 1))[0].get("series", {}).get("count") != 3:  # noqa: ASYNC110
-            await asyncio.sleep(0)
-        (event,) = await _written(store, 1)
-        assert event["eventTime"] <= event["series"]["lastObservedTime"]
-
-    _run(check)
+async def test_what_is_said_again_is_a_count(store, events):
+    store.opened.set()
+    for _ in range(3):
+        await events.record(ABOUT, False, "Scaling", "prefill 1 of 2")
+    while (await _written(store, 1))[0].get("series", {}).get("count") != 3:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    (event,) = await _written(store, 1)
+    assert event["eventTime"] <= event["series"]["lastObservedTime"]
 
 
-def test_event_that_is_refused_stops_no_other():
-    async def check(store, events):
-        store.opened.set()
-        store.refusals = 1
-        await events.record(ABOUT, False, "Scaling", "one")
-        await events.record(ABOUT, False, "Scaling", "two")
-        assert [event["note"] for event in await _written(store, 1)] == ["two"]
-
-    _run(check)
+async def test_event_that_is_refused_stops_no_other(store, events):
+    store.opened.set()
+    store.refusals = 1
+    await events.record(ABOUT, False, "Scaling", "one")
+    await events.record(ABOUT, False, "Scaling", "two")
+    assert [event["note"] for event in await _written(store, 1)] == ["two"]
 
 
-def test_no_more_wait_than_there_is_room_for():
-    async def check(store, events):
-        for number in range(9):
-            await events.record(ABOUT, False, "Scaling", str(number))
-        store.opened.set()
-        assert {event["note"] for event in await _written(store, 2)} == {"0", "1"}
-
-    _run(check, most_waiting=2)
+@pytest.mark.parametrize("given", [{"most_waiting": 2}])
+async def test_no_more_wait_than_there_is_room_for(store, events):
+    for number in range(9):
+        await events.record(ABOUT, False, "Scaling", str(number))
+    store.opened.set()
+    assert {event["note"] for event in await _written(store, 2)} == {"0", "1"}

@@ -1,6 +1,5 @@
 """What an API server answers in bad times, to the operator as it runs: it goes on by itself and loses nothing."""
 
-import asyncio
 import contextlib
 import urllib.parse
 
@@ -37,115 +36,91 @@ class Some:
         return api_proxy.refusal(self._code, **self._headers)
 
 
-def test_throttled_operator_gets_there(space, build):
+async def test_throttled_operator_gets_there(space, build):
     """Reads, writes, watches and the Lease alike."""
-
-    async def check():
-        async with _through_gate(space) as (s, way):
-            some = way.answer = Some(429, 12, lambda request: True, Retry_After="0")
-            await s.make(build())
-            await s.wait(s.ready)
-            assert not some.left
-
-    asyncio.run(check())
+    async with _through_gate(space) as (s, way):
+        some = way.answer = Some(429, 12, lambda request: True, Retry_After="0")
+        await s.make(build())
+        await s.wait(s.ready)
+        assert not some.left
 
 
-def test_conflicts_of_status_and_apply_are_tried_again(space, build):
-    async def check():
-        async with _through_gate(space) as (s, way):
-            some = way.answer = Some(409, 6, lambda r: r.method == "PATCH" and r.path.endswith(STATUS))
-            await s.make(build())
-            await s.wait(s.ready)
-            assert not some.left
-            some = way.answer = Some(409, 6, lambda r: r.method == "PATCH" and s.name in r.path)
-            await s.make(build(engine={"chunkTokens": 256}))
-            await s.wait(lambda: _observed(s, 2))
-            await s.wait(lambda: _settled(s))
-            assert not some.left
-
-    asyncio.run(check())
+async def test_conflicts_of_status_and_apply_are_tried_again(space, build):
+    async with _through_gate(space) as (s, way):
+        some = way.answer = Some(409, 6, lambda r: r.method == "PATCH" and r.path.endswith(STATUS))
+        await s.make(build())
+        await s.wait(s.ready)
+        assert not some.left
+        some = way.answer = Some(409, 6, lambda r: r.method == "PATCH" and s.name in r.path)
+        await s.make(build(engine={"chunkTokens": 256}))
+        await s.wait(lambda: _observed(s, 2))
+        await s.wait(lambda: _settled(s))
+        assert not some.left
 
 
-def test_errors_of_the_server_are_tried_again(space, build):
-    async def check():
-        async with _through_gate(space) as (s, way):
-            await s.make(build())
-            await s.wait(s.ready)
-            some = way.answer = Some(500, 20, lambda r: s.name in r.path)
-            await s.make(build(engine={"chunkTokens": 256}))
-            await s.wait(lambda: _observed(s, 2))
-            await s.wait(lambda: _settled(s))
-            assert not some.left
-
-    asyncio.run(check())
+async def test_errors_of_the_server_are_tried_again(space, build):
+    async with _through_gate(space) as (s, way):
+        await s.make(build())
+        await s.wait(s.ready)
+        some = way.answer = Some(500, 20, lambda r: s.name in r.path)
+        await s.make(build(engine={"chunkTokens": 256}))
+        await s.wait(lambda: _observed(s, 2))
+        await s.wait(lambda: _settled(s))
+        assert not some.left
 
 
-def test_object_that_the_server_fails_on_is_told_and_keeps_nothing_else_from_being_made(space, build):
+async def test_object_that_the_server_fails_on_is_told_and_keeps_nothing_else_from_being_made(space, build):
     """As where a webhook for Services does not answer, or their addresses have run out: the server answers 500."""
-
-    async def check():
-        async with _through_gate(space) as (s, way):
-            some = way.answer = Some(500, 10_000, lambda r: r.method != "GET" and "/services" in r.path)
-            await s.make(build())
-            await s.wait(lambda: _is(s.condition("Progressing"), ("False", "APIRefused")))
-            await s.wait(lambda: s.exists("Deployment", "demo-gateway"))
-            some.left = 0
-            await s.wait(lambda: _settled(s))
-
-    asyncio.run(check())
+    async with _through_gate(space) as (s, way):
+        some = way.answer = Some(500, 10_000, lambda r: r.method != "GET" and "/services" in r.path)
+        await s.make(build())
+        await s.wait(lambda: _is(s.condition("Progressing"), ("False", "APIRefused")))
+        await s.wait(lambda: s.exists("Deployment", "demo-gateway"))
+        some.left = 0
+        await s.wait(lambda: _settled(s))
 
 
-def test_watches_that_are_too_old_begin_anew_and_what_they_missed_is_mended(space, build):
+async def test_watches_that_are_too_old_begin_anew_and_what_they_missed_is_mended(space, build):
     """All watches end; each that follows is told 410 first. Meanwhile something is deleted and something edited."""
+    async with _through_gate(space) as (s, way):
+        await s.make(build())
+        await s.wait(lambda: _settled(s))
+        told = set()
 
-    async def check():
-        async with _through_gate(space) as (s, way):
-            await s.make(build())
-            await s.wait(lambda: _settled(s))
-            told = set()
+        def answer(request):
+            if not api_proxy.is_watch(request) or request.path in told:
+                return None
+            told.add(request.path)
+            return api_proxy.expired()
 
-            def answer(request):
-                if not api_proxy.is_watch(request) or request.path in told:
-                    return None
-                told.add(request.path)
-                return api_proxy.expired()
+        way.answer = answer
+        way.end_watches()
+        await s.cluster.delete(Ref("Deployment", s.name, "demo-gateway"))
+        await s.make(build(engine={"chunkTokens": 256}))
+        await s.wait(lambda: s.exists("Deployment", "demo-gateway"))
+        await s.wait(lambda: _observed(s, 2))
+        await s.wait(lambda: _settled(s))
+        await s.wait(lambda: _is(_count(told), len(WATCHED)))
 
-            way.answer = answer
-            way.end_watches()
-            await s.cluster.delete(Ref("Deployment", s.name, "demo-gateway"))
+
+async def test_leader_that_is_cut_off_stops_and_the_one_that_followed_keeps_the_lease(s, build):
+    there = urllib.parse.urlsplit(s.api.url)
+    tcp_relay = TcpRelay(there.hostname, there.port)
+    async with tcp_relay.running(), s.operator("one", url=f"https://127.0.0.1:{tcp_relay.port}") as one:
+        await s.make(build())
+        await s.wait(s.ready)
+        async with s.operator("two") as two:
+            tcp_relay.block()
+            await s.wait(lambda: _is(metric(two.port, "legato_operator_leader"), 1))
+            assert await metric(one.port, "legato_operator_leader") == 0, "it stopped before another could start"
             await s.make(build(engine={"chunkTokens": 256}))
-            await s.wait(lambda: s.exists("Deployment", "demo-gateway"))
             await s.wait(lambda: _observed(s, 2))
+            tcp_relay.unblock()
+            before = await metric(one.port, "legato_operator_watch_events_total")
+            await s.wait(lambda: _more(one, "legato_operator_watch_events_total", before))
             await s.wait(lambda: _settled(s))
-            await s.wait(lambda: _is(_count(told), len(WATCHED)))
-
-    asyncio.run(check())
-
-
-def test_leader_that_is_cut_off_stops_and_the_one_that_followed_keeps_the_lease(space, build):
-    async def check():
-        async with space() as s:
-            there = urllib.parse.urlsplit(s.api.url)
-            tcp_relay = TcpRelay(there.hostname, there.port)
-            async with tcp_relay.running(), s.operator("one", url=f"https://127.0.0.1:{tcp_relay.port}") as one:
-                await s.make(build())
-                await s.wait(s.ready)
-                async with s.operator("two") as two:
-                    tcp_relay.block()
-                    await s.wait(lambda: _is(metric(two.port, "legato_operator_leader"), 1))
-                    assert await metric(one.port, "legato_operator_leader") == 0, (
-                        "it stopped before another could start"
-                    )
-                    await s.make(build(engine={"chunkTokens": 256}))
-                    await s.wait(lambda: _observed(s, 2))
-                    tcp_relay.unblock()
-                    before = await metric(one.port, "legato_operator_watch_events_total")
-                    await s.wait(lambda: _more(one, "legato_operator_watch_events_total", before))
-                    await s.wait(lambda: _settled(s))
-                    assert await metric(one.port, "legato_operator_leader") == 0
-                    assert await metric(two.port, "legato_operator_leader") == 1
-
-    asyncio.run(check())
+            assert await metric(one.port, "legato_operator_leader") == 0
+            assert await metric(two.port, "legato_operator_leader") == 1
 
 
 async def _count(of):

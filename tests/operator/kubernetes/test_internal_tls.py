@@ -1,7 +1,5 @@
 """What a real API server makes of changes of TLS between a service's processes."""
 
-import asyncio
-
 import pytest
 
 from legato_operator.errors import Invalid
@@ -10,21 +8,16 @@ PERMISSIVE = {"secret": "x"}
 STRICT = {"secret": "x", "mode": "Strict"}
 
 
-def test_strict_is_reached_and_left_by_way_of_permissive(space, build):
+async def test_strict_is_reached_and_left_by_way_of_permissive(s, build):
     """Pods with and without TLS could not reach each other while one takes the place of the other."""
-
-    async def check():
-        async with space() as s:
-            await s.make(build())
-            await _refused(s, STRICT)
-            for allowed in (PERMISSIVE, STRICT, STRICT | {"secret": "y"}):
-                await s.edit("InferenceService", "demo", _to(allowed))
-            await _refused(s, None)
-            for allowed in (PERMISSIVE, None):
-                await s.edit("InferenceService", "demo", _to(allowed))
-            await s.make(build(internalTLS=STRICT), "sealed")
-
-    asyncio.run(check())
+    await s.make(build())
+    await _refused(s, STRICT)
+    for allowed in (PERMISSIVE, STRICT, STRICT | {"secret": "y"}):
+        await s.edit("InferenceService", "demo", _to(allowed))
+    await _refused(s, None)
+    for allowed in (PERMISSIVE, None):
+        await s.edit("InferenceService", "demo", _to(allowed))
+    await s.make(build(internalTLS=STRICT), "sealed")
 
 
 def _to(tls):

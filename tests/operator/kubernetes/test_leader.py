@@ -29,23 +29,18 @@ async def _end(*tasks):
     await asyncio.wait(tasks)
 
 
-def test_there_is_one_leader_at_a_time(space):
+async def test_there_is_one_leader_at_a_time(s):
     """Four begin at once; whoever leads is ended, and another follows."""
-
-    async def check():
-        async with space() as s:
-            leaders = [Leader(s.cluster, s.name, f"l{number}", TERMS) for number in range(4)]
-            tasks = {leader: asyncio.create_task(leader.lead(_idle)) for leader in leaders}
-            watching = asyncio.create_task(_never_two(leaders))
-            for _ in range(3):
-                await _until(lambda: any(leader.holds() for leader in leaders))
-                (leading,) = [leader for leader in leaders if leader.holds()]
-                await _end(tasks.pop(leading))
-                assert not leading.holds()
-            assert not watching.done()
-            await _end(watching, *tasks.values())
-
-    asyncio.run(check())
+    leaders = [Leader(s.cluster, s.name, f"l{number}", TERMS) for number in range(4)]
+    tasks = {leader: asyncio.create_task(leader.lead(_idle)) for leader in leaders}
+    watching = asyncio.create_task(_never_two(leaders))
+    for _ in range(3):
+        await _until(lambda: any(leader.holds() for leader in leaders))
+        (leading,) = [leader for leader in leaders if leader.holds()]
+        await _end(tasks.pop(leading))
+        assert not leading.holds()
+    assert not watching.done()
+    await _end(watching, *tasks.values())
 
 
 async def _never_two(leaders):
@@ -54,59 +49,46 @@ async def _never_two(leaders):
         await asyncio.sleep(0.005)
 
 
-def test_work_begins_with_the_lease_and_ends_with_it(space):
-    async def check():
-        async with space() as s:
-            leader = Leader(s.cluster, s.name, "one", TERMS)
-            working = asyncio.Event()
+async def test_work_begins_with_the_lease_and_ends_with_it(s):
+    leader = Leader(s.cluster, s.name, "one", TERMS)
+    working = asyncio.Event()
 
-            async def work():
-                working.set()
-                try:
-                    await _idle()
-                finally:
-                    working.clear()
+    async def work():
+        working.set()
+        try:
+            await _idle()
+        finally:
+            working.clear()
 
-            task = asyncio.create_task(leader.lead(work))
-            await asyncio.wait_for(working.wait(), 30)
-            lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": LEASE}}
-            lease["metadata"]["namespace"] = s.name
-            taken = {"holderIdentity": "other", "leaseDurationSeconds": 3600}
-            await s.cluster.apply(lease | {"spec": taken}, "thief", force=True)
-            await _until(lambda: not working.is_set())
-            assert not leader.holds()
-            await s.cluster.delete(Ref("Lease", s.name, LEASE))
-            await asyncio.wait_for(working.wait(), 30)
-            await _end(task)
-            assert "holderIdentity" not in (await s.cluster.get(Ref("Lease", s.name, LEASE)))["spec"]
-
-    asyncio.run(check())
+    task = asyncio.create_task(leader.lead(work))
+    await asyncio.wait_for(working.wait(), 30)
+    lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": LEASE}}
+    lease["metadata"]["namespace"] = s.name
+    taken = {"holderIdentity": "other", "leaseDurationSeconds": 3600}
+    await s.cluster.apply(lease | {"spec": taken}, "thief", force=True)
+    await _until(lambda: not working.is_set())
+    assert not leader.holds()
+    await s.cluster.delete(Ref("Lease", s.name, LEASE))
+    await asyncio.wait_for(working.wait(), 30)
+    await _end(task)
+    assert "holderIdentity" not in (await s.cluster.get(Ref("Lease", s.name, LEASE)))["spec"]
 
 
-def test_fault_of_the_work_is_raised_and_the_lease_given_back(space):
-    async def check():
-        async with space() as s:
+async def test_fault_of_the_work_is_raised_and_the_lease_given_back(s):
+    async def work():
+        raise KeyError("x")
 
-            async def work():
-                raise KeyError("x")
-
-            with pytest.raises(KeyError):
-                await Leader(s.cluster, s.name, "one", TERMS).lead(work)
-            assert "holderIdentity" not in (await s.cluster.get(Ref("Lease", s.name, LEASE)))["spec"]
-
-    asyncio.run(check())
+    with pytest.raises(KeyError):
+        await Leader(s.cluster, s.name, "one", TERMS).lead(work)
+    assert "holderIdentity" not in (await s.cluster.get(Ref("Lease", s.name, LEASE)))["spec"]
 
 
-def test_who_does_not_lead_writes_nothing(space):
-    async def check():
-        async with space() as s:
-            led = LedCluster(s.cluster, Leader(s.cluster, s.name, "one", TERMS))
-            ref = Ref("ConfigMap", s.name, "a")
-            item = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a", "namespace": s.name}}
-            for write in (led.apply(item, "m"), led.patch_status(ref, {}), led.delete(ref)):
-                with pytest.raises(NotLeading):
-                    await write
-            with pytest.raises(ObjectNotFound):
-                await led.get(ref)
-
-    asyncio.run(check())
+async def test_who_does_not_lead_writes_nothing(s):
+    led = LedCluster(s.cluster, Leader(s.cluster, s.name, "one", TERMS))
+    ref = Ref("ConfigMap", s.name, "a")
+    item = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a", "namespace": s.name}}
+    for write in (led.apply(item, "m"), led.patch_status(ref, {}), led.delete(ref)):
+        with pytest.raises(NotLeading):
+            await write
+    with pytest.raises(ObjectNotFound):
+        await led.get(ref)

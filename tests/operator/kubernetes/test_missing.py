@@ -7,39 +7,31 @@ from legato_operator.cluster import uid_of
 HUB = {"repo": "a/b", "revision": "0e9e39f249a16976918f6564b8830bc894c89659", "tokenSecret": "hub"}
 
 
-def test_service_without_its_secret_starts_when_that_is_made(space, build):
-    async def check():
-        async with space() as s, s.operator():
-            await s.make(build(model={"source": {"huggingFace": HUB}}))
-            await s.wait(lambda: _is(s, "Ready", ("False", "NotFound")))
-            assert await _message(s) == "spec.model.source.huggingFace.tokenSecret: Secret hub not found"
-            await s.wait(lambda: _is_warned(s, "NotFound"))
-            assert not await s.pods("decode")
-            assert not await s.exists("Deployment", "demo-gateway")
-            item = {"metadata": {"name": "hub"}, "stringData": {"token": "x"}}
-            path = f"/api/v1/namespaces/{s.name}/secrets"
-            assert (await asyncio.to_thread(s.api.call, "POST", path, item))[0] == 201
-            await s.wait(s.ready)
-
-    asyncio.run(check())
+async def test_service_without_its_secret_starts_when_that_is_made(s, operator, build):
+    await s.make(build(model={"source": {"huggingFace": HUB}}))
+    await s.wait(lambda: _is(s, "Ready", ("False", "NotFound")))
+    assert await _message(s) == "spec.model.source.huggingFace.tokenSecret: Secret hub not found"
+    await s.wait(lambda: _is_warned(s, "NotFound"))
+    assert not await s.pods("decode")
+    assert not await s.exists("Deployment", "demo-gateway")
+    item = {"metadata": {"name": "hub"}, "stringData": {"token": "x"}}
+    path = f"/api/v1/namespaces/{s.name}/secrets"
+    assert (await asyncio.to_thread(s.api.call, "POST", path, item))[0] == 201
+    await s.wait(s.ready)
 
 
-def test_what_the_api_server_refuses_is_told_and_touches_nothing_that_serves(space, build):
-    async def check():
-        async with space() as s, s.operator():
-            await s.make(build())
-            await s.wait(s.ready)
-            before = {name: uid_of(pod) for name, pod in (await s.pods("decode")).items()}
-            await s.make(build(decode={"template": {"spec": {"priorityClassName": "urgent"}}}))
-            await s.wait(lambda: _is(s, "Progressing", ("False", "APIRefused")))
-            assert "no PriorityClass with name urgent was found" in await _message(s)
-            await s.wait(lambda: _is_warned(s, "APIRefused"))
-            assert {name: uid_of(pod) for name, pod in (await s.pods("decode")).items()} == before
-            assert await s.ready()
-            await s.make(build())
-            await s.wait(lambda: _is(s, "Progressing", ("False", "UpToDate")))
-
-    asyncio.run(check())
+async def test_what_the_api_server_refuses_is_told_and_touches_nothing_that_serves(s, operator, build):
+    await s.make(build())
+    await s.wait(s.ready)
+    before = {name: uid_of(pod) for name, pod in (await s.pods("decode")).items()}
+    await s.make(build(decode={"template": {"spec": {"priorityClassName": "urgent"}}}))
+    await s.wait(lambda: _is(s, "Progressing", ("False", "APIRefused")))
+    assert "no PriorityClass with name urgent was found" in await _message(s)
+    await s.wait(lambda: _is_warned(s, "APIRefused"))
+    assert {name: uid_of(pod) for name, pod in (await s.pods("decode")).items()} == before
+    assert await s.ready()
+    await s.make(build())
+    await s.wait(lambda: _is(s, "Progressing", ("False", "UpToDate")))
 
 
 async def _is(s, kind, told):

@@ -8,186 +8,148 @@ from legato_operator.errors import ObjectNotFound
 KINDS = ("Service", "ServiceAccount", "Role", "RoleBinding", "NetworkPolicy", "PodDisruptionBudget")
 
 
-def test_service_becomes_ready_with_all_that_it_owns(space, build):
-    async def check():
-        async with space() as s, s.operator():
-            await s.make(build())
-            await s.wait(s.ready)
-            assert set(await s.pods("prefill")) == {"demo-prefill-0"}
-            assert set(await s.pods("decode")) == {"demo-decode-0"}
-            for kind in KINDS:
-                assert (await s.cluster.list(kind, s.name, {"serving.legato.dev/service": "demo"})).items, kind
-            assert await s.exists("Secret", "demo-token")
-            assert await s.exists("Deployment", "demo-gateway")
-
-    asyncio.run(check())
+async def test_service_becomes_ready_with_all_that_it_owns(s, operator, build):
+    await s.make(build())
+    await s.wait(s.ready)
+    assert set(await s.pods("prefill")) == {"demo-prefill-0"}
+    assert set(await s.pods("decode")) == {"demo-decode-0"}
+    for kind in KINDS:
+        assert (await s.cluster.list(kind, s.name, {"serving.legato.dev/service": "demo"})).items, kind
+    assert await s.exists("Secret", "demo-token")
+    assert await s.exists("Deployment", "demo-gateway")
 
 
-def test_deleted_and_edited_objects_come_back_and_foreign_fields_stay(space, build):
-    async def check():
-        async with space() as s, s.operator():
-            await s.make(build())
-            await s.wait(s.ready)
-            front = Ref("Service", s.name, "demo")
-            foreign = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "demo", "namespace": s.name}}
-            foreign["metadata"]["annotations"] = {"example.com/mine": "yes"}
-            await s.cluster.apply(foreign, "somebody")
-            desired = (await s.cluster.get(front))["spec"]["ports"]
-            await s.edit("Service", "demo", lambda edited: edited["spec"]["ports"][0].update(port=81))
+async def test_deleted_and_edited_objects_come_back_and_foreign_fields_stay(s, operator, build):
+    await s.make(build())
+    await s.wait(s.ready)
+    front = Ref("Service", s.name, "demo")
+    foreign = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "demo", "namespace": s.name}}
+    foreign["metadata"]["annotations"] = {"example.com/mine": "yes"}
+    await s.cluster.apply(foreign, "somebody")
+    desired = (await s.cluster.get(front))["spec"]["ports"]
+    await s.edit("Service", "demo", lambda edited: edited["spec"]["ports"][0].update(port=81))
 
-            async def mended():
-                return (await s.cluster.get(front))["spec"]["ports"] == desired
+    async def mended():
+        return (await s.cluster.get(front))["spec"]["ports"] == desired
 
-            await s.wait(mended)
-            assert (await s.cluster.get(front))["metadata"]["annotations"]["example.com/mine"] == "yes"
-            for kind, name in (("NetworkPolicy", "demo-workers"), ("ServiceAccount", "demo-worker")):
-                before = uid_of(await s.cluster.get(Ref(kind, s.name, name)))
-                await s.cluster.delete(Ref(kind, s.name, name))
+    await s.wait(mended)
+    assert (await s.cluster.get(front))["metadata"]["annotations"]["example.com/mine"] == "yes"
+    for kind, name in (("NetworkPolicy", "demo-workers"), ("ServiceAccount", "demo-worker")):
+        before = uid_of(await s.cluster.get(Ref(kind, s.name, name)))
+        await s.cluster.delete(Ref(kind, s.name, name))
 
-                async def back(kind=kind, name=name, before=before):
-                    try:
-                        return uid_of(await s.cluster.get(Ref(kind, s.name, name))) != before
-                    except ObjectNotFound:
-                        return False
+        async def back(kind=kind, name=name, before=before):
+            try:
+                return uid_of(await s.cluster.get(Ref(kind, s.name, name))) != before
+            except ObjectNotFound:
+                return False
 
-                await s.wait(back)
-            gone = (await s.pods("decode"))["demo-decode-0"]
-            await s.cluster.delete(Ref("Pod", s.name, "demo-decode-0"))
+        await s.wait(back)
+    gone = (await s.pods("decode"))["demo-decode-0"]
+    await s.cluster.delete(Ref("Pod", s.name, "demo-decode-0"))
 
-            async def replaced():  # by another name, if the old one is still leaving
-                return [uid_of(pod) for pod in (await s.pods("decode")).values()] not in ([], [uid_of(gone)])
+    async def replaced():  # by another name, if the old one is still leaving
+        return [uid_of(pod) for pod in (await s.pods("decode")).values()] not in ([], [uid_of(gone)])
 
-            await s.wait(replaced)
-            await s.wait(s.ready)
-
-    asyncio.run(check())
+    await s.wait(replaced)
+    await s.wait(s.ready)
 
 
-def test_settled_service_is_not_written_to(space, build):
+async def test_settled_service_is_not_written_to(s, operator, build):
     """With a mode that tells nothing: these pods answer no question, which the autoscaler's status would tell of."""
-
-    async def check():
-        async with space() as s, s.operator():
-            await s.make(build(scaling={"mode": "External"}))
-            await s.wait(lambda: _settled(s))
-            before = await _versions(s)
-            for name in ("other", "third"):
-                await s.make(build(), name)
-                await s.wait(lambda name=name: s.ready(name))
-            assert {ref: await _version(s, ref) for ref in before} == before
-
-    asyncio.run(check())
+    await s.make(build(scaling={"mode": "External"}))
+    await s.wait(lambda: _settled(s))
+    before = await _versions(s)
+    for name in ("other", "third"):
+        await s.make(build(), name)
+        await s.wait(lambda name=name: s.ready(name))
+    assert {ref: await _version(s, ref) for ref in before} == before
 
 
-def test_edited_while_no_operator_ran_is_mended_when_one_starts(space, build):
-    async def check():
-        async with space() as s:
-            async with s.operator():
-                await s.make(build())
-                await s.wait(s.ready)
-            await s.cluster.delete(Ref("PodDisruptionBudget", s.name, "demo-decode"))
-            async with s.operator("two"):
-                await s.wait(lambda: s.exists("PodDisruptionBudget", "demo-decode"))
-
-    asyncio.run(check())
+async def test_edited_while_no_operator_ran_is_mended_when_one_starts(s, build):
+    async with s.operator():
+        await s.make(build())
+        await s.wait(s.ready)
+    await s.cluster.delete(Ref("PodDisruptionBudget", s.name, "demo-decode"))
+    async with s.operator("two"):
+        await s.wait(lambda: s.exists("PodDisruptionBudget", "demo-decode"))
 
 
-def test_scale_subresource_sets_the_replicas_with_external_scaling(space, build):
+async def test_scale_subresource_sets_the_replicas_with_external_scaling(s, operator, build):
     """`kubectl scale` writes /scale; the operator makes the workers and never takes the field."""
+    await s.make(build(scaling={"mode": "External", "decode": {"max": 3}}))
+    await s.wait(s.ready)
+    path = f"/apis/serving.legato.dev/v1alpha1/namespaces/{s.name}/workerpools/demo-decode"
+    body = {"spec": {"replicas": 2}}
+    status, answer = await asyncio.to_thread(
+        s.api.call, "PATCH", f"{path}/scale?fieldManager=kubectl", body, "application/merge-patch+json"
+    )
+    assert status == 200, answer
+    await s.wait(lambda: _are(s, "decode", {"demo-decode-0", "demo-decode-1"}))
 
-    async def check():
-        async with space() as s, s.operator():
-            await s.make(build(scaling={"mode": "External", "decode": {"max": 3}}))
-            await s.wait(s.ready)
-            path = f"/apis/serving.legato.dev/v1alpha1/namespaces/{s.name}/workerpools/demo-decode"
-            body = {"spec": {"replicas": 2}}
-            status, answer = await asyncio.to_thread(
-                s.api.call, "PATCH", f"{path}/scale?fieldManager=kubectl", body, "application/merge-patch+json"
-            )
-            assert status == 200, answer
-            await s.wait(lambda: _are(s, "decode", {"demo-decode-0", "demo-decode-1"}))
+    async def told():
+        _, scale = await asyncio.to_thread(s.api.call, "GET", f"{path}/scale")
+        return scale["status"]["replicas"] == 2 and scale["status"]["selector"]
 
-            async def told():
-                _, scale = await asyncio.to_thread(s.api.call, "GET", f"{path}/scale")
-                return scale["status"]["replicas"] == 2 and scale["status"]["selector"]
-
-            await s.wait(told)
-            pool = await s.cluster.get(Ref("WorkerPool", s.name, "demo-decode"))
-            assert pool["spec"]["replicas"] == 2
-            owners = [
-                entry["manager"]
-                for entry in pool["metadata"]["managedFields"]
-                if "f:replicas" in entry["fieldsV1"].get("f:spec", {})
-            ]
-            assert owners == ["kubectl"]
-
-    asyncio.run(check())
+    await s.wait(told)
+    pool = await s.cluster.get(Ref("WorkerPool", s.name, "demo-decode"))
+    assert pool["spec"]["replicas"] == 2
+    owners = [
+        entry["manager"]
+        for entry in pool["metadata"]["managedFields"]
+        if "f:replicas" in entry["fieldsV1"].get("f:spec", {})
+    ]
+    assert owners == ["kubectl"]
 
 
-def test_scale_down_drains_before_it_deletes(space, build):
-    async def check():
-        async with space() as s, s.operator():
-            await s.make(build(scaling={"mode": "External", "decode": {"min": 1, "max": 3}}))
-            await s.wait(s.ready)
-            s.kubelet.busy |= {"demo-decode-0": 1, "demo-decode-1": 3}
-            await _scale(s, 2)
-            await s.wait(lambda: _are(s, "decode", {"demo-decode-0", "demo-decode-1"}))
-            await s.wait(lambda: _settled(s))
-            await _scale(s, 1)
+async def test_scale_down_drains_before_it_deletes(s, operator, build):
+    await s.make(build(scaling={"mode": "External", "decode": {"min": 1, "max": 3}}))
+    await s.wait(s.ready)
+    s.kubelet.busy |= {"demo-decode-0": 1, "demo-decode-1": 3}
+    await _scale(s, 2)
+    await s.wait(lambda: _are(s, "decode", {"demo-decode-0", "demo-decode-1"}))
+    await s.wait(lambda: _settled(s))
+    await _scale(s, 1)
 
-            async def drained():
-                return "demo-decode-0" in s.kubelet.drained
+    async def drained():
+        return "demo-decode-0" in s.kubelet.drained
 
-            await s.wait(drained)
-            assert set(await s.pods("decode")) == {"demo-decode-0", "demo-decode-1"}, "it is still busy"
-            assert s.kubelet.drained == {"demo-decode-0"}
-            s.kubelet.busy["demo-decode-0"] = 0
-            await s.wait(lambda: _are(s, "decode", {"demo-decode-1"}))
-
-    asyncio.run(check())
+    await s.wait(drained)
+    assert set(await s.pods("decode")) == {"demo-decode-0", "demo-decode-1"}, "it is still busy"
+    assert s.kubelet.drained == {"demo-decode-0"}
+    s.kubelet.busy["demo-decode-0"] = 0
+    await s.wait(lambda: _are(s, "decode", {"demo-decode-1"}))
 
 
-def test_deletion_leaves_nothing(space, build):
-    async def check():
-        async with space() as s, s.operator():
-            await s.make(build())
-            await s.wait(s.ready)
-            await s.cluster.delete(s.ref())
-            await s.wait(lambda: _gone(s))
-            for kind in ("Pod", "Deployment", "WorkerPool", "Secret", *KINDS):
-                await s.wait(lambda kind=kind: _none(s, kind))
-
-    asyncio.run(check())
+async def test_deletion_leaves_nothing(s, operator, build):
+    await s.make(build())
+    await s.wait(s.ready)
+    await s.cluster.delete(s.ref())
+    await s.wait(lambda: _gone(s))
+    for kind in ("Pod", "Deployment", "WorkerPool", "Secret", *KINDS):
+        await s.wait(lambda kind=kind: _none(s, kind))
 
 
-def test_deletion_is_held_up_by_no_pod_for_longer_than_the_drain_deadline(space, build):
+async def test_deletion_is_held_up_by_no_pod_for_longer_than_the_drain_deadline(s, operator, build):
     """A pod whose kubelet is gone never ends; the service goes without it."""
-
-    async def check():
-        async with space() as s, s.operator():
-            await s.make(build(drain={"deadline": "10ms"}))
-            await s.wait(s.ready)
-            s.kubelet.asleep.add("demo-decode-0")
-            await s.cluster.delete(s.ref())
-            await s.wait(lambda: _gone(s))
-
-    asyncio.run(check())
+    await s.make(build(drain={"deadline": "10ms"}))
+    await s.wait(s.ready)
+    s.kubelet.asleep.add("demo-decode-0")
+    await s.cluster.delete(s.ref())
+    await s.wait(lambda: _gone(s))
 
 
-def test_namespace_with_a_service_can_be_deleted(space, build):
-    async def check():
-        async with space() as s, s.operator(lease_namespace="default", identity="space"):
-            await s.make(build())
-            await s.wait(s.ready)
-            path = f"/api/v1/namespaces/{s.name}"
-            assert (await asyncio.to_thread(s.api.call, "DELETE", path))[0] == 200
+async def test_namespace_with_a_service_can_be_deleted(s, build):
+    async with s.operator(lease_namespace="default", identity="space"):
+        await s.make(build())
+        await s.wait(s.ready)
+        path = f"/api/v1/namespaces/{s.name}"
+        assert (await asyncio.to_thread(s.api.call, "DELETE", path))[0] == 200
 
-            async def gone():
-                return (await asyncio.to_thread(s.api.call, "GET", path))[0] == 404
+        async def gone():
+            return (await asyncio.to_thread(s.api.call, "GET", path))[0] == 404
 
-            await s.wait(gone)
-
-    asyncio.run(check())
+        await s.wait(gone)
 
 
 async def _settled(s):

@@ -20,58 +20,50 @@ TORN = {
 }
 
 
-def test_what_another_version_stored_stops_nobody_and_can_be_mended(space, build, programs):
-    async def check():
-        with contextlib.ExitStack() as stack:
-            api = await asyncio.to_thread(_loose_server, stack, programs)
-            async with space(api) as s:
-                await s.make(build(), "good")
-                await s.make(build(), "torn")
-                await _store_status(s, "torn", TORN)
+async def test_what_another_version_stored_stops_nobody_and_can_be_mended(space, build, programs):
+    with contextlib.ExitStack() as stack:
+        api = await asyncio.to_thread(_loose_server, stack, programs)
+        async with space(api) as s:
+            await s.make(build(), "good")
+            await s.make(build(), "torn")
+            await _store_status(s, "torn", TORN)
+            for name in ("older", "leaving"):
+                await s.make(build(engine={"blockSize": 17, "gone": 1}), name)
+            await s.make(build(engine={"later": 1}, later={"on": True}), "newer")
+            async with s.operator():
+                await s.wait(lambda: s.ready("newer"))
+                await s.wait(lambda: _is(s.condition("Progressing", "newer"), ("False", "UpToDate")))
+            told = (await s.cluster.get(s.ref("newer")))["status"]["conditions"]
+            messages = {condition["type"]: condition["message"] for condition in told}
+            assert "does not know spec.engine.later, spec.later" in messages["Progressing"]
+            await asyncio.to_thread(api.install, sorted(CRDS.glob("*.yaml")))
+            await s.wait(lambda: _refused(s))
+            async with s.operator():
+                for name in ("good", "torn"):
+                    await s.wait(lambda name=name: s.ready(name))
+                    await s.wait(lambda name=name: _is(s.condition("Progressing", name), ("False", "UpToDate")))
                 for name in ("older", "leaving"):
-                    await s.make(build(engine={"blockSize": 17, "gone": 1}), name)
-                await s.make(build(engine={"later": 1}, later={"on": True}), "newer")
-                async with s.operator():
-                    await s.wait(lambda: s.ready("newer"))
-                    await s.wait(lambda: _is(s.condition("Progressing", "newer"), ("False", "UpToDate")))
-                told = (await s.cluster.get(s.ref("newer")))["status"]["conditions"]
-                messages = {condition["type"]: condition["message"] for condition in told}
-                assert "does not know spec.engine.later, spec.later" in messages["Progressing"]
-                await asyncio.to_thread(api.install, sorted(CRDS.glob("*.yaml")))
-                await s.wait(lambda: _refused(s))
-                async with s.operator():
-                    for name in ("good", "torn"):
-                        await s.wait(lambda name=name: s.ready(name))
-                        await s.wait(lambda name=name: _is(s.condition("Progressing", name), ("False", "UpToDate")))
-                    for name in ("older", "leaving"):
-                        await s.wait(lambda name=name: _is(s.condition("Progressing", name), ("False", "Invalid")))
-                    await s.make(build(), "older")
-                    await s.wait(lambda: s.ready("older"))
-                    await s.cluster.delete(s.ref("leaving"))
-                    await s.wait(lambda: _gone(s, "leaving"))
-
-    asyncio.run(check())
+                    await s.wait(lambda name=name: _is(s.condition("Progressing", name), ("False", "Invalid")))
+                await s.make(build(), "older")
+                await s.wait(lambda: s.ready("older"))
+                await s.cluster.delete(s.ref("leaving"))
+                await s.wait(lambda: _gone(s, "leaving"))
 
 
-def test_child_edited_beyond_recognition_is_mended_and_stops_nobody(space, build):
+async def test_child_edited_beyond_recognition_is_mended_and_stops_nobody(s, operator, build):
     """Owner references, labels, the hash of what was applied and the spec of owned objects, all by hand."""
-
-    async def check():
-        async with space() as s, s.operator():
-            for name in ("good", "torn"):
-                await s.make(build(), name)
-                await s.wait(lambda name=name: s.ready(name))
-            mark = {"serving.legato.dev/applied-hash": "nonsense"}
-            await s.edit("WorkerPool", "torn-decode", lambda pool: pool["metadata"].update(annotations=mark))
-            await s.edit("Service", "torn", _break_service)
-            spec = {"maxUnavailable": "100%", "selector": {}}
-            await s.edit("PodDisruptionBudget", "torn-decode", lambda budget: budget.update(spec=spec))
-            await s.wait(lambda: _mended(s))
-            await s.make(build(engine={"chunkTokens": 64}), "good")
-            await s.wait(lambda: _is(s.condition("Progressing", "good"), ("False", "UpToDate")))
-            await s.wait(lambda: s.ready("torn"))
-
-    asyncio.run(check())
+    for name in ("good", "torn"):
+        await s.make(build(), name)
+        await s.wait(lambda name=name: s.ready(name))
+    mark = {"serving.legato.dev/applied-hash": "nonsense"}
+    await s.edit("WorkerPool", "torn-decode", lambda pool: pool["metadata"].update(annotations=mark))
+    await s.edit("Service", "torn", _break_service)
+    spec = {"maxUnavailable": "100%", "selector": {}}
+    await s.edit("PodDisruptionBudget", "torn-decode", lambda budget: budget.update(spec=spec))
+    await s.wait(lambda: _mended(s))
+    await s.make(build(engine={"chunkTokens": 64}), "good")
+    await s.wait(lambda: _is(s.condition("Progressing", "good"), ("False", "UpToDate")))
+    await s.wait(lambda: s.ready("torn"))
 
 
 def _break_service(front):

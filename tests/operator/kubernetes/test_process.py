@@ -15,30 +15,26 @@ from legato_operator.errors import ObjectNotFound
 IMAGES = ("--engine-image=engine:1", "--gateway-image=gateway:1")
 
 
-def test_process_reconciles_and_gives_the_lease_back(space, build, tmp_path):
-    async def check():
-        async with space() as s:
-            (tmp_path / "kubeconfig").write_text(s.api.kubeconfig())
-            environment = {
-                **os.environ,
-                "KUBECONFIG": str(tmp_path / "kubeconfig"),
-                "LEGATO_NAMESPACE": s.name,
-                "LEGATO_POD_NAME": "pod-1",
-            }
-            command = (sys.executable, "-m", "legato_cli.main", "operator", *IMAGES, f"--namespace={s.name}")
-            process = await asyncio.create_subprocess_exec(*command, "--http-port=0", env=environment)
-            try:
-                await s.make(build())
-                await s.wait(s.ready)
-                assert (await _lease(s)).get("holderIdentity") == "pod-1"
-                process.send_signal(signal.SIGTERM)
-                assert await asyncio.wait_for(process.wait(), 60) == 0
-                assert "holderIdentity" not in await _lease(s)
-            finally:
-                with contextlib.suppress(ProcessLookupError):
-                    process.kill()
-
-    asyncio.run(check())
+async def test_process_reconciles_and_gives_the_lease_back(s, build, tmp_path):
+    (tmp_path / "kubeconfig").write_text(s.api.kubeconfig())
+    environment = {
+        **os.environ,
+        "KUBECONFIG": str(tmp_path / "kubeconfig"),
+        "LEGATO_NAMESPACE": s.name,
+        "LEGATO_POD_NAME": "pod-1",
+    }
+    command = (sys.executable, "-m", "legato_cli.main", "operator", *IMAGES, f"--namespace={s.name}")
+    process = await asyncio.create_subprocess_exec(*command, "--http-port=0", env=environment)
+    try:
+        await s.make(build())
+        await s.wait(s.ready)
+        assert (await _lease(s)).get("holderIdentity") == "pod-1"
+        process.send_signal(signal.SIGTERM)
+        assert await asyncio.wait_for(process.wait(), 60) == 0
+        assert "holderIdentity" not in await _lease(s)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
 
 
 async def _lease(s):

@@ -150,28 +150,24 @@ def test_the_operators_pod_is_let_in_where_pods_have_to_be_restricted(tools, nam
     tools.kubectl("wait", "deployment/legato", "--namespace", namespace, condition, "--timeout=60s")
 
 
-def test_a_whole_life_of_a_service_with_the_rights_of_one_namespace(tools, space, build):
-    asyncio.run(_live(tools, space, build, TENANT, "team", refused=set()))
+async def test_a_whole_life_of_a_service_with_the_rights_of_one_namespace(tools, space, build):
+    await _live(tools, space, build, TENANT, "team", refused=set())
 
 
-def test_a_whole_life_of_a_service_with_the_rights_on_the_cluster(tools, space, build):
+async def test_a_whole_life_of_a_service_with_the_rights_on_the_cluster(tools, space, build):
     """A right that was just given is in force a moment later: until then it is asked for the token in vain."""
-    asyncio.run(_live(tools, space, build, SYSTEM, None, refused={("get", "Secret")}))
+    await _live(tools, space, build, SYSTEM, None, refused={("get", "Secret")})
 
 
-def test_two_releases_of_a_cluster_leave_each_other_s_services_alone(tools, space, build):
+async def test_two_releases_of_a_cluster_leave_each_other_s_services_alone(tools, space, build):
     """One watches the whole cluster but for the other's namespaces."""
-
-    async def check():
-        everywhere = dataclasses.asdict(await asyncio.to_thread(tools.settings, "legato", SYSTEM)) | {"http_port": 0}
-        async with space(tools.api) as s, space(tools.api, "team-b") as theirs, s.operator(**everywhere):
-            await theirs.make(build(), "theirs")
-            await s.make(build())
-            await s.wait(s.ready)
-            assert "status" not in await theirs.cluster.get(theirs.ref("theirs"))
-            assert not await theirs.exists("Secret", "theirs-token")
-
-    asyncio.run(check())
+    everywhere = dataclasses.asdict(await asyncio.to_thread(tools.settings, "legato", SYSTEM)) | {"http_port": 0}
+    async with space(tools.api) as s, space(tools.api, "team-b") as theirs, s.operator(**everywhere):
+        await theirs.make(build(), "theirs")
+        await s.make(build())
+        await s.wait(s.ready)
+        assert "status" not in await theirs.cluster.get(theirs.ref("theirs"))
+        assert not await theirs.exists("Secret", "theirs-token")
 
 
 async def _live(tools, space, build, system, name, refused):

@@ -17,50 +17,42 @@ PARENTS = {"parents": [{"controllerName": "a.example/b", "parentRef": PUBLIC, "c
 ADDRESS = {"loadBalancer": {"ingress": [{"ip": "192.0.2.1"}]}}
 
 
-def test_routes_come_with_their_api_and_go_with_their_fields(space, build):
-    async def check():
-        async with space() as s, s.operator():
-            await asyncio.to_thread(s.api.call, "DELETE", CRD)
-            await s.make(build(gateway=ROUTES))
-            await s.wait(s.ready)
-            await s.wait(lambda: _is(s, "demo", ("False", "RouteAPIMissing")))
-            await s.cluster.patch_status(s.ref("demo-gateway", "Ingress"), ADDRESS)
-            await asyncio.to_thread(s.api.install, [GATEWAY_API])
-            try:
-                await _look(s, "demo")
-                await s.wait(lambda: s.exists("HTTPRoute", "demo-gateway"))
-                await s.wait(lambda: _is(s, "demo", ("False", "RoutePending")))
-                await s.cluster.patch_status(s.ref("demo-gateway", "HTTPRoute"), PARENTS)
-                await s.wait(lambda: _is(s, "demo", ("True", "Accepted")))
-                told = {entry["kind"]: entry for entry in (await s.cluster.get(s.ref()))["status"]["routes"]}
-                assert told["HTTPRoute"]["accepted"]
-                assert told["Ingress"]["addresses"] == ["192.0.2.1"]
-                await _stays_as_it_is(s)
-                await s.make(build())
-                for kind in ("HTTPRoute", "Ingress"):
-                    await s.wait(lambda kind=kind: _is_gone(s, kind))
-                await s.wait(lambda: _is(s, "demo", ("", "")))
-                await s.wait(lambda: _forgotten(s))
-                assert await s.ready()
-            finally:
-                await asyncio.to_thread(s.api.call, "DELETE", CRD)
-
-    asyncio.run(check())
+async def test_routes_come_with_their_api_and_go_with_their_fields(s, operator, build):
+    await asyncio.to_thread(s.api.call, "DELETE", CRD)
+    await s.make(build(gateway=ROUTES))
+    await s.wait(s.ready)
+    await s.wait(lambda: _is(s, "demo", ("False", "RouteAPIMissing")))
+    await s.cluster.patch_status(s.ref("demo-gateway", "Ingress"), ADDRESS)
+    await asyncio.to_thread(s.api.install, [GATEWAY_API])
+    try:
+        await _look(s, "demo")
+        await s.wait(lambda: s.exists("HTTPRoute", "demo-gateway"))
+        await s.wait(lambda: _is(s, "demo", ("False", "RoutePending")))
+        await s.cluster.patch_status(s.ref("demo-gateway", "HTTPRoute"), PARENTS)
+        await s.wait(lambda: _is(s, "demo", ("True", "Accepted")))
+        told = {entry["kind"]: entry for entry in (await s.cluster.get(s.ref()))["status"]["routes"]}
+        assert told["HTTPRoute"]["accepted"]
+        assert told["Ingress"]["addresses"] == ["192.0.2.1"]
+        await _stays_as_it_is(s)
+        await s.make(build())
+        for kind in ("HTTPRoute", "Ingress"):
+            await s.wait(lambda kind=kind: _is_gone(s, kind))
+        await s.wait(lambda: _is(s, "demo", ("", "")))
+        await s.wait(lambda: _forgotten(s))
+        assert await s.ready()
+    finally:
+        await asyncio.to_thread(s.api.call, "DELETE", CRD)
 
 
-def test_two_services_with_one_host_and_the_end_of_a_service_with_a_route(space, build):
-    async def check():
-        async with space() as s, s.operator():
-            await s.make(build(gateway={"ingress": ROUTES["ingress"]}), "one")
-            await s.wait(lambda: s.exists("Ingress", "one-gateway"))
-            await s.make(build(gateway={"ingress": ROUTES["ingress"]}), "two")
-            await s.wait(lambda: _is(s, "two", ("False", "HostConflict")))
-            assert f"the older service {s.name}/one" in await _message(s, "two")
-            assert (await s.condition("RouteReady", "one"))[1] == "RoutePending"
-            await s.cluster.delete(s.ref("one"))
-            await s.wait(lambda: _is_gone(s, "Ingress", "one-gateway"))
-
-    asyncio.run(check())
+async def test_two_services_with_one_host_and_the_end_of_a_service_with_a_route(s, operator, build):
+    await s.make(build(gateway={"ingress": ROUTES["ingress"]}), "one")
+    await s.wait(lambda: s.exists("Ingress", "one-gateway"))
+    await s.make(build(gateway={"ingress": ROUTES["ingress"]}), "two")
+    await s.wait(lambda: _is(s, "two", ("False", "HostConflict")))
+    assert f"the older service {s.name}/one" in await _message(s, "two")
+    assert (await s.condition("RouteReady", "one"))[1] == "RoutePending"
+    await s.cluster.delete(s.ref("one"))
+    await s.wait(lambda: _is_gone(s, "Ingress", "one-gateway"))
 
 
 async def _stays_as_it_is(s):

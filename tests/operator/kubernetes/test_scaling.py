@@ -16,48 +16,39 @@ EXTERNAL = {"mode": "External", "prefill": {"max": 0}, "decode": {"min": 1, "max
 pytestmark = pytest.mark.skipif(bool(release.missing_program()), reason=f"no {release.missing_program()} on the PATH")
 
 
-def test_kubectl_scale_is_obeyed_and_never_overwritten(space, build):
-    async def check():
-        async with space() as s, s.operator():
-            await s.make(build(scaling=EXTERNAL))
-            await s.wait(s.ready)
-            for replicas in (3, 2):
-                await _kubectl(s, "scale", "workerpool/demo-decode", f"--replicas={replicas}")
-                await s.wait(lambda replicas=replicas: _has(s, replicas))
-                assert await _owners(s) == ["kubectl"]
-            await _kubectl(s, "scale", "lwp/demo-decode", "--replicas=9")
-            await s.wait(lambda: _is(s, ("False", "Capped")))
-            assert len(await s.pods("decode")) == 5
-            assert await _replicas(s) == 9
-            assert await _owners(s) == ["kubectl"]
-
-    asyncio.run(check())
+async def test_kubectl_scale_is_obeyed_and_never_overwritten(s, operator, build):
+    await s.make(build(scaling=EXTERNAL))
+    await s.wait(s.ready)
+    for replicas in (3, 2):
+        await _kubectl(s, "scale", "workerpool/demo-decode", f"--replicas={replicas}")
+        await s.wait(lambda replicas=replicas: _has(s, replicas))
+        assert await _owners(s) == ["kubectl"]
+    await _kubectl(s, "scale", "lwp/demo-decode", "--replicas=9")
+    await s.wait(lambda: _is(s, ("False", "Capped")))
+    assert len(await s.pods("decode")) == 5
+    assert await _replicas(s) == 9
+    assert await _owners(s) == ["kubectl"]
 
 
-def test_burst_while_two_workers_drain_recalls_both(space, build):
+async def test_burst_while_two_workers_drain_recalls_both(s, operator, build):
     """They are in their pool's selector again, as the same pods."""
-
-    async def check():
-        async with space() as s, s.operator():
-            await s.make(build(scaling=EXTERNAL))
-            await s.wait(s.ready)
-            await _kubectl(s, "scale", "lwp/demo-decode", "--replicas=4")
-            await s.wait(lambda: _has(s, 4))
-            before = {name: pod["metadata"]["uid"] for name, pod in (await s.pods("decode")).items()}
-            s.kubelet.busy.update(dict.fromkeys(before, 1))
-            await _kubectl(s, "scale", "lwp/demo-decode", "--replicas=2")
-            await s.wait(lambda: _are_told(s, 2))
-            await s.wait(lambda: _is_staying(s, 2))
-            await _kubectl(s, "scale", "lwp/demo-decode", "--replicas=4")
-            await s.wait(lambda: _has(s, 4))
-            assert not s.kubelet.drained
-            pods = await s.pods("decode")
-            assert {name: pod["metadata"]["uid"] for name, pod in pods.items()} == before
-            for pod in pods.values():
-                assert pod["metadata"]["labels"]["serving.legato.dev/serving"] == "true"
-                assert "serving.legato.dev/draining-since" not in pod["metadata"].get("annotations", {})
-
-    asyncio.run(check())
+    await s.make(build(scaling=EXTERNAL))
+    await s.wait(s.ready)
+    await _kubectl(s, "scale", "lwp/demo-decode", "--replicas=4")
+    await s.wait(lambda: _has(s, 4))
+    before = {name: pod["metadata"]["uid"] for name, pod in (await s.pods("decode")).items()}
+    s.kubelet.busy.update(dict.fromkeys(before, 1))
+    await _kubectl(s, "scale", "lwp/demo-decode", "--replicas=2")
+    await s.wait(lambda: _are_told(s, 2))
+    await s.wait(lambda: _is_staying(s, 2))
+    await _kubectl(s, "scale", "lwp/demo-decode", "--replicas=4")
+    await s.wait(lambda: _has(s, 4))
+    assert not s.kubelet.drained
+    pods = await s.pods("decode")
+    assert {name: pod["metadata"]["uid"] for name, pod in pods.items()} == before
+    for pod in pods.values():
+        assert pod["metadata"]["labels"]["serving.legato.dev/serving"] == "true"
+        assert "serving.legato.dev/draining-since" not in pod["metadata"].get("annotations", {})
 
 
 async def _are_told(s, workers):
@@ -69,40 +60,31 @@ async def _is_staying(s, workers):
     return (await _pool(s)).get("status", {}).get("replicas") == workers
 
 
-def test_horizontal_pod_autoscaler_scales_a_pool_and_is_never_overwritten(space, build):
+async def test_horizontal_pod_autoscaler_scales_a_pool_and_is_never_overwritten(s, build):
     """Outside of its own bounds an HPA needs no metrics. A new operator and an edit leave its replicas alone, too."""
-
-    async def check():
-        async with space() as s:
-            async with s.operator():
-                await s.make(build(scaling=EXTERNAL, drain={"deadline": "1s"}))
-                await s.wait(s.ready)
-                await _autoscale(s, 3, 4)
-                await s.wait(lambda: _has(s, 3))
-                assert await _owners(s) == ["kube-controller-manager"]
-            async with s.operator("another"):
-                await s.make(build(scaling=EXTERNAL, drain={"deadline": "1s"}, gateway={"defaultDeadline": "1m"}))
-                await s.wait(lambda: _is_seen(s))
-                assert (await _replicas(s), await _owners(s)) == (3, ["kube-controller-manager"])
-                await _autoscale(s, 1, 2)
-                await s.wait(lambda: _has(s, 2))
-                assert await _owners(s) == ["kube-controller-manager"]
-                await s.wait(lambda: _is_counted(s, 2))
-
-    asyncio.run(check())
+    async with s.operator():
+        await s.make(build(scaling=EXTERNAL, drain={"deadline": "1s"}))
+        await s.wait(s.ready)
+        await _autoscale(s, 3, 4)
+        await s.wait(lambda: _has(s, 3))
+        assert await _owners(s) == ["kube-controller-manager"]
+    async with s.operator("another"):
+        await s.make(build(scaling=EXTERNAL, drain={"deadline": "1s"}, gateway={"defaultDeadline": "1m"}))
+        await s.wait(lambda: _is_seen(s))
+        assert (await _replicas(s), await _owners(s)) == (3, ["kube-controller-manager"])
+        await _autoscale(s, 1, 2)
+        await s.wait(lambda: _has(s, 2))
+        assert await _owners(s) == ["kube-controller-manager"]
+        await s.wait(lambda: _is_counted(s, 2))
 
 
-def test_the_autoscaler_of_the_docs_is_one_that_kubernetes_takes(space):
-    async def check():
-        async with space() as s:
-            item = _documented("autoscaling-external.md")
-            item["metadata"]["namespace"] = s.name
-            path = f"{HPA.format(s.name)}/{item['metadata']['name']}?fieldManager=user&fieldValidation=Strict"
-            status, stored = await asyncio.to_thread(s.api.call, "PATCH", path, item, "application/apply-patch+yaml")
-            assert status == 201, stored
-            assert stored["spec"]["metrics"] == item["spec"]["metrics"]
-
-    asyncio.run(check())
+async def test_the_autoscaler_of_the_docs_is_one_that_kubernetes_takes(s):
+    item = _documented("autoscaling-external.md")
+    item["metadata"]["namespace"] = s.name
+    path = f"{HPA.format(s.name)}/{item['metadata']['name']}?fieldManager=user&fieldValidation=Strict"
+    status, stored = await asyncio.to_thread(s.api.call, "PATCH", path, item, "application/apply-patch+yaml")
+    assert status == 201, stored
+    assert stored["spec"]["metrics"] == item["spec"]["metrics"]
 
 
 def _documented(page):

@@ -19,23 +19,20 @@ def _scaling():
     return {"pools": pools, "records": records, "pausedUntil": "2026-12-01T10:00:00Z"}
 
 
-def test_no_field_of_a_decision_is_pruned_and_legato_explains_it(space, build, tmp_path, monkeypatch, capsys):
-    async def check():
-        async with space() as s:
-            await s.make(build())
-            ref = Ref("InferenceService", s.name, "demo")
-            await s.cluster.patch_status(ref, {"scaling": _scaling()})
-            assert (await s.cluster.get(ref))["status"]["scaling"] == _scaling()
-            kubeconfig = tmp_path / "config"
-            kubeconfig.write_text(s.api.kubeconfig())
-            monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
-            monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(kubeconfig))
-            command = ["explain", "scaling", "--namespace", s.name, "--service", "demo"]
-            assert await asyncio.to_thread(main.main, command) == 0
-            missing = ["explain", "scaling", "--namespace", s.name, "--service", "other"]
-            assert await asyncio.to_thread(main.main, missing) == 1
-
-    asyncio.run(check())
+async def test_no_field_of_a_decision_is_pruned_and_legato_explains_it(space, build, tmp_path, monkeypatch, capsys):
+    async with space() as s:
+        await s.make(build())
+        ref = Ref("InferenceService", s.name, "demo")
+        await s.cluster.patch_status(ref, {"scaling": _scaling()})
+        assert (await s.cluster.get(ref))["status"]["scaling"] == _scaling()
+        kubeconfig = tmp_path / "config"
+        kubeconfig.write_text(s.api.kubeconfig())
+        monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
+        monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(kubeconfig))
+        command = ["explain", "scaling", "--namespace", s.name, "--service", "demo"]
+        assert await asyncio.to_thread(main.main, command) == 0
+        missing = ["explain", "scaling", "--namespace", s.name, "--service", "other"]
+        assert await asyncio.to_thread(main.main, missing) == 1
     printed = capsys.readouterr()
     assert "paused until 2026-12-01T10:00:00Z" in printed.out
     assert "other" in printed.err

@@ -35,77 +35,67 @@ def nodes(controlled):
             controlled.call("DELETE", f"/api/v1/nodes/{name}")
 
 
-def test_gpu_pools_run_where_gpus_are_and_one_too_many_is_told(nodes, space, build):
-    async def check():
-        async with _scheduled(space) as s, s.operator():
-            scaling = {"mode": "External", "prefill": {"max": 1}, "decode": {"max": 4}}
-            await s.make(build(prefill=ON_GPUS, decode=ON_GPUS, scaling=scaling))
-            await s.wait(s.ready)
-            assert await _places(s) == {"demo-prefill-0": "gpus", "demo-decode-0": "gpus", "gateway": "plain"}
-            await _scale(s, 3)
-            await s.wait(lambda: _is(s, "Progressing", ("True", "CapacityUnavailable")))
-            assert await s.ready(), "what serves goes on"
-            message = await _message(s, "Progressing")
-            assert "demo-decode-2: 0/2 nodes are available" in message
-            assert f"Insufficient {GPU}" in message
-            await s.wait(lambda: _is_warned(s, "CapacityUnavailable"))
-            pods = set(await s.pods("decode"))
-            await _scale(s, 4)
-            await s.wait(lambda: _desires(s, 4))
-            assert set(await s.pods("decode")) == pods, "no second pod waits beside the first"
-            await _scale(s, 2)
-            await s.wait(lambda: _is(s, "Progressing", ("False", "UpToDate")))
-            assert not s.kubelet.drained, "the one that waited went, and without a drain"
-
-    asyncio.run(check())
+async def test_gpu_pools_run_where_gpus_are_and_one_too_many_is_told(nodes, space, build):
+    async with _scheduled(space) as s, s.operator():
+        scaling = {"mode": "External", "prefill": {"max": 1}, "decode": {"max": 4}}
+        await s.make(build(prefill=ON_GPUS, decode=ON_GPUS, scaling=scaling))
+        await s.wait(s.ready)
+        assert await _places(s) == {"demo-prefill-0": "gpus", "demo-decode-0": "gpus", "gateway": "plain"}
+        await _scale(s, 3)
+        await s.wait(lambda: _is(s, "Progressing", ("True", "CapacityUnavailable")))
+        assert await s.ready(), "what serves goes on"
+        message = await _message(s, "Progressing")
+        assert "demo-decode-2: 0/2 nodes are available" in message
+        assert f"Insufficient {GPU}" in message
+        await s.wait(lambda: _is_warned(s, "CapacityUnavailable"))
+        pods = set(await s.pods("decode"))
+        await _scale(s, 4)
+        await s.wait(lambda: _desires(s, 4))
+        assert set(await s.pods("decode")) == pods, "no second pod waits beside the first"
+        await _scale(s, 2)
+        await s.wait(lambda: _is(s, "Progressing", ("False", "UpToDate")))
+        assert not s.kubelet.drained, "the one that waited went, and without a drain"
 
 
 @pytest.mark.parametrize("resource", ["example.com/tpu", "nvidia.com/gqu"])
-def test_resource_that_no_node_has_is_told_by_its_name(nodes, space, build, resource):
-    async def check():
-        async with _scheduled(space) as s, s.operator():
-            await s.make(build(decode={"resources": {"requests": {resource: 1}}}))
-            await s.wait(lambda: _is(s, "Ready", ("False", "Unschedulable")))
-            assert await s.condition("DecodeReady") == ("False", "Unschedulable")
-            assert f"Insufficient {resource}" in await _message(s, "Ready")
-            await s.wait(lambda: _is_warned(s, "Unschedulable"))
-            await s.make(build())
-            await s.wait(s.ready)
-
-    asyncio.run(check())
+async def test_resource_that_no_node_has_is_told_by_its_name(nodes, space, build, resource):
+    async with _scheduled(space) as s, s.operator():
+        await s.make(build(decode={"resources": {"requests": {resource: 1}}}))
+        await s.wait(lambda: _is(s, "Ready", ("False", "Unschedulable")))
+        assert await s.condition("DecodeReady") == ("False", "Unschedulable")
+        assert f"Insufficient {resource}" in await _message(s, "Ready")
+        await s.wait(lambda: _is_warned(s, "Unschedulable"))
+        await s.make(build())
+        await s.wait(s.ready)
 
 
-def test_changed_manifest_without_its_claim_touches_nothing_and_goes_on_when_that_is_made(nodes, space, build):
+async def test_changed_manifest_without_its_claim_touches_nothing_and_goes_on_when_that_is_made(nodes, space, build):
     """The same for the Secret that a template names."""
-
-    async def check():
-        async with _scheduled(space) as s, s.operator():
-            quick = {"rollout": {"maxSurge": 0, "maxUnavailable": 1}, "drain": {"deadline": "1s"}}
-            await s.make(build(**quick))
-            await s.wait(s.ready)
-            before = await _uids(s)
-            variable = {"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "keys", "key": "one"}}}
-            template = {"spec": {"containers": [{"name": "worker", "env": [variable]}]}}
-            mounted = {"source": {"pvc": {"claim": "weights", "path": "model"}}}
-            await s.make(build(model=mounted, prefill={"template": template}, **quick))
-            await s.wait(lambda: _is(s, "Progressing", ("False", "NotFound")))
-            assert await _message(s, "Progressing") == (
-                "spec.model.source.pvc.claim: PersistentVolumeClaim weights not found; "
-                "spec.prefill.template.spec.containers[worker].env[KEY]: Secret keys not found"
-            )
-            assert await s.ready()
-            await s.wait(lambda: _is_warned(s, "NotFound"))
-            await _make(s, "secrets", {"metadata": {"name": "keys"}, "stringData": {"two": "x"}})
-            await s.wait(lambda: _tells(s, "Secret keys has no key one"))
-            await s.make(build(model=mounted, **quick))
-            assert await _uids(s) == before
-            claim = {"accessModes": ["ReadOnlyMany"], "resources": {"requests": {"storage": "1Gi"}}}
-            await _make(s, "persistentvolumeclaims", {"metadata": {"name": "weights"}, "spec": claim})
-            # Nobody makes a volume for it here: the first new pod waits, and says for what.
-            await s.wait(lambda: _is(s, "Progressing", ("True", "Unschedulable")))
-            assert "unbound" in await _message(s, "Progressing")
-
-    asyncio.run(check())
+    async with _scheduled(space) as s, s.operator():
+        quick = {"rollout": {"maxSurge": 0, "maxUnavailable": 1}, "drain": {"deadline": "1s"}}
+        await s.make(build(**quick))
+        await s.wait(s.ready)
+        before = await _uids(s)
+        variable = {"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "keys", "key": "one"}}}
+        template = {"spec": {"containers": [{"name": "worker", "env": [variable]}]}}
+        mounted = {"source": {"pvc": {"claim": "weights", "path": "model"}}}
+        await s.make(build(model=mounted, prefill={"template": template}, **quick))
+        await s.wait(lambda: _is(s, "Progressing", ("False", "NotFound")))
+        assert await _message(s, "Progressing") == (
+            "spec.model.source.pvc.claim: PersistentVolumeClaim weights not found; "
+            "spec.prefill.template.spec.containers[worker].env[KEY]: Secret keys not found"
+        )
+        assert await s.ready()
+        await s.wait(lambda: _is_warned(s, "NotFound"))
+        await _make(s, "secrets", {"metadata": {"name": "keys"}, "stringData": {"two": "x"}})
+        await s.wait(lambda: _tells(s, "Secret keys has no key one"))
+        await s.make(build(model=mounted, **quick))
+        assert await _uids(s) == before
+        claim = {"accessModes": ["ReadOnlyMany"], "resources": {"requests": {"storage": "1Gi"}}}
+        await _make(s, "persistentvolumeclaims", {"metadata": {"name": "weights"}, "spec": claim})
+        # Nobody makes a volume for it here: the first new pod waits, and says for what.
+        await s.wait(lambda: _is(s, "Progressing", ("True", "Unschedulable")))
+        assert "unbound" in await _message(s, "Progressing")
 
 
 @contextlib.asynccontextmanager

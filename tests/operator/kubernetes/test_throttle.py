@@ -26,53 +26,51 @@ class Sleeps:
         await self.over.wait()
 
 
-def _run(api_server, check):
-    async def run():
-        sleeps = Sleeps()
-        async with asyncio.timeout(60), api_proxy.ApiProxy(api_server).running() as way:
-            client = connection.client(api_server.configuration(way.url))
-            cluster = KubernetesCluster(client, throttle=Throttle(sleeps))
-            try:
-                await check(way, cluster, sleeps)
-            finally:
-                cluster.close()
-
-    asyncio.run(run())
+@pytest.fixture
+def sleeps():
+    return Sleeps()
 
 
-def test_call_is_repeated_after_the_pause_that_the_server_names_and_others_wait_too(api_server):
-    async def check(way, cluster, sleeps):
-        refusals, asked = [api_proxy.refusal(429, Retry_After="7")], []
-
-        def answer(request):
-            asked.append(request.path)
-            return refusals.pop() if refusals else None
-
-        way.answer = answer
-        first = asyncio.create_task(cluster.list("Secret", "default"))
-        while not sleeps.asked:  # noqa: ASYNC110 - the test's own list
-            await asyncio.sleep(0.001)
-        second = asyncio.create_task(cluster.list("Pod", "default"))
-        for _ in range(50):
-            await asyncio.sleep(0.001)
-        assert sleeps.asked == [7.0]
-        assert len(asked) == 1, "nobody else asks meanwhile"
-        sleeps.over.set()
-        await asyncio.gather(first, second)
-        assert sorted(asked) == [f"/api/v1/namespaces/default/{kind}" for kind in ("pods", "secrets", "secrets")]
-
-    _run(api_server, check)
+@pytest.fixture
+async def way(api_server):
+    async with api_proxy.ApiProxy(api_server).running() as opened:
+        yield opened
 
 
-def test_server_that_stays_busy_is_told_of(api_server):
-    async def check(way, cluster, sleeps):
-        sleeps.over.set()
-        way.answer = lambda request: api_proxy.refusal(429, Retry_After="2")
-        with pytest.raises(Throttled):
-            await cluster.get(HERE)
-        assert sleeps.asked == [2.0] * TRIES
+@pytest.fixture
+def cluster(api_server, way, sleeps):
+    opened = KubernetesCluster(connection.client(api_server.configuration(way.url)), throttle=Throttle(sleeps))
+    yield opened
+    opened.close()
 
-    _run(api_server, check)
+
+async def test_call_is_repeated_after_the_pause_that_the_server_names_and_others_wait_too(way, cluster, sleeps):
+    refusals, asked = [api_proxy.refusal(429, Retry_After="7")], []
+
+    def answer(request):
+        asked.append(request.path)
+        return refusals.pop() if refusals else None
+
+    way.answer = answer
+    first = asyncio.create_task(cluster.list("Secret", "default"))
+    while not sleeps.asked:  # noqa: ASYNC110 - the test's own list
+        await asyncio.sleep(0.001)
+    second = asyncio.create_task(cluster.list("Pod", "default"))
+    for _ in range(50):
+        await asyncio.sleep(0.001)
+    assert sleeps.asked == [7.0]
+    assert len(asked) == 1, "nobody else asks meanwhile"
+    sleeps.over.set()
+    await asyncio.gather(first, second)
+    assert sorted(asked) == [f"/api/v1/namespaces/default/{kind}" for kind in ("pods", "secrets", "secrets")]
+
+
+async def test_server_that_stays_busy_is_told_of(way, cluster, sleeps):
+    sleeps.over.set()
+    way.answer = lambda request: api_proxy.refusal(429, Retry_After="2")
+    with pytest.raises(Throttled):
+        await cluster.get(HERE)
+    assert sleeps.asked == [2.0] * TRIES
 
 
 @pytest.mark.parametrize(

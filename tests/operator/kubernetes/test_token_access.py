@@ -28,111 +28,87 @@ class Passes:
         raise error
 
 
-def test_rights_on_tokens_come_with_a_namespaces_first_service(space, build):
-    async def check():
-        async with space() as s, space() as other:
-            mine = await asyncio.to_thread(_account, s)
-            passes = Passes()
-            access = TokenAccess(passes, mine, f"{s.name}-tokens", Account(s.name, "operator"))
-            await s.make(build())
-            with pytest.raises(Forbidden):
-                await mine.get(Ref("Secret", s.name, "demo-token"))
-            await access.reconcile(s.ref())
-            assert passes.done == [s.name]
-            with pytest.raises(ObjectNotFound):
-                await mine.get(Ref("Secret", s.name, "demo-token"))
-            with pytest.raises(Forbidden):
-                await mine.get(Ref("Secret", other.name, "demo-token"))
-            mine.close()
-
-    asyncio.run(check())
+async def test_rights_on_tokens_come_with_a_namespaces_first_service(space, s, build):
+    async with space() as other:
+        mine = await asyncio.to_thread(_account, s)
+        passes = Passes()
+        access = TokenAccess(passes, mine, f"{s.name}-tokens", Account(s.name, "operator"))
+        await s.make(build())
+        with pytest.raises(Forbidden):
+            await mine.get(Ref("Secret", s.name, "demo-token"))
+        await access.reconcile(s.ref())
+        assert passes.done == [s.name]
+        with pytest.raises(ObjectNotFound):
+            await mine.get(Ref("Secret", s.name, "demo-token"))
+        with pytest.raises(Forbidden):
+            await mine.get(Ref("Secret", other.name, "demo-token"))
+        mine.close()
 
 
-def test_service_that_is_gone_gives_no_rights(space):
-    async def check():
-        async with space() as s:
-            mine = await asyncio.to_thread(_account, s)
-            access = TokenAccess(Passes(), mine, f"{s.name}-tokens", Account(s.name, "operator"))
-            await access.reconcile(s.ref())
-            with pytest.raises(Forbidden):
-                await mine.get(Ref("Secret", s.name, "demo-token"))
-            mine.close()
-
-    asyncio.run(check())
+async def test_service_that_is_gone_gives_no_rights(s):
+    mine = await asyncio.to_thread(_account, s)
+    access = TokenAccess(Passes(), mine, f"{s.name}-tokens", Account(s.name, "operator"))
+    await access.reconcile(s.ref())
+    with pytest.raises(Forbidden):
+        await mine.get(Ref("Secret", s.name, "demo-token"))
+    mine.close()
 
 
-def test_binding_that_an_earlier_release_left_behind_breaks_no_service(space, build):
+async def test_binding_that_an_earlier_release_left_behind_breaks_no_service(s, build):
     """Of which role a binding speaks can never be changed; the release that made it had another name."""
-
-    async def check():
-        async with space() as s:
-            mine = await asyncio.to_thread(_account, s)
-            await s.cluster.apply(_binding(s, "legato-operator-tokens", "gone-tokens"), "legato-operator")
-            await s.cluster.apply(_binding(s, "other-tokens", "gone-tokens", OURS), "legato-operator")
-            await s.cluster.apply(_binding(s, f"{s.name}-tokens", "gone-tokens", OURS), "legato-operator")
-            await s.cluster.apply(_binding(s, "somebody-s", "gone-tokens"), "user")
-            passes = Passes()
-            await s.make(build())
-            await TokenAccess(passes, mine, f"{s.name}-tokens", Account(s.name, "operator")).reconcile(s.ref())
-            assert passes.done == [s.name]
-            assert await _bindings(s) == {f"{s.name}-tokens": f"{s.name}-tokens", "somebody-s": "gone-tokens"}
-            mine.close()
-
-    asyncio.run(check())
+    mine = await asyncio.to_thread(_account, s)
+    await s.cluster.apply(_binding(s, "legato-operator-tokens", "gone-tokens"), "legato-operator")
+    await s.cluster.apply(_binding(s, "other-tokens", "gone-tokens", OURS), "legato-operator")
+    await s.cluster.apply(_binding(s, f"{s.name}-tokens", "gone-tokens", OURS), "legato-operator")
+    await s.cluster.apply(_binding(s, "somebody-s", "gone-tokens"), "user")
+    passes = Passes()
+    await s.make(build())
+    await TokenAccess(passes, mine, f"{s.name}-tokens", Account(s.name, "operator")).reconcile(s.ref())
+    assert passes.done == [s.name]
+    assert await _bindings(s) == {f"{s.name}-tokens": f"{s.name}-tokens", "somebody-s": "gone-tokens"}
+    mine.close()
 
 
-def test_somebody_s_binding_of_that_name_is_left_and_told(space, build):
-    async def check():
-        async with space() as s:
-            mine = await asyncio.to_thread(_account, s)
-            await s.cluster.apply(_binding(s, f"{s.name}-tokens", "gone-tokens"), "user")
-            await s.make(build())
-            with pytest.raises(ClusterError, match=f"RoleBinding {s.name}-tokens is not the operator's own"):
-                await TokenAccess(Passes(), mine, f"{s.name}-tokens", Account(s.name, "operator")).reconcile(s.ref())
-            assert await _bindings(s) == {f"{s.name}-tokens": "gone-tokens"}
-            mine.close()
-
-    asyncio.run(check())
+async def test_somebody_s_binding_of_that_name_is_left_and_told(s, build):
+    mine = await asyncio.to_thread(_account, s)
+    await s.cluster.apply(_binding(s, f"{s.name}-tokens", "gone-tokens"), "user")
+    await s.make(build())
+    with pytest.raises(ClusterError, match=f"RoleBinding {s.name}-tokens is not the operator's own"):
+        await TokenAccess(Passes(), mine, f"{s.name}-tokens", Account(s.name, "operator")).reconcile(s.ref())
+    assert await _bindings(s) == {f"{s.name}-tokens": "gone-tokens"}
+    mine.close()
 
 
-def test_rights_on_tokens_go_with_a_namespaces_last_service(space, build):
-    async def check():
-        async with space() as s:
-            mine = await asyncio.to_thread(_account, s)
-            passes = Passes()
-            access = TokenAccess(passes, mine, f"{s.name}-tokens", Account(s.name, "operator"))
-            for name in ("demo", "last"):
-                await s.make(build(), name)
-                await access.reconcile(s.ref(name))
-            passes.due = None
-            for name, left in (("demo", {f"{s.name}-tokens"}), ("last", set())):
-                await s.cluster.delete(s.ref(name))
-                assert await access.reconcile(s.ref(name)) is None
-                assert set(await _bindings(s)) == left
-            passes.due = 1.0
-            await s.make(build())
-            await access.reconcile(s.ref())
-            assert set(await _bindings(s)) == {f"{s.name}-tokens"}
-            mine.close()
-
-    asyncio.run(check())
+async def test_rights_on_tokens_go_with_a_namespaces_last_service(s, build):
+    mine = await asyncio.to_thread(_account, s)
+    passes = Passes()
+    access = TokenAccess(passes, mine, f"{s.name}-tokens", Account(s.name, "operator"))
+    for name in ("demo", "last"):
+        await s.make(build(), name)
+        await access.reconcile(s.ref(name))
+    passes.due = None
+    for name, left in (("demo", {f"{s.name}-tokens"}), ("last", set())):
+        await s.cluster.delete(s.ref(name))
+        assert await access.reconcile(s.ref(name)) is None
+        assert set(await _bindings(s)) == left
+    passes.due = 1.0
+    await s.make(build())
+    await access.reconcile(s.ref())
+    assert set(await _bindings(s)) == {f"{s.name}-tokens"}
+    mine.close()
 
 
-def test_bindings_of_namespaces_that_lost_their_services_unseen_are_removed(space, build):
+async def test_bindings_of_namespaces_that_lost_their_services_unseen_are_removed(space, s, build):
     """As when finalizers were taken away while no operator ran."""
-
-    async def check():
-        async with space() as s, space() as other:
-            mine = await asyncio.to_thread(_account, s)
-            access = TokenAccess(Passes(), mine, f"{s.name}-tokens", Account(s.name, "operator"))
-            await other.make(build())
-            for where in (s, other):
-                await s.cluster.apply(_binding(where, "other-tokens", "gone-tokens", OURS), "legato-operator")
-            await access.remove_unused((s.name, other.name))
-            assert (await _bindings(s), set(await _bindings(other))) == ({}, {"other-tokens"})
-            mine.close()
-
-    asyncio.run(check())
+    async with space() as other:
+        mine = await asyncio.to_thread(_account, s)
+        access = TokenAccess(Passes(), mine, f"{s.name}-tokens", Account(s.name, "operator"))
+        await other.make(build())
+        for where in (s, other):
+            await s.cluster.apply(_binding(where, "other-tokens", "gone-tokens", OURS), "legato-operator")
+        await access.remove_unused((s.name, other.name))
+        assert (await _bindings(s), set(await _bindings(other))) == ({}, {"other-tokens"})
+        mine.close()
 
 
 def _binding(s, name, role, labels=None):

@@ -61,62 +61,53 @@ async def _settled(s, *but):
     return data.keys() == {"token"} and data["token"] not in but and s.kubelet.tokens.known == (data["token"],)
 
 
-def test_a_token_is_replaced_on_request_once_and_goes_on_after_the_operator_s_restart(space, build, tmp_path):
-    async def check():
-        async with space() as s, _followed(s, tmp_path):
-            async with s.operator():
-                await s.make(build())
-                await s.wait(s.ready)
-                first = (await _data(s))["token"]
-                stopped = asyncio.Event()
-                look, s.kubelet.tokens.look = s.kubelet.tokens.look, lambda: stopped.set()
-                await _request(s, "one")
-                await s.wait(lambda: _has(s, "next"))
-                await stopped.wait()
-                assert (await _data(s))["token"] == first, "no pod takes the next one yet"
-            s.kubelet.tokens.look = look
-            async with s.operator("two"):
-                await s.wait(lambda: _settled(s, first))
-                second = (await _data(s))["token"]
-                assert not (await s.condition("Progressing"))[1].startswith("Operator")
-                await _request(s, "two")
-                await s.wait(lambda: _settled(s, first, second))
-                events = await _reasons(s)
-                assert events >= {"TokenRotating", "TokenRotated"}
-
-    asyncio.run(check())
-
-
-def test_a_secret_that_is_deleted_or_emptied_is_as_it_was(space, build, tmp_path):
-    async def check():
-        async with space() as s, _followed(s, tmp_path), s.operator():
+async def test_a_token_is_replaced_on_request_once_and_goes_on_after_the_operator_s_restart(s, build, tmp_path):
+    async with _followed(s, tmp_path):
+        async with s.operator():
             await s.make(build())
             await s.wait(s.ready)
-            before = await _data(s)
-            await s.cluster.delete(Ref("Secret", s.name, "demo-token"))
-            await s.wait(lambda: _is(s, before))
-            await s.edit("Secret", "demo-token", lambda item: item.pop("data"))
-            await s.wait(lambda: _is(s, before))
-            assert "TokenRestored" in await _reasons(s)
-            assert s.kubelet.tokens.known == (before["token"],)
-            assert await s.ready()
+            first = (await _data(s))["token"]
+            stopped = asyncio.Event()
+            look, s.kubelet.tokens.look = s.kubelet.tokens.look, lambda: stopped.set()
+            await _request(s, "one")
+            await s.wait(lambda: _has(s, "next"))
+            await stopped.wait()
+            assert (await _data(s))["token"] == first, "no pod takes the next one yet"
+        s.kubelet.tokens.look = look
+        async with s.operator("two"):
+            await s.wait(lambda: _settled(s, first))
+            second = (await _data(s))["token"]
+            assert not (await s.condition("Progressing"))[1].startswith("Operator")
+            await _request(s, "two")
+            await s.wait(lambda: _settled(s, first, second))
+            events = await _reasons(s)
+            assert events >= {"TokenRotating", "TokenRotated"}
 
-    asyncio.run(check())
+
+async def test_a_secret_that_is_deleted_or_emptied_is_as_it_was(s, build, tmp_path):
+    async with _followed(s, tmp_path), s.operator():
+        await s.make(build())
+        await s.wait(s.ready)
+        before = await _data(s)
+        await s.cluster.delete(Ref("Secret", s.name, "demo-token"))
+        await s.wait(lambda: _is(s, before))
+        await s.edit("Secret", "demo-token", lambda item: item.pop("data"))
+        await s.wait(lambda: _is(s, before))
+        assert "TokenRestored" in await _reasons(s)
+        assert s.kubelet.tokens.known == (before["token"],)
+        assert await s.ready()
 
 
-def test_an_edited_token_comes_into_use_once_all_pods_take_it(space, build, tmp_path):
-    async def check():
-        async with space() as s, _followed(s, tmp_path), s.operator():
-            await s.make(build())
-            await s.wait(s.ready)
-            before = (await _data(s))["token"]
-            mine = base64.b64encode(b"mine").decode()
-            await s.edit("Secret", "demo-token", lambda item: item["data"].update(token=mine))
-            await s.wait(lambda: _is(s, {"token": "mine"}))
-            await s.wait(lambda: _settled(s, before))
-            assert "TokenEdited" in await _reasons(s)
-
-    asyncio.run(check())
+async def test_an_edited_token_comes_into_use_once_all_pods_take_it(s, build, tmp_path):
+    async with _followed(s, tmp_path), s.operator():
+        await s.make(build())
+        await s.wait(s.ready)
+        before = (await _data(s))["token"]
+        mine = base64.b64encode(b"mine").decode()
+        await s.edit("Secret", "demo-token", lambda item: item["data"].update(token=mine))
+        await s.wait(lambda: _is(s, {"token": "mine"}))
+        await s.wait(lambda: _settled(s, before))
+        assert "TokenEdited" in await _reasons(s)
 
 
 async def _has(s, key):

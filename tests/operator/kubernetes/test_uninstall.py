@@ -3,33 +3,28 @@
 import asyncio
 
 
-def test_service_that_outlived_its_operator_goes_when_its_finalizer_is_taken_away(space, build):
+async def test_service_that_outlived_its_operator_goes_when_its_finalizer_is_taken_away(s, build):
     """As docs/kubernetes.md says: with all that it owned."""
-
-    async def check():
-        async with space() as s:
-            async with s.operator():
-                await s.make(build())
-                await s.wait(s.ready)
-            await s.cluster.delete(s.ref())
-            assert await s.exists("InferenceService", "demo")
-            path = f"/apis/serving.legato.dev/v1alpha1/namespaces/{s.name}/inferenceservices/demo"
-            body = {"metadata": {"finalizers": None}}
-            code, _ = await asyncio.to_thread(s.api.call, "PATCH", path, body, "application/merge-patch+json")
-            assert code == 200
-            for kind in (
-                "InferenceService",
-                "WorkerPool",
-                "Deployment",
-                "Pod",
-                "Service",
-                "Role",
-                "PodDisruptionBudget",
-            ):
-                await s.wait(lambda kind=kind: _none(s, kind))
-            await s.wait(lambda: _gone(s, "Secret", "demo-token"))
-
-    asyncio.run(check())
+    async with s.operator():
+        await s.make(build())
+        await s.wait(s.ready)
+    await s.cluster.delete(s.ref())
+    assert await s.exists("InferenceService", "demo")
+    path = f"/apis/serving.legato.dev/v1alpha1/namespaces/{s.name}/inferenceservices/demo"
+    body = {"metadata": {"finalizers": None}}
+    code, _ = await asyncio.to_thread(s.api.call, "PATCH", path, body, "application/merge-patch+json")
+    assert code == 200
+    for kind in (
+        "InferenceService",
+        "WorkerPool",
+        "Deployment",
+        "Pod",
+        "Service",
+        "Role",
+        "PodDisruptionBudget",
+    ):
+        await s.wait(lambda kind=kind: _none(s, kind))
+    await s.wait(lambda: _gone(s, "Secret", "demo-token"))
 
 
 async def _none(s, kind):

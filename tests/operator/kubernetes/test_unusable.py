@@ -1,7 +1,5 @@
 """A manifest that cannot be had, on a real API server: a restart forgets nothing, and the server's words are told."""
 
-import asyncio
-
 import pytest
 
 from legato_operator.cluster import Ref
@@ -52,69 +50,56 @@ BAD_VALUES = {
 }
 
 
-def test_deleted_pod_is_replaced_by_an_operator_that_knows_only_the_unusable_manifest(space, build):
-    async def check():
-        async with space() as s:
-            async with s.operator():
-                await s.make(build())
-                await s.wait(s.ready)
-                await s.make(build(decode={"parallelism": {"tensor": 2}}))
-                await s.wait(lambda: _is(s.condition("Progressing"), ("False", "NotAvailable")))
-            (before,) = (await s.pods("decode")).values()
-            await s.cluster.delete(Ref("Pod", s.name, before["metadata"]["name"]))
-            async with s.operator():
-                await s.wait(lambda: _is_replaced(s, before["metadata"]["uid"]))
-                await s.wait(s.ready)
-                assert await s.condition("Progressing") == ("False", "NotAvailable")
-                await s.make(build(gateway={"replicas": 2}))
-                await s.wait(lambda: _is(s.condition("Progressing"), ("False", "UpToDate")))
-
-    asyncio.run(check())
+async def test_deleted_pod_is_replaced_by_an_operator_that_knows_only_the_unusable_manifest(s, build):
+    async with s.operator():
+        await s.make(build())
+        await s.wait(s.ready)
+        await s.make(build(decode={"parallelism": {"tensor": 2}}))
+        await s.wait(lambda: _is(s.condition("Progressing"), ("False", "NotAvailable")))
+    (before,) = (await s.pods("decode")).values()
+    await s.cluster.delete(Ref("Pod", s.name, before["metadata"]["name"]))
+    await s.wait(lambda: _is_replaced(s, before["metadata"]["uid"]))
+    await s.wait(s.ready)
+    assert await s.condition("Progressing") == ("False", "NotAvailable")
+    await s.make(build(gateway={"replicas": 2}))
+    await s.wait(lambda: _is(s.condition("Progressing"), ("False", "UpToDate")))
 
 
 @pytest.mark.parametrize(("edit", "told"), BAD_VALUES.values(), ids=BAD_VALUES)
-def test_template_that_no_pod_can_have_is_the_manifests_fault(space, build, edit, told, caplog):
+async def test_template_that_no_pod_can_have_is_the_manifests_fault(space, build, edit, told, caplog):
     """In an edit, the last usable manifest stays; in a new service, nothing is started. The log has no traceback."""
-
-    async def check():
-        async with space() as s, s.operator():
-            await s.make(build())
-            await s.make(build(**edit), "new")
-            await s.wait(s.ready)
-            await s.make(build(**edit))
-            for name in ("demo", "new"):
-                await s.wait(lambda name=name: _is(s.condition("Progressing", name), ("False", "Invalid")))
-                assert await _message(s, name, "Progressing", told)
-            assert await s.condition("Ready") == ("True", "AllReady")
-            assert await s.condition("Ready", "new") == ("False", "Invalid")
-            (before,) = (await s.pods("decode")).values()
-            await s.cluster.delete(Ref("Pod", s.name, before["metadata"]["name"]))
-            await s.wait(lambda: _is_replaced(s, before["metadata"]["uid"]))
-            await s.wait(s.ready)
-
-    asyncio.run(check())
+    async with space() as s, s.operator():
+        await s.make(build())
+        await s.make(build(**edit), "new")
+        await s.wait(s.ready)
+        await s.make(build(**edit))
+        for name in ("demo", "new"):
+            await s.wait(lambda name=name: _is(s.condition("Progressing", name), ("False", "Invalid")))
+            assert await _message(s, name, "Progressing", told)
+        assert await s.condition("Ready") == ("True", "AllReady")
+        assert await s.condition("Ready", "new") == ("False", "Invalid")
+        (before,) = (await s.pods("decode")).values()
+        await s.cluster.delete(Ref("Pod", s.name, before["metadata"]["name"]))
+        await s.wait(lambda: _is_replaced(s, before["metadata"]["uid"]))
+        await s.wait(s.ready)
     assert not [record for record in caplog.records if record.exc_info]
 
 
-def test_kept_spec_is_of_this_service_and_not_of_one_before_it(space, build):
-    async def check():
-        async with space() as s, s.operator():
-            await s.make(build())
-            await s.wait(s.ready)
-            (kept,) = await _kept(s)
-            assert kept["data"] == (await s.cluster.get(s.ref()))["spec"]
-            assert kept["revision"] == 1
-            stranger = {key: kept[key] for key in ("apiVersion", "kind", "data")}
-            labels = kept["metadata"]["labels"] | {"serving.legato.dev/service": "new"}
-            owner = kept["metadata"]["ownerReferences"]
-            metadata = {"name": "new-manifest-1", "namespace": s.name, "labels": labels, "ownerReferences": owner}
-            metadata["annotations"] = kept["metadata"]["annotations"]
-            await s.cluster.create(stranger | {"metadata": metadata, "revision": 1}, "test")
-            await s.make(build(decode={"parallelism": {"tensor": 2}}), "new")
-            await s.wait(lambda: _is(s.condition("Ready", "new"), ("False", "NotAvailable")))
-            assert set(await s.pods("decode")) == {"demo-decode-0"}
-
-    asyncio.run(check())
+async def test_kept_spec_is_of_this_service_and_not_of_one_before_it(s, operator, build):
+    await s.make(build())
+    await s.wait(s.ready)
+    (kept,) = await _kept(s)
+    assert kept["data"] == (await s.cluster.get(s.ref()))["spec"]
+    assert kept["revision"] == 1
+    stranger = {key: kept[key] for key in ("apiVersion", "kind", "data")}
+    labels = kept["metadata"]["labels"] | {"serving.legato.dev/service": "new"}
+    owner = kept["metadata"]["ownerReferences"]
+    metadata = {"name": "new-manifest-1", "namespace": s.name, "labels": labels, "ownerReferences": owner}
+    metadata["annotations"] = kept["metadata"]["annotations"]
+    await s.cluster.create(stranger | {"metadata": metadata, "revision": 1}, "test")
+    await s.make(build(decode={"parallelism": {"tensor": 2}}), "new")
+    await s.wait(lambda: _is(s.condition("Ready", "new"), ("False", "NotAvailable")))
+    assert set(await s.pods("decode")) == {"demo-decode-0"}
 
 
 async def _is(found, expected):

@@ -111,67 +111,57 @@ async def _in_turn(s):
     return {item["metadata"]["name"] for item in stored if item["status"].get("upgradeTurn")}
 
 
-def test_services_take_their_turns_one_after_another(space, build, monkeypatch):
+async def test_services_take_their_turns_one_after_another(s, build, monkeypatch):
     """Another image, and another probe: no more than one service changes at a time, in it one worker of a pool; an
     operator that takes over in the middle goes on.
     """
-
-    async def check():
-        async with space() as s:
-            await _stand(s, build)
-            monkeypatch.setitem(container._PROBES, "readinessProbe", ("/readyz", {"periodSeconds": 7}))
-            async with _watched(s) as watch:
-                async with s.operator("two", **NEW, **QUICK):
-                    await s.wait(lambda: _in_turn(s))
-                async with s.operator("three", **NEW, **QUICK):
-                    for name in NAMES:
-                        await s.wait(lambda name=name: _is(s.condition("Upgraded", name), DONE))
-                        await s.wait(lambda name=name: _is(_versions(s, name), {(2, 7)}))
-                    await s.wait(lambda: _nobody_in_turn(s))
-            assert watch.faults == []
-            assert max(len(changing) for changing in watch.changing) == 1
-            assert {name for changing in watch.changing for name in changing} == set(NAMES)
-
-    asyncio.run(check())
+    await _stand(s, build)
+    monkeypatch.setitem(container._PROBES, "readinessProbe", ("/readyz", {"periodSeconds": 7}))
+    async with _watched(s) as watch:
+        async with s.operator("two", **NEW, **QUICK):
+            await s.wait(lambda: _in_turn(s))
+        async with s.operator("three", **NEW, **QUICK):
+            for name in NAMES:
+                await s.wait(lambda name=name: _is(s.condition("Upgraded", name), DONE))
+                await s.wait(lambda name=name: _is(_versions(s, name), {(2, 7)}))
+            await s.wait(lambda: _nobody_in_turn(s))
+    assert watch.faults == []
+    assert max(len(changing) for changing in watch.changing) == 1
+    assert {name for changing in watch.changing for name in changing} == set(NAMES)
 
 
 async def _nobody_in_turn(s):
     return not await _in_turn(s)
 
 
-def test_a_version_that_cannot_start_goes_no_further_than_one_service(space, build):
+async def test_a_version_that_cannot_start_goes_no_further_than_one_service(s, build):
     """Told in the condition and by an Event. An edit of another service takes its turn all the same, and a version that
     can start goes on where the other one stopped.
     """
-
-    async def check():
-        async with space() as s:
-            await _stand(s, build)
-            s.kubelet.asleep |= {f"{name}-decode-{WORKERS}" for name in NAMES}
-            async with s.operator("two", **NEW, **QUICK):
-                await s.wait(lambda: _in_turn(s))
-                (first,) = await _in_turn(s)
-                await s.wait(lambda: _break_new_pods(s, first))
-                await s.wait(lambda: _is(s.condition("Upgraded", first), ("False", conditions.UPGRADE_FAILED)))
-                assert await s.ready(first)
-                await s.wait(lambda: _event(s, first))
-                others = [name for name in NAMES if name != first]
-                for name in others:
-                    assert await s.condition("Upgraded", name) == ("False", conditions.WAITING_FOR_TURN)
-                    assert await _versions(s, name) == {(1, 2)}
-                s.kubelet.asleep = {f"{first}-decode-{WORKERS}"}
-                await s.make(_service(build, engine={"chunkTokens": 64}), others[0])
-                await s.wait(lambda: _is(s.condition("Upgraded", others[0]), DONE))
-                assert await _versions(s, others[1]) == {(1, 2)}
-            mended = {"engine_image": "engine:3", "gateway_image": "gateway:3"}
-            async with s.operator("three", **mended, **QUICK):
-                await s.wait(lambda: _is_told_to_end(s, f"{first}-decode-{WORKERS}"))
-                s.kubelet.asleep.clear()
-                for name in NAMES:
-                    await s.wait(lambda name=name: _is(_versions(s, name), {(3, 2)}))
-                await s.wait(lambda: _nobody_in_turn(s))
-
-    asyncio.run(check())
+    await _stand(s, build)
+    s.kubelet.asleep |= {f"{name}-decode-{WORKERS}" for name in NAMES}
+    async with s.operator("two", **NEW, **QUICK):
+        await s.wait(lambda: _in_turn(s))
+        (first,) = await _in_turn(s)
+        await s.wait(lambda: _break_new_pods(s, first))
+        await s.wait(lambda: _is(s.condition("Upgraded", first), ("False", conditions.UPGRADE_FAILED)))
+        assert await s.ready(first)
+        await s.wait(lambda: _event(s, first))
+        others = [name for name in NAMES if name != first]
+        for name in others:
+            assert await s.condition("Upgraded", name) == ("False", conditions.WAITING_FOR_TURN)
+            assert await _versions(s, name) == {(1, 2)}
+        s.kubelet.asleep = {f"{first}-decode-{WORKERS}"}
+        await s.make(_service(build, engine={"chunkTokens": 64}), others[0])
+        await s.wait(lambda: _is(s.condition("Upgraded", others[0]), DONE))
+        assert await _versions(s, others[1]) == {(1, 2)}
+    mended = {"engine_image": "engine:3", "gateway_image": "gateway:3"}
+    async with s.operator("three", **mended, **QUICK):
+        await s.wait(lambda: _is_told_to_end(s, f"{first}-decode-{WORKERS}"))
+        s.kubelet.asleep.clear()
+        for name in NAMES:
+            await s.wait(lambda name=name: _is(_versions(s, name), {(3, 2)}))
+        await s.wait(lambda: _nobody_in_turn(s))
 
 
 async def _break_new_pods(s, name):

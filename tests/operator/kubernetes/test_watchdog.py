@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 from legato_operator.cluster import ObjectList
 from legato_operator.errors import Unavailable
 from legato_operator.kubernetes.store import Store
@@ -54,136 +56,110 @@ class Around:
         self.items = [{"kind": "Pod", "metadata": metadata}]
 
 
-def _run(check):
-    async def run():
-        around = Around()
-        dog = Watchdog(
-            around,
-            AUDITED,
-            (),
-            around.store,
-            around.woken.append,
-            around.restart,
-            lambda: around.longest,
-            around.count,
-        )
-        task = asyncio.create_task(dog.run(0.001))
-
-        async def audits(count):
-            wanted = around.audits + count
-            async with asyncio.timeout(30):
-                while around.audits < wanted:  # noqa: ASYNC110 - a count
-                    await asyncio.sleep(0.001)
-            await asyncio.sleep(0.001)
-
-        try:
-            await check(around, dog, audits)
-            assert not task.done()
-        finally:
-            task.cancel()
-
-    asyncio.run(run())
+@pytest.fixture
+def around():
+    return Around()
 
 
-def test_quiet_cluster_is_no_complaint():
-    async def check(around, dog, audits):
-        around.touch(5)
-        around.store.told(around.items[0], gone=False)
-        await audits(10)
-        assert dog.complaint() == ""
-        assert around.restarts == 0
-
-    _run(check)
-
-
-def test_missed_change_is_woken_and_watches_begin_anew():
-    async def check(around, dog, audits):
-        around.touch(5)
-        await audits(3)
-        assert around.woken[0]["metadata"]["uid"] == "a"
-        assert around.restarts >= 1
-        assert around.missed >= 1
-        around.store.told(around.items[0], gone=False)
-        around.touch(5)
-        await audits(DEAF_AUDITS)
-        around.store.told(around.items[0], gone=False)
-        await audits(2)
-        assert dog.complaint() == ""
-
-    _run(check)
+@pytest.fixture
+async def dog(around):
+    made = Watchdog(
+        around, AUDITED, (), around.store, around.woken.append, around.restart, lambda: around.longest, around.count
+    )
+    task = asyncio.create_task(made.run(0.001))
+    yield made
+    assert not task.done()
+    task.cancel()
+    await asyncio.wait((task,))
 
 
-def test_watches_are_sound_once_they_told_of_what_was_listed_and_until_they_miss_something():
-    async def check(around, _dog, audits):
-        around.touch(5)
-        around.store.told(around.items[0], gone=False)
-        await audits(4)
-        assert around.store.sound[:2] == [False, True]
-        assert all(around.store.sound[1:])
-        around.items = []  # its end is told of by nobody
-        before = len(around.store.sound)
-        await audits(4)
-        assert False in around.store.sound[before:]
+@pytest.fixture
+def audits(around, dog):
+    """Waits for that many more audits."""
 
-    _run(check)
+    async def wait(count):
+        wanted = around.audits + count
+        async with asyncio.timeout(30):
+            while around.audits < wanted:  # noqa: ASYNC110 - a count
+                await asyncio.sleep(0.001)
+        await asyncio.sleep(0.001)
 
-
-def test_watches_that_stay_deaf_are_a_complaint():
-    async def check(around, dog, audits):
-        around.touch(5)
-        await audits(DEAF_AUDITS + 3)
-        assert "no longer" in dog.complaint()
-
-    _run(check)
+    return wait
 
 
-def test_api_server_that_is_away_is_no_complaint():
+async def test_quiet_cluster_is_no_complaint(around, dog, audits):
+    around.touch(5)
+    around.store.told(around.items[0], gone=False)
+    await audits(10)
+    assert dog.complaint() == ""
+    assert around.restarts == 0
+
+
+async def test_missed_change_is_woken_and_watches_begin_anew(around, dog, audits):
+    around.touch(5)
+    await audits(3)
+    assert around.woken[0]["metadata"]["uid"] == "a"
+    assert around.restarts >= 1
+    assert around.missed >= 1
+    around.store.told(around.items[0], gone=False)
+    around.touch(5)
+    await audits(DEAF_AUDITS)
+    around.store.told(around.items[0], gone=False)
+    await audits(2)
+    assert dog.complaint() == ""
+
+
+async def test_watches_are_sound_once_they_told_of_what_was_listed_and_until_they_miss_something(around, audits):
+    around.touch(5)
+    around.store.told(around.items[0], gone=False)
+    await audits(4)
+    assert around.store.sound[:2] == [False, True]
+    assert all(around.store.sound[1:])
+    around.items = []  # its end is told of by nobody
+    before = len(around.store.sound)
+    await audits(4)
+    assert False in around.store.sound[before:]
+
+
+async def test_watches_that_stay_deaf_are_a_complaint(around, dog, audits):
+    around.touch(5)
+    await audits(DEAF_AUDITS + 3)
+    assert "no longer" in dog.complaint()
+
+
+async def test_api_server_that_is_away_is_no_complaint(around, dog, audits):
     """A fresh process could not reach it either."""
-
-    async def check(around, dog, audits):
-        around.away = True
-        await audits(5)
-        assert dog.complaint() == ""
-
-    _run(check)
+    around.away = True
+    await audits(5)
+    assert dog.complaint() == ""
 
 
-def test_pass_that_does_not_end_is_a_complaint():
-    async def check(around, dog, audits):
-        around.longest = PASS_SECONDS + 1
-        assert "pass" in dog.complaint()
-
-    _run(check)
+async def test_pass_that_does_not_end_is_a_complaint(around, dog):
+    around.longest = PASS_SECONDS + 1
+    assert "pass" in dog.complaint()
 
 
-def test_who_begins_to_lead_trusts_watches_after_audits_of_its_own():
+async def test_who_begins_to_lead_trusts_watches_after_audits_of_its_own(around, dog, audits):
     """Before, they may have died unheard, and the first list shows what they did not tell."""
-
-    async def check(around, dog, audits):
-        around.touch(5)
-        around.store.told(around.items[0], gone=False)
-        await audits(4)
-        assert around.store.trusted
-        dog.distrust()
-        around.store.sound.clear()
-        await audits(4)
-        assert around.store.sound[:2] == [False, True]
-
-    _run(check)
+    around.touch(5)
+    around.store.told(around.items[0], gone=False)
+    await audits(4)
+    assert around.store.trusted
+    dog.distrust()
+    around.store.sound.clear()
+    await audits(4)
+    assert around.store.sound[:2] == [False, True]
 
 
-def test_watches_are_not_trusted_while_nobody_can_audit_them():
-    async def check(around, _dog, audits):
-        around.touch(5)
-        around.store.told(around.items[0], gone=False)
-        await audits(4)
-        assert around.store.sound[-1]
-        around.away = True
-        await audits(1)
-        assert not around.store.sound[-1]
-        around.away = False
-        before = len(around.store.sound)
-        await audits(4)
-        assert around.store.sound[before:][-1]
-
-    _run(check)
+async def test_watches_are_not_trusted_while_nobody_can_audit_them(around, audits):
+    around.touch(5)
+    around.store.told(around.items[0], gone=False)
+    await audits(4)
+    assert around.store.sound[-1]
+    around.away = True
+    await audits(1)
+    assert not around.store.sound[-1]
+    around.away = False
+    before = len(around.store.sound)
+    await audits(4)
+    assert around.store.sound[before:][-1]

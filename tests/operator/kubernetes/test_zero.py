@@ -1,6 +1,5 @@
 """A service that loses its last worker and gets it back, beside Kubernetes' own controllers."""
 
-import asyncio
 import time
 from dataclasses import dataclass, field
 
@@ -52,26 +51,22 @@ async def _owners(s):
     return [entry["manager"] for entry in entries if "f:replicas" in entry["fieldsV1"].get("f:spec", {})]
 
 
-def test_the_last_workers_leave_and_a_held_request_brings_one_back_also_after_a_restart_of_the_operator(space, build):
-    async def check():
-        async with space() as s:
-            gateways = s.kubelet.demand = Gateways(s.kubelet.up)
-            async with s.operator():
-                await s.make(build(scaling=SCALING))
-                await s.wait(lambda: _has(s, SERVING, prefill=1, decode=1))
-                assert not s.kubelet.waited_for
-                await s.wait(lambda: _has(s, AT_ZERO))
-                assert await s.condition("GatewayReady") == SERVING
-                await s.wait(lambda: _is_waited_for(s))
-                gateways.held = 1
-                await s.wait(lambda: _has(s, SERVING, decode=1))
-                gateways.held = 0
-                await s.wait(lambda: _has(s, AT_ZERO))
-            async with s.operator("another"):
-                gateways.held = 1
-                await s.wait(lambda: _has(s, SERVING, decode=1))
-            assert "legato-autoscaler" in await _owners(s)
-            (gateway,) = (await s.pods("gateway")).values()
-            assert "--hold-without-workers" in gateway["spec"]["containers"][0]["args"]
-
-    asyncio.run(check())
+async def test_the_last_workers_leave_and_a_held_request_brings_one_back_also_after_a_restart_of_the_operator(s, build):
+    gateways = s.kubelet.demand = Gateways(s.kubelet.up)
+    async with s.operator():
+        await s.make(build(scaling=SCALING))
+        await s.wait(lambda: _has(s, SERVING, prefill=1, decode=1))
+        assert not s.kubelet.waited_for
+        await s.wait(lambda: _has(s, AT_ZERO))
+        assert await s.condition("GatewayReady") == SERVING
+        await s.wait(lambda: _is_waited_for(s))
+        gateways.held = 1
+        await s.wait(lambda: _has(s, SERVING, decode=1))
+        gateways.held = 0
+        await s.wait(lambda: _has(s, AT_ZERO))
+    async with s.operator("another"):
+        gateways.held = 1
+        await s.wait(lambda: _has(s, SERVING, decode=1))
+    assert "legato-autoscaler" in await _owners(s)
+    (gateway,) = (await s.pods("gateway")).values()
+    assert "--hold-without-workers" in gateway["spec"]["containers"][0]["args"]

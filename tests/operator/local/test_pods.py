@@ -47,146 +47,115 @@ def _program(f):
     return (sys.executable, str(Path(__file__).parents[1] / "fake_legato.py"))
 
 
-def test_readiness_tells_what_the_process_says(fakes, build):
-    async def check():
-        async with fakes(reconciled=False) as f:
-            f.steer("w", "loading", "loading weights 40 %")
-            await _start(f, build(), _program(f))
+async def test_readiness_tells_what_the_process_says(fakes, build):
+    async with fakes(reconciled=False) as f:
+        f.steer("w", "loading", "loading weights 40 %")
+        await _start(f, build(), _program(f))
 
-            async def told():
-                return any(c["message"] == "loading weights 40 %" for c in (await _status(f)).get("conditions", ()))
+        async def told():
+            return any(c["message"] == "loading weights 40 %" for c in (await _status(f)).get("conditions", ()))
 
-            await f.wait(told)
-            assert not await f.ready()
-            (f.folder / "w.loading").unlink()
-            await f.wait(lambda: _is_ready(f))
-
-    asyncio.run(check())
+        await f.wait(told)
+        assert not await f.ready()
+        (f.folder / "w.loading").unlink()
+        await f.wait(lambda: _is_ready(f))
 
 
-def test_gateways_are_told_of_workers_alone(fakes, build):
+async def test_gateways_are_told_of_workers_alone(f, build):
     """A gateway has a control port, too."""
+    await f.cluster.store.apply(parsing.to_object(parsing.read_service(build()), build()), "test")
 
-    async def check():
-        async with fakes() as f:
-            await f.cluster.store.apply(parsing.to_object(parsing.read_service(build()), build()), "test")
+    async def all_ready():
+        return len(await f.ready()) == len(await f.pods()) == 3
 
-            async def all_ready():
-                return len(await f.ready()) == len(await f.pods()) == 3
-
-            await f.wait(all_ready)
-            assert _listed(f) == {*await f.pods("prefill"), *await f.pods("decode")}
-
-    asyncio.run(check())
+    await f.wait(all_ready)
+    assert _listed(f) == {*await f.pods("prefill"), *await f.pods("decode")}
 
 
-def test_missed_liveness_probes_end_in_a_restart(fakes, build):
-    async def check():
-        async with fakes(reconciled=False) as f:
-            await _start(f, build(), _program(f))
-            await f.wait(lambda: _is_ready(f))
-            f.steer("w", "sick")
-            await f.wait(lambda: _starts(f, 2))
-            (f.folder / "w.sick").unlink()
-            await f.wait(lambda: _is_ready(f))
-            assert any("liveness" in line for line in f.lines)
-            assert (await _status(f))["containerStatuses"][0]["restartCount"] >= 1
-
-    asyncio.run(check())
+async def test_missed_liveness_probes_end_in_a_restart(fakes, build):
+    async with fakes(reconciled=False) as f:
+        await _start(f, build(), _program(f))
+        await f.wait(lambda: _is_ready(f))
+        f.steer("w", "sick")
+        await f.wait(lambda: _starts(f, 2))
+        (f.folder / "w.sick").unlink()
+        await f.wait(lambda: _is_ready(f))
+        assert any("liveness" in line for line in f.lines)
+        assert (await _status(f))["containerStatuses"][0]["restartCount"] >= 1
 
 
-def test_stopped_process_is_killed_and_restarted(fakes, build):
+async def test_stopped_process_is_killed_and_restarted(fakes, build):
     """A process that hangs answers no probe."""
-
-    async def check():
-        async with fakes(reconciled=False) as f:
-            await _start(f, build(), _program(f))
-            await f.wait(lambda: _is_ready(f))
-            os.kill(f.starts("w")[0], signal.SIGSTOP)
-            await f.wait(lambda: _starts(f, 2))
-            assert await _gone(f.starts("w")[0])
-
-    asyncio.run(check())
+    async with fakes(reconciled=False) as f:
+        await _start(f, build(), _program(f))
+        await f.wait(lambda: _is_ready(f))
+        os.kill(f.starts("w")[0], signal.SIGSTOP)
+        await f.wait(lambda: _starts(f, 2))
+        assert await _gone(f.starts("w")[0])
 
 
-def test_process_that_ignores_sigterm_is_killed_after_its_grace(fakes, build):
-    async def check():
-        async with fakes(reconciled=False) as f:
-            f.steer("w", "stubborn")
-            await _start(f, build(), _program(f), grace=0)
-            await f.wait(lambda: _is_ready(f))
-            await f.cluster.store.delete(Ref("Pod", "default", "w"))
-            await f.wait(lambda: _no_pods(f))
-            assert await _gone(f.starts("w")[0])
-            assert any("grace period" in line for line in f.lines)
-
-    asyncio.run(check())
+async def test_process_that_ignores_sigterm_is_killed_after_its_grace(fakes, build):
+    async with fakes(reconciled=False) as f:
+        f.steer("w", "stubborn")
+        await _start(f, build(), _program(f), grace=0)
+        await f.wait(lambda: _is_ready(f))
+        await f.cluster.store.delete(Ref("Pod", "default", "w"))
+        await f.wait(lambda: _no_pods(f))
+        assert await _gone(f.starts("w")[0])
+        assert any("grace period" in line for line in f.lines)
 
 
-def test_leaving_pod_is_not_killed_for_its_liveness(fakes, build):
+async def test_leaving_pod_is_not_killed_for_its_liveness(fakes, build):
     """It may have closed its ports to finish its streams; only the grace period ends it."""
+    async with fakes(reconciled=False) as f:
+        f.steer("w", "stubborn")
+        await _start(f, build(), _program(f), grace=30)
+        await f.wait(lambda: _is_ready(f))
+        await f.cluster.store.delete(Ref("Pod", "default", "w"))
+        f.steer("w", "sick")
 
-    async def check():
-        async with fakes(reconciled=False) as f:
-            f.steer("w", "stubborn")
-            await _start(f, build(), _program(f), grace=30)
-            await f.wait(lambda: _is_ready(f))
-            await f.cluster.store.delete(Ref("Pod", "default", "w"))
-            f.steer("w", "sick")
+        async def asked_often():
+            return (f.folder / "w.sick").read_text().count("asked") > 2 * f.misses
 
-            async def asked_often():
-                return (f.folder / "w.sick").read_text().count("asked") > 2 * f.misses
-
-            await f.wait(asked_often)
-            (pid,) = f.starts("w")
-            assert not await _gone(pid)
-            os.kill(pid, signal.SIGKILL)
-            await f.wait(lambda: _no_pods(f))
-
-    asyncio.run(check())
+        await f.wait(asked_often)
+        (pid,) = f.starts("w")
+        assert not await _gone(pid)
+        os.kill(pid, signal.SIGKILL)
+        await f.wait(lambda: _no_pods(f))
 
 
-def test_pod_outlives_its_deletion_until_its_process_ended(fakes, build):
-    async def check():
-        async with fakes(reconciled=False) as f:
-            f.steer("w", "stubborn")
-            await _start(f, build(), _program(f), grace=30)
-            await f.wait(lambda: _is_ready(f))
-            await f.cluster.store.delete(Ref("Pod", "default", "w"))
-            assert "deletionTimestamp" in (await f.pods())["w"]["metadata"]
-            os.kill(f.starts("w")[0], signal.SIGKILL)
-            await f.wait(lambda: _no_pods(f))
-            assert len(f.starts("w")) == 1, "a leaving pod is not restarted"
-
-    asyncio.run(check())
+async def test_pod_outlives_its_deletion_until_its_process_ended(fakes, build):
+    async with fakes(reconciled=False) as f:
+        f.steer("w", "stubborn")
+        await _start(f, build(), _program(f), grace=30)
+        await f.wait(lambda: _is_ready(f))
+        await f.cluster.store.delete(Ref("Pod", "default", "w"))
+        assert "deletionTimestamp" in (await f.pods())["w"]["metadata"]
+        os.kill(f.starts("w")[0], signal.SIGKILL)
+        await f.wait(lambda: _no_pods(f))
+        assert len(f.starts("w")) == 1, "a leaving pod is not restarted"
 
 
-def test_program_that_cannot_be_started_is_told(fakes, build):
-    async def check():
-        async with fakes(reconciled=False) as f:
-            await _start(f, build(), ("/no/such/program",))
+async def test_program_that_cannot_be_started_is_told(fakes, build):
+    async with fakes(reconciled=False) as f:
+        await _start(f, build(), ("/no/such/program",))
 
-            async def told():
-                ended = (await _status(f)).get("containerStatuses", [{}])[0].get("lastState", {})
-                return "No such file" in ended.get("terminated", {}).get("message", "")
+        async def told():
+            ended = (await _status(f)).get("containerStatuses", [{}])[0].get("lastState", {})
+            return "No such file" in ended.get("terminated", {}).get("message", "")
 
-            await f.wait(told)
-            await f.cluster.store.delete(Ref("Pod", "default", "w"))
-            await f.wait(lambda: _no_pods(f))
-
-    asyncio.run(check())
+        await f.wait(told)
+        await f.cluster.store.delete(Ref("Pod", "default", "w"))
+        await f.wait(lambda: _no_pods(f))
 
 
-def test_leaving_the_cluster_leaves_no_process(fakes, build):
-    async def check():
-        async with fakes(reconciled=False) as f:
-            f.steer("w", "stubborn")
-            await _start(f, build(), _program(f))
-            await f.wait(lambda: _is_ready(f))
-            pids = f.starts("w")
-        assert all([await _gone(pid) for pid in pids])
-
-    asyncio.run(check())
+async def test_leaving_the_cluster_leaves_no_process(fakes, build):
+    async with fakes(reconciled=False) as f:
+        f.steer("w", "stubborn")
+        await _start(f, build(), _program(f))
+        await f.wait(lambda: _is_ready(f))
+        pids = f.starts("w")
+    assert all([await _gone(pid) for pid in pids])
 
 
 def test_backoff_doubles_and_starts_over_after_a_healthy_run():
@@ -197,48 +166,38 @@ def test_backoff_doubles_and_starts_over_after_a_healthy_run():
     assert backoff.delay(0) == 2
 
 
-def test_hidden_log_lines_are_dropped_and_still_are_last_words():
-    async def check():
-        lines, stream = [], asyncio.StreamReader()
-        stream.feed_data(b"INFO a\nWARNING INFO b\nINFO c\n")
-        stream.feed_eof()
-        assert await Logs(lines.append, hidden=("INFO ",)).follow("w", stream) == "INFO c"
-        assert lines == ["w | WARNING INFO b\n"]
-
-    asyncio.run(check())
+async def test_hidden_log_lines_are_dropped_and_still_are_last_words():
+    lines, stream = [], asyncio.StreamReader()
+    stream.feed_data(b"INFO a\nWARNING INFO b\nINFO c\n")
+    stream.feed_eof()
+    assert await Logs(lines.append, hidden=("INFO ",)).follow("w", stream) == "INFO c"
+    assert lines == ["w | WARNING INFO b\n"]
 
 
-def test_log_lines_carry_the_name_of_their_pod():
-    async def check():
-        lines = []
-        logs = Logs(lines.append)
-        stream = asyncio.StreamReader()
-        stream.feed_data(b"one\n\ntwo\r50 %\r" + b"\xff\n" + b"rest")
-        stream.feed_eof()
-        assert await logs.follow("pod", stream) == "rest"
-        assert lines == ["pod | one\n", "pod | two\n", "pod | 50 %\n", "pod | �\n", "pod | rest\n"]
-
-    asyncio.run(check())
+async def test_log_lines_carry_the_name_of_their_pod():
+    lines = []
+    logs = Logs(lines.append)
+    stream = asyncio.StreamReader()
+    stream.feed_data(b"one\n\ntwo\r50 %\r" + b"\xff\n" + b"rest")
+    stream.feed_eof()
+    assert await logs.follow("pod", stream) == "rest"
+    assert lines == ["pod | one\n", "pod | two\n", "pod | 50 %\n", "pod | �\n", "pod | rest\n"]
 
 
-def test_a_pod_that_asks_for_a_gpu_sees_the_one_with_the_fewest_pods(fakes, build):
+async def test_a_pod_that_asks_for_a_gpu_sees_the_one_with_the_fewest_pods(fakes, build):
     """That of a pod which is gone counts no more. Others see what the machine has."""
     asking = build(decode={"resources": {"limits": {"nvidia.com/gpu": 1}}})
-
-    async def check():
-        async with fakes(reconciled=False, gpus=("4", "7")) as f:
-            for name, item in {"a": asking, "b": asking, "c": asking, "other": build()}.items():
-                await _start(f, item, _program(f), name=name)
-            await f.wait(lambda: _all_ready(f, 4))
-            assert [f.gpus(name) for name in ("a", "b", "c", "other")] == ["4", "7", "4", "4,7"]
-            for name in ("a", "c"):
-                await f.cluster.store.delete(Ref("Pod", "default", name))
-            await f.wait(lambda: _all_ready(f, 2))
-            await _start(f, asking, _program(f), name="d")
-            await f.wait(lambda: _all_ready(f, 3))
-            assert f.gpus("d") == "4"
-
-    asyncio.run(check())
+    async with fakes(reconciled=False, gpus=("4", "7")) as f:
+        for name, item in {"a": asking, "b": asking, "c": asking, "other": build()}.items():
+            await _start(f, item, _program(f), name=name)
+        await f.wait(lambda: _all_ready(f, 4))
+        assert [f.gpus(name) for name in ("a", "b", "c", "other")] == ["4", "7", "4", "4,7"]
+        for name in ("a", "c"):
+            await f.cluster.store.delete(Ref("Pod", "default", name))
+        await f.wait(lambda: _all_ready(f, 2))
+        await _start(f, asking, _program(f), name="d")
+        await f.wait(lambda: _all_ready(f, 3))
+        assert f.gpus("d") == "4"
 
 
 PARENT = """
@@ -264,24 +223,20 @@ asyncio.run(main())
 """
 
 
-def test_nothing_is_left_after_sigkill_of_the_parent(fakes, tmp_path):
+async def test_nothing_is_left_after_sigkill_of_the_parent(fakes, tmp_path):
     """The child asks the kernel to die with its parent; it runs in a process group of its own."""
-
-    async def check():
-        async with fakes(reconciled=False) as f:
-            command = [*_program(f), "worker", "--name", "w", "--announce", "$(LEGATO_ANNOUNCE_FILE)"]
-            environment = {**os.environ, "FAKE_FOLDER": str(tmp_path), "TMPDIR": str(tmp_path)}
-            parent = await asyncio.create_subprocess_exec(
-                sys.executable, "-c", textwrap.dedent(PARENT), *command, env=environment
-            )
-            await f.wait(lambda: _starts(f, 1))
-            (child,) = f.starts("w")
-            assert os.getpgid(child) == child
-            parent.kill()
-            await parent.wait()
-            await f.wait(lambda: _gone(child))
-
-    asyncio.run(check())
+    async with fakes(reconciled=False) as f:
+        command = [*_program(f), "worker", "--name", "w", "--announce", "$(LEGATO_ANNOUNCE_FILE)"]
+        environment = {**os.environ, "FAKE_FOLDER": str(tmp_path), "TMPDIR": str(tmp_path)}
+        parent = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", textwrap.dedent(PARENT), *command, env=environment
+        )
+        await f.wait(lambda: _starts(f, 1))
+        (child,) = f.starts("w")
+        assert os.getpgid(child) == child
+        parent.kill()
+        await parent.wait()
+        await f.wait(lambda: _gone(child))
 
 
 async def _is_ready(f):

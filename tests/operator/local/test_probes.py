@@ -1,7 +1,5 @@
 """What a probe learns from an answer."""
 
-import asyncio
-
 import aiohttp
 import pytest
 from aiohttp import web
@@ -19,18 +17,15 @@ from legato_operator.local.probes import probe
         (503, "loading 7%", False, "loading 7%"),
     ],
 )
-def test_the_message_is_meant_for_people(status: int, body: str, passed: bool, message: str) -> None:
+async def test_the_message_is_meant_for_people(status: int, body: str, passed: bool, message: str) -> None:
     async def answer(_: web.BaseRequest) -> web.Response:
         return web.Response(status=status, text=body)
 
-    async def check() -> None:
-        runner = web.ServerRunner(web.Server(answer))
-        await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        async with aiohttp.ClientSession() as session:
-            answered = await probe(session, f"http://127.0.0.1:{runner.addresses[0][1]}/readyz", 10.0)
-        await runner.cleanup()
-        assert (answered.passed, answered.message) == (passed, message)
-
-    asyncio.run(check())
+    runner = web.ServerRunner(web.Server(answer))
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    async with aiohttp.ClientSession() as session:
+        answered = await probe(session, f"http://127.0.0.1:{runner.addresses[0][1]}/readyz", 10.0)
+    await runner.cleanup()
+    assert (answered.passed, answered.message) == (passed, message)

@@ -1,7 +1,5 @@
 """What the operator tells of services: as the last pass found it, by the leader, and no longer than they exist."""
 
-import asyncio
-
 import yaml
 from prometheus_client import CollectorRegistry
 
@@ -108,24 +106,20 @@ def test_a_service_that_is_gone_is_told_of_no_more(build):
     assert _told(metrics, "condition") == _told(metrics, "scaling_wish") == {}
 
 
-def test_passes_tell_of_a_service_until_it_is_gone(fakes, build):
+async def test_passes_tell_of_a_service_until_it_is_gone(fakes, build):
     metrics = ServiceMetrics()
+    async with fakes(journal=metrics) as f:
+        await f.cluster.store.apply(build(), "user")
 
-    async def check():
-        async with fakes(journal=metrics) as f:
-            await f.cluster.store.apply(build(), "user")
+        async def is_ready():
+            return _told(metrics, "pool_ready_replicas") == {("prefill",): 1, ("decode",): 1}
 
-            async def is_ready():
-                return _told(metrics, "pool_ready_replicas") == {("prefill",): 1, ("decode",): 1}
+        await f.wait(is_ready)
+        assert _told(metrics, "pool_desired_replicas") == {("prefill",): 1, ("decode",): 1}
+        assert ("ttft",) in _told(metrics, "objective_seconds")
+        await f.cluster.store.delete(Ref("InferenceService", "default", "demo"))
 
-            await f.wait(is_ready)
-            assert _told(metrics, "pool_desired_replicas") == {("prefill",): 1, ("decode",): 1}
-            assert ("ttft",) in _told(metrics, "objective_seconds")
-            await f.cluster.store.delete(Ref("InferenceService", "default", "demo"))
+        async def is_gone():
+            return _told(metrics, "condition") == {}
 
-            async def is_gone():
-                return _told(metrics, "condition") == {}
-
-            await f.wait(is_gone)
-
-    asyncio.run(check())
+        await f.wait(is_gone)

@@ -16,7 +16,7 @@ from legato_protocol.demand import DemandReport
 REPORT = DemandReport("g", 1.0, (), {}, (), 0.0, {"prefill": 1.5}, (), 0, 0, 0, ())
 
 
-def test_all_gateways_are_asked_at_once_but_for_a_bound():
+async def test_all_gateways_are_asked_at_once_but_for_a_bound():
     under_way, most, asked, full = 0, 0, set(), asyncio.Event()
 
     async def answer(request):
@@ -30,14 +30,11 @@ def test_all_gateways_are_asked_at_once_but_for_a_bound():
         under_way -= 1
         return web.Response(body=demand.encode(REPORT))
 
-    async def check():
-        async with asking(HttpGateways, answer, timeout=60.0) as (gateways, address):
-            reports = await asyncio.gather(*(gateways.report(address, ("t",)) for _ in range(10 * MAX_CONCURRENT)))
-        assert reports == [REPORT] * (10 * MAX_CONCURRENT)
-        assert asked == {("GET", "/demand", "Bearer t")}
-        assert most == MAX_CONCURRENT
-
-    asyncio.run(check())
+    async with asking(HttpGateways, answer, timeout=60.0) as (gateways, address):
+        reports = await asyncio.gather(*(gateways.report(address, ("t",)) for _ in range(10 * MAX_CONCURRENT)))
+    assert reports == [REPORT] * (10 * MAX_CONCURRENT)
+    assert asked == {("GET", "/demand", "Bearer t")}
+    assert most == MAX_CONCURRENT
 
 
 @pytest.mark.parametrize(
@@ -53,34 +50,25 @@ def test_all_gateways_are_asked_at_once_but_for_a_bound():
     ],
     ids=["unauthorized", "no JSON", "a list", "no text", "a negative time", "too long", "a redirect"],
 )
-def test_an_answer_that_makes_no_sense_is_none(response):
+async def test_an_answer_that_makes_no_sense_is_none(response):
     async def answer(_request):
         return response()
 
-    async def check():
-        async with asking(HttpGateways, answer) as (gateways, address):
-            assert await gateways.report(address, ("t",)) is None
-
-    asyncio.run(check())
+    async with asking(HttpGateways, answer) as (gateways, address):
+        assert await gateways.report(address, ("t",)) is None
 
 
-def test_a_gateway_that_does_not_answer_in_time_has_no_report():
+async def test_a_gateway_that_does_not_answer_in_time_has_no_report():
     async def answer(_request):
         await asyncio.sleep(60)
 
-    async def check():
-        async with asking(HttpGateways, answer, timeout=0.05) as (gateways, address):
-            assert await gateways.report(address, ("t",)) is None
-
-    asyncio.run(check())
+    async with asking(HttpGateways, answer, timeout=0.05) as (gateways, address):
+        assert await gateways.report(address, ("t",)) is None
 
 
-def test_where_nobody_listens_there_is_no_report():
-    async def check():
-        async with aiohttp.ClientSession() as session:
-            assert await HttpGateways(session).report("127.0.0.1:9", ("t",)) is None
-
-    asyncio.run(check())
+async def test_where_nobody_listens_there_is_no_report():
+    async with aiohttp.ClientSession() as session:
+        assert await HttpGateways(session).report("127.0.0.1:9", ("t",)) is None
 
 
 @pytest.mark.parametrize(
@@ -93,39 +81,33 @@ def test_where_nobody_listens_there_is_no_report():
     ],
     ids=["held", "nothing held", "refused", "no report"],
 )
-def test_a_gateway_is_waited_for_until_it_holds_a_request(body, status, holds):
+async def test_a_gateway_is_waited_for_until_it_holds_a_request(body, status, holds):
     asked = []
 
     async def answer(request):
         asked.append(request.path_qs)
         return web.Response(body=body, status=status)
 
-    async def check():
-        async with asking(HttpGateways, answer) as (gateways, address):
-            assert await gateways.holds(address, ("t",)) is holds
-
-    asyncio.run(check())
+    async with asking(HttpGateways, answer) as (gateways, address):
+        assert await gateways.holds(address, ("t",)) is holds
     assert asked == [f"/demand?wait={demand.LONGEST_WAIT:g}"]
 
 
-def test_a_gateway_is_waited_for_longer_than_it_is_asked():
+async def test_a_gateway_is_waited_for_longer_than_it_is_asked():
     answered = asyncio.Event()
 
     async def answer(request):
         await answered.wait()
         return web.Response(body=demand.encode(structs.replace(REPORT, held_requests=1)))
 
-    async def check():
-        async with asking(HttpGateways, answer, timeout=0.05) as (gateways, address):
-            waiting = asyncio.create_task(gateways.holds(address, ("t",)))
-            assert await gateways.report(address, ("t",)) is None
-            answered.set()
-            assert await waiting
-
-    asyncio.run(check())
+    async with asking(HttpGateways, answer, timeout=0.05) as (gateways, address):
+        waiting = asyncio.create_task(gateways.holds(address, ("t",)))
+        assert await gateways.report(address, ("t",)) is None
+        answered.set()
+        assert await waiting
 
 
-def test_who_waits_for_gateways_keeps_nobody_else_from_asking():
+async def test_who_waits_for_gateways_keeps_nobody_else_from_asking():
     """Their turns are not those of reports."""
 
     async def answer(request):
@@ -133,13 +115,10 @@ def test_who_waits_for_gateways_keeps_nobody_else_from_asking():
             await asyncio.sleep(60)
         return web.Response(body=demand.encode(REPORT))
 
-    async def check():
-        async with asking(HttpGateways, answer) as (gateways, address):
-            waits = [asyncio.create_task(gateways.holds(address, ("t",))) for _ in range(2 * MAX_CONCURRENT)]
-            await asyncio.sleep(0)
-            assert await gateways.report(address, ("t",)) == REPORT
-            for wait in waits:
-                wait.cancel()
-            await asyncio.wait(waits)
-
-    asyncio.run(check())
+    async with asking(HttpGateways, answer) as (gateways, address):
+        waits = [asyncio.create_task(gateways.holds(address, ("t",))) for _ in range(2 * MAX_CONCURRENT)]
+        await asyncio.sleep(0)
+        assert await gateways.report(address, ("t",)) == REPORT
+        for wait in waits:
+            wait.cancel()
+        await asyncio.wait(waits)

@@ -31,37 +31,34 @@ def others(tmp_path_factory):
     return certificates.make(tmp_path_factory.mktemp("tls") / "others", names=f"subjectAltName=DNS:{NAME}")
 
 
-def test_a_worker_is_asked_over_tls_and_none_that_cannot_prove_who_it_is(files, others):
-    async def check():
-        asked = []
+async def test_a_worker_is_asked_over_tls_and_none_that_cannot_prove_who_it_is(files, others):
+    asked = []
 
-        async def answer(request):
-            asked.append((request.method, request.scheme))
-            return web.json_response(STATE)
+    async def answer(request):
+        asked.append((request.method, request.scheme))
+        return web.json_response(STATE)
 
-        authority, tokens = files.authority.read_text(), ("t",)
-        context = server_context(files.certificate, files.key)
-        async with asking(HttpWorkers, answer, context) as (workers, address):
-            own = PeerTLS(authority, NAME)
-            assert await workers.state(address, tokens, own) == WorkerState(3, False, "tcp")
-            await workers.drain(address, tokens, own)
-            assert await workers.recall(address, tokens, own)
-            assert asked == [("GET", "https"), ("POST", "https"), ("DELETE", "https")]
-            for wrong in (
-                PeerTLS(others.authority.read_text(), NAME),
-                PeerTLS(authority, "x-workers.default.svc"),
-                PeerTLS("nothing", NAME),
-                None,
-            ):
-                assert await workers.state(address, tokens, wrong) is None
-                await workers.drain(address, tokens, wrong)
-                assert not await workers.recall(address, tokens, wrong)
-        async with asking(HttpGateways, answer, context) as (gateways, address):
-            for wrong in (PeerTLS(others.authority.read_text(), NAME), PeerTLS("nothing", NAME)):
-                assert await gateways.report(address, tokens, wrong) is None
-        assert len(asked) == 3, "nobody was shown a token"
-
-    asyncio.run(check())
+    authority, tokens = files.authority.read_text(), ("t",)
+    context = server_context(files.certificate, files.key)
+    async with asking(HttpWorkers, answer, context) as (workers, address):
+        own = PeerTLS(authority, NAME)
+        assert await workers.state(address, tokens, own) == WorkerState(3, False, "tcp")
+        await workers.drain(address, tokens, own)
+        assert await workers.recall(address, tokens, own)
+        assert asked == [("GET", "https"), ("POST", "https"), ("DELETE", "https")]
+        for wrong in (
+            PeerTLS(others.authority.read_text(), NAME),
+            PeerTLS(authority, "x-workers.default.svc"),
+            PeerTLS("nothing", NAME),
+            None,
+        ):
+            assert await workers.state(address, tokens, wrong) is None
+            await workers.drain(address, tokens, wrong)
+            assert not await workers.recall(address, tokens, wrong)
+    async with asking(HttpGateways, answer, context) as (gateways, address):
+        for wrong in (PeerTLS(others.authority.read_text(), NAME), PeerTLS("nothing", NAME)):
+            assert await gateways.report(address, tokens, wrong) is None
+    assert len(asked) == 3, "nobody was shown a token"
 
 
 class Secrets:
@@ -83,7 +80,7 @@ def _pod(name, secret=""):
     return Pod(name, name, "decode", "1", "", True, False, address="10.0.0.1:8084", tls_secret=secret)
 
 
-def test_each_pod_is_known_by_the_authority_of_its_own_secret_and_asked_by_no_other(build):
+async def test_each_pod_is_known_by_the_authority_of_its_own_secret_and_asked_by_no_other(build):
     """Pods of before a change of the Secret's name still show what is in the other one."""
 
     class Workers:
@@ -102,16 +99,16 @@ def test_each_pod_is_known_by_the_authority_of_its_own_secret_and_asked_by_no_ot
         _pod("plain"),
         *(_pod(name, name) for name in ("empty", "bad", "mine", "no")),
     ]
-    known = asyncio.run(peer_tls.known(cluster, service, pods))
+    known = await peer_tls.known(cluster, service, pods)
     own = PeerTLS("authority", "demo-workers.default.svc")
     assert [pod.tls for pod in known] == [own, own, *[None] * 5]
     assert [pod.address for pod in known] == ["10.0.0.1:8084"] * 3 + [""] * 4, "nobody is to speak to these"
     assert sorted(cluster.asked) == ["a", "bad", "empty", "mine", "no"], "each is read once"
     told = Workers()
-    asyncio.run(_asked(told, known))
+    await _asked(told, known)
     assert sorted(map(str, told.asked.values())) == sorted(map(str, [own, own, None]))
     with pytest.raises(Unavailable):
-        asyncio.run(peer_tls.known(Secrets({"a": Unavailable("503")}), service, pods))
+        await peer_tls.known(Secrets({"a": Unavailable("503")}), service, pods)
 
 
 async def _asked(workers, pods):

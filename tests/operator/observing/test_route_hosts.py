@@ -94,19 +94,15 @@ def test_one_that_is_leaving_has_no_hosts():
     assert _taken(_service("young", 2, **_ingress("a.example")), leaving) == ()
 
 
-def test_services_are_listed_once_for_all_that_look_together_and_not_for_those_without_routes():
+async def test_services_are_listed_once_for_all_that_look_together_and_not_for_those_without_routes():
     services = [_service(f"s{number}", number, **_ingress("a.example")) for number in range(5)]
     listed = Listed(*services, _service("plain"))
     hosts = RouteHosts(listed, listed, ("team", "other"))
-
-    async def look():
-        assert await hosts.taken(_service("plain")) == ()
-        assert listed.asked == []
-        for service in services:
-            await hosts.taken(service)
-        assert listed.asked == ["team", "other"]
-        listed.time += LISTED_FOR
-        await hosts.taken(services[0])
-        assert len(listed.asked) == 4
-
-    asyncio.run(look())
+    assert await hosts.taken(_service("plain")) == ()
+    assert listed.asked == []
+    for service in services:
+        await hosts.taken(service)
+    assert listed.asked == ["team", "other"]
+    listed.time += LISTED_FOR
+    await hosts.taken(services[0])
+    assert len(listed.asked) == 4

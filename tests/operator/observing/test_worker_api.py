@@ -32,81 +32,64 @@ class Fleet:
         return web.Response(body=json.dumps(STATE))  # of no content type that says so
 
 
-def test_what_a_worker_s_hand_offs_go_by_is_read_with_the_reason():
+async def test_what_a_worker_s_hand_offs_go_by_is_read_with_the_reason():
     told = STATE | {"transport": "ucx:tcp", "transport_reason": "RDMA: no device", "transport_fallback": True}
 
     async def answer(request):
         return web.json_response(told)
 
-    async def check():
-        async with asking(HttpWorkers, answer) as (workers, address):
-            state = await workers.state(address, ("t",))
-        assert (state.transport, state.transport_reason, state.transport_fallback) == (
-            "ucx:tcp",
-            "RDMA: no device",
-            True,
-        )
-
-    asyncio.run(check())
+    async with asking(HttpWorkers, answer) as (workers, address):
+        state = await workers.state(address, ("t",))
+    assert (state.transport, state.transport_reason, state.transport_fallback) == (
+        "ucx:tcp",
+        "RDMA: no device",
+        True,
+    )
 
 
-def test_thousands_of_workers_are_asked_by_turns_and_all_are_heard():
+async def test_thousands_of_workers_are_asked_by_turns_and_all_are_heard():
     """Two thousand requests at once kept an HTTP client busy for a minute and timed out, every one."""
-
-    async def check():
-        fleet = Fleet()
-        async with asking(HttpWorkers, fleet.answer, timeout=60.0) as (workers, address):
-            states = await asyncio.gather(*(workers.state(address, ("t",)) for _ in range(WORKERS)))
-        assert states == [WorkerState(3, False, "tcp")] * WORKERS
-        assert set(fleet.asked) == {("GET", "/state", "Bearer t")}
-        assert 1 < fleet.most <= MAX_CONCURRENT
-
-    asyncio.run(check())
+    fleet = Fleet()
+    async with asking(HttpWorkers, fleet.answer, timeout=60.0) as (workers, address):
+        states = await asyncio.gather(*(workers.state(address, ("t",)) for _ in range(WORKERS)))
+    assert states == [WorkerState(3, False, "tcp")] * WORKERS
+    assert set(fleet.asked) == {("GET", "/state", "Bearer t")}
+    assert 1 < fleet.most <= MAX_CONCURRENT
 
 
 @pytest.mark.parametrize(("code", "recalled"), [(200, True), (409, False), (405, False)])
-def test_a_worker_is_recalled_if_it_agrees(code, recalled):
+async def test_a_worker_is_recalled_if_it_agrees(code, recalled):
     """It does not once its process was told to end; an older one knows no such request."""
+    asked = []
 
-    async def check():
-        asked = []
+    async def answer(request):
+        asked.append((request.method, request.path, request.headers["authorization"]))
+        return web.json_response({"draining": not recalled}, status=code)
 
-        async def answer(request):
-            asked.append((request.method, request.path, request.headers["authorization"]))
-            return web.json_response({"draining": not recalled}, status=code)
-
-        async with asking(HttpWorkers, answer) as (workers, address):
-            assert await workers.recall(address, ("t",)) is recalled
-        assert asked == [("DELETE", "/drain", "Bearer t")]
-        async with aiohttp.ClientSession() as session:
-            assert not await HttpWorkers(session).recall("127.0.0.1:1", ("t",))
-
-    asyncio.run(check())
+    async with asking(HttpWorkers, answer) as (workers, address):
+        assert await workers.recall(address, ("t",)) is recalled
+    assert asked == [("DELETE", "/drain", "Bearer t")]
+    async with aiohttp.ClientSession() as session:
+        assert not await HttpWorkers(session).recall("127.0.0.1:1", ("t",))
 
 
 @pytest.mark.parametrize(("told", "stopping"), [({"stopping": False}, False), ({"stopping": True}, True), ({}, True)])
-def test_a_worker_that_does_not_say_that_it_stays_is_taken_to_stop(told, stopping):
-    async def check():
-        async def answer(_request):
-            return web.json_response(STATE | {"draining": True, "stopping": False} | told)
+async def test_a_worker_that_does_not_say_that_it_stays_is_taken_to_stop(told, stopping):
+    async def answer(_request):
+        return web.json_response(STATE | {"draining": True, "stopping": False} | told)
 
-        async def older(_request):
-            return web.json_response({key: value for key, value in STATE.items() if key != "stopping"})
+    async def older(_request):
+        return web.json_response({key: value for key, value in STATE.items() if key != "stopping"})
 
-        async with asking(HttpWorkers, answer if told else older) as (workers, address):
-            assert (await workers.state(address, ("t",))).stopping is stopping
-
-    asyncio.run(check())
+    async with asking(HttpWorkers, answer if told else older) as (workers, address):
+        assert (await workers.state(address, ("t",))).stopping is stopping
 
 
-def test_a_worker_is_told_to_drain():
-    async def check():
-        fleet = Fleet()
-        async with asking(HttpWorkers, fleet.answer) as (workers, address):
-            await workers.drain(address, ("t",))
-        assert fleet.asked == [("POST", "/drain", "Bearer t")]
-
-    asyncio.run(check())
+async def test_a_worker_is_told_to_drain():
+    fleet = Fleet()
+    async with asking(HttpWorkers, fleet.answer) as (workers, address):
+        await workers.drain(address, ("t",))
+    assert fleet.asked == [("POST", "/drain", "Bearer t")]
 
 
 @pytest.mark.parametrize(
@@ -121,59 +104,47 @@ def test_a_worker_is_told_to_drain():
     ],
     ids=["an error", "no JSON", "a list", "no draining", "no text", "a redirect"],
 )
-def test_a_worker_that_answers_nonsense_has_no_state(response):
-    async def check():
-        async def answer(request):
-            return web.json_response(STATE) if request.path == "/elsewhere" else response()
+async def test_a_worker_that_answers_nonsense_has_no_state(response):
+    async def answer(request):
+        return web.json_response(STATE) if request.path == "/elsewhere" else response()
 
-        async with asking(HttpWorkers, answer) as (workers, address):
-            assert await workers.state(address, ("t",)) is None
-            await workers.drain(address, ("t",))
-
-    asyncio.run(check())
+    async with asking(HttpWorkers, answer) as (workers, address):
+        assert await workers.state(address, ("t",)) is None
+        await workers.drain(address, ("t",))
 
 
-def test_a_worker_that_does_not_answer_in_time_has_no_state():
-    async def check():
-        closing = asyncio.Event()
+async def test_a_worker_that_does_not_answer_in_time_has_no_state():
+    closing = asyncio.Event()
 
-        async def answer(_request):
-            await closing.wait()
-            return web.json_response(STATE)
+    async def answer(_request):
+        await closing.wait()
+        return web.json_response(STATE)
 
-        async with asking(HttpWorkers, answer, timeout=0.02) as (workers, address):
-            assert await workers.state(address, ("t",)) is None
-            await workers.drain(address, ("t",))
-            closing.set()
-
-    asyncio.run(check())
+    async with asking(HttpWorkers, answer, timeout=0.02) as (workers, address):
+        assert await workers.state(address, ("t",)) is None
+        await workers.drain(address, ("t",))
+        closing.set()
 
 
 @pytest.mark.parametrize("address", ["10.0.0.7:no", "127.0.0.1:1"])
-def test_a_worker_at_no_possible_address_has_no_state(address):
-    async def check():
-        async with aiohttp.ClientSession() as session:
-            workers = HttpWorkers(session)
-            assert await workers.state(address, ("t",)) is None
-            await workers.drain(address, ("t",))
-
-    asyncio.run(check())
+async def test_a_worker_at_no_possible_address_has_no_state(address):
+    async with aiohttp.ClientSession() as session:
+        workers = HttpWorkers(session)
+        assert await workers.state(address, ("t",)) is None
+        await workers.drain(address, ("t",))
 
 
-def test_a_worker_that_has_not_read_the_newest_token_is_shown_the_one_before(caplog):
-    async def check():
-        asked = []
+async def test_a_worker_that_has_not_read_the_newest_token_is_shown_the_one_before(caplog):
+    asked = []
 
-        async def answer(request):
-            asked.append(request.headers["authorization"])
-            known = asked[-1] == "Bearer a"
-            return web.json_response(STATE | {"tokens": ["id"]}, status=200 if known else 401)
+    async def answer(request):
+        asked.append(request.headers["authorization"])
+        known = asked[-1] == "Bearer a"
+        return web.json_response(STATE | {"tokens": ["id"]}, status=200 if known else 401)
 
-        async with asking(HttpWorkers, answer) as (workers, address):
-            assert (await workers.state(address, ("b", "a"))).tokens == ("id",)
-            assert asked == ["Bearer b", "Bearer a"]
-            assert not caplog.records
-            assert await workers.state(address, ("b", "c")) is None
-            assert "refuses the service's token at /state" in caplog.text
-
-    asyncio.run(check())
+    async with asking(HttpWorkers, answer) as (workers, address):
+        assert (await workers.state(address, ("b", "a"))).tokens == ("id",)
+        assert asked == ["Bearer b", "Bearer a"]
+        assert not caplog.records
+        assert await workers.state(address, ("b", "c")) is None
+        assert "refuses the service's token at /state" in caplog.text

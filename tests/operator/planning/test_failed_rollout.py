@@ -1,7 +1,5 @@
 """A revision that cannot come up, on the local cluster: the old one serves on, and goes on where the manifest says."""
 
-import asyncio
-
 import pytest
 
 from legato_operator.api import conditions
@@ -44,78 +42,65 @@ async def _apply(f, item):
 
 
 @pytest.mark.parametrize("kind", ["refuse", "crash"])
-def test_old_workers_serve_on_until_the_manifest_is_mended(fakes, build, kind):
-    async def check():
-        async with fakes() as f:
-            f.steer("argument", kind, str(BROKEN))
-            await _apply(f, _service(build))
-            await f.wait(lambda: _settled(f))
-            before = await _workers(f)
-            await _apply(f, _service(build, BROKEN))
-            await f.wait(lambda: _failed(f))
-            assert (await _told(f))["Ready"][0] == "True"
-            assert before.items() <= (await _workers(f)).items()
-            assert await f.ready("prefill") | await f.ready("decode") == set(before)
-            progressing = conditions.find((await f.service())["status"], "Progressing")
-            assert f"cannot work with {BROKEN}" in progressing["message"]
-            await _apply(f, _service(build, MENDED))
-            await f.wait(lambda: _settled(f))
-            assert {chunk for _, chunk in (await _workers(f)).values()} == {MENDED}
-
-    asyncio.run(check())
+async def test_old_workers_serve_on_until_the_manifest_is_mended(f, build, kind):
+    f.steer("argument", kind, str(BROKEN))
+    await _apply(f, _service(build))
+    await f.wait(lambda: _settled(f))
+    before = await _workers(f)
+    await _apply(f, _service(build, BROKEN))
+    await f.wait(lambda: _failed(f))
+    assert (await _told(f))["Ready"][0] == "True"
+    assert before.items() <= (await _workers(f)).items()
+    assert await f.ready("prefill") | await f.ready("decode") == set(before)
+    progressing = conditions.find((await f.service())["status"], "Progressing")
+    assert f"cannot work with {BROKEN}" in progressing["message"]
+    await _apply(f, _service(build, MENDED))
+    await f.wait(lambda: _settled(f))
+    assert {chunk for _, chunk in (await _workers(f)).values()} == {MENDED}
 
 
-def test_manifest_that_is_set_back_leaves_the_old_workers_as_they_are(fakes, build):
-    async def check():
-        async with fakes() as f:
-            f.steer("argument", "refuse", str(BROKEN))
-            await _apply(f, _service(build))
-            await f.wait(lambda: _settled(f))
-            before = await _workers(f)
-            await _apply(f, _service(build, BROKEN))
-            await f.wait(lambda: _failed(f))
-            await _apply(f, _service(build))
-            await f.wait(lambda: _settled(f))
-            assert await _workers(f) == before
-
-    asyncio.run(check())
+async def test_manifest_that_is_set_back_leaves_the_old_workers_as_they_are(f, build):
+    f.steer("argument", "refuse", str(BROKEN))
+    await _apply(f, _service(build))
+    await f.wait(lambda: _settled(f))
+    before = await _workers(f)
+    await _apply(f, _service(build, BROKEN))
+    await f.wait(lambda: _failed(f))
+    await _apply(f, _service(build))
+    await f.wait(lambda: _settled(f))
+    assert await _workers(f) == before
 
 
-def test_failed_revision_is_taken_back_and_not_tried_again(fakes, build):
+async def test_failed_revision_is_taken_back_and_not_tried_again(f, build):
     """Without surge a worker was given up for it, which comes back. Later ones are made like it."""
+    f.steer("argument", "refuse", str(BROKEN))
+    rollout = {"maxSurge": 0, "maxUnavailable": 1, "autoRollback": True}
+    await _apply(f, _service(build, **rollout))
+    await f.wait(lambda: _settled(f))
+    await _apply(f, _service(build, BROKEN, **rollout))
 
-    async def check():
-        async with fakes() as f:
-            f.steer("argument", "refuse", str(BROKEN))
-            rollout = {"maxSurge": 0, "maxUnavailable": 1, "autoRollback": True}
-            await _apply(f, _service(build, **rollout))
-            await f.wait(lambda: _settled(f))
-            await _apply(f, _service(build, BROKEN, **rollout))
+    async def taken_back():
+        found = {chunk for _, chunk in (await _workers(f)).values()}
+        ready = await f.ready("prefill") | await f.ready("decode")
+        return await _failed(f) and found == {512} and ready == {"demo-prefill-0", "demo-decode-0"}
 
-            async def taken_back():
-                found = {chunk for _, chunk in (await _workers(f)).values()}
-                ready = await f.ready("prefill") | await f.ready("decode")
-                return await _failed(f) and found == {512} and ready == {"demo-prefill-0", "demo-decode-0"}
+    await f.wait(taken_back)
+    desired = {
+        "apiVersion": "serving.legato.dev/v1alpha1",
+        "kind": "WorkerPool",
+        "metadata": {"name": "demo-decode"},
+        "spec": {"replicas": 2},
+    }
+    await f.cluster.store.apply(desired, "legato-scaler", force=True)
 
-            await f.wait(taken_back)
-            desired = {
-                "apiVersion": "serving.legato.dev/v1alpha1",
-                "kind": "WorkerPool",
-                "metadata": {"name": "demo-decode"},
-                "spec": {"replicas": 2},
-            }
-            await f.cluster.store.apply(desired, "legato-scaler", force=True)
+    async def scaled():
+        return await f.ready("decode") == {"demo-decode-0", "demo-decode-1"}
 
-            async def scaled():
-                return await f.ready("decode") == {"demo-decode-0", "demo-decode-1"}
-
-            await f.wait(scaled)
-            assert {chunk for _, chunk in (await _workers(f)).values()} == {512}
-            status = (await f.service())["status"]["pools"]["prefill"]
-            assert status["failedRevision"] == status["revision"]
-            await _apply(f, _service(build, MENDED, **rollout))
-            await f.wait(lambda: _settled(f))
-            assert {chunk for _, chunk in (await _workers(f)).values()} == {MENDED}
-            assert "failure" not in (await f.service())["status"]["pools"]["prefill"]
-
-    asyncio.run(check())
+    await f.wait(scaled)
+    assert {chunk for _, chunk in (await _workers(f)).values()} == {512}
+    status = (await f.service())["status"]["pools"]["prefill"]
+    assert status["failedRevision"] == status["revision"]
+    await _apply(f, _service(build, MENDED, **rollout))
+    await f.wait(lambda: _settled(f))
+    assert {chunk for _, chunk in (await _workers(f)).values()} == {MENDED}
+    assert "failure" not in (await f.service())["status"]["pools"]["prefill"]

@@ -1,6 +1,5 @@
 """The plan on Kubernetes: owned objects come and go with the spec, and settled services cost no writes."""
 
-import asyncio
 import copy
 import dataclasses
 
@@ -153,7 +152,7 @@ def test_only_known_objects_are_taken_by_force(build):
     assert again.force
 
 
-def test_object_of_another_owner_is_told_and_left_alone(build):
+async def test_object_of_another_owner_is_told_and_left_alone(build):
     """A service may be named as somebody's Service is."""
     theirs = {
         "apiVersion": "v1",
@@ -161,17 +160,13 @@ def test_object_of_another_owner_is_told_and_left_alone(build):
         "metadata": {"name": "demo", "namespace": "default"},
         "spec": {"type": "NodePort", "selector": {"app": "shop"}},
     }
-
-    async def check():
-        store = Store(lambda: "2026-01-01T00:00:00Z")
-        before = await store.apply(theirs, "shop")
-        observed = _observed(build())
-        with pytest.raises(ClusterError, match="Service demo is not the service's own"):
-            await apply(store, None, observed, plan(observed, PLACEMENT).phases)
-        assert await store.get(Ref("Service", "default", "demo")) == before
-        assert await store.get(Ref("Deployment", "default", "demo-gateway")), "all else is made"
-
-    asyncio.run(check())
+    store = Store(lambda: "2026-01-01T00:00:00Z")
+    before = await store.apply(theirs, "shop")
+    observed = _observed(build())
+    with pytest.raises(ClusterError, match="Service demo is not the service's own"):
+        await apply(store, None, observed, plan(observed, PLACEMENT).phases)
+    assert await store.get(Ref("Service", "default", "demo")) == before
+    assert await store.get(Ref("Deployment", "default", "demo-gateway")), "all else is made"
 
 
 def test_workers_belong_to_their_pool_and_wait_for_it(build):
