@@ -136,12 +136,7 @@ async def test_edited_object_is_found_on_the_api_server(api_server):
     try:
         desired = next(item for item in stored("quickstart") if item["kind"] == "Deployment")
         live = await cluster.apply(desired, MANAGER)
-        edit = {
-            "apiVersion": "apps/v1",
-            "kind": "Deployment",
-            "metadata": desired["metadata"],
-            "spec": {"replicas": 5},
-        }
+        edit = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": desired["metadata"], "spec": {"replicas": 5}}
         assert drift.contained(desired, live)
         assert not drift.contained(desired, await cluster.apply(edit, "somebody", force=True))
         assert drift.contained(desired, await cluster.apply(desired, MANAGER, force=True))

@@ -274,10 +274,7 @@ async def test_not_available_is_told_and_starts_nothing(f, build):
 
     async def told():
         conditions = (await f.service()).get("status", {}).get("conditions", ())
-        return {c["type"]: c["reason"] for c in conditions} == {
-            "Ready": "NotAvailable",
-            "Progressing": "NotAvailable",
-        }
+        return {c["type"]: c["reason"] for c in conditions} == {"Ready": "NotAvailable", "Progressing": "NotAvailable"}
 
     await f.wait(told)
     assert not await f.pods()

@@ -2,14 +2,14 @@
 
 The delta of a mapping names only what changes; null removes a key. So does the delta of a list whose items have names:
 objects, containers, variables, volumes, flags with their values. A new item that does not stand at the end says which
-other it stands after, and a pod which one it is like: then its own delta follows. Every other list and value is written
-whole.
+other it stands after. What a pod shares with the one before it is not written again: it is `like` that, with a delta.
+Every other list and value is written whole.
 """
 
 from typing import Any
 
 AFTER = " after "
-LIKE = " like "  # and after
+LIKE = " like "  # and after it, if it is new
 
 
 def delta(old: Any, new: Any) -> Any:
@@ -44,7 +44,7 @@ def _changed_mapping(old: dict[str, Any], small: dict[str, Any]) -> dict[str, An
         if change is None:
             del result[name]
         elif name in result:
-            result[name] = changed(result[name], change)
+            result[name] = changed(result[previous if model else name], change)
         else:
             later = _cut_after(result, previous) if previous else {}
             result |= {name: changed(result[previous], change) if model else change} | later
@@ -59,11 +59,14 @@ def _cut_after(items: dict[str, Any], name: str) -> dict[str, Any]:
 def _placed(name: str, change: Any, before: dict[str, Any], after: dict[str, Any]) -> tuple[str, Any]:
     """A change, and its key: with a new item that does not stand at the end goes the name of the one before it."""
     names = list(after)
-    place = names.index(name) if change is not None and name not in before else 0
+    place = names.index(name) if name in after else 0
     previous = names[place - 1]
     if place and name.startswith("Pod/") and previous.startswith("Pod/"):
-        return f"{name}{LIKE}{previous}", delta(after[previous], change)
-    return f"{name}{AFTER}{previous}" if place and not before.keys().isdisjoint(names[place:]) else name, change
+        alike = delta(after[previous], after[name])
+        if name not in before or len(str(alike)) < len(str(change)):
+            return f"{name}{LIKE}{previous}", alike
+    inside = place and name not in before and not before.keys().isdisjoint(names[place:])
+    return f"{name}{AFTER}{previous}" if inside else name, change
 
 
 def _read(key: str) -> tuple[str, str, bool]:

@@ -54,11 +54,7 @@ pytestmark = pytest.mark.skipif(bool(release.missing_program()), reason=f"no {re
 @pytest.fixture(scope="module")
 def tools(programs):
     """An API server with two releases of one name: one for the cluster, one for the namespaces team and team-b."""
-    with (
-        control_plane.running(programs) as api,
-        control_plane.controllers(programs, api),
-        release.tools(api) as found,
-    ):
+    with control_plane.running(programs) as api, control_plane.controllers(programs, api), release.tools(api) as found:
         for namespace in (SYSTEM, TENANT, "team", "team-b", "elsewhere"):
             found.kubectl("create", "namespace", namespace)
             found.kubectl("label", "namespace", namespace, "pod-security.kubernetes.io/enforce=restricted")

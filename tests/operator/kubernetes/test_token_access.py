@@ -129,11 +129,7 @@ def _account(s):
     tokens = {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"]}
     few = [
         {"apiGroups": ["serving.legato.dev"], "resources": ["inferenceservices"], "verbs": ["get", "list"]},
-        {
-            "apiGroups": [GROUP],
-            "resources": ["rolebindings"],
-            "verbs": ["get", "list", "create", "patch", "delete"],
-        },
+        {"apiGroups": [GROUP], "resources": ["rolebindings"], "verbs": ["get", "list", "create", "patch", "delete"]},
         {"apiGroups": [GROUP], "resources": ["clusterroles"], "resourceNames": [f"{s.name}-tokens"], "verbs": ["bind"]},
     ]
     subject = {"kind": "ServiceAccount", "namespace": s.name, "name": "operator"}

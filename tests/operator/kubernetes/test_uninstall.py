@@ -14,15 +14,7 @@ async def test_service_that_outlived_its_operator_goes_when_its_finalizer_is_tak
     body = {"metadata": {"finalizers": None}}
     code, _ = await asyncio.to_thread(s.api.call, "PATCH", path, body, "application/merge-patch+json")
     assert code == 200
-    for kind in (
-        "InferenceService",
-        "WorkerPool",
-        "Deployment",
-        "Pod",
-        "Service",
-        "Role",
-        "PodDisruptionBudget",
-    ):
+    for kind in ("InferenceService", "WorkerPool", "Deployment", "Pod", "Service", "Role", "PodDisruptionBudget"):
         await s.wait(lambda kind=kind: _none(s, kind))
     await s.wait(lambda: _gone(s, "Secret", "demo-token"))
 

@@ -10,10 +10,7 @@ HUB = {"repo": "a/b", "revision": "0" * 40}
 MINE = {"name": "mine", "image": "x", "imagePullPolicy": "Often"}
 BAD_VALUES = {
     "unknown field": (TYPO, "spec.decode.template.spec.nodeSelektor: field not declared in schema"),
-    "wrong type": (
-        {"decode": {"template": {"spec": {"priority": "high"}}}},
-        "spec.decode.template.spec.priority: ",
-    ),
+    "wrong type": ({"decode": {"template": {"spec": {"priority": "high"}}}}, "spec.decode.template.spec.priority: "),
     "wrong value": (
         {"prefill": {"template": {"spec": {"dnsPolicy": "Never"}}}},
         'spec.prefill.template.spec.dnsPolicy: Unsupported value: "Never"',

@@ -280,10 +280,7 @@ def test_gateways_template_adds_to_its_pods(build):
     [
         ({}, {"requests": {"cpu": "100m", "memory": "256Mi"}}),
         ({"requests": {"cpu": 2}}, {"requests": {"cpu": "2", "memory": "256Mi"}}),
-        (
-            {"limits": {"memory": "128Mi"}},
-            {"requests": {"cpu": "100m"}, "limits": {"memory": "128Mi"}},
-        ),
+        ({"limits": {"memory": "128Mi"}}, {"requests": {"cpu": "100m"}, "limits": {"memory": "128Mi"}}),
         (
             {"requests": {"cpu": 1, "memory": "1Gi", "a.b/c": 1}},
             {"requests": {"cpu": "1", "memory": "1Gi", "a.b/c": "1"}, "limits": {"a.b/c": "1"}},

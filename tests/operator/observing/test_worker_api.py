@@ -40,11 +40,7 @@ async def test_what_a_worker_s_hand_offs_go_by_is_read_with_the_reason():
 
     async with asking(HttpWorkers, answer) as (workers, address):
         state = await workers.state(address, ("t",))
-    assert (state.transport, state.transport_reason, state.transport_fallback) == (
-        "ucx:tcp",
-        "RDMA: no device",
-        True,
-    )
+    assert (state.transport, state.transport_reason, state.transport_fallback) == ("ucx:tcp", "RDMA: no device", True)
 
 
 async def test_thousands_of_workers_are_asked_by_turns_and_all_are_heard():

@@ -9,11 +9,7 @@ from legato_operator.errors import ManifestError
 from legato_operator.planning import limits
 from legato_operator.planning.limits import PoolTarget
 
-SERVICE = {
-    "apiVersion": "serving.legato.dev/v1alpha1",
-    "kind": "InferenceService",
-    "metadata": {"name": "demo"},
-}
+SERVICE = {"apiVersion": "serving.legato.dev/v1alpha1", "kind": "InferenceService", "metadata": {"name": "demo"}}
 GPUS = {"resources": {"requests": {"nvidia.com/gpu": 2}}}
 BOUNDS = {"prefill": {"min": 2, "max": 4}, "decode": {"min": 2, "max": 4}}
 FIXED = {"scaling": {"mode": "Fixed"}, "prefill": {"replicas": 3}, "decode": {"replicas": 5}}

@@ -66,11 +66,7 @@ def test_a_turn_is_over_when_the_service_was_ready_for_the_pause():
 
 @pytest.mark.parametrize(
     "broken",
-    [
-        _upgrading("a", upgraded=conditions.UPGRADE_FAILED),
-        _upgrading("a", ready=False),
-        _done("a", 0.0, ready=False),
-    ],
+    [_upgrading("a", upgraded=conditions.UPGRADE_FAILED), _upgrading("a", ready=False), _done("a", 0.0, ready=False)],
 )
 def test_one_that_is_not_ready_with_it_stops_all_others(broken):
     wave = plan_wave([broken, _service("b"), _service("c")], Waves(3, 60.0), NOW)
