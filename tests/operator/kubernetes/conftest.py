@@ -4,13 +4,18 @@ import asyncio
 import contextlib
 import json
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+import re
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import control_plane
+import httpx
 import pytest
+import scrape
+import waiting
 from msgspec import structs
 
 from legato_operator.cluster import Object, Ref, is_leaving
@@ -25,6 +30,7 @@ from legato_protocol.demand import DemandReport
 from legato_protocol.followed_tokens import ServiceTokens
 
 CRDS = Path(__file__).parents[3] / "crds"
+CALLS = re.compile(r'^legato_operator_api_calls_total\{kind="(\w+)",outcome="(\w+)",verb="(\w+)"\} ([\d.e+]+)', re.M)
 CONTROL_PORT = 8082  # fixed on Kubernetes; every pod has a loopback address of its own
 QUICK = main.Timings(
     terms=Terms(duration=3, renew_within=2.0, retry=0.2),
@@ -183,6 +189,14 @@ class Space:
                 await self.cluster.replace(found)
                 return
 
+    async def call(
+        self, method: str, path: str, body: object = None, content_type: str = "application/json", merge: bool = False
+    ) -> tuple[int, Any]:
+        """Status and content of a plain call; a relative path is one below this namespace in the core API."""
+        path = path if path.startswith("/") else f"/api/v1/namespaces/{self.name}/{path}"
+        content_type = "application/merge-patch+json" if merge else content_type
+        return await asyncio.to_thread(self.api.call, method, path, body, content_type)
+
     async def condition(self, kind: str, name: str = "demo") -> tuple[str, str]:
         """Status and reason of a service's condition; empty ones when it has none yet."""
         try:
@@ -193,6 +207,30 @@ class Space:
 
     async def ready(self, name: str = "demo") -> bool:
         return (await self.condition("Ready", name))[0] == "True"
+
+    async def message(self, kind: str = "Progressing", name: str = "demo") -> str:
+        found = (await self.cluster.get(self.ref(name)))["status"]["conditions"]
+        return next(condition["message"] for condition in found if condition["type"] == kind)
+
+    async def seen(self, name: str = "demo") -> bool:
+        """True if the status is of the newest manifest."""
+        return _is_seen(await self.cluster.get(self.ref(name)))
+
+    async def settled(self, name: str = "demo") -> bool:
+        """True if the service is ready, and all of the newest manifest is done."""
+        item = await self.cluster.get(self.ref(name))
+        found = {c["type"]: (c["status"], c["reason"]) for c in item.get("status", {}).get("conditions", ())}
+        is_ready = found.get("Ready", ("", ""))[0] == "True"
+        return _is_seen(item) and is_ready and found.get("Progressing") == ("False", "UpToDate")
+
+    async def events(self) -> list[Object]:
+        return (await self.call("GET", f"/apis/events.k8s.io/v1/namespaces/{self.name}/events"))[1]["items"]
+
+    async def warned(self, reason: str, name: str = "demo") -> bool:
+        """True if an Event warns of the service."""
+        wanted = ("Warning", reason, "InferenceService", name)
+        events = [(e["type"], e["reason"], e["regarding"]["kind"], e["regarding"]["name"]) for e in await self.events()]
+        return wanted in events
 
     async def pods(self, role: str) -> dict[str, Object]:
         found = await self.cluster.list("Pod", self.name, {"serving.legato.dev/role": role})
@@ -205,17 +243,38 @@ class Space:
             return False
         return True
 
-    async def wait(self, condition: Callable[[], Awaitable[Any]], seconds: float = 90) -> None:
-        """Until it holds."""
-        async with asyncio.timeout(seconds):
-            while not await condition():  # noqa: ASYNC110 - it is the API server's
-                await asyncio.sleep(0.05)
+    async def gone(self, kind: str = "InferenceService", name: str = "demo") -> bool:
+        return not await self.exists(kind, name)
+
+    async def none(self, kind: str, labels: dict[str, str] | None = None) -> bool:
+        """True if the namespace has no object of that kind."""
+        return not (await self.cluster.list(kind, self.name, labels)).items
+
+    async def wait(self, condition: Callable[[], Any], *wanted: Any, seconds: float = 90) -> None:
+        """Until it holds, or gives what is wanted."""
+        await waiting.until(condition, *wanted, seconds=seconds)
+
+
+def _is_seen(item: Object) -> bool:
+    return bool(item.get("status", {}).get("observedGeneration") == item["metadata"]["generation"])
 
 
 @dataclass(frozen=True)
 class Operator:
     task: "asyncio.Task[None]"
     port: int
+
+    async def get(self, path: str) -> httpx.Response:
+        async with httpx.AsyncClient(trust_env=False) as client:
+            return await client.get(f"http://127.0.0.1:{self.port}{path}")
+
+    async def metric(self, name: str, **labels: str) -> float:
+        return await scrape.metric(self.port, f"legato_operator_{name}", **labels)
+
+    async def calls(self) -> Counter[tuple[str, str, str]]:
+        """Number of calls to the API server by verb, kind and outcome."""
+        lines = CALLS.findall((await self.get("/metrics")).text)
+        return Counter({(verb, kind, outcome): int(float(count)) for kind, outcome, verb, count in lines})
 
 
 @pytest.fixture(scope="session")

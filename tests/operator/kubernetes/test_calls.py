@@ -3,23 +3,20 @@
 import collections
 import re
 
-import httpx
-from scrape import metric
-
 WRITES = 44  # of a service with 20 workers: two for each pool, and one for everything else that it owns
 A_PASS = 4  # its token, and the status of the service and of each pool where it changes
 EVENTS = 6
 START = ("Ready is True", "KVTransportReady is True", "Progressing is False")  # what they tell last
-CALLS = re.compile(r'^legato_operator_api_calls_total\{kind="(\w+)",outcome="(\w+)",verb="(\w+)"\} ([\d.e+]+)', re.M)
 PASSES = re.compile(r'^legato_operator_reconciles_total\{result="done"\} ([\d.e+]+)', re.M)
 
 
 async def test_service_with_twenty_workers_is_settled_with_few_calls_and_then_costs_one_a_pass(s, operator, build):
-    await s.wait(lambda: _relies_on_watches(operator))
+    for metric in ("cache_synced", "leader"):
+        await s.wait(lambda metric=metric: operator.metric(metric), 1)
     before, _ = await _counted(operator)
     pools = {"prefill": {"replicas": 10}, "decode": {"replicas": 10}}
     await s.make(build(scaling={"mode": "Fixed"}, **pools))
-    await s.wait(lambda: _settled(s))
+    await s.wait(s.settled)
     await s.wait(lambda: _all_told(s, operator))
     after, passes = await _counted(operator)
     _check_until_settled(after - before, passes)
@@ -52,31 +49,19 @@ def _annotate(item, mark):
 
 async def _counted(operator):
     """Calls by verb and kind, but for those of the Lease and of audits, which are not a service's; and passes."""
-    async with httpx.AsyncClient(trust_env=False) as client:
-        text = (await client.get(f"http://127.0.0.1:{operator.port}/metrics")).text
     calls = collections.Counter()
-    for kind, _outcome, verb, count in CALLS.findall(text):
+    for (verb, kind, _outcome), count in (await operator.calls()).items():
         if kind != "Lease" and verb != "list_metadata":
-            calls[verb, kind] += int(float(count))
-    return calls, sum(int(float(count)) for count in PASSES.findall(text))
+            calls[verb, kind] += count
+    return calls, sum(int(float(count)) for count in PASSES.findall((await operator.get("/metrics")).text))
 
 
 async def _more_passes(operator, passes):
     return (await _counted(operator))[1] > passes
 
 
-async def _relies_on_watches(operator):
-    synced = await metric(operator.port, "legato_operator_cache_synced")
-    return synced == 1 and await metric(operator.port, "legato_operator_leader") == 1
-
-
-async def _settled(s):
-    return await s.ready() and await s.condition("Progressing") == ("False", "UpToDate")
-
-
 async def _all_told(s, operator):
     """Whether the Events of its start are written, one after the other beside the passes, and counted."""
-    events = (await s.cluster.list("Event", s.name)).items
-    told = [event["note"] for event in events if event.get("action") == "Reconcile"]
+    told = [event["note"] for event in await s.events() if event.get("action") == "Reconcile"]
     calls, _ = await _counted(operator)
     return calls["create", "Event"] >= len(told) and all(any(n.startswith(start) for n in told) for start in START)

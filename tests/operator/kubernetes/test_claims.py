@@ -1,9 +1,7 @@
 """Several releases of the operator: each in namespaces of its own, and never two over one."""
 
 import asyncio
-import re
 
-import httpx
 import pytest
 
 from legato_operator.cluster import Ref
@@ -12,6 +10,7 @@ from legato_operator.kubernetes.claims import CLAIM, TAKEN, NamespaceClaims
 from legato_operator.kubernetes.leader import Leader, LedCluster
 from legato_operator.kubernetes.lease import Terms
 
+READS = ("get", "list", "list_metadata")
 TERMS = Terms(duration=1, renew_within=0.6, retry=0.05)
 
 
@@ -33,19 +32,19 @@ async def test_second_release_over_a_namespace_says_so_and_follows_when_the_firs
         await s.make(build())
         await s.wait(s.ready)
         async with s.operator("two", lease_name="two") as two:
-            await s.wait(lambda: _is(_ready(two), (503, True)))
+            await s.wait(lambda: _ready(two), (503, True))
             assert (await _ready(one))[0] == 200
-            assert f'namespace_taken{{namespace="{s.name}",release="{s.name}/one"}} 1.0' in await _metrics(two)
-            assert "namespace_taken{" not in await _metrics(one)
+            assert await two.metric("namespace_taken", namespace=s.name, release=f"{s.name}/one") == 1
+            assert await one.metric("namespace_taken") == 0
             await s.wait(lambda: _told(s, f"release {s.name}/one looks after this namespace"))
             await s.make(build(engine={"chunkTokens": 256}))
-            await s.wait(lambda: _is_settled(s))
-            assert _writes(await _metrics(two)) <= {("create", "Event"), ("apply", "Event")}
+            await s.wait(s.settled)
+            assert {kind for verb, kind, _ in await two.calls() if verb not in READS} <= {"Event", "Lease"}
             one.task.cancel()
-            await s.wait(lambda: _is(_ready(two), (200, False)))
+            await s.wait(lambda: _ready(two), (200, False))
             await s.make(build(engine={"chunkTokens": 128}))
-            await s.wait(lambda: _is_settled(s))
-            assert "namespace_taken{" not in await _metrics(two)
+            await s.wait(s.settled)
+            assert await two.metric("namespace_taken") == 0
 
 
 async def test_claim_goes_with_the_last_service(s, operator, build):
@@ -53,10 +52,10 @@ async def test_claim_goes_with_the_last_service(s, operator, build):
         await s.make(build(), name)
         await s.wait(lambda name=name: s.ready(name))
     await s.cluster.delete(s.ref())
-    await s.wait(lambda: _is(s.exists("InferenceService", "demo"), False))
+    await s.wait(lambda: s.exists("InferenceService", "demo"), False)
     assert await s.exists("Lease", CLAIM)
     await s.cluster.delete(s.ref("last"))
-    await s.wait(lambda: _is(s.exists("Lease", CLAIM), False))
+    await s.wait(lambda: s.exists("Lease", CLAIM), False)
 
 
 async def test_of_two_releases_one_holds_a_namespace_at_any_time(s):
@@ -82,7 +81,7 @@ async def test_namespace_that_is_ending_is_not_let_alone(s, build):
     """It loses its Leases and takes no new ones, and its services still have to be let go."""
     held = {**build(), "metadata": {"name": "demo", "namespace": s.name, "finalizers": ["test/held"]}}
     await s.cluster.apply(held, "user")
-    await asyncio.to_thread(s.api.call, "DELETE", f"/api/v1/namespaces/{s.name}")
+    await s.call("DELETE", f"/api/v1/namespaces/{s.name}")
 
     async def taken():
         return await NamespaceClaims(s.cluster, "one", TERMS).take(s.name) and not await s.exists("Lease", CLAIM)
@@ -113,37 +112,11 @@ async def test_nothing_is_written_where_the_claim_is_not_held(s):
     await asyncio.wait((leading,))
 
 
-async def _is(asked, wanted):
-    return await asked == wanted
-
-
-async def _get(operator, path):
-    async with httpx.AsyncClient(trust_env=False) as client:
-        return await client.get(f"http://127.0.0.1:{operator.port}{path}")
-
-
 async def _ready(operator):
     """The status, and whether another release is named."""
-    answer = await _get(operator, "/readyz")
+    answer = await operator.get("/readyz")
     return answer.status_code, "looked after by another release" in answer.text
 
 
-async def _metrics(operator):
-    return (await _get(operator, "/metrics")).text
-
-
-def _writes(told):
-    line = re.compile(r'legato_operator_api_calls_total{kind="(\w+)",outcome="\w+",verb="(\w+)"}')
-    reads = ("get", "list", "list_metadata")
-    return {(verb, kind) for kind, verb in line.findall(told) if verb not in reads and kind != "Lease"}
-
-
 async def _told(s, note):
-    events = (await s.cluster.list("Event", s.name)).items
-    return any(event["reason"] == TAKEN and note in event["note"] for event in events)
-
-
-async def _is_settled(s):
-    item = await s.cluster.get(s.ref())
-    seen = item.get("status", {}).get("observedGeneration") == item["metadata"]["generation"]
-    return seen and await s.condition("Progressing") == ("False", "UpToDate")
+    return any(event["reason"] == TAKEN and note in event["note"] for event in await s.events())

@@ -52,7 +52,7 @@ async def test_a_service_on_kubernetes_is_shown_and_scaled(s, operator, legato):
     assert (code, told) == (0, "demo-decode: 2 workers desired; the autoscaler is paused for 30m\n")
     pool = await s.cluster.get(s.ref("demo-decode", "WorkerPool"))
     assert pool["spec"]["replicas"] == 2
-    await s.wait(lambda: _has(s, 2))
+    await s.wait(lambda: _workers(s), 2)
     code, _, said = await legato("scale", "decode", "9", *mine)
     assert (code, "not a valid number of decode workers: 9" in said) == (1, True)
 
@@ -83,10 +83,6 @@ async def _tells_ready(described):
     return any(event["message"] == "Ready is True" for event in (await described())["events"])
 
 
-async def _has(space, number):
-    return len(await space.pods("decode")) == number
-
-
 async def test_what_cannot_be_asked_is_told_in_a_line(s, legato):
     code, _, said = await legato("status", "-n", s.name, "--service", "other")
     expected = f"legato status: there is no InferenceService other in namespace {s.name}\n"
@@ -95,3 +91,7 @@ async def test_what_cannot_be_asked_is_told_in_a_line(s, legato):
     assert (code, said) == (1, expected.replace("status", "rotate-token"))
     code, _, said = await legato("scale", "decode", "1", "-n", s.name)
     assert (code, said) == (1, "legato scale: --service is required with --namespace\n")
+
+
+async def _workers(space):
+    return len(await space.pods("decode"))

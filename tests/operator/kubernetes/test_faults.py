@@ -4,7 +4,6 @@ import contextlib
 import urllib.parse
 
 import api_proxy
-from scrape import metric
 from tcp_relay import TcpRelay
 
 from legato_operator.cluster import Ref
@@ -53,8 +52,7 @@ async def test_conflicts_of_status_and_apply_are_tried_again(space, build):
         assert not some.left
         some = way.answer = Some(409, 6, lambda r: r.method == "PATCH" and s.name in r.path)
         await s.make(build(engine={"chunkTokens": 256}))
-        await s.wait(lambda: _observed(s, 2))
-        await s.wait(lambda: _settled(s))
+        await s.wait(s.settled)
         assert not some.left
 
 
@@ -64,8 +62,7 @@ async def test_errors_of_the_server_are_tried_again(space, build):
         await s.wait(s.ready)
         some = way.answer = Some(500, 20, lambda r: s.name in r.path)
         await s.make(build(engine={"chunkTokens": 256}))
-        await s.wait(lambda: _observed(s, 2))
-        await s.wait(lambda: _settled(s))
+        await s.wait(s.settled)
         assert not some.left
 
 
@@ -74,17 +71,17 @@ async def test_object_that_the_server_fails_on_is_told_and_keeps_nothing_else_fr
     async with _through_gate(space) as (s, way):
         some = way.answer = Some(500, 10_000, lambda r: r.method != "GET" and "/services" in r.path)
         await s.make(build())
-        await s.wait(lambda: _is(s.condition("Progressing"), ("False", "APIRefused")))
+        await s.wait(lambda: s.condition("Progressing"), ("False", "APIRefused"))
         await s.wait(lambda: s.exists("Deployment", "demo-gateway"))
         some.left = 0
-        await s.wait(lambda: _settled(s))
+        await s.wait(s.settled)
 
 
 async def test_watches_that_are_too_old_begin_anew_and_what_they_missed_is_mended(space, build):
     """All watches end; each that follows is told 410 first. Meanwhile something is deleted and something edited."""
     async with _through_gate(space) as (s, way):
         await s.make(build())
-        await s.wait(lambda: _settled(s))
+        await s.wait(s.settled)
         told = set()
 
         def answer(request):
@@ -98,9 +95,8 @@ async def test_watches_that_are_too_old_begin_anew_and_what_they_missed_is_mende
         await s.cluster.delete(Ref("Deployment", s.name, "demo-gateway"))
         await s.make(build(engine={"chunkTokens": 256}))
         await s.wait(lambda: s.exists("Deployment", "demo-gateway"))
-        await s.wait(lambda: _observed(s, 2))
-        await s.wait(lambda: _settled(s))
-        await s.wait(lambda: _is(_count(told), len(WATCHED)))
+        await s.wait(s.settled)
+        await s.wait(lambda: len(told), len(WATCHED))
 
 
 async def test_leader_that_is_cut_off_stops_and_the_one_that_followed_keeps_the_lease(s, build):
@@ -111,33 +107,17 @@ async def test_leader_that_is_cut_off_stops_and_the_one_that_followed_keeps_the_
         await s.wait(s.ready)
         async with s.operator("two") as two:
             tcp_relay.block()
-            await s.wait(lambda: _is(metric(two.port, "legato_operator_leader"), 1))
-            assert await metric(one.port, "legato_operator_leader") == 0, "it stopped before another could start"
+            await s.wait(lambda: two.metric("leader"), 1)
+            assert await one.metric("leader") == 0, "it stopped before another could start"
             await s.make(build(engine={"chunkTokens": 256}))
-            await s.wait(lambda: _observed(s, 2))
+            await s.wait(s.seen)
             tcp_relay.unblock()
-            before = await metric(one.port, "legato_operator_watch_events_total")
-            await s.wait(lambda: _more(one, "legato_operator_watch_events_total", before))
-            await s.wait(lambda: _settled(s))
-            assert await metric(one.port, "legato_operator_leader") == 0
-            assert await metric(two.port, "legato_operator_leader") == 1
+            before = await one.metric("watch_events_total")
+            await s.wait(lambda: _more_events(one, before))
+            await s.wait(s.settled)
+            assert await one.metric("leader") == 0
+            assert await two.metric("leader") == 1
 
 
-async def _count(of):
-    return len(of)
-
-
-async def _is(asked, wanted):
-    return await asked == wanted
-
-
-async def _more(operator, name, before):
-    return await metric(operator.port, name) > before
-
-
-async def _observed(s, generation):
-    return (await s.cluster.get(s.ref())).get("status", {}).get("observedGeneration") == generation
-
-
-async def _settled(s):
-    return await s.ready() and await s.condition("Progressing") == ("False", "UpToDate")
+async def _more_events(operator, before):
+    return await operator.metric("watch_events_total") > before

@@ -1,7 +1,5 @@
 """What only a cluster can know of a manifest is a condition with a reason, and an Event, on a real API server."""
 
-import asyncio
-
 from legato_operator.cluster import uid_of
 
 HUB = {"repo": "a/b", "revision": "0e9e39f249a16976918f6564b8830bc894c89659", "tokenSecret": "hub"}
@@ -9,14 +7,13 @@ HUB = {"repo": "a/b", "revision": "0e9e39f249a16976918f6564b8830bc894c89659", "t
 
 async def test_service_without_its_secret_starts_when_that_is_made(s, operator, build):
     await s.make(build(model={"source": {"huggingFace": HUB}}))
-    await s.wait(lambda: _is(s, "Ready", ("False", "NotFound")))
-    assert await _message(s) == "spec.model.source.huggingFace.tokenSecret: Secret hub not found"
-    await s.wait(lambda: _is_warned(s, "NotFound"))
+    await s.wait(lambda: s.condition("Ready"), ("False", "NotFound"))
+    assert await s.message() == "spec.model.source.huggingFace.tokenSecret: Secret hub not found"
+    await s.wait(lambda: s.warned("NotFound"))
     assert not await s.pods("decode")
     assert not await s.exists("Deployment", "demo-gateway")
     item = {"metadata": {"name": "hub"}, "stringData": {"token": "x"}}
-    path = f"/api/v1/namespaces/{s.name}/secrets"
-    assert (await asyncio.to_thread(s.api.call, "POST", path, item))[0] == 201
+    assert (await s.call("POST", "secrets", item))[0] == 201
     await s.wait(s.ready)
 
 
@@ -25,24 +22,10 @@ async def test_what_the_api_server_refuses_is_told_and_touches_nothing_that_serv
     await s.wait(s.ready)
     before = {name: uid_of(pod) for name, pod in (await s.pods("decode")).items()}
     await s.make(build(decode={"template": {"spec": {"priorityClassName": "urgent"}}}))
-    await s.wait(lambda: _is(s, "Progressing", ("False", "APIRefused")))
-    assert "no PriorityClass with name urgent was found" in await _message(s)
-    await s.wait(lambda: _is_warned(s, "APIRefused"))
+    await s.wait(lambda: s.condition("Progressing"), ("False", "APIRefused"))
+    assert "no PriorityClass with name urgent was found" in await s.message()
+    await s.wait(lambda: s.warned("APIRefused"))
     assert {name: uid_of(pod) for name, pod in (await s.pods("decode")).items()} == before
     assert await s.ready()
     await s.make(build())
-    await s.wait(lambda: _is(s, "Progressing", ("False", "UpToDate")))
-
-
-async def _is(s, kind, told):
-    return await s.condition(kind) == told
-
-
-async def _message(s):
-    conditions = (await s.cluster.get(s.ref()))["status"]["conditions"]
-    return next(condition["message"] for condition in conditions if condition["type"] == "Progressing")
-
-
-async def _is_warned(s, reason):
-    events = (await s.cluster.list("Event", s.name)).items
-    return any((event["type"], event["reason"]) == ("Warning", reason) for event in events)
+    await s.wait(lambda: s.condition("Progressing"), ("False", "UpToDate"))

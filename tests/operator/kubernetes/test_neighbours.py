@@ -18,7 +18,7 @@ async def test_two_services_of_a_namespace_choose_no_pods_of_each_other(s, opera
     for name in ("demo", "demo-2"):
         await s.make(build(), name)
     for name in ("demo", "demo-2"):
-        await s.wait(lambda name=name: _is_settled(s, name))
+        await s.wait(lambda name=name: s.settled(name))
     for name, other in (("demo", "demo-2"), ("demo-2", "demo")):
         mine, theirs = await _labels_of_pods(s, name), await _labels_of_pods(s, other)
         for selector in await _selectors(s, name):
@@ -36,12 +36,11 @@ async def test_two_services_of_a_namespace_choose_no_pods_of_each_other(s, opera
 async def test_service_whose_name_is_that_of_another_s_object_takes_nothing_from_it(s, operator, build):
     """The front Service of `demo-workers` would be the one by which gateways of `demo` find workers."""
     await s.make(build())
-    await s.wait(lambda: _is_settled(s, "demo"))
+    await s.wait(s.settled)
     before = await _objects(s, "demo")
     await s.make(build(), "demo-workers")
-    await s.wait(lambda: _is_refused(s, "demo-workers"))
-    message = next(c["message"] for c in await _conditions(s, "demo-workers") if c["type"] == "Progressing")
-    assert "Service demo-workers is not the service's own" in message
+    await s.wait(lambda: s.condition("Progressing", "demo-workers"), ("False", "APIRefused"))
+    assert "Service demo-workers is not the service's own" in await s.message(name="demo-workers")
     await s.cluster.delete(s.ref("demo-workers"))
     await s.wait(lambda: _is_gone(s, "demo-workers"))
     assert await _objects(s, "demo") == before
@@ -51,50 +50,44 @@ async def test_somebody_else_s_object_is_left_as_it_is_though_it_disagrees_in_no
     """Labels and an owner reference would make it the service's, and end it with that."""
     accounts = f"/api/v1/namespaces/{s.name}/serviceaccounts"
     item = {"metadata": {"name": "demo-gateway"}}
-    status, before = await asyncio.to_thread(s.api.call, "POST", accounts, item)
+    status, before = await s.call("POST", accounts, item)
     assert status == 201, before
     await s.make(build())
-    await s.wait(lambda: _is_refused(s, "demo"))
-    message = next(c["message"] for c in await _conditions(s, "demo") if c["type"] == "Progressing")
-    assert "ServiceAccount demo-gateway is not the service's own" in message
+    await s.wait(lambda: s.condition("Progressing", "demo"), ("False", "APIRefused"))
+    assert "ServiceAccount demo-gateway is not the service's own" in await s.message(name="demo")
     await s.cluster.delete(s.ref())
     await s.wait(lambda: _is_gone(s, "demo"))
-    assert (await asyncio.to_thread(s.api.call, "GET", f"{accounts}/demo-gateway"))[1] == before
+    assert (await s.call("GET", f"{accounts}/demo-gateway"))[1] == before
 
 
 async def test_somebody_else_s_secret_of_the_token_s_name_is_neither_used_nor_deleted(s, operator, build):
     """A service `demo` and an access token `demo-token` are names that one user may well choose."""
     secrets = f"/api/v1/namespaces/{s.name}/secrets"
     item = {"metadata": {"name": "demo-token"}, "stringData": {"token": "mine"}}
-    status, before = await asyncio.to_thread(s.api.call, "POST", secrets, item)
+    status, before = await s.call("POST", secrets, item)
     assert status == 201, before
     await s.make(build())
-    await s.wait(lambda: _is_refused(s, "demo"))
-    message = next(c["message"] for c in await _conditions(s, "demo") if c["type"] == "Progressing")
-    assert "Secret demo-token is not the service's own" in message
+    await s.wait(lambda: s.condition("Progressing", "demo"), ("False", "APIRefused"))
+    assert "Secret demo-token is not the service's own" in await s.message(name="demo")
     await s.cluster.delete(s.ref())
-
-    async def gone():
-        return not await s.exists("InferenceService", "demo")
-
-    await s.wait(gone)
-    assert (await asyncio.to_thread(s.api.call, "GET", f"{secrets}/demo-token"))[1] == before
+    await s.wait(s.gone)
+    assert (await s.call("GET", f"{secrets}/demo-token"))[1] == before
 
 
 async def test_pod_with_the_service_s_labels_that_is_not_its_own_is_never_sent_its_token(s, build):
     """Nor is it counted, taken for a worker, or deleted. It has a name that a worker would have."""
     for role, name in (("decode", "demo-decode-0"), ("gateway", "stranger")):
         await s.cluster.apply(_stranger(s, role, name), "somebody")
-    await s.wait(lambda: _are_up(s, {"demo-decode-0", "stranger"}))
+    await s.wait(lambda: s.kubelet.up >= {"demo-decode-0", "stranger"})
     await s.make(build())
-    await s.wait(lambda: _is_settled(s, "demo"))
+    await s.wait(s.settled)
     pods = await s.pods("decode")
     assert set(pods) == {"demo-decode-0", "demo-decode-1"}
     assert (await s.cluster.get(s.ref()))["status"]["pools"]["decode"]["replicas"] == 1
     pool = await s.cluster.get(s.ref("demo-decode", "WorkerPool"))
     assert pool["status"]["workers"] == [pods["demo-decode-1"]["metadata"]["uid"]]  # for gateways
     gateways = set(await s.pods("gateway")) - {"stranger"}
-    await s.wait(lambda: _are_trusted(s, {"demo-decode-1", "demo-prefill-0", *gateways}))
+    await s.wait(lambda: s.kubelet.trusted >= {"demo-decode-1", "demo-prefill-0", *gateways})
     assert s.kubelet.trusted & {"demo-decode-0", "stranger"} == set()
     await s.cluster.delete(s.ref())
     await s.wait(lambda: _is_gone(s, "demo"))
@@ -110,20 +103,12 @@ def _stranger(s, role, name):
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
-async def _are_up(s, pods):
-    return s.kubelet.up >= pods
-
-
-async def _are_trusted(s, pods):
-    return s.kubelet.trusted >= pods
-
-
 async def test_services_of_one_name_in_two_namespaces_know_nothing_of_each_other(space, build):
     async with space() as one, space() as two, one.operator(namespaces=(one.name, two.name)):
         for s in (one, two):
             await s.make(build())
         for s in (one, two):
-            await s.wait(lambda s=s: _is_settled(s, "demo"))
+            await s.wait(s.settled)
             assert set(await s.pods("decode")) == {"demo-decode-0"}
         before = await _objects(two, "demo")
         await one.cluster.delete(one.ref())
@@ -140,7 +125,7 @@ async def test_another_kind_of_the_same_name_is_left_alone(s, build):
         async with s.operator():
             path = f"/apis/serving.kserve.io/v1beta1/namespaces/{s.name}/inferenceservices"
             foreign = {"apiVersion": "serving.kserve.io/v1beta1", "kind": "InferenceService", "spec": {"a": 1}}
-            status, before = await asyncio.to_thread(s.api.call, "POST", path, foreign | {"metadata": {"name": "demo"}})
+            status, before = await s.call("POST", path, foreign | {"metadata": {"name": "demo"}})
             assert status == 201, before
             await s.make(build())
             await s.wait(s.ready)
@@ -149,10 +134,10 @@ async def test_another_kind_of_the_same_name_is_left_alone(s, build):
                 assert await _names(s, name) == "inferenceservice.serving.legato.dev/demo"
             await s.cluster.delete(s.ref())
             await s.wait(lambda: _is_gone(s, "demo"))
-            _, after = await asyncio.to_thread(s.api.call, "GET", f"{path}/demo")
+            _, after = await s.call("GET", f"{path}/demo")
             assert after == before
     finally:
-        await asyncio.to_thread(s.api.call, "DELETE", CRD)
+        await s.call("DELETE", CRD)
 
 
 async def _names(s, kind):
@@ -193,18 +178,6 @@ async def _objects(s, service):
             applied = metadata.get("annotations", {}).get(common.ANNOTATION_APPLIED)
             found[kind, metadata["name"]] = (metadata["uid"], applied)
     return found
-
-
-async def _conditions(s, service):
-    return (await s.cluster.get(s.ref(service)))["status"]["conditions"]
-
-
-async def _is_settled(s, service):
-    return await s.ready(service) and await s.condition("Progressing", service) == ("False", "UpToDate")
-
-
-async def _is_refused(s, service):
-    return await s.condition("Progressing", service) == ("False", "APIRefused")
 
 
 async def _is_gone(s, service):

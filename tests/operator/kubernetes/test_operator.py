@@ -1,22 +1,9 @@
 """The operator on a real API server: what is applied is what there is, whoever else writes there."""
 
-import asyncio
-
 from legato_operator.cluster import Ref, uid_of
 from legato_operator.errors import ObjectNotFound
 
 KINDS = ("Service", "ServiceAccount", "Role", "RoleBinding", "NetworkPolicy", "PodDisruptionBudget")
-
-
-async def test_service_becomes_ready_with_all_that_it_owns(s, operator, build):
-    await s.make(build())
-    await s.wait(s.ready)
-    assert set(await s.pods("prefill")) == {"demo-prefill-0"}
-    assert set(await s.pods("decode")) == {"demo-decode-0"}
-    for kind in KINDS:
-        assert (await s.cluster.list(kind, s.name, {"serving.legato.dev/service": "demo"})).items, kind
-    assert await s.exists("Secret", "demo-token")
-    assert await s.exists("Deployment", "demo-gateway")
 
 
 async def test_deleted_and_edited_objects_come_back_and_foreign_fields_stay(s, operator, build):
@@ -58,7 +45,7 @@ async def test_deleted_and_edited_objects_come_back_and_foreign_fields_stay(s, o
 async def test_settled_service_is_not_written_to(s, operator, build):
     """With a mode that tells nothing: these pods answer no question, which the autoscaler's status would tell of."""
     await s.make(build(scaling={"mode": "External"}))
-    await s.wait(lambda: _settled(s))
+    await s.wait(s.settled)
     before = await _versions(s)
     for name in ("other", "third"):
         await s.make(build(), name)
@@ -76,58 +63,28 @@ async def test_edited_while_no_operator_ran_is_mended_when_one_starts(s, build):
 
 
 async def test_scale_subresource_sets_the_replicas_with_external_scaling(s, operator, build):
-    """`kubectl scale` writes /scale; the operator makes the workers and never takes the field."""
+    """As `kubectl scale` does it; the operator makes as many workers as the bounds allow, and never takes the field."""
     await s.make(build(scaling={"mode": "External", "decode": {"max": 3}}))
     await s.wait(s.ready)
     path = f"/apis/serving.legato.dev/v1alpha1/namespaces/{s.name}/workerpools/demo-decode"
-    body = {"spec": {"replicas": 2}}
-    status, answer = await asyncio.to_thread(
-        s.api.call, "PATCH", f"{path}/scale?fieldManager=kubectl", body, "application/merge-patch+json"
-    )
-    assert status == 200, answer
-    await s.wait(lambda: _are(s, "decode", {"demo-decode-0", "demo-decode-1"}))
+    for replicas, workers, reason in ((2, 2, "UpToDate"), (9, 3, "Capped")):
+        body = {"spec": {"replicas": replicas}}
+        status, answer = await s.call("PATCH", f"{path}/scale?fieldManager=kubectl", body, merge=True)
+        assert status == 200, answer
+        await s.wait(lambda workers=workers: _are(s, "decode", {f"demo-decode-{number}" for number in range(workers)}))
+        await s.wait(lambda reason=reason: s.condition("Progressing"), ("False", reason))
 
-    async def told():
-        _, scale = await asyncio.to_thread(s.api.call, "GET", f"{path}/scale")
-        return scale["status"]["replicas"] == 2 and scale["status"]["selector"]
+        async def told(workers=workers):
+            _, scale = await s.call("GET", f"{path}/scale")
+            return scale["status"]["replicas"] == workers and scale["status"]["selector"]
 
-    await s.wait(told)
-    pool = await s.cluster.get(Ref("WorkerPool", s.name, "demo-decode"))
-    assert pool["spec"]["replicas"] == 2
-    owners = [
-        entry["manager"]
-        for entry in pool["metadata"]["managedFields"]
-        if "f:replicas" in entry["fieldsV1"].get("f:spec", {})
-    ]
-    assert owners == ["kubectl"]
-
-
-async def test_scale_down_drains_before_it_deletes(s, operator, build):
-    await s.make(build(scaling={"mode": "External", "decode": {"min": 1, "max": 3}}))
-    await s.wait(s.ready)
-    s.kubelet.busy |= {"demo-decode-0": 1, "demo-decode-1": 3}
-    await _scale(s, 2)
-    await s.wait(lambda: _are(s, "decode", {"demo-decode-0", "demo-decode-1"}))
-    await s.wait(lambda: _settled(s))
-    await _scale(s, 1)
-
-    async def drained():
-        return "demo-decode-0" in s.kubelet.drained
-
-    await s.wait(drained)
-    assert set(await s.pods("decode")) == {"demo-decode-0", "demo-decode-1"}, "it is still busy"
-    assert s.kubelet.drained == {"demo-decode-0"}
-    s.kubelet.busy["demo-decode-0"] = 0
-    await s.wait(lambda: _are(s, "decode", {"demo-decode-1"}))
-
-
-async def test_deletion_leaves_nothing(s, operator, build):
-    await s.make(build())
-    await s.wait(s.ready)
-    await s.cluster.delete(s.ref())
-    await s.wait(lambda: _gone(s))
-    for kind in ("Pod", "Deployment", "WorkerPool", "Secret", *KINDS):
-        await s.wait(lambda kind=kind: _none(s, kind))
+        await s.wait(told)
+        pool = await s.cluster.get(Ref("WorkerPool", s.name, "demo-decode"))
+        assert pool["spec"]["replicas"] == replicas
+        fields = [
+            (entry["manager"], entry["fieldsV1"].get("f:spec", {})) for entry in pool["metadata"]["managedFields"]
+        ]
+        assert [manager for manager, spec in fields if "f:replicas" in spec] == ["kubectl"]
 
 
 async def test_deletion_is_held_up_by_no_pod_for_longer_than_the_drain_deadline(s, operator, build):
@@ -136,7 +93,7 @@ async def test_deletion_is_held_up_by_no_pod_for_longer_than_the_drain_deadline(
     await s.wait(s.ready)
     s.kubelet.asleep.add("demo-decode-0")
     await s.cluster.delete(s.ref())
-    await s.wait(lambda: _gone(s))
+    await s.wait(s.gone)
 
 
 async def test_namespace_with_a_service_can_be_deleted(s, build):
@@ -144,16 +101,8 @@ async def test_namespace_with_a_service_can_be_deleted(s, build):
         await s.make(build())
         await s.wait(s.ready)
         path = f"/api/v1/namespaces/{s.name}"
-        assert (await asyncio.to_thread(s.api.call, "DELETE", path))[0] == 200
-
-        async def gone():
-            return (await asyncio.to_thread(s.api.call, "GET", path))[0] == 404
-
-        await s.wait(gone)
-
-
-async def _settled(s):
-    return await s.ready() and await s.condition("Progressing") == ("False", "UpToDate")
+        assert (await s.call("DELETE", path))[0] == 200
+        await s.wait(lambda: _status(s, path), 404)
 
 
 async def _versions(s):
@@ -168,22 +117,9 @@ async def _version(s, ref):
     return (await s.cluster.get(ref))["metadata"]["resourceVersion"]
 
 
-async def _scale(s, replicas):
-    await s.edit("WorkerPool", "demo-decode", lambda pool: pool["spec"].update(replicas=replicas))
-
-
-async def _has_ready(s, replicas):
-    """As the operator saw it last: one that it takes to be starting would go before any other."""
-    return (await s.cluster.get(Ref("WorkerPool", s.name, "demo-decode")))["status"].get("readyReplicas") == replicas
-
-
 async def _are(s, role, names):
     return set(await s.pods(role)) == names
 
 
-async def _gone(s):
-    return not await s.exists("InferenceService", "demo")
-
-
-async def _none(s, kind):
-    return not (await s.cluster.list(kind, s.name, {"serving.legato.dev/service": "demo"})).items
+async def _status(s, path):
+    return (await s.call("GET", path))[0]

@@ -32,7 +32,7 @@ async def test_what_another_version_stored_stops_nobody_and_can_be_mended(space,
             await s.make(build(engine={"later": 1}, later={"on": True}), "newer")
             async with s.operator():
                 await s.wait(lambda: s.ready("newer"))
-                await s.wait(lambda: _is(s.condition("Progressing", "newer"), ("False", "UpToDate")))
+                await s.wait(lambda: s.condition("Progressing", "newer"), ("False", "UpToDate"))
             told = (await s.cluster.get(s.ref("newer")))["status"]["conditions"]
             messages = {condition["type"]: condition["message"] for condition in told}
             assert "does not know spec.engine.later, spec.later" in messages["Progressing"]
@@ -41,13 +41,13 @@ async def test_what_another_version_stored_stops_nobody_and_can_be_mended(space,
             async with s.operator():
                 for name in ("good", "torn"):
                     await s.wait(lambda name=name: s.ready(name))
-                    await s.wait(lambda name=name: _is(s.condition("Progressing", name), ("False", "UpToDate")))
+                    await s.wait(lambda name=name: s.condition("Progressing", name), ("False", "UpToDate"))
                 for name in ("older", "leaving"):
-                    await s.wait(lambda name=name: _is(s.condition("Progressing", name), ("False", "Invalid")))
+                    await s.wait(lambda name=name: s.condition("Progressing", name), ("False", "Invalid"))
                 await s.make(build(), "older")
                 await s.wait(lambda: s.ready("older"))
                 await s.cluster.delete(s.ref("leaving"))
-                await s.wait(lambda: _gone(s, "leaving"))
+                await s.wait(lambda: s.gone(name="leaving"))
 
 
 async def test_child_edited_beyond_recognition_is_mended_and_stops_nobody(s, operator, build):
@@ -62,7 +62,7 @@ async def test_child_edited_beyond_recognition_is_mended_and_stops_nobody(s, ope
     await s.edit("PodDisruptionBudget", "torn-decode", lambda budget: budget.update(spec=spec))
     await s.wait(lambda: _mended(s))
     await s.make(build(engine={"chunkTokens": 64}), "good")
-    await s.wait(lambda: _is(s.condition("Progressing", "good"), ("False", "UpToDate")))
+    await s.wait(lambda: s.condition("Progressing", "good"), ("False", "UpToDate"))
     await s.wait(lambda: s.ready("torn"))
 
 
@@ -93,7 +93,7 @@ async def _store_status(s, name, status):
 
     async def stored():
         body = {"status": status}
-        code, answer = await asyncio.to_thread(s.api.call, "PATCH", path, body, "application/merge-patch+json")
+        code, answer = await s.call("PATCH", path, body, merge=True)
         return code == 200 and answer["status"] == status
 
     await s.wait(stored)
@@ -103,7 +103,7 @@ async def _refused(s):
     """Whether the schema of today is in force."""
     path = f"/apis/serving.legato.dev/v1alpha1/namespaces/{s.name}/inferenceservices"
     body = {"apiVersion": "serving.legato.dev/v1alpha1", "kind": "InferenceService", "metadata": {"name": "x"}}
-    code, _ = await asyncio.to_thread(s.api.call, "POST", f"{path}?dryRun=All", body)
+    code, _ = await s.call("POST", f"{path}?dryRun=All", body)
     return code == 422
 
 
@@ -112,11 +112,3 @@ async def _mended(s):
     budget = await s.cluster.get(Ref("PodDisruptionBudget", s.name, "torn-decode"))
     names = [port["port"] for port in front["spec"]["ports"]]
     return 80 in names and front["spec"].get("selector") and budget["spec"].get("minAvailable") == 0
-
-
-async def _is(asked, wanted):
-    return await asked == wanted
-
-
-async def _gone(s, name):
-    return not await s.exists("InferenceService", name)

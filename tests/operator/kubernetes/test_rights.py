@@ -5,7 +5,6 @@ import dataclasses
 import re
 
 import control_plane
-import httpx
 import pytest
 import release
 
@@ -176,13 +175,14 @@ async def _live(tools, space, build, system, name, refused):
             await s.make(build(scaling={"prefill": {"max": 0}, "decode": {"max": 2}}))
             await s.wait(s.ready)
             await s.make(build(engine={"chunkTokens": 256}, drain={"deadline": "100ms"}))
-            await s.wait(lambda: _is_settled(s, 2))
+            await s.wait(lambda: _has_settled(s, 2))
             await _check_accounts_of_service(tools, s)
             await s.cluster.delete(s.ref())
-            await s.wait(lambda: _is_gone(s))
-            told = await _metrics(operator.port)
-    assert {(verb, kind) for verb, kind, outcome in _calls(told) if outcome == "Forbidden"} <= refused
-    assert {("create", "Event"), ("delete", "WorkerPool"), ("delete", "Secret")} <= {call[:2] for call in _calls(told)}
+            await s.wait(s.gone)
+            await s.wait(lambda: s.gone("Secret", "demo-token"))
+            calls, told = await operator.calls(), (await operator.get("/metrics")).text
+    assert {(verb, kind) for verb, kind, outcome in calls if outcome == "Forbidden"} <= refused
+    assert {("create", "Event"), ("delete", "WorkerPool"), ("delete", "Secret")} <= {call[:2] for call in calls}
     assert set(re.findall(r'legato_operator_watch_events_total{kind="(\w+)"}', told)) >= set(LABELLED)
 
 
@@ -198,23 +198,5 @@ async def _check_accounts_of_service(tools, s):
     assert (status, worker["automountServiceAccountToken"]) == (200, False)
 
 
-async def _is_settled(s, pools):
-    item = await s.cluster.get(s.ref())
-    seen = item.get("status", {}).get("observedGeneration") == item["metadata"]["generation"]
-    settled = await s.condition("Progressing") == ("False", "UpToDate")
-    return seen and settled and len(item["status"]["pools"]) == pools
-
-
-async def _is_gone(s):
-    return not await s.exists("InferenceService", "demo") and not await s.exists("Secret", "demo-token")
-
-
-async def _metrics(port):
-    async with httpx.AsyncClient(trust_env=False) as client:
-        return (await client.get(f"http://127.0.0.1:{port}/metrics")).text
-
-
-def _calls(told):
-    """Verb, kind and outcome of the calls to the API server."""
-    line = re.compile(r'legato_operator_api_calls_total{kind="(\w+)",outcome="(\w+)",verb="(\w+)"}')
-    return {(verb, kind, outcome) for kind, outcome, verb in line.findall(told)}
+async def _has_settled(s, pools):
+    return await s.settled() and len((await s.cluster.get(s.ref()))["status"]["pools"]) == pools

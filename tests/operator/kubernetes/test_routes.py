@@ -3,8 +3,6 @@
 import asyncio
 from pathlib import Path
 
-from legato_operator.errors import ObjectNotFound
-
 GATEWAY_API = Path(__file__).parents[2] / "support" / "gateway_api_httproutes.yaml"
 CRD = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/httproutes.gateway.networking.k8s.io"
 PUBLIC = {"name": "public", "namespace": "infra"}
@@ -18,41 +16,41 @@ ADDRESS = {"loadBalancer": {"ingress": [{"ip": "192.0.2.1"}]}}
 
 
 async def test_routes_come_with_their_api_and_go_with_their_fields(s, operator, build):
-    await asyncio.to_thread(s.api.call, "DELETE", CRD)
+    await s.call("DELETE", CRD)
     await s.make(build(gateway=ROUTES))
     await s.wait(s.ready)
-    await s.wait(lambda: _is(s, "demo", ("False", "RouteAPIMissing")))
+    await s.wait(lambda: s.condition("RouteReady"), ("False", "RouteAPIMissing"))
     await s.cluster.patch_status(s.ref("demo-gateway", "Ingress"), ADDRESS)
     await asyncio.to_thread(s.api.install, [GATEWAY_API])
     try:
         await _look(s, "demo")
         await s.wait(lambda: s.exists("HTTPRoute", "demo-gateway"))
-        await s.wait(lambda: _is(s, "demo", ("False", "RoutePending")))
+        await s.wait(lambda: s.condition("RouteReady"), ("False", "RoutePending"))
         await s.cluster.patch_status(s.ref("demo-gateway", "HTTPRoute"), PARENTS)
-        await s.wait(lambda: _is(s, "demo", ("True", "Accepted")))
+        await s.wait(lambda: s.condition("RouteReady"), ("True", "Accepted"))
         told = {entry["kind"]: entry for entry in (await s.cluster.get(s.ref()))["status"]["routes"]}
         assert told["HTTPRoute"]["accepted"]
         assert told["Ingress"]["addresses"] == ["192.0.2.1"]
         await _stays_as_it_is(s)
         await s.make(build())
         for kind in ("HTTPRoute", "Ingress"):
-            await s.wait(lambda kind=kind: _is_gone(s, kind))
-        await s.wait(lambda: _is(s, "demo", ("", "")))
+            await s.wait(lambda kind=kind: s.gone(kind, "demo-gateway"))
+        await s.wait(lambda: s.condition("RouteReady"), ("", ""))
         await s.wait(lambda: _forgotten(s))
         assert await s.ready()
     finally:
-        await asyncio.to_thread(s.api.call, "DELETE", CRD)
+        await s.call("DELETE", CRD)
 
 
 async def test_two_services_with_one_host_and_the_end_of_a_service_with_a_route(s, operator, build):
     await s.make(build(gateway={"ingress": ROUTES["ingress"]}), "one")
     await s.wait(lambda: s.exists("Ingress", "one-gateway"))
     await s.make(build(gateway={"ingress": ROUTES["ingress"]}), "two")
-    await s.wait(lambda: _is(s, "two", ("False", "HostConflict")))
-    assert f"the older service {s.name}/one" in await _message(s, "two")
+    await s.wait(lambda: s.condition("RouteReady", "two"), ("False", "HostConflict"))
+    assert f"the older service {s.name}/one" in await s.message("RouteReady", "two")
     assert (await s.condition("RouteReady", "one"))[1] == "RoutePending"
     await s.cluster.delete(s.ref("one"))
-    await s.wait(lambda: _is_gone(s, "Ingress", "one-gateway"))
+    await s.wait(lambda: s.gone("Ingress", "one-gateway"))
 
 
 async def _stays_as_it_is(s):
@@ -72,30 +70,8 @@ async def _look(s, name, ratio=5):
         item["spec"]["scaling"] = {**item["spec"].get("scaling", {}), "maxPrefillPerDecode": ratio}
 
     await s.edit("InferenceService", name, change)
-    generation = (await s.cluster.get(s.ref(name)))["metadata"]["generation"]
-
-    async def seen():
-        return (await s.cluster.get(s.ref(name)))["status"]["observedGeneration"] >= generation
-
-    await s.wait(seen)
-
-
-async def _is(s, name, told):
-    return await s.condition("RouteReady", name) == told
-
-
-async def _is_gone(s, kind, name="demo-gateway"):
-    try:
-        await s.cluster.get(s.ref(name, kind))
-    except ObjectNotFound:
-        return True
-    return False
+    await s.wait(lambda: s.seen(name))
 
 
 async def _forgotten(s):
     return "routes" not in (await s.cluster.get(s.ref()))["status"]
-
-
-async def _message(s, name):
-    conditions = (await s.cluster.get(s.ref(name)))["status"]["conditions"]
-    return next(each["message"] for each in conditions if each["type"] == "RouteReady")

@@ -16,20 +16,6 @@ EXTERNAL = {"mode": "External", "prefill": {"max": 0}, "decode": {"min": 1, "max
 pytestmark = pytest.mark.skipif(bool(release.missing_program()), reason=f"no {release.missing_program()} on the PATH")
 
 
-async def test_kubectl_scale_is_obeyed_and_never_overwritten(s, operator, build):
-    await s.make(build(scaling=EXTERNAL))
-    await s.wait(s.ready)
-    for replicas in (3, 2):
-        await _kubectl(s, "scale", "workerpool/demo-decode", f"--replicas={replicas}")
-        await s.wait(lambda replicas=replicas: _has(s, replicas))
-        assert await _owners(s) == ["kubectl"]
-    await _kubectl(s, "scale", "lwp/demo-decode", "--replicas=9")
-    await s.wait(lambda: _is(s, ("False", "Capped")))
-    assert len(await s.pods("decode")) == 5
-    assert await _replicas(s) == 9
-    assert await _owners(s) == ["kubectl"]
-
-
 async def test_burst_while_two_workers_drain_recalls_both(s, operator, build):
     """They are in their pool's selector again, as the same pods."""
     await s.make(build(scaling=EXTERNAL))
@@ -39,7 +25,7 @@ async def test_burst_while_two_workers_drain_recalls_both(s, operator, build):
     before = {name: pod["metadata"]["uid"] for name, pod in (await s.pods("decode")).items()}
     s.kubelet.busy.update(dict.fromkeys(before, 1))
     await _kubectl(s, "scale", "lwp/demo-decode", "--replicas=2")
-    await s.wait(lambda: _are_told(s, 2))
+    await s.wait(lambda: len(s.kubelet.drained) == 2)
     await s.wait(lambda: _is_staying(s, 2))
     await _kubectl(s, "scale", "lwp/demo-decode", "--replicas=4")
     await s.wait(lambda: _has(s, 4))
@@ -49,11 +35,6 @@ async def test_burst_while_two_workers_drain_recalls_both(s, operator, build):
     for pod in pods.values():
         assert pod["metadata"]["labels"]["serving.legato.dev/serving"] == "true"
         assert "serving.legato.dev/draining-since" not in pod["metadata"].get("annotations", {})
-
-
-async def _are_told(s, workers):
-    """Whether that many were told to drain."""
-    return len(s.kubelet.drained) == workers
 
 
 async def _is_staying(s, workers):
@@ -70,7 +51,7 @@ async def test_horizontal_pod_autoscaler_scales_a_pool_and_is_never_overwritten(
         assert await _owners(s) == ["kube-controller-manager"]
     async with s.operator("another"):
         await s.make(build(scaling=EXTERNAL, drain={"deadline": "1s"}, gateway={"defaultDeadline": "1m"}))
-        await s.wait(lambda: _is_seen(s))
+        await s.wait(s.seen)
         assert (await _replicas(s), await _owners(s)) == (3, ["kube-controller-manager"])
         await _autoscale(s, 1, 2)
         await s.wait(lambda: _has(s, 2))
@@ -82,7 +63,7 @@ async def test_the_autoscaler_of_the_docs_is_one_that_kubernetes_takes(s):
     item = _documented("autoscaling-external.md")
     item["metadata"]["namespace"] = s.name
     path = f"{HPA.format(s.name)}/{item['metadata']['name']}?fieldManager=user&fieldValidation=Strict"
-    status, stored = await asyncio.to_thread(s.api.call, "PATCH", path, item, "application/apply-patch+yaml")
+    status, stored = await s.call("PATCH", path, item, "application/apply-patch+yaml")
     assert status == 201, stored
     assert stored["spec"]["metrics"] == item["spec"]["metrics"]
 
@@ -101,13 +82,13 @@ async def _autoscale(s, least, most):
     behavior = {"scaleDown": {"stabilizationWindowSeconds": 0}}
     item["spec"] |= {"minReplicas": least, "maxReplicas": most, "behavior": behavior}
     path = f"{HPA.format(s.name)}/demo?fieldManager=user&force=true"
-    status, answer = await asyncio.to_thread(s.api.call, "PATCH", path, item, "application/apply-patch+yaml")
+    status, answer = await s.call("PATCH", path, item, "application/apply-patch+yaml")
     assert status < 300, answer
 
 
 async def _is_counted(s, workers):
     """Whether the HPA can scale the pool, and sees that many workers."""
-    _, found = await asyncio.to_thread(s.api.call, "GET", f"{HPA.format(s.name)}/demo")
+    _, found = await s.call("GET", f"{HPA.format(s.name)}/demo")
     conditions = {c["type"]: c["status"] for c in found["status"]["conditions"]}
     return conditions["AbleToScale"] == "True" and found["status"]["currentReplicas"] == workers
 
@@ -135,13 +116,4 @@ async def _has(s, workers):
     """That many workers, as desired, and nothing in progress."""
     status = (await _pool(s)).get("status", {})
     counts = (len(await s.pods("decode")), await _replicas(s), status.get("replicas"), status.get("readyReplicas"))
-    return set(counts) == {workers} and await _is(s, ("False", "UpToDate"))
-
-
-async def _is(s, told):
-    return await s.condition("Progressing") == told
-
-
-async def _is_seen(s):
-    item = await s.cluster.get(s.ref())
-    return item["status"]["observedGeneration"] == item["metadata"]["generation"]
+    return set(counts) == {workers} and await s.condition("Progressing") == ("False", "UpToDate")

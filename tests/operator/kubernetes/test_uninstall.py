@@ -1,7 +1,5 @@
 """What is left when the operator went before its services, and how it goes."""
 
-import asyncio
-
 
 async def test_service_that_outlived_its_operator_goes_when_its_finalizer_is_taken_away(s, build):
     """As docs/kubernetes.md says: with all that it owned."""
@@ -12,16 +10,8 @@ async def test_service_that_outlived_its_operator_goes_when_its_finalizer_is_tak
     assert await s.exists("InferenceService", "demo")
     path = f"/apis/serving.legato.dev/v1alpha1/namespaces/{s.name}/inferenceservices/demo"
     body = {"metadata": {"finalizers": None}}
-    code, _ = await asyncio.to_thread(s.api.call, "PATCH", path, body, "application/merge-patch+json")
+    code, _ = await s.call("PATCH", path, body, merge=True)
     assert code == 200
     for kind in ("InferenceService", "WorkerPool", "Deployment", "Pod", "Service", "Role", "PodDisruptionBudget"):
-        await s.wait(lambda kind=kind: _none(s, kind))
-    await s.wait(lambda: _gone(s, "Secret", "demo-token"))
-
-
-async def _none(s, kind):
-    return not (await s.cluster.list(kind, s.name)).items
-
-
-async def _gone(s, kind, name):
-    return not await s.exists(kind, name)
+        await s.wait(lambda kind=kind: s.none(kind))
+    await s.wait(lambda: s.gone("Secret", "demo-token"))
