@@ -32,6 +32,24 @@ OPERATOR = {
 }
 
 
+class _Dumper(yaml.SafeDumper):
+    """Writes mappings and lists of scalars on one line where they are short, as people do."""
+
+    def represent_mapping(self, tag: str, mapping: Any, flow_style: bool | None = None) -> yaml.MappingNode:
+        node = super().represent_mapping(tag, mapping, flow_style)
+        node.flow_style = _is_short([part for pair in node.value for part in pair])
+        return node
+
+    def represent_sequence(self, tag: str, sequence: Any, flow_style: bool | None = None) -> yaml.SequenceNode:
+        node = super().represent_sequence(tag, sequence, flow_style)
+        node.flow_style = _is_short(node.value)
+        return node
+
+
+def _is_short(parts: list[yaml.Node]) -> bool:
+    return all(isinstance(part, yaml.ScalarNode) for part in parts) and sum(len(part.value) + 2 for part in parts) < 100
+
+
 class Golden:
     """One case: the operator's passes over a service until nothing but pods' starts remains.
 
@@ -82,8 +100,8 @@ class Golden:
         """The content of the case's file."""
         objects = self.run()
         if self._file.name == "objects.yaml":
-            return yaml.safe_dump_all(objects, sort_keys=False, width=120)
-        return yaml.safe_dump(deltas.delta(self._base(), objects), sort_keys=False, width=120)
+            return yaml.dump_all(objects, Dumper=_Dumper, sort_keys=False, width=120)
+        return yaml.dump(deltas.delta(self._base(), objects), Dumper=_Dumper, sort_keys=False, width=120)
 
     def stored(self) -> list[dict[str, Any]]:
         """The objects as the case's file says, whole."""
