@@ -5,15 +5,17 @@ That with HTTP, over a relay that plays scripts, is in `scripted_gateway`.
 
 import asyncio
 import contextlib
+import inspect
 import random
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
-from scripted_gateway import anyio_backend, gateway, make
+from scripted_gateway import gateway, make
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from virtual_loop import VirtualLoop
 
 from legato_gateway.admission.queue import Admission
 from legato_gateway.discovery import Discovery, StaticDiscovery, WorkerAddress
@@ -38,10 +40,28 @@ from legato_gateway.workers.worker_stream import StreamLimits
 from legato_protocol.followed_tokens import ServiceTokens
 from legato_protocol.sampling_params import SamplingParams
 
-__all__ = ("anyio_backend", "gateway", "make")
+__all__ = ("gateway", "make")
 
 TOKEN = "secret"
 LIMIT = 20  # seconds: a hang is a failure, not a timeout of the suite
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "virtual_time: runs on a loop whose waits take no time")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pycollect_makeitem(name: str, obj: object) -> None:
+    """Runs every coroutine of these folders with anyio's plugin."""
+    if name.startswith("test_") and inspect.iscoroutinefunction(obj):
+        pytest.mark.anyio(obj)
+
+
+@pytest.fixture
+def anyio_backend(request: pytest.FixtureRequest) -> Any:
+    if request.node.get_closest_marker("virtual_time"):
+        return "asyncio", {"loop_factory": VirtualLoop}
+    return "asyncio"
 
 
 class Letters:
@@ -208,9 +228,6 @@ class Lab:
     request: Callable[..., GenerationRequest] = request
     token: str = TOKEN
     vocabulary: Letters = field(default_factory=Letters)
-
-    def run(self, test: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        asyncio.run(test())
 
     @staticmethod
     def worker(gateway: Gateway, name: str) -> FakeWorker:

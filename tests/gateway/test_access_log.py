@@ -12,7 +12,6 @@ from legato_gateway.access_log import AccessEntry
 from legato_gateway.errors import WorkerFailed
 from legato_gateway.request import Delta
 
-pytestmark = pytest.mark.anyio
 SECRET = "swordfish"
 
 

@@ -54,78 +54,72 @@ async def _until(condition):
         await asyncio.sleep(0.01)
 
 
-def test_a_certificate_is_rotated_under_a_stream_of_the_official_client(lab, model, files, others, tmp_path):
-    async def test():
-        (worker,) = lab.unified(1, model=model_digest.of(model))
-        installed = files.install(tmp_path)
-        async with asyncio.timeout(60), worker, httpx.AsyncClient(trust_env=False) as plain:
-            flags = [*_flags(installed), "--worker", f"{worker.name}={worker.address}"]
-            process, ports = await _started(tmp_path, model, *flags)
-            health = f"http://127.0.0.1:{ports['health']}"
+async def test_a_certificate_is_rotated_under_a_stream_of_the_official_client(lab, model, files, others, tmp_path):
+    (worker,) = lab.unified(1, model=model_digest.of(model))
+    installed = files.install(tmp_path)
+    async with asyncio.timeout(60), worker, httpx.AsyncClient(trust_env=False) as plain:
+        flags = [*_flags(installed), "--worker", f"{worker.name}={worker.address}"]
+        process, ports = await _started(tmp_path, model, *flags)
+        health = f"http://127.0.0.1:{ports['health']}"
 
-            async def ready():
-                return (await plain.get(f"{health}/readyz")).status_code == 200
+        async def ready():
+            return (await plain.get(f"{health}/readyz")).status_code == 200
 
-            async def invalid():
-                metrics = (await plain.get(f"{health}/metrics")).text
-                return "legato_gateway_tls_certificate_invalid 1.0" in metrics
+        async def invalid():
+            metrics = (await plain.get(f"{health}/metrics")).text
+            return "legato_gateway_tls_certificate_invalid 1.0" in metrics
 
-            async def rotated():
-                try:
-                    async with _client(ports["http"], others.authority) as new:
-                        return await new.models.list()
-                except openai.APIConnectionError:
-                    return False
+        async def rotated():
+            try:
+                async with _client(ports["http"], others.authority) as new:
+                    return await new.models.list()
+            except openai.APIConnectionError:
+                return False
 
-            await _until(ready)
-            worker.hold("decoding", after=5)
-            async with _client(ports["http"], files.authority) as client:
-                stream = await client.completions.create(model="m", prompt="hello", max_tokens=30, stream=True)
-                await worker.wait_at("decoding")
-                installed.key.write_text("nothing")
-                await _until(invalid)
+        await _until(ready)
+        worker.hold("decoding", after=5)
+        async with _client(ports["http"], files.authority) as client:
+            stream = await client.completions.create(model="m", prompt="hello", max_tokens=30, stream=True)
+            await worker.wait_at("decoding")
+            installed.key.write_text("nothing")
+            await _until(invalid)
+            async with _client(ports["http"], files.authority) as another:
+                assert [served.id async for served in another.models.list()] == ["m"]
+            others.install(tmp_path)
+            await _until(rotated)
+            assert not await invalid()
+            with pytest.raises(openai.APIConnectionError):
                 async with _client(ports["http"], files.authority) as another:
-                    assert [served.id async for served in another.models.list()] == ["m"]
-                others.install(tmp_path)
-                await _until(rotated)
-                assert not await invalid()
-                with pytest.raises(openai.APIConnectionError):
-                    async with _client(ports["http"], files.authority) as another:
-                        await another.models.list()
-                worker.release()
-                assert [chunk.choices[0].finish_reason async for chunk in stream][-1] == "length"
-            with pytest.raises(httpx.TransportError):
-                await plain.get(f"http://127.0.0.1:{ports['http']}/v1/models")
-            reader, silent = await asyncio.open_connection("127.0.0.1", ports["http"])
-            process.send_signal(signal.SIGTERM)
-            assert await process.wait() == 0, "a client that says nothing holds up no end"
-            assert await reader.read() == b""
-            silent.close()
-
-    lab.run(test)
+                    await another.models.list()
+            worker.release()
+            assert [chunk.choices[0].finish_reason async for chunk in stream][-1] == "length"
+        with pytest.raises(httpx.TransportError):
+            await plain.get(f"http://127.0.0.1:{ports['http']}/v1/models")
+        reader, silent = await asyncio.open_connection("127.0.0.1", ports["http"])
+        process.send_signal(signal.SIGTERM)
+        assert await process.wait() == 0, "a client that says nothing holds up no end"
+        assert await reader.read() == b""
+        silent.close()
 
 
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [("missing", "No such file"), ("other key", "key values mismatch"), ("no pem", "no certificate in PEM")],
 )
-def test_files_that_cannot_be_used_stop_the_start_in_a_line(lab, model, files, others, tmp_path, wrong, said):
-    async def test():
-        installed = files.install(tmp_path)
-        if wrong == "missing":
-            installed.certificate.unlink()
-        elif wrong == "other key":
-            installed.key.write_bytes(others.key.read_bytes())
-        else:
-            installed.certificate.write_text("nothing")
-        command = [*LEGATO, "--model", str(model), "--max-length", "100", "--port", "0", *_flags(installed)]
-        pipe = asyncio.subprocess.PIPE
-        process = await asyncio.create_subprocess_exec(*command, stdout=pipe, stderr=pipe)
-        _, told = await process.communicate()
-        assert process.returncode == 2
-        line = told.decode().splitlines()[-1]  # behind what the log says
-        assert "Traceback" not in told.decode()
-        assert "--tls-certificate-file" in line
-        assert said in line
-
-    lab.run(test)
+async def test_files_that_cannot_be_used_stop_the_start_in_a_line(lab, model, files, others, tmp_path, wrong, said):
+    installed = files.install(tmp_path)
+    if wrong == "missing":
+        installed.certificate.unlink()
+    elif wrong == "other key":
+        installed.key.write_bytes(others.key.read_bytes())
+    else:
+        installed.certificate.write_text("nothing")
+    command = [*LEGATO, "--model", str(model), "--max-length", "100", "--port", "0", *_flags(installed)]
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(*command, stdout=pipe, stderr=pipe)
+    _, told = await process.communicate()
+    assert process.returncode == 2
+    line = told.decode().splitlines()[-1]  # behind what the log says
+    assert "Traceback" not in told.decode()
+    assert "--tls-certificate-file" in line
+    assert said in line

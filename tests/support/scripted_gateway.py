@@ -249,11 +249,6 @@ def build(streams: StreamPolicy | None = None, clients: Clients = PROXIED, **opt
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 def make() -> Callable[..., Gateway]:
     return build
 

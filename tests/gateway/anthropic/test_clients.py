@@ -11,7 +11,6 @@ from legato_gateway.clients import api_keys
 from legato_gateway.clients.identify import Clients
 from legato_gateway.clients.key_file import KeyFile
 
-pytestmark = pytest.mark.anyio
 ASKED: Any = {"model": "tiny", "max_tokens": 20, "messages": [{"role": "user", "content": "hi"}]}
 
 

@@ -9,7 +9,6 @@ import pytest
 from legato_gateway.errors import Overloaded, QuotaExceeded, WorkerFailed
 from legato_gateway.request import Delta
 
-pytestmark = pytest.mark.anyio
 HI: Any = [{"role": "user", "content": "hi"}]
 ASKED: Any = {"model": "tiny", "max_tokens": 20, "messages": HI}
 

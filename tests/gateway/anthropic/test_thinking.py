@@ -7,7 +7,6 @@ import pytest
 
 from legato_gateway.request import Delta
 
-pytestmark = pytest.mark.anyio
 TEMPLATE = "{{ enable_thinking }} <think></think>"
 HI: Any = [{"role": "user", "content": "hi"}]
 ASKED: Any = {"model": "tiny", "max_tokens": 50, "messages": HI}

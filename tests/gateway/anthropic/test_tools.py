@@ -12,7 +12,6 @@ from legato_gateway.openai.answer import AnswerFormat
 from legato_gateway.openai.tools.definitions import CallFormat
 from legato_gateway.request import Delta
 
-pytestmark = pytest.mark.anyio
 TEMPLATE = "{{ tools }} <tool_call>"  # Hermes'
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 TOOLS: Any = [{"name": "weather", "description": "Tells it.", "input_schema": SCHEMA}]

@@ -73,7 +73,6 @@ def test_no_text_of_a_client_is_another_ones_salt():
     assert b.cache_salt("") != a.cache_salt("")
 
 
-@pytest.mark.anyio
 async def test_keys_and_quotas_change_without_a_restart_and_a_wrong_file_changes_nothing(tmp_path, caplog):
     path = tmp_path / "api-keys.json"
     path.write_bytes(_file(a={"keys": [HASH]}))

@@ -12,7 +12,6 @@ from legato_gateway.clients.identify import Clients
 from legato_gateway.clients.key_file import KeyFile
 from legato_gateway.http.control import WithAPI
 
-pytestmark = pytest.mark.anyio
 CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}
 
 

@@ -56,122 +56,102 @@ async def watching(config, limits=QUICK):
             await asyncio.gather(task, return_exceptions=True)
 
 
-def test_pods_that_only_carry_the_service_s_labels_are_no_workers(cluster, config):
+async def test_pods_that_only_carry_the_service_s_labels_are_no_workers(cluster, config):
     """They would be sent its token. Whose pods are whose, the WorkerPools tell; one that was a worker stays one."""
-
-    async def test():
-        cluster.tell("s-decode", "d-0")
-        cluster.put("a", ("stranger", "10.1.0.9"), ("d-0", "10.1.0.1"), ("p-0", "10.1.0.2"))
-        async with watching(config, PATIENT) as watched:
-            await watched.until(d_0="10.1.0.1")
-            cluster.tell("s-prefill", "p-0")
-            await watched.until(d_0="10.1.0.1", p_0="10.1.0.2")
-            cluster.tell("s-decode")
-            cluster.put("b", ("d-1", "10.1.0.3"))
-            cluster.tell("s-decode", "d-1")
-            await watched.until(d_0="10.1.0.1", p_0="10.1.0.2", d_1="10.1.0.3")
-            cluster.put("a", ("stranger", "10.1.0.9"))
-            await watched.until(d_1="10.1.0.3")
-
-    asyncio.run(test())
+    cluster.tell("s-decode", "d-0")
+    cluster.put("a", ("stranger", "10.1.0.9"), ("d-0", "10.1.0.1"), ("p-0", "10.1.0.2"))
+    async with watching(config, PATIENT) as watched:
+        await watched.until(d_0="10.1.0.1")
+        cluster.tell("s-prefill", "p-0")
+        await watched.until(d_0="10.1.0.1", p_0="10.1.0.2")
+        cluster.tell("s-decode")
+        cluster.put("b", ("d-1", "10.1.0.3"))
+        cluster.tell("s-decode", "d-1")
+        await watched.until(d_0="10.1.0.1", p_0="10.1.0.2", d_1="10.1.0.3")
+        cluster.put("a", ("stranger", "10.1.0.9"))
+        await watched.until(d_1="10.1.0.3")
 
 
-def test_where_no_pool_tells_all_of_the_service_s_pods_are_workers(cluster, config):
+async def test_where_no_pool_tells_all_of_the_service_s_pods_are_workers(cluster, config):
     """The operator is an older one, or there is none."""
-
-    async def test():
-        cluster.put("a", ("d-0", "10.1.0.1"))
-        async with watching(config) as watched:
-            await watched.until(d_0="10.1.0.1")
-        cluster.make(POOLS, {**POOL, "metadata": {"name": "s-decode"}})
-        async with watching(config) as watched:
-            await watched.until(d_0="10.1.0.1")
-
-    asyncio.run(test())
+    cluster.put("a", ("d-0", "10.1.0.1"))
+    async with watching(config) as watched:
+        await watched.until(d_0="10.1.0.1")
+    cluster.make(POOLS, {**POOL, "metadata": {"name": "s-decode"}})
+    async with watching(config) as watched:
+        await watched.until(d_0="10.1.0.1")
 
 
 POOLS = "/apis/serving.legato.dev/v1alpha1/namespaces/demo/workerpools"
 POOL = {"apiVersion": "serving.legato.dev/v1alpha1", "kind": "WorkerPool", "spec": {"service": "s", "role": "decode"}}
 
 
-def test_changes_of_the_services_slices_are_told_at_once(cluster, config):
-    async def test():
-        cluster.put("others", ("x-0", "10.1.0.9"), service="x-workers")
-        async with watching(config, PATIENT) as watched:
-            await watched.until()
-            cluster.put("a", ("d-0", "10.1.0.1"), ready=False)
-            await watched.until(d_0="10.1.0.1")
-            cluster.put("b", ("d-1", "10.1.0.2"), ("p-0", "10.1.0.3"))
-            await watched.until(d_0="10.1.0.1", d_1="10.1.0.2", p_0="10.1.0.3")
-            cluster.put("b", ("p-0", "10.1.0.4"))
-            await watched.until(d_0="10.1.0.1", p_0="10.1.0.4")
-            cluster.drop("a")
-            await watched.until(p_0="10.1.0.4")
-            told = watched.times
-            cluster.put("b", ("p-0", "10.1.0.4"), ready=True)
-            cluster.put("c", ("p-1", "10.1.0.5"))
-            await watched.until(p_0="10.1.0.4", p_1="10.1.0.5")
-            assert watched.times == told + 1  # readiness is no change of addresses
-
-    asyncio.run(test())
+async def test_changes_of_the_services_slices_are_told_at_once(cluster, config):
+    cluster.put("others", ("x-0", "10.1.0.9"), service="x-workers")
+    async with watching(config, PATIENT) as watched:
+        await watched.until()
+        cluster.put("a", ("d-0", "10.1.0.1"), ready=False)
+        await watched.until(d_0="10.1.0.1")
+        cluster.put("b", ("d-1", "10.1.0.2"), ("p-0", "10.1.0.3"))
+        await watched.until(d_0="10.1.0.1", d_1="10.1.0.2", p_0="10.1.0.3")
+        cluster.put("b", ("p-0", "10.1.0.4"))
+        await watched.until(d_0="10.1.0.1", p_0="10.1.0.4")
+        cluster.drop("a")
+        await watched.until(p_0="10.1.0.4")
+        told = watched.times
+        cluster.put("b", ("p-0", "10.1.0.4"), ready=True)
+        cluster.put("c", ("p-1", "10.1.0.5"))
+        await watched.until(p_0="10.1.0.4", p_1="10.1.0.5")
+        assert watched.times == told + 1  # readiness is no change of addresses
 
 
-def test_what_is_known_outlives_the_api_server(cluster, config):
-    async def test():
-        cluster.put("a", ("d-0", "10.1.0.1"))
-        async with watching(config) as watched:
-            await watched.until(d_0="10.1.0.1")
-            cluster.server.kill()
-            try:
-                await watched.until_problem("refused")
-                assert watched.last == {"d-0": "10.1.0.1:8082"}
-            finally:
-                await asyncio.to_thread(cluster.server.start)
-            cluster.put("a", ("d-0", "10.1.0.1"), ("d-1", "10.1.0.2"))
-            await watched.until(d_0="10.1.0.1", d_1="10.1.0.2")
-            await watched.until_well()
-            assert watched.times == 2  # never told that there are none
-
-    asyncio.run(test())
+async def test_what_is_known_outlives_the_api_server(cluster, config):
+    cluster.put("a", ("d-0", "10.1.0.1"))
+    async with watching(config) as watched:
+        await watched.until(d_0="10.1.0.1")
+        cluster.server.kill()
+        try:
+            await watched.until_problem("refused")
+            assert watched.last == {"d-0": "10.1.0.1:8082"}
+        finally:
+            await asyncio.to_thread(cluster.server.start)
+        cluster.put("a", ("d-0", "10.1.0.1"), ("d-1", "10.1.0.2"))
+        await watched.until(d_0="10.1.0.1", d_1="10.1.0.2")
+        await watched.until_well()
+        assert watched.times == 2  # never told that there are none
 
 
-def test_a_connection_that_dies_unheard_is_noticed(cluster, tcp_relay, tmp_path):
-    async def test():
-        cluster.put("a", ("d-0", "10.1.0.1"))
-        port = int(cluster.server.url.rpartition(":")[2])
-        async with tcp_relay("127.0.0.1", port).running() as way:
-            config = tmp_path / "config"
-            config.write_text(cluster.kubeconfig(port=way.port))
-            async with watching(config) as watched:
-                await watched.until(d_0="10.1.0.1")
-                await watched.until_well()
-                way.block()
-                cluster.put("a", ("d-0", "10.1.0.2"))
-                await watched.until_problem("timed out")
-                assert watched.last == {"d-0": "10.1.0.1:8082"}
-                way.unblock()
-                await watched.until(d_0="10.1.0.2")
-                await watched.until_well()
-
-    asyncio.run(test())
-
-
-def test_rights_and_tokens_may_come_later_and_change(cluster, tmp_path):
-    async def test():
-        cluster.put("a", ("d-0", "10.1.0.1"))
+async def test_a_connection_that_dies_unheard_is_noticed(cluster, tcp_relay, tmp_path):
+    cluster.put("a", ("d-0", "10.1.0.1"))
+    port = int(cluster.server.url.rpartition(":")[2])
+    async with tcp_relay("127.0.0.1", port).running() as way:
         config = tmp_path / "config"
-        config.write_text(cluster.kubeconfig("outdated"))
+        config.write_text(cluster.kubeconfig(port=way.port))
         async with watching(config) as watched:
-            await watched.until_problem("401: ")
-            token = cluster.account("gateway")
-            config.write_text(cluster.kubeconfig(token))
-            await watched.until_problem("403: endpointslices.discovery.k8s.io is forbidden")
-            assert token not in watched.discovery.problem
-            cluster.allow("gateway")
             await watched.until(d_0="10.1.0.1")
             await watched.until_well()
+            way.block()
+            cluster.put("a", ("d-0", "10.1.0.2"))
+            await watched.until_problem("timed out")
+            assert watched.last == {"d-0": "10.1.0.1:8082"}
+            way.unblock()
+            await watched.until(d_0="10.1.0.2")
+            await watched.until_well()
 
-    asyncio.run(test())
+
+async def test_rights_and_tokens_may_come_later_and_change(cluster, tmp_path):
+    cluster.put("a", ("d-0", "10.1.0.1"))
+    config = tmp_path / "config"
+    config.write_text(cluster.kubeconfig("outdated"))
+    async with watching(config) as watched:
+        await watched.until_problem("401: ")
+        token = cluster.account("gateway")
+        config.write_text(cluster.kubeconfig(token))
+        await watched.until_problem("403: endpointslices.discovery.k8s.io is forbidden")
+        assert token not in watched.discovery.problem
+        cluster.allow("gateway")
+        await watched.until(d_0="10.1.0.1")
+        await watched.until_well()
 
 
 class FakeApi:
@@ -241,15 +221,12 @@ GONE = {"kind": "Status", "code": 410, "message": "too old resource version"}
 @pytest.mark.parametrize(
     "gone", [(410, json.dumps(GONE).encode()), (200, json.dumps({"type": "ERROR", "object": GONE}).encode() + b"\n")]
 )
-def test_a_watch_that_is_too_old_is_followed_by_a_list(gone, tmp_path):
-    async def test():
-        api = FakeApi(listing("5", d="10.1.0.1"), (200, b""), gone, listing("9", d="10.1.0.2"))
-        async with api.running(tmp_path, QUICK) as watched:
-            await watched.until(d="10.1.0.2")
-            assert [versions(path) for path in api.asked[:4]] == ["", "5", "5", ""]
-            assert watched.times == 2
-
-    asyncio.run(test())
+async def test_a_watch_that_is_too_old_is_followed_by_a_list(gone, tmp_path):
+    api = FakeApi(listing("5", d="10.1.0.1"), (200, b""), gone, listing("9", d="10.1.0.2"))
+    async with api.running(tmp_path, QUICK) as watched:
+        await watched.until(d="10.1.0.2")
+        assert [versions(path) for path in api.asked[:4]] == ["", "5", "5", ""]
+        assert watched.times == 2
 
 
 @pytest.mark.parametrize(
@@ -260,31 +237,25 @@ def test_a_watch_that_is_too_old_is_followed_by_a_list(gone, tmp_path):
         ((200, b"<html>sign in</html>"), "no Listing"),
     ],
 )
-def test_an_answer_that_makes_no_sense_changes_nothing(trouble, problem, tmp_path):
-    async def test():
-        gone = (410, json.dumps(GONE).encode())
-        api = FakeApi(listing("5", d="10.1.0.1"), gone, trouble)
-        async with api.running(tmp_path, QUICK) as watched:
-            await watched.until_problem(problem)
-            assert watched.last == {"d": "10.1.0.1:8082"}
-
-    asyncio.run(test())
+async def test_an_answer_that_makes_no_sense_changes_nothing(trouble, problem, tmp_path):
+    gone = (410, json.dumps(GONE).encode())
+    api = FakeApi(listing("5", d="10.1.0.1"), gone, trouble)
+    async with api.running(tmp_path, QUICK) as watched:
+        await watched.until_problem(problem)
+        assert watched.last == {"d": "10.1.0.1:8082"}
 
 
-def test_watches_that_end_are_followed_by_others_from_where_they_ended(tmp_path):
-    async def test():
-        _, listed = listing("7", d="10.1.0.2")
-        changed = json.dumps({"type": "MODIFIED", "object": json.loads(listed)["items"][0]}).encode() + b"\n"
-        api = FakeApi(listing("5", d="10.1.0.1"), (200, b""), (200, changed), (200, b""))
-        async with api.running(tmp_path, QUICK) as watched:
-            await watched.until(d="10.1.0.2")
-            while len(api.asked) < 5:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
-            assert [versions(path) for path in api.asked[:5]] == ["", "5", "5", "7", "7"]
-            assert watched.times == 2
-            assert watched.discovery.problem == ""
-
-    asyncio.run(test())
+async def test_watches_that_end_are_followed_by_others_from_where_they_ended(tmp_path):
+    _, listed = listing("7", d="10.1.0.2")
+    changed = json.dumps({"type": "MODIFIED", "object": json.loads(listed)["items"][0]}).encode() + b"\n"
+    api = FakeApi(listing("5", d="10.1.0.1"), (200, b""), (200, changed), (200, b""))
+    async with api.running(tmp_path, QUICK) as watched:
+        await watched.until(d="10.1.0.2")
+        while len(api.asked) < 5:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        assert [versions(path) for path in api.asked[:5]] == ["", "5", "5", "7", "7"]
+        assert watched.times == 2
+        assert watched.discovery.problem == ""
 
 
 def test_a_server_that_is_away_is_asked_ever_less_often():

@@ -12,8 +12,6 @@ from legato_gateway.clients import api_keys
 from legato_gateway.clients.identify import Clients
 from legato_gateway.clients.key_file import KeyFile
 
-pytestmark = pytest.mark.anyio
-
 
 @pytest.mark.parametrize(
     ("method", "path"), [("GET", "/health"), ("HEAD", "/health"), ("GET", "/ping"), ("POST", "/ping")]

@@ -12,16 +12,10 @@ from legato_gateway.http import protocol
 from legato_gateway.http.connections import SLOW_BODY, ConnectionLimits, Connections
 from legato_gateway.http.protocol import BoundedProtocol
 
-pytestmark = pytest.mark.anyio
 HEAD = b"POST / HTTP/1.1\r\nhost: x\r\n"
 LARGE = 1 << 20
 LIMITS = ConnectionLimits(body_rate=100, body_window=30.0)
 PIECE = b"x" * 20_000
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
 
 
 class Sent:

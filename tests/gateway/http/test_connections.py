@@ -111,7 +111,6 @@ def test_every_one_is_counted_and_a_flood_of_them_is_a_few_lines(caplog: pytest.
     assert "99 more" in caplog.text
 
 
-@pytest.mark.anyio
 async def test_descriptors_that_ran_out_are_told(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -131,8 +130,3 @@ async def test_descriptors_that_ran_out_are_told(
 @pytest.mark.parametrize(("files", "most"), [(256, 128), (1024, 768), (1 << 20, 4096)])
 def test_places_leave_descriptors_for_the_gateways_own(files: int, most: int) -> None:
     assert connections.places(4096, files) == most
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"

@@ -6,7 +6,6 @@ import pytest
 
 from legato_gateway.request import Delta
 
-pytestmark = pytest.mark.anyio
 PAGE = "https://chat.example.com"
 PREFLIGHT = {
     "origin": PAGE,

@@ -15,7 +15,6 @@ from legato_gateway.http import cors, protocol
 from legato_gateway.http.connections import Connections
 from legato_gateway.http.protocol import MAX_HEAD_BYTES
 
-pytestmark = pytest.mark.anyio
 PAGE = b"https://chat.example.com"
 OTHER = b"https://evil.example.com"
 START = b"POST / HTTP/1.1\r\nhost: x\r\n"
@@ -28,11 +27,6 @@ EARLY = [  # what is sent behind the header `origin`, and what is answered
     (408, b"x-more"),
     (431, b"x: " + b"y" * (MAX_HEAD_BYTES + 10)),
 ]
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
 
 
 @contextlib.asynccontextmanager

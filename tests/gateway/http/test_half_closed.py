@@ -17,7 +17,6 @@ from legato_gateway.http import protocol
 from legato_gateway.http.connections import Connections
 from legato_gateway.http.protocol import BoundedProtocol
 
-pytestmark = pytest.mark.anyio
 GET = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
 POST = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n"
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"

@@ -2,6 +2,7 @@
 
 import asyncio
 
+import pytest
 import virtual_loop
 
 from legato_gateway.http.held_watch import HeldWatch
@@ -60,14 +61,12 @@ def test_who_has_gone_is_not_waited_for():
     assert _waited(lambda watch, client: client.left.set()) == 2.0
 
 
-def test_all_who_wait_are_told():
-    async def check():
-        watch = HeldWatch(lambda: 0)
-        waits = [asyncio.create_task(watch.wait(60.0, _Client().receive)) for _ in range(3)]
-        await asyncio.sleep(1.0)
-        watch.notify()
-        watch.notify()
-        await asyncio.gather(*waits)
-        assert asyncio.get_running_loop().time() == 1.0
-
-    virtual_loop.run(check())
+@pytest.mark.virtual_time
+async def test_all_who_wait_are_told():
+    watch = HeldWatch(lambda: 0)
+    waits = [asyncio.create_task(watch.wait(60.0, _Client().receive)) for _ in range(3)]
+    await asyncio.sleep(1.0)
+    watch.notify()
+    watch.notify()
+    await asyncio.gather(*waits)
+    assert asyncio.get_running_loop().time() == 1.0

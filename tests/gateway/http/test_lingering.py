@@ -24,7 +24,6 @@ from legato_gateway.http import protocol
 from legato_gateway.http.connections import UNREAD_BODY, ConnectionLimits, Connections
 from legato_gateway.http.protocol import BoundedProtocol
 
-pytestmark = pytest.mark.anyio
 START = b"POST / HTTP/1.1\r\nhost: x\r\n"
 CHUNKED = START + b"transfer-encoding: chunked\r\n\r\n"
 CHUNK = b"8000\r\n" + b"y" * 0x8000 + b"\r\n"

@@ -17,14 +17,8 @@ from legato_gateway.http import protocol
 from legato_gateway.http.connections import LATE_HEAD, SLOW_BODY, ConnectionLimits, Connections
 from legato_gateway.http.protocol import MAX_HEAD_BYTES, BoundedProtocol
 
-pytestmark = pytest.mark.anyio
 START = b"POST / HTTP/1.1\r\nhost: x\r\n"
 CHUNKED = START + b"transfer-encoding: chunked\r\n\r\n"
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
 
 
 async def names(scope: Any, receive: Any, send: Any) -> None:

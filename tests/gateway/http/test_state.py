@@ -24,119 +24,92 @@ class Discovered:
             yield await self._lists.get()
 
 
-def test_a_gateway_waits_for_its_first_worker(lab):
-    async def test():
-        workers = lab.pools(1, 1)
-        decode = next(worker for worker in workers if worker.role == "decode")
-        async with lab.following([(worker.name, worker) for worker in workers if worker is not decode]) as gateway:
-            await gateway.until(lambda: gateway.fleet.worker("p0").ready)
-            assert "no decode worker" in gateway.state.unready()
-
-    lab.run(test)
+async def test_a_gateway_waits_for_its_first_worker(lab):
+    workers = lab.pools(1, 1)
+    decode = next(worker for worker in workers if worker.role == "decode")
+    async with lab.following([(worker.name, worker) for worker in workers if worker is not decode]) as gateway:
+        await gateway.until(lambda: gateway.fleet.worker("p0").ready)
+        assert "no decode worker" in gateway.state.unready()
 
 
-def test_a_gateway_that_lost_its_last_worker_holds_requests_for_the_next(lab):
-    async def test():
-        async with lab.running(lab.unified(1)) as gateway:
-            (worker,) = gateway.workers
+async def test_a_gateway_that_lost_its_last_worker_holds_requests_for_the_next(lab):
+    async with lab.running(lab.unified(1)) as gateway:
+        (worker,) = gateway.workers
+        await worker.kill()
+        await gateway.until(lambda: not gateway.fleet.worker("u0").ready)
+        assert gateway.state.unready() is None
+        reader = gateway.submit()
+        await worker.start()
+        assert (await reader.read()).text == lab.text_of(7, 20)
+
+
+async def test_a_gateway_whose_workers_serve_another_model_now_is_unready(lab):
+    async with lab.running(lab.unified(1)) as gateway:
+        (worker,) = gateway.workers
+        await worker.kill()
+        worker._model = "another"
+        await worker.start()
+        await gateway.until(lambda: gateway.fleet.worker("u0").foreign)
+        assert "another model" in gateway.state.unready()
+
+
+async def test_a_fresh_gateway_that_may_have_no_worker_holds_requests_for_the_first(lab):
+    """Also while that one is listed and does not answer yet."""
+    found = Discovered()
+    found.tell()
+    async with lab.following(found, hold_without_workers=True) as gateway:
+        assert gateway.state.unready() is None
+        reader = gateway.submit()
+        (worker,) = lab.unified(1)
+        async with worker:
             await worker.kill()
-            await gateway.until(lambda: not gateway.fleet.worker("u0").ready)
+            found.tell((worker.name, worker.address))
+            await gateway.until(lambda: gateway.fleet.worker("u0") is not None)
             assert gateway.state.unready() is None
-            reader = gateway.submit()
+            await gateway.until(lambda: gateway.fleet.worker("u0").problem)
+            assert gateway.state.unready() is None
             await worker.start()
             assert (await reader.read()).text == lab.text_of(7, 20)
 
-    lab.run(test)
+
+async def test_it_is_not_ready_before_it_has_tried_the_workers_that_are_listed(lab):
+    """They may be another model's."""
+    silent = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
+    async with silent:
+        host, port = silent.sockets[0].getsockname()
+        async with lab.following([("u0", f"{host}:{port}")], hold_without_workers=True) as gateway:
+            assert "u0: connecting" in gateway.state.unready()
 
 
-def test_a_gateway_whose_workers_serve_another_model_now_is_unready(lab):
-    async def test():
-        async with lab.running(lab.unified(1)) as gateway:
-            (worker,) = gateway.workers
-            await worker.kill()
-            worker._model = "another"
-            await worker.start()
+async def test_it_is_not_ready_beside_workers_of_another_model(lab):
+    """Their gateways are to stay."""
+    found = Discovered()
+    async with lab.unified(1)[0] as worker:
+        worker._model = "another"
+        found.tell((worker.name, worker.address))
+        async with lab.following(found, hold_without_workers=True) as gateway:
             await gateway.until(lambda: gateway.fleet.worker("u0").foreign)
             assert "another model" in gateway.state.unready()
-
-    lab.run(test)
-
-
-def test_a_fresh_gateway_that_may_have_no_worker_holds_requests_for_the_first(lab):
-    """Also while that one is listed and does not answer yet."""
-
-    async def test():
-        found = Discovered()
-        found.tell()
-        async with lab.following(found, hold_without_workers=True) as gateway:
+            await worker.kill()
+            found.tell()
+            await gateway.until(lambda: not list(gateway.fleet))
             assert gateway.state.unready() is None
-            reader = gateway.submit()
-            (worker,) = lab.unified(1)
-            async with worker:
-                await worker.kill()
-                found.tell((worker.name, worker.address))
-                await gateway.until(lambda: gateway.fleet.worker("u0") is not None)
-                assert gateway.state.unready() is None
-                await gateway.until(lambda: gateway.fleet.worker("u0").problem)
-                assert gateway.state.unready() is None
-                await worker.start()
-                assert (await reader.read()).text == lab.text_of(7, 20)
-
-    lab.run(test)
 
 
-def test_it_is_not_ready_before_it_has_tried_the_workers_that_are_listed(lab):
-    """They may be another model's."""
-
-    async def test():
-        silent = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
-        async with silent:
-            host, port = silent.sockets[0].getsockname()
-            async with lab.following([("u0", f"{host}:{port}")], hold_without_workers=True) as gateway:
-                assert "u0: connecting" in gateway.state.unready()
-
-    lab.run(test)
+async def test_without_that_setting_a_fresh_gateway_waits_for_its_first_worker(lab):
+    found = Discovered()
+    found.tell()
+    async with lab.following(found) as gateway:
+        assert "no decode worker" in gateway.state.unready()
 
 
-def test_it_is_not_ready_beside_workers_of_another_model(lab):
-    """Their gateways are to stay."""
-
-    async def test():
-        found = Discovered()
-        async with lab.unified(1)[0] as worker:
-            worker._model = "another"
-            found.tell((worker.name, worker.address))
-            async with lab.following(found, hold_without_workers=True) as gateway:
-                await gateway.until(lambda: gateway.fleet.worker("u0").foreign)
-                assert "another model" in gateway.state.unready()
-                await worker.kill()
-                found.tell()
-                await gateway.until(lambda: not list(gateway.fleet))
-                assert gateway.state.unready() is None
-
-    lab.run(test)
-
-
-def test_without_that_setting_a_fresh_gateway_waits_for_its_first_worker(lab):
-    async def test():
-        found = Discovered()
-        found.tell()
-        async with lab.following(found) as gateway:
-            assert "no decode worker" in gateway.state.unready()
-
-    lab.run(test)
-
-
-def test_state_has_what_workers_say_of_their_costs_by_name(lab):
-    async def test():
-        async with lab.running(lab.unified(1)) as gateway:
-            worker = gateway.fleet.worker("u0")
-            await gateway.until(lambda: worker.load is not None)
-            costs = {"prefill_cost": PrefillCoefficients(0.1, 0.2, 0.3, 512), "decode_cost": None}
-            gateway.fleet.loaded("u0", structs.replace(worker.load, **costs))
-            (shown,) = gateway.state.state()["workers"]
-            assert shown["prefill_cost"] | {"per_token": 0.2, "per_pair": 0.3} == shown["prefill_cost"]
-            assert shown["decode_cost"] is None
-            assert shown["block_size"] == worker.hello.block_size
-
-    lab.run(test)
+async def test_state_has_what_workers_say_of_their_costs_by_name(lab):
+    async with lab.running(lab.unified(1)) as gateway:
+        worker = gateway.fleet.worker("u0")
+        await gateway.until(lambda: worker.load is not None)
+        costs = {"prefill_cost": PrefillCoefficients(0.1, 0.2, 0.3, 512), "decode_cost": None}
+        gateway.fleet.loaded("u0", structs.replace(worker.load, **costs))
+        (shown,) = gateway.state.state()["workers"]
+        assert shown["prefill_cost"] | {"per_token": 0.2, "per_pair": 0.3} == shown["prefill_cost"]
+        assert shown["decode_cost"] is None
+        assert shown["block_size"] == worker.hello.block_size

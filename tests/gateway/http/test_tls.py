@@ -25,7 +25,6 @@ from legato_protocol import tls_server
 from legato_protocol.followed_files import InvalidFile
 from legato_protocol.tls_server import BAD_HANDSHAKE, LATE_HANDSHAKE, Handshake, TLSServer
 
-pytestmark = pytest.mark.anyio
 LOG = logging.getLogger(__name__)
 ASK = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n"
 LOOPS = [pytest.param(("asyncio", {"use_uvloop": on}), id=name) for name, on in (("asyncio", False), ("uvloop", True))]

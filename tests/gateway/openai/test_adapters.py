@@ -5,8 +5,6 @@ from typing import Any
 import openai
 import pytest
 
-pytestmark = pytest.mark.anyio
-
 
 @pytest.fixture
 def adapted(make: Any) -> Any:

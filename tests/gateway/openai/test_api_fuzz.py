@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 import random_requests
 
-pytestmark = pytest.mark.anyio
 REQUESTS = 400  # of each seed
 
 

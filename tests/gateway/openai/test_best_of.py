@@ -1,12 +1,9 @@
 """`best_of`: the likeliest of the answers that were made are told, as if no others had been."""
 
-import pytest
 from served_texts import served
 
 from legato_gateway.request import Delta, TokenText
 from legato_protocol.stream import TokenLogprobs
-
-pytestmark = pytest.mark.anyio
 
 
 def said(choice, text, *logprobs, finish="stop"):
@@ -84,15 +81,11 @@ async def test_each_prompt_has_its_best(gateway):
     assert told == [(0, "00", [ord("0")]), (1, "11", [ord("1")])]
 
 
-def test_workers_that_make_them_are_asked_for_their_log_probabilities(lab):
+async def test_workers_that_make_them_are_asked_for_their_log_probabilities(lab):
     """All are equally likely to a scripted worker: the first that were made are told, with all of their fields."""
-
-    async def test():
-        async with served(lab, "one", "two", "three") as gateway:
-            answer = await gateway.ask("completions", n=2, best_of=3, stop="e", return_token_ids=True)
-            assert answer.texts == {0: "on", 1: "two"}
-            assert answer.token_ids[0] == gateway.tokens.encode("one")
-            made = len(gateway.tokens.encode("one" + "two" + "thre")) + 1
-            assert answer.usages[-1][1]["completion_tokens"] == made
-
-    lab.run(test)
+    async with served(lab, "one", "two", "three") as gateway:
+        answer = await gateway.ask("completions", n=2, best_of=3, stop="e", return_token_ids=True)
+        assert answer.texts == {0: "on", 1: "two"}
+        assert answer.token_ids[0] == gateway.tokens.encode("one")
+        made = len(gateway.tokens.encode("one" + "two" + "thre")) + 1
+        assert answer.usages[-1][1]["completion_tokens"] == made

@@ -9,7 +9,6 @@ import pytest
 from legato_gateway.errors import DeadlineExceeded, Overloaded, QuotaExceeded, WorkerFailed
 from legato_gateway.request import Delta
 
-pytestmark = pytest.mark.anyio
 HI: Any = [{"role": "user", "content": "hi"}]
 
 

@@ -8,8 +8,6 @@ import pytest
 from legato_gateway.errors import WorkerFailed
 from legato_gateway.request import Delta, GenerationRequest
 
-pytestmark = pytest.mark.anyio
-
 
 async def test_an_answer_is_what_the_official_client_expects(gateway: Any) -> None:
     answer = await gateway.client.completions.create(model="tiny", prompt="hi")

@@ -5,7 +5,6 @@ import pytest
 from legato_gateway.generation_config import GenerationDefaults
 from legato_protocol.sampling_params import SamplingParams
 
-pytestmark = pytest.mark.anyio
 DEFAULTS = GenerationDefaults(0.7, 0.8, 20, 0.05, 1.05, 50)
 FIELDS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 

@@ -11,7 +11,6 @@ import pytest
 from legato_protocol.sampling_limits import RANGES
 from legato_protocol.sampling_params import SamplingParams
 
-pytestmark = pytest.mark.anyio
 LARGEST = (1 << 31) - 1
 CHAT = {"messages": [{"role": "user", "content": "hi"}]}
 COMPLETION = {"prompt": "hi"}

@@ -11,7 +11,6 @@ from legato_gateway.request import Delta, GenerationRequest, TokenText
 from legato_protocol.packed_logprobs import PackedLogprobs
 from legato_protocol.stream import TokenLogprobs, TopLogprob
 
-pytestmark = pytest.mark.anyio
 LIKELIEST = (ord("e"), ord("t"), ord("a"))
 
 

@@ -10,7 +10,6 @@ import pytest
 from legato_gateway.openai.responses.body import ResponsesBody
 from legato_gateway.openai.schemas import ChatBody, CompletionBody
 
-pytestmark = pytest.mark.anyio
 BODIES = 150  # of each seed
 NAMED: dict[str, tuple[type[msgspec.Struct], dict[str, Any]]] = {
     "chat/completions": (ChatBody, {"messages": [{"role": "user", "content": "hi"}]}),

@@ -6,7 +6,6 @@ from typing import Any
 import openai
 import pytest
 
-pytestmark = pytest.mark.anyio
 USER = {"role": "user", "content": "hi"}
 
 

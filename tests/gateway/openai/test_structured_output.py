@@ -9,8 +9,6 @@ from pydantic import BaseModel
 from legato_grammar import json_options, structural_tag
 from legato_protocol.sampling_params import CHOICE, JSON_SCHEMA, REGEX, RULES
 
-pytestmark = pytest.mark.anyio
-
 SCHEMA = {"type": "object", "properties": {"b": {"type": "integer"}, "a": {"type": "string"}}, "required": ["b"]}
 NAMES = {"properties": {"name": {"type": "string"}}}
 REFERS = {"$ref": "#/$defs/a", "$defs": {"a": {"type": "object"}}}

@@ -7,7 +7,6 @@ import pytest
 from legato_gateway.openai import token_choice
 from legato_protocol.sampling_params import REASONING, SamplingParams, later_params
 
-pytestmark = pytest.mark.anyio
 END = 256
 CHOICE = {"structured_outputs": {"choice": ["a", "b"]}}
 

@@ -7,7 +7,6 @@ import pytest
 
 from legato_gateway.openai import tokenization
 
-pytestmark = pytest.mark.anyio
 HI: Any = [{"role": "user", "content": "hi"}]
 
 

@@ -48,84 +48,66 @@ def test_squares_give_the_deviation_of_lengths():
     assert (demand.outputs.buckets(), demand.output_squares) == ((LengthBucket(2, 1, 3), LengthBucket(4, 1, 4)), 25)
 
 
-def test_a_request_is_counted_once_however_it_ends(lab):
-    async def test():
-        async with lab.running(lab.pools(1, 1)) as gateway:
-            await gateway.submit(max_tokens=20).read()
-            reader = gateway.submit(max_tokens=20, id="left", prompt=tuple(range(100, 200)))
-            assert [bucket.requests for bucket in gateway.demand.report().waiting] == [1]
-            await reader.generation.cancel()
-            report = gateway.demand.report()
-            assert report.arrivals == (LengthBucket(64, 2, 200),)
-            assert report.outputs == (LengthBucket(16, 1, 20),)
-            assert (report.waiting, report.held_requests) == ((), 0)
-
-    lab.run(test)
+async def test_a_request_is_counted_once_however_it_ends(lab):
+    async with lab.running(lab.pools(1, 1)) as gateway:
+        await gateway.submit(max_tokens=20).read()
+        reader = gateway.submit(max_tokens=20, id="left", prompt=tuple(range(100, 200)))
+        assert [bucket.requests for bucket in gateway.demand.report().waiting] == [1]
+        await reader.generation.cancel()
+        report = gateway.demand.report()
+        assert report.arrivals == (LengthBucket(64, 2, 200),)
+        assert report.outputs == (LengthBucket(16, 1, 20),)
+        assert (report.waiting, report.held_requests) == ((), 0)
 
 
-def test_what_is_cached_is_no_demand(lab):
-    async def test():
-        async with lab.running(lab.unified(1)) as gateway:
-            await gateway.submit().read()
-            known = gateway.index.blocks
-            await gateway.until(lambda: gateway.index.blocks > 0 or known > 0)
-            await gateway.submit(id="again").read()
-            first, second = sorted(bucket.tokens for bucket in gateway.demand.report().arrivals)
-            assert first < second == 100
-
-    lab.run(test)
+async def test_what_is_cached_is_no_demand(lab):
+    async with lab.running(lab.unified(1)) as gateway:
+        await gateway.submit().read()
+        known = gateway.index.blocks
+        await gateway.until(lambda: gateway.index.blocks > 0 or known > 0)
+        await gateway.submit(id="again").read()
+        first, second = sorted(bucket.tokens for bucket in gateway.demand.report().arrivals)
+        assert first < second == 100
 
 
-def test_requests_without_a_worker_are_held_for_want_of_one(lab):
-    async def test():
-        async with lab.running(lab.unified(1)) as gateway:
-            (worker,) = gateway.workers
-            await worker.kill()
-            await gateway.until(lambda: not gateway.fleet.worker("u0").ready)
-            reader = gateway.submit()
-            report = gateway.demand.report()
-            assert (report.held_requests, report.held_tokens, report.held_prompt_tokens) == (1, 100, 100)
-            before = gateway.demand.report().head_wait["no_worker"]
-            await gateway.until(lambda: gateway.demand.report().head_wait["no_worker"] > before)
-            await worker.start()
+async def test_requests_without_a_worker_are_held_for_want_of_one(lab):
+    async with lab.running(lab.unified(1)) as gateway:
+        (worker,) = gateway.workers
+        await worker.kill()
+        await gateway.until(lambda: not gateway.fleet.worker("u0").ready)
+        reader = gateway.submit()
+        report = gateway.demand.report()
+        assert (report.held_requests, report.held_tokens, report.held_prompt_tokens) == (1, 100, 100)
+        before = gateway.demand.report().head_wait["no_worker"]
+        await gateway.until(lambda: gateway.demand.report().head_wait["no_worker"] > before)
+        await worker.start()
+        await reader.read()
+        report = gateway.demand.report()
+        assert report.held_requests == 0
+        assert report.head_wait == gateway.demand.report().head_wait  # nobody waits any more
+
+
+async def test_refused_requests_are_no_arrivals(lab):
+    async with lab.running(lab.unified(1, num_blocks=5)) as gateway:
+        reader = gateway.submit()
+        with pytest.raises(Exception, match="no worker can hold"):
             await reader.read()
-            report = gateway.demand.report()
-            assert report.held_requests == 0
-            assert report.head_wait == gateway.demand.report().head_wait  # nobody waits any more
-
-    lab.run(test)
+        report = gateway.demand.report()
+        assert (report.arrivals, report.refused) == ((), {"too_large": 1})
 
 
-def test_refused_requests_are_no_arrivals(lab):
-    async def test():
-        async with lab.running(lab.unified(1, num_blocks=5)) as gateway:
-            reader = gateway.submit()
-            with pytest.raises(Exception, match="no worker can hold"):
-                await reader.read()
-            report = gateway.demand.report()
-            assert (report.arrivals, report.refused) == ((), {"too_large": 1})
-
-    lab.run(test)
+async def test_more_choices_than_any_worker_runs_at_once_are_the_requests_own_fault(lab):
+    async with lab.running([*lab.unified(1, slots=4), *lab.pools(0, 1, slots=6)]) as gateway:
+        await gateway.until(lambda: all(worker.slots for worker in gateway.fleet.snapshot().workers))
+        with pytest.raises(BadRequest, match="7 choices of one prompt; at most 6 run at once") as refused:
+            await gateway.submit(choices=7).read()
+        assert refused.value.param == "n"
+        assert not gateway.demand.report().refused
+        await gateway.submit(choices=6).read()  # not by the one that could not
 
 
-def test_more_choices_than_any_worker_runs_at_once_are_the_requests_own_fault(lab):
-    async def test():
-        async with lab.running([*lab.unified(1, slots=4), *lab.pools(0, 1, slots=6)]) as gateway:
-            await gateway.until(lambda: all(worker.slots for worker in gateway.fleet.snapshot().workers))
-            with pytest.raises(BadRequest, match="7 choices of one prompt; at most 6 run at once") as refused:
-                await gateway.submit(choices=7).read()
-            assert refused.value.param == "n"
-            assert not gateway.demand.report().refused
-            await gateway.submit(choices=6).read()  # not by the one that could not
-
-    lab.run(test)
-
-
-def test_each_worker_is_told_of_with_the_age_of_its_load(lab):
-    async def test():
-        async with lab.running(lab.pools(1, 1)) as gateway:
-            loads = gateway.demand.report().workers
-            assert [(told.worker, told.role) for told in loads] == [("p0", "prefill"), ("d0", "decode")]
-            assert all(told.age < 5 and told.load == gateway.fleet.worker(told.worker).load for told in loads)
-
-    lab.run(test)
+async def test_each_worker_is_told_of_with_the_age_of_its_load(lab):
+    async with lab.running(lab.pools(1, 1)) as gateway:
+        loads = gateway.demand.report().workers
+        assert [(told.worker, told.role) for told in loads] == [("p0", "prefill"), ("d0", "decode")]
+        assert all(told.age < 5 and told.load == gateway.fleet.worker(told.worker).load for told in loads)

@@ -34,49 +34,40 @@ def _feed(generation, *tokens, choice=0, finish=None, cached=0):
     generation.take(one, item)
 
 
-def test_a_reader_waits_for_what_comes_and_gets_the_error_after_it(lab):
-    async def test():
-        generation, _ = _generation(lab)
-        reading = asyncio.ensure_future(anext(generation))
-        await asyncio.sleep(0)
-        assert not reading.done()
-        _feed(generation, 1)
-        _feed(generation, 2)
-        assert (await reading).text == "ab"
-        generation.end(SlowClient("left"))
-        assert (await anext(generation)).text == "ac"
-        for _ in range(2):
-            with pytest.raises(SlowClient):
-                await anext(generation)
-
-    asyncio.run(test())
+async def test_a_reader_waits_for_what_comes_and_gets_the_error_after_it(lab):
+    generation, _ = _generation(lab)
+    reading = asyncio.ensure_future(anext(generation))
+    await asyncio.sleep(0)
+    assert not reading.done()
+    _feed(generation, 1)
+    _feed(generation, 2)
+    assert (await reading).text == "ab"
+    generation.end(SlowClient("left"))
+    assert (await anext(generation)).text == "ac"
+    for _ in range(2):
+        with pytest.raises(SlowClient):
+            await anext(generation)
 
 
-def test_the_end_wakes_the_reader(lab):
-    async def test():
-        generation, _ = _generation(lab)
-        reading = asyncio.ensure_future(anext(generation))
-        await asyncio.sleep(0)
-        generation.end()
-        generation.end()
-        with pytest.raises(StopAsyncIteration):
-            await reading
-
-    asyncio.run(test())
+async def test_the_end_wakes_the_reader(lab):
+    generation, _ = _generation(lab)
+    reading = asyncio.ensure_future(anext(generation))
+    await asyncio.sleep(0)
+    generation.end()
+    generation.end()
+    with pytest.raises(StopAsyncIteration):
+        await reading
 
 
-def test_a_reader_that_stopped_waiting_is_not_woken(lab):
-    async def test():
-        generation, _ = _generation(lab)
-        reading = asyncio.ensure_future(anext(generation))
-        await asyncio.sleep(0)
-        reading.cancel()
-        _feed(generation, 1)
-        await asyncio.gather(reading, return_exceptions=True)
-        assert [delta.text for delta in generation.ready()] == ["ab"]
-        assert generation.ready() == []
-
-    asyncio.run(test())
+async def test_a_reader_that_stopped_waiting_is_not_woken(lab):
+    generation, _ = _generation(lab)
+    reading = asyncio.ensure_future(anext(generation))
+    await asyncio.sleep(0)
+    reading.cancel()
+    _feed(generation, 1)
+    await asyncio.gather(reading, return_exceptions=True)
+    assert [delta.text for delta in generation.ready()] == ["ab"]
+    assert generation.ready() == []
 
 
 def test_whoever_reads_too_slowly_is_paused_until_half_is_read(lab):

@@ -114,44 +114,37 @@ def test_the_time_for_which_a_client_does_not_read_is_its_own(timed):
 
 
 @pytest.mark.parametrize(("workers", "handoffs"), [("pools", 1), ("unified", 0)])
-def test_a_stream_is_timed_from_end_to_end(lab, workers, handoffs):
-    async def check():
-        async with lab.running(getattr(lab, workers)()) as gateway:
-            await gateway.submit(elapsed=100.0).read()
-            counts = {
-                "time_to_first_token_seconds": 1,
-                "request_queue_time_seconds": 1,
-                "request_prefill_time_seconds": 1,
-                "request_handoff_time_seconds": handoffs,
-                "request_first_decode_time_seconds": 1,
-                "inter_token_latency_seconds": 19,
-                "request_time_per_output_token_seconds": 1,
-                "e2e_request_latency_seconds": 1,
-                "request_prompt_tokens": 1,
-            }
-            assert {name: gateway.count(f"{name}_count") for name in counts} == counts
-            assert gateway.count("output_tokens_total") == 20
-            parts = [gateway.count(f"request_{part}_time_seconds_sum") for part in ("queue", "prefill", "handoff")]
-            whole = gateway.count("time_to_first_token_seconds_sum")
-            assert sum(parts) == pytest.approx(whole)
-            assert 100 <= whole <= gateway.count("e2e_request_latency_seconds_sum")
-
-    lab.run(check)
+async def test_a_stream_is_timed_from_end_to_end(lab, workers, handoffs):
+    async with lab.running(getattr(lab, workers)()) as gateway:
+        await gateway.submit(elapsed=100.0).read()
+        counts = {
+            "time_to_first_token_seconds": 1,
+            "request_queue_time_seconds": 1,
+            "request_prefill_time_seconds": 1,
+            "request_handoff_time_seconds": handoffs,
+            "request_first_decode_time_seconds": 1,
+            "inter_token_latency_seconds": 19,
+            "request_time_per_output_token_seconds": 1,
+            "e2e_request_latency_seconds": 1,
+            "request_prompt_tokens": 1,
+        }
+        assert {name: gateway.count(f"{name}_count") for name in counts} == counts
+        assert gateway.count("output_tokens_total") == 20
+        parts = [gateway.count(f"request_{part}_time_seconds_sum") for part in ("queue", "prefill", "handoff")]
+        whole = gateway.count("time_to_first_token_seconds_sum")
+        assert sum(parts) == pytest.approx(whole)
+        assert 100 <= whole <= gateway.count("e2e_request_latency_seconds_sum")
 
 
-def test_a_client_that_pauses_is_told_to_the_recorder(lab):
+async def test_a_client_that_pauses_is_told_to_the_recorder(lab):
     """Its buffer is full before it reads: the answer's tokens came while it did not."""
-
-    async def check():
-        async with lab.running(lab.unified(1), buffer_tokens=4) as gateway:
-            reader = gateway.submit()
-            await gateway.until(lambda: reader.generation.paused)
-            since = reader.generation.paused_at
-            assert since > 0
-            reader.generation.paused_at = since - 1000  # it has not read for long
-            choice = reader.generation.choices[0]
-            choice.last_at = since - 1000
-            await reader.read()
-            assert gateway.count("inter_token_latency_seconds_sum") < 100
-
-    lab.run(check)
+    async with lab.running(lab.unified(1), buffer_tokens=4) as gateway:
+        reader = gateway.submit()
+        await gateway.until(lambda: reader.generation.paused)
+        since = reader.generation.paused_at
+        assert since > 0
+        reader.generation.paused_at = since - 1000  # it has not read for long
+        choice = reader.generation.choices[0]
+        choice.last_at = since - 1000
+        await reader.read()
+        assert gateway.count("inter_token_latency_seconds_sum") < 100

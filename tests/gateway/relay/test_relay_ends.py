@@ -238,57 +238,44 @@ async def _hashed(run):
         await asyncio.sleep(0)
 
 
-def test_a_long_prompt_is_hashed_before_it_is_offered(lab):
-    async def test():
-        run = Scripted(lab, "u")
-        short, generation = run.start(prompt=LONG[:-1]), run.start(prompt=LONG)
-        assert [run.sub(one).stage for one in (short, generation)] == [Stage.QUEUED, Stage.ARRIVED]
-        pieces = generation.hashes.pieces(Hashing("r", 16))
-        await _hashed(run)
-        assert run.sub(generation).stage is not Stage.ARRIVED
-        assert list(pieces) == [], "all of it is hashed"
-
-    asyncio.run(test())
+async def test_a_long_prompt_is_hashed_before_it_is_offered(lab):
+    run = Scripted(lab, "u")
+    short, generation = run.start(prompt=LONG[:-1]), run.start(prompt=LONG)
+    assert [run.sub(one).stage for one in (short, generation)] == [Stage.QUEUED, Stage.ARRIVED]
+    pieces = generation.hashes.pieces(Hashing("r", 16))
+    await _hashed(run)
+    assert run.sub(generation).stage is not Stage.ARRIVED
+    assert list(pieces) == [], "all of it is hashed"
 
 
-def test_a_long_prompt_whose_client_leaves_is_offered_to_nobody(lab):
-    async def test():
-        run = Scripted(lab, "u")
-        generation = run.start(prompt=LONG)
-        await asyncio.sleep(0)
-        run.relay.leave(generation)
-        await _hashed(run)
-        assert run.sent == []
-        assert error_of(generation) is None
-
-    asyncio.run(test())
+async def test_a_long_prompt_whose_client_leaves_is_offered_to_nobody(lab):
+    run = Scripted(lab, "u")
+    generation = run.start(prompt=LONG)
+    await asyncio.sleep(0)
+    run.relay.leave(generation)
+    await _hashed(run)
+    assert run.sent == []
+    assert error_of(generation) is None
 
 
-def test_a_fault_while_a_long_prompt_is_hashed_ends_its_request(lab):
-    async def test():
-        run = Scripted(lab, "u")
-        run.relay._dispatcher.hash_prompt = _fault
-        generation = run.start(prompt=LONG)
-        await _hashed(run)
-        assert isinstance(error_of(generation), InternalFault)
-        run.check()
-
+async def test_a_fault_while_a_long_prompt_is_hashed_ends_its_request(lab):
     async def _fault(_):
         raise KeyError("a fault")
 
-    asyncio.run(test())
+    run = Scripted(lab, "u")
+    run.relay._dispatcher.hash_prompt = _fault
+    generation = run.start(prompt=LONG)
+    await _hashed(run)
+    assert isinstance(error_of(generation), InternalFault)
+    run.check()
 
 
-def test_a_gateway_that_is_closed_while_it_hashes_stops_hashing(lab):
+async def test_a_gateway_that_is_closed_while_it_hashes_stops_hashing(lab):
     """A cancelled task is no fault."""
-
-    async def test():
-        run = Scripted(lab, "u")
-        generation = run.start(prompt=LONG)
-        (hashing,) = run.relay._hashing
-        hashing.cancel()
-        await asyncio.gather(hashing, return_exceptions=True)
-        await _hashed(run)
-        assert not generation.ended
-
-    asyncio.run(test())
+    run = Scripted(lab, "u")
+    generation = run.start(prompt=LONG)
+    (hashing,) = run.relay._hashing
+    hashing.cancel()
+    await asyncio.gather(hashing, return_exceptions=True)
+    await _hashed(run)
+    assert not generation.ended

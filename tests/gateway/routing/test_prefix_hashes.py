@@ -38,17 +38,13 @@ def test_pieces_that_were_left_off_are_finished_when_asked_for():
     assert hashes.of(prompt, Hashing("r", 16)) == block_hash.chain(prompt, 16, block_hash.root("r"))
 
 
-def test_other_tasks_run_between_the_pieces_of_a_long_prompt(lab):
+async def test_other_tasks_run_between_the_pieces_of_a_long_prompt(lab):
     """A prompt of 100k tokens is hashed, and looked up for the first time, without a long pause of the event loop."""
-
-    async def test():
-        async with lab.running(lab.unified(1)) as gateway:
-            reader = gateway.submit(prompt=tuple(range(100_000)))
-            turns = 0
-            while not reader.generation.route.decode:
-                await asyncio.sleep(0)
-                turns += 1
-            assert turns >= 100_000 // 16 // PIECE
-            await reader.generation.cancel()
-
-    lab.run(test)
+    async with lab.running(lab.unified(1)) as gateway:
+        reader = gateway.submit(prompt=tuple(range(100_000)))
+        turns = 0
+        while not reader.generation.route.decode:
+            await asyncio.sleep(0)
+            turns += 1
+        assert turns >= 100_000 // 16 // PIECE
+        await reader.generation.cancel()

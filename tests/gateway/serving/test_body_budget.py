@@ -66,7 +66,6 @@ class Upload(Poster):
         return {"type": "http.request", "body": piece, "more_body": bool(self._pieces)}
 
 
-@pytest.mark.anyio
 async def test_bodies_that_do_not_fit_beside_others_are_refused_and_then_taken_again(gateway: Any) -> None:
     body = json.dumps({"model": "tiny", "prompt": "hi"}).encode()
     padding = b" " * 400_000
@@ -94,7 +93,6 @@ async def test_bodies_that_do_not_fit_beside_others_are_refused_and_then_taken_a
     assert again.sent[0]["status"] == 200
 
 
-@pytest.mark.anyio
 async def test_a_body_counts_until_its_request_is_prepared(gateway: Any) -> None:
     seen: list[int] = []
     gateway.tokens.before = lambda _: seen.append(gateway.budget.used)

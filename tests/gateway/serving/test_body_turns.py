@@ -13,7 +13,6 @@ from legato_gateway.serving import bodies
 from legato_gateway.serving.body_budget import SMALL, BodyBudget
 from legato_gateway.serving.body_turns import VERY_LARGE, LargeBodyTurns
 
-pytestmark = pytest.mark.anyio
 PIECE = b"x" * (SMALL + 1)
 PATIENCE = 10.0
 

@@ -13,8 +13,6 @@ from legato_gateway.access_log import CLIENT_LEFT
 from legato_gateway.serving.body_budget import SMALL
 from legato_gateway.serving.client_left import unless_left
 
-pytestmark = pytest.mark.anyio
-
 
 async def stays() -> Any:
     return await asyncio.Event().wait()

@@ -5,12 +5,10 @@ import json
 import threading
 from typing import Any
 
-import pytest
 from tests.support import asgi
 
 from legato_gateway.serving.preparation import AT_ONCE, LONG
 
-pytestmark = pytest.mark.anyio
 JSON = {"content-type": "application/json"}
 SOON = {"x-legato-deadline": "50ms"}
 

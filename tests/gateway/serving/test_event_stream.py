@@ -5,7 +5,6 @@ import json
 from typing import Any
 
 import pytest
-import virtual_loop
 from tests.support import asgi
 
 from legato_gateway.errors import Overloaded, WorkerFailed
@@ -87,27 +86,25 @@ async def prepared(exchange: Exchange) -> "asyncio.Task[None]":
     return running
 
 
-def test_the_head_is_sent_at_admission_and_comments_whenever_it_is_silent(make: Any) -> None:
-    async def test() -> None:
-        gateway = make(StreamPolicy(keep_alive=15))
-        gate, second = gateway.gate(), gateway.gate()
-        exchange = Exchange(gateway, gate, Delta(0, "a"), second, END)
-        running = await prepared(exchange)
-        began = asyncio.get_running_loop().time()
-        await asyncio.sleep(5)
-        assert exchange.sent == []  # it is held
-        exchange.generation.admitted.set()
-        await asyncio.sleep(0.5)
-        assert [message["type"] for _, message in exchange.sent] == ["http.response.start"]
-        await asyncio.sleep(31.5)  # 37: comments at 20 and 35
-        gate.set()
-        await asyncio.sleep(16)  # a token at 37, a comment at 52
-        second.set()
-        await running
-        assert [when - began for when in exchange.times_of_comments] == pytest.approx([20, 35, 52])
-        assert exchange.said.endswith(b"data: [DONE]\n\n")
-
-    virtual_loop.run(test())
+@pytest.mark.virtual_time
+async def test_the_head_is_sent_at_admission_and_comments_whenever_it_is_silent(make: Any) -> None:
+    gateway = make(StreamPolicy(keep_alive=15))
+    gate, second = gateway.gate(), gateway.gate()
+    exchange = Exchange(gateway, gate, Delta(0, "a"), second, END)
+    running = await prepared(exchange)
+    began = asyncio.get_running_loop().time()
+    await asyncio.sleep(5)
+    assert exchange.sent == []  # it is held
+    exchange.generation.admitted.set()
+    await asyncio.sleep(0.5)
+    assert [message["type"] for _, message in exchange.sent] == ["http.response.start"]
+    await asyncio.sleep(31.5)  # 37: comments at 20 and 35
+    gate.set()
+    await asyncio.sleep(16)  # a token at 37, a comment at 52
+    second.set()
+    await running
+    assert [when - began for when in exchange.times_of_comments] == pytest.approx([20, 35, 52])
+    assert exchange.said.endswith(b"data: [DONE]\n\n")
 
 
 RESPONSE = {"path": "/v1/responses", "input": "hi"}
@@ -120,28 +117,25 @@ MESSAGE = {"path": "/v1/messages", "max_tokens": 9, "messages": [{"role": "user"
     [(RESPONSE, ["response.created", "response.in_progress"]), (MESSAGE, ["message_start"])],
     ids=["responses", "messages"],
 )
-def test_what_is_known_of_an_answer_is_told_with_the_head(
+@pytest.mark.virtual_time
+async def test_what_is_known_of_an_answer_is_told_with_the_head(
     make: Any, asked: Any, first: list[str], at_admission: bool
 ) -> None:
     """Once, and before all that comes with tokens."""
-
-    async def test() -> None:
-        gateway = make(StreamPolicy(at_admission))
-        gate = gateway.gate()
-        exchange = Exchange(gateway, gate, Delta(0, "a"), END, admitted=True, **asked)
-        running = await prepared(exchange)
-        await asyncio.sleep(1)
-        begun = first if at_admission else []
-        assert events(exchange.said) == begun
-        assert len(exchange.sent) == 2 * at_admission
-        gate.set()
-        await running
-        told = events(exchange.said)
-        assert told[: len(first)] == first
-        assert not set(first) & set(told[len(first) :])
-        assert len(told) > len(first) + 2
-
-    virtual_loop.run(test())
+    gateway = make(StreamPolicy(at_admission))
+    gate = gateway.gate()
+    exchange = Exchange(gateway, gate, Delta(0, "a"), END, admitted=True, **asked)
+    running = await prepared(exchange)
+    await asyncio.sleep(1)
+    begun = first if at_admission else []
+    assert events(exchange.said) == begun
+    assert len(exchange.sent) == 2 * at_admission
+    gate.set()
+    await running
+    told = events(exchange.said)
+    assert told[: len(first)] == first
+    assert not set(first) & set(told[len(first) :])
+    assert len(told) > len(first) + 2
 
 
 @pytest.mark.parametrize(
@@ -152,18 +146,16 @@ def test_what_is_known_of_an_answer_is_told_with_the_head(
     ],
     ids=["responses", "messages"],
 )
-def test_a_stream_that_fails_before_its_first_token_begins_once(make: Any, asked: Any, told: list[str]) -> None:
-    async def test() -> None:
-        gateway = make(StreamPolicy())
-        gate = gateway.gate()
-        exchange = Exchange(gateway, gate, WorkerFailed("gone"), admitted=True, **asked)
-        running = await prepared(exchange)
-        await asyncio.sleep(1)
-        gate.set()
-        await running
-        assert events(exchange.said) == told
-
-    virtual_loop.run(test())
+@pytest.mark.virtual_time
+async def test_a_stream_that_fails_before_its_first_token_begins_once(make: Any, asked: Any, told: list[str]) -> None:
+    gateway = make(StreamPolicy())
+    gate = gateway.gate()
+    exchange = Exchange(gateway, gate, WorkerFailed("gone"), admitted=True, **asked)
+    running = await prepared(exchange)
+    await asyncio.sleep(1)
+    gate.set()
+    await running
+    assert events(exchange.said) == told
 
 
 def events(said: bytes) -> list[str]:
@@ -171,56 +163,52 @@ def events(said: bytes) -> list[str]:
     return [line.removeprefix("event: ") for line in said.decode().splitlines() if line.startswith("event: ")]
 
 
-def test_a_request_that_is_held_for_long_is_not_silent_either(make: Any) -> None:
-    async def test() -> None:
-        gateway = make(StreamPolicy(keep_alive=15))
-        exchange = Exchange(gateway, gateway.gate())
-        running = await prepared(exchange)
-        began = asyncio.get_running_loop().time()
-        await asyncio.sleep(40)
-        assert exchange.sent[0][1]["status"] == 200
-        assert exchange.sent[0][0] - began == pytest.approx(15)
-        assert len(exchange.times_of_comments) == 1
-        running.cancel()
-
-    virtual_loop.run(test())
+@pytest.mark.virtual_time
+async def test_a_request_that_is_held_for_long_is_not_silent_either(make: Any) -> None:
+    gateway = make(StreamPolicy(keep_alive=15))
+    exchange = Exchange(gateway, gateway.gate())
+    running = await prepared(exchange)
+    began = asyncio.get_running_loop().time()
+    await asyncio.sleep(40)
+    assert exchange.sent[0][1]["status"] == 200
+    assert exchange.sent[0][0] - began == pytest.approx(15)
+    assert len(exchange.times_of_comments) == 1
+    running.cancel()
 
 
 @pytest.mark.parametrize("keep_alive", [0, 15])
-def test_a_client_that_sends_nothing_more_is_asked_at_once_whether_it_is_there(make: Any, keep_alive: float) -> None:
-    async def test() -> None:
-        gateway = make(StreamPolicy(keep_alive=keep_alive))
-        exchange = Exchange(gateway, gateway.gate())
-        running = await prepared(exchange)
+@pytest.mark.virtual_time
+async def test_a_client_that_sends_nothing_more_is_asked_at_once_whether_it_is_there(
+    make: Any, keep_alive: float
+) -> None:
+    gateway = make(StreamPolicy(keep_alive=keep_alive))
+    exchange = Exchange(gateway, gateway.gate())
+    running = await prepared(exchange)
+    exchange.half_close()
+    await asyncio.sleep(1)
+    assert exchange.sent == []  # whoever waits for a head is asked by the server itself
+    exchange.generation.admitted.set()
+    await asyncio.sleep(1)
+    for asked in range(1, 3):
         exchange.half_close()
-        await asyncio.sleep(1)
-        assert exchange.sent == []  # whoever waits for a head is asked by the server itself
-        exchange.generation.admitted.set()
-        await asyncio.sleep(1)
-        for asked in range(1, 3):
-            exchange.half_close()
-            await asyncio.sleep(0.1)
-            assert len(exchange.times_of_comments) == asked
-        assert not running.done()
-        running.cancel()
-
-    virtual_loop.run(test())
+        await asyncio.sleep(0.1)
+        assert len(exchange.times_of_comments) == asked
+    assert not running.done()
+    running.cancel()
 
 
 @pytest.mark.parametrize("policy", [StreamPolicy(keep_alive=0), StreamPolicy(at_admission=False, keep_alive=15)])
-def test_nothing_is_said_before_its_time(make: Any, policy: StreamPolicy) -> None:
-    async def test() -> None:
-        gateway = make(policy)
-        gate = gateway.gate()
-        exchange = Exchange(gateway, gate, Delta(0, "a"), END, admitted=True)
-        running = await prepared(exchange)
-        await asyncio.sleep(100)
-        assert [message["type"] for _, message in exchange.sent] == ["http.response.start"] * policy.at_admission
-        gate.set()
-        await running
-        assert COMMENT not in exchange.said
-
-    virtual_loop.run(test())
+@pytest.mark.virtual_time
+async def test_nothing_is_said_before_its_time(make: Any, policy: StreamPolicy) -> None:
+    gateway = make(policy)
+    gate = gateway.gate()
+    exchange = Exchange(gateway, gate, Delta(0, "a"), END, admitted=True)
+    running = await prepared(exchange)
+    await asyncio.sleep(100)
+    assert [message["type"] for _, message in exchange.sent] == ["http.response.start"] * policy.at_admission
+    gate.set()
+    await running
+    assert COMMENT not in exchange.said
 
 
 @pytest.mark.parametrize(
@@ -232,23 +220,21 @@ def test_nothing_is_said_before_its_time(make: Any, policy: StreamPolicy) -> Non
         (True, StreamPolicy(), [(b"x-legato-explain", b"true")], 502),
     ],
 )
-def test_what_fails_before_it_begins_has_a_status_of_its_own(
+@pytest.mark.virtual_time
+async def test_what_fails_before_it_begins_has_a_status_of_its_own(
     make: Any, admitted: bool, policy: StreamPolicy, headers: Any, status: int
 ) -> None:
-    async def test() -> None:
-        error = WorkerFailed("lost") if admitted else Overloaded("full", reason="queue_full")
-        gateway = make(policy)
-        gate = gateway.gate()
-        exchange = Exchange(gateway, gate, error, admitted=admitted, headers=headers)
-        running = await prepared(exchange)
-        await asyncio.sleep(1)
-        exchange.generation.admits = admitted
-        exchange.generation.admitted.set()
-        await asyncio.sleep(1)
-        gate.set()
-        await running
-        assert exchange.sent[0][1]["status"] == status
-        assert (b"event: error" in exchange.said) is (status == 200)
-        assert (b'"worker_failed"' in exchange.said) is admitted
-
-    virtual_loop.run(test())
+    error = WorkerFailed("lost") if admitted else Overloaded("full", reason="queue_full")
+    gateway = make(policy)
+    gate = gateway.gate()
+    exchange = Exchange(gateway, gate, error, admitted=admitted, headers=headers)
+    running = await prepared(exchange)
+    await asyncio.sleep(1)
+    exchange.generation.admits = admitted
+    exchange.generation.admitted.set()
+    await asyncio.sleep(1)
+    gate.set()
+    await running
+    assert exchange.sent[0][1]["status"] == status
+    assert (b"event: error" in exchange.said) is (status == 200)
+    assert (b'"worker_failed"' in exchange.said) is admitted

@@ -14,8 +14,6 @@ from legato_gateway.errors import DeadlineExceeded, GatewayError, SuspectedPoiso
 from legato_gateway.request import Delta
 from legato_gateway.serving.event_stream import COMMENT, StreamPolicy
 
-pytestmark = pytest.mark.anyio
-
 
 class Connection(Poster):
     """A client that leaves when told to."""

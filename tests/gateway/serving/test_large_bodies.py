@@ -62,20 +62,17 @@ async def refuse(process: Process, client: httpx.AsyncClient, path: str, body: b
     assert process.peak() < MOST_MEMORY
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("shape", large_bodies.SHAPES)
 async def test_one_body(process: Process, client: httpx.AsyncClient, shape: str) -> None:
     await refuse(process, client, *large_bodies.body(shape, SIZE))
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("shape", ["prompt of -1", "prompt of one-token lists", "messages with no parts"])
 async def test_eight_of_them_at_once(process: Process, client: httpx.AsyncClient, shape: str) -> None:
     path, body = large_bodies.body(shape, SIZE)
     await asyncio.gather(*(refuse(process, client, path, body) for _ in range(8)))
 
 
-@pytest.mark.anyio
 async def test_a_larger_body_is_not_read(process: Process, client: httpx.AsyncClient) -> None:
     before = process.peak()
     answer = await client.post(large_bodies.CHAT, content=b" " * (100 << 20))

@@ -16,7 +16,6 @@ from legato_gateway.serving.preparation import LONG, PreparationPool
 from legato_gateway.serving.preparation_forks import NICENESS, PreparationForks, _die_when_closed
 from legato_gateway.tokenizer.tokens import ModelTokenizer
 
-pytestmark = pytest.mark.anyio
 SIZE = LONG + 1
 
 

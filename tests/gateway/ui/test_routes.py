@@ -101,93 +101,77 @@ def _shown(gateway, wall=lambda: 100.0):
     return samples, UIState("gateway-1", ServedModel("m", 4096), gateway.state.state, gateway.relay, samples, wall)
 
 
-def test_state_tells_workers_samples_and_where_the_time_of_a_request_went(lab):
-    async def test():
-        async with lab.running(lab.pools(1, 1)) as gateway:
-            await gateway.submit(seed=7).read()
-            samples, shown = _shown(gateway)
-            await gateway.until(lambda: "handoff" in gateway.history.records[0].seconds)
-            samples.sample()
-            report = json.loads(json.dumps(shown.report(0.0)))
-            assert report["service"] is None
-            (told,) = report["gateways"]
-            assert told["gateway"] == "gateway-1"
-            assert told["time"] == 100.0
-            assert told["model"] == {"name": "m", "context": 4096}
-            assert told["active"] == 0
-            assert {(worker["worker"], worker["role"]) for worker in told["workers"]} == {
-                ("p0", "prefill"),
-                ("d0", "decode"),
-            }
-            (request,) = told["requests"]
-            assert request["workers"] == ["p0", "d0"]
-            assert set(request["seconds"]) == {"queue", "prefill", "handoff", "first_token", "total"}
-            (sample,) = told["samples"]
-            assert sample["time"] == 100.0
-            assert sample["pools"]["decode"]["ready"] == 1
-            assert sample["pools"]["decode"]["total_blocks"] == 10_000
-            assert shown.report(100.0)["gateways"][0]["samples"] == []
-
-    lab.run(test)
+async def test_state_tells_workers_samples_and_where_the_time_of_a_request_went(lab):
+    async with lab.running(lab.pools(1, 1)) as gateway:
+        await gateway.submit(seed=7).read()
+        samples, shown = _shown(gateway)
+        await gateway.until(lambda: "handoff" in gateway.history.records[0].seconds)
+        samples.sample()
+        report = json.loads(json.dumps(shown.report(0.0)))
+        assert report["service"] is None
+        (told,) = report["gateways"]
+        assert told["gateway"] == "gateway-1"
+        assert told["time"] == 100.0
+        assert told["model"] == {"name": "m", "context": 4096}
+        assert told["active"] == 0
+        assert {(worker["worker"], worker["role"]) for worker in told["workers"]} == {
+            ("p0", "prefill"),
+            ("d0", "decode"),
+        }
+        (request,) = told["requests"]
+        assert request["workers"] == ["p0", "d0"]
+        assert set(request["seconds"]) == {"queue", "prefill", "handoff", "first_token", "total"}
+        (sample,) = told["samples"]
+        assert sample["time"] == 100.0
+        assert sample["pools"]["decode"]["ready"] == 1
+        assert sample["pools"]["decode"]["total_blocks"] == 10_000
+        assert shown.report(100.0)["gateways"][0]["samples"] == []
 
 
-def test_recent_requests_hold_no_prompt_and_no_answer(lab):
+async def test_recent_requests_hold_no_prompt_and_no_answer(lab):
     """Neither as text nor as token ids."""
-
-    async def test():
-        async with lab.running(lab.unified(1)) as gateway:
-            prompt = tuple(range(100, 220))
-            reader = await gateway.submit(prompt=prompt, seed=7).read()
-            _, shown = _shown(gateway)
-            text = json.dumps(shown.report(0.0))
-            assert reader.text not in text
-            assert reader.text[:8] not in text
-            assert "101, 102, 103" not in text
-
-    lab.run(test)
+    async with lab.running(lab.unified(1)) as gateway:
+        prompt = tuple(range(100, 220))
+        reader = await gateway.submit(prompt=prompt, seed=7).read()
+        _, shown = _shown(gateway)
+        text = json.dumps(shown.report(0.0))
+        assert reader.text not in text
+        assert reader.text[:8] not in text
+        assert "101, 102, 103" not in text
 
 
-def test_the_list_of_requests_is_bounded_and_keeps_the_last(lab):
-    async def test():
-        async with lab.running(lab.unified(1)) as gateway:
-            for number in range(REQUESTS + 3):
-                await gateway.submit(id=f"r{number}", max_tokens=1).read()
-            _, shown = _shown(gateway)
-            found = [request["id"] for request in shown.report(0.0)["gateways"][0]["requests"]]
-            assert found == [f"r{number}" for number in range(3, REQUESTS + 3)]
-
-    lab.run(test)
+async def test_the_list_of_requests_is_bounded_and_keeps_the_last(lab):
+    async with lab.running(lab.unified(1)) as gateway:
+        for number in range(REQUESTS + 3):
+            await gateway.submit(id=f"r{number}", max_tokens=1).read()
+        _, shown = _shown(gateway)
+        found = [request["id"] for request in shown.report(0.0)["gateways"][0]["requests"]]
+        assert found == [f"r{number}" for number in range(3, REQUESTS + 3)]
 
 
-def test_a_stopped_request_shows_how_long_it_took(lab):
-    async def test():
-        async with lab.running(lab.unified(1)) as gateway:
-            (worker,) = gateway.workers
-            worker.hold("decoding", after=3)
-            reader = gateway.submit()
-            await worker.wait_at("decoding")
-            await reader.generation.cancel()
-            assert gateway.history.records[0].seconds["total"] > 0
-
-    lab.run(test)
+async def test_a_stopped_request_shows_how_long_it_took(lab):
+    async with lab.running(lab.unified(1)) as gateway:
+        (worker,) = gateway.workers
+        worker.hold("decoding", after=3)
+        reader = gateway.submit()
+        await worker.wait_at("decoding")
+        await reader.generation.cancel()
+        assert gateway.history.records[0].seconds["total"] > 0
 
 
-def test_every_worker_that_had_a_part_is_named_once_in_order(lab):
-    async def test():
-        async with lab.running(lab.unified(2)) as gateway:
-            first, second = gateway.workers
-            first.hold("decoding", after=3)
-            second.hold("decoding", after=3)
-            reader = gateway.submit()
-            await gateway.until(
-                lambda: bool(gateway.history.records[0].output_tokens or reader.generation.completion_tokens)
-            )
-            (at,) = gateway.history.records[0].workers
-            worker = lab.worker(gateway, at)
-            other = second if worker is first else first
-            other.release()
-            await worker.kill()
-            await reader.read()
-            assert gateway.history.records[0].workers == [at, other.name]
-
-    lab.run(test)
+async def test_every_worker_that_had_a_part_is_named_once_in_order(lab):
+    async with lab.running(lab.unified(2)) as gateway:
+        first, second = gateway.workers
+        first.hold("decoding", after=3)
+        second.hold("decoding", after=3)
+        reader = gateway.submit()
+        await gateway.until(
+            lambda: bool(gateway.history.records[0].output_tokens or reader.generation.completion_tokens)
+        )
+        (at,) = gateway.history.records[0].workers
+        worker = lab.worker(gateway, at)
+        other = second if worker is first else first
+        other.release()
+        await worker.kill()
+        await reader.read()
+        assert gateway.history.records[0].workers == [at, other.name]

@@ -74,31 +74,25 @@ def _internal(folder, files, name=NAME):
     return InternalTLS(folder, name)
 
 
-def test_a_worker_is_known_by_the_authority_and_the_one_name_whatever_its_address(lab, files, others, tmp_path):
-    async def test():
-        served = server_context(files.certificate, files.key)
-        own = _internal(tmp_path / "own", files)
-        assert (await _outcome(lab, own, served=served))[0] == "greeted"
-        assert (await _outcome(lab, own, served=served, tls=False, strict=True))[0] == "greeted"
-        for trust in (
-            _internal(tmp_path / "others", others),
-            _internal(tmp_path / "name", files, "x-workers.demo.svc"),
-            None,  # of this machine
-        ):
-            reason, connections = await _outcome(lab, trust, served=served)
-            assert "certificate verify failed" in reason
-            assert connections == 0
-
-    lab.run(test)
+async def test_a_worker_is_known_by_the_authority_and_the_one_name_whatever_its_address(lab, files, others, tmp_path):
+    served = server_context(files.certificate, files.key)
+    own = _internal(tmp_path / "own", files)
+    assert (await _outcome(lab, own, served=served))[0] == "greeted"
+    assert (await _outcome(lab, own, served=served, tls=False, strict=True))[0] == "greeted"
+    for trust in (
+        _internal(tmp_path / "others", others),
+        _internal(tmp_path / "name", files, "x-workers.demo.svc"),
+        None,  # of this machine
+    ):
+        reason, connections = await _outcome(lab, trust, served=served)
+        assert "certificate verify failed" in reason
+        assert connections == 0
 
 
-def test_strict_speaks_to_no_worker_without_tls_and_permissive_does(lab, files, tmp_path):
-    async def test():
-        own = _internal(tmp_path / "own", files)
-        assert (await _outcome(lab, own, tls=False))[0] == "greeted"
-        for given in ({"tls": False, "strict": True}, {"tls": True}):
-            outcome, connections = await _outcome(lab, own, **given)
-            assert outcome != "greeted"
-            assert connections == 0
-
-    lab.run(test)
+async def test_strict_speaks_to_no_worker_without_tls_and_permissive_does(lab, files, tmp_path):
+    own = _internal(tmp_path / "own", files)
+    assert (await _outcome(lab, own, tls=False))[0] == "greeted"
+    for given in ({"tls": False, "strict": True}, {"tls": True}):
+        outcome, connections = await _outcome(lab, own, **given)
+        assert outcome != "greeted"
+        assert connections == 0

@@ -7,7 +7,6 @@ import random
 
 import msgspec
 import pytest
-import virtual_loop
 from msgspec.structs import replace
 from websockets.asyncio.server import serve
 
@@ -21,113 +20,96 @@ from legato_protocol.followed_tokens import ServiceTokens
 from legato_protocol.stream import Greeting
 
 
-def test_greets_first_and_connects_again_with_the_new_epoch(lab):
-    async def test():
-        async with lab.running(lab.unified(1)) as gateway:
-            worker, known = gateway.workers[0], gateway.fleet.worker("u0")
-            before = known.epoch
-            await worker.kill()
-            await gateway.until(lambda: known.connection == "connecting")
-            await worker.start()
-            await gateway.until(lambda: known.ready and known.epoch != before)
-            reader = await gateway.submit().read()
-            assert reader.text == lab.text_of(7, 20)
-
-    lab.run(test)
+async def test_greets_first_and_connects_again_with_the_new_epoch(lab):
+    async with lab.running(lab.unified(1)) as gateway:
+        worker, known = gateway.workers[0], gateway.fleet.worker("u0")
+        before = known.epoch
+        await worker.kill()
+        await gateway.until(lambda: known.connection == "connecting")
+        await worker.start()
+        await gateway.until(lambda: known.ready and known.epoch != before)
+        reader = await gateway.submit().read()
+        assert reader.text == lab.text_of(7, 20)
 
 
 @pytest.mark.parametrize(
     ("name", "token", "problem"),
     [("u0", "wrong", "refuses this gateway's token"), ("other", "secret", "worker 'other' answers")],
 )
-def test_a_wrong_worker_or_token_is_named_and_not_used(lab, name, token, problem):
-    async def test():
-        worker = lab.unified(1)[0]
-        worker.name, worker.token = name, token
-        async with lab.following([("u0", worker)]) as gateway:
-            await gateway.until(lambda: gateway.fleet.worker("u0").problem != "")
-            assert problem in gateway.fleet.worker("u0").problem
-            assert not gateway.fleet.worker("u0").ready
-            assert problem in gateway.state.unready()
-
-    lab.run(test)
+async def test_a_wrong_worker_or_token_is_named_and_not_used(lab, name, token, problem):
+    worker = lab.unified(1)[0]
+    worker.name, worker.token = name, token
+    async with lab.following([("u0", worker)]) as gateway:
+        await gateway.until(lambda: gateway.fleet.worker("u0").problem != "")
+        assert problem in gateway.fleet.worker("u0").problem
+        assert not gateway.fleet.worker("u0").ready
+        assert problem in gateway.state.unready()
 
 
-def test_a_worker_that_knows_an_older_token_is_shown_that_one_and_refusals_are_counted(lab, tmp_path):
+async def test_a_worker_that_knows_an_older_token_is_shown_that_one_and_refusals_are_counted(lab, tmp_path):
     """While a Secret spreads, a gateway may know the next token before a worker does."""
-
-    async def test():
-        (tmp_path / "token").write_text("newer")
-        (tmp_path / "previous").write_text(lab.token)
-        limits = StreamLimits(backoff_first=0.001, backoff_most=0.01)
-        async with lab.following([("u0", lab.unified(1)[0])]) as gateway:
-            tokens = ServiceTokens(folder=tmp_path)
-            stream = WorkerStream(
-                "u0", gateway.workers[0].address, gateway.relay.workers, gateway="g2", tokens=tokens, limits=limits
-            )
-            stream.start(lambda fault: None, lambda stream: None)
-            await gateway.until(lambda: stream.connected)
-            text = gateway.metrics.render(gateway.demand.report())[0].decode()
-            assert 'refused_tokens_total{by="worker"}' in text
-            assert 'refused_tokens_total{by="worker"} 0.0' not in text
-            (tmp_path / "previous").unlink()
-            (tmp_path / "token").write_text("newest")
-            tokens.look()
-            assert stream.connected, "nobody is asked again for a token"
-            assert await gateway.submit().read()
-            await stream.close()
-
-    lab.run(test)
+    (tmp_path / "token").write_text("newer")
+    (tmp_path / "previous").write_text(lab.token)
+    limits = StreamLimits(backoff_first=0.001, backoff_most=0.01)
+    async with lab.following([("u0", lab.unified(1)[0])]) as gateway:
+        tokens = ServiceTokens(folder=tmp_path)
+        stream = WorkerStream(
+            "u0", gateway.workers[0].address, gateway.relay.workers, gateway="g2", tokens=tokens, limits=limits
+        )
+        stream.start(lambda fault: None, lambda stream: None)
+        await gateway.until(lambda: stream.connected)
+        text = gateway.metrics.render(gateway.demand.report())[0].decode()
+        assert 'refused_tokens_total{by="worker"}' in text
+        assert 'refused_tokens_total{by="worker"} 0.0' not in text
+        (tmp_path / "previous").unlink()
+        (tmp_path / "token").write_text("newest")
+        tokens.look()
+        assert stream.connected, "nobody is asked again for a token"
+        assert await gateway.submit().read()
+        await stream.close()
 
 
 @pytest.mark.parametrize("answer", [b"\xc1", b"", "text", stream.encode(Greeting("me"))])
-def test_bad_frames_close_the_connection_and_are_counted(lab, answer):
-    async def test():
-        async def talk(connection):
-            await connection.recv()
-            await connection.send(answer)
-            await connection.wait_closed()
+async def test_bad_frames_close_the_connection_and_are_counted(lab, answer):
+    async def talk(connection):
+        await connection.recv()
+        await connection.send(answer)
+        await connection.wait_closed()
 
-        async with serve(talk, "127.0.0.1", 0) as server:
-            port = next(iter(server.sockets)).getsockname()[1]
-            async with lab.following([("u0", f"127.0.0.1:{port}")]) as gateway:
-                await gateway.until(lambda: gateway.count("bad_frames_total", worker="u0") > 0)
-                assert not gateway.fleet.worker("u0").ready
-
-    lab.run(test)
+    async with serve(talk, "127.0.0.1", 0) as server:
+        port = next(iter(server.sockets)).getsockname()[1]
+        async with lab.following([("u0", f"127.0.0.1:{port}")]) as gateway:
+            await gateway.until(lambda: gateway.count("bad_frames_total", worker="u0") > 0)
+            assert not gateway.fleet.worker("u0").ready
 
 
 @pytest.mark.parametrize("kind", ["/stream", "/events"])
-def test_a_frame_of_a_kind_that_only_a_later_version_knows_is_skipped_and_counted(lab, kind):
+async def test_a_frame_of_a_kind_that_only_a_later_version_knows_is_skipped_and_counted(lab, kind):
     """The worker is of the next version, and says that it understands this one."""
     later = msgspec.msgpack.encode(["later", 1, "x"])
+    worker = lab.unified(1)[0]
+    hello = replace(worker._hello(), version=stream.VERSION + 1, oldest=stream.VERSION)
+    stored = kv_events.Snapshot(hello.epoch, 0, 0, True, bytes(16))
 
-    async def test():
-        worker = lab.unified(1)[0]
-        hello = replace(worker._hello(), version=stream.VERSION + 1, oldest=stream.VERSION)
-        stored = kv_events.Snapshot(hello.epoch, 0, 0, True, bytes(16))
+    async def talk(connection):
+        await connection.recv()
+        frames = [stream.encode(hello)] if connection.request.path == "/stream" else []
+        frames += [later] if connection.request.path == kind else []
+        frames += [stream.encode(stored)] if connection.request.path == "/events" else []
+        for frame in frames:
+            await connection.send(frame)
+        await connection.wait_closed()
 
-        async def talk(connection):
-            await connection.recv()
-            frames = [stream.encode(hello)] if connection.request.path == "/stream" else []
-            frames += [later] if connection.request.path == kind else []
-            frames += [stream.encode(stored)] if connection.request.path == "/events" else []
-            for frame in frames:
-                await connection.send(frame)
-            await connection.wait_closed()
-
-        async with serve(talk, "127.0.0.1", 0) as server:
-            port = next(iter(server.sockets)).getsockname()[1]
-            async with lab.following([("u0", f"127.0.0.1:{port}")]) as gateway:
-                await gateway.until(lambda: gateway.count("unknown_frames_total", worker="u0") == 1)
-                await gateway.until(lambda: gateway.fleet.worker("u0").ready)
-                assert gateway.count("bad_frames_total", worker="u0") == 0
-
-    lab.run(test)
+    async with serve(talk, "127.0.0.1", 0) as server:
+        port = next(iter(server.sockets)).getsockname()[1]
+        async with lab.following([("u0", f"127.0.0.1:{port}")]) as gateway:
+            await gateway.until(lambda: gateway.count("unknown_frames_total", worker="u0") == 1)
+            await gateway.until(lambda: gateway.fleet.worker("u0").ready)
+            assert gateway.count("bad_frames_total", worker="u0") == 0
 
 
 @pytest.mark.parametrize("page", [100_000, 1000])
-def test_a_large_snapshot_is_taken_in_a_few_blocks_a_turn_of_the_loop(lab, page):
+async def test_a_large_snapshot_is_taken_in_a_few_blocks_a_turn_of_the_loop(lab, page):
     """Whatever the size of its pages: a token that comes meanwhile has its turn."""
     hello = lab.unified(1)[0]._hello()
     pages = range(0, 100_000, page)
@@ -138,68 +120,56 @@ def test_a_large_snapshot_is_taken_in_a_few_blocks_a_turn_of_the_loop(lab, page)
         for number, start in enumerate(pages)
     ]
 
-    async def test():
-        async def talk(connection):
-            await connection.recv()
-            for frame in [hello] if connection.request.path == "/stream" else frames:
-                await connection.send(stream.encode(frame))
-            await connection.wait_closed()
+    async def talk(connection):
+        await connection.recv()
+        for frame in [hello] if connection.request.path == "/stream" else frames:
+            await connection.send(stream.encode(frame))
+        await connection.wait_closed()
 
-        async with serve(talk, "127.0.0.1", 0) as server:
-            port = next(iter(server.sockets)).getsockname()[1]
-            async with lab.following([("u0", f"127.0.0.1:{port}")]) as gateway:
-                most = 0
-                while gateway.index.held("u0") < 100_000:
-                    before = gateway.index.blocks
-                    await asyncio.sleep(0)
-                    most = max(most, gateway.index.blocks - before)
-        assert 0 < most <= PIECE
-
-    lab.run(test)
+    async with serve(talk, "127.0.0.1", 0) as server:
+        port = next(iter(server.sockets)).getsockname()[1]
+        async with lab.following([("u0", f"127.0.0.1:{port}")]) as gateway:
+            most = 0
+            while gateway.index.held("u0") < 100_000:
+                before = gateway.index.blocks
+                await asyncio.sleep(0)
+                most = max(most, gateway.index.blocks - before)
+    assert 0 < most <= PIECE
 
 
 @pytest.mark.parametrize(("version", "oldest"), [(stream.VERSION + 1, 0), (stream.OLDEST - 1, 0), (9, 8)])
-def test_a_worker_of_no_version_in_common_is_named_and_not_used(lab, version, oldest):
-    async def test():
-        async def talk(connection):
-            await connection.recv()
-            await connection.send(stream.encode(replace(hello, version=version, oldest=oldest)))
-            await connection.wait_closed()
+async def test_a_worker_of_no_version_in_common_is_named_and_not_used(lab, version, oldest):
+    async def talk(connection):
+        await connection.recv()
+        await connection.send(stream.encode(replace(hello, version=version, oldest=oldest)))
+        await connection.wait_closed()
 
-        hello = lab.unified(1)[0]._hello()
-        async with serve(talk, "127.0.0.1", 0) as server:
-            port = next(iter(server.sockets)).getsockname()[1]
-            async with lab.following([("u0", f"127.0.0.1:{port}")]) as gateway:
-                await gateway.until(lambda: "speaks version" in gateway.fleet.worker("u0").problem)
-                assert not gateway.fleet.worker("u0").ready
-
-    lab.run(test)
+    hello = lab.unified(1)[0]._hello()
+    async with serve(talk, "127.0.0.1", 0) as server:
+        port = next(iter(server.sockets)).getsockname()[1]
+        async with lab.following([("u0", f"127.0.0.1:{port}")]) as gateway:
+            await gateway.until(lambda: "speaks version" in gateway.fleet.worker("u0").problem)
+            assert not gateway.fleet.worker("u0").ready
 
 
-def test_silence_and_the_first_word_after_it_are_noticed(lab):
-    async def test():
-        async with lab.running(lab.unified(1), hang=0.3) as gateway:
-            worker, known = gateway.workers[0], gateway.fleet.worker("u0")
-            worker.hang()
-            await gateway.until(lambda: known.connection == "silent")
-            await gateway.until(lambda: known.connection == "hung")
-            worker.wake()
-            await gateway.until(lambda: known.ready)
-
-    lab.run(test)
+async def test_silence_and_the_first_word_after_it_are_noticed(lab):
+    async with lab.running(lab.unified(1), hang=0.3) as gateway:
+        worker, known = gateway.workers[0], gateway.fleet.worker("u0")
+        worker.hang()
+        await gateway.until(lambda: known.connection == "silent")
+        await gateway.until(lambda: known.connection == "hung")
+        worker.wake()
+        await gateway.until(lambda: known.ready)
 
 
-def test_a_worker_that_stays_silent_is_connected_anew(lab):
-    async def test():
-        async with lab.running(lab.unified(1), hang=0.3) as gateway:
-            worker = gateway.workers[0]
-            worker.hang()
-            first = worker._gateways[0]
-            await first.wait_closed()
-            worker.wake()
-            await gateway.until(lambda: gateway.fleet.worker("u0").ready)
-
-    lab.run(test)
+async def test_a_worker_that_stays_silent_is_connected_anew(lab):
+    async with lab.running(lab.unified(1), hang=0.3) as gateway:
+        worker = gateway.workers[0]
+        worker.hang()
+        first = worker._gateways[0]
+        await first.wait_closed()
+        worker.wake()
+        await gateway.until(lambda: gateway.fleet.worker("u0").ready)
 
 
 class Heard:
@@ -259,75 +229,66 @@ async def quiet_stream(worker, hang):
         await asyncio.gather(running, return_exceptions=True)
 
 
-def test_silence_is_told_twice_and_a_connection_without_an_end_is_given_up(lab):
-    async def test():
-        async with quiet_stream(lab.unified(1)[0], hang=15.0) as (connection, told):
-            await asyncio.sleep(4.9)
-            assert told == []
-            await asyncio.sleep(1.2)
-            assert told == ["silent"]
-            await asyncio.sleep(8.8)
-            assert told == ["silent"]
-            await asyncio.sleep(1.2)
-            assert told == ["silent", "hung"]
-            assert not connection.aborted
-            await asyncio.sleep(5.0)
-            assert connection.aborted
-
-    virtual_loop.run(test())
+@pytest.mark.virtual_time
+async def test_silence_is_told_twice_and_a_connection_without_an_end_is_given_up(lab):
+    async with quiet_stream(lab.unified(1)[0], hang=15.0) as (connection, told):
+        await asyncio.sleep(4.9)
+        assert told == []
+        await asyncio.sleep(1.2)
+        assert told == ["silent"]
+        await asyncio.sleep(8.8)
+        assert told == ["silent"]
+        await asyncio.sleep(1.2)
+        assert told == ["silent", "hung"]
+        assert not connection.aborted
+        await asyncio.sleep(5.0)
+        assert connection.aborted
 
 
-def test_a_core_for_which_its_server_speaks_is_given_nothing_new_and_is_not_given_up(lab):
-    async def test():
-        worker = lab.unified(1)[0]
-        async with quiet_stream(worker, hang=15.0) as (connection, told):
-            repeated = stream.encode(replace(worker._load(), core_silence=2.0))
-            for _ in range(60):
-                await asyncio.sleep(1.0)
-                connection.frames.put_nowait(repeated)
-            assert told == ["silent"]
-            connection.frames.put_nowait(stream.encode(worker._load()))
-            await asyncio.sleep(0.1)
-            assert told == ["silent", "spoke"]
-
-    virtual_loop.run(test())
+@pytest.mark.virtual_time
+async def test_a_core_for_which_its_server_speaks_is_given_nothing_new_and_is_not_given_up(lab):
+    worker = lab.unified(1)[0]
+    async with quiet_stream(worker, hang=15.0) as (connection, told):
+        repeated = stream.encode(replace(worker._load(), core_silence=2.0))
+        for _ in range(60):
+            await asyncio.sleep(1.0)
+            connection.frames.put_nowait(repeated)
+        assert told == ["silent"]
+        connection.frames.put_nowait(stream.encode(worker._load()))
+        await asyncio.sleep(0.1)
+        assert told == ["silent", "spoke"]
 
 
-def test_a_worker_whose_step_should_take_long_is_waited_for_longer(lab):
-    async def test():
-        worker = lab.unified(1)[0]
-        async with quiet_stream(worker, hang=15.0) as (connection, told):
-            connection.frames.put_nowait(stream.encode(replace(worker._load(), step_expected=20.0)))
-            await asyncio.sleep(74.0)  # 15 s and three steps
-            assert told == ["silent"]
-            await asyncio.sleep(2.0)
-            assert told == ["silent", "hung"]
-
-    virtual_loop.run(test())
+@pytest.mark.virtual_time
+async def test_a_worker_whose_step_should_take_long_is_waited_for_longer(lab):
+    worker = lab.unified(1)[0]
+    async with quiet_stream(worker, hang=15.0) as (connection, told):
+        connection.frames.put_nowait(stream.encode(replace(worker._load(), step_expected=20.0)))
+        await asyncio.sleep(74.0)  # 15 s and three steps
+        assert told == ["silent"]
+        await asyncio.sleep(2.0)
+        assert told == ["silent", "hung"]
 
 
 @pytest.mark.parametrize("stop", [1.1, 5.0, 20.0, 3600.0])
-def test_a_gateway_that_was_stopped_itself_hears_its_workers_before_it_judges_them(lab, stop):
+@pytest.mark.virtual_time
+async def test_a_gateway_that_was_stopped_itself_hears_its_workers_before_it_judges_them(lab, stop):
     """All timers are due when it wakes up, and nothing that came meanwhile was read."""
-
-    async def test():
-        worker = lab.unified(1)[0]
-        async with quiet_stream(worker, hang=15.0) as (connection, told):
-            load = stream.encode(worker._load())
-            await asyncio.sleep(0.5)
-            loop, clock = asyncio.get_running_loop(), asyncio.get_running_loop().time
-            loop.time = lambda: clock() + stop
-            await asyncio.sleep(0.5)
-            connection.frames.put_nowait(load)
-            await asyncio.sleep(4.0)
-            assert told == []
-            await asyncio.sleep(16.0)
-            assert told == ["silent", "hung"]  # a silence of its own is still noticed
-
-    virtual_loop.run(test())
+    worker = lab.unified(1)[0]
+    async with quiet_stream(worker, hang=15.0) as (connection, told):
+        load = stream.encode(worker._load())
+        await asyncio.sleep(0.5)
+        loop, clock = asyncio.get_running_loop(), asyncio.get_running_loop().time
+        loop.time = lambda: clock() + stop
+        await asyncio.sleep(0.5)
+        connection.frames.put_nowait(load)
+        await asyncio.sleep(4.0)
+        assert told == []
+        await asyncio.sleep(16.0)
+        assert told == ["silent", "hung"]  # a silence of its own is still noticed
 
 
-def test_a_fault_while_it_watches_for_silence_is_told(lab):
+async def test_a_fault_while_it_watches_for_silence_is_told(lab):
     class Listener:
         def silent(self, worker):
             raise KeyError("a fault")
@@ -335,68 +296,59 @@ def test_a_fault_while_it_watches_for_silence_is_told(lab):
         def __getattr__(self, name):
             return lambda *_: False
 
-    async def test():
-        fault = asyncio.get_running_loop().create_future()
-        limits = StreamLimits(SilenceLimits(0.1))
-        async with asyncio.timeout(20), lab.unified(1)[0] as worker:
-            worker.hang()
-            tokens = ServiceTokens(lab.token)
-            stream = WorkerStream("u0", worker.address, Listener(), gateway="g", tokens=tokens, limits=limits)
-            stream.start(fault.set_exception, lambda _: None)
-            with pytest.raises(KeyError):
-                await fault
-            await stream.close()
-
-    lab.run(test)
+    fault = asyncio.get_running_loop().create_future()
+    limits = StreamLimits(SilenceLimits(0.1))
+    async with asyncio.timeout(20), lab.unified(1)[0] as worker:
+        worker.hang()
+        tokens = ServiceTokens(lab.token)
+        stream = WorkerStream("u0", worker.address, Listener(), gateway="g", tokens=tokens, limits=limits)
+        stream.start(fault.set_exception, lambda _: None)
+        with pytest.raises(KeyError):
+            await fault
+        await stream.close()
 
 
-def test_a_gap_in_kv_events_asks_for_a_snapshot(lab):
-    async def test():
-        async with lab.running(lab.unified(1)) as gateway:
-            worker = gateway.workers[0]
-            await gateway.submit().read()
-            await gateway.until(lambda: gateway.index.held("u0") == 6)
-            worker._events += 3  # events that never arrive
-            await gateway.submit(prompt=tuple(range(200, 240))).read()
-            await gateway.until(lambda: gateway.index.held("u0") == len(worker._stored) == 8)
-            gateway.index.check_integrity()
-
-    lab.run(test)
+async def test_a_gap_in_kv_events_asks_for_a_snapshot(lab):
+    async with lab.running(lab.unified(1)) as gateway:
+        worker = gateway.workers[0]
+        await gateway.submit().read()
+        await gateway.until(lambda: gateway.index.held("u0") == 6)
+        worker._events += 3  # events that never arrive
+        await gateway.submit(prompt=tuple(range(200, 240))).read()
+        await gateway.until(lambda: gateway.index.held("u0") == len(worker._stored) == 8)
+        gateway.index.check_integrity()
 
 
-def test_a_worker_that_is_listed_no_more_finishes_and_gets_nothing_new(lab, tmp_path):
-    async def test():
-        path = tmp_path / "workers.json"
-        workers = lab.unified(2)
+async def test_a_worker_that_is_listed_no_more_finishes_and_gets_nothing_new(lab, tmp_path):
+    path = tmp_path / "workers.json"
+    workers = lab.unified(2)
 
-        def list_workers(*chosen):
-            draft = tmp_path / "draft"
-            draft.write_text(json.dumps([{"worker": worker.name, "address": worker.address} for worker in chosen]))
-            draft.replace(path)
+    def list_workers(*chosen):
+        draft = tmp_path / "draft"
+        draft.write_text(json.dumps([{"worker": worker.name, "address": worker.address} for worker in chosen]))
+        draft.replace(path)
 
-        async with workers[0], workers[1]:
-            list_workers(workers[0])
-            async with lab.following(FileDiscovery(path, 0.01)) as gateway:
-                gateway.workers.extend(workers)
-                await gateway.until(lambda: gateway.fleet.worker("u0") and gateway.fleet.worker("u0").ready)
-                workers[0].hold("decoding", after=3)
-                reader = gateway.submit()
-                await workers[0].wait_at("decoding")
-                list_workers(workers[1])
-                await gateway.until(lambda: gateway.fleet.worker("u1") and gateway.fleet.worker("u1").ready)
-                assert gateway.fleet.worker("u0").draining
-                second = await gateway.submit(seed=8).read()
-                assert second.generation.route.decode == "u1"
-                workers[0].release()
-                assert (await reader.read()).text == lab.text_of(7, 20)
-                await workers[0].kill()
-                await gateway.until(lambda: gateway.fleet.worker("u0") is None)
-                await workers[0].start()
-
-    lab.run(test)
+    async with workers[0], workers[1]:
+        list_workers(workers[0])
+        async with lab.following(FileDiscovery(path, 0.01)) as gateway:
+            gateway.workers.extend(workers)
+            await gateway.until(lambda: gateway.fleet.worker("u0") and gateway.fleet.worker("u0").ready)
+            workers[0].hold("decoding", after=3)
+            reader = gateway.submit()
+            await workers[0].wait_at("decoding")
+            list_workers(workers[1])
+            await gateway.until(lambda: gateway.fleet.worker("u1") and gateway.fleet.worker("u1").ready)
+            assert gateway.fleet.worker("u0").draining
+            second = await gateway.submit(seed=8).read()
+            assert second.generation.route.decode == "u1"
+            workers[0].release()
+            assert (await reader.read()).text == lab.text_of(7, 20)
+            await workers[0].kill()
+            await gateway.until(lambda: gateway.fleet.worker("u0") is None)
+            await workers[0].start()
 
 
-def test_nothing_stays_connected_to_a_worker_that_was_retired(lab):
+async def test_nothing_stays_connected_to_a_worker_that_was_retired(lab):
     """Also not to what listens at its address later; listed again, it has one stream and one event connection."""
 
     class Listing:
@@ -410,51 +362,44 @@ def test_nothing_stays_connected_to_a_worker_that_was_retired(lab):
     def connecting():
         return sum(task.get_coro().__name__ in ("_keep_stream", "_keep_events") for task in asyncio.all_tasks())
 
-    async def test():
-        listing, worker = Listing(), lab.unified(1)[0]
-        async with worker:
-            found = (WorkerAddress("u0", worker.address),)
-            listing.lists.put_nowait(found)
-            async with lab.following(listing) as gateway:
-                for _ in range(2):
-                    await gateway.wait_ready()
-                    await worker.wait(lambda: len(worker._readers) == 1)
-                    assert connecting() == 2
-                    listing.lists.put_nowait(())
-                    await gateway.until(lambda: gateway.fleet.worker("u0").draining)
-                    await worker.kill()
-                    await gateway.until(lambda: gateway.fleet.worker("u0") is None)
-                    await gateway.until(lambda: connecting() == 0)
-                    gateway.links.check_integrity()
-                    await worker.start()
-                    listing.lists.put_nowait(found)
-                    await gateway.until(lambda: gateway.fleet.worker("u0") is not None)
-
-    lab.run(test)
+    listing, worker = Listing(), lab.unified(1)[0]
+    async with worker:
+        found = (WorkerAddress("u0", worker.address),)
+        listing.lists.put_nowait(found)
+        async with lab.following(listing) as gateway:
+            for _ in range(2):
+                await gateway.wait_ready()
+                await worker.wait(lambda: len(worker._readers) == 1)
+                assert connecting() == 2
+                listing.lists.put_nowait(())
+                await gateway.until(lambda: gateway.fleet.worker("u0").draining)
+                await worker.kill()
+                await gateway.until(lambda: gateway.fleet.worker("u0") is None)
+                await gateway.until(lambda: connecting() == 0)
+                gateway.links.check_integrity()
+                await worker.start()
+                listing.lists.put_nowait(found)
+                await gateway.until(lambda: gateway.fleet.worker("u0") is not None)
 
 
-def test_a_workers_file_that_is_missing_or_broken_changes_nothing(tmp_path):
+async def test_a_workers_file_that_is_missing_or_broken_changes_nothing(tmp_path):
     path = tmp_path / "workers.json"
     discovery = FileDiscovery(path, 0.001)
-
-    async def test():
-        watching = discovery.watch()
-        first = asyncio.ensure_future(anext(watching))
-        while not discovery.problem:  # noqa: ASYNC110 – the file is polled
-            await asyncio.sleep(0.001)
-        assert "No such file" in discovery.problem
-        path.write_text('[{"worker": "a", "address": "127.0.0.1:1"}]')
-        assert [worker.worker for worker in await first] == ["a"]
-        second = asyncio.ensure_future(anext(watching))
-        path.write_text("[{")
-        while "No such file" in discovery.problem or not discovery.problem:  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
-        path.write_text("[]")
-        assert await second == ()
-        assert discovery.problem == ""
-        await watching.aclose()
-
-    asyncio.run(asyncio.wait_for(test(), 20))
+    watching = discovery.watch()
+    first = asyncio.ensure_future(anext(watching))
+    while not discovery.problem:  # noqa: ASYNC110 – the file is polled
+        await asyncio.sleep(0.001)
+    assert "No such file" in discovery.problem
+    path.write_text('[{"worker": "a", "address": "127.0.0.1:1"}]')
+    assert [worker.worker for worker in await first] == ["a"]
+    second = asyncio.ensure_future(anext(watching))
+    path.write_text("[{")
+    while "No such file" in discovery.problem or not discovery.problem:  # noqa: ASYNC110
+        await asyncio.sleep(0.001)
+    path.write_text("[]")
+    assert await second == ()
+    assert discovery.problem == ""
+    await watching.aclose()
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ from legato_protocol.reasoning import ReasoningBounds, ReasoningTokens
 from legato_protocol.sampling_limits import MAX_GRAMMAR_BYTES
 from legato_protocol.sampling_params import JSON_SCHEMA, REASONING, REGEX, RULES
 
-pytestmark = pytest.mark.anyio
 MARKED: Any = {"template": "{{ tools }}<tool_call><think>", "marks": ("<think>", "</think>")}
 NOW: Any = {"type": "function", "function": {"name": "now"}}
 SCHEMA: Any = {"type": "object", "properties": {"city": {"const": "Paris"}}, "required": ["city"]}

@@ -13,7 +13,6 @@ from legato_protocol.reasoning import ReasoningTokens
 from legato_protocol.sampling_params import SamplingParams
 from legato_protocol.stream import TokenLogprobs
 
-pytestmark = pytest.mark.anyio
 HI: Any = [{"role": "user", "content": "hi"}]
 NOW: Any = {"type": "function", "function": {"name": "now"}}
 QWEN = "{{ tools }}<tool_call>{% if enable_thinking %}<think>"

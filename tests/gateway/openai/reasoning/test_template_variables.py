@@ -7,7 +7,6 @@ import pytest
 from legato_gateway.openai.reasoning import template_variables
 from legato_gateway.tokenizer.chat_template import ChatTemplate
 
-pytestmark = pytest.mark.anyio
 SWITCH = "{{ enable_thinking }}<think>"
 GRADED = "{{ reasoning_effort }}{{ thinking }}[THINK]"
 ALWAYS = "<think>"

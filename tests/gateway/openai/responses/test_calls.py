@@ -14,7 +14,6 @@ from legato_gateway.openai.tools.definitions import CallFormat
 from legato_gateway.request import Delta, Usage
 from legato_gateway.serving.writer import CollectedChoice
 
-pytestmark = pytest.mark.anyio
 PARAMETERS: Any = {"type": "object", "properties": {"city": {"type": "string"}}}
 WEATHER: Any = {"type": "function", "name": "get_weather", "parameters": PARAMETERS, "strict": None}
 NOW: Any = {"type": "function", "name": "now", "parameters": None, "strict": None}

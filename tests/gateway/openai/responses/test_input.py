@@ -9,7 +9,6 @@ import pytest
 from legato_gateway.openai.responses.body import SHARED
 from legato_gateway.openai.schemas import SamplingBody
 
-pytestmark = pytest.mark.anyio
 FLAT: Any = {"type": "function", "name": "get_weather", "parameters": {"type": "object"}, "strict": None}
 CALL = {
     "type": "function_call",

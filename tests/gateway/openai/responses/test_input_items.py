@@ -16,7 +16,6 @@ from legato_gateway.clients.key_file import KeyFile
 from legato_gateway.openai.responses.store import ResponseStore, StorePolicy
 from legato_gateway.request import Delta
 
-pytestmark = pytest.mark.anyio
 WEATHER: Any = {"type": "function", "name": "get_weather", "parameters": None, "strict": None}
 CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Rome"}}\n</tool_call>'
 

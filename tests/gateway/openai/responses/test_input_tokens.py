@@ -7,7 +7,6 @@ from tests.support.response_events import ask
 
 from legato_gateway.openai.responses.store import ResponseStore, StorePolicy
 
-pytestmark = pytest.mark.anyio
 TOOL: Any = {"type": "function", "name": "get_weather", "parameters": {"type": "object"}, "strict": None}
 SAID: Any = [{"role": "user", "content": [{"type": "input_text", "text": "Is it raining?"}]}]
 

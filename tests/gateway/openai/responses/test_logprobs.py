@@ -123,7 +123,6 @@ def test_those_of_messages_are_told_whatever_else_is_in_an_answer(most: int) -> 
     assert told > 100
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("stream", [False, True])
 async def test_the_official_client_has_them_beside_reasoning_and_calls(make: Any, stream: bool) -> None:
     gateway = make(template="{{ enable_thinking }}{{ tools }}<think><tool_call>")

@@ -2,12 +2,10 @@
 
 from typing import Any
 
-import pytest
 from tests.support.response_events import ask, events, kinds, replayed
 
 from legato_gateway.request import Delta
 
-pytestmark = pytest.mark.anyio
 SAID = "<think>\nLet me see.\n</think>\n\nParis."
 SWITCH = "{{ enable_thinking }}<think>"
 KINDS = [

@@ -20,7 +20,6 @@ from legato_gateway.serving.model_serving import ModelServing, ServedModel
 from legato_gateway.serving.prepared_request import Asked
 from legato_gateway.serving.writer import CollectedChoice
 
-pytestmark = pytest.mark.anyio
 TEXT_EVENTS = [
     "response.created",
     "response.in_progress",

@@ -17,7 +17,6 @@ from legato_gateway.openai.responses.store import ResponseStore, StorePolicy
 from legato_gateway.request import Delta
 from legato_gateway.serving import preparation
 
-pytestmark = pytest.mark.anyio
 WEATHER: Any = {"type": "function", "name": "get_weather", "parameters": None, "strict": None}
 CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Rome"}}\n</tool_call>'
 

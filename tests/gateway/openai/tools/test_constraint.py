@@ -17,7 +17,6 @@ from legato_grammar.guidance import Compiler
 from legato_grammar.vocabulary import SINGLE_BYTES
 from legato_protocol.sampling_params import JSON_SCHEMA, REGEX, RULES
 
-pytestmark = pytest.mark.anyio
 PLACE = "tools[{}].function"
 CITY = {
     "type": "object",

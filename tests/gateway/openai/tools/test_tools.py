@@ -15,7 +15,6 @@ from legato_gateway.request import Delta, TokenText
 from legato_gateway.serving.model_serving import ServedModel
 from legato_protocol.stream import TokenLogprobs
 
-pytestmark = pytest.mark.anyio
 HI: Any = [{"role": "user", "content": "hi"}]
 PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}}}
 WEATHER: Any = {"type": "function", "function": {"name": "get_weather", "parameters": PARAMETERS}}
