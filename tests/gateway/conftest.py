@@ -6,7 +6,9 @@ That with HTTP, over a relay that plays scripts, is in `scripted_gateway`.
 import asyncio
 import contextlib
 import inspect
+import json
 import random
+import shutil
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -248,4 +250,13 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.save(str(folder / "tokenizer.json"))
+    return folder
+
+
+@pytest.fixture
+def chat_model(model: Path, tmp_path: Path) -> Path:
+    """The same with a chat template."""
+    folder = shutil.copytree(model, tmp_path / "chat_model")
+    template = "{% for message in messages %}{{ message.content }}{% endfor %}"
+    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
     return folder

@@ -2,7 +2,10 @@
 
 from dataclasses import replace
 
+import pytest
+
 from legato_gateway import assembly
+from legato_gateway.generation_config import NEUTRAL, GenerationDefaults
 from legato_gateway.routing.rebalancing import RebalancingPolicy
 from legato_gateway.routing.scorers import Objectives
 from legato_gateway.settings import GatewaySettings
@@ -24,3 +27,17 @@ def test_and_when_prompts_wait_for_prefill_workers():
 def test_hot_decode_workers_hand_on_by_the_objective_also_where_prompts_wait():
     for settings in (SETTINGS, replace(SETTINGS, when_prefill_busy="Wait")):
         assert assembly.relaying(settings).rebalancing == RebalancingPolicy(0.2)
+
+
+@pytest.mark.parametrize(
+    ("flag", "found", "said"),
+    [
+        ("Auto", GenerationDefaults(0.3, top_k=40), "sampling defaults of the model: temperature 0.3, top_k 40"),
+        ("None", NEUTRAL, "sampling defaults are neutral"),
+    ],
+)
+def test_defaults_of_the_models_makers_count_unless_they_are_off(tmp_path, caplog, flag, found, said):
+    (tmp_path / "generation_config.json").write_text('{"temperature": 0.3, "top_k": 40}')
+    caplog.set_level("INFO")
+    assert assembly.defaults(replace(SETTINGS, generation_config=flag), tmp_path) == found
+    assert said in caplog.text

@@ -2,14 +2,10 @@
 
 import asyncio
 import contextlib
-import json
-import os
-import shutil
-import sys
 
 import browser
-import httpx
 import pytest
+from gateway_process import gateway_process
 
 from legato_protocol import model_digest
 
@@ -17,17 +13,6 @@ PROGRAM = browser.program()
 pytestmark = pytest.mark.skipif(
     PROGRAM is None, reason=f"no browser: none of {', '.join(browser.PROGRAMS)} is installed"
 )
-LIMIT = 90  # seconds: a hang is a failure
-
-
-@pytest.fixture(scope="module", name="model")
-def _chat_model(model, tmp_path_factory):
-    """One with a chat template."""
-    folder = tmp_path_factory.mktemp("chat") / "model"
-    shutil.copytree(model, folder)
-    template = "{% for message in messages %}{{ message.content }}{% endfor %}"
-    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
-    return folder
 
 
 @contextlib.asynccontextmanager
@@ -37,29 +22,14 @@ async def _gateway(lab, model, folder):
         workers = lab.pools(1, 2, model=model_digest.of(model), pace=0.005)
         for worker in workers:
             await stack.enter_async_context(worker)
-        announced = folder / "announced.json"
-        command = ["--model", str(model), "--max-length", "4096", "--served-name", "m", "--announce", str(announced)]
-        command += ["--port", "0", "--control-port", "0", "--local-prefill-below-tokens", "0"]
-        command += [flag for worker in workers for flag in ("--worker", f"{worker.name}={worker.address}")]
-        environ = os.environ | {"LEGATO_TOKEN": lab.token}
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "legato_cli.main", "gateway", *command, env=environ
-        )
+        flag = "--local-prefill-below-tokens=0"
+        gateway = await stack.enter_async_context(gateway_process(folder, model, flag, workers=workers))
+        load = asyncio.create_task(_load(gateway.client))
         try:
-            while not announced.exists():
-                assert process.returncode is None, "the gateway ended"
-                await asyncio.sleep(0.01)
-            ports = json.loads(announced.read_text())
-            async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{ports['http']}", trust_env=False) as client:
-                load = asyncio.create_task(_load(client))
-                try:
-                    yield f"http://127.0.0.1:{ports['control']}"
-                finally:
-                    load.cancel()
-                    await asyncio.gather(load, return_exceptions=True)
+            yield gateway.url("control")
         finally:
-            process.terminate()
-            await process.wait()
+            load.cancel()
+            await asyncio.gather(load, return_exceptions=True)
 
 
 async def _load(client):
@@ -76,7 +46,6 @@ async def _load(client):
 @contextlib.asynccontextmanager
 async def _page(lab, model, folder, fragment):
     async with (
-        asyncio.timeout(LIMIT),
         _gateway(lab, model, folder) as url,
         browser.opened(PROGRAM, folder / "profile", f"{url}/ui{fragment}") as page,
     ):
@@ -84,8 +53,8 @@ async def _page(lab, model, folder, fragment):
         yield page
 
 
-async def test_page_shows_the_fleet_and_requests_under_load_and_hides_its_token(lab, model, tmp_path):
-    async with _page(lab, model, tmp_path, f"#token={lab.token}") as page:
+async def test_page_shows_the_fleet_and_requests_under_load_and_hides_its_token(lab, chat_model, tmp_path):
+    async with _page(lab, chat_model, tmp_path, f"#token={lab.token}") as page:
         await page.until("document.querySelectorAll('#workers tr').length === 3")
         fleet = await page.value("document.querySelector('#workers').innerText")
         assert all(word in fleet for word in ("p0", "d0", "d1", "ready"))
@@ -99,8 +68,8 @@ async def test_page_shows_the_fleet_and_requests_under_load_and_hides_its_token(
         assert not any(lab.token in url.partition("#")[0] for url in page.requested)
 
 
-async def test_the_playground_works_with_the_keyboard_alone_and_names_the_workers(lab, model, tmp_path):
-    async with _page(lab, model, tmp_path, f"#token={lab.token}") as page:
+async def test_the_playground_works_with_the_keyboard_alone_and_names_the_workers(lab, chat_model, tmp_path):
+    async with _page(lab, chat_model, tmp_path, f"#token={lab.token}") as page:
         await page.until("document.querySelectorAll('#model option').length === 1")
         way = await page.tab_to("prompt")
         assert way[0] == "Skip to the fleet"
@@ -116,8 +85,8 @@ async def test_the_playground_works_with_the_keyboard_alone_and_names_the_worker
         assert await page.value("document.querySelector('#answer').getAttribute('aria-busy')") == "false"
 
 
-async def test_escape_stops_an_answer(lab, model, tmp_path):
-    async with _page(lab, model, tmp_path, f"#token={lab.token}") as page:
+async def test_escape_stops_an_answer(lab, chat_model, tmp_path):
+    async with _page(lab, chat_model, tmp_path, f"#token={lab.token}") as page:
         await page.until("document.querySelectorAll('#model option').length === 1")
         await page.value("document.querySelector('#most').value = 3000; document.querySelector('#prompt').focus()")
         await page.press("Enter", modifiers=2)
@@ -128,8 +97,8 @@ async def test_escape_stops_an_answer(lab, model, tmp_path):
         assert await page.value("document.querySelector('#stop').disabled")
 
 
-async def test_arrow_keys_read_the_timeline(lab, model, tmp_path):
-    async with _page(lab, model, tmp_path, f"#token={lab.token}") as page:
+async def test_arrow_keys_read_the_timeline(lab, chat_model, tmp_path):
+    async with _page(lab, chat_model, tmp_path, f"#token={lab.token}") as page:
         await page.until("document.querySelector('#readout').textContent.includes('decode: 2 ready')")
         await page.tab_to("cursor")
         for _ in range(3):
@@ -142,8 +111,8 @@ async def test_arrow_keys_read_the_timeline(lab, model, tmp_path):
         assert spoken == shown
 
 
-async def test_a_phone_needs_no_sideways_scrolling(lab, model, tmp_path):
-    async with _page(lab, model, tmp_path, f"#token={lab.token}") as page:
+async def test_a_phone_needs_no_sideways_scrolling(lab, chat_model, tmp_path):
+    async with _page(lab, chat_model, tmp_path, f"#token={lab.token}") as page:
         await page.resize(360, 740, dark=True)
         await page.until("document.querySelectorAll('#recent li').length > 3")
         assert await page.value(browser.NARROW)
@@ -153,8 +122,8 @@ async def test_a_phone_needs_no_sideways_scrolling(lab, model, tmp_path):
         assert await page.value(browser.WIDE) == 0
 
 
-async def test_without_a_token_the_page_asks_for_one_and_shows_nothing(lab, model, tmp_path):
-    async with _page(lab, model, tmp_path, "") as page:
+async def test_without_a_token_the_page_asks_for_one_and_shows_nothing(lab, chat_model, tmp_path):
+    async with _page(lab, chat_model, tmp_path, "") as page:
         await page.until("!document.querySelector('#login').hidden")
         assert await page.value("document.querySelector('#main').hidden")
         assert await page.value("document.querySelectorAll('#workers tr').length") == 0
