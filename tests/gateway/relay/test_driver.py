@@ -6,6 +6,8 @@ from relay_script import Scripted, count, error_of
 from legato_gateway.admission.ticket import NO_WORKER
 from legato_gateway.errors import Overloaded
 from legato_gateway.relay.lifecycle import Stage
+from legato_gateway.routing.choose import Policy
+from legato_gateway.testing.fake_engine import token_at
 from legato_protocol.stream import Begun, Cancel, Decode, Failed, TokenItem, Tokens
 
 
@@ -125,18 +127,37 @@ def test_a_tenant_is_charged_for_output_as_workers_tell_their_load_and_at_the_en
     assert run.admission._counters["t"] == 100 + 2 * 10
 
 
-def test_news_of_an_attempt_that_is_over_changes_nothing(lab):
+def test_news_of_an_attempt_that_is_over_or_of_nobody_changes_nothing(lab):
     run = Scripted(lab, "u", "u")
     generation = run.start()
     sub = run.sub(generation)
     first = sub.place.decode
     run.relay.workers.received(first, Failed(sub.id, 1, "overloaded", "scripted", "prefill", True))
     del run.sent[:]
+    late = count("late_items_total")
     run.relay.workers.received(first, Begun(sub.id, 1))
     run.relay.workers.received(first, Tokens((TokenItem(sub.id, 1, 0, 0, (1,)),)))
     run.relay.workers.received(first, Failed(sub.id, 1, "internal", "scripted", "prefill", True))
+    run.relay.workers.received(first, Failed("nobody", 1, "internal", "?", "decode", True))
     assert (sub.stage, sub.attempt, sub.begun, generation.completion_tokens) == (Stage.QUEUED, 2, set(), 0)
     assert run.sent == [(first, Cancel(sub.id, 2))], "it may not know"
+    assert count("late_items_total") == late + 1
+
+
+def test_a_part_that_nobody_will_take_ends_its_siblings_too(lab):
+    """Choice 2 has output, 0 and 1 have none; with nobody to prefill, the first of these ends the request."""
+    run = Scripted(lab, "p", "d", "d")
+    run.relay._dispatcher._policy = Policy(0, "Fail")
+    generation = run.start(choices=3)
+    sub = run.sub(generation)
+    decoder = run.workers[sub.place.decode]
+    run.relay.workers.received(decoder.name, Tokens((TokenItem(sub.id, 1, 2, 0, (token_at(7, 2, 0),)),)))
+    assert generation.completion_tokens == 1
+    run.kill(run.workers["p0"])
+    run.kill(decoder)
+    assert isinstance(error_of(generation), Overloaded)
+    assert run.relay.waiting == 0
+    run.check()
 
 
 @pytest.mark.parametrize("has_output", [False, True])

@@ -44,7 +44,7 @@ def test_a_migration_that_succeeds_begins_the_count_of_failed_ones_anew(lab):
         run.until(lambda takes=takes: run.sub(generation).place.decode == takes.name)
 
 
-def test_a_worker_that_stays_after_all_keeps_its_sequences(lab):
+def test_a_worker_that_stays_after_all_keeps_its_sequences_and_takes_new_ones(lab):
     run = Scripted(lab, "u", "u")
     generation = run.start()
     source = run.decoding(generation)
@@ -52,8 +52,11 @@ def test_a_worker_that_stays_after_all_keeps_its_sequences(lab):
     run.cut(target)
     run.drain(source)
     run.load(source)
+    new = run.start()
+    assert run.sub(new).stage is Stage.HELD
     run.stay(source)
     run.load(source)
+    assert run.sub(new).place.decode == source.name
     run.connect()
     run.load(target)
     assert run.sub(generation).stage is Stage.DECODING

@@ -159,6 +159,7 @@ def test_a_requests_stage_is_that_of_its_part_furthest_behind(lab):
     generation = run.start(choices=2)
     run.cut(run.decoding(generation))
     first, second = run.relay.sub_requests(generation)
+    assert [frame.sequence.choices for _, frame in run.told(Generate)] == [(0, 1), (0,), (1,)], "each goes on alone"
     assert run.relay.progress() == {generation.route: (Stage.QUEUED, 2)}
     for sub in (first, second):
         run.relay.workers.received(sub.place.decode, Begun(sub.id, sub.attempt))

@@ -1,17 +1,16 @@
 """Random schedules of a relay among scripted workers: text stays exact, books agree, and nothing is left at the end."""
 
-import os
-
 import pytest
+from budget import times
 from relay_script import count, error_of
 from relay_simulation import Simulation
 
 from legato_gateway.errors import DeadlineExceeded, NotComputable, Overloaded, SlowClient, SuspectedPoison, WorkerFailed
 from legato_gateway.relay.lifecycle import Stage
 
-SCHEDULES = int(os.environ.get("RELAY_SCHEDULES", "600"))  # more of them for a change of the relay
+SCHEDULES = times(300)
 REASONS = ("draining", "step_time")
-BATCHES = 6  # mutation testing runs the first one
+BATCHES = 3  # mutation testing runs the first one
 EXPECTED = (DeadlineExceeded, NotComputable, Overloaded, SlowClient, SuspectedPoison, WorkerFailed)
 
 

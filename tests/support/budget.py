@@ -1,0 +1,10 @@
+"""How much random tests try: a little by default, much in the nightly job."""
+
+import os
+
+FACTOR = int(os.environ.get("LEGATO_TEST_BUDGET", "1"))
+
+
+def times(count: int) -> int:
+    """Number of random cases to try where `count` are enough for every run."""
+    return count * FACTOR
