@@ -123,6 +123,8 @@ class Fuzz:
             if chance() < 0.02:
                 body[self._random.choice(list(body) or ["x"])] = "\ud800"
         raw = bytearray(json.dumps(body, ensure_ascii=chance() < 0.5).encode(errors="surrogatepass"))
+        if chance() < 0.1:
+            raw = raw.replace(b"1e+308", b"1e+400")  # a number that no float holds
         if chance() < 0.03:
             raw[self._random.randrange(len(raw))] = self._random.randrange(256)
         if chance() < 0.02:

@@ -1,6 +1,7 @@
 """The Responses API in tests: asking for a response, reading its events, and what events make up together."""
 
 import json
+from itertools import groupby
 from typing import Any
 
 from openai.types.responses import ResponseStreamEvent
@@ -33,7 +34,22 @@ def read(text: str) -> list[dict[str, Any]]:
 
 
 def kinds(found: list[dict[str, Any]]) -> list[str]:
-    return [event["type"] for event in found]
+    """Deltas in a row count once."""
+    return [kind for kind, _ in groupby(event["type"] for event in found)]
+
+
+PARTS = {"message": "output_text", "reasoning": "reasoning_text"}
+
+
+def expected(*items: str) -> list[str]:
+    """The kinds of events of a completed response of these items, one after the other."""
+    found = ["created", "in_progress"]
+    for item in items:
+        grows = PARTS.get(item, "function_call_arguments")
+        inner = [f"{grows}.delta", f"{grows}.done"]
+        inner = ["content_part.added", *inner, "content_part.done"] if item in PARTS else inner
+        found += ["output_item.added", *inner, "output_item.done"]
+    return [f"response.{kind}" for kind in (*found, "completed")]
 
 
 def replayed(found: list[dict[str, Any]]) -> list[dict[str, Any]]:

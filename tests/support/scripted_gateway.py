@@ -1,10 +1,12 @@
 """A gateway application over a relay that plays scripts: what is tested here ends at the relay's contract."""
 
 import asyncio
+import json
 import re
 from collections.abc import AsyncIterator, Callable, Collection
 from dataclasses import dataclass, field
 from ipaddress import ip_network
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -13,7 +15,9 @@ import pytest
 from fastapi import FastAPI
 
 from legato_gateway.access_log import AccessEntry
+from legato_gateway.clients import api_keys
 from legato_gateway.clients.identify import Clients
+from legato_gateway.clients.key_file import KeyFile
 from legato_gateway.generation_config import NEUTRAL
 from legato_gateway.http import app as application
 from legato_gateway.request import Delta, GenerationRequest, RouteRecord, TokenText, Usage
@@ -190,6 +194,14 @@ class Clock:
         return self.now
 
 
+def keyed(folder: Path, **tenants: dict[str, Any]) -> KeyFile:
+    """A file of API keys: that of each tenant is `key-NAME`, beside what else is said of it."""
+    path = folder / "api-keys.json"
+    named = {name: {"keys": [api_keys.digest(f"key-{name}")], **more} for name, more in tenants.items()}
+    path.write_text(json.dumps({"tenants": named}))
+    return KeyFile(path)
+
+
 @dataclass
 class Gateway:
     """The application with its scripted collaborators, and clients for it."""
@@ -219,6 +231,12 @@ class Gateway:
 
     def script(self, *steps: Step) -> None:
         self.relay.script = lambda _: list(steps)
+
+    def say(self, text: str, finish: str = "stop", size: int = 3, choices: int = 1) -> None:
+        """The model writes this in every choice, a few characters at a time."""
+        pieces = [text[at : at + size] for at in range(0, len(text), size)]
+        deltas = [Delta(choice, piece) for piece in pieces for choice in range(choices)]
+        self.script(*deltas, *(Delta(choice, "", (), finish) for choice in range(choices)))
 
 
 def build(streams: StreamPolicy | None = None, clients: Clients = PROXIED, **options: Any) -> Gateway:

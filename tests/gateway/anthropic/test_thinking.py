@@ -24,7 +24,7 @@ def client(gateway: Any, connect: Any) -> anthropic.AsyncAnthropic:
     return connect(gateway)
 
 
-async def test_it_is_a_block_of_its_own_streamed_or_not(gateway: Any, client: Any) -> None:
+async def test_it_is_a_block_of_its_own_streamed_or_not(gateway, client):
     whole = await client.messages.create(**ASKED)
     assert [block.type for block in whole.content] == ["thinking", "text"]
     assert (whole.content[0].thinking, whole.content[1].text) == ("so, Paris", "Paris.")
@@ -45,15 +45,13 @@ async def test_it_is_a_block_of_its_own_streamed_or_not(gateway: Any, client: An
         ({"type": "enabled"}, True, True),
     ],
 )
-async def test_it_is_switched_in_the_chat_template(
-    gateway: Any, client: Any, thinking: Any, switched: bool | None, told: bool
-) -> None:
+async def test_it_is_switched_in_the_chat_template(gateway, client, thinking, switched, told):
     answer = await client.messages.create(**ASKED, extra_body={"thinking": thinking} if thinking else {})
     assert gateway.tokens.given.get("enable_thinking") is switched
     assert [block.type for block in answer.content] == (["thinking", "text"] if told else ["text"])
 
 
-async def test_earlier_thinking_goes_back_to_the_template(gateway: Any, client: Any) -> None:
+async def test_earlier_thinking_goes_back_to_the_template(gateway, client):
     answer = await client.messages.create(**ASKED)
     turns = [*HI, {"role": "assistant", "content": answer.content}, *HI]
     await client.messages.create(**{**ASKED, "messages": turns}, extra_body={"output_config": {"effort": "low"}})

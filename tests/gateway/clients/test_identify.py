@@ -1,15 +1,14 @@
 """Who may ask, as whom, over HTTP."""
 
-import json
 from ipaddress import ip_network
+from itertools import product
 
 import httpx
 import openai
 import pytest
+import scripted_gateway
 
-from legato_gateway.clients import api_keys
 from legato_gateway.clients.identify import Clients
-from legato_gateway.clients.key_file import KeyFile
 from legato_gateway.http.control import WithAPI
 
 CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}
@@ -17,13 +16,7 @@ CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}
 
 @pytest.fixture
 def keys(tmp_path):
-    path = tmp_path / "api-keys.json"
-    tenants = {
-        "a": {"keys": [api_keys.digest("key-a")], "maxPriority": 5},
-        "b": {"keys": [api_keys.digest("key-b")], "sharedPrefixCache": True},
-    }
-    path.write_text(json.dumps({"tenants": tenants}))
-    return KeyFile(path)
+    return scripted_gateway.keyed(tmp_path, a={"maxPriority": 5}, b={"sharedPrefixCache": True})
 
 
 @pytest.fixture
@@ -31,14 +24,14 @@ def keyed(keys, make):
     return make(clients=Clients(keys))
 
 
-@pytest.mark.parametrize("shown", [None, "", "key-a", "Basic key-a", "Bearer", "Bearer ", "Bearer key-c", "Bearer é"])
-@pytest.mark.parametrize("path", ["/v1/models", "/v1/models/tiny", "/v1/chat/completions"])
-async def test_without_a_known_key_nothing_is_answered(keyed, path, shown):
-    headers = {} if shown is None else {"authorization": shown.encode()}
-    method = "POST" if path.endswith("completions") else "GET"
-    answer = await keyed.http.request(method, path, headers=headers, json=CHAT if method == "POST" else None)
-    assert (answer.status_code, answer.json()["error"]["code"]) == (401, "invalid_api_key")
-    assert answer.headers["www-authenticate"] == "Bearer"
+async def test_without_a_known_key_nothing_is_answered(keyed):
+    keys = (None, "", "key-a", "Basic key-a", "Bearer", "Bearer ", "Bearer key-c", "Bearer é")
+    for shown, path in product(keys, ("models", "models/tiny", "chat/completions")):
+        headers = {} if shown is None else {"authorization": shown.encode()}
+        body = {"method": "POST", "json": CHAT} if path.endswith("completions") else {"method": "GET"}
+        answer = await keyed.http.request(url=f"/v1/{path}", headers=headers, **body)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (401, "invalid_api_key")
+        assert answer.headers["www-authenticate"] == "Bearer"
     assert not keyed.relay.generations
 
 

@@ -1,16 +1,15 @@
 """Random requests for all paths of `/openapi.json` are no fault of ours, whatever is in them."""
 
-from typing import Any
-
 import pytest
 import random_requests
+from budget import times
 
 REQUESTS = 400  # of each seed
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(times(1)))
 @pytest.mark.parametrize("template", [None, "{{ tools }} <tool_call>"])
-async def test_random_requests_are_answered(make: Any, seed: int, template: str | None) -> None:
+async def test_random_requests_are_answered(make, seed, template):
     gateway = make(template=template)
     api = (await gateway.http.get("/openapi.json")).json()
     requests = list(random_requests.Fuzz(api, "tiny", seed).requests(REQUESTS))

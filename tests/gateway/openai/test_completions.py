@@ -9,7 +9,7 @@ from legato_gateway.errors import WorkerFailed
 from legato_gateway.request import Delta, GenerationRequest
 
 
-async def test_an_answer_is_what_the_official_client_expects(gateway: Any) -> None:
+async def test_an_answer_is_what_the_official_client_expects(gateway):
     answer = await gateway.client.completions.create(model="tiny", prompt="hi")
     choice = answer.choices[0]
     assert (answer.object, choice.text, choice.finish_reason, choice.index) == (
@@ -25,7 +25,7 @@ async def test_an_answer_is_what_the_official_client_expects(gateway: Any) -> No
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("prompt", [["hi", "you"], [[104, 105], [121, 111, 117]]])
-async def test_several_prompts_have_n_answers_each(gateway: Any, stream: bool, prompt: Any) -> None:
+async def test_several_prompts_have_n_answers_each(gateway, stream, prompt):
     def named(request: GenerationRequest) -> list[Delta]:
         name = bytes(request.prompt).decode()
         return [Delta(choice, f"{name}{choice}", (), "stop") for choice in range(request.choices)]
@@ -41,7 +41,7 @@ async def test_several_prompts_have_n_answers_each(gateway: Any, stream: bool, p
     assert said == {0: "hi0", 1: "hi1", 2: "you0", 3: "you1"}
 
 
-async def test_one_failing_prompt_fails_the_request_and_stops_the_others(gateway: Any) -> None:
+async def test_one_failing_prompt_fails_the_request_and_stops_the_others(gateway):
     def one_fails(request: GenerationRequest) -> list[Any]:
         return [WorkerFailed("gone")] if bytes(request.prompt) == b"bad" else [Delta(0, "x", (), "stop")]
 
@@ -51,14 +51,14 @@ async def test_one_failing_prompt_fails_the_request_and_stops_the_others(gateway
     assert all(generation.cancelled.is_set() for generation in gateway.relay.generations)
 
 
-async def test_a_prompt_of_token_ids_is_taken_as_it_is(gateway: Any) -> None:
+async def test_a_prompt_of_token_ids_is_taken_as_it_is(gateway):
     await gateway.complete(prompt=[1, 2, 3])
     assert gateway.relay.requests[0].prompt == (1, 2, 3)
 
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("prompt", ["hi", [104, 105]])
-async def test_echo_puts_the_prompt_before_each_answer(gateway: Any, stream: bool, prompt: Any) -> None:
+async def test_echo_puts_the_prompt_before_each_answer(gateway, stream, prompt):
     answer = await gateway.client.completions.create(model="tiny", prompt=prompt, echo=True, n=2, stream=stream)
     said = {0: "", 1: ""}
     if stream:
@@ -70,7 +70,7 @@ async def test_echo_puts_the_prompt_before_each_answer(gateway: Any, stream: boo
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_logprobs_have_offsets_and_alternatives(gateway: Any, stream: bool) -> None:
+async def test_logprobs_have_offsets_and_alternatives(gateway, stream):
     answer = await gateway.client.completions.create(model="tiny", prompt="hi", logprobs=2, stream=stream)
     choices = [chunk.choices[0] async for chunk in answer] if stream else answer.choices
     found = [choice.logprobs for choice in choices if choice.logprobs]
@@ -80,7 +80,7 @@ async def test_logprobs_have_offsets_and_alternatives(gateway: Any, stream: bool
     assert found[0].top_logprobs[0] == {"P": -0.5, "z": -3.0}
 
 
-async def test_the_routes_of_several_prompts_are_explained_one_by_one(gateway: Any) -> None:
+async def test_the_routes_of_several_prompts_are_explained_one_by_one(gateway):
     response = await gateway.complete({"x-legato-explain": "true"}, prompt=["a", "b", "c"])
     routes = json.loads(response.headers["x-legato-route"])
     assert [route["decode"] for route in routes] == ["decode-0"] * 3

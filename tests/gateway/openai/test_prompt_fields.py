@@ -14,7 +14,6 @@ from legato_protocol.packed_tokens import unpack_tokens
 TOKENS = tokenizer()
 USER = {"role": "user", "content": "hi"}
 HALF = {"role": "assistant", "content": "The capital is "}
-BOTH = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 OPEN = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\nThe capital is "
 CLOSED = f"{OPEN}<|im_end|>\n"
 
@@ -29,7 +28,6 @@ def prompt(gateway):
     return tuple(unpack_tokens(frames[-1].sequence.token_ids))
 
 
-@BOTH
 @pytest.mark.parametrize(
     ("fields", "given", "role", "text"),
     [
@@ -46,14 +44,15 @@ def prompt(gateway):
         ({"messages": [USER], "continue_final_message": True}, "<|im_start|>user\nhi", "user", "Paris"),
     ],
 )
-async def test_where_an_answer_begins(lab, stream, fields, given, role, text):
+async def test_where_an_answer_begins(lab, fields, given, role, text):
     async with served(lab, "Paris", "Paris") as gateway:
-        answer = await gateway.ask("chat/completions", stream, n=2, **{"messages": [USER, HALF], **fields})
-        assert answer.texts == {0: text, 1: text}
-        told = [choice.get("message") or choice["delta"] for chunk in answer.chunks for choice in chunk["choices"]]
-        assert [each["role"] for each in told if "role" in each] == [role, role]
-        if given:
-            assert prompt(gateway) == tuple(ids(given))
+        for stream in (False, True):
+            answer = await gateway.ask("chat/completions", stream, n=2, **{"messages": [USER, HALF], **fields})
+            assert answer.texts == {0: text, 1: text}
+            told = [choice.get("message") or choice["delta"] for chunk in answer.chunks for choice in chunk["choices"]]
+            assert [each["role"] for each in told if "role" in each] == [role, role]
+            if given:
+                assert prompt(gateway) == tuple(ids(given))
 
 
 async def test_the_content_of_several_parts_is_continued_as_one(lab):
@@ -109,15 +108,15 @@ async def test_what_cannot_be_continued_is_refused(lab, template, fields, said):
         assert said in response.json()["error"]["message"]
 
 
-@BOTH
-async def test_an_echo_stands_before_calls_and_before_text(lab, stream):
+async def test_an_echo_stands_before_calls_and_before_text(lab):
     call = 'now: <tool_call>{"name": "now", "arguments": {}}</tool_call>'
     async with served(lab, call) as gateway:
-        fields = {"tools": [{"type": "function", "function": {"name": "now"}}], "continue_final_message": True}
-        answer = await gateway.ask("chat/completions", stream, messages=[USER, HALF], echo=True, **fields)
-        assert answer.texts == {0: "The capital is now:"}
-        assert answer.finishes == {0: "tool_calls"}
-        assert '"name": "now"' in json.dumps(answer.chunks)
+        for stream in (False, True):
+            fields = {"tools": [{"type": "function", "function": {"name": "now"}}], "continue_final_message": True}
+            answer = await gateway.ask("chat/completions", stream, messages=[USER, HALF], echo=True, **fields)
+            assert answer.texts == {0: "The capital is now:"}
+            assert answer.finishes == {0: "tool_calls"}
+            assert '"name": "now"' in json.dumps(answer.chunks)
 
 
 async def test_special_tokens_are_added_to_a_chat_where_it_asks_for_them(lab):
@@ -171,19 +170,19 @@ async def test_the_last_tokens_of_a_chat_are_kept(lab):
             assert prompt(gateway) == tuple(whole[-count:])
 
 
-@BOTH
-async def test_of_several_prompts_each_is_cut_and_its_echo_is_what_is_left(lab, stream):
+async def test_of_several_prompts_each_is_cut_and_its_echo_is_what_is_left(lab):
     async with served(lab, "!", first="<|mark|>") as gateway:
-        for prompts, special, kept in (
-            (["abc", "vwxyz"], True, ["<|mark|>c", "<|mark|>z"]),
-            (["abc", "vwxyz"], False, ["bc", "yz"]),
-            ([ids("abc"), ids("vwxyz")], True, ["bc", "yz"]),
-        ):
-            fields = {"prompt": prompts, "truncate_prompt_tokens": 2, "echo": True, "return_token_ids": True}
-            answer = await gateway.ask("completions", stream, add_special_tokens=special, **fields)
-            assert sorted(answer.prompts) == sorted(map(ids, kept))
-            texts = [text.removeprefix("<|mark|>") for text in kept]
-            assert answer.texts == {0: f"{texts[0]}!", 1: f"{texts[1]}!"}
+        for stream in (False, True):
+            for prompts, special, kept in (
+                (["abc", "vwxyz"], True, ["<|mark|>c", "<|mark|>z"]),
+                (["abc", "vwxyz"], False, ["bc", "yz"]),
+                ([ids("abc"), ids("vwxyz")], True, ["bc", "yz"]),
+            ):
+                fields = {"prompt": prompts, "truncate_prompt_tokens": 2, "echo": True, "return_token_ids": True}
+                answer = await gateway.ask("completions", stream, add_special_tokens=special, **fields)
+                assert sorted(answer.prompts) == sorted(map(ids, kept))
+                texts = [text.removeprefix("<|mark|>") for text in kept]
+                assert answer.texts == {0: f"{texts[0]}!", 1: f"{texts[1]}!"}
 
 
 async def test_ids_that_are_not_kept_are_bounded_all_the_same(lab):

@@ -48,7 +48,7 @@ def asked(gateway: Any) -> Any:
 
 
 @pytest.mark.parametrize("alternatives", [0, 2])
-async def test_completions_list_them_in_each_choice(asked: Any, gateway: Any, alternatives: int) -> None:
+async def test_completions_list_them_in_each_choice(asked, gateway, alternatives):
     answer = await asked(prompt=["hex", "A"], n=2, prompt_logprobs=alternatives)
     assert [request.params.prompt_logprobs for request in gateway.relay.requests] == [alternatives] * 2
     top = {
@@ -72,7 +72,7 @@ async def test_completions_list_them_in_each_choice(asked: Any, gateway: Any, al
         ({"n": 64, "prompt_logprobs": 0}, None),
     ],
 )
-async def test_answers_that_would_repeat_too_much_are_refused(gateway: Any, fields: Any, param: str | None) -> None:
+async def test_answers_that_would_repeat_too_much_are_refused(gateway, fields, param):
     """Each choice of a completion tells those of its prompt again."""
     answer = await gateway.complete(**{"prompt": "x" * 900, "max_tokens": 1} | fields)
     assert answer.status_code == (400 if param else 200)
@@ -81,7 +81,7 @@ async def test_answers_that_would_repeat_too_much_are_refused(gateway: Any, fiel
         assert str(1 << 19) in answer.json()["error"]["message"]
 
 
-async def test_chats_list_them_once(gateway: Any) -> None:
+async def test_chats_list_them_once(gateway):
     gateway.relay.script = script
     answer = (await gateway.chat(prompt_logprobs=0, n=2)).json()
     listed = answer["prompt_logprobs"]
@@ -91,7 +91,7 @@ async def test_chats_list_them_once(gateway: Any) -> None:
     assert "prompt_logprobs" not in (await gateway.chat()).json()
 
 
-async def test_who_does_not_ask_gets_none(asked: Any, gateway: Any) -> None:
+async def test_who_does_not_ask_gets_none(asked, gateway):
     """Nor does a worker compute any."""
     for fields in ({}, {"echo": True}, {"logprobs": 2}):
         answer = await asked(**fields)
@@ -99,7 +99,7 @@ async def test_who_does_not_ask_gets_none(asked: Any, gateway: Any) -> None:
     assert all(request.params.prompt_logprobs is None for request in gateway.relay.requests)
 
 
-async def test_echo_with_logprobs_are_those_of_prompt_and_answer(asked: Any, gateway: Any) -> None:
+async def test_echo_with_logprobs_are_those_of_prompt_and_answer(asked, gateway):
     """`é` is two tokens, of which each is a part of a character. The token that ends the answer counts: who cuts the
     answer off, as lm-evaluation-harness does, cuts what it is, whatever was said."""
     choice = (await asked(echo=True, logprobs=2))["choices"][0]
@@ -113,14 +113,14 @@ async def test_echo_with_logprobs_are_those_of_prompt_and_answer(asked: Any, gat
     assert "prompt_logprobs" not in choice
 
 
-async def test_both_may_be_asked_for(asked: Any, gateway: Any) -> None:
+async def test_both_may_be_asked_for(asked, gateway):
     choice = (await asked(prompt="hi", echo=True, logprobs=1, prompt_logprobs=3))["choices"][0]
     assert gateway.relay.requests[0].params.prompt_logprobs == 3
     assert choice["logprobs"]["top_logprobs"][1] == {"e": -0.5, "i": -105.0}
     assert len(choice["prompt_logprobs"][1]) == 4
 
 
-async def test_a_prompt_alone_is_echoed_without_what_was_made_for_it(asked: Any, gateway: Any) -> None:
+async def test_a_prompt_alone_is_echoed_without_what_was_made_for_it(asked, gateway):
     answer = await asked(prompt="hi", echo=True, logprobs=0, max_tokens=0)
     assert gateway.relay.requests[0].params.max_tokens == 1
     assert answer["choices"][0]["text"] == "hi"
@@ -132,7 +132,7 @@ async def test_a_prompt_alone_is_echoed_without_what_was_made_for_it(asked: Any,
 
 
 @pytest.mark.parametrize("most", [0, 5])
-async def test_streams_begin_with_those_of_the_prompt(gateway: Any, most: int) -> None:
+async def test_streams_begin_with_those_of_the_prompt(gateway, most):
     gateway.relay.script = script
     fields = {"prompt": "hi", "echo": True, "logprobs": 0, "stream": True, "max_tokens": most}
     body = (await gateway.complete(**fields, stream_options={"include_usage": True})).text
@@ -147,14 +147,14 @@ async def test_streams_begin_with_those_of_the_prompt(gateway: Any, most: int) -
     assert chunks[-1]["usage"]["completion_tokens"] == (1 if most else 0)
 
 
-async def test_tokens_before_a_text_are_not_in_it(asked: Any, gateway: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_tokens_before_a_text_are_not_in_it(asked, gateway, monkeypatch):
     """Such as one that begins every sequence."""
     monkeypatch.setattr(gateway.tokens, "encode", lambda text, *_: [60, 62, *text.encode()])
     choice = (await asked(prompt="hi", echo=True, logprobs=0, max_tokens=0))["choices"][0]
     assert choice["logprobs"]["text_offset"] == [0, 0, 0, 1]
 
 
-async def test_of_tokens_with_one_text_the_likeliest_is_told(asked: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_of_tokens_with_one_text_the_likeliest_is_told(asked, monkeypatch):
     """Else an evaluation would take a token for the likeliest that is not."""
     monkeypatch.setitem(globals(), "LIKELIEST", (200, 201, 202))
     choice = (await asked(prompt=[65, 210], echo=True, logprobs=1, max_tokens=0))["choices"][0]

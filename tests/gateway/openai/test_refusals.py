@@ -1,6 +1,5 @@
 """Bad requests: a 4xx in OpenAI's shape that names the field, and no worker sees any of it."""
 
-import json
 from typing import Any
 
 import openai
@@ -31,39 +30,16 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"messages": [{"content": "hi"}]}, "messages[0]"),
     ({"messages": [5]}, "messages[0]"),
     ({"messages": [{"role": "user", "content": [{"type": "text", "text": 5}]}]}, "messages[0].content[0].text"),
-    ({"max_tokens": 0}, "max_tokens"),
-    ({"max_tokens": -5}, "max_tokens"),
-    ({"max_tokens": 10**30}, "max_tokens"),
-    ({"max_tokens": "5"}, "max_tokens"),
-    ({"max_completion_tokens": 2.5}, "max_completion_tokens"),
-    ({"n": 0}, "n"),
-    ({"n": 100_000}, "n"),
-    ({"temperature": -1}, "temperature"),
-    ({"temperature": "hot"}, "temperature"),
-    ({"top_p": -0.1}, "top_p"),
-    ({"min_p": 2}, "min_p"),
-    ({"presence_penalty": 3}, "presence_penalty"),
-    ({"seed": 2**70}, "seed"),
-    ({"stop": ["x"] * 5000}, "stop"),
-    ({"stop": ""}, "stop"),
-    ({"stop": "x" * 5000}, "stop"),
-    ({"logit_bias": {"abc": 1}}, "logit_bias"),
-    ({"logit_bias": {"300": 1}}, "logit_bias"),
-    ({"logprobs": 5}, "logprobs"),
     ({"top_logprobs": 3}, "top_logprobs"),
-    ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
-    ({"stop_token_ids": [300]}, "stop_token_ids"),
     ({"min_tokens": 9, "max_tokens": 5}, "min_tokens"),
-    ({"stream": "yes"}, "stream"),
     ({"stream_options": {"include_usage": True}}, "stream_options"),
     ({"stream": True, "stream_options": {"include_usage": True, "every": 1}}, "stream_options"),
-    ({"user": 5}, "user"),
 ]
 
 
-@pytest.mark.parametrize(("fields", "param"), WRONG, ids=lambda value: json.dumps(value)[:40])
-async def test_wrong_values_are_named(gateway: Any, fields: dict[str, Any], param: str) -> None:
-    check(gateway, await gateway.chat(**fields), 400, param)
+async def test_wrong_values_are_named(gateway):
+    for fields, param in WRONG:
+        check(gateway, await gateway.chat(**fields), 400, param)
 
 
 ABSENT: list[tuple[dict[str, Any], str]] = [
@@ -80,146 +56,93 @@ ABSENT: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("fields", "param"), ABSENT, ids=lambda value: json.dumps(value)[:40])
-async def test_features_that_are_not_there_are_named(gateway: Any, fields: dict[str, Any], param: str) -> None:
-    check(gateway, await gateway.chat(**fields), 400, param, "unsupported_value")
+INSTEAD = {"chat_template": "is a program", "documents": "into a message", "stop_regex": "structured_outputs"}
 
 
-@pytest.mark.parametrize(
-    ("field", "instead"),
-    [
-        ("chat_template", "is a program"),
-        ("documents", "into a message"),
-        ("stop_regex", "structured_outputs"),
-    ],
-)
-async def test_what_may_be_done_instead_is_told(gateway: Any, field: str, instead: str) -> None:
-    assert instead in check(gateway, await gateway.chat(**{field: "x"}), 400, field, "unsupported_value")
+async def test_features_that_are_not_there_are_named_and_what_may_be_done_instead(gateway):
+    for fields, param in ABSENT:
+        message = check(gateway, await gateway.chat(**fields), 400, param, "unsupported_value")
+        assert INSTEAD.get(param, "") in message
 
 
-@pytest.mark.parametrize("value", ["1e400", "[1e400]", "-1e400", "9" * 200])
-@pytest.mark.parametrize("field", ["tools", "response_format", "tool_choice", "modalities"])
-async def test_a_number_out_of_range_in_a_feature_is_refused_by_name(gateway: Any, field: str, value: str) -> None:
-    body = f'{{"model": "tiny", "messages": [{{"role": "user", "content": "hi"}}], "{field}": {value}}}'
-    answer = await gateway.http.post("/v1/chat/completions", content=body.encode())
-    assert answer.status_code == 400, answer.text
-    assert answer.json()["error"]["param"].startswith(field)
-    message = f'[{{"role": "user", "content": "hi", "audio": {value}}}]'
-    body = f'{{"model": "tiny", "messages": {message}}}'
-    answer = await gateway.http.post("/v1/chat/completions", content=body.encode())
-    assert answer.status_code == 400, answer.text
-    assert answer.json()["error"]["param"].startswith("messages[0].audio")
+async def test_a_long_request_for_a_feature_is_one_and_a_number_out_of_range_is_named(gateway):
+    for field in ("prediction", "audio", "modalities"):
+        check(gateway, await gateway.chat(**{field: [[]] * 100_000}), 400, field, "unsupported_value")
+    wrong = [(field, '"content": "hi"', field) for field in ("tools", "response_format", "tool_choice", "modalities")]
+    for field, content, param in [*wrong, ("metadata", '"content": "hi", "audio": {}', "messages[0].audio")]:
+        for value in ("1e400", "[1e400]", "-1e400", "9" * 200):
+            message = f'{{"role": "user", {content.format(value)}}}'
+            given = "{}" if param.startswith("messages") else value
+            body = f'{{"model": "tiny", "messages": [{message}], "{field}": {given}}}'
+            answer = await gateway.http.post("/v1/chat/completions", content=body.encode())
+            assert answer.status_code == 400, answer.text
+            assert answer.json()["error"]["param"].startswith(param)
 
 
-@pytest.mark.parametrize("field", ["prediction", "audio", "modalities"])
-async def test_a_long_request_for_a_feature_is_one(gateway: Any, field: str) -> None:
-    answer = await gateway.chat(**{field: [[]] * 100_000})
-    check(gateway, answer, 400, field, "unsupported_value")
+async def test_what_a_feature_is_given_is_decoded_only_if_it_is_short(gateway):
+    for length, status in ((256, 200), (257, 400)):
+        given = "[" + " " * (length - 2) + "]"
+        body = f'{{"model": "tiny", "messages": [{{"role": "user", "content": "hi"}}], "audio": {given}}}'
+        assert (await gateway.http.post("/v1/chat/completions", content=body.encode())).status_code == status
 
 
-@pytest.mark.parametrize(("length", "status"), [(256, 200), (257, 400)])
-async def test_what_a_feature_is_given_is_decoded_only_if_it_is_short(gateway: Any, length: int, status: int) -> None:
-    given = "[" + " " * (length - 2) + "]"
-    body = f'{{"model": "tiny", "messages": [{{"role": "user", "content": "hi"}}], "audio": {given}}}'
-    assert (await gateway.http.post("/v1/chat/completions", content=body.encode())).status_code == status
-
-
-async def test_fields_that_ask_for_nothing_are_no_feature(gateway: Any) -> None:
+async def test_fields_that_ask_for_nothing_are_no_feature(gateway):
     answer = await gateway.chat(tools=[], tool_choice="none", response_format={"type": "text"}, modalities=["text"])
     assert answer.status_code == 200
 
 
-@pytest.mark.parametrize(
-    ("fields", "param", "code"),
-    [
-        ({"suffix": "x"}, "suffix", "unsupported_value"),
-        ({"max_tokens": 0}, "max_tokens", None),
-        ({"max_tokens": -1, "echo": True}, "max_tokens", None),
-        ({"prompt_logprobs": 21}, "prompt_logprobs", None),
-        ({"prompt_logprobs": -1}, "prompt_logprobs", None),
-        ({"prompt_logprobs": 1, "stream": True}, "prompt_logprobs", None),
-        ({"best_of": 3, "stream": True}, "best_of", None),
-        ({"best_of": 65, "prompt": ["a", "b"]}, "best_of", None),
-        ({"n": 65, "prompt": ["a", "b"]}, "n", None),
-        ({"best_of": 1, "n": 2}, "best_of", None),
-        ({"prompt": []}, "prompt", None),
-        ({"prompt": ""}, "prompt", None),
-        ({"prompt": [[]]}, "prompt[0]", None),
-        ({"prompt": [300]}, "prompt", None),
-        ({"prompt": [-1]}, "prompt[0]", None),
-        ({"prompt": {"a": 1}}, "prompt", None),
-        ({"prompt": ["x"] * 100, "n": 2}, "n", None),
-        ({"logprobs": 50}, "logprobs", None),
-    ],
-)
-async def test_wrong_completions_are_named(gateway: Any, fields: dict[str, Any], param: str, code: str | None) -> None:
-    check(gateway, await gateway.complete(**fields), 400, param, code)
-
-
-MALFORMED = [
-    b"",
-    b"{",
-    b"[]",
-    b"null",
-    b'{"model": "tiny", "messages": [',
-    b'\xff\xfe{"model"',
-    b'{"model": "\xc3"}',
-    b"[" * 100_000,
-    b'{"model": "tiny", "messages": ' + b"[" * 100_000,
-    b'{"a":' * 100_000,
-    b'{"model": "tiny", "messages": [{"role": "user", "content": "\\ud800"}]}',
-    b'{"model": NaN}',
-    b'{"model": "tiny", "messages": [{"role": "user", "content": "hi"}], "stop": ' + b"[" * 900 + b"]" * 900 + b"}",
-    b'{"model": "tiny", "messages": ' + b"[" * 900 + b"]" * 900 + b"}",
-    b'{"model": "tiny", "messages": [{"role": "user", "content": "hi"}]} {}',
+WRONG_COMPLETIONS: list[tuple[dict[str, Any], str, str | None]] = [
+    ({"suffix": "x"}, "suffix", "unsupported_value"),
+    ({"max_tokens": -1, "echo": True}, "max_tokens", None),
+    ({"prompt_logprobs": 21}, "prompt_logprobs", None),
+    ({"prompt_logprobs": -1}, "prompt_logprobs", None),
+    ({"prompt_logprobs": 1, "stream": True}, "prompt_logprobs", None),
+    ({"best_of": 3, "stream": True}, "best_of", None),
+    ({"best_of": 65, "prompt": ["a", "b"]}, "best_of", None),
+    ({"n": 65, "prompt": ["a", "b"]}, "n", None),
+    ({"best_of": 1, "n": 2}, "best_of", None),
+    ({"prompt": []}, "prompt", None),
+    ({"prompt": ""}, "prompt", None),
+    ({"prompt": [[]]}, "prompt[0]", None),
+    ({"prompt": [300]}, "prompt", None),
+    ({"prompt": [-1]}, "prompt[0]", None),
+    ({"prompt": {"a": 1}}, "prompt", None),
+    ({"prompt": ["x"] * 100, "n": 2}, "n", None),
 ]
 
 
-@pytest.mark.parametrize(("path", "param"), [("chat/completions", "messages"), ("completions", "prompt")])
-async def test_fields_that_are_missing_are_named(gateway: Any, path: str, param: str) -> None:
-    for fields in ({}, {"model": "tiny"}):
-        answer = await gateway.http.post(f"/v1/{path}", json=fields)
-        assert check(gateway, answer, 400, param) == f"{param} is missing"
+async def test_wrong_completions_are_named(gateway):
+    for fields, param, code in WRONG_COMPLETIONS:
+        check(gateway, await gateway.complete(**fields), 400, param, code)
 
 
-async def test_a_field_that_comes_twice_is_its_last(gateway: Any) -> None:
+async def test_a_field_that_comes_twice_is_its_last(gateway):
     body = b'{"model": "x", "n": [[]], "model": "tiny", "messages": [{"role": "user", "content": "hi"}], "n": 2}'
     assert (await gateway.http.post("/v1/chat/completions", content=body)).status_code == 200
     assert gateway.relay.requests[0].choices == 2
 
 
-async def test_fields_without_effect_are_taken(gateway: Any) -> None:
+async def test_fields_without_effect_are_taken(gateway):
     fields = {"metadata": {"a": [[], {}]}, "store": True, "service_tier": "auto", "prompt_cache_key": "x"}
     assert (await gateway.chat(**fields)).status_code == 200
 
 
-@pytest.mark.parametrize("name", ["mirostat", "Temperature", "x" * 500, "a`b"])
-async def test_fields_that_nobody_knows_are_refused_by_name(gateway: Any, name: str) -> None:
-    message = check(gateway, await gateway.chat(**{name: 1}), 400, name[:40], "unsupported_value")
-    assert name[:40] in message
+async def test_fields_that_nobody_knows_are_refused_by_name(gateway):
+    for name in ("mirostat", "Temperature", "x" * 500, "a`b"):
+        message = check(gateway, await gateway.chat(**{name: 1}), 400, name[:40], "unsupported_value")
+        assert name[:40] in message
 
 
-async def test_who_names_no_model_means_the_one_that_is_served(gateway: Any) -> None:
-    answer = await gateway.http.post("/v1/completions", json={"prompt": "hi"})
-    assert answer.json()["model"] == "tiny"
-
-
-@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "", "application/jsonl", None])
-async def test_a_body_that_is_not_said_to_be_json_is_refused(gateway: Any, kind: str | None) -> None:
+async def test_json_is_announced_with_or_without_parameters(gateway):
     request = gateway.http.build_request("POST", "/v1/completions", json={"prompt": "hi"})
-    request.headers["content-type"] = kind or ""
-    if kind is None:
-        del request.headers["content-type"]
+    del request.headers["content-type"]
     check(gateway, await gateway.http.send(request), 415, None, "unsupported_media_type")
+    for kind in ("application/json; charset=utf-8", "Application/JSON"):
+        body = b'{"prompt": "hi"}'
+        assert (await gateway.http.post("/v1/completions", content=body, headers={"content-type": kind})).is_success
 
 
-@pytest.mark.parametrize("kind", ["application/json; charset=utf-8", "Application/JSON"])
-async def test_json_may_be_announced_with_its_parameters(gateway: Any, kind: str) -> None:
-    body = b'{"prompt": "hi"}'
-    assert (await gateway.http.post("/v1/completions", content=body, headers={"content-type": kind})).is_success
-
-
-async def test_every_wrong_bias_is_named(gateway: Any) -> None:
+async def test_every_wrong_bias_is_named(gateway):
     message = check(gateway, await gateway.chat(logit_bias={"x": 1, "300": 1, "7": 1}), 400, "logit_bias")
     assert ("'x'" in message, "'300'" in message, "'7'" in message) == (True, True, False)
     message = check(gateway, await gateway.chat(logit_bias={"1": 101, "2": -200, "3": 100}), 400, "logit_bias")
@@ -230,44 +153,26 @@ async def test_every_wrong_bias_is_named(gateway: Any) -> None:
     assert len(message) < 1000
 
 
-async def test_roles_are_for_the_chat_template_to_judge(gateway: Any) -> None:
+async def test_roles_are_for_the_chat_template_to_judge(gateway):
     assert (await gateway.chat(messages=[{"role": "ipython", "content": "hi"}])).status_code == 200
     assert gateway.tokens.messages == [{"role": "ipython", "content": "hi"}]
 
 
-@pytest.mark.parametrize("body", MALFORMED, ids=lambda body: repr(body[:20]))
-async def test_malformed_bodies(gateway: Any, body: bytes) -> None:
-    response = await gateway.http.post("/v1/chat/completions", content=body)
-    assert response.status_code == 400
-    assert response.json()["error"]["type"] == "invalid_request_error"
-    assert gateway.relay.generations == []
-
-
-async def test_a_prompt_beyond_the_context_is_told_with_numbers(gateway: Any) -> None:
+async def test_a_prompt_beyond_the_context_is_told_with_numbers(gateway):
     for fields in ({"prompt": "x" * 1000}, {"prompt": "x" * 990, "max_tokens": 11}):
         message = check(gateway, await gateway.complete(**fields), 400, "prompt", "context_length_exceeded")
         assert message.startswith("This model's maximum context length is 1000 tokens")
         assert str(len(fields["prompt"])) in message
 
 
-async def test_a_prompt_beyond_any_context_is_told_so_untokenized(gateway: Any) -> None:
-    for param, answer in (
-        ("prompt", gateway.complete(prompt="x" * 5000)),
-        ("messages", gateway.chat(messages=[{"role": "user", "content": "x" * 5000}])),
-    ):
-        message = check(gateway, await answer, 400, param, "context_length_exceeded")
-        assert "1000 tokens" in message
-        assert " bytes" in message
-
-
-async def test_an_unknown_model_is_not_found(gateway: Any) -> None:
+async def test_an_unknown_model_is_not_found(gateway):
     check(gateway, await gateway.chat(model="gpt-9"), 404, "model", "model_not_found")
     with pytest.raises(openai.NotFoundError):
         await gateway.client.models.retrieve("gpt/9")
 
 
 @pytest.mark.parametrize("announced", [True, False])
-async def test_a_large_body_is_refused_while_it_arrives(gateway: Any, announced: bool) -> None:
+async def test_a_large_body_is_refused_while_it_arrives(gateway, announced):
     read = 0
 
     async def pieces() -> Any:
@@ -282,17 +187,7 @@ async def test_a_large_body_is_refused_while_it_arrives(gateway: Any, announced:
     assert read < 20
 
 
-async def test_a_flood_of_headers_is_refused(gateway: Any) -> None:
-    for headers in ({f"x-{i}": "y" for i in range(500)}, {"x-long": "y" * 100_000}):
-        check(gateway, await gateway.chat(headers), 431, None, "headers_too_large")
-
-
-@pytest.mark.parametrize("said", ["", "soon", "-1", "0", "1e9", "nan", "2d", "99999h"])
-async def test_a_deadline_must_make_sense(gateway: Any, said: str) -> None:
-    check(gateway, await gateway.chat({"x-legato-deadline": said}), 400, "x-legato-deadline")
-
-
-async def test_unknown_paths_and_methods_have_openais_shape_too(gateway: Any) -> None:
+async def test_unknown_paths_and_methods_have_openais_shape_too(gateway):
     check(gateway, await gateway.http.get("/v1/nothing"), 404, None, "not_found")
     check(gateway, await gateway.http.get("/v1/completions"), 405, None, "method_not_allowed")
     text = check(gateway, await gateway.http.post("/v1/completions/"), 404, None, "not_found")
@@ -300,11 +195,6 @@ async def test_unknown_paths_and_methods_have_openais_shape_too(gateway: Any) ->
     check(gateway, await gateway.http.get("/"), 404, None, "not_found")
 
 
-async def test_embeddings_are_not_supported(gateway: Any) -> None:
+async def test_embeddings_are_not_supported(gateway):
     with pytest.raises(openai.BadRequestError, match="not supported"):
         await gateway.client.embeddings.create(model="tiny", input="hi")
-
-
-@pytest.mark.parametrize("said", ["", "high", "1.5", "99999", "²"])
-async def test_a_priority_must_make_sense(gateway: Any, said: str) -> None:
-    check(gateway, await gateway.chat({"x-legato-priority": said.encode()}), 400, "x-legato-priority")

@@ -3,7 +3,6 @@
 import json
 from typing import Any
 
-import pytest
 from pydantic import BaseModel
 
 from legato_grammar import json_options, structural_tag
@@ -44,160 +43,156 @@ async def asked(gateway: Any, **fields: Any) -> Any:
     return found[0]
 
 
-@pytest.mark.parametrize(
-    ("fields", "kind", "source"),
-    [
-        ({"response_format": {"type": "json_object"}}, JSON_SCHEMA, {"type": "object"}),
-        ({"response_format": {"type": "json_object", "schema": SCHEMA}}, JSON_SCHEMA, SCHEMA),
-        ({"response_format": {"type": "json_object", "schema": {}}}, JSON_SCHEMA, {"type": "object"}),
-        ({"response_format": {"type": "json_object", "schema": True}}, JSON_SCHEMA, {"type": "object"}),
-        ({"response_format": {"type": "json_object", "schema": NAMES}}, JSON_SCHEMA, {"type": "object", **NAMES}),
-        ({"response_format": {"type": "json_object", "schema": REFERS}}, JSON_SCHEMA, REFERS),
-        ({"response_format": {"type": "json_object", "schema": None, "strict": None}}, JSON_SCHEMA, {"type": "object"}),
-        ({"response_format": named(SCHEMA, description="a person")}, JSON_SCHEMA, SCHEMA),
-        ({"response_format": named(SCHEMA)}, JSON_SCHEMA, SCHEMA),
-        ({"response_format": named(SCHEMA, strict=True)}, JSON_SCHEMA, SCHEMA),
-        ({"response_format": named(SCHEMA, strict=False)}, JSON_SCHEMA, SCHEMA),
-        ({"response_format": named(Person.model_json_schema())}, JSON_SCHEMA, Person.model_json_schema()),
-        ({"structured_outputs": {"json": SCHEMA}}, JSON_SCHEMA, SCHEMA),
-        ({"structured_outputs": {"json": json.dumps(SCHEMA), "regex": None}}, JSON_SCHEMA, SCHEMA),
-        ({"structured_outputs": {"json_object": True}}, JSON_SCHEMA, {"type": "object"}),
-        ({"structured_outputs": {"json": SCHEMA, "disable_additional_properties": True}}, JSON_SCHEMA, CLOSED),
-        ({"structured_outputs": {"json": SCHEMA, "disable_any_whitespace": False}}, JSON_SCHEMA, SCHEMA),
-        ({"structured_outputs": {"json": SCHEMA, "disable_any_whitespace": True}}, RULES, json_options.compact(SCHEMA)),
-        (
-            {"structured_outputs": {"json": SCHEMA, "whitespace_pattern": " ?", "disable_additional_properties": True}},
-            RULES,
-            json_options.spaced_by(CLOSED, " ?"),
-        ),
-        ({"structured_outputs": {"regex": "[a-c]+"}}, REGEX, "[a-c]+"),
-        ({"structured_outputs": {"choice": ["é", "no", "é"]}}, CHOICE, ["é", "no"]),
-        ({"structured_outputs": {"grammar": 'start: "a"'}}, RULES, 'start: "a"'),
-        ({"structured_outputs": {"structural_tag": json.dumps(OLDER)}}, RULES, TAGGED),
-        ({"structured_outputs": {"structural_tag": tagged(SCHEMA)}}, RULES, TAGGED),
-        ({"response_format": tagged(SCHEMA)}, RULES, TAGGED),
-        ({"response_format": {"type": "structural_tag", **OLDER}}, RULES, TAGGED),
-        ({"guided_json": SCHEMA}, JSON_SCHEMA, SCHEMA),
-        ({"guided_json": json.dumps(SCHEMA)}, JSON_SCHEMA, SCHEMA),
-        ({"guided_regex": "[a-c]+"}, REGEX, "[a-c]+"),
-        ({"guided_choice": ["a", "b"], "guided_json": None}, CHOICE, ["a", "b"]),
-        ({"guided_grammar": 'root ::= "a"'}, RULES, 'root ::= "a"'),
-        ({"response_format": {"type": "text"}, "guided_regex": "a"}, REGEX, "a"),
-    ],
-    ids=str,
-)
-async def test_every_spelling_reaches_the_worker(gateway: Any, fields: dict[str, Any], kind: str, source: Any) -> None:
-    params = await asked(gateway, **fields)
-    found = params.grammar if isinstance(source, str) else json.loads(params.grammar)
-    assert (params.grammar_kind, found) == (kind, source)
-    if isinstance(source, dict):
-        assert list(found.get("properties", ())) == list(source.get("properties", ())), "in the schema's own order"
+SPELLINGS: list[tuple[dict[str, Any], str, Any]] = [
+    ({"response_format": {"type": "json_object"}}, JSON_SCHEMA, {"type": "object"}),
+    ({"response_format": {"type": "json_object", "schema": SCHEMA}}, JSON_SCHEMA, SCHEMA),
+    ({"response_format": {"type": "json_object", "schema": {}}}, JSON_SCHEMA, {"type": "object"}),
+    ({"response_format": {"type": "json_object", "schema": True}}, JSON_SCHEMA, {"type": "object"}),
+    ({"response_format": {"type": "json_object", "schema": NAMES}}, JSON_SCHEMA, {"type": "object", **NAMES}),
+    ({"response_format": {"type": "json_object", "schema": REFERS}}, JSON_SCHEMA, REFERS),
+    ({"response_format": {"type": "json_object", "schema": None, "strict": None}}, JSON_SCHEMA, {"type": "object"}),
+    ({"response_format": named(SCHEMA, description="a person")}, JSON_SCHEMA, SCHEMA),
+    ({"response_format": named(SCHEMA)}, JSON_SCHEMA, SCHEMA),
+    ({"response_format": named(SCHEMA, strict=True)}, JSON_SCHEMA, SCHEMA),
+    ({"response_format": named(SCHEMA, strict=False)}, JSON_SCHEMA, SCHEMA),
+    ({"response_format": named(Person.model_json_schema())}, JSON_SCHEMA, Person.model_json_schema()),
+    ({"structured_outputs": {"json": SCHEMA}}, JSON_SCHEMA, SCHEMA),
+    ({"structured_outputs": {"json": json.dumps(SCHEMA), "regex": None}}, JSON_SCHEMA, SCHEMA),
+    ({"structured_outputs": {"json_object": True}}, JSON_SCHEMA, {"type": "object"}),
+    ({"structured_outputs": {"json": SCHEMA, "disable_additional_properties": True}}, JSON_SCHEMA, CLOSED),
+    ({"structured_outputs": {"json": SCHEMA, "disable_any_whitespace": False}}, JSON_SCHEMA, SCHEMA),
+    ({"structured_outputs": {"json": SCHEMA, "disable_any_whitespace": True}}, RULES, json_options.compact(SCHEMA)),
+    (
+        {"structured_outputs": {"json": SCHEMA, "whitespace_pattern": " ?", "disable_additional_properties": True}},
+        RULES,
+        json_options.spaced_by(CLOSED, " ?"),
+    ),
+    ({"structured_outputs": {"regex": "[a-c]+"}}, REGEX, "[a-c]+"),
+    ({"structured_outputs": {"choice": ["é", "no", "é"]}}, CHOICE, ["é", "no"]),
+    ({"structured_outputs": {"grammar": 'start: "a"'}}, RULES, 'start: "a"'),
+    ({"structured_outputs": {"structural_tag": json.dumps(OLDER)}}, RULES, TAGGED),
+    ({"structured_outputs": {"structural_tag": tagged(SCHEMA)}}, RULES, TAGGED),
+    ({"response_format": tagged(SCHEMA)}, RULES, TAGGED),
+    ({"response_format": {"type": "structural_tag", **OLDER}}, RULES, TAGGED),
+    ({"guided_json": SCHEMA}, JSON_SCHEMA, SCHEMA),
+    ({"guided_json": json.dumps(SCHEMA)}, JSON_SCHEMA, SCHEMA),
+    ({"guided_regex": "[a-c]+"}, REGEX, "[a-c]+"),
+    ({"guided_choice": ["a", "b"], "guided_json": None}, CHOICE, ["a", "b"]),
+    ({"guided_grammar": 'root ::= "a"'}, RULES, 'root ::= "a"'),
+    ({"response_format": {"type": "text"}, "guided_regex": "a"}, REGEX, "a"),
+]
 
 
-async def test_nothing_is_asked_for_where_nothing_was_said(gateway: Any) -> None:
+async def test_every_spelling_reaches_the_worker(gateway):
+    for fields, kind, source in SPELLINGS:
+        params = await asked(gateway, **fields)
+        found = params.grammar if isinstance(source, str) else json.loads(params.grammar)
+        assert (params.grammar_kind, found) == (kind, source)
+        if isinstance(source, dict):
+            assert list(found.get("properties", ())) == list(source.get("properties", ())), "in the schema's own order"
+
+
+async def test_nothing_is_asked_for_where_nothing_was_said(gateway):
     params = await asked(gateway, response_format={"type": "text"}, structured_outputs=None, guided_json=None)
     assert params.grammar == ""
 
 
-async def test_an_answer_that_nothing_can_follow_ends_in_spite_of_ignore_eos(gateway: Any) -> None:
+async def test_an_answer_that_nothing_can_follow_ends_in_spite_of_ignore_eos(gateway):
     params = await asked(gateway, guided_regex="a+", ignore_eos=True, max_tokens=9)
     assert (params.stop_token_ids, params.min_tokens) == ((256,), 9)
     plain = await asked(gateway, ignore_eos=True, max_tokens=9)
     assert (plain.stop_token_ids, plain.min_tokens) == ((), 0)
 
 
-@pytest.mark.parametrize(
-    ("fields", "param", "text"),
-    [
-        ({"response_format": 3}, "response_format.type", "json_object"),
-        ({"response_format": {"type": "poem"}}, "response_format.type", "'poem'"),
-        ({"response_format": {"type": ["text"]}}, "response_format.type", "['text']"),
-        ({"response_format": {"type": "json_schema"}}, "response_format.json_schema", "missing"),
-        ({"response_format": {"type": "json_object", "schema": 123}}, "response_format.schema", "JSON schema"),
-        ({"response_format": {"type": "json_object", "schema": {"type": "hiccup"}}}, "response_format.schema", "hicc"),
-        ({"response_format": {"type": "json_object", "schema": NOT_SUPPORTED}}, "response_format.schema", "at $.items"),
-        ({"response_format": {"type": "json_object", "strict": True}}, "response_format.strict", "not supported"),
-        ({"response_format": {"type": "text", "schema": SCHEMA}}, "response_format.schema", "not supported"),
-        ({"response_format": named(SCHEMA, pattern="a")}, "response_format.json_schema.pattern", "not supported"),
-        ({"response_format": named(None)}, "response_format.json_schema.schema", "missing"),
-        ({"response_format": named([])}, "response_format.json_schema.schema", "JSON schema"),
-        ({"response_format": named(SCHEMA, strict=3)}, "response_format.json_schema.strict", "true or false"),
-        ({"response_format": named(NOT_SUPPORTED)}, "response_format.json_schema.schema", "at $.items"),
-        ({"response_format": named(NOT_SUPPORTED, strict=False)}, "response_format.json_schema.schema", "uniqueItems"),
-        ({"structured_outputs": {"json": NOT_SUPPORTED}}, "structured_outputs.json", "at $.items"),
-        ({"structured_outputs": []}, "structured_outputs", "an object"),
-        ({"structured_outputs": {"regex": "("}}, "structured_outputs.regex", "unclosed"),
-        ({"structured_outputs": {"regex": "a", "choice": ["b"]}}, "structured_outputs.choice", "contradict"),
-        ({"structured_outputs": {"structural_tag": "{"}}, "structured_outputs.structural_tag", "no JSON"),
-        ({"structured_outputs": {"structural_tag": "{}"}}, "structured_outputs.structural_tag", "at $.format: missing"),
-        (
-            {"response_format": tagged(NOT_SUPPORTED)},
-            "response_format",
-            "at $.format.tags[0].content.json_schema.items",
-        ),
-        ({"response_format": {"type": "structural_tag", "format": {"type": "token"}}}, "response_format", "'token'"),
-        ({"response_format": {"type": "structural_tag", "a": "a" * 300_000}}, "response_format", "at most 262144"),
-        (
-            {"structured_outputs": {"regex": "a", "disable_any_whitespace": True}},
-            "structured_outputs.disable_any_whitespace",
-            "with json and json_object only",
-        ),
-        (
-            {"structured_outputs": {"json": {}, "disable_any_whitespace": "yes"}},
-            "structured_outputs.disable_any_whitespace",
-            "true or false",
-        ),
-        (
-            {"structured_outputs": {"json": {}, "disable_any_whitespace": True, "whitespace_pattern": " "}},
-            "structured_outputs.whitespace_pattern",
-            "contradict",
-        ),
-        (
-            {"structured_outputs": {"json": {}, "whitespace_pattern": " |x"}},
-            "structured_outputs.whitespace_pattern",
-            "more than space",
-        ),
-        (
-            {"structured_outputs": {"json": {}, "whitespace_pattern": "("}},
-            "structured_outputs.whitespace_pattern",
-            "unclosed",
-        ),
-        (
-            {"structured_outputs": {"json": NOT_SUPPORTED, "disable_any_whitespace": True}},
-            "structured_outputs.json",
-            "at $.items",
-        ),
-        ({"structured_outputs": {"anything": 3}}, "structured_outputs.anything", "not supported"),
-        ({"guided_json": "{"}, "guided_json", "no JSON"),
-        ({"guided_json": {"$ref": "#/x"}}, "guided_json", "does not exist"),
-        (
-            {"guided_json": {"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]}},
-            "guided_json",
-            "fin",
-        ),
-        ({"guided_regex": ""}, "guided_regex", "at least one"),
-        ({"guided_regex": "a" * 300_000}, "guided_regex", "at most 262144"),
-        ({"guided_choice": []}, "guided_choice", "1 to 1000"),
-        ({"guided_choice": ["a", 3]}, "guided_choice", "texts"),
-        ({"guided_choice": ["a"] * 1001}, "guided_choice", "1 to 1000"),
-        ({"guided_grammar": "start: x"}, "guided_grammar", "unknown name"),
-        ({"guided_json": {}, "guided_regex": "a+"}, "guided_regex", "contradict"),
-        ({"guided_json": {}, "response_format": {"type": "json_object"}}, "guided_json", "contradict"),
-    ],
-    ids=lambda value: str(value)[:50],
-)
-async def test_what_cannot_be_obeyed_is_refused_before_it_is_dispatched(
-    gateway: Any, fields: dict[str, Any], param: str, text: str
-) -> None:
-    for answer in (await gateway.chat(**fields), await gateway.complete(**fields)):
-        error = answer.json()["error"]
-        assert (answer.status_code, error["param"]) == (400, param), error
-        assert text in error["message"]
+WRONG: list[tuple[dict[str, Any], str, str]] = [
+    ({"response_format": 3}, "response_format.type", "json_object"),
+    ({"response_format": {"type": "poem"}}, "response_format.type", "'poem'"),
+    ({"response_format": {"type": ["text"]}}, "response_format.type", "['text']"),
+    ({"response_format": {"type": "json_schema"}}, "response_format.json_schema", "missing"),
+    ({"response_format": {"type": "json_object", "schema": 123}}, "response_format.schema", "JSON schema"),
+    ({"response_format": {"type": "json_object", "schema": {"type": "hiccup"}}}, "response_format.schema", "hicc"),
+    ({"response_format": {"type": "json_object", "schema": NOT_SUPPORTED}}, "response_format.schema", "at $.items"),
+    ({"response_format": {"type": "json_object", "strict": True}}, "response_format.strict", "not supported"),
+    ({"response_format": {"type": "text", "schema": SCHEMA}}, "response_format.schema", "not supported"),
+    ({"response_format": named(SCHEMA, pattern="a")}, "response_format.json_schema.pattern", "not supported"),
+    ({"response_format": named(None)}, "response_format.json_schema.schema", "missing"),
+    ({"response_format": named([])}, "response_format.json_schema.schema", "JSON schema"),
+    ({"response_format": named(SCHEMA, strict=3)}, "response_format.json_schema.strict", "true or false"),
+    ({"response_format": named(NOT_SUPPORTED)}, "response_format.json_schema.schema", "at $.items"),
+    ({"response_format": named(NOT_SUPPORTED, strict=False)}, "response_format.json_schema.schema", "uniqueItems"),
+    ({"structured_outputs": {"json": NOT_SUPPORTED}}, "structured_outputs.json", "at $.items"),
+    ({"structured_outputs": []}, "structured_outputs", "an object"),
+    ({"structured_outputs": {"regex": "("}}, "structured_outputs.regex", "unclosed"),
+    ({"structured_outputs": {"regex": "a", "choice": ["b"]}}, "structured_outputs.choice", "contradict"),
+    ({"structured_outputs": {"structural_tag": "{"}}, "structured_outputs.structural_tag", "no JSON"),
+    ({"structured_outputs": {"structural_tag": "{}"}}, "structured_outputs.structural_tag", "at $.format: missing"),
+    (
+        {"response_format": tagged(NOT_SUPPORTED)},
+        "response_format",
+        "at $.format.tags[0].content.json_schema.items",
+    ),
+    ({"response_format": {"type": "structural_tag", "format": {"type": "token"}}}, "response_format", "'token'"),
+    ({"response_format": {"type": "structural_tag", "a": "a" * 300_000}}, "response_format", "at most 262144"),
+    (
+        {"structured_outputs": {"regex": "a", "disable_any_whitespace": True}},
+        "structured_outputs.disable_any_whitespace",
+        "with json and json_object only",
+    ),
+    (
+        {"structured_outputs": {"json": {}, "disable_any_whitespace": "yes"}},
+        "structured_outputs.disable_any_whitespace",
+        "true or false",
+    ),
+    (
+        {"structured_outputs": {"json": {}, "disable_any_whitespace": True, "whitespace_pattern": " "}},
+        "structured_outputs.whitespace_pattern",
+        "contradict",
+    ),
+    (
+        {"structured_outputs": {"json": {}, "whitespace_pattern": " |x"}},
+        "structured_outputs.whitespace_pattern",
+        "more than space",
+    ),
+    (
+        {"structured_outputs": {"json": {}, "whitespace_pattern": "("}},
+        "structured_outputs.whitespace_pattern",
+        "unclosed",
+    ),
+    (
+        {"structured_outputs": {"json": NOT_SUPPORTED, "disable_any_whitespace": True}},
+        "structured_outputs.json",
+        "at $.items",
+    ),
+    ({"structured_outputs": {"anything": 3}}, "structured_outputs.anything", "not supported"),
+    ({"guided_json": "{"}, "guided_json", "no JSON"),
+    ({"guided_json": {"$ref": "#/x"}}, "guided_json", "does not exist"),
+    (
+        {"guided_json": {"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]}},
+        "guided_json",
+        "fin",
+    ),
+    ({"guided_regex": ""}, "guided_regex", "at least one"),
+    ({"guided_regex": "a" * 300_000}, "guided_regex", "at most 262144"),
+    ({"guided_choice": []}, "guided_choice", "1 to 1000"),
+    ({"guided_choice": ["a", 3]}, "guided_choice", "texts"),
+    ({"guided_choice": ["a"] * 1001}, "guided_choice", "1 to 1000"),
+    ({"guided_grammar": "start: x"}, "guided_grammar", "unknown name"),
+    ({"guided_json": {}, "guided_regex": "a+"}, "guided_regex", "contradict"),
+    ({"guided_json": {}, "response_format": {"type": "json_object"}}, "guided_json", "contradict"),
+]
+
+
+async def test_what_cannot_be_obeyed_is_refused_before_it_is_dispatched(gateway):
+    for fields, param, text in WRONG:
+        for answer in (await gateway.chat(**fields), await gateway.complete(**fields)):
+            error = answer.json()["error"]
+            assert (answer.status_code, error["param"]) == (400, param), error
+            assert text in error["message"]
     assert not gateway.relay.requests
 
 
-@pytest.mark.parametrize("field", ["response_format", "structured_outputs", "guided_json", "guided_choice"])
-async def test_a_field_that_is_nested_too_deeply_is_refused(gateway: Any, field: str) -> None:
-    body = '{"model": "tiny", "prompt": "hi", "' + field + '": ' + '{"a":' * 20_000 + "1" + "}" * 20_000 + "}"
-    answer = await gateway.http.post("/v1/completions", content=body.encode())
-    assert answer.status_code == 400, answer.text
+async def test_a_field_that_is_nested_too_deeply_is_refused(gateway):
+    for field in ("response_format", "structured_outputs", "guided_json", "guided_choice"):
+        body = '{"model": "tiny", "prompt": "hi", "' + field + '": ' + '{"a":' * 20_000 + "1" + "}" * 20_000 + "}"
+        answer = await gateway.http.post("/v1/completions", content=body.encode())
+        assert answer.status_code == 400, answer.text

@@ -27,27 +27,25 @@ async def refused(gateway: Any, param: str, **fields: Any) -> str:
     return str(error["message"])
 
 
-async def test_they_reach_workers_as_tokens(gateway: Any) -> None:
+async def test_they_reach_workers_as_tokens(gateway):
     params = await asked(gateway, allowed_token_ids=[65, 66, 65, END], bad_words=["ab", " a", "ab"])
     assert params.allowed_token_ids == (65, 66, END)
     assert params.bad_words == ((97, 98), (97,))
     assert later_params(params) == ("allowed_token_ids", "bad_words")
 
 
-async def test_completions_take_them_too(gateway: Any) -> None:
+async def test_completions_take_them_too(gateway):
     await gateway.complete(prompt="hi", allowed_token_ids=[65, 66], bad_words=["B"])
     params = gateway.relay.requests[0].params
     assert (params.allowed_token_ids, params.bad_words) == ((65, 66), ((66,),))
 
 
-async def test_without_them_any_worker_will_do(gateway: Any) -> None:
+async def test_without_them_any_worker_will_do(gateway):
     assert later_params(await asked(gateway, bad_words=[])) == ()
     assert later_params(await asked(gateway, allowed_token_ids=None, bad_words=None)) == ()
 
 
-async def test_a_word_is_forbidden_after_a_space_where_that_is_other_tokens(
-    gateway: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_word_is_forbidden_after_a_space_where_that_is_other_tokens(gateway, monkeypatch):
     """As in most vocabularies: the space belongs to the word's first token."""
     tokens = {"Paris": [80, 81], " Paris": [82], "é": [83, 84], " é": [32, 83, 84]}
     monkeypatch.setattr(gateway.tokens, "encode", lambda text, *_: tokens.get(text, [1]))
@@ -86,17 +84,17 @@ async def test_a_word_is_forbidden_after_a_space_where_that_is_other_tokens(
         ),
     ],
 )
-async def test_what_cannot_be_obeyed_is_named(gateway: Any, fields: dict[str, Any], param: str, text: str) -> None:
+async def test_what_cannot_be_obeyed_is_named(gateway, fields, param, text):
     assert await refused(gateway, param, **fields) == text
 
 
-def test_a_bound_of_reasoning_lets_an_answer_go_on() -> None:
+def test_a_bound_of_reasoning_lets_an_answer_go_on():
     """With `ignore_eos` nothing has to end it."""
     params = SamplingParams(max_tokens=9, seed=1, grammar="{}", grammar_kind=REASONING, bad_words=((97,),))
     token_choice._check_something_is_left(params, 257)
 
 
-async def test_what_can_be_obeyed_together_is_taken(gateway: Any) -> None:
+async def test_what_can_be_obeyed_together_is_taken(gateway):
     params = await asked(gateway, allowed_token_ids=[97, 98, END], bad_words=["a"], **CHOICE)
     assert params.grammar
     assert params.bad_words == ((97,),)

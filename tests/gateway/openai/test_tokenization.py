@@ -10,7 +10,7 @@ from legato_gateway.openai import tokenization
 HI: Any = [{"role": "user", "content": "hi"}]
 
 
-async def test_a_prompt_is_told_as_tokens_and_back(gateway: Any) -> None:
+async def test_a_prompt_is_told_as_tokens_and_back(gateway):
     answer = (await gateway.http.post("/tokenize", json={"model": "tiny", "prompt": "hé"})).json()
     assert answer == {"count": 3, "max_model_len": 1000, "tokens": [104, 195, 169], "token_strs": None}
     back = await gateway.http.post("/detokenize", json={"tokens": answer["tokens"]})
@@ -18,7 +18,7 @@ async def test_a_prompt_is_told_as_tokens_and_back(gateway: Any) -> None:
     assert gateway.relay.requests == []
 
 
-async def test_a_chat_is_told_as_what_it_is_for_the_model(gateway: Any) -> None:
+async def test_a_chat_is_told_as_what_it_is_for_the_model(gateway):
     body = {"messages": HI, "return_token_strs": True}
     answer = (await gateway.http.post("/tokenize", json=body)).json()
     await gateway.chat()
@@ -26,19 +26,19 @@ async def test_a_chat_is_told_as_what_it_is_for_the_model(gateway: Any) -> None:
     assert answer["token_strs"] == [f"<{id}>" for id in answer["tokens"]]
 
 
-async def test_tools_are_part_of_a_chat(make: Any) -> None:
+async def test_tools_are_part_of_a_chat(make):
     gateway = make(template="{{ tools }} <tool_call>")
     tools = [{"type": "function", "function": {"name": "f"}}]
     assert (await gateway.http.post("/tokenize", json={"messages": HI, "tools": tools})).status_code == 200
     assert gateway.tokens.given["tools"] == tools
 
 
-async def test_nothing_has_no_tokens(gateway: Any) -> None:
+async def test_nothing_has_no_tokens(gateway):
     assert (await gateway.http.post("/tokenize", json={"prompt": ""})).json()["count"] == 0
     assert (await gateway.http.post("/detokenize", json={"tokens": []})).json() == {"prompt": ""}
 
 
-async def test_answers_are_encoded_off_the_event_loop(gateway: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_answers_are_encoded_off_the_event_loop(gateway, monkeypatch):
     """They may be of a million tokens, and streams wait meanwhile."""
     encode, threads = tokenization.encode, []
 
@@ -54,7 +54,7 @@ async def test_answers_are_encoded_off_the_event_loop(gateway: Any, monkeypatch:
     assert threading.current_thread() not in threads
 
 
-async def test_tokens_are_spelled_out_up_to_a_bound(gateway: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_tokens_are_spelled_out_up_to_a_bound(gateway, monkeypatch):
     monkeypatch.setattr(tokenization, "MAX_TOKEN_STRS", 8)
     for body, status in (({"prompt": "a" * 8}, 200), ({"prompt": "a" * 9}, 400), ({"messages": HI}, 400)):
         answer = await gateway.http.post("/tokenize", json={"return_token_strs": True, **body})
@@ -84,12 +84,12 @@ async def test_tokens_are_spelled_out_up_to_a_bound(gateway: Any, monkeypatch: p
         ("detokenize", {"tokens": "a"}, "tokens"),
     ],
 )
-async def test_what_cannot_be_told_is_refused(gateway: Any, path: str, body: Any, param: str) -> None:
+async def test_what_cannot_be_told_is_refused(gateway, path, body, param):
     answer = await gateway.http.post(f"/{path}", json=body)
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == param
 
 
-async def test_a_model_that_is_not_served_has_no_tokens(gateway: Any) -> None:
+async def test_a_model_that_is_not_served_has_no_tokens(gateway):
     for path, body in (("tokenize", {"prompt": "a"}), ("detokenize", {"tokens": [1]})):
         assert (await gateway.http.post(f"/{path}", json={"model": "other", **body})).status_code == 404

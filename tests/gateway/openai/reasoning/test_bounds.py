@@ -30,7 +30,7 @@ def bounds_of(params: Any) -> ReasoningBounds:
 
 
 @pytest.mark.parametrize("turn", ["", "<think>\n"])
-async def test_a_budget_is_for_workers_to_hold(make: Any, turn: str) -> None:
+async def test_a_budget_is_for_workers_to_hold(make, turn):
     gateway = make(**MARKED, turn=turn)
     bounds = bounds_of(await asked(gateway, thinking_token_budget=7, ignore_eos=True))
     assert bounds == ReasoningBounds(ReasoningTokens(257, 258, bool(turn), (10, 32)), 7)
@@ -38,13 +38,13 @@ async def test_a_budget_is_for_workers_to_hold(make: Any, turn: str) -> None:
     assert bounds_of(await asked(gateway, thinking_token_budget=0)).budget == 0
 
 
-async def test_without_a_budget_or_a_grammar_nothing_is_held(make: Any) -> None:
+async def test_without_a_budget_or_a_grammar_nothing_is_held(make):
     gateway = make(**MARKED)
     for body in ({}, {"thinking_token_budget": -1}, {"thinking_token_budget": None}):
         assert (await asked(gateway, **body)).grammar == ""
 
 
-async def test_where_the_prompt_switches_reasoning_off_a_budget_changes_nothing(make: Any) -> None:
+async def test_where_the_prompt_switches_reasoning_off_a_budget_changes_nothing(make):
     gateway = make(**MARKED, turn="<think>\n\n</think>\n\n")
     assert (await asked(gateway, thinking_token_budget=7)).grammar == ""
     assert (await asked(gateway, thinking_token_budget=7, response_format=FORMAT)).grammar_kind == JSON_SCHEMA
@@ -58,7 +58,7 @@ async def test_where_the_prompt_switches_reasoning_off_a_budget_changes_nothing(
         ({"template": "<think>"}, "several tokens"),
     ],
 )
-async def test_a_budget_that_nobody_can_hold_is_refused(make: Any, options: dict[str, Any], why: str) -> None:
+async def test_a_budget_that_nobody_can_hold_is_refused(make, options, why):
     gateway = make(**options)
     error = (await gateway.chat(thinking_token_budget=7)).json()["error"]
     assert (error["param"], error["code"]) == ("thinking_token_budget", "unsupported_value")
@@ -67,7 +67,7 @@ async def test_a_budget_that_nobody_can_hold_is_refused(make: Any, options: dict
 
 
 @pytest.mark.parametrize("budget", [-2, 2**31, "7", 1.5, True])
-async def test_other_budgets_are_no_numbers_of_tokens(make: Any, budget: Any) -> None:
+async def test_other_budgets_are_no_numbers_of_tokens(make, budget):
     response = await make(**MARKED).chat(thinking_token_budget=budget)
     assert response.status_code == 400
     assert response.json()["error"]["param"] == "thinking_token_budget"
@@ -81,7 +81,7 @@ async def test_other_budgets_are_no_numbers_of_tokens(make: Any, budget: Any) ->
         ({"tools": [NOW], "tool_choice": "required"}, RULES),
     ],
 )
-async def test_a_grammar_begins_behind_reasoning(make: Any, body: dict[str, Any], kind: str) -> None:
+async def test_a_grammar_begins_behind_reasoning(make, body, kind):
     plain = await asked(make(**MARKED, reasoning_parser="Off"), **body)
     params = await asked(make(**MARKED), **body, thinking_token_budget=9)
     bounds = bounds_of(params)
@@ -90,7 +90,7 @@ async def test_a_grammar_begins_behind_reasoning(make: Any, body: dict[str, Any]
     assert params.stop_token_ids == plain.stop_token_ids != ()
 
 
-async def test_an_answer_that_matches_is_read_behind_its_reasoning(make: Any) -> None:
+async def test_an_answer_that_matches_is_read_behind_its_reasoning(make):
     gateway = make(**MARKED)
     gateway.script(Delta(0, '<think>\nParis.\n</think>{"city": "Paris"}', (), "stop"))
     message = (await gateway.chat(response_format=FORMAT)).json()["choices"][0]["message"]
@@ -100,7 +100,7 @@ async def test_an_answer_that_matches_is_read_behind_its_reasoning(make: Any) ->
     assert (choice["message"]["reasoning"], choice["finish_reason"]) == ("a", "tool_calls")
 
 
-async def test_where_no_worker_knows_the_end_of_reasoning_the_grammar_begins_with_the_answer(make: Any) -> None:
+async def test_where_no_worker_knows_the_end_of_reasoning_the_grammar_begins_with_the_answer(make):
     gateway = make(template="<think>")
     gateway.script(Delta(0, '{"city": "Paris"}', (), "stop"))
     response = await gateway.chat(response_format=FORMAT)
@@ -108,7 +108,7 @@ async def test_where_no_worker_knows_the_end_of_reasoning_the_grammar_begins_wit
     assert "reasoning" not in response.json()["choices"][0]["message"]
 
 
-async def test_a_grammar_that_is_too_long_with_its_bounds_is_refused(make: Any) -> None:
+async def test_a_grammar_that_is_too_long_with_its_bounds_is_refused(make):
     choices = ['"' * 100 + str(number) for number in range(900)]
     body = {"guided_choice": choices}
     assert len((await asked(make(), **body)).grammar) < MAX_GRAMMAR_BYTES

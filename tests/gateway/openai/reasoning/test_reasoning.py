@@ -20,13 +20,6 @@ THOUGHT = "<think>\nLet me see: é.\n</think>\n\nParis. \n"
 CALLED = '<think>\nI could write <tool_call>.\n</think>\n\n<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
 
 
-def say(gateway: Any, text: str, finish: str = "stop", size: int = 3, choices: int = 1) -> None:
-    """The model writes this in every choice, a few characters at a time."""
-    pieces = [text[at : at + size] for at in range(0, len(text), size)]
-    deltas = [Delta(choice, piece) for piece in pieces for choice in range(choices)]
-    gateway.script(*deltas, *(Delta(choice, "", (), finish) for choice in range(choices)))
-
-
 async def streamed(gateway: Any, **options: Any) -> list[Any]:
     stream = await gateway.client.chat.completions.create(model="tiny", messages=HI, stream=True, **options)
     return [choice for chunk in [chunk async for chunk in stream] for choice in chunk.choices]
@@ -36,9 +29,9 @@ def joined(choices: list[Any], field: str, index: int = 0) -> str:
     return "".join(getattr(c.delta, field, None) or "" for c in choices if c.index == index)
 
 
-async def test_reasoning_comes_beside_the_content(make: Any) -> None:
+async def test_reasoning_comes_beside_the_content(make):
     gateway = make(template=QWEN)
-    say(gateway, THOUGHT)
+    gateway.say(THOUGHT)
     answer = await gateway.client.chat.completions.create(model="tiny", messages=HI)
     message = answer.choices[0].message
     assert (message.reasoning_content, message.content) == ("Let me see: é.", "Paris. \n")
@@ -46,10 +39,9 @@ async def test_reasoning_comes_beside_the_content(make: Any) -> None:
     assert answer.choices[0].finish_reason == "stop"
 
 
-@pytest.mark.parametrize("size", [1, 7, 1000])
-async def test_reasoning_is_streamed_before_the_content(make: Any, size: int) -> None:
+async def test_reasoning_is_streamed_before_the_content(make):
     gateway = make(template=QWEN)
-    say(gateway, THOUGHT, size=size)
+    gateway.say(THOUGHT)
     choices = await streamed(gateway)
     assert joined(choices, "reasoning_content") == joined(choices, "reasoning") == "Let me see: é."
     assert joined(choices, "content") == "Paris. \n"
@@ -58,25 +50,17 @@ async def test_reasoning_is_streamed_before_the_content(make: Any, size: int) ->
     assert [c.finish_reason for c in choices if c.finish_reason] == ["stop"]
 
 
-async def test_a_prompt_may_end_within_reasoning_or_behind_it(make: Any) -> None:
+async def test_a_prompt_may_end_within_reasoning_or_behind_it(make):
     for turn, found in (("<think>\n", ("a", "b")), ("<think>\n\n</think>\n\n", (None, "a</think>b"))):
         gateway = make(template=QWEN, turn=turn)
-        say(gateway, "a</think>b")
+        gateway.say("a</think>b")
         message = (await gateway.chat()).json()["choices"][0]["message"]
         assert (message.get("reasoning_content"), message["content"]) == found
 
 
-async def test_an_answer_that_ends_within_reasoning_has_no_content(make: Any) -> None:
+async def test_an_answer_without_reasoning_says_so(make):
     gateway = make(template=QWEN)
-    say(gateway, THOUGHT[:15], "length")
-    choice = (await gateway.client.chat.completions.create(model="tiny", messages=HI)).choices[0]
-    assert (choice.message.reasoning_content, choice.message.content) == ("Let me", None)
-    assert choice.finish_reason == "length"
-
-
-async def test_an_answer_without_reasoning_says_so(make: Any) -> None:
-    gateway = make(template=QWEN)
-    say(gateway, "Paris.")
+    gateway.say("Paris.")
     message = (await gateway.chat()).json()["choices"][0]["message"]
     assert message == {
         "role": "assistant",
@@ -87,43 +71,25 @@ async def test_an_answer_without_reasoning_says_so(make: Any) -> None:
     }
 
 
-async def test_models_that_do_not_reason_have_no_such_field(gateway: Any, make: Any) -> None:
+async def test_models_that_do_not_reason_have_no_such_field(gateway, make):
     for each in (gateway, make(template=QWEN, reasoning_parser="Off")):
-        say(each, THOUGHT)
+        each.say(THOUGHT)
         message = (await each.chat()).json()["choices"][0]["message"]
         assert message == {"role": "assistant", "content": THOUGHT, "refusal": None}
 
 
-async def test_calls_are_read_behind_reasoning_only(make: Any) -> None:
-    for stream in (False, True):
-        gateway = make(template=QWEN)
-        say(gateway, CALLED)
-        if stream:
-            choices = await streamed(gateway, tools=[NOW])
-            calls = [call for c in choices for call in c.delta.tool_calls or ()]
-            names, reasoning = [call.function.name for call in calls if call.id], joined(choices, "reasoning_content")
-            finish, content = choices[-1].finish_reason, joined(choices, "content")
-        else:
-            answer = await gateway.client.chat.completions.create(model="tiny", messages=HI, tools=[NOW])
-            message, finish = answer.choices[0].message, answer.choices[0].finish_reason
-            names = [call.function.name for call in message.tool_calls]
-            reasoning, content = message.reasoning_content, message.content or ""
-        assert (names, reasoning, content) == (["now"], "I could write <tool_call>.", "")
-        assert finish == "tool_calls"
-
-
-async def test_every_choice_has_reasoning_of_its_own(make: Any) -> None:
+async def test_every_choice_has_reasoning_of_its_own(make):
     gateway = make(template=QWEN)
-    say(gateway, THOUGHT, choices=3)
+    gateway.say(THOUGHT, choices=3)
     answer = await gateway.client.chat.completions.create(model="tiny", messages=HI, n=3)
     assert [choice.message.reasoning_content for choice in answer.choices] == ["Let me see: é."] * 3
-    say(gateway, THOUGHT, choices=2)
+    gateway.say(THOUGHT, choices=2)
     choices = await streamed(gateway, n=2)
     assert [joined(choices, "reasoning", index) for index in range(2)] == ["Let me see: é."] * 2
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_reasoning_is_left_out_where_the_client_wants_none(make: Any, stream: bool) -> None:
+async def test_reasoning_is_left_out_where_the_client_wants_none(make, stream):
     gateway = make(template=QWEN)
     tokens = [TokenText(0, char, char.encode(), TokenLogprobs(-1.0, ()), at) for at, char in enumerate(THOUGHT)]
     gateway.script(*(Delta(0, token.text, (token,)) for token in tokens), Delta(0, "", (), "stop"))
@@ -137,49 +103,21 @@ async def test_reasoning_is_left_out_where_the_client_wants_none(make: Any, stre
     assert told == said == "Paris. \n"
 
 
-async def test_logprobs_of_reasoning_are_told_with_it(make: Any) -> None:
-    gateway = make(template=QWEN)
-    tokens = [TokenText(0, char, char.encode(), TokenLogprobs(-1.0, ()), at) for at, char in enumerate(THOUGHT)]
-    gateway.script(*(Delta(0, token.text, (token,)) for token in tokens), Delta(0, "", (), "stop"))
-    choice = (await gateway.chat(logprobs=True)).json()["choices"][0]
-    assert "".join(token["token"] for token in choice["logprobs"]["content"]) == THOUGHT
-
-
-async def test_marks_that_are_tokens_show_and_are_counted(make: Any) -> None:
+async def test_marks_that_are_tokens_show_and_are_counted(make):
     gateway = make(template=QWEN, marks=("<think>", "</think>"), turn="<think>")
-    say(gateway, "a</think>b")
+    gateway.say("a</think>b")
     await gateway.chat()
     (request,) = gateway.relay.requests
     assert (request.reasoning.open, request.reasoning.close, request.reasoning.begun) == (257, 258, True)
     gateway = make(template="[THINK]", marks=("[THINK]", "[/THINK]"))
-    say(gateway, "[THINK]a[/THINK]b")
+    gateway.say("[THINK]a[/THINK]b")
     assert (await gateway.chat()).json()["choices"][0]["message"]["reasoning"] == "a"
     (request,) = gateway.relay.requests
     assert request.shown_tokens == {257, 258}
     assert not request.reasoning.begun
 
 
-@pytest.mark.parametrize("stream", [False, True])
-async def test_usage_tells_the_reasoning_tokens(make: Any, stream: bool) -> None:
-    gateway = make(template=QWEN)
-    say(gateway, THOUGHT)
-    submit = gateway.relay.submit
-
-    def counting(request: Any) -> Any:
-        generation = submit(request)
-        generation.usage.reasoning_tokens = 5
-        return generation
-
-    gateway.relay.submit = counting
-    options = {"stream": True, "stream_options": {"include_usage": True}} if stream else {}
-    response = await gateway.chat(**options)
-    lines = (
-        [line[6:] for line in response.text.splitlines() if line.startswith("data: {")] if stream else [response.text]
-    )
-    assert json.loads(lines[-1])["usage"]["completion_tokens_details"] == {"reasoning_tokens": 5}
-
-
-def test_what_a_large_body_is_prepared_into_may_come_from_another_process() -> None:
+def test_what_a_large_body_is_prepared_into_may_come_from_another_process():
     tokens = ReasoningTokens(open=1, close=2, begun=True, space=(3,))
     format = AnswerFormat(None, ReasoningFormat("Think", True, True, tokens))
     assert pickle.loads(pickle.dumps(format)) == format

@@ -25,7 +25,7 @@ async def refused(gateway: Any, **body: Any) -> dict[str, Any]:
     return error
 
 
-async def test_variables_reach_the_template(make: Any) -> None:
+async def test_variables_reach_the_template(make):
     for template in (SWITCH, None):
         gateway = make(template=template)
         variables = {"enable_thinking": False, "lang": ["é", None, {"a": 1}], "self": 1, "most": 2, "variables": 3}
@@ -37,18 +37,18 @@ async def test_variables_reach_the_template(make: Any) -> None:
 @pytest.mark.parametrize(
     "name", ["messages", "tools", "add_generation_prompt", "documents", "chat_template", "bos_token", "raise_exception"]
 )
-async def test_reserved_names_are_refused(gateway: Any, name: str) -> None:
+async def test_reserved_names_are_refused(gateway, name):
     error = await refused(gateway, chat_template_kwargs={"a": 1, name: False})
     assert error["param"] == f"chat_template_kwargs.{name}"
     assert name in error["message"]
 
 
 @pytest.mark.parametrize("variables", [[], "enable_thinking", 5, {"a": "x" * template_variables.MAX_BYTES}])
-async def test_other_things_than_an_object_of_bounded_size_are_refused(gateway: Any, variables: Any) -> None:
+async def test_other_things_than_an_object_of_bounded_size_are_refused(gateway, variables):
     assert (await refused(gateway, chat_template_kwargs=variables))["param"] == "chat_template_kwargs"
 
 
-async def test_variables_that_are_nested_without_end_are_refused(gateway: Any) -> None:
+async def test_variables_that_are_nested_without_end_are_refused(gateway):
     deep = "[" * 20_000 + "]" * 20_000
     raw = '{"messages": [{"role": "user", "content": "hi"}], "chat_template_kwargs": {"a": ' + deep + "}}"
     assert (await gateway.http.post("/v1/chat/completions", content=raw)).status_code == 400
@@ -65,14 +65,12 @@ async def test_variables_that_are_nested_without_end_are_refused(gateway: Any) -
         (None, "none", {}),
     ],
 )
-async def test_effort_is_told_in_the_templates_own_variables(
-    make: Any, template: str, effort: str, expected: dict[str, Any]
-) -> None:
+async def test_effort_is_told_in_the_templates_own_variables(make, template, effort, expected):
     assert await given(make(template=template), reasoning_effort=effort) == expected
     assert await given(make(template=template), reasoning_effort=None) == {}
 
 
-async def test_a_variable_that_is_given_by_name_goes_before_effort(make: Any) -> None:
+async def test_a_variable_that_is_given_by_name_goes_before_effort(make):
     body = {"reasoning_effort": "high", "chat_template_kwargs": {"enable_thinking": False, "lang": "de"}}
     assert await given(make(template=SWITCH), **body) == {"enable_thinking": False, "lang": "de"}
 
@@ -86,14 +84,14 @@ async def test_a_variable_that_is_given_by_name_goes_before_effort(make: Any) ->
         (SWITCH, "extreme", "none, minimal, low, medium, high, xhigh, max"),
     ],
 )
-async def test_effort_is_refused_where_nothing_means_it(make: Any, template: str, effort: str, why: str) -> None:
+async def test_effort_is_refused_where_nothing_means_it(make, template, effort, why):
     error = await refused(make(template=template), reasoning_effort=effort)
     assert error["param"] == "reasoning_effort"
     assert why in error["message"]
 
 
 @pytest.mark.parametrize("name", ["reasoning_content", "reasoning"])
-async def test_earlier_reasoning_is_told_by_both_names(gateway: Any, name: str) -> None:
+async def test_earlier_reasoning_is_told_by_both_names(gateway, name):
     said = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", name: "because"}]
     await given(gateway, messages=[*said, {"role": "user", "content": "c"}])
     assert gateway.tokens.messages[1] == {
@@ -107,7 +105,7 @@ async def test_earlier_reasoning_is_told_by_both_names(gateway: Any, name: str) 
     assert error["param"] == f"messages[0].{name}"
 
 
-async def test_an_answer_comes_back_as_a_message(make: Any) -> None:
+async def test_an_answer_comes_back_as_a_message(make):
     """What clients do with tools: the message of the answer is the next request's, fields that are null included."""
     gateway = make(template=SWITCH)
     message = (await gateway.chat()).json()["choices"][0]["message"]
@@ -116,7 +114,7 @@ async def test_an_answer_comes_back_as_a_message(make: Any) -> None:
     assert gateway.tokens.messages[1] == {"role": "assistant", "content": "Paris é!"}
 
 
-def test_a_template_sees_variables_of_any_name_and_its_own_messages() -> None:
+def test_a_template_sees_variables_of_any_name_and_its_own_messages():
     template = ChatTemplate(
         "{{ messages[0].content }}{{ most }}{{ variables }}{% if not thinking %}<think>{% endif %}", {}
     )

@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 import openai
 import pytest
+from tests.support.response_events import ask
 
 from legato_gateway.openai.responses.body import SHARED
 from legato_gateway.openai.schemas import SamplingBody
@@ -49,17 +50,17 @@ def called(*ids: str) -> list[dict[str, Any]]:
         ),
     ],
 )
-async def test_items_become_messages(gateway: Any, input: Any, messages: Any) -> None:
+async def test_items_become_messages(gateway, input, messages):
     await gateway.client.responses.create(model="tiny", input=input)
     assert gateway.tokens.messages == messages
 
 
-async def test_instructions_come_first(gateway: Any) -> None:
+async def test_instructions_come_first(gateway):
     await gateway.client.responses.create(model="tiny", input="hi", instructions="Be brief.")
     assert gateway.tokens.messages[0] == {"role": "system", "content": "Be brief."}
 
 
-async def test_calls_belong_to_the_message_before_them(make: Any) -> None:
+async def test_calls_belong_to_the_message_before_them(make):
     gateway = make(template="{{ tools }}<tool_call>")
     other = {**CALL, "call_id": "call_2"}
     results = [{**RESULT, "output": [{"type": "input_text", "text": "sun"}], "call_id": "call_2"}, RESULT]
@@ -72,7 +73,7 @@ async def test_calls_belong_to_the_message_before_them(make: Any) -> None:
     assert again == {"role": "assistant", "content": "", "tool_calls": called("call_3")}
 
 
-async def test_what_was_reasoned_goes_with_the_message_or_call_behind_it(make: Any) -> None:
+async def test_what_was_reasoned_goes_with_the_message_or_call_behind_it(make):
     gateway = make(template="{{ tools }}<tool_call>")
     user = {"role": "user", "content": "?"}
     input: Any = [THOUGHT, user, THOUGHT, THOUGHT, CALL, RESULT, SAID, THOUGHT, {**CALL, "call_id": "call_2"}, THOUGHT]
@@ -83,109 +84,160 @@ async def test_what_was_reasoned_goes_with_the_message_or_call_behind_it(make: A
     assert [len(message.get("tool_calls", ())) for message in gateway.tokens.messages] == [0, 1, 0, 0, 1]
 
 
-@pytest.mark.parametrize(
-    ("param", "fields"),
-    [
-        ("input", {"input": []}),
-        ("input", {"input": 5}),
-        ("input", {"input": "x" * 3000}),
-        ("input[0]", {"input": ["hi"]}),
-        ("input[1].type", {"input": [SAID, {"type": "item_reference", "id": "msg_1"}]}),
-        ("input[0].type", {"input": [{"type": "web_search_call", "id": "a", "status": "completed"}]}),
-        ("input[0].role", {"input": [{"content": "hi"}]}),
-        ("input[0].role", {"input": [{"role": "tool", "content": "hi"}]}),
-        ("input[0].role", {"input": [{"role": "a b", "content": "hi"}]}),
-        ("input[1].role", {"input": [CALL, {"role": "a b", "content": "hi"}]}),
-        ("input[0].content", {"input": [{"role": "user"}]}),
-        ("input[0].content[1].type", {"input": [{"role": "user", "content": [TEXT, {"type": "input_image"}]}]}),
-        ("input[0].content[0].text", {"input": [{"role": "user", "content": [{"type": "input_text"}]}]}),
-        ("input", {"input": [{"type": "reasoning", "summary": []}]}),
-        ("input[0].call_id", {"input": [RESULT]}),
-        ("input[1].output", {"input": [CALL, {"type": "function_call_output", "call_id": "call_1"}]}),
-        ("input[0].arguments", {"input": [{**CALL, "arguments": "[1]"}]}),
-        ("input[0].arguments", {"input": [{**CALL, "arguments": "{"}]}),
-        ("input[0].name", {"input": [{"type": "function_call", "call_id": "a", "arguments": ""}]}),
-        ("input", {"input": [{"role": "user", "content": ""}] * 2049}),
-        ("instructions", {"instructions": ["hi"]}),
-        ("max_output_tokens", {"max_output_tokens": 0}),
-        ("input", {"max_output_tokens": 5000}),
-        ("temperature", {"temperature": 3}),
-        ("top_logprobs", {"top_logprobs": 2}),
-        ("include[0]", {"include": ["everything"]}),
-        ("metadata", {"metadata": {str(n): "" for n in range(17)}}),
-        ("metadata[...]", {"metadata": {"a": "x" * 513}}),
-        ("metadata[...]", {"metadata": {"a": 5}}),
-        ("text.format", {"text": {"format": "json"}}),
-        ("text.format.type", {"text": {"format": {"type": "xml"}}}),
-        ("text.format.schema", {"text": {"format": {"type": "json_schema", "name": "a"}}}),
-        (
-            "text.format.schema",
-            {"text": {"format": {"type": "json_schema", "name": "a", "schema": {"uniqueItems": True}}}},
-        ),
-        ("text.format.strict", {"text": {"format": {"type": "json_schema", "schema": {}, "strict": 3}}}),
-        ("text.verbosity", {"text": {"verbosity": "low"}}),
-        ("text", {"text": {"loud": True}}),
-        ("tools[0].type", {"tools": [{"type": "web_search"}]}),
-        ("tools[1].name", {"tools": [FLAT, FLAT]}),
-        ("tools[0]", {"tools": [{"type": "function"}]}),
-        ("tools[0].name", {"tools": [{**FLAT, "name": 5}]}),
-        ("tools[0].name", {"tools": [{**FLAT, "name": "a b"}]}),
-        ("tools[0].parameters", {"tools": [{**FLAT, "strict": True, "parameters": {"uniqueItems": True}}]}),
-        ("tools[0].output_schema", {"tools": [{**FLAT, "output_schema": {}}]}),
-        ("tools[0].defer_loading", {"tools": [{**FLAT, "defer_loading": True}]}),
-        ("tools[0].allowed_callers", {"tools": [{**FLAT, "allowed_callers": ["programmatic"]}]}),
-        ("tools", {"tools": [{**FLAT, "name": f"f{n}"} for n in range(129)]}),
-        ("tool_choice", {"tool_choice": "required"}),
-        ("tool_choice", {"tool_choice": "some", "tools": [FLAT]}),
-        ("tool_choice", {"tool_choice": {"type": "function", "name": "other"}, "tools": [FLAT]}),
-        ("tool_choice.name", {"tool_choice": {"type": "function"}, "tools": [FLAT]}),
-        ("tool_choice.type", {"tool_choice": {"type": "allowed_tools", "mode": "auto"}, "tools": [FLAT]}),
-        ("reasoning.summary", {"reasoning": {"summary": "auto"}}),
-        ("reasoning.mode", {"reasoning": {"mode": "pro"}}),
-        ("reasoning.effort", {"reasoning": {"effort": 5}}),
-        ("truncation", {"truncation": "auto"}),
-        ("previous_response_id", {"previous_response_id": "resp_1"}),
-        ("background", {"background": True}),
-        ("conversation", {"conversation": "conv_1"}),
-        ("context_management", {"context_management": [{"type": "compaction"}]}),
-        ("moderation", {"moderation": {"model": "omni-moderation-latest"}}),
-        ("prompt", {"prompt": {"id": "pmpt_1"}}),
-        ("stream_options.continuous_usage_stats", CONTINUOUS),
-        ("messages", {"messages": []}),
-        ("model", {"model": "other"}),
-    ],
-)
-async def test_what_is_wrong_is_told_where_it_is(gateway: Any, param: str, fields: Any) -> None:
-    answer = await gateway.http.post("/v1/responses", json={"model": "tiny", "input": "hi", **fields})
-    error = answer.json()["error"]
-    assert answer.status_code in (400, 404), error
-    assert error["param"] == param, error
-    assert error["type"] == "invalid_request_error"
-    assert not any(word in error["message"] for word in ("messages[", "function.name", "json_schema.schema")), error
+WRONG: list[tuple[str, dict[str, Any]]] = [
+    ("input", {"input": []}),
+    ("input", {"input": 5}),
+    ("input", {"input": "x" * 3000}),
+    ("input[0]", {"input": ["hi"]}),
+    ("input[1].type", {"input": [SAID, {"type": "item_reference", "id": "msg_1"}]}),
+    ("input[0].type", {"input": [{"type": "web_search_call", "id": "a", "status": "completed"}]}),
+    ("input[0].role", {"input": [{"content": "hi"}]}),
+    ("input[0].role", {"input": [{"role": "tool", "content": "hi"}]}),
+    ("input[0].role", {"input": [{"role": "a b", "content": "hi"}]}),
+    ("input[1].role", {"input": [CALL, {"role": "a b", "content": "hi"}]}),
+    ("input[0].content", {"input": [{"role": "user"}]}),
+    ("input[0].content[1].type", {"input": [{"role": "user", "content": [TEXT, {"type": "input_image"}]}]}),
+    ("input[0].content[0].text", {"input": [{"role": "user", "content": [{"type": "input_text"}]}]}),
+    ("input", {"input": [{"type": "reasoning", "summary": []}]}),
+    ("input[0].call_id", {"input": [RESULT]}),
+    ("input[1].output", {"input": [CALL, {"type": "function_call_output", "call_id": "call_1"}]}),
+    ("input[0].arguments", {"input": [{**CALL, "arguments": "[1]"}]}),
+    ("input[0].arguments", {"input": [{**CALL, "arguments": "{"}]}),
+    ("input[0].name", {"input": [{"type": "function_call", "call_id": "a", "arguments": ""}]}),
+    ("input", {"input": [{"role": "user", "content": ""}] * 2049}),
+    ("instructions", {"instructions": ["hi"]}),
+    ("max_output_tokens", {"max_output_tokens": 0}),
+    ("input", {"max_output_tokens": 5000}),
+    ("temperature", {"temperature": 3}),
+    ("top_logprobs", {"top_logprobs": 2}),
+    ("include[0]", {"include": ["everything"]}),
+    ("metadata", {"metadata": {str(n): "" for n in range(17)}}),
+    ("metadata[...]", {"metadata": {"a": "x" * 513}}),
+    ("metadata[...]", {"metadata": {"a": 5}}),
+    ("text.format", {"text": {"format": "json"}}),
+    ("text.format.type", {"text": {"format": {"type": "xml"}}}),
+    ("text.format.schema", {"text": {"format": {"type": "json_schema", "name": "a"}}}),
+    (
+        "text.format.schema",
+        {"text": {"format": {"type": "json_schema", "name": "a", "schema": {"uniqueItems": True}}}},
+    ),
+    ("text.format.strict", {"text": {"format": {"type": "json_schema", "schema": {}, "strict": 3}}}),
+    ("text.verbosity", {"text": {"verbosity": "low"}}),
+    ("text", {"text": {"loud": True}}),
+    ("tools[0].type", {"tools": [{"type": "web_search"}]}),
+    ("tools[1].name", {"tools": [FLAT, FLAT]}),
+    ("tools[0]", {"tools": [{"type": "function"}]}),
+    ("tools[0].name", {"tools": [{**FLAT, "name": 5}]}),
+    ("tools[0].name", {"tools": [{**FLAT, "name": "a b"}]}),
+    ("tools[0].parameters", {"tools": [{**FLAT, "strict": True, "parameters": {"uniqueItems": True}}]}),
+    ("tools[0].output_schema", {"tools": [{**FLAT, "output_schema": {}}]}),
+    ("tools[0].defer_loading", {"tools": [{**FLAT, "defer_loading": True}]}),
+    ("tools[0].allowed_callers", {"tools": [{**FLAT, "allowed_callers": ["programmatic"]}]}),
+    ("tools", {"tools": [{**FLAT, "name": f"f{n}"} for n in range(129)]}),
+    ("tool_choice", {"tool_choice": "required"}),
+    ("tool_choice", {"tool_choice": "some", "tools": [FLAT]}),
+    ("tool_choice", {"tool_choice": {"type": "function", "name": "other"}, "tools": [FLAT]}),
+    ("tool_choice.name", {"tool_choice": {"type": "function"}, "tools": [FLAT]}),
+    ("tool_choice.type", {"tool_choice": {"type": "allowed_tools", "mode": "auto"}, "tools": [FLAT]}),
+    ("reasoning.summary", {"reasoning": {"summary": "auto"}}),
+    ("reasoning.mode", {"reasoning": {"mode": "pro"}}),
+    ("reasoning.effort", {"reasoning": {"effort": 5}}),
+    ("truncation", {"truncation": "auto"}),
+    ("previous_response_id", {"previous_response_id": "resp_1"}),
+    ("background", {"background": True}),
+    ("conversation", {"conversation": "conv_1"}),
+    ("context_management", {"context_management": [{"type": "compaction"}]}),
+    ("moderation", {"moderation": {"model": "omni-moderation-latest"}}),
+    ("prompt", {"prompt": {"id": "pmpt_1"}}),
+    ("stream_options.continuous_usage_stats", CONTINUOUS),
+    ("messages", {"messages": []}),
+    ("model", {"model": "other"}),
+]
+
+
+async def test_what_is_wrong_is_told_where_it_is(gateway):
+    for param, fields in WRONG:
+        answer = await gateway.http.post("/v1/responses", json={"model": "tiny", "input": "hi", **fields})
+        error = answer.json()["error"]
+        assert answer.status_code in (400, 404), error
+        assert (error["param"], error["type"]) == (param, "invalid_request_error"), error
+        assert not any(word in error["message"] for word in ("messages[", "function.name", "json_schema.schema")), error
     assert not gateway.relay.generations
 
 
-@pytest.mark.parametrize("field", sorted(ELSEWHERE))
-async def test_what_only_chats_have_is_refused(gateway: Any, field: str) -> None:
+async def test_what_only_chats_have_is_refused(gateway):
     """A chat's writer may obey it; nothing here would."""
-    value = {"max_tokens": 5, "n": 2}.get(field, {"a": 1})
-    answer = await gateway.http.post("/v1/responses", json={"input": "hi", field: value})
-    assert answer.status_code == 400
-    assert answer.json()["error"]["param"] == field
+    for field in sorted(ELSEWHERE):
+        value = {"max_tokens": 5, "n": 2}.get(field, {"a": 1})
+        answer = await gateway.http.post("/v1/responses", json={"input": "hi", field: value})
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, field)
 
 
-async def test_the_official_client_raises_its_error(gateway: Any) -> None:
+async def test_the_official_client_raises_its_error(gateway):
     with pytest.raises(openai.BadRequestError, match="input is missing"):
         await gateway.client.responses.create(model="tiny")
 
 
-@pytest.mark.parametrize("field", ["context_management", "conversation", "moderation", "prompt", "background"])
-async def test_what_is_off_is_not_refused(gateway: Any, field: str) -> None:
+async def test_what_is_off_is_not_refused(gateway):
     off = {
+        **dict.fromkeys(("context_management", "conversation", "moderation", "prompt", "background", "tools")),
         "reasoning": {"effort": None, "mode": "standard"},
         "store": False,
         "include": ["reasoning.encrypted_content"],
     }
-    given = {field: None, "tools": None, **off}
-    answer = await gateway.client.responses.create(model="tiny", input="hi", extra_body=given)
+    answer = await gateway.client.responses.create(model="tiny", input="hi", extra_body=off)
     assert (answer.status, answer.output_text) == ("completed", "Paris é!")
+
+
+# ── `/v1/responses/input_tokens`: what a prompt counts, before a response is asked for ──────────────────────────────
+
+ASKED: Any = [{"role": "user", "content": [{"type": "input_text", "text": "Is it raining?"}]}]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"input": "hi"},
+        {"input": ASKED, "instructions": "Be brief.", "truncation": "disabled"},
+        {"input": ASKED, "tools": [FLAT], "tool_choice": "required", "parallel_tool_calls": False},
+        {"input": "hi", "text": {"format": {"type": "json_object"}}, "reasoning": {"effort": None}},
+    ],
+)
+async def test_it_is_what_the_response_then_counts(make, fields):
+    gateway = make(template="{{ tools }}<tool_call>")
+    counted = await gateway.client.responses.input_tokens.count(model="tiny", **fields)
+    assert counted.object == "response.input_tokens"
+    assert gateway.relay.requests == [], "nothing is generated"
+    made = await gateway.client.responses.create(model="tiny", **fields)
+    assert counted.input_tokens == made.usage.input_tokens > 0
+
+
+async def test_what_was_said_before_counts(storing):
+    gateway = storing
+    first = (await ask(gateway, input="one")).json()
+    fields = {"model": "tiny", "input": "two", "previous_response_id": first["id"]}
+    counted = await gateway.client.responses.input_tokens.count(**fields)
+    assert counted.input_tokens == (await ask(gateway, **fields)).json()["usage"]["input_tokens"]
+    alone = await gateway.client.responses.input_tokens.count(model="tiny", input="two")
+    assert counted.input_tokens > alone.input_tokens
+
+
+@pytest.mark.parametrize(
+    ("param", "status", "fields"),
+    [
+        ("input", 400, {"input": []}),
+        ("input[0].type", 400, {"input": [{"type": "item_reference", "id": "a"}]}),
+        ("input[0].role", 400, {"input": [{"role": "a b", "content": "hi"}]}),
+        ("model", 404, {"model": "other"}),
+        ("tools[0].type", 400, {"tools": [{"type": "web_search"}]}),
+        ("text.format.type", 400, {"text": {"format": {"type": "xml"}}}),
+        ("truncation", 400, {"truncation": "auto"}),
+        ("previous_response_id", 400, {"previous_response_id": "resp_0"}),
+        ("conversation", 400, {"conversation": "conv_0"}),
+        ("personality", 400, {"personality": "friendly"}),
+        ("temperature", 400, {"temperature": 1}),
+    ],
+)
+async def test_what_a_response_could_not_be_made_of_is_not_counted(gateway, param, status, fields):
+    answer = await gateway.http.post("/v1/responses/input_tokens", json={"input": "hi", **fields})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (status, param)

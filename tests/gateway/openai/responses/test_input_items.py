@@ -1,33 +1,17 @@
 """The items that a stored response was made of: all of them, in order, page by page, with ids that stay."""
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 import openai
 import pytest
 from openai.types.responses import ResponseItemList
-from scripted_gateway import Clock
 from tests.support.response_events import ask
 
-from legato_gateway.clients import api_keys
-from legato_gateway.clients.identify import Clients
-from legato_gateway.clients.key_file import KeyFile
-from legato_gateway.openai.responses.store import ResponseStore, StorePolicy
 from legato_gateway.request import Delta
 
 WEATHER: Any = {"type": "function", "name": "get_weather", "parameters": None, "strict": None}
 CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Rome"}}\n</tool_call>'
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def storing(make: Callable[..., Any], clock: Clock) -> Any:
-    return make(responses=ResponseStore(StorePolicy(3600.0, 1 << 20), clock))
 
 
 async def listed(gateway: Any, id: str, headers: dict[str, str] | None = None, **params: Any) -> Any:
@@ -38,7 +22,7 @@ def user(text: str) -> dict[str, Any]:
     return {"role": "user", "content": text}
 
 
-async def test_the_official_client_reads_the_input_of_a_response(storing: Any) -> None:
+async def test_the_official_client_reads_the_input_of_a_response(storing):
     responses = storing.client.responses
     made = await responses.create(model="tiny", input="hi", instructions="Be brief.")
     page = await responses.input_items.list(made.id)
@@ -49,7 +33,7 @@ async def test_the_official_client_reads_the_input_of_a_response(storing: Any) -
     assert page.has_more is False
 
 
-async def test_a_conversation_is_listed_from_its_beginning_and_the_client_turns_the_pages(storing: Any) -> None:
+async def test_a_conversation_is_listed_from_its_beginning_and_the_client_turns_the_pages(storing):
     """Ids of an answer's items are those that it had, and all stay the same in whatever goes on from it."""
     responses = storing.client.responses
     first = await responses.create(model="tiny", input=[user(str(number)) for number in range(4)])
@@ -69,7 +53,7 @@ async def test_a_conversation_is_listed_from_its_beginning_and_the_client_turns_
     assert len({item.id for item in found}) == 6
 
 
-async def test_a_page_is_a_list_of_openais(storing: Any) -> None:
+async def test_a_page_is_a_list_of_openais(storing):
     made = (await ask(storing, input=[user(str(number)) for number in range(21)])).json()["id"]
     whole = (await listed(storing, made, limit=100)).json()
     first = (await listed(storing, made)).json()
@@ -84,7 +68,7 @@ async def test_a_page_is_a_list_of_openais(storing: Any) -> None:
     assert none == {"object": "list", "data": [], "first_id": None, "last_id": None, "has_more": False}
 
 
-async def test_ids_of_clients_are_not_kept(storing: Any) -> None:
+async def test_ids_of_clients_are_not_kept(storing):
     """They may come twice, and a page that begins after such a one would come again and again."""
     same = {**user("hi"), "id": "msg_mine", "status": "in_progress"}
     made = (await ask(storing, input=[same, same])).json()["id"]
@@ -93,9 +77,9 @@ async def test_ids_of_clients_are_not_kept(storing: Any) -> None:
     assert [item["status"] for item in found] == ["completed"] * 2
 
 
-async def test_items_of_every_type(make: Callable[..., Any], clock: Clock) -> None:
+async def test_items_of_every_type(make, store):
     template = "{{ tools }}<tool_call>{{ enable_thinking }}<think>"
-    gateway = make(responses=ResponseStore(StorePolicy(3600.0, 1 << 20), clock), template=template)
+    gateway = make(responses=store, template=template)
     gateway.script(Delta(0, f"<think>\nHm.\n</think>\n\n{CALL}", (), "stop"))
     first = (await ask(gateway, tools=[WEATHER], input=[{"role": "developer", "content": "Be brief."}])).json()
     thought, call = first["output"]
@@ -130,7 +114,7 @@ async def test_items_of_every_type(make: Callable[..., Any], clock: Clock) -> No
     assert [item["status"] for item in cut_off["data"]] == ["incomplete"]
 
 
-async def test_an_answer_with_log_probabilities_is_listed_without(storing: Any) -> None:
+async def test_an_answer_with_log_probabilities_is_listed_without(storing):
     included = ["message.output_text.logprobs"]
     made = (await ask(storing, include=included)).json()["id"]
     last = (await ask(storing, previous_response_id=made)).json()["id"]
@@ -148,7 +132,7 @@ WRONG += [("order", "up"), ("order", ""), ("after", "msg_other"), ("after", ""),
 
 
 @pytest.mark.parametrize(("name", "value"), [*WRONG, ("before", "msg_1"), ("starting_after", "3")])
-async def test_what_is_wrong_with_a_query_is_named(storing: Any, name: str, value: str) -> None:
+async def test_what_is_wrong_with_a_query_is_named(storing, name, value):
     made = (await ask(storing)).json()["id"]
     answer = await listed(storing, made, **{name: value})
     error = answer.json()["error"]
@@ -156,7 +140,7 @@ async def test_what_is_wrong_with_a_query_is_named(storing: Any, name: str, valu
     assert len(error["message"]) < 400
 
 
-async def test_they_are_there_as_long_as_the_response(storing: Any, clock: Clock) -> None:
+async def test_they_are_there_as_long_as_the_response(storing, clock):
     made = (await ask(storing)).json()["id"]
     clock.now = 3599.0
     assert (await listed(storing, made)).status_code == 200
@@ -169,32 +153,17 @@ async def test_they_are_there_as_long_as_the_response(storing: Any, clock: Clock
     assert (await listed(storing, other)).status_code == 404
 
 
-async def test_where_nothing_is_stored_nothing_is_listed(gateway: Any) -> None:
+async def test_where_nothing_is_stored_nothing_is_listed(gateway):
     answer = await listed(gateway, (await ask(gateway)).json()["id"])
     assert answer.status_code == 404
     assert "stores no responses" in answer.json()["error"]["message"]
 
 
-async def test_another_tenant_reads_nothing(make: Callable[..., Any], clock: Clock, tmp_path: Any) -> None:
-    path = tmp_path / "api-keys.json"
-    tenants = {name: {"keys": [api_keys.digest(f"key-{name}")]} for name in "ab"}
-    path.write_text(json.dumps({"tenants": tenants}))
-    store = ResponseStore(StorePolicy(3600.0, 1 << 20), clock)
-    gateway = make(clients=Clients(KeyFile(path)), responses=store)
-    mine, others = ({"authorization": f"Bearer key-{name}"} for name in "ab")
-    made = (await ask(gateway, mine)).json()["id"]
-    assert (await listed(gateway, made, mine)).status_code == 200
-    assert (await listed(gateway, made, others)).status_code == 404
-    assert (await listed(gateway, made)).status_code == 401
-
-
-async def test_ids_count_among_the_memory_of_responses(make: Callable[..., Any], clock: Clock) -> None:
+async def test_ids_count_among_the_memory_of_responses(storing, store):
     """Of many short items, they are most of what is stored."""
-    store = ResponseStore(StorePolicy(3600.0, 1 << 20), clock)
-    gateway = make(responses=store)
     said, used = user(""), [0]
     for count in (50, 100):
-        assert (await ask(gateway, input=[said] * count)).status_code == 200
+        assert (await ask(storing, input=[said] * count)).status_code == 200
         used.append(store.used - used[-1])
     assert used[2] - used[1] > 50 * len(json.dumps(said) + "msg_" + "0" * 32)
     store.check_integrity()

@@ -1,18 +1,15 @@
 """Responses as the official client sees them: text, what ends it, and what goes wrong."""
 
-import asyncio
 import json
 import pickle
-from typing import Any
 
-import openai
 import pytest
 from openai.types.responses import Response
 from pydantic import BaseModel
-from tests.support.response_events import ask, events, kinds, replayed
+from tests.support.response_events import ask, events, expected, kinds, replayed
 
 from legato_gateway.clients.client import Client
-from legato_gateway.errors import DeadlineExceeded, Overloaded, WorkerFailed
+from legato_gateway.errors import WorkerFailed
 from legato_gateway.openai.responses import prepare
 from legato_gateway.request import Delta, Usage
 from legato_gateway.serving.deadline import Deadline
@@ -20,26 +17,12 @@ from legato_gateway.serving.model_serving import ModelServing, ServedModel
 from legato_gateway.serving.prepared_request import Asked
 from legato_gateway.serving.writer import CollectedChoice
 
-TEXT_EVENTS = [
-    "response.created",
-    "response.in_progress",
-    "response.output_item.added",
-    "response.content_part.added",
-    "response.output_text.delta",
-    "response.output_text.delta",
-    "response.output_text.delta",
-    "response.output_text.done",
-    "response.content_part.done",
-    "response.output_item.done",
-    "response.completed",
-]
-
 
 class Fox(BaseModel):
     name: str
 
 
-async def test_an_answer_is_what_the_official_client_expects(gateway: Any) -> None:
+async def test_an_answer_is_what_the_official_client_expects(gateway):
     answer = await gateway.client.responses.create(model="tiny", input="hi", metadata={"a": "b"}, user="me")
     (item,) = answer.output
     assert (answer.output_text, answer.status, answer.error) == ("Paris é!", "completed", None)
@@ -54,7 +37,7 @@ async def test_an_answer_is_what_the_official_client_expects(gateway: Any) -> No
     assert gateway.entries[-1].id == answer.id
 
 
-async def test_a_body_is_all_that_the_clients_types_ask_for(gateway: Any) -> None:
+async def test_a_body_is_all_that_the_clients_types_ask_for(gateway):
     asked = {
         "instructions": "Be brief.",
         "temperature": 0.5,
@@ -88,9 +71,9 @@ async def test_a_body_is_all_that_the_clients_types_ask_for(gateway: Any) -> Non
     assert (answer["store"], answer["background"], answer["service_tier"]) == (False, False, "default")
 
 
-async def test_a_stream_tells_the_same_in_the_order_that_clients_expect(gateway: Any) -> None:
+async def test_a_stream_tells_the_same_in_the_order_that_clients_expect(gateway):
     found = await events(gateway)
-    assert kinds(found) == TEXT_EVENTS
+    assert kinds(found) == expected("message")
     assert replayed(found) == found[-1]["response"]["output"]
     assert "".join(event["delta"] for event in found if "delta" in event) == "Paris é!"
     first, last = found[0]["response"], found[-1]["response"]
@@ -102,7 +85,7 @@ async def test_a_stream_tells_the_same_in_the_order_that_clients_expect(gateway:
     assert len({event["item_id"] for event in found if "item_id" in event}) == 1
 
 
-async def test_the_official_stream_helper_gives_the_final_response(gateway: Any) -> None:
+async def test_the_official_stream_helper_gives_the_final_response(gateway):
     async with gateway.client.responses.stream(model="tiny", input="hi") as stream:
         deltas = [event.delta async for event in stream if event.type == "response.output_text.delta"]
         final = await stream.get_final_response()
@@ -110,7 +93,7 @@ async def test_the_official_stream_helper_gives_the_final_response(gateway: Any)
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_an_answer_that_is_cut_off_is_incomplete(gateway: Any, stream: bool) -> None:
+async def test_an_answer_that_is_cut_off_is_incomplete(gateway, stream):
     gateway.script(Delta(0, "Par"), Delta(0, "is", (), "length"))
     if stream:
         found = await events(gateway, max_output_tokens=2)
@@ -125,15 +108,7 @@ async def test_an_answer_that_is_cut_off_is_incomplete(gateway: Any, stream: boo
     assert gateway.relay.requests[0].params.max_tokens == 2
 
 
-async def test_an_answer_of_nothing_is_an_empty_message(gateway: Any) -> None:
-    gateway.script(Delta(0, "", (), "stop"))
-    found = await events(gateway)
-    assert kinds(found) == [kind for kind in TEXT_EVENTS if not kind.endswith("delta")]
-    assert found[-1]["response"]["output"][0]["content"][0]["text"] == ""
-    assert (await gateway.client.responses.create(model="tiny", input="hi")).output_text == ""
-
-
-async def test_parse_gives_the_model(gateway: Any) -> None:
+async def test_parse_gives_the_model(gateway):
     gateway.script(Delta(0, '{"name": '), Delta(0, '"Reineke"}', (), "stop"))
     answer = await gateway.client.responses.parse(model="tiny", input="hi", text_format=Fox)
     assert answer.output_parsed == Fox(name="Reineke")
@@ -148,37 +123,7 @@ async def test_parse_gives_the_model(gateway: Any) -> None:
         assert (await stream.get_final_response()).output_parsed == Fox(name="Reineke")
 
 
-async def test_any_json_object_may_be_asked_for(gateway: Any) -> None:
-    await ask(gateway, text={"format": {"type": "json_object"}})
-    assert json.loads(gateway.relay.requests[0].params.grammar) == {"type": "object"}
-
-
-@pytest.mark.parametrize("top", [None, 1])
-async def test_log_probabilities_come_where_they_are_included(gateway: Any, top: int | None) -> None:
-    asked: Any = {"include": ["message.output_text.logprobs"], "top_logprobs": top}
-    found = await events(gateway, **asked)
-    told = [token for event in found if event["type"].endswith("text.delta") for token in event["logprobs"]]
-    assert [token["token"] for token in told] == ["P", " ", "!"]
-    assert told[0]["logprob"] == -0.5
-    answer = await gateway.client.responses.create(model="tiny", input="hi", **asked)
-    assert [token.to_dict() for token in answer.output[0].content[0].logprobs] == told
-    assert gateway.relay.requests[-1].params.logprobs == (top or 0)
-
-
-async def test_without_them_none_are_computed(gateway: Any) -> None:
-    found = await events(gateway, top_logprobs=0)
-    assert all(event["logprobs"] == [] for event in found if "logprobs" in event)
-    assert gateway.relay.requests[-1].params.logprobs is None
-
-
-async def test_what_fails_before_a_stream_begins_has_a_status(gateway: Any) -> None:
-    gateway.script(Overloaded("full", reason="queue_full"))
-    with pytest.raises(openai.InternalServerError) as refused:
-        await gateway.client.responses.create(model="tiny", input="hi", stream=True)
-    assert (refused.value.status_code, refused.value.body["code"]) == (503, "overloaded")
-
-
-async def test_a_stream_that_fails_ends_with_the_failed_response(gateway: Any) -> None:
+async def test_a_stream_that_fails_ends_with_the_failed_response(gateway):
     gateway.script(Delta(0, "Par"), WorkerFailed("the worker died", part="decode"))
     found = await events(gateway)
     assert kinds(found)[-2:] == ["response.output_text.delta", "response.failed"]
@@ -189,50 +134,7 @@ async def test_a_stream_that_fails_ends_with_the_failed_response(gateway: Any) -
     assert (item["status"], item["content"][0]["text"]) == ("incomplete", "Par")
 
 
-class Sending:
-    """Between the application and its server: sets `begun` with the first message that is sent."""
-
-    def __init__(self, app: Any, begun: asyncio.Event) -> None:
-        self._app = app
-        self._begun = begun
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        async def sent(message: Any) -> None:
-            await send(message)
-            self._begun.set()
-
-        await self._app(scope, receive, sent)
-
-
-async def test_a_stream_that_fails_with_nothing_said_has_begun_all_the_same(gateway: Any) -> None:
-    """The head is sent when the request is admitted."""
-    begun = asyncio.Event()
-    gateway.app.add_middleware(Sending, begun=begun)
-    gate = gateway.gate()
-    gateway.script(gate, DeadlineExceeded("too late"))
-    asking = asyncio.create_task(events(gateway))
-    await gate.reached.wait()
-    assert not begun.is_set()
-    gateway.relay.generations[0].admitted.set()
-    await begun.wait()
-    gate.set()
-    found = await asking
-    assert kinds(found) == ["response.created", "response.in_progress", "response.failed"]
-    assert (found[-1]["response"]["output"], found[-1]["response"]["usage"]) == ([], None)
-
-
-async def test_headers_and_limits_are_those_of_chats(gateway: Any) -> None:
-    headers = {"x-legato-tenant": "team", "x-legato-explain": "true"}
-    answer = await gateway.http.post("/v1/responses", json={"input": "hi", "priority": -3, "seed": 5}, headers=headers)
-    assert answer.status_code == 200
-    assert "x-legato-route" in answer.headers
-    (request,) = gateway.relay.requests
-    assert (request.tenant, request.priority, request.operation) == ("team", 3, "chat")
-    assert (request.params.seed, request.params.max_tokens) == (5, 1000 - len("user: hi\n"))
-    assert (await gateway.http.post("/v1/responses", content=b"{}", headers={"content-type": "text/plain"})).is_error
-
-
-async def test_a_body_that_is_prepared_elsewhere_keeps_its_writer(gateway: Any) -> None:
+async def test_a_body_that_is_prepared_elsewhere_keeps_its_writer(gateway):
     """Long bodies are prepared in other processes, so what comes of them is pickled."""
     gateway.tokens.before = len  # anything that can be pickled
     raw = bytearray(b'{"input": "hi", "metadata": {"a": "b"}, "tools": [], "prompt_cache_key": "k"}')

@@ -4,6 +4,9 @@ import gc
 import random
 import tracemalloc
 
+from budget import times
+from scripted_gateway import Clock
+
 from legato_gateway.openai.responses.store import (
     RESPONSE_BYTES,
     TURN_BYTES,
@@ -16,13 +19,6 @@ from legato_gateway.openai.responses.store import (
 ROOM = RESPONSE_BYTES + 10  # that the response of a test takes
 
 
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def store(seconds: float = 100.0, size: int = 10 * ROOM) -> tuple[ResponseStore, Clock]:
     clock = Clock()
     return ResponseStore(StorePolicy(seconds, size), clock), clock
@@ -32,7 +28,7 @@ def response(id: str, size: int = 10, last: Turn | None = None) -> StoredRespons
     return StoredResponse(id, b"x" * size, last)
 
 
-def test_a_response_is_kept_for_its_time() -> None:
+def test_a_response_is_kept_for_its_time():
     kept, clock = store(seconds=100)
     kept.put("a", response("1"))
     clock.now = 60.0
@@ -48,7 +44,7 @@ def test_a_response_is_kept_for_its_time() -> None:
     assert (kept.responses, kept.used, kept.evicted) == (0, 0, 0)
 
 
-def test_a_tenant_finds_its_own_alone() -> None:
+def test_a_tenant_finds_its_own_alone():
     kept, _ = store()
     kept.put("a", response("1"))
     for other in ("b", ""):
@@ -59,7 +55,7 @@ def test_a_tenant_finds_its_own_alone() -> None:
     kept.check_integrity()
 
 
-def test_the_oldest_of_the_tenant_that_holds_most_gives_way() -> None:
+def test_the_oldest_of_the_tenant_that_holds_most_gives_way():
     kept, _ = store(size=10 * ROOM)
     kept.put("b", response("0"))
     for number in range(1, 10):
@@ -71,7 +67,7 @@ def test_the_oldest_of_the_tenant_that_holds_most_gives_way() -> None:
     assert (kept.used, kept.evicted) == (10 * ROOM, 1)
 
 
-def test_one_that_is_too_large_drops_no_other() -> None:
+def test_one_that_is_too_large_drops_no_other():
     kept, _ = store(size=10 * ROOM)
     kept.put("a", response("1"))
     rest = 10 * ROOM - 2 * TURN_BYTES - ROOM
@@ -85,7 +81,7 @@ def test_one_that_is_too_large_drops_no_other() -> None:
     kept.check_integrity()
 
 
-def test_turns_are_counted_once_and_live_as_long_as_a_response_that_has_them() -> None:
+def test_turns_are_counted_once_and_live_as_long_as_a_response_that_has_them():
     kept, _ = store()
     first = Turn(b"x" * 100)
     second = Turn(b"x" * 100, first)
@@ -100,7 +96,7 @@ def test_turns_are_counted_once_and_live_as_long_as_a_response_that_has_them() -
     kept.check_integrity()
 
 
-def test_what_goes_on_from_a_response_that_was_deleted_meanwhile_is_whole() -> None:
+def test_what_goes_on_from_a_response_that_was_deleted_meanwhile_is_whole():
     kept, _ = store()
     first = Turn(b"x" * 100)
     kept.put("a", response("1", 10, first))
@@ -117,7 +113,7 @@ def test_what_goes_on_from_a_response_that_was_deleted_meanwhile_is_whole() -> N
     assert kept.used == 0
 
 
-def test_the_bound_is_one_of_memory() -> None:
+def test_the_bound_is_one_of_memory():
     """Short turns of a long conversation, as each of its responses has them, and responses that all go on from one."""
     gc.collect()
     tracemalloc.start()
@@ -143,8 +139,8 @@ def _next(last: Turn | None) -> Turn:
     return Turn(b"%40d" % 1, Turn(b"%40d" % 0, last))
 
 
-def test_random_operations_keep_the_books() -> None:
-    for seed in range(30):
+def test_random_operations_keep_the_books():
+    for seed in range(times(10)):
         draw = random.Random(seed)
         kept, clock = store(seconds=50, size=6 * RESPONSE_BYTES)
         for number in range(80):

@@ -2,18 +2,15 @@
 
 import json
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import openai
 import pytest
+from scripted_gateway import keyed
 from tests.support.response_events import ask, events
 
-from legato_gateway.clients import api_keys
 from legato_gateway.clients.identify import Clients
-from legato_gateway.clients.key_file import KeyFile
 from legato_gateway.errors import WorkerFailed
-from legato_gateway.openai.responses.store import ResponseStore, StorePolicy
 from legato_gateway.request import Delta
 from legato_gateway.serving import preparation
 
@@ -21,25 +18,7 @@ WEATHER: Any = {"type": "function", "name": "get_weather", "parameters": None, "
 CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Rome"}}\n</tool_call>'
 
 
-class Time:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def time() -> Time:
-    return Time()
-
-
-@pytest.fixture
-def storing(make: Callable[..., Any], time: Time) -> Any:
-    gateway = make(responses=ResponseStore(StorePolicy(3600.0, 1 << 20), time))
-    return gateway
-
-
-async def test_a_response_is_found_again_until_it_is_deleted(storing: Any) -> None:
+async def test_a_response_is_found_again_until_it_is_deleted(storing):
     made = await storing.client.responses.create(model="tiny", input="hi", metadata={"a": "b"})
     assert made.to_dict()["store"] is True
     found = await storing.client.responses.retrieve(made.id)
@@ -51,28 +30,28 @@ async def test_a_response_is_found_again_until_it_is_deleted(storing: Any) -> No
         assert missing.value.body["param"] == "response_id"
 
 
-async def test_a_streamed_one_is_what_the_stream_ended_with(storing: Any) -> None:
+async def test_a_streamed_one_is_what_the_stream_ended_with(storing):
     final = (await events(storing))[-1]["response"]
     assert (await storing.http.get(f"/v1/responses/{final['id']}")).json() == final
 
 
-async def test_one_with_log_probabilities_is_stored_with_them_and_goes_on(storing: Any) -> None:
+async def test_one_with_log_probabilities_is_stored_with_them_and_goes_on(storing):
     final = (await events(storing, include=["message.output_text.logprobs"], top_logprobs=1))[-1]["response"]
     assert final["output"][0]["content"][0]["logprobs"]
     assert (await storing.http.get(f"/v1/responses/{final['id']}")).json() == final
     assert (await ask(storing, previous_response_id=final["id"])).status_code == 200
 
 
-async def test_it_is_there_for_its_time(storing: Any, time: Time) -> None:
+async def test_it_is_there_for_its_time(storing, clock):
     made = (await ask(storing)).json()
-    time.now = 3599.0
+    clock.now = 3599.0
     assert (await storing.http.get(f"/v1/responses/{made['id']}")).status_code == 200
-    time.now = 3600.0
+    clock.now = 3600.0
     assert (await storing.http.get(f"/v1/responses/{made['id']}")).status_code == 404
     assert (await ask(storing, previous_response_id=made["id"])).status_code == 400
 
 
-async def test_who_does_not_want_it_stored_has_it_so(storing: Any) -> None:
+async def test_who_does_not_want_it_stored_has_it_so(storing):
     made = (await ask(storing, store=False)).json()
     assert made["store"] is False
     assert (await storing.http.get(f"/v1/responses/{made['id']}")).status_code == 404
@@ -80,9 +59,7 @@ async def test_who_does_not_want_it_stored_has_it_so(storing: Any) -> None:
     assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "store")
 
 
-async def test_a_short_request_waits_among_long_ones_where_what_it_goes_on_from_is_long(
-    storing: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_short_request_waits_among_long_ones_where_what_it_goes_on_from_is_long(storing, monkeypatch):
     """What was said before is decoded and tokenized with it."""
     monkeypatch.setattr(preparation, "LONG", 2000)
     said = "\0" * 200  # 1200 bytes of JSON
@@ -95,7 +72,7 @@ async def test_a_short_request_waits_among_long_ones_where_what_it_goes_on_from_
     assert lanes == ["prepare-short", "prepare-long", "prepare-short", "prepare-long"]
 
 
-async def test_a_conversation_goes_on(storing: Any) -> None:
+async def test_a_conversation_goes_on(storing):
     """Instructions are of one response alone, as at OpenAI."""
     first = (await ask(storing, input="one", instructions="Be brief.")).json()
     second = (await ask(storing, input="two", previous_response_id=first["id"])).json()
@@ -109,8 +86,7 @@ async def test_a_conversation_goes_on(storing: Any) -> None:
     assert storing.tokens.messages == expected
 
 
-async def test_results_of_stored_calls_may_follow(make: Callable[..., Any], time: Time) -> None:
-    store = ResponseStore(StorePolicy(3600.0, 1 << 20), time)
+async def test_results_of_stored_calls_may_follow(make, store):
     gateway = make(responses=store, template="{{ tools }}<tool_call>")
     gateway.script(Delta(0, CALL, (), "stop"))
     first = (await ask(gateway, tools=[WEATHER])).json()
@@ -123,7 +99,7 @@ async def test_results_of_stored_calls_may_follow(make: Callable[..., Any], time
     store.check_integrity()
 
 
-async def test_what_was_cut_off_is_stored_and_what_failed_is_not(storing: Any) -> None:
+async def test_what_was_cut_off_is_stored_and_what_failed_is_not(storing):
     storing.script(Delta(0, "Par", (), "length"))
     cut_off = (await ask(storing)).json()
     assert (await storing.http.get(f"/v1/responses/{cut_off['id']}")).json()["status"] == "incomplete"
@@ -132,12 +108,8 @@ async def test_what_was_cut_off_is_stored_and_what_failed_is_not(storing: Any) -
     assert (await storing.http.get(f"/v1/responses/{failed['id']}")).status_code == 404
 
 
-async def test_another_tenant_finds_and_continues_nothing(make: Callable[..., Any], tmp_path: Any) -> None:
-    path = tmp_path / "api-keys.json"
-    tenants = {name: {"keys": [api_keys.digest(f"key-{name}")]} for name in "ab"}
-    path.write_text(json.dumps({"tenants": tenants}))
-    store = ResponseStore(StorePolicy(3600.0, 1 << 20), Time())
-    gateway = make(clients=Clients(KeyFile(path)), responses=store)
+async def test_another_tenant_finds_and_continues_nothing(make, store, tmp_path):
+    gateway = make(clients=Clients(keyed(tmp_path, a={}, b={})), responses=store)
     mine, others = ({"authorization": f"Bearer key-{name}"} for name in "ab")
     made = (await ask(gateway, mine)).json()["id"]
     assert (await gateway.http.get(f"/v1/responses/{made}", headers=mine)).status_code == 200
@@ -147,10 +119,12 @@ async def test_another_tenant_finds_and_continues_nothing(make: Callable[..., An
     refused = await ask(gateway, others, previous_response_id=made)
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "previous_response_id")
     assert (await gateway.http.get(f"/v1/responses/{made}")).status_code == 401
+    statuses = [await gateway.http.get(f"/v1/responses/{made}/input_items", headers=who) for who in (mine, others, {})]
+    assert [answer.status_code for answer in statuses] == [200, 404, 401]
     assert len(gateway.relay.generations) == 1
 
 
-async def test_nothing_runs_that_could_be_cancelled(storing: Any) -> None:
+async def test_nothing_runs_that_could_be_cancelled(storing):
     made = await storing.client.responses.create(model="tiny", input="hi")
     with pytest.raises(openai.BadRequestError, match="cannot be cancelled"):
         await storing.client.responses.cancel(made.id)
@@ -159,7 +133,7 @@ async def test_nothing_runs_that_could_be_cancelled(storing: Any) -> None:
 
 
 @pytest.mark.parametrize("query", ["stream=true", "include[]=message.output_text.logprobs", "starting_after=3"])
-async def test_a_stored_response_is_not_streamed_again(storing: Any, query: str) -> None:
+async def test_a_stored_response_is_not_streamed_again(storing, query):
     made = (await ask(storing)).json()["id"]
     answer = await storing.http.get(f"/v1/responses/{made}?{query}")
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, query.partition("=")[0])
@@ -167,13 +141,13 @@ async def test_a_stored_response_is_not_streamed_again(storing: Any, query: str)
 
 
 @pytest.mark.parametrize("id", ["resp_1", 5, None, ""])
-async def test_an_id_that_is_not_known_is_refused_with_its_field(storing: Any, id: Any) -> None:
+async def test_an_id_that_is_not_known_is_refused_with_its_field(storing, id):
     answer = await ask(storing, previous_response_id=id)
     assert answer.status_code == (200 if id is None else 400)
     assert id is None or answer.json()["error"]["param"] == "previous_response_id"
 
 
-async def test_an_escaped_field_is_no_way_around(storing: Any) -> None:
+async def test_an_escaped_field_is_no_way_around(storing):
     """What is not looked up is not continued."""
     made = (await ask(storing)).json()["id"]
     body = json.dumps({"input": "hi", "previous_response_id": made}).replace("previous_", "previous\\u005f")
@@ -181,7 +155,7 @@ async def test_an_escaped_field_is_no_way_around(storing: Any) -> None:
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "previous_response_id")
 
 
-async def test_long_conversations_have_as_many_items_as_one_request(storing: Any) -> None:
+async def test_long_conversations_have_as_many_items_as_one_request(storing):
     said, thought = {"role": "user", "content": "hi"}, {"type": "reasoning"}
     made = (await ask(storing, input=[said, *[thought] * 2045])).json()["id"]
     last = (await ask(storing, input=[said], previous_response_id=made)).json()["id"]
@@ -191,7 +165,7 @@ async def test_long_conversations_have_as_many_items_as_one_request(storing: Any
 
 
 @pytest.mark.parametrize(("method", "path"), [("GET", ""), ("DELETE", ""), ("POST", "/cancel")])
-async def test_where_nothing_is_stored_nothing_is_found(gateway: Any, method: str, path: str) -> None:
+async def test_where_nothing_is_stored_nothing_is_found(gateway, method, path):
     made = (await ask(gateway, store=True)).json()
     assert made["store"] is False
     answer = await gateway.http.request(method, f"/v1/responses/{made['id']}{path}")

@@ -57,7 +57,7 @@ def matches(grammar: Grammar, text: str) -> bool:
         ("Pythonic", f"[{PARIS}]", f"[{PARIS}, {NO_TIME}]", f"[{NO_CITY}]"),
     ],
 )
-def test_required_calls_are_of_the_schema_and_are_read_again(family: str, one: str, two: str, wrong: str) -> None:
+def test_required_calls_are_of_the_schema_and_are_read_again(family, one, two, wrong):
     functions = {0: WEATHER, 1: NOW}
     several = constraint.required(functions, PLACE, family, several=True)
     assert [matches(several, text) for text in (one, two, wrong, "It rains.", "")] == [True, True, False, False, False]
@@ -87,7 +87,7 @@ def test_required_calls_are_of_the_schema_and_are_read_again(family: str, one: s
         (tag('{"name": "other", "arguments": {}}'), False),
     ],
 )
-def test_strict_calls_beside_text(text: str, allowed: bool) -> None:
+def test_strict_calls_beside_text(text, allowed):
     grammar = constraint.optional([WEATHER, NOW], PLACE, "Hermes", None)
     assert grammar is not None
     assert matches(grammar, text) == allowed
@@ -97,20 +97,20 @@ def test_strict_calls_beside_text(text: str, allowed: bool) -> None:
     ("text", "allowed"),
     [('{"x": 1}', True), (tag(PARIS), True), ("It rains.", False), ('{"x": "1"}', False), (tag(NO_CITY), False)],
 )
-def test_an_answer_with_a_schema_may_be_calls_instead(text: str, allowed: bool) -> None:
+def test_an_answer_with_a_schema_may_be_calls_instead(text, allowed):
     grammar = constraint.optional([WEATHER], PLACE, "Hermes", ANSWER)
     assert grammar is not None
     assert matches(grammar, text) == allowed
 
 
-def test_nothing_is_constrained_that_need_not_be() -> None:
+def test_nothing_is_constrained_that_need_not_be():
     assert constraint.optional([NOW], PLACE, "Hermes", None) is None
     assert constraint.optional([NOW], PLACE, "Mistral", None) is None
     pattern = Grammar(REGEX, "a+", "guided_regex")
     assert constraint.optional([NOW], PLACE, "Hermes", pattern) is pattern
 
 
-def test_a_schema_that_cannot_be_obeyed_is_refused_only_where_it_is_strict() -> None:
+def test_a_schema_that_cannot_be_obeyed_is_refused_only_where_it_is_strict():
     schema = {"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}}
     loose = constraint.required({3: Function("f", parameters=schema)}, PLACE, "Hermes", several=False)
     assert matches(loose, tag('{"name": "f", "arguments": {"a": [1, 1]}}'))
@@ -132,38 +132,15 @@ def test_a_schema_that_cannot_be_obeyed_is_refused_only_where_it_is_strict() -> 
         ({"type": "object", "anyOf": [{"properties": {"b": {}}, "required": ["b"]}]}, {"b": 1}, True),
     ],
 )
-def test_calls_have_the_arguments_that_are_named_unless_the_schema_says_that_there_are_others(
-    schema: dict[str, Any] | None, arguments: dict[str, Any], allowed: bool
-) -> None:
+def test_calls_have_the_arguments_that_are_named_unless_the_schema_has_others(schema, arguments, allowed):
     grammar = constraint.required({0: Function("f", parameters=schema)}, PLACE, "Mistral", several=False)
     assert matches(grammar, json.dumps([{"name": "f", "arguments": arguments}])) == allowed
 
 
 @pytest.mark.parametrize(
-    ("choice", "source"),
-    [
-        ("required", "now"),
-        ({"type": "function", "function": {"name": "get_weather"}}, "get_weather"),
-        ("auto", "TEXT"),
-    ],
-)
-async def test_the_worker_is_given_the_grammar(gateway: Any, choice: Any, source: str) -> None:
-    tools = [{"type": "function", "function": {"name": "get_weather", "parameters": CITY, "strict": True}}]
-    tools.append({"type": "function", "function": {"name": "now"}})
-    gateway.script(Delta(0, tag(PARIS)), Delta(0, "", (), "stop"))
-    answer = (await gateway.chat(tools=tools, tool_choice=choice)).json()["choices"][0]
-    assert answer["finish_reason"] == "tool_calls"
-    assert answer["message"]["tool_calls"][0]["function"]["arguments"] == '{"city": "Paris"}'
-    params = gateway.relay.requests[-1].params
-    assert params.grammar_kind == RULES
-    assert source in params.grammar
-    assert ("now" in params.grammar) == (source != "get_weather")
-
-
-@pytest.mark.parametrize(
     ("choice", "several"), [("required", True), ({"type": "function", "function": {"name": "now"}}, False)]
 )
-async def test_a_function_that_is_named_is_called_once(gateway: Any, choice: Any, several: bool) -> None:
+async def test_a_function_that_is_named_is_called_once(gateway, choice, several):
     """As at OpenAI."""
     gateway.script(Delta(0, f"{tag(NO_TIME)}\n{tag(NO_TIME)}"), Delta(0, "", (), "stop"))
     answer = await gateway.chat(tools=[{"type": "function", "function": {"name": "now"}}], tool_choice=choice)
@@ -174,14 +151,14 @@ async def test_a_function_that_is_named_is_called_once(gateway: Any, choice: Any
     assert matches(grammar, f"{tag(NO_TIME)}\n{tag(NO_TIME)}") == several
 
 
-async def test_the_older_form_requires_a_call_too(gateway: Any) -> None:
+async def test_the_older_form_requires_a_call_too(gateway):
     gateway.script(Delta(0, tag(NO_TIME)), Delta(0, "", (), "stop"))
     answer = (await gateway.chat(functions=[{"name": "now"}], function_call={"name": "now"})).json()["choices"][0]
     assert answer["message"]["function_call"] == {"name": "now", "arguments": "{}"}
     assert "now" in gateway.relay.requests[-1].params.grammar
 
 
-async def test_strict_is_refused_by_name_where_a_format_cannot_be_held(make: Any) -> None:
+async def test_strict_is_refused_by_name_where_a_format_cannot_be_held(make):
     gateway = make(tool_call_parser="Pythonic")
     tools = [{"type": "function", "function": {"name": "f", "strict": True}}]
     error = (await gateway.chat(tools=tools)).json()["error"]
@@ -195,7 +172,7 @@ class GetWeather(pydantic.BaseModel):
     city: str
 
 
-async def test_the_official_clients_strict_tools_are_parsed(gateway: Any) -> None:
+async def test_the_official_clients_strict_tools_are_parsed(gateway):
     """Its helpers take no other ones."""
     tool: Any = pydantic_function_tool(GetWeather)
     call = tag('{"name": "GetWeather", "arguments": {"city": "Paris"}}')
@@ -204,6 +181,8 @@ async def test_the_official_clients_strict_tools_are_parsed(gateway: Any) -> Non
     answer = await gateway.client.chat.completions.parse(model="tiny", messages=messages, tools=[tool])
     (made,) = answer.choices[0].message.tool_calls
     assert made.function.parsed_arguments == GetWeather(city="Paris")
+    params = gateway.relay.requests[-1].params
+    assert (params.grammar_kind, "city" in params.grammar, "TEXT" in params.grammar) == (RULES, True, True)
     gateway.script(*(Delta(0, char) for char in call), Delta(0, "", (), "stop"))
     async with gateway.client.chat.completions.stream(model="tiny", messages=messages, tools=[tool]) as stream:
         done = [event async for event in stream if event.type == "tool_calls.function.arguments.done"]

@@ -2,6 +2,7 @@
 
 import json
 import pickle
+from itertools import product
 from typing import Any
 
 import pytest
@@ -11,9 +12,8 @@ from legato_gateway.openai.answer import AnswerFormat
 from legato_gateway.openai.chat_writer import ChatWriter
 from legato_gateway.openai.sse import ResponseHead
 from legato_gateway.openai.tools.definitions import CallFormat
-from legato_gateway.request import Delta, TokenText
+from legato_gateway.request import Delta
 from legato_gateway.serving.model_serving import ServedModel
-from legato_protocol.stream import TokenLogprobs
 
 HI: Any = [{"role": "user", "content": "hi"}]
 PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}}}
@@ -30,17 +30,12 @@ ASKED = {"role": "assistant", "content": None, "tool_calls": [CALL]}
 RESULT = {"role": "tool", "tool_call_id": "call_1", "content": [{"type": "text", "text": "rain"}]}
 
 
-def say(gateway: Any, text: str, finish: str = "stop", size: int = 3) -> None:
-    """The model writes this, a few characters at a time."""
-    gateway.script(*(Delta(0, text[at : at + size]) for at in range(0, len(text), size)), Delta(0, "", (), finish))
-
-
 def calls_of(message: Any) -> list[tuple[str, str]]:
     return [(call.function.name, call.function.arguments) for call in message.tool_calls or ()]
 
 
-async def test_calls_come_back_as_the_official_client_has_them(gateway: Any) -> None:
-    say(gateway, CALLS)
+async def test_calls_come_back_as_the_official_client_has_them(gateway):
+    gateway.say(CALLS)
     answer = await gateway.client.chat.completions.create(model="tiny", messages=HI, tools=[WEATHER, NOW])
     choice = answer.choices[0]
     assert (choice.message.content, choice.finish_reason) == ("A moment.", "tool_calls")
@@ -49,9 +44,8 @@ async def test_calls_come_back_as_the_official_client_has_them(gateway: Any) -> 
     assert {call.type for call in choice.message.tool_calls} == {"function"}
 
 
-@pytest.mark.parametrize("size", [1, 7, 1000])
-async def test_streamed_calls_are_what_the_official_client_puts_together(gateway: Any, size: int) -> None:
-    say(gateway, CALLS, size=size)
+async def test_streamed_calls_are_what_the_official_client_puts_together(gateway):
+    gateway.say(CALLS)
     stream = await gateway.client.chat.completions.create(model="tiny", messages=HI, tools=[WEATHER, NOW], stream=True)
     state: Any = ChatCompletionStreamState(input_tools=[WEATHER, NOW])
     chunks = [chunk async for chunk in stream]
@@ -69,67 +63,18 @@ async def test_streamed_calls_are_what_the_official_client_puts_together(gateway
     assert [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices[0].finish_reason] == ["tool_calls"]
 
 
-async def test_a_call_alone_has_no_content(gateway: Any) -> None:
-    say(gateway, CALLS.partition("\n")[2])
-    answer = await gateway.client.chat.completions.create(model="tiny", messages=HI, tools=[WEATHER])
-    assert answer.choices[0].message.content is None
-
-
-async def test_an_answer_without_calls_is_as_ever(gateway: Any) -> None:
-    for stream in (False, True):
-        say(gateway, "Paris. \n")
-        response = await gateway.chat(tools=[WEATHER], stream=stream)
-        if stream:
-            chunks = [json.loads(line[6:]) for line in response.text.splitlines() if line.startswith("data: {")]
-            text = "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in chunks)
-            finish = chunks[-1]["choices"][0]["finish_reason"]
-        else:
-            text, finish = (response.json()["choices"][0][key] for key in ("message", "finish_reason"))
-            text = text["content"]
-        assert (text, finish) == ("Paris. \n", "stop")
-
-
-async def test_a_call_that_was_cut_off_says_so(gateway: Any) -> None:
-    say(gateway, CALLS[:70], "length")
-    choice = (await gateway.client.chat.completions.create(model="tiny", messages=HI, tools=[WEATHER])).choices[0]
-    assert choice.finish_reason == "length"
-    ((name, arguments),) = calls_of(choice.message)
-    assert name == "get_weather"
-    assert CALLED[0][1].startswith(arguments)
-
-
-@pytest.mark.parametrize("stream", [False, True])
-async def test_only_the_first_call_is_told_where_calls_may_not_be_parallel(gateway: Any, stream: bool) -> None:
-    say(gateway, CALLS)
-    response = await gateway.chat(tools=[WEATHER, NOW], parallel_tool_calls=False, stream=stream)
-    assert "get_weather" in response.text
-    assert '"now"' not in response.text
-    assert '"finish_reason":"tool_calls"' in response.text
-
-
-async def test_every_choice_has_calls_of_its_own(gateway: Any) -> None:
+async def test_every_choice_has_calls_of_its_own(gateway):
     gateway.script(*(Delta(choice, CALLS, (), "stop") for choice in (1, 0)))
     answer = await gateway.client.chat.completions.create(model="tiny", messages=HI, tools=[WEATHER, NOW], n=2)
     assert [calls_of(choice.message) for choice in answer.choices] == [CALLED, CALLED]
-
-
-@pytest.mark.parametrize("stream", [False, True])
-async def test_logprobs_of_a_call_are_not_lost(gateway: Any, stream: bool) -> None:
-    tokens = [TokenText(ord(char), char, char.encode(), TokenLogprobs(-1.0, ()), at) for at, char in enumerate(CALLS)]
-    gateway.script(*(Delta(0, token.text, (token,)) for token in tokens), Delta(0, "", (), "stop"))
-    response = await gateway.chat(tools=[WEATHER, NOW], logprobs=True, stream=stream)
-    lines = response.text.splitlines() if stream else ["data: " + response.text]
-    choices = [json.loads(line[6:])["choices"][0] for line in lines if line.startswith("data: {")]
-    told = [token["token"] for choice in choices if choice["logprobs"] for token in choice["logprobs"]["content"]]
-    assert len(told) == len(CALLS)
 
 
 # ── the older form ──
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_functions_are_called_in_the_older_form(gateway: Any, stream: bool) -> None:
-    say(gateway, CALLS)
+async def test_functions_are_called_in_the_older_form(gateway, stream):
+    gateway.say(CALLS)
     given: Any = {"model": "tiny", "messages": HI, "functions": [WEATHER["function"], NOW["function"]]}
     answer = await gateway.client.chat.completions.create(**given, stream=stream)
     if stream:
@@ -144,7 +89,7 @@ async def test_functions_are_called_in_the_older_form(gateway: Any, stream: bool
     assert ((name, arguments), finish) == (CALLED[0], "function_call")
 
 
-async def test_results_of_functions_are_told_as_those_of_tools(make: Any) -> None:
+async def test_results_of_functions_are_told_as_those_of_tools(make):
     gateway = make(template="{{ tools }}<tool_call>")
     called = {"role": "assistant", "function_call": {"name": "now", "arguments": ""}}
     result = {"role": "function", "name": "now", "content": "12:00"}
@@ -158,7 +103,7 @@ async def test_results_of_functions_are_told_as_those_of_tools(make: Any) -> Non
 # ── what the model is told ──
 
 
-async def test_the_template_gets_tools_and_calls_as_transformers_gives_them(make: Any) -> None:
+async def test_the_template_gets_tools_and_calls_as_transformers_gives_them(make):
     gateway = make(template="{{ tools }}<tool_call>")
     assert (await gateway.chat(messages=[*HI, ASKED, RESULT], tools=[WEATHER])).status_code == 200
     assert gateway.tokens.given == {"tools": [WEATHER]}
@@ -168,15 +113,7 @@ async def test_the_template_gets_tools_and_calls_as_transformers_gives_them(make
     assert result == {"role": "tool", "content": "rain", "tool_call_id": "call_1", "name": "get_weather"}
 
 
-async def test_a_model_that_may_not_call_is_not_told_of_tools(make: Any) -> None:
-    gateway = make(template="{{ tools }}<tool_call>")
-    say(gateway, CALLS)
-    answer = (await gateway.chat(tools=[WEATHER], tool_choice="none")).json()
-    assert gateway.tokens.given == {}
-    assert answer["choices"][0]["message"]["content"] == CALLS
-
-
-async def test_a_template_without_tools_gets_them_in_the_system_message(gateway: Any) -> None:
+async def test_a_template_without_tools_gets_them_in_the_system_message(gateway):
     system = {"role": "system", "content": "Be brief."}
     assert (await gateway.chat(messages=[system, *HI, ASKED, RESULT], tools=[WEATHER])).status_code == 200
     first, hi, call, result = gateway.tokens.messages
@@ -187,9 +124,9 @@ async def test_a_template_without_tools_gets_them_in_the_system_message(gateway:
     assert (result["role"], "rain" in result["content"]) == ("user", True)
 
 
-async def test_mistral_is_given_ids_and_markers_that_it_knows(make: Any) -> None:
+async def test_mistral_is_given_ids_and_markers_that_it_knows(make):
     gateway = make(template="{{ tools }}[TOOL_CALLS]")
-    say(gateway, '[TOOL_CALLS] [{"name": "get_weather", "arguments": {"city": "Bonn"}}]')
+    gateway.say('[TOOL_CALLS] [{"name": "get_weather", "arguments": {"city": "Bonn"}}]')
     answer = (await gateway.chat(messages=[*HI, ASKED, RESULT], tools=[WEATHER])).json()
     _, call, result = gateway.tokens.messages
     assert call["tool_calls"][0]["id"] == result["tool_call_id"]
@@ -210,11 +147,8 @@ WRONG: list[tuple[dict[str, Any], str, str | None]] = [
     ({"tools": [{"type": "retrieval", "function": {"name": "f"}}]}, "tools[0].type", "unsupported_value"),
     ({"tools": [NOW] * 129}, "tools", None),
     ({"tools": [{"type": "function", "function": {"name": "f", "description": "x" * (1 << 19)}}]}, "tools", None),
-    ({"tools": [NOW, {"type": "function", "function": {"name": "a b"}}]}, "tools[1].function.name", None),
     ({"tools": [NOW, NOW]}, "tools[1].function.name", None),
     ({"tools": [NOW], "tool_choice": "any"}, "tool_choice", None),
-    ({"tools": [NOW], "tool_choice": {"type": "function", "function": {"name": "then"}}}, "tool_choice", None),
-    ({"tool_choice": "required"}, "tool_choice", None),
     ({"tool_choice": "required", "tools": []}, "tool_choice", None),
     ({"tool_choice": {"type": "function", "function": {"name": "f"}}}, "tool_choice", None),
     ({"tool_choice": "required", "functions": [{"name": "f"}]}, "tool_choice", None),
@@ -243,31 +177,29 @@ WRONG: list[tuple[dict[str, Any], str, str | None]] = [
 ]
 
 
-@pytest.mark.parametrize(("fields", "param", "code"), WRONG, ids=lambda value: json.dumps(value)[:50])
-async def test_what_is_wrong_is_named(gateway: Any, fields: dict[str, Any], param: str, code: str | None) -> None:
-    answer = await gateway.chat(**fields)
-    error = answer.json()["error"]
-    assert (answer.status_code, error["param"], error["code"]) == (400, param, code), error
+async def test_what_is_wrong_is_named(gateway):
+    for fields, param, code in WRONG:
+        answer = await gateway.chat(**fields)
+        error = answer.json()["error"]
+        assert (answer.status_code, error["param"], error["code"]) == (400, param, code), error
     assert gateway.relay.generations == []
 
 
-@pytest.mark.parametrize("none", [{}, {"tools": []}, {"tools": None}, {"functions": []}])
-@pytest.mark.parametrize("choice", ["auto", "none", None])
-@pytest.mark.parametrize("field", ["tool_choice", "function_call"])
-async def test_a_choice_that_requires_no_call_needs_no_tools(make: Any, none: Any, choice: Any, field: str) -> None:
+async def test_a_choice_that_requires_no_call_needs_no_tools(make):
     """Semantic Kernel sends `none`, and LiteLLM and Dapr Agents `auto`, whether they have tools or not."""
     gateway = make(template="{{ tools }}<tool_call>")
     gateway.script(Delta(0, CALLS, (), "stop"))
-    answer = await gateway.chat(**{**none, field: choice})
-    assert answer.status_code == 200, answer.text
-    message = answer.json()["choices"][0]["message"]
-    assert (message["content"], message.get("tool_calls")) == (CALLS, None)
-    (request,) = gateway.relay.requests
-    assert request.params.grammar == ""
-    assert not gateway.tokens.given.get("tools")
+    nothing: Any = ({}, {"tools": []}, {"tools": None}, {"functions": []})
+    for none, choice, field in product(nothing, ("auto", "none", None), ("tool_choice", "function_call")):
+        answer = await gateway.chat(**none, **{field: choice})
+        assert answer.status_code == 200, answer.text
+        message = answer.json()["choices"][0]["message"]
+        assert (message["content"], message.get("tool_calls")) == (CALLS, None)
+        assert gateway.relay.requests[-1].params.grammar == ""
+        assert not gateway.tokens.given.get("tools")
 
 
-async def test_names_have_to_fit_the_models_format(make: Any) -> None:
+async def test_names_have_to_fit_the_models_format(make):
     dashed = {"type": "function", "function": {"name": "get-weather"}}
     assert (await make(tool_call_parser="Hermes").chat(tools=[dashed])).status_code == 200
     error = (await make(tool_call_parser="Pythonic").chat(tools=[dashed])).json()["error"]
@@ -275,7 +207,7 @@ async def test_names_have_to_fit_the_models_format(make: Any) -> None:
 
 
 @pytest.mark.parametrize("options", [{"tool_call_parser": "Off"}, {"template": "{{ tools }} in a way of its own"}])
-async def test_tools_are_refused_where_calls_could_not_be_read(make: Any, options: dict[str, str]) -> None:
+async def test_tools_are_refused_where_calls_could_not_be_read(make, options):
     gateway = make(**options)
     error = (await gateway.chat(tools=[NOW])).json()["error"]
     assert (error["param"], error["code"]) == ("tools", "unsupported_value")
@@ -283,25 +215,25 @@ async def test_tools_are_refused_where_calls_could_not_be_read(make: Any, option
     assert (await gateway.chat(tools=[NOW], tool_choice="none")).status_code == 200
 
 
-async def test_a_parser_that_is_set_is_used_whatever_the_template_says(make: Any) -> None:
+async def test_a_parser_that_is_set_is_used_whatever_the_template_says(make):
     gateway = make(template="{{ tools }}<tool_call>", tool_call_parser="Llama3Json")
-    say(gateway, '{"name": "now", "parameters": {}}')
+    gateway.say('{"name": "now", "parameters": {}}')
     answer = (await gateway.chat(tools=[NOW])).json()
     assert answer["choices"][0]["finish_reason"] == "tool_calls"
 
 
-@pytest.mark.parametrize("depth", [100, 400, 900, 5000])
-async def test_deep_nesting_is_no_fault_of_ours(gateway: Any, depth: int) -> None:
-    parameters = '{"a": ' * depth + "1" + "}" * depth
-    tools = f'[{{"type": "function", "function": {{"name": "f", "parameters": {parameters}}}}}]'
-    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": parameters}}
-    messages = json.dumps([{"role": "assistant", "tool_calls": [call]}])
-    body = f'{{"model": "tiny", "tools": {tools}, "messages": {messages}}}'
-    answer = await gateway.http.post("/v1/chat/completions", content=body.encode())
-    assert answer.status_code in (200, 400), answer.text
+async def test_deep_nesting_is_no_fault_of_ours(gateway):
+    for depth in (100, 400, 900, 5000):
+        parameters = '{"a": ' * depth + "1" + "}" * depth
+        tools = f'[{{"type": "function", "function": {{"name": "f", "parameters": {parameters}}}}}]'
+        call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": parameters}}
+        messages = json.dumps([{"role": "assistant", "tool_calls": [call]}])
+        body = f'{{"model": "tiny", "tools": {tools}, "messages": {messages}}}'
+        answer = await gateway.http.post("/v1/chat/completions", content=body.encode())
+        assert answer.status_code in (200, 400), answer.text
 
 
-def test_a_writer_crosses_processes() -> None:
+def test_a_writer_crosses_processes():
     head = ResponseHead("id", 1, ServedModel("tiny", 10))
     writer = ChatWriter(head, True, False, bytes, AnswerFormat(CallFormat("Hermes", frozenset({"now"}))))
     assert b'"tool_calls"' in pickle.loads(pickle.dumps(writer)).delta(0, Delta(0, CALLS, (), "stop"))

@@ -1,12 +1,12 @@
-"""Calls of functions in responses: what the model is told, and the items and events of what it writes."""
+"""Calls of functions and reasoning in responses: what the model is told, and the items and events of what it writes."""
 
 import json
 import random
 from typing import Any
 
 import pytest
-from openai.types.responses import Response
-from tests.support.response_events import ask, events, kinds, read, replayed
+from budget import times
+from tests.support.response_events import ask, events, expected, kinds, read, replayed
 
 from legato_gateway.openai.answer import AnswerFormat
 from legato_gateway.openai.responses.writer import ResponseWriter
@@ -22,11 +22,6 @@ SECOND = '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
 CALLED = [("get_weather", '{"city": "Köln"}'), ("now", "{}")]
 
 
-def say(gateway: Any, text: str, finish: str = "stop", size: int = 3) -> None:
-    """The model writes this, a few characters at a time."""
-    gateway.script(*(Delta(0, text[at : at + size]) for at in range(0, len(text), size)), Delta(0, "", (), finish))
-
-
 def told(items: Any) -> list[Any]:
     """Items without their ids."""
     return [
@@ -37,8 +32,8 @@ def told(items: Any) -> list[Any]:
     ]
 
 
-async def test_calls_come_back_as_the_official_client_has_them(gateway: Any) -> None:
-    say(gateway, f"A moment.\n{FIRST}\n{SECOND}")
+async def test_calls_come_back_as_the_official_client_has_them(gateway):
+    gateway.say(f"A moment.\n{FIRST}\n{SECOND}")
     answer = await gateway.client.responses.create(model="tiny", input="hi", tools=[WEATHER, NOW])
     said, *calls = answer.output
     assert (said.type, answer.output_text, answer.status) == ("message", "A moment.", "completed")
@@ -48,8 +43,8 @@ async def test_calls_come_back_as_the_official_client_has_them(gateway: Any) -> 
     assert [tool.name for tool in answer.tools] == ["get_weather", "now"]
 
 
-async def test_the_official_stream_helper_puts_calls_together(gateway: Any) -> None:
-    say(gateway, FIRST + SECOND)
+async def test_the_official_stream_helper_puts_calls_together(gateway):
+    gateway.say(FIRST + SECOND)
     async with gateway.client.responses.stream(model="tiny", input="hi", tools=[WEATHER, NOW]) as stream:
         found = [event async for event in stream]
         final = await stream.get_final_response()
@@ -58,19 +53,14 @@ async def test_the_official_stream_helper_puts_calls_together(gateway: Any) -> N
     assert deltas[-1].snapshot == "{}"
 
 
-async def test_events_come_item_by_item(gateway: Any) -> None:
-    say(gateway, f"A moment. {FIRST} And {SECOND}", size=1000)
+async def test_events_come_item_by_item(gateway):
+    gateway.say(f"A moment. {FIRST} And {SECOND}", size=1000)
     found = await events(gateway, tools=[WEATHER, NOW])
-    message = ["output_item.added", "content_part.added", "output_text.delta", "output_text.done"]
-    message += ["content_part.done", "output_item.done"]
-    call = ["output_item.added", *["function_call_arguments." + each for each in ("delta", "done")], "output_item.done"]
-    begin = ["created", "in_progress"]
-    expected = [*begin, *message, *call, *message, *call, "completed"]
-    assert kinds(found) == [f"response.{kind}" for kind in expected]
+    assert kinds(found) == expected("message", "call", "message", "call")
     assert replayed(found) == found[-1]["response"]["output"]
 
 
-async def test_the_model_is_told_of_the_same_tools_as_in_a_chat(make: Any) -> None:
+async def test_the_model_is_told_of_the_same_tools_as_in_a_chat(make):
     gateway = make(template="{{ tools }}<tool_call>")
     flat = {**WEATHER, "description": "Says it."}
     await ask(gateway, tools=[flat])
@@ -81,42 +71,14 @@ async def test_the_model_is_told_of_the_same_tools_as_in_a_chat(make: Any) -> No
     assert shown["tools"][0]["function"]["description"] == "Says it."
 
 
-@pytest.mark.parametrize("choice", ["required", {"type": "function", "name": "get_weather"}])
-async def test_a_call_can_be_required(gateway: Any, choice: Any) -> None:
-    say(gateway, FIRST)
-    answer = await ask(gateway, tools=[WEATHER, NOW], tool_choice=choice)
-    grammar = gateway.relay.requests[0].params.grammar
-    assert "get_weather" in grammar
-    assert ("now" in grammar) == (choice == "required")
-    Response.model_validate(answer.json())
-    assert answer.json()["tool_choice"] == choice
-    assert told(answer.json()["output"]) == [("function_call", "completed", *CALLED[0])]
-
-
-async def test_none_tells_the_model_of_no_tools(gateway: Any) -> None:
-    say(gateway, FIRST)
-    answer = (await ask(gateway, tools=[WEATHER], tool_choice="none")).json()
-    assert told(answer["output"]) == [("message", "completed", FIRST)]
-    assert gateway.tokens.messages == [{"role": "user", "content": "hi"}]
-
-
-async def test_arguments_of_strict_functions_match(gateway: Any) -> None:
+async def test_arguments_of_strict_functions_match(gateway):
     await ask(gateway, tools=[{**WEATHER, "strict": True}])
     assert "city" in gateway.relay.requests[0].params.grammar
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_only_the_first_call_is_told_where_calls_may_not_be_parallel(gateway: Any, stream: bool) -> None:
-    say(gateway, FIRST + SECOND)
-    asked: Any = {"tools": [WEATHER, NOW], "parallel_tool_calls": False}
-    answer = (await events(gateway, **asked))[-1]["response"] if stream else (await ask(gateway, **asked)).json()
-    assert told(answer["output"]) == [("function_call", "completed", *CALLED[0])]
-    assert answer["parallel_tool_calls"] is False
-
-
-@pytest.mark.parametrize("stream", [False, True])
-async def test_a_call_that_was_cut_off_is_incomplete(gateway: Any, stream: bool) -> None:
-    say(gateway, FIRST[:60], "length")
+async def test_a_call_that_was_cut_off_is_incomplete(gateway, stream):
+    gateway.say(FIRST[:60], "length")
     asked: Any = {"tools": [WEATHER]}
     answer = (await events(gateway, **asked))[-1]["response"] if stream else (await ask(gateway, **asked)).json()
     ((kind, status, name, arguments),) = told(answer["output"])
@@ -124,19 +86,13 @@ async def test_a_call_that_was_cut_off_is_incomplete(gateway: Any, stream: bool)
     assert CALLED[0][1].startswith(arguments)
 
 
-async def test_an_answer_without_calls_is_text(gateway: Any) -> None:
-    say(gateway, "Paris. \n")
-    found = await events(gateway, tools=[WEATHER])
-    assert told(found[-1]["response"]["output"]) == [("message", "completed", "Paris. \n")]
-
-
-def test_whatever_pieces_text_comes_in_the_items_are_the_same() -> None:
+def test_whatever_pieces_text_comes_in_the_items_are_the_same():
     """Streamed or at once."""
     parts = ["One. ", FIRST, "\n", SECOND, "Two < three", "<tool_call>", " no call", FIRST[:40], " ", ""]
     format = AnswerFormat(CallFormat("Hermes", frozenset({"get_weather", "now"})))
     known = {"id": "resp_1", "object": "response"}
     draw = random.Random(5)
-    for number in range(200):
+    for number in range(times(50)):
         text = "".join(draw.choices(parts, k=draw.randint(0, 6)))
         finish = draw.choice(["stop", "length"])
         usual = {"created_at": 1, "model": "m", "parallel_tool_calls": True, "tool_choice": "auto", "tools": []}
@@ -154,3 +110,40 @@ def test_whatever_pieces_text_comes_in_the_items_are_the_same() -> None:
         assert replayed(found) == output
         assert told(output) == told(whole["output"])
         assert found[-1]["response"]["status"] == whole["status"]
+
+
+# ── what a model reasons, an item of its own before the message ─────────────────────────────────────────────────────
+
+REASONED = "<think>\nLet me see.\n</think>\n\nParis."
+SWITCH = "{{ enable_thinking }}<think>"
+
+
+async def test_reasoning_comes_before_the_message(make):
+    gateway = make(template=SWITCH)
+    gateway.say(REASONED)
+    answer = await gateway.client.responses.create(model="tiny", input="hi")
+    reasoning, message = answer.output
+    assert (reasoning.type, reasoning.status, reasoning.summary) == ("reasoning", "completed", [])
+    assert [(part.type, part.text) for part in reasoning.content] == [("reasoning_text", "Let me see.")]
+    assert (message.type, answer.output_text) == ("message", "Paris.")
+    again = [item.model_dump() for item in answer.output]
+    assert (await ask(gateway, input=[*again, {"role": "user", "content": "And?"}])).status_code == 200
+
+
+async def test_reasoning_is_streamed(make):
+    gateway = make(template=SWITCH)
+    gateway.say(REASONED)
+    found = await events(gateway)
+    assert kinds(found) == expected("reasoning", "message")
+    done = replayed(found)
+    assert [item["type"] for item in done] == ["reasoning", "message"]
+    assert done == found[-1]["response"]["output"]
+
+
+async def test_effort_reaches_the_template(make):
+    gateway = make(template=SWITCH)
+    assert (await ask(gateway, reasoning={"effort": "none"})).status_code == 200
+    assert gateway.tokens.given == {"enable_thinking": False}
+    error = (await ask(make(template="<think>"), reasoning={"effort": "low"})).json()["error"]
+    assert error["param"] == "reasoning.effort"
+    assert error["message"].startswith("reasoning.effort 'low' is not supported")
