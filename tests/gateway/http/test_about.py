@@ -1,38 +1,33 @@
 """What a gateway says of itself: probes, version, load, and the description of its API."""
 
-import json
 import re
 from importlib import metadata
-from pathlib import Path
-from typing import Any
 
-import pytest
+from scripted_gateway import keyed
 
-from legato_gateway.clients import api_keys
 from legato_gateway.clients.identify import Clients
-from legato_gateway.clients.key_file import KeyFile
 
 
-@pytest.mark.parametrize(
-    ("method", "path"), [("GET", "/health"), ("HEAD", "/health"), ("GET", "/ping"), ("POST", "/ping")]
-)
-async def test_probes_of_vllm_say_whether_requests_are_served(gateway: Any, method: str, path: str) -> None:
-    assert (await gateway.http.request(method, path)).status_code == 200
-    gateway.status.why = "no worker is connected"
-    assert (await gateway.http.request(method, path)).status_code == 503
+async def test_probes_say_whether_requests_are_served(gateway):
+    """Ours, and those of vLLM."""
+    probes = [("GET", "/readyz"), ("GET", "/health"), ("HEAD", "/health"), ("GET", "/ping"), ("POST", "/ping")]
+    assert (await gateway.http.get("/readyz")).json() == {"ready": True, "why": ""}
+    for why, status in ((None, 200), ("no worker is connected", 503)):
+        gateway.status.why = why
+        assert [(await gateway.http.request(*probe)).status_code for probe in probes] == [status] * len(probes)
+        assert (await gateway.http.get("/healthz")).status_code == 200
+    assert (await gateway.http.get("/readyz")).json()["why"] == "no worker is connected"
     assert gateway.entries == [], "probes are not logged"
 
 
-async def test_version_and_load(gateway: Any) -> None:
+async def test_version_and_load(gateway):
     assert (await gateway.http.get("/version")).json() == {"version": metadata.version("legato")}
     gateway.status.under_way = 3
     assert (await gateway.http.get("/load")).json() == {"server_load": 3}
 
 
-async def test_with_api_keys_only_probes_are_open(tmp_path: Path, make: Any) -> None:
-    file = tmp_path / "api-keys.json"
-    file.write_text(json.dumps({"tenants": {"a": {"keys": [api_keys.digest("key-a")]}}}))
-    gateway = make(clients=Clients(KeyFile(file)))
+async def test_with_api_keys_only_probes_are_open(tmp_path, make):
+    gateway = make(clients=Clients(keyed(tmp_path, a={})))
     asked = [("GET", "/version"), ("GET", "/load"), ("POST", "/tokenize"), ("POST", "/detokenize")]
     for method, path in asked:
         assert (await gateway.http.request(method, path, json={})).status_code == 401
@@ -51,7 +46,7 @@ SERVED = {
 }
 
 
-async def test_the_description_knows_every_path(gateway: Any, recwarn: pytest.WarningsRecorder) -> None:
+async def test_the_description_knows_every_path(gateway, recwarn):
     paths = (await gateway.http.get("/openapi.json")).json()["paths"]
     assert not [warning for warning in recwarn if "Operation ID" in str(warning.message)]
     described = [(path, method) for path, methods in paths.items() for method in methods]
@@ -67,7 +62,7 @@ async def test_the_description_knows_every_path(gateway: Any, recwarn: pytest.Wa
         assert "422" not in paths[path][method]["responses"], "what is wrong is told with 400"
 
 
-async def test_the_page_of_the_description_loads_nothing_from_elsewhere(gateway: Any) -> None:
+async def test_the_page_of_the_description_loads_nothing_from_elsewhere(gateway):
     answer = await gateway.http.get("/docs")
     assert answer.headers["content-type"].startswith("text/html")
     policy = answer.headers["content-security-policy"]

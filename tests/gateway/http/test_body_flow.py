@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import uvicorn
+from http_server import Passing
 
 from legato_gateway.http import protocol
 from legato_gateway.http.connections import SLOW_BODY, ConnectionLimits, Connections
@@ -65,10 +66,7 @@ class Server:
     """One connection, at a time that is set forward."""
 
     def __init__(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._passed = 0.0
-        clock = loop.time
-        loop.time = lambda: clock() + self._passed  # type: ignore[method-assign]
+        self._passing = Passing()
         self.app, self.counted = Application(), Counter[str]()
         owner = Connections(LIMITS, count=lambda reason: self.counted.update([reason]))
         config = uvicorn.Config(self.app, http=protocol.of(owner), log_config=None, lifespan="off")
@@ -88,8 +86,7 @@ class Server:
         await settled()
 
     async def by(self, seconds: float) -> None:
-        self._passed += seconds
-        await settled()
+        await self._passing.by(seconds)
 
     def end(self) -> None:
         self.protocol.connection_lost(None)
@@ -111,7 +108,7 @@ def announced(size: int) -> bytes:
     return HEAD + b"content-length: %d\r\n\r\n" % size
 
 
-async def test_of_a_large_body_no_more_is_read_than_is_asked_for(server: Server) -> None:
+async def test_of_a_large_body_no_more_is_read_than_is_asked_for(server):
     await server.send(announced(LARGE) + PIECE)
     assert not server.client.reading
     await server.want()
@@ -121,7 +118,7 @@ async def test_of_a_large_body_no_more_is_read_than_is_asked_for(server: Server)
     assert (server.app.taken, server.client.reading) == (2 * len(PIECE), False)
 
 
-async def test_a_body_of_unknown_size_is_one_once_64_kib_of_it_have_come(server: Server) -> None:
+async def test_a_body_of_unknown_size_is_one_once_64_kib_of_it_have_come(server):
     chunk = b"%x\r\n%s\r\n" % (len(PIECE), PIECE)
     await server.send(HEAD + b"transfer-encoding: chunked\r\n\r\n" + chunk)
     for _ in range(3):
@@ -130,7 +127,7 @@ async def test_a_body_of_unknown_size_is_one_once_64_kib_of_it_have_come(server:
     assert not server.client.reading
 
 
-async def test_a_small_body_is_read_at_once(server: Server) -> None:
+async def test_a_small_body_is_read_at_once(server):
     await server.send(announced(60_000) + PIECE)
     await server.send(PIECE)
     await server.send(PIECE)
@@ -140,7 +137,7 @@ async def test_a_small_body_is_read_at_once(server: Server) -> None:
     assert server.client.reading
 
 
-async def test_after_an_answer_the_rest_of_a_body_is_read(server: Server) -> None:
+async def test_after_an_answer_the_rest_of_a_body_is_read(server):
     await server.send(announced(10 * len(PIECE)) + PIECE)
     await server.want(False)
     assert server.client.answer.startswith(b"HTTP/1.1 200")
@@ -151,7 +148,7 @@ async def test_after_an_answer_the_rest_of_a_body_is_read(server: Server) -> Non
     assert server.client.answer.count(b"HTTP/1.1 200") == 2
 
 
-async def test_a_client_that_is_held_back_is_given_time(server: Server) -> None:
+async def test_a_client_that_is_held_back_is_given_time(server):
     await server.send(announced(LARGE) + PIECE * 4)
     for _ in range(5):
         await server.by(LIMITS.body_window)
@@ -165,7 +162,7 @@ async def test_a_client_that_is_held_back_is_given_time(server: Server) -> None:
     assert not server.client.closing
 
 
-async def test_time_in_which_it_was_let_send_counts_in_its_own_window_alone(server: Server) -> None:
+async def test_time_in_which_it_was_let_send_counts_in_its_own_window_alone(server):
     """It sent enough in the first two, and is held back in the third."""
     await server.send(announced(LARGE) + PIECE)
     await server.want()
@@ -180,7 +177,7 @@ async def test_time_in_which_it_was_let_send_counts_in_its_own_window_alone(serv
 
 
 @pytest.mark.parametrize("held_back", [0.0, 100.0])
-async def test_a_client_that_sends_slowly_when_it_is_let_send_is_not(server: Server, held_back: float) -> None:
+async def test_a_client_that_sends_slowly_when_it_is_let_send_is_not(server, held_back):
     await server.send(announced(LARGE) + PIECE * 4)
     await server.by(LIMITS.body_window)
     await server.want()

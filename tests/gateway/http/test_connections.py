@@ -6,8 +6,10 @@ import os
 from collections import Counter
 
 import pytest
-from hypothesis import given
+from budget import times
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from scripted_gateway import Clock
 
 from legato_gateway.http import connections
 from legato_gateway.http.connections import (
@@ -33,19 +35,12 @@ class Client:
         self.closed = True
 
 
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def owner(most: int) -> tuple[Connections, Clock, Counter[str]]:
     clock, counted = Clock(), Counter[str]()
     return Connections(ConnectionLimits(most=most), PUBLIC, lambda r: counted.update([r]), clock), clock, counted
 
 
-def test_the_connection_that_waits_longest_for_a_request_makes_room_and_no_busy_one() -> None:
+def test_the_connection_that_waits_longest_for_a_request_makes_room_and_no_busy_one():
     places, clock, counted = owner(3)
     busy, first, second, new = Client(), Client(), Client(), Client()
     for client in (busy, first, second):
@@ -58,7 +53,7 @@ def test_the_connection_that_waits_longest_for_a_request_makes_room_and_no_busy_
     places.check_integrity()
 
 
-def test_a_new_one_is_refused_where_all_have_requests_or_are_young() -> None:
+def test_a_new_one_is_refused_where_all_have_requests_or_are_young():
     places, _, counted = owner(2)
     busy, young = Client(), Client()
     assert places.enter(busy, PUBLIC)
@@ -70,7 +65,7 @@ def test_a_new_one_is_refused_where_all_have_requests_or_are_young() -> None:
     assert places.enter(Client(), PUBLIC)
 
 
-def test_other_ports_have_places_of_their_own() -> None:
+def test_other_ports_have_places_of_their_own():
     places, _, _ = owner(1)
     assert places.enter(Client(), PUBLIC)
     assert not places.enter(Client(), PUBLIC)
@@ -78,8 +73,9 @@ def test_other_ports_have_places_of_their_own() -> None:
     assert probes == [True] * OWN_PORTS + [False]
 
 
+@settings(max_examples=times(40), deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(["enter", "leave", "busy", "waits", "later"]), st.integers(0, 7))))
-def test_the_books_agree_after_any_steps(steps: list[tuple[str, int]]) -> None:
+def test_the_books_agree_after_any_steps(steps):
     places, clock, _ = owner(4)
     clients = [Client() for _ in range(8)]
     inside: set[Client] = set()
@@ -100,7 +96,7 @@ def test_the_books_agree_after_any_steps(steps: list[tuple[str, int]]) -> None:
         places.check_integrity()
 
 
-def test_every_one_is_counted_and_a_flood_of_them_is_a_few_lines(caplog: pytest.LogCaptureFixture) -> None:
+def test_every_one_is_counted_and_a_flood_of_them_is_a_few_lines(caplog):
     places, clock, counted = owner(1)
     for _ in range(100):
         places.refused(LATE_HEAD, "late")
@@ -111,9 +107,7 @@ def test_every_one_is_counted_and_a_flood_of_them_is_a_few_lines(caplog: pytest.
     assert "99 more" in caplog.text
 
 
-async def test_descriptors_that_ran_out_are_told(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_descriptors_that_ran_out_are_told(caplog, monkeypatch):
     places, _, counted = owner(1)
     await places.check_descriptors()
     assert not counted
@@ -128,5 +122,5 @@ async def test_descriptors_that_ran_out_are_told(
 
 
 @pytest.mark.parametrize(("files", "most"), [(256, 128), (1024, 768), (1 << 20, 4096)])
-def test_places_leave_descriptors_for_the_gateways_own(files: int, most: int) -> None:
+def test_places_leave_descriptors_for_the_gateways_own(files, most):
     assert connections.places(4096, files) == most

@@ -18,14 +18,14 @@ def of_cors(answer: Any) -> set[str]:
     return {name for name in answer.headers if name.startswith("access-control-")}
 
 
-async def test_without_a_setting_no_page_may(gateway: Any) -> None:
+async def test_without_a_setting_no_page_may(gateway):
     assert of_cors(await gateway.chat({"origin": PAGE})) == set()
     answer = await gateway.http.options("/v1/chat/completions", headers=PREFLIGHT)
     assert (answer.status_code, of_cors(answer)) == (405, set())
 
 
 @pytest.mark.parametrize(("origins", "told"), [((PAGE, "http://localhost:3000"), PAGE), (("*",), "*")])
-async def test_pages_that_are_set_may_without_credentials(make: Any, origins: tuple[str, ...], told: str) -> None:
+async def test_pages_that_are_set_may_without_credentials(make, origins, told):
     gateway = make(allowed_origins=origins)
     preflight = await gateway.http.options("/v1/chat/completions", headers=PREFLIGHT)
     assert preflight.status_code == 200
@@ -38,7 +38,7 @@ async def test_pages_that_are_set_may_without_credentials(make: Any, origins: tu
         assert told == "*" or "origin" in answer.headers["vary"].lower(), "caches tell pages apart"
 
 
-async def test_streams_and_errors_can_be_read_with_their_headers(make: Any) -> None:
+async def test_streams_and_errors_can_be_read_with_their_headers(make):
     gateway = make(allowed_origins=(PAGE,))
     gateway.script(Delta(0, "a"), Delta(0, "b", (), "stop"))
     stream = await gateway.chat({"origin": PAGE}, stream=True)
@@ -50,7 +50,7 @@ async def test_streams_and_errors_can_be_read_with_their_headers(make: Any) -> N
         assert {"x-request-id", "retry-after", "x-legato-drop-reason", "x-legato-route"} <= set(exposed)
 
 
-async def test_an_unforeseen_fault_is_no_riddle_for_a_page(make: Any) -> None:
+async def test_an_unforeseen_fault_is_no_riddle_for_a_page(make):
     """A browser keeps an answer without these headers from the script, which then knows of no status and no error."""
     gateway = make(allowed_origins=(PAGE,))
 
@@ -68,7 +68,7 @@ async def test_an_unforeseen_fault_is_no_riddle_for_a_page(make: Any) -> None:
     assert [entry.status for entry in gateway.entries] == [500, 500]
 
 
-async def test_other_pages_may_not(make: Any) -> None:
+async def test_other_pages_may_not(make):
     gateway = make(allowed_origins=(PAGE,))
     for origin in ("https://evil.example.com", "https://chat.example.com.evil.com", "http://chat.example.com", "null"):
         assert "access-control-allow-origin" not in (await gateway.chat({"origin": origin})).headers

@@ -6,12 +6,12 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-import uvicorn
+from http_server import Passing, listening
 from starlette.applications import Starlette
 from starlette.responses import Response
 from starlette.routing import Route
 
-from legato_gateway.http import cors, protocol
+from legato_gateway.http import cors
 from legato_gateway.http.connections import Connections
 from legato_gateway.http.protocol import MAX_HEAD_BYTES
 
@@ -35,35 +35,25 @@ async def serving(origins: tuple[str, ...], public: int | None = None) -> AsyncI
     app = Starlette(routes=[Route("/", read, methods=["POST"])])
     if origins:
         cors.allow(app, origins)
-    config = uvicorn.Config(app, log_config=None, lifespan="off")
-    config.load()
-    made = protocol.of(Connections(public=public), origins)
-    state = uvicorn.server.ServerState()
-    loop = asyncio.get_running_loop()
-    clock, passed = loop.time, 0.0
-    loop.time = lambda: clock() + passed  # type: ignore[method-assign]
-    server = await loop.create_server(lambda: made(config=config, server_state=state, app_state={}), "127.0.0.1", 0)
+    passing = Passing()
 
     async def talk(data: bytes, late: bool = False) -> tuple[int, dict[str, str]]:
-        nonlocal passed
-        reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+        reader, writer = await asyncio.open_connection(*address)
         try:
             writer.write(data)
             await writer.drain()
             if late:
                 for _ in range(100):  # until it is read
                     await asyncio.sleep(0)
-                passed += PATIENCE
+                await passing.by(PATIENCE)
             *_, last = (await asyncio.wait_for(reader.read(), 20)).split(b"HTTP/1.1 ")
         finally:
             writer.close()
         status, *lines = last.partition(b"\r\n\r\n")[0].decode().split("\r\n")
         return int(status[:3]), dict(line.split(": ", 1) for line in lines)
 
-    try:
+    async with listening(app, Connections(public=public), origins) as address:
         yield talk
-    finally:
-        server.close()
 
 
 async def read(request: Any) -> Response:
@@ -75,7 +65,7 @@ def of_cors(headers: dict[str, str]) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("origins", [("http://localhost:3000", PAGE.decode()), ("*",)])
-async def test_pages_may_read_what_a_connection_answers(origins: tuple[str, ...]) -> None:
+async def test_pages_may_read_what_a_connection_answers(origins):
     """With the headers that the application's answers have."""
     sent = START + b"origin: " + PAGE + b"\r\n"
     async with serving(origins) as talk:
@@ -91,14 +81,14 @@ async def test_pages_may_read_what_a_connection_answers(origins: tuple[str, ...]
 @pytest.mark.parametrize(
     ("origins", "origin"), [((PAGE.decode(),), OTHER), ((PAGE.decode(),), b"null"), ((PAGE.decode(),), b""), ((), PAGE)]
 )
-async def test_other_pages_may_not(origins: tuple[str, ...], origin: bytes) -> None:
+async def test_other_pages_may_not(origins, origin):
     async with serving(origins) as talk:
         for expected, rest in EARLY:
             status, headers = await talk(START + b"origin: " + origin + b"\r\n" + rest, expected == 408)
             assert (status, of_cors(headers)) == (expected, {}), rest[:40]
 
 
-async def test_an_origin_is_of_one_request_alone() -> None:
+async def test_an_origin_is_of_one_request_alone():
     """And it needs to be read: a proxy may send requests of several pages over one connection."""
     whole = START + b"origin: " + PAGE + b"\r\ncontent-length: 0\r\n\r\n"
     async with serving((PAGE.decode(),)) as talk:
@@ -110,7 +100,7 @@ async def test_an_origin_is_of_one_request_alone() -> None:
         assert (status, of_cors(headers)) == (431, {})
 
 
-async def test_ports_of_the_gateways_own_take_no_part_in_it() -> None:
+async def test_ports_of_the_gateways_own_take_no_part_in_it():
     async with serving(("*",), public=1) as talk:
         status, headers = await talk(START + b"origin: " + PAGE + b"\r\n" + EARLY[0][1])
         assert (status, of_cors(headers)) == (400, {})

@@ -2,29 +2,24 @@
 
 import asyncio
 import contextlib
-import functools
 import socket
 import struct
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-import uvicorn
-import uvloop
-
-from legato_gateway.http import protocol
-from legato_gateway.http.connections import Connections
-from legato_gateway.http.protocol import BoundedProtocol
+from http_server import listening
 
 GET = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
 POST = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n"
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
-@pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
-def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
-    return "asyncio", {"loop_factory": request.param}
+@pytest.fixture
+def anyio_backend() -> tuple[str, dict[str, Any]]:
+    """The gateway's own loop, whose transports differ from asyncio's."""
+    return "asyncio", {"use_uvloop": True}
 
 
 @dataclass
@@ -61,18 +56,13 @@ class Application:
 @contextlib.asynccontextmanager
 async def client(app: Application, sent: bytes = GET) -> AsyncIterator[socket.socket]:
     """A connected socket that has sent so much."""
-    loop, owner = asyncio.get_running_loop(), Connections()
-    config = uvicorn.Config(app, http=protocol.of(owner), log_config=None, lifespan="off")
-    config.load()
-    server = await loop.create_server(
-        functools.partial(BoundedProtocol, owner, config, uvicorn.server.ServerState(), {}), "127.0.0.1", 0
-    )
-    with socket.socket() as own:
-        own.setblocking(False)
-        await loop.sock_connect(own, server.sockets[0].getsockname())
-        await loop.sock_sendall(own, sent)
-        yield own
-    server.close()
+    loop = asyncio.get_running_loop()
+    async with listening(app) as address:
+        with socket.socket() as own:
+            own.setblocking(False)
+            await loop.sock_connect(own, address)
+            await loop.sock_sendall(own, sent)
+            yield own
 
 
 async def read_all(own: socket.socket) -> bytes:
@@ -83,7 +73,7 @@ async def read_all(own: socket.socket) -> bytes:
     return found
 
 
-async def test_it_gets_its_answer_and_the_connection_is_closed() -> None:
+async def test_it_gets_its_answer_and_the_connection_is_closed():
     app = Application()
     async with client(app) as own:
         await app.running.wait()
@@ -96,7 +86,7 @@ async def test_it_gets_its_answer_and_the_connection_is_closed() -> None:
     assert answer.endswith(b"\r\n\r\nanswer")
 
 
-async def test_a_stream_that_has_begun_is_asked_to_say_something_and_goes_on() -> None:
+async def test_a_stream_that_has_begun_is_asked_to_say_something_and_goes_on():
     app = Application(begins=True)
     async with client(app) as own:
         await app.running.wait()
@@ -124,7 +114,7 @@ def reset(own: socket.socket) -> None:
 
 @pytest.mark.parametrize("begins", [False, True])
 @pytest.mark.parametrize("goes", [leave, half_close_and_leave, reset])
-async def test_a_client_that_is_gone_is_told_from_it(begins: bool, goes: Callable[[socket.socket], None]) -> None:
+async def test_a_client_that_is_gone_is_told_from_it(begins, goes):
     app = Application(begins=begins)
     async with client(app) as own:
         await app.running.wait()
@@ -134,7 +124,7 @@ async def test_a_client_that_is_gone_is_told_from_it(begins: bool, goes: Callabl
                 pass
 
 
-async def test_a_client_that_leaves_long_after_it_half_closed_is_noticed() -> None:
+async def test_a_client_that_leaves_long_after_it_half_closed_is_noticed():
     app = Application()
     async with client(app) as own:
         await app.running.wait()
@@ -145,7 +135,7 @@ async def test_a_client_that_leaves_long_after_it_half_closed_is_noticed() -> No
 
 
 @pytest.mark.parametrize("sent", [b"", GET[:-2], POST, POST + b"12345"])
-async def test_without_a_whole_request_it_is_gone(sent: bytes) -> None:
+async def test_without_a_whole_request_it_is_gone(sent):
     app = Application()
     async with client(app, sent) as own:
         own.shutdown(socket.SHUT_WR)
@@ -153,7 +143,7 @@ async def test_without_a_whole_request_it_is_gone(sent: bytes) -> None:
     assert not app.running.is_set()
 
 
-async def test_an_old_client_may_be_sent_no_interim_answer_so_it_counts_as_gone() -> None:
+async def test_an_old_client_may_be_sent_no_interim_answer_so_it_counts_as_gone():
     app = Application()
     async with client(app, GET.replace(b"HTTP/1.1", b"HTTP/1.0")) as own:
         await app.running.wait()

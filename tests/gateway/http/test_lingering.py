@@ -2,25 +2,21 @@
 
 import asyncio
 import contextlib
-import functools
 import gc
 import socket
 import ssl
 import time
 import weakref
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import certificates
 import pytest
-import uvicorn
-import uvloop
+from http_server import listening
 from uvicorn.server import ServerState
 
-from legato_gateway.http import protocol
 from legato_gateway.http.connections import UNREAD_BODY, ConnectionLimits, Connections
 from legato_gateway.http.protocol import BoundedProtocol
 
@@ -31,9 +27,10 @@ LIMITS = ConnectionLimits(discard=1 << 20, discard_time=5.0, body_rate=100, body
 PATIENCE = 20.0  # seconds; longer than all limits
 
 
-@pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
-def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
-    return "asyncio", {"loop_factory": request.param}
+@pytest.fixture
+def anyio_backend() -> tuple[str, dict[str, Any]]:
+    """The gateway's own loop, whose transports differ from asyncio's."""
+    return "asyncio", {"use_uvloop": True}
 
 
 async def refuses(scope: Any, receive: Any, send: Any) -> None:
@@ -67,6 +64,17 @@ class Service:
             clock=lambda: time.monotonic() + self.passed,
         )
 
+    async def talk(self, client: Callable[["Client"], Any]) -> Any:
+        """What a client makes of it, in a thread; then all connections have ended."""
+
+        def connect() -> Any:
+            with Client.to(self.address) as made:
+                return client(made)
+
+        found = await asyncio.to_thread(connect)
+        await self.end()
+        return found
+
     async def end(self) -> None:
         """Of all connections."""
         async with asyncio.timeout(PATIENCE):
@@ -77,15 +85,9 @@ class Service:
 @contextlib.asynccontextmanager
 async def serving(limits: ConnectionLimits = LIMITS, **tls: Any) -> AsyncIterator[Service]:
     made = Service(limits)
-    config = uvicorn.Config(refuses, http=protocol.of(made.connections), log_config=None, lifespan="off")
-    config.load()
-    connection = functools.partial(BoundedProtocol, made.connections, config, made.state, {"asked": made.asked})
-    server = await asyncio.get_running_loop().create_server(connection, "127.0.0.1", 0, **tls)
-    made.address = server.sockets[0].getsockname()
-    try:
+    known = {"state": made.state, "app_state": {"asked": made.asked}}
+    async with listening(refuses, made.connections, **known, **tls) as made.address:
         yield made
-    finally:
-        server.close()
 
 
 class Client:
@@ -116,81 +118,73 @@ class Client:
         return found
 
 
-async def test_a_body_without_end_is_not_read_for_ever_and_its_client_gets_the_answer() -> None:
+async def test_a_body_without_end_is_not_read_for_ever_and_its_client_gets_the_answer():
     most = 256 << 20
 
-    def client(address: tuple[str, int]) -> tuple[int, bytes]:
-        with Client.to(address) as made:
-            made.own.sendall(CHUNKED)
-            made.flood(CHUNK, most)
-            return made.sent, made.read()
+    def client(made: Client) -> tuple[int, bytes]:
+        made.own.sendall(CHUNKED)
+        made.flood(CHUNK, most)
+        return made.sent, made.read()
 
     async with serving() as service:
-        sent, answer = await asyncio.to_thread(client, service.address)
-        await service.end()
+        sent, answer = await service.talk(client)
     assert answer.startswith(b"HTTP/1.1 413")
     assert sent < 32 << 20, "what the system buffers, and little more"
     assert service.counted == {UNREAD_BODY: 1}
 
 
-async def test_nor_a_slow_one_and_what_is_late_in_it_is_no_second_answer() -> None:
+async def test_nor_a_slow_one_and_what_is_late_in_it_is_no_second_answer():
     limits = ConnectionLimits(discard=1 << 20, discard_time=0.3, body_rate=1 << 20, body_window=0.1)
 
-    def client(address: tuple[str, int]) -> bytes:
-        with Client.to(address) as made:
-            made.own.sendall(CHUNKED)
-            answer = made.read()
-            with contextlib.suppress(ConnectionError):
-                made.own.settimeout(0.01)
-                for _ in range(2000):
-                    made.own.sendall(b"1\r\na\r\n")
-                    with contextlib.suppress(TimeoutError):
-                        more = made.own.recv(65536)
-                        if not more:
-                            return answer
-                        answer += more
-            return answer
+    def client(made: Client) -> bytes:
+        made.own.sendall(CHUNKED)
+        answer = made.read()
+        with contextlib.suppress(ConnectionError):
+            made.own.settimeout(0.01)
+            for _ in range(2000):
+                made.own.sendall(b"1\r\na\r\n")
+                with contextlib.suppress(TimeoutError):
+                    more = made.own.recv(65536)
+                    if not more:
+                        return answer
+                    answer += more
+        return answer
 
     async with serving(limits) as service:
-        answer = await asyncio.to_thread(client, service.address)
-        await service.end()
+        answer = await service.talk(client)
     assert answer.count(b"HTTP/1.1") == 1
     assert service.counted == {UNREAD_BODY: 1}
 
 
-async def test_a_body_that_ends_soon_leaves_the_connection_for_another_request() -> None:
-    def client(address: tuple[str, int]) -> bytes:
-        with Client.to(address) as made:
-            for _ in range(3):
-                made.own.sendall(CHUNKED + CHUNK * 31)
-                first = made.read()
-                made.own.sendall(b"0\r\n\r\n")
-            made.own.sendall(START + b"content-length: 0\r\n\r\n")
-            return first + made.read()
+async def test_a_body_that_ends_soon_leaves_the_connection_for_another_request():
+    def client(made: Client) -> bytes:
+        for _ in range(3):
+            made.own.sendall(CHUNKED + CHUNK * 31)
+            first = made.read()
+            made.own.sendall(b"0\r\n\r\n")
+        made.own.sendall(START + b"content-length: 0\r\n\r\n")
+        return first + made.read()
 
     async with serving() as service:
-        answers = await asyncio.to_thread(client, service.address)
-        await service.end()
+        answers = await service.talk(client)
     assert answers.count(b"HTTP/1.1 413") == 2
     assert b"connection: close" not in answers
     assert not service.counted
 
 
 @pytest.mark.parametrize("garbage", [b"this is no chunk\r\n", b"0\r\n" + b"x: y\r\n" * 30_000])
-async def test_what_is_wrong_in_it_is_no_second_answer(garbage: bytes) -> None:
-    def client(address: tuple[str, int]) -> bytes:
-        with Client.to(address) as made:
-            made.own.sendall(CHUNKED)
-            answer = made.read()
-            made.flood(garbage, 1)
-            with contextlib.suppress(ConnectionError):
-                while more := made.own.recv(65536):
-                    answer += more
-            return answer
+async def test_what_is_wrong_in_it_is_no_second_answer(garbage):
+    def client(made: Client) -> bytes:
+        made.own.sendall(CHUNKED)
+        answer = made.read()
+        made.flood(garbage, 1)
+        with contextlib.suppress(ConnectionError):
+            while more := made.own.recv(65536):
+                answer += more
+        return answer
 
     async with serving() as service:
-        assert (await asyncio.to_thread(client, service.address)).count(b"HTTP/1.1") == 1
-        await service.end()
+        assert (await service.talk(client)).count(b"HTTP/1.1") == 1
 
 
 @pytest.mark.parametrize(
@@ -201,61 +195,56 @@ async def test_what_is_wrong_in_it_is_no_second_answer(garbage: bytes) -> None:
         b"POST / HTTP/1.0\r\nhost: x\r\ncontent-length: 1000000\r\n\r\n",
     ],
 )
-async def test_a_connection_that_its_answer_closes_is_not_reset_under_a_client_that_still_sends(head: bytes) -> None:
+async def test_a_connection_that_its_answer_closes_is_not_reset_under_a_client_that_still_sends(head):
     """It sees the end of what it is sent at once, and the server takes some of the rest."""
 
-    def client(address: tuple[str, int]) -> bytes:
-        with Client.to(address) as made:
-            made.own.sendall(head)
-            answer = made.read(times=2)
-            for _ in range(9):
-                made.own.sendall(b"x" * 100_000)
-            return answer
+    def client(made: Client) -> bytes:
+        made.own.sendall(head)
+        answer = made.read(times=2)
+        for _ in range(9):
+            made.own.sendall(b"x" * 100_000)
+        return answer
 
     async with serving() as service:
-        answer = await asyncio.to_thread(client, service.address)
-        await service.end()
+        answer = await service.talk(client)
     assert answer.startswith(b"HTTP/1.1 413")
     assert answer.count(b"connection: close") == 1
     assert answer.endswith(b"refused")
     assert not service.counted
 
 
-async def test_behind_the_last_answer_of_a_connection_no_request_is_read() -> None:
+async def test_behind_the_last_answer_of_a_connection_no_request_is_read():
     """Its client would get no answer, and not know whether it was obeyed."""
 
-    def client(address: tuple[str, int]) -> bytes:
-        with Client.to(address) as made:
-            made.own.sendall(START.replace(b"/", b"/last", 1) + b"content-length: 9\r\n\r\n")
-            answer = made.read(times=2)
-            made.own.sendall(b"x" * 9 + START + b"content-length: 0\r\n\r\n")
-            return answer
+    def client(made: Client) -> bytes:
+        made.own.sendall(START.replace(b"/", b"/last", 1) + b"content-length: 9\r\n\r\n")
+        answer = made.read(times=2)
+        made.own.sendall(b"x" * 9 + START + b"content-length: 0\r\n\r\n")
+        return answer
 
     async with serving() as service:
-        answer = await asyncio.to_thread(client, service.address)
-        await service.end()
+        answer = await service.talk(client)
     assert answer.endswith(b"refused")
     assert service.asked == ["/last"]
 
 
-async def test_a_long_body_that_is_read_leaves_the_connection_open() -> None:
-    def client(address: tuple[str, int]) -> bytes:
+async def test_a_long_body_that_is_read_leaves_the_connection_open():
+    def client(made: Client) -> bytes:
         body = b"x" * (LIMITS.discard + 100_000)
         request = b"POST /read HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body)
-        with Client.to(address) as made:
-            answers = b""
-            for _ in range(2):
-                made.own.sendall(request + body)
-                answers += made.read()
-            return answers
+        answers = b""
+        for _ in range(2):
+            made.own.sendall(request + body)
+            answers += made.read()
+        return answers
 
     async with serving() as service:
-        answers = await asyncio.to_thread(client, service.address)
+        answers = await service.talk(client)
     assert answers.count(b"HTTP/1.1 413") == 2
     assert b"connection: close" not in answers
 
 
-async def test_one_that_ends_with_the_server_does_so_behind_a_long_body_that_is_read() -> None:
+async def test_one_that_ends_with_the_server_does_so_behind_a_long_body_that_is_read():
     async with serving() as service:
         reader, writer = await asyncio.open_connection(*service.address)
         size = LIMITS.discard + 100_000
@@ -273,7 +262,7 @@ async def test_one_that_ends_with_the_server_does_so_behind_a_long_body_that_is_
     assert answer.endswith(b"refused")
 
 
-async def test_it_makes_room_for_new_connections() -> None:
+async def test_it_makes_room_for_new_connections():
     limits = ConnectionLimits(most=1, discard_time=PATIENCE)
     async with serving(limits) as service:
         reader, writer = await asyncio.open_connection(*service.address)
@@ -288,7 +277,7 @@ async def test_it_makes_room_for_new_connections() -> None:
             each.close()
 
 
-async def test_over_tls_it_is_the_same(tmp_path: Path) -> None:
+async def test_over_tls_it_is_the_same(tmp_path):
     files = certificates.make(tmp_path / "tls")
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(files.certificate, files.key)
@@ -313,7 +302,7 @@ async def test_over_tls_it_is_the_same(tmp_path: Path) -> None:
     assert service.counted == {UNREAD_BODY: 1}
 
 
-async def test_a_connection_that_is_over_is_freed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_connection_that_is_over_is_freed_at_once(monkeypatch):
     """Not when cycles of references are searched for: a gateway does that seldom."""
     freed: list[asyncio.Event] = []
     begin = BoundedProtocol.connection_made

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import functools
 import json
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -10,12 +9,12 @@ from typing import Any
 
 import httpx
 import pytest
-import uvicorn
+from http_server import Passing, listening
 from openai._constants import DEFAULT_CONNECTION_LIMITS
 
 from legato_gateway.http import protocol
 from legato_gateway.http.connections import LATE_HEAD, SLOW_BODY, ConnectionLimits, Connections
-from legato_gateway.http.protocol import MAX_HEAD_BYTES, BoundedProtocol
+from legato_gateway.http.protocol import MAX_HEAD_BYTES
 
 START = b"POST / HTTP/1.1\r\nhost: x\r\n"
 CHUNKED = START + b"transfer-encoding: chunked\r\n\r\n"
@@ -35,19 +34,12 @@ async def connected(
     reading: asyncio.Event, places: Connections | None = None, app: Any = names
 ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
     """A connection to a server that sets `reading` when it reads a body."""
-    owner = places or Connections()
-    config = uvicorn.Config(app, http=protocol.of(owner), log_config=None, lifespan="off")
-    config.load()
-    state = uvicorn.server.ServerState()
-    loop = asyncio.get_running_loop()
-    made = functools.partial(BoundedProtocol, owner, config, state, {"reading": reading})
-    server = await loop.create_server(made, "127.0.0.1", 0)
-    reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
-    try:
-        yield reader, writer
-    finally:
-        writer.close()
-        server.close()
+    async with listening(app, places, app_state={"reading": reading}) as address:
+        reader, writer = await asyncio.open_connection(*address)
+        try:
+            yield reader, writer
+        finally:
+            writer.close()
 
 
 async def talk(data: bytes, then: bytes = b"") -> bytes:
@@ -61,21 +53,17 @@ async def talk(data: bytes, then: bytes = b"") -> bytes:
         return await asyncio.wait_for(reader.read(), 10)
 
 
-async def test_an_idle_connection_lives_for_longer_than_clients_keep_theirs() -> None:
+async def test_an_idle_connection_lives_for_longer_than_clients_keep_theirs():
     """Who reuses one just when the server closes it has lost a request."""
-    loop = asyncio.get_running_loop()
-    clock, idle = loop.time, 0.0
-    loop.time = lambda: clock() + idle  # type: ignore[method-assign]
+    passing = Passing()
     async with connected(asyncio.Event()) as (reader, writer):
         for patience in (DEFAULT_CONNECTION_LIMITS.keepalive_expiry, httpx.Limits().keepalive_expiry, 60.0, 600.0):
             assert patience is not None
             writer.write(START + b"content-length: 0\r\n\r\n")
             assert await asyncio.wait_for(reader.readuntil(b"content-length"), 10)
-            idle += patience
-            for _ in range(9):  # what is due by now happens
-                await asyncio.sleep(0)
+            await passing.by(patience)
             assert not reader.at_eof()
-        idle += 1000.0
+        await passing.by(1000.0)
         assert (await asyncio.wait_for(reader.read(), 10)).endswith(b"content-length")
 
 
@@ -87,7 +75,7 @@ async def test_an_idle_connection_lives_for_longer_than_clients_keep_theirs() ->
         (b"\x00\x01 this is no HTTP\r\n\r\n", 400, None),
     ],
 )
-async def test_heads_without_end_and_garbage_are_refused(data: bytes, status: int, code: str | None) -> None:
+async def test_heads_without_end_and_garbage_are_refused(data, status, code):
     head, _, body = (await talk(data)).partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 %d" % status)
     error = json.loads(body)["error"]
@@ -95,39 +83,24 @@ async def test_heads_without_end_and_garbage_are_refused(data: bytes, status: in
 
 
 @pytest.mark.parametrize("trailers", [b"x: y\r\n" * (MAX_HEAD_BYTES // 6 + 10), b"x: " + b"y" * MAX_HEAD_BYTES])
-async def test_trailers_without_end_are_refused(trailers: bytes) -> None:
+async def test_trailers_without_end_are_refused(trailers):
     answer = await talk(CHUNKED + b"1\r\na\r\n0\r\n", trailers)
     assert answer.startswith(b"HTTP/1.1 431")
     assert b"headers_too_large" in answer
 
 
-async def test_requests_on_one_connection_are_counted_each_for_itself() -> None:
+async def test_requests_on_one_connection_are_counted_each_for_itself():
     one = START + b"content-length: 3\r\nx: " + b"y" * (MAX_HEAD_BYTES // 2) + b"\r\n\r\nabc"
     last = START + b"connection: close\r\ncontent-length: 0\r\n\r\n"
     assert (await talk(one * 4 + last)).count(b"200 OK") == 5
 
 
-async def test_a_trailer_is_no_header_and_a_long_body_no_head() -> None:
+async def test_a_trailer_is_no_header_and_a_long_body_no_head():
     chunks = b"8000\r\n" + b"y" * 0x8000 + b"\r\n"
     last = START + b"connection: close\r\ntransfer-encoding: chunked\r\n\r\n" + chunks * 12
     head, _, body = (await talk(last + b"0\r\nx-legato-tenant: other\r\n\r\n")).partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 200")
     assert body == b"host connection transfer-encoding"
-
-
-class Passing:
-    """The clock of the running loop, which can be set forward."""
-
-    def __init__(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._clock, self._passed = loop.time, 0.0
-        loop.time = lambda: self._clock() + self._passed  # type: ignore[method-assign]
-
-    async def by(self, seconds: float) -> None:
-        """What is due by then happens."""
-        self._passed += seconds
-        for _ in range(9):
-            await asyncio.sleep(0)
 
 
 async def arrived(connection: Any) -> None:
@@ -141,7 +114,7 @@ LIMITS = ConnectionLimits(head=30.0, body_rate=100, body_window=30.0, idle=620.0
 
 
 @pytest.mark.parametrize("sent", [b"", b"\r\n", b"POST / HTTP/1.1\r\nhost"])
-async def test_a_head_that_does_not_come_in_time_ends_the_connection(sent: bytes) -> None:
+async def test_a_head_that_does_not_come_in_time_ends_the_connection(sent):
     passing, counted = Passing(), Counter[str]()
     places = Connections(LIMITS, count=lambda reason: counted.update([reason]))
     async with connected(asyncio.Event(), places) as connection:
@@ -159,7 +132,7 @@ async def test_a_head_that_does_not_come_in_time_ends_the_connection(sent: bytes
 
 
 @pytest.mark.parametrize("head", [START + b"content-length: 9999999\r\n\r\n", CHUNKED])
-async def test_a_body_has_to_keep_up_a_rate_whatever_was_sent_before(head: bytes) -> None:
+async def test_a_body_has_to_keep_up_a_rate_whatever_was_sent_before(head):
     passing, counted, reading = Passing(), Counter[str](), asyncio.Event()
     places = Connections(LIMITS, count=lambda reason: counted.update([reason]))
     enough = b"bb8\r\n" + b"x" * 3000 + b"\r\n"
@@ -180,7 +153,7 @@ async def test_a_body_has_to_keep_up_a_rate_whatever_was_sent_before(head: bytes
         assert counted == {SLOW_BODY: 1}
 
 
-async def test_an_answer_that_takes_long_is_not_ended_by_what_is_sent_behind_its_request() -> None:
+async def test_an_answer_that_takes_long_is_not_ended_by_what_is_sent_behind_its_request():
     passing, go_on, begun = Passing(), asyncio.Event(), asyncio.Event()
 
     async def slow(scope: Any, receive: Any, send: Any) -> None:
@@ -199,7 +172,7 @@ async def test_an_answer_that_takes_long_is_not_ended_by_what_is_sent_behind_its
         assert b"408" in await asyncio.wait_for(connection[0].read(), 10)
 
 
-async def test_without_a_place_the_answer_is_503_and_says_when_to_come_back() -> None:
+async def test_without_a_place_the_answer_is_503_and_says_when_to_come_back():
     places = Connections(ConnectionLimits(most=0))
     async with connected(asyncio.Event(), places) as (reader, _):
         head, _, body = (await asyncio.wait_for(reader.read(), 10)).partition(b"\r\n\r\n")
@@ -210,7 +183,7 @@ async def test_without_a_place_the_answer_is_503_and_says_when_to_come_back() ->
     assert places.open == 0
 
 
-async def test_an_idle_connection_makes_room_and_one_with_a_request_does_not() -> None:
+async def test_an_idle_connection_makes_room_and_one_with_a_request_does_not():
     passing, go_on, begun = Passing(), asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     places = Connections(ConnectionLimits(most=1), clock=lambda: loop.time())
@@ -237,7 +210,7 @@ async def test_an_idle_connection_makes_room_and_one_with_a_request_does_not() -
         sending.close()
 
 
-async def test_a_connection_whose_body_was_refused_is_idle_once_that_has_come() -> None:
+async def test_a_connection_whose_body_was_refused_is_idle_once_that_has_come():
     """Or else nothing would ever end it."""
     passing, answered, places = Passing(), asyncio.Event(), Connections(LIMITS)
 
@@ -257,7 +230,7 @@ async def test_a_connection_whose_body_was_refused_is_idle_once_that_has_come() 
         assert b"413" in await asyncio.wait_for(connection[0].read(), 10)
 
 
-async def test_a_client_that_reads_nothing_cannot_keep_a_connection_that_is_closed() -> None:
+async def test_a_client_that_reads_nothing_cannot_keep_a_connection_that_is_closed():
     passing, places, answered = Passing(), Connections(LIMITS), asyncio.Event()
 
     async def says_much(scope: Any, receive: Any, send: Any) -> None:

@@ -27,12 +27,12 @@ from legato_protocol.tls_server import BAD_HANDSHAKE, LATE_HANDSHAKE, Handshake,
 
 LOG = logging.getLogger(__name__)
 ASK = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n"
-LOOPS = [pytest.param(("asyncio", {"use_uvloop": on}), id=name) for name, on in (("asyncio", False), ("uvloop", True))]
 
 
-@pytest.fixture(params=LOOPS)
-def anyio_backend(request: Any) -> Any:
-    return request.param
+@pytest.fixture
+def anyio_backend() -> Any:
+    """The gateway's own loop, whose transports differ from asyncio's."""
+    return "asyncio", {"use_uvloop": True}
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +116,7 @@ async def until(condition: Any) -> None:
 
 
 @pytest.mark.parametrize("size", [3, 3 << 20])
-async def test_what_a_client_sends_at_once_after_its_handshake_is_read_whole(files: TLSFiles, size: int) -> None:
+async def test_what_a_client_sends_at_once_after_its_handshake_is_read_whole(files, size):
     async with serving(files) as server:
         asked = [server.asked(files.authority, size) for _ in range(4)]
         assert await asyncio.gather(*asked) == [b"https %d" % size] * 4
@@ -126,7 +126,7 @@ async def test_what_a_client_sends_at_once_after_its_handshake_is_read_whole(fil
 
 
 @pytest.mark.parametrize("sent", [b"", b"\x16\x03\x01"])
-async def test_a_handshake_that_is_not_over_in_time_ends(files: TLSFiles, sent: bytes) -> None:
+async def test_a_handshake_that_is_not_over_in_time_ends(files, sent):
     async with serving(files, ConnectionLimits(head=0.05)) as server:
         reader, writer = await server.silent()
         writer.write(sent)
@@ -137,7 +137,7 @@ async def test_a_handshake_that_is_not_over_in_time_ends(files: TLSFiles, sent: 
         writer.close()
 
 
-async def test_a_handshake_takes_a_place_and_makes_room(files: TLSFiles) -> None:
+async def test_a_handshake_takes_a_place_and_makes_room(files):
     async with serving(files, ConnectionLimits(most=1)) as server:
         reader, writer = await server.silent()
         server.now += 2.0
@@ -148,9 +148,7 @@ async def test_a_handshake_takes_a_place_and_makes_room(files: TLSFiles) -> None
         writer.close()
 
 
-async def test_a_connection_that_is_idle_makes_room_at_once_though_its_client_says_nothing(
-    files: TLSFiles, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_connection_that_is_idle_makes_room_at_once_though_its_client_says_nothing(files, monkeypatch):
     """Its place was that of its handshake: it is not counted twice. A leave that TLS takes is not waited for."""
     monkeypatch.setattr(tls_server, "LAST_FLUSH", 600.0)
     async with serving(files, ConnectionLimits(most=1)) as server:
@@ -166,7 +164,7 @@ async def test_a_connection_that_is_idle_makes_room_at_once_though_its_client_sa
         writer.transport.abort()
 
 
-async def test_where_all_are_busy_a_new_connection_is_closed(files: TLSFiles) -> None:
+async def test_where_all_are_busy_a_new_connection_is_closed(files):
     begun, go_on = asyncio.Event(), asyncio.Event()
 
     async def slow(scope: Any, receive: Any, send: Any) -> None:
@@ -185,7 +183,7 @@ async def test_where_all_are_busy_a_new_connection_is_closed(files: TLSFiles) ->
         assert server.counted == {"no_room": 1}
 
 
-async def test_plain_http_is_counted_and_who_leaves_without_a_word_is_not(files: TLSFiles) -> None:
+async def test_plain_http_is_counted_and_who_leaves_without_a_word_is_not(files):
     async with serving(files) as server:
         reader, writer = await server.silent()
         writer.write(ASK % 0)
@@ -199,7 +197,7 @@ async def test_plain_http_is_counted_and_who_leaves_without_a_word_is_not(files:
         assert server.counted == {BAD_HANDSHAKE: 1}
 
 
-async def test_a_server_that_ends_ends_handshakes_and_accepts_none(files: TLSFiles) -> None:
+async def test_a_server_that_ends_ends_handshakes_and_accepts_none(files):
     async with serving(files) as server:
         reader, writer = await server.silent()
         server.server.close()
@@ -211,7 +209,7 @@ async def test_a_server_that_ends_ends_handshakes_and_accepts_none(files: TLSFil
         writer.close()
 
 
-async def test_without_a_descriptor_it_tries_again_later(files: TLSFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_a_descriptor_it_tries_again_later(files, monkeypatch):
     """And does not ask again and again meanwhile, since the connection is still there to be accepted."""
 
     class Exhausted(socket.socket):
@@ -238,9 +236,7 @@ async def test_without_a_descriptor_it_tries_again_later(files: TLSFiles, monkey
         assert await asked == b"https 3"
 
 
-async def test_a_new_certificate_is_for_new_connections_and_a_bad_one_for_none(
-    files: TLSFiles, others: TLSFiles, tmp_path: Path, caplog: Any
-) -> None:
+async def test_a_new_certificate_is_for_new_connections_and_a_bad_one_for_none(files, others, tmp_path, caplog):
     installed = files.install(tmp_path)
     certificate = Certificate(installed.certificate, installed.key, interval=0.001)
     following = asyncio.create_task(certificate.follow(LOG.log))
@@ -263,9 +259,7 @@ async def test_a_new_certificate_is_for_new_connections_and_a_bad_one_for_none(
     assert [record.levelname for record in caplog.records if "TLS certificate" in record.message] == ["ERROR"]
 
 
-def test_files_that_are_none_are_named_and_no_password_is_asked_for(
-    files: TLSFiles, others: TLSFiles, tmp_path: Path
-) -> None:
+def test_files_that_are_none_are_named_and_no_password_is_asked_for(files, others, tmp_path):
     garbage = tmp_path / "garbage"
     garbage.write_text("-----BEGIN CERTIFICATE-----\nnothing\n")
     encrypted = certificates.make(tmp_path / "encrypted", password="secret")

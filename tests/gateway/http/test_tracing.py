@@ -29,7 +29,7 @@ def _parent_seen(tracing: Tracing, path: str, *given: str) -> list[str]:
     return seen
 
 
-def test_the_span_takes_the_place_of_the_client_s(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_span_takes_the_place_of_the_client_s(monkeypatch):
     with receiving() as receiver:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.endpoint)
         tracing = Tracing("gateway", "g", pytest.fail)
@@ -41,7 +41,7 @@ def test_the_span_takes_the_place_of_the_client_s(monkeypatch: pytest.MonkeyPatc
     assert seen.split("-")[1] == CLIENT.split("-")[1]
 
 
-def test_where_the_sampler_wants_none_nothing_behind_it_begins_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_the_sampler_wants_none_nothing_behind_it_begins_one(monkeypatch):
     monkeypatch.setenv("OTEL_TRACES_SAMPLER", "always_off")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
     tracing = Tracing("gateway", "g", pytest.fail)

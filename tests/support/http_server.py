@@ -1,0 +1,48 @@
+"""A server with the gateway's own connections, and the time at which they are."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import uvicorn
+from uvicorn.server import ServerState
+
+from legato_gateway.http import protocol
+from legato_gateway.http.connections import Connections
+
+
+@contextlib.asynccontextmanager
+async def listening(
+    app: Any,
+    places: Connections | None = None,
+    origins: Sequence[str] = (),
+    state: ServerState | None = None,
+    app_state: dict[str, Any] | None = None,
+    **tls: Any,
+) -> AsyncIterator[tuple[str, int]]:
+    """Where it listens."""
+    made = protocol.of(places or Connections(), origins)
+    config = uvicorn.Config(app, http=made, log_config=None, lifespan="off")
+    config.load()
+    common = {"config": config, "server_state": state or ServerState(), "app_state": app_state or {}}
+    server = await asyncio.get_running_loop().create_server(lambda: made(**common), "127.0.0.1", 0, **tls)
+    try:
+        yield server.sockets[0].getsockname()
+    finally:
+        server.close()
+
+
+class Passing:
+    """The clock of the running loop, which can be set forward."""
+
+    def __init__(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._clock, self._passed = loop.time, 0.0
+        loop.time = lambda: self._clock() + self._passed  # type: ignore[method-assign]
+
+    async def by(self, seconds: float) -> None:
+        """What is due by then happens."""
+        self._passed += seconds
+        for _ in range(20):
+            await asyncio.sleep(0)
