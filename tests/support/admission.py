@@ -8,11 +8,18 @@ from legato_gateway.admission.ticket import Hold, Ticket
 from legato_gateway.routing.filters import Need
 from legato_gateway.routing.fleet_snapshot import FleetSnapshot, WorkerView
 
+ROLES: dict[str, Any] = {"p": "prefill", "d": "decode", "u": "unified"}
+
+
+def worker(name: str, **overrides: Any) -> WorkerView:
+    """Its name begins with the first letter of its role; 100 blocks of 10 tokens, 1,000 prompt tokens a second."""
+    fields = {"num_blocks": 100, "free_blocks": 100, "prefill_rate": 1000.0, "max_length": 5000, **overrides}
+    return WorkerView(name, ROLES[name[0]], "e", "r", 10, **fields)
+
 
 def snapshot(**overrides: Any) -> FleetSnapshot:
-    """One unified worker with 100 blocks of 10 tokens that computes 1,000 tokens a second."""
-    fields = {"num_blocks": 100, "free_blocks": 100, "prefill_rate": 1000.0, "max_length": 5000, **overrides}
-    return FleetSnapshot((WorkerView("u0", "unified", "e", "r", 10, **fields),))
+    """One unified worker."""
+    return FleetSnapshot((worker("u0", **overrides),))
 
 
 BUSY = snapshot(free_blocks=0)

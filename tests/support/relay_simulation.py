@@ -117,21 +117,8 @@ class SimulatedWorker:
         return self.connected
 
     def hello(self) -> Hello:
-        return Hello(
-            self.name,
-            self.engine.epoch,
-            self.role,
-            "r",
-            "w",
-            "l",
-            16,
-            self.blocks,
-            1 << 20,
-            self.name.encode(),
-            "memory",
-            model="fake",
-            params=LATER_PARAMS,
-        )
+        fixed = (16, self.blocks, 1 << 20, self.name.encode(), "memory")
+        return Hello(self.name, self.engine.epoch, self.role, "r", "w", "l", *fixed, model="fake", params=LATER_PARAMS)
 
     def load(self) -> Load:
         jobs = self.engine.jobs.values()
@@ -140,19 +127,9 @@ class SimulatedWorker:
         used = min(self.blocks, held + self.other_blocks)
         queued = sum(job.sequence.prompt_len for job in jobs if job.stage in ("queued", "prefilling"))
         free, credits = self.blocks - used, max(0, 6 - len(jobs))
-        return Load(
-            queued,
-            0,
-            len(jobs) + self.others,
-            free,
-            0,
-            used,
-            0,
-            draining=self.engine.draining,
-            credits=credits,
-            context_tokens=context,
-            decode_cost=COST,
-        )
+        counts = (queued, 0, len(jobs) + self.others, free, 0, used, 0)
+        drains = self.engine.draining
+        return Load(*counts, draining=drains, credits=credits, context_tokens=context, decode_cost=COST)
 
     def run(self) -> list[kv_events.Stored]:
         """Reads all frames and makes one step. What it tells lies in `outgoing`."""

@@ -12,7 +12,7 @@ from legato_gateway.routing.fleet_snapshot import FleetSnapshot, WorkerView
 
 
 @pytest.mark.parametrize("now", [0, 9.9])
-def test_smaller_requests_start_while_the_first_one_waits_for_room(now: float) -> None:
+def test_smaller_requests_start_while_the_first_one_waits_for_room(now):
     queue = held(LONG, *(ticket(f"small{i}", tokens=50) for i in range(3)))
     assert queue.next(BUSY, 0) == []
     assert queue.next(room(12), now) == ["small0", "small1"]
@@ -33,7 +33,7 @@ def passed(now: float, *later: Ticket) -> Admission:
     return queue
 
 
-def test_what_frees_up_is_for_the_first_one_once_its_time_is_up() -> None:
+def test_what_frees_up_is_for_the_first_one_once_its_time_is_up():
     """Neither those that wait nor new ones pass it any more, and none comes before it, whatever the order."""
     queue = passed(9.9, ticket("urgent", tokens=50, deadline=11), ticket("top", tokens=50, priority=5))
     assert queue.next(room(50), 10) == []
@@ -43,7 +43,7 @@ def test_what_frees_up_is_for_the_first_one_once_its_time_is_up() -> None:
     assert queue.next(room(51), 11) == ["top", "urgent", "new"]
 
 
-def test_those_that_passed_may_have_half_of_what_the_first_one_leaves_of_a_worker() -> None:
+def test_those_that_passed_may_have_half_of_what_the_first_one_leaves_of_a_worker():
     """For ever: however many small ones come, it starts at the latest when those that ran before it have ended."""
     queue = passed(10, *(ticket(f"late{i}", tokens=50) for i in range(3)))
     queue.finished("small0", 0)
@@ -58,7 +58,7 @@ def test_those_that_passed_may_have_half_of_what_the_first_one_leaves_of_a_worke
     assert queue.next(room(20), 10) == [], "what they make counts, too"
 
 
-def test_nobody_passes_who_was_served_more_than_the_first_one_would_have_been() -> None:
+def test_nobody_passes_who_was_served_more_than_the_first_one_would_have_been():
     """Else a tenant of small requests would have all service, but for one large request of the other's at a time."""
     small = [ticket(f"small{i}", "b", tokens=100) for i in range(20)]
     queue = held(ticket("long", "a", tokens=500), ticket("own", "a", tokens=100), *small)
@@ -67,7 +67,7 @@ def test_nobody_passes_who_was_served_more_than_the_first_one_would_have_been() 
     assert started == ["own", *(f"small{i}" for i in range(7))]
 
 
-def test_no_level_passes_that_is_ahead_of_its_share() -> None:
+def test_no_level_passes_that_is_ahead_of_its_share():
     low = [ticket(f"low{i}", tokens=100, priority=-1) for i in range(20)]
     queue = held(LONG, *low)
     assert queue.next(BUSY, 0) == []
@@ -75,19 +75,19 @@ def test_no_level_passes_that_is_ahead_of_its_share() -> None:
 
 
 @pytest.mark.parametrize(("large", "starts"), [(LOOKS, False), (LOOKS - 1, True)])
-def test_a_turn_looks_at_few_requests_without_room(large: int, starts: bool) -> None:
+def test_a_turn_looks_at_few_requests_without_room(large, starts):
     tenants = [ticket(f"large{i}", f"t{i}", tokens=600) for i in range(large)]
     queue = held(ticket("first", "t", tokens=600), *tenants, ticket("small", "z", tokens=10))
     assert queue.next(room(20), 0) == (["small"] if starts else [])
 
 
-def test_a_tenant_with_many_large_requests_leaves_looks_for_others() -> None:
+def test_a_tenant_with_many_large_requests_leaves_looks_for_others():
     large = [ticket(f"large{i}", "a", tokens=600) for i in range(50)]
     queue = held(*large, ticket("small", "b", tokens=10))
     assert queue.next(room(20), 0) == ["small"]
 
 
-def test_nothing_passes_one_that_waits_for_prompts_ahead_of_it() -> None:
+def test_nothing_passes_one_that_waits_for_prompts_ahead_of_it():
     """Those are computed soon: small prompts would keep large ones from ever starting."""
     queue = held(ticket("long", tokens=500), ticket("small", tokens=10))
     limits = AdmissionLimits(backlog_seconds=1.0, min_backlog_tokens=100)
@@ -97,7 +97,7 @@ def test_nothing_passes_one_that_waits_for_prompts_ahead_of_it() -> None:
     assert queue.next(snapshot(queue_tokens=500), 0) == ["long"]
 
 
-def test_one_whose_only_worker_is_away_holds_up_nobody() -> None:
+def test_one_whose_only_worker_is_away_holds_up_nobody():
     small = WorkerView("u1", "unified", "e", "r", 10, 20, 5000, free_blocks=20, prefill_rate=1000.0)
     fleet = FleetSnapshot((replace(FREE.workers[0], ready=False), small))
     queue = held(LONG, ticket("small", tokens=100), ticket("also", tokens=90))
@@ -107,7 +107,7 @@ def test_one_whose_only_worker_is_away_holds_up_nobody() -> None:
     assert queue.next(FREE, 100) == ["long"]
 
 
-def test_a_reservation_ends_with_its_request() -> None:
+def test_a_reservation_ends_with_its_request():
     queue = held(LONG, ticket("next", tokens=500), ticket("small", tokens=300))
     assert queue.next(BUSY, 0) == []
     queue.cancel("long")
@@ -148,7 +148,7 @@ def waits(requests: dict[str, Request], elsewhere: str = "none") -> dict[str, fl
     return waited
 
 
-def test_short_requests_keep_starting_while_a_long_one_waits_for_another_long_one() -> None:
+def test_short_requests_keep_starting_while_a_long_one_waits_for_another_long_one():
     """Before, the short ones waited until the first long one had ended, too: for up to 59 s."""
     short = {f"short{i}": (2.0 * i, 50, 5.0) for i in range(100)}
     waited = waits({"old": (0.0, 450, 60.0), "long": (1.0, 600, 60.0), **short})
@@ -156,14 +156,14 @@ def test_short_requests_keep_starting_while_a_long_one_waits_for_another_long_on
     assert max(waited[id] for id in short) <= 1
 
 
-def test_a_flood_of_short_requests_keeps_no_long_one_from_starting() -> None:
+def test_a_flood_of_short_requests_keeps_no_long_one_from_starting():
     """Those that ran when its time was up end first: that is all it waits for."""
     short = {f"short{i}": (0.1 * i, 50, 5.0) for i in range(1000)}
     assert 10 < waits({"long": (1.0, 800, 10.0), **short})["long"] <= 10 + 5 + 1
 
 
 @pytest.mark.parametrize(("every", "starts"), [(4.0, True), (0.5, False)])
-def test_another_gateway_knows_nothing_of_a_reservation(every: float, starts: bool) -> None:
+def test_another_gateway_knows_nothing_of_a_reservation(every, starts):
     """As docs/admission.md says: what it starts may keep a request waiting that needs most of a worker, for as long as
     it goes on. Here that is 100 s of requests that need 6 of 100 blocks for 5 s each: one or two, or ten, at a time."""
     short = {f"short{i}": (every * i, 50, 5.0) for i in range(int(100 / every))}

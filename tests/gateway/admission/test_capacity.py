@@ -1,25 +1,26 @@
-"""What the fleet can take on: how fast it prefills, how long its queues may be, where decoding workers have room."""
+"""What the fleet can take on: how fast it prefills, how long its queues may be, where decoding workers have room, and
+when those help with prompts."""
 
 from typing import Any
 
 import pytest
+from tests.support.admission import worker
 
 from legato_gateway.admission.capacity import Capacity
 from legato_gateway.admission.limits import AdmissionLimits
+from legato_gateway.routing.choose import Policy, Route, choose
 from legato_gateway.routing.filters import Need
 from legato_gateway.routing.fleet_snapshot import FleetSnapshot, WorkerView
+from legato_gateway.routing.scorers import Objectives
+from legato_protocol.load import DecodeCoefficients
 
-ROLES: dict[str, Any] = {"p": "prefill", "d": "decode", "u": "unified"}
-
-
-def worker(name: str, **overrides: Any) -> WorkerView:
-    """Its name begins with the first letter of its role; 100 blocks of 10 tokens, 1,000 tokens a second."""
-    fields = {"num_blocks": 100, "free_blocks": 100, "prefill_rate": 1000.0, "max_length": 5000, **overrides}
-    return WorkerView(name, ROLES[name[0]], "e", "r", 10, **fields)
+GOAL = Objectives(ttft=4.0, tpot=0.1)
+LARGE: Any = {"num_blocks": 1000, "free_blocks": 1000, "max_length": 9000, "address": b"w"}
 
 
-def capacity(*workers: WorkerView, backlog_seconds: float = 2.0) -> Capacity:
-    return Capacity(FleetSnapshot(workers), AdmissionLimits(backlog_seconds=backlog_seconds, min_backlog_tokens=100))
+def capacity(*workers: WorkerView, held: int = 0, goal: Objectives | None = None, seconds: float = 2.0) -> Capacity:
+    limits = AdmissionLimits(backlog_seconds=seconds, min_backlog_tokens=100, objectives=goal)
+    return Capacity(FleetSnapshot(workers), limits, held)
 
 
 def takes(fleet: Capacity, tokens: int) -> bool:
@@ -27,7 +28,7 @@ def takes(fleet: Capacity, tokens: int) -> bool:
 
 
 @pytest.mark.parametrize(("slots", "most"), [((), None), ((8,), 8), ((8, 16), 16), ((8, 0), None)])
-def test_choices_that_can_run_at_once(slots: tuple[int, ...], most: int | None) -> None:
+def test_choices_that_can_run_at_once(slots, most):
     fleet = capacity(worker("p0", slots=100), *(worker(f"d{i}", slots=count) for i, count in enumerate(slots)))
     assert fleet.most_choices == most
 
@@ -45,59 +46,123 @@ def test_choices_that_can_run_at_once(slots: tuple[int, ...], most: int | None) 
         ((worker("d0", queue_tokens=500),), 1.0),  # computes no prompts while others do
     ],
 )
-def test_prompts_are_computed_by_all_workers_that_prefill_now(others: tuple[WorkerView, ...], seconds: float) -> None:
+def test_prompts_are_computed_by_all_workers_that_prefill_now(others, seconds):
     assert capacity(worker("p0"), *others).seconds(1000) == pytest.approx(seconds)
+    broken = [worker(name, broken=True) for name in ("p0", "p1")]
+    assert capacity(*broken).seconds(1000) == pytest.approx(0.5), "where all fail often, all of them count"
 
 
-def test_where_all_workers_fail_often_all_of_them_count() -> None:
-    assert capacity(worker("p0", broken=True), worker("p1", broken=True)).seconds(1000) == pytest.approx(0.5)
+FAST = worker("u0", queue_tokens=1500, prefill_rate=8000.0, num_blocks=1000, free_blocks=1000)
+SLOW = [worker(f"u{i}", queue_tokens=10, prefill_rate=1.0) for i in range(4)]
 
 
-def test_queues_of_prompts_grow_up_to_their_limit_in_seconds() -> None:
-    fleet = capacity(worker("u0", queue_tokens=1500), backlog_seconds=2.0)
-    assert not takes(fleet, 501)
-    assert takes(fleet, 500)
-    assert not takes(fleet, 1)
+@pytest.mark.parametrize(
+    ("workers", "seconds", "offers"),
+    [
+        pytest.param([worker("u0", queue_tokens=1500)], 2.0, {501: "-", 500: "+", 1: "-"}, id="up to their limit"),
+        # 1.8 s at u1, which is still the shortest queue
+        pytest.param([worker("u0", queue_tokens=9000), worker("u1")], 2.0, {900: "++", 300: "-"}, id="an idle worker"),
+        pytest.param([worker("u0")], 0.5, {900: "+", 1: "-"}, id="an idle worker takes a prompt of any length"),
+        pytest.param([FAST, worker("u1", queue_tokens=900)], 1.0, {990: "++++++-"}, id="to the one that is done first"),
+        # a fleet of slow workers takes no more than one of them would
+        pytest.param(SLOW, 2.0, {16: "-", 15: "++++-"}, id="their least length together"),
+        pytest.param([worker("u0", credits=2)], 2.0, {10: "++-"}, id="as many sequences as it said"),
+        # or else the last one here would find none
+        pytest.param(
+            [worker("d0", free_blocks=20), worker("d1", free_blocks=30)],
+            2.0,
+            {80: "+", 200: "+", 190: "+", 1: "-"},
+            id="blocks at the worker with most room",
+        ),
+        # their clients read too slowly; the worker preempts them for others
+        pytest.param(
+            [worker("u0", free_blocks=2, cached_blocks=3, paused_blocks=10)],
+            2.0,
+            {130: "+", 1: "-"},
+            id="blocks of paused sequences can be had",
+        ),
+    ],
+)
+def test_prompts_and_sequences_are_taken_as_there_is_room(workers, seconds, offers):
+    """Offers of so many tokens, one after the other, and whether each is taken."""
+    fleet = capacity(*workers, seconds=seconds)
+    for tokens, expected in offers.items():
+        assert "".join("+" if takes(fleet, tokens) else "-" for _ in expected) == expected, tokens
 
 
-def test_a_long_prompt_goes_to_an_idle_worker_however_busy_the_others_are() -> None:
-    fleet = capacity(worker("u0", queue_tokens=9000), worker("u1"), backlog_seconds=2.0)
-    assert takes(fleet, 900)
-    assert takes(fleet, 900)  # 1.8 s at u1, which is still the shortest queue
-    assert not takes(fleet, 300)
+# ── decode workers that help ────────────────────────────────────────────────────────────────────────────────────────
+
+FULL = worker("p0", queue_tokens=2000, **LARGE)
+ALSO_FULL = worker("d1", queue_tokens=2000, **LARGE)
+IDLE = worker("d0", **LARGE)
+HALF = DecodeCoefficients(per_step=0.03, per_row=0.01, per_context=0.0)  # of each step of 0.1 s, with two sequences
+BUSY = worker("d0", running=2, decode_cost=HALF, queue_tokens=400, **LARGE)
 
 
-def test_an_idle_worker_takes_a_prompt_of_any_length() -> None:
-    fleet = capacity(worker("u0"), backlog_seconds=0.5)
-    assert takes(fleet, 900)
-    assert not takes(fleet, 1)
+def decoder(per_step: float, **overrides: Any) -> WorkerView:
+    cost = DecodeCoefficients(per_step=per_step, per_row=0.0, per_context=0.0)
+    return worker("d0", running=1, decode_cost=cost, **{**LARGE, **overrides})
 
 
-def test_the_shortest_queue_is_the_one_that_is_done_first() -> None:
-    fast = worker("u0", queue_tokens=1500, prefill_rate=8000.0, num_blocks=1000, free_blocks=1000)
-    fleet = capacity(fast, worker("u1", queue_tokens=900), backlog_seconds=1.0)
-    assert [takes(fleet, 990) for _ in range(7)] == [True] * 6 + [False]
+@pytest.mark.parametrize(
+    ("workers", "held", "tokens", "taken"),
+    [
+        # 2,000 queued tokens and what is held, at 1,000 a second: within four seconds, or not
+        ((FULL, IDLE), 2000, 500, "-"),
+        ((FULL, IDLE), 2001, 500, "+"),
+        ((FULL, worker("u0", **LARGE)), 9000, 500, "-"),  # unified workers are no helpers of prefill workers
+        # queues of prefill workers are filled first
+        ((worker("p0", queue_tokens=1000, **LARGE), worker("d0", queue_tokens=1000, **LARGE)), 9000, 1000, "++-"),
+        # theirs are as long as what they compute in two seconds: half of it beside two sequences, so 1,000 tokens
+        ((FULL, BUSY), 9000, 601, "-"),
+        ((FULL, BUSY), 9000, 600, "+"),
+        ((FULL, decoder(0.1)), 9000, 1, "-"),  # no time is left
+        # the one that helps has room for the sequence
+        (
+            (FULL, worker("d0", **{**LARGE, "free_blocks": 10}), worker("d1", queue_tokens=2000, **LARGE)),
+            9000,
+            500,
+            "-",
+        ),
+        (
+            (FULL, worker("d0", **{**LARGE, "free_blocks": 60}), worker("d1", queue_tokens=2000, **LARGE)),
+            9000,
+            500,
+            "+",
+        ),
+    ],
+)
+def test_decode_workers_help_when_not_all_that_waits_is_computed_in_time(workers, held, tokens, taken):
+    fleet = capacity(*workers, held=held, goal=GOAL)
+    assert "".join("+" if takes(fleet, tokens) else "-" for _ in taken) == taken
+    assert len(taken) > 1 or not takes(capacity(*workers, held=held), tokens), "without objectives they do not"
 
 
-def test_queues_may_have_their_least_length_together() -> None:
-    """A fleet of slow workers takes no more than one of them would."""
-    fleet = capacity(*(worker(f"u{i}", queue_tokens=10, prefill_rate=1.0) for i in range(4)), backlog_seconds=2.0)
-    assert not takes(fleet, 16)
-    assert [takes(fleet, 15) for _ in range(5)] == [True] * 4 + [False]
+@pytest.mark.parametrize("step", [0.0, 0.02, 0.06, 0.08, 0.09, 0.099])
+def test_what_starts_as_a_decode_worker_helps_is_sent_to_it(step):
+    """Two seconds are queued at the prefill worker, and routing asks who is sooner."""
+    need, policy = Need("r", 500, 10, behind=9000), Policy(local_prefill_below_tokens=0, objectives=GOAL)
+    route = choose(need, FleetSnapshot((FULL, decoder(step))), {}, policy)
+    assert isinstance(route, Route)
+    helps = takes(capacity(FULL, decoder(step), held=9000, goal=GOAL), 500)
+    assert helps is (route.decode == "d0" and route.prefill is None)
 
 
-def test_a_sequence_takes_its_blocks_at_the_worker_with_most_room() -> None:
-    """Else the last one here would find none."""
-    fleet = capacity(worker("d0", free_blocks=20), worker("d1", free_blocks=30))
-    assert [takes(fleet, tokens) for tokens in (80, 200, 190, 1)] == [True, True, True, False]
+@pytest.mark.parametrize(
+    ("workers", "held", "seconds"),
+    [
+        # 2,000 queued tokens and 3,000 more, at 1,000 a second, and at 2,000 where one helps
+        ((FULL, IDLE), 2000, 5.0),
+        ((FULL, IDLE), 2001, 2.5),
+        # the decode worker has as many of its own, and a tenth of its time: its queue makes nobody wait longer
+        ((FULL, decoder(0.09, queue_tokens=9000)), 9000, 5.0),
+        ((IDLE,), 9000, 3.0),  # where decode workers compute all prompts they help nobody
+    ],
+)
+def test_what_they_compute_counts_for_when_a_prompt_is_done(workers, held, seconds):
+    assert capacity(*workers, held=held, goal=GOAL).seconds(3000) == pytest.approx(seconds)
 
 
-def test_blocks_of_paused_sequences_can_be_had() -> None:
-    """Their clients read too slowly; the worker preempts them for others."""
-    fleet = capacity(worker("u0", free_blocks=2, cached_blocks=3, paused_blocks=10))
-    assert [takes(fleet, 130), takes(fleet, 1)] == [True, False]
-
-
-def test_a_worker_takes_no_more_sequences_than_it_said() -> None:
-    fleet = capacity(worker("u0", credits=2))
-    assert [takes(fleet, 10) for _ in range(3)] == [True, True, False]
+def test_prompts_queue_only_where_nobody_can_help():
+    assert capacity(FULL, worker("d0", queue_tokens=2000, **LARGE), held=9000, goal=GOAL).prompts_queue(1)
+    assert not capacity(FULL, IDLE, held=9000, goal=GOAL).prompts_queue(500)

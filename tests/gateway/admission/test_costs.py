@@ -25,7 +25,7 @@ def lines_of(work: Any) -> int:
     return count
 
 
-def test_order_by_deadline_costs_a_lookup() -> None:
+def test_order_by_deadline_costs_a_lookup():
     def lines(tickets: int) -> int:
         queue = held(*(ticket(str(number), deadline=number % 50) for number in range(tickets)))
         return lines_of(lambda: (queue.offer(ticket("new", deadline=25), UNMEASURED, 0), queue.cancel("new")))
@@ -34,7 +34,7 @@ def test_order_by_deadline_costs_a_lookup() -> None:
 
 
 @pytest.mark.parametrize("tenant", ["t1", "another"])
-def test_an_offer_costs_the_same_however_many_tenants_wait(tenant: str) -> None:
+def test_an_offer_costs_the_same_however_many_tenants_wait(tenant):
     def lines(tenants: int) -> int:
         queue = held(*(ticket(str(number), f"t{number}") for number in range(tenants)))
         return lines_of(lambda: queue.offer(ticket("new", tenant), BUSY, 0))
@@ -42,7 +42,7 @@ def test_an_offer_costs_the_same_however_many_tenants_wait(tenant: str) -> None:
     assert lines(2000) == lines(20)
 
 
-def test_a_turn_costs_the_same_however_many_tenants_wait() -> None:
+def test_a_turn_costs_the_same_however_many_tenants_wait():
     def lines(tenants: int) -> int:
         queue = held(*(ticket(str(number), f"t{number}") for number in range(tenants)))
         return lines_of(lambda: queue.next(room(11), 0))

@@ -4,17 +4,21 @@ from collections import Counter
 from itertools import pairwise
 
 import pytest
+from budget import times
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tests.support.admission import BUSY, UNMEASURED, drained, held, room, ticket
 
 from legato_gateway.admission.limits import AdmissionLimits
+from legato_gateway.admission.tenant_order import TenantOrder
 
 
-def test_two_tenants_share_evenly_however_many_requests_each_has() -> None:
+def test_two_tenants_share_evenly_however_many_requests_each_has():
     queue = held(*(ticket(f"a{i}", "a") for i in range(50)), *(ticket(f"b{i}", "b") for i in range(10)))
     assert Counter(id[0] for id in drained(queue, 20)) == {"a": 10, "b": 10}
 
 
-def test_shares_are_in_tokens_not_requests() -> None:
+def test_shares_are_in_tokens_not_requests():
     queue = held(*(ticket(f"a{i}", "a", 100) for i in range(60)), *(ticket(f"b{i}", "b", 20) for i in range(200)))
     served: Counter[str] = Counter()
     for _ in range(100):
@@ -24,7 +28,7 @@ def test_shares_are_in_tokens_not_requests() -> None:
     assert min(served.values()) > 1000
 
 
-def test_idleness_earns_no_credit() -> None:
+def test_idleness_earns_no_credit():
     queue = held(*(ticket(f"a{i}", "a") for i in range(100)))
     drained(queue, 50)
     for i in range(50):
@@ -33,14 +37,14 @@ def test_idleness_earns_no_credit() -> None:
 
 
 @pytest.mark.parametrize("levels", [1, 2, 80, 1000])
-def test_a_level_has_its_share_however_many_are_below_it(levels: int) -> None:
+def test_a_level_has_its_share_however_many_are_below_it(levels):
     """80 lower levels took 242 of 250 turns when each of them was next after it was passed over 8 times."""
     low = [ticket(f"low{i}", "other", priority=-1 - i % levels) for i in range(1000)]
     queue = held(*(ticket(f"top{i}") for i in range(300)), *low)
     assert Counter(id[:3] for id in drained(queue, 250)) == {"top": 200, "low": 50}
 
 
-def test_each_level_in_use_has_a_quarter_of_what_those_above_it_have() -> None:
+def test_each_level_in_use_has_a_quarter_of_what_those_above_it_have():
     """As many tokens, not as many requests; the lowest ranks share theirs evenly."""
     tickets = [ticket(f"{p}-{i}", tokens=10 * (1 + p % 3), priority=p) for i in range(1300) for p in range(5)]
     queue = held(*tickets, limits=AdmissionLimits(max_held=len(tickets)))
@@ -52,7 +56,7 @@ def test_each_level_in_use_has_a_quarter_of_what_those_above_it_have() -> None:
     assert shares == pytest.approx({"4": 0.8, "3": 0.16, "2": 0.032, "1": 0.004, "0": 0.004}, abs=0.004)
 
 
-def test_a_large_request_of_low_priority_pays_for_its_size() -> None:
+def test_a_large_request_of_low_priority_pays_for_its_size():
     """In turns alone, long prompts of low priority would have most of the service."""
     low = [ticket(f"low{i}", tokens=500, priority=-1) for i in range(5)]
     queue = held(*(ticket(f"top{i}", tokens=50) for i in range(200)), *low)
@@ -62,7 +66,7 @@ def test_a_large_request_of_low_priority_pays_for_its_size() -> None:
     assert all(later - earlier > 4 * 500 // 50 for earlier, later in pairwise(turns))
 
 
-def test_a_higher_priority_that_comes_now_and_then_goes_first_each_time() -> None:
+def test_a_higher_priority_that_comes_now_and_then_goes_first_each_time():
     """What lower ones are served while nobody else waits is nobody's loss, and no claim of those above."""
     queue = held(*(ticket(f"low{i}", priority=-1) for i in range(100)))
     late = 0
@@ -74,16 +78,33 @@ def test_a_higher_priority_that_comes_now_and_then_goes_first_each_time() -> Non
     assert late <= 4, "one in five"
 
 
-def test_the_earliest_deadline_of_a_tenant_goes_first() -> None:
+def test_the_earliest_deadline_of_a_tenant_goes_first():
     seconds = {"a": 50, "b": 10, "c": 30, "d": 10}
     queue = held(*(ticket(id, deadline=deadline) for id, deadline in seconds.items()), ticket("other", "u"))
     assert drained(queue) == ["b", "other", "d", "c", "a"]
 
 
-def test_whoever_waits_is_passed_by_no_later_one_after_a_while() -> None:
+def test_whoever_waits_is_passed_by_no_later_one_after_a_while():
     """Deadlines far away are all alike, and an urgent one comes before those that came a minute earlier at most."""
     queue = held(ticket("a", deadline=600), ticket("b", deadline=300))
     queue.offer(ticket("urgent", deadline=69), UNMEASURED, 9)
     queue.offer(ticket("late", deadline=71), UNMEASURED, 51)
     queue.offer(ticket("early", deadline=59), UNMEASURED, 51)
     assert drained(queue) == ["early", "a", "b", "urgent", "late"]
+
+
+@settings(max_examples=times(50), deadline=None)
+@given(st.lists(st.tuples(st.sampled_from("abcde"), st.none() | st.floats(0, 10))))
+def test_the_least_served_comes_first(steps):
+    order, model = TenantOrder(), dict[str, float]()
+    for tenant, counter in steps:
+        if counter is None:
+            order.discard(tenant)
+            model.pop(tenant, None)
+        else:
+            order.put(tenant, counter)
+            model[tenant] = counter
+        assert list(order) == sorted(model, key=lambda name: (model[name], name))
+        assert order.least == min(model.values(), default=None)
+        assert [name in order for name in "abcde"] == [name in model for name in "abcde"]
+        assert len(order) == len(model)

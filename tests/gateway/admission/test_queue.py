@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from budget import times
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.admission import BUSY, FREE, LONG, held, room, snapshot, ticket
@@ -16,7 +17,7 @@ from legato_gateway.admission.ticket import DEADLINE, Admit, Hold, Refuse
 from legato_gateway.routing.fleet_snapshot import FleetSnapshot, WorkerView
 
 
-def test_with_room_a_request_starts_at_once_and_without_it_waits() -> None:
+def test_with_room_a_request_starts_at_once_and_without_it_waits():
     queue = Admission()
     assert isinstance(queue.offer(ticket("a"), FREE, 0), Admit)
     assert isinstance(queue.offer(ticket("b"), BUSY, 0), Hold)
@@ -26,18 +27,18 @@ def test_with_room_a_request_starts_at_once_and_without_it_waits() -> None:
     assert (queue.held, queue.held_tokens) == (0, 0)
 
 
-def test_the_only_worker_is_given_requests_though_it_failed_often() -> None:
+def test_the_only_worker_is_given_requests_though_it_failed_often():
     assert isinstance(Admission().offer(ticket("a"), snapshot(broken=True), 0), Admit)
     others = FleetSnapshot((*BUSY.workers, replace(FREE.workers[0], name="u1", broken=True)))
     assert isinstance(Admission().offer(ticket("a"), others, 0), Hold), "u0 is only full"
 
 
-def test_one_snapshot_is_not_spent_twice() -> None:
+def test_one_snapshot_is_not_spent_twice():
     queue = held(*(ticket(str(i), tokens=300) for i in range(5)))
     assert queue.next(FREE, 0) == ["0", "1", "2"]
 
 
-def test_a_long_prefill_queue_holds_requests_here() -> None:
+def test_a_long_prefill_queue_holds_requests_here():
     limits = AdmissionLimits(backlog_seconds=1.0, min_backlog_tokens=100)
     queue = Admission(limits)
     assert isinstance(queue.offer(ticket("a"), snapshot(queue_tokens=950), 0), Hold)
@@ -45,14 +46,14 @@ def test_a_long_prefill_queue_holds_requests_here() -> None:
     assert queue.next(snapshot(queue_tokens=900), 0) == ["a"]
 
 
-def test_without_workers_requests_wait_for_some() -> None:
+def test_without_workers_requests_wait_for_some():
     queue = Admission()
     assert isinstance(queue.offer(ticket("a"), FleetSnapshot(), 0), Hold)
     assert queue.next(FleetSnapshot(), 0) == []
     assert queue.next(FREE, 0) == ["a"]
 
 
-def test_a_prefix_that_is_held_already_needs_no_room() -> None:
+def test_a_prefix_that_is_held_already_needs_no_room():
     queue = Admission()
     assert isinstance(queue.offer(ticket("new"), room(5), 0), Hold)
     queue.cancel("new")
@@ -62,13 +63,13 @@ def test_a_prefix_that_is_held_already_needs_no_room() -> None:
     assert queue.next(room(3), 0) == ["shared-1"]
 
 
-def test_the_last_token_is_computed_even_if_the_whole_prompt_is_held() -> None:
+def test_the_last_token_is_computed_even_if_the_whole_prompt_is_held():
     whole = ticket("a", uncached=1, matches={"u0": 10})
     assert isinstance(Admission().offer(whole, room(1), 0), Hold)
     assert isinstance(Admission().offer(whole, room(2), 0), Admit)
 
 
-def test_cancelled_requests_never_start() -> None:
+def test_cancelled_requests_never_start():
     queue = held(ticket("a"), ticket("b"))
     queue.cancel("a")
     queue.cancel("unknown")
@@ -76,9 +77,9 @@ def test_cancelled_requests_never_start() -> None:
     queue.check_integrity()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=times(60), deadline=None)
 @given(st.integers(0, 2**32))
-def test_over_random_operations_nothing_is_lost_and_everything_starts(seed: int) -> None:
+def test_over_random_operations_nothing_is_lost_and_everything_starts(seed):
     source = random.Random(seed)
     queue = Admission(AdmissionLimits(max_held=40))
     waiting: set[str] = set()
@@ -115,9 +116,9 @@ def test_over_random_operations_nothing_is_lost_and_everything_starts(seed: int)
     assert queue.held_tokens == 0
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=times(40), deadline=None)
 @given(st.integers(0, 2**32))
-def test_backlogged_tenants_never_drift_apart(seed: int) -> None:
+def test_backlogged_tenants_never_drift_apart(seed):
     """VTC's bound: while both wait, weighted service differs by no more than the largest request costs."""
     source = random.Random(seed)
     queue = Admission(AdmissionLimits(output_weight=2))
@@ -161,7 +162,7 @@ def prefiller(queue_tokens: int = 0) -> WorkerView:
         ((prefiller(20_000), decoder(max_length=50), decoder("d1", free_blocks=0)), "decode_room"),
     ],
 )
-def test_what_the_first_held_request_waits_for_is_known(workers: tuple[WorkerView, ...], cause: str) -> None:
+def test_what_the_first_held_request_waits_for_is_known(workers, cause):
     queue, fleet = Admission(), FleetSnapshot(workers)
     assert queue.obstacle is None
     assert isinstance(queue.offer(ticket("a"), fleet, 0), Hold)
@@ -170,7 +171,7 @@ def test_what_the_first_held_request_waits_for_is_known(workers: tuple[WorkerVie
     assert queue.obstacle == cause
 
 
-def test_the_obstacle_is_that_of_the_last_look() -> None:
+def test_the_obstacle_is_that_of_the_last_look():
     queue = held(ticket("a"))
     assert queue.obstacle == "decode_room"
     assert queue.next(snapshot(queue_tokens=20_000), 1) == []
@@ -181,7 +182,7 @@ def test_the_obstacle_is_that_of_the_last_look() -> None:
     assert queue.obstacle is None
 
 
-def test_who_comes_later_does_not_change_what_the_first_waits_for() -> None:
+def test_who_comes_later_does_not_change_what_the_first_waits_for():
     queue = held(LONG)
     assert queue.next(BUSY, 1) == []
     assert isinstance(queue.offer(ticket("b"), room(5), 1), Hold)

@@ -10,7 +10,7 @@ from legato_gateway.admission.ticket import Admit, Hold, Refuse
 from legato_gateway.routing.fleet_snapshot import FleetSnapshot
 
 
-def test_a_tenant_beyond_its_quota_is_told_when_to_come_back() -> None:
+def test_a_tenant_beyond_its_quota_is_told_when_to_come_back():
     queue = Admission(AdmissionLimits(quotas={"small": Quota(rate=8, burst=100)}))
     assert isinstance(queue.offer(ticket("a", "small", 150), FREE, 100), Admit)
     decision = queue.offer(ticket("b", "small"), FREE, 101)
@@ -21,7 +21,7 @@ def test_a_tenant_beyond_its_quota_is_told_when_to_come_back() -> None:
     assert isinstance(queue.offer(ticket("d", "small"), FREE, 106.375), Admit)
 
 
-def test_a_held_request_counts_against_the_quota_from_its_offer_on() -> None:
+def test_a_held_request_counts_against_the_quota_from_its_offer_on():
     """Of 200 requests of 500 tokens that come while no worker has room, one is kept under a quota of 100."""
     queue = held(ticket("0", tokens=500), limits=AdmissionLimits(quotas={"*": Quota(rate=10, burst=100)}))
     for number in range(1, 200):
@@ -34,14 +34,14 @@ def test_a_held_request_counts_against_the_quota_from_its_offer_on() -> None:
     assert isinstance(queue.offer(ticket("c"), BUSY, 40.2), Hold)
 
 
-def test_a_held_request_that_is_cancelled_gives_its_quota_back() -> None:
+def test_a_held_request_that_is_cancelled_gives_its_quota_back():
     queue = held(ticket("a", tokens=150), limits=AdmissionLimits(quotas={"*": Quota(rate=10, burst=100)}))
     assert isinstance(queue.offer(ticket("b"), BUSY, 0), Refuse)
     queue.cancel("a")
     assert isinstance(queue.offer(ticket("b"), BUSY, 0), Hold)
 
 
-def test_what_is_unknown_or_cancelled_counts_against_nothing() -> None:
+def test_what_is_unknown_or_cancelled_counts_against_nothing():
     queue = Admission(AdmissionLimits(quotas={"*": Quota(rate=1, burst=100)}))
     queue.offer(ticket("a", tokens=10), FREE, 0)
     queue.cancel("a")
@@ -51,7 +51,7 @@ def test_what_is_unknown_or_cancelled_counts_against_nothing() -> None:
     assert isinstance(queue.offer(ticket("b"), FREE, 0), Admit)
 
 
-def test_output_counts_against_quota_and_share() -> None:
+def test_output_counts_against_quota_and_share():
     queue = Admission(AdmissionLimits(quotas={"*": Quota(rate=1, burst=100)}, output_weight=2))
     queue.offer(ticket("a", tokens=10), FREE, 0)
     queue.progress("a", 30)
@@ -63,7 +63,7 @@ def test_output_counts_against_quota_and_share() -> None:
     assert decision.retry_after == pytest.approx(11)
 
 
-def test_tenants_named_at_random_do_not_fill_the_memory() -> None:
+def test_tenants_named_at_random_do_not_fill_the_memory():
     """Whether their requests start, wait and are given up, or are refused."""
     queue = Admission(AdmissionLimits(quotas={"*": Quota(1, 1000)}))
     for i in range(MAX_TENANTS + 100):
@@ -92,7 +92,7 @@ def flood(queue: Admission, snapshot: FleetSnapshot) -> None:
 
 
 @pytest.mark.parametrize(("tenant", "used", "goes_on"), [("own", 1, False), ("busy", 1, True), ("greedy", 900, False)])
-def test_a_flood_of_names_gives_no_tenant_its_quota_back(tenant: str, used: int, goes_on: bool) -> None:
+def test_a_flood_of_names_gives_no_tenant_its_quota_back(tenant, used, goes_on):
     """Neither one with a quota of its own, nor one with requests here, nor one that used more than the flood."""
     queue = Admission(AdmissionLimits(quotas={"*": Quota(0.001, 1000), "own": Quota(0.001, 1000)}, output_weight=1))
     queue.offer(ticket("first", tenant, uncached=used), FREE, 0)
@@ -106,7 +106,7 @@ def test_a_flood_of_names_gives_no_tenant_its_quota_back(tenant: str, used: int,
     assert isinstance(queue.offer(ticket("last", tenant), FREE, 0), Refuse)
 
 
-def test_a_flood_of_names_forgets_nobody_with_requests_here() -> None:
+def test_a_flood_of_names_forgets_nobody_with_requests_here():
     queue = Admission()
     queue.offer(ticket("started", "a"), FREE, 0)
     queue.offer(ticket("held", "b"), BUSY, 0)
@@ -116,7 +116,7 @@ def test_a_flood_of_names_forgets_nobody_with_requests_here() -> None:
 
 
 @pytest.mark.parametrize("flooded", [False, True])
-def test_what_a_tenant_was_served_counts_when_it_comes_back(flooded: bool) -> None:
+def test_what_a_tenant_was_served_counts_when_it_comes_back(flooded):
     """Even after a flood of names: those that were served least are forgotten first."""
     queue = Admission()
     queue.offer(ticket("first", "greedy"), FREE, 0)
@@ -128,7 +128,7 @@ def test_what_a_tenant_was_served_counts_when_it_comes_back(flooded: bool) -> No
     assert drained(queue) == ["a", "b"]
 
 
-def test_quotas_that_are_full_again_are_not_remembered() -> None:
+def test_quotas_that_are_full_again_are_not_remembered():
     queue = Admission(AdmissionLimits(quotas={"*": Quota(1, 1000)}))
     for i in range(MAX_TENANTS):
         queue.offer(ticket(str(i), f"tenant {i}"), FREE, 0)

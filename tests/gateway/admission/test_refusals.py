@@ -7,11 +7,11 @@ from tests.support.admission import BUSY, FREE, UNMEASURED, held, snapshot, tick
 
 from legato_gateway.admission.limits import AdmissionLimits, Quota
 from legato_gateway.admission.queue import Admission
-from legato_gateway.admission.ticket import DEADLINE, QUEUE_FULL, QUOTA, TOO_LARGE, Admit, Hold, Refuse, Ticket
+from legato_gateway.admission.ticket import DEADLINE, QUEUE_FULL, QUOTA, TOO_LARGE, Admit, Hold, Refuse
 from legato_gateway.routing.fleet_snapshot import FleetSnapshot
 
 
-def test_what_no_worker_could_ever_hold_is_refused_and_holds_up_nobody() -> None:
+def test_what_no_worker_could_ever_hold_is_refused_and_holds_up_nobody():
     decision = Admission().offer(ticket("a", tokens=995), FREE, 0)
     assert isinstance(decision, Refuse)
     assert decision.reason == TOO_LARGE
@@ -21,7 +21,7 @@ def test_what_no_worker_could_ever_hold_is_refused_and_holds_up_nobody() -> None
     assert queue.next(FREE, 0) == ["b"]
 
 
-def test_a_grammar_that_no_worker_obeys_is_refused_and_holds_up_nobody() -> None:
+def test_a_grammar_that_no_worker_obeys_is_refused_and_holds_up_nobody():
     """It waited in the queue until its deadline."""
     asked = ticket("a")
     asked = replace(asked, need=replace(asked.need, grammar="regex"))
@@ -37,7 +37,7 @@ def test_a_grammar_that_no_worker_obeys_is_refused_and_holds_up_nobody() -> None
 
 
 @pytest.mark.parametrize("limits", [AdmissionLimits(max_held=3), AdmissionLimits(max_held_tokens=300)])
-def test_the_queue_is_bounded(limits: AdmissionLimits) -> None:
+def test_the_queue_is_bounded(limits):
     queue = held(ticket("a"), ticket("b"), ticket("c"), limits=limits)
     decision = queue.offer(ticket("d"), BUSY, 0)
     assert isinstance(decision, Refuse)
@@ -45,7 +45,7 @@ def test_the_queue_is_bounded(limits: AdmissionLimits) -> None:
     assert decision.retry_after == 1
 
 
-def test_a_deadline_that_cannot_be_met_is_refused_at_once() -> None:
+def test_a_deadline_that_cannot_be_met_is_refused_at_once():
     queue = held(*(ticket(str(i), tokens=500, deadline=0) for i in range(4)))
     for deadline, kind in ((2.0, Refuse), (2.7, Hold)):
         assert isinstance(queue.offer(ticket("x", deadline=10 + deadline, tokens=100), BUSY, 10), kind)
@@ -68,7 +68,7 @@ def test_a_deadline_that_cannot_be_met_is_refused_at_once() -> None:
         ((*((("other", 1, 100),) * 20), ("t", 0, 300)), 1500),  # … but has its share before them all have started
     ],
 )
-def test_the_wait_estimate_knows_whose_turn_comes_first(waiting: tuple[tuple[str, int, int], ...], before: int) -> None:
+def test_the_wait_estimate_knows_whose_turn_comes_first(waiting, before):
     """A deadline is refused exactly where the tokens with an earlier turn, and its own, take longer."""
     for margin, kind in ((0.0005, Hold), (-0.0005, Refuse)):
         tickets = [
@@ -80,7 +80,7 @@ def test_the_wait_estimate_knows_whose_turn_comes_first(waiting: tuple[tuple[str
         assert isinstance(queue.offer(ticket("x", deadline=deadline), BUSY, 0), kind), margin
 
 
-def test_the_wait_estimate_knows_what_the_others_were_served() -> None:
+def test_the_wait_estimate_knows_what_the_others_were_served():
     """A tenant that was served more than this one waits behind it."""
     for served, kind in ((0, Refuse), (5000, Hold)):
         queue = Admission()
@@ -94,7 +94,7 @@ def test_the_wait_estimate_knows_what_the_others_were_served() -> None:
         assert isinstance(decision, kind), served
 
 
-def test_the_wait_estimate_knows_what_its_own_tenant_was_served() -> None:
+def test_the_wait_estimate_knows_what_its_own_tenant_was_served():
     """The other tenant catches up first."""
     for deadline, kind in ((0.299, Refuse), (0.301, Hold)):
         queue = Admission()
@@ -114,7 +114,7 @@ def test_the_wait_estimate_knows_what_its_own_tenant_was_served() -> None:
         (ticket("x"), QUEUE_FULL, "5 requests with 3000 prompt tokens", 3),
     ],
 )
-def test_a_refusal_tells_why_and_when_to_come_back(refused: Ticket, reason: str, said: str, retry_after: float) -> None:
+def test_a_refusal_tells_why_and_when_to_come_back(refused, reason, said, retry_after):
     limits = AdmissionLimits(max_held=5, quotas={"spent": Quota(0, 0)})
     decision = held(*(ticket(str(i), tokens=600, deadline=0) for i in range(5)), limits=limits).offer(refused, BUSY, 0)
     assert isinstance(decision, Refuse)

@@ -1,54 +1,33 @@
 """What tenants are served through other gateways counts here: shares and quotas are of the service."""
 
 import pytest
+from tests.support.admission import BUSY, FREE, held, room, ticket
 
 from legato_gateway.admission.limits import AdmissionLimits, Quota
 from legato_gateway.admission.queue import Admission
 from legato_gateway.admission.tenant_counters import MAX_TENANTS
-from legato_gateway.admission.ticket import Admit, Refuse, Ticket
-from legato_gateway.routing.filters import Need
-from legato_gateway.routing.fleet_snapshot import FleetSnapshot, WorkerView
+from legato_gateway.admission.ticket import Admit, Refuse
 from legato_protocol.load import TenantService
-
-
-def free(blocks: int) -> FleetSnapshot:
-    """One unified worker with blocks of 10 tokens."""
-    worker = WorkerView("u0", "unified", "e", "r", 10, num_blocks=100, free_blocks=blocks, max_length=5000)
-    return FleetSnapshot((worker,))
-
-
-BUSY, FREE = free(0), free(100)
-
-
-def ticket(id: str, tenant: str = "t", tokens: int = 100) -> Ticket:
-    return Ticket(tenant, Need(id, tokens, 10), uncached=tokens, deadline=1e9)
-
-
-def held(*tickets: Ticket) -> Admission:
-    queue = Admission()
-    for one in tickets:
-        queue.offer(one, BUSY, 0)
-    return queue
 
 
 def drained(queue: Admission, count: int) -> list[str]:
     """The first `count` held requests that start, with room for one at a time."""
     order = []
     for _ in range(count):
-        (id,) = queue.next(free(11), 0)
+        (id,) = queue.next(room(11), 0)
         queue.finished(id, 0)
         order.append(id)
     return order
 
 
-def test_a_tenant_waits_for_what_it_was_served_elsewhere() -> None:
+def test_a_tenant_waits_for_what_it_was_served_elsewhere():
     queue = held(*(ticket(f"{tenant}{i}", tenant) for i in range(4) for tenant in "ab"))
     queue.served_elsewhere({"a": TenantService(prompt=100, output=50)}, 0)
     assert drained(queue, 4) == ["b0", "b1", "a0", "b2"]
     queue.check_integrity()
 
 
-def test_a_tenant_that_nobody_knew_here_gets_no_credit_for_the_time_before() -> None:
+def test_a_tenant_that_nobody_knew_here_gets_no_credit_for_the_time_before():
     queue = held(*(ticket(f"a{i}", "a") for i in range(30)))
     drained(queue, 10)
     queue.served_elsewhere({"b": TenantService(prompt=300)}, 0)
@@ -57,7 +36,7 @@ def test_a_tenant_that_nobody_knew_here_gets_no_credit_for_the_time_before() -> 
     assert [id[0] for id in drained(queue, 8)] == list("aaaababa")
 
 
-def test_a_tenant_that_is_served_little_elsewhere_does_not_wait_for_it() -> None:
+def test_a_tenant_that_is_served_little_elsewhere_does_not_wait_for_it():
     queue = Admission()
     queue.served_elsewhere({"b": TenantService(prompt=1)}, 0)
     for i in range(20):
@@ -68,7 +47,7 @@ def test_a_tenant_that_is_served_little_elsewhere_does_not_wait_for_it() -> None
     assert drained(queue, 1) == ["b0"]
 
 
-def test_a_tenant_that_was_idle_begins_where_those_served_elsewhere_are() -> None:
+def test_a_tenant_that_was_idle_begins_where_those_served_elsewhere_are():
     """Or else they would wait until it had as much as they had in all the time before."""
     queue = Admission()
     queue.served_elsewhere({"b": TenantService(prompt=10_000)}, 0)
@@ -80,7 +59,7 @@ def test_a_tenant_that_was_idle_begins_where_those_served_elsewhere_are() -> Non
 
 
 @pytest.mark.parametrize("known", [False, True])
-def test_a_quota_is_used_up_elsewhere_too(known: bool) -> None:
+def test_a_quota_is_used_up_elsewhere_too(known):
     queue = Admission(AdmissionLimits(quotas={"*": Quota(rate=1, burst=100)}, output_weight=2))
     if known:
         queue.offer(ticket("a", tokens=10), FREE, 0)
@@ -93,7 +72,7 @@ def test_a_quota_is_used_up_elsewhere_too(known: bool) -> None:
     assert isinstance(queue.offer(ticket("d", tokens=10), FREE, 60), Admit)
 
 
-def test_tenants_that_others_serve_do_not_fill_the_memory() -> None:
+def test_tenants_that_others_serve_do_not_fill_the_memory():
     queue = Admission(AdmissionLimits(quotas={"*": Quota(rate=1, burst=100)}))
     for i in range(MAX_TENANTS + 100):
         queue.served_elsewhere({f"tenant {i}": TenantService(1)}, 0)

@@ -1,5 +1,6 @@
 """One choice's tokens and text, whatever pieces its tokens come in."""
 
+from budget import times
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,7 +15,7 @@ def _choice(lab, **overrides):
     return Choice(0, lab.request(**overrides), lab.vocabulary)
 
 
-@settings(deadline=None)
+@settings(max_examples=times(50), deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 12)), max_size=40), st.booleans())
 def test_repeats_change_nothing(lab, pieces, ends):
     """Items begin at known tokens or at the next one, in any order: the text is that of the tokens once each."""
@@ -34,7 +35,7 @@ def test_repeats_change_nothing(lab, pieces, ends):
     assert text == b"".join(map(lab.vocabulary.token_bytes, choice.tokens)).decode()
 
 
-@settings(deadline=None)
+@settings(max_examples=times(50), deadline=None)
 @given(st.integers(1, 20), st.integers(0, 30), st.integers(1, 6))
 def test_a_stop_string_cuts_the_same_text_however_tokens_are_grouped(lab, size, at, length):
     tokens = [(31 * index) % 256 for index in range(40)]

@@ -70,23 +70,6 @@ async def test_what_is_cached_is_no_demand(lab):
         assert first < second == 100
 
 
-async def test_requests_without_a_worker_are_held_for_want_of_one(lab):
-    async with lab.running(lab.unified(1)) as gateway:
-        (worker,) = gateway.workers
-        await worker.kill()
-        await gateway.until(lambda: not gateway.fleet.worker("u0").ready)
-        reader = gateway.submit()
-        report = gateway.demand.report()
-        assert (report.held_requests, report.held_tokens, report.held_prompt_tokens) == (1, 100, 100)
-        before = gateway.demand.report().head_wait["no_worker"]
-        await gateway.until(lambda: gateway.demand.report().head_wait["no_worker"] > before)
-        await worker.start()
-        await reader.read()
-        report = gateway.demand.report()
-        assert report.held_requests == 0
-        assert report.head_wait == gateway.demand.report().head_wait  # nobody waits any more
-
-
 async def test_refused_requests_are_no_arrivals(lab):
     async with lab.running(lab.unified(1, num_blocks=5)) as gateway:
         reader = gateway.submit()

@@ -13,7 +13,7 @@ from legato_gateway.relay.lifecycle import Stage
 from legato_gateway.routing.fleet_snapshot import FleetSnapshot, WorkerView
 from legato_gateway.routing.rebalancing import RebalancingPolicy
 from legato_gateway.testing.fake_engine import Refusal
-from legato_protocol.stream import Decode, Handoff
+from legato_protocol.stream import Handoff
 
 # Steps with three sequences take 0.07 s.
 POLICY = RebalancingPolicy(0.06, look=0.05, patience=0.2, jitter=0.1, rest=1.0, settled=1.0)
@@ -49,26 +49,10 @@ def test_a_hot_worker_hands_a_sequence_on_and_its_client_reads_on(lab, roles):
     assert not source.engine.jobs
 
 
-def test_so_does_one_whose_arena_is_full(lab):
-    run = _run(lab)
-    before = count("migrations_total", reason="kv_cache")
-    generation, source, target = _heat(run)
-    source.others, source.other_blocks = 1, 990
-    run.until(lambda: _place(run, generation) == target.name)
-    assert count("migrations_total", reason="kv_cache") == before + 1
-
-
 def test_blocks_that_sequences_there_wait_for_are_known(lab):
     run = _run(lab)
     run.relay.workers.received("u0", replace(run.workers["u0"].load(), pending_blocks=9))
     assert run.view("u0").asked_blocks == 9
-
-
-def test_without_a_policy_nobody_does(lab):
-    run = _run(lab, policy=None)
-    _heat(run)
-    run.run(100)
-    assert not run.told(Handoff)
 
 
 def test_it_has_to_be_hot_for_a_while(lab):
@@ -81,15 +65,6 @@ def test_it_has_to_be_hot_for_a_while(lab):
     source.others = 4
     run.run(35)
     assert run.told(Handoff)
-
-
-def test_one_that_drains_hands_on_as_ever(lab):
-    run = _run(lab)
-    _, source, _ = _heat(run)
-    before = count("migrations_total", reason="draining")
-    run.drain(source)
-    run.run(5)
-    assert count("migrations_total", reason="draining") == before + 1
 
 
 def test_after_a_failed_move_a_sequence_stays_and_its_client_reads_on(lab):
@@ -209,52 +184,73 @@ def test_the_shortest_goes_first(lab):
     assert [frame.id for _, frame in run.told(Handoff)] == [run.sub(short).id]
 
 
-@pytest.mark.parametrize("request_", [{"max_tokens": 65}, {"choices": 2}], ids=["soon over", "of two choices"])
-def test_these_stay(lab, request_):
-    run = _run(lab)
-    _heat(run, **request_)
-    run.run(60)
-    assert not run.told(Handoff)
+def _full(run, source):
+    source.others, source.other_blocks = 1, 990
 
 
-def test_one_whose_client_does_not_read_stays(lab):
+@pytest.mark.parametrize(("happens", "reason"), [(_full, "kv_cache"), (Scripted.drain, "draining")])
+def test_so_does_one_whose_arena_is_full_and_one_that_drains(lab, happens, reason):
     run = _run(lab)
-    generation, source, _ = _heat(run)
+    before = count("migrations_total", reason=reason)
+    generation, source, target = _heat(run)
+    happens(run, source)
+    run.until(lambda: _place(run, generation) == target.name)
+    assert count("migrations_total", reason=reason) == before + 1
+
+
+def _not_read(run, generation, source, target):
     source.others = 0
     run.generations.remove(generation)
     run.run(20)
     assert generation.paused
     source.others = 4
     source.engine.jobs[next(iter(source.engine.jobs))].paused = False
-    run.run(60)
-    assert not run.told(Handoff)
 
 
-def test_one_that_gets_no_tokens_stays(lab):
-    """It may be preempted, and what does not run cannot move."""
-    run = _run(lab)
-    _, source, _ = _heat(run)
-    source.engine.hold("decoding")
-    run.run(60)
-    assert not run.told(Handoff)
-    source.engine.release()
-    run.run(10)
-    assert run.told(Handoff)
+def _at(**changes):
+    """The target is another worker, and the source has RDMA."""
+
+    def greet(run, generation, source, target):
+        run.greet(source.name, transport="ucx:rdma")
+        run.greet(target.name, **{"transport": "ucx:rdma"} | changes)
+
+    return greet
 
 
-@pytest.mark.parametrize("changes", [{"kv_revision": "other"}, {"address": b""}, {"transport": "ucx:tcp"}])
-def test_none_goes_to_a_worker_that_could_not_take_it(lab, changes):
-    run = _run(lab)
-    _, source, target = _heat(run)
-    run.greet(source.name, transport="ucx:rdma")
-    run.greet(target.name, **{"transport": "ucx:rdma"} | changes)
-    run.run(60)
-    assert not run.told(Handoff)
-
-
-def test_none_goes_to_a_hot_worker_though_another_is_hotter(lab):
-    run = _run(lab)
-    _, _, target = _heat(run)
+def _also_hot(run, generation, source, target):
     target.others = 2
+
+
+def _without_tokens(run, generation, source, target):
+    """It may be preempted, and what does not run cannot move."""
+    source.engine.hold("decoding")
+
+
+def _nothing(run, generation, source, target):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("happens", "request_", "policy"),
+    [
+        pytest.param(_nothing, {}, None, id="there is no policy"),
+        pytest.param(_nothing, {"max_tokens": 65}, POLICY, id="it is soon over"),
+        pytest.param(_nothing, {"choices": 2}, POLICY, id="it has two choices"),
+        pytest.param(_not_read, {}, POLICY, id="its client does not read"),
+        pytest.param(_without_tokens, {}, POLICY, id="it gets no tokens"),
+        pytest.param(_at(kv_revision="other"), {}, POLICY, id="the other one has another KV revision"),
+        pytest.param(_at(address=b""), {}, POLICY, id="the other one has no link"),
+        pytest.param(_at(transport="ucx:tcp"), {}, POLICY, id="the other one is of another network"),
+        pytest.param(_also_hot, {}, POLICY, id="the other one is hot too"),
+    ],
+)
+def test_a_sequence_stays_where(lab, happens, request_, policy):
+    run = _run(lab, policy=policy)
+    generation, source, target = _heat(run, **request_)
+    happens(run, generation, source, target)
     run.run(60)
-    assert not run.told(Decode)
+    assert not run.told(Handoff)
+    if happens is _without_tokens:
+        source.engine.release()
+        run.run(10)
+        assert run.told(Handoff)

@@ -74,10 +74,8 @@ def test_tokens_after_the_first(timed):
 
 def test_each_choice_has_its_own_tokens(lab):
     timed = Timed(lab, choices=2)
-    timed.at(1.0).token(0)
-    timed.at(3.0).token(1)
-    timed.at(4.0).token(0)
-    timed.at(8.0).token(1)
+    for second, choice in ((1.0, 0), (3.0, 1), (4.0, 0), (8.0, 1)):
+        timed.at(second).token(choice)
     assert timed.sums("time_to_first_token_seconds", "inter_token_latency_seconds") == [1.0, 8.0]
 
 
@@ -90,17 +88,12 @@ def test_an_end_that_is_whole_is_timed(timed):
     assert timed.generation.route.seconds["total"] == 4.0
 
 
-def test_an_answer_that_was_cut_off_is_not(timed):
-    timed.at(1.0).token()
-    timed.recorder.ended(timed.generation)
-    assert timed.value("e2e_request_latency_seconds_count") == 0
-
-
-def test_a_single_token_has_no_time_per_token(timed):
-    timed.at(1.0).token(finish="length")
+@pytest.mark.parametrize(("finish", "whole"), [(None, 0), ("length", 1)])
+def test_an_answer_that_was_cut_off_is_not_and_a_single_token_has_no_time_per_token(timed, finish, whole):
+    timed.at(1.0).token(finish=finish)
     timed.recorder.ended(timed.generation)
     assert timed.value("request_time_per_output_token_seconds_count") == 0
-    assert timed.value("e2e_request_latency_seconds_count") == 1
+    assert timed.value("e2e_request_latency_seconds_count") == whole
 
 
 def test_the_time_for_which_a_client_does_not_read_is_its_own(timed):

@@ -36,7 +36,7 @@ def computed(lab: Any, *roles: str, **request: Any) -> tuple[Scripted, Any]:
 
 
 @pytest.mark.parametrize("roles", [("u",), ("p", "d")])
-def test_they_come_with_the_first_delta_of_each_choice(lab: Any, roles: tuple[str, ...]) -> None:
+def test_they_come_with_the_first_delta_of_each_choice(lab, roles):
     run = Scripted(lab, *roles)
     generation = run.start(prompt_logprobs=2, max_tokens=3, choices=2)
     run.until(lambda: generation.ended)
@@ -45,7 +45,7 @@ def test_they_come_with_the_first_delta_of_each_choice(lab: Any, roles: tuple[st
     assert generation.usage.completion_tokens == 6
 
 
-def test_tokens_that_overtake_them_wait(lab: Any) -> None:
+def test_tokens_that_overtake_them_wait(lab):
     run, generation = computed(lab, "p", "d")
     assert tell(run, "d1", Tokens) == 3
     assert (generation.completion_tokens, generation.ready()) == (0, [])
@@ -57,7 +57,7 @@ def test_tokens_that_overtake_them_wait(lab: Any) -> None:
     assert generation.completion_tokens == 3
 
 
-def test_when_who_has_them_dies_another_computes_the_prompt(lab: Any) -> None:
+def test_when_who_has_them_dies_another_computes_the_prompt(lab):
     """Tokens that wait are not the next attempt's; what was told before is not told again."""
     run, generation = computed(lab, "p", "p", "d")
     prefill = run.workers[generation.route.prefill]
@@ -72,7 +72,7 @@ def test_when_who_has_them_dies_another_computes_the_prompt(lab: Any) -> None:
     assert generation.route.finish == "length"
 
 
-def test_what_is_known_is_not_asked_for_again(lab: Any) -> None:
+def test_what_is_known_is_not_asked_for_again(lab):
     run = Scripted(lab, "u", "u")
     generation = run.start(prompt_logprobs=0, max_tokens=40)
     run.until(lambda: generation.completion_tokens == 7)
@@ -83,7 +83,7 @@ def test_what_is_known_is_not_asked_for_again(lab: Any) -> None:
     assert generation.completion_tokens == 40
 
 
-def test_a_prompt_of_one_token_has_none(lab: Any) -> None:
+def test_a_prompt_of_one_token_has_none(lab):
     run = Scripted(lab, "u")
     generation = run.start(prompt_logprobs=3, prompt=(5,), max_tokens=2)
     run.until(lambda: generation.ended)
@@ -92,7 +92,7 @@ def test_a_prompt_of_one_token_has_none(lab: Any) -> None:
     assert frame.sequence.params.prompt_logprobs is None
 
 
-def test_no_cache_counts_for_who_asks(lab: Any) -> None:
+def test_no_cache_counts_for_who_asks(lab):
     run = Scripted(lab, "u")
     done = run.start(max_tokens=1)
     run.until(lambda: done.ended)
@@ -111,7 +111,7 @@ def test_no_cache_counts_for_who_asks(lab: Any) -> None:
         (1, {"logprobs": bytes(4)}, "other sizes"),
     ],
 )
-def test_nonsense_ends_the_attempt(lab: Any, start: int, change: dict[str, Any], text: str) -> None:
+def test_nonsense_ends_the_attempt(lab, start, change, text):
     run = Scripted(lab, "u")
     generation = run.start(prompt_logprobs=0)
     sub = run.sub(generation)
@@ -122,7 +122,7 @@ def test_nonsense_ends_the_attempt(lab: Any, start: int, change: dict[str, Any],
     assert sub.attempt == 2
 
 
-def test_tokens_without_them_are_nonsense_where_one_worker_tells_both(lab: Any) -> None:
+def test_tokens_without_them_are_nonsense_where_one_worker_tells_both(lab):
     run = Scripted(lab, "u")
     generation = run.start(prompt_logprobs=0)
     sub = run.sub(generation)
@@ -131,7 +131,7 @@ def test_tokens_without_them_are_nonsense_where_one_worker_tells_both(lab: Any) 
     assert generation.completion_tokens == 0
 
 
-def test_what_nobody_asked_for_is_nonsense_and_what_is_late_is_dropped(lab: Any) -> None:
+def test_what_nobody_asked_for_is_nonsense_and_what_is_late_is_dropped(lab):
     run = Scripted(lab, "u")
     generation = run.start()
     sub = run.sub(generation)
@@ -144,7 +144,7 @@ def test_what_nobody_asked_for_is_nonsense_and_what_is_late_is_dropped(lab: Any)
     assert "that nobody asked for" in sub.last_failure.message
 
 
-def test_a_worker_of_the_last_release_is_not_asked(lab: Any) -> None:
+def test_a_worker_of_the_last_release_is_not_asked(lab):
     """It would pass over the field, and its tokens wait for ever."""
     run = Scripted(lab, "u", "u")
     run.relay.workers.greeted("u0", replace(run.workers["u0"].hello(), params=()))

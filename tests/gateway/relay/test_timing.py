@@ -4,75 +4,44 @@ import pytest
 
 from legato_gateway.relay.timing import FirstTokenPhases, RequestTiming
 
+TOKEN = ("first_token", 15.0)
+HANDOFF = ("handed_off", 1, 0.5)
 
-def timing(remote: bool = True) -> RequestTiming:
-    """One that came at 10 and whose prefill began at 12."""
+
+@pytest.mark.parametrize(
+    ("remote", "happens", "phases"),
+    [
+        pytest.param(True, [TOKEN, HANDOFF], FirstTokenPhases(2.0, 2.5, 0.5), id="the parts add up to it"),
+        pytest.param(True, [HANDOFF, TOKEN], FirstTokenPhases(2.0, 2.5, 0.5), id="a report before the token is kept"),
+        pytest.param(True, [TOKEN], None, id="the report of the hand-off has not come"),
+        pytest.param(True, [HANDOFF], None, id="nor the token"),
+        pytest.param(False, [TOKEN], FirstTokenPhases(2.0, 3.0, None), id="without a hand-off there is none to tell"),
+        pytest.param(
+            True,
+            # late news of the first one, and of the second one twice
+            [HANDOFF, ("placed", 2, False), ("began", 1, 13.0), ("began", 2, 14.0), ("began", 2, 14.5), TOKEN],
+            FirstTokenPhases(4.0, 1.0, None),
+            id="an attempt without a token was queue time",
+        ),
+        pytest.param(True, [TOKEN, ("handed_off", 0, 0.5)], None, id="a hand-off of an earlier attempt"),
+        pytest.param(True, [TOKEN, ("handed_off", 2, 0.5)], None, id="a hand-off of a later attempt"),
+        pytest.param(True, [TOKEN, ("placed", 2, False)], None, id="placed after the first token"),
+        pytest.param(
+            True, [TOKEN, ("placed", 2, False), HANDOFF], FirstTokenPhases(2.0, 2.5, 0.5), id="which changes nothing"
+        ),
+        # the hand-off was timed by another clock
+        pytest.param(True, [TOKEN, ("handed_off", 1, 99.0)], FirstTokenPhases(2.0, 0.0, 3.0), id="none is negative"),
+    ],
+)
+def test_the_parts_of_the_time_to_the_first_token_are_told_once(remote, happens, phases):
+    """It came at 10, and its prefill began at 12."""
     made = RequestTiming(10.0)
     made.placed(1, remote)
     made.began(1, 12.0)
-    return made
-
-
-def test_the_parts_add_up_to_the_time_to_the_first_token():
-    made = timing()
-    made.first_token = 15.0
-    assert made.phases() is None, "the report of the hand-off has not come"
-    made.handed_off(1, 0.5)
-    assert made.phases() == FirstTokenPhases(queue=2.0, prefill=2.5, handoff=0.5)
-
-
-def test_a_report_before_the_token_is_kept():
-    made = timing()
-    made.handed_off(1, 0.5)
-    assert made.phases() is None
-    made.first_token = 15.0
-    assert made.phases() == FirstTokenPhases(2.0, 2.5, 0.5)
-
-
-def test_without_a_hand_off_there_is_none_to_tell():
-    made = timing(remote=False)
-    made.first_token = 15.0
-    assert made.phases() == FirstTokenPhases(2.0, 3.0, None)
-
-
-def test_they_are_told_once():
-    made = timing(remote=False)
-    made.first_token = 15.0
-    assert made.phases() is not None
-    assert made.phases() is None
-
-
-def test_an_attempt_without_a_token_was_queue_time():
-    made = timing()
-    made.handed_off(1, 0.5)
-    made.placed(2, False)
-    made.began(1, 13.0)  # late news of the first one
-    made.began(2, 14.0)
-    made.began(2, 14.5)
-    made.first_token = 15.0
-    assert made.phases() == FirstTokenPhases(4.0, 1.0, None)
-
-
-@pytest.mark.parametrize("attempt", [0, 2])
-def test_a_hand_off_of_another_attempt_does_not_count(attempt):
-    made = timing()
-    made.first_token = 15.0
-    made.handed_off(attempt, 0.5)
-    assert made.phases() is None
-
-
-def test_what_is_placed_after_the_first_token_changes_nothing():
-    made = timing()
-    made.first_token = 15.0
-    made.placed(2, False)
-    assert made.phases() is None
-    made.handed_off(1, 0.5)
-    assert made.phases() == FirstTokenPhases(2.0, 2.5, 0.5)
-
-
-def test_no_part_is_negative():
-    """The hand-off was timed by another clock."""
-    made = timing()
-    made.first_token = 15.0
-    made.handed_off(1, 99.0)
-    assert made.phases() == FirstTokenPhases(2.0, 0.0, 3.0)
+    for name, *values in happens:
+        if name == "first_token":
+            (made.first_token,) = values
+        else:
+            getattr(made, name)(*values)
+    assert made.phases() == phases
+    assert phases is None or made.phases() is None

@@ -2,7 +2,8 @@
 
 import asyncio
 
-from hypothesis import given
+from budget import times
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from legato_gateway.routing.prefix_hashes import PIECE, Hashing, PrefixHashes
@@ -10,6 +11,7 @@ from legato_protocol import block_hash
 from legato_protocol.packed_tokens import pack_tokens
 
 
+@settings(max_examples=times(30), deadline=None)
 @given(
     prompt=st.integers(0, 200), more=st.integers(0, 40), size=st.sampled_from([8, 16]), salt=st.sampled_from(["", "s"])
 )
