@@ -16,7 +16,7 @@ def drawn() -> dict[str, str]:
     return {words[0]: words[1] for words in lines}
 
 
-def test_the_drawing_shows_every_error_and_its_status() -> None:
+def test_the_drawing_shows_every_error_and_its_status():
     picture = drawn()
     classes = {kind.__name__: kind for kind in family(GatewayError)[1:]}
     assert picture.keys() == classes.keys()
@@ -25,7 +25,7 @@ def test_the_drawing_shows_every_error_and_its_status() -> None:
             assert name == "NotFound" or classes[name].status == int(text.split()[0]), name
 
 
-def test_permanent_errors_are_4xx_and_say_nothing_of_parts() -> None:
+def test_permanent_errors_are_4xx_and_say_nothing_of_parts():
     for kind in family(errors.BadRequest):
         error = kind("no", param="x")
         assert 400 <= error.http_status < 500
@@ -37,11 +37,11 @@ def test_permanent_errors_are_4xx_and_say_nothing_of_parts() -> None:
         }
 
 
-def test_errors_of_the_server_say_which_part_failed() -> None:
+def test_errors_of_the_server_say_which_part_failed():
     said = json.loads(errors.body(errors.WorkerFailed("gone", part="decode")))["error"]
     assert said["part"] == "decode"
 
 
-def test_refusals_say_when_to_come_back_in_whole_seconds() -> None:
+def test_refusals_say_when_to_come_back_in_whole_seconds():
     for wait, header in ((0.0, "1"), (2.2, "3"), (1e9, "3600")):
         assert errors.Overloaded("full", reason="r", retry_after=wait).headers["retry-after"] == header

@@ -44,16 +44,16 @@ from legato_gateway.openai.responses import body as responses
         (anthropic.ToolChoice, messages.ToolChoiceNoneParam),
     ],
 )
-def test_every_field_of_the_official_client_is_known(ours: type[msgspec.Struct], theirs: type) -> None:
+def test_every_field_of_the_official_client_is_known(ours, theirs):
     fields, some = set(get_type_hints(theirs)), {"model", "type", "role", "format", "effort", "include_obfuscation"}
     assert some & fields, "these are the client's fields"
     assert fields <= {field.name for field in msgspec.structs.fields(ours)}
 
 
-def test_all_that_the_official_client_can_ask_to_be_included_is_known() -> None:
+def test_all_that_the_official_client_can_ask_to_be_included_is_known():
     assert set(get_args(ResponseIncludable)) == set(responses.INCLUDABLE)
 
 
-def test_sampling_that_the_older_version_has_is_known() -> None:
+def test_sampling_that_the_older_version_has_is_known():
     known = {field.name for field in msgspec.structs.fields(anthropic.MessagesBody)}
     assert {"temperature", "top_p", "top_k"} <= known

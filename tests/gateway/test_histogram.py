@@ -16,7 +16,7 @@ def _samples(registry: CollectorRegistry) -> list[tuple[str, dict[str, str], flo
     )
 
 
-def test_a_histogram_tells_the_same_as_the_library_s() -> None:
+def test_a_histogram_tells_the_same_as_the_library_s():
     ours, theirs = CollectorRegistry(), CollectorRegistry()
     histogram = UnlockedHistogram("h", "Text", BOUNDS)
     ours.register(histogram)
@@ -28,7 +28,7 @@ def test_a_histogram_tells_the_same_as_the_library_s() -> None:
     assert _samples(ours) == _samples(theirs)
 
 
-def test_a_clock_that_went_back_counts_as_nothing() -> None:
+def test_a_clock_that_went_back_counts_as_nothing():
     histogram = UnlockedHistogram("h", "Text", BOUNDS)
     histogram.observe(-1.0)
     registry = CollectorRegistry()
@@ -37,7 +37,7 @@ def test_a_clock_that_went_back_counts_as_nothing() -> None:
     assert registry.get_sample_value("h_bucket", {"le": "0.1"}) == 1
 
 
-def test_a_counter() -> None:
+def test_a_counter():
     counter, registry = UnlockedCounter("c", "Text"), CollectorRegistry()
     registry.register(counter)
     counter.value += 3

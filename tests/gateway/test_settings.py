@@ -3,6 +3,7 @@
 import itertools
 import re
 from argparse import ArgumentParser
+from pathlib import Path
 
 import pytest
 
@@ -28,16 +29,6 @@ def test_defaults_are_those_of_the_design():
     assert read.served_name == "smollm2-135m-instruct"
     assert read.token == "secret"
     assert "secret" not in repr(read)
-
-
-def test_workers_can_be_named():
-    read = _read(*NEEDED, "--worker", "a=127.0.0.1:1", "--worker", "b=[::1]:2")
-    assert read.workers == (("a", "127.0.0.1:1"), ("b", "[::1]:2"))
-
-
-def test_quotas_are_tokens_per_minute_by_tenant():
-    read = _read(*NEEDED, "--tenant-quota", "a=b=600", "--tenant-quota=*=60")
-    assert read.tenant_quotas == (("a=b", 600), ("*", 60))
 
 
 @pytest.mark.parametrize(
@@ -81,58 +72,54 @@ def test_what_is_missing_is_named(missing, capsys):
     assert f"required: {missing}" in capsys.readouterr().err
 
 
-def test_a_port_and_an_inherited_socket_exclude_each_other():
-    assert _read(*NEEDED, "--listen-fd", "7").listen_fd == 7
-    with pytest.raises(SettingsError, match="--port and --listen-fd cannot be given together"):
-        _read(*NEEDED, "--port", "80", "--listen-fd", "7")
+CERTIFICATE = "--tls-certificate-file=tls.crt --tls-key-file=tls.key"
+INTERNAL = "--internal-tls-folder=tls --internal-tls-name=s-workers.n.svc"
 
 
-def test_workers_come_from_one_place():
-    places = {
-        "--worker": ("--worker", "a=h:1"),
-        "--workers-file": ("--workers-file", "w.json"),
-        "--workers-service": ("--workers-service", "s-workers", "--namespace", "n"),
-    }
-    for one, other in itertools.combinations(places, 2):
-        with pytest.raises(SettingsError, match=rf"(?=.*{one}\b)(?=.*{other}\b).* cannot be given together"):
-            _read(*NEEDED, *places[one], *places[other])
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ("--worker=a=127.0.0.1:1 --worker=b=[::1]:2", {"workers": (("a", "127.0.0.1:1"), ("b", "[::1]:2"))}),
+        ("--tenant-quota=a=b=600 --tenant-quota=*=60", {"tenant_quotas": (("a=b", 600), ("*", 60))}),
+        ("--listen-fd=7", {"listen_fd": 7}),
+        (
+            "--workers-service=s-workers --namespace=n",
+            {"workers_service": "s-workers", "namespace": "n", "kubeconfig": "/config"},
+        ),
+        (CERTIFICATE, {"tls_certificate_file": Path("tls.crt"), "tls_key_file": Path("tls.key")}),
+        (INTERNAL, {"control_tls_port": 8084, "plain_control": True}),
+        (f"{INTERNAL} --internal-tls-mode=Strict", {"plain_control": False}),
+        ("--control-port=0", {"control_port": 0}),
+        ("--host=0.0.0.0", {"control_port": None}),
+        ("--host=0.0.0.0 --control-port=0", {"control_port": 0}),
+    ],
+)
+def test_flags_become_settings(flags, expected):
+    read = _read(*NEEDED, *flags.split(), environ={"KUBECONFIG": "/config", names.ENV_TOKEN: "secret"})
+    assert {name: getattr(read, name) for name in expected} == expected
 
 
-def test_a_service_of_workers_has_a_namespace():
-    read = _read(*NEEDED, "--workers-service", "s-workers", "--namespace", "n", environ={"KUBECONFIG": "/config"})
-    assert (read.workers_service, read.namespace, read.kubeconfig) == ("s-workers", "n", "/config")
-    for alone in (("--workers-service", "s-workers"), ("--namespace", "n")):
-        with pytest.raises(SettingsError, match="must be given together"):
-            _read(*NEEDED, *alone)
+PLACES = ("--worker=a=h:1", "--workers-file=w.json", "--workers-service=s-workers --namespace=n")
+TOGETHER = "{} and {} must be given together"
 
 
-def test_a_certificate_has_a_key():
-    read = _read(*NEEDED, "--tls-certificate-file", "tls.crt", "--tls-key-file", "tls.key")
-    assert (str(read.tls_certificate_file), str(read.tls_key_file)) == ("tls.crt", "tls.key")
-    said = "--tls-certificate-file and --tls-key-file must be given together"
-    for alone in (("--tls-certificate-file", "tls.crt"), ("--tls-key-file", "tls.key")):
-        with pytest.raises(SettingsError, match=said):
-            _read(*NEEDED, *alone)
-
-
-def test_internal_tls_has_a_name_and_strict_has_files():
-    read = _read(*NEEDED, "--internal-tls-folder", "tls", "--internal-tls-name", "s-workers.n.svc")
-    assert (read.control_tls_port, read.plain_control) == (8084, True)
-    for alone in (("--internal-tls-folder", "tls"), ("--internal-tls-name", "s")):
-        with pytest.raises(SettingsError, match="must be given together"):
-            _read(*NEEDED, *alone)
-    with pytest.raises(SettingsError, match="Strict needs --internal-tls-folder"):
-        _read(*NEEDED, "--internal-tls-mode", "Strict")
-    given = ("--internal-tls-folder", "tls", "--internal-tls-name", "s", "--internal-tls-mode", "Strict")
-    assert not _read(*NEEDED, *given).plain_control
-    with pytest.raises(SettingsError, match="would be open to everyone"):
-        _read(*NEEDED, "--host", "0.0.0.0", *given)
-
-
-def test_a_control_port_that_everyone_reaches_needs_a_token():
-    assert _read(*NEEDED, "--control-port", "0").control_port == 0
-    assert _read(*NEEDED, "--host", "0.0.0.0").control_port is None
-    told = _read(*NEEDED, "--host", "0.0.0.0", "--control-port", "0", environ={names.ENV_TOKEN: "secret"})
-    assert told.control_port == 0
-    with pytest.raises(SettingsError, match=r"--host: 0\.0\.0\.0 is not a loopback address"):
-        _read(*NEEDED, "--host", "0.0.0.0", "--control-port", "0")
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ("--port=80 --listen-fd=7", "--port and --listen-fd cannot be given together"),
+        *(
+            (f"{one} {other}", rf"(?=.*{one.split('=')[0]}\b)(?=.*{other.split('=')[0]}\b).* cannot be given together")
+            for one, other in itertools.combinations(PLACES, 2)
+        ),
+        ("--workers-service=s-workers", "must be given together"),
+        ("--namespace=n", "must be given together"),
+        *((flag, TOGETHER.format("--tls-certificate-file", "--tls-key-file")) for flag in CERTIFICATE.split()),
+        *((flag, "must be given together") for flag in INTERNAL.split()),
+        ("--internal-tls-mode=Strict", "Strict needs --internal-tls-folder"),
+        (f"--host=0.0.0.0 --internal-tls-mode=Strict {INTERNAL}", "would be open to everyone"),
+        ("--host=0.0.0.0 --control-port=0", r"--host: 0\.0\.0\.0 is not a loopback address"),
+    ],
+)
+def test_flags_that_do_not_go_together_stop_the_start(flags, said):
+    with pytest.raises(SettingsError, match=said):
+        _read(*NEEDED, *flags.split())

@@ -6,7 +6,8 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from budget import times
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.asgi import Poster
 
@@ -16,8 +17,9 @@ from legato_gateway.serving.body_budget import BODIES_FULL, SMALL, BodyBudget
 LIMIT = 16 * SMALL
 
 
+@settings(max_examples=times(40), deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 5), st.sampled_from(["grow", "end"]), st.integers(1, 4 * SMALL))))
-def test_never_more_than_the_limit_is_taken_and_all_of_it_is_given_back(steps: list[tuple[int, str, int]]) -> None:
+def test_never_more_than_the_limit_is_taken_and_all_of_it_is_given_back(steps):
     budget, bodies = BodyBudget(LIMIT), {}
     for which, what, size in steps:
         if which not in bodies:
@@ -36,7 +38,7 @@ def test_never_more_than_the_limit_is_taken_and_all_of_it_is_given_back(steps: l
     assert budget.used == 0
 
 
-def test_large_bodies_leave_a_quarter_to_small_ones() -> None:
+def test_large_bodies_leave_a_quarter_to_small_ones():
     budget = BodyBudget(LIMIT)
     with budget.body() as large, budget.body() as other, budget.body() as small:
         large.grow(LIMIT * 3 // 4)
@@ -66,7 +68,7 @@ class Upload(Poster):
         return {"type": "http.request", "body": piece, "more_body": bool(self._pieces)}
 
 
-async def test_bodies_that_do_not_fit_beside_others_are_refused_and_then_taken_again(gateway: Any) -> None:
+async def test_bodies_that_do_not_fit_beside_others_are_refused_and_then_taken_again(gateway):
     body = json.dumps({"model": "tiny", "prompt": "hi"}).encode()
     padding = b" " * 400_000
     first = Upload([padding, padding, body])
@@ -93,7 +95,7 @@ async def test_bodies_that_do_not_fit_beside_others_are_refused_and_then_taken_a
     assert again.sent[0]["status"] == 200
 
 
-async def test_a_body_counts_until_its_request_is_prepared(gateway: Any) -> None:
+async def test_a_body_counts_until_its_request_is_prepared(gateway):
     seen: list[int] = []
     gateway.tokens.before = lambda _: seen.append(gateway.budget.used)
     body = json.dumps({"model": "tiny", "prompt": "hi"})

@@ -89,7 +89,7 @@ class Gateway:
 
 
 @pytest.mark.parametrize("announces", [False, True])
-async def test_of_large_bodies_only_a_first_piece_is_read_until_others_are_prepared(announces: bool) -> None:
+async def test_of_large_bodies_only_a_first_piece_is_read_until_others_are_prepared(announces):
     gateway = Gateway(LargeBodyTurns(2))
     for name in "abcde":
         gateway.start(name, announces=announces)
@@ -100,7 +100,7 @@ async def test_of_large_bodies_only_a_first_piece_is_read_until_others_are_prepa
     assert gateway.whole == list("abcde")
 
 
-async def test_a_small_body_waits_behind_no_large_one() -> None:
+async def test_a_small_body_waits_behind_no_large_one():
     gateway = Gateway(LargeBodyTurns(1))
     for name in "abc":
         gateway.start(name)
@@ -117,7 +117,7 @@ async def test_a_small_body_waits_behind_no_large_one() -> None:
     await gateway.end()
 
 
-async def test_a_long_prompt_waits_behind_no_very_large_body() -> None:
+async def test_a_long_prompt_waits_behind_no_very_large_body():
     gateway = Gateway(LargeBodyTurns(1, 1))
     for name in "abc":
         gateway.start(name, pieces=100, announces=True)
@@ -128,7 +128,7 @@ async def test_a_long_prompt_waits_behind_no_very_large_body() -> None:
     await gateway.end()
 
 
-async def test_a_body_that_turns_out_to_be_very_large_waits_among_those() -> None:
+async def test_a_body_that_turns_out_to_be_very_large_waits_among_those():
     gateway = Gateway(LargeBodyTurns(1, 1))
     gateway.start("announced", pieces=100, announces=True)
     gateway.start("grows", pieces=100)
@@ -139,7 +139,7 @@ async def test_a_body_that_turns_out_to_be_very_large_waits_among_those() -> Non
     await gateway.end()
 
 
-async def test_pieces_of_those_that_are_received_alternate_with_the_event_loop() -> None:
+async def test_pieces_of_those_that_are_received_alternate_with_the_event_loop():
     gateway = Gateway(LargeBodyTurns(10))
     for name in "abcdefghij":
         gateway.start(name, pieces=10)
@@ -151,7 +151,7 @@ async def test_pieces_of_those_that_are_received_alternate_with_the_event_loop()
     await gateway.end()
 
 
-async def test_a_client_that_sends_slowly_loses_its_turn_and_its_body_comes_whole() -> None:
+async def test_a_client_that_sends_slowly_loses_its_turn_and_its_body_comes_whole():
     passing, gateway = Passing(), Gateway(LargeBodyTurns(1, 1, PATIENCE))
     gateway.prepared.set()
     gateway.start("slow", pieces=3, pause=PATIENCE * 1.5)
@@ -168,7 +168,7 @@ async def test_a_client_that_sends_slowly_loses_its_turn_and_its_body_comes_whol
     await gateway.end()
 
 
-async def test_short_pauses_count_together() -> None:
+async def test_short_pauses_count_together():
     """Or else a byte now and then would keep a turn for ever."""
     passing, gateway = Passing(), Gateway(LargeBodyTurns(1, 1, PATIENCE))
     gateway.prepared.set()
@@ -183,7 +183,7 @@ async def test_short_pauses_count_together() -> None:
     await gateway.end()
 
 
-async def test_a_turn_whose_client_was_waited_for_is_kept_while_its_body_is_prepared() -> None:
+async def test_a_turn_whose_client_was_waited_for_is_kept_while_its_body_is_prepared():
     passing, gateway = Passing(), Gateway(LargeBodyTurns(1, 1, PATIENCE))
     gateway.start("first", pieces=2, pause=PATIENCE / 2)
     gateway.start("other")
@@ -195,7 +195,7 @@ async def test_a_turn_whose_client_was_waited_for_is_kept_while_its_body_is_prep
     await gateway.end()
 
 
-async def test_a_large_body_comes_whole_beside_many_that_trickle() -> None:
+async def test_a_large_body_comes_whole_beside_many_that_trickle():
     passing, gateway = Passing(), Gateway(LargeBodyTurns(1, 2, PATIENCE))
     gateway.prepared.set()
     for number in range(20):
@@ -213,7 +213,7 @@ async def test_a_large_body_comes_whole_beside_many_that_trickle() -> None:
     await gateway.end()
 
 
-async def test_a_turn_passes_on_from_clients_that_left_and_from_requests_that_ended() -> None:
+async def test_a_turn_passes_on_from_clients_that_left_and_from_requests_that_ended():
     gateway = Gateway(LargeBodyTurns(1))
     gateway.start("first")
     left = gateway.start("left")
@@ -231,7 +231,7 @@ async def test_a_turn_passes_on_from_clients_that_left_and_from_requests_that_en
     await gateway.end()
 
 
-async def test_one_that_finds_no_room_gives_its_turn_back() -> None:
+async def test_one_that_finds_no_room_gives_its_turn_back():
     gateway = Gateway(LargeBodyTurns(1), limit=8 * len(PIECE))
     gateway.start("stuck", pieces=6, pause=None)
     gateway.start("large", pieces=10)
@@ -243,7 +243,7 @@ async def test_one_that_finds_no_room_gives_its_turn_back() -> None:
     await gateway.end()
 
 
-async def test_a_turn_that_is_asked_for_and_not_needed_any_more_is_lost_to_nobody() -> None:
+async def test_a_turn_that_is_asked_for_and_not_needed_any_more_is_lost_to_nobody():
     """It is cancelled just when it is its turn."""
     gateway = Gateway(LargeBodyTurns(1))
     for name in "abc":
@@ -257,7 +257,7 @@ async def test_a_turn_that_is_asked_for_and_not_needed_any_more_is_lost_to_nobod
     await gateway.end()
 
 
-async def test_bodies_of_64_kib_need_no_turn_and_those_of_a_mebibyte_none_of_the_very_large() -> None:
+async def test_bodies_of_64_kib_need_no_turn_and_those_of_a_mebibyte_none_of_the_very_large():
     turns = LargeBodyTurns(1, 1)
     assert [turns.lane(size) for size in (0, SMALL)] == [None, None]
     assert turns.lane(SMALL + 1) is turns.lane(VERY_LARGE) is not None
@@ -265,7 +265,7 @@ async def test_bodies_of_64_kib_need_no_turn_and_those_of_a_mebibyte_none_of_the
 
 
 @pytest.mark.parametrize("seed", range(30))
-async def test_turns_go_round_in_order_whoever_comes_leaves_or_is_cancelled(seed: int) -> None:
+async def test_turns_go_round_in_order_whoever_comes_leaves_or_is_cancelled(seed):
     """Whatever happens in whatever order: never more than two have a turn, and none is free while somebody waits."""
     chance, turns = random.Random(seed), LargeBodyTurns(2, 1)
     asked: list[int] = []

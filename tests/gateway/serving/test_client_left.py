@@ -27,13 +27,13 @@ async def fault() -> str:
     raise ZeroDivisionError
 
 
-async def test_what_work_returns_and_raises_for_a_client_that_stays() -> None:
+async def test_what_work_returns_and_raises_for_a_client_that_stays():
     assert await asyncio.wait_for(unless_left(stays, answer()), 10) == "answer"
     with pytest.raises(ZeroDivisionError):
         await asyncio.wait_for(unless_left(stays, fault()), 10)
 
 
-async def test_work_that_ends_as_its_client_leaves_was_done() -> None:
+async def test_work_that_ends_as_its_client_leaves_was_done():
     async def leaves() -> Any:
         await asyncio.sleep(0)
         return {"type": "http.disconnect"}
@@ -42,7 +42,7 @@ async def test_work_that_ends_as_its_client_leaves_was_done() -> None:
 
 
 @pytest.mark.parametrize("leaves", [True, False])
-async def test_work_has_ended_when_its_client_left_or_nobody_waits_for_it(leaves: bool) -> None:
+async def test_work_has_ended_when_its_client_left_or_nobody_waits_for_it(leaves):
     messages: asyncio.Queue[Any] = asyncio.Queue()
     messages.put_nowait({"type": "http.request", "body": b"", "more_body": False})  # it may still be there
     begun, ended = asyncio.Event(), False
@@ -68,7 +68,7 @@ async def test_work_has_ended_when_its_client_left_or_nobody_waits_for_it(leaves
     assert ended
 
 
-async def test_a_request_ends_whose_client_leaves_while_its_body_is_tokenized(gateway: Any) -> None:
+async def test_a_request_ends_whose_client_leaves_while_its_body_is_tokenized(gateway):
     loop, tokenizing, go_on = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
 
     def block(_: str) -> None:

@@ -25,20 +25,20 @@ def seconds(gateway: Any, each: float) -> list[str]:
     return texts
 
 
-async def test_time_spent_tokenizing_is_the_requests_own(gateway: Any) -> None:
+async def test_time_spent_tokenizing_is_the_requests_own(gateway):
     seconds(gateway, 2.0)
     assert (await gateway.complete({"x-legato-deadline": "5s"})).status_code == 200
     assert gateway.relay.requests[0].deadline == 3.0
 
 
-async def test_after_the_deadline_no_further_prompt_is_tokenized(gateway: Any) -> None:
+async def test_after_the_deadline_no_further_prompt_is_tokenized(gateway):
     texts = seconds(gateway, 6.0)
     answer = await gateway.complete({"x-legato-deadline": "5s"}, prompt=["a", "b", "c"])
     assert (answer.status_code, answer.json()["error"]["code"]) == (504, "deadline_exceeded")
     assert (texts, gateway.relay.generations) == (["a"], [])
 
 
-async def test_an_upload_that_stalls_ends_by_the_deadline(gateway: Any) -> None:
+async def test_an_upload_that_stalls_ends_by_the_deadline(gateway):
     sent: list[Any] = []
     pieces = [{"type": "http.request", "body": b'{"model": ', "more_body": True}]
 
@@ -78,7 +78,7 @@ class Gate:
         await asyncio.wait_for(self._full.wait(), 10)
 
 
-async def test_few_long_requests_are_prepared_at_once_and_short_ones_pass_them(gateway: Any) -> None:
+async def test_few_long_requests_are_prepared_at_once_and_short_ones_pass_them(gateway):
     gate = Gate(gateway)
     try:
         long = [asyncio.create_task(gateway.complete(prompt=["x" * 900] * 80)) for _ in range(AT_ONCE + 2)]

@@ -87,7 +87,7 @@ async def prepared(exchange: Exchange) -> "asyncio.Task[None]":
 
 
 @pytest.mark.virtual_time
-async def test_the_head_is_sent_at_admission_and_comments_whenever_it_is_silent(make: Any) -> None:
+async def test_the_head_is_sent_at_admission_and_comments_whenever_it_is_silent(make):
     gateway = make(StreamPolicy(keep_alive=15))
     gate, second = gateway.gate(), gateway.gate()
     exchange = Exchange(gateway, gate, Delta(0, "a"), second, END)
@@ -118,9 +118,7 @@ MESSAGE = {"path": "/v1/messages", "max_tokens": 9, "messages": [{"role": "user"
     ids=["responses", "messages"],
 )
 @pytest.mark.virtual_time
-async def test_what_is_known_of_an_answer_is_told_with_the_head(
-    make: Any, asked: Any, first: list[str], at_admission: bool
-) -> None:
+async def test_what_is_known_of_an_answer_is_told_with_the_head(make, asked, first, at_admission):
     """Once, and before all that comes with tokens."""
     gateway = make(StreamPolicy(at_admission))
     gate = gateway.gate()
@@ -147,7 +145,7 @@ async def test_what_is_known_of_an_answer_is_told_with_the_head(
     ids=["responses", "messages"],
 )
 @pytest.mark.virtual_time
-async def test_a_stream_that_fails_before_its_first_token_begins_once(make: Any, asked: Any, told: list[str]) -> None:
+async def test_a_stream_that_fails_before_its_first_token_begins_once(make, asked, told):
     gateway = make(StreamPolicy())
     gate = gateway.gate()
     exchange = Exchange(gateway, gate, WorkerFailed("gone"), admitted=True, **asked)
@@ -164,7 +162,7 @@ def events(said: bytes) -> list[str]:
 
 
 @pytest.mark.virtual_time
-async def test_a_request_that_is_held_for_long_is_not_silent_either(make: Any) -> None:
+async def test_a_request_that_is_held_for_long_is_not_silent_either(make):
     gateway = make(StreamPolicy(keep_alive=15))
     exchange = Exchange(gateway, gateway.gate())
     running = await prepared(exchange)
@@ -178,9 +176,7 @@ async def test_a_request_that_is_held_for_long_is_not_silent_either(make: Any) -
 
 @pytest.mark.parametrize("keep_alive", [0, 15])
 @pytest.mark.virtual_time
-async def test_a_client_that_sends_nothing_more_is_asked_at_once_whether_it_is_there(
-    make: Any, keep_alive: float
-) -> None:
+async def test_a_client_that_sends_nothing_more_is_asked_at_once_whether_it_is_there(make, keep_alive):
     gateway = make(StreamPolicy(keep_alive=keep_alive))
     exchange = Exchange(gateway, gateway.gate())
     running = await prepared(exchange)
@@ -199,7 +195,7 @@ async def test_a_client_that_sends_nothing_more_is_asked_at_once_whether_it_is_t
 
 @pytest.mark.parametrize("policy", [StreamPolicy(keep_alive=0), StreamPolicy(at_admission=False, keep_alive=15)])
 @pytest.mark.virtual_time
-async def test_nothing_is_said_before_its_time(make: Any, policy: StreamPolicy) -> None:
+async def test_nothing_is_said_before_its_time(make, policy):
     gateway = make(policy)
     gate = gateway.gate()
     exchange = Exchange(gateway, gate, Delta(0, "a"), END, admitted=True)
@@ -221,9 +217,7 @@ async def test_nothing_is_said_before_its_time(make: Any, policy: StreamPolicy) 
     ],
 )
 @pytest.mark.virtual_time
-async def test_what_fails_before_it_begins_has_a_status_of_its_own(
-    make: Any, admitted: bool, policy: StreamPolicy, headers: Any, status: int
-) -> None:
+async def test_what_fails_before_it_begins_has_a_status_of_its_own(make, admitted, policy, headers, status):
     error = WorkerFailed("lost") if admitted else Overloaded("full", reason="queue_full")
     gateway = make(policy)
     gate = gateway.gate()

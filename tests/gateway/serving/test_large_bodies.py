@@ -63,17 +63,17 @@ async def refuse(process: Process, client: httpx.AsyncClient, path: str, body: b
 
 
 @pytest.mark.parametrize("shape", large_bodies.SHAPES)
-async def test_one_body(process: Process, client: httpx.AsyncClient, shape: str) -> None:
+async def test_one_body(process, client, shape):
     await refuse(process, client, *large_bodies.body(shape, SIZE))
 
 
-@pytest.mark.parametrize("shape", ["prompt of -1", "prompt of one-token lists", "messages with no parts"])
-async def test_eight_of_them_at_once(process: Process, client: httpx.AsyncClient, shape: str) -> None:
+@pytest.mark.parametrize("shape", ["prompt of one-token lists", "messages with no parts"])
+async def test_eight_of_them_at_once(process, client, shape):
     path, body = large_bodies.body(shape, SIZE)
     await asyncio.gather(*(refuse(process, client, path, body) for _ in range(8)))
 
 
-async def test_a_larger_body_is_not_read(process: Process, client: httpx.AsyncClient) -> None:
+async def test_a_larger_body_is_not_read(process, client):
     before = process.peak()
     answer = await client.post(large_bodies.CHAT, content=b" " * (100 << 20))
     assert (answer.status_code, answer.json()["error"]["code"]) == (413, "request_too_large")

@@ -73,9 +73,7 @@ def work_forever(body: bytearray) -> None:
         time.sleep(1)
 
 
-async def test_the_body_is_read_in_a_process_that_yields_and_has_the_same_tokenizer(
-    forks: PreparationForks, tokens: ModelTokenizer
-) -> None:
+async def test_the_body_is_read_in_a_process_that_yields_and_has_the_same_tokenizer(forks, tokens):
     size, pid, niceness, found = await PreparationPool(forks).run(Prepare(tokens), body())
     assert (size, found) == (SIZE, tokens)
     assert pid not in (os.getpid(), forks.pid)
@@ -84,19 +82,17 @@ async def test_the_body_is_read_in_a_process_that_yields_and_has_the_same_tokeni
     await until_none_runs(forks)
 
 
-async def test_a_short_body_stays_in_this_process(forks: PreparationForks, tokens: ModelTokenizer) -> None:
+async def test_a_short_body_stays_in_this_process(forks, tokens):
     _, pid, _, _ = await PreparationPool(forks).run(Prepare(tokens), body(LONG - 1))
     assert pid == os.getpid()
 
 
-async def test_a_short_body_that_brings_much_to_read_is_a_long_one(
-    forks: PreparationForks, tokens: ModelTokenizer
-) -> None:
+async def test_a_short_body_that_brings_much_to_read_is_a_long_one(forks, tokens):
     _, pid, _, _ = await PreparationPool(forks).run(Prepare(tokens), body(100), LONG)
     assert pid not in (os.getpid(), forks.pid)
 
 
-async def test_what_is_raised_there_is_raised_here(forks: PreparationForks) -> None:
+async def test_what_is_raised_there_is_raised_here(forks):
     with pytest.raises(BadRequest, match="no") as refused:
         await forks.run(refuse, body())
     assert refused.value.param == "prompt"
@@ -105,15 +101,13 @@ async def test_what_is_raised_there_is_raised_here(forks: PreparationForks) -> N
     assert "test_preparation_forks.py" in failed.value.__notes__[0]
 
 
-async def test_one_that_is_killed_is_an_error_and_the_next_body_is_read(
-    forks: PreparationForks, tokens: ModelTokenizer
-) -> None:
+async def test_one_that_is_killed_is_an_error_and_the_next_body_is_read(forks, tokens):
     with pytest.raises(InternalFault):
         await forks.run(die, body())
     assert (await forks.run(Prepare(tokens), body()))[0] == SIZE
 
 
-async def test_whoever_stops_waiting_ends_the_work(forks: PreparationForks) -> None:
+async def test_whoever_stops_waiting_ends_the_work(forks):
     await until_none_runs(forks)
     task = asyncio.create_task(PreparationPool(forks).run(work_forever, body()))
     async with asyncio.timeout(20):
@@ -125,7 +119,7 @@ async def test_whoever_stops_waiting_ends_the_work(forks: PreparationForks) -> N
         await task
 
 
-def test_one_whose_client_left_before_the_kernel_was_asked_to_tell_ends_too() -> None:
+def test_one_whose_client_left_before_the_kernel_was_asked_to_tell_ends_too():
     ours, theirs = socket.socketpair()
     with theirs:
         ours.close()
@@ -134,9 +128,7 @@ def test_one_whose_client_left_before_the_kernel_was_asked_to_tell_ends_too() ->
         _die_when_closed(theirs, False)
 
 
-async def test_without_the_process_that_forks_bodies_are_read_in_threads(
-    tokens: ModelTokenizer, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_without_the_process_that_forks_bodies_are_read_in_threads(tokens, caplog):
     ended = PreparationForks(tokens)
     os.kill(ended.pid, signal.SIGKILL)
     await asyncio.to_thread(os.waitid, os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)

@@ -1,11 +1,7 @@
 """Chats become the text that transformers makes of them, and a template that refuses one says why."""
 
-from pathlib import Path
-from typing import Any
-
 import pytest
 from tokenizer_files import write_folder
-from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from legato_gateway.tokenizer.chat_template import ChatTemplate
@@ -14,7 +10,7 @@ from legato_gateway.tokenizer.tokens import ModelTokenizer, TokenizeError
 TRIMS = "{% for m in messages %}[{{ m.role }}: {{ m.content | trim }}]{% endfor %}"
 
 
-def test_the_chat_template_of_the_built_in_model(tokens: ModelTokenizer, reference: Any) -> None:
+def test_the_chat_template_of_the_built_in_model(tokens, reference):
     messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "2 + 2?"}]
     for given_messages in (messages, messages[1:]):
         expected = reference.apply_chat_template(given_messages, tokenize=False, add_generation_prompt=True)
@@ -28,9 +24,7 @@ def test_the_chat_template_of_the_built_in_model(tokens: ModelTokenizer, referen
 
 @pytest.mark.parametrize("said", ["Sure", "Sure, ", " it is\n", "a<|im_end|>\nb", "x" * 500])
 @pytest.mark.parametrize("template", [None, TRIMS])
-def test_a_message_is_continued_where_transformers_does(
-    tokens: ModelTokenizer, reference: Any, said: str, template: str | None
-) -> None:
+def test_a_message_is_continued_where_transformers_does(tokens, reference, said, template):
     messages = [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": said}]
     expected = reference.apply_chat_template(
         messages, tokenize=False, continue_final_message=True, chat_template=template
@@ -41,13 +35,13 @@ def test_a_message_is_continued_where_transformers_does(
         assert ChatTemplate(template, {}).render_continued(messages) == expected
 
 
-def test_it_is_known_which_variables_a_template_takes(tmp_path: Path, trained: Tokenizer) -> None:
+def test_it_is_known_which_variables_a_template_takes(tmp_path, trained):
     loaded = ModelTokenizer.load(write_folder(tmp_path, trained, chat_template="{% if tools %}x{% endif %}"))
     assert loaded.template_takes("tools")
     assert not loaded.template_takes("documents")
 
 
-def test_templates_get_what_they_expect(tmp_path: Path, trained: Tokenizer) -> None:
+def test_templates_get_what_they_expect(tmp_path, trained):
     """transformers' functions and filters, its whitespace rules, loop controls and the marks for training."""
     template = """
     {%- for m in messages %}
@@ -78,9 +72,7 @@ def test_templates_get_what_they_expect(tmp_path: Path, trained: Tokenizer) -> N
         ("{% for i in range(10**9) %}{% endfor %}", "cannot take these messages"),
     ],
 )
-def test_a_template_that_refuses_is_an_error_of_the_request(
-    tmp_path: Path, trained: Tokenizer, template: str, text: str
-) -> None:
+def test_a_template_that_refuses_is_an_error_of_the_request(tmp_path, trained, template, text):
     loaded = ModelTokenizer.load(write_folder(tmp_path, trained, chat_template=template))
     with pytest.raises(TokenizeError, match=text):
         loaded.encode_chat([{"role": "user", "content": "hi"}])

@@ -1,7 +1,8 @@
 """Text of tokens: whole characters only, nothing lost, and nothing beyond a stop string."""
 
 import pytest
-from hypothesis import given
+from budget import times
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from legato_gateway.tokenizer.detokenizer import Detokenizer, StopStrings
@@ -19,8 +20,9 @@ def pieces_of(data: st.DataObject, whole: list[int]) -> list[list[int]]:
     return pieces
 
 
+@settings(max_examples=times(40), deadline=None)
 @given(st.data(), st.text())
-def test_valid_text_comes_back_whole_and_never_half(data: st.DataObject, text: str) -> None:
+def test_valid_text_comes_back_whole_and_never_half(data, text):
     """One byte for each token is the worst case: every character of several bytes is cut."""
     detokenizer = Detokenizer(SINGLE_BYTES)
     shown = ""
@@ -31,14 +33,15 @@ def test_valid_text_comes_back_whole_and_never_half(data: st.DataObject, text: s
     assert detokenizer.flush() == ""
 
 
+@settings(max_examples=times(40), deadline=None)
 @given(st.data(), st.binary())
-def test_any_bytes_give_what_decoding_them_at_once_gives(data: st.DataObject, raw: bytes) -> None:
+def test_any_bytes_give_what_decoding_them_at_once_gives(data, raw):
     detokenizer = Detokenizer(SINGLE_BYTES)
     shown = "".join(detokenizer.push(piece) for piece in pieces_of(data, list(raw)))
     assert shown + detokenizer.flush() == raw.decode("utf-8", "replace")
 
 
-def test_an_incomplete_character_waits_and_shows_as_replaced_only_at_the_end() -> None:
+def test_an_incomplete_character_waits_and_shows_as_replaced_only_at_the_end():
     emoji = list("🙂".encode())
     detokenizer = Detokenizer(SINGLE_BYTES)
     assert [detokenizer.push([byte]) for byte in emoji] == ["", "", "", "🙂"]
@@ -47,7 +50,7 @@ def test_an_incomplete_character_waits_and_shows_as_replaced_only_at_the_end() -
     assert detokenizer.push(emoji) == "🙂"
 
 
-def test_ids_beyond_the_table_show_as_nothing() -> None:
+def test_ids_beyond_the_table_show_as_nothing():
     assert Detokenizer([b"a", b""]).push([0, 1, 7, 0]) == "aa"
 
 
@@ -64,10 +67,9 @@ def expected(text: str, stops: list[str], include: bool, least: int) -> tuple[st
 letters = st.text(alphabet="ab", max_size=40)
 
 
+@settings(max_examples=times(60), deadline=None)
 @given(st.data(), letters, st.lists(st.text(alphabet="ab", min_size=1, max_size=6), max_size=4), st.booleans())
-def test_text_ends_before_or_behind_the_first_stop_string_whatever_its_pieces(
-    data: st.DataObject, text: str, stops: list[str], include: bool
-) -> None:
+def test_text_ends_before_or_behind_the_first_stop_string_whatever_its_pieces(data, text, stops, include):
     """Two letters and many repeats: stop strings overlap one another and themselves."""
     matcher = StopStrings(stops, include)
     shown, at = "", 0
@@ -94,12 +96,12 @@ def test_text_ends_before_or_behind_the_first_stop_string_whatever_its_pieces(
         (["\n\n"], ["one\n", "two\n", "\n"], ["one", "\ntwo", ""]),
     ],
 )
-def test_only_what_may_begin_a_stop_string_waits(stops: list[str], pieces: list[str], shown: list[str]) -> None:
+def test_only_what_may_begin_a_stop_string_waits(stops, pieces, shown):
     matcher = StopStrings(stops)
     assert [matcher.push(piece) for piece in pieces] == shown
 
 
-def test_what_waits_is_bounded_by_the_longest_stop_string() -> None:
+def test_what_waits_is_bounded_by_the_longest_stop_string():
     matcher = StopStrings(["a" * 1000 + "b"])
     shown = sum(len(matcher.push("a")) for _ in range(5000))
     assert shown == 5000 - 1000

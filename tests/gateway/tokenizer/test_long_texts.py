@@ -1,9 +1,7 @@
 """Texts that are too long are refused or cut where transformers cuts them, for little memory."""
 
 import sys
-from pathlib import Path
 from subprocess import run
-from typing import Any
 
 import pytest
 from tokenizer_files import CORPUS, SPECIAL, TEMPLATE, TEXTS, write_folder, write_gguf
@@ -16,7 +14,7 @@ COMPOSED = ["e\u0301" * 200, "\u1112\u1161\u11ab" * 200, "\u03b1\u0314\u0342\u03
 
 
 @pytest.mark.parametrize("pre", ["gpt-2", "qwen2"])
-def test_a_text_of_as_many_tokens_as_allowed_is_never_too_long(tmp_path: Path, trained: Tokenizer, pre: str) -> None:
+def test_a_text_of_as_many_tokens_as_allowed_is_never_too_long(tmp_path, trained, pre):
     """Not even where the normalizer makes the text shorter, nor where it is the longest token alone."""
     loaded = ModelTokenizer.load(write_gguf(tmp_path / "t.gguf", trained, pre))
     longest = max(range(3, loaded.vocab_size), key=lambda id: len(loaded.token_bytes(id)))
@@ -32,9 +30,7 @@ class NoTokenizer:
         raise AssertionError(f"{len(texts)} texts of {len(texts[0])} bytes")
 
 
-def test_a_text_that_is_too_long_whatever_its_tokens_never_reaches_the_tokenizer(
-    tmp_path: Path, trained: Tokenizer
-) -> None:
+def test_a_text_that_is_too_long_whatever_its_tokens_never_reaches_the_tokenizer(tmp_path, trained):
     loaded = ModelTokenizer.load(write_folder(tmp_path, trained, chat_template=TEMPLATE))
     longest = max(len(loaded.token_bytes(id)) for id in range(loaded.vocab_size))
     loaded._tokenizer = NoTokenizer()
@@ -49,14 +45,7 @@ def test_a_text_that_is_too_long_whatever_its_tokens_never_reaches_the_tokenizer
 
 
 @pytest.mark.parametrize("keep", [1, 2, 7, 100])
-def test_the_last_tokens_are_kept_as_transformers_does(
-    tmp_path: Path,
-    trained: Tokenizer,
-    reference: Any,
-    tokens: ModelTokenizer,
-    monkeypatch: pytest.MonkeyPatch,
-    keep: int,
-) -> None:
+def test_the_last_tokens_are_kept_as_transformers_does(tmp_path, trained, reference, tokens, monkeypatch, keep):
     text = "the quick brown fox, again and again and again"
     monkeypatch.setattr(reference, "truncation_side", "left")
     assert tokens.encode(text, keep=keep) == reference(text, truncation=True, max_length=keep)["input_ids"]
@@ -68,9 +57,7 @@ def test_the_last_tokens_are_kept_as_transformers_does(
 
 
 @pytest.mark.parametrize("around", ["<|begin|> $A", "$A <|end|>", "<|begin|> <|pad|> $A <|end|>", "$A"])
-def test_what_stands_around_a_text_that_is_cut_is_what_transformers_puts_there(
-    tmp_path: Path, trained: Tokenizer, around: str
-) -> None:
+def test_what_stands_around_a_text_that_is_cut_is_what_transformers_puts_there(tmp_path, trained, around):
     tokenizer = Tokenizer.from_str(trained.to_str())
     special = [(text, id) for id, text in enumerate(SPECIAL)]
     tokenizer.post_processor = processors.TemplateProcessing(single=around, special_tokens=special)
@@ -100,7 +87,7 @@ print(peak() - before)
 """
 
 
-def test_a_text_that_is_cut_takes_no_more_memory_than_one_that_is_not(tmp_path: Path, trained: Tokenizer) -> None:
+def test_a_text_that_is_cut_takes_no_more_memory_than_one_that_is_not(tmp_path, trained):
     """In a process of its own, whose peak nobody else made. Every token alone is what is cut off."""
     tokenizer = Tokenizer.from_str(trained.to_str())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Digits(True), tokenizer.pre_tokenizer])
@@ -112,9 +99,7 @@ def test_a_text_that_is_cut_takes_no_more_memory_than_one_that_is_not(tmp_path: 
 
 
 @pytest.mark.parametrize("direction", ["left", "right"])
-def test_texts_are_neither_cut_nor_padded_whatever_a_tokenizer_was_saved_with(
-    tmp_path: Path, trained: Tokenizer, direction: str
-) -> None:
+def test_texts_are_neither_cut_nor_padded_whatever_a_tokenizer_was_saved_with(tmp_path, trained, direction):
     """As transformers does: tokenizers are saved as they were in training."""
     saved = Tokenizer.from_str(trained.to_str())
     saved.enable_truncation(8, direction=direction)

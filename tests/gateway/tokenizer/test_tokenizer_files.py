@@ -1,8 +1,6 @@
 """What a folder and a GGUF say of their tokenizer is obeyed, and what cannot be read is refused by name."""
 
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 from tokenizer_files import TEMPLATE, TEXTS, write_folder, write_gguf
@@ -11,7 +9,7 @@ from tokenizers import Tokenizer, pre_tokenizers
 from legato_gateway.tokenizer.tokens import ModelTokenizer, TokenizeError
 
 
-def test_the_vocabulary_reaches_to_the_largest_id(trained: Tokenizer, tmp_path: Path) -> None:
+def test_the_vocabulary_reaches_to_the_largest_id(trained, tmp_path):
     described = json.loads(trained.to_str())
     vocabulary = described["model"]["vocab"]
     last = max(vocabulary, key=vocabulary.__getitem__)
@@ -31,9 +29,7 @@ def test_the_vocabulary_reaches_to_the_largest_id(trained: Tokenizer, tmp_path: 
         ("qwen2", "a 123!\nb", ["a", " ", "1", "2", "3", "!\n", "b"]),
     ],
 )
-def test_each_pre_tokenizer_splits_as_its_models_do(
-    tmp_path: Path, trained: Tokenizer, pre: str, text: str, pieces: list[str]
-) -> None:
+def test_each_pre_tokenizer_splits_as_its_models_do(tmp_path, trained, pre, text, pieces):
     """No token crosses a border, and a piece is tokenized as it is alone."""
     loaded = ModelTokenizer.load(write_gguf(tmp_path / "t.gguf", trained, pre, add_bos_token=False))
     alone = [id for piece in pieces for id in trained.model.tokenize(as_bytes(piece)) or ()]
@@ -48,16 +44,14 @@ FIRST_TOKENS = [("gpt-2", None, False), ("gpt-2", True, True), ("llama-bpe", Non
 
 
 @pytest.mark.parametrize(("pre", "add", "begins"), FIRST_TOKENS)
-def test_a_first_token_is_added_where_the_model_wants_one(
-    tmp_path: Path, trained: Tokenizer, pre: str, add: bool | None, begins: bool
-) -> None:
+def test_a_first_token_is_added_where_the_model_wants_one(tmp_path, trained, pre, add, begins):
     loaded = ModelTokenizer.load(write_gguf(tmp_path / "t.gguf", trained, pre, add_bos_token=add))
     assert (loaded.encode("the fox")[0] == 0) == begins
     assert loaded.encode("the fox", add_special=False)[0] != 0
     assert loaded.encode_chat([{"role": "user", "content": "fox"}])[0] != 0
 
 
-def test_a_folder_and_a_gguf_of_one_tokenizer_are_equal(tmp_path: Path, trained: Tokenizer) -> None:
+def test_a_folder_and_a_gguf_of_one_tokenizer_are_equal(tmp_path, trained):
     file = ModelTokenizer.load(write_gguf(tmp_path / "t.gguf", trained))
     folder = ModelTokenizer.load(write_folder(tmp_path, trained, chat_template=TEMPLATE, bos_token="<|begin|>"))
     messages = [{"role": "user", "content": "the lazy dog 🙂"}]
@@ -68,7 +62,7 @@ def test_a_folder_and_a_gguf_of_one_tokenizer_are_equal(tmp_path: Path, trained:
     assert file.vocab_size == folder.vocab_size
 
 
-def test_all_ends_of_sequence_that_a_folder_declares(tmp_path: Path, trained: Tokenizer) -> None:
+def test_all_ends_of_sequence_that_a_folder_declares(tmp_path, trained):
     write_folder(tmp_path, trained)
     (tmp_path / "config.json").write_text(json.dumps({"eos_token_id": 7}))
     assert ModelTokenizer.load(tmp_path).eos_ids == (1, 7)
@@ -85,14 +79,12 @@ def test_all_ends_of_sequence_that_a_folder_declares(tmp_path: Path, trained: To
         ({"chat_template": "{% for %}"}, "template is broken"),
     ],
 )
-def test_a_gguf_that_cannot_be_read_is_refused(
-    tmp_path: Path, trained: Tokenizer, changes: dict[str, Any], text: str
-) -> None:
+def test_a_gguf_that_cannot_be_read_is_refused(tmp_path, trained, changes, text):
     with pytest.raises(TokenizeError, match=text):
         ModelTokenizer.load(write_gguf(tmp_path / "t.gguf", trained, **changes))
 
 
-def test_bad_files_are_refused_by_name(tmp_path: Path, trained: Tokenizer) -> None:
+def test_bad_files_are_refused_by_name(tmp_path, trained):
     whole = write_gguf(tmp_path / "t.gguf", trained).read_bytes()
     for name, data in {"cut.gguf": whole[:3000], "empty.gguf": b"", "other.gguf": b"not a model"}.items():
         (tmp_path / name).write_bytes(data)

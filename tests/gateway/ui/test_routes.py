@@ -157,21 +157,3 @@ async def test_a_stopped_request_shows_how_long_it_took(lab):
         await worker.wait_at("decoding")
         await reader.generation.cancel()
         assert gateway.history.records[0].seconds["total"] > 0
-
-
-async def test_every_worker_that_had_a_part_is_named_once_in_order(lab):
-    async with lab.running(lab.unified(2)) as gateway:
-        first, second = gateway.workers
-        first.hold("decoding", after=3)
-        second.hold("decoding", after=3)
-        reader = gateway.submit()
-        await gateway.until(
-            lambda: bool(gateway.history.records[0].output_tokens or reader.generation.completion_tokens)
-        )
-        (at,) = gateway.history.records[0].workers
-        worker = lab.worker(gateway, at)
-        other = second if worker is first else first
-        other.release()
-        await worker.kill()
-        await reader.read()
-        assert gateway.history.records[0].workers == [at, other.name]

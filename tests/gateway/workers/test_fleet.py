@@ -1,17 +1,11 @@
 """What is kept of each worker: the views that policy decides over, what was sent since, and what opens."""
 
 import pytest
+from scripted_gateway import Clock
 
 from legato_gateway.workers.fleet import BREAKER_WINDOW, Fleet
 from legato_protocol.load import Load
 from legato_protocol.stream import Hello
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self):
-        return self.now
 
 
 def hello(**overrides):

@@ -20,16 +20,13 @@ from legato_protocol.followed_tokens import ServiceTokens
 from legato_protocol.stream import Greeting
 
 
-async def test_greets_first_and_connects_again_with_the_new_epoch(lab):
-    async with lab.running(lab.unified(1)) as gateway:
-        worker, known = gateway.workers[0], gateway.fleet.worker("u0")
-        before = known.epoch
-        await worker.kill()
-        await gateway.until(lambda: known.connection == "connecting")
-        await worker.start()
-        await gateway.until(lambda: known.ready and known.epoch != before)
-        reader = await gateway.submit().read()
-        assert reader.text == lab.text_of(7, 20)
+@contextlib.asynccontextmanager
+async def played(lab, talk):
+    """A gateway in front of a worker whose connections a test plays."""
+    async with serve(talk, "127.0.0.1", 0) as server:
+        port = next(iter(server.sockets)).getsockname()[1]
+        async with lab.following([("u0", f"127.0.0.1:{port}")]) as gateway:
+            yield gateway
 
 
 @pytest.mark.parametrize(
@@ -76,11 +73,9 @@ async def test_bad_frames_close_the_connection_and_are_counted(lab, answer):
         await connection.send(answer)
         await connection.wait_closed()
 
-    async with serve(talk, "127.0.0.1", 0) as server:
-        port = next(iter(server.sockets)).getsockname()[1]
-        async with lab.following([("u0", f"127.0.0.1:{port}")]) as gateway:
-            await gateway.until(lambda: gateway.count("bad_frames_total", worker="u0") > 0)
-            assert not gateway.fleet.worker("u0").ready
+    async with played(lab, talk) as gateway:
+        await gateway.until(lambda: gateway.count("bad_frames_total", worker="u0") > 0)
+        assert not gateway.fleet.worker("u0").ready
 
 
 @pytest.mark.parametrize("kind", ["/stream", "/events"])
@@ -100,12 +95,10 @@ async def test_a_frame_of_a_kind_that_only_a_later_version_knows_is_skipped_and_
             await connection.send(frame)
         await connection.wait_closed()
 
-    async with serve(talk, "127.0.0.1", 0) as server:
-        port = next(iter(server.sockets)).getsockname()[1]
-        async with lab.following([("u0", f"127.0.0.1:{port}")]) as gateway:
-            await gateway.until(lambda: gateway.count("unknown_frames_total", worker="u0") == 1)
-            await gateway.until(lambda: gateway.fleet.worker("u0").ready)
-            assert gateway.count("bad_frames_total", worker="u0") == 0
+    async with played(lab, talk) as gateway:
+        await gateway.until(lambda: gateway.count("unknown_frames_total", worker="u0") == 1)
+        await gateway.until(lambda: gateway.fleet.worker("u0").ready)
+        assert gateway.count("bad_frames_total", worker="u0") == 0
 
 
 @pytest.mark.parametrize("page", [100_000, 1000])
@@ -126,14 +119,12 @@ async def test_a_large_snapshot_is_taken_in_a_few_blocks_a_turn_of_the_loop(lab,
             await connection.send(stream.encode(frame))
         await connection.wait_closed()
 
-    async with serve(talk, "127.0.0.1", 0) as server:
-        port = next(iter(server.sockets)).getsockname()[1]
-        async with lab.following([("u0", f"127.0.0.1:{port}")]) as gateway:
-            most = 0
-            while gateway.index.held("u0") < 100_000:
-                before = gateway.index.blocks
-                await asyncio.sleep(0)
-                most = max(most, gateway.index.blocks - before)
+    async with played(lab, talk) as gateway:
+        most = 0
+        while gateway.index.held("u0") < 100_000:
+            before = gateway.index.blocks
+            await asyncio.sleep(0)
+            most = max(most, gateway.index.blocks - before)
     assert 0 < most <= PIECE
 
 
@@ -145,31 +136,9 @@ async def test_a_worker_of_no_version_in_common_is_named_and_not_used(lab, versi
         await connection.wait_closed()
 
     hello = lab.unified(1)[0]._hello()
-    async with serve(talk, "127.0.0.1", 0) as server:
-        port = next(iter(server.sockets)).getsockname()[1]
-        async with lab.following([("u0", f"127.0.0.1:{port}")]) as gateway:
-            await gateway.until(lambda: "speaks version" in gateway.fleet.worker("u0").problem)
-            assert not gateway.fleet.worker("u0").ready
-
-
-async def test_silence_and_the_first_word_after_it_are_noticed(lab):
-    async with lab.running(lab.unified(1), hang=0.3) as gateway:
-        worker, known = gateway.workers[0], gateway.fleet.worker("u0")
-        worker.hang()
-        await gateway.until(lambda: known.connection == "silent")
-        await gateway.until(lambda: known.connection == "hung")
-        worker.wake()
-        await gateway.until(lambda: known.ready)
-
-
-async def test_a_worker_that_stays_silent_is_connected_anew(lab):
-    async with lab.running(lab.unified(1), hang=0.3) as gateway:
-        worker = gateway.workers[0]
-        worker.hang()
-        first = worker._gateways[0]
-        await first.wait_closed()
-        worker.wake()
-        await gateway.until(lambda: gateway.fleet.worker("u0").ready)
+    async with played(lab, talk) as gateway:
+        await gateway.until(lambda: "speaks version" in gateway.fleet.worker("u0").problem)
+        assert not gateway.fleet.worker("u0").ready
 
 
 class Heard:
@@ -229,20 +198,24 @@ async def quiet_stream(worker, hang):
         await asyncio.gather(running, return_exceptions=True)
 
 
+@pytest.mark.parametrize(
+    ("step", "passes"),
+    [
+        (None, {4.9: [], 1.2: ["silent"], 8.8: ["silent"], 1.3: ["silent", "hung"], 5.0: ["silent", "hung"]}),
+        (20.0, {74.0: ["silent"], 2.0: ["silent", "hung"]}),  # is waited for longer: 15 s and three steps
+    ],
+)
 @pytest.mark.virtual_time
-async def test_silence_is_told_twice_and_a_connection_without_an_end_is_given_up(lab):
-    async with quiet_stream(lab.unified(1)[0], hang=15.0) as (connection, told):
-        await asyncio.sleep(4.9)
-        assert told == []
-        await asyncio.sleep(1.2)
-        assert told == ["silent"]
-        await asyncio.sleep(8.8)
-        assert told == ["silent"]
-        await asyncio.sleep(1.2)
-        assert told == ["silent", "hung"]
-        assert not connection.aborted
-        await asyncio.sleep(5.0)
-        assert connection.aborted
+async def test_silence_is_told_twice_and_a_connection_without_an_end_is_given_up(lab, step, passes):
+    worker = lab.unified(1)[0]
+    async with quiet_stream(worker, hang=15.0) as (connection, told):
+        if step:
+            connection.frames.put_nowait(stream.encode(replace(worker._load(), step_expected=step)))
+        for seconds, expected in passes.items():
+            assert not connection.aborted
+            await asyncio.sleep(seconds)
+            assert told == expected, seconds
+        assert connection.aborted is (step is None)
 
 
 @pytest.mark.virtual_time
@@ -257,17 +230,6 @@ async def test_a_core_for_which_its_server_speaks_is_given_nothing_new_and_is_no
         connection.frames.put_nowait(stream.encode(worker._load()))
         await asyncio.sleep(0.1)
         assert told == ["silent", "spoke"]
-
-
-@pytest.mark.virtual_time
-async def test_a_worker_whose_step_should_take_long_is_waited_for_longer(lab):
-    worker = lab.unified(1)[0]
-    async with quiet_stream(worker, hang=15.0) as (connection, told):
-        connection.frames.put_nowait(stream.encode(replace(worker._load(), step_expected=20.0)))
-        await asyncio.sleep(74.0)  # 15 s and three steps
-        assert told == ["silent"]
-        await asyncio.sleep(2.0)
-        assert told == ["silent", "hung"]
 
 
 @pytest.mark.parametrize("stop", [1.1, 5.0, 20.0, 3600.0])

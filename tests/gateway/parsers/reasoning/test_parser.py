@@ -3,7 +3,8 @@
 import re
 
 import pytest
-from hypothesis import example, given
+from budget import times
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from legato_gateway.parsers.reasoning.families import FAMILIES
@@ -69,6 +70,7 @@ pieces = st.lists(
 )
 
 
+@settings(max_examples=times(50), deadline=None)
 @given(st.sampled_from(sorted(FAMILIES)), st.booleans(), pieces.map("".join), st.lists(st.integers(0, 60)))
 @example("Think", True, "a \n</think", [2, 3])
 def test_random_pieces_are_read_as_at_once(family, begun, text, cuts):

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from budget import times
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -129,7 +130,7 @@ def test_what_is_no_call_is_text_in_full(family, text):
 
 
 @pytest.mark.parametrize(("family", "text"), [case[:2] for case in EXAMPLES] + NO_CALLS)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=times(10), deadline=None)
 @given(data=st.data())
 def test_pieces_change_nothing(family, text, data):
     cuts = data.draw(st.lists(st.integers(0, len(text)), max_size=12))
@@ -170,7 +171,7 @@ TEXT = st.lists(st.sampled_from(PARTS), max_size=25).map("".join)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=times(40), deadline=None)
 @given(text=TEXT, data=st.data())
 @example(text='<tool_call>{"name": "\\ud800", "arguments": "\\ud800"}</tool_call>', data=None)
 def test_any_text_is_read_to_its_end_and_can_be_sent(family, text, data):
