@@ -1,25 +1,35 @@
 """`legato prepare` compiles for the formats that it is given."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from legato_cli import model
-from legato_cli.main import main
+from legato_engine.runner import cores, runner
 
 MODEL = "builtin:smollm2-135m-instruct"
 
 
-def test_a_format_of_kv_that_does_not_go_with_the_others_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    path = str(model.resolve(MODEL, lambda _text: None))
-    arguments = ["--dtype", "Float16", "--kv-cache-dtype", "BFloat16"]
-    assert main(["prepare", "--model", path, *arguments]) == 2
-    out, err = capsys.readouterr()
+def test_a_format_of_kv_that_does_not_go_with_the_others_is_refused(legato):
+    path = model.resolve(MODEL, lambda _text: None)
+    code, out, err = legato("prepare", "--model", path, "--dtype", "Float16", "--kv-cache-dtype", "BFloat16")
+    assert code == 2
     assert "compiling kernels for Float16, KV BFloat16" in out
     assert err.startswith("legato prepare: KV cannot be BFloat16 with float16")
+
+
+def test_each_pair_of_formats_is_warmed_up_and_what_binds_threads_to_cores_is_compiled_too(legato, monkeypatch):
+    warm = []
+
+    def load(checkpoint, *, dtype, kv_dtype, **_):
+        return SimpleNamespace(warm_up=lambda: warm.append((dtype, kv_dtype)), formats="the formats")
+
+    monkeypatch.setattr(runner.Runner, "load", load)
+    monkeypatch.setattr(cores, "prepare", lambda: warm.append("cores"))
+    kv = ("--kv-cache-dtype", "Auto", "--kv-cache-dtype", "Float32")
+    code, out, err = legato("prepare", "--model", model.resolve(MODEL, print), "--dtype", "BFloat16", *kv)
+    assert (code, err, out.count("the formats")) == (0, "", 2)
+    assert warm == [("bfloat16", "Auto"), ("bfloat16", "Float32"), "cores"]
 
 
 REPOSITORY = ("--hugging-face", "owner/name", "--revision", "0" * 40)
@@ -34,15 +44,11 @@ REPOSITORY = ("--hugging-face", "owner/name", "--revision", "0" * 40)
         ((*REPOSITORY, "--adapter", "sql", "--header-only"), "--adapter and --header-only cannot be given together"),
     ],
 )
-def test_flags_that_do_not_go_together_are_refused(
-    arguments: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["prepare", *arguments]) == 2
-    assert capsys.readouterr().err == f"legato prepare: {said}\n"
+def test_flags_that_do_not_go_together_are_refused(arguments, said, legato):
+    assert legato("prepare", *arguments) == (2, "", f"legato prepare: {said}\n")
 
 
-def test_what_binds_threads_to_cores_is_compiled_too(tmp_path: Path) -> None:
-    path = str(model.resolve(MODEL, lambda _text: None))
-    program = [sys.executable, "-m", "legato_cli.main", "prepare", "--model", path, "--dtype", "BFloat16"]
-    subprocess.run(program, check=True, env=os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}, timeout=120)
-    assert list(tmp_path.glob("**/thread_ids.thread_ids-*.nbc"))
+def test_what_binds_threads_to_cores_is_kept_for_later_processes():
+    cores.prepare()
+    assert cores.thread_ids.signatures
+    assert cores.thread_ids.stats.cache_path

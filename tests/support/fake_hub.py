@@ -8,8 +8,11 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
+
+from legato_protocol.names import ENV_CACHE
 
 REPO, COMMIT, TOKEN = "owner/tiny-model", "0123456789abcdef" * 2 + "01234567", "hf_of_a_test"
 WEIGHTS = bytes(range(256)) * 4096
@@ -33,6 +36,29 @@ class Hub:
     serve: Callable[[str, bytes], bytes] = lambda _name, content: content
     asked: list[str] = field(default_factory=list)
     url: str = ""
+
+    def environ(self, cache: Path) -> dict[str, str]:
+        """What a process needs to download from here into a cache folder."""
+        token = {"HF_ENDPOINT": self.url, "HF_TOKEN": TOKEN, "HF_HUB_DOWNLOAD_TIMEOUT": "90"}
+        return token | {"HF_HOME": str(cache / "home"), ENV_CACHE: str(cache)}
+
+    @contextlib.contextmanager
+    def stalling(self, stalled: str) -> Iterator[threading.Event]:
+        """Within this, the file `stalled` does not arrive. The event is set once it was asked for."""
+        asked, ended = threading.Event(), threading.Event()
+
+        def serve(name: str, content: bytes) -> bytes:
+            if name == stalled:
+                asked.set()
+                ended.wait(100)
+            return content
+
+        self.serve = serve
+        try:
+            yield asked
+        finally:
+            ended.set()
+            self.serve = lambda _name, content: content
 
     def tree(self) -> list[dict[str, Any]]:
         return [self._entry(name, content) for name, content in self.files.items()]
@@ -104,7 +130,7 @@ def serving() -> Iterator[Hub]:
     """A hub that answers while this is open."""
     served = Hub()
     http = ThreadingHTTPServer(("127.0.0.1", 0), type("Bound", (Handler,), {"hub": served}))
-    thread = threading.Thread(target=http.serve_forever, daemon=True)
+    thread = threading.Thread(target=http.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     served.url = f"http://127.0.0.1:{http.server_address[1]}"
     yield served
