@@ -30,9 +30,24 @@ from legato_protocol.load import Load
 DOCS = Path(__file__).parents[1] / "docs"
 
 
+def _section(page: str, heading: str) -> str:
+    return (DOCS / page).read_text().split(f"## {heading}\n")[1].split("\n## ")[0]
+
+
 def _rows(page: str, heading: str) -> set[str]:
-    section = (DOCS / page).read_text().split(f"## {heading}\n")[1].split("\n## ")[0]
-    return set(re.findall(r"^\| `([^`]+)` \|", section, re.MULTILINE))
+    return set(re.findall(r"^\| `([^`]+)` \|", _section(page, heading), re.MULTILINE))
+
+
+def _words(text: str) -> set[str]:
+    return set(re.findall(r"`(\w+)`", text)) - {"unsupported_value"}
+
+
+def _fields(kind: type[msgspec.Struct]) -> set[str]:
+    return {field.name for field in msgspec.structs.fields(kind)}
+
+
+def _without_effect_or_support(page: str) -> tuple[set[str], set[str]]:
+    return _words(_section(page, "Without effect")), _words(_section(page, "Not supported"))
 
 
 COMMANDS = [("worker", worker_settings), ("gateway", gateway_settings), ("operator", operator_settings)]
@@ -63,9 +78,8 @@ def test_docs_know_every_flag_of_a_command(module, page, heading):
     parser = ArgumentParser()
     module.add_parser(parser.add_subparsers())
     (command,) = parser._subparsers._group_actions[0].choices.values()
-    assert _rows(page, heading) == {flag for flag in command._option_string_actions if flag.startswith("--")} - {
-        "--help"
-    }
+    known = {flag for flag in command._option_string_actions if flag.startswith("--")}
+    assert _rows(page, heading) == known - {"--help"}
 
 
 @pytest.mark.parametrize(("heading", "prefix"), [("Environment", "ENV_"), ("Headers of a request", "HEADER_")])
@@ -74,51 +88,33 @@ def test_docs_know_every_variable_and_header(heading, prefix):
 
 
 def test_docs_know_every_field_of_requests():
-    text = (DOCS / "openai-api.md").read_text()
-    both = {field.name for field in msgspec.structs.fields(schemas.SamplingBody)}
-    told = {
-        "both": _rows("openai-api.md", "Fields of both"),
-        "chat": _rows("openai-api.md", "Chat only"),
-        "completions": _rows("openai-api.md", "Completions only"),
-        "no effect": set(re.findall(r"`(\w+)`", text.split("## Without effect\n")[1].split("\n## ")[0])),
-        "unsupported": set(re.findall(r"`(\w+)`", text.split("## Not supported\n")[1])) - {"unsupported_value"},
-    }
-    chat = {field.name for field in msgspec.structs.fields(schemas.ChatBody)}
-    completion = {field.name for field in msgspec.structs.fields(schemas.CompletionBody)}
-    assert set().union(*told.values()) == chat | completion
-    assert told["no effect"].isdisjoint(told["both"] | told["unsupported"] | told["chat"] | told["completions"])
-    assert told["both"] <= both
-    assert told["chat"] <= chat
-    assert told["completions"] <= completion
+    page, chat, completion = "openai-api.md", _fields(schemas.ChatBody), _fields(schemas.CompletionBody)
+    no_effect, unsupported = _without_effect_or_support(page)
+    both, chats, completions = (_rows(page, heading) for heading in ("Fields of both", "Chat only", "Completions only"))
+    assert both | chats | completions | no_effect | unsupported == chat | completion
+    assert no_effect.isdisjoint(both | unsupported | chats | completions)
+    assert both <= _fields(schemas.SamplingBody)
+    assert chats <= chat
+    assert completions <= completion
 
 
 def test_docs_know_every_field_of_responses():
-    text = (DOCS / "responses.md").read_text()
-    told, no_effect, unsupported = (
-        _rows("responses.md", "Fields"),
-        set(re.findall(r"`(\w+)`", text.split("## Without effect\n")[1].split("\n## ")[0])),
-        set(re.findall(r"`(\w+)`", text.split("## Not supported\n")[1])) - {"unsupported_value"},
-    )
-    own, theirs = (
-        {field.name for field in msgspec.structs.fields(body)} for body in (ResponsesBody, schemas.SamplingBody)
-    )
-    as_in_chats = set(re.findall(r"`(\w+)`", text.split("These are as in [chats]")[1].split("`n` may only")[0]))
-    assert own - theirs | set(SHARED) == told | as_in_chats | no_effect | unsupported
+    page, theirs = "responses.md", _fields(schemas.SamplingBody)
+    no_effect, unsupported = _without_effect_or_support(page)
+    own = _rows(page, "Fields")
+    as_in_chats = _words((DOCS / page).read_text().split("These are as in [chats]")[1].split("`n` may only")[0])
+    assert _fields(ResponsesBody) - theirs | set(SHARED) == own | as_in_chats | no_effect | unsupported
     assert as_in_chats <= theirs
-    assert no_effect.isdisjoint(told | as_in_chats | unsupported)
+    assert no_effect.isdisjoint(own | as_in_chats | unsupported)
 
 
 def test_docs_know_every_field_of_messages():
-    text = (DOCS / "anthropic-api.md").read_text()
-    told = {
-        "fields": _rows("anthropic-api.md", "Fields"),
-        "no effect": set(re.findall(r"`(\w+)`", text.split("## Without effect\n")[1].split("\n## ")[0])),
-        "unsupported": set(re.findall(r"`(\w+)`", text.split("## Not supported\n")[1].split("\n## ")[0])),
-    }
-    fields = {field.name for field in msgspec.structs.fields(messages.MessagesBody)}
-    assert fields <= set().union(*told.values())
-    assert told["fields"] <= fields
-    assert told["no effect"].isdisjoint(told["fields"] | told["unsupported"])
+    page, fields = "anthropic-api.md", _fields(messages.MessagesBody)
+    no_effect, unsupported = _without_effect_or_support(page)
+    known = _rows(page, "Fields")
+    assert fields <= known | no_effect | unsupported
+    assert known <= fields
+    assert no_effect.isdisjoint(known | unsupported)
 
 
 def test_docs_know_the_range_of_every_parameter():
@@ -144,12 +140,9 @@ def _subclasses(kind: type[errors.GatewayError]) -> Iterator[type[errors.Gateway
         yield from _subclasses(child)
 
 
-def test_docs_know_every_metric_of_the_gateway():
-    assert _rows("metrics.md", "Gateway") == {metric.name for metric in Metrics().registry.collect()}
-
-
-def test_docs_know_every_metric_of_the_operator():
-    assert _rows("metrics.md", "Operator") == {metric.name for metric in OperatorMetrics().registry.collect()}
+@pytest.mark.parametrize(("heading", "metrics"), [("Gateway", Metrics), ("Operator", OperatorMetrics)])
+def test_docs_know_every_metric_of_a_process(heading, metrics):
+    assert _rows("metrics.md", heading) == {metric.name for metric in metrics().registry.collect()}
 
 
 def test_docs_know_every_metric_of_a_worker():
@@ -161,7 +154,7 @@ def test_docs_know_every_metric_of_a_worker():
 
 
 def test_docs_know_everything_that_hand_offs_count():
-    section = (DOCS / "metrics.md").read_text().split("## What the hand-off counts\n")[1].split("\n## ")[0]
-    cells = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
+    rows = _section("metrics.md", "What the hand-off counts").splitlines()
+    cells = [line.split("|")[1] for line in rows if line.startswith("| `")]
     told = {name for cell in cells for name in re.findall(r"`([^`]+)`", cell)}
     assert told == {field.name for field in dataclasses.fields(Counts)}
