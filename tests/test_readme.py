@@ -15,6 +15,7 @@ from legato_operator.api import parsing
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "docs" / "quickstart.md"]
 README = PAGES[0].read_text()
+PARSER = main.parser()
 PROGRAMS = {"curl", "docker", "for", "helm", "kind", "kubectl"}  # on the reader's machine, not in the repository
 
 
@@ -46,7 +47,7 @@ def test_curl_line_is_a_chat_request():
 def test_command_and_the_files_it_names_exist(page, words):
     program = words[0]
     if program == ".venv/bin/legato":
-        assert main.parser().parse_args(words[1:])
+        assert PARSER.parse_args(words[1:])
     elif program not in PROGRAMS:
         assert (ROOT / program).stat().st_mode & 0o111
     for word in words[1:]:
@@ -83,7 +84,7 @@ def test_images_that_are_loaded_are_those_that_are_built():
 
 @pytest.mark.parametrize("line", re.findall(r"^\| `legato ([^`]*)`", README, re.MULTILINE))
 def test_subcommands_in_the_table_are_parsed(line):
-    assert main.parser().parse_args(line.replace("FILE", "m.yaml").split())
+    assert PARSER.parse_args(line.replace("FILE", "m.yaml").split())
 
 
 def test_files_that_the_promises_name_exist():

@@ -22,12 +22,13 @@ def _arguments() -> Iterator[tuple[str, argparse.Action]]:
         yield from ((name, action) for action in parser._actions if action.nargs != 0)
 
 
-ARGUMENTS = list(_arguments())
-IDS = [f"{command} {action.dest}" for command, action in ARGUMENTS]
+ARGUMENTS = pytest.mark.parametrize(
+    ("command", "action"), [pytest.param(*each, id=f"{each[0]} {each[1].dest}") for each in _arguments()]
+)
 
 
-@pytest.mark.parametrize(("command", "action"), ARGUMENTS, ids=IDS)
-def test_help_says_the_kind_of_each_value_in_one_style(command: str, action: argparse.Action) -> None:
+@ARGUMENTS
+def test_help_says_the_kind_of_each_value_in_one_style(command, action):
     assert isinstance(action.metavar, str)
     assert re.fullmatch(r"[A-Z]+([-=:,][A-Z]+|,…)*", action.metavar)
     assert action.help
@@ -35,27 +36,22 @@ def test_help_says_the_kind_of_each_value_in_one_style(command: str, action: arg
     assert not re.search(r"unless given|%\(|\bis wanted\b|so (many|few|long)\b", action.help)
 
 
-@pytest.mark.parametrize(("command", "action"), ARGUMENTS, ids=IDS)
-def test_a_bad_value_ends_with_2_and_says_flag_value_and_what_is_allowed(
-    command: str, action: argparse.Action, capsys: pytest.CaptureFixture[str]
-) -> None:
+@ARGUMENTS
+def test_a_bad_value_ends_with_2_and_says_flag_value_and_what_is_allowed(command, action, legato):
     words = [action.option_strings[-1], BAD] if action.option_strings else [BAD] * 2
-    with pytest.raises(SystemExit) as stopped:
-        main.main([command, *words])
-    assert stopped.value.code == main.BAD_ARGUMENTS
-    first, second = capsys.readouterr().err.splitlines()
+    code, _, err = legato(command, *words)
+    assert code == main.BAD_ARGUMENTS
+    first, second = err.splitlines()
     assert re.fullmatch(rf"legato {command}: \S+: not a valid [\w ]+: '\\x00' \(.+\)", first)
     assert all(name in first for name in action.option_strings[-1:])
     assert second == f"See 'legato {command} --help'."
 
 
-def test_an_unknown_command_names_those_that_exist(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        main.main(["frobnicate"])
-    assert stopped.value.code == main.BAD_ARGUMENTS
-    told = capsys.readouterr().err
-    assert "frobnicate" in told
-    assert all(command in told for command in _commands())
+def test_an_unknown_command_names_those_that_exist(legato):
+    code, _, err = legato("frobnicate")
+    assert code == main.BAD_ARGUMENTS
+    assert "frobnicate" in err
+    assert all(command in err for command in _commands())
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """A profile is what running workers say of themselves."""
 
-import asyncio
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -41,10 +39,10 @@ def test_what_nobody_measured_is_not_written(workers: list[dict[str, Any]], said
         profile.of_workers(workers, "a test")
 
 
-def test_without_a_service_there_is_no_profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+@pytest.mark.anyio
+async def test_without_a_service_there_is_no_profile() -> None:
     with pytest.raises(ValueError, match="no profile: no service is running"):
-        asyncio.run(profile.read(None, None))
+        await profile.read(None, None)
 
 
 @pytest.mark.parametrize("context", [16, 300, 4096])

@@ -1,7 +1,8 @@
-"""`legato chat` as a process: in a terminal and in pipes, in front of a gateway that answers as it is told."""
+"""`legato chat`: as a process in a terminal, and in pipes, in front of a gateway that answers as it is told."""
 
 import asyncio
 import contextlib
+import io
 import json
 import os
 import pty
@@ -9,11 +10,12 @@ import sys
 
 import pytest
 from aiohttp import web
+from answering_server import serving
 
-from legato_cli import admin, main
+from legato_cli import admin
 from legato_cli.ui.target import GatewayTarget, UITarget
 
-LIMIT = 90  # seconds: a hang is a failure, a busy machine is none
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(90)]  # a hang is a failure, a busy machine is not
 
 
 class FakeGateway:
@@ -23,10 +25,9 @@ class FakeGateway:
         self.asked = []
         self.gone = asyncio.Event()
 
-    async def models(self, _request):
-        return web.json_response({"data": [{"id": "smollm2"}]})
-
     async def answer(self, request):
+        if request.path == "/v1/models":
+            return web.json_response({"data": [{"id": "smollm2"}]})
         if request.headers.get("authorization") != "Bearer secret":
             return web.json_response({"error": {"message": "no token"}}, status=401)
         body = await request.json()
@@ -55,38 +56,29 @@ class FakeGateway:
         await response.write(b"data: " + json.dumps(event).encode() + b"\n\n")
 
 
-@contextlib.asynccontextmanager
-async def _service(tmp_path, monkeypatch):
-    """What a `legato up` tells, with a gateway behind it; and the environment in which it is found."""
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    gateway, app = FakeGateway(), web.Application()
-    app.router.add_get("/v1/models", gateway.models)
-    app.router.add_post("/v1/chat/completions", gateway.answer)
-    runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    target = UITarget((GatewayTarget("g0", f"127.0.0.1:{runner.addresses[0][1]}"),), "secret", {})
+@pytest.fixture
+async def gateway():
+    """One behind what a `legato up` answers."""
+    fake = FakeGateway()
+    async with serving(fake.answer) as address:
+        target = UITarget((GatewayTarget("g0", address),), "secret", {})
 
-    async def answer(_order):
-        return {"target": target.message()}
+        async def answer(_order):
+            return {"target": target.message()}
 
-    try:
-        async with asyncio.timeout(LIMIT), admin.listening("demo", answer):
-            yield gateway
-    finally:
-        await runner.cleanup()
+        async with admin.listening("demo", answer):
+            yield fake
 
 
-async def _piped(question, *arguments):
-    pipe = asyncio.subprocess.PIPE
-    command = (sys.executable, "-m", "legato_cli.main", "chat", *arguments)
-    process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, stderr=pipe)
-    try:
-        out, err = await process.communicate(question.encode())
-    finally:
-        if process.returncode is None:
-            process.kill()
-    return process.returncode, out.decode(), err.decode()
+@pytest.fixture
+def piped(gateway, legato, monkeypatch):
+    """Asks what comes through a pipe."""
+
+    async def run(question, *arguments):
+        monkeypatch.setattr(sys, "stdin", io.StringIO(question))
+        return await asyncio.to_thread(legato, "chat", *arguments)
+
+    return run
 
 
 class Person:
@@ -138,49 +130,39 @@ async def _at_terminal(*arguments):
             await process.wait()
 
 
-def test_a_conversation_keeps_its_history_and_ctrl_c_stops_only_the_answer(tmp_path, monkeypatch):
-    async def test():
-        async with _service(tmp_path, monkeypatch) as gateway, _at_terminal("--system", "Be brief") as person:
-            await person.until("> ")
-            person.press("one two\n")
-            await person.until("one two \r\n> ")
-            person.press("very slow\n")
-            await person.until("very slow\r\nvery slow ")  # what was typed, then the answer
-            person.press("\x03")
-            await person.until("(stopped)")
-            await gateway.gone.wait()
-            person.press("refuse\n")
-            await person.until("legato chat: the context is full")
-            person.press("three\n")
-            await person.until("three \r\n> ")
-            person.press("\x04")
-            assert await person.process.wait() == 0
-        said = [(message["role"], message["content"]) for message in gateway.asked[-1]["messages"]]
-        assert said == [
-            ("system", "Be brief"),
-            ("user", "one two"),
-            ("assistant", "one two "),
-            ("user", "very slow"),
-            ("assistant", "very slow "),
-            ("user", "three"),
-        ]
-
-    asyncio.run(test())
+async def test_a_conversation_keeps_its_history_and_ctrl_c_stops_only_the_answer(gateway):
+    async with _at_terminal("--system", "Be brief") as person:
+        await person.until("> ")
+        person.press("one two\n")
+        await person.until("one two \r\n> ")
+        person.press("very slow\n")
+        await person.until("very slow\r\nvery slow ")  # what was typed, then the answer
+        person.press("\x03")
+        await person.until("(stopped)")
+        await gateway.gone.wait()
+        person.press("refuse\n")
+        await person.until("legato chat: the context is full")
+        person.press("three\n")
+        await person.until("three \r\n> ")
+        person.press("\x04")
+        assert await person.process.wait() == 0
+    assert [(message["role"], message["content"]) for message in gateway.asked[-1]["messages"]] == [
+        ("system", "Be brief"),
+        ("user", "one two"),
+        ("assistant", "one two "),
+        ("user", "very slow"),
+        ("assistant", "very slow "),
+        ("user", "three"),
+    ]
 
 
-def test_in_a_pipe_all_of_the_input_is_one_question(tmp_path, monkeypatch):
-    async def test():
-        async with _service(tmp_path, monkeypatch) as gateway:
-            assert await _piped("first line\nsecond line\n", "--temperature", "0") == (
-                0, "first line second line \n", ""
-            )  # fmt: skip
-            (asked,) = gateway.asked
-            assert (asked["model"], asked["temperature"], asked["stream"]) == ("smollm2", 0, True)
-            assert "max_completion_tokens" not in asked
-            assert (await _piped("", "hello", "--max-tokens", "7"))[:2] == (0, "hello \n")
-            assert gateway.asked[-1]["max_completion_tokens"] == 7
-
-    asyncio.run(test())
+async def test_in_a_pipe_all_of_the_input_is_one_question(gateway, piped):
+    assert await piped("first line\nsecond line\n", "--temperature", 0) == (0, "first line second line \n", "")
+    (asked,) = gateway.asked
+    assert (asked["model"], asked["temperature"], asked["stream"]) == ("smollm2", 0, True)
+    assert "max_completion_tokens" not in asked
+    assert await piped("", "hello", "--max-tokens", 7) == (0, "hello \n", "")
+    assert gateway.asked[-1]["max_completion_tokens"] == 7
 
 
 @pytest.mark.parametrize(
@@ -192,17 +174,5 @@ def test_in_a_pipe_all_of_the_input_is_one_question(tmp_path, monkeypatch):
         ("", "", "no question (give one as an argument, or on standard input)"),
     ],
 )
-def test_in_a_pipe_an_answer_that_is_not_whole_ends_with_1(tmp_path, monkeypatch, question, out, said):
-    async def test():
-        async with _service(tmp_path, monkeypatch):
-            assert await _piped(question) == (1, out, f"legato chat: {said}\n")
-
-    asyncio.run(test())
-
-
-def test_without_a_service_it_says_so(tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    assert main.main(["chat", "hello"]) == 1
-    assert capsys.readouterr().err == "legato chat: no service is running (start one with `legato up`)\n"
-    assert main.main(["chat", "hello", "-n", "prod"]) == 1
-    assert "--service is required" in capsys.readouterr().err
+async def test_in_a_pipe_an_answer_that_is_not_whole_ends_with_1(question, out, said, piped):
+    assert await piped(question) == (1, out, f"legato chat: {said}\n")

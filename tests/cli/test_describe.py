@@ -1,26 +1,16 @@
 """`legato describe` says in words what a status has, and leaves out what it has not."""
 
-import asyncio
-
-from recordings import operations
+import pytest
+from local_services import DEMO, manifest, operations
 
 from legato_cli import describe, status
-from legato_operator.cluster import Ref
 from legato_operator.local.store import Store
 
 NOW = "2026-12-01T09:00:00Z"
 POD = {
-    "name": "chat-decode-1",
-    "pool": "decode",
-    "ready": False,
-    "message": "loading weights",
-    "restarts": 1,
-    "leaving": False,
-    "revision": "0123456789",
-    "created": NOW,
-    "node": "node-7",
-    "ports": {},
-}
+    "name": "chat-decode-1", "pool": "decode", "ready": False, "message": "loading weights", "restarts": 1,
+    "leaving": False, "revision": "0123456789", "created": NOW, "node": "node-7", "ports": {},
+}  # fmt: skip
 
 
 def condition(kind, status, reason, message):
@@ -85,22 +75,13 @@ def test_a_service_that_nobody_has_looked_at_yet_has_no_empty_sections():
     assert list(status.lines(bare))[1:] == ["NAME  READY  RESTARTS  REVISION  STATE"]
 
 
-def test_what_legato_up_recorded_is_told_as_events():
-    async def test():
-        store = Store(lambda: NOW)
-        service = {
-            "apiVersion": "serving.legato.dev/v1alpha1",
-            "kind": "InferenceService",
-            "metadata": {"name": "chat"},
-        }
-        await store.apply(service | {"spec": {}}, "user")
-        ref = Ref("InferenceService", "default", "chat")
-        running = operations(store, ref)
-        stored = await store.get(ref)
-        for number in range(150):
-            await running.recent.record(stored, number % 2 == 1, "Scaling", f"number {number}")
-        found = (await running.answer({"do": "describe"}))["describe"]["events"]
-        assert len(found) == 100  # those that are kept
-        assert (found[-1]["type"], found[-1]["message"]) == ("Warning", "number 149")
-
-    asyncio.run(test())
+@pytest.mark.anyio
+async def test_events_that_legato_up_recorded_are_described():
+    store = Store(lambda: NOW)
+    await store.apply(manifest(), "user")
+    running, stored = operations(store), await store.get(DEMO)
+    for number in range(150):
+        await running.recent.record(stored, number % 2 == 1, "Scaling", f"number {number}")
+    events = (await running.answer({"do": "describe"}))["describe"]["events"]
+    assert len(events) == 100  # those that are kept
+    assert (events[-1]["type"], events[-1]["message"]) == ("Warning", "number 149")

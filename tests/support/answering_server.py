@@ -8,14 +8,20 @@ from aiohttp.test_utils import TestServer
 
 
 @contextlib.asynccontextmanager
-async def asking(client, answer, context=None, **settings):
-    """`client` (HttpWorkers, HttpGateways), and the address of a server that answers so, with TLS if given."""
+async def serving(answer, context=None):
+    """Address of a server that answers so, with TLS if there is a `context`; a client that leaves ends its answer."""
     application = web.Application()
     application.router.add_route("*", "/{path:.*}", answer)
     server = TestServer(application, scheme="https" if context else "http")
-    async with aiohttp.ClientSession() as session:
-        await server.start_server(ssl=context)
-        try:
-            yield client(session, **settings), f"{server.host}:{server.port}"
-        finally:
-            await server.close()
+    await server.start_server(ssl=context, shutdown_timeout=0.1)
+    try:
+        yield f"{server.host}:{server.port}"
+    finally:
+        await server.close()
+
+
+@contextlib.asynccontextmanager
+async def asking(client, answer, context=None, **settings):
+    """`client` (HttpWorkers, HttpGateways), and the address of a server that answers so, with TLS if given."""
+    async with aiohttp.ClientSession() as session, serving(answer, context) as address:
+        yield client(session, **settings), address

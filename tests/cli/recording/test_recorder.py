@@ -60,18 +60,19 @@ def test_a_round_is_written_every_two_seconds(world):
     assert not world.told
 
 
-def test_a_full_disk_is_told_once_and_recording_goes_on_after_it(world):
-    world.full = {4, 6, 8}
+@pytest.mark.parametrize(
+    ("failing", "full", "written", "reason"),
+    [
+        ({}, {4, 6, 8}, [0, 2, 10, 12], "cannot write: No space left on device"),
+        ({4, 6, 8}, {}, [0, 2, 10, 12], "no service is running"),
+    ],
+    ids=["a full disk", "a service that is gone"],
+)
+def test_a_failure_is_reported_once_and_recording_goes_on_after_it(world, failing, full, written, reason):
+    world.failing, world.full = failing, full
     world.record(14)
-    assert world.times == [0, 2, 10, 12]
-    assert world.told == ["cannot write: No space left on device; trying again", "records again; 3 rounds are missing"]
-
-
-def test_a_service_that_is_gone_for_a_while_is_told_once(world):
-    world.failing = {2, 4}
-    world.record(8)
-    assert world.times == [0, 6]
-    assert world.told == ["no service is running; trying again", "records again; 2 rounds are missing"]
+    assert world.times == written
+    assert world.told == [f"{reason}; trying again", "records again; 3 rounds are missing"]
 
 
 def test_a_service_that_cannot_be_asked_at_first_ends_it(world):

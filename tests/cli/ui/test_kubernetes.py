@@ -11,6 +11,7 @@ from legato_cli.ui.kubernetes import KubernetesSource
 from legato_cli.ui.target import GatewayTarget, NoTarget, UITarget
 from legato_operator.cluster import Ref
 
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60)]  # a hang is a failure
 REF = Ref("InferenceService", "prod", "chat")
 KUBECTL = f"""#!{sys.executable}
 import sys, time
@@ -43,71 +44,57 @@ def pods(monkeypatch):
     return found
 
 
+@pytest.fixture
+async def source():
+    source = KubernetesSource(None, REF)
+    yield source
+    await source.close()
+    assert not _children()
+
+
 def _children():
     return [child for child in psutil.Process().children() if "port-forward" in child.cmdline()]
 
 
-def test_each_gateway_gets_one_forward_and_none_is_left(kubectl, pods):
-    async def test():
-        source = KubernetesSource(None, REF)
-        first, again = await asyncio.gather(source.find(), source.find())
-        assert [gateway.address for gateway in first.gateways] == ["127.0.0.1:4000", "127.0.0.1:4001"]
-        assert again == first
-        assert len(_children()) == 2
-        assert all("pod/gateway" in " ".join(child.cmdline()) for child in _children())
-        pods.remove("gateway-0")
-        assert [gateway.name for gateway in (await source.find()).gateways] == ["gateway-1"]
-        assert len(_children()) == 1
-        await source.close()
-        assert not _children()
-
-    asyncio.run(asyncio.wait_for(test(), 30))
+async def _names(source):
+    return [gateway.name for gateway in (await source.find()).gateways]
 
 
-def test_a_forward_that_ended_is_started_again(kubectl, pods):
-    async def test():
-        source = KubernetesSource(None, REF)
+async def test_each_gateway_gets_one_forward_and_none_is_left(kubectl, pods, source):
+    first, again = await asyncio.gather(source.find(), source.find())
+    assert [gateway.address for gateway in first.gateways] == ["127.0.0.1:4000", "127.0.0.1:4001"]
+    assert again == first
+    assert len(_children()) == 2
+    assert all("pod/gateway" in " ".join(child.cmdline()) for child in _children())
+    pods.remove("gateway-0")
+    assert await _names(source) == ["gateway-1"]
+    assert len(_children()) == 1
+
+
+async def test_a_forward_that_ended_is_started_again(kubectl, pods, source):
+    await source.find()
+    (process, *_) = [forward._process for forward in source._forwards.values()]
+    process.kill()
+    await process.wait()
+    assert await _names(source) == ["gateway-0", "gateway-1"]
+    assert len(_children()) == 2
+
+
+async def test_the_reason_that_kubectl_gives_is_passed_on(kubectl, pods, source):
+    pods[:] = ["broken-0"]
+    with pytest.raises(NoTarget, match="broken-0: error: pods not found"):
         await source.find()
-        (process, *_) = [forward._process for forward in source._forwards.values()]
-        process.kill()
-        await process.wait()
-        assert len((await source.find()).gateways) == 2
-        assert len(_children()) == 2
-        await source.close()
-
-    asyncio.run(asyncio.wait_for(test(), 30))
 
 
-def test_what_kubectl_says_is_told(kubectl, pods):
-    async def test():
-        pods[:] = ["broken-0"]
-        source = KubernetesSource(None, REF)
-        with pytest.raises(NoTarget, match="broken-0: error: pods not found"):
-            await source.find()
-        await source.close()
-        assert not _children()
-
-    asyncio.run(asyncio.wait_for(test(), 30))
+async def test_a_gateway_that_cannot_be_reached_hides_no_other(kubectl, pods, source):
+    pods[:] = ["broken-0", "gateway-1"]
+    assert await _names(source) == ["gateway-1"]
 
 
-def test_a_gateway_that_cannot_be_reached_hides_no_other(kubectl, pods):
-    async def test():
-        pods[:] = ["broken-0", "gateway-1"]
-        source = KubernetesSource(None, REF)
-        assert [gateway.name for gateway in (await source.find()).gateways] == ["gateway-1"]
-        await source.close()
-
-    asyncio.run(asyncio.wait_for(test(), 30))
-
-
-def test_without_kubectl_the_reason_is_told(pods, monkeypatch, tmp_path):
+async def test_without_kubectl_the_reason_is_given(pods, monkeypatch, tmp_path, source):
     monkeypatch.setenv("PATH", str(tmp_path))
-
-    async def test():
-        with pytest.raises(NoTarget, match="kubectl cannot be started"):
-            await KubernetesSource(None, REF).find()
-
-    asyncio.run(test())
+    with pytest.raises(NoTarget, match="kubectl cannot be started"):
+        await source.find()
 
 
 def test_a_target_travels_between_processes():

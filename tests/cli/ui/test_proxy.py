@@ -6,12 +6,13 @@ import contextlib
 import aiohttp
 import pytest
 from aiohttp import web
+from answering_server import serving
 
 from legato_cli.ui import proxy
 from legato_cli.ui.target import GatewayTarget, NoTarget, UITarget
 
 SERVICE = {"name": "chat", "namespace": "prod", "conditions": [], "scaling": {"pools": {}}}
-LIMIT = 20  # seconds: a hang is a failure
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60)]  # a hang is a failure
 
 
 class FakeGateway:
@@ -59,171 +60,121 @@ class KnownTarget:
         return self.target
 
 
-@contextlib.asynccontextmanager
-async def _serving(gateway):
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", gateway.answer)
-    runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    try:
-        yield f"127.0.0.1:{runner.addresses[0][1]}"
-    finally:
-        await runner.cleanup()
+class Page:
+    """A browser's side of the page."""
+
+    def __init__(self, client, token, targets):
+        self.client, self.targets = client, targets
+        self.headers = {"authorization": f"Bearer {token}"}
+
+    async def get(self, path):
+        async with self.client.get(path, headers=self.headers) as answer:
+            return answer.status, await answer.json()
+
+    def ask(self, question):
+        return self.client.post("/v1/chat/completions", headers=self.headers, data=question)
 
 
 @contextlib.asynccontextmanager
 async def _page(*gateways, silent=()):
-    """A client of the proxy in front of these gateways, the header that it wants, and the target."""
-    async with asyncio.timeout(LIMIT), contextlib.AsyncExitStack() as stack:
-        addresses = [await stack.enter_async_context(_serving(gateway)) for gateway in gateways]
+    """The page in front of these gateways, and of addresses where nobody answers."""
+    async with contextlib.AsyncExitStack() as stack:
+        addresses = [await stack.enter_async_context(serving(gateway.answer)) for gateway in gateways]
         targets = KnownTarget(*addresses, *silent)
         url = await stack.enter_async_context(proxy.listening(targets, 0))
         base, _, token = url.partition("/ui#token=")
-        client = await stack.enter_async_context(aiohttp.ClientSession(base))
-        yield client, {"authorization": f"Bearer {token}"}, targets
+        yield Page(await stack.enter_async_context(aiohttp.ClientSession(base)), token, targets)
 
 
-def _run(test):
-    asyncio.run(test())
+@pytest.fixture
+def gateway():
+    return FakeGateway("a")
+
+
+@pytest.fixture
+async def page(gateway):
+    async with _page(gateway) as page:
+        yield page
 
 
 @pytest.mark.parametrize("path", ["/ui/state", "/v1/models"])
 @pytest.mark.parametrize("shown", ["", "Bearer secret", "Bearer ", "Bearer é"])
-def test_data_needs_the_token_of_this_page_and_not_that_of_the_service(path, shown):
-    async def test():
-        gateway = FakeGateway("a")
-        async with _page(gateway) as (client, _, _):
-            async with client.get(path, headers={"authorization": shown} if shown else {}) as answer:
-                assert answer.status == 401
-            assert not gateway.asked
-
-    _run(test)
+async def test_data_needs_the_token_of_this_page_and_not_that_of_the_service(path, shown, page, gateway):
+    async with page.client.get(path, headers={"authorization": shown} if shown else {}) as answer:
+        assert answer.status == 401
+    assert not gateway.asked
 
 
-def test_the_page_comes_from_the_gateway_without_any_token():
-    async def test():
-        gateway = FakeGateway("a")
-        async with _page(gateway) as (client, _, _), client.get("/") as answer:
-            assert await answer.text() == "page"
-            assert answer.headers["content-security-policy"] == "default-src 'none'"
-            assert "x-own" not in answer.headers
-            assert gateway.asked == [("/ui", "")]
-
-    _run(test)
+async def test_the_page_comes_from_the_gateway_without_any_token_and_from_this_machine_only(page, gateway):
+    assert page.client._base_url.host == "127.0.0.1"
+    async with page.client.get("/") as answer:
+        assert await answer.text() == "page"
+        assert answer.headers["content-security-policy"] == "default-src 'none'"
+        assert "x-own" not in answer.headers
+    assert gateway.asked == [("/ui", "")]
 
 
-def test_the_state_of_all_gateways_comes_with_what_was_decided():
-    async def test():
-        first, second = FakeGateway("a"), FakeGateway("b")
-        async with (
-            _page(first, second) as (client, headers, _),
-            client.get("/ui/state?since=5", headers=headers) as answer,
-        ):
-            text = await answer.text()
-            assert "secret" not in text
-            assert await answer.json() == {
-                "gateways": [{"gateway": "a"}, {"gateway": "b"}],
-                "service": SERVICE,
-                "problem": "",
-            }
-            assert first.asked == second.asked == [("/ui/state?since=5", "Bearer secret")]
-
-    _run(test)
+async def test_the_state_of_all_gateways_comes_with_what_was_decided():
+    first, second = FakeGateway("a"), FakeGateway("b")
+    async with _page(first, second) as page:
+        status, state = await page.get("/ui/state?since=5")
+    assert "secret" not in str(state)
+    gateways = [{"gateway": "a"}, {"gateway": "b"}]
+    assert (status, state) == (200, {"gateways": gateways, "service": SERVICE, "problem": ""})
+    assert first.asked == second.asked == [("/ui/state?since=5", "Bearer secret")]
 
 
-def test_a_gateway_that_does_not_answer_is_named_and_the_others_are_shown():
-    async def test():
-        async with _page(FakeGateway("a"), silent=["127.0.0.1:1"]) as (client, headers, _):
-            async with client.get("/ui/state", headers=headers) as answer:
-                told = await answer.json()
-            assert [gateway["gateway"] for gateway in told["gateways"]] == ["a"]
-            assert told["problem"] == "does not answer: g1"
-
-    _run(test)
+async def test_a_gateway_that_does_not_answer_is_named_and_the_others_are_shown(gateway):
+    async with _page(gateway, silent=["127.0.0.1:1"]) as page:
+        _, state = await page.get("/ui/state")
+    assert [each["gateway"] for each in state["gateways"]] == ["a"]
+    assert state["problem"] == "does not answer: g1"
 
 
-def test_without_a_gateway_the_reason_is_told():
-    async def test():
-        async with _page(silent=["127.0.0.1:1"]) as (client, headers, _):
-            for path in ("/ui/state", "/v1/models", "/ui"):
-                async with client.get(path, headers=headers) as answer:
-                    assert answer.status == 502
-                    assert "answer" in (await answer.json())["error"]
-
-    _run(test)
+async def test_without_a_gateway_the_reason_is_given():
+    async with _page(silent=["127.0.0.1:1"]) as page:
+        for path in ("/ui/state", "/v1/models", "/ui"):
+            status, answer = await page.get(path)
+            assert status == 502
+            assert "answer" in answer["error"]
 
 
-def test_a_service_that_is_gone_is_told_and_may_come_back(monkeypatch):
+async def test_a_service_that_is_gone_is_reported_and_may_come_back(monkeypatch, page):
     monkeypatch.setattr(proxy, "FRESH", 0.0)
-
-    async def test():
-        async with _page(FakeGateway("a")) as (client, headers, targets):
-            known, targets.target = targets.target, NoTarget("no service is running")
-            async with client.get("/ui/state", headers=headers) as answer:
-                assert (answer.status, await answer.json()) == (502, {"error": "no service is running"})
-            targets.target = known
-            async with client.get("/ui/state", headers=headers) as answer:
-                assert answer.status == 200
-
-    _run(test)
+    known, page.targets.target = page.targets.target, NoTarget("no service is running")
+    assert await page.get("/ui/state") == (502, {"error": "no service is running"})
+    page.targets.target = known
+    assert (await page.get("/ui/state"))[0] == 200
 
 
-def test_an_answer_streams_through_with_the_services_token():
-    async def test():
-        gateway = FakeGateway("a")
-        async with _page(gateway) as (client, headers, _):
-            async with client.post("/v1/chat/completions", headers=headers, data=b"ask") as answer:
-                assert await answer.read() == b"data: ask\n\n"
-                assert answer.headers["x-request-id"] == "r1"
-            assert gateway.asked == [("/v1/chat/completions", "Bearer secret")]
-
-    _run(test)
+async def test_an_answer_streams_through_with_the_services_token(page, gateway):
+    async with page.ask(b"ask") as answer:
+        assert await answer.read() == b"data: ask\n\n"
+        assert answer.headers["x-request-id"] == "r1"
+    assert gateway.asked == [("/v1/chat/completions", "Bearer secret")]
 
 
-def test_a_browser_that_leaves_stops_the_work():
-    async def test():
-        gateway = FakeGateway("a")
-        async with _page(gateway) as (client, headers, _):
-            answer = await client.post("/v1/chat/completions", headers=headers, data=b"wait")
-            await gateway.begun.wait()
-            answer.close()
-            await gateway.cancelled.wait()
-
-    _run(test)
+async def test_a_browser_that_leaves_stops_the_work(page, gateway):
+    answer = await page.ask(b"wait")
+    await gateway.begun.wait()
+    answer.close()
+    await gateway.cancelled.wait()
 
 
-def test_an_answer_that_breaks_off_does_not_look_complete():
-    async def test():
-        gateway = FakeGateway("a")
-        gateway.breaks = True
-        async with _page(gateway) as (client, headers, _):
-            with pytest.raises(aiohttp.ClientError):
-                async with client.post("/v1/chat/completions", headers=headers, data=b"ask") as answer:
-                    await answer.read()
-
-    _run(test)
+async def test_an_answer_that_breaks_off_does_not_look_complete(page, gateway):
+    gateway.breaks = True
+    with pytest.raises(aiohttp.ClientError):
+        async with page.ask(b"ask") as answer:
+            await answer.read()
 
 
-def test_what_is_served_beside_the_page_needs_no_token():
-    async def test():
-        async def answer(_request):
-            return web.Response(text="legato_operator_leader 1.0")
+async def test_what_is_served_alongside_the_page_needs_no_token():
+    async def answer(_request):
+        return web.Response(text="legato_operator_leader 1.0")
 
-        async with (
-            asyncio.timeout(LIMIT),
-            proxy.listening(KnownTarget(), 0, [web.get("/metrics", answer)]) as url,
-            aiohttp.ClientSession() as client,
-            client.get(url.replace("/ui#", "/metrics#")) as told,
-        ):
-            assert await told.text() == "legato_operator_leader 1.0"
-
-    _run(test)
-
-
-def test_it_listens_on_loopback_alone():
-    async def test():
-        async with _page(FakeGateway("a")) as (client, _, _):
-            assert client._base_url.host == "127.0.0.1"
-
-    _run(test)
+    async with (
+        proxy.listening(KnownTarget(), 0, [web.get("/metrics", answer)]) as url,
+        aiohttp.ClientSession() as client,
+        client.get(url.replace("/ui#", "/metrics#")) as metrics,
+    ):
+        assert await metrics.text() == "legato_operator_leader 1.0"
