@@ -1,7 +1,7 @@
 """What `legato doctor` tells of GPUs follows from the facts, line by line; the facts of this machine are found."""
 
-import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -66,8 +66,14 @@ def test_a_torch_for_cpus_finds_no_gpu(monkeypatch):
     assert gpus.visible({}) == ()
 
 
+NO_DMABUF = {"gpus": (H200, WITHOUT_DMABUF)}
+READ_ONLY = "/cache/triton: not writable, so no kernel can be launched: set TRITON_CACHE_DIR"
+NOT_TO_DEVICES = "not usable: neither the kernel module nvidia_peermem nor dmabuf of the driver"
+NO_RDMA = {"ucx_has_cuda": False, "missing_for_rdma": ("no device", "no verbs")}
+
+
 @pytest.mark.parametrize(
-    ("title", "facts", "told"),
+    ("title", "facts", "line"),
     [
         ("driver", {}, "580.65.06, for CUDA up to 13.0"),
         ("driver", {"driver_cuda": 12090}, "580.65.06, for CUDA up to 12.9"),
@@ -81,58 +87,33 @@ def test_a_torch_for_cpus_finds_no_gpu(monkeypatch):
         ("torch", {"torch_cuda": None}, "built without CUDA"),
         ("gpu", {"gpus": ()}, "none that torch can use"),
         ("gpu 0", {}, "NVIDIA H200; compute capability 9.0, 132 multiprocessors, 143771 MiB"),
-        (
-            "gpu 1",
-            {"gpus": (H200, WITHOUT_DMABUF)},
-            "NVIDIA A10; compute capability 8.6, 72 multiprocessors, 22515 MiB",
-        ),
+        ("gpu 1", NO_DMABUF, "NVIDIA A10; compute capability 8.6, 72 multiprocessors, 22515 MiB"),
         ("triton", {}, "3.7.1, compiles here"),
         ("triton", {"cannot_compile": "no gcc"}, "3.7.1, cannot compile here: no gcc"),
         ("triton", {"triton": None}, "not installed"),
         ("kernel cache", {}, "/cache/triton: writable"),
-        (
-            "kernel cache",
-            {"cache_is_writable": False},
-            "/cache/triton: not writable, so no kernel can be launched: set TRITON_CACHE_DIR",
-        ),
+        ("kernel cache", {"cache_is_writable": False}, READ_ONLY),
         ("GPUDirect", {}, "nothing is missing: nvidia_peermem, a UCX with CUDA and verbs"),
         ("GPUDirect", {"peer_memory": False}, "nothing is missing: dmabuf, a UCX with CUDA and verbs"),
-        (
-            "GPUDirect",
-            {"peer_memory": False, "gpus": (H200, WITHOUT_DMABUF)},
-            "not usable: neither the kernel module nvidia_peermem nor dmabuf of the driver",
-        ),
+        ("GPUDirect", {"peer_memory": False, **NO_DMABUF}, NOT_TO_DEVICES),
         ("GPUDirect", {"gpus": (WITHOUT_DMABUF,)}, "nothing is missing: nvidia_peermem, a UCX with CUDA and verbs"),
-        (
-            "GPUDirect",
-            {"ucx_has_cuda": False, "missing_for_rdma": ("no device", "no verbs")},
-            "not usable: a UCX built --with-cuda; no device; no verbs",
-        ),
+        ("GPUDirect", NO_RDMA, "not usable: a UCX built --with-cuda; no device; no verbs"),
         ("GPUDirect", {"gpus": ()}, "not usable: no GPU"),
     ],
 )
-def test_each_line_follows_from_its_facts(title, facts, told):
-    assert _line(title, **facts) == told
+def test_each_line_follows_from_its_facts(title, facts, line):
+    assert _line(title, **facts) == line
 
 
-def test_without_triton_nothing_is_told_of_its_cache():
+def test_without_triton_nothing_is_said_about_its_cache():
     assert not any("cache" in line for line in gpus.lines(Facts(**GOOD | {"triton": None})))
 
 
-@pytest.mark.parametrize(
-    ("text", "version"),
-    [
-        (
-            "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.183.01  Sun May 12 19:39:15 UTC 2024\nGCC 12.2",
-            "535.183.01",
-        ),
-        (
-            "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build  (dvs-builder@U22)\n",
-            "580.65.06",
-        ),
-        ("something else", ""),
-    ],
-)
+CLOSED = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.183.01  Sun May 12 19:39:15 UTC 2024\nGCC 12.2"
+OPEN = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build  (dvs-builder@U22)\n"
+
+
+@pytest.mark.parametrize(("text", "version"), [(CLOSED, "535.183.01"), (OPEN, "580.65.06"), ("something else", "")])
 def test_version_of_the_kernel_s_module_in_both_variants(text, version):
     assert gpus.module_version(text) == version
 
@@ -146,23 +127,36 @@ def test_folder_that_is_to_be_made_is_writable_where_the_one_above_it_is(tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("stderr", "told"),
+    ("stderr", "said"),
     [
         ("cuda_utils.c:4:10: fatal error: Python.h: No such file\ncompilation terminated.\nTriton cannot", "Python.h"),
         ("warning: old\nTriton cannot compile what launches kernels: Failed to find C compiler.\n", "Failed to find"),
         ("", "it ended without a word"),
     ],
 )
-def test_the_line_that_says_what_is_wrong_is_told(stderr, told):
-    assert told in gpus.reason(stderr)
+def test_the_line_that_says_what_is_wrong_is_given(stderr, said):
+    assert said in gpus.reason(stderr)
     assert "\n" not in gpus.reason(stderr)
 
 
-def test_facts_of_this_machine_with_and_without_a_compiler(tmp_path):
-    found = gpus.find({**os.environ, "TRITON_CACHE_DIR": str(tmp_path)})
+def test_facts_of_this_machine_without_a_compiler(tmp_path):
+    found = gpus.find({"PATH": "/nonexistent", "TRITON_CACHE_DIR": str(tmp_path)})
     assert (found.cache, found.cache_is_writable) == (str(tmp_path), True)
     assert found.ucx_has_cuda, "PyPI's UCX has it"
     assert bool(found.gpus) <= bool(found.driver_cuda)
-    without = gpus.find({"PATH": "/nonexistent", "TRITON_HOME": str(tmp_path)})
-    assert "Failed to find C compiler" in without.cannot_compile
-    assert without.cache == f"{tmp_path}/.triton/cache"
+    assert "Failed to find C compiler" in found.cannot_compile
+
+
+def test_a_compiler_that_can_be_used_is_found(tmp_path, monkeypatch):
+    """Triton's compilation is in the tests of the engine, and with a real one in those of kernels."""
+    environ = {"PATH": "/usr/bin", "TRITON_HOME": str(tmp_path)}
+    asked = []
+
+    def run(*_, env, **__):
+        asked.append(env)
+        return SimpleNamespace(returncode=0, stderr="warning: old")
+
+    monkeypatch.setattr(gpus.subprocess, "run", run)
+    found = gpus.find(environ)
+    assert (found.cannot_compile, found.cache) == ("", f"{tmp_path}/.triton/cache")
+    assert asked == [environ]
