@@ -2,18 +2,13 @@
 
 from dataclasses import replace
 
-import torch
+from tiny_models import llama, prompt
 
 from legato_engine.backends.cuda.device import Interpreted
-from legato_engine.models.config import ModelConfig
 from legato_engine.runner.runner import Runner
 from legato_engine.weights.checkpoint import Checkpoint
 
-LLAMA = ModelConfig(
-    architecture="LlamaForCausalLM", layers=2, hidden_size=64, heads=4, kv_heads=2, head_dim=32,
-    intermediate_size=96, vocab_size=320, max_length=512, rope_theta=10000.0, rope_scaling=None,
-    rms_norm_eps=1e-5, tie_word_embeddings=False, sliding_window=None, attention_bias=False, mlp_bias=False,
-)  # fmt: skip
+LLAMA = llama(hidden_size=64, heads=4, intermediate_size=96, max_length=512)
 MODELS = {
     "llama": LLAMA,
     "tied": replace(LLAMA, tie_word_embeddings=True, kv_heads=4),
@@ -31,5 +26,4 @@ def load(checkpoint: Checkpoint, **changes: object) -> Runner:
 
 
 def prompts(vocab: int, lengths: tuple[int, ...] = (5, 40, 17, 71)) -> list[list[int]]:
-    draw = torch.Generator().manual_seed(3)
-    return [torch.randint(vocab, (length,), generator=draw).tolist() for length in lengths]
+    return [prompt(seed, length, vocab) for seed, length in enumerate(lengths)]

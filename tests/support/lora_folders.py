@@ -1,44 +1,17 @@
 """LoRA adapters as PEFT saves them, with random matrices; and a model's weights with one merged into them."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 from safetensors.torch import load_file, save_file
+from tiny_models import RandomCheckpoint, Tensors
 
 from legato_engine.models.config import ModelConfig
-from legato_engine.weights.checkpoint import Checkpoint
-from legato_engine.weights.expected import expected_shapes, projections
+from legato_engine.weights.expected import projections
 
 ALL = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-Tensors = dict[str, torch.Tensor]
-
-
-class RandomCheckpoint(Checkpoint):
-    """Weights drawn once from a fixed seed, in memory."""
-
-    def __init__(self, config: ModelConfig, change: Callable[[Tensors], None] = lambda tensors: None) -> None:
-        self.config = config
-        draw = torch.Generator().manual_seed(7)
-        self._tensors = {
-            name: torch.randn(shape, generator=draw) * (0.15 if len(shape) == 2 else 0.1) + (len(shape) == 1)
-            for name, shape in expected_shapes(config).items()
-        }
-        change(self._tensors)
-        self.fingerprint = "random"
-
-    def spans(self) -> Mapping[Path, list]:
-        return {}
-
-    def names(self) -> frozenset[str]:
-        return frozenset(self._tensors)
-
-    def shape(self, name: str) -> tuple[int, ...]:
-        return tuple(self._tensors[name].shape)
-
-    def tensor(self, name: str) -> torch.Tensor:
-        return self._tensors[name]
 
 
 def write(

@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-import lora_folders
 from safetensors.torch import save_file
+from tiny_models import RandomCheckpoint
 
 from legato_engine.models.config import ModelConfig, from_huggingface
 
@@ -30,5 +30,5 @@ def config(**changes: Any) -> ModelConfig:
 def write(folder: Path, **changes: Any) -> None:
     """Its `config.json`, with other values, and weights of those shapes."""
     (folder / "config.json").write_text(json.dumps(CONFIG | changes))
-    weights = lora_folders.RandomCheckpoint(config(**changes))
+    weights = RandomCheckpoint(config(**changes))
     save_file({name: weights.tensor(name) for name in weights.names()}, folder / "model.safetensors")

@@ -6,6 +6,7 @@ import re
 import lora_folders
 import pytest
 import torch
+from tiny_models import llama
 
 from legato_engine.adapters.folder import open_adapter
 from legato_engine.errors import (
@@ -16,14 +17,9 @@ from legato_engine.errors import (
     UnsupportedModel,
     WrongShape,
 )
-from legato_engine.models.config import ModelConfig
 from legato_engine.weights.expected import projections
 
-MODEL = ModelConfig(
-    architecture="LlamaForCausalLM", layers=2, hidden_size=32, heads=2, kv_heads=1, head_dim=16,
-    intermediate_size=48, vocab_size=64, max_length=128, rope_theta=10000.0, rope_scaling=None,
-    rms_norm_eps=1e-5, tie_word_embeddings=False, sliding_window=None, attention_bias=False, mlp_bias=False,
-)  # fmt: skip
+MODEL = llama(hidden_size=32, heads=2, kv_heads=1, head_dim=16, intermediate_size=48, vocab_size=64)
 PREFIX = "base_model.model.model.layers"
 
 
@@ -61,6 +57,7 @@ def test_matrices_are_scaled_and_by_projection(tmp_path):
     assert found.values == sum(pair.a.numel() + pair.b.numel() for pair in pairs.values())
     plain = opened(lora_folders.write(tmp_path, MODEL, rank=4, targets=("q_proj", "down_proj"), lora_alpha=4)).read()
     torch.testing.assert_close(pair.b, plain["model.layers.1.mlp.down_proj"].b / 2)
+    assert opened(lora_folders.write(tmp_path, MODEL, rank=16, lora_alpha=8, use_rslora=True)).scale == 2.0
 
 
 def test_a_digest_tells_apart_what_computes_otherwise(tmp_path):

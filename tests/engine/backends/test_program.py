@@ -7,34 +7,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from tiny_models import PROCESSORS, RandomCheckpoint, llama, on
 
-from legato_engine import processor
 from legato_engine.backends.cpu.program import Program
 from legato_engine.kernels import program as kernels
 from legato_engine.kernels.linear.numba_int8_kinds import AVX2
-from legato_engine.models.config import ModelConfig
 from legato_engine.runner.runner import Runner
 from legato_engine.scheduler.batch import Row
-from legato_engine.weights.checkpoint import Checkpoint
-from legato_engine.weights.expected import expected_shapes
-from legato_engine.weights.packed import Packed, Scales
 
-FORMS = {
-    "VNNI": processor.Processor(True, False, False, True, vnni=True),
-    "AVX2": processor.Processor(False, False, False, True, avx2=True),
-}
-FORM = pytest.mark.parametrize(
-    "form",
-    [
-        pytest.param(form, marks=pytest.mark.skipif(not there, reason=f"this processor has no {form}"))
-        for form, there in (("VNNI", processor.detect().vnni), ("AVX2", processor.detect().avx2))
-    ],
-)
-LLAMA = ModelConfig(
-    architecture="LlamaForCausalLM", layers=3, hidden_size=96, heads=6, kv_heads=2, head_dim=32,
-    intermediate_size=160, vocab_size=320, max_length=1024, rope_theta=10000.0, rope_scaling=None,
-    rms_norm_eps=1e-5, tie_word_embeddings=False, sliding_window=None, attention_bias=False, mlp_bias=False,
-)  # fmt: skip
+FORM = pytest.mark.parametrize("form", [on("int8-avx2")])
+LLAMA = llama(layers=3)
 MODELS = {
     "llama": LLAMA,
     "mistral": replace(LLAMA, architecture="MistralForCausalLM", sliding_window=48),
@@ -43,72 +25,20 @@ MODELS = {
     "biases": replace(LLAMA, attention_bias=True, mlp_bias=True),
     "wide": replace(LLAMA, hidden_size=512, intermediate_size=768, heads=16, kv_heads=4),
 }
+FORM_OF = {"v_proj": "Q8_0", "down_proj": "Q6_K", "up_proj": None}
 KINDS = {
     "4 bits": lambda name: "Q4_1",
     "8 bits": lambda name: "Q8_0",
     "K-quants": lambda name: "Q4_K",
-    "a form for each projection": lambda name: {"q": "Q4_1", "v": "Q8_0", "d": "16 inputs", "u": None}.get(
-        name.rsplit(".", 2)[-2][0] if "proj" in name else "", "Q4_1"
-    ),
+    "a form for each projection": lambda name: FORM_OF.get(name.rsplit(".", 2)[-2], "Q4_1"),
     "no codes": lambda name: None,
 }
 
 
-class PackedCheckpoint(Checkpoint):
-    """Random weights, each matrix in the form that `kinds` says for its name; None is float32."""
-
-    def __init__(self, config, kinds):
-        self.config, self.fingerprint = config, "random"
-        self._draw = torch.Generator().manual_seed(7)
-        self._vectors, self._packed = {}, {}
-        for name, shape in expected_shapes(config).items():
-            kind = kinds(name) if len(shape) == 2 else None
-            if kind is None:
-                self._vectors[name] = self._normal(shape) * (0.15 if len(shape) == 2 else 0.1) + (len(shape) == 1)
-            else:
-                self._packed[name] = self._pack(kind, *shape)
-
-    def spans(self):
-        return {}
-
-    def names(self):
-        return frozenset(self._vectors) | frozenset(self._packed)
-
-    def shape(self, name):
-        return tuple(self._packed[name].codes.shape if name in self._packed else self._vectors[name].shape)
-
-    def tensor(self, name):
-        return self._packed[name].floats() if name in self._packed else self._vectors[name]
-
-    def packed(self, name):
-        return self._packed.get(name)
-
-    def _normal(self, shape):
-        return torch.randn(shape, generator=self._draw)
-
-    def _halves(self, *shape):
-        return (torch.rand(*shape, generator=self._draw) * 0.02 + 0.001).half()
-
-    def _pack(self, kind, outputs, inputs):
-        four = torch.randint(0, 16, (outputs, inputs), dtype=torch.uint8, generator=self._draw)
-        eight = torch.randint(-128, 128, (outputs, inputs), dtype=torch.int8, generator=self._draw)
-        groups = outputs, inputs // 32
-        if kind == "Q4_K" and inputs % 256 == 0:
-            small = [torch.randint(1, 64, groups, dtype=torch.int8, generator=self._draw) for _ in range(2)]
-            scale, least = (Scales(values, self._halves(outputs, inputs // 256) / 32) for values in small)
-            return Packed(4, four, scale, least)
-        if kind == "Q8_0":
-            return Packed(8, eight, Scales(self._halves(*groups) / 16))
-        if kind == "16 inputs":
-            return Packed(8, eight, Scales(self._halves(outputs, inputs // 16) / 16))
-        return Packed(4, four, Scales(self._halves(*groups)), Scales(-8 * self._halves(*groups)))
-
-
 def load(config, form, kinds="4 bits", threads=2):
-    return Runner.load(
-        PackedCheckpoint(config, KINDS[kinds]), block_size=16, kv_cache_bytes=16 << 20, dtype="auto", threads=threads,
-        max_length=1024, instructions=FORMS[form],
-    )  # fmt: skip
+    checkpoint, instructions = RandomCheckpoint(config, kinds=KINDS[kinds]), PROCESSORS[form]
+    given = {"block_size": 16, "kv_cache_bytes": 16 << 20, "dtype": "auto", "max_length": 1024}
+    return Runner.load(checkpoint, threads=threads, instructions=instructions, **given)
 
 
 def rows(draw, *shapes):
@@ -140,10 +70,15 @@ def computed(runner, steps, draw):
         return [runner.logits(rows(draw, *shapes)) for shapes in ([(512, 0)], *steps)]
 
 
-@FORM
 @pytest.mark.parametrize(
-    ("model", "kinds"),
-    [*((model, "4 bits") for model in MODELS), *(("wide", kinds) for kinds in KINDS), ("biases", "no codes")],
+    ("form", "model", "kinds"),
+    [
+        *(on("int8", model, "4 bits") for model in MODELS),
+        *(on("int8", "wide", kinds) for kinds in ("8 bits", "K-quants", "a form for each projection")),
+        on("int8", "biases", "no codes"),
+        on("int8-avx2", "mistral", "4 bits"),  # differs in how codes are multiplied
+        on("int8-avx2", "wide", "a form for each projection"),
+    ],
 )
 def test_logits_are_those_of_the_operators_one_by_one(form, model, kinds, greedy_draw):
     runner, plain = load(MODELS[model], form, kinds), by_operator(load(MODELS[model], form, kinds))

@@ -6,6 +6,7 @@ from functools import cache
 
 import emulated_kernels
 import numpy as np
+import packed_weights
 import pytest
 import torch
 
@@ -15,7 +16,6 @@ from legato_engine.backends.cpu.codes import Codes
 from legato_engine.kernels.linear import naive
 from legato_engine.kernels.linear.numba_int8 import round_rows
 from legato_engine.kernels.linear.numba_int8_kinds import AVX2, VNNI
-from legato_engine.weights.packed import Packed, Scales
 
 HERE = processor.detect()
 WITH_AVX2 = pytest.mark.skipif(not HERE.avx2, reason="this processor has no AVX2")
@@ -47,29 +47,8 @@ def kinds_and_types():
     return pytest.mark.parametrize(("kind", "type_"), [*vnni, *avx2])
 
 
-def halves(*shape, low=0.001, high=0.02):
-    return (torch.rand(*shape) * (high - low) + low).half()
-
-
-def k_quant(outputs):
-    """Scales as K-quants hold them: int8 times a float16 for 256 inputs."""
-    return Scales(torch.randint(1, 64, (outputs, INPUTS // 32), dtype=torch.int8), halves(outputs, INPUTS // 256))
-
-
 def weight(kind, outputs=80):
-    groups = outputs, INPUTS // 32
-    four = torch.randint(0, 16, (outputs, INPUTS), dtype=torch.uint8)
-    eight = torch.randint(-128, 128, (outputs, INPUTS), dtype=torch.int8)
-    match kind:
-        case "Q4_1":
-            return Packed(4, four, Scales(halves(*groups)), Scales(-halves(*groups)))
-        case "Q4_K":
-            return Packed(4, four, k_quant(outputs), k_quant(outputs))
-        case "Q8_0":
-            return Packed(8, eight, Scales(halves(*groups)))
-        case "Q5_1":
-            return Packed(8, eight, Scales(halves(*groups)), Scales(halves(*groups)))
-    raise AssertionError(kind)
+    return packed_weights.packed(kind, outputs, INPUTS)
 
 
 def product(packed, x, rows, kind):
@@ -103,10 +82,9 @@ def test_both_kinds_come_to_the_same_bits(type_, outputs):
 @pytest.mark.parametrize("sign", [1, -1])
 def test_the_largest_codes_and_activations_fit_their_sums(rows, sign):
     """16 products of 15 and 127 are 30,480; an int16 holds 32,767."""
-    groups = 80, INPUTS // 32
-    packed = Packed(
-        4, torch.full((80, INPUTS), 15, dtype=torch.uint8), Scales(halves(*groups)), Scales(halves(*groups))
-    )
+    packed = weight("Q4_1")
+    packed.codes.fill_(15)
+    packed.minimum.values.abs_()  # sums as large as they can be
     x = torch.full((40, INPUTS), 2.0 * sign)
     expected = naive.linear(naive.rounded(x[:rows]), packed.floats())
     torch.testing.assert_close(product(packed, x, rows, AVX2), expected, atol=0, rtol=1e-5)
@@ -162,7 +140,6 @@ def test_rows_of_nothing_give_nothing(kind, size):
     assert product(weight("Q4_1"), torch.full((8, INPUTS), size), 2, kind).abs().max() < 1e-30
 
 
-@pytest.mark.parametrize(("kind", "groups"), [(VNNI, 4), (AVX2, 4), (AVX2, 2)])
-def test_groups_of_16_inputs_keep_float32_and_without_vnni_8_bits_do(kind, groups):
-    packed = Packed(8, torch.zeros(16, 64, dtype=torch.int8), Scales(halves(16, groups)))
-    assert not Codes(packed, kind).int8
+@pytest.mark.parametrize(("kind", "type_"), [(VNNI, "Q6_K"), (AVX2, "Q6_K"), (AVX2, "Q8_0")])
+def test_groups_of_16_inputs_keep_float32_and_without_vnni_8_bits_do(kind, type_):
+    assert not Codes(weight(type_), kind).int8

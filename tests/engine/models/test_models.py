@@ -1,21 +1,18 @@
 """Tiny random models of each shape compute what transformers computes from the same weights."""
 
 import itertools
-from dataclasses import replace
 
 import pytest
 import torch
+from tiny_models import PROCESSORS, RandomCheckpoint, llama, prompt
 
 from legato_engine import processor
 from legato_engine.errors import TooLittleMemory
 from legato_engine.layers import rotary
-from legato_engine.models.config import ModelConfig, from_huggingface
+from legato_engine.models.config import from_huggingface
 from legato_engine.runner import runner as runners
 from legato_engine.runner.runner import Runner
 from legato_engine.scheduler.batch import Batch, Row
-from legato_engine.weights.checkpoint import Checkpoint
-from legato_engine.weights.expected import expected_shapes
-from legato_engine.weights.packed import Packed, Scales
 
 LLAMA3 = {
     "rope_type": "llama3",
@@ -24,15 +21,6 @@ LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 128,
 }
-
-
-def config(**changes):
-    tiny = ModelConfig(
-        architecture="LlamaForCausalLM", layers=3, hidden_size=96, heads=6, kv_heads=2, head_dim=32,
-        intermediate_size=160, vocab_size=320, max_length=1024, rope_theta=10000.0, rope_scaling=None,
-        rms_norm_eps=1e-5, tie_word_embeddings=False, sliding_window=None, attention_bias=False, mlp_bias=False,
-    )  # fmt: skip
-    return replace(tiny, **changes)
 
 
 def yarn(**changes):
@@ -44,51 +32,25 @@ def yarn(**changes):
 
 
 SHAPES = {
-    "llama 2": config(kv_heads=6),
-    "llama 3": config(rope_theta=500000.0, rope_scaling=LLAMA3, tie_word_embeddings=True),
-    "mistral": config(architecture="MistralForCausalLM", sliding_window=48),
-    "qwen 2": config(architecture="Qwen2ForCausalLM", rope_theta=1e6, tie_word_embeddings=True),
-    "qwen 2, windows": config(architecture="Qwen2ForCausalLM", sliding_window=48, full_attention_layers=1),
-    "qwen 3": config(architecture="Qwen3ForCausalLM", rope_theta=1e6, head_dim=64),
-    "qwen 3, odd sizes": config(architecture="Qwen3ForCausalLM", hidden_size=63, head_dim=20, intermediate_size=100),
-    "yarn": config(architecture="Qwen2ForCausalLM", rope_scaling=yarn()),
-    "yarn, all told": config(rope_scaling=yarn(beta_fast=16.0, beta_slow=2.0, attention_factor=1.3, truncate=False)),
-    "yarn, mscale": config(rope_scaling=yarn(mscale=1.5, mscale_all_dim=0.5)),
-    "odd vocabulary": config(vocab_size=333),
-    "biases": config(attention_bias=True, mlp_bias=True, rope_scaling={"rope_type": "linear", "factor": 4.0}),
-    "odd sizes": config(hidden_size=63, head_dim=20, heads=3, kv_heads=1, intermediate_size=100, vocab_size=500),
+    "llama 2": llama(kv_heads=6),
+    "llama 3": llama(rope_theta=500000.0, rope_scaling=LLAMA3, tie_word_embeddings=True),
+    "mistral": llama(architecture="MistralForCausalLM", sliding_window=48),
+    "qwen 2": llama(architecture="Qwen2ForCausalLM", rope_theta=1e6, tie_word_embeddings=True),
+    "qwen 2, windows": llama(architecture="Qwen2ForCausalLM", sliding_window=48, full_attention_layers=1),
+    "qwen 3": llama(architecture="Qwen3ForCausalLM", rope_theta=1e6, head_dim=64),
+    "qwen 3, odd sizes": llama(architecture="Qwen3ForCausalLM", hidden_size=63, head_dim=20, intermediate_size=100),
+    "yarn": llama(architecture="Qwen2ForCausalLM", rope_scaling=yarn()),
+    "yarn, all told": llama(rope_scaling=yarn(beta_fast=16.0, beta_slow=2.0, attention_factor=1.3, truncate=False)),
+    "yarn, mscale": llama(rope_scaling=yarn(mscale=1.5, mscale_all_dim=0.5)),
+    "odd vocabulary": llama(vocab_size=333),
+    "biases": llama(attention_bias=True, mlp_bias=True, rope_scaling={"rope_type": "linear", "factor": 4.0}),
+    "odd sizes": llama(hidden_size=63, head_dim=20, heads=3, kv_heads=1, intermediate_size=100, vocab_size=500),
 }
 
 
-class RandomCheckpoint(Checkpoint):
-    """Weights drawn once from a fixed seed, in memory."""
-
-    def __init__(self, config):
-        self.config = config
-        draw = torch.Generator().manual_seed(7)
-        self._tensors = {
-            name: torch.randn(shape, generator=draw) * (0.15 if len(shape) == 2 else 0.1) + (len(shape) == 1)
-            for name, shape in expected_shapes(config).items()
-        }
-        self.fingerprint = "random"
-
-    def spans(self):
-        return {}
-
-    def names(self):
-        return frozenset(self._tensors)
-
-    def shape(self, name):
-        return tuple(self._tensors[name].shape)
-
-    def tensor(self, name):
-        return self._tensors[name]
-
-
-def load(checkpoint, dtype="float32", kv_cache_bytes=16 << 20, block_size=16):
-    return Runner.load(
-        checkpoint, block_size=block_size, kv_cache_bytes=kv_cache_bytes, dtype=dtype, threads=2, max_length=1024
-    )
+def load(checkpoint, dtype="float32", **changes):
+    given = {"block_size": 16, "kv_cache_bytes": 16 << 20, "threads": 2, "max_length": 1024} | changes
+    return Runner.load(checkpoint, dtype=dtype, **given)
 
 
 def last_logits(runner, tokens, chunk, draws):
@@ -107,11 +69,17 @@ def draws(greedy_draw):
     return (greedy_draw,)
 
 
-@pytest.mark.parametrize("name", SHAPES)
-@pytest.mark.parametrize(("length", "chunk"), [(63, 63), (100, 17), (500, 500), (500, 96)])
+@pytest.mark.parametrize(
+    ("name", "length", "chunk"),
+    [
+        *((name, 500, 96) for name in SHAPES),
+        # In one step, and in steps of few tokens, by kernels and by torch's operators.
+        *((name, *size) for name in ("mistral", "odd sizes") for size in ((63, 63), (100, 17), (500, 500))),
+    ],
+)
 def test_logits_are_those_of_transformers(name, length, chunk, draws, huggingface):
     checkpoint = RandomCheckpoint(SHAPES[name])
-    tokens = torch.randint(0, 300, (length,), generator=torch.Generator().manual_seed(length)).tolist()
+    tokens = prompt(length, length)
     with torch.inference_mode():
         expected = huggingface(checkpoint, checkpoint.config)(input_ids=torch.tensor([tokens])).logits[0, -1]
 
@@ -122,12 +90,12 @@ def test_logits_are_those_of_transformers(name, length, chunk, draws, huggingfac
 
 def test_factors_by_frequency_are_the_constants_that_they_were_made_from(draws, huggingface):
     """A GGUF of Llama 3 has them instead of those."""
-    truth = config(rope_scaling=LLAMA3)
+    truth = llama(rope_scaling=LLAMA3)
     factors = rotary.frequencies(32, 10000.0, None) / rotary.frequencies(32, 10000.0, LLAMA3)
     checkpoint = RandomCheckpoint(
-        config(rope_scaling={"rope_type": "factors", "factors": tuple(factors.tolist())}),
+        llama(rope_scaling={"rope_type": "factors", "factors": tuple(factors.tolist())}),
     )
-    tokens = torch.randint(0, 300, (200,), generator=torch.Generator().manual_seed(3)).tolist()
+    tokens = prompt(3, 200)
     with torch.inference_mode():
         expected = huggingface(checkpoint, truth)(input_ids=torch.tensor([tokens])).logits[0, -1]
 
@@ -137,11 +105,12 @@ def test_factors_by_frequency_are_the_constants_that_they_were_made_from(draws, 
     torch.testing.assert_close(found, expected, atol=2e-4, rtol=2e-4)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "auto"])
-@pytest.mark.parametrize("block_size", [1, 8, 20, 64])
+@pytest.mark.parametrize(
+    ("dtype", "block_size"), [("float32", 1), ("float32", 8), ("float32", 20), ("auto", 1), ("auto", 20), ("auto", 64)]
+)
 def test_logits_do_not_depend_on_the_size_of_blocks(dtype, block_size, draws):
     checkpoint = RandomCheckpoint(SHAPES["mistral"])
-    tokens = torch.randint(0, 300, (150,), generator=torch.Generator().manual_seed(2)).tolist()
+    tokens = prompt(2, 150)
     exact = last_logits(load(checkpoint), tokens, 150, draws)
 
     found = last_logits(load(checkpoint, dtype, block_size=block_size), tokens, 67, draws)
@@ -153,38 +122,21 @@ def test_logits_do_not_depend_on_the_size_of_blocks(dtype, block_size, draws):
 def test_auto_stays_close_to_float32(name, draws):
     """Formats that `auto` picks round inputs of linear layers to bfloat16 at worst."""
     checkpoint = RandomCheckpoint(SHAPES[name])
-    tokens = torch.randint(0, 300, (200,), generator=torch.Generator().manual_seed(1)).tolist()
-    exact = last_logits(load(checkpoint), tokens, 200, draws)
+    tokens, runner = prompt(1, 90), load(checkpoint, "auto")
+    exact = last_logits(load(checkpoint), tokens, 90, draws)
 
-    for chunk in (200, 67, 1):
-        found = last_logits(load(checkpoint, "auto"), tokens, chunk, draws)
+    for chunk in (90, 67, 1):
+        found = last_logits(runner, tokens, chunk, draws)
         assert (found - exact).norm() < 0.03 * exact.norm()
-
-
-class CodedCheckpoint(RandomCheckpoint):
-    """Its embedding, which is the head as well, is held as 8-bit codes."""
-
-    def __init__(self, config):
-        super().__init__(config)
-        shape = config.vocab_size, config.hidden_size
-        draw = torch.Generator().manual_seed(8)
-        codes = torch.randint(-128, 128, shape, dtype=torch.int8, generator=draw)
-        scale = (torch.rand(shape[0], shape[1] // 32, generator=draw) * 2e-3).half()
-        self._packed = Packed(8, codes, Scales(scale))
-        self._tensors["model.embed_tokens.weight"] = self._packed.floats()
-
-    def packed(self, name):
-        return self._packed if name.startswith("model.embed_tokens") else None
 
 
 @pytest.mark.parametrize("vocab_size", [320, 333])
 def test_a_vocabulary_of_any_size_is_computed_from_its_codes(vocab_size, draws):
-    checkpoint = CodedCheckpoint(config(vocab_size=vocab_size, tie_word_embeddings=True))
+    """An embedding, which is the head as well."""
+    sizes = llama(vocab_size=vocab_size, tie_word_embeddings=True)
+    checkpoint = RandomCheckpoint(sizes, kinds=lambda name: "Q8_0" if "embed_tokens" in name else None)
     tokens = list(range(vocab_size - 60, vocab_size))
-    runner = Runner.load(
-        checkpoint, block_size=16, kv_cache_bytes=16 << 20, dtype="auto", threads=2, max_length=1024,
-        instructions=processor.Processor(avx512=True, bf16=False, amx=False, tiles_described=True),
-    )  # fmt: skip
+    runner = load(checkpoint, "auto", instructions=PROCESSORS["codes"])
 
     found = last_logits(runner, tokens, 60, draws)
 
@@ -231,7 +183,7 @@ def test_copies_come_before_computing():
 
 def test_too_little_memory_is_said_before_weights_are_read():
     with pytest.raises(TooLittleMemory, match="give at least"):
-        load(RandomCheckpoint(SHAPES["llama 3"]), kv_cache_bytes=1 << 20)
+        load(RandomCheckpoint(SHAPES["llama 3"]), kv_cache_bytes=1 << 19)
 
 
 def test_unknown_dtype_names_the_known_ones():

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-import lora_folders
 import numpy as np
 import pytest
 from interpreted_models import LLAMA, load, prompts
+from tiny_models import RandomCheckpoint
 
 from legato_engine.runner.runner import Runner
 from legato_engine.sampling.sampler import sample
@@ -38,7 +38,7 @@ class Only:
 
 @pytest.fixture(scope="module")
 def runner() -> Runner:
-    return load(lora_folders.RandomCheckpoint(LLAMA))
+    return load(RandomCheckpoint(LLAMA))
 
 
 def drawing(block: int, *draws: Draw, targets: Targets | None = None) -> Row:

@@ -2,27 +2,22 @@
 
 from dataclasses import replace
 
-import lora_folders
 import pytest
 import torch
+from interpreted_models import LLAMA
+from tiny_models import RandomCheckpoint
 
 from legato_engine.backends.cuda.device import Interpreted
 from legato_engine.errors import NoDevice, TooLittleMemory, UnusableFormat
-from legato_engine.models.config import ModelConfig
 from legato_engine.runner.runner import Runner
 
-LLAMA = ModelConfig(
-    architecture="LlamaForCausalLM", layers=2, hidden_size=64, heads=4, kv_heads=2, head_dim=32,
-    intermediate_size=96, vocab_size=320, max_length=512, rope_theta=10000.0, rope_scaling=None,
-    rms_norm_eps=1e-5, tie_word_embeddings=False, sliding_window=None, attention_bias=False, mlp_bias=False,
-)  # fmt: skip
 SUPPORTED = (
     "head sizes that are multiples of 8 from 16 to 256, up to 16 query heads for each KV head, and blocks of "
     "16, 32, 64 tokens"
 )
 
 
-class Unread(lora_folders.RandomCheckpoint):
+class Unread(RandomCheckpoint):
     """Its shapes are known; whoever reads a weight fails."""
 
     def tensor(self, name):

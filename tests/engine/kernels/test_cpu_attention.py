@@ -1,0 +1,288 @@
+"""Attention on a processor: every implementation computes what the readable twin does, at awkward sizes too.
+
+Kernels for AMX and AVX512-BF16 run on any processor: where it lacks the instructions, these are emulated. Emulated
+tiles, which are tested everywhere, also note misuse.
+"""
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any, NamedTuple
+
+import emulated_kernels
+import emulated_tiles
+import numpy as np
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from legato_engine import processor
+from legato_engine.backends.cpu import attention_work
+from legato_engine.backends.cpu.numerics import Float32, Tiles
+from legato_engine.backends.torch.step import MASK_ENTRIES, group_rows
+from legato_engine.kernels.attention import naive, numba_bf16, numba_float32
+from legato_engine.kernels.attention import torch as torch_attention
+from legato_engine.kernels.linear.numba_tiles import SHAPES
+from legato_engine.runner import inputs
+from legato_engine.scheduler.batch import Row
+
+HERE = processor.detect()
+WITH_AMX = pytest.mark.skipif(not HERE.amx, reason="this processor has no AMX")
+emulated_bf16 = cache(lambda: emulated_kernels.load("attention.numba_bf16")[0])
+emulated_pairs = cache(lambda: emulated_kernels.load("attention.numba_float32")[0])
+
+
+class Step(NamedTuple):
+    """Queries of `rows` for one layer of an arena; a step may be cut up and dealt out in several ways."""
+
+    qkv: torch.Tensor  # [tokens, heads + 2 · kv_heads, dim]
+    rows: list[Row]
+    arena: torch.Tensor  # KVLayout's shape
+    layer: int = 0
+    window: int | None = None
+    threads: int = 2
+    ordered: Callable[[np.ndarray], np.ndarray] = lambda work: work
+
+    @property
+    def queries(self) -> torch.Tensor:
+        return self.qkv[:, : self.qkv.shape[1] - 2 * self.arena.shape[3]]
+
+    @property
+    def shared(self) -> int:
+        """Heads for each KV head."""
+        return self.qkv.shape[1] // self.arena.shape[3] - 2
+
+    def expected(self) -> torch.Tensor:
+        layer, counts = self.arena[:, self.layer].float(), [len(row.tokens) for row in self.rows]
+        parts = zip(self.queries.split(counts), self.rows, strict=True)
+        return torch.cat(
+            [naive.attention(part, layer, list(row.blocks), row.start, self.window) for part, row in parts]
+        )
+
+
+def by_torch(step: Step, entries: int = MASK_ENTRIES) -> torch.Tensor:
+    size = step.arena.shape[4]
+    built = inputs.build(step.rows, size)
+    groups = group_rows(built, size, step.shared, step.window, torch.float32, torch.device("cpu"), entries)
+    return torch_attention.attention(step.queries, step.arena[:, step.layer], groups)
+
+
+def by_float32(form: str) -> Callable[[Step], torch.Tensor]:
+    def attend(step: Step) -> torch.Tensor:
+        kernels = numba_float32 if form != "int8-bf16" or HERE.bf16 else emulated_pairs()
+        built, out = inputs.build(step.rows, step.arena.shape[4]), np.zeros(step.queries.shape, np.float32)
+        work, held = step.ordered(attention_work.parts(built, step.shared)), Float32(form).held(step.arena)
+        given = step.qkv.numpy(), work, built.tables, step.window or 0, held, step.layer, step.threads, out
+        kernels.attention(*given)
+        return torch.from_numpy(out)
+
+    return attend
+
+
+def by_tiles(real: bool) -> Callable[[Step], torch.Tensor]:
+    def attend(step: Step) -> torch.Tensor:
+        kernels = numba_bf16 if real else emulated_bf16()
+        built, out = inputs.build(step.rows, step.arena.shape[4]), torch.full(step.queries.shape, torch.nan).bfloat16()
+        work, held = step.ordered(attention_work.tiles(built, step.shared)), Tiles().held
+        given = step.qkv.numpy(), work, built.tables, step.window or 0, SHAPES
+        kernels.attention(*given, held(step.arena), step.layer, step.threads, held(out))
+        assert emulated_tiles.faults() == []
+        return out.float()
+
+    return attend
+
+
+class Form(NamedTuple):
+    """An implementation, the type of its arena, its largest error, and a size of blocks: others are multiples of it."""
+
+    attend: Callable[[Step], torch.Tensor]
+    arena: torch.dtype
+    error: float
+    size: int
+
+    def found(self, step: Step) -> torch.Tensor:
+        return self.attend(step._replace(arena=step.arena.to(self.arena)))
+
+    def expected(self, step: Step) -> torch.Tensor:
+        return step._replace(arena=step.arena.to(self.arena)).expected()
+
+    def check(self, step: Step, error: float | None = None) -> None:
+        error = error or self.error
+        torch.testing.assert_close(self.found(step), self.expected(step), atol=error, rtol=max(error, 1e-4))
+
+
+FORMS = {
+    "torch": Form(by_torch, torch.float32, 1e-5, 16),
+    "float32": Form(by_float32("float32"), torch.float32, 2e-5, 4),
+    "int8": Form(by_float32("int8"), torch.bfloat16, 2e-5, 4),
+    "pairs": Form(by_float32("int8-bf16"), torch.bfloat16, 1e-2, 4),  # rounds queries and weights, as tiles do
+    "emulated tiles": Form(by_tiles(False), torch.bfloat16, 8e-3, 16),
+    "tiles": Form(by_tiles(True), torch.bfloat16, 8e-3, 16),
+}
+
+
+def of(*names: str) -> pytest.MarkDecorator:
+    chosen = [pytest.param(FORMS[name], id=name, marks=[WITH_AMX] * (name == "tiles")) for name in names]
+    return pytest.mark.parametrize("form", chosen)
+
+
+ALL, PARTS, KERNELS = of(*FORMS), of("float32", "int8", "pairs"), of(*[name for name in FORMS if name != "torch"])
+
+
+def step_of(
+    *spans: tuple[int, int], shared: int = 3, size: int = 16, dim: int = 32, kv_heads: int = 2, **given: Any
+) -> Step:
+    """Rows of (start, tokens) in blocks of no order, in the second of two layers."""
+    counts = [-(-(start + count) // size) for start, count in spans]
+    free = iter(torch.randperm(sum(counts) + 5).tolist())
+    blocks = [[next(free) for _ in range(count)] for count in counts]
+    rows = [Row([0] * count, start, own) for (start, count), own in zip(spans, blocks, strict=True)]
+    arena = torch.randn(sum(counts) + 5, 2, 2, kv_heads, size, dim)
+    qkv = torch.randn(sum(count for _, count in spans), (shared + 2) * kv_heads, dim)
+    return Step(qkv, rows, arena, 1, **given)
+
+
+MIXED = (0, 33), (99, 1), (0, 1), (50, 7), (15, 1), (300, 1), (250, 9), (0, 75), (127, 2)
+
+
+@ALL
+@pytest.mark.parametrize(
+    ("shared", "blocks", "dim", "kv_heads", "window"),
+    [
+        (1, 1, 96, 3, None),
+        (3, 1, 64, 3, None),
+        (3, 1, 64, 3, 5),
+        (3, 2, 32, 2, 48),
+        (5, 3, 32, 1, 140),
+        (7, 1, 128, 1, 48),
+        (8, 4, 32, 2, None),
+        (16, 1, 256, 1, None),
+        (40, 1, 64, 1, 5),
+    ],
+)
+def test_mixed_rows(form: Form, shared: int, blocks: int, dim: int, kv_heads: int, window: int | None) -> None:
+    """Chunks of prompts and decoding rows together, long ones in parts. Heads fill registers and tiles or not, windows
+    begin within a block, and others left NaN in all that is not a row's own."""
+    size = blocks * form.size
+    step = step_of(*MIXED, shared=shared, size=size, dim=dim, kv_heads=kv_heads, window=window)
+    unused = torch.ones(len(step.arena), dtype=torch.bool)
+    for row in step.rows:
+        unused[row.blocks] = False
+        step.arena[row.blocks[-1], :, :, :, (row.start + len(row.tokens) - 1) % size + 1 :] = torch.nan
+        if window and form.attend is not by_torch:  # what no token of the row sees any more may be someone else's
+            step.arena[row.blocks[: max(0, row.start - window + 1) // size]] = torch.nan
+    step.arena[unused], step.arena[:, 0] = torch.nan, torch.nan
+
+    form.check(step)
+
+
+@PARTS
+def test_parts_of_a_row_that_its_window_is_behind_have_nothing_to_do(form: Form) -> None:
+    """The first two of three, which are also the first tasks."""
+    form.check(step_of((600, 1), window=5))
+
+
+@KERNELS
+def test_a_row_is_the_same_beside_others_with_any_number_of_threads_and_in_any_order(form: Form) -> None:
+    step = step_of((500, 50), (1000, 1), (700, 3), dim=64)
+    tokens = step.qkv.split([len(row.tokens) for row in step.rows])
+    alone = [form.found(step._replace(qkv=own, rows=[row])) for own, row in zip(tokens, step.rows, strict=True)]
+
+    others = [{"threads": 1}, {"threads": 2}, {"threads": 3}, {"ordered": lambda work: work[::-1].copy()}]
+    for changes in (*others, {"ordered": np.random.default_rng(1).permutation}):
+        assert torch.equal(form.found(step._replace(**changes)), torch.cat(alone))
+
+
+@KERNELS
+def test_weights_add_up_to_what_they_are_divided_by(form: Form) -> None:
+    """Rounded or not: the mean of equal values is that value."""
+    step = step_of((211, 50), (20, 1), dim=64)
+    step.arena[:, 1, 1] = 1
+
+    found = form.found(step)
+
+    torch.testing.assert_close(found, torch.ones_like(found), atol=3e-6, rtol=0)
+
+
+@KERNELS
+@pytest.mark.parametrize("sign", [1, -1])
+def test_scores_of_any_size(form: Form, sign: int) -> None:
+    """Their differences are far beyond what a weight can be: the largest is found early, or again in each block."""
+    arena, blocks = torch.randn(20, 1, 2, 1, 16, 32), list(range(20))
+    arena[:, 0, 0] = sign * torch.linspace(-3000, 3000, 320).view(20, 1, 16, 1)
+
+    form.check(Step(torch.ones(31, 5, 32), [Row([0] * 30, 280, blocks), Row([0], 309, blocks)], arena), 2e-5)
+
+
+@ALL
+@pytest.mark.parametrize("number", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize("which", [0, 1], ids=["keys", "values"])
+def test_what_is_no_number_stays_none_and_in_its_row(form: Form, which: int, number: float) -> None:
+    """Keys and values that are broken in the cache, for a prompt, a decoding row, and the first part of a long one; the
+    row alongside them does not see them."""
+    arena = torch.randn(9, 1, 2, 2, 16, 32)
+    arena[3, 0, which, :, 5] = number
+    rows = [Row([0] * 20, 40, [1, 2, 3, 4]), Row([0], 60, [4, 1, 3, 2]), Row([0], 20, [5, 6])]
+    step = Step(torch.randn(23, 10, 32), [*rows, Row([0], 400, [3, *(7, 8) * 13])], arena)
+    step.queries[..., 0].abs_().add_(1)
+
+    found, right = form.found(step), form.expected(step)
+
+    lost = ~right.isfinite()
+    assert lost.any()
+    assert not found[lost].isfinite().any()
+    torch.testing.assert_close(found[21], right[21], atol=form.error, rtol=max(form.error, 1e-4))
+
+
+@KERNELS
+def test_keys_that_are_all_infinitely_far_give_no_number(form: Form) -> None:
+    arena, rows = torch.full((2, 1, 2, 1, 16, 32), -torch.inf), [Row([0] * 20, 0, [0, 1]), Row([0], 20, [0, 1])]
+
+    assert form.found(Step(torch.ones(21, 5, 32), rows, arena)).isnan().all()
+
+
+@KERNELS
+def test_positions_that_are_infinitely_far_weigh_nothing(form: Form) -> None:
+    """Be they all that a block of positions has, the first one or a later one."""
+    arena, blocks = torch.randn(30, 1, 2, 1, 16, 32), list(range(30))
+    arena[:10, 0, 0], arena[18:28, 0, 0] = -torch.inf, -torch.inf
+
+    form.check(Step(torch.rand(21, 5, 32) + 0.1, [Row([0] * 20, 450, blocks), Row([0], 475, blocks)], arena))
+
+
+@pytest.mark.parametrize(("shared", "products"), [(1, 1), (16, 1), (17, 2), (32, 2), (40, 3)])
+def test_what_16_lanes_are_computed_with_is_half_of_what_32_take(shared: int, products: int) -> None:
+    """200 positions are 7 times 32; scores, and values again, take two products for each 32 of 64 dimensions."""
+    emulated_tiles.products()
+
+    FORMS["emulated tiles"].found(step_of((199, 1), shared=shared, dim=64, kv_heads=1))
+
+    assert emulated_tiles.products() == products * 7 * 2 * 2 * 2
+
+
+@pytest.mark.parametrize("window", [None, 50])
+def test_torch_attends_in_pieces_where_masks_would_be_large(window: int | None) -> None:
+    step = step_of(*MIXED, dim=20, window=window)
+    torch.testing.assert_close(by_torch(step, 50_000), step.expected(), atol=1e-5, rtol=1e-4)
+
+
+def test_no_mask_of_torch_is_as_large_as_a_chunk_times_its_context() -> None:
+    step = step_of((3584, 512), dim=20)
+
+    with Largest() as largest:
+        found = by_torch(step)
+
+    assert largest.entries <= MASK_ENTRIES < 3 * 512 * 4096
+    torch.testing.assert_close(found, by_torch(step, 1 << 30), atol=1e-5, rtol=1e-4)
+
+
+class Largest(TorchDispatchMode):
+    """Notes how large the largest tensor is that an operator makes."""
+
+    entries = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = function(*args, **(kwargs or {}))
+        for tensor in made if isinstance(made, tuple) else (made,):
+            if isinstance(tensor, torch.Tensor):
+                self.entries = max(self.entries, tensor.numel())
+        return made

@@ -1,0 +1,201 @@
+"""Norm, gate, rotation and low-rank updates on a processor compute what their readable twins do, at awkward sizes too.
+
+Numba's kernels do so to the last bit whoever computes a row. A program of a step compiles the functions of a row once
+more, and a compiler that may choose the order of sums, or whether a product is rounded, chooses anew each time.
+"""
+
+import numpy as np
+import pytest
+import torch
+
+from legato_engine.backends.cpu import low_rank as low_rank_layers
+from legato_engine.kernels.low_rank import naive as naive_low_rank
+from legato_engine.kernels.low_rank import numba as low_rank
+from legato_engine.kernels.low_rank import torch as torch_low_rank
+from legato_engine.kernels.rms_norm import naive as naive_rms_norm
+from legato_engine.kernels.rms_norm import numba as rms_norm
+from legato_engine.kernels.rms_norm import torch as torch_rms_norm
+from legato_engine.kernels.rope import naive as naive_rope
+from legato_engine.kernels.rope import numba as rope
+from legato_engine.kernels.rope import torch as torch_rope
+from legato_engine.kernels.silu_mul import naive as naive_silu_mul
+from legato_engine.kernels.silu_mul import numba as silu_mul
+from legato_engine.kernels.silu_mul import torch as torch_silu_mul
+from legato_engine.layers.low_rank import Adapter, LowRank, Up
+
+EPS = np.float32(1e-5)
+KINDS = np.float32, np.uint16  # uint16 holds bfloat16
+
+
+def normal(*shape):
+    return torch.randn(shape).numpy()
+
+
+def floats(array):
+    return array if array.dtype == np.float32 else (array.astype(np.uint32) << 16).view(np.float32)
+
+
+def as_held(array, kind):
+    """Float32 numbers as an array of this type holds them: the nearest, ties to even."""
+    return array if kind == np.float32 else torch.from_numpy(array).bfloat16().float().numpy()
+
+
+def by_halves(sums):
+    """Their sum, in the order that the kernels' sources tell."""
+    while len(sums) > 1:
+        sums = sums[: len(sums) // 2] + sums[len(sums) // 2 :]
+    return sums[0]
+
+
+def fused(a, b, c):
+    """a · b + c, rounded once: the product is exact in float64, and of the sum's bits there, hardly one in 2^29 cases
+    lies so that rounding twice makes a difference."""
+    return (a.astype(np.float64) * b + c).astype(np.float32)
+
+
+def product(a, b):
+    """Each operation rounded, in the order that the kernel's source tells."""
+    whole, sums = len(a) // 16 * 16, np.zeros(16, np.float32)
+    for left, right in zip(a[:whole].reshape(-1, 16), b[:whole].reshape(-1, 16), strict=True):
+        sums = fused(left, right, sums)
+    total = by_halves(sums)
+    for left, right in zip(a[whole:], b[whole:], strict=True):
+        total = fused(left, right, total)
+    return total
+
+
+def scale(row):
+    return np.float32(1) / np.sqrt(product(row, row) / np.float32(len(row)) + EPS)
+
+
+@pytest.mark.parametrize(("rows", "width"), [(1, 15), (7, 63), (7, 96), (1, 500)])  # threads share more than 4 rows
+def test_norm(rows, width):
+    x, residual, weight = normal(rows, width), 3 * normal(rows, width), normal(width)
+    added = residual + x
+    expected = np.array([row * scale(row) * weight for row in added])
+    by_torch = torch.from_numpy(residual.copy())
+    found = torch_rms_norm.add_rms_norm(torch.from_numpy(x), by_torch, torch.from_numpy(weight), 1e-5)
+    torch.testing.assert_close(found, torch.from_numpy(expected))
+
+    for kind in KINDS:
+        own, out = residual.copy(), np.zeros((rows, width), kind)
+        rms_norm.add_rms_norm(x, own, rows, weight, EPS, out)
+        assert np.array_equal(own, added)
+        assert np.array_equal(floats(out), as_held(expected, kind))
+    twin = torch.from_numpy(residual)
+    naive = naive_rms_norm.add_rms_norm(torch.from_numpy(x), twin, torch.from_numpy(weight), 1e-5)
+    torch.testing.assert_close(naive, torch.from_numpy(expected))
+    assert np.array_equal(twin, added)
+    assert np.array_equal(by_torch, added)
+
+
+@pytest.mark.parametrize("dim", [20, 64])
+def test_norm_of_heads(dim):
+    """Those of a range, and no others."""
+    parts, weight = normal(7, 5, dim), normal(dim)
+    expected = parts.copy()
+    for row in expected:
+        row[1:4] = [head * (scale(head) * weight) for head in row[1:4]]
+
+    rms_norm.norm_heads(parts, 1, 3, weight, EPS)
+
+    assert np.array_equal(parts, expected)
+
+
+@pytest.mark.parametrize(("rows", "width"), [(1, 63), (7, 160)])
+def test_gate(rows, width):
+    """A number is the same wherever it stands, also alone in its row."""
+    gate_up, alone = 4 * normal(rows, 2 * width), np.zeros((rows * width, 1), np.float32)
+    expected = naive_silu_mul.silu_mul(torch.from_numpy(gate_up))
+    torch.testing.assert_close(torch_silu_mul.silu_mul(torch.tensor(gate_up)), expected)  # which computes in place
+
+    silu_mul.silu_mul(gate_up.reshape(rows, 2, width).swapaxes(1, 2).reshape(-1, 2).copy(), rows * width, alone)
+
+    torch.testing.assert_close(torch.from_numpy(alone).view(rows, width), expected)
+    for kind in KINDS:
+        out = np.zeros((rows, width), kind)
+        silu_mul.silu_mul(gate_up, rows, out)
+        assert np.array_equal(floats(out), as_held(alone.reshape(rows, width), kind))
+
+
+@pytest.mark.parametrize("bits", [0xFFFFFFFF, 0x7FC00000, 0x7F800000])
+def test_norm_and_gate_make_no_number_of_what_is_none(bits):
+    """All bits set is a NaN whose rounding to bfloat16 carries into the sign."""
+    x, gate_up = normal(1, 96), normal(1, 192)
+    x.view(np.uint32)[0, 7] = gate_up.view(np.uint32)[0, 7] = gate_up.view(np.uint32)[0, 96 + 40] = bits
+    for kind in KINDS:
+        out = np.zeros((1, 96), kind)
+        rms_norm.add_rms_norm(x, np.zeros((1, 96), np.float32), 1, np.ones(96, np.float32), EPS, out)
+        assert not np.isfinite(floats(out)[0, 7])
+        silu_mul.silu_mul(gate_up, 1, out)
+        assert not np.isfinite(floats(out)[0, [7, 40]]).any()
+
+
+@pytest.mark.parametrize(("tokens", "dim"), [(1, 20), (63, 52)])  # threads share more than 8 tokens
+@pytest.mark.parametrize("kind", [np.float32, np.uint16, np.int16])
+def test_rotation_and_write(tokens, dim, kind):
+    """Queries and keys are turned; an arena in bfloat16 gets the nearest, ties to even."""
+    qkv, angles = normal(tokens, 7, dim), torch.randn(200, dim // 2)
+    qkv[0, 5, :2] = 1 + 2**-8, 1 + 3 * 2**-8  # halfway between two of bfloat16
+    positions, slots = torch.randperm(200)[:tokens], torch.randperm(9 * 16)[:tokens]
+    cos, sin, given = angles.cos(), angles.sin(), torch.from_numpy(qkv.copy())
+    turned = naive_rope.rotate(given[:, :5], cos[positions], sin[positions])
+    expected = torch.zeros(9, 2, 2, 16, dim)
+    naive_rope.write_kv(turned[:, 3:], given[:, 5:], expected, slots)
+    arena = np.zeros((9, 3, 2, 2, 16, dim), kind)
+
+    rope.rotate_and_write(qkv, 3, positions.numpy(), cos.numpy(), sin.numpy(), arena, 1, slots.numpy())
+
+    assert np.array_equal(qkv[:, :5], turned)
+    held = arena if kind == np.float32 else arena.view(np.uint16)
+    assert np.array_equal(floats(held[:, 1]), as_held(expected.numpy(), kind))
+    assert not arena[:, [0, 2]].any()
+
+
+@pytest.mark.parametrize("tokens", [1, 63])
+def test_rotation_and_write_by_torch(tokens):
+    x, angles = torch.randn(tokens, 4, 20), torch.randn(tokens, 10)
+    layer, twin = torch.zeros(2, 9, 2, 4, 16, 20)
+    slots = torch.randperm(9 * 16)[:tokens]
+
+    turned = torch_rope.rotate(x, angles.cos()[:, None], angles.sin()[:, None])
+    torch_rope.write_kv(turned, x, layer, slots // 16, slots % 16)
+
+    torch.testing.assert_close(turned, naive_rope.rotate(x, angles.cos(), angles.sin()))
+    naive_rope.write_kv(turned, x, twin, slots)
+    assert torch.equal(layer, twin)
+
+
+@pytest.mark.parametrize(("count", "kind"), [(1, np.uint16), (4, np.float32), (5, np.uint16), (63, np.float32)])
+def test_low_rank_updates_are_added_for_their_tokens_alone(kind, count):
+    """Two of three projections of one input have an update, of other ranks. Threads share more than 4 tokens."""
+    x = torch.randn(100, 60).bfloat16().float()
+    tokens = torch.randperm(100)[:count].sort().values
+    down, out = torch.randn(8, 60), torch.randn(100, 70)
+    ups = [(slice(0, 3), 0, torch.randn(33, 3)), (slice(3, 8), 50, torch.randn(20, 5))]
+    expected, by_torch = out.clone(), out.clone()
+    naive_low_rank.add(x, tokens, down, ups, expected)
+
+    torch_low_rank.add(x, tokens, down, ups, by_torch)
+    adapter = Adapter({"q": LowRank(down, tuple(Up(*up) for up in ups))})
+    given = x.numpy() if kind is np.float32 else (x.numpy().view(np.uint32) >> 16).astype(np.uint16)
+    low_rank_layers.packed(adapter).updates["q"](given, tokens.numpy(), out.numpy())
+
+    for found in (by_torch, out):
+        torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+    rest = [token for token in range(100) if token not in tokens]
+    assert torch.equal(out[rest], expected[rest])
+
+
+@pytest.mark.parametrize(("tokens", "width"), [(1, 15), (7, 96), (1, 500)])
+def test_a_low_rank_update_to_the_last_bit(tokens, width):
+    """Of one projection, ranks 0 to 2."""
+    x, down, up, out = normal(tokens, width), normal(3, width), normal(3, 20), normal(tokens, 20)
+    expected = out.copy()
+    for row, to in zip(x, expected, strict=True):
+        for rank, inner in enumerate([product(line, row) for line in down]):
+            to[:] = fused(up[rank], inner, to)
+
+    low_rank.add(x, np.arange(tokens), down, up.ravel(), np.array([[0, 3, 0, 20, 0]]), out)
+
+    assert np.array_equal(out, expected)

@@ -1,0 +1,47 @@
+"""Which numbers a processor computes in, and why."""
+
+from dataclasses import replace
+
+import pytest
+from tiny_models import LLAMA, PROCESSORS
+
+from legato_engine.errors import UnusableFormat
+from legato_engine.runner import formats
+
+
+def test_sizes_that_kernels_cannot_count_in_are_left_to_torch():
+    chosen = formats.choose("auto", PROCESSORS["codes"], None, LLAMA, block_size=6)
+
+    assert chosen.kernels == "torch"
+    assert "blocks of 6 tokens are no multiple of 4" in str(chosen)
+    odd = formats.choose("float32", PROCESSORS["codes"], None, replace(LLAMA, head_dim=20), 16)
+    assert odd.kernels == "torch"
+    assert "head_dim 20 is no multiple of 32" in str(odd)
+    assert formats.choose("Float32", PROCESSORS["codes"], None, LLAMA, 16).kernels == "float32"
+
+
+@pytest.mark.parametrize(
+    ("vnni", "avx2", "kernels"), [(True, True, "int8-bf16"), (False, True, "int8-avx2"), (False, False, "codes")]
+)
+def test_blocks_that_are_too_small_for_tiles_are_told(vnni, avx2, kernels):
+    processor = replace(PROCESSORS["codes"], amx=True, vnni=vnni, bf16=vnni, avx2=avx2)
+    chosen = formats.choose("auto", processor, None, LLAMA, block_size=8)
+    assert chosen.kernels == kernels
+    assert "not in bfloat16 tiles, which are faster: blocks of 8 tokens are no multiple of 16" in str(chosen)
+    assert "bfloat16 tiles" not in str(formats.choose("auto", replace(processor, amx=False), None, LLAMA, 8))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "processor", "kv", "allowed"),
+    [
+        ("BFloat16", PROCESSORS["codes"], "Float32", "Auto, bfloat16"),
+        ("auto", replace(PROCESSORS["codes"], amx=True), "Float32", "Auto, bfloat16"),
+        ("Float32", PROCESSORS["codes"], "Float16", "Auto, float32"),
+    ],
+    ids=["torch", "tiles", "no such KV"],
+)
+def test_kv_in_a_format_that_nothing_reads_is_refused(dtype, processor, kv, allowed):
+    chosen = formats.choose(dtype, processor, None, LLAMA, 16)
+    assert formats.with_kv(chosen, "Auto") is chosen
+    with pytest.raises(UnusableFormat, match=f"KV cannot be {kv} with {chosen.name}.*allowed: {allowed}$"):
+        formats.with_kv(chosen, kv)
