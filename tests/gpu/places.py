@@ -38,7 +38,7 @@ class Place:
 def here() -> Place | None:
     """None without a GPU, where kernels are not interpreted either."""
     if os.environ.get("TRITON_INTERPRET") == "1":  # products of bfloat16 are wrong there
-        return Place(torch.device("cpu"), "interpreter", 4, (torch.float16, torch.float32), small=True)
+        return Place(torch.device("cpu"), "interpreter", 4, (torch.float32,), small=True)
     if not torch.cuda.is_available():
         return None
     found = torch.cuda.get_device_properties(0)
@@ -66,20 +66,12 @@ def always(**choices: tuple[Any, ...]) -> Callable[[Callable[..., None]], Callab
     return mark
 
 
-def slow(test: Callable[..., None]) -> Callable[..., None]:
-    """Marks a test to be called in one dtype alone in the interpreter, the most exact one."""
-    test.slow = True  # type: ignore[attr-defined]
-    return test
-
-
 def combinations(test: Callable[..., None], place: Place) -> Iterator[dict[str, Any]]:
     """All arguments but `place`."""
     choices: dict[str, tuple[Any, ...]] = getattr(test, "choices", {})
     kept: dict[str, tuple[Any, ...]] = getattr(test, "kept", {})
-    dtypes = place.dtypes
     if place.small:
         choices = {name: values[:1] for name, values in choices.items()}
-        dtypes = dtypes[-1:] if hasattr(test, "slow") else dtypes
-    choices = {"dtype": dtypes, **kept, **choices}
+    choices = {"dtype": place.dtypes, **kept, **choices}
     for values in itertools.product(*choices.values()):
         yield dict(zip(choices, values, strict=True))

@@ -6,7 +6,7 @@ from dataclasses import replace
 import plain_model
 import torch
 from made_model import LLAMA_3_8B, MadeModel, MadeWeights, Row
-from places import Place, always, over, slow
+from places import Place, always, over
 
 from legato_engine.backends.cuda.device import Cuda, Device, Interpreted
 from legato_engine.backends.cuda.workspace import Room
@@ -85,7 +85,6 @@ class Sequences:
         assert bool((away <= TOLERANCE[self.dtype]).all()), f"off by {away.tolist()}"  # NaN is not
 
 
-@slow
 @always(family=tuple(FAMILIES))
 @over(size=(16, 64))
 @torch.inference_mode()
@@ -108,7 +107,6 @@ def test_a_prompt_whole_in_chunks_and_behind_a_cached_prefix(
     run.check([(4, shared * size, len(run.tokens[4]))])
 
 
-@slow
 @over(family=tuple(FAMILIES), size=(16, 64))
 @torch.inference_mode()
 def test_prompts_beside_sequences_that_decode(place: Place, dtype: torch.dtype, family: str, size: int) -> None:
@@ -120,7 +118,6 @@ def test_prompts_beside_sequences_that_decode(place: Place, dtype: torch.dtype, 
     run.check([(3, long, long + 1), (2, third + 1, third + 2), (0, first + 2, first + 3)])
 
 
-@slow
 @over(family=tuple(FAMILIES), size=(16, 64))
 @torch.inference_mode()
 def test_replayed_steps_are_eager_ones_bit_for_bit(place: Place, dtype: torch.dtype, family: str, size: int) -> None:

@@ -9,10 +9,10 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
-import lora_folders
 import torch
 import triton
 from interpreted_models import MODELS, load
+from tiny_models import RandomCheckpoint
 
 from legato_engine.backends.cuda.device import Interpreted
 from legato_engine.kernels.ahead import launches
@@ -104,7 +104,7 @@ def told(model: str, block_size: int, max_batch: int, steps: int) -> dict[str, l
     """What is asked for in the warm-up, in so many steps afterwards, and in these alone."""
     with torch.inference_mode(), asked_for() as found:
         runner = load(
-            lora_folders.RandomCheckpoint(MODELS[model]), dtype="float16", gpu=Interpreted(132, "sm_90"),
+            RandomCheckpoint(MODELS[model]), dtype="float16", gpu=Interpreted(132, "sm_90"),
             block_size=block_size, max_batch=max_batch, chunk_tokens=CHUNK, max_length=LONGEST, threads=1,
         )  # fmt: skip
         runner.warm_up()

@@ -61,24 +61,27 @@ SAMPLE = {
     "sm_100": (Shape(160, 16, 16, "bfloat16", 4096), Shape(96, 1, 32, "float16")),
 }
 ATTENTION_ALONE = "sm_89"  # but for less shared memory, which other kernels need little of, it is like sm_80
+# Compiled in every run: on each chip, a shape of the page, all of which come once, and the one with most registers.
+EVERY_RUN = {"sm_80": ATTENTION[0], "sm_89": ATTENTION[1], "sm_90": ATTENTION[2], "sm_100": ATTENTION[3]}
+OTHERS_IN_EVERY_RUN = "sm_90"
 Described = dict[str, Any]
 Launch = Callable[[], None]
 
 
-def described(chips: Sequence[str]) -> list[Described]:
-    """The page's kernels for these chips, in their order."""
-    return [each for chip in chips for shape, launch in _cases(chip) for each in _of_case(chip, shape, launch)]
+def described(chips: Sequence[str], whole: bool = True) -> list[Described]:
+    """The page's kernels for these chips, in their order; without `whole`, those of every run."""
+    return [each for chip in chips for shape, launch in _cases(chip, whole) for each in _of_case(chip, shape, launch)]
 
 
-def sampled(chips: Sequence[str]) -> list[Described]:
+def sampled(chips: Sequence[str], whole: bool = True) -> list[Described]:
     """Attention for these chips, in the sample's shapes."""
-    found = ((chip, shape) for chip in chips for shape in SAMPLE[chip])
+    found = ((chip, shape) for chip in chips for shape in SAMPLE[chip][: None if whole else 1])
     return [each for chip, shape in found for each in _of_case(chip, str(shape), partial(attend, chip, shape))]
 
 
-def all_described(chips: Sequence[str]) -> list[list[Described]]:
+def all_described(chips: Sequence[str], whole: bool) -> list[list[Described]]:
     """Both, in one process."""
-    return [described(chips), sampled(chips)]
+    return [described(chips, whole), sampled(chips, whole)]
 
 
 def _of_case(chip: str, shape: str, launch: Launch) -> Iterator[Described]:
@@ -97,11 +100,11 @@ def _of_case(chip: str, shape: str, launch: Launch) -> Iterator[Described]:
         }
 
 
-def _cases(chip: str) -> Iterator[tuple[str, Launch]]:
+def _cases(chip: str, whole: bool) -> Iterator[tuple[str, Launch]]:
     """What is launched together, and for which shape."""
-    for shape in ATTENTION:
+    for shape in ATTENTION if whole else (EVERY_RUN[chip],):
         yield str(shape), partial(attend, chip, shape)
-    if chip == ATTENTION_ALONE:
+    if chip == ATTENTION_ALONE or not (whole or chip == OTHERS_IN_EVERY_RUN):
         return
     residual, weight = empty(TOKENS, HIDDEN), empty(HIDDEN)
     yield (

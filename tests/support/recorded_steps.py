@@ -1,18 +1,15 @@
-"""Decoding steps of one padded size on a GPU that is not here: what each would launch, and what it allocates.
-
-Run as a program, without TRITON_INTERPRET: prints by model the number of launches of a step, the differences between
-steps, and the operators that returned memory of their own.
+"""Decoding steps of one padded size on a GPU that is not here: what each would launch, and what it allocates; called by
+`uninterpreted`.
 """
 
-import json
 import random
-import sys
 from collections.abc import Callable
 from typing import Any
 
-import lora_folders
 import torch
+from budget import times
 from interpreted_models import MODELS, load
+from tiny_models import RandomCheckpoint
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -57,9 +54,9 @@ def rows(draw: random.Random, count: int) -> tuple[Row, ...]:
 
 
 def steps(runner: Runner, take: Callable[[], Any]) -> list[Any]:
-    """A hundred of 5 to 8 rows, all of which are padded to 8."""
+    """Of 5 to 8 rows, all of which are padded to 8."""
     draw, found = random.Random(1), []
-    for _ in range(100):
+    for _ in range(times(30)):
         runner.logits(rows(draw, draw.randint(5, 8)))
         found.append(take())
     return found
@@ -68,7 +65,7 @@ def steps(runner: Runner, take: Callable[[], Any]) -> list[Any]:
 def told(name: str) -> dict[str, Any]:
     allocations = Allocations()
     with torch.inference_mode(), launches("sm_90") as launched:
-        runner = load(lora_folders.RandomCheckpoint(MODELS[name]), dtype="float16", gpu=Interpreted(132, "sm_90"))
+        runner = load(RandomCheckpoint(MODELS[name]), dtype="float16", gpu=Interpreted(132, "sm_90"))
         runner.logits(rows(random.Random(0), 8))  # is captured
         launched.clear()
 
@@ -83,5 +80,8 @@ def told(name: str) -> dict[str, Any]:
     return {"launches": len(first), "differing": differing, "allocating": sorted(allocations.found)}
 
 
-if __name__ == "__main__":
-    print(json.dumps({name: told(name) for name in sys.argv[1:]}))
+def told_by_model(models: list[str]) -> dict[str, dict[str, Any]]:
+    """The number of launches of a step, the differences between steps, and the operators that returned memory of their
+    own; in one process, as starting one takes seconds.
+    """
+    return {name: told(name) for name in models}

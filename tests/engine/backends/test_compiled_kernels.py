@@ -5,12 +5,13 @@ from collections import Counter
 import compiled_kernels
 import pytest
 import uninterpreted
+from budget import times
 
 CASES = [
-    ("llama", 16, 16), ("llama", 64, 16), ("llama", 16, 1), ("qwen 2", 32, 9), ("qwen 3", 64, 24), ("biases", 16, 40),
+    ("llama", 16, 16), ("llama", 16, 1), ("qwen 2", 32, 9), ("qwen 3", 64, 24), ("biases", 16, 40),
     ("odd sizes", 16, 5),
 ]  # fmt: skip
-STEPS = 60
+STEPS = times(40)
 
 
 @pytest.fixture(scope="module")

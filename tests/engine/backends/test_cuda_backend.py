@@ -2,10 +2,10 @@
 
 import itertools
 
-import lora_folders
 import pytest
 import torch
 from interpreted_models import LLAMA, MODELS, load, prompts
+from tiny_models import RandomCheckpoint
 
 from legato_engine.backends.cuda.backend import sizes
 from legato_engine.backends.cuda.device import Interpreted
@@ -13,14 +13,9 @@ from legato_engine.scheduler.batch import Draw, Row
 from legato_protocol.sampling_params import SamplingParams
 
 
-@pytest.fixture(params=MODELS)
-def checkpoint(request):
-    return lora_folders.RandomCheckpoint(MODELS[request.param])
-
-
 @pytest.fixture
 def llama():
-    return lora_folders.RandomCheckpoint(LLAMA)
+    return RandomCheckpoint(LLAMA)
 
 
 def check(oracle, run):
@@ -29,11 +24,13 @@ def check(oracle, run):
         oracle.check(prompt, output)
 
 
-def test_greedy_tokens_are_those_of_transformers(checkpoint, oracle_of, sequences):
+@pytest.mark.parametrize("model", [name for name in MODELS if name != "llama"])  # other tests compute that one
+def test_greedy_tokens_are_those_of_transformers(model, oracle_of, sequences):
     """Prompts whole and in chunks, one beside sequences that decode, then all of them in one batch."""
-    run = sequences(load(checkpoint), prompts(checkpoint.config.vocab_size), new_tokens=6)
+    checkpoint = RandomCheckpoint(MODELS[model])
+    run = sequences(load(checkpoint), prompts(checkpoint.config.vocab_size, (5, 40, 17, 37)), new_tokens=3)
     run.prefill(0, chunk=256)
-    run.prefill(1, chunk=19)
+    run.prefill(1, chunk=29)
     run.mixed_step(decoding=[0, 1], prefilling=2)
     run.prefill(3, chunk=33)
     run.decode(range(4))
@@ -48,12 +45,11 @@ def with_large_keys(tensors):
             tensor *= 4
 
 
-@pytest.mark.parametrize("block_size", [16, 32, 64])
-@pytest.mark.parametrize("model", ["llama", "qwen 3"])
+@pytest.mark.parametrize(("model", "block_size"), [("llama", 16), ("llama", 32), ("qwen 3", 64)])
 def test_a_prefix_that_is_in_blocks_already(model, oracle_of, sequences, block_size):
     """Keys in them are normed, where the model norms them, and rotated."""
-    checkpoint = lora_folders.RandomCheckpoint(MODELS[model], with_large_keys)
-    run = sequences(load(checkpoint, block_size=block_size), prompts(320, (100, 100)), new_tokens=4)
+    checkpoint = RandomCheckpoint(MODELS[model], with_large_keys)
+    run = sequences(load(checkpoint, block_size=block_size), prompts(320, (100, 100)), new_tokens=2)
     run.prompts[1] = list(run.prompts[0])
     run.prefill(0, chunk=256)
     shared = 64 // block_size

@@ -6,6 +6,7 @@ from functools import cache
 
 import emulated_kernels
 import emulated_tiles
+import numba
 import numpy as np
 import packed_weights
 import pytest
@@ -86,7 +87,7 @@ def test_products_of_tiles(tiles, rows):
     memory = np.full((room + 16, 96), np.nan, np.float32)
     out = memory[:room]
 
-    tiles.wide(bits(x), rows, tiles.pack_tiles(weight), tiles.SHAPES, out)
+    tiles.wide(bits(x), rows, tiles.pack_tiles(weight), tiles.SHAPES, numba.get_num_threads(), out)
 
     right = naive.linear(x, weight)[:rows]
     torch.testing.assert_close(torch.from_numpy(out[:rows]), right, atol=1e-3, rtol=1e-4)
@@ -102,7 +103,7 @@ def test_tiles_that_come_in_groups(tiles):
     x, weight = torch.randn(64, inputs).bfloat16(), torch.randn(160, inputs).bfloat16()
     out = np.full((64, 160), np.nan, np.float32)
 
-    tiles.wide(bits(x), 49, tiles.pack_tiles(weight), tiles.SHAPES, out)
+    tiles.wide(bits(x), 49, tiles.pack_tiles(weight), tiles.SHAPES, numba.get_num_threads(), out)
 
     right = naive.linear(x.double(), weight.double())[:49].float()
     torch.testing.assert_close(torch.from_numpy(out[:49]), right, atol=1e-2, rtol=1e-4)

@@ -1,5 +1,6 @@
-"""What compiled kernels need of each chip, and that the docs tell it."""
+"""What compiled kernels need of each chip, and that the docs tell it: of some shapes, and with a budget of all."""
 
+import budget
 import gpu_kernels
 import pytest
 import slow_attention
@@ -9,6 +10,7 @@ from legato_engine.backends.cuda import support
 from legato_engine.kernels import ahead
 from legato_engine.kernels.configurations import choose, triton_minor
 
+WHOLE = budget.FACTOR > 1
 LEAST_WGMMA = 64  # lanes of a tile
 
 # Two registers of prompts with heads of more than 128, blocks of 16 and a window are stored before all loops and loaded
@@ -19,7 +21,7 @@ MOST_SPILLED = {"sm_90": 8}
 @pytest.fixture(scope="module")
 def everything():
     """What the page tells, and the sample of other shapes."""
-    return uninterpreted.call(gpu_kernels.all_described, list(ahead.CHIPS))
+    return uninterpreted.call(gpu_kernels.all_described, list(ahead.CHIPS), WHOLE)
 
 
 @pytest.fixture(scope="module")
@@ -46,8 +48,8 @@ def test_every_kernel_fits_the_shared_memory_of_its_chip(kernels, sample):
 
 def test_attention_loads_the_next_tile_while_it_computes_one(kernels, sample):
     attention = [each for each in kernels + sample if each["products"]]
-    shapes = len(ahead.CHIPS) * len(gpu_kernels.ATTENTION) + sum(map(len, gpu_kernels.SAMPLE.values()))
-    assert len(attention) == shapes * 2  # of decoding rows, and of prompts
+    shapes = len(gpu_kernels.ATTENTION) + len(gpu_kernels.SAMPLE["sm_90"]) if WHOLE else 2
+    assert len(attention) == len(ahead.CHIPS) * shapes * 2  # of decoding rows, and of prompts
     assert [each for each in attention if not each["tiles"] or each["tiles"] < 2] == []
 
 
@@ -78,12 +80,19 @@ def test_heads_that_are_padded_have_the_configuration_of_those_they_are_padded_t
     assert choose(kernel, {"head_dim": 128}, chip) != choose(kernel, {"head_dim": 256}, chip)
 
 
+def rows_by_chip(tables):
+    sections = [section.splitlines() for section in tables.split("\n### ")[1:]]
+    return {(chip, line) for chip, *lines in sections for line in lines if line.startswith("| `")}
+
+
 def test_the_page_tells_what_was_compiled(kernels):
     """Registers differ between versions of Triton: the page is of one."""
     _, told, _ = gpu_kernels.page()
     if f"Triton {triton_minor()}," not in told:
         pytest.skip(f"the page is not about Triton {triton_minor()}")
-    assert told == gpu_kernels.tables(kernels)
+    found = gpu_kernels.tables(kernels)
+    assert rows_by_chip(found) <= rows_by_chip(told)
+    assert not WHOLE or told == found
 
 
 def test_block_ids_loaded_in_the_loop_that_uses_them_are_found_out(tmp_path):
@@ -91,4 +100,4 @@ def test_block_ids_loaded_in_the_loop_that_uses_them_are_found_out(tmp_path):
     changed = tmp_path / "changed.py"
     changed.write_text(slow_attention.source())
     told = uninterpreted.call(slow_attention.tiles_in_flight, str(changed))
-    assert told == {chip: [1, 1] for chip in ahead.CHIPS}
+    assert told == {chip: [1, 1] for chip in ("sm_89", "sm_90", "sm_100")}

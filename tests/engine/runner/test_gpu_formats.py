@@ -11,9 +11,9 @@ from legato_engine.backends.cuda.device import Interpreted
 from legato_engine.errors import NoDevice, TooLittleMemory, UnusableFormat
 from legato_engine.runner.runner import Runner
 
-SUPPORTED = (
-    "head sizes that are multiples of 8 from 16 to 256, up to 16 query heads for each KV head, and blocks of "
-    "16, 32, 64 tokens"
+COMPUTES = (
+    "interpreter computes head sizes that are multiples of 8 from 16 to 256, up to 16 query heads for each KV head, "
+    "and blocks of 16, 32, 64 tokens"
 )
 
 
@@ -30,29 +30,21 @@ def load(config=LLAMA, **changes):
 
 
 @pytest.mark.parametrize(
-    ("config", "changes", "message"),
+    ("sizes", "changes", "message"),
     [
-        (replace(LLAMA, head_dim=20), {}, f"a head size of 20 is not supported; interpreter computes {SUPPORTED}"),
-        (replace(LLAMA, head_dim=264), {}, f"a head size of 264 is not supported; interpreter computes {SUPPORTED}"),
-        (replace(LLAMA, head_dim=8), {}, f"a head size of 8 is not supported; interpreter computes {SUPPORTED}"),
-        (
-            replace(LLAMA, heads=34),
-            {},
-            f"17 query heads for each KV head are not supported; interpreter computes {SUPPORTED}",
-        ),
-        (LLAMA, {"block_size": 8}, f"a block size of 8 tokens is not supported; interpreter computes {SUPPORTED}"),
-        (LLAMA, {"block_size": 128}, f"a block size of 128 tokens is not supported; interpreter computes {SUPPORTED}"),
-        (
-            LLAMA,
-            {"dtype": "bfloat16"},
-            "dtype bfloat16 is not computed by interpreter; supported: auto, float16, float32",
-        ),
-        (LLAMA, {"kv_dtype": "float32"}, "KV cannot be float32 with float16"),
+        ({"head_dim": 8}, {}, f"a head size of 8 is not supported; {COMPUTES}"),
+        ({"head_dim": 20}, {}, f"a head size of 20 is not supported; {COMPUTES}"),
+        ({"head_dim": 264}, {}, f"a head size of 264 is not supported; {COMPUTES}"),
+        ({"heads": 34}, {}, f"17 query heads for each KV head are not supported; {COMPUTES}"),
+        ({}, {"block_size": 8}, f"a block size of 8 tokens is not supported; {COMPUTES}"),
+        ({}, {"block_size": 128}, f"a block size of 128 tokens is not supported; {COMPUTES}"),
+        ({}, {"dtype": "bfloat16"}, "bfloat16 is not computed by interpreter; supported: auto, float16, float32"),
+        ({}, {"kv_dtype": "float32"}, "KV cannot be float32 with float16"),
     ],
 )
-def test_refused(config, changes, message):
+def test_refused(sizes, changes, message):
     with pytest.raises(UnusableFormat, match=message):
-        load(config, **changes)
+        load(replace(LLAMA, **sizes), **changes)
 
 
 def test_too_little_memory_of_the_device():

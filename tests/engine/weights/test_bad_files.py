@@ -3,10 +3,10 @@
 import struct
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
+import tiny_files as files
 import torch
 from gguf import GGMLQuantizationType as Type
 from safetensors.torch import save_file
@@ -14,87 +14,63 @@ from safetensors.torch import save_file
 from legato_engine import errors
 from legato_engine.weights.opening import open_weights
 
-Write = Callable[[Any, Path], Path]
-QUERY, KEY = "model.layers.0.self_attn.q_proj.weight", "model.layers.1.self_attn.k_proj.weight"
+Write = Callable[[Path], object]
+QUERY = "model.layers.0.self_attn.q_proj.weight"
 
 
 def without(name: str) -> Write:
-    return lambda files, path: files.write_gguf(path, {n: v for n, v in files.tiny(Type.F16).items() if n != name})
+    return lambda path: files.write_gguf(path, {n: v for n, v in files.tiny(Type.F16).items() if n != name})
 
 
-def with_tensor(name: str, data: Callable[[Any], np.ndarray], kind: Type) -> Write:
-    return lambda files, path: files.write_gguf(path, files.tiny(Type.F16) | {name: (data(files), kind)})
+def with_tensor(name: str, data: np.ndarray, kind: Type) -> Write:
+    return lambda path: files.write_gguf(path, files.tiny(Type.F16) | {name: (data, kind)})
 
 
-def _two_bits(files: Any) -> np.ndarray:
-    return np.zeros((files.hidden, 84 * files.hidden // 256), np.uint8)
+def says(architecture: str = "llama", **metadata: object) -> Write:
+    return lambda path: files.write_gguf(path, files.tiny(Type.F16), architecture, **metadata)
 
 
 def cut(share: float) -> Write:
-    def write(files: Any, path: Path) -> Path:
+    def write(path: Path) -> None:
         whole = files.write_gguf(path, files.tiny(Type.Q8_0)).read_bytes()
         path.write_bytes(whole[: int(len(whole) * share)])
-        return path
 
     return write
 
 
-def bytes_of(data: bytes) -> Write:
-    def write(files: Any, path: Path) -> Path:
-        path.write_bytes(data)
-        return path
-
-    return write
+def holds(data: bytes) -> Write:
+    return lambda path: path.write_bytes(data)
 
 
+HALF_QUERY = np.zeros((files.HIDDEN, 32), np.float16)
+TWO_BITS = np.zeros((files.HIDDEN, 84 * files.HIDDEN // 256), np.uint8)
 BAD_FILES = [
-    (lambda files, path: path, errors.ModelNotFound, "no such file"),
-    (bytes_of(b""), errors.CorruptModel, "empty"),
-    (bytes_of(b"PK\x03\x04 a zip"), errors.CorruptModel, "no GGUF"),
-    (bytes_of(b"GGUF" + struct.pack("<IQQ", 99, 0, 0)), errors.CorruptModel, "version 99"),
-    (bytes_of(b"GGUF" + struct.pack("<IQQ", 3, 2**60, 2**60)), errors.CorruptModel, "truncated"),
+    (lambda path: None, errors.ModelNotFound, "no such file"),
+    (holds(b""), errors.CorruptModel, "empty"),
+    (holds(b"PK\x03\x04 a zip"), errors.CorruptModel, "no GGUF"),
+    (holds(b"GGUF" + struct.pack("<IQQ", 99, 0, 0)), errors.CorruptModel, "version 99"),
+    (holds(b"GGUF" + struct.pack("<IQQ", 3, 2**60, 2**60)), errors.CorruptModel, "truncated"),
     (cut(0.0005), errors.CorruptModel, "truncated"),
     (cut(0.9), errors.CorruptModel, "truncated: tensor blk"),
     (without("blk.1.ffn_up.weight"), errors.MissingTensor, r"model\.layers\.1\.mlp\.up_proj\.weight"),
     (without("output_norm.weight"), errors.MissingTensor, r"model\.norm\.weight"),
+    (with_tensor("blk.0.attn_q.weight", HALF_QUERY, Type.F16), errors.WrongShape, r"q_proj.*\[256, 32\].*\[256, 256\]"),
     (
-        with_tensor("blk.0.attn_q.weight", lambda files: np.zeros((files.hidden, 32), np.float16), Type.F16),
-        errors.WrongShape,
-        r"q_proj.*\[256, 32\].*\[256, 256\]",
-    ),
-    (
-        with_tensor("blk.0.attn_q.weight", _two_bits, Type.Q2_K),
+        with_tensor("blk.0.attn_q.weight", TWO_BITS, Type.Q2_K),
         errors.UnsupportedFormat,
-        r"blk\.0\.attn_q\.weight.*Q2_K.*Q4_K",
+        r"attn_q\.weight.*Q2_K.*Q4_K",
     ),
-    (
-        with_tensor("blk.0.attn_x.weight", lambda files: np.zeros(4, np.float32), Type.F32),
-        errors.UnsupportedModel,
-        r"attn_x",
-    ),
-    (
-        lambda files, path: files.write_gguf(path, files.tiny(Type.F16), "gptneox"),
-        errors.UnsupportedModel,
-        "gptneox.*llama",
-    ),
-    (
-        lambda files, path: files.write_gguf(path, files.tiny(Type.F16), expert_count=8),
-        errors.UnsupportedModel,
-        "experts",
-    ),
-    (
-        lambda files, path: files.write_gguf(path, files.tiny(Type.F16), rope_dimension_count=files.head // 2),
-        errors.UnsupportedModel,
-        "rotary",
-    ),
+    (with_tensor("blk.0.attn_x.weight", np.zeros(4, np.float32), Type.F32), errors.UnsupportedModel, r"attn_x"),
+    (says("gptneox"), errors.UnsupportedModel, "gptneox.*llama"),
+    (says(expert_count=8), errors.UnsupportedModel, "experts"),
+    (says(rope_dimension_count=files.HEAD // 2), errors.UnsupportedModel, "rotary"),
 ]
 
 
 @pytest.mark.parametrize(("write", "kind", "text"), BAD_FILES)
-def test_a_bad_gguf_is_refused_by_name(
-    files: Any, tmp_path: Path, write: Write, kind: type[errors.ModelError], text: str
-) -> None:
-    path = write(files, tmp_path / "bad.gguf")
+def test_a_bad_gguf_is_refused_by_name(tmp_path: Path, write: Write, kind: type[errors.ModelError], text: str) -> None:
+    path = tmp_path / "bad.gguf"
+    write(path)
     with pytest.raises(kind, match=text) as caught:
         open_weights(path)
     assert str(path) in str(caught.value)
@@ -130,7 +106,7 @@ def test_a_bad_gguf_is_refused_by_name(
     ],
 )
 def test_a_config_that_does_not_fit_is_refused(
-    files: Any, tmp_path: Path, change: dict[str, object], kind: type[errors.ModelError], text: str
+    tmp_path: Path, change: dict[str, object], kind: type[errors.ModelError], text: str
 ) -> None:
     files.write_folder(tmp_path, **change)
     with pytest.raises(kind, match=text) as caught:
@@ -138,7 +114,7 @@ def test_a_config_that_does_not_fit_is_refused(
     assert str(tmp_path) in str(caught.value)
 
 
-def test_a_damaged_folder_is_refused(files: Any, tmp_path: Path) -> None:
+def test_a_damaged_folder_is_refused(tmp_path: Path) -> None:
     written = files.write_folder(tmp_path)
     file = tmp_path / "model.safetensors"
     whole = file.read_bytes()

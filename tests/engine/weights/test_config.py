@@ -1,10 +1,10 @@
 """What a model says of itself, in either format: rotary settings, defaults, architectures."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
+import tiny_files as files
 from gguf import GGMLQuantizationType as Type
 
 from legato_engine.errors import CorruptModel, UnsupportedFormat, UnsupportedModel
@@ -31,15 +31,15 @@ LLAMA3 = {
     ],
 )
 def test_both_spellings_of_rotary_settings_are_read(
-    files: Any, tmp_path: Path, given: dict[str, object], theta: float, scaling: dict[str, object] | None
+    tmp_path: Path, given: dict[str, object], theta: float, scaling: dict[str, object] | None
 ) -> None:
     files.write_folder(tmp_path, **given)
     config = open_weights(tmp_path).config
     assert (config.rope_theta, config.rope_scaling) == (theta, scaling)
 
 
-def test_rotary_factors_of_a_gguf_are_part_of_its_config(files: Any, tmp_path: Path) -> None:
-    factors = np.linspace(1, 8, files.head // 2, dtype=np.float32)
+def test_rotary_factors_of_a_gguf_are_part_of_its_config(tmp_path: Path) -> None:
+    factors = np.linspace(1, 8, files.HEAD // 2, dtype=np.float32)
     tensors = files.tiny(Type.F16) | {"rope_freqs.weight": (factors, Type.F32)}
     config = open_weights(files.write_gguf(tmp_path / "tiny.gguf", tensors)).config
     assert config.rope_scaling == {"rope_type": "factors", "factors": tuple(factors.tolist())}
@@ -100,18 +100,18 @@ def test_factors_that_are_not_one_for_each_frequency_are_corrupt(factors: tuple[
         gguf_scaling(factors)
 
 
-def test_packed_rotary_factors_are_refused(files: Any, tmp_path: Path) -> None:
+def test_packed_rotary_factors_are_refused(tmp_path: Path) -> None:
     packed = files.packed(Type.Q8_0, (32,), np.random.default_rng(1))
     tensors = files.tiny(Type.F16) | {"rope_freqs.weight": (packed, Type.Q8_0)}
     with pytest.raises(UnsupportedFormat, match="rope_freqs"):
         open_weights(files.write_gguf(tmp_path / "tiny.gguf", tensors))
 
 
-def test_mistral_has_its_own_defaults(files: Any, tmp_path: Path) -> None:
-    raw = {key: value for key, value in files.config.items() if key != "num_key_value_heads"}
+def test_mistral_has_its_own_defaults(tmp_path: Path) -> None:
+    raw = {key: value for key, value in files.CONFIG.items() if key != "num_key_value_heads"}
     config = from_huggingface(raw | {"architectures": ["MistralForCausalLM"], "num_attention_heads": 16}, "here")
     assert (config.sliding_window, config.kv_heads) == (4096, 8)
-    config = from_huggingface(files.config | {"architectures": ["MistralForCausalLM"], "sliding_window": None}, "here")
+    config = from_huggingface(files.CONFIG | {"architectures": ["MistralForCausalLM"], "sliding_window": None}, "here")
     assert config.sliding_window is None
 
 
@@ -126,24 +126,24 @@ def test_mistral_has_its_own_defaults(files: Any, tmp_path: Path) -> None:
     ],
 )
 def test_layers_of_qwen_have_windows_where_the_config_says_so(
-    files: Any, given: dict[str, object], windows: list[int | None]
+    given: dict[str, object], windows: list[int | None]
 ) -> None:
-    config = from_huggingface(files.config | {"architectures": ["Qwen2ForCausalLM"]} | given, "here")
+    config = from_huggingface(files.CONFIG | {"architectures": ["Qwen2ForCausalLM"]} | given, "here")
     assert [config.window(layer) for layer in range(2)] == windows
 
 
-def test_yarn_lengthens_what_a_model_can_take(files: Any) -> None:
+def test_yarn_lengthens_what_a_model_can_take() -> None:
     scaling = {"rope_type": "yarn", "factor": 4.0}
-    config = from_huggingface(files.config | {"rope_scaling": scaling}, "here")
+    config = from_huggingface(files.CONFIG | {"rope_scaling": scaling}, "here")
     assert config.max_length == 512
     assert config.rope_scaling is not None
     assert config.rope_scaling["original_max_position_embeddings"] == 128
     told = scaling | {"original_max_position_embeddings": 16}
-    assert from_huggingface(files.config | {"rope_scaling": told}, "here").max_length == 128
+    assert from_huggingface(files.CONFIG | {"rope_scaling": told}, "here").max_length == 128
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_every_architecture_has_a_class_and_opens(files: Any, tmp_path: Path, architecture: str) -> None:
+def test_every_architecture_has_a_class_and_opens(tmp_path: Path, architecture: str) -> None:
     files.write_folder(tmp_path, architecture)
     config = open_weights(tmp_path).config
     assert f"{registry.model_class(config).__name__}ForCausalLM" == architecture

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
+import tiny_files as files
 from gguf import GGMLQuantizationType as Type
 
 from legato_engine.models.config import ModelConfig
@@ -12,7 +12,7 @@ from legato_engine.weights.fingerprint import FileSpan
 from legato_engine.weights.opening import open_weights
 
 
-def test_fingerprint_follows_the_content_and_not_the_name(files: Any, tmp_path: Path) -> None:
+def test_fingerprint_follows_the_content_and_not_the_name(tmp_path: Path) -> None:
     one, two = (open_weights(files.write_gguf(tmp_path / f"{i}.gguf", files.tiny(Type.Q4_1))) for i in range(2))
     other = open_weights(files.write_gguf(tmp_path / "3.gguf", files.tiny(Type.Q4_1, seed=5)))
     assert one.fingerprint == two.fingerprint
@@ -44,7 +44,7 @@ def test_any_tensor_of_a_large_model_tells_it_apart(tmp_path: Path) -> None:
     assert fingerprint.of({path: tensors}, replace(CONFIG, rope_theta=2e4)) not in found
 
 
-def test_sampling_reaches_the_header_and_every_tensor_of_both_formats(files: Any, tmp_path: Path) -> None:
+def test_sampling_reaches_the_header_and_every_tensor_of_both_formats(tmp_path: Path) -> None:
     """The first and the last byte of every tensor count."""
     gguf = files.write_gguf(tmp_path / "tiny.gguf", files.tiny(Type.Q4_1))
     files.write_folder(tmp_path / "folder")
@@ -67,7 +67,7 @@ def test_sampling_reaches_the_header_and_every_tensor_of_both_formats(files: Any
 def test_shards_are_told_apart_by_what_each_holds(tmp_path: Path) -> None:
     for name in "ab":
         (tmp_path / name).write_bytes(name.encode() * 64)
-    files = {tmp_path / name: [FileSpan(0, 64)] for name in "ab"}
+    whole = {tmp_path / name: [FileSpan(0, 64)] for name in "ab"}
     swapped = {tmp_path / name: [FileSpan(0, 64)] for name in "ba"}
     for limit in (0, 1 << 20):
-        assert fingerprint.of(files, CONFIG, limit) != fingerprint.of(swapped, CONFIG, limit)
+        assert fingerprint.of(whole, CONFIG, limit) != fingerprint.of(swapped, CONFIG, limit)

