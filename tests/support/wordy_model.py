@@ -1,0 +1,115 @@
+"""A model for whole services that loads in a moment: SmolLM2's tokenizer and chat template over small random weights.
+
+Its answers are words, mean nothing, differ by prompt and do not go round in circles. Some of them end by themselves. A
+chat that asks for reasoning gets it, until its budget is used up. Its tensors have the types that SmolLM2's have, so
+that services compute it with the same kernels.
+"""
+
+import tempfile
+from hashlib import sha256
+from mmap import ACCESS_READ, mmap
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+from gguf.quants import quantize
+from huggingface_oracle import smollm2_path
+
+from legato_protocol import gguf_header
+
+LAYERS, WIDTH, INNER = 2, 64, 128
+HEADS, KV_HEADS, HEAD = 3, 1, 64
+FOLDER = Path(__file__).parents[2] / "build" / "wordy-model"
+WORDS = """
+apple autumn baker barley basket bread bridge butter candle carpet castle cedar cherry circle clock cloud coast copper
+corner cotton dance desert dinner dragon dream eagle early engine evening family farmer feather field finger flower
+forest fountain garden gentle glass golden grass guitar harbor harvest honey horse island jacket journey kitchen ladder
+lake lantern lemon letter light market meadow melody middle mirror morning mountain music needle north ocean olive orange
+orchard paper pasture pepper piano planet pocket quiet rabbit rain river road saddle sailor salt shadow silver simple
+smoke song south spring square stone storm summer sugar table thunder timber tower travel valley velvet village violin
+water window winter wolf wooden yellow young
+""".split()
+MARKS = {"<reponame>": "<think>", "<filename>": "</think>"}  # it never says them
+REASONING = "{% if enable_thinking is defined and enable_thinking %}<think>\n{% endif %}"
+ENDS = {"<|im_end|>": 1.0, '"': 4.0, "]": 2.0, "}": 2.0}  # said now and then, so that what began ends; their biases
+NEVER = -15.0  # the bias of all other tokens: a sample is far from the next token's, whatever order sums have
+CONSTANT, TIMES = 0, 5.0  # the place of the hidden state that holds the same for all tokens: weights of it are biases
+SPREAD = 0.5  # of the rows of words
+
+
+def path() -> Path:
+    """Its GGUF file, written once per machine."""
+    digest = sha256(Path(__file__).read_bytes()).hexdigest()[:16]
+    if not (made := FOLDER / f"{digest}.gguf").exists():
+        FOLDER.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=FOLDER, delete=False) as draft:
+            pass
+        _write(Path(draft.name))
+        Path(draft.name).rename(made)
+    return made
+
+
+def _write(file: Path) -> None:
+    with smollm2_path().open("rb") as source, mmap(source.fileno(), 0, access=ACCESS_READ) as data:
+        said = gguf_header.parse(data).metadata
+    tokens: Any = said["tokenizer.ggml.tokens"]
+    writer = gguf.GGUFWriter(file, "llama")
+    writer.add_block_count(LAYERS)
+    writer.add_embedding_length(WIDTH)
+    writer.add_feed_forward_length(INNER)
+    writer.add_head_count(HEADS)
+    writer.add_head_count_kv(KV_HEADS)
+    writer.add_key_length(HEAD)
+    writer.add_value_length(HEAD)
+    writer.add_rope_dimension_count(HEAD)
+    writer.add_context_length(8192)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("smollm")
+    writer.add_token_list([MARKS.get(token, token) for token in tokens])
+    writer.add_token_types(said["tokenizer.ggml.token_type"])
+    writer.add_token_merges(said["tokenizer.ggml.merges"])
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    writer.add_chat_template(str(said["tokenizer.chat_template"]) + REASONING)
+    for name, weights in _weights(tokens).items():
+        if weights.ndim == 1:
+            writer.add_tensor(name, weights)
+        else:
+            kind = gguf.GGMLQuantizationType.Q4_1 if name.startswith("blk") else gguf.GGMLQuantizationType.Q8_0
+            writer.add_tensor(name, quantize(weights, kind), raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def _weights(tokens: list[str]) -> dict[str, np.ndarray[Any, np.dtype[np.float32]]]:
+    """Rows are outputs."""
+    chance = np.random.default_rng(7)
+
+    def drawn(outputs: int, inputs: int, spread: float) -> np.ndarray[Any, np.dtype[np.float32]]:
+        return (chance.standard_normal((outputs, inputs)) * spread).astype(np.float32)
+
+    weights = {"token_embd.weight": drawn(len(tokens), WIDTH, 1.0), "output_norm.weight": np.ones(WIDTH, np.float32)}
+    weights["output_norm.weight"][CONSTANT] = TIMES
+    weights["token_embd.weight"][:, CONSTANT] = 1
+    for layer in range(LAYERS):
+        made = {"attn_q": drawn(HEADS * HEAD, WIDTH, 0.25), "attn_k": drawn(KV_HEADS * HEAD, WIDTH, 0.25)}
+        made |= {"attn_v": drawn(KV_HEADS * HEAD, WIDTH, 0.25), "attn_output": drawn(WIDTH, HEADS * HEAD, 0.15)}
+        made |= {"ffn_gate": drawn(INNER, WIDTH, 0.15), "ffn_up": drawn(INNER, WIDTH, 0.15)}
+        made["ffn_down"] = drawn(WIDTH, INNER, 0.15)
+        made |= dict.fromkeys(("attn_norm", "ffn_norm"), np.ones(WIDTH, np.float32))
+        for name in ("attn_output", "ffn_down"):
+            made[name][CONSTANT] = 0
+        weights |= {f"blk.{layer}.{name}.weight": each for name, each in made.items()}
+    head = weights["output.weight"] = np.zeros((len(tokens), WIDTH), np.float32)
+    head[:, CONSTANT] = NEVER
+    words = [tokens.index(f"Ġ{word}") for word in WORDS if f"Ġ{word}" in tokens]
+    ends = [tokens.index(token) for token in ENDS]
+    head[words + ends] = drawn(len(words) + len(ends), WIDTH, SPREAD)
+    head[words] -= weights["token_embd.weight"][words] / 4  # seldom twice in a row
+    head[words, CONSTANT] = 0
+    head[ends, CONSTANT] = list(ENDS.values())
+    return weights
