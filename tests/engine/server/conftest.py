@@ -6,7 +6,7 @@ import json
 import socket
 import urllib.error
 import urllib.request
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +15,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
 from legato_engine.core import frames
-from legato_engine.core.frames import (
-    CoreStatus,
-    CoreTotals,
-    Inbox,
-    Ready,
-    Splitter,
-)
+from legato_engine.core.frames import CoreStatus, CoreTotals, Inbox, Ready, Splitter
 from legato_engine.errors import StartFailed
 from legato_engine.server.core_link import CoreLink
 from legato_engine.server.worker import WorkerServer
@@ -51,24 +45,24 @@ class ScriptedCore:
     async def say(self, frame: frames.FromCore) -> None:
         await asyncio.get_running_loop().sock_sendall(self._end, frames.encode(frame))
 
-    async def hear(self) -> frames.ToCore:
+    async def hear(self) -> Any:
         while not self._received:
-            data = await asyncio.get_running_loop().sock_recv(self._end, 1 << 20)
+            data = await asyncio.wait_for(asyncio.get_running_loop().sock_recv(self._end, 1 << 20), PATIENCE)
             if not data:
                 raise ConnectionError("the server closed")
             self._received += [frames.decode_to_core(body) for body in self._splitter.feed(data)]
         return self._received.pop(0)
 
-    async def hear_frames(self) -> list[frames.FromGateway]:
-        while True:
-            inbox = await self.hear()
+    async def hear_frame(self) -> tuple[int, stream.ToWorker]:
+        """The next frame that a gateway sent, and which gateway."""
+        while not (inbox := await self.hear()).frames:
             assert isinstance(inbox, Inbox)
-            if inbox.frames:
-                return list(inbox.frames)
+        (only,) = inbox.frames
+        return only.gateway, stream.decode_to_worker(only.data)
 
-    async def start(self, **told: Any) -> None:
-        """Everything up to Ready, which says `told` beside the rest."""
-        begin = await self.hear()
+    async def start(self, begin: frames.ToCore | None = None, **told: Any) -> None:
+        """Everything up to Ready, which says `told` in addition to the rest."""
+        begin = begin or await self.hear()
         assert isinstance(begin, frames.Start)
         self.epoch = begin.epoch
         await self.say(Ready(hello(self.epoch), "tokens", VOCABULARY, **told))
@@ -105,18 +99,19 @@ def generate(id: str = "r", tokens: tuple[int, ...] = (1, 2, 3), **params: objec
 
 async def greet(socket: ClientConnection) -> Hello:
     await socket.send(stream.encode(Greeting("g0")))
-    first = await heard(socket)
-    assert isinstance(first, Hello)
-    return first
+    return await heard(socket, Hello)
 
 
-async def heard(socket: ClientConnection) -> stream.FromWorker:
+async def heard(socket: ClientConnection, kind: Any = object) -> Any:
+    """The next frame, which is of this kind."""
     data = await asyncio.wait_for(socket.recv(), PATIENCE)
     assert isinstance(data, bytes)
-    return stream.decode_from_worker(data)
+    frame = stream.decode_from_worker(data)
+    assert isinstance(frame, kind), frame
+    return frame
 
 
-async def event(socket: ClientConnection) -> kv_events.KVEvent:
+async def event(socket: ClientConnection) -> Any:
     data = await asyncio.wait_for(socket.recv(), PATIENCE)
     assert isinstance(data, bytes)
     return kv_events.decode_event(data)
@@ -184,13 +179,51 @@ class Bench:
         await until(self._announce.exists)
         self.ports = json.loads(self._announce.read_text())
 
-    async def core(self) -> ScriptedCore:
-        """The next core that the server starts, serving."""
+    async def next_core(self) -> ScriptedCore:
+        """The next core that the server starts, which has said nothing yet."""
         core = await asyncio.wait_for(self.cores.get(), PATIENCE)
         self._kept.append(core)
-        await core.start()
+        return core
+
+    async def core(self, **told: Any) -> ScriptedCore:
+        """The next core that the server starts, serving."""
+        return await self.serves(await self.next_core(), **told)
+
+    async def serves(self, core: ScriptedCore, begin: frames.Start | None = None, **told: Any) -> ScriptedCore:
+        """That core, from here on; it heard `begin` already, if given."""
+        await core.start(begin, **told)
         await until(lambda: self.worker.hub.core is not None)
         return core
+
+    async def reported(self) -> None:
+        """Returns once the core's status has arrived."""
+        await until(lambda: bool(self.worker.hub.core and self.worker.hub.core.status))
+
+    async def metrics(self) -> str:
+        return (await self.get("health", "/metrics"))[1]
+
+    async def state(self, **options: Any) -> Any:
+        return json.loads((await self.get("control", "/state", **options))[1])
+
+    @contextlib.asynccontextmanager
+    async def gateway(self) -> AsyncIterator[ClientConnection]:
+        """A gateway that was greeted."""
+        async with self.dial("/stream") as socket:
+            await greet(socket)
+            yield socket
+
+    @contextlib.asynccontextmanager
+    async def served(self) -> AsyncIterator[tuple[ScriptedCore, ClientConnection]]:
+        """A core that serves, and a gateway that was greeted."""
+        core = await self.core()
+        async with self.gateway() as gateway:
+            yield core, gateway
+
+    @contextlib.asynccontextmanager
+    async def listener(self) -> AsyncIterator[ClientConnection]:
+        async with self.dial("/events") as socket:
+            await socket.send(stream.encode(Greeting("g0")))
+            yield socket
 
     def dial(self, path: str, token: str = TOKEN) -> connect:
         headers = {"Authorization": f"Bearer {token}"}
@@ -201,7 +234,7 @@ class Bench:
         return await asyncio.to_thread(fetch, f"http://127.0.0.1:{self.ports[port]}{path}", method, token)
 
     async def refused(self, reason: str) -> float:
-        _, text = await self.get("health", "/metrics")
+        text = await self.metrics()
         name = f'legato_worker_refused_frames_total{{reason="{reason}"}} '
         (line,) = [line for line in text.splitlines() if line.startswith(name)]
         return float(line.removeprefix(name))
@@ -238,15 +271,18 @@ async def serving(tmp_path: Path, **overrides: object) -> AsyncIterator[Bench]:
             await asyncio.wait_for(running, PATIENCE)
 
 
+@pytest.fixture(autouse=True)
+def anyio_backend() -> str:
+    return "asyncio"
+
+
 @pytest.fixture
-def run(tmp_path: Path) -> Callable[..., None]:
-    """`run(test, **settings)` runs `test(bench)` against a server with these settings."""
+def settings() -> dict[str, Any]:
+    """Settings of the server that differ from those of `serving`."""
+    return {}
 
-    def run_one(test: Callable[[Bench], Awaitable[None]], **overrides: object) -> None:
-        async def body() -> None:
-            async with asyncio.timeout(30 * PATIENCE), serving(tmp_path, **overrides) as bench:
-                await test(bench)
 
-        asyncio.run(body())
-
-    return run_one
+@pytest.fixture
+async def bench(tmp_path: Path, settings: dict[str, Any], anyio_backend: str) -> AsyncIterator[Bench]:
+    async with serving(tmp_path, **settings) as made:
+        yield made

@@ -4,6 +4,8 @@ import asyncio
 import socket
 from typing import Any
 
+import pytest
+
 from legato_engine.metrics import WorkerMetrics
 from legato_engine.server import core_link
 from legato_engine.server.connections import Connections
@@ -31,38 +33,31 @@ class Gateway:
         return {"type": "websocket.receive", "bytes": self.frames[self.read - 1]}
 
 
-def test_nothing_is_read_from_gateways_while_the_core_does_not_read() -> None:
-    async def test() -> None:
-        writable = asyncio.Event()
-        gateway = Gateway(Greeting("g"), *(Cancel(f"r{n}", 1) for n in range(5)))
-        connections = Connections(Hub(WorkerMetrics(), lambda: None), lambda: writable.wait())
-        serving = asyncio.create_task(connections.stream(gateway))  # type: ignore[arg-type]
-        for _ in range(50):
-            await asyncio.sleep(0)
-        assert gateway.read == 1
-        writable.set()
-        await serving
-        assert gateway.read == 6
-
-    asyncio.run(test())
+async def test_nothing_is_read_from_gateways_while_the_core_does_not_read() -> None:
+    writable = asyncio.Event()
+    gateway = Gateway(Greeting("g"), *(Cancel(f"r{n}", 1) for n in range(5)))
+    connections = Connections(Hub(WorkerMetrics(), lambda: None), lambda: writable.wait())
+    serving = asyncio.create_task(connections.stream(gateway))  # type: ignore[arg-type]
+    for _ in range(50):
+        await asyncio.sleep(0)
+    assert gateway.read == 1
+    writable.set()
+    await serving
+    assert gateway.read == 6
 
 
-def test_a_core_is_writable_again_when_it_has_read_or_is_gone() -> None:
-    async def test(let_go: str) -> None:
-        ours, theirs = socket.socketpair()
-        link = await core_link.connect(ours)
-        link._writer.write(bytes(8 << 20))
-        waiting = asyncio.create_task(link.wait_writable())
-        for _ in range(50):
-            await asyncio.sleep(0)
-        assert not waiting.done()
-        if let_go == "it reads":
-            theirs.setblocking(False)
-            while not waiting.done():
-                await asyncio.get_running_loop().sock_recv(theirs, 1 << 20)
-        theirs.close()
-        await waiting
-        await link.end()
-
-    for let_go in ("it reads", "it is gone"):
-        asyncio.run(test(let_go))
+@pytest.mark.parametrize("reads", [True, False])
+async def test_a_core_is_writable_again_when_it_has_read_or_is_gone(reads: bool) -> None:
+    ours, theirs = socket.socketpair()
+    link = await core_link.connect(ours)
+    link._writer.write(bytes(8 << 20))
+    waiting = asyncio.create_task(link.wait_writable())
+    for _ in range(50):
+        await asyncio.sleep(0)
+    assert not waiting.done()
+    theirs.setblocking(False)
+    while reads and not waiting.done():
+        await asyncio.get_running_loop().sock_recv(theirs, 1 << 20)
+    theirs.close()
+    await waiting
+    await link.end()

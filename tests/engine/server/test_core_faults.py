@@ -6,11 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from legato_engine.core.frames import (
-    Beat,
-    NotStarting,
-    Turn,
-)
+from legato_engine.core.frames import Beat, NotStarting, Turn
 from legato_engine.errors import StartFailed
 from legato_protocol import stream
 from legato_protocol.kv_events import Snapshot
@@ -18,32 +14,27 @@ from legato_protocol.load import Load
 from legato_protocol.stream import Greeting, Hello, Lost
 
 
-def test_a_core_that_dies_is_reported_at_once_and_replaced(run: Any) -> None:
-    async def test(bench: Any) -> None:
-        first = await bench.core()
-        async with bench.dial("/stream") as gateway, bench.dial("/events") as listener:
-            await bench.greet(gateway)
-            await listener.send(stream.encode(Greeting("g0")))
-            assert isinstance(await bench.event(listener), Snapshot)
-            await first.say(Turn(status=bench.status()))
-            first.die()
-            lost = await bench.heard(gateway)
-            assert isinstance(lost, Lost)
-            assert lost.epoch == first.epoch
-            second = await bench.core()
-            again = await bench.heard(gateway)
-            assert isinstance(again, Hello)
-            assert again.epoch == second.epoch != first.epoch
-            fresh = await bench.event(listener)
-            assert isinstance(fresh, Snapshot)
-            assert (fresh.epoch, fresh.number) == (second.epoch, 0)
-            await second.say(Turn(status=bench.status()))
-            await bench.until(lambda: bool(bench.worker.hub.core and bench.worker.hub.core.status))
-            text = (await bench.get("health", "/metrics"))[1]
-            assert "legato_worker_core_restarts_total 1.0" in text
-            assert "legato_worker_steps_total 6.0" in text
-
-    run(test)
+async def test_a_core_that_dies_is_reported_at_once_and_replaced(bench: Any) -> None:
+    first = await bench.core()
+    async with bench.dial("/stream") as gateway, bench.dial("/events") as listener:
+        await bench.greet(gateway)
+        await listener.send(stream.encode(Greeting("g0")))
+        assert isinstance(await bench.event(listener), Snapshot)
+        await first.say(Turn(status=bench.status()))
+        first.die()
+        lost = await bench.heard(gateway, Lost)
+        assert lost.epoch == first.epoch
+        second = await bench.core()
+        again = await bench.heard(gateway, Hello)
+        assert again.epoch == second.epoch != first.epoch
+        fresh = await bench.event(listener)
+        assert isinstance(fresh, Snapshot)
+        assert (fresh.epoch, fresh.number) == (second.epoch, 0)
+        await second.say(Turn(status=bench.status()))
+        await bench.reported()
+        text = await bench.metrics()
+        assert "legato_worker_core_restarts_total 1.0" in text
+        assert "legato_worker_steps_total 6.0" in text
 
 
 async def _until_lost(bench: Any, gateway: Any) -> list[Any]:
@@ -54,155 +45,115 @@ async def _until_lost(bench: Any, gateway: Any) -> list[Any]:
     return heard[:-1]
 
 
-def test_gateways_hear_from_the_server_while_a_core_is_silent_or_computes(run: Any) -> None:
+async def test_gateways_hear_from_the_server_while_a_core_is_silent_or_computes(bench: Any) -> None:
     """Whatever the core does: a beat tells how far its step is, and without one the server knows that it waits."""
-
-    async def test(bench: Any) -> None:
-        core = await bench.core()
-        async with bench.dial("/stream") as gateway:
-            await bench.greet(gateway)
-            await core.say(Turn((), (stream.encode(bench.status().load),), status=bench.status()))
-            assert (await bench.heard(gateway)).core_silence == 0
-            await bench.stay_silent(0.2 * bench.silence)
-            await core.say(Beat(turn=4, busy=3.0, expected=2.5))
-            repeats = [await bench.heard(gateway)]
-            while not repeats[-1].step_age:
-                repeats.append(await bench.heard(gateway))
-            assert (repeats[-1].step_age, repeats[-1].step_expected) == (3.0, 2.5)
-            assert all(repeat.core_silence >= 1 for repeat in repeats)
-            assert repeats[-1].free_blocks == bench.status().load.free_blocks
-
-    run(test)
+    async with bench.served() as (core, gateway):
+        await core.say(Turn((), (stream.encode(bench.status().load),), status=bench.status()))
+        assert (await bench.heard(gateway)).core_silence == 0
+        await bench.stay_silent(0.2 * bench.silence)
+        await core.say(Beat(turn=4, busy=3.0, expected=2.5))
+        repeats = [await bench.heard(gateway)]
+        while not repeats[-1].step_age:
+            repeats.append(await bench.heard(gateway))
+        assert (repeats[-1].step_age, repeats[-1].step_expected) == (3.0, 2.5)
+        assert all(repeat.core_silence >= 1 for repeat in repeats)
+        assert repeats[-1].free_blocks == bench.status().load.free_blocks
 
 
-def test_a_core_whose_steps_take_long_is_waited_for_longer(run: Any) -> None:
-    async def test(bench: Any) -> None:
-        core = await bench.core()
-        async with bench.dial("/stream") as gateway:
-            await bench.greet(gateway)
-            await core.say(Beat(turn=4, busy=32.9, expected=10.0))
-            await core.say(Turn(status=bench.status()))
-            await bench.until(lambda: bool(bench.worker.hub.core is None or bench.worker.hub.core.status))
-            assert bench.worker.hub.core is not None
-            await core.say(Beat(turn=4, busy=33.1, expected=10.0))
-            await _until_lost(bench, gateway)
-
-    run(test, step_limit=3.0)
+@pytest.mark.parametrize("settings", [{"step_limit": 3.0}])
+async def test_a_core_whose_steps_take_long_is_waited_for_longer(bench: Any) -> None:
+    async with bench.served() as (core, gateway):
+        await core.say(Beat(turn=4, busy=32.9, expected=10.0))
+        await core.say(Turn(status=bench.status()))
+        await bench.until(lambda: bench.worker.hub.core is None or bench.worker.hub.core.status)
+        assert bench.worker.hub.core is not None
+        await core.say(Beat(turn=4, busy=33.1, expected=10.0))
+        await _until_lost(bench, gateway)
 
 
-def test_a_silent_core_is_replaced_and_one_that_beats_is_not(run: Any) -> None:
-    async def test(bench: Any) -> None:
-        core = await bench.core()
-        async with bench.dial("/stream") as gateway:
-            await bench.greet(gateway)
-            for _ in range(4):  # for longer than the silence that is allowed
-                await bench.stay_silent(0.75 * bench.silence)
-                await core.say(Beat())
-            await bench.skip(0)
-            assert bench.worker.hub.core is not None
-            await bench.stay_silent(1.1 * bench.silence)
-            lost = await bench.heard(gateway)
-            assert isinstance(lost, Lost), "without a Load before, there was nothing to repeat"
-            assert "silent" in lost.reason
-            await bench.core()
-
-    run(test)
+async def test_a_silent_core_is_replaced_and_one_that_beats_is_not(bench: Any) -> None:
+    async with bench.served() as (core, gateway):
+        for _ in range(4):  # for longer than the silence that is allowed
+            await bench.stay_silent(0.75 * bench.silence)
+            await core.say(Beat())
+        await bench.skip(0)
+        assert bench.worker.hub.core is not None
+        await bench.stay_silent(1.1 * bench.silence)
+        lost = await bench.heard(gateway)
+        assert isinstance(lost, Lost), "without a Load before, there was nothing to repeat"
+        assert "silent" in lost.reason
+        await bench.core()
 
 
 @pytest.mark.parametrize("stop", [0.9, 1.0, 1.1, 9.0])
-def test_a_server_that_was_stopped_itself_does_not_take_its_core_for_silent(run: Any, stop: float) -> None:
+async def test_a_server_that_was_stopped_itself_does_not_take_its_core_for_silent(bench: Any, stop: float) -> None:
     """Its clock has gone on when it wakes up: for less than the silence allowed, as long, a little longer, and long."""
-
-    async def test(bench: Any) -> None:
-        core = await bench.core()
-        async with bench.dial("/stream") as gateway:
-            await bench.greet(gateway)
-            await bench.skip(stop * bench.silence)  # timers that are due come before the core
-            await core.say(Beat())
-            await core.say(Turn(status=bench.status()))
-            await bench.until(lambda: bool(bench.worker.hub.core is None or bench.worker.hub.core.status))
-            assert bench.worker.hub.core is not None
-            await bench.stay_silent(1.1 * bench.silence)
-            repeats = await _until_lost(bench, gateway)  # a silence of its own is still noticed
-            assert all(isinstance(frame, Load) for frame in repeats)
-
-    run(test)
+    async with bench.served() as (core, gateway):
+        await bench.skip(stop * bench.silence)  # timers that are due come before the core
+        await core.say(Beat())
+        await core.say(Turn(status=bench.status()))
+        await bench.until(lambda: bench.worker.hub.core is None or bench.worker.hub.core.status)
+        assert bench.worker.hub.core is not None
+        await bench.stay_silent(1.1 * bench.silence)
+        repeats = await _until_lost(bench, gateway)  # a silence of its own is still noticed
+        assert all(isinstance(frame, Load) for frame in repeats)
 
 
-def test_a_start_that_comes_no_further_is_replaced_although_its_heart_beats(run: Any) -> None:
-    async def test(bench: Any) -> None:
-        stuck = await asyncio.wait_for(bench.cores.get(), bench.patience)
-        await stuck.hear()
-        await stuck.say(Beat(turn=0, busy=2.9))
-        await stuck.say(Beat(turn=0, busy=3.1))
+@pytest.mark.parametrize("settings", [{"start_limit": 3.0, "step_limit": 1.0}])
+async def test_a_start_that_comes_no_further_is_replaced_although_its_heart_beats(bench: Any) -> None:
+    stuck = await bench.next_core()
+    await stuck.hear()
+    await stuck.say(Beat(turn=0, busy=2.9))
+    await stuck.say(Beat(turn=0, busy=3.1))
+    await bench.core()
+    assert any("stuck in its start" in line for line in bench.logged)
+
+
+@pytest.mark.parametrize("settings", [{"step_limit": 3.0}])
+async def test_a_core_that_is_stuck_in_a_step_is_replaced_although_its_heart_beats(bench: Any) -> None:
+    async with bench.served() as (core, gateway):
+        await core.say(Beat(turn=4, busy=2.9))
+        await core.say(Beat(turn=5, busy=3.1))
+        lost = await bench.heard(gateway, Lost)
+        assert "stuck in turn 5" in lost.reason
         await bench.core()
-        assert any("stuck in its start" in line for line in bench.logged)
-
-    run(test, start_limit=3.0, step_limit=1.0)
 
 
-def test_a_core_that_is_stuck_in_a_step_is_replaced_although_its_heart_beats(run: Any) -> None:
-    async def test(bench: Any) -> None:
-        core = await bench.core()
-        async with bench.dial("/stream") as gateway:
-            await bench.greet(gateway)
-            await core.say(Beat(turn=4, busy=2.9))
-            await core.say(Beat(turn=5, busy=3.1))
-            lost = await bench.heard(gateway)
-            assert isinstance(lost, Lost)
-            assert "stuck in turn 5" in lost.reason
-            await bench.core()
-
-    run(test, step_limit=3.0)
-
-
-def test_gateways_hear_of_a_silent_core_while_its_end_is_still_awaited(run: Any) -> None:
+async def test_gateways_hear_of_a_silent_core_while_its_end_is_still_awaited(bench: Any) -> None:
     """A core that is stopped reads nothing: what waits for it must not delay the news."""
+    async with bench.served() as (core, gateway):
 
-    async def test(bench: Any) -> None:
-        core = await bench.core()
-        async with bench.dial("/stream") as gateway:
-            await bench.greet(gateway)
+        async def ask() -> None:  # for more than the socket pair takes, and maybe than a gateway can be rid of
+            for n in range(4):
+                await gateway.send(stream.encode(bench.generate(f"r{n}", tuple(range(1, 99)) * 500)))
 
-            async def ask() -> None:  # for more than the socket pair takes, and maybe than a gateway can be rid of
-                for n in range(4):
-                    await gateway.send(stream.encode(bench.generate(f"r{n}", tuple(range(1, 99)) * 500)))
-
-            asking = asyncio.create_task(ask())
-            await bench.until(lambda: core.holds_the_server_up)
-            await bench.stay_silent(1.1 * bench.silence)
-            assert isinstance(await bench.heard(gateway), Lost)
-            await asking
-            await bench.core()
-
-    run(test)
+        asking = asyncio.create_task(ask())
+        await bench.until(lambda: core.holds_the_server_up)
+        await bench.stay_silent(1.1 * bench.silence)
+        await bench.heard(gateway, Lost)
+        await asking
+        await bench.core()
 
 
-def test_a_start_that_can_never_succeed_ends_the_worker(run: Any) -> None:
-    async def test(bench: Any) -> None:
-        core = await asyncio.wait_for(bench.cores.get(), bench.patience)
+async def test_a_start_that_can_never_succeed_ends_the_worker(bench: Any) -> None:
+    core = await bench.next_core()
+    await core.hear()
+    await core.say(NotStarting("KV memory is too small"))
+    with pytest.raises(ConnectionError):
         await core.hear()
-        await core.say(NotStarting("KV memory is too small"))
-        with pytest.raises(ConnectionError):
-            await core.hear()
-        with pytest.raises(StartFailed, match="too small"):
-            await asyncio.wait_for(bench.running, bench.patience)
-        assert bench.cores.empty()
-
-    run(test)
+    with pytest.raises(StartFailed, match="too small"):
+        await asyncio.wait_for(bench.running, bench.patience)
+    assert bench.cores.empty()
 
 
-def test_a_mismatch_of_blocks_and_owners_is_logged_once_each_time(run: Any) -> None:
-    async def test(bench: Any) -> None:
-        core = await bench.core()
-        for mismatch in ("", "block 3 is lost", "block 3 is lost", "", "block 3 is lost", "block 4 is lost"):
-            await core.say(Turn(status=msgspec.structs.replace(bench.status(idle=True), mismatch=mismatch)))
-        await bench.until(lambda: any("block 4" in line for line in bench.logged))
-        assert [line[-15:] for line in bench.logged if "disagree" in line] == [
-            "block 3 is lost",
-            "block 3 is lost",
-            "block 4 is lost",
-        ]
-        assert "legato_worker_kv_mismatch 1.0" in (await bench.get("health", "/metrics"))[1]
-
-    run(test)
+async def test_a_mismatch_of_blocks_and_owners_is_logged_once_each_time(bench: Any) -> None:
+    core = await bench.core()
+    for mismatch in ("", "block 3 is lost", "block 3 is lost", "", "block 3 is lost", "block 4 is lost"):
+        await core.say(Turn(status=msgspec.structs.replace(bench.status(idle=True), mismatch=mismatch)))
+    await bench.until(lambda: any("block 4" in line for line in bench.logged))
+    assert [line[-15:] for line in bench.logged if "disagree" in line] == [
+        "block 3 is lost",
+        "block 3 is lost",
+        "block 4 is lost",
+    ]
+    assert "legato_worker_kv_mismatch 1.0" in await bench.metrics()
