@@ -2,12 +2,12 @@
 
 import pytest
 from msgspec.structs import replace
+from scheduled_worker import Worker, ask
 
 from legato_engine.scheduler.request import RequestState
 from legato_engine.scheduler.scheduler import MOST_AHEAD
 
-PROMPT = tuple(range(6))
-OTHER = tuple(range(30, 36))
+OTHER = 30  # where another prompt starts
 
 
 def decoding(worker, *clients, **params):
@@ -19,57 +19,50 @@ def decoding(worker, *clients, **params):
     return requests
 
 
-def run(worker):
+def run(worker, *complete, compute=True):
     """To the end, a step ahead where that is possible; how many were."""
     ahead = 0
-    while worker.flight is not None or worker.begin():
+    while worker.flight is not None or worker.begin(compute):
         if worker.next is None:
-            ahead += worker.begin_ahead() is not None
+            ahead += worker.begin_ahead(compute) is not None
         worker.end()
+    assert all(client.complete for client in complete)
     return ahead
 
 
 @pytest.mark.parametrize("compute", [True, False])
-def test_every_token_but_the_first_and_last_is_ahead(make_worker, make_client, compute):
-    worker, clients = make_worker(), [make_client(PROMPT, max_tokens=9, seed=seed) for seed in range(3)]
-    for client in clients:
-        worker.add(client)
-    steps = 0
-    while worker.flight is not None or worker.begin(compute):
-        if worker.next is None:
-            steps += worker.begin_ahead(compute) is not None
-        worker.end()
-    assert all(client.complete for client in clients)
-    assert steps >= 7
+def test_every_token_but_the_first_and_last_is_ahead(compute):
+    worker, clients = Worker(), [ask(6, max_tokens=9, seed=seed) for seed in range(3)]
+    worker.add_all(clients)
+    assert run(worker, *clients, compute=compute) >= 7
 
 
-def test_tokens_are_named_by_their_draw(make_worker, make_client):
-    worker = make_worker()
-    decoding(worker, *[make_client(tuple(range(10 * n, 10 * n + 6)), seed=n) for n in range(2)])
+def test_tokens_are_named_by_their_draw():
+    worker = Worker()
+    decoding(worker, *[ask(6, 10 * n, seed=n) for n in range(2)])
     rows = worker.begin_ahead().rows
     assert [row.tokens for row in rows] == [(-1,), (-2,)]
     assert [row.start for row in rows] == [row.start + 1 for row in worker.flight.rows]
     assert [row.draws[0].position for row in rows] == [row.draws[0].position + 1 for row in worker.flight.rows]
 
 
-def test_draws_of_the_step_are_counted_not_its_rows(make_worker, make_client):
+def test_draws_of_the_step_are_counted_not_its_rows():
     """Also those of a prompt of several choices that is cancelled meanwhile."""
-    worker, client = make_worker(chunk_tokens=6), make_client(PROMPT, max_tokens=9)
+    worker, client = Worker(chunk_tokens=6), ask(6, max_tokens=9)
     worker.add(client)
     worker.step()
-    worker.add(several := make_client(tuple(range(30, 40)), choices=(0, 1, 2)), priority=1)
+    worker.add(several := ask(10, OTHER, choices=(0, 1, 2)), priority=1)
     worker.step()
     assert [len(row.draws) for row in worker.begin().rows] == [3, 1]
     worker.cancel(several)
     assert [row.tokens for row in worker.begin_ahead().rows] == [(-4,)]
-    run(worker)
-    assert client.complete
+    run(worker, client)
 
 
-def test_there_is_one_step_ahead_at_most(make_worker, make_client):
-    worker = make_worker()
+def test_there_is_one_step_ahead_at_most():
+    worker = Worker()
     assert worker.scheduler.schedule_ahead(0.0) is None
-    decoding(worker, make_client(PROMPT))
+    decoding(worker, ask(6))
     assert worker.begin_ahead()
     assert worker.scheduler.schedule_ahead(0.0) is None
     with pytest.raises(RuntimeError, match="in flight"):
@@ -78,19 +71,17 @@ def test_there_is_one_step_ahead_at_most(make_worker, make_client):
         worker.scheduler.process(worker.next, (), 0.0)
 
 
-def test_one_that_reaches_its_length_gets_no_row(make_worker, make_client):
-    worker, short, long = make_worker(), make_client(PROMPT, max_tokens=2), make_client(OTHER, max_tokens=9)
+def test_one_that_reaches_its_length_gets_no_row():
+    worker, short, long = Worker(), ask(6, max_tokens=2), ask(6, OTHER, max_tokens=9)
     decoding(worker, short, long)
     assert len(worker.begin_ahead().rows) == 1
-    run(worker)
-    assert short.complete
-    assert long.complete
+    run(worker, short, long)
 
 
-def test_one_that_stops_has_a_row_for_nothing_and_keeps_its_blocks_until_then(make_worker, make_client):
-    reference = make_client(PROMPT, max_tokens=9)
+def test_one_that_stops_has_a_row_for_nothing_and_keeps_its_blocks_until_then():
+    reference = ask(6, max_tokens=9)
     stop = reference.expected[0][1]
-    worker, client = make_worker(), make_client(PROMPT, max_tokens=9, stop=(stop,))
+    worker, client = Worker(), ask(6, max_tokens=9, stop=(stop,))
     (request,) = decoding(worker, client)
     blocks = list(request.blocks)
     worker.begin_ahead(compute=False)
@@ -99,114 +90,105 @@ def test_one_that_stops_has_a_row_for_nothing_and_keeps_its_blocks_until_then(ma
     assert request.state is RequestState.ENDED
     assert all(worker.pool.references(block) for block in blocks)
     worker.end()
-    assert worker.scheduler.idle
-    assert worker.pool.counts().used == 0
+    assert worker.idle
+    assert worker.counts.used == 0
 
 
-@pytest.mark.parametrize(
-    "params",
-    [
-        {"repetition_penalty": 1.1},
-        {"presence_penalty": 0.1},
-        {"frequency_penalty": 0.1},
-        {"bad_words": ((1, 2),)},
-        {"min_tokens": 5},
-    ],
-)
-def test_what_reads_tokens_is_not_drawn_without_them(make_worker, make_client, params):
-    worker, client = make_worker(), make_client(PROMPT, max_tokens=9)
-    decoding(worker, client, params=replace(client.params, **params))
+READING = {"repetition_penalty": 1.1, "presence_penalty": 0.1, "frequency_penalty": 0.1, "bad_words": ((1, 2),)}
+
+
+@pytest.mark.parametrize(("name", "value"), [*READING.items(), ("min_tokens", 5)])
+def test_what_reads_tokens_is_not_drawn_without_them(name, value):
+    worker, client = Worker(), ask(6, max_tokens=9)
+    decoding(worker, client, params=replace(client.params, **{name: value}))
     assert worker.begin_ahead() is None
-    assert run(worker) == (3 if "min_tokens" in params else 0)
+    assert run(worker) == (3 if name == "min_tokens" else 0)
     assert client.complete
 
 
-def test_a_grammar_needs_the_token(make_worker, make_client):
-    worker, client = make_worker(), make_client(PROMPT, max_tokens=9)
+def test_a_grammar_needs_the_token():
+    worker, client = Worker(), ask(6, max_tokens=9)
     decoding(worker, client, grammar=object())
     assert worker.begin_ahead() is None
 
 
-def test_several_choices_fork_first(make_worker, make_client):
-    worker, client = make_worker(), make_client(PROMPT, max_tokens=9, choices=(0, 1, 2))
+def test_several_choices_fork_first():
+    worker, client = Worker(), ask(6, max_tokens=9, choices=(0, 1, 2))
     worker.add(client)
     worker.begin()
     assert worker.begin_ahead() is None
     worker.end()
     worker.begin()
     assert worker.begin_ahead()
-    run(worker)
-    assert client.complete
+    run(worker, client)
 
 
-def test_a_prompt_that_goes_on_is_planned_as_usual(make_worker, make_client):
-    worker = make_worker(chunk_tokens=4)
-    worker.add(make_client(tuple(range(13))))
+def test_a_prompt_that_goes_on_is_planned_as_usual():
+    worker = Worker(chunk_tokens=4)
+    worker.add(ask(13))
     worker.begin()
     assert worker.begin_ahead() is None
 
 
-def test_nobodys_blocks_are_taken(make_worker, make_client):
+def test_nobodys_blocks_are_taken():
     """Blocks are short: a step that is planned as usual preempts."""
-    worker = make_worker(num_blocks=4, growth_tokens=0)
-    clients = [make_client(tuple(range(n, n + 7)), max_tokens=8, seed=n) for n in (0, 20)]
-    for client in clients:
-        worker.add(client)
+    worker = Worker(num_blocks=4, growth_tokens=0)
+    clients = [ask(7, n, max_tokens=8, seed=n) for n in (0, 20)]
+    worker.add_all(clients)
     run(worker)
-    assert worker.scheduler.load().preemptions
+    assert worker.load.preemptions
     assert all(client.complete for client in clients)
 
 
-def test_one_that_comes_starts_with_the_next_step(make_worker, make_client):
-    worker = make_worker()
-    decoding(worker, make_client(PROMPT, max_tokens=30))
+def test_one_that_comes_starts_with_the_next_step():
+    worker = Worker()
+    decoding(worker, ask(6, max_tokens=30))
     assert worker.begin_ahead()
     worker.end()
-    worker.add(late := make_client(PROMPT, max_tokens=2))
+    worker.add(late := ask(6, max_tokens=2))
     assert worker.begin_ahead() is None
     worker.end()
     assert len(worker.begin().rows) == 2
-    run(worker)
-    assert late.complete
+    run(worker, late)
 
 
-def test_those_that_cannot_start_hold_nobody_up(make_worker, make_client):
-    worker = make_worker(max_running=1)
-    worker.add(first := make_client(PROMPT, max_tokens=12))
-    worker.add(second := make_client(PROMPT, max_tokens=3))
+def test_those_that_cannot_start_hold_nobody_up():
+    worker = Worker(max_running=1)
+    worker.add(first := ask(6, max_tokens=12))
+    worker.add(second := ask(6, max_tokens=3))
     assert run(worker) >= 10
     assert first.complete
     assert second.complete
 
 
-def test_prompts_that_wait_for_room_in_a_step_are_in_the_next_one(make_worker, make_client):
+def test_prompts_that_wait_for_room_in_a_step_are_in_the_next_one():
     """Each fills a step to its last token, so that none goes on and all that run decode."""
-    worker = make_worker(chunk_tokens=6, num_blocks=64)
+    worker = Worker(chunk_tokens=6, num_blocks=64)
     for n in range(6):
-        worker.add(make_client(tuple(range(10 * n, 10 * n + 6)), max_tokens=30, seed=n))
+        worker.add(ask(6, 10 * n, max_tokens=30, seed=n))
     run(worker)
     prompts = [sum(len(row.tokens) for row in batch.rows if len(row.tokens) > 1) for batch in worker.batches]
     assert prompts[:6] == [6] * 6
     assert not any(prompts[6:])
 
 
-def test_one_that_waits_for_the_prefix_of_another_starts_when_that_is_computed(make_worker, make_client):
-    worker = make_worker()
+def test_one_that_waits_for_the_prefix_of_another_starts_when_that_is_computed():
+    worker = Worker()
     for seed in range(2):
-        worker.add(make_client(tuple(range(13)), max_tokens=30, seed=seed))
+        worker.add(ask(13, max_tokens=30, seed=seed))
     run(worker)
     assert [[len(row.tokens) for row in batch.rows] for batch in worker.batches[:3]] == [[13], [1, 1], [1, 1]]
 
 
-def test_one_that_waits_is_looked_at_again(make_worker, make_client):
+def test_one_that_waits_is_looked_at_again():
     """It may start for a reason that nobody counts, such as the end of its pause."""
-    worker = make_worker()
-    decoding(worker, make_client(PROMPT, max_tokens=50))
+    worker = Worker()
+    decoding(worker, ask(6, max_tokens=50))
     worker.end()
-    worker.add(paused := make_client(PROMPT, max_tokens=2))
-    worker.scheduler.pause(paused.id, 1, True)
+    worker.add(paused := ask(6, max_tokens=2))
+    worker.pause(paused)
     worker.begin()
-    worker.scheduler.pause(paused.id, 1, False)
+    worker.resume(paused)
     steps = 0
     while worker.begin_ahead():
         worker.end()
@@ -216,37 +198,30 @@ def test_one_that_waits_is_looked_at_again(make_worker, make_client):
     assert len(worker.begin().rows) == 2
 
 
-def arriving(make_worker, make_client, receiver):
+def arriving(receiver):
     """One that comes by hand-off while a step is in flight, and its request."""
-    sender, client = make_worker(), make_client(OTHER, max_tokens=6)
+    sender, client = Worker(), ask(6, OTHER, max_tokens=6)
     request = sender.add(client, room=1)
-    receiver.clients[client.id] = client
-    incoming = receiver.reserve(client.request(room=1), 0.0)
-    receiver.scheduler.incoming.grants()
+    incoming = receiver.granted(client)
     sender.grant(request, len(incoming.blocks))
     sender.step()
-    kv = sender.finish(request)
-    sender.transfer(kv.blocks, receiver, incoming)
-    sampled = {choice: (token,) for choice, token in request.first.items()}
-    receiver.deliver(receiver.scheduler.incoming.adopt(incoming, kv.computed, sampled))
+    sender.hand_over(request, receiver, incoming)
     return client, receiver.scheduler.requests(client.id)[0]
 
 
-def test_a_sequence_that_arrives_joins_the_step_ahead(make_worker, make_client):
-    receiver, first = make_worker(), make_client(PROMPT, max_tokens=20)
+def test_a_sequence_that_arrives_joins_the_step_ahead():
+    receiver, first = Worker(), ask(6, max_tokens=20)
     decoding(receiver, first)
-    second, _ = arriving(make_worker, make_client, receiver)
+    second, _ = arriving(receiver)
     rows = receiver.begin_ahead().rows
     assert sorted(row.tokens[0] >= 0 for row in rows) == [False, True]
-    run(receiver)
-    assert first.complete
-    assert second.complete
+    run(receiver, first, second)
 
 
-def test_a_step_ahead_keeps_the_blocks_of_those_that_it_alone_has(make_worker, make_client):
-    receiver = make_worker()
-    decoding(receiver, make_client(PROMPT, max_tokens=20))
-    second, request = arriving(make_worker, make_client, receiver)
+def test_a_step_ahead_keeps_the_blocks_of_those_that_it_alone_has():
+    receiver = Worker()
+    decoding(receiver, ask(6, max_tokens=20))
+    second, request = arriving(receiver)
     receiver.begin_ahead(compute=False)
     last = request.blocks[-1]
     receiver.cancel(second)
@@ -256,8 +231,8 @@ def test_a_step_ahead_keeps_the_blocks_of_those_that_it_alone_has(make_worker, m
     assert not receiver.pool.references(last)
 
 
-def test_a_migration_waits_for_both_steps(make_worker, make_client):
-    worker, client = make_worker(), make_client(PROMPT, max_tokens=20)
+def test_a_migration_waits_for_both_steps():
+    worker, client = Worker(), ask(6, max_tokens=20)
     (request,) = decoding(worker, client)
     worker.migrate(request, blocks=10)
     worker.begin_ahead()
@@ -271,10 +246,10 @@ def test_a_migration_waits_for_both_steps(make_worker, make_client):
     assert kv.computed == len(kv.token_ids) - 1
 
 
-def test_a_block_that_another_had_first_is_read_until_the_step_ends(make_worker, make_client):
+def test_a_block_that_another_had_first_is_read_until_the_step_ends():
     """Two compute the same: the second gives a full block up for the first one's, while a step in flight reads it."""
-    worker = make_worker()
-    clients = [make_client(PROMPT, max_tokens=12, seed=1) for _ in range(2)]
+    worker = Worker()
+    clients = [ask(6, max_tokens=12, seed=1) for _ in range(2)]
     for client in clients:
         worker.add(client)
         worker.step()
@@ -288,14 +263,14 @@ def test_a_block_that_another_had_first_is_read_until_the_step_ends(make_worker,
         assert all(worker.pool.references(block) for block in gone)
         given_up += gone
     assert given_up
-    assert worker.pool.counts().used == 0
+    assert worker.counts.used == 0
     assert all(client.complete for client in clients)
 
 
-def test_what_was_given_up_is_not_kept_as_long_as_there_is_a_step_ahead(make_worker, make_client):
+def test_what_was_given_up_is_not_kept_as_long_as_there_is_a_step_ahead():
     """There is always one, and the sequence always has a row in it."""
-    worker = make_worker()
-    clients = [make_client(PROMPT, max_tokens=40, seed=1) for _ in range(2)]
+    worker = Worker()
+    clients = [ask(6, max_tokens=40, seed=1) for _ in range(2)]
     for client in clients:
         worker.add(client)
         worker.step()
@@ -306,18 +281,18 @@ def test_what_was_given_up_is_not_kept_as_long_as_there_is_a_step_ahead(make_wor
         worker.end()
         requests = [request for client in clients for request in worker.scheduler.requests(client.id)]
         needed = len({block for request in requests for block in request.blocks})
-        assert worker.pool.counts().used <= needed + 2 * len(clients)
+        assert worker.counts.used <= needed + 2 * len(clients)
 
 
-def test_seconds_count_from_the_end_of_the_step_before(make_worker, make_client):
+def test_seconds_count_from_the_end_of_the_step_before():
     """Else each step would seem to take as long as two."""
-    worker = make_worker()
-    worker.add(make_client(tuple(range(15)), max_tokens=40))
+    worker = Worker()
+    worker.add(ask(15, max_tokens=40))
     worker.step()
     worker.begin()
     while worker.flight is not None:
         worker.begin_ahead()
         worker.now += 0.1
         worker.end()
-    cost = worker.scheduler.load().decode_cost
+    cost = worker.load.decode_cost
     assert cost.per_step + cost.per_row + 15 * cost.per_context == pytest.approx(0.1, rel=0.05)

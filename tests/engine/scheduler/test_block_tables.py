@@ -1,6 +1,7 @@
 """Block tables: what a step in flight holds, and who copies on write."""
 
 import pytest
+from scheduled_worker import Client, ask
 
 from legato_engine.kvcache.block_pool import BlockPool
 from legato_engine.kvcache.events import EventLog
@@ -14,9 +15,9 @@ def tables():
     return BlockTables(BlockPool(8, EventLog("epoch")), block_size=4, kv_revision="revision")
 
 
-def forked(tables, make_client, branches):
+def forked(tables, branches):
     """Sequences of 6 computed tokens on the same two blocks, the last one half full."""
-    request = make_client(tuple(range(6))).request()
+    request = ask(6).request()
     tables.open(request, [], 2)
     request.computed = 6
     tables.store(request)
@@ -27,8 +28,8 @@ def forked(tables, make_client, branches):
     return [request, *others]
 
 
-def test_all_but_the_last_writer_copy(tables, make_client):
-    requests = forked(tables, make_client, 3)
+def test_all_but_the_last_writer_copy(tables):
+    requests = forked(tables, 3)
     shared = requests[0].blocks[1]
     tables.begin_step()
     assert [tables.grow(request, 7) for request in requests] == [0, 0, 0]
@@ -43,8 +44,8 @@ def test_all_but_the_last_writer_copy(tables, make_client):
     tables.check_integrity([request.blocks for request in requests])
 
 
-def test_a_copied_block_is_not_reused_before_the_step_was_processed(tables, make_client):
-    first, second = forked(tables, make_client, 2)
+def test_a_copied_block_is_not_reused_before_the_step_was_processed(tables):
+    first, second = forked(tables, 2)
     shared = first.blocks[1]
     tables.begin_step()
     tables.grow(first, 7)
@@ -55,9 +56,9 @@ def test_a_copied_block_is_not_reused_before_the_step_was_processed(tables, make
     assert tables.pool.references(shared) == 0
 
 
-def test_fresh_blocks_lie_behind_those_of_the_table_where_they_can(tables, make_client):
+def test_fresh_blocks_lie_behind_those_of_the_table_where_they_can(tables):
     """So that a transfer needs few puts."""
-    first, second, other = (make_client(tuple(range(4))).request() for _ in range(3))
+    first, second, other = (ask(4).request() for _ in range(3))
     tables.open(first, [], 1)
     tables.open(other, [], 4)
     tables.release(other)
@@ -67,14 +68,14 @@ def test_fresh_blocks_lie_behind_those_of_the_table_where_they_can(tables, make_
     assert second.blocks == [1, 2, 3]
 
 
-def test_blocks_are_known_by_the_hashes_that_gateways_compute(tables, make_client):
+def test_blocks_are_known_by_the_hashes_that_gateways_compute(tables):
     tokens = tuple(range(9))
-    request = make_client(tokens).request(adapter="adapter", cache_salt="salt")
+    request = Client(tokens).request(adapter="adapter", cache_salt="salt")
     assert tables.hashes(request, 2) == chain(pack_tokens(tokens), 4, root("revision", "adapter", "salt"))
 
 
-def test_growing_says_how_much_is_lacking_and_changes_nothing(tables, make_client):
-    request = make_client(tuple(range(4))).request()
+def test_growing_says_how_much_is_lacking_and_changes_nothing(tables):
+    request = ask(4).request()
     tables.open(request, [], 1)
     table = list(request.blocks)
     assert tables.grow(request, 40) == 2
@@ -82,8 +83,8 @@ def test_growing_says_how_much_is_lacking_and_changes_nothing(tables, make_clien
     tables.check_integrity([table])
 
 
-def test_equal_content_ends_up_in_one_block(tables, make_client):
-    requests = [make_client(tuple(range(9))).request() for _ in range(2)]
+def test_equal_content_ends_up_in_one_block(tables):
+    requests = [ask(9).request() for _ in range(2)]
     for request in requests:
         tables.open(request, [], 3)
         request.computed = 9

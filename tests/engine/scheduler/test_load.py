@@ -1,157 +1,149 @@
 """What a scheduler tells of demand beyond what runs: blocks asked for, expected growth, prompts that wait elsewhere."""
 
 import pytest
+from scheduled_worker import Client, Worker, ask, prompt
 
 from legato_engine.scheduler.request import RequestState
 
 
-def prompt(length, start=0):
-    return tuple(range(start, start + length))
+def prompts(worker):
+    load = worker.load
+    return load.prompts, load.prompt_tokens, load.queue_tokens
 
 
-def test_granted_blocks_are_those_of_hand_offs_until_they_commit(make_worker, make_client):
-    worker = make_worker(num_blocks=16, growth_tokens=0)
-    transfer = worker.reserve(make_client(prompt(9)).request(room=1), 0.0)
-    assert (worker.scheduler.load().granted_blocks, worker.scheduler.load().pending_blocks) == (0, 4)
-    worker.scheduler.incoming.grants()
-    load = worker.scheduler.load()
+def test_granted_blocks_are_those_of_hand_offs_until_they_commit():
+    worker = Worker(num_blocks=16, growth_tokens=0)
+    transfer = worker.reserve(ask(9))
+    assert (worker.load.granted_blocks, worker.load.pending_blocks) == (0, 4)
+    worker.incoming.grants()
+    load = worker.load
     assert (load.granted_blocks, load.pending_blocks, load.used_blocks) == (4, 0, 4)
-    worker.scheduler.incoming.abandon(transfer)
-    assert worker.scheduler.load().granted_blocks == 0
+    worker.incoming.abandon(transfer)
+    assert worker.load.granted_blocks == 0
 
 
-def test_pending_blocks_are_those_that_waiting_prompts_ask_for(make_worker, make_client):
-    worker = make_worker(num_blocks=8)
-    worker.add(make_client(prompt(20), max_tokens=2))
+def test_pending_blocks_are_those_that_waiting_prompts_ask_for():
+    worker = Worker(num_blocks=8)
+    worker.add(ask(20, max_tokens=2))
     worker.run()  # 5 blocks of it stay cached
-    worker.add(make_client(prompt(9, 500)))
-    assert worker.scheduler.load().pending_blocks == 3
-    worker.add(make_client((*prompt(16), 900), max_tokens=1))
-    assert worker.scheduler.load().pending_blocks == 3 + 1
+    worker.add(ask(9, 500))
+    assert worker.load.pending_blocks == 3
+    worker.add(Client((*prompt(16), 900), max_tokens=1))
+    assert worker.load.pending_blocks == 3 + 1
     worker.begin()
-    assert worker.scheduler.load().pending_blocks == 0
+    assert worker.load.pending_blocks == 0
     worker.end()
 
 
-def test_prompts_are_sequences_whose_prompt_is_still_to_be_computed_here(make_worker, make_client):
+def test_prompts_are_sequences_whose_prompt_is_still_to_be_computed_here():
     """One that is begun, and two that wait; not one that decodes, nor one that comes from elsewhere."""
-    worker = make_worker(chunk_tokens=8)
-    worker.add(make_client(prompt(4), max_tokens=40))
+    worker = Worker(chunk_tokens=8)
+    worker.add(ask(4, max_tokens=40))
     worker.step()
-    for start in (100, 200, 300):
-        worker.add(make_client(prompt(12, start)))
-    worker.reserve(make_client(prompt(9, 400)).request(room=1), worker.now)
-    assert worker.scheduler.load().prompts == 3
-    worker.step()
-    assert worker.scheduler.load().prompts == 3
+    worker.add_all(ask(12, start) for start in (100, 200, 300))
+    worker.reserve(ask(9, 400))
+    for _ in range(2):
+        assert worker.load.prompts == 3
+        worker.step()
     worker.run()
-    assert worker.scheduler.load().prompts == 0
+    assert worker.load.prompts == 0
 
 
-def test_prompt_tokens_are_what_of_these_is_to_be_computed(make_worker, make_client):
+def test_prompt_tokens_are_what_of_these_is_to_be_computed():
     """Two of 20 tokens, of which one finds 8 cached: a step computes 8 of the other."""
-    worker = make_worker(num_blocks=32, chunk_tokens=8)
-    worker.add(make_client(prompt(8, 200), max_tokens=1))
+    worker = Worker(num_blocks=32, chunk_tokens=8)
+    worker.add(ask(8, 200, max_tokens=1))
     worker.run()
-    for start in (100, 200):
-        worker.add(make_client(prompt(20, start), max_tokens=1))
-    assert worker.scheduler.load().prompt_tokens == 20 + 12
+    worker.add_all(ask(20, start, max_tokens=1) for start in (100, 200))
+    assert worker.load.prompt_tokens == 20 + 12
     worker.step()
-    load = worker.scheduler.load()
-    assert (load.running, load.prompt_tokens, load.queue_tokens) == (1, 12 + 12, 12 + 12)
+    assert worker.load.running == 1
+    assert prompts(worker) == (2, 12 + 12, 12 + 12)
     worker.run()
-    assert worker.scheduler.load().prompt_tokens == 0
+    assert worker.load.prompt_tokens == 0
 
 
-def test_the_last_token_of_a_prompt_counts_among_those_that_decode(make_worker, make_client):
+def test_the_last_token_of_a_prompt_counts_among_those_that_decode():
     """As one that decodes has, it has one left."""
-    worker = make_worker(chunk_tokens=8)
-    worker.add(make_client(prompt(9)))
+    worker = Worker(chunk_tokens=8)
+    worker.add(ask(9))
     worker.step()
-    load = worker.scheduler.load()
-    assert (load.prompts, load.prompt_tokens, load.queue_tokens, load.decoding) == (0, 0, 0, 1)
+    assert prompts(worker) == (0, 0, 0)
+    assert worker.load.decoding == 1
 
 
-def test_who_gave_way_is_no_prompt_neither_while_it_waits_nor_while_it_is_computed_again(make_worker, make_client):
-    worker = make_worker(num_blocks=6, growth_tokens=0, chunk_tokens=4)
-    _, second = (worker.add(make_client(prompt(7, 100 * n), max_tokens=12)) for n in range(2))
+def test_who_gave_way_is_no_prompt_neither_while_it_waits_nor_while_it_is_computed_again():
+    worker = Worker(num_blocks=6, growth_tokens=0, chunk_tokens=4)
+    _, second = worker.add_all(ask(7, 100 * n, max_tokens=12) for n in range(2))
     while not second.preemptions:
         worker.step()
-    load = worker.scheduler.load()
-    assert (second.state, load.prompts, load.prompt_tokens, load.queue_tokens) == (
-        RequestState.WAITING,
-        0,
-        0,
-        second.uncached,
-    )
-    worker.add(make_client(prompt(9, 300), max_tokens=1))
-    load = worker.scheduler.load()
-    assert (load.prompts, load.prompt_tokens, load.queue_tokens) == (1, 9, second.uncached + 9)
+    assert second.state is RequestState.WAITING
+    assert prompts(worker) == (0, 0, second.uncached)
+    worker.add(ask(9, 300, max_tokens=1))
+    assert prompts(worker) == (1, 9, second.uncached + 9)
     while second.state is RequestState.WAITING:
         worker.step()
     assert second.remaining > 1
-    load = worker.scheduler.load()
-    assert (load.prompts, load.prompt_tokens, load.queue_tokens) == (1, 9, second.remaining + 9)
+    assert prompts(worker) == (1, 9, second.remaining + 9)
 
 
-def test_growth_is_what_all_sequences_that_decode_here_will_ask_for(make_worker, make_client):
+def test_growth_is_what_all_sequences_that_decode_here_will_ask_for():
     """12 tokens more of each, beyond 2 blocks: of one that runs, one that is granted and one that waits."""
-    worker = make_worker(num_blocks=32, growth_tokens=12)
-    assert worker.scheduler.load().growth_blocks == 0
-    worker.add(make_client(prompt(4), max_tokens=40))
+    worker = Worker(num_blocks=32, growth_tokens=12)
+    assert worker.load.growth_blocks == 0
+    worker.add(ask(4, max_tokens=40))
     worker.step()
-    assert worker.scheduler.load().growth_blocks == 2
-    worker.reserve(make_client(prompt(4, 100), max_tokens=40).request(room=1), 0.0)
-    assert worker.scheduler.load().growth_blocks == 4
-    worker.scheduler.incoming.grants()
-    assert worker.scheduler.load().growth_blocks == 4
-    worker.add(make_client(prompt(4, 200), max_tokens=40))
-    assert worker.scheduler.load().growth_blocks == 6
+    assert worker.load.growth_blocks == 2
+    worker.reserve(ask(4, 100, max_tokens=40))
+    assert worker.load.growth_blocks == 4
+    worker.incoming.grants()
+    assert worker.load.growth_blocks == 4
+    worker.add(ask(4, 200, max_tokens=40))
+    assert worker.load.growth_blocks == 6
 
 
-def test_prefills_for_others_do_not_grow_here(make_worker, make_client):
-    worker = make_worker(role="prefill")
-    worker.add(make_client(prompt(12), max_tokens=40), room=1)
-    assert worker.scheduler.load().growth_blocks == 0
+def test_prefills_for_others_do_not_grow_here():
+    worker = Worker(role="prefill")
+    worker.add(ask(12, max_tokens=40), room=1)
+    assert worker.load.growth_blocks == 0
     worker.step()
-    assert worker.scheduler.load().growth_blocks == 0
+    assert worker.load.growth_blocks == 0
 
 
-def test_parked_prefills_and_the_prompts_behind_them_wait_for_a_receiver(make_worker, make_client):
-    worker = make_worker(role="prefill", max_parked=2)
-    requests = [worker.add(make_client(prompt(8, 100 * n)), room=n) for n in range(4)]
-    assert (worker.scheduler.load().parked, worker.scheduler.load().parked_tokens) == (0, 0)
+def test_parked_prefills_and_the_prompts_behind_them_wait_for_a_receiver():
+    worker = Worker(role="prefill", max_parked=2)
+    requests = [worker.add(ask(8, 100 * n), room=n) for n in range(4)]
+    assert (worker.load.parked, worker.load.parked_tokens) == (0, 0)
     worker.run()
-    load = worker.scheduler.load()
+    load = worker.load
     assert (load.parked, load.parked_tokens, load.queue_tokens) == (2, 16, 16)
     worker.grant(requests[0])
-    assert (worker.scheduler.load().parked, worker.scheduler.load().parked_tokens) == (1, 0)
+    assert (worker.load.parked, worker.load.parked_tokens) == (1, 0)
 
 
-def test_decoding_sequences_and_their_context_are_told_apart_from_prompts(make_worker, make_client):
-    worker = make_worker(num_blocks=32, chunk_tokens=8)
-    worker.add(make_client(prompt(6), max_tokens=20))
+def test_decoding_sequences_and_their_context_are_told_apart_from_prompts():
+    worker = Worker(num_blocks=32, chunk_tokens=8)
+    worker.add(ask(6, max_tokens=20))
     worker.step()
-    worker.add(make_client(prompt(20, 100), max_tokens=20))
+    worker.add(ask(20, 100, max_tokens=20))
     worker.step()
-    load = worker.scheduler.load()
+    load = worker.load
     assert (load.running, load.decoding, load.context_tokens) == (2, 1, 7)
 
 
-def test_preemptions_are_counted_over_all_requests(make_worker, make_client):
-    worker = make_worker(num_blocks=6, growth_tokens=0)
-    for n in range(2):
-        worker.add(make_client(prompt(8, 100 * n), max_tokens=12))
+def test_preemptions_are_counted_over_all_requests():
+    worker = Worker(num_blocks=6, growth_tokens=0)
+    worker.add_all(ask(8, 100 * n, max_tokens=12) for n in range(2))
     worker.run()
-    assert worker.scheduler.load().preemptions > 0
+    assert worker.load.preemptions > 0
 
 
-def test_what_decoding_costs_is_told_once_it_was_measured(make_worker, make_client):
-    worker = make_worker(num_blocks=32)
-    assert worker.scheduler.load().decode_cost is None
-    worker.add(make_client(prompt(6), max_tokens=20))
+def test_what_decoding_costs_is_told_once_it_was_measured():
+    worker = Worker(num_blocks=32)
+    assert worker.load.decode_cost is None
+    worker.add(ask(6, max_tokens=20))
     while worker.begin():
         worker.now += 0.1 + 0.01 * len(worker.flight.rows)
         worker.end()
-    cost = worker.scheduler.load().decode_cost
+    cost = worker.load.decode_cost
     assert cost.per_step + cost.per_row + 15 * cost.per_context == pytest.approx(0.11, rel=0.05)

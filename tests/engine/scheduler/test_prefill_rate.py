@@ -99,15 +99,12 @@ def device(request):
     return DEVICES[request.param]
 
 
-@pytest.fixture(params=[0.0, 0.1], ids=["exact", "noisy"])
-def noise(request):
-    return request.param
-
-
-@pytest.fixture(params=["prefill", "unified"])
-def machine(request, device, noise):
-    """One that only prefills, or one whose prompts are computed beside sequences that decode."""
-    return Machine(device, noise) if request.param == "prefill" else Machine(device, noise, outputs=40, tpot=0.15)
+@pytest.fixture(params=["exact", "noisy", "decoding"])
+def machine(request, device):
+    """One that only prefills, or one whose prompts are computed alongside sequences that decode."""
+    if request.param == "decoding":
+        return Machine(device, noise=0.1, outputs=20, tpot=0.15)
+    return Machine(device, noise=0.1 if request.param == "noisy" else 0.0)
 
 
 @pytest.mark.parametrize("kind", PROMPTS)
@@ -118,15 +115,15 @@ def test_the_rate_of_a_fresh_worker_is_true_for_all_kinds_of_prompts(machine, ki
 
 def test_the_rate_stays_true_when_prompts_change(machine):
     for kind in ("long", "short", "mixed", "short", "long"):
-        machine.serve(kind, 300)
+        machine.serve(kind, 120)
         assert machine.rates(kind), kind
 
 
-def test_small_steps_one_at_a_time_leave_what_large_ones_told(device, noise):
-    """Thousands of equal ones say nothing about larger steps, and are not asked."""
-    machine = Machine(device, noise)
+def test_small_steps_one_at_a_time_leave_what_large_ones_told(device):
+    """Hundreds of equal ones say nothing about larger steps, and are not asked."""
+    machine = Machine(device, noise=0.1)
     machine.serve("mixed", 100)
-    for _ in range(2000):
+    for _ in range(800):
         machine.serve("short", 1)
     assert machine.rates("short")
 

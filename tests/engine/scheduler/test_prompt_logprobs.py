@@ -3,15 +3,15 @@
 from typing import Any
 
 import pytest
+from scheduled_worker import Client, Worker
 
 from legato_engine.scheduler.step_cost import StepCost
 
 PROMPT = tuple(range(1, 24))  # five blocks of four, and three tokens
 
 
-def asked(worker: Any, make_client: Any, prompt: tuple[int, ...] = PROMPT, **fields: Any) -> Any:
-    client = make_client(prompt, scores=True, **fields)
-    worker.add(client)
+def asked(worker: Any, prompt: tuple[int, ...] = PROMPT, **fields: Any) -> Any:
+    worker.add(client := Client(prompt, scores=True, **fields))
     return client
 
 
@@ -22,93 +22,73 @@ def computed(worker: Any, since: int = 0) -> int:
 
 @pytest.mark.parametrize("chunk", [1, 3, 4, 7, 16, 64])
 @pytest.mark.parametrize("length", [1, 2, 4, 5, 23])
-def test_they_are_whole_however_the_prompt_is_cut(make_worker: Any, make_client: Any, chunk: int, length: int) -> None:
-    worker = make_worker(chunk_tokens=chunk)
-    client = asked(worker, make_client, PROMPT[:length])
-    worker.run()
-    assert client.complete
+def test_they_are_whole_however_the_prompt_is_cut(chunk: int, length: int) -> None:
+    worker = Worker(chunk_tokens=chunk)
+    client = asked(worker, PROMPT[:length])
+    worker.run(client)
     assert len(client.scored) == length - 1
 
 
-def test_a_prompt_that_is_cached_is_computed_anew(make_worker: Any, make_client: Any) -> None:
+def test_a_prompt_that_is_cached_is_computed_anew() -> None:
     """What it stores is what was there: the cache holds each block once."""
-    worker = make_worker()
-    worker.add(make_client(PROMPT))
+    worker = Worker()
+    worker.add(Client(PROMPT))
     worker.run()
     stored = set(worker.pool.cache)
-    client = asked(worker, make_client)
-    assert worker.scheduler.load().queue_tokens == len(PROMPT), "no cache covers it"
-    worker.run()
-    assert client.complete
+    client = asked(worker)
+    assert worker.load.queue_tokens == len(PROMPT), "no cache covers it"
+    worker.run(client)
     assert set(worker.pool.cache) == stored
-    worker.add(again := make_client(PROMPT))
+    worker.add(again := Client(PROMPT))
     steps = len(worker.batches)
-    worker.run()
-    assert again.complete
+    worker.run(again)
     assert len(worker.batches[steps].rows[0].tokens) == 3, "who does not ask has its prefix from the cache"
 
 
-def test_who_asks_does_not_wait_for_another_that_computes_the_same(make_worker: Any, make_client: Any) -> None:
-    worker = make_worker(chunk_tokens=48)
-    plain = make_client(PROMPT)
-    worker.add(plain)
-    client = asked(worker, make_client)
+def test_who_asks_does_not_wait_for_another_that_computes_the_same() -> None:
+    worker = Worker(chunk_tokens=48)
+    worker.add(plain := Client(PROMPT))
+    client = asked(worker)
     worker.step()
     assert len(worker.batches[0].rows) == 2
-    worker.run()
-    assert plain.complete
-    assert client.complete
+    worker.run(plain, client)
 
 
-def test_choices_share_them(make_worker: Any, make_client: Any) -> None:
-    worker = make_worker()
-    client = asked(worker, make_client, choices=(0, 1, 2))
-    worker.run()
-    assert client.complete
+def test_choices_share_them() -> None:
+    worker = Worker()
+    worker.run(asked(worker, choices=(0, 1, 2)))
 
 
-def test_a_choice_preempted_after_the_fork_computes_nothing_anew(make_worker: Any, make_client: Any) -> None:
-    worker = make_worker(chunk_tokens=64)
-    client = asked(worker, make_client, choices=(0, 1), max_tokens=6)
-    worker.step()
+@pytest.mark.parametrize(("choices", "steps"), [((0, 1), 1), ((0,), 2)])
+def test_one_preempted_after_the_fork_or_while_it_decodes_computes_nothing_anew(
+    choices: tuple[int, ...], steps: int
+) -> None:
+    worker = Worker(chunk_tokens=64)
+    client = asked(worker, choices=choices, max_tokens=6)
+    worker.steps(steps)
     for request in worker.scheduler.requests(client.id):
         worker.scheduler._registry.preempt(request)
-    worker.run()
-    assert client.complete
+    worker.run(client)
     assert computed(worker, 1) == 0
 
 
-def test_a_preempted_prompt_goes_on_where_it_was(make_worker: Any, make_client: Any) -> None:
+def test_a_preempted_prompt_goes_on_where_it_was() -> None:
     """What was told is not told again, and its blocks may come from the cache."""
-    worker = make_worker(chunk_tokens=10)
-    client = asked(worker, make_client)
+    worker = Worker(chunk_tokens=10)
+    client = asked(worker)
     (request,) = worker.scheduler.requests(client.id)
     worker.step()
     assert (len(client.scored), request.scored) == (10, 11)
     worker.scheduler._registry.preempt(request)
-    worker.run()
-    assert client.complete
+    worker.run(client)
     assert worker.batches[1].rows[0].start == 8, "two blocks are cached, and what follows from them is known"
 
 
-def test_one_preempted_while_it_decodes_computes_nothing_anew(make_worker: Any, make_client: Any) -> None:
-    worker = make_worker(chunk_tokens=64)
-    client = asked(worker, make_client, max_tokens=6)
-    (request,) = worker.scheduler.requests(client.id)
-    worker.step()
-    worker.step()
-    worker.scheduler._registry.preempt(request)
-    worker.run()
-    assert client.complete
-    assert computed(worker, 1) == 0
-
-
 @pytest.mark.parametrize("granted", [True, False])
-def test_the_prefill_of_a_pair_tells_them(make_worker: Any, make_client: Any, granted: bool) -> None:
+def test_the_prefill_of_a_pair_tells_them(granted: bool) -> None:
     """Also where it is parked and computed again, for its receiver had no room."""
-    worker = make_worker(role="prefill")
-    client = make_client(PROMPT, scores=True)
-    request = worker.add(client, room=5)
+    worker = Worker(role="prefill")
+    request = worker.add(client := Client(PROMPT, scores=True), room=5)
     if granted:
         worker.grant(request)
     worker.run()
@@ -120,32 +100,24 @@ def test_the_prefill_of_a_pair_tells_them(make_worker: Any, make_client: Any, gr
         assert computed(worker, steps) == 0
     assert request.first
     assert worker.finish(request) is not None
-    worker.commit(request)
+    worker.outgoing.commit(request.outgoing)
 
 
-def test_the_receiver_of_a_pair_tells_none(make_worker: Any, make_client: Any) -> None:
-    sender, receiver = make_worker(role="prefill"), make_worker(role="decode")
-    client = make_client(PROMPT, scores=True)
-    request = sender.add(client, room=5)
+def test_the_receiver_of_a_pair_tells_none() -> None:
+    sender, receiver = Worker(role="prefill"), Worker(role="decode")
+    request = sender.add(client := Client(PROMPT, scores=True), room=5)
     sender.grant(request)
     sender.run()
-    receiver.clients[client.id] = client
-    transfer = receiver.reserve(client.request(room=5), 0.0)
-    receiver.scheduler.incoming.grants()
-    handed = sender.finish(request)
-    sender.transfer(handed.blocks, receiver, transfer)
-    first = {choice: (sampled,) for choice, sampled in request.first.items()}
-    receiver.deliver(receiver.scheduler.incoming.adopt(transfer, handed.computed, first))
+    sender.hand_over(request, receiver, receiver.granted(client, room=5))
     (adopted,) = receiver.scheduler.requests(client.id)
     receiver.scheduler._registry.preempt(adopted)
-    receiver.run()
-    assert client.complete
+    receiver.run(client)
     assert computed(receiver) == 0
 
 
-def test_a_row_without_numbers_ends_its_request_alone(make_worker: Any, make_client: Any) -> None:
-    worker = make_worker(chunk_tokens=64)
-    client = asked(worker, make_client)
+def test_a_row_without_numbers_ends_its_request_alone() -> None:
+    worker = Worker(chunk_tokens=64)
+    client = asked(worker)
     worker.begin()
     (scored,) = worker.output
     worker.output = (type(scored)(scored.logprobs, scored.sampled, 0.0, "no numbers"),)
@@ -170,15 +142,15 @@ def test_their_time_is_not_taken_for_that_of_prompts() -> None:
     assert budget.count(96, 512) <= 16
 
 
-def test_a_step_is_measured_without_them(make_worker: Any, make_client: Any) -> None:
+def test_a_step_is_measured_without_them() -> None:
     """Each row says how long they took: 0.25 s of a step of 1 s here."""
-    worker = make_worker(chunk_tokens=8)
+    worker = Worker(chunk_tokens=8)
     for number in range(3):
-        asked(worker, make_client, tuple(range(100 * number, 100 * number + 41)), max_tokens=1)
+        asked(worker, tuple(range(100 * number, 100 * number + 41)), max_tokens=1)
         while worker.begin() is not None:
             worker.now += 1.0
             worker.end()
     assert worker.scheduler._cost._per_scored == pytest.approx(0.25 / 8)
-    prefill = worker.scheduler.load().prefill_cost
+    prefill = worker.load.prefill_cost
     assert prefill is not None
     assert prefill.per_step + 8 * prefill.per_token == pytest.approx(0.75, rel=0.1)

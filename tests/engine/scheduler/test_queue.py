@@ -1,6 +1,7 @@
 """In which order waiting requests start."""
 
 import pytest
+from scheduled_worker import ask
 
 from legato_engine.scheduler.limits import SchedulerLimits
 from legato_engine.scheduler.queue import PATIENCE_LIMIT, PATIENCE_WEIGHT, Order, Tier, WaitingQueue
@@ -12,9 +13,9 @@ def order(role="unified"):
 
 
 @pytest.fixture
-def make_request(make_client):
+def make_request():
     def make(tokens=6, granted=False, **fields):
-        request = make_client(tuple(range(tokens))).request()
+        request = ask(tokens).request()
         if granted:
             request.outgoing = OutgoingTransfer(request, room=1, attempt=1, state=OutgoingState.GRANTED)
         for name, value in {"uncached": tokens, **fields}.items():

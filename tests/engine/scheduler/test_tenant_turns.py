@@ -3,6 +3,7 @@
 from collections import Counter
 
 import pytest
+from scheduled_worker import Worker, ask
 
 from legato_engine.scheduler.limits import SchedulerLimits
 from legato_engine.scheduler.queue import Order, WaitingQueue
@@ -12,29 +13,27 @@ CHUNK = 8
 
 
 @pytest.fixture
-def worker(make_worker):
-    return make_worker(num_blocks=400, chunk_tokens=CHUNK, max_length=400, max_running=16, aging=5.0)
+def worker():
+    return Worker(num_blocks=400, chunk_tokens=CHUNK, max_length=400, max_running=16, aging=5.0)
 
 
 @pytest.fixture
-def send(worker, make_client):
+def send(worker):
     """Adds a prompt of so many tokens, which nobody shares; its answer is one token."""
     sent = []
 
     def send(tenant, tokens, **fields):
         sent.append(tokens)
-        prompt = tuple(range(100 * len(sent), 100 * len(sent) + tokens))
-        return worker.add(make_client(prompt, max_tokens=1), tenant=tenant, **fields)
+        return worker.add(ask(tokens, 100 * len(sent), max_tokens=1), tenant=tenant, **fields)
 
     return send
 
 
 def shares(worker, steps):
     """Tokens computed by tenant in so many steps."""
-    before = Counter(worker.scheduler.load().tokens_by_tenant)
-    for _ in range(steps):
-        worker.step()
-    return Counter(worker.scheduler.load().tokens_by_tenant) - before
+    before = Counter(worker.load.tokens_by_tenant)
+    worker.steps(steps)
+    return Counter(worker.load.tokens_by_tenant) - before
 
 
 def test_a_short_prompt_goes_before_the_rest_of_a_long_one(worker, send):
@@ -46,18 +45,14 @@ def test_a_short_prompt_goes_before_the_rest_of_a_long_one(worker, send):
     assert shares(worker, 2) == {"flood": 16}
 
 
-def test_what_another_tenant_leaves_of_a_step_is_used(worker, send):
+@pytest.mark.parametrize("third", [False, True])
+def test_what_another_tenant_leaves_of_a_step_is_used_by_a_prompt_that_has_begun(worker, send, third):
+    """Not by one whose turn is later and which would begin."""
     send("flood", 80)
     worker.step()
     send("light", 3)
-    assert shares(worker, 1) == {"light": 3, "flood": 5}
-
-
-def test_a_prompt_whose_turn_is_later_does_not_begin_before_the_rest_of_one_that_has_begun(worker, send):
-    send("flood", 80)
-    worker.step()
-    send("light", 3)
-    send("third", 100)
+    if third:
+        send("third", 100)
     assert shares(worker, 1) == {"light": 3, "flood": 5}
 
 
@@ -116,19 +111,19 @@ def test_priority_is_worth_as_much_waiting_as_within_a_tenant(worker, send):
     assert shares(worker, 1) == {"light": 8}
 
 
-def test_blocks_are_given_to_whoever_runs_though_it_is_not_its_turn(make_worker, make_client):
+def test_blocks_are_given_to_whoever_runs_though_it_is_not_its_turn():
     """Nobody waits for ever where a prompt that comes first does not fit beside one that has begun."""
-    worker = make_worker(num_blocks=12, chunk_tokens=CHUNK, max_length=400, max_running=16)
-    long = worker.add(make_client(tuple(range(40)), max_tokens=1), tenant="flood")
+    worker = Worker(num_blocks=12, chunk_tokens=CHUNK, max_length=400, max_running=16)
+    long = worker.add(ask(40, max_tokens=1), tenant="flood")
     worker.step()
-    worker.add(make_client(tuple(range(100, 130)), max_tokens=1), tenant="light")
+    worker.add(ask(30, 100, max_tokens=1), tenant="light")
     worker.run()
     assert long.finish
 
 
-def test_a_prompt_that_begins_again_costs_its_tenant_nothing(make_client):
+def test_a_prompt_that_begins_again_costs_its_tenant_nothing():
     queue = WaitingQueue(Order(SchedulerLimits("unified", block_size=4, max_length=64)))
-    request = make_client(tuple(range(6))).request(tenant="a", uncached=6)
+    request = ask(6).request(tenant="a", uncached=6)
     for _ in range(2):
         queue.push(request)
         queue.begin(request)

@@ -1,5 +1,7 @@
 """Counts by tenant are bounded, and no token is lost from them."""
 
+from scheduled_worker import Client, Worker
+
 from legato_engine.scheduler.tenants import MOST_TENANTS, OTHERS, TenantTokens
 
 
@@ -14,12 +16,12 @@ def test_names_that_clients_make_up_do_not_pile_up():
     assert counts[OTHERS] == 3 * (1000 - MOST_TENANTS + 1)
 
 
-def test_a_step_with_more_tenants_than_are_named_counts_all(make_worker, make_client):
-    worker = make_worker(num_blocks=200, chunk_tokens=400, max_running=100)
+def test_a_step_with_more_tenants_than_are_named_counts_all():
+    worker = Worker(num_blocks=200, chunk_tokens=400, max_running=100)
     for number in range(MOST_TENANTS + 8):
-        worker.add(make_client((number, number + 1, 5), max_tokens=1), tenant=f"t{number}")
+        worker.add(Client((number, number + 1, 5), max_tokens=1), tenant=f"t{number}")
     worker.run()
-    counts = worker.scheduler.load().tokens_by_tenant
+    counts = worker.load.tokens_by_tenant
     assert (len(counts), sum(counts.values())) == (MOST_TENANTS + 1, 3 * (MOST_TENANTS + 8))
 
 

@@ -1,11 +1,10 @@
 """Counts that penalties follow from: always those of a recount, and no token is read for them twice. In
 test_random_operations those of each draw are checked, too, whatever has happened to its sequence."""
 
-from typing import Any
-
 from counted_tokens import WatchedTokens, check_counts
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scheduled_worker import Worker, ask
 
 from legato_engine.scheduler.batch import Draw
 from legato_protocol.sampling_params import SamplingParams
@@ -41,9 +40,9 @@ def test_counts_are_those_of_a_recount(
         check_counts(draw)
 
 
-def test_each_draw_has_the_counts_of_its_sequence(make_worker: Any, make_client: Any) -> None:
+def test_each_draw_has_the_counts_of_its_sequence() -> None:
     """That of the prompt, those that decode, one of a step ahead, and that after a preemption."""
-    worker, client = make_worker(), make_client(tuple(range(6)), max_tokens=9)
+    worker, client = Worker(), ask(6, max_tokens=9)
     request = worker.add(client)
     worker.step()
     worker.begin()
@@ -56,8 +55,8 @@ def test_each_draw_has_the_counts_of_its_sequence(make_worker: Any, make_client:
     assert all(draw.counts is request.counts for batch in worker.batches for row in batch.rows for draw in row.draws)
 
 
-def test_choices_go_on_from_the_counts_of_their_prompt(make_worker: Any, make_client: Any) -> None:
-    worker, client = make_worker(), make_client(tuple(range(6)), choices=(0, 1, 2), seed=8)
+def test_choices_go_on_from_the_counts_of_their_prompt() -> None:
+    worker, client = Worker(), ask(6, choices=(0, 1, 2), seed=8)
     worker.add(client)
     worker.step()
     requests = worker.scheduler.requests(client.id)

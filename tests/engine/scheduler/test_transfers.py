@@ -1,6 +1,7 @@
 """The records of transfers: which moves are legal, and what each state means for blocks and slots."""
 
 import pytest
+from scheduled_worker import Worker, ask
 
 from legato_engine.scheduler.request import RequestState
 from legato_engine.scheduler.transfers import (
@@ -21,10 +22,6 @@ TABLES = [
 ]
 
 
-def prompt(length, start=0):
-    return tuple(range(start, start + length))
-
-
 def reachable(moves, start):
     seen, edge = {start}, [start]
     while edge:
@@ -43,9 +40,9 @@ def test_every_state_is_reached_and_every_one_can_end(moves, first, ends):
 
 
 @pytest.mark.parametrize("state", [*In, *Out])
-def test_a_move_that_is_not_in_the_table_raises_and_changes_nothing(make_client, state):
+def test_a_move_that_is_not_in_the_table_raises_and_changes_nothing(state):
     for to in type(state):
-        request = make_client(prompt(3)).request()
+        request = ask(3).request()
         if isinstance(state, IncomingState):
             transfer, moves = IncomingTransfer(request, source=None, state=state), INCOMING_MOVES
         else:
@@ -73,25 +70,18 @@ PATHS = {
 }
 
 
-@pytest.fixture
-def in_state(make_worker, make_client):
+def in_state(state):
     """A worker, and a transfer of two blocks that was brought to this state by what happens to it."""
-
-    def make(state):
-        worker = make_worker(num_blocks=12)
-        client = make_client(prompt(3))
-        worker.clients[client.id] = client
-        transfer = worker.reserve(client.request(room=1), 0.0)
-        for name in PATHS[state]:
-            happen(worker, transfer, name)
-        assert transfer.state is state
-        return worker, transfer
-
-    return make
+    worker = Worker(num_blocks=12)
+    transfer = worker.reserve(ask(3))
+    for name in PATHS[state]:
+        happen(worker, transfer, name)
+    assert transfer.state is state
+    return worker, transfer
 
 
 def happen(worker, transfer, name):
-    incoming = worker.scheduler.incoming
+    incoming = worker.incoming
     match name:
         case "allocate":
             incoming.grant_before(None)
@@ -116,13 +106,13 @@ def happen(worker, transfer, name):
         (In.ABANDONED, 0, 0, 0),
     ],
 )
-def test_the_state_says_whose_the_blocks_are_and_whether_it_takes_a_slot(in_state, state, used, quarantined, slots):
+def test_the_state_says_whose_the_blocks_are_and_whether_it_takes_a_slot(state, used, quarantined, slots):
     worker, transfer = in_state(state)
-    counts = worker.pool.counts()
+    counts = worker.counts
     assert (counts.used, counts.quarantined) == (used, quarantined)
     assert len(transfer.blocks) == (0 if state is In.ADOPTED else used + quarantined)
     assert worker.scheduler._admission.slots() == worker.scheduler.limits.max_running - slots
-    assert worker.scheduler.idle is (state is In.ABANDONED)
+    assert worker.idle is (state is In.ABANDONED)
 
 
 @pytest.mark.parametrize(
@@ -142,7 +132,7 @@ def test_the_state_says_whose_the_blocks_are_and_whether_it_takes_a_slot(in_stat
     ],
 )
 @pytest.mark.parametrize("state", In)
-def test_what_happens_moves_the_states_that_it_is_about_and_comes_too_late_for_others(in_state, state, name, results):
+def test_what_happens_moves_the_states_that_it_is_about_and_comes_too_late_for_others(state, name, results):
     worker, transfer = in_state(state)
     if name == "written" and state in (In.PENDING, In.ALLOCATED):  # no source knows of these blocks
         with pytest.raises(IllegalTransferMove):
@@ -154,22 +144,22 @@ def test_what_happens_moves_the_states_that_it_is_about_and_comes_too_late_for_o
 
 
 @pytest.mark.parametrize("state", In)
-def test_only_a_granted_transfer_is_adopted(in_state, state):
+def test_only_a_granted_transfer_is_adopted(state):
     worker, transfer = in_state(state)
-    running = worker.scheduler.load().running
+    running = worker.load.running
     if state in (In.GRANTED, In.REVOKING, In.WRITING):
         happen(worker, transfer, "adopt")
-        assert (transfer.state, worker.scheduler.load().running) == (In.ADOPTED, running + 1)
+        assert (transfer.state, worker.load.running) == (In.ADOPTED, running + 1)
     else:
         with pytest.raises(IllegalTransferMove):
             happen(worker, transfer, "adopt")
-        assert (transfer.state, worker.scheduler.load().running) == (state, running)
+        assert (transfer.state, worker.load.running) == (state, running)
     worker.check()
 
 
 @pytest.mark.parametrize("state", [In.PENDING, In.ALLOCATED, In.GRANTED, In.REVOKING, In.WRITING])
 @pytest.mark.parametrize("end", ["cancel", "expire"])
-def test_a_transfer_that_is_not_over_ends_with_its_request(in_state, state, end):
+def test_a_transfer_that_is_not_over_ends_with_its_request(state, end):
     worker, transfer = in_state(state)
     scheduler = worker.scheduler
     ended = scheduler.cancel(transfer.request.id, 1) if end == "cancel" else scheduler.expire(1e9)
@@ -178,11 +168,11 @@ def test_a_transfer_that_is_not_over_ends_with_its_request(in_state, state, end)
 
 
 @pytest.mark.parametrize("name", ["written", "revoked", "abandon"])
-def test_nobody_is_asked_for_blocks_that_it_would_not_give_back(in_state, name):
+def test_nobody_is_asked_for_blocks_that_it_would_not_give_back(name):
     """The revocation was not told yet."""
     worker, transfer = in_state(In.REVOKING)
     happen(worker, transfer, name)
-    assert worker.scheduler.incoming.revocations() == ()
+    assert worker.incoming.revocations() == ()
 
 
 # Outgoing transfers: a running sequence that migrates, beside one that runs on
@@ -199,27 +189,21 @@ MIGRATION = {
 KEPT = (Out.GRANTED, Out.STOPPING, Out.FINISHED)
 
 
-@pytest.fixture
-def migrating(make_worker, make_client):
+def migrating(state):
     """A worker of few blocks, its older sequence, and the newer one's transfer, brought to this state."""
-
-    def make(state):
-        worker = make_worker(num_blocks=8, growth_tokens=0)
-        worker.older, worker.newer = make_client(prompt(6), max_tokens=20), make_client(prompt(7, 50), max_tokens=20)
-        worker.add(worker.older)
-        request = worker.add(worker.newer)
-        worker.step()
-        transfer = worker.scheduler.outgoing.migrate(request, room=5, attempt=2)
-        for name in MIGRATION[state]:
-            befall(worker, transfer, name)
-        assert transfer.state is state
-        return worker, transfer
-
-    return make
+    worker = Worker(num_blocks=8, growth_tokens=0)
+    worker.older, worker.newer = ask(6, max_tokens=20), ask(7, 50, max_tokens=20)
+    _, request = worker.add_all((worker.older, worker.newer))
+    worker.step()
+    transfer = worker.outgoing.migrate(request, room=5, attempt=2)
+    for name in MIGRATION[state]:
+        befall(worker, transfer, name)
+    assert transfer.state is state
+    return worker, transfer
 
 
 def befall(worker, transfer, name):
-    outgoing = worker.scheduler.outgoing
+    outgoing = worker.outgoing
     match name:
         case "grant":
             outgoing.grant(transfer, 8)
@@ -242,7 +226,7 @@ def befall(worker, transfer, name):
     ],
 )
 @pytest.mark.parametrize("state", Out)
-def test_what_happens_to_an_outgoing_transfer_moves_it_or_raises(migrating, state, name, results):
+def test_what_happens_to_an_outgoing_transfer_moves_it_or_raises(state, name, results):
     worker, transfer = migrating(state)
     again = (name == "cancel" and transfer.over) or (name == "abort" and state is Out.ABORTED)
     ended = name == "finish" and transfer.request.state is RequestState.ENDED
@@ -256,7 +240,7 @@ def test_what_happens_to_an_outgoing_transfer_moves_it_or_raises(migrating, stat
 
 
 @pytest.mark.parametrize("state", [Out.PENDING, *KEPT, Out.CANCELLED, Out.ABORTED])
-def test_a_sequence_is_preempted_only_while_none_of_its_blocks_are_read(migrating, state):
+def test_a_sequence_is_preempted_only_while_none_of_its_blocks_are_read(state):
     worker, transfer = migrating(state)
     while not worker.older.complete and worker.step():
         pass
@@ -264,21 +248,21 @@ def test_a_sequence_is_preempted_only_while_none_of_its_blocks_are_read(migratin
 
 
 @pytest.mark.parametrize("state", [Out.PENDING, *KEPT, Out.CANCELLED, Out.ABORTED])
-def test_the_blocks_of_a_sequence_that_ends_stay_while_they_are_read(migrating, state):
+def test_the_blocks_of_a_sequence_that_ends_stay_while_they_are_read(state):
     worker, transfer = migrating(state)
     worker.cancel(worker.older)
     blocks = list(transfer.request.blocks)
     worker.cancel(worker.newer)
     assert transfer.request.blocks == (blocks if state in (*KEPT, Out.CANCELLED) else [])
-    assert worker.pool.counts().used == len(transfer.request.blocks)
+    assert worker.counts.used == len(transfer.request.blocks)
     befall(worker, transfer, "cancel")
-    assert worker.pool.counts().used == len(transfer.request.blocks)
+    assert worker.counts.used == len(transfer.request.blocks)
     befall(worker, transfer, "abort")
-    assert worker.scheduler.idle
+    assert worker.idle
 
 
 @pytest.mark.parametrize("state", [Out.PENDING, *KEPT, Out.ABORTED])
-def test_a_sequence_that_is_stopping_or_finished_makes_no_tokens(migrating, state):
+def test_a_sequence_that_is_stopping_or_finished_makes_no_tokens(state):
     worker, transfer = migrating(state)
     known = len(transfer.request.tokens)
     worker.step()
@@ -288,26 +272,25 @@ def test_a_sequence_that_is_stopping_or_finished_makes_no_tokens(migrating, stat
 
 
 @pytest.mark.parametrize("state", [Out.PENDING, *KEPT, Out.ABORTED])
-def test_a_sequence_leaves_for_one_receiver_at_a_time(migrating, state):
+def test_a_sequence_leaves_for_one_receiver_at_a_time(state):
     worker, transfer = migrating(state)
     if state is Out.ABORTED:
-        assert worker.scheduler.outgoing.migrate(transfer.request, 6, 3).state is Out.PENDING
+        assert worker.outgoing.migrate(transfer.request, 6, 3).state is Out.PENDING
     else:
         with pytest.raises(ValueError, match="migrated already"):
-            worker.scheduler.outgoing.migrate(transfer.request, 6, 3)
+            worker.outgoing.migrate(transfer.request, 6, 3)
         assert transfer.request.outgoing is transfer
 
 
 @pytest.mark.parametrize("state", [Out.PENDING, *KEPT])
-def test_a_sequence_goes_on_here_when_its_migration_has_failed(migrating, state):
+def test_a_sequence_goes_on_here_when_its_migration_has_failed(state):
     worker, transfer = migrating(state)
     befall(worker, transfer, "abort")
-    worker.run()
-    assert worker.newer.complete
-    assert worker.scheduler.idle
+    worker.run(worker.newer)
+    assert worker.idle
 
 
-def test_a_sequence_that_was_preempted_before_its_grant_is_not_migrated(migrating):
+def test_a_sequence_that_was_preempted_before_its_grant_is_not_migrated():
     worker, transfer = migrating(Out.PENDING)
     while not transfer.request.preemptions:
         worker.step()
@@ -315,21 +298,20 @@ def test_a_sequence_that_was_preempted_before_its_grant_is_not_migrated(migratin
     with pytest.raises(ValueError, match="is not running"):
         befall(worker, transfer, "grant")
     assert transfer.state is Out.PENDING
-    worker.run()
-    assert worker.newer.complete
+    worker.run(worker.newer)
 
 
-def test_a_prefill_whose_transfer_failed_is_over(make_worker, make_client):
-    worker = make_worker()
-    request = worker.add(make_client(prompt(6)), room=1)
-    worker.scheduler.outgoing.abort(request.outgoing)
+def test_a_prefill_whose_transfer_failed_is_over():
+    worker = Worker()
+    request = worker.add(ask(6), room=1)
+    worker.outgoing.abort(request.outgoing)
     assert request.state is RequestState.ENDED
-    assert worker.scheduler.idle
+    assert worker.idle
 
 
-def test_a_grant_that_is_too_small_for_a_prefill_changes_nothing(make_worker, make_client):
-    worker = make_worker()
-    request = worker.add(make_client(prompt(9)), room=1)
+def test_a_grant_that_is_too_small_for_a_prefill_changes_nothing():
+    worker = Worker()
+    request = worker.add(ask(9), room=1)
     with pytest.raises(ValueError, match="too small"):
         worker.grant(request, 2)
     assert request.outgoing.state is Out.PENDING
@@ -337,7 +319,7 @@ def test_a_grant_that_is_too_small_for_a_prefill_changes_nothing(make_worker, ma
     assert request.outgoing.state is Out.GRANTED
 
 
-def test_a_withdrawn_grant_leaves_nothing_of_it(migrating):
+def test_a_withdrawn_grant_leaves_nothing_of_it():
     worker, transfer = migrating(Out.GRANTED)
     transfer.sent = 1
     befall(worker, transfer, "withdraw")

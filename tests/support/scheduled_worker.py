@@ -6,21 +6,22 @@ than the pure reference does.
 """
 
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count, islice
+from typing import Any
 
-import pytest
 from counted_tokens import check_counts
 
 from legato_engine.kvcache.block_pool import BlockPool
 from legato_engine.kvcache.events import EventLog
+from legato_engine.scheduler import transfers
 from legato_engine.scheduler.batch import Batch, Row, Sampled, Scored, StepOutput
 from legato_engine.scheduler.limits import SchedulerLimits
 from legato_engine.scheduler.request import Request
 from legato_engine.scheduler.results import Emission, Ended, ScoredTokens, SequenceKV, StepResult
 from legato_engine.scheduler.scheduler import Scheduler
-from legato_engine.scheduler.transfers import IncomingTransfer
+from legato_engine.scheduler.transfers import IncomingTransfer, OutgoingTransfer
 from legato_protocol.block_hash import split
 from legato_protocol.kv_events import KVEvent, Removed, Stored
 from legato_protocol.packed_logprobs import PackedLogprobs
@@ -31,6 +32,10 @@ VOCABULARY = 1000
 GARBAGE = -1
 PEER = Peer("peer", "epoch", b"")
 ids = count()
+
+
+def prompt(length: int, start: int = 0) -> tuple[int, ...]:
+    return tuple(range(start, start + length))
 
 
 def kv(before: Sequence[int], token: int) -> int:
@@ -44,6 +49,17 @@ def next_token(values: Sequence[int], seed: int, choice: int) -> int:
 def logprob(values: Sequence[int], token: int) -> float:
     """Of a token of a prompt after all before it, whose KV are `values`."""
     return -float(hash((token, *values)) % 4096)
+
+
+def outgoing_of(request: Request) -> OutgoingTransfer:
+    transfer = transfers.outgoing_of(request)
+    assert transfer is not None
+    return transfer
+
+
+def ask(length: int, start: int = 0, **fields: Any) -> "Client":
+    """A client whose prompt has this many tokens, counted from `start`."""
+    return Client(prompt(length, start), **fields)
 
 
 @dataclass
@@ -181,6 +197,7 @@ class Worker:
         }
         self.pool = BlockPool(num_blocks, EventLog("epoch"))
         self.scheduler = Scheduler(SchedulerLimits(**{**defaults, **limits}), self.pool, "revision")  # type: ignore[arg-type]
+        self.incoming, self.outgoing = self.scheduler.incoming, self.scheduler.outgoing
         self.arena = Arena(num_blocks, block_size)
         self.clients: dict[str, Client] = {}
         self.now = 0.0
@@ -199,39 +216,71 @@ class Worker:
         self.scheduler.add(request, self.now)
         return request
 
-    def reserve(self, request: Request, now: float) -> IncomingTransfer:
+    def add_all(self, clients: Iterable[Client], **overrides: object) -> list[Request]:
+        return [self.add(client, **overrides) for client in clients]
+
+    def reserve(self, client: Client, **overrides: object) -> IncomingTransfer:
         """For a sequence that comes from some peer."""
-        return self.scheduler.incoming.reserve(request, PEER, now)
+        self.clients[client.id] = client
+        request = client.request(self.now, **{"room": 1, **overrides})
+        return self.incoming.reserve(request, PEER, self.now)
+
+    def granted(self, client: Client, **overrides: object) -> IncomingTransfer:
+        """For a sequence that comes from some peer, which may write from here on."""
+        transfer = self.reserve(client, **overrides)
+        assert self.incoming.grants() == (transfer,)
+        return transfer
+
+    def adopt(
+        self, transfer: IncomingTransfer, computed: int = 0, sampled: Mapping[int, Sequence[Sampled]] | None = None
+    ) -> tuple[Emission, ...]:
+        """The sequence runs here from now on."""
+        emissions = self.incoming.adopt(transfer, computed, sampled or {})
+        self.deliver(emissions)
+        return emissions
 
     def grant(self, request: Request, blocks: int = 64) -> None:
         """Its receiver has room."""
-        assert request.outgoing is not None
-        self.scheduler.outgoing.grant(request.outgoing, blocks)
-
-    def withdraw(self, request: Request) -> None:
-        """Its receiver has no room any more."""
-        assert request.outgoing is not None
-        self.scheduler.outgoing.withdraw(request.outgoing)
+        self.outgoing.grant(outgoing_of(request), blocks)
 
     def migrate(self, request: Request, blocks: int) -> None:
-        """To a receiver that has room for so many of its blocks."""
-        self.scheduler.outgoing.migrate(request, room=5, attempt=2)
+        """To a receiver that has room for this many of its blocks."""
+        self.outgoing.migrate(request, room=5, attempt=2)
         self.grant(request, blocks)
 
     def finish(self, request: Request) -> SequenceKV | None:
         """All that is handed over."""
-        assert request.outgoing is not None
-        return self.scheduler.outgoing.finish(request.outgoing)
+        return self.outgoing.finish(outgoing_of(request))
 
-    def commit(self, request: Request) -> None:
-        """Its receiver has all of it."""
-        assert request.outgoing is not None
-        self.scheduler.outgoing.commit(request.outgoing)
+    def hand_over(self, request: Request, receiver: "Worker", transfer: IncomingTransfer) -> None:
+        """A prefill that is computed goes on at its receiver."""
+        kv = self.finish(request)
+        assert kv is not None
+        assert (kv.token_ids, kv.blocks) == (tuple(request.tokens), tuple(request.blocks))
+        self.transfer(kv.blocks, receiver, transfer)
+        receiver.adopt(transfer, kv.computed, {choice: (sampled,) for choice, sampled in request.first.items()})
+        self.outgoing.commit(outgoing_of(request))
+        self.check()
+        receiver.check()
 
-    def abort(self, request: Request) -> None:
-        """Nothing of it is read any more."""
-        assert request.outgoing is not None
-        self.scheduler.outgoing.abort(request.outgoing)
+    def pause(self, sequence: Client | Request) -> None:
+        self.scheduler.pause(sequence.id, 1, True)
+
+    def resume(self, sequence: Client | Request) -> None:
+        self.scheduler.pause(sequence.id, 1, False)
+
+    @property
+    def load(self) -> Any:
+        return self.scheduler.load()
+
+    @property
+    def counts(self) -> Any:
+        """Blocks by state."""
+        return self.pool.counts()
+
+    @property
+    def idle(self) -> bool:
+        return self.scheduler.idle
 
     def begin(self, compute: bool = True) -> Batch | None:
         """Schedule; the device works at once, or only at the end of the step."""
@@ -287,10 +336,15 @@ class Worker:
     def step(self) -> StepResult | None:
         return self.end() if self.begin() is not None else None
 
-    def run(self, steps: int = 400) -> int:
-        """Step until nothing can be computed; returns how many steps that took."""
-        for done in range(steps):
+    def steps(self, count: int) -> None:
+        for _ in range(count):
+            self.step()
+
+    def run(self, *complete: Client) -> int:
+        """Steps until nothing can be computed, when these must be complete; returns how many steps that took."""
+        for done in range(400):
             if self.step() is None:
+                assert all(client.complete for client in complete)
                 return done
         raise AssertionError("it never ends")
 
@@ -353,13 +407,3 @@ class Worker:
             assert isinstance(event, Removed)
             assert set(split(event.hashes)) <= self.known
             self.known -= set(split(event.hashes))
-
-
-@pytest.fixture(scope="session")
-def make_worker() -> Callable[..., Worker]:
-    return Worker
-
-
-@pytest.fixture(scope="session")
-def make_client() -> Callable[..., Client]:
-    return Client
