@@ -4,7 +4,6 @@ import asyncio
 import dataclasses
 
 import pytest
-import yaml
 from known_signals import NO_TRAFFIC, arriving, decoder, prefiller
 
 from legato_operator.api import conditions, parsing
@@ -40,7 +39,7 @@ class _Source:
 
 
 def _observed(build, now=1000.0, prefill=1, decode=1, status=None, mode="Managed", **changes):
-    service = parsing.parse(yaml.safe_dump(build(scaling={"mode": mode, "prefill": {"max": 10}})))
+    service = parsing.read_service(build(scaling={"mode": mode, "prefill": {"max": 10}}))
     pools = tuple(
         {**pool.scale(service, role, count), "spec": {"role": role, "replicas": count}}
         for role, count in (("prefill", prefill), ("decode", decode))
@@ -377,7 +376,7 @@ def test_what_it_decides_and_changes_is_told_to_its_journal(build):
 def _low(build, now, tpot="1ms", **changes):
     low = _observed(build, now, **changes)
     written = build(scaling={"mode": changes.get("mode", "Managed"), "prefill": {"max": 10}}, slo={"tpot": tpot})
-    return dataclasses.replace(low, service=parsing.parse(yaml.safe_dump(written)))
+    return dataclasses.replace(low, service=parsing.read_service(written))
 
 
 @pytest.mark.parametrize("mode", ["Managed", "Advisory"])

@@ -45,7 +45,7 @@ class Passes:
 @pytest.fixture
 def anyio_backend():
     """In virtual time."""
-    return "asyncio", {"loop_factory": virtual_loop.VirtualLoop}
+    return virtual_loop.BACKEND
 
 
 @contextlib.asynccontextmanager

@@ -22,6 +22,7 @@ SERVED = [case for case in golden.CASES if case != golden.REFUSED]
 EXAMPLES = {path.parent.name: path for path in sorted((Path(__file__).parents[2] / "examples").glob("*/*.yaml"))}
 UNRESTRICTED = {"adapters", "gpu-rdma", "rdma"}
 MANAGER = "legato-operator"
+PARSER = main.parser()
 
 
 stored = functools.cache(lambda case: golden.Golden(case).stored())
@@ -62,7 +63,7 @@ def test_processes_accept_what_they_are_started_with(case):
     containers = list(_containers(stored(case)))
     assert {container["name"] for container in containers} >= {"worker", "gateway"}
     for container in containers:
-        flags = main.parser().parse_args(command.expand(container["args"], variables))
+        flags = PARSER.parse_args(command.expand(container["args"], variables))
         if container["name"] == "worker":
             assert worker_settings.read(flags, {"LEGATO_TOKEN": "t"}).drain_deadline == deadline
         if container["name"] == "gateway":

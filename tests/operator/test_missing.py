@@ -3,7 +3,6 @@
 import dataclasses
 
 import pytest
-import yaml
 
 from legato_operator import recorder
 from legato_operator.api import conditions, parsing, references
@@ -22,7 +21,7 @@ TOLD = "spec.model.source.pvc.claim: PersistentVolumeClaim weights not found"
 
 
 def _observed(item, pods=(), **changes):
-    service = parsing.parse(yaml.safe_dump(item))
+    service = parsing.read_service(item)
     empty = Observed(service, "uid", 1, {}, False, (), tuple(pods), True, 1000.0, "2026-01-01T00:00:00Z")
     return dataclasses.replace(empty, **changes)
 

@@ -3,12 +3,19 @@
 import asyncio
 import random
 
+import pytest
 import virtual_loop
 
 from legato_operator.turns import PASSED_OVER, Turns
 
 
-def _order(asked):
+@pytest.fixture
+def anyio_backend():
+    """In virtual time."""
+    return virtual_loop.BACKEND
+
+
+async def _order(asked):
     """Of names, each of which takes the only turn for a second."""
     order = []
 
@@ -17,65 +24,56 @@ def _order(asked):
             order.append(name)
             await asyncio.sleep(1)
 
-    async def check():
-        turns = Turns(1)
-        await asyncio.gather(*(work(turns, name) for name in asked))
-
-    virtual_loop.run(check())
+    turns = Turns(1)
+    await asyncio.gather(*(work(turns, name) for name in asked))
     return order
 
 
-def test_the_urgent_go_first_and_of_equal_ones_the_first_who_asked():
-    assert _order(["first", "b", "a", "urgent 2", "urgent 1"]) == ["first", "urgent 2", "urgent 1", "b", "a"]
+async def test_the_urgent_go_first_and_of_equal_ones_the_first_who_asked():
+    assert await _order(["first", "b", "a", "urgent 2", "urgent 1"]) == ["first", "urgent 2", "urgent 1", "b", "a"]
 
 
-def test_nobody_is_passed_over_for_ever():
-    order = _order(["first", "a", "b", *(f"urgent {number}" for number in range(30))])
+async def test_nobody_is_passed_over_for_ever():
+    order = await _order(["first", "a", "b", *(f"urgent {number}" for number in range(30))])
     assert (order.index("a"), order.index("b")) == (1 + PASSED_OVER, 2 * (1 + PASSED_OVER))
 
 
-def test_turns_are_never_too_many_and_none_is_lost_whoever_gives_up():
-    async def check():
-        turns, chance, busy, most = Turns(3), random.Random(1), 0, 0
+async def test_turns_are_never_too_many_and_none_is_lost_whoever_gives_up():
+    turns, chance, busy, most = Turns(3), random.Random(1), 0, 0
 
-        async def work():
-            nonlocal busy, most
-            async with turns.taken(urgent=chance.random() < 0.5):
-                busy += 1
-                most = max(most, busy)
-                try:
-                    await asyncio.sleep(chance.random())
-                finally:
-                    busy -= 1
+    async def work():
+        nonlocal busy, most
+        async with turns.taken(urgent=chance.random() < 0.5):
+            busy += 1
+            most = max(most, busy)
+            try:
+                await asyncio.sleep(chance.random())
+            finally:
+                busy -= 1
 
-        tasks = [asyncio.ensure_future(work()) for _ in range(300)]
-        for task in tasks[::2]:
-            await asyncio.sleep(chance.choice([0, 0.3]))
-            task.cancel()
-        await asyncio.wait(tasks)
-        assert most == 3
-        assert not busy
-        for _ in range(3):  # all three are there to be had
-            await asyncio.wait_for(turns.taken(urgent=True).__aenter__(), 1)
-
-    virtual_loop.run(check())
+    tasks = [asyncio.ensure_future(work()) for _ in range(300)]
+    for task in tasks[::2]:
+        await asyncio.sleep(chance.choice([0, 0.3]))
+        task.cancel()
+    await asyncio.wait(tasks)
+    assert most == 3
+    assert not busy
+    for _ in range(3):  # all three are there to be had
+        await asyncio.wait_for(turns.taken(urgent=True).__aenter__(), 1)
 
 
-def test_a_turn_that_comes_with_the_cancellation_goes_to_the_next():
-    async def check():
-        turns, done = Turns(1), []
+async def test_a_turn_that_comes_with_the_cancellation_goes_to_the_next():
+    turns, done = Turns(1), []
 
-        async def work(name):
-            async with turns.taken(urgent=True):
-                done.append(name)
+    async def work(name):
+        async with turns.taken(urgent=True):
+            done.append(name)
 
-        first = turns.taken(urgent=True)
-        await first.__aenter__()
-        given_up, other = asyncio.ensure_future(work("given up")), asyncio.ensure_future(work("other"))
-        await asyncio.sleep(0)
-        await first.__aexit__(None, None, None)
-        given_up.cancel()
-        await asyncio.wait_for(other, 1)
-        assert done == ["other"]
-
-    virtual_loop.run(check())
+    first = turns.taken(urgent=True)
+    await first.__aenter__()
+    given_up, other = asyncio.ensure_future(work("given up")), asyncio.ensure_future(work("other"))
+    await asyncio.sleep(0)
+    await first.__aexit__(None, None, None)
+    given_up.cancel()
+    await asyncio.wait_for(other, 1)
+    assert done == ["other"]

@@ -2,8 +2,6 @@
 
 import pytest
 
-from legato_operator.cluster import Ref
-
 UNUSABLE = {
     "not available": ({"decode": {"parallelism": {"tensor": 2}}}, "NotAvailable", "spec.decode.parallelism.tensor: "),
     "invalid": ({"engine": {"blockSize": 17}}, "Invalid", "spec.engine.blockSize: "),
@@ -11,28 +9,29 @@ UNUSABLE = {
 }
 
 
-@pytest.mark.parametrize(("edit", "reason", "path"), UNUSABLE.values(), ids=UNUSABLE)
-async def test_unusable_edit_stops_neither_healing_nor_scaling_nor_drains(f, build, edit, reason, path):
+@pytest.mark.parametrize("case", ["not available", "invalid"])
+async def test_unusable_edit_stops_neither_healing_nor_scaling_nor_drains(f, build, case):
+    edit, reason, path = UNUSABLE[case]
     f.steer("demo-decode-1", "busy", "1")
-    await f.cluster.store.apply(build(), "user")
-    await f.wait(lambda: _is(f, "Ready", "True", "AllReady"))
-    await _scale(f, 2)
-    await f.wait(lambda: _decodes(f, {"demo-decode-0", "demo-decode-1"}))
+    await f.apply(build())
+    await f.wait(lambda: f.told("Ready"), ("True", "AllReady"))
+    await f.scale("decode", 2)
+    await f.wait(lambda: f.has("decode", "demo-decode-0", "demo-decode-1"))
     f.steer("demo-decode-0", "busy", "9")
-    await _scale(f, 1)
-    await f.wait(lambda: _exists(f.folder / "demo-decode-1.drained"))
-    await f.cluster.store.apply(build(**edit), "user")
-    await f.wait(lambda: _is(f, "Progressing", "False", reason))
+    await f.scale("decode", 1)
+    await f.wait((f.folder / "demo-decode-1.drained").exists)
+    await f.apply(build(**edit))
+    await f.wait(lambda: f.told("Progressing"), ("False", reason))
     f.steer("demo-decode-1", "busy", "0")
-    await f.wait(lambda: _decodes(f, {"demo-decode-0"}))  # its drain was finished
-    await f.cluster.store.delete(Ref("Pod", "default", "demo-decode-0"))
-    await f.wait(lambda: _is(f, "Ready", "False"))
-    await f.wait(lambda: _is(f, "Ready", "True"))
-    await _scale(f, 3)
+    await f.wait(lambda: f.has("decode", "demo-decode-0"))  # its drain was finished
+    await f.delete("Pod", "demo-decode-0")
+    await f.wait(lambda: _status(f, "Ready"), "False")
+    await f.wait(f.is_ready)
+    await f.scale("decode", 3)
     await f.wait(lambda: _ready(f, 3))
     status = (await f.service())["status"]
     assert status["observedGeneration"] == 2
-    told = {c["type"]: c for c in status["conditions"]}
+    told = await f.conditions()
     assert {kind: c["observedGeneration"] for kind, c in told.items()} == {
         **dict.fromkeys(("Ready", "PrefillReady", "DecodeReady", "GatewayReady", "KVTransportReady"), 1),
         "Progressing": 2,
@@ -42,62 +41,38 @@ async def test_unusable_edit_stops_neither_healing_nor_scaling_nor_drains(f, bui
 
 
 async def test_fixed_manifest_is_taken_up_at_once_and_one_alone_is_kept(f, build):
-    await f.cluster.store.apply(build(), "user")
-    await f.wait(lambda: _is(f, "Ready", "True"))
-    await f.cluster.store.apply(build(decode={"parallelism": {"tensor": 2}}), "user")
-    await f.wait(lambda: _is(f, "Progressing", "False", "NotAvailable"))
+    await f.apply(build())
+    await f.wait(f.is_ready)
+    await f.apply(build(decode={"parallelism": {"tensor": 2}}))
+    await f.wait(lambda: f.told("Progressing"), ("False", "NotAvailable"))
     fixed = build(scaling={"decode": {"min": 2}})
-    await f.cluster.store.apply(fixed, "user")
+    await f.apply(fixed)
     await f.wait(lambda: _ready(f, 2))
-    await f.wait(lambda: _is(f, "Progressing", "False", "Capped"))  # its scaler desires one
+    await f.wait(lambda: f.told("Progressing"), ("False", "Capped"))  # its scaler desires one
     await f.wait(lambda: _keeps(f, 3, fixed["spec"]))
 
 
 async def test_new_service_that_is_unusable_is_not_ready_and_says_why(f, build):
     for edit, reason, path in UNUSABLE.values():
-        await f.cluster.store.apply(build(**edit), "user")
+        await f.apply(build(**edit))
         await f.wait(lambda path=path: _says(f, "Progressing", path))
         for kind in ("Ready", "Progressing"):
-            assert await _is(f, kind, "False", reason)
-            assert await _says(f, kind, path)
+            assert await f.told(kind) == ("False", reason)
+            assert (await f.conditions())[kind]["message"].startswith(path)
     assert not await f.pods()
-    await f.cluster.store.apply(build(), "user")
-    await f.wait(lambda: _is(f, "Ready", "True"))
+    await f.apply(build())
+    await f.wait(f.is_ready)
 
 
 async def test_service_with_an_unusable_manifest_ends_in_order(f, build):
     """What drains has until its deadline, as the last usable manifest says."""
-    await f.cluster.store.apply(build(), "user")
-    await f.wait(lambda: _is(f, "Ready", "True"))
-    await f.cluster.store.apply(build(engine={"blockSize": 17}), "user")
-    await f.wait(lambda: _is(f, "Progressing", "False", "Invalid"))
-    await f.cluster.store.delete(Ref("InferenceService", "default", "demo"))
+    await f.apply(build())
+    await f.wait(f.is_ready)
+    await f.apply(build(engine={"blockSize": 17}))
+    await f.wait(lambda: f.told("Progressing"), ("False", "Invalid"))
+    await f.delete("InferenceService", "demo")
     for kind in ("Pod", "InferenceService", "ControllerRevision"):
-        await f.wait(lambda kind=kind: _none(f, kind))
-
-
-async def _condition(f, kind):
-    conditions = (await f.service()).get("status", {}).get("conditions", ())
-    return next((c for c in conditions if c["type"] == kind), {})
-
-
-async def _is(f, kind, status, reason=""):
-    found = await _condition(f, kind)
-    return found.get("status") == status and reason in ("", found["reason"])
-
-
-async def _says(f, kind, start):
-    return (await _condition(f, kind)).get("message", "").startswith(start)
-
-
-async def _scale(f, replicas):
-    spec = {"replicas": replicas}
-    pool = {"apiVersion": "serving.legato.dev/v1alpha1", "kind": "WorkerPool", "metadata": {"name": "demo-decode"}}
-    await f.cluster.store.apply({**pool, "spec": spec}, "legato-scaler", force=True)
-
-
-async def _decodes(f, names):
-    return await f.ready("decode") == names and set(await f.pods("decode")) == names
+        await f.wait(lambda kind=kind: f.none(kind))
 
 
 async def _ready(f, count):
@@ -111,9 +86,9 @@ async def _keeps(f, generation, spec):
     return found == [(generation, spec)]
 
 
-async def _exists(path):
-    return path.exists()
+async def _says(f, kind, start):
+    return (await f.conditions()).get(kind, {}).get("message", "").startswith(start)
 
 
-async def _none(f, kind):
-    return not (await f.cluster.store.list(kind)).items
+async def _status(f, kind):
+    return (await f.told(kind))[0]

@@ -6,7 +6,6 @@ from collections import Counter, defaultdict
 
 import pytest
 import virtual_loop
-import yaml
 
 from legato_operator.api import parsing
 from legato_operator.autoscaling import DECIDE_EVERY
@@ -54,7 +53,7 @@ def _gateway(name="gateway-0", **fields):
 
 def _observed(build, pods, prefill=0, decode=0, mode="Managed", **changes):
     bounds = {"mode": mode, "prefill": {"min": 0}, "decode": {"min": 0}}
-    service = parsing.parse(yaml.safe_dump(build(scaling=bounds)))
+    service = parsing.read_service(build(scaling=bounds))
     pools = tuple(
         {**pool.scale(service, role, count), "spec": {"role": role, "replicas": count}}
         for role, count in (("prefill", prefill), ("decode", decode))
@@ -64,66 +63,66 @@ def _observed(build, pods, prefill=0, decode=0, mode="Managed", **changes):
     return dataclasses.replace(empty, **changes)
 
 
-def _run(check):
-    """With a waker that runs, its gateways, and the times at which it woke something."""
-
-    async def run():
-        gateways, woken = _Gateways(), []
-        loop = asyncio.get_running_loop()
-        waker = DemandWaker(gateways, SystemClock())
-        task = asyncio.create_task(waker.run(lambda service: woken.append((loop.time(), service))))
-        await asyncio.sleep(0)
-        try:
-            await check(waker, gateways, woken)
-        finally:
-            task.cancel()
-            await asyncio.wait((task,))
-            assert not gateways.waiting
-
-    virtual_loop.run(run())
+@pytest.fixture
+def anyio_backend():
+    """In virtual time."""
+    return virtual_loop.BACKEND
 
 
-def test_a_request_wakes_a_service_at_zero_at_once(build):
-    async def check(waker, gateways, woken):
-        waker.follow(DEMO, _observed(build, [_gateway(), _gateway("gateway-1")]))
-        await asyncio.sleep(100.25)
-        assert not woken
-        assert gateways.asked["gateway-0:8082"] == gateways.asked["gateway-1:8082"] == 21, "without a gap"
-        assert gateways.tokens == ("secret",)
-        gateways.hold("gateway-1:8082")
-        await asyncio.sleep(0.25)
-        assert woken == [(100.25, DEMO)]
-
-    _run(check)
+@pytest.fixture
+def gateways():
+    return _Gateways()
 
 
-def test_a_wake_that_changes_nothing_is_repeated_no_sooner_than_looks_are(build):
+@pytest.fixture
+def woken():
+    """When which services were woken."""
+    return []
+
+
+@pytest.fixture
+async def waker(gateways, woken):
+    """One that runs."""
+    loop, made = asyncio.get_running_loop(), DemandWaker(gateways, SystemClock())
+    task = asyncio.create_task(made.run(lambda service: woken.append((loop.time(), service))))
+    await asyncio.sleep(0)
+    yield made
+    task.cancel()
+    await asyncio.wait((task,))
+    assert not gateways.waiting
+
+
+async def test_a_request_wakes_a_service_at_zero_at_once(waker, gateways, woken, build):
+    waker.follow(DEMO, _observed(build, [_gateway(), _gateway("gateway-1")]))
+    await asyncio.sleep(100.25)
+    assert not woken
+    assert gateways.asked["gateway-0:8082"] == gateways.asked["gateway-1:8082"] == 21, "without a gap"
+    assert gateways.tokens == ("secret",)
+    gateways.hold("gateway-1:8082")
+    await asyncio.sleep(0.25)
+    assert woken == [(100.25, DEMO)]
+
+
+async def test_a_wake_that_changes_nothing_is_repeated_no_sooner_than_looks_are(waker, gateways, woken, build):
     """As where another gateway does not answer, so that nothing is decided."""
-
-    async def check(waker, gateways, woken):
-        gateways.hold("gateway-0:8082")
-        for _ in range(1000):
-            waker.follow(DEMO, _observed(build, [_gateway()]))
-            await asyncio.sleep(0.01)
-        assert len(woken) == 10 / DECIDE_EVERY
-
-    _run(check)
+    gateways.hold("gateway-0:8082")
+    for _ in range(1000):
+        waker.follow(DEMO, _observed(build, [_gateway()]))
+        await asyncio.sleep(0.01)
+    assert len(woken) == 10 / DECIDE_EVERY
 
 
-def test_a_gateway_that_answers_at_once_is_asked_no_more_often_than_looks_are(build):
+async def test_a_gateway_that_answers_at_once_is_asked_no_more_often_than_looks_are(waker, gateways, build):
     """An older one, or one that is gone."""
 
-    async def check(waker, gateways, woken):
-        async def holds(address, tokens, tls=None):
-            gateways.asked[address] += 1
-            return False
+    async def holds(address, tokens, tls=None):
+        gateways.asked[address] += 1
+        return False
 
-        gateways.holds = holds
-        waker.follow(DEMO, _observed(build, [_gateway()]))
-        await asyncio.sleep(10 * DECIDE_EVERY - 1)
-        assert gateways.asked["gateway-0:8082"] == 10
-
-    _run(check)
+    gateways.holds = holds
+    waker.follow(DEMO, _observed(build, [_gateway()]))
+    await asyncio.sleep(10 * DECIDE_EVERY - 1)
+    assert gateways.asked["gateway-0:8082"] == 10
 
 
 @pytest.mark.parametrize(
@@ -142,73 +141,57 @@ def test_a_gateway_that_answers_at_once_is_asked_no_more_often_than_looks_are(bu
     ],
     ids=str,
 )
-def test_who_would_not_start_a_worker_waits_for_no_gateway(build, changes):
-    async def check(waker, gateways, woken):
-        fields = {"pods": [_gateway()]} | changes
-        waker.follow(DEMO, _observed(build, **fields))
-        await asyncio.sleep(60)
-        assert not gateways.asked
-
-    _run(check)
+async def test_who_would_not_start_a_worker_waits_for_no_gateway(waker, gateways, build, changes):
+    fields = {"pods": [_gateway()]} | changes
+    waker.follow(DEMO, _observed(build, **fields))
+    await asyncio.sleep(60)
+    assert not gateways.asked
 
 
 @pytest.mark.parametrize("end", ["started", "gone", "another gateway"])
-def test_a_service_is_waited_for_no_longer_than_it_is_at_zero(build, end):
-    async def check(waker, gateways, woken):
-        waker.follow(DEMO, _observed(build, [_gateway()]))
-        await asyncio.sleep(1)
-        assert gateways.waiting == 1
-        if end == "started":
-            waker.follow(DEMO, _observed(build, [_gateway()], decode=1))
-        elif end == "gone":
-            waker.forget(DEMO)
-        else:
-            waker.follow(DEMO, _observed(build, [_gateway("gateway-1")]))
-        await asyncio.sleep(1)
-        before = gateways.asked["gateway-0:8082"]
-        gateways.hold("gateway-0:8082")
-        await asyncio.sleep(60)
-        assert gateways.asked["gateway-0:8082"] == before
-        assert not woken
-
-    _run(check)
+async def test_a_service_is_waited_for_no_longer_than_it_is_at_zero(waker, gateways, woken, build, end):
+    waker.follow(DEMO, _observed(build, [_gateway()]))
+    await asyncio.sleep(1)
+    assert gateways.waiting == 1
+    if end == "started":
+        waker.follow(DEMO, _observed(build, [_gateway()], decode=1))
+    elif end == "gone":
+        waker.forget(DEMO)
+    else:
+        waker.follow(DEMO, _observed(build, [_gateway("gateway-1")]))
+    await asyncio.sleep(1)
+    before = gateways.asked["gateway-0:8082"]
+    gateways.hold("gateway-0:8082")
+    await asyncio.sleep(60)
+    assert gateways.asked["gateway-0:8082"] == before
+    assert not woken
 
 
-def test_gateways_are_shown_the_newest_token(build):
-    async def check(waker, gateways, woken):
-        waker.follow(DEMO, _observed(build, [_gateway()]))
-        waker.follow(DEMO, _observed(build, [_gateway()], token=ServiceToken("newer")))
-        await asyncio.sleep(2 * WAIT + 1)
-        assert gateways.tokens == ("newer",)
-        assert gateways.waiting == 1
-
-    _run(check)
+async def test_gateways_are_shown_the_newest_token(waker, gateways, build):
+    waker.follow(DEMO, _observed(build, [_gateway()]))
+    waker.follow(DEMO, _observed(build, [_gateway()], token=ServiceToken("newer")))
+    await asyncio.sleep(2 * WAIT + 1)
+    assert gateways.tokens == ("newer",)
+    assert gateways.waiting == 1
 
 
-def test_who_leads_again_waits_again(build):
+async def test_who_leads_again_waits_again(build):
     """The replica that leads runs it: what was waited for before is forgotten."""
-
-    async def check():
-        gateways = _Gateways()
-        waker = DemandWaker(gateways, SystemClock())
-        for _ in range(2):
-            task = asyncio.create_task(waker.run(lambda service: None))
-            await asyncio.sleep(0)
-            waker.follow(DEMO, _observed(build, [_gateway()]))
-            await asyncio.sleep(1)
-            assert gateways.waiting == 1
-            task.cancel()
-            await asyncio.wait((task,))
-            assert not gateways.waiting
-
-    virtual_loop.run(check())
+    gateways = _Gateways()
+    waker = DemandWaker(gateways, SystemClock())
+    for _ in range(2):
+        task = asyncio.create_task(waker.run(lambda service: None))
+        await asyncio.sleep(0)
+        waker.follow(DEMO, _observed(build, [_gateway()]))
+        await asyncio.sleep(1)
+        assert gateways.waiting == 1
+        task.cancel()
+        await asyncio.wait((task,))
+        assert not gateways.waiting
 
 
-def test_nothing_is_waited_for_while_it_does_not_run(build):
-    async def check():
-        gateways = _Gateways()
-        DemandWaker(gateways, SystemClock()).follow(DEMO, _observed(build, [_gateway()]))
-        await asyncio.sleep(60)
-        assert not gateways.asked
-
-    virtual_loop.run(check())
+async def test_nothing_is_waited_for_while_it_does_not_run(build):
+    gateways = _Gateways()
+    DemandWaker(gateways, SystemClock()).follow(DEMO, _observed(build, [_gateway()]))
+    await asyncio.sleep(60)
+    assert not gateways.asked

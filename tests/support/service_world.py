@@ -7,8 +7,6 @@ import dataclasses
 import functools
 import math
 
-import yaml
-
 from legato_operator.api import conditions, parsing
 from legato_operator.manifests import devices, placement
 from legato_operator.observing.observed import Observed, Pod, WorkerState
@@ -40,7 +38,7 @@ def _service(chunk, surge, unavailable, rollback, scaling=(), gpus=(0, 0)):
             },
         },
     }
-    return parsing.parse(yaml.safe_dump(item))
+    return parsing.read_service(item)
 
 
 class ScalingItems(tuple):

@@ -29,6 +29,12 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self._jumping.passed
 
 
+BACKEND = (
+    "asyncio",
+    {"loop_factory": VirtualLoop},
+)  # what the fixture `anyio_backend` returns for tests in virtual time
+
+
 def run(main: Coroutine[Any, Any, None]) -> None:
     """As `asyncio.run`. Only for code that waits for nothing but timers of this loop: no threads, no processes."""
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:

@@ -300,15 +300,6 @@ def test_ranges_on_the_api_server(api_server, build, spec, message):
     assert message in answer.get("message", "")
 
 
-@pytest.mark.parametrize("kind", ["requests", "limits"])
-@pytest.mark.parametrize(("pages", "kept"), [("hugepages-2Mi", False), ("hugepages-1Gi", True)])
-def test_huge_pages_are_asked_for_in_one_place(api_server, build, kind, pages, kept):
-    asked = _rdma(hugePages={"memory": "4Mi"}) | _resources("decode", kind, **{pages: "4Mi"})
-    assert [path for path, _ in _problems(build(**asked))] == ([] if kept else ["spec.decode.resources"])
-    status, answer = api_server.call("POST", SERVICES, build(**asked))
-    assert status == (201 if kept else 422), answer
-
-
 ARITHMETIC = {
     "3 GPUs are one too few": (
         _budget(3),
@@ -345,24 +336,29 @@ def test_sizes_that_contradict_each_other_are_refused_with_the_arithmetic(build,
     assert _problems(build(**breaks)) == [(path, message)]
 
 
-@pytest.mark.parametrize(("sizes", "kept"), [((1, 5), False), ((1, 4), True), ((0, 5), True), ((5, 1), False)])
-def test_api_server_holds_fixed_sizes_to_the_ratio(api_server, build, sizes, kept):
-    """As the operator does; a service without a prefill pool has none."""
-    item = build(**_fixed(*sizes))
-    assert (not _problems(item)) is kept
-    status, answer = api_server.call("POST", SERVICES, item)
-    assert status == (201 if kept else 422), answer
+def _pages(kind, size):
+    """Of two MiB by the transfer, and of this size by the workers themselves."""
+    return _rdma(hugePages={"memory": "4Mi"}) | _resources("decode", kind, **{f"hugepages-{size}": "4Mi"})
 
 
 @pytest.mark.parametrize(
-    "scaling",
+    ("spec", "blamed"),
     [
-        {"decode": {"max": 9}},
-        {"prefill": {"max": 0}, "decode": {"min": 9, "max": 9}},
-        {"prefill": {"max": 0}, "decode": {"min": 0}},
+        # Fixed sizes keep the ratio; a service without a prefill pool has none.
+        (_fixed(1, 5), "spec.scaling.maxDecodePerPrefill"),
+        (_fixed(1, 4), ""),
+        (_fixed(0, 5), ""),
+        (_fixed(5, 1), "spec.scaling.maxPrefillPerDecode"),
+        # Bounds that are left out keep it, too.
+        ({"scaling": {"decode": {"max": 9}}}, ""),
+        ({"scaling": {"prefill": {"max": 0}, "decode": {"min": 9, "max": 9}}}, ""),
+        ({"scaling": {"prefill": {"max": 0}, "decode": {"min": 0}}}, ""),
+        # Huge pages of one size are asked for in one place.
+        *((_pages(kind, "2Mi"), "spec.decode.resources") for kind in ("requests", "limits")),
+        *((_pages(kind, "1Gi"), "") for kind in ("requests", "limits")),
     ],
 )
-def test_bounds_that_are_left_out_keep_the_ratio(api_server, build, scaling):
-    assert _problems(build(scaling=scaling)) == []
-    status, answer = api_server.call("POST", SERVICES, build(scaling=scaling))
-    assert status == 201, answer
+def test_api_server_refuses_what_the_operator_does(api_server, build, spec, blamed):
+    assert [path for path, _ in _problems(build(**spec))] == ([blamed] if blamed else [])
+    status, answer = api_server.call("POST", SERVICES, build(**spec))
+    assert status == (422 if blamed else 201), answer

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 
+import budget
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from known_signals import changed, signals, spec, traffics
@@ -16,7 +17,7 @@ from legato_operator.autoscaler.window import Window
 SPEC = spec()
 EMPTY = spec(scaling={"decode": {"min": 0, "max": 100}})  # either pool may be
 POOLS = ("prefill", "decode")
-many = settings(max_examples=60, deadline=None)
+many = settings(max_examples=budget.times(20), deadline=None)
 sizes = st.fixed_dictionaries({pool: st.integers(0, 50) for pool in POOLS})
 
 

@@ -26,9 +26,9 @@ def _spec(**scaling):
 
 def _until(until, known, current=ONE, windows=None, since=0.0, **scaling):
     """The decision at that time, after one every two seconds, of which each saw `known`."""
-    windows, now = windows or {}, since
+    windows, now, given = windows or {}, since, _spec(**scaling)
     while True:
-        made = decide(known, windows, _spec(**scaling), current, now)
+        made = decide(known, windows, given, current, now)
         if now >= until:
             return made
         windows, now = made.windows, now + 2.0

@@ -46,32 +46,27 @@ async def test_service_whose_name_is_that_of_another_s_object_takes_nothing_from
     assert await _objects(s, "demo") == before
 
 
-async def test_somebody_else_s_object_is_left_as_it_is_though_it_disagrees_in_nothing(s, operator, build):
-    """Labels and an owner reference would make it the service's, and end it with that."""
-    accounts = f"/api/v1/namespaces/{s.name}/serviceaccounts"
-    item = {"metadata": {"name": "demo-gateway"}}
-    status, before = await s.call("POST", accounts, item)
+@pytest.mark.parametrize(
+    ("plural", "item", "told"),
+    [
+        ("serviceaccounts", {"metadata": {"name": "demo-gateway"}}, "ServiceAccount demo-gateway"),
+        ("secrets", {"metadata": {"name": "demo-token"}, "stringData": {"token": "mine"}}, "Secret demo-token"),
+    ],
+)
+async def test_somebody_else_s_object_is_left_as_it_is_though_it_disagrees_in_nothing(
+    s, operator, build, plural, item, told
+):
+    """Labels and an owner reference would make it the service's, and end it with that. A service `demo` and an access
+    token `demo-token` are names that one user may well choose.
+    """
+    status, before = await s.call("POST", plural, item)
     assert status == 201, before
     await s.make(build())
-    await s.wait(lambda: s.condition("Progressing", "demo"), ("False", "APIRefused"))
-    assert "ServiceAccount demo-gateway is not the service's own" in await s.message(name="demo")
-    await s.cluster.delete(s.ref())
-    await s.wait(lambda: _is_gone(s, "demo"))
-    assert (await s.call("GET", f"{accounts}/demo-gateway"))[1] == before
-
-
-async def test_somebody_else_s_secret_of_the_token_s_name_is_neither_used_nor_deleted(s, operator, build):
-    """A service `demo` and an access token `demo-token` are names that one user may well choose."""
-    secrets = f"/api/v1/namespaces/{s.name}/secrets"
-    item = {"metadata": {"name": "demo-token"}, "stringData": {"token": "mine"}}
-    status, before = await s.call("POST", secrets, item)
-    assert status == 201, before
-    await s.make(build())
-    await s.wait(lambda: s.condition("Progressing", "demo"), ("False", "APIRefused"))
-    assert "Secret demo-token is not the service's own" in await s.message(name="demo")
+    await s.wait(lambda: s.condition("Progressing"), ("False", "APIRefused"))
+    assert f"{told} is not the service's own" in await s.message()
     await s.cluster.delete(s.ref())
     await s.wait(s.gone)
-    assert (await s.call("GET", f"{secrets}/demo-token"))[1] == before
+    assert (await s.call("GET", f"{plural}/{item['metadata']['name']}"))[1] == before
 
 
 async def test_pod_with_the_service_s_labels_that_is_not_its_own_is_never_sent_its_token(s, build):
@@ -79,20 +74,21 @@ async def test_pod_with_the_service_s_labels_that_is_not_its_own_is_never_sent_i
     for role, name in (("decode", "demo-decode-0"), ("gateway", "stranger")):
         await s.cluster.apply(_stranger(s, role, name), "somebody")
     await s.wait(lambda: s.kubelet.up >= {"demo-decode-0", "stranger"})
-    await s.make(build())
-    await s.wait(s.settled)
-    pods = await s.pods("decode")
-    assert set(pods) == {"demo-decode-0", "demo-decode-1"}
-    assert (await s.cluster.get(s.ref()))["status"]["pools"]["decode"]["replicas"] == 1
-    pool = await s.cluster.get(s.ref("demo-decode", "WorkerPool"))
-    assert pool["status"]["workers"] == [pods["demo-decode-1"]["metadata"]["uid"]]  # for gateways
-    gateways = set(await s.pods("gateway")) - {"stranger"}
-    await s.wait(lambda: s.kubelet.trusted >= {"demo-decode-1", "demo-prefill-0", *gateways})
-    assert s.kubelet.trusted & {"demo-decode-0", "stranger"} == set()
-    await s.cluster.delete(s.ref())
-    await s.wait(lambda: _is_gone(s, "demo"))
-    assert set(await s.pods("decode")) == {"demo-decode-0"}
-    assert s.kubelet.trusted & {"demo-decode-0", "stranger"} == set()
+    async with s.operator():
+        await s.make(build())
+        await s.wait(s.settled)
+        pods = await s.pods("decode")
+        assert set(pods) == {"demo-decode-0", "demo-decode-1"}
+        assert (await s.cluster.get(s.ref()))["status"]["pools"]["decode"]["replicas"] == 1
+        pool = await s.cluster.get(s.ref("demo-decode", "WorkerPool"))
+        assert pool["status"]["workers"] == [pods["demo-decode-1"]["metadata"]["uid"]]  # for gateways
+        gateways = set(await s.pods("gateway")) - {"stranger"}
+        await s.wait(lambda: s.kubelet.trusted >= {"demo-decode-1", "demo-prefill-0", *gateways})
+        assert s.kubelet.trusted & {"demo-decode-0", "stranger"} == set()
+        await s.cluster.delete(s.ref())
+        await s.wait(lambda: _is_gone(s, "demo"))
+        assert set(await s.pods("decode")) == {"demo-decode-0"}
+        assert s.kubelet.trusted & {"demo-decode-0", "stranger"} == set()
 
 
 def _stranger(s, role, name):

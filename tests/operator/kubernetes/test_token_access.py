@@ -28,11 +28,26 @@ class Passes:
         raise error
 
 
-async def test_rights_on_tokens_come_with_a_namespaces_first_service(space, s, build):
+@pytest.fixture
+def passes():
+    return Passes()
+
+
+@pytest.fixture
+async def mine(s):
+    """The API server as the operator's account sees it."""
+    cluster = await asyncio.to_thread(_account, s)
+    yield cluster
+    cluster.close()
+
+
+@pytest.fixture
+def access(s, passes, mine):
+    return TokenAccess(passes, mine, f"{s.name}-tokens", Account(s.name, "operator"))
+
+
+async def test_rights_on_tokens_come_with_a_namespaces_first_service(space, s, build, mine, passes, access):
     async with space() as other:
-        mine = await asyncio.to_thread(_account, s)
-        passes = Passes()
-        access = TokenAccess(passes, mine, f"{s.name}-tokens", Account(s.name, "operator"))
         await s.make(build())
         with pytest.raises(Forbidden):
             await mine.get(Ref("Secret", s.name, "demo-token"))
@@ -42,47 +57,35 @@ async def test_rights_on_tokens_come_with_a_namespaces_first_service(space, s, b
             await mine.get(Ref("Secret", s.name, "demo-token"))
         with pytest.raises(Forbidden):
             await mine.get(Ref("Secret", other.name, "demo-token"))
-        mine.close()
 
 
-async def test_service_that_is_gone_gives_no_rights(s):
-    mine = await asyncio.to_thread(_account, s)
-    access = TokenAccess(Passes(), mine, f"{s.name}-tokens", Account(s.name, "operator"))
+async def test_service_that_is_gone_gives_no_rights(s, mine, access):
     await access.reconcile(s.ref())
     with pytest.raises(Forbidden):
         await mine.get(Ref("Secret", s.name, "demo-token"))
-    mine.close()
 
 
-async def test_binding_that_an_earlier_release_left_behind_breaks_no_service(s, build):
+async def test_binding_that_an_earlier_release_left_behind_breaks_no_service(s, build, passes, access):
     """Of which role a binding speaks can never be changed; the release that made it had another name."""
-    mine = await asyncio.to_thread(_account, s)
     await s.cluster.apply(_binding(s, "legato-operator-tokens", "gone-tokens"), "legato-operator")
     await s.cluster.apply(_binding(s, "other-tokens", "gone-tokens", OURS), "legato-operator")
     await s.cluster.apply(_binding(s, f"{s.name}-tokens", "gone-tokens", OURS), "legato-operator")
     await s.cluster.apply(_binding(s, "somebody-s", "gone-tokens"), "user")
-    passes = Passes()
     await s.make(build())
-    await TokenAccess(passes, mine, f"{s.name}-tokens", Account(s.name, "operator")).reconcile(s.ref())
+    await access.reconcile(s.ref())
     assert passes.done == [s.name]
     assert await _bindings(s) == {f"{s.name}-tokens": f"{s.name}-tokens", "somebody-s": "gone-tokens"}
-    mine.close()
 
 
-async def test_somebody_s_binding_of_that_name_is_left_and_told(s, build):
-    mine = await asyncio.to_thread(_account, s)
+async def test_somebody_s_binding_of_that_name_is_left_and_told(s, build, access):
     await s.cluster.apply(_binding(s, f"{s.name}-tokens", "gone-tokens"), "user")
     await s.make(build())
     with pytest.raises(ClusterError, match=f"RoleBinding {s.name}-tokens is not the operator's own"):
-        await TokenAccess(Passes(), mine, f"{s.name}-tokens", Account(s.name, "operator")).reconcile(s.ref())
+        await access.reconcile(s.ref())
     assert await _bindings(s) == {f"{s.name}-tokens": "gone-tokens"}
-    mine.close()
 
 
-async def test_rights_on_tokens_go_with_a_namespaces_last_service(s, build):
-    mine = await asyncio.to_thread(_account, s)
-    passes = Passes()
-    access = TokenAccess(passes, mine, f"{s.name}-tokens", Account(s.name, "operator"))
+async def test_rights_on_tokens_go_with_a_namespaces_last_service(s, build, passes, access):
     for name in ("demo", "last"):
         await s.make(build(), name)
         await access.reconcile(s.ref(name))
@@ -95,20 +98,16 @@ async def test_rights_on_tokens_go_with_a_namespaces_last_service(s, build):
     await s.make(build())
     await access.reconcile(s.ref())
     assert set(await _bindings(s)) == {f"{s.name}-tokens"}
-    mine.close()
 
 
-async def test_bindings_of_namespaces_that_lost_their_services_unseen_are_removed(space, s, build):
+async def test_bindings_of_namespaces_that_lost_their_services_unseen_are_removed(space, s, build, access):
     """As when finalizers were taken away while no operator ran."""
     async with space() as other:
-        mine = await asyncio.to_thread(_account, s)
-        access = TokenAccess(Passes(), mine, f"{s.name}-tokens", Account(s.name, "operator"))
         await other.make(build())
         for where in (s, other):
             await s.cluster.apply(_binding(where, "other-tokens", "gone-tokens", OURS), "legato-operator")
         await access.remove_unused((s.name, other.name))
         assert (await _bindings(s), set(await _bindings(other))) == ({}, {"other-tokens"})
-        mine.close()
 
 
 def _binding(s, name, role, labels=None):

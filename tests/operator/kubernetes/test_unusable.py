@@ -53,11 +53,12 @@ async def test_deleted_pod_is_replaced_by_an_operator_that_knows_only_the_unusab
         await s.wait(lambda: s.condition("Progressing"), ("False", "NotAvailable"))
     (before,) = (await s.pods("decode")).values()
     await s.cluster.delete(Ref("Pod", s.name, before["metadata"]["name"]))
-    await s.wait(lambda: _is_replaced(s, before["metadata"]["uid"]))
-    await s.wait(s.ready)
-    assert await s.condition("Progressing") == ("False", "NotAvailable")
-    await s.make(build(gateway={"replicas": 2}))
-    await s.wait(lambda: s.condition("Progressing"), ("False", "UpToDate"))
+    async with s.operator():
+        await s.wait(lambda: _is_replaced(s, before["metadata"]["uid"]))
+        await s.wait(s.ready)
+        assert await s.condition("Progressing") == ("False", "NotAvailable")
+        await s.make(build(gateway={"replicas": 2}))
+        await s.wait(lambda: s.condition("Progressing"), ("False", "UpToDate"))
 
 
 async def test_templates_that_no_pod_can_have_are_the_manifests_fault(s, operator, build, caplog):

@@ -9,12 +9,21 @@ import textwrap
 from pathlib import Path
 
 import psutil
+import pytest
 
 from legato_operator.api import parsing
-from legato_operator.cluster import Ref
 from legato_operator.local.backoff import CrashBackoff
 from legato_operator.local.logs import Logs
 from legato_operator.manifests import placement, secret, worker
+
+PROGRAM = (sys.executable, "-SE", str(Path(__file__).parents[1] / "fake_legato.py"))
+
+
+@pytest.fixture
+async def f(fakes):
+    """A local cluster that nobody reconciles."""
+    async with fakes(reconciled=False) as opened:
+        yield opened
 
 
 def _pod(item, program, grace=30, name="w"):
@@ -24,7 +33,7 @@ def _pod(item, program, grace=30, name="w"):
     return worker.pod(service, name, template)
 
 
-async def _start(f, item, program, grace=30, name="w"):
+async def _start(f, item, program=PROGRAM, grace=30, name="w"):
     await f.cluster.store.apply(secret.manifest(parsing.read_service(item), secret.ServiceToken("secret")), "test")
     await f.cluster.store.apply(_pod(item, program, grace, name), "test")
 
@@ -43,117 +52,90 @@ def _listed(f):
     return {entry["worker"] for entry in json.loads(Path((f.folder / "gateway.follows").read_text()).read_text())}
 
 
-def _program(f):
-    return (sys.executable, str(Path(__file__).parents[1] / "fake_legato.py"))
+async def test_readiness_tells_what_the_process_says(f, build):
+    f.steer("w", "loading", "loading weights 40 %")
+    await _start(f, build())
+
+    async def told():
+        return any(c["message"] == "loading weights 40 %" for c in (await _status(f)).get("conditions", ()))
+
+    await f.wait(told)
+    assert not await f.ready()
+    (f.folder / "w.loading").unlink()
+    await f.wait(f.ready)
 
 
-async def test_readiness_tells_what_the_process_says(fakes, build):
-    async with fakes(reconciled=False) as f:
-        f.steer("w", "loading", "loading weights 40 %")
-        await _start(f, build(), _program(f))
-
-        async def told():
-            return any(c["message"] == "loading weights 40 %" for c in (await _status(f)).get("conditions", ()))
-
-        await f.wait(told)
-        assert not await f.ready()
-        (f.folder / "w.loading").unlink()
-        await f.wait(lambda: _is_ready(f))
-
-
-async def test_gateways_are_told_of_workers_alone(f, build):
+async def test_gateways_are_told_of_workers_alone(fakes, build):
     """A gateway has a control port, too."""
-    await f.cluster.store.apply(parsing.to_object(parsing.read_service(build()), build()), "test")
-
-    async def all_ready():
-        return len(await f.ready()) == len(await f.pods()) == 3
-
-    await f.wait(all_ready)
-    assert _listed(f) == {*await f.pods("prefill"), *await f.pods("decode")}
+    async with fakes() as f:
+        await f.cluster.store.apply(parsing.to_object(parsing.read_service(build()), build()), "test")
+        await f.wait(lambda: _all_ready(f, 3))
+        assert _listed(f) == {*await f.pods("prefill"), *await f.pods("decode")}
 
 
-async def test_missed_liveness_probes_end_in_a_restart(fakes, build):
-    async with fakes(reconciled=False) as f:
-        await _start(f, build(), _program(f))
-        await f.wait(lambda: _is_ready(f))
-        f.steer("w", "sick")
-        await f.wait(lambda: _starts(f, 2))
-        (f.folder / "w.sick").unlink()
-        await f.wait(lambda: _is_ready(f))
-        assert any("liveness" in line for line in f.lines)
-        assert (await _status(f))["containerStatuses"][0]["restartCount"] >= 1
+async def test_missed_liveness_probes_end_in_a_restart(f, build):
+    await _start(f, build())
+    await f.wait(f.ready)
+    f.steer("w", "sick")
+    await f.wait(lambda: len(f.starts("w")) >= 2)
+    (f.folder / "w.sick").unlink()
+    await f.wait(f.ready)
+    assert any("liveness" in line for line in f.lines)
+    assert (await _status(f))["containerStatuses"][0]["restartCount"] >= 1
 
 
-async def test_stopped_process_is_killed_and_restarted(fakes, build):
+async def test_stopped_process_is_killed_and_restarted(f, build):
     """A process that hangs answers no probe."""
-    async with fakes(reconciled=False) as f:
-        await _start(f, build(), _program(f))
-        await f.wait(lambda: _is_ready(f))
-        os.kill(f.starts("w")[0], signal.SIGSTOP)
-        await f.wait(lambda: _starts(f, 2))
-        assert await _gone(f.starts("w")[0])
+    await _start(f, build())
+    await f.wait(f.ready)
+    os.kill(f.starts("w")[0], signal.SIGSTOP)
+    await f.wait(lambda: len(f.starts("w")) >= 2)
+    assert await _gone(f.starts("w")[0])
 
 
-async def test_process_that_ignores_sigterm_is_killed_after_its_grace(fakes, build):
-    async with fakes(reconciled=False) as f:
-        f.steer("w", "stubborn")
-        await _start(f, build(), _program(f), grace=0)
-        await f.wait(lambda: _is_ready(f))
-        await f.cluster.store.delete(Ref("Pod", "default", "w"))
-        await f.wait(lambda: _no_pods(f))
-        assert await _gone(f.starts("w")[0])
-        assert any("grace period" in line for line in f.lines)
+async def test_process_that_ignores_sigterm_is_killed_after_its_grace(f, build):
+    f.steer("w", "stubborn")
+    await _start(f, build(), grace=0)
+    await f.wait(f.ready)
+    await f.delete("Pod", "w")
+    await f.wait(lambda: f.none("Pod"))
+    assert await _gone(f.starts("w")[0])
+    assert any("grace period" in line for line in f.lines)
 
 
-async def test_leaving_pod_is_not_killed_for_its_liveness(fakes, build):
+async def test_leaving_pod_is_there_until_its_process_ended_and_is_neither_killed_nor_restarted(f, build):
     """It may have closed its ports to finish its streams; only the grace period ends it."""
-    async with fakes(reconciled=False) as f:
-        f.steer("w", "stubborn")
-        await _start(f, build(), _program(f), grace=30)
-        await f.wait(lambda: _is_ready(f))
-        await f.cluster.store.delete(Ref("Pod", "default", "w"))
-        f.steer("w", "sick")
-
-        async def asked_often():
-            return (f.folder / "w.sick").read_text().count("asked") > 2 * f.misses
-
-        await f.wait(asked_often)
-        (pid,) = f.starts("w")
-        assert not await _gone(pid)
-        os.kill(pid, signal.SIGKILL)
-        await f.wait(lambda: _no_pods(f))
+    f.steer("w", "stubborn")
+    await _start(f, build(), grace=30)
+    await f.wait(f.ready)
+    await f.delete("Pod", "w")
+    assert "deletionTimestamp" in (await f.pods())["w"]["metadata"]
+    f.steer("w", "sick")
+    await f.wait(lambda: (f.folder / "w.sick").read_text().count("asked") > 2 * f.misses)
+    (pid,) = f.starts("w")
+    assert not await _gone(pid)
+    os.kill(pid, signal.SIGKILL)
+    await f.wait(lambda: f.none("Pod"))
+    assert f.starts("w") == [pid]
 
 
-async def test_pod_outlives_its_deletion_until_its_process_ended(fakes, build):
-    async with fakes(reconciled=False) as f:
-        f.steer("w", "stubborn")
-        await _start(f, build(), _program(f), grace=30)
-        await f.wait(lambda: _is_ready(f))
-        await f.cluster.store.delete(Ref("Pod", "default", "w"))
-        assert "deletionTimestamp" in (await f.pods())["w"]["metadata"]
-        os.kill(f.starts("w")[0], signal.SIGKILL)
-        await f.wait(lambda: _no_pods(f))
-        assert len(f.starts("w")) == 1, "a leaving pod is not restarted"
+async def test_program_that_cannot_be_started_is_told(f, build):
+    await _start(f, build(), ("/no/such/program",))
 
+    async def told():
+        ended = (await _status(f)).get("containerStatuses", [{}])[0].get("lastState", {})
+        return "No such file" in ended.get("terminated", {}).get("message", "")
 
-async def test_program_that_cannot_be_started_is_told(fakes, build):
-    async with fakes(reconciled=False) as f:
-        await _start(f, build(), ("/no/such/program",))
-
-        async def told():
-            ended = (await _status(f)).get("containerStatuses", [{}])[0].get("lastState", {})
-            return "No such file" in ended.get("terminated", {}).get("message", "")
-
-        await f.wait(told)
-        await f.cluster.store.delete(Ref("Pod", "default", "w"))
-        await f.wait(lambda: _no_pods(f))
+    await f.wait(told)
+    await f.delete("Pod", "w")
+    await f.wait(lambda: f.none("Pod"))
 
 
 async def test_leaving_the_cluster_leaves_no_process(fakes, build):
     async with fakes(reconciled=False) as f:
         f.steer("w", "stubborn")
-        await _start(f, build(), _program(f))
-        await f.wait(lambda: _is_ready(f))
+        await _start(f, build())
+        await f.wait(f.ready)
         pids = f.starts("w")
     assert all([await _gone(pid) for pid in pids])
 
@@ -189,13 +171,13 @@ async def test_a_pod_that_asks_for_a_gpu_sees_the_one_with_the_fewest_pods(fakes
     asking = build(decode={"resources": {"limits": {"nvidia.com/gpu": 1}}})
     async with fakes(reconciled=False, gpus=("4", "7")) as f:
         for name, item in {"a": asking, "b": asking, "c": asking, "other": build()}.items():
-            await _start(f, item, _program(f), name=name)
+            await _start(f, item, name=name)
         await f.wait(lambda: _all_ready(f, 4))
         assert [f.gpus(name) for name in ("a", "b", "c", "other")] == ["4", "7", "4", "4,7"]
         for name in ("a", "c"):
-            await f.cluster.store.delete(Ref("Pod", "default", name))
+            await f.delete("Pod", name)
         await f.wait(lambda: _all_ready(f, 2))
-        await _start(f, asking, _program(f), name="d")
+        await _start(f, asking, name="d")
         await f.wait(lambda: _all_ready(f, 3))
         assert f.gpus("d") == "4"
 
@@ -223,33 +205,20 @@ asyncio.run(main())
 """
 
 
-async def test_nothing_is_left_after_sigkill_of_the_parent(fakes, tmp_path):
+async def test_nothing_is_left_after_sigkill_of_the_parent(f, tmp_path):
     """The child asks the kernel to die with its parent; it runs in a process group of its own."""
-    async with fakes(reconciled=False) as f:
-        command = [*_program(f), "worker", "--name", "w", "--announce", "$(LEGATO_ANNOUNCE_FILE)"]
-        environment = {**os.environ, "FAKE_FOLDER": str(tmp_path), "TMPDIR": str(tmp_path)}
-        parent = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", textwrap.dedent(PARENT), *command, env=environment
-        )
-        await f.wait(lambda: _starts(f, 1))
-        (child,) = f.starts("w")
-        assert os.getpgid(child) == child
-        parent.kill()
-        await parent.wait()
-        await f.wait(lambda: _gone(child))
-
-
-async def _is_ready(f):
-    return bool(await f.ready())
-
-
-async def _starts(f, count):
-    return len(f.starts("w")) >= count
+    command = [*PROGRAM, "worker", "--name", "w", "--announce", "$(LEGATO_ANNOUNCE_FILE)"]
+    environment = {**os.environ, "FAKE_FOLDER": str(tmp_path), "TMPDIR": str(tmp_path)}
+    parent = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", textwrap.dedent(PARENT), *command, env=environment
+    )
+    await f.wait(lambda: f.starts("w"))
+    (child,) = f.starts("w")
+    assert os.getpgid(child) == child
+    parent.kill()
+    await parent.wait()
+    await f.wait(lambda: _gone(child))
 
 
 async def _all_ready(f, count):
     return len(await f.pods()) == len(await f.ready()) == count
-
-
-async def _no_pods(f):
-    return not await f.pods()

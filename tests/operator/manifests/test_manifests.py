@@ -15,7 +15,7 @@ ONE_GPU = {"resources": {"limits": {"nvidia.com/gpu": 1}}}
 
 
 def _service(item):
-    return parsing.parse(yaml.safe_dump(item))
+    return parsing.read_service(item)
 
 
 def _worker(item, pool="decode"):

@@ -1,6 +1,5 @@
 """What the operator tells of services: as the last pass found it, by the leader, and no longer than they exist."""
 
-import yaml
 from prometheus_client import CollectorRegistry
 
 from legato_operator.api import parsing
@@ -17,7 +16,7 @@ def _decision(current=2, wish=3, needed=3, capped_by="", missing=()):
 
 
 def _observed(build, replicas=3):
-    service = parsing.parse(yaml.safe_dump(build(slo={"ttft": "2s", "tpot": "50ms"})))
+    service = parsing.read_service(build(slo={"ttft": "2s", "tpot": "50ms"}))
     pool = {"kind": "WorkerPool", "metadata": {"name": "p"}, "spec": {"role": "decode", "replicas": replicas}}
     return Observed(service, "uid", 1, {}, False, (pool,), (), True, 0.0, "")
 

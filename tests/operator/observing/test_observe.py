@@ -3,7 +3,6 @@
 import asyncio
 
 import pytest
-import yaml
 
 from legato_operator.api import parsing
 from legato_operator.cluster import ObjectList, Ref
@@ -29,7 +28,7 @@ class Lists:
 
 
 def _found(cluster, item, status):
-    return asyncio.run(find_routes(cluster, DEMO, parsing.parse(yaml.safe_dump(item)), status))
+    return asyncio.run(find_routes(cluster, DEMO, parsing.read_service(item), status))
 
 
 def test_a_service_without_routes_asks_for_none(build):

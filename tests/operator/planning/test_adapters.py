@@ -29,7 +29,7 @@ REPORT = DemandReport("g", 1.0, (), {}, (), 0.0, {}, (), 0, 0, 0, ())
 def service(build):
     def made(*listed, **model):
         named = {"source": {"builtin": "smollm2-135m-instruct"}, "adapters": list(listed)} | model
-        return parsing.parse(yaml.safe_dump(build(model=named)))
+        return parsing.read_service(build(model=named))
 
     return made
 
@@ -114,7 +114,7 @@ def test_one_of_the_hub_is_downloaded_before_workers_start_and_lies_in_their_cac
 def test_a_download_has_the_processor_and_memory_that_the_worker_has_after_it(build):
     resources = {"requests": {"cpu": 2, "memory": "2Gi", "nvidia.com/gpu": 1}, "limits": {"nvidia.com/gpu": 1}}
     model = {"source": {"huggingFace": HUB}, "adapters": [OF_HUB]}
-    item = parsing.parse(yaml.safe_dump(build(model=model, decode={"resources": resources})))
+    item = parsing.read_service(build(model=model, decode={"resources": resources}))
     first, second = worker.template(item, "decode", CLUSTER)["spec"]["initContainers"]
     assert (first["name"], first.get("resources")) == ("model", None)
     assert second["resources"] == {"requests": {"cpu": "2", "memory": "2Gi"}}

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import budget
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -113,7 +114,7 @@ gpus = st.tuples(st.integers(1, 2), st.integers(1, 2))
 broken_off = st.one_of(st.none(), st.integers(0, 6))
 
 
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=budget.times(8))
 @given(wishes=sizes, bounds=bounds, ratios=ratios, gpus=gpus, budget=st.integers(4, 14), data=st.data())
 def test_no_step_of_a_burst_a_rollout_or_a_drain_exceeds_a_limit(wishes, bounds, ratios, gpus, budget, data):
     world = World(wishes, bounds, scaling=_scaling(budget, ratios=ratios), gpus=gpus)
@@ -129,7 +130,7 @@ def test_no_step_of_a_burst_a_rollout_or_a_drain_exceeds_a_limit(wishes, bounds,
     assert {chunk for pool in POOLS for chunk in world.chunks(pool)} == {world.chunk}
 
 
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=budget.times(8))
 @given(bounds=bounds, before=gpus, after=gpus, budget=st.integers(4, 9), data=st.data())
 def test_workers_with_other_gpus_replace_the_old_ones_within_the_budget(bounds, before, after, budget, data):
     world = World((9, 9), bounds, scaling=_scaling(budget), gpus=before)

@@ -3,7 +3,6 @@
 import dataclasses
 
 import pytest
-import yaml
 
 from legato_operator.api import conditions, parsing
 from legato_operator.manifests import common, gateway, placement, pool, worker
@@ -17,7 +16,7 @@ SETTLED = {"prefill": 1, "decode": 1}
 
 
 def _observed(item, pods=(), desired=None, **changes):
-    service = parsing.parse(yaml.safe_dump(item))
+    service = parsing.read_service(item)
     pools = tuple(_pool(service, role, desired) for role, desired in (desired or {}).items())
     empty = Observed(service, "uid", 1, {}, False, pools, tuple(pods), True, 1000.0, "2026-01-01T00:00:00Z")
     return dataclasses.replace(empty, **changes)
@@ -32,7 +31,7 @@ def _pool(service, role, desired):
 
 
 def _worker(item, name, pool, ready=True, busy=0, draining=False, **changes):
-    service = parsing.parse(yaml.safe_dump(item))
+    service = parsing.read_service(item)
     revision = common.revision_of(worker.template(service, pool, PLACEMENT))
     state = WorkerState(busy, draining, "ucx:tcp") if ready else None
     pod = Pod(name, f"uid-{name}", pool, revision, name, ready, False, address="127.0.0.1:1", state=state)
@@ -40,7 +39,7 @@ def _worker(item, name, pool, ready=True, busy=0, draining=False, **changes):
 
 
 def _gateway(item, **changes):
-    service = parsing.parse(yaml.safe_dump(item))
+    service = parsing.read_service(item)
     revision = common.revision_of(gateway.template(service, PLACEMENT))
     return dataclasses.replace(Pod("demo-gateway-0", "uid-gateway", "gateway", revision, "0", True, False), **changes)
 
@@ -113,7 +112,7 @@ def test_minima_above_the_gpu_budget_are_refused_whatever_a_gpu_is_called(build)
 
 def test_gpu_budget_goes_to_decode_first(build):
     gpu = {"resources": {"requests": {"nvidia.com/gpu": 1}}}
-    spec = parsing.parse(yaml.safe_dump(build(prefill=gpu, decode=gpu, scaling={"gpuBudget": 3}))).spec
+    spec = parsing.read_service(build(prefill=gpu, decode=gpu, scaling={"gpuBudget": 3})).spec
     targets = limits.targets(spec, {"prefill": 4, "decode": 2})
     assert (targets["decode"].replicas, targets["prefill"].replicas) == (2, 1)
     assert targets["prefill"].capped_by == "scaling.gpuBudget"
@@ -290,14 +289,14 @@ def test_why_hand_offs_do_not_go_by_rdma_is_told_and_alarming_where_they_should(
     ],
 )
 def test_workers_hear_that_rdma_is_required(build, transfer, told):
-    service = parsing.parse(yaml.safe_dump(build(transfer=transfer)))
+    service = parsing.read_service(build(transfer=transfer))
     for role in ("prefill", "decode"):
         command = worker.template(service, role, PLACEMENT)["spec"]["containers"][0]["command"]
         assert ("--transport-required" in command) == told
 
 
 def test_threads_follow_requested_cpu(build):
-    asked = parsing.parse(yaml.safe_dump(build(decode={"resources": {"requests": {"cpu": "1500m"}}})))
+    asked = parsing.read_service(build(decode={"resources": {"requests": {"cpu": "1500m"}}}))
     command = worker.template(asked, "decode", PLACEMENT)["spec"]["containers"][0]["command"]
     assert command[command.index("--threads") + 1] == "2"
     assert "--threads" not in worker.template(asked, "prefill", PLACEMENT)["spec"]["containers"][0]["command"]
@@ -306,7 +305,7 @@ def test_threads_follow_requested_cpu(build):
 @pytest.mark.parametrize(("prefill", "share"), [({"min": 1}, "3"), ({"max": 0}, "2")])
 def test_workers_of_one_machine_share_its_memory(build, prefill, share):
     spec = {"engine": {"kvCacheMemory": "Auto"}, "scaling": {"prefill": prefill, "decode": {"min": 2}}}
-    item = parsing.parse(yaml.safe_dump(build(**spec)))
+    item = parsing.read_service(build(**spec))
     command = worker.template(item, "decode", placement.local(("legato",)))["spec"]["containers"][0]["command"]
     assert command[command.index("--kv-cache-memory") + 1] == "Auto"
     assert command[command.index("--memory-share") + 1] == share
@@ -319,7 +318,7 @@ def test_workers_of_one_machine_share_its_memory(build, prefill, share):
 def test_workers_of_one_machine_compute_on_its_gpus_and_share_them(build, gpus, share):
     asked = {"resources": {"limits": {"nvidia.com/gpu": 1}}}
     spec = {"prefill": asked, "decode": asked, "scaling": {"prefill": {"min": 2}, "decode": {"min": 2}}}
-    item = parsing.parse(yaml.safe_dump(build(engine={"kvCacheMemory": "Auto"}, **spec)))
+    item = parsing.read_service(build(engine={"kvCacheMemory": "Auto"}, **spec))
     for role in ("prefill", "decode"):
         here = placement.local(("legato",), gpus=gpus)
         command = worker.template(item, role, here)["spec"]["containers"][0]["command"]
@@ -329,7 +328,7 @@ def test_workers_of_one_machine_compute_on_its_gpus_and_share_them(build, gpus, 
 
 def test_workers_that_ask_for_no_gpu_compute_on_the_cpu_of_a_machine_with_some(build):
     here = placement.local(("legato",), gpus=("0", "1"))
-    item = parsing.parse(yaml.safe_dump(build(engine={"kvCacheMemory": "Auto"})))
+    item = parsing.read_service(build(engine={"kvCacheMemory": "Auto"}))
     command = worker.template(item, "decode", here)["spec"]["containers"][0]["command"]
     assert "--device" not in command
     assert command[command.index("--memory-share") + 1] == "2"
@@ -340,7 +339,7 @@ def test_workers_that_ask_for_no_gpu_compute_on_the_cpu_of_a_machine_with_some(b
     [(2, 1, 1, ("2", "2")), (8, 1, 2, ("8", "4")), (8, 3, 1, ("2", "8")), (1, 2, 1, ("1", "1"))],
 )
 def test_workers_of_a_pool_share_a_machines_cores(build, cores, prefill, decode, threads):
-    item = parsing.parse(yaml.safe_dump(build(scaling={"prefill": {"min": prefill}, "decode": {"min": decode}})))
+    item = parsing.read_service(build(scaling={"prefill": {"min": prefill}, "decode": {"min": decode}}))
     for role, expected in zip(("prefill", "decode"), threads, strict=True):
         shared = placement.local(("legato",), cores)
         command = worker.template(item, role, shared)["spec"]["containers"][0]["command"]

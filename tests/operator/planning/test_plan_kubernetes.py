@@ -4,7 +4,6 @@ import copy
 import dataclasses
 
 import pytest
-import yaml
 
 from legato_operator.api import conditions, parsing
 from legato_operator.apply import apply
@@ -21,7 +20,7 @@ SERVING = {"replicas": 1, "updatedReplicas": 1, "availableReplicas": 1, "observe
 
 
 def _service(item):
-    return parsing.parse(yaml.safe_dump(item))
+    return parsing.read_service(item)
 
 
 def _observed(item, objects=(), pods=(), **changes):

@@ -1,5 +1,6 @@
 """Whole rollouts, planned by the operator in a world where pods come up, fail and go in any order."""
 
+import budget
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -48,7 +49,7 @@ lengths = st.integers(0, 25)
 broken_off = st.one_of(st.none(), st.integers(0, 4))
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=budget.times(10))
 @given(targets=targets, bounds=bounds, rollback=st.booleans(), length=lengths, data=st.data())
 def test_good_revision_always_takes_over(targets, bounds, rollback, length, data):
     world = _serving(targets, bounds, rollback)
@@ -64,7 +65,7 @@ def test_good_revision_always_takes_over(targets, bounds, rollback, length, data
         assert world.chunks(pool) == {OTHER}
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=budget.times(10))
 @given(targets=targets, bounds=bounds, broken=broken, length=lengths, data=st.data())
 def test_broken_revision_stops_and_the_old_one_stays(targets, bounds, broken, length, data):
     world = _serving(targets, bounds, broken=broken)
@@ -81,7 +82,7 @@ def test_broken_revision_stops_and_the_old_one_stays(targets, bounds, broken, le
     assert (made.phases, made.requeue_after) == ((), PLACEMENT.resync_after)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=budget.times(10))
 @given(targets=targets, bounds=bounds, broken=broken, length=lengths, data=st.data())
 def test_broken_revision_is_taken_back(targets, bounds, broken, length, data):
     world = _serving(targets, bounds, True, broken)
@@ -97,7 +98,7 @@ def test_broken_revision_is_taken_back(targets, bounds, broken, length, data):
         assert world.chunks(pool) == {GOOD}
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=budget.times(10))
 @given(
     targets=targets, bounds=bounds, rollback=st.booleans(), broken=broken,
     chunks=st.permutations([GOOD, OTHER, BROKEN]), length=lengths, data=st.data(),

@@ -3,7 +3,6 @@
 import dataclasses
 
 import pytest
-import yaml
 
 from legato_operator.api import conditions, parsing
 from legato_operator.cluster import Ref
@@ -21,7 +20,7 @@ MISSING = {"HTTPRoute": (conditions.ROUTE_API_MISSING, "the cluster has no HTTPR
 
 
 def _observed(item, **changes):
-    service = parsing.parse(yaml.safe_dump(item))
+    service = parsing.read_service(item)
     empty = Observed(service, "uid", 1, {}, False, (), (), True, 1000.0, "1970-01-01T00:16:40Z")
     return dataclasses.replace(empty, **changes)
 
