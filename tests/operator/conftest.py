@@ -104,19 +104,19 @@ class Fakes:
         """Conditions of the service, by their types."""
         return {c["type"]: c for c in (await self.service()).get("status", {}).get("conditions", ())}
 
-    async def told(self, kind: str) -> tuple[str, str]:
+    async def condition(self, kind: str) -> tuple[str, str]:
         """Status and reason of a condition; empty ones when there is none yet."""
         found = (await self.conditions()).get(kind, {})
         return found.get("status", ""), found.get("reason", "")
 
     async def is_ready(self) -> bool:
-        return (await self.told("Ready"))[0] == "True"
+        return (await self.condition("Ready"))[0] == "True"
 
     async def has(self, pool: str, *names: str) -> bool:
         """True if exactly these are the pool's pods, and ready."""
         return await self.ready(pool) == set(names) == set(await self.pods(pool))
 
-    async def none(self, kind: str) -> bool:
+    async def has_none(self, kind: str) -> bool:
         return not (await self.cluster.store.list(kind)).items
 
     async def wait(self, condition: Callable[[], Any], *wanted: Any) -> None:

@@ -187,13 +187,13 @@ async def test_deleting_ends_gateway_first_and_leaves_nothing(f, build):
             break
     assert gone[0] == "demo-gateway-0"
     for kind in ("InferenceService", "WorkerPool", "ControllerRevision", "Secret"):
-        await f.wait(lambda kind=kind: f.none(kind))
+        await f.wait(lambda kind=kind: f.has_none(kind))
 
 
 async def test_worker_that_refuses_is_told(f, build):
     f.steer("demo-decode-0", "refuse", "weights.gguf is truncated")
     await f.apply(build())
-    await f.wait(lambda: f.told("DecodeReady"), ("False", "WorkerRefused"))
+    await f.wait(lambda: f.condition("DecodeReady"), ("False", "WorkerRefused"))
     assert "truncated" in (await f.conditions())["DecodeReady"]["message"]
 
 

@@ -14,14 +14,14 @@ async def test_unusable_edit_stops_neither_healing_nor_scaling_nor_drains(f, bui
     edit, reason, path = UNUSABLE[case]
     f.steer("demo-decode-1", "busy", "1")
     await f.apply(build())
-    await f.wait(lambda: f.told("Ready"), ("True", "AllReady"))
+    await f.wait(lambda: f.condition("Ready"), ("True", "AllReady"))
     await f.scale("decode", 2)
     await f.wait(lambda: f.has("decode", "demo-decode-0", "demo-decode-1"))
     f.steer("demo-decode-0", "busy", "9")
     await f.scale("decode", 1)
     await f.wait((f.folder / "demo-decode-1.drained").exists)
     await f.apply(build(**edit))
-    await f.wait(lambda: f.told("Progressing"), ("False", reason))
+    await f.wait(lambda: f.condition("Progressing"), ("False", reason))
     f.steer("demo-decode-1", "busy", "0")
     await f.wait(lambda: f.has("decode", "demo-decode-0"))  # its drain was finished
     await f.delete("Pod", "demo-decode-0")
@@ -44,11 +44,11 @@ async def test_fixed_manifest_is_taken_up_at_once_and_one_alone_is_kept(f, build
     await f.apply(build())
     await f.wait(f.is_ready)
     await f.apply(build(decode={"parallelism": {"tensor": 2}}))
-    await f.wait(lambda: f.told("Progressing"), ("False", "NotAvailable"))
+    await f.wait(lambda: f.condition("Progressing"), ("False", "NotAvailable"))
     fixed = build(scaling={"decode": {"min": 2}})
     await f.apply(fixed)
     await f.wait(lambda: _ready(f, 2))
-    await f.wait(lambda: f.told("Progressing"), ("False", "Capped"))  # its scaler desires one
+    await f.wait(lambda: f.condition("Progressing"), ("False", "Capped"))  # its scaler desires one
     await f.wait(lambda: _keeps(f, 3, fixed["spec"]))
 
 
@@ -57,7 +57,7 @@ async def test_new_service_that_is_unusable_is_not_ready_and_says_why(f, build):
         await f.apply(build(**edit))
         await f.wait(lambda path=path: _says(f, "Progressing", path))
         for kind in ("Ready", "Progressing"):
-            assert await f.told(kind) == ("False", reason)
+            assert await f.condition(kind) == ("False", reason)
             assert (await f.conditions())[kind]["message"].startswith(path)
     assert not await f.pods()
     await f.apply(build())
@@ -69,10 +69,10 @@ async def test_service_with_an_unusable_manifest_ends_in_order(f, build):
     await f.apply(build())
     await f.wait(f.is_ready)
     await f.apply(build(engine={"blockSize": 17}))
-    await f.wait(lambda: f.told("Progressing"), ("False", "Invalid"))
+    await f.wait(lambda: f.condition("Progressing"), ("False", "Invalid"))
     await f.delete("InferenceService", "demo")
     for kind in ("Pod", "InferenceService", "ControllerRevision"):
-        await f.wait(lambda kind=kind: f.none(kind))
+        await f.wait(lambda kind=kind: f.has_none(kind))
 
 
 async def _ready(f, count):
@@ -91,4 +91,4 @@ async def _says(f, kind, start):
 
 
 async def _status(f, kind):
-    return (await f.told(kind))[0]
+    return (await f.condition(kind))[0]

@@ -212,11 +212,11 @@ class Space:
         found = (await self.cluster.get(self.ref(name)))["status"]["conditions"]
         return next(condition["message"] for condition in found if condition["type"] == kind)
 
-    async def seen(self, name: str = "demo") -> bool:
+    async def is_current(self, name: str = "demo") -> bool:
         """True if the status is of the newest manifest."""
         return _is_seen(await self.cluster.get(self.ref(name)))
 
-    async def settled(self, name: str = "demo") -> bool:
+    async def is_settled(self, name: str = "demo") -> bool:
         """True if the service is ready, and all of the newest manifest is done."""
         item = await self.cluster.get(self.ref(name))
         found = {c["type"]: (c["status"], c["reason"]) for c in item.get("status", {}).get("conditions", ())}
@@ -226,7 +226,7 @@ class Space:
     async def events(self) -> list[Object]:
         return (await self.call("GET", f"/apis/events.k8s.io/v1/namespaces/{self.name}/events"))[1]["items"]
 
-    async def warned(self, reason: str, name: str = "demo") -> bool:
+    async def has_warning(self, reason: str, name: str = "demo") -> bool:
         """True if an Event warns of the service."""
         wanted = ("Warning", reason, "InferenceService", name)
         events = [(e["type"], e["reason"], e["regarding"]["kind"], e["regarding"]["name"]) for e in await self.events()]
@@ -243,10 +243,10 @@ class Space:
             return False
         return True
 
-    async def gone(self, kind: str = "InferenceService", name: str = "demo") -> bool:
+    async def is_gone(self, kind: str = "InferenceService", name: str = "demo") -> bool:
         return not await self.exists(kind, name)
 
-    async def none(self, kind: str, labels: dict[str, str] | None = None) -> bool:
+    async def has_none(self, kind: str, labels: dict[str, str] | None = None) -> bool:
         """True if the namespace has no object of that kind."""
         return not (await self.cluster.list(kind, self.name, labels)).items
 

@@ -16,7 +16,7 @@ async def test_service_with_twenty_workers_is_settled_with_few_calls_and_then_co
     before, _ = await _counted(operator)
     pools = {"prefill": {"replicas": 10}, "decode": {"replicas": 10}}
     await s.make(build(scaling={"mode": "Fixed"}, **pools))
-    await s.wait(s.settled)
+    await s.wait(s.is_settled)
     await s.wait(lambda: _all_told(s, operator))
     after, passes = await _counted(operator)
     _check_until_settled(after - before, passes)

@@ -38,12 +38,12 @@ async def test_second_release_over_a_namespace_says_so_and_follows_when_the_firs
             assert await one.metric("namespace_taken") == 0
             await s.wait(lambda: _told(s, f"release {s.name}/one looks after this namespace"))
             await s.make(build(engine={"chunkTokens": 256}))
-            await s.wait(s.settled)
+            await s.wait(s.is_settled)
             assert {kind for verb, kind, _ in await two.calls() if verb not in READS} <= {"Event", "Lease"}
             one.task.cancel()
             await s.wait(lambda: _ready(two), (200, False))
             await s.make(build(engine={"chunkTokens": 128}))
-            await s.wait(s.settled)
+            await s.wait(s.is_settled)
             assert await two.metric("namespace_taken") == 0
 
 

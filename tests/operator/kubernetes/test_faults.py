@@ -52,7 +52,7 @@ async def test_conflicts_of_status_and_apply_are_tried_again(space, build):
         assert not some.left
         some = way.answer = Some(409, 6, lambda r: r.method == "PATCH" and s.name in r.path)
         await s.make(build(engine={"chunkTokens": 256}))
-        await s.wait(s.settled)
+        await s.wait(s.is_settled)
         assert not some.left
 
 
@@ -62,7 +62,7 @@ async def test_errors_of_the_server_are_tried_again(space, build):
         await s.wait(s.ready)
         some = way.answer = Some(500, 20, lambda r: s.name in r.path)
         await s.make(build(engine={"chunkTokens": 256}))
-        await s.wait(s.settled)
+        await s.wait(s.is_settled)
         assert not some.left
 
 
@@ -74,14 +74,14 @@ async def test_object_that_the_server_fails_on_is_told_and_keeps_nothing_else_fr
         await s.wait(lambda: s.condition("Progressing"), ("False", "APIRefused"))
         await s.wait(lambda: s.exists("Deployment", "demo-gateway"))
         some.left = 0
-        await s.wait(s.settled)
+        await s.wait(s.is_settled)
 
 
 async def test_watches_that_are_too_old_begin_anew_and_what_they_missed_is_mended(space, build):
     """All watches end; each that follows is told 410 first. Meanwhile something is deleted and something edited."""
     async with _through_gate(space) as (s, way):
         await s.make(build())
-        await s.wait(s.settled)
+        await s.wait(s.is_settled)
         told = set()
 
         def answer(request):
@@ -95,7 +95,7 @@ async def test_watches_that_are_too_old_begin_anew_and_what_they_missed_is_mende
         await s.cluster.delete(Ref("Deployment", s.name, "demo-gateway"))
         await s.make(build(engine={"chunkTokens": 256}))
         await s.wait(lambda: s.exists("Deployment", "demo-gateway"))
-        await s.wait(s.settled)
+        await s.wait(s.is_settled)
         await s.wait(lambda: len(told), len(WATCHED))
 
 
@@ -110,11 +110,11 @@ async def test_leader_that_is_cut_off_stops_and_the_one_that_followed_keeps_the_
             await s.wait(lambda: two.metric("leader"), 1)
             assert await one.metric("leader") == 0, "it stopped before another could start"
             await s.make(build(engine={"chunkTokens": 256}))
-            await s.wait(s.seen)
+            await s.wait(s.is_current)
             tcp_relay.unblock()
             before = await one.metric("watch_events_total")
             await s.wait(lambda: _more_events(one, before))
-            await s.wait(s.settled)
+            await s.wait(s.is_settled)
             assert await one.metric("leader") == 0
             assert await two.metric("leader") == 1
 

@@ -23,166 +23,136 @@ def _version(known, key=KEY):
     return None if found is None else int(found["metadata"]["resourceVersion"])
 
 
-def _wrote(known, item):
-    with known.writing(KEY) as write:
-        known.wrote(item, write)
+# What happens to the objects that are known: each step is a function of them.
 
 
-def test_own_write_is_known_at_once_and_no_older_word_is_believed():
+def told(version, *, gone=False, **item):
+    """A watch's word."""
+    return lambda known: known.told(_item(version, **item), gone=gone)
+
+
+def wrote(version, *meanwhile, **item):
+    """A write of one's own, and what happens before its answer comes."""
+
+    def step(known):
+        with known.writing(KEY) as write:
+            _do(known, meanwhile)
+            known.wrote(_item(version, **item), write)
+
+    return step
+
+
+def deleted(uid="1"):
+    return lambda known: known.deleted(KEY, uid)
+
+
+def listed(at, *versions):
+    """A list of that version, in which the object is, or is not; gives what watches missed."""
+    return lambda known: known.audited(ObjectList(tuple(_item(version) for version in versions), at))
+
+
+def forgotten(known):
+    """Watches begin anew."""
+    known.forget()
+
+
+def _do(known, steps):
+    """The outcome of the last step."""
+    outcome = None
+    for step in steps:
+        outcome = step(known)
+        known.check_integrity()
+    return outcome
+
+
+KNOWN = {
+    "own write is known at once": ([told(1), wrote(5)], 5),
+    "no older word than one's own write is believed": ([told(1), wrote(5), told(3)], 5),
+    "a newer word than one's own write is believed": ([told(1), wrote(5), told(3), told(6)], 6),
+    "a late answer takes no later change back": ([wrote(5, told(5), told(7))], 7),
+    "what ended before the answer to its creation stays ended": ([wrote(5, told(5), told(7, gone=True))], None),
+    "another object of that name is known": ([told(1), wrote(5, told(4, gone=True), uid="2")], 5),
+    "what was deleted here is gone at once": ([told(1), deleted(), told(3)], None),
+    "after a deletion the next object of that name is known": (
+        [told(1), deleted(), told(3), told(4, gone=True), told(5, uid="2")],
+        5,
+    ),
+    "the end of an object does not end the next of its name": ([wrote(9, uid="2"), told(8, gone=True), deleted()], 9),
+    "what a list shows is not known before a watch tells: it may be metadata": ([listed(10, 1)], None),
+    "a list made before a deletion does not bring it back": ([told(1), deleted(), listed(10, 1)], None),
+    "nor does a late word after such a list": ([told(1), deleted(), listed(10, 1), told(2)], None),
+    "what a list ended stays ended whatever is told late": ([told(1), listed(10), told(3)], None),
+    "a creation that a list shows to have ended is not believed": ([wrote(5, listed(10))], None),
+    "a cluster that was set back is known anew": ([told(50), listed(60, 50), listed(30, 20), told(20)], 20),
+}
+
+
+@pytest.mark.parametrize(("steps", "version"), KNOWN.values(), ids=KNOWN)
+def test_what_is_known_of_an_object(steps, version):
     known = KnownObjects()
-    known.told(_item(1), gone=False)
-    _wrote(known, _item(5))
-    known.told(_item(3), gone=False)
-    assert _version(known) == 5
-    known.told(_item(6), gone=False)
-    assert _version(known) == 6
+    _do(known, steps)
+    assert _version(known) == version
 
 
-def test_answer_to_a_write_that_comes_after_later_changes_takes_none_back():
+MISSED = {
+    # Changed objects, and ended ones, that watches should have told of by the last list.
+    "a change that is on its way": ([told(1), listed(2, 2)], (0, 0)),
+    "a change that was told of": ([told(1), listed(2, 2), told(2), listed(2, 2)], (0, 0)),
+    "a change that was not told of until the next list": ([told(1), listed(3, 2), listed(5, 5)], (1, 0)),
+    "a newer change than the listed one": ([listed(2, 2), told(7), listed(9, 9)], (0, 0)),
+    "an own write until the next list": ([wrote(2), listed(2, 2)], (0, 0)),
+    "an own write that watches do not tell of": ([wrote(2), listed(2, 2), listed(3, 2)], (1, 0)),
+    "watches that begin anew have the time of a list": ([told(1), forgotten, listed(2, 1)], (0, 0)),
+    "and no longer": ([told(1), forgotten, listed(2, 1), listed(3, 1)], (1, 0)),
+    "watches that stay deaf": ([listed(2, 1), forgotten, listed(2, 1), forgotten, listed(2, 1)], (1, 0)),
+    "the end of what watches never told of": ([wrote(2), deleted(), listed(3), listed(4)], (0, 0)),
+    "the end of what was written after a watch told of it": ([told(1), wrote(5), listed(6), listed(7)], (0, 1)),
+    "an end that was told of late": ([told(1), listed(2), told(2, gone=True), listed(3)], (0, 0)),
+    "a cluster that is what it was": ([told(50), listed(60, 50)], (0, 0)),
+    "a cluster that was set back": ([told(50), listed(60, 50), listed(30, 20)], (0, 1)),
+}
+
+
+@pytest.mark.parametrize(("steps", "missed"), MISSED.values(), ids=MISSED)
+def test_what_watches_missed(steps, missed):
+    found = _do(KnownObjects(), steps)
+    assert (len(found.changed), found.ended) == missed
+    assert bool(found) is any(missed)
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [told(1), deleted(), told(3), told(4, gone=True), told(5, uid="2")],
+        [told(1), listed(10), told(3), told(4, gone=True), listed(20)],
+        [wrote(2), deleted(), listed(3), listed(4)],
+    ],
+)
+def test_no_end_is_remembered_for_longer_than_it_is_needed(steps):
     known = KnownObjects()
-    with known.writing(KEY) as write:
-        known.told(_item(5), gone=False)
-        known.told(_item(7), gone=False)
-        known.wrote(_item(5), write)
-    assert _version(known) == 7
-
-
-def test_object_that_ended_before_the_answer_to_its_creation_stays_ended():
-    known = KnownObjects()
-    with known.writing(KEY) as write:
-        known.told(_item(5), gone=False)
-        known.told(_item(7), gone=True)
-        known.wrote(_item(5), write)
-    assert known.get(KEY) is None
-
-
-def test_another_object_of_that_name_is_known_though_the_one_before_ended_meanwhile():
-    known = KnownObjects()
-    known.told(_item(1), gone=False)
-    with known.writing(KEY) as write:
-        known.told(_item(4), gone=True)
-        known.wrote(_item(5, uid="2"), write)
-    assert _version(known) == 5
-
-
-def test_what_was_deleted_here_is_gone_at_once_whatever_is_still_told_of_it():
-    known = KnownObjects()
-    known.told(_item(1), gone=False)
-    known.deleted(KEY, "1")
-    known.told(_item(3), gone=False)
-    assert known.get(KEY) is None
-    known.told(_item(4), gone=True)
-    known.told(_item(5, uid="2"), gone=False)
-    assert _version(known) == 5
+    _do(known, steps)
     assert not known._ends
-
-
-def test_end_of_an_object_does_not_end_the_next_of_its_name():
-    known = KnownObjects()
-    _wrote(known, _item(9, uid="2"))
-    known.told(_item(8), gone=True)
-    known.deleted(KEY, "1")
-    assert _version(known) == 9
 
 
 def _names(items):
     return [item["metadata"]["name"] for item in items]
 
 
-def _of_demo(known):
-    return _names(known.of_service("default", "demo"))
-
-
 def test_a_list_ends_what_it_lacks_but_not_what_was_written_since():
     known = KnownObjects()
-    known.told(_item(1), gone=False)
-    known.told(_item(2, "b", "2"), gone=False)
-    known.told(_item(3, "c", "3"), gone=False)
-    _wrote(known, _item(20, "d", "4"))
+    for number, name in enumerate("abc", start=1):
+        known.told(_item(number, name, str(number)), gone=False)
+    with known.writing(("default", "d")) as write:
+        known.wrote(_item(20, "d", "4"), write)
     assert not known.audited(ObjectList((_item(2, "b", "2"), _item(3, "c", "3")), 10))
-    assert _of_demo(known) == ["b", "c", "d"]
+    assert _names(known.of_service("default", "demo")) == ["b", "c", "d"]
 
 
-def test_what_a_list_shows_is_not_known_of_before_a_watch_tells():
-    """It may be metadata alone."""
-    known = KnownObjects()
-    known.audited(ObjectList((_item(1),), 10))
-    assert known.get(KEY) is None
-
-
-def test_a_list_made_before_a_deletion_does_not_bring_it_back():
-    known = KnownObjects()
-    known.told(_item(1), gone=False)
-    known.deleted(KEY, "1")
-    known.audited(ObjectList((_item(1),), 10))
-    assert known.get(KEY) is None
-    known.told(_item(2), gone=False)  # a late word of it
-    assert known.get(KEY) is None
-
-
-def test_object_that_a_list_ended_stays_ended_whatever_is_told_of_it_late():
-    known = KnownObjects()
-    known.told(_item(1), gone=False)
-    known.audited(ObjectList((), 10))
-    known.told(_item(3), gone=False)
-    assert known.get(KEY) is None
-    known.told(_item(4), gone=True)
-    assert not known.audited(ObjectList((), 20))
-    assert not known._ends
-
-
-def test_answer_to_a_creation_that_a_list_shows_to_have_ended_is_not_believed():
-    known = KnownObjects()
-    with known.writing(KEY) as write:
-        known.audited(ObjectList((), 10))
-        known.wrote(_item(5), write)
-    assert known.get(KEY) is None
-
-
-def test_change_that_was_told_of_is_not_missed():
-    known = KnownObjects()
-    known.told(_item(1), gone=False)
-    assert not known.audited(ObjectList((_item(2),), 2))  # on its way
-    known.told(_item(2), gone=False)
-    assert not known.audited(ObjectList((_item(2),), 2))
-
-
-def test_change_that_was_not_told_of_until_the_next_list_is_missed():
+def test_all_that_was_missed_is_named():
     known = KnownObjects()
     known.told(_item(1), gone=False)
     known.audited(ObjectList((_item(2), _item(3, "b", "2")), 3))
-    missed = known.audited(ObjectList((_item(5), _item(3, "b", "2")), 5))
-    assert _names(missed.changed) == ["a", "b"]
-
-
-def test_own_write_that_watches_do_not_tell_of_is_missed_too():
-    known = KnownObjects()
-    _wrote(known, _item(2))
-    assert not known.audited(ObjectList((_item(2),), 2))
-    assert len(known.audited(ObjectList((_item(2),), 3))) == 1
-
-
-def test_watches_that_begin_anew_have_the_time_of_a_list():
-    known = KnownObjects()
-    known.told(_item(1), gone=False)
-    known.forget()
-    assert not known.audited(ObjectList((_item(1),), 2))
-    assert len(known.audited(ObjectList((_item(1),), 3))) == 1
-
-
-def test_watches_that_stay_deaf_are_found_so_again():
-    known = KnownObjects()
-    for _ in range(3):
-        missed = known.audited(ObjectList((_item(1),), 2))
-        known.forget()
-    assert len(missed) == 1
-
-
-def test_newer_change_than_the_listed_one_will_do():
-    known = KnownObjects()
-    known.audited(ObjectList((_item(2),), 2))
-    known.told(_item(7), gone=False)
-    assert not known.audited(ObjectList((_item(9),), 9))
+    assert _names(known.audited(ObjectList((_item(5), _item(3, "b", "2")), 5)).changed) == ["a", "b"]
 
 
 def test_ends_that_no_watch_told_of_are_missed_once_and_forgotten():
@@ -196,41 +166,6 @@ def test_ends_that_no_watch_told_of_are_missed_once_and_forgotten():
     assert not known.audited(ObjectList((), 4))
     assert not known._ends
     assert not known._objects
-
-
-def test_end_of_what_watches_never_told_of_is_not_missed():
-    """It may have come and gone before they began."""
-    known = KnownObjects()
-    _wrote(known, _item(2))
-    known.deleted(KEY, "1")
-    known.audited(ObjectList((), 3))
-    assert not known.audited(ObjectList((), 4))
-    assert not known._ends
-
-
-def test_end_of_what_was_written_here_after_a_watch_told_of_it_is_missed():
-    known = KnownObjects()
-    known.told(_item(1), gone=False)
-    _wrote(known, _item(5))
-    known.audited(ObjectList((), 6))
-    assert known.audited(ObjectList((), 7)).ended == 1
-
-
-def test_end_that_was_told_of_late_is_not_missed():
-    known = KnownObjects()
-    known.told(_item(1), gone=False)
-    known.audited(ObjectList((), 2))
-    known.told(_item(2), gone=True)
-    assert not known.audited(ObjectList((), 3))
-
-
-def test_cluster_that_was_set_back_is_known_anew():
-    known = KnownObjects()
-    known.told(_item(50), gone=False)
-    assert not known.audited(ObjectList((_item(50),), 60))
-    assert known.audited(ObjectList((_item(20),), 30))
-    known.told(_item(20), gone=False)
-    assert _version(known) == 20
 
 
 def test_object_belongs_to_the_service_of_its_label():

@@ -9,7 +9,7 @@ async def test_service_without_its_secret_starts_when_that_is_made(s, operator, 
     await s.make(build(model={"source": {"huggingFace": HUB}}))
     await s.wait(lambda: s.condition("Ready"), ("False", "NotFound"))
     assert await s.message() == "spec.model.source.huggingFace.tokenSecret: Secret hub not found"
-    await s.wait(lambda: s.warned("NotFound"))
+    await s.wait(lambda: s.has_warning("NotFound"))
     assert not await s.pods("decode")
     assert not await s.exists("Deployment", "demo-gateway")
     item = {"metadata": {"name": "hub"}, "stringData": {"token": "x"}}
@@ -24,7 +24,7 @@ async def test_what_the_api_server_refuses_is_told_and_touches_nothing_that_serv
     await s.make(build(decode={"template": {"spec": {"priorityClassName": "urgent"}}}))
     await s.wait(lambda: s.condition("Progressing"), ("False", "APIRefused"))
     assert "no PriorityClass with name urgent was found" in await s.message()
-    await s.wait(lambda: s.warned("APIRefused"))
+    await s.wait(lambda: s.has_warning("APIRefused"))
     assert {name: uid_of(pod) for name, pod in (await s.pods("decode")).items()} == before
     assert await s.ready()
     await s.make(build())

@@ -18,7 +18,7 @@ async def test_two_services_of_a_namespace_choose_no_pods_of_each_other(s, opera
     for name in ("demo", "demo-2"):
         await s.make(build(), name)
     for name in ("demo", "demo-2"):
-        await s.wait(lambda name=name: s.settled(name))
+        await s.wait(lambda name=name: s.is_settled(name))
     for name, other in (("demo", "demo-2"), ("demo-2", "demo")):
         mine, theirs = await _labels_of_pods(s, name), await _labels_of_pods(s, other)
         for selector in await _selectors(s, name):
@@ -36,7 +36,7 @@ async def test_two_services_of_a_namespace_choose_no_pods_of_each_other(s, opera
 async def test_service_whose_name_is_that_of_another_s_object_takes_nothing_from_it(s, operator, build):
     """The front Service of `demo-workers` would be the one by which gateways of `demo` find workers."""
     await s.make(build())
-    await s.wait(s.settled)
+    await s.wait(s.is_settled)
     before = await _objects(s, "demo")
     await s.make(build(), "demo-workers")
     await s.wait(lambda: s.condition("Progressing", "demo-workers"), ("False", "APIRefused"))
@@ -65,7 +65,7 @@ async def test_somebody_else_s_object_is_left_as_it_is_though_it_disagrees_in_no
     await s.wait(lambda: s.condition("Progressing"), ("False", "APIRefused"))
     assert f"{told} is not the service's own" in await s.message()
     await s.cluster.delete(s.ref())
-    await s.wait(s.gone)
+    await s.wait(s.is_gone)
     assert (await s.call("GET", f"{plural}/{item['metadata']['name']}"))[1] == before
 
 
@@ -76,7 +76,7 @@ async def test_pod_with_the_service_s_labels_that_is_not_its_own_is_never_sent_i
     await s.wait(lambda: s.kubelet.up >= {"demo-decode-0", "stranger"})
     async with s.operator():
         await s.make(build())
-        await s.wait(s.settled)
+        await s.wait(s.is_settled)
         pods = await s.pods("decode")
         assert set(pods) == {"demo-decode-0", "demo-decode-1"}
         assert (await s.cluster.get(s.ref()))["status"]["pools"]["decode"]["replicas"] == 1
@@ -104,7 +104,7 @@ async def test_services_of_one_name_in_two_namespaces_know_nothing_of_each_other
         for s in (one, two):
             await s.make(build())
         for s in (one, two):
-            await s.wait(s.settled)
+            await s.wait(s.is_settled)
             assert set(await s.pods("decode")) == {"demo-decode-0"}
         before = await _objects(two, "demo")
         await one.cluster.delete(one.ref())

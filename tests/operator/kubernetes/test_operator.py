@@ -45,7 +45,7 @@ async def test_deleted_and_edited_objects_come_back_and_foreign_fields_stay(s, o
 async def test_settled_service_is_not_written_to(s, operator, build):
     """With a mode that tells nothing: these pods answer no question, which the autoscaler's status would tell of."""
     await s.make(build(scaling={"mode": "External"}))
-    await s.wait(s.settled)
+    await s.wait(s.is_settled)
     before = await _versions(s)
     for name in ("other", "third"):
         await s.make(build(), name)
@@ -93,7 +93,7 @@ async def test_deletion_is_held_up_by_no_pod_for_longer_than_the_drain_deadline(
     await s.wait(s.ready)
     s.kubelet.asleep.add("demo-decode-0")
     await s.cluster.delete(s.ref())
-    await s.wait(s.gone)
+    await s.wait(s.is_gone)
 
 
 async def test_namespace_with_a_service_can_be_deleted(s, build):

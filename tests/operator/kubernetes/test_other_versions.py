@@ -47,7 +47,7 @@ async def test_what_another_version_stored_stops_nobody_and_can_be_mended(space,
                 await s.make(build(), "older")
                 await s.wait(lambda: s.ready("older"))
                 await s.cluster.delete(s.ref("leaving"))
-                await s.wait(lambda: s.gone(name="leaving"))
+                await s.wait(lambda: s.is_gone(name="leaving"))
 
 
 async def test_child_edited_beyond_recognition_is_mended_and_stops_nobody(s, operator, build):

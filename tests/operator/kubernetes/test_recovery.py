@@ -45,7 +45,7 @@ async def test_killed_api_server_is_survived(space, build, programs):
             await asyncio.to_thread(api.start)
             await s.cluster.delete(Ref("Pod", s.name, "demo-decode-0"))
             await s.make(build(engine={"chunkTokens": 256}))
-            await s.wait(s.seen)
+            await s.wait(s.is_current)
             await s.wait(s.ready)
             assert not one.task.done()
             assert (await one.get("/healthz")).status_code == 200
@@ -64,7 +64,7 @@ async def test_objects_that_break_a_pass_stop_no_others(s, operator, build):
     mark = {"serving.legato.dev/draining-since": "yesterday"}
     await s.edit("Pod", "torn-decode-0", lambda pod: pod["metadata"].update(annotations=mark))
     await s.make(build(scaling={"decode": {"max": 1}}, engine={"chunkTokens": 64}), "good")
-    await s.wait(lambda: s.seen("good"))
+    await s.wait(lambda: s.is_current("good"))
     await s.wait(lambda: s.ready("good"))
     assert await s.exists("Service", "stranger")
 
@@ -83,7 +83,7 @@ async def test_refusal_of_the_api_server_is_told_and_all_else_is_done(s, operato
     await s.make(build())
     await s.wait(lambda: s.condition("Progressing"), ("False", "APIRefused"))
     await s.wait(lambda: s.exists("Service", "demo"))
-    await s.wait(lambda: s.warned("APIRefused"))
+    await s.wait(lambda: s.has_warning("APIRefused"))
     assert (await s.call("DELETE", "resourcequotas/none"))[0] == 200
     await s.wait(s.ready)
     await s.wait(lambda: s.condition("Progressing"), ("False", "UpToDate"))

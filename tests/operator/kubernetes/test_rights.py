@@ -155,8 +155,8 @@ async def _live(tools, space, build, system, name, refused):
             await s.wait(lambda: _has_settled(s, 2))
             await _check_accounts_of_service(tools, s)
             await s.cluster.delete(s.ref())
-            await s.wait(s.gone)
-            await s.wait(lambda: s.gone("Secret", "demo-token"))
+            await s.wait(s.is_gone)
+            await s.wait(lambda: s.is_gone("Secret", "demo-token"))
             calls, told = await operator.calls(), (await operator.get("/metrics")).text
     assert {(verb, kind) for verb, kind, outcome in calls if outcome == "Forbidden"} <= refused
     assert {("create", "Event"), ("delete", "WorkerPool"), ("delete", "Secret")} <= {call[:2] for call in calls}
@@ -176,4 +176,4 @@ async def _check_accounts_of_service(tools, s):
 
 
 async def _has_settled(s, pools):
-    return await s.settled() and len((await s.cluster.get(s.ref()))["status"]["pools"]) == pools
+    return await s.is_settled() and len((await s.cluster.get(s.ref()))["status"]["pools"]) == pools

@@ -34,7 +34,7 @@ async def test_routes_come_with_their_api_and_go_with_their_fields(s, operator, 
         await _stays_as_it_is(s)
         await s.make(build())
         for kind in ("HTTPRoute", "Ingress"):
-            await s.wait(lambda kind=kind: s.gone(kind, "demo-gateway"))
+            await s.wait(lambda kind=kind: s.is_gone(kind, "demo-gateway"))
         await s.wait(lambda: s.condition("RouteReady"), ("", ""))
         await s.wait(lambda: _forgotten(s))
         assert await s.ready()
@@ -50,7 +50,7 @@ async def test_two_services_with_one_host_and_the_end_of_a_service_with_a_route(
     assert f"the older service {s.name}/one" in await s.message("RouteReady", "two")
     assert (await s.condition("RouteReady", "one"))[1] == "RoutePending"
     await s.cluster.delete(s.ref("one"))
-    await s.wait(lambda: s.gone("Ingress", "one-gateway"))
+    await s.wait(lambda: s.is_gone("Ingress", "one-gateway"))
 
 
 async def _stays_as_it_is(s):
@@ -70,7 +70,7 @@ async def _look(s, name, ratio=5):
         item["spec"]["scaling"] = {**item["spec"].get("scaling", {}), "maxPrefillPerDecode": ratio}
 
     await s.edit("InferenceService", name, change)
-    await s.wait(lambda: s.seen(name))
+    await s.wait(lambda: s.is_current(name))
 
 
 async def _forgotten(s):

@@ -51,7 +51,7 @@ async def test_horizontal_pod_autoscaler_scales_a_pool_and_is_never_overwritten(
         assert await _owners(s) == ["kube-controller-manager"]
     async with s.operator("another"):
         await s.make(build(scaling=EXTERNAL, drain={"deadline": "1s"}, gateway={"defaultDeadline": "1m"}))
-        await s.wait(s.seen)
+        await s.wait(s.is_current)
         assert (await _replicas(s), await _owners(s)) == (3, ["kube-controller-manager"])
         await _autoscale(s, 1, 2)
         await s.wait(lambda: _has(s, 2))

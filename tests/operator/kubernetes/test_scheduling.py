@@ -46,7 +46,7 @@ async def test_gpu_pools_run_where_gpus_are_and_one_too_many_is_told(nodes, spac
         message = await s.message()
         assert "demo-decode-2: 0/2 nodes are available" in message
         assert f"Insufficient {GPU}" in message
-        await s.wait(lambda: s.warned("CapacityUnavailable"))
+        await s.wait(lambda: s.has_warning("CapacityUnavailable"))
         pods = set(await s.pods("decode"))
         await _scale(s, 4)
         await s.wait(lambda: _desires(s, 4))
@@ -62,7 +62,7 @@ async def test_resource_that_no_node_has_is_told_by_its_name(nodes, space, build
         await s.wait(lambda: s.condition("Ready"), ("False", "Unschedulable"))
         assert await s.condition("DecodeReady") == ("False", "Unschedulable")
         assert "Insufficient nvidia.com/gqu" in await s.message("Ready")
-        await s.wait(lambda: s.warned("Unschedulable"))
+        await s.wait(lambda: s.has_warning("Unschedulable"))
         await s.make(build())
         await s.wait(s.ready)
 
@@ -84,7 +84,7 @@ async def test_changed_manifest_without_its_claim_touches_nothing_and_goes_on_wh
             "spec.prefill.template.spec.containers[worker].env[KEY]: Secret keys not found"
         )
         assert await s.ready()
-        await s.wait(lambda: s.warned("NotFound"))
+        await s.wait(lambda: s.has_warning("NotFound"))
         assert (await s.call("POST", "secrets", {"metadata": {"name": "keys"}, "stringData": {"two": "x"}}))[0] == 201
         await s.wait(lambda: _tells(s, "Secret keys has no key one"))
         await s.make(build(model=mounted, **quick))

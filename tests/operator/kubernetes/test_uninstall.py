@@ -13,5 +13,5 @@ async def test_service_that_outlived_its_operator_goes_when_its_finalizer_is_tak
     code, _ = await s.call("PATCH", path, body, merge=True)
     assert code == 200
     for kind in ("InferenceService", "WorkerPool", "Deployment", "Pod", "Service", "Role", "PodDisruptionBudget"):
-        await s.wait(lambda kind=kind: s.none(kind))
-    await s.wait(lambda: s.gone("Secret", "demo-token"))
+        await s.wait(lambda kind=kind: s.has_none(kind))
+    await s.wait(lambda: s.is_gone("Secret", "demo-token"))

@@ -69,7 +69,7 @@ async def test_templates_that_no_pod_can_have_are_the_manifests_fault(s, operato
         new = f"new-{number}"
         for name in ("demo", new):
             await s.make(build(**edit), name)
-            await s.wait(lambda name=name: s.seen(name))
+            await s.wait(lambda name=name: s.is_current(name))
             await s.wait(lambda name=name: s.condition("Progressing", name), ("False", "Invalid"))
             assert (await s.message(name=name)).startswith(told), case
         assert await s.condition("Ready") == ("True", "AllReady")

@@ -75,7 +75,7 @@ async def test_a_version_that_cannot_start_goes_no_further_than_one_service(s, b
         await s.wait(lambda: _break_new_pods(s, first))
         await s.wait(lambda: s.condition("Upgraded", first), ("False", conditions.UPGRADE_FAILED))
         assert await s.ready(first)
-        await s.wait(lambda: s.warned(conditions.UPGRADE_FAILED, first))
+        await s.wait(lambda: s.has_warning(conditions.UPGRADE_FAILED, first))
         others = [name for name in NAMES if name != first]
         for name in others:
             assert await s.condition("Upgraded", name) == ("False", conditions.WAITING_FOR_TURN)

@@ -98,7 +98,7 @@ async def test_process_that_ignores_sigterm_is_killed_after_its_grace(f, build):
     await _start(f, build(), grace=0)
     await f.wait(f.ready)
     await f.delete("Pod", "w")
-    await f.wait(lambda: f.none("Pod"))
+    await f.wait(lambda: f.has_none("Pod"))
     assert await _gone(f.starts("w")[0])
     assert any("grace period" in line for line in f.lines)
 
@@ -115,7 +115,7 @@ async def test_leaving_pod_is_there_until_its_process_ended_and_is_neither_kille
     (pid,) = f.starts("w")
     assert not await _gone(pid)
     os.kill(pid, signal.SIGKILL)
-    await f.wait(lambda: f.none("Pod"))
+    await f.wait(lambda: f.has_none("Pod"))
     assert f.starts("w") == [pid]
 
 
@@ -128,7 +128,7 @@ async def test_program_that_cannot_be_started_is_told(f, build):
 
     await f.wait(told)
     await f.delete("Pod", "w")
-    await f.wait(lambda: f.none("Pod"))
+    await f.wait(lambda: f.has_none("Pod"))
 
 
 async def test_leaving_the_cluster_leaves_no_process(fakes, build):

@@ -7,7 +7,7 @@ FAILED = ("False", conditions.ROLLOUT_FAILED)
 
 
 async def _settled(f):
-    return await f.is_ready() and await f.told("Progressing") == ("False", conditions.UP_TO_DATE)
+    return await f.is_ready() and await f.condition("Progressing") == ("False", conditions.UP_TO_DATE)
 
 
 async def _workers(f):
@@ -31,7 +31,7 @@ async def test_old_workers_serve_on_until_the_manifest_is_mended(f, build):
     await f.wait(lambda: _settled(f))
     before = await _workers(f)
     await f.apply(_service(build, BROKEN))
-    await f.wait(lambda: f.told("Progressing"), FAILED)
+    await f.wait(lambda: f.condition("Progressing"), FAILED)
     assert await f.is_ready()
     assert before.items() <= (await _workers(f)).items()
     assert await f.ready("prefill") | await f.ready("decode") == set(before)
@@ -47,7 +47,7 @@ async def test_manifest_that_is_set_back_leaves_the_old_workers_as_they_are(f, b
     await f.wait(lambda: _settled(f))
     before = await _workers(f)
     await f.apply(_service(build, BROKEN))
-    await f.wait(lambda: f.told("Progressing"), FAILED)
+    await f.wait(lambda: f.condition("Progressing"), FAILED)
     await f.apply(_service(build))
     await f.wait(lambda: _settled(f))
     assert await _workers(f) == before
@@ -64,7 +64,11 @@ async def test_failed_revision_is_taken_back_and_not_tried_again(f, build):
     async def taken_back():
         found = {chunk for _, chunk in (await _workers(f)).values()}
         ready = await f.ready("prefill") | await f.ready("decode")
-        return await f.told("Progressing") == FAILED and found == {512} and ready == {"demo-prefill-0", "demo-decode-0"}
+        return (
+            await f.condition("Progressing") == FAILED
+            and found == {512}
+            and ready == {"demo-prefill-0", "demo-decode-0"}
+        )
 
     await f.wait(taken_back)
     await f.scale("decode", 2)
