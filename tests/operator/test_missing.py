@@ -3,14 +3,14 @@
 import dataclasses
 
 import pytest
+from planned import actions, condition, observed, pod
 
 from legato_operator import recorder
-from legato_operator.api import conditions, parsing, references
+from legato_operator.api import parsing, references
 from legato_operator.cluster import Ref
 from legato_operator.errors import Forbidden, ObjectNotFound
 from legato_operator.manifests import common, placement, worker
 from legato_operator.observing import observe
-from legato_operator.observing.observed import Observed, Pod, WorkerState
 from legato_operator.planning.actions import Apply, Delete
 from legato_operator.planning.plan import RECHECK_MISSING_AFTER, plan
 
@@ -20,33 +20,20 @@ MISSING = (("spec.model.source.pvc.claim", "PersistentVolumeClaim weights not fo
 TOLD = "spec.model.source.pvc.claim: PersistentVolumeClaim weights not found"
 
 
-def _observed(item, pods=(), **changes):
-    service = parsing.read_service(item)
-    empty = Observed(service, "uid", 1, {}, False, (), tuple(pods), True, 1000.0, "2026-01-01T00:00:00Z")
-    return dataclasses.replace(empty, **changes)
-
-
 def _pod(pool, **changes):
-    state = WorkerState(0, False, "ucx:tcp")
-    name = f"demo-{pool}-0"
-    pod = Pod(name, f"uid-{name}", pool, "old", name, True, False, address="10.0.0.1:8082", state=state)
-    return dataclasses.replace(pod, **changes)
+    return pod(f"demo-{pool}-0", pool, **{"revision": "old", **changes})
 
 
 def _condition(made, kind):
-    found = conditions.find(made.status, kind)
+    found = condition(made, kind)
     return found["status"], found["reason"], found["message"]
 
 
-def _kinds(made):
-    return {action.item["kind"] for phase in made.phases for action in phase.actions if isinstance(action, Apply)}
-
-
 def test_missing_claim_is_told_and_no_pod_starts(build):
-    made = plan(_observed(build(model=CLAIM), missing=MISSING), PLACEMENT)
+    made = plan(observed(build(model=CLAIM), missing=MISSING), PLACEMENT)
     assert _condition(made, "Progressing") == ("False", "NotFound", TOLD)
     assert _condition(made, "Ready") == ("False", "NotFound", TOLD)
-    assert not _kinds(made) & {"Pod", "Deployment"}
+    assert not {action.item["kind"] for action in actions(made, Apply)} & {"Pod", "Deployment"}
     assert made.requeue_after == RECHECK_MISSING_AFTER
 
 
@@ -55,18 +42,18 @@ def test_what_serves_stays_while_a_new_revision_misses_its_claim(build):
     pods = [_pod("prefill"), _pod("decode"), _pod("gateway", revision="")]
     item = build(model=CLAIM, rollout={"maxSurge": 0, "maxUnavailable": 1})
     assert "Pod" in {
-        getattr(a, "item", {}).get("kind") for p in plan(_observed(item, pods), PLACEMENT).phases for a in p.actions
+        getattr(a, "item", {}).get("kind") for p in plan(observed(item, pods=pods), PLACEMENT).phases for a in p.actions
     }
-    made = plan(_observed(item, pods, missing=MISSING), PLACEMENT)
+    made = plan(observed(item, pods=pods, missing=MISSING), PLACEMENT)
     assert _condition(made, "Ready")[:2] == ("True", "AllReady")
     assert _condition(made, "Progressing") == ("False", "NotFound", TOLD)
-    assert not _kinds(made) & {"Pod", "Deployment"}
+    assert not {action.item["kind"] for action in actions(made, Apply)} & {"Pod", "Deployment"}
     assert not [action for phase in made.phases for action in phase.actions if isinstance(action, Delete)]
 
 
 def test_a_model_on_its_way_is_a_reason_of_its_own(build):
     loading = _pod("decode", revision="r", ready=False, state=None, downloading=True, message="downloading its model")
-    made = plan(_observed(build(), [_pod("prefill"), loading]), PLACEMENT)
+    made = plan(observed(build(), pods=[_pod("prefill"), loading]), PLACEMENT)
     assert _condition(made, "DecodeReady") == ("False", "Downloading", "demo-decode-0: downloading its model")
     assert _condition(made, "Ready")[1] == "Downloading"
 
@@ -75,7 +62,7 @@ def test_pod_that_no_node_takes_is_a_reason_of_its_own(build):
     none = _pod(
         "decode", revision="r", ready=False, state=None, unschedulable=True, message="0/2 nodes: no example.com/tpu"
     )
-    made = plan(_observed(build(), [_pod("prefill"), none]), PLACEMENT)
+    made = plan(observed(build(), pods=[_pod("prefill"), none]), PLACEMENT)
     assert _condition(made, "DecodeReady") == ("False", "Unschedulable", "demo-decode-0: 0/2 nodes: no example.com/tpu")
     assert _condition(made, "Ready")[1] == "Unschedulable"
     assert _condition(made, "Progressing") == ("True", "Unschedulable", "demo-decode-0: 0/2 nodes: no example.com/tpu")
@@ -88,7 +75,7 @@ def test_no_room_for_one_more_worker_is_told_and_the_other_pool_goes_on(build):
     gone = {"ready": False, "state": None, "unschedulable": True, "message": "0/2 nodes: no nvidia.com/gpu"}
     none = dataclasses.replace(_pod("decode", revision=revision, **gone), name="demo-decode-1")
     pods = [_pod("decode", revision=revision), none]
-    made = plan(_observed(item, pods), PLACEMENT)
+    made = plan(observed(item, pods=pods), PLACEMENT)
     told = "demo-decode-1: 0/2 nodes: no nvidia.com/gpu"
     assert _condition(made, "DecodeReady")[:2] == ("True", "AllReady")
     assert _condition(made, "Progressing") == ("True", "CapacityUnavailable", told)

@@ -5,11 +5,12 @@ import dataclasses
 import msgspec
 import pytest
 import yaml
+from planned import observed
 
 from legato_operator.api import conditions, parsing
 from legato_operator.manifests import adapters, common, gateway, placement, worker
 from legato_operator.observing import worker_api
-from legato_operator.observing.observed import AdapterState, Observed, Pod, WorkerState
+from legato_operator.observing.observed import AdapterState, Pod, WorkerState
 from legato_operator.planning import checks
 from legato_operator.planning.actions import Apply, Delete
 from legato_operator.planning.plan import plan
@@ -138,11 +139,6 @@ def test_services_without_adapters_are_as_they_were(service):
         assert "adapter" not in yaml.safe_dump_all(_templates(service(), where))
 
 
-def _observed(service, pods=(), **changes):
-    empty = Observed(service, "uid", 1, {}, False, (), tuple(pods), True, 1000.0, "1970-01-01T00:16:40Z")
-    return dataclasses.replace(empty, **changes)
-
-
 def _worker(service, pool, state, revision=None):
     revision = revision or common.revision_of(worker.template(service, pool, CLUSTER))
     told = WorkerState(0, False, "ucx:tcp", adapters=state)
@@ -155,7 +151,7 @@ def _gateway(**told):
 
 
 def _condition(service, *pods, **changes):
-    made = plan(_observed(service, pods, **changes), CLUSTER)
+    made = plan(observed(service, pods=pods, timestamp="1970-01-01T00:16:40Z", **changes), CLUSTER)
     return conditions.find(made.status, conditions.ADAPTERS_READY), made
 
 

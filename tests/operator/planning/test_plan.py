@@ -3,10 +3,11 @@
 import dataclasses
 
 import pytest
+from planned import actions, condition, observed
 
 from legato_operator.api import conditions, parsing
 from legato_operator.manifests import common, gateway, placement, pool, worker
-from legato_operator.observing.observed import Observed, Pod, WorkerState
+from legato_operator.observing.observed import Pod, WorkerState
 from legato_operator.planning import limits
 from legato_operator.planning.actions import Apply, Delete, DrainWorker, Release, SetToken
 from legato_operator.planning.plan import plan
@@ -18,8 +19,7 @@ SETTLED = {"prefill": 1, "decode": 1}
 def _observed(item, pods=(), desired=None, **changes):
     service = parsing.read_service(item)
     pools = tuple(_pool(service, role, desired) for role, desired in (desired or {}).items())
-    empty = Observed(service, "uid", 1, {}, False, pools, tuple(pods), True, 1000.0, "2026-01-01T00:00:00Z")
-    return dataclasses.replace(empty, **changes)
+    return observed(service, pools, pods, **changes)
 
 
 def _pool(service, role, desired):
@@ -48,24 +48,16 @@ def _running(item):
     return [_worker(item, "demo-decode-0", "decode"), _worker(item, "demo-prefill-0", "prefill"), _gateway(item)]
 
 
-def _actions(made, kind):
-    return [action for phase in made.phases for action in phase.actions if isinstance(action, kind)]
-
-
 def _created(made):
-    return {a.item["metadata"]["name"] for a in _actions(made, Apply) if "spec" in a.item and a.item["kind"] == "Pod"}
-
-
-def _condition(made, kind):
-    return conditions.find(made.status, kind)
+    return {a.item["metadata"]["name"] for a in actions(made, Apply) if "spec" in a.item and a.item["kind"] == "Pod"}
 
 
 def test_first_pass_makes_everything(build):
     """Workers follow as soon as their pools exist, which own them."""
     made = plan(_observed(build(), has_token=False), PLACEMENT)
-    assert _actions(made, SetToken)
+    assert actions(made, SetToken)
     assert _created(made) == {"demo-gateway-0"}
-    desired = {a.item["spec"]["replicas"] for a in _actions(made, Apply) if "replicas" in a.item.get("spec", {})}
+    desired = {a.item["spec"]["replicas"] for a in actions(made, Apply) if "replicas" in a.item.get("spec", {})}
     assert desired == {1}
     made = plan(_observed(build(), desired=SETTLED), PLACEMENT)
     assert _created(made) == {"demo-prefill-0", "demo-decode-0", "demo-gateway-0"}
@@ -75,25 +67,25 @@ def test_settled_service_is_left_alone(build):
     item = build()
     made = plan(_observed(item, _running(item), SETTLED), PLACEMENT)
     assert not _created(made)
-    assert not _actions(made, Delete)
-    assert not _actions(made, DrainWorker)
-    assert _condition(made, "Ready")["status"] == "True"
-    assert _condition(made, "Progressing")["reason"] == conditions.UP_TO_DATE
+    assert not actions(made, Delete)
+    assert not actions(made, DrainWorker)
+    assert condition(made, "Ready")["status"] == "True"
+    assert condition(made, "Progressing")["reason"] == conditions.UP_TO_DATE
 
 
 def test_replicas_set_by_a_scaler_are_not_overwritten(build):
     item = build()
     made = plan(_observed(item, _running(item), {"prefill": 1, "decode": 2}), PLACEMENT)
     assert _created(made) == {"demo-decode-1"}
-    assert not [a for a in _actions(made, Apply) if "replicas" in a.item.get("spec", {})]
+    assert not [a for a in actions(made, Apply) if "replicas" in a.item.get("spec", {})]
 
 
 def test_replicas_beyond_the_bounds_are_capped(build):
     item = build(scaling={"decode": {"max": 1}})
     made = plan(_observed(item, _running(item), {"prefill": 1, "decode": 9}), PLACEMENT)
     assert not _created(made)
-    assert _condition(made, "Progressing")["reason"] == conditions.CAPPED
-    assert _condition(made, "Progressing")["message"] == "decode is 1 instead of 9, by scaling.decode.max"
+    assert condition(made, "Progressing")["reason"] == conditions.CAPPED
+    assert condition(made, "Progressing")["message"] == "decode is 1 instead of 9, by scaling.decode.max"
     assert made.status["pools"]["decode"]["cappedBy"] == "scaling.decode.max"
     assert "cappedBy" not in made.status["pools"]["prefill"]
 
@@ -106,8 +98,8 @@ def test_minima_above_the_gpu_budget_are_refused_whatever_a_gpu_is_called(build)
     assert plan(_observed(item), PLACEMENT).phases
     made = plan(_observed(item), placed)
     assert not made.phases
-    assert _condition(made, "Progressing")["reason"] == conditions.INVALID
-    assert _condition(made, "Progressing")["message"].endswith("decode 1 × 2 + prefill 1 × 2 = 4 > 3")
+    assert condition(made, "Progressing")["reason"] == conditions.INVALID
+    assert condition(made, "Progressing")["message"].endswith("decode 1 × 2 + prefill 1 × 2 = 4 > 3")
 
 
 def test_gpu_budget_goes_to_decode_first(build):
@@ -122,8 +114,8 @@ def test_victim_is_the_idlest_and_of_equals_the_newest(build):
     item = build()
     busy = [_worker(item, f"demo-decode-{i}", "decode", busy=b) for i, b in enumerate((2, 1, 1))]
     made = plan(_observed(item, [*_running(item)[1:], *busy], {"prefill": 1, "decode": 2}), PLACEMENT)
-    assert [action.name for action in _actions(made, DrainWorker)] == ["demo-decode-2"]
-    assert not _actions(made, Delete)
+    assert [action.name for action in actions(made, DrainWorker)] == ["demo-decode-2"]
+    assert not actions(made, Delete)
 
 
 @pytest.mark.parametrize(
@@ -140,7 +132,7 @@ def test_draining_worker_is_deleted_when_nothing_runs_or_the_deadline_passed(bui
     item = build()
     leaving = _worker(item, "demo-decode-1", "decode", **({"draining_since": 990.0} | pod))
     made = plan(_observed(item, [*_running(item), leaving], SETTLED), PLACEMENT)
-    assert [a.ref.name for a in _actions(made, Delete)] == (["demo-decode-1"] if ended else [])
+    assert [a.ref.name for a in actions(made, Delete)] == (["demo-decode-1"] if ended else [])
 
 
 def test_workers_that_leave_are_not_counted_as_ready(build):
@@ -156,7 +148,7 @@ def test_draining_worker_that_forgot_is_told_again(build):
     item = build()
     leaving = _worker(item, "demo-decode-1", "decode", draining=False, draining_since=990.0)
     made = plan(_observed(item, [*_running(item), leaving], SETTLED), PLACEMENT)
-    assert [a.name for a in _actions(made, DrainWorker)] == ["demo-decode-1"]
+    assert [a.name for a in actions(made, DrainWorker)] == ["demo-decode-1"]
 
 
 def test_gateway_of_an_old_revision_goes_only_after_a_new_one_is_ready(build):
@@ -167,9 +159,9 @@ def test_gateway_of_an_old_revision_goes_only_after_a_new_one_is_ready(build):
 
     def made(*gateways):
         found = plan(_observed(item, [*workers, *gateways], SETTLED), PLACEMENT)
-        assert _condition(found, "GatewayReady")["status"] == "True"
-        assert _condition(found, "Progressing")["reason"] == conditions.ROLLING_OUT
-        return _created(found), [action.ref.name for action in _actions(found, Delete)]
+        assert condition(found, "GatewayReady")["status"] == "True"
+        assert condition(found, "Progressing")["reason"] == conditions.ROLLING_OUT
+        return _created(found), [action.ref.name for action in actions(found, Delete)]
 
     assert made(old) == ({"demo-gateway-1"}, [])
     assert made(old, dataclasses.replace(new, ready=False)) == (set(), [])
@@ -184,30 +176,30 @@ def test_gateway_that_never_became_ready_goes_for_the_next_one(build):
     serving = _gateway(item, revision="first")
     broken = _gateway(item, name="demo-gateway-1", uid="uid-1", created="1", revision="second", ready=False)
     found = plan(_observed(item, [*workers, serving, broken], SETTLED), PLACEMENT)
-    assert (_created(found), [a.ref.name for a in _actions(found, Delete)]) == (set(), ["demo-gateway-1"])
+    assert (_created(found), [a.ref.name for a in actions(found, Delete)]) == (set(), ["demo-gateway-1"])
     leaving = dataclasses.replace(broken, leaving=True)
     found = plan(_observed(item, [*workers, serving, leaving], SETTLED), PLACEMENT)
-    assert (_created(found), _actions(found, Delete)) == ({"demo-gateway-2"}, [])
+    assert (_created(found), actions(found, Delete)) == ({"demo-gateway-2"}, [])
 
 
 def test_obsolete_prefill_pool_goes_after_the_others_settled(build):
     item = build(scaling={"prefill": {"max": 0}})
     unified, prefill = _worker(item, "demo-decode-0", "decode"), _worker(item, "demo-prefill-0", "prefill")
     made = plan(_observed(item, [unified, prefill, _gateway(item)], SETTLED), PLACEMENT)
-    assert [a.name for a in _actions(made, DrainWorker)] == ["demo-prefill-0"]
+    assert [a.name for a in actions(made, DrainWorker)] == ["demo-prefill-0"]
     starting = dataclasses.replace(unified, ready=False)
     made = plan(_observed(item, [starting, prefill, _gateway(item)], SETTLED), PLACEMENT)
-    assert not _actions(made, DrainWorker)
+    assert not actions(made, DrainWorker)
 
 
 def test_end_releases_only_when_every_pod_is_gone(build):
     item = build()
     made = plan(_observed(item, _running(item), SETTLED, deleting=True), PLACEMENT)
-    assert [a.ref.name for a in _actions(made, Delete)] == ["demo-gateway-0"]
+    assert [a.ref.name for a in actions(made, Delete)] == ["demo-gateway-0"]
     made = plan(_observed(item, _running(item)[:2], SETTLED, deleting=True), PLACEMENT)
-    assert {a.ref.name for a in _actions(made, Delete)} == {"demo-decode-0", "demo-prefill-0"}
+    assert {a.ref.name for a in actions(made, Delete)} == {"demo-decode-0", "demo-prefill-0"}
     made = plan(_observed(item, [], SETTLED, deleting=True), PLACEMENT)
-    assert _actions(made, Release)
+    assert actions(made, Release)
 
 
 @pytest.mark.parametrize(
@@ -222,8 +214,8 @@ def test_end_releases_only_when_every_pod_is_gone(build):
 def test_what_is_not_available_is_refused_and_told(build, spec, path):
     made = plan(_observed(build(**spec)), PLACEMENT)
     assert not made.phases
-    assert _condition(made, "Progressing")["reason"] == conditions.NOT_AVAILABLE
-    assert path in _condition(made, "Progressing")["message"]
+    assert condition(made, "Progressing")["reason"] == conditions.NOT_AVAILABLE
+    assert path in condition(made, "Progressing")["message"]
 
 
 def test_service_without_any_usable_manifest_tells_of_its_pods_and_nothing_old(build):
@@ -234,10 +226,10 @@ def test_service_without_any_usable_manifest_tells_of_its_pods_and_nothing_old(b
     assert not whole.phases
     parts = ["Ready", "PrefillReady", "DecodeReady", "GatewayReady"]
     assert [c["type"] for c in whole.status["conditions"]] == [*parts, "Progressing"]
-    assert {_condition(whole, kind)["status"] for kind in parts} == {"True"}
+    assert {condition(whole, kind)["status"] for kind in parts} == {"True"}
     less = [pod for pod in _running(build()) if pod.pool != "decode"]
     told = plan(_observed(item, less, SETTLED, status=whole.status), PLACEMENT)
-    assert _condition(told, "Ready")["status"] == "False"
+    assert condition(told, "Ready")["status"] == "False"
     assert "DecodeReady" not in {c["type"] for c in told.status["conditions"]}
 
 
@@ -246,8 +238,8 @@ def test_transition_time_changes_only_with_the_status(build):
     first = plan(_observed(item, _running(item), SETTLED), PLACEMENT)
     later = _observed(item, _running(item)[1:], SETTLED, status=first.status, timestamp="2026-02-02T00:00:00Z")
     second = plan(later, PLACEMENT)
-    assert _condition(second, "GatewayReady")["lastTransitionTime"] == "2026-01-01T00:00:00Z"
-    assert _condition(second, "DecodeReady")["lastTransitionTime"] == "2026-02-02T00:00:00Z"
+    assert condition(second, "GatewayReady")["lastTransitionTime"] == "2026-01-01T00:00:00Z"
+    assert condition(second, "DecodeReady")["lastTransitionTime"] == "2026-02-02T00:00:00Z"
 
 
 def test_missing_transport_is_told_and_with_required_not_ready(build):
@@ -257,8 +249,8 @@ def test_missing_transport_is_told_and_with_required_not_ready(build):
             dataclasses.replace(pod, state=WorkerState(0, False, "")) if pod.state else pod for pod in _running(item)
         ]
         made = plan(_observed(item, pods, SETTLED), PLACEMENT)
-        assert _condition(made, "KVTransportReady")["reason"] == conditions.NO_TRANSPORT
-        assert _condition(made, "Ready")["status"] == str(not required)
+        assert condition(made, "KVTransportReady")["reason"] == conditions.NO_TRANSPORT
+        assert condition(made, "Ready")["status"] == str(not required)
 
 
 @pytest.mark.parametrize("fallback", [False, True])
@@ -266,17 +258,16 @@ def test_why_hand_offs_do_not_go_by_rdma_is_told_and_alarming_where_they_should(
     item, reason = build(), "RDMA: the self-test failed"
     state = WorkerState(0, False, "ucx:tcp", transport_reason=reason, transport_fallback=fallback)
     first, *rest = _running(item)
-    condition = _condition(
-        plan(_observed(item, [dataclasses.replace(first, state=state), *rest], SETTLED), PLACEMENT), "KVTransportReady"
-    )
-    assert condition["status"] == "True"
+    made = plan(_observed(item, [dataclasses.replace(first, state=state), *rest], SETTLED), PLACEMENT)
+    told = condition(made, "KVTransportReady")
+    assert told["status"] == "True"
     if fallback:
-        assert condition["reason"] == conditions.TRANSPORT_FALLBACK
-        assert condition["message"] == f"demo-decode-0: ucx:tcp ({reason})"
+        assert told["reason"] == conditions.TRANSPORT_FALLBACK
+        assert told["message"] == f"demo-decode-0: ucx:tcp ({reason})"
         assert conditions.TRANSPORT_FALLBACK in conditions.ALARMING
     else:
-        assert condition["reason"] == conditions.CONNECTED
-        assert condition["message"] == f"ucx:tcp, ucx:tcp ({reason})"
+        assert told["reason"] == conditions.CONNECTED
+        assert told["message"] == f"ucx:tcp, ucx:tcp ({reason})"
 
 
 @pytest.mark.parametrize(
@@ -355,30 +346,30 @@ def test_a_service_is_not_ready_while_gateways_reach_none_of_its_workers(build):
     cut_off = dataclasses.replace(decode, unreached=REFUSED, ready_for=60.0)
     made = plan(_observed(build(), [cut_off, prefill, front], SETTLED), PLACEMENT)
     for kind in ("Ready", "DecodeReady", "GatewayReady"):
-        told = _condition(made, kind)
+        told = condition(made, kind)
         assert (told["status"], told["reason"]) == ("False", conditions.WORKERS_UNREACHABLE), kind
         assert "refuses this gateway's token" in told["message"]
-    assert _condition(made, "PrefillReady")["status"] == "True"
+    assert condition(made, "PrefillReady")["status"] == "True"
     assert made.status["pools"]["decode"]["ready"] == 0
     assert made.requeue_after <= 2.0
     assert not _created(made)
-    assert not _actions(made, Delete)
+    assert not actions(made, Delete)
 
 
 def test_one_worker_without_a_gateway_is_told_and_others_serve(build):
     decode, prefill, front = _running(build())
     other = _worker(build(), "demo-decode-1", "decode", unreached=REFUSED, ready_for=60.0)
     made = plan(_observed(build(), [decode, other, prefill, front], {"prefill": 1, "decode": 2}), PLACEMENT)
-    assert _condition(made, "Ready")["status"] == _condition(made, "GatewayReady")["status"] == "True"
-    assert "demo-decode-1: demo-gateway-0: it refuses" in _condition(made, "DecodeReady")["message"]
+    assert condition(made, "Ready")["status"] == condition(made, "GatewayReady")["status"] == "True"
+    assert "demo-decode-1: demo-gateway-0: it refuses" in condition(made, "DecodeReady")["message"]
 
 
 def test_a_worker_that_became_ready_just_now_starts_until_a_gateway_has_greeted_it(build):
     decode, prefill, front = _running(build())
     new = dataclasses.replace(decode, unreached="demo-gateway-0: not listed there", ready_for=1.0)
     made = plan(_observed(build(), [new, prefill, front], SETTLED), PLACEMENT)
-    assert (_condition(made, "Ready")["status"], _condition(made, "Ready")["reason"]) == ("False", "Starting")
-    assert _condition(made, "GatewayReady")["status"] == "True"
+    assert (condition(made, "Ready")["status"], condition(made, "Ready")["reason"]) == ("False", "Starting")
+    assert condition(made, "GatewayReady")["status"] == "True"
 
 
 def test_a_rollout_does_not_remove_workers_that_answer_for_some_that_no_gateway_reaches(build):
@@ -386,10 +377,10 @@ def test_a_rollout_does_not_remove_workers_that_answer_for_some_that_no_gateway_
     new = dataclasses.replace(decode, name="demo-decode-1", unreached=REFUSED, ready_for=60.0)
     old = dataclasses.replace(decode, revision="old")
     made = plan(_observed(build(), [old, new, prefill, front], SETTLED), PLACEMENT)
-    assert not _actions(made, DrainWorker)
+    assert not actions(made, DrainWorker)
     reached = dataclasses.replace(new, unreached="")
     made = plan(_observed(build(), [old, reached, prefill, front], SETTLED), PLACEMENT)
-    assert [action.name for action in _actions(made, DrainWorker)] == ["demo-decode-0"]
+    assert [action.name for action in actions(made, DrainWorker)] == ["demo-decode-0"]
 
 
 def test_a_worker_that_no_gateway_reaches_is_the_first_to_leave(build):
@@ -397,4 +388,4 @@ def test_a_worker_that_no_gateway_reaches_is_the_first_to_leave(build):
     busy = dataclasses.replace(decode, state=WorkerState(5, False, "ucx:tcp"))
     cut_off = _worker(build(), "demo-decode-1", "decode", unreached=REFUSED, ready_for=60.0)
     made = plan(_observed(build(), [busy, cut_off, prefill, front], SETTLED), PLACEMENT)
-    assert [action.name for action in _actions(made, DrainWorker)] == ["demo-decode-1"]
+    assert [action.name for action in actions(made, DrainWorker)] == ["demo-decode-1"]

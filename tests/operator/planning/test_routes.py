@@ -3,11 +3,11 @@
 import dataclasses
 
 import pytest
+from planned import actions, observed
 
-from legato_operator.api import conditions, parsing
+from legato_operator.api import conditions
 from legato_operator.cluster import Ref
 from legato_operator.manifests import placement, route
-from legato_operator.observing.observed import Observed
 from legato_operator.planning import routes
 from legato_operator.planning.actions import Apply, Delete, PatchStatus
 from legato_operator.planning.plan import plan
@@ -15,27 +15,18 @@ from legato_operator.planning.plan import plan
 PLACEMENT = placement.kubernetes("engine:1", "gateway:1")
 HTTP_ROUTE = {"parentRefs": [{"name": "public", "namespace": "infra"}], "hostnames": ["a.example.com"]}
 INGRESS = {"hosts": ["a.example.org"]}
+AT = {"timestamp": "1970-01-01T00:16:40Z"}  # 1,000 s
 BOTH = {"httpRoute": HTTP_ROUTE, "ingress": INGRESS}
 MISSING = {"HTTPRoute": (conditions.ROUTE_API_MISSING, "the cluster has no HTTPRoute")}
 
 
-def _observed(item, **changes):
-    service = parsing.read_service(item)
-    empty = Observed(service, "uid", 1, {}, False, (), (), True, 1000.0, "1970-01-01T00:16:40Z")
-    return dataclasses.replace(empty, **changes)
-
-
 def _live(observed, **status):
     """Objects as if a plan's routes had been made, with a status by kind."""
-    made = [a.item for a in _actions(plan(observed, PLACEMENT), Apply) if a.item["kind"] in route.KINDS]
+    made = [a.item for a in actions(plan(observed, PLACEMENT), Apply) if a.item["kind"] in route.KINDS]
     more = {"uid": "route", "generation": 2}
     return tuple(
         {**item, "metadata": {**item["metadata"], **more}, "status": status.get(item["kind"], {})} for item in made
     )
-
-
-def _actions(made, kind):
-    return [action for phase in made.phases for action in phase.actions if isinstance(action, kind)]
 
 
 def _routes(made, kind):
@@ -49,15 +40,15 @@ def _parent(status="True", generation=2, kind="Accepted", reason="Accepted", ref
 
 
 def test_a_service_without_routes_has_none_and_says_nothing_of_them(build):
-    made = plan(_observed(build()), PLACEMENT)
-    assert not _routes(_actions(made, Apply), Apply)
+    made = plan(observed(build(), **AT), PLACEMENT)
+    assert not _routes(actions(made, Apply), Apply)
     assert "routes" not in made.status
     assert conditions.find(made.status, "RouteReady") == {}
 
 
 def test_routes_are_written_down_before_they_are_made(build):
     """So that one is found again whose field was removed while no operator ran."""
-    made = plan(_observed(build(gateway=BOTH)), PLACEMENT)
+    made = plan(observed(build(gateway=BOTH), **AT), PLACEMENT)
     first = made.phases[0]
     assert [phase.name for phase in made.phases[:2]] == ["note", "own"]
     (note,) = first.actions
@@ -65,43 +56,43 @@ def test_routes_are_written_down_before_they_are_made(build):
     assert (note.ref, note.uid) == (Ref("InferenceService", "default", "demo"), "uid")
     assert [entry["kind"] for entry in note.status["routes"]] == ["HTTPRoute", "Ingress"]
     applied = {("HTTPRoute", "demo-gateway"), ("Ingress", "demo-gateway")}
-    assert _routes(_actions(made, Apply), Apply) == applied
-    again = plan(_observed(build(gateway=BOTH), status=note.status), PLACEMENT)
+    assert _routes(actions(made, Apply), Apply) == applied
+    again = plan(observed(build(gateway=BOTH), status=note.status, **AT), PLACEMENT)
     assert "note" not in [phase.name for phase in again.phases]
-    assert _routes(_actions(again, Apply), Apply) == applied
+    assert _routes(actions(again, Apply), Apply) == applied
 
 
 def test_a_route_that_is_no_longer_wanted_goes_and_is_remembered_until_it_has(build):
-    before = _observed(build(gateway=BOTH))
+    before = observed(build(gateway=BOTH), **AT)
     status = plan(before, PLACEMENT).status
-    without = _observed(build(gateway={"ingress": INGRESS}), objects=_live(before), status=status)
+    without = observed(build(gateway={"ingress": INGRESS}), objects=_live(before), status=status, **AT)
     made = plan(without, PLACEMENT)
-    assert _routes(_actions(made, Delete), Delete) == {("HTTPRoute", "demo-gateway")}
+    assert _routes(actions(made, Delete), Delete) == {("HTTPRoute", "demo-gateway")}
     assert {entry["kind"] for entry in made.status["routes"]} == {"HTTPRoute", "Ingress"}
     gone = plan(dataclasses.replace(without, objects=_live(without), status=made.status), PLACEMENT)
     assert [entry["kind"] for entry in gone.status["routes"]] == ["Ingress"]
-    none = plan(_observed(build(), status=gone.status), PLACEMENT)
+    none = plan(observed(build(), status=gone.status, **AT), PLACEMENT)
     assert none.status["routes"] is None
     assert conditions.find(none.status, "RouteReady") == {}
 
 
 def test_one_that_nobody_may_look_for_any_more_is_not_forgotten(build):
-    status = plan(_observed(build(gateway=BOTH)), PLACEMENT).status
+    status = plan(observed(build(gateway=BOTH), **AT), PLACEMENT).status
     refused = dict.fromkeys(route.KINDS, (conditions.API_REFUSED, "403"))
-    made = plan(_observed(build(), status=status, unusable=refused), PLACEMENT)
+    made = plan(observed(build(), status=status, unusable=refused, **AT), PLACEMENT)
     assert {entry["kind"] for entry in made.status["routes"]} == set(route.KINDS)
     without_api = dict.fromkeys(route.KINDS, (conditions.ROUTE_API_MISSING, "404"))
-    assert plan(_observed(build(), status=status, unusable=without_api), PLACEMENT).status["routes"] is None
+    assert plan(observed(build(), status=status, unusable=without_api, **AT), PLACEMENT).status["routes"] is None
 
 
 def test_a_cluster_without_the_gateway_api_serves_all_else(build):
-    made = plan(_observed(build(gateway=BOTH), unusable=MISSING), PLACEMENT)
-    assert _routes(_actions(made, Apply), Apply) == {("Ingress", "demo-gateway")}
+    made = plan(observed(build(gateway=BOTH), unusable=MISSING, **AT), PLACEMENT)
+    assert _routes(actions(made, Apply), Apply) == {("Ingress", "demo-gateway")}
     told = conditions.find(made.status, "RouteReady")
     assert (told["status"], told["reason"]) == ("False", "RouteAPIMissing")
     assert "the cluster has no HTTPRoute" in told["message"]
     assert "Ingress demo-gateway is being created" in told["message"]
-    assert "Deployment" in {action.item["kind"] for action in _actions(made, Apply)}
+    assert "Deployment" in {action.item["kind"] for action in actions(made, Apply)}
 
 
 ADDRESS = {"loadBalancer": {"ingress": [{"ip": "192.0.2.1"}, {"hostname": "lb.example.net"}]}}
@@ -122,8 +113,8 @@ ADDRESS = {"loadBalancer": {"ingress": [{"ip": "192.0.2.1"}, {"hostname": "lb.ex
 )
 def test_the_condition_says_what_gateways_say(build, parents, reason, told):
     item = build(gateway=BOTH)
-    live = _live(_observed(item), HTTPRoute={"parents": parents}, Ingress=ADDRESS)
-    made = plan(_observed(item, objects=live), PLACEMENT)
+    live = _live(observed(item, **AT), HTTPRoute={"parents": parents}, Ingress=ADDRESS)
+    made = plan(observed(item, objects=live, **AT), PLACEMENT)
     found = conditions.find(made.status, "RouteReady")
     assert (found["status"], found["reason"]) == (str(reason == "Accepted"), reason)
     assert told in found["message"]
@@ -138,21 +129,21 @@ def test_the_condition_says_what_gateways_say(build, parents, reason, told):
 def test_a_route_whose_parents_somebody_removed_waits_and_gets_them_again(build):
     """The API has them as an optional field."""
     item = build(gateway=BOTH)
-    live = _live(_observed(item), HTTPRoute={"parents": [_parent()]}, Ingress=ADDRESS)
+    live = _live(observed(item, **AT), HTTPRoute={"parents": [_parent()]}, Ingress=ADDRESS)
     for spec in ({"hostnames": HTTP_ROUTE["hostnames"]}, {"parentRefs": None}, {"parentRefs": []}):
         bare = tuple({**each, "spec": spec} if each["kind"] == "HTTPRoute" else each for each in live)
-        made = plan(_observed(item, objects=bare), PLACEMENT)
+        made = plan(observed(item, objects=bare, **AT), PLACEMENT)
         found = conditions.find(made.status, "RouteReady")
         assert (found["status"], found["reason"]) == ("False", "RoutePending")
         assert "HTTPRoute demo-gateway names no Gateway" in found["message"]
-        assert ("HTTPRoute", "demo-gateway") in _routes(_actions(made, Apply), Apply)
+        assert ("HTTPRoute", "demo-gateway") in _routes(actions(made, Apply), Apply)
 
 
 def test_a_host_that_an_older_service_has_is_told(build):
     item = build(gateway=BOTH)
-    live = _live(_observed(item), HTTPRoute={"parents": [_parent()]}, Ingress=ADDRESS)
+    live = _live(observed(item, **AT), HTTPRoute={"parents": [_parent()]}, Ingress=ADDRESS)
     taken = (("a.example.com", Ref("InferenceService", "other", "first")),)
-    found = conditions.find(plan(_observed(item, objects=live, hosts_taken=taken), PLACEMENT).status, "RouteReady")
+    found = conditions.find(plan(observed(item, objects=live, hosts_taken=taken, **AT), PLACEMENT).status, "RouteReady")
     assert (found["status"], found["reason"]) == ("False", "HostConflict")
     assert "a.example.com is also a host of the older service other/first" in found["message"]
 
@@ -160,15 +151,15 @@ def test_a_host_that_an_older_service_has_is_told(build):
 def test_a_new_route_is_looked_at_often_for_a_minute(build):
     """Nothing tells of it. One that nobody takes up costs no more than a settled service."""
     item = build(gateway={"ingress": INGRESS})
-    waits = _observed(item, objects=_live(_observed(item)))
+    waits = observed(item, objects=_live(observed(item, **AT)), **AT)
     assert routes.recheck_after(waits, 30.0) == 2.0
     status = {"conditions": plan(waits, PLACEMENT).status["conditions"]}
     assert routes.recheck_after(dataclasses.replace(waits, status=status, now=1059.0), 30.0) == 2.0
     assert routes.recheck_after(dataclasses.replace(waits, status=status, now=1061.0), 30.0) == 30.0
-    taken = _live(_observed(item), Ingress=ADDRESS)
+    taken = _live(observed(item, **AT), Ingress=ADDRESS)
     assert routes.recheck_after(dataclasses.replace(waits, objects=taken), 30.0) == 30.0
 
 
 def test_one_machine_has_no_routes(build):
     local = placement.local(("legato",))
-    assert plan(_observed(build(gateway=BOTH)), local) == plan(_observed(build()), local)
+    assert plan(observed(build(gateway=BOTH), **AT), local) == plan(observed(build(), **AT), local)
