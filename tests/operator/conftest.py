@@ -120,7 +120,7 @@ class Fakes:
         return not (await self.cluster.store.list(kind)).items
 
     async def wait(self, condition: Callable[[], Any], *wanted: Any) -> None:
-        """Until it holds, or gives what is wanted."""
+        """Waits until it holds, or gives what is wanted."""
         await waiting.until(condition, *wanted, seconds=60, every=0.02)
 
 

@@ -44,7 +44,7 @@ class Passes:
 
 @pytest.fixture
 def anyio_backend():
-    """In virtual time."""
+    """An event loop in virtual time."""
     return virtual_loop.BACKEND
 
 

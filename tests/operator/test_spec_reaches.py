@@ -231,7 +231,7 @@ def _changed(path: str) -> resources.InferenceService:
 
 @functools.cache
 def _plans_before(base: str, where: placement.PodPlacement) -> list[Any]:
-    """Of a service without the change; most changes have the same one."""
+    """Plans of a service without the change; most changes have the same one."""
     return list(_plans(_service(json.loads(base)), where))
 
 

@@ -11,7 +11,7 @@ from legato_operator.turns import PASSED_OVER, Turns
 
 @pytest.fixture
 def anyio_backend():
-    """In virtual time."""
+    """An event loop in virtual time."""
     return virtual_loop.BACKEND
 
 

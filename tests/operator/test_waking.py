@@ -65,7 +65,7 @@ def _observed(build, pods, prefill=0, decode=0, mode="Managed", **changes):
 
 @pytest.fixture
 def anyio_backend():
-    """In virtual time."""
+    """An event loop in virtual time."""
     return virtual_loop.BACKEND
 
 
@@ -76,13 +76,13 @@ def gateways():
 
 @pytest.fixture
 def woken():
-    """When which services were woken."""
+    """Times and services of wakes."""
     return []
 
 
 @pytest.fixture
 async def waker(gateways, woken):
-    """One that runs."""
+    """A waker that runs."""
     loop, made = asyncio.get_running_loop(), DemandWaker(gateways, SystemClock())
     task = asyncio.create_task(made.run(lambda service: woken.append((loop.time(), service))))
     await asyncio.sleep(0)

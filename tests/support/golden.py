@@ -151,7 +151,7 @@ def _quickstart() -> str:
 
 
 def _signed(item: dict[str, Any]) -> dict[str, Any]:
-    """With the hash of what the operator applies; a pool's replicas are applied by another manager."""
+    """The object with the hash of what the operator applies; a pool's replicas are applied by another manager."""
     annotations = dict(item["metadata"].get("annotations", {}))
     if annotations.pop(common.ANNOTATION_APPLIED, None) is None:
         return item

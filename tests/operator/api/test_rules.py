@@ -337,7 +337,7 @@ def test_sizes_that_contradict_each_other_are_refused_with_the_arithmetic(build,
 
 
 def _pages(kind, size):
-    """Of two MiB by the transfer, and of this size by the workers themselves."""
+    """Huge pages of two MiB by the transfer, and of this size by the workers themselves."""
     return _rdma(hugePages={"memory": "4Mi"}) | _resources("decode", kind, **{f"hugepages-{size}": "4Mi"})
 
 

@@ -11,7 +11,6 @@ from legato_operator.autoscaler.signals import DecodeCost, Signals
 from legato_operator.autoscaler.window import Window
 
 ONE, NONE = {"prefill": 1, "decode": 1}, {"prefill": 0, "decode": 0}
-MINUTE = 60.0
 HELD = {"held": 3, "held_tokens": 300, "held_prompt_tokens": 300, "head_wait": {"no_worker": 2.0}}
 IDLE = Signals((prefiller(), decoder()), NO_TRAFFIC)
 EMPTY = Signals((), NO_TRAFFIC)

@@ -251,7 +251,7 @@ class Space:
         return not (await self.cluster.list(kind, self.name, labels)).items
 
     async def wait(self, condition: Callable[[], Any], *wanted: Any, seconds: float = 90) -> None:
-        """Until it holds, or gives what is wanted."""
+        """Waits until it holds, or gives what is wanted."""
         await waiting.until(condition, *wanted, seconds=seconds)
 
 

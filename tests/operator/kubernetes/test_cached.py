@@ -51,7 +51,7 @@ def _item(name="a", kind="ConfigMap", labels=MINE, **metadata):
 
 @pytest.fixture
 def trusted():
-    """Whether watches can be relied on."""
+    """True if watches can be relied on."""
     return True
 
 
