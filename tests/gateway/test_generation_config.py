@@ -13,14 +13,8 @@ from legato_gateway import generation_config
 from legato_gateway.generation_config import BadGenerationConfig, GenerationDefaults
 from legato_gateway.tokenizer.tokens import ModelTokenizer, TokenizeError
 
-ALL = {
-    "temperature": 0.7,
-    "top_p": 0.8,
-    "top_k": 20,
-    "min_p": 0.05,
-    "repetition_penalty": 1.05,
-    "max_new_tokens": 2048,
-}
+ALL = {"temperature": 0.7, "top_p": 0.8, "top_k": 20, "min_p": 0.05}
+ALL |= {"repetition_penalty": 1.05, "max_new_tokens": 2048}
 
 
 def folder(path: Path, text: str, config: dict[str, Any] | None = None) -> Path:
@@ -59,14 +53,9 @@ def test_what_is_not_said_or_null_is_no_default(tmp_path):
 
 def test_a_gguf_says_it_in_the_keys_of_its_converter(tmp_path):
     """Its floats have 32 bits: they are told as they were written."""
-    path = gguf_file(
-        tmp_path / "m.gguf",
-        temp=("float32", 0.6),
-        top_p=("float32", 0.95),
-        top_k=("int32", 20),
-        min_p=("float32", 0.01),
-        penalty_repeat=("float32", 1.1),
-    )
+    floats = {"temp": 0.6, "top_p": 0.95, "min_p": 0.01, "penalty_repeat": 1.1}
+    values = {name: ("float32", value) for name, value in floats.items()} | {"top_k": ("int32", 20)}
+    path = gguf_file(tmp_path / "m.gguf", **values)
     assert generation_config.load(path) == GenerationDefaults(0.6, 0.95, 20, 0.01, 1.1)
     assert generation_config.load(gguf_file(tmp_path / "n.gguf")) == GenerationDefaults()
 

@@ -14,6 +14,10 @@ def pod(name, *addresses, kind="Pod", **conditions):
     return {"addresses": list(addresses), "conditions": conditions, "targetRef": {"kind": kind, "name": name}}
 
 
+def at(address, **conditions):
+    return pod("d-0", address, **conditions)
+
+
 def item(name, *endpoints, version="1", family="IPv4", ports=CONTROL):
     """An EndpointSlice, with more in it than is read."""
     return {
@@ -109,30 +113,21 @@ def test_a_list_forgets_what_it_does_not_have():
     assert slices.version == "20"
 
 
+ENDING = item("a", at("10.0.0.1", terminating=True), version="9")
+
+
 @pytest.mark.parametrize("swapped", [False, True])
 @pytest.mark.parametrize(
     ("first", "second", "address"),
     [
         # moved from one slice to another
-        (item("a", pod("d-0", "10.0.0.1")), item("b", pod("d-0", "10.0.0.1")), "10.0.0.1:8082"),
+        (item("a", at("10.0.0.1")), item("b", at("10.0.0.1")), "10.0.0.1:8082"),
         # a pod of the same name follows one that ends
-        (
-            item("a", pod("d-0", "10.0.0.1", terminating=True), version="9"),
-            item("b", pod("d-0", "10.0.0.2", terminating=False), version="8"),
-            "10.0.0.2:8082",
-        ),
+        (ENDING, item("b", at("10.0.0.2"), version="8"), "10.0.0.2:8082"),
         # numbers are compared as numbers
-        (
-            item("a", pod("d-0", "10.0.0.1"), version="9"),
-            item("b", pod("d-0", "10.0.0.2"), version="10"),
-            "10.0.0.2:8082",
-        ),
+        (item("a", at("10.0.0.1"), version="9"), item("b", at("10.0.0.2"), version="10"), "10.0.0.2:8082"),
         # both kinds of addresses: one of them, whichever slice is newer
-        (
-            item("a", pod("d-0", "10.0.0.1"), version="9"),
-            item("b", pod("d-0", "fd00::1"), version="10", family="IPv6"),
-            "10.0.0.1:8082",
-        ),
+        (item("a", at("10.0.0.1")), item("b", at("fd00::1"), version="10", family="IPv6"), "10.0.0.1:8082"),
     ],
 )
 def test_a_worker_in_two_slices_is_told_once(first, second, address, swapped):

@@ -11,10 +11,8 @@ def said(choice, text, *logprobs, finish="stop"):
     tokens = [TokenText(ord("x"), "x", b"x", TokenLogprobs(logprob, ()), at) for at, logprob in enumerate(logprobs)]
     half = len(tokens) // 2
     ids = tuple(token.token for token in tokens)
-    return [
-        Delta(choice, text, tuple(tokens[:half]), None, ids[:half]),
-        Delta(choice, "", tuple(tokens[half:]), finish, ids[half:]),
-    ]
+    first = Delta(choice, text, tuple(tokens[:half]), None, ids[:half])
+    return [first, Delta(choice, "", tuple(tokens[half:]), finish, ids[half:])]
 
 
 ANSWERS = [
@@ -34,11 +32,8 @@ async def test_the_best_by_mean_come_first_and_are_numbered_anew(gateway):
     script(gateway)
     answer = (await gateway.complete(n=3, best_of=5)).json()
     told = [(choice["index"], choice["text"], choice["finish_reason"]) for choice in answer["choices"]]
-    assert told == [
-        (0, "likeliest", "length"),
-        (1, "long and likely enough", "stop"),
-        (2, "as likely as the first", "stop"),
-    ]
+    assert told[0] == (0, "likeliest", "length")
+    assert told[1:] == [(1, "long and likely enough", "stop"), (2, "as likely as the first", "stop")]
     assert all(choice["logprobs"] is None for choice in answer["choices"]), "nobody asked for them"
     (request,) = gateway.relay.requests
     assert (request.choices, request.params.logprobs) == (5, 0)

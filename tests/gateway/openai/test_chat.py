@@ -78,29 +78,14 @@ async def test_text_that_is_held_back_makes_no_event(gateway):
 
 
 async def test_parameters_reach_the_relay_as_meant(gateway):
-    await gateway.chat(
-        {"x-legato-deadline": "2m", "x-legato-tenant": "team"},
-        temperature=0,
-        top_p=0.5,
-        top_k=-1,
-        min_p=0.1,
-        seed=-1,
-        n=2,
-        user="u",
-        min_tokens=2,
-        max_completion_tokens=9,
-        max_tokens=5,
-        stop=["a", "b", "a"],
-        logit_bias={"65": 5, "66": -1.5},
-        presence_penalty=1,
-        frequency_penalty=-1,
-        repetition_penalty=1.1,
-        stop_token_ids=[7, 256],
-        priority=-3,
-        cache_salt="salt",
-        top_logprobs=0,
-        logprobs=True,
-    )
+    penalties = {"presence_penalty": 1, "frequency_penalty": -1, "repetition_penalty": 1.1}
+    sampling = {"temperature": 0, "top_p": 0.5, "top_k": -1, "min_p": 0.1, "seed": -1}
+    lengths = {"min_tokens": 2, "max_completion_tokens": 9, "max_tokens": 5, "stop": ["a", "b", "a"]}
+    asked = {"n": 2, "user": "u", "stop_token_ids": [7, 256], "priority": -3, "cache_salt": "salt"}
+    asked |= {"logit_bias": {"65": 5, "66": -1.5}}
+    asked |= {"top_logprobs": 0, "logprobs": True}
+    headers = {"x-legato-deadline": "2m", "x-legato-tenant": "team"}
+    await gateway.chat(headers, **sampling, **penalties, **lengths, **asked)
     (request,) = gateway.relay.requests
     params = request.params
     assert bytes(request.prompt) == b"user: hi\n"
@@ -147,13 +132,8 @@ async def test_what_fails_later_ends_the_stream_with_an_error_event(gateway):
     gateway.script(Delta(0, "Par"), WorkerFailed("gone", part="decode"))
     response = await gateway.chat(stream=True)
     assert "[DONE]" not in response.text
-    assert events(response.text)[-1]["error"] == {
-        "message": "gone",
-        "type": "server_error",
-        "param": None,
-        "code": "worker_failed",
-        "part": "decode",
-    }
+    error = {"message": "gone", "type": "server_error", "param": None, "code": "worker_failed", "part": "decode"}
+    assert events(response.text)[-1]["error"] == error
 
 
 @pytest.mark.parametrize(("header", "priority"), [("7", 7), ("-2", -2), (None, 3)])

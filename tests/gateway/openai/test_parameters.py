@@ -117,57 +117,27 @@ async def test_beyond_them_and_what_is_no_such_number_is_refused(gateway, parame
     assert (await send(gateway, parameter, "null")).status_code == 200, "the default"
 
 
+WRONG_IDS: list[Any] = [[], [-1], [257], [1] * 1025, ["1"], [1.5], [True], 1, {}]
+WRONG_WORDS: list[Any] = [[""], [" "], ["x" * 65], ["x" * 257], ["x"] * 129, "x", [1], {}]
+WRONG_BIASES: list[Any] = [
+    *({id: 0} for id in ("257", "-1", "", "1.0", "²", "9" * 30)),
+    *({"1": bias} for bias in (100.1, -101, "1", True, None)),
+    *({f"{id:05}": 0 for id in range(1025)}, [], 1),
+]
+FLAGS = ("echo", "add_generation_prompt", "continue_final_message", "add_special_tokens", "include_stop_str_in_output")
+FLAGS += ("skip_special_tokens", "return_token_ids", "return_tokens_as_token_ids", "ignore_eos", "logprobs")
 OTHERS: list[tuple[str, dict[str, Any], list[Any], list[Any]]] = [
     ("stop", CHAT, ["x", ["x"], [], ["x"] * 16, "x" * 1024], ["", [""], ["x"] * 17, "x" * 1025, 1, True, {}, [1]]),
     ("stop_token_ids", CHAT, [[], [0], [256], [1] * 16], [[-1], [257], [1 << 31], [1] * 17, ["1"], [True], 1, "1", {}]),
-    (
-        "logit_bias",
-        CHAT,
-        [{}, {"0": -100}, {"256": 100.0}, {str(id): 0 for id in range(257)}],
-        [
-            {"257": 0},
-            {"-1": 0},
-            {"1": 100.1},
-            {"1": -101},
-            {"1": "1"},
-            {"1": True},
-            {"1": None},
-            {"": 1},
-            {"1.0": 1},
-            {"²": 1},
-            {"9" * 30: 1},
-            {f"{id:05}": 0 for id in range(1025)},
-            [],
-            1,
-        ],
-    ),
-    (
-        "allowed_token_ids",
-        CHAT,
-        [[0], [256], [1] * 1024, None],
-        [[], [-1], [257], [1] * 1025, ["1"], [1.5], [True], 1, {}],
-    ),
-    (
-        "bad_words",
-        CHAT,
-        [[], ["x"], ["x" * 64], ["x"] * 128, None],
-        [[""], [" "], ["x" * 65], ["x" * 257], ["x"] * 129, "x", [1], {}],
-    ),
+    ("logit_bias", CHAT, [{}, {"0": -100}, {"256": 100.0}, {str(id): 0 for id in range(257)}], WRONG_BIASES),
+    ("allowed_token_ids", CHAT, [[0], [256], [1] * 1024, None], WRONG_IDS),
+    ("bad_words", CHAT, [[], ["x"], ["x" * 64], ["x"] * 128, None], WRONG_WORDS),
     ("user", CHAT, ["", "é" * 512], ["x" * 513, 1, True, []]),
     ("cache_salt", CHAT, ["x", "x" * 512], ["", "x" * 513, 1]),
     ("stream", CHAT, [True, False], [1, 0, "true", [], {}]),
-    ("ignore_eos", CHAT, [True, False], [1, "true"]),
-    ("logprobs", CHAT, [True, False], [1, "true"]),
     ("echo", COMPLETION, [True, False], [1, "true"]),
+    *((name, CHAT, [True, False], [1, 0, "true"]) for name in FLAGS),
     ("stream_options", CHAT, [], [{"include_usage": 1}, [], "x", True]),
-    ("echo", CHAT, [True, False], [1, "true"]),
-    ("add_generation_prompt", CHAT, [True, False], [1, "true"]),
-    ("continue_final_message", CHAT, [True, False], [1, "true"]),
-    ("add_special_tokens", CHAT, [True, False], [1, "true"]),
-    ("include_stop_str_in_output", CHAT, [True, False], [1, "true"]),
-    ("skip_special_tokens", CHAT, [True, False], [0, "false"]),
-    ("return_token_ids", CHAT, [True, False], [1, "true"]),
-    ("return_tokens_as_token_ids", CHAT, [True, False], [1, "true"]),
     ("truncate_prompt_tokens", CHAT, [-1, 1, 999, None], [-2, 0, 1000, 1 << 31, 1.5, "1", True]),
     ("truncate_prompt_tokens", COMPLETION, [-1, 1, 984, None], [-2, 0, 985, 1 << 31, 1.5, "1", True]),
     ("model", CHAT, ["tiny", None], [1, True, ["tiny"], {}]),

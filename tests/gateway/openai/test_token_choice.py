@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import pytest
-
 from legato_gateway.openai import token_choice
 from legato_protocol.sampling_params import REASONING, SamplingParams, later_params
 
@@ -16,15 +14,6 @@ async def asked(gateway: Any, **fields: Any) -> Any:
     answer = await gateway.chat(**fields)
     assert answer.status_code == 200, answer.text
     return gateway.relay.requests[-1].params
-
-
-async def refused(gateway: Any, param: str, **fields: Any) -> str:
-    answer = await gateway.chat(**fields)
-    assert answer.status_code == 400, answer.text
-    assert gateway.relay.generations == []
-    error = answer.json()["error"]
-    assert error["param"] == param
-    return str(error["message"])
 
 
 async def test_they_reach_workers_as_tokens(gateway):
@@ -53,39 +42,25 @@ async def test_a_word_is_forbidden_after_a_space_where_that_is_other_tokens(gate
     assert params.bad_words == ((80, 81), (82,), (83, 84))
 
 
-@pytest.mark.parametrize(
-    ("fields", "param", "text"),
-    [
-        (
-            {"allowed_token_ids": [3, 257]},
-            "allowed_token_ids",
-            "not a valid token id in allowed_token_ids: 257 (0 to 256)",
-        ),
-        ({"bad_words": ["x", "  "]}, "bad_words", "not a valid word in bad_words: '  ' (it has no tokens)"),
-        (
-            {"bad_words": ["x" * 65]},
-            "bad_words",
-            f"not a valid word in bad_words: '{'x' * 40}' has 65 tokens (1 to 64)",
-        ),
-        (
-            {"allowed_token_ids": [97], "bad_words": ["a"]},
-            "allowed_token_ids",
-            "allowed_token_ids: no token is left that an answer could begin with",
-        ),
-        (
-            {"allowed_token_ids": [END], "min_tokens": 1},
-            "allowed_token_ids",
-            "allowed_token_ids: no token is left that an answer could begin with",
-        ),
-        (
-            {"allowed_token_ids": [97, 98], **CHOICE},
-            "allowed_token_ids",
-            "allowed_token_ids has none of the tokens that end an answer, [256]: no answer could end",
-        ),
-    ],
-)
-async def test_what_cannot_be_obeyed_is_named(gateway, fields, param, text):
-    assert await refused(gateway, param, **fields) == text
+NONE_LEFT = "allowed_token_ids: no token is left that an answer could begin with"
+NO_END = "allowed_token_ids has none of the tokens that end an answer, [256]: no answer could end"
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"allowed_token_ids": [3, 257]}, "not a valid token id in allowed_token_ids: 257 (0 to 256)"),
+    ({"bad_words": ["x", "  "]}, "not a valid word in bad_words: '  ' (it has no tokens)"),
+    ({"bad_words": ["x" * 65]}, f"not a valid word in bad_words: '{'x' * 40}' has 65 tokens (1 to 64)"),
+    ({"allowed_token_ids": [97], "bad_words": ["a"]}, NONE_LEFT),
+    ({"allowed_token_ids": [END], "min_tokens": 1}, NONE_LEFT),
+    ({"allowed_token_ids": [97, 98], **CHOICE}, NO_END),
+]
+
+
+async def test_what_cannot_be_obeyed_is_named(gateway):
+    for fields, text in WRONG:
+        answer = await gateway.chat(**fields)
+        assert answer.status_code == 400, answer.text
+        error = answer.json()["error"]
+        assert (error["param"], error["message"]) == (next(iter(fields)), text)
+    assert gateway.relay.generations == []
 
 
 def test_a_bound_of_reasoning_lets_an_answer_go_on():

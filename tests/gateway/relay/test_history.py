@@ -17,19 +17,8 @@ def test_a_report_finds_its_request_by_the_id_of_any_of_its_sub_requests():
     history.handed_over("d1", report("unknown"))
     assert list(history.records) == [record]
     assert record.transport == "ucx:tcp"
-    assert record.handoffs == [
-        {
-            "source": "p0",
-            "target": "d0",
-            "attempt": 2,
-            "blocks": 5,
-            "cached_blocks": 3,
-            "bytes": 7000,
-            "seconds": 0.25,
-            "boundary_seconds": 0.125,
-            "transport": "ucx:tcp",
-        }
-    ]
+    sizes = {"blocks": 5, "cached_blocks": 3, "bytes": 7000, "seconds": 0.25, "boundary_seconds": 0.125}
+    assert record.handoffs == [{"source": "p0", "target": "d0", "attempt": 2, "transport": "ucx:tcp", **sizes}]
 
 
 def test_the_last_routes_are_kept_and_the_last_ids():

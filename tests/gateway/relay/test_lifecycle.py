@@ -51,13 +51,8 @@ def test_the_gateway_can_stop_it_at_any_stage_and_keeps_nothing(stage):
 @pytest.mark.parametrize("stage", PLACED)
 def test_workers_are_told_when_their_work_is_over(stage):
     """Whatever takes a placed sub-request from its workers cancels it there, unless it goes on there in parts."""
-    for event in (
-        LifecycleEvent.STOPPED,
-        LifecycleEvent.FAILED,
-        LifecycleEvent.FAILED_OFTEN,
-        LifecycleEvent.WORKER_LOST,
-    ):
-        assert TABLE[stage, event].actions[0] is LifecycleAction.CANCEL
+    for name in ("STOPPED", "FAILED", "FAILED_OFTEN", "WORKER_LOST"):
+        assert TABLE[stage, LifecycleEvent[name]].actions[0] is LifecycleAction.CANCEL
 
 
 def test_a_migration_that_does_not_happen_leaves_the_old_attempt_alone():

@@ -8,9 +8,9 @@ from relay_simulation import Simulation
 from legato_gateway.errors import DeadlineExceeded, NotComputable, Overloaded, SlowClient, SuspectedPoison, WorkerFailed
 from legato_gateway.relay.lifecycle import Stage
 
-SCHEDULES = times(300)
+SCHEDULES = times(200)
 REASONS = ("draining", "step_time")
-BATCHES = 3  # mutation testing runs the first one
+BATCHES = 2  # mutation testing runs the first one
 EXPECTED = (DeadlineExceeded, NotComputable, Overloaded, SlowClient, SuspectedPoison, WorkerFailed)
 
 

@@ -6,17 +6,9 @@ from legato_gateway.relay.lifecycle import Stage
 from legato_gateway.relay.sub_request import SubRequest
 from legato_protocol.stream import Failed
 
-SHOWN = {
-    "attempt": 3,
-    "stage": Stage.WAITING,
-    "begun": {"u0"},
-    "recompute": True,
-    "kv_revision": "r",
-    "avoid": {"u1"},
-    "failures": 2,
-    "faulted_at": "u1",
-    "last_failure": Failed("r", 2, "faulted", "why", "decode", True),
-}
+FAILED = Failed("r", 2, "faulted", "why", "decode", True)
+SHOWN = {"attempt": 3, "stage": Stage.WAITING, "begun": {"u0"}, "recompute": True, "kv_revision": "r"}
+SHOWN |= {"avoid": {"u1"}, "failures": 2, "faulted_at": "u1", "last_failure": FAILED}
 
 
 def test_a_choice_that_goes_apart_keeps_what_the_attempts_have_shown():

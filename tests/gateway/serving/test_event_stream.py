@@ -17,22 +17,14 @@ END = Delta(0, "", finish="stop")
 class Exchange:
     """One streamed request at an application in virtual time; what was sent is kept with its time."""
 
-    def __init__(
-        self,
-        gateway: Any,
-        *steps: Any,
-        admitted: bool = False,
-        headers: Any = (),
-        path: str = "/v1/completions",
-        **body: Any,
-    ) -> None:
+    def __init__(self, gateway: Any, *steps: Any, admitted: bool = False, headers: Any = (), **body: Any) -> None:
         self.gateway = gateway
         self.gateway.script(*steps)
         self.sent: list[tuple[float, Any]] = []
         self._admitted = admitted
         self._headers = [(b"content-type", b"application/json"), *headers]
         self._half_closed = asyncio.Event()
-        self._path = path
+        self._path = body.pop("path", "/v1/completions")
         asked = {"model": "tiny", "stream": True, **(body or {"prompt": "hi"})}
         self._body = [json.dumps(asked).encode()]
         submit = self.gateway.relay.submit
@@ -136,14 +128,13 @@ async def test_what_is_known_of_an_answer_is_told_with_the_head(make, asked, fir
     assert len(told) > len(first) + 2
 
 
-@pytest.mark.parametrize(
-    ("asked", "told"),
-    [
-        (RESPONSE, ["response.created", "response.in_progress", "response.failed"]),
-        (MESSAGE, ["message_start", "error"]),
-    ],
-    ids=["responses", "messages"],
-)
+FAILED = [
+    pytest.param(RESPONSE, ["response.created", "response.in_progress", "response.failed"], id="responses"),
+    pytest.param(MESSAGE, ["message_start", "error"], id="messages"),
+]
+
+
+@pytest.mark.parametrize(("asked", "told"), FAILED)
 @pytest.mark.virtual_time
 async def test_a_stream_that_fails_before_its_first_token_begins_once(make, asked, told):
     gateway = make(StreamPolicy())

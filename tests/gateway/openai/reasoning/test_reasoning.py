@@ -62,13 +62,8 @@ async def test_an_answer_without_reasoning_says_so(make):
     gateway = make(template=QWEN)
     gateway.say("Paris.")
     message = (await gateway.chat()).json()["choices"][0]["message"]
-    assert message == {
-        "role": "assistant",
-        "content": "Paris.",
-        "refusal": None,
-        "reasoning_content": None,
-        "reasoning": None,
-    }
+    none = dict.fromkeys(("refusal", "reasoning_content", "reasoning"))
+    assert message == {"role": "assistant", "content": "Paris.", **none}
 
 
 async def test_models_that_do_not_reason_have_no_such_field(gateway, make):

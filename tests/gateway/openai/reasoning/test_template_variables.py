@@ -94,12 +94,8 @@ async def test_effort_is_refused_where_nothing_means_it(make, template, effort, 
 async def test_earlier_reasoning_is_told_by_both_names(gateway, name):
     said = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", name: "because"}]
     await given(gateway, messages=[*said, {"role": "user", "content": "c"}])
-    assert gateway.tokens.messages[1] == {
-        "role": "assistant",
-        "content": "b",
-        "reasoning_content": "because",
-        "reasoning": "because",
-    }
+    thought = {"reasoning_content": "because", "reasoning": "because"}
+    assert gateway.tokens.messages[1] == {"role": "assistant", "content": "b", **thought}
     assert "reasoning" not in gateway.tokens.messages[0]
     error = await refused(gateway, messages=[{"role": "user", "content": "a", name: "because"}])
     assert error["param"] == f"messages[0].{name}"

@@ -38,20 +38,9 @@ async def test_an_answer_is_what_the_official_client_expects(gateway):
 
 
 async def test_a_body_is_all_that_the_clients_types_ask_for(gateway):
-    asked = {
-        "instructions": "Be brief.",
-        "temperature": 0.5,
-        "top_p": 0.9,
-        "max_output_tokens": 9,
-        "max_tool_calls": 3,
-        "prompt_cache_key": "k",
-        "safety_identifier": "s",
-        "previous_response_id": None,
-        "reasoning": {"effort": None},
-        "tools": [],
-        "tool_choice": "auto",
-        "truncation": "disabled",
-    }
+    asked = {"instructions": "Be brief.", "temperature": 0.5, "top_p": 0.9, "max_output_tokens": 9, "max_tool_calls": 3}
+    asked |= {"prompt_cache_key": "k", "safety_identifier": "s", "previous_response_id": None, "tools": []}
+    asked |= {"reasoning": {"effort": None}, "tool_choice": "auto", "truncation": "disabled"}
     answer = (await ask(gateway, **asked)).json()
     Response.model_validate(answer)
     not_here = {

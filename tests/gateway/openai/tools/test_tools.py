@@ -19,6 +19,7 @@ HI: Any = [{"role": "user", "content": "hi"}]
 PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}}}
 WEATHER: Any = {"type": "function", "function": {"name": "get_weather", "parameters": PARAMETERS}}
 UNUSABLE = {"type": "object", "patternProperties": 5}
+STRICT: Any = {"type": "function", "function": {"name": "f", "strict": True, "parameters": UNUSABLE}}
 NOW: Any = {"type": "function", "function": {"name": "now"}}
 CALLS = (
     'A moment.\n<tool_call>\n{"name": "get_weather", "arguments": {"city": "Köln"}}\n</tool_call>\n'
@@ -26,6 +27,7 @@ CALLS = (
 )
 CALLED = [("get_weather", '{"city": "Köln"}'), ("now", "{}")]
 CALL = {"id": "call_1", "type": "function", "function": {"name": "get_weather", "arguments": '{"city": "Paris"}'}}
+CUT = CALL | {"function": {"name": "f", "arguments": "{"}}
 ASKED = {"role": "assistant", "content": None, "tool_calls": [CALL]}
 RESULT = {"role": "tool", "tool_call_id": "call_1", "content": [{"type": "text", "text": "rain"}]}
 
@@ -157,11 +159,7 @@ WRONG: list[tuple[dict[str, Any], str, str | None]] = [
     ({"function_call": {"name": "now"}, "tools": [NOW]}, "function_call", None),
     ({"function_call": "some"}, "function_call", None),
     ({"functions": [{"name": "f"}], "function_call": {"name": "g"}}, "function_call", None),
-    (
-        {"tools": [{"type": "function", "function": {"name": "f", "strict": True, "parameters": UNUSABLE}}]},
-        "tools[0].function.parameters",
-        None,
-    ),
+    ({"tools": [STRICT]}, "tools[0].function.parameters", None),
     ({"functions": [{"name": "f"}, {"name": "f"}]}, "functions[1].name", None),
     ({"functions": [{"name": "f"}], "tools": [NOW]}, "functions", None),
     ({"messages": [RESULT]}, "messages[0].tool_call_id", None),
@@ -169,11 +167,7 @@ WRONG: list[tuple[dict[str, Any], str, str | None]] = [
     ({"messages": [{"role": "function", "name": "f", "content": "x"}]}, "messages[0].name", None),
     ({"messages": [ASKED | {"role": "user"}]}, "messages[0].tool_calls", None),
     ({"messages": [{"role": "assistant", "tool_calls": [1]}]}, "messages[0].tool_calls[0]", None),
-    (
-        {"messages": [{"role": "assistant", "tool_calls": [CALL | {"function": {"name": "f", "arguments": "{"}}]}]},
-        "messages[0].tool_calls[0].function.arguments",
-        None,
-    ),
+    ({"messages": [{**ASKED, "tool_calls": [CUT]}]}, "messages[0].tool_calls[0].function.arguments", None),
 ]
 
 

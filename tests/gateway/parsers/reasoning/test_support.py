@@ -47,16 +47,11 @@ def test_the_setting_names_all_families():
     assert families.SETTINGS == REASONING_PARSER
 
 
-@pytest.mark.parametrize(
-    ("name", "family"),
-    [
-        ("Qwen3", "Think"),
-        ("DeepSeek-R1-Distill", "Think"),
-        ("DeepSeek-V3.1", "Think"),
-        ("Magistral", "Mistral"),
-        ("SmolLM2", None),
-    ],
-)
+FAMILIES_OF = dict.fromkeys(("Qwen3", "DeepSeek-R1-Distill", "DeepSeek-V3.1"), "Think")
+FAMILIES_OF |= {"Magistral": "Mistral", "SmolLM2": None}
+
+
+@pytest.mark.parametrize(("name", "family"), FAMILIES_OF.items())
 def test_templates_tell_the_family(name, family):
     assert families.of_template(TEMPLATES[name]) == family
     assert support.of_model("Auto", TEMPLATES[name], Tokens()).family == family
@@ -69,13 +64,10 @@ def test_a_model_without_template_does_not_reason():
 
 
 def test_prompts_say_where_reasoning_begins():
-    assert begins("Qwen3") is False
-    assert begins("Qwen3", enable_thinking=False) is None
-    assert begins("DeepSeek-R1-Distill") is True
-    assert begins("DeepSeek-V3.1") is None
+    for name, begun in (("Qwen3", False), ("DeepSeek-R1-Distill", True), ("Magistral", False)):
+        assert begins(name) is begun
     assert begins("DeepSeek-V3.1", thinking=True) is True
-    assert begins("Magistral") is False
-    assert begins("SmolLM2") is None
+    assert begins("Qwen3", enable_thinking=False) is begins("DeepSeek-V3.1") is begins("SmolLM2") is None
 
 
 def test_what_a_user_says_opens_no_reasoning():

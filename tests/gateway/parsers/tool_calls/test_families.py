@@ -15,63 +15,41 @@ from legato_gateway.tokenizer.chat_template import ChatTemplate
 WEATHER = {"city": "Paris", "unit": "°C"}
 NAMES = frozenset({"get_weather", "get_stock_fundamentals", "get_current_conditions", "now", "f"})
 
+PARIS = ("get_weather", {"city": "Paris"})
+TSLA = '<tool_call>\n{"arguments": {"symbol": "TSLA"}, "name": "get_stock_fundamentals"}\n</tool_call>'
+SF = {"city": "San Francisco, CA, USA"}
+TWO = (
+    f'Let me look.\n<tool_call>\n{{"name": "get_weather", "arguments": {json.dumps(SF)}}}\n'
+    '</tool_call>\n<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
+)
+LIST = '<tool_call>[{"name": "get_weather", "arguments": {"city": "Paris"}}, {"name": "now"}]</tool_call>'
+CONDITIONS = {"location": "San Francisco, CA", "unit": "Fahrenheit"}
+LLAMA = '{"name": "now", "parameters": {}}; {"name": "f", "parameters": {"a": [1, {"b": "}"}]}}'
+MISTRAL = (
+    '[TOOL_CALLS] [{"name": "get_weather", "arguments": {"city": "Paris"}, "id": "VvvODy9mT"}, '
+    '{"name": "now", "arguments": {}, "id": "VvvODy9mU"} ]'
+)
+LATER = 'A moment.[TOOL_CALLS]get_weather{"city": "Paris"}[TOOL_CALLS]now[CALL_ID]VvvODy9mT[ARGS]{}'
+CITIES = "[get_weather(city='San Francisco'), get_weather(city=\"Seattle\")]"
+VALUES = "[f(a=[1, (2, 3)], b={'x': None}, c=True, d='it\\'s, (ok)', e=true, g=-1.5), now()]"
+VALUED = {"a": [1, [2, 3]], "b": {"x": None}, "c": True, "d": "it's, (ok)", "e": True, "g": -1.5}
+
 EXAMPLES = [  # family, what the model writes, its text, its calls
-    (
-        "Hermes",  # Nous Research's model card
-        '<tool_call>\n{"arguments": {"symbol": "TSLA"}, "name": "get_stock_fundamentals"}\n</tool_call>',
-        "",
-        [("get_stock_fundamentals", {"symbol": "TSLA"})],
-    ),
-    (
-        "Hermes",  # Qwen's documentation: two calls behind a text
-        'Let me look.\n<tool_call>\n{"name": "get_weather", "arguments": {"city": "San Francisco, CA, USA"}}\n'
-        '</tool_call>\n<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>',
-        "Let me look.",
-        [("get_weather", {"city": "San Francisco, CA, USA"}), ("now", {})],
-    ),
-    (
-        "Hermes",  # SmolLM2's model card: a list in one tag
-        '<tool_call>[{"name": "get_weather", "arguments": {"city": "a"}}, {"name": "now"}]</tool_call>',
-        "",
-        [("get_weather", {"city": "a"}), ("now", {})],
-    ),
+    ("Hermes", TSLA, "", [("get_stock_fundamentals", {"symbol": "TSLA"})]),  # Nous Research's model card
+    ("Hermes", TWO, "Let me look.", [("get_weather", SF), ("now", {})]),  # Qwen's documentation
+    ("Hermes", LIST, "", [PARIS, ("now", {})]),  # SmolLM2's model card: a list in one tag
     (
         "Llama3Json",  # Meta's prompt format
-        '{"name": "get_current_conditions", "parameters": {"location": "San Francisco, CA", "unit": "Fahrenheit"}}',
+        f'{{"name": "get_current_conditions", "parameters": {json.dumps(CONDITIONS)}}}',
         "",
-        [("get_current_conditions", {"location": "San Francisco, CA", "unit": "Fahrenheit"})],
+        [("get_current_conditions", CONDITIONS)],
     ),
-    (
-        "Llama3Json",
-        '{"name": "now", "parameters": {}}; {"name": "f", "parameters": {"a": [1, {"b": "}"}]}}',
-        "",
-        [("now", {}), ("f", {"a": [1, {"b": "}"}]})],
-    ),
-    (
-        "Mistral",  # up to the tokenizer of version 7
-        '[TOOL_CALLS] [{"name": "get_weather", "arguments": {"city": "Paris"}, "id": "VvvODy9mT"}, '
-        '{"name": "now", "arguments": {}, "id": "VvvODy9mU"} ]',
-        "",
-        [("get_weather", {"city": "Paris"}), ("now", {})],
-    ),
-    (
-        "Mistral",  # from version 11 on
-        'A moment.[TOOL_CALLS]get_weather{"city": "Paris"}[TOOL_CALLS]now[CALL_ID]VvvODy9mT[ARGS]{}',
-        "A moment.",
-        [("get_weather", {"city": "Paris"}), ("now", {})],
-    ),
-    (
-        "Pythonic",  # Meta's prompt format
-        "[get_weather(city='San Francisco'), get_weather(city=\"Seattle\")]",
-        "",
-        [("get_weather", {"city": "San Francisco"}), ("get_weather", {"city": "Seattle"})],
-    ),
-    (
-        "Pythonic",
-        "[f(a=[1, (2, 3)], b={'x': None}, c=True, d='it\\'s, (ok)', e=true, g=-1.5), now()]",
-        "",
-        [("f", {"a": [1, [2, 3]], "b": {"x": None}, "c": True, "d": "it's, (ok)", "e": True, "g": -1.5}), ("now", {})],
-    ),
+    ("Llama3Json", LLAMA, "", [("now", {}), ("f", {"a": [1, {"b": "}"}]})]),
+    ("Mistral", MISTRAL, "", [PARIS, ("now", {})]),  # up to the tokenizer of version 7
+    ("Mistral", LATER, "A moment.", [PARIS, ("now", {})]),  # from version 11 on
+    # Meta's prompt format
+    ("Pythonic", CITIES, "", [("get_weather", {"city": city}) for city in ("San Francisco", "Seattle")]),
+    ("Pythonic", VALUES, "", [("f", VALUED), ("now", {})]),
 ]
 NO_CALLS = [
     ("Hermes", "1 < 2 and <tool_cal is nothing"),
