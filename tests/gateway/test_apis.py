@@ -1,4 +1,4 @@
-"""What all APIs that generate promise alike, whatever each calls it."""
+"""Promises that all generating APIs make, whatever each names its fields."""
 
 import json
 from typing import Any
@@ -80,8 +80,8 @@ async def test_what_the_models_makers_set_counts_where_nothing_is_said(make, api
     for fields in ({}, {"temperature": 0.0}):
         assert (await api.post(gateway, **fields)).is_success
     first, second = (request.params for request in gateway.relay.requests)
-    found = (first.temperature, first.top_p, first.top_k, first.min_p, first.repetition_penalty)
-    assert found == (0.7, 0.8, 20, 0.05, 1.05)
+    sampling = (first.temperature, first.top_p, first.top_k, first.min_p, first.repetition_penalty)
+    assert sampling == (0.7, 0.8, 20, 0.05, 1.05)
     assert (second.temperature, second.top_p) == (0, 0.8)
 
 
@@ -236,7 +236,7 @@ def calling(make: Any) -> Any:
 @pytest.mark.parametrize("size", [1, 7, 1000])
 @BOTH
 @SPEAKS
-async def test_calls_come_back_beside_text(calling, api, stream, size):
+async def test_calls_come_back_in_addition_to_text(calling, api, stream, size):
     calling.say(CALLS, size=size)
     said = await api.ask(calling, stream, **api.meant("tools", [WEATHER, NOW]))
     assert (said.text, said.calls, said.finish) == ("A moment.", CALLED, "calls")
@@ -268,7 +268,7 @@ async def test_a_call_that_was_cut_off_says_so_and_an_answer_needs_none(calling,
 @pytest.mark.parametrize("choice", ["auto", "required", "get_weather", "none"])
 @SPEAKS
 async def test_a_choice_of_tools_is_obeyed(calling, api, choice):
-    """The model is told of them, and a grammar holds it to them; with none it knows of no tools."""
+    """The prompt lists them, and a grammar enforces the choice; with none, no tool is listed."""
     calling.say(FIRST)
     said = await api.ask(calling, **api.meant("tools", [WEATHER, NOW]), **api.meant("choice", choice))
     (request,) = calling.relay.requests
@@ -315,7 +315,7 @@ def reasoning(make: Any) -> Any:
 @pytest.mark.parametrize("size", [1, 7, 1000])
 @BOTH
 @SPEAKS
-async def test_reasoning_comes_beside_the_text_and_is_counted(reasoning, api, stream, size):
+async def test_reasoning_is_separate_from_the_text_and_counted(reasoning, api, stream, size):
     reasoning.say(THOUGHT, size=size)
     said = await api.ask(reasoning, stream)
     assert (said.reasoning, said.text, said.finish) == ("Let me see: é.", "Paris. \n", "stop")
@@ -345,10 +345,10 @@ async def test_calls_are_read_behind_reasoning_only(reasoning, api, stream):
 @BOTH
 @pytest.mark.parametrize("api", [CHAT, RESPONSES], ids=str)
 async def test_log_probabilities_are_of_text_wherever_reasoning_and_calls_are(reasoning, api, stream):
-    """Those of reasoning and calls are a chat's, too: it has no other place for them."""
+    """A chat also lists the tokens of reasoning and calls: it has no other place for them."""
     text = THOUGHT + FIRST
     tokens = [TokenText(0, char, char.encode(), TokenLogprobs(-1.0, ()), at) for at, char in enumerate(text)]
     reasoning.script(*(Delta(0, token.text, (token,)) for token in tokens), Delta(0, "", (), "stop"))
     said = await api.ask(reasoning, stream, **api.meant("logprobs", 0), **api.meant("tools", [WEATHER]))
-    told = "".join(token for token, _ in said.tokens)
-    assert told == text if api is CHAT else told.strip() == "Paris."
+    explained = "".join(token for token, _ in said.tokens)
+    assert explained == text if api is CHAT else explained.strip() == "Paris."

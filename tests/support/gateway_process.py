@@ -51,9 +51,9 @@ class GatewayProcess:
         """Ends as Kubernetes has it end; returns the lines that it logged, if they are read."""
         if self.process.returncode is None:
             self.process.send_signal(signal.SIGTERM)
-        told = await self.process.communicate()
+        outputs = await self.process.communicate()
         assert self.process.returncode == 0
-        return [line for each in told if each for line in each.decode().splitlines()]
+        return [line for each in outputs if each for line in each.decode().splitlines()]
 
 
 @contextlib.asynccontextmanager
@@ -62,9 +62,9 @@ async def gateway_process(
 ) -> AsyncIterator[GatewayProcess]:
     """A gateway that has announced itself, in front of these workers, at ports of its own."""
     announced = folder / f"announced-{secrets.token_hex(4)}"
-    ports = ["--health-port=0", "--control-port=0", *([] if fds else ["--port=0"]), f"--announce={announced}"]
+    flags_of_ports = ["--health-port=0", "--control-port=0", *([] if fds else ["--port=0"]), f"--announce={announced}"]
     named = [f"--worker={worker.name}={worker.address}" for worker in workers]
-    command = [*LEGATO, f"--model={model}", *ports, *named, *flags]
+    command = [*LEGATO, f"--model={model}", *flags_of_ports, *named, *flags]
     environ = os.environ | {"LEGATO_TOKEN": "secret"}
     async with asyncio.timeout(LIMIT):
         process = await asyncio.create_subprocess_exec(*command, env=environ, pass_fds=fds, **pipes)
@@ -72,11 +72,11 @@ async def gateway_process(
             while not announced.exists():
                 assert process.returncode is None, "the gateway ended"
                 await asyncio.sleep(0.01)
-            found = json.loads(announced.read_text())
+            ports = json.loads(announced.read_text())
             limits = httpx.Limits(max_connections=None)
-            url = f"http://127.0.0.1:{found['http']}"
+            url = f"http://127.0.0.1:{ports['http']}"
             async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=60, limits=limits) as client:
-                made = GatewayProcess(process, found, client)
+                made = GatewayProcess(process, ports, client)
                 yield made
                 await made.end()
         finally:
@@ -89,7 +89,7 @@ async def refused(*flags: str, **environ: str | None) -> str:
     known = {name: value for name, value in (os.environ | environ).items() if value is not None}
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(*LEGATO, *flags, env=known, stdout=pipe, stderr=pipe)
-    _, told = await asyncio.wait_for(process.communicate(), LIMIT)
+    _, errors = await asyncio.wait_for(process.communicate(), LIMIT)
     assert process.returncode == 2
-    assert b"Traceback" not in told
-    return told.decode().splitlines()[-1]
+    assert b"Traceback" not in errors
+    return errors.decode().splitlines()[-1]

@@ -33,7 +33,7 @@ Read = Callable[[dict[str, Any]], Said]
 
 @dataclass(frozen=True)
 class API:
-    """`fields` are how this API spells what others spell differently, by what is meant."""
+    """Fields that the APIs name differently are made by `fields`, by their meaning."""
 
     name: str
     needs: str  # the field without which nothing can be generated
@@ -126,8 +126,8 @@ def _of_chunks(chunks: list[dict[str, Any]]) -> Said:
             if call.get("id"):
                 message["tool_calls"].append({"function": {"name": call["function"]["name"], "arguments": ""}})
             message["tool_calls"][call["index"]]["function"]["arguments"] += call["function"].get("arguments") or ""
-        for name, told in (choice.get("logprobs") or {}).items():
-            logprobs.setdefault(name, []).extend(told or ())
+        for name, tokens in (choice.get("logprobs") or {}).items():
+            logprobs.setdefault(name, []).extend(tokens or ())
         finish = choice["finish_reason"] or finish
     return _openai(chunks[0], {"message": message, "finish_reason": finish, "logprobs": logprobs}, chunks[-1]["usage"])
 
@@ -186,7 +186,7 @@ COMPLETIONS = API(
 def _response(answer: dict[str, Any]) -> Said:
     items = {kind: [i for i in answer["output"] if i["type"] == kind] for kind in ("message", "reasoning")}
     calls = [(item["name"], item["arguments"]) for item in answer["output"] if item["type"] == "function_call"]
-    parts = {kind: [part for item in found for part in item["content"]] for kind, found in items.items()}
+    parts = {kind: [part for item in group for part in item["content"]] for kind, group in items.items()}
     return Said(
         answer["id"],
         answer["model"],
@@ -203,10 +203,10 @@ def _response(answer: dict[str, Any]) -> Said:
 def _of_response_events(events: list[dict[str, Any]]) -> Said:
     said = _response(events[-1]["response"])
     if said.tokens:  # which grow by no events of their own
-        told = [
+        streamed = [
             one["token"] for event in events if event["type"].endswith("output_text.delta") for one in event["logprobs"]
         ]
-        assert told == [token for token, _ in said.tokens]
+        assert streamed == [token for token, _ in said.tokens]
     return said
 
 

@@ -21,7 +21,7 @@ async def listening(
     app_state: dict[str, Any] | None = None,
     **tls: Any,
 ) -> AsyncIterator[tuple[str, int]]:
-    """Where it listens."""
+    """Serves the application and yields the address."""
     made = protocol.of(places or Connections(), origins)
     config = uvicorn.Config(app, http=made, log_config=None, lifespan="off")
     config.load()
@@ -42,7 +42,7 @@ class Passing:
         loop.time = lambda: self._clock() + self._passed  # type: ignore[method-assign]
 
     async def by(self, seconds: float) -> None:
-        """What is due by then happens."""
+        """Sets the clock forward and lets everything happen that is due by then."""
         self._passed += seconds
         for _ in range(20):
             await asyncio.sleep(0)

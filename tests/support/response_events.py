@@ -16,7 +16,7 @@ async def ask(gateway: Any, headers: dict[str, str] | None = None, **fields: Any
 
 
 async def events(gateway: Any, headers: dict[str, str] | None = None, **fields: Any) -> list[dict[str, Any]]:
-    """Those of a streamed response."""
+    """Returns the events of a streamed response."""
     return read((await ask(gateway, headers, stream=True, **fields)).text)
 
 
