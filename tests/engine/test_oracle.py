@@ -1,17 +1,15 @@
-"""Greedy float32 output of the real model is that of Hugging Face transformers, however it was computed."""
+"""Greedy float32 output is that of Hugging Face transformers: of the real model, and of a tiny one however computed."""
 
+from dataclasses import replace
+
+import interpreted_models
+import lora_folders
 import pytest
 
+from legato_engine.runner.runner import Runner
 
-@pytest.fixture(scope="module")
-def unified(smollm2_float32, prompts, sequences):
-    """All prompts, each computed whole, then decoded in batches of eight."""
-    run = sequences(smollm2_float32, prompts)
-    for index in range(len(prompts)):
-        run.prefill(index, chunk=4096)
-    for first in range(0, len(prompts), 8):
-        run.decode(range(first, first + 8))
-    return run
+TINY = lora_folders.RandomCheckpoint(replace(interpreted_models.LLAMA, max_length=1024))
+LENGTHS = (5, 1, 12, 3, 33, 64, 17, 9, 2, 40, 48, 31, 8, 130, 277, 6)  # of 16 prompts
 
 
 def check_all(oracle, run):
@@ -20,50 +18,60 @@ def check_all(oracle, run):
         oracle.check(prompt, output)
 
 
-def test_prompts_are_varied(prompts):
-    lengths = [len(prompt) for prompt in prompts]
-
-    assert len(prompts) >= 16
-    assert min(lengths) < 4
-    assert max(lengths) == 1104
-
-
-def test_whole_prompts(oracle, unified):
-    check_all(oracle, unified)
-
-
-def test_chunked_prefill(oracle, smollm2_float32, prompts, sequences):
-    """Chunks that end in the middle of blocks; all sequences then decode in one batch of 16."""
-    run = sequences(smollm2_float32, prompts)
-    for index in range(len(prompts)):
-        run.prefill(index, chunk=173)
-    run.decode(range(len(prompts)))
-
+def test_the_real_model(oracle, smollm2_float32, prompts, sequences):
+    """Prompts of all kinds, each computed whole, then decoded in one batch."""
+    run = sequences(smollm2_float32, [prompt[:200] for prompt in prompts[::2]], 12)
+    for index in range(len(run.prompts)):
+        run.prefill(index, chunk=4096)
+    run.decode(range(len(run.prompts)))
     check_all(oracle, run)
 
 
-def test_prefix_already_in_blocks(oracle, smollm2_float32, prompts, sequences):
+@pytest.fixture(scope="module")
+def tiny():
+    """With room for all prompts twice."""
+    return Runner.load(TINY, block_size=16, kv_cache_bytes=4 << 20, dtype="float32", threads=1, max_length=1024)
+
+
+@pytest.fixture
+def run(tiny, sequences):
+    return sequences(tiny, interpreted_models.prompts(TINY.config.vocab_size, LENGTHS))
+
+
+def test_whole_prompts(oracle_of, run):
+    for index in range(16):
+        run.prefill(index, chunk=4096)
+    for first in (0, 8):
+        run.decode(range(first, first + 8))
+    check_all(oracle_of(TINY), run)
+
+
+def test_chunked_prefill(oracle_of, run):
+    """Chunks that end in the middle of blocks; all sequences then decode in one batch of 16."""
+    for index in range(16):
+        run.prefill(index, chunk=45)
+    run.decode(range(16))
+    check_all(oracle_of(TINY), run)
+
+
+def test_prefix_already_in_blocks(oracle_of, tiny, sequences):
     """The second sequence of a prompt takes over all full blocks of the first and computes only the rest."""
-    chosen = [4, 5, 10, 13, 15]
-    first = sequences(smollm2_float32, [prompts[i] for i in chosen] * 2)
-    for index in range(len(chosen)):
-        first.prefill(index, chunk=4096)
-        shared = (len(prompts[chosen[index]]) - 1) // 16
-        twin = index + len(chosen)
-        first.tables[twin][:shared] = first.tables[index][:shared]
-        first.prefill(twin, chunk=4096, start=shared * 16)
-    first.decode(range(2 * len(chosen)))
-
-    check_all(oracle, first)
+    chosen = interpreted_models.prompts(TINY.config.vocab_size, (64, 17, 40, 130, 277))
+    run = sequences(tiny, chosen * 2)
+    for index, prompt in enumerate(chosen):
+        run.prefill(index, chunk=4096)
+        shared, twin = (len(prompt) - 1) // 16, index + len(chosen)
+        run.tables[twin][:shared] = run.tables[index][:shared]
+        run.prefill(twin, chunk=4096, start=shared * 16)
+    run.decode(range(2 * len(chosen)))
+    check_all(oracle_of(TINY), run)
 
 
-def test_mixed_batch_of_16(oracle, smollm2_float32, prompts, sequences):
+def test_mixed_batch_of_16(oracle_of, run):
     """Half of the sequences decode already when the prompts of the others join their steps."""
-    run = sequences(smollm2_float32, prompts)
     early, late = range(0, 16, 2), range(1, 16, 2)
     run.prefill_together(early)
     for index in late:
         run.mixed_step(decoding=early, prefilling=index)
     run.decode(range(16))
-
-    check_all(oracle, run)
+    check_all(oracle_of(TINY), run)

@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 
 import certificates
-from worker_process import LONG, PATIENCE, PROMPT, generate, hand_over_twice, start, until
+from worker_process import LONG, PROMPT, generate, hand_over, start, until
 
 from legato_engine.runner.paced import token_at
 
@@ -27,7 +27,7 @@ def test_a_sequence_goes_from_one_paced_worker_to_another_and_on_to_a_third(tmp_
     try:
         for process in workers:
             until(lambda process=process: process.ready)
-        alone, travelled = asyncio.run(hand_over_twice(*workers))
+        alone, travelled = asyncio.run(hand_over(*workers))
         connections = ('{what="tls_peers"} 1.0', '{what="plain_peers"} 1.0')
         until(lambda: all(each in workers[1].get("health", "/metrics")[1] for each in connections))
         maps = Path(f"/proc/{workers[0].core()}/maps").read_text()
@@ -40,21 +40,3 @@ def test_a_sequence_goes_from_one_paced_worker_to_another_and_on_to_a_third(tmp_
     assert travelled == alone
     assert "libtorch" not in maps
     assert "llvmlite" not in maps
-
-
-def test_profiles_that_cannot_work_end_the_start_with_2(tmp_path: Path) -> None:
-    negative = tmp_path / "negative.json"
-    negative.write_text(PROFILE.replace("1e-4", "-1"))
-    for flags, said in (
-        (["--runner", "paced"], "--profile: required with --runner paced"),
-        (["--profile", "x"], "--profile: only allowed with --runner paced"),
-        (["--runner", "paced", "--profile", "/no/such.json"], "/no/such.json: No such file"),
-        (
-            ["--runner", "paced", "--profile", str(negative)],
-            f"{negative}: Expected `float` >= 0.0 - at `$.step.perRow`",
-        ),
-        (["--runner", "paced", "--profile", "h1"], "no such profile: h1 (a JSON file, or one of cpu-2-cores"),
-    ):
-        process = start(tmp_path, *flags)
-        assert process.popen.wait(PATIENCE) == 2
-        assert said in process.log.read_text()

@@ -52,6 +52,17 @@ class Side:
     def events(self, kind):
         return [event for event in self.seen if isinstance(event, kind)]
 
+    def sent(self, kind):
+        """Everything of this kind that its agent sends from now on."""
+        seen, send = [], self.agent._peers.send
+
+        def watch(number, message):
+            seen.extend([message] if isinstance(message, kind) else [])
+            send(number, message)
+
+        self.agent._peers.send = watch
+        return seen
+
     def poll(self):
         self.seen += self.agent.poll()
         self.agent.check_integrity()
@@ -97,6 +108,26 @@ class Pair:
 
     def grant(self, table=range(4), cached=0, attempt=1):
         self.receiver.agent.grant(1, attempt, self.sender.peer, table, cached, ROOT)
+
+    def connect(self, room=9, table=(7,)):
+        """By a room of their own, which nothing is done about."""
+        self.offer(room, table)
+        self.run()
+        self.sender.seen.clear()
+        self.receiver.seen.clear()
+
+    def offer(self, room, table):
+        """Both sides know of another room."""
+        self.sender.agent.expect(room, 1, self.receiver.peer, ROOT)
+        self.receiver.agent.grant(room, 1, self.sender.peer, table, 0, ROOT)
+
+    def push(self, first, last):
+        self.sender.agent.push(1, first, range(first, last), HASHES[first:last])
+
+    def hand_over(self):
+        """All of room 1 is sent, and arrives where nothing is in the way."""
+        self.send()
+        self.run()
 
     def send(self):
         self.sender.agent.push(1, 0, range(4), HASHES)

@@ -25,7 +25,6 @@ TOKEN = "of a test"
 PATIENCE = 90.0
 PROMPT = (504, 3575, 282, 4649, 314)  # "The capital of France is"
 LONG = 96  # tokens
-PARIS = 7042  # " Paris"
 PROGRAM = """
 import argparse, sys
 from legato_cli import worker
@@ -122,25 +121,35 @@ async def hear(socket: ClientConnection, kind: type) -> stream.FromWorker:
                 return frame
 
 
-async def hand_over_twice(prefill: Process, first: Process, second: Process) -> tuple[list[int], list[int]]:
-    """What one worker makes, and what the sequence made that was handed over and migrated.
+async def hand_over(prefill: Process, first: Process, second: Process | None = None) -> tuple[list[int], list[int]]:
+    """Tokens of one worker, and of a sequence that was handed over, and migrated to the second worker if there is one.
 
-    It is long, so that it has not ended before the second hand-off is asked for, on a busy machine too."""
-    async with prefill.dial("/stream") as p, first.dial("/stream") as a, second.dial("/stream") as b:
-        peers = [peer_of(await greet(socket)) for socket in (p, a, b)]
+    It is long, so that it has not ended before that hand-off is asked for, on a busy machine too."""
+    async with prefill.dial("/stream") as p, first.dial("/stream") as a:
+        peers = [peer_of(await greet(socket)) for socket in (p, a)]
         await p.send(stream.encode(generate("alone", LONG)))
         alone = await collect(p, "alone", LONG)
         wanted = generate("r", LONG).sequence
         await a.send(stream.encode(Decode("r", 1, 77, wanted, peers[0])))
         await p.send(stream.encode(Prefill("r", 1, 77, wanted, peers[1])))
-        made = await collect(a, "r", 5)
-        known = msgspec.structs.replace(wanted, token_ids=pack_tokens([*PROMPT, *made]))
-        await b.send(stream.encode(Decode("r", 2, 78, known, peers[1])))
-        await a.send(stream.encode(Handoff("r", 2, 78, peers[2])))
-        made += await collect(b, "r", LONG - len(made))
-        report = second.state()["handoffs"][-1]
-        assert (report["source"], report["transport"]) == ("d0", "ucx:tcp")
+        made = await collect(a, "r", 5 if second else LONG)
+        if second:
+            made += await migrate(wanted, made, a, peers[1], second)
+        report = (second or first).state()["handoffs"][-1]
+        assert (report["source"], report["transport"]) == (peers[second is not None].worker, "ucx:tcp")
         return alone, made
+
+
+async def migrate(
+    wanted: Sequence, made: list[int], socket: ClientConnection, source: Peer, target: Process
+) -> list[int]:
+    """The tokens that the target adds to those made."""
+    async with target.dial("/stream") as there:
+        peer = peer_of(await greet(there))
+        known = msgspec.structs.replace(wanted, token_ids=pack_tokens([*PROMPT, *made]))
+        await there.send(stream.encode(Decode("r", 2, 78, known, source)))
+        await socket.send(stream.encode(Handoff("r", 2, 78, peer)))
+        return await collect(there, "r", LONG - len(made))
 
 
 def peer_of(hello: Hello) -> Peer:

@@ -2,6 +2,7 @@
 
 from random import Random
 
+from budget import times
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -97,7 +98,7 @@ ACTS = ["generate", *["dispatch"] * 3, *["migrate"] * 2, "cancel", "pause", "dis
 FAULTS = st.builds(Faults, st.floats(0, 3), break_connection=st.sampled_from([0.0, 0.02, 0.1]))
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=times(20), deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.integers(0, 2**32), FAULTS, st.integers(5, 80))
 def test_after_a_quiet_time_nothing_is_held_and_nothing_is_pending(make_world, seed, faults, turns):
     random = Random(seed)

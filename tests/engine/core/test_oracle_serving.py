@@ -1,8 +1,14 @@
-"""Greedy float32 output of the real model, served by real cores and schedulers, is that of transformers."""
+"""Greedy float32 output of a tiny model, served by real cores and schedulers, is that of transformers.
+
+That the real model's is, too, however it is computed: see test_oracle.
+"""
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
+import interpreted_models
+import lora_folders
 import pytest
 import torch
 
@@ -12,17 +18,28 @@ from legato_engine.transfer import ucx
 from legato_engine.transfer.link import Link
 from legato_protocol.stream import Generate
 
+CHECKPOINT = lora_folders.RandomCheckpoint(replace(interpreted_models.LLAMA, max_length=1024))
+LENGTHS = (5, 1, 12, 3, 33, 64, 17, 9, 2, 40, 21, 31, 8, 130, 277, 6)  # of 16 prompts
 NEW_TOKENS = 32
 PATIENCE = 250.0  # seconds; only a hang reaches it
 
 
-@pytest.fixture(scope="module")
-def peer_float32(smollm2):
-    """A second worker's model and arena. No block holds zeros by chance: whatever is read must have come."""
-    runner = Runner.load(smollm2, block_size=16, kv_cache_bytes=512 << 20, dtype="float32", threads=1, max_length=4096)
+def load():
+    """A worker's model and arena. No block holds zeros by chance: whatever is read must have come."""
+    made = Runner.load(CHECKPOINT, block_size=16, kv_cache_bytes=4 << 20, dtype="float32", threads=1, max_length=1024)
     with torch.inference_mode():
-        runner.arena.blocks.fill_(3.0)
-    return runner
+        made.arena.blocks.fill_(3.0)
+    return made
+
+
+@pytest.fixture(scope="module")
+def runner():
+    return load()
+
+
+@pytest.fixture(scope="module")
+def prompts():
+    return interpreted_models.prompts(CHECKPOINT.config.vocab_size, LENGTHS)
 
 
 class Serving:
@@ -34,7 +51,7 @@ class Serving:
         self.ids = [str(index) for index in range(len(prompts))]
 
     def worker(self, name, runner, **options):
-        limits = {"max_length": 4096, "max_running": 16, "max_waiting": 16, "chunk": 512}
+        limits = {"max_length": 1024, "max_running": 16, "max_waiting": 16, "chunk": 128}
         return self.world.worker(name, runner=runner, **{**limits, **options})
 
     def sequence(self, index):
@@ -62,8 +79,10 @@ def serving(world, prompts):
 
 
 @pytest.fixture
-def check(oracle, prompts):
-    def check_all(outputs, prompts=prompts):
+def check(oracle_of, prompts):
+    oracle = oracle_of(CHECKPOINT)
+
+    def check_all(outputs):
         for prompt, output in zip(prompts, outputs, strict=True):
             assert len(output) == NEW_TOKENS
             oracle.check(prompt, output)
@@ -104,8 +123,8 @@ def open_link() -> Iterator:
         link.close()
 
 
-def test_unified_in_batches_of_16_then_from_the_prefix_cache(serving, smollm2_float32, check, prompts):
-    runner = Recorder(smollm2_float32)
+def test_unified_in_batches_of_16_then_from_the_prefix_cache(serving, runner, check, prompts):
+    runner = Recorder(runner)
     worker = serving.worker("u", runner, link=False)
     serving.generate(worker)
     check(serving.run(worker))
@@ -118,10 +137,11 @@ def test_unified_in_batches_of_16_then_from_the_prefix_cache(serving, smollm2_fl
         assert worker.items(f"again-{index}")[0].cached_tokens == (len(prompt) - 1) // 16 * 16
 
 
-def test_disaggregated(serving, smollm2_float32, peer_float32, check, open_link):
+def test_disaggregated(serving, runner, check, open_link):
     """Every KV block goes from one core to the other over UCX, as between two processes."""
-    prefill = serving.worker("p", smollm2_float32, link=open_link(smollm2_float32))
-    decode = serving.worker("d", peer_float32, link=open_link(peer_float32))
+    prefill, decode = (
+        serving.worker(name, made, link=open_link(made)) for name, made in (("p", runner), ("d", load()))
+    )
     for index, id in enumerate(serving.ids):
         serving.world.hand_off(prefill, decode, serving.sequence(index), room=index + 1, id=id)
     check(serving.run(decode))
@@ -130,14 +150,14 @@ def test_disaggregated(serving, smollm2_float32, peer_float32, check, open_link)
     assert not any(prefill.items(id) for id in serving.ids)
 
 
-def test_after_preemption(serving, smollm2_float32, check, prompts):
+def test_after_preemption(serving, runner, check, prompts):
     """Sequences are taken in without regard to their growth, so that some lose their blocks while they decode: first
-    the three that came last, then, when these were preempted as often as may be, the one of 1,104 tokens."""
+    the three that came last, then, when these were preempted as often as may be, the longest one."""
     longest = max(range(len(prompts)), key=lambda index: len(prompts[index]))
     last = [index for index in range(len(prompts)) if len(prompts[index]) < 32][-3:]
     order = [index for index in range(len(prompts)) if index not in (longest, *last)] + [longest, *last]
-    blocks = sum(len(prompt) // 16 + 1 for prompt in prompts) - 8  # prompts share some
-    runner, preempted = Recorder(smollm2_float32), set()
+    blocks = sum(len(prompt) // 16 + 1 for prompt in prompts)
+    runner, preempted = Recorder(runner), set()
     worker = serving.worker("u", runner, link=False, blocks=blocks, growth_tokens=0)
 
     def watch():

@@ -1,7 +1,7 @@
 """What the agent promises its core, between two agents in virtual time."""
 
 import pytest
-from handoff_pair import BLOCK, BLOCK_BYTES, BLOCKS, HASHES, ROOT, TOKENS, Pair, Stranger
+from handoff_pair import BLOCK, BLOCK_BYTES, BLOCKS, ROOT, TOKENS, Stranger
 
 from legato_engine.transfer.events import Aborted, Arrived, Granted, GrantRevoked, Released, WritingBegan
 from legato_engine.transfer.link import PeerDown
@@ -10,18 +10,12 @@ from legato_protocol import handoff
 from legato_protocol.stream import Peer
 
 
-@pytest.fixture
-def pair():
-    return Pair()
-
-
 def test_blocks_go_to_their_places_in_the_receivers_table(pair):
     for block in range(4):
         pair.sender.arena[block] = 10 + block
     pair.begin(table=[6, 1, 4, 2, 7], cached=1)
     assert pair.sender.events(Granted) == [Granted(1, 1, 5, 1)]
-    pair.send()
-    pair.run()
+    pair.hand_over()
     assert pair.receiver.events(Arrived)[0].blocks == 3
     assert pair.receiver.arena[:, 0].tolist() == [0, 11, 13, 0, 12, 0, 0, 0]
 
@@ -41,14 +35,13 @@ def test_a_grant_without_a_put_comes_back_and_may_be_given_again(pair):
     assert pair.sender.events(GrantRevoked) == [GrantRevoked("sender", 1, 1)]
     pair.receiver.agent.grant(1, 1, pair.sender.peer, range(4), 0, ROOT)
     pair.run()
-    pair.send()
-    pair.run()
+    pair.hand_over()
     assert len(pair.receiver.events(Arrived)) == 1
 
 
 def test_a_grant_that_is_being_written_to_is_said_so_and_stays(pair):
     pair.begin()
-    pair.sender.agent.push(1, 0, [0], HASHES[:1])
+    pair.push(0, 1)
     pair.receiver.agent.revoke(1)
     pair.run()
     assert pair.receiver.seen == [WritingBegan(1, 1)]
@@ -94,8 +87,7 @@ def test_a_connection_that_broke_is_not_used_for_the_next_attempt(pair):
     pair.expect(attempt=2)
     pair.grant(attempt=2)
     pair.run()
-    pair.send()
-    pair.run()
+    pair.hand_over()
     assert pair.receiver.events(Arrived)
 
 
@@ -106,8 +98,7 @@ def test_totals_are_those_of_all_hand_offs(pair, corrupt, corrupt_blocks, moved)
         pair.expect(attempt)
         pair.grant(attempt=attempt)
         pair.run()
-        pair.send()
-        pair.run()
+        pair.hand_over()
     counts = pair.receiver.agent.counts()
     assert (counts.corrupt_blocks, counts.bytes_received) == (corrupt_blocks, moved)
     assert (counts.committed, counts.aborted) == ((0, 2) if corrupt else (2, 0))
@@ -119,8 +110,7 @@ def test_totals_are_those_of_all_hand_offs(pair, corrupt, corrupt_blocks, moved)
 def test_corrupt_blocks_are_the_cause(pair):
     pair.begin()
     pair.network.faults.corrupt_put = 1.0
-    pair.send()
-    pair.run()
+    pair.hand_over()
     assert [event.cause for event in pair.receiver.events(Aborted)] == ["corrupt"]
 
 
@@ -148,8 +138,7 @@ def test_a_message_of_an_unknown_epoch_is_counted_and_moves_nothing(pair, messag
     counts = pair.receiver.agent.counts()
     assert (counts.unknown_epochs, counts.bad_messages, counts.refused_peers) == (2, 0, 0)
     pair.begin()
-    pair.send()
-    pair.run()
+    pair.hand_over()
     assert pair.receiver.events(Arrived)
     assert not pair.receiver.events(Aborted)
 
@@ -192,8 +181,7 @@ def test_who_does_not_say_who_it_is_is_closed_after_a_while(pair):
 def test_many_who_do_not_say_who_they_are_make_room_for_one_who_does(pair):
     assert closed(nobodies(pair, 100)) == 36
     pair.begin()
-    pair.send()
-    pair.run()
+    pair.hand_over()
     assert pair.receiver.events(Arrived)
 
 
@@ -208,8 +196,7 @@ def test_a_connection_on_which_nobody_answers_is_given_up_and_another_one_is_ope
     pair.sender.agent.expect(1, 2, pair.receiver.peer, ROOT)
     pair.receiver.agent.grant(1, 2, pair.sender.peer, range(4), 0, ROOT)
     pair.run()
-    pair.send()
-    pair.run()
+    pair.hand_over()
     assert pair.receiver.events(Arrived)
 
 
@@ -238,7 +225,6 @@ def test_what_connecting_takes_is_not_taken_off_the_senders_lease(pair):
     pair.sender.link.resume()
     pair.sender.agent.expect(1, 1, pair.receiver.peer, ROOT)
     pair.run()
-    pair.send()
-    pair.run()
+    pair.hand_over()
     assert not pair.receiver.events(Aborted)
     assert pair.receiver.events(Arrived)

@@ -1,7 +1,7 @@
 """What a session does not believe: messages that are stale, of another worker, or contradict the grant."""
 
 import pytest
-from handoff_pair import BLOCK, HASHES, ROOT, TOKENS, Pair, Stranger
+from handoff_pair import BLOCK, HASHES, TOKENS, Stranger
 
 from legato_engine.transfer.events import Aborted, Arrived, Committed, Granted, GrantRevoked, Released, WritingBegan
 from legato_protocol import handoff
@@ -9,16 +9,10 @@ from legato_protocol import handoff
 NAME = ("epoch-receiver", 1, 1)  # how messages of room 1 begin: the epoch is the receiver's
 
 
-@pytest.fixture
-def pair():
-    return Pair()
-
-
 def arrives(pair):
     """Whether the hand-off of room 1 still comes to a good end."""
     pair.run()
-    pair.send()
-    pair.run()
+    pair.hand_over()
     return len(pair.receiver.events(Arrived)) == len(pair.sender.events(Committed)) == 1
 
 
@@ -111,8 +105,8 @@ def test_announcements_may_come_in_any_order(pair):
     pair.begin()
     peers, announced = pair.sender.agent._peers, []
     send, peers.send = peers.send, lambda number, message: announced.append((number, message))
-    pair.sender.agent.push(1, 0, [0, 1], HASHES[:2])
-    pair.sender.agent.push(1, 2, [2, 3], HASHES[2:])
+    pair.push(0, 2)
+    pair.push(2, 4)
     pair.run(0.2)
     peers.send = send
     for number, message in reversed(announced):
@@ -164,8 +158,7 @@ def test_a_stale_grant_is_not_taken_for_the_one_that_follows(pair):
 
 def test_a_grant_that_its_own_revocation_has_overtaken_is_gone(pair):
     """Also where the room is not known yet."""
-    pair.receiver.agent.grant(2, 1, pair.sender.peer, range(4, 8), 0, ROOT)  # so that they are connected
-    pair.run()
+    pair.connect()
     pair.receiver.say(handoff.Revoke(*NAME, 7), pair.sender)
     pair.run(0.1)
     pair.receiver.say(handoff.Grant(*NAME, (0, 1, 2, 3), 0, 1.0, 7), pair.sender)

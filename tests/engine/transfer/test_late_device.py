@@ -5,10 +5,10 @@ Two workers send to each other over the link in memory, from arenas that steps w
 """
 
 import ctypes
-import os
 from random import Random
 
 import pytest
+from budget import times
 from handoff_pair import BLOCK, HASHES, TOKENS, Pair
 from staged_arena import UNUSED
 
@@ -17,7 +17,7 @@ from legato_engine.transfer.events import Aborted, Arrived, Committed, Granted, 
 from legato_engine.transfer.late_device import LateEvent, LateStream
 from legato_engine.transfer.memory import Faults
 
-SCHEDULES = int(os.environ.get("LATE_SCHEDULES", "2000"))
+SCHEDULES = times(160)
 STALE, COUNT = 99, 4
 
 
@@ -135,14 +135,14 @@ class Schedule:
 @pytest.mark.parametrize("checksum", [True, False], ids=["checksum", "no checksum"])
 def test_no_put_begins_before_its_step_has_written(checksum, device):
     arrived = puts = 0
-    for seed in range(SCHEDULES // 2):
+    for seed in range(SCHEDULES):
         schedule = Schedule(seed, checksum, device)
         schedule.run()
         schedule.check()
         arrived += len(schedule.pair.receiver.events(Arrived))
         puts += schedule.link.puts
-    assert arrived > SCHEDULES // 5
-    assert puts > SCHEDULES // 2
+    assert arrived > 0.4 * SCHEDULES
+    assert puts > SCHEDULES
 
 
 def test_a_grant_waits_for_steps_that_may_write_to_its_blocks():

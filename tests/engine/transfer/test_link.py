@@ -13,16 +13,7 @@ import pytest
 from readiness import wait_readable
 
 from legato_engine.transfer import ucx
-from legato_engine.transfer.link import (
-    Connected,
-    Fenced,
-    LinkError,
-    PeerDown,
-    PutDone,
-    PutFailed,
-    PutSpan,
-    Received,
-)
+from legato_engine.transfer.link import Connected, Fenced, LinkError, PeerDown, PutDone, PutFailed, PutSpan, Received
 from legato_engine.transfer.memory import MemoryLink, Network
 from legato_engine.transfer.ucx.transports import available_transports
 

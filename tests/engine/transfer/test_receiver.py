@@ -3,7 +3,7 @@
 import dataclasses
 
 import pytest
-from handoff_pair import BLOCK, BLOCK_BYTES, HASHES, ROOT, TOKENS, Pair
+from handoff_pair import BLOCK, BLOCK_BYTES, ROOT, TOKENS
 
 from legato_engine.transfer.events import Aborted, Arrived, GrantRevoked, Released, WritingBegan
 from legato_engine.transfer.session import SessionState
@@ -13,33 +13,8 @@ NAME = ("epoch-receiver", 1, 1)
 FINAL = handoff.Final(*NAME, TOKENS, 4 * BLOCK, (), 4)
 
 
-@pytest.fixture
-def pair():
-    return Pair()
-
-
-def sent(pair, kind):
-    """Everything of this kind that the receiver sends from now on."""
-    seen, send = [], pair.receiver.agent._peers.send
-
-    def watch(number, message):
-        seen.extend([message] if isinstance(message, kind) else [])
-        send(number, message)
-
-    pair.receiver.agent._peers.send = watch
-    return seen
-
-
-def connect(pair):
-    """By a room of their own, which nothing is done about."""
-    pair.sender.agent.expect(9, 1, pair.receiver.peer, ROOT)
-    pair.receiver.agent.grant(9, 1, pair.sender.peer, [7], 0, ROOT)
-    pair.run()
-    pair.receiver.seen.clear()
-
-
 def test_each_grant_has_a_serial_of_its_own(pair):
-    grants = sent(pair, handoff.Grant)
+    grants = pair.receiver.sent(handoff.Grant)
     pair.begin(table=[6, 1, 4, 2, 5], cached=1)
     pair.receiver.agent.revoke(1)
     pair.run()
@@ -49,8 +24,8 @@ def test_each_grant_has_a_serial_of_its_own(pair):
 
 
 def test_a_revocation_names_the_grant_that_is_meant(pair):
-    connect(pair)
-    revokes = sent(pair, handoff.Revoke)
+    pair.connect()
+    revokes = pair.receiver.sent(handoff.Revoke)
     pair.begin()
     pair.receiver.agent.revoke(1)
     pair.receiver.agent.revoke(1)
@@ -93,8 +68,8 @@ def test_blocks_whose_sender_has_to_be_fenced_are_in_quarantine_until_it_is(pair
 
 @pytest.mark.parametrize("message", [handoff.Written(*NAME, 0, (1,)), FINAL, handoff.Renew(*NAME)])
 def test_a_session_that_is_not_known_is_aborted_and_stays_so(pair, message):
-    connect(pair)
-    aborts = sent(pair, handoff.Abort)
+    pair.connect()
+    aborts = pair.receiver.sent(handoff.Abort)
     for _ in range(2):
         pair.sender.say(message, pair.receiver)
         pair.run(0.1)
@@ -108,7 +83,7 @@ def test_a_session_that_was_released_tells_again_why(pair):
     pair.begin()
     pair.receiver.agent.abort(1, "the client is gone")
     pair.run()
-    aborts = sent(pair, handoff.Abort)
+    aborts = pair.receiver.sent(handoff.Abort)
     pair.sender.say(handoff.Written(*NAME, 0, (1,)), pair.receiver)
     pair.run(0.1)
     assert aborts == [handoff.Abort(*NAME, "the client is gone", True)]
@@ -117,9 +92,8 @@ def test_a_session_that_was_released_tells_again_why(pair):
 
 def test_a_commit_that_was_lost_is_told_again(pair):
     pair.begin()
-    commits = sent(pair, handoff.Commit)
-    pair.send()
-    pair.run()
+    commits = pair.receiver.sent(handoff.Commit)
+    pair.hand_over()
     pair.sender.say(FINAL, pair.receiver)
     pair.run(0.1)
     assert commits == [handoff.Commit(*NAME)] * 2
@@ -130,7 +104,7 @@ def test_a_commit_that_was_lost_is_told_again(pair):
 @pytest.mark.parametrize("message", [handoff.Abort(*NAME, "no", False), handoff.Abort(*NAME, "no", True)])
 def test_an_abort_is_acknowledged_and_says_whether_to_try_again(pair, message):
     pair.begin()
-    acks = sent(pair, handoff.AbortAck)
+    acks = pair.receiver.sent(handoff.AbortAck)
     for _ in range(2):
         pair.sender.say(message, pair.receiver)
         pair.run(0.1)
@@ -139,8 +113,8 @@ def test_an_abort_is_acknowledged_and_says_whether_to_try_again(pair, message):
 
 
 def test_an_abort_of_a_room_that_is_not_known_is_acknowledged_and_remembered(pair):
-    connect(pair)
-    acks = sent(pair, handoff.AbortAck)
+    pair.connect()
+    acks = pair.receiver.sent(handoff.AbortAck)
     pending = pair.receiver.agent.pending()
     pair.sender.say(handoff.Abort(*NAME, "no"), pair.receiver)
     pair.run(0.1)
@@ -151,7 +125,7 @@ def test_an_abort_of_a_room_that_is_not_known_is_acknowledged_and_remembered(pai
 
 
 def test_a_message_that_begins_nothing_is_not_remembered(pair):
-    connect(pair)
+    pair.connect()
     timers = pair.receiver.agent._receiver.sessions.timers
     before = len(list(timers()))
     pair.sender.say(handoff.AbortAck(*NAME), pair.receiver)
@@ -161,8 +135,8 @@ def test_a_message_that_begins_nothing_is_not_remembered(pair):
 
 def test_writing_is_told_once(pair):
     pair.begin()
-    pair.sender.agent.push(1, 0, [0], HASHES[:1])
-    pair.sender.agent.push(1, 1, [1], HASHES[1:2])
+    pair.push(0, 1)
+    pair.push(1, 2)
     pair.run()
     assert pair.receiver.seen == [WritingBegan(1, 1)]
 
@@ -220,8 +194,7 @@ def test_what_arrived_is_told_with_its_figures(pair):
     began = pair.network.now
     pair.grant(table=[6, 1, 4, 2], cached=1)
     pair.run(3.1)
-    pair.send()
-    pair.run()
+    pair.hand_over()
     (arrived,) = pair.receiver.events(Arrived)
     assert (arrived.room, arrived.attempt, arrived.source) == (1, 1, "sender")
     assert (arrived.blocks, arrived.cached, arrived.bytes) == (3, 1, 3 * BLOCK_BYTES)
@@ -239,7 +212,7 @@ def test_what_arrived_is_told_with_its_figures(pair):
 def test_a_connection_that_is_ready_sends_only_the_grants_that_go_over_it(pair):
     stranger_peer = type(pair.sender.peer)("nobody", "e", b"nobody")
     pair.receiver.agent.grant(2, 1, stranger_peer, [4], 0, ROOT)
-    grants = sent(pair, handoff.Grant)
+    grants = pair.receiver.sent(handoff.Grant)
     pair.expect()
     pair.grant(table=range(4))
     pair.run(0.2)
@@ -248,7 +221,7 @@ def test_a_connection_that_is_ready_sends_only_the_grants_that_go_over_it(pair):
 
 def test_the_expected_sender_may_refuse_before_the_grant_has_reached_it(pair):
     """Over a connection of its own, while another one to it is being made."""
-    connect(pair)
+    pair.connect()
     peers, sessions = pair.receiver.agent._peers, pair.receiver.agent._receiver.sessions
     (number,) = peers._connections
     peers._connections[50] = dataclasses.replace(peers._connections[number], trusted=False)

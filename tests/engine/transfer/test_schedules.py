@@ -5,13 +5,13 @@ receiver holds a part already, grants that are taken back and given again, rooms
 overwritten at once, so that whoever reads or writes too late is found out by the bytes.
 """
 
-import os
 from dataclasses import dataclass, field
 from random import Random
 
 import numpy as np
 import pytest
 import torch
+from budget import times
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from staged_arena import DirectArena, StagedArena
@@ -28,7 +28,6 @@ BLOCK, BLOCK_BYTES, BLOCKS, LONGEST = 4, 64, 8, 5
 LEASE = 1.0
 DEADLINE = 30.0  # virtual seconds: every session has ended by then
 ROOT = block_hash.root("kv")
-SCHEDULES = int(os.environ.get("HANDOFF_SCHEDULES", "300"))  # pairs of them for each test; fewer for a quick look
 
 
 @dataclass
@@ -335,7 +334,7 @@ def play(seed, faults, device=""):
 
 
 FEW = settings(
-    max_examples=SCHEDULES,
+    max_examples=times(30),  # pairs of schedules
     deadline=None,
     phases=(Phase.explicit, Phase.generate),
     suppress_health_check=list(HealthCheck),
@@ -347,54 +346,40 @@ def chance(top):
     return st.floats(0, top)
 
 
-@FEW
-@given(SEEDS, chance(0.3))
-def test_on_a_reliable_network_with_deaths_stops_and_cancels(seeds, delay):
-    for seed in seeds:
-        play(seed, Faults(delay=delay))
+UNRELIABLE = st.builds(Faults, chance(0.5), chance(0.2), chance(0.3), chance(0.5))
 
 
-@FEW
-@given(SEEDS, st.builds(Faults, chance(0.3), break_connection=chance(0.1)))
-def test_when_the_network_breaks(seeds, faults):
-    for seed in seeds:
-        play(seed, faults)
+FAULTS = {
+    "deaths, stops and cancels alone": (st.builds(Faults, chance(0.3)), ""),
+    "the network breaks": (st.builds(Faults, chance(0.3), break_connection=chance(0.1)), ""),
+    "messages are lost, doubled and reordered": (UNRELIABLE, ""),
+    "bytes change on the way": (
+        st.builds(Faults, chance(0.3), corrupt_message=chance(0.2), corrupt_put=chance(0.5)),
+        "",
+    ),
+    "slots of the host, few of them and late": (
+        st.builds(Faults, chance(0.3), break_connection=chance(0.05), corrupt_put=chance(0.2)),
+        "staged",
+    ),
+    "slots of the host, unreliable": (UNRELIABLE, "staged"),
+    "straight from and to a device": (
+        st.builds(Faults, chance(0.5), chance(0.2), chance(0.3), chance(0.3), corrupt_put=chance(0.2)),
+        "direct",
+    ),
+}
 
 
-@FEW
-@given(SEEDS, st.builds(Faults, chance(0.5), chance(0.2), chance(0.3), chance(0.5)))
-def test_when_messages_are_lost_doubled_and_reordered(seeds, faults):
-    for seed in seeds:
-        play(seed, faults)
+@pytest.mark.parametrize("kind", FAULTS)
+def test_no_token_is_wrong_and_nothing_hangs_or_leaks_when(kind):
+    faults, device = FAULTS[kind]
 
+    @FEW
+    @given(SEEDS, faults)
+    def played(seeds, faults):
+        for seed in seeds:
+            play(seed, faults, device)
 
-@FEW
-@given(SEEDS, st.builds(Faults, chance(0.3), corrupt_message=chance(0.2), corrupt_put=chance(0.5)))
-def test_when_bytes_change_on_the_way(seeds, faults):
-    for seed in seeds:
-        play(seed, faults)
-
-
-@FEW
-@given(SEEDS, st.builds(Faults, chance(0.3), break_connection=chance(0.05), corrupt_put=chance(0.2)))
-def test_through_slots_of_the_host(seeds, faults):
-    """Few of them, in fewer of which all sequences fit, and copies that are late."""
-    for seed in seeds:
-        play(seed, faults, device="staged")
-
-
-@FEW
-@given(SEEDS, st.builds(Faults, chance(0.5), chance(0.2), chance(0.3), chance(0.5)))
-def test_through_slots_of_the_host_when_messages_are_lost_doubled_and_reordered(seeds, faults):
-    for seed in seeds:
-        play(seed, faults, device="staged")
-
-
-@FEW
-@given(SEEDS, st.builds(Faults, chance(0.5), chance(0.2), chance(0.3), chance(0.3), corrupt_put=chance(0.2)))
-def test_straight_from_and_to_a_device_s_memory(seeds, faults):
-    for seed in seeds:
-        play(seed, faults, device="direct")
+    played()
 
 
 @pytest.mark.parametrize("device", ["", "staged", "direct"])

@@ -100,11 +100,7 @@ def test_an_abort_is_answered_at_once_or_after_the_puts_in_flight(side):
 
 def test_a_sender_tells_its_core_that_blocks_are_free_only_when_no_put_can_read_them():
     for (state, event), move in TABLES["sender"].items():
-        if Action.REPORT_ABORTED in move.actions and state in (
-            S.PUSHING,
-            S.DRAINING,
-            S.ANSWERING,
-        ):
+        if Action.REPORT_ABORTED in move.actions and state in (S.PUSHING, S.DRAINING, S.ANSWERING):
             assert event in (E.DRAINED, E.PEER_DOWN), (state, event)
 
 

@@ -119,9 +119,7 @@ RECEIVER_CALLS = {
 
 @pytest.mark.parametrize("call", RECEIVER_CALLS)
 @pytest.mark.parametrize(
-    "state",
-    [state for state in states_of("receiver") if state is not S.UNKNOWN],
-    ids=lambda state: state.value,
+    "state", [state for state in states_of("receiver") if state is not S.UNKNOWN], ids=lambda state: state.value
 )
 def test_a_receiver_takes_every_call_and_event_in_every_state(state, call):
     """It keeps no session that has not begun: see the next test."""

@@ -77,15 +77,13 @@ def staged(landing=4, ring=4, delay=0.0):
 def test_a_grant_that_no_slots_are_left_for_waits_for_those_of_another_and_nobody_looks_after_it():
     pair = staged()
     pair.begin()
-    sender, receiver = pair.sender.agent, pair.receiver.agent
-    sender.expect(2, 1, pair.receiver.peer, ROOT)
-    receiver.grant(2, 1, pair.sender.peer, [5, 6], 0, ROOT)
+    receiver = pair.receiver.agent
+    pair.offer(2, [5, 6])
     pair.run()
     assert [event.room for event in pair.sender.events(Granted)] == [1]
     assert receiver.counts().grants_without_slots == 1
     assert receiver.next_timer() != LOOK
-    pair.send()
-    pair.run()
+    pair.hand_over()
     assert pair.receiver.events(Arrived)
     assert [event.room for event in pair.sender.events(Granted)] == [1, 2]
     assert receiver.counts().grants_without_slots == 0
@@ -137,8 +135,7 @@ def test_a_grant_that_fits_does_not_overtake_one_that_waits_for_slots():
     pair = staged()
     pair.begin(table=range(3))
     for room, table in ((2, (4, 5)), (3, (6,))):
-        pair.sender.agent.expect(room, 1, pair.receiver.peer, ROOT)
-        pair.receiver.agent.grant(room, 1, pair.sender.peer, table, 0, ROOT)
+        pair.offer(room, table)
     pair.run()
     assert [event.room for event in pair.sender.events(Granted)] == [1]
     pair.receiver.agent.abort(1, "cancelled")
@@ -151,10 +148,8 @@ def test_grants_may_wait_for_slots_longer_than_a_lease():
     pair = Pair(staged=(Random(0), 4, 4, 0.0))
     pair.begin()
     for room, table in ((2, (4, 5)), (3, (6,))):
-        pair.sender.agent.expect(room, 1, pair.receiver.peer, ROOT)
-        pair.receiver.agent.grant(room, 1, pair.sender.peer, table, 0, ROOT)
+        pair.offer(room, table)
     pair.run(5.0)
     assert not pair.receiver.events(Aborted)
-    pair.send()
-    pair.run()
+    pair.hand_over()
     assert [event.room for event in pair.sender.events(Granted)] == [1, 2, 3]
