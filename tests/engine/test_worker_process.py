@@ -111,7 +111,7 @@ def test_a_core_is_out_of_reach_of_ctrl_c_but_in_the_session_of_its_server(worke
 
 
 async def test_a_sequence_goes_from_one_process_to_another(workers: Workers) -> None:
-    """Over UCX, with the model's KV: its tokens are those of one worker alone. On to a third: see test_paced_process."""
+    """Over UCX, with the KV of the model: its tokens are those of one worker. On to a third: see test_paced_process."""
     alone, travelled = await hand_over(*workers)
     assert travelled == alone
 

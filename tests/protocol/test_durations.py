@@ -59,6 +59,7 @@ def test_only_a_header_may_leave_out_the_unit(value: object) -> None:
     assert durations.parse_header("90") == 90
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 200), st.sampled_from(sorted(UNITS))), min_size=1, max_size=4))
 def test_parts_add_up(parts: list[tuple[int, str]]) -> None:
     text = "".join(f"{amount}{unit}" for amount, unit in parts)
@@ -70,6 +71,7 @@ def test_parts_add_up(parts: list[tuple[int, str]]) -> None:
             durations.parse(text)
 
 
+@settings(deadline=None)
 @given(st.integers(1, 604_800_000))
 def test_what_is_written_is_read_back_to_the_millisecond(milliseconds: int) -> None:
     text = durations.text(milliseconds / 1000)
@@ -84,6 +86,7 @@ def test_a_duration_is_written_in_its_largest_unit(seconds: float, text: str) ->
     assert durations.text(seconds) == text
 
 
+@settings(deadline=None)
 @given(st.text(alphabet="0123456789.hms", max_size=12))
 def test_the_schemas_pattern_accepts_what_the_parser_does(text: str) -> None:
     """Beyond that there are only the bounds, which are a rule of their own."""

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from legato_engine.transfer.checksum import ArenaMemory, bind, weights
@@ -20,6 +20,7 @@ def sums(memory):
     return ArenaMemory(memory, 4).sums(range(4))
 
 
+@settings(deadline=None)
 @given(st.integers(0, 999), st.integers(0, 4 * BYTES - 1), st.integers(1, 255))
 def test_any_changed_byte_changes_its_blocks_sum_only(seed, spot, change):
     memory = arena(seed)
@@ -29,6 +30,7 @@ def test_any_changed_byte_changes_its_blocks_sum_only(seed, spot, change):
     assert [i for i in range(4) if before[i] != after[i]] == [spot // BYTES]
 
 
+@settings(deadline=None)
 @given(st.integers(0, 999), st.integers(0, 63), st.integers(0, 63))
 def test_words_that_change_places_are_seen(seed, one, other):
     memory = arena(seed)
@@ -43,6 +45,7 @@ def test_a_zero_block_does_not_pass_for_another():
     assert sums(torch.zeros(4 * BYTES, dtype=torch.uint8))[0] not in sums(arena(1))
 
 
+@settings(deadline=None)
 @given(st.integers(0, 2**64 - 1), st.integers(0, 2**63), st.integers(0, 2**20), st.binary(min_size=16, max_size=16))
 def test_room_index_and_hash_are_bound(total, room, index, content):
     other = content[:-1] + bytes([content[-1] ^ 1])

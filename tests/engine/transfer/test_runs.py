@@ -1,7 +1,7 @@
 """Blocks that are neighbours on both sides are moved as one."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from legato_engine.transfer.runs import runs
@@ -22,6 +22,7 @@ def test_neighbours_share_a_run(sources, targets, found):
     assert runs(sources, targets) == found
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5))))
 def test_every_block_is_moved_once_in_its_order(pairs):
     moved = [
