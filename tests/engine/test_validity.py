@@ -1,5 +1,7 @@
 """What a frame may say: numbers of hand-offs, and parameters of sampling."""
 
+import math
+
 import msgspec
 import pytest
 
@@ -52,7 +54,8 @@ def test_an_adapter_that_is_no_digest_is_named():
 def test_a_parameter_outside_its_range_is_named_with_what_is_allowed(name, interval):
     for value in (interval.least, interval.most):
         assert frame_fault(generate(**{name: value}), 10) is None
-    for value in (interval.least - 1, interval.most + 1):
+    wild = (math.nan, math.inf, -math.inf, 1e300) if isinstance(interval.least, float) else ()
+    for value in (interval.least - 1, interval.most + 1, *wild):
         assert frame_fault(generate(**{name: value}), 10) == f"{name} is {value}; allowed is {interval}"
 
 
@@ -64,6 +67,7 @@ def test_a_parameter_outside_its_range_is_named_with_what_is_allowed(name, inter
         ({"logit_bias": {9: 0.0, 10: 1.0}}, "logit_bias names token 10; the vocabulary has 0 to 9"),
         ({"logit_bias": {-1: 1.0}}, "logit_bias names token -1; the vocabulary has 0 to 9"),
         ({"logit_bias": {3: 100.5}}, "logit_bias of token 3 is 100.5; allowed is -100.0 to 100.0"),
+        ({"logit_bias": {3: math.nan}}, "logit_bias of token 3 is nan; allowed is -100.0 to 100.0"),
         ({"logit_bias": dict.fromkeys(range(1025), 1.0)}, "logit_bias names 1025 tokens; at most 1024 are allowed"),
         ({"stop_token_ids": (0, 10)}, "stop_token_ids are from 0 to 10; the vocabulary has 0 to 9"),
         ({"stop_token_ids": (-1,)}, "stop_token_ids are from -1 to -1; the vocabulary has 0 to 9"),

@@ -9,6 +9,7 @@ from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
 from itertools import pairwise
 from random import Random
+from typing import Any
 
 import msgspec
 import pytest
@@ -46,6 +47,7 @@ from legato_protocol.sampling_params import SamplingParams
 from legato_protocol.stream import (
     Decode,
     Failed,
+    Generate,
     Handoff,
     HandoffReport,
     Peer,
@@ -220,14 +222,6 @@ def sequence(
     return Sequence(pack_tokens(prompt), len(prompt), wanted, deadline, choices)
 
 
-def hand_off(
-    prefill: Worker, decode: Worker, wanted: Sequence, room: int = 99, attempt: int = 1, id: str = "r"
-) -> None:
-    """What a gateway tells both workers."""
-    decode.tell(Decode(id, attempt, room, wanted, prefill.peer))
-    prefill.tell(Prefill(id, attempt, room, wanted, decode.peer))
-
-
 class World:
     """Workers that reach each other, the time they share, and what their gateway says."""
 
@@ -235,13 +229,32 @@ class World:
     gateway = GATEWAY
     continuation = staticmethod(continuation)
     sequence = staticmethod(sequence)
-    hand_off = staticmethod(hand_off)
 
     @staticmethod
     def known(output: list[int], **params: object) -> Sequence:
         """The sequence as its gateway knows it after these tokens."""
         wanted = sequence(**params)
         return msgspec.structs.replace(wanted, token_ids=pack_tokens([*PROMPT, *output]))
+
+    def generate(self, worker: Worker, prompt: list[int] = PROMPT, *, turns: int = 60, **params: Any) -> None:
+        """A gateway asks for `r`, and turns are taken."""
+        worker.tell(Generate("r", 1, sequence(prompt, **params)))
+        self.run(turns)
+
+    def hand_off(
+        self,
+        prefill: Worker,
+        decode: Worker,
+        wanted: Sequence,
+        room: int = 99,
+        attempt: int = 1,
+        id: str = "r",
+        turns: int = 0,
+    ) -> None:
+        """What a gateway tells both workers; and turns are taken."""
+        decode.tell(Decode(id, attempt, room, wanted, prefill.peer))
+        prefill.tell(Prefill(id, attempt, room, wanted, decode.peer))
+        self.run(turns)
 
     def migrate(self, old: Worker, new: Worker, known: Sequence, room: int = 55, attempt: int = 2) -> None:
         """What a gateway tells both workers."""

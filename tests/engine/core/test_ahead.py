@@ -65,8 +65,7 @@ def test_tokens_are_those_of_steps_one_by_one(world, make_token_runner, turns):
 
 def test_a_cancel_frees_everything_once_both_steps_are_over(world, make_token_runner, turns):
     worker = world.worker("u", runner=ahead_of(make_token_runner()), step_turns=turns)
-    worker.tell(Generate("r", 1, world.sequence(max_tokens=100)))
-    world.run(30)
+    world.generate(worker, max_tokens=100, turns=30)
     told = len(worker.tokens())
     assert told > 3
     worker.tell(Cancel("r", 1))
@@ -107,6 +106,5 @@ def test_what_was_decoded_ahead_is_found_by_the_next_turn_of_a_conversation(worl
 
 def test_a_step_lasts_from_the_end_of_the_one_before(world, make_token_runner):
     worker = world.worker("u", runner=ahead_of(make_token_runner()))
-    worker.tell(Generate("r", 1, world.sequence(max_tokens=100)))
-    world.run(80)
+    world.generate(worker, max_tokens=100, turns=80)
     assert worker.status.load.step_time == pytest.approx(1.0)

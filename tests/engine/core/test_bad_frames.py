@@ -42,10 +42,8 @@ def test_an_attempt_that_is_known_or_older_than_a_known_one_is_refused(world, at
 
 def test_a_room_that_had_a_hand_off_before_fails_as_a_hand_off(world):
     prefill, decode = world.worker("p"), world.worker("d")
-    world.hand_off(prefill, decode, world.sequence())
-    world.run()
-    world.hand_off(prefill, decode, world.sequence(), id="again")
-    world.run()
+    world.hand_off(prefill, decode, world.sequence(), turns=60)
+    world.hand_off(prefill, decode, world.sequence(), id="again", turns=60)
     assert {(failed.id, failed.code) for failed in decode.failures()} == {("again", "transfer")}
     assert {(failed.id, failed.code) for failed in prefill.failures()} == {("again", "transfer")}
     assert prefill.used == decode.used == 0

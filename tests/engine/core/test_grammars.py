@@ -195,8 +195,7 @@ def test_a_grammar_that_cannot_be_compiled_fails_for_good(drawing, world):
 
 def test_a_worker_without_a_vocabulary_takes_no_grammar(world):
     worker = world.worker("u")
-    worker.tell(Generate("r", 1, world.sequence(**ASKED)))
-    world.run(3)
+    world.generate(worker, **ASKED, turns=3)
     assert [failure.code for failure in worker.failures()] == ["invalid"]
 
 

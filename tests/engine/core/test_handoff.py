@@ -14,8 +14,7 @@ from legato_protocol.stream import Cancel, Decode, Generate, Handoff, Pause, Pre
 
 def test_a_prefilled_sequence_goes_on_elsewhere_with_exactly_its_tokens(world):
     prefill, decode = world.worker("p"), world.worker("d")
-    world.hand_off(prefill, decode, world.sequence(logprobs=0))
-    world.run()
+    world.hand_off(prefill, decode, world.sequence(logprobs=0), turns=60)
     assert decode.tokens() == world.continuation(world.prompt, 12)
     assert [len(item.logprobs) for item in decode.items()] == [1] * 12
     assert prefill.tokens() == []
@@ -27,12 +26,10 @@ def test_a_prefilled_sequence_goes_on_elsewhere_with_exactly_its_tokens(world):
 
 def test_the_first_token_may_be_the_last_and_choices_travel_together(world):
     prefill, decode = world.worker("p"), world.worker("d")
-    world.hand_off(prefill, decode, world.sequence(max_tokens=1))
-    world.run(20)
+    world.hand_off(prefill, decode, world.sequence(max_tokens=1), turns=20)
     assert decode.tokens() == world.continuation(world.prompt, 1)
     assert decode.finished()
-    world.hand_off(prefill, decode, world.sequence(choices=(0, 1)), room=100, attempt=2)
-    world.run()
+    world.hand_off(prefill, decode, world.sequence(choices=(0, 1)), room=100, attempt=2, turns=60)
     for choice in (0, 1):
         assert decode.tokens(attempt=2, choice=choice) == world.continuation(world.prompt, 12, choice)
     assert decode.items(attempt=2)[0].cached_tokens > 0
@@ -42,8 +39,7 @@ def test_blocks_that_the_receiver_holds_do_not_travel(world):
     prefill, decode = world.worker("p"), world.worker("d")
     decode.tell(Generate("warm", 1, world.sequence()))
     world.run(20)
-    world.hand_off(prefill, decode, world.sequence([*world.prompt, 5, 6]))
-    world.run()
+    world.hand_off(prefill, decode, world.sequence([*world.prompt, 5, 6]), turns=60)
     assert decode.tokens() == world.continuation([*world.prompt, 5, 6], 12)
     (report,) = decode.reports()
     assert (report.blocks, report.cached_blocks) == (1, 5)
@@ -71,8 +67,7 @@ def test_sequences_go_through_slots_where_links_do_not_reach_an_arena(world, old
 
 def test_cancelling_while_blocks_travel_frees_both_sides(world):
     prefill, decode = world.worker("p", chunk=4), world.worker("d")
-    world.hand_off(prefill, decode, world.sequence())
-    world.run(3)
+    world.hand_off(prefill, decode, world.sequence(), turns=3)
     assert prefill.used > 0
     assert decode.used > 0
     prefill.tell(Cancel("r", 1))
@@ -86,8 +81,7 @@ def test_cancelling_while_blocks_travel_frees_both_sides(world):
 
 def test_a_hand_off_that_the_sender_gives_up_before_the_receiver_hears_of_it_did_not_fail(world):
     prefill, decode = world.worker("p", chunk=4), world.worker("d")
-    world.hand_off(prefill, decode, world.sequence())
-    world.run(3)
+    world.hand_off(prefill, decode, world.sequence(), turns=3)
     prefill.tell(Cancel("r", 1))
     world.run(4)
     assert decode.failures(), "the receiver heard of it before its own order to cancel"
@@ -99,8 +93,7 @@ def test_a_hand_off_that_the_sender_gives_up_before_the_receiver_hears_of_it_did
 
 def test_a_prefill_that_ends_is_told_to_the_receiver_and_its_gateway(world):
     prefill, decode = world.worker("p", chunk=4), world.worker("d")
-    world.hand_off(prefill, decode, world.sequence())
-    world.run(3)
+    world.hand_off(prefill, decode, world.sequence(), turns=3)
     prefill.tell(Cancel("r", 1))
     world.run(6)
     (failed,) = decode.failures()
@@ -136,8 +129,7 @@ def test_a_migration_that_repeats_many_tokens_loses_the_logprobs_of_the_oldest_a
     """And the sequence migrates on from there, though its logprobs are not known from the begin."""
     old, new, last = world.worker("a"), world.worker("b"), world.worker("c")
     params = {"max_tokens": 140, "logprobs": 0}
-    old.tell(Generate("r", 1, world.sequence(**params)))
-    world.run(102)
+    world.generate(old, **params, turns=102)
     sent = old.tokens()
     assert len(sent) > 90
     world.migrate(old, new, world.known(sent[:5], **params))
@@ -194,8 +186,7 @@ def test_choices_migrate_alone_and_every_token_is_made_once(world, turns, migrat
 
 def test_a_choice_that_is_cancelled_while_it_migrates_takes_no_other_with_it(world):
     old, new = world.worker("a"), world.worker("b")
-    old.tell(Generate("r", 1, world.sequence(max_tokens=40, choices=(0, 1, 2))))
-    world.run(9)
+    world.generate(old, max_tokens=40, choices=(0, 1, 2), turns=9)
     sent = split_and_migrate(world, old, new, (0, 1, 2), max_tokens=40)
     world.run(1)
     old.tell(Cancel("r/1", 2))
@@ -211,8 +202,7 @@ def test_a_choice_that_is_cancelled_while_it_migrates_takes_no_other_with_it(wor
 
 def test_split_choices_end_with_their_gateway(world):
     old = world.worker("a")
-    old.tell(Generate("r", 1, world.sequence(max_tokens=150, choices=(0, 1))))
-    world.run(9)
+    world.generate(old, max_tokens=150, choices=(0, 1), turns=9)
     old.tell(Split("r", 1, {0: "r/0", 1: "r/1"}))
     world.run(3)
     assert old.tokens(id="r/0")
@@ -223,8 +213,7 @@ def test_split_choices_end_with_their_gateway(world):
 
 def test_what_is_one_sequence_still_or_of_another_attempt_is_not_split(world):
     worker = world.worker("u", chunk=4)
-    worker.tell(Generate("r", 1, world.sequence(choices=(0, 1))))
-    world.run(2)
+    world.generate(worker, choices=(0, 1), turns=2)
     worker.tell(Split("r", 1, {0: "r/0", 1: "r/1"}), Split("nobody", 1, {0: "r/0"}))
     world.run(7)
     assert worker.tokens()
@@ -237,8 +226,7 @@ def test_what_is_one_sequence_still_or_of_another_attempt_is_not_split(world):
 @pytest.mark.parametrize("granted", [True, False])
 def test_a_sequence_that_cannot_migrate_goes_on_under_its_old_attempt(world, granted: bool):
     old, new = world.worker("a"), world.worker("b")
-    old.tell(Generate("r", 1, world.sequence(max_tokens=40)))
-    world.run(10)
+    world.generate(old, max_tokens=40, turns=10)
     known = Sequence(
         pack_tokens([*world.prompt, *old.tokens()]), len(world.prompt), world.sequence(max_tokens=40).params, 1e6
     )
@@ -293,8 +281,7 @@ def test_blocks_that_running_sequences_need_come_back_and_the_hand_off_goes_on_l
 @pytest.mark.parametrize("lost", ["p", "d"])
 def test_a_worker_whose_peer_died_says_so(world, lost):
     prefill, decode = world.worker("p", chunk=4), world.worker("d")
-    world.hand_off(prefill, decode, world.sequence([3] * 100))
-    world.run(10)
+    world.hand_off(prefill, decode, world.sequence([3] * 100), turns=10)
     gone, left = (prefill, decode) if lost == "p" else (decode, prefill)
     world.workers.remove(gone)
     assert gone.agent is not None
@@ -308,8 +295,7 @@ def test_a_worker_whose_peer_died_says_so(world, lost):
 def test_a_sequence_goes_on_while_its_blocks_travel_and_its_pause_is_reported(world):
     """Blocks take up to 4 seconds, a step takes one: it decodes on until the grant's room is used up."""
     old, new = world.worker("a"), world.worker("b")
-    old.tell(Generate("r", 1, world.sequence(max_tokens=150)))
-    world.run(12)
+    world.generate(old, max_tokens=150, turns=12)
     known = old.tokens()
     world.migrate(old, new, world.known(known, max_tokens=150))
     world.run(4)
@@ -332,8 +318,7 @@ def test_a_sequence_goes_on_while_its_blocks_travel_and_its_pause_is_reported(wo
 
 def test_a_paused_sequence_migrates_although_nothing_is_computed(world):
     old, new = world.worker("a"), world.worker("b")
-    old.tell(Generate("r", 1, world.sequence(max_tokens=40)))
-    world.run(12)
+    world.generate(old, max_tokens=40, turns=12)
     old.tell(Pause("r", 1, True))
     world.run(2)
     known = old.tokens()
@@ -347,8 +332,7 @@ def test_a_prefill_whose_logits_are_no_numbers_ends_on_both_sides(world):
     prefill, decode = world.worker("p"), world.worker("d")
     step = prefill.runner.step
     prefill.runner.step = lambda batch: tuple(tuple(Sampled(0, None, "nan") for _ in row) for row in step(batch))
-    world.hand_off(prefill, decode, world.sequence())
-    world.run(20)
+    world.hand_off(prefill, decode, world.sequence(), turns=20)
     assert [failed.code for failed in prefill.failures()] == ["faulted"]
     assert prefill.used == decode.used == 0
     assert prefill.status.idle
@@ -374,8 +358,7 @@ def test_a_hand_off_that_is_cancelled_as_its_grant_comes_back_keeps_no_blocks(wo
 def test_a_grant_for_a_migration_that_another_has_replaced_is_given_up(world):
     """It came before both were asked for, in one message."""
     old, first, second = world.worker("a"), world.worker("b"), world.worker("c")
-    old.tell(Generate("r", 1, world.sequence(max_tokens=40)))
-    world.run(12)
+    world.generate(old, max_tokens=40, turns=12)
     known = old.tokens()
     first.tell(Decode("r", 2, 55, world.known(known, max_tokens=40), old.peer))
     world.run(6)
@@ -431,8 +414,7 @@ def test_chunks_without_draws_are_handed_off_once_the_device_has_written_them(wo
     stream = LateStream(world.network, Random(1), 6.0)
     runner = LateRunner(stream)
     prefill, decode = world.worker("p", chunk=4, runner=runner), world.worker("d")
-    world.hand_off(prefill, decode, world.sequence())
-    world.run(80)
+    world.hand_off(prefill, decode, world.sequence(), turns=80)
     assert runner.early >= 4
     assert decode.tokens() == world.continuation(world.prompt, 12)
     assert prefill.used == decode.used == 0

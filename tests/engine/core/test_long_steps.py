@@ -43,8 +43,7 @@ def test_the_first_token_of_a_hand_off_waits_for_no_step_of_either_worker(make_w
 def test_what_is_cancelled_during_a_step_keeps_its_blocks_until_the_step_is_done(make_world):
     world = make_world()
     worker = world.worker("u", step_turns=lambda: 5)
-    worker.tell(Generate("r", 1, world.sequence()))
-    world.run(2)
+    world.generate(worker, turns=2)
     worker.tell(Cancel("r", 1))
     world.run(2)
     assert worker.status.load.running == 0
@@ -58,8 +57,7 @@ def test_what_is_cancelled_during_a_step_keeps_its_blocks_until_the_step_is_done
 def test_a_deadline_is_told_during_a_step(make_world):
     world = make_world()
     worker = world.worker("u", step_turns=lambda: 50)
-    worker.tell(Generate("r", 1, world.sequence(deadline=5.0)))
-    world.run(10)
+    world.generate(worker, deadline=5.0, turns=10)
     assert [failed.code for failed in worker.failures()] == ["deadline"]
     world.close()
 
@@ -67,8 +65,7 @@ def test_a_deadline_is_told_during_a_step(make_world):
 def test_a_step_under_way_is_told_with_what_it_should_take(make_world):
     world, turns = make_world(), iter([2] * 12)
     worker = world.worker("u", step_turns=lambda: next(turns, 30))
-    worker.tell(Generate("r", 1, world.sequence(max_tokens=20)))
-    world.run(1)
+    world.generate(worker, max_tokens=20, turns=1)
     while worker.status.load.step_age < 20:
         world.run(1)
     expected = worker.status.load.step_expected

@@ -13,8 +13,7 @@ from legato_protocol.stream import Begun, Cancel, Decode, Generate, Handoff, Pau
 
 def test_a_sequence_is_prefilled_and_decoded_here(world):
     worker = world.worker("u")
-    worker.tell(Generate("r", 1, world.sequence()))
-    world.run()
+    world.generate(worker)
     assert worker.tokens() == world.continuation(world.prompt, 12)
     assert worker.items()[-1].finish == "length"
     assert worker.used == 0
@@ -22,8 +21,7 @@ def test_a_sequence_is_prefilled_and_decoded_here(world):
 
 def test_a_sequence_is_announced_once_and_before_its_first_step(world):
     worker = world.worker("u")
-    worker.tell(Generate("r", 1, world.sequence(choices=(0, 1))))
-    world.run()
+    world.generate(worker, choices=(0, 1))
     told = [frame for frame in worker.heard if isinstance(frame, Begun | Tokens)]
     assert told[0] == Begun("r", 1)
     assert all(isinstance(frame, Tokens) for frame in told[1:])
@@ -38,16 +36,14 @@ def test_all_tokens_of_a_step_are_one_frame_for_a_gateway(world):
 
 def test_choices_fork_after_the_prompt(world):
     worker = world.worker("u")
-    worker.tell(Generate("r", 1, world.sequence(choices=(0, 1, 2))))
-    world.run()
+    world.generate(worker, choices=(0, 1, 2))
     for choice in range(3):
         assert worker.tokens(choice=choice) == world.continuation(world.prompt, 12, choice)
 
 
 def test_a_cancelled_sequence_ends_and_gives_its_blocks_back(world):
     worker = world.worker("u")
-    worker.tell(Generate("r", 1, world.sequence(max_tokens=150)))
-    world.run(10)
+    world.generate(worker, max_tokens=150, turns=10)
     assert worker.used > 0
     worker.tell(Cancel("r", 1))
     world.run(2)
@@ -60,8 +56,7 @@ def test_a_cancelled_sequence_ends_and_gives_its_blocks_back(world):
 
 def test_a_cancelled_choice_ends_alone_and_its_blocks_are_back(world):
     worker = world.worker("u")
-    worker.tell(Generate("r", 1, world.sequence(max_tokens=60, choices=(0, 1, 2))))
-    world.run(20)
+    world.generate(worker, max_tokens=60, choices=(0, 1, 2), turns=20)
     before, made = worker.used, len(worker.tokens(choice=1))
     assert 0 < made < 60
     worker.tell(Cancel("r", 1, (1,)))
@@ -104,8 +99,7 @@ def test_what_a_gateway_that_left_was_being_told_is_not_taken_for_short_answers(
 
 def test_a_cancel_is_told_with_the_blocks_it_frees_at_once(world):
     worker = world.worker("u")
-    worker.tell(Generate("r", 1, world.sequence(max_tokens=150)))
-    world.run(8)
+    world.generate(worker, max_tokens=150, turns=8)
     assert worker.status.load.used_blocks
     worker.tell(Cancel("r", 1))
     worker.turn()  # no time passes
@@ -130,8 +124,7 @@ def test_prompts_and_answers_count_where_they_are_computed(world):
     for worker in (prefill, decode):
         worker.tell(joined=(world.gateway, other))
     world.run(1)
-    world.hand_off(prefill, decode, msgspec.structs.replace(world.sequence(max_tokens=6), tenant="a"))
-    world.run(40)
+    world.hand_off(prefill, decode, msgspec.structs.replace(world.sequence(max_tokens=6), tenant="a"), turns=40)
     assert served(prefill.others[other]) == {"a": (len(world.prompt), 0)}
     assert served(decode.others[other]) == {"a": (0, 6)}
 
@@ -158,8 +151,7 @@ def served(frames) -> dict[str, tuple[int, int]]:
 
 def test_a_deadline_ends_a_sequence_with_a_typed_failure(world):
     worker = world.worker("u")
-    worker.tell(Generate("r", 1, world.sequence(deadline=8.0, max_tokens=150)))
-    world.run(12)
+    world.generate(worker, deadline=8.0, max_tokens=150, turns=12)
     (failed,) = worker.failures()
     assert (failed.id, failed.code, failed.retry) == ("r", "deadline", False)
     assert worker.used == 0
@@ -167,8 +159,7 @@ def test_a_deadline_ends_a_sequence_with_a_typed_failure(world):
 
 def test_a_paused_sequence_makes_no_tokens_until_it_goes_on(world):
     worker = world.worker("u")
-    worker.tell(Generate("r", 1, world.sequence(max_tokens=20)))
-    world.run(6)
+    world.generate(worker, max_tokens=20, turns=6)
     worker.tell(Pause("r", 1, True))
     world.run(2)
     made = len(worker.tokens())
@@ -193,8 +184,7 @@ def test_what_cannot_be_served_is_refused_for_good_and_what_is_too_much_for_now(
 
 def test_a_draining_worker_says_so_and_takes_nothing_new_but_finishes(world):
     worker = world.worker("u")
-    worker.tell(Generate("r", 1, world.sequence()))
-    world.run(3)
+    world.generate(worker, turns=3)
     worker.tell(drain=True)
     worker.tell(Generate("late", 1, world.sequence()))
     world.run(1)
@@ -266,8 +256,7 @@ def test_a_step_that_lasts_shows_in_the_pulse_and_waiting_does_not(world):
         return type(worker.runner).step(worker.runner, batch)
 
     worker.runner.step = step
-    worker.tell(Generate("r", 1, world.sequence(max_tokens=1)))
-    world.run(4)
+    world.generate(worker, max_tokens=1, turns=4)
     assert all(beat.busy >= 300 for beat in beats)
     assert beats
     assert worker.pulse.beat().busy == 0

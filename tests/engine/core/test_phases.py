@@ -33,8 +33,7 @@ def test_a_sequence_that_stays_waits_is_prefilled_and_decodes(world):
 
 def test_a_hand_off_is_told_by_both_workers(world):
     prefill, decode = world.worker("p"), world.worker("d")
-    world.hand_off(prefill, decode, _traced(world.sequence()))
-    world.run()
+    world.hand_off(prefill, decode, _traced(world.sequence()), turns=60)
     assert [phase.name for phase in prefill.phases] == ["queue", "prefill"]
     assert [phase.name for phase in decode.phases] == ["queue", "handoff", "decode"]
     _follow_one_another(prefill.phases)
@@ -78,7 +77,6 @@ def test_an_attempt_that_fails_names_its_code(world):
 
 def test_nothing_is_told_of_requests_without_a_trace(world):
     prefill, decode = world.worker("p"), world.worker("d")
-    world.hand_off(prefill, decode, world.sequence())
-    world.run()
+    world.hand_off(prefill, decode, world.sequence(), turns=60)
     assert decode.finished()
     assert prefill.phases == decode.phases == []

@@ -14,7 +14,7 @@ from legato_engine.scheduler.results import ScoredTokens
 from legato_protocol import stream
 from legato_protocol.messages import MAX_FRAME_BYTES
 from legato_protocol.packed_logprobs import PackedLogprobs
-from legato_protocol.stream import Cancel, Generate, PromptLogprobs, Tokens
+from legato_protocol.stream import Cancel, PromptLogprobs, Tokens
 
 
 def told(heard: Sequence[msgspec.Struct], attempt: int = 1) -> list[float]:
@@ -35,8 +35,7 @@ def expected(prompt: Sequence[int]) -> list[float]:
 @pytest.mark.parametrize("chunk", [4, 8, 64])
 def test_they_come_chunk_by_chunk_and_before_tokens(world: Any, chunk: int) -> None:
     worker = world.worker("u", chunk=chunk, link=False)
-    worker.tell(Generate("r", 1, world.sequence(prompt_logprobs=0, choices=(0, 1))))
-    world.run(30)
+    world.generate(worker, prompt_logprobs=0, choices=(0, 1), turns=30)
     assert told(worker.heard) == expected(world.prompt)
     kinds = [type(frame) for frame in worker.heard if isinstance(frame, PromptLogprobs | Tokens)]
     chunks = -(-(len(world.prompt) - 1) // chunk)
@@ -49,8 +48,7 @@ def test_of_a_pair_the_prefill_worker_tells_them(world: Any) -> None:
     """Also when both hold the prompt already."""
     prefill, decode = world.worker("p"), world.worker("d")
     for attempt, room in ((1, 99), (2, 100)):
-        world.hand_off(prefill, decode, world.sequence(prompt_logprobs=0), room=room, attempt=attempt)
-        world.run()
+        world.hand_off(prefill, decode, world.sequence(prompt_logprobs=0), room=room, attempt=attempt, turns=60)
         assert told(prefill.heard, attempt) == expected(world.prompt)
         assert told(decode.heard, attempt) == []
         assert decode.tokens(attempt=attempt) == world.continuation(world.prompt, 12)
@@ -60,8 +58,7 @@ def test_of_a_pair_the_prefill_worker_tells_them(world: Any) -> None:
 
 def test_one_that_is_cancelled_leaves_nothing_behind(world: Any) -> None:
     worker = world.worker("u", chunk=4, link=False)
-    worker.tell(Generate("r", 1, world.sequence(prompt_logprobs=0)))
-    world.run(3)
+    world.generate(worker, prompt_logprobs=0, turns=3)
     assert 0 < len(told(worker.heard)) < len(world.prompt) - 1
     worker.tell(Cancel("r", 1))
     world.run(5)

@@ -31,9 +31,9 @@ def test_a_grant_without_a_put_comes_back_and_may_be_given_again(pair):
     pair.begin()
     pair.receiver.agent.revoke(1)
     pair.run()
-    assert pair.receiver.events(GrantRevoked) == [GrantRevoked("receiver", 1, 1)]
-    assert pair.sender.events(GrantRevoked) == [GrantRevoked("sender", 1, 1)]
-    pair.receiver.agent.grant(1, 1, pair.sender.peer, range(4), 0, ROOT)
+    for name in ("receiver", "sender"):
+        assert getattr(pair, name).events(GrantRevoked) == [GrantRevoked(name, 1, 1)]
+    pair.grant()
     pair.run()
     pair.hand_over()
     assert len(pair.receiver.events(Arrived)) == 1
@@ -48,22 +48,18 @@ def test_a_grant_that_is_being_written_to_is_said_so_and_stays(pair):
     assert not pair.receiver.events(Released)
 
 
-def test_an_abort_says_what_caused_it(pair):
+@pytest.mark.parametrize("side", ["sender", "receiver"])
+def test_an_abort_says_what_caused_it_and_one_of_the_senders_own_needs_no_retry(pair, side):
     pair.begin()
-    pair.receiver.agent.abort(1, "the client is gone")
+    here = getattr(pair, side)
+    there = pair.receiver if here is pair.sender else pair.sender
+    here.agent.abort(1, "the client is gone")
+    if side == "sender":
+        assert here.agent.next_timer() == 0, "its event waits for the next poll"
     pair.run()
-    (here,), (there,) = pair.receiver.events(Aborted), pair.sender.events(Aborted)
-    assert (here.cause, here.reason, here.retry) == ("cancelled", "the client is gone", False)
-    assert (there.cause, there.reason, there.retry) == ("refused", "the client is gone", True)
-
-
-def test_an_abort_of_the_senders_own_needs_no_retry(pair):
-    pair.begin()
-    pair.sender.agent.abort(1, "the client is gone")
-    assert pair.sender.agent.next_timer() == 0, "its event waits for the next poll"
-    pair.run()
-    assert [(event.cause, event.retry) for event in pair.sender.events(Aborted)] == [("cancelled", False)]
-    assert [(event.cause, event.retry) for event in pair.receiver.events(Aborted)] == [("refused", False)]
+    (own,), (other,) = here.events(Aborted), there.events(Aborted)
+    assert (own.cause, own.reason, own.retry) == ("cancelled", "the client is gone", False)
+    assert (other.cause, other.reason, other.retry) == ("refused", "the client is gone", side == "receiver")
 
 
 @pytest.mark.parametrize("lost", ["sender", "receiver"])
