@@ -38,9 +38,10 @@ class Side:
         reached = self.staged.memory if self.staged else memory
         self.link = MemoryLink(network, name, reached.address, reached.length)
         channels = settings.get("channels")
-        self.peer = Peer(name, f"epoch-{name}", self.link.address, channels is not None and channels.tls)
+        epoch = settings.pop("epoch", f"epoch-{name}")
+        self.peer = Peer(name, epoch, self.link.address, channels is not None and channels.tls)
         self.seen = []
-        identity = {"worker": name, "epoch": f"epoch-{name}", "kv_revision": "kv", "layout": "tiny", "token": "secret"}
+        identity = {"worker": name, "epoch": epoch, "kv_revision": "kv", "layout": "tiny", "token": "secret"}
         self.agent = TransferAgent(
             self.link,
             memory,

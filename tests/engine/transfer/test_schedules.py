@@ -10,24 +10,18 @@ from random import Random
 
 import numpy as np
 import pytest
-import torch
 from budget import times
+from handoff_pair import BLOCK, BLOCK_BYTES, BLOCKS, ROOT, Side
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from staged_arena import DirectArena, StagedArena
 
-from legato_engine.transfer.agent import TransferAgent
-from legato_engine.transfer.checksum import ArenaMemory
 from legato_engine.transfer.events import Aborted, Arrived, Committed, Granted, GrantRevoked, Released
-from legato_engine.transfer.memory import Faults, MemoryLink, Network
+from legato_engine.transfer.memory import Faults, Network
 from legato_protocol import block_hash
 from legato_protocol.packed_tokens import pack_tokens
-from legato_protocol.stream import Peer
 
-BLOCK, BLOCK_BYTES, BLOCKS, LONGEST = 4, 64, 8, 5
-LEASE = 1.0
+LONGEST, FREE = 5, 255  # blocks of a sequence; bytes of a block that nobody has
 DEADLINE = 30.0  # virtual seconds: every session has ended by then
-ROOT = block_hash.root("kv")
 
 
 @dataclass
@@ -66,44 +60,17 @@ class Job:
         return np.frombuffer((block_hash.child(ROOT, part) * 4)[:BLOCK_BYTES], np.uint8)
 
 
-class Worker:
+class Worker(Side):
     """A worker with an arena, a free list, and the least core that can be."""
 
     def __init__(self, network, name, epoch, random, device):
-        self.memory = torch.zeros(BLOCKS * BLOCK_BYTES, dtype=torch.uint8)
-        self.bytes = self.memory.numpy().reshape(BLOCKS, BLOCK_BYTES)
         self.free = list(range(BLOCKS))
         random.shuffle(self.free)
         self.held = {}
-        self.bytes[:] = self.fill = 255
-        self.epoch, self.name, self.network, self.random = epoch, name, network, random
-        memory = ArenaMemory(self.memory, BLOCKS)
         slots = (random.randint(LONGEST, BLOCKS), random.randint(1, 3), random.choice([0.0, 0.1, 0.4]))
-        self.staged = None
-        if device == "staged":
-            self.staged = StagedArena(memory, network, random, *slots)
-        elif device == "direct":
-            self.staged = DirectArena(memory, network, random, slots[-1])
-        reached = self.staged.memory if self.staged else memory
-        self.link = MemoryLink(network, name, reached.address, reached.length)
-        self.agent = TransferAgent(
-            self.link,
-            memory,
-            staging=self.staged.staging if self.staged else None,
-            direct=self.staged.direct if self.staged else None,
-            worker=name,
-            epoch=epoch,
-            kv_revision="kv",
-            layout="tiny",
-            block_size=BLOCK,
-            token="secret",
-            lease=LEASE,
-            clock=network.clock,
-        )
-
-    @property
-    def peer(self):
-        return Peer(self.name, self.epoch, self.link.address)
+        late = {"staged": {"staged": (random, *slots)}, "direct": {"direct": (random, slots[-1])}}.get(device, {})
+        super().__init__(network, name, FREE, epoch=epoch, **late)
+        self.bytes = self.arena.numpy()
 
     def take(self, key, count):
         if len(self.free) < count:
@@ -113,11 +80,11 @@ class Worker:
 
     def give(self, key):
         for block in self.held.pop(key, ()):
-            self.bytes[block] = self.fill
+            self.bytes[block] = FREE
             self.free.append(block)
 
     def check(self):
-        assert (self.bytes[self.free] == self.fill).all(), "something wrote into a block that was free"
+        assert (self.bytes[self.free] == FREE).all(), "something wrote into a block that was free"
         self.agent.check_integrity()
 
 
@@ -318,9 +285,9 @@ def mischief_for(random):
 def check_ended(world):
     for worker in world.workers:
         counts = worker.agent.counts()
-        assert worker.agent.pending() == 0, f"{worker.name} hangs: {counts}"
+        assert worker.agent.pending() == 0, f"{worker.peer.worker} hangs: {counts}"
         assert counts.quarantined_blocks == 0
-        assert not worker.held, f"{worker.name} has lost {worker.held}"
+        assert not worker.held, f"{worker.peer.worker} has lost {worker.held}"
         assert sorted(worker.free) == list(range(BLOCKS))
         if worker.staged:
             worker.staged.check_free()

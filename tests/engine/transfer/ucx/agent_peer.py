@@ -4,57 +4,26 @@ import json
 import os
 import select
 import sys
-import time
 
-import torch
-from secured_workers import channels
+from ucx_worker import BLOCK, BLOCKS, open_agent
 
-from legato_engine.kernels.block_sums.naive import sum_blocks
-from legato_engine.transfer import ucx
-from legato_engine.transfer.agent import TransferAgent
-from legato_engine.transfer.checksum import ArenaMemory
-from legato_engine.transfer.cuda import CudaCopies, CudaSums
 from legato_engine.transfer.events import Granted
-from legato_engine.transfer.staging import Staging
 from legato_protocol import block_hash
 from legato_protocol.packed_tokens import pack_tokens
 from legato_protocol.stream import Peer
 
-BLOCK, BLOCK_BYTES, BLOCKS, RING = 16, 1 << 20, 24, 8
-
 
 def main() -> None:
     order = json.loads(sys.stdin.readline())
-    arena = torch.full((BLOCKS * BLOCK_BYTES,), 7, dtype=torch.uint8)
-    memory, staging = ArenaMemory(arena, BLOCKS), None
-    reached = memory.address, memory.length
-    if order["staged"]:
-        copies = CudaCopies(arena, BLOCKS, BLOCKS + RING, CudaSums(arena, BLOCKS, sum_blocks))
-        staging = Staging.over(copies, BLOCKS, RING)
-        reached = copies.address, copies.nbytes
-    link = ucx.open(order["transport"], "127.0.0.1", *reached)
-    agent = TransferAgent(
-        link,
-        memory,
-        worker=order["role"],
-        epoch="p1",
-        kv_revision="kv",
-        layout="test",
-        block_size=BLOCK,
-        token=order["token"],
-        lease=order["lease"],
-        clock=time.monotonic,
-        channels=channels(order["tls"]),
-        staging=staging,
-    )
+    role, fill = order["role"], 7 if order["role"] == "sender" else 0
+    agent, link, _ = open_agent(role, "p1", fill, order["transport"], order["lease"], order["tls"], order["staged"])
     root = block_hash.root("kv")
     tokens = pack_tokens(range(BLOCKS * BLOCK - 3))
     hashes = block_hash.chain(tokens, BLOCK, root)
     other = Peer("here", "h1", order["address"].encode())
-    if order["role"] == "sender":
+    if role == "sender":
         agent.expect(1, 1, other, root)
     else:
-        arena.fill_(0)
         agent.grant(1, 1, other, range(BLOCKS), 0, root)
     print(json.dumps({"pid": os.getpid(), "address": link.address.decode()}), flush=True)
     while True:

@@ -14,25 +14,17 @@ from pathlib import Path
 import certificates
 import msgspec
 import pytest
-import secured_workers
-import torch
+import ucx_worker
 from readiness import wait_readable
-from secured_workers import NAME, channels
+from ucx_worker import BLOCK, BLOCK_BYTES, BLOCKS, NAME, open_agent
 
-from legato_engine.kernels.block_sums.naive import sum_blocks
-from legato_engine.transfer import ucx
-from legato_engine.transfer.agent import TransferAgent
-from legato_engine.transfer.checksum import ArenaMemory
-from legato_engine.transfer.cuda import CudaCopies, CudaSums
 from legato_engine.transfer.events import Aborted, Arrived, Granted, Released, WritingBegan
 from legato_engine.transfer.link import Received
 from legato_engine.transfer.seals import prove
-from legato_engine.transfer.staging import Staging
 from legato_protocol import block_hash
 from legato_protocol.packed_tokens import pack_tokens
 from legato_protocol.stream import Peer
 
-BLOCK, BLOCK_BYTES, BLOCKS, RING = 16, 1 << 20, 24, 8
 PATIENCE = 30.0
 
 
@@ -42,34 +34,13 @@ class Pair:
     def __init__(self, transport, push=0, lease=10.0, role="sender", own=None, theirs=None, staged=""):
         """`own` and `theirs` are folders with the files of internal TLS, Strict; without, there is none. UCX reaches
         the arenas of both sides but those that are `staged`: here, there, or both."""
-        self.arena = torch.zeros(BLOCKS * BLOCK_BYTES, dtype=torch.uint8)
-        memory, staging = ArenaMemory(self.arena, BLOCKS), None
-        reached = memory.address, memory.length
-        if "here" in staged:
-            copies = CudaCopies(self.arena, BLOCKS, BLOCKS + RING, CudaSums(self.arena, BLOCKS, sum_blocks))
-            staging = Staging.over(copies, BLOCKS, RING)
-            reached = copies.address, copies.nbytes
-        link = ucx.open(transport, "127.0.0.1", *reached)
-        self.agent = TransferAgent(
-            link,
-            memory,
-            worker="here",
-            epoch="h1",
-            kv_revision="kv",
-            layout="test",
-            block_size=BLOCK,
-            token="secret",
-            lease=lease,
-            clock=time.monotonic,
-            channels=channels(own),
-            staging=staging,
-        )
+        self.agent, link, self.arena = open_agent("here", "h1", 0, transport, lease, own, "here" in staged)
         script = Path(__file__).with_name("agent_peer.py")
-        shared = os.environ | {"PYTHONPATH": str(Path(secured_workers.__file__).parent)}
+        shared = os.environ | {"PYTHONPATH": str(Path(ucx_worker.__file__).parent)}
         self.process = subprocess.Popen(
             [sys.executable, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=shared
         )
-        order = {"transport": transport, "token": "secret", "lease": lease, "push": push, "role": role, "tls": theirs}
+        order = {"transport": transport, "lease": lease, "push": push, "role": role, "tls": theirs}
         order["staged"] = "there" in staged
         self.process.stdin.write(json.dumps({**order, "address": link.address.decode()}) + "\n")
         self.process.stdin.flush()
