@@ -14,6 +14,7 @@ import interpreted_bfloat16
 import pytest
 import quick_interpreter
 import torch
+import uninterpreted
 from huggingface_oracle import huggingface_model, smollm2_path
 
 from legato_engine import processor
@@ -152,6 +153,12 @@ class Oracle:
         with (self._folder / "lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nothing_is_compiled_any_more() -> Iterator[None]:
+    yield
+    uninterpreted.stop()
 
 
 @pytest.fixture(scope="session")

@@ -26,13 +26,17 @@ def _sums_of_products(x, y, out, count, ROWS: tl.constexpr, WIDTH: tl.constexpr)
     tl.store(out + row * ROWS + tl.arange(0, ROWS)[None, :], total)
 
 
-def double(x: torch.Tensor, out: torch.Tensor) -> None:
-    _double[(triton.cdiv(len(x), 64),)](x, out, len(x), SIZE=64, num_warps=2, num_stages=1)
+def double(x: torch.Tensor, out: torch.Tensor, size: int = 64) -> None:
+    _double[(triton.cdiv(len(x), size),)](x, out, len(x), SIZE=size, num_warps=2, num_stages=1)
 
 
-def told_by_chip() -> dict[str, Any]:
-    """By chip, in one process, as starting one takes seconds."""
-    return {chip: launched(chip) for chip in ahead.CHIPS}
+def everything(cache: str) -> dict[str, Any]:
+    """All of it by chip, in one process, as starting one takes seconds: launches, what is said of a kernel that holds
+    tiles of 64 KiB for 2, 3 and 4 stages, and whether one was in a folder before.
+    """
+    room = [{chip: _shared_memory(chip, stages) for chip in ahead.CHIPS} for stages in (2, 3, 4)]
+    found = {"launched": {chip: launched(chip) for chip in ahead.CHIPS}, "room": room}
+    return {**found, "in cache": found_in_cache(cache, "sm_90")}
 
 
 def launched(chip: str) -> dict[str, Any]:
@@ -57,11 +61,6 @@ def launched(chip: str) -> dict[str, Any]:
     }
 
 
-def room_for(*stages: int) -> list[dict[str, str]]:
-    """For each number of stages, what is said by chip of a kernel that holds tiles of 64 KiB for that many."""
-    return [{chip: _shared_memory(chip, count) for chip in ahead.CHIPS} for count in stages]
-
-
 def _shared_memory(chip: str, stages: int) -> str:
     x = torch.empty(1 << 20, dtype=torch.float16)
     try:
@@ -72,11 +71,12 @@ def _shared_memory(chip: str, stages: int) -> str:
     return f"fits: {found[0].facts()['shared'] <= ahead.CHIPS[chip].shared}"
 
 
-def found_in_cache(*chips: str) -> list[bool]:
-    """By chip, whether the kernel was compiled before."""
-    told: list[bool] = []
-    triton.knobs.compilation.listener = lambda cache_hit, **_rest: told.append(cache_hit)
+def found_in_cache(folder: str, *chips: str) -> list[bool]:
+    """By chip, whether the kernel was compiled into this folder before."""
+    found: list[bool] = []
+    triton.knobs.cache.dir = folder
+    triton.knobs.compilation.listener = lambda cache_hit, **_rest: found.append(cache_hit)
     for chip in chips:
         with ahead.launches(chip):
-            double(torch.ones(100), torch.zeros(100))
-    return told
+            double(torch.ones(100), torch.zeros(100), 128)
+    return found

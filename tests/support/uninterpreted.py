@@ -1,4 +1,7 @@
-"""Functions called in a process of their own, whose Triton kernels are compiled: those of the tests are interpreted."""
+"""Functions called in a process of their own, whose Triton kernels are compiled: those of the tests are interpreted.
+
+Each call is a fork of one process that has imported the large packages, which takes seconds, and nothing else.
+"""
 
 import json
 import os
@@ -8,23 +11,47 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-_CALL = """
-import importlib, json, sys
+_SERVER = """
+import importlib, json, os, sys, traceback
+import numba, torch, triton.language
 sys.path.insert(0, sys.argv[1])
-found = getattr(importlib.import_module(sys.argv[2]), sys.argv[3])(*json.loads(sys.argv[4]))
-print(json.dumps(found))
+answers = os.fdopen(os.dup(1), "w")
+os.dup2(2, 1)  # what functions print is no answer
+for line in sys.stdin:
+    if child := os.fork():
+        _, status = os.waitpid(child, 0)
+        if status:
+            print(json.dumps([None, f"died with status {status}"]), file=answers, flush=True)
+        continue
+    module, function, arguments = json.loads(line)
+    try:
+        answer = [getattr(importlib.import_module(module), function)(*arguments), None]
+    except BaseException:
+        answer = [None, traceback.format_exc()]
+    print(json.dumps(answer), file=answers, flush=True)
+    os._exit(0)
 """
+_running: list["subprocess.Popen[str]"] = []
 
 
-def call(function: Callable[..., Any], *arguments: Any, cache: Path | None = None) -> Any:
-    """The result of a function of a module in this folder; arguments and result are JSON. `cache` is Triton's folder,
-    the user's own if None."""
+def call(function: Callable[..., Any], *arguments: Any) -> Any:
+    """The result of a function of a module in this folder; arguments and result are JSON."""
+    server = _running[0] if _running else _start()
+    print(json.dumps([function.__module__, function.__name__, arguments]), file=server.stdin, flush=True)
+    found, failure = json.loads(server.stdout.readline())  # type: ignore[union-attr]
+    assert failure is None, failure
+    return found
+
+
+def stop() -> None:
+    """Ends the process, if there is one."""
+    while _running:
+        _running.pop().communicate(timeout=30)
+
+
+def _start() -> "subprocess.Popen[str]":
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    if cache is not None:
-        environment["TRITON_CACHE_DIR"] = str(cache)
-    where = str(Path(__file__).parent), function.__module__, function.__name__
-    done = subprocess.run(
-        [sys.executable, "-c", _CALL, *where, json.dumps(arguments)], env=environment, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+    command = [sys.executable, "-c", _SERVER, str(Path(__file__).parent)]
+    pipe = subprocess.PIPE
+    _running.append(subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, text=True))
+    return _running[0]

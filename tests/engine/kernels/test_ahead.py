@@ -18,8 +18,18 @@ TOLD = {
 }
 
 
-def test_what_is_launched_is_compiled_for_the_chip_and_told_and_nothing_runs():
-    told = uninterpreted.call(elsewhere.told_by_chip)
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    return str(tmp_path_factory.mktemp("triton"))
+
+
+@pytest.fixture(scope="module")
+def everything(cache):
+    return uninterpreted.call(elsewhere.everything, cache)
+
+
+def test_what_is_launched_is_compiled_for_the_chip_and_told_and_nothing_runs(everything):
+    told = everything["launched"]
     targets = {chip: each.pop("target") for chip, each in told.items()}
     assert targets == {
         "sm_80": ".target sm_80",
@@ -30,8 +40,8 @@ def test_what_is_launched_is_compiled_for_the_chip_and_told_and_nothing_runs():
     assert {chip: each for chip, each in told.items() if each != TOLD} == {}
 
 
-def test_a_kernel_that_a_chip_has_no_shared_memory_for_is_refused():
-    small, middle, large = uninterpreted.call(elsewhere.room_for, 2, 3, 4)
+def test_a_kernel_that_a_chip_has_no_shared_memory_for_is_refused(everything):
+    small, middle, large = everything["room"]
     assert set(small.values()) == {"fits: True"}
     assert "shared memory, Required: 131072, Hardware limit: 101376" in middle.pop("sm_89")
     assert set(middle.values()) == {"fits: True"}
@@ -39,9 +49,9 @@ def test_a_kernel_that_a_chip_has_no_shared_memory_for_is_refused():
     assert "shared memory, Required: 262144, Hardware limit: 232448" in large["sm_90"]
 
 
-def test_what_was_compiled_is_found_by_a_later_process(tmp_path):
-    assert uninterpreted.call(elsewhere.found_in_cache, "sm_90", cache=tmp_path) == [False]
-    assert uninterpreted.call(elsewhere.found_in_cache, "sm_80", "sm_90", cache=tmp_path) == [False, True]
+def test_what_was_compiled_is_found_by_a_later_process(everything, cache):
+    assert everything["in cache"] == [False]
+    assert uninterpreted.call(elsewhere.found_in_cache, cache, "sm_80", "sm_90") == [False, True]
 
 
 def test_a_chip_that_is_not_known_is_refused():
