@@ -10,7 +10,9 @@ from typing import Any
 import numba
 import numpy as np
 from llvmlite import ir
+from llvmlite.binding import add_symbol
 from numba import carray, cfunc, njit, types
+from numba.core import cgutils
 from numba.extending import intrinsic
 
 from legato_engine.kernels import vector
@@ -45,9 +47,21 @@ def products() -> int:
     return found
 
 
+def _symbol(function: Any) -> str:
+    return f"legato_emulated{function.__name__}"
+
+
 def _called(signature: str) -> Any:
-    """Compiled once, and called by address: within each kernel, all of this would take minutes to compile."""
-    return lambda function: cfunc(signature)(function)
+    """Compiled once, and called by name: within each kernel, all of this would take minutes to compile, and a cached
+    kernel finds the function of its own process.
+    """
+
+    def compiled(function: Any) -> Any:
+        made = cfunc(signature)(function)
+        add_symbol(_symbol(function), made.address)
+        return made
+
+    return compiled
 
 
 @njit
@@ -200,9 +214,9 @@ def _call(function: Any, *numbers: int, given: int = 0) -> Any:
     """Calls it with these numbers, and with as many as are given."""
 
     def emit(context: Any, builder: Any, _signature: Any, values: Any) -> Any:
-        all_, integer = [ir.Constant(ir.IntType(64), number) for number in numbers] + list(values), ir.IntType(64)
-        kind = ir.FunctionType(ir.VoidType(), [integer] * len(all_))
-        builder.call(builder.inttoptr(ir.Constant(integer, function.address), kind.as_pointer()), all_)
+        all_ = [ir.Constant(ir.IntType(64), number) for number in numbers] + list(values)
+        kind = ir.FunctionType(ir.VoidType(), [ir.IntType(64)] * len(all_))
+        builder.call(cgutils.get_or_insert_function(builder.module, kind, _symbol(function)), all_)
         return context.get_dummy_value()
 
     def typing(_context: Any) -> Any:
