@@ -115,7 +115,7 @@ def _preemptions(made):
     return sum(worker.scheduler.load().preemptions for worker in made.pods.all)
 
 
-def _burst(count=8, output=600):
+def _burst(count=8, output=400):
     """All of it goes to the only decode worker that serves yet."""
     return [Arrival(0.1 * number, 100, output) for number in range(count)]
 
@@ -135,10 +135,10 @@ def test_so_does_one_whose_cache_is_nearly_full():
     """8 sequences of up to 700 tokens, in a cache of 4,000: alone, the worker has to compute some again."""
     service = {"slo": {"tpot": "1s"}}
     slow = {"per_step": 0.4, "per_row": 0.0, "kv_tokens": 4000}
-    made, result = _serve(_burst(), (0, 1), (2, 2), service=service, **slow)
+    made, result = _serve(_burst(output=600), (0, 1), (2, 2), service=service, **slow)
     _check(made, result)
     assert made.moved
-    alone, _ = _serve(_burst(), (0, 1), service=service, **slow)
+    alone, _ = _serve(_burst(output=600), (0, 1), service=service, **slow)
     assert [_preemptions(made), _preemptions(alone) > 0] == [0, True]
 
 
@@ -200,7 +200,7 @@ def test_what_is_still_computed_stays():
 
 def test_what_was_preempted_stays_until_it_is_computed_again():
     """Of a worker that preempts all the time."""
-    made, result = _serve(_burst(), (0, 1), (40, 2), kv_tokens=2000, per_token=0.02)
+    made, result = _serve(_burst(output=600), (0, 1), (40, 2), kv_tokens=2000, per_token=0.02)
     _check(made, result)
     assert {migration.uncomputed for migration in made.begun} == {1}
 
@@ -223,7 +223,7 @@ def test_one_that_has_moved_stays_for_a_while():
 
 
 def test_where_a_move_fails_the_sequence_stays_and_its_worker_rests():
-    made, result = _serve(_burst(), (0, 1), (2, 2), engine=_Refusing)
+    made, result = _serve(_burst(output=600), (0, 1), (2, 2), engine=_Refusing)
     _check(made, result)
     times, ids = [migration.time for migration in made.begun], [migration.id for migration in made.begun]
     assert len(ids) == len(set(ids)) >= 3
@@ -232,7 +232,7 @@ def test_where_a_move_fails_the_sequence_stays_and_its_worker_rests():
 
 def test_what_leaves_a_draining_worker_may_wait_for_room_or_be_preempted_meanwhile():
     """The worker that stays has blocks for it, but expects to need them for what runs there."""
-    arrivals = [Arrival(0.3 * number, 100, 300) for number in range(60)]
+    arrivals = [Arrival(0.3 * number, 100, 300) for number in range(40)]
     made, result = _serve(arrivals, (0, 2), (20, 1), (40, 2), (60, 1), kv_tokens=2500)
     _check(made, result)
     assert len(made.begun) > len(made.moved)
