@@ -59,41 +59,39 @@ def test_no_more_is_queued_than_two_seconds_and_the_rest_is_held():
     assert dispatcher.obstacle == "prefill"
 
 
-def test_decode_workers_help_with_prompts_that_would_be_late():
-    """4,000 tokens take 0.48 s. The second prompt would be in time, but the third one behind it would not."""
-    workers = [prefill := _worker("prefill"), decode := _worker("decode")]
-    _send(_dispatcher(*workers, slo={"ttft": "1s", "tpot": "50ms"}), 4000, 3900, 4000)
-    assert (prefill.backlog, decode.backlog) == (8000, 3900)
+LATE = (4000, 3900, 4000)  # 4,000 tokens take 0.48 s on the prefill worker
 
 
-def test_decode_workers_help_where_prefill_workers_have_no_room():
-    workers = [prefill := _worker("prefill"), decode := _worker("decode")]
-    _send(_dispatcher(*workers, slo={"ttft": "1s", "tpot": "50ms"}), 16_000, 4000)
-    assert (prefill.backlog, decode.backlog) == (16_000, 4000)
-
-
-@pytest.mark.parametrize(("tpot", "helps"), [("20ms", False), ("50ms", True)])
-def test_what_decodes_slows_the_prompts_that_a_decode_worker_helps_with(tpot, helps):
-    """Beside one row in steps of 10.1 ms, it has half of its time for them, or four fifths."""
-    workers = [prefill := _worker("prefill"), decode := _worker("decode")]
-    _send(_dispatcher(*workers, slo={"ttft": "500ms", "tpot": tpot}), 4000, 4000)
-    assert (prefill.backlog, decode.backlog) == ((4000, 4000) if helps else (8000, 0))
-
-
-def test_what_a_decode_worker_would_have_later_is_held():
-    """Beside a row it has a tenth of its time, so 4,000 tokens take 4.8 s there, and 2.4 s on the prefill worker."""
-    workers = [prefill := _worker("prefill"), decode := _worker("decode")]
-    dispatcher = _dispatcher(*workers, slo={"ttft": "1s", "tpot": "11.2ms"})
-    _send(dispatcher, 16_000, 4000)
-    assert (prefill.backlog, decode.backlog, len(dispatcher.held)) == (16_000, 0, 1)
-
-
-def test_a_prompt_is_not_held_behind_itself():
-    """The prefill worker has no room for it and would have it in time, and nobody is behind it."""
-    workers = [prefill := _worker("prefill"), decode := _worker("decode")]
-    dispatcher = _dispatcher(*workers, slo={"ttft": "2500ms", "tpot": "50ms"})
-    _send(dispatcher, 16_000, 4000)
-    assert (prefill.backlog, decode.backlog, len(dispatcher.held)) == (16_000, 0, 1)
+@pytest.mark.parametrize(
+    ("ttft", "tpot", "sent", "prefill", "decode", "held"),
+    [
+        # The second prompt would be in time, but the third one behind it would not.
+        pytest.param("1s", "50ms", [LATE], 8000, 3900, 0, id="helps with prompts that would be late"),
+        pytest.param("1s", "50ms", [(16_000, 4000)], 16_000, 4000, 0, id="helps where there is no room"),
+        # Alongside one row in steps of 10.1 ms, it has half of its time for them, or four fifths.
+        pytest.param("500ms", "20ms", [(4000, 4000)], 8000, 0, 0, id="is slowed by what it decodes"),
+        pytest.param("500ms", "50ms", [(4000, 4000)], 4000, 4000, 0, id="is slowed less by longer steps"),
+        # Alongside a row it has a tenth of its time: 4,000 tokens take 4.8 s there, and 2.4 s on the prefill worker.
+        pytest.param("1s", "11.2ms", [(16_000, 4000)], 16_000, 0, 1, id="is sent nothing that it would have later"),
+        # The prefill worker has no room for it and would have it in time, and nobody is behind it.
+        pytest.param("2500ms", "50ms", [(16_000, 4000)], 16_000, 0, 1, id="is not sent the last one"),
+        pytest.param("1s", "50ms", [(4000,), (4000,)], 8000, 0, 0, id="is not needed in time"),
+        pytest.param("1s", "50ms", [(4000,), (4000,), (4000,)], 8000, 4000, 0, id="is needed by a third prompt"),
+        # A step of one row takes 10.1 ms.
+        pytest.param("1s", "10ms", [(4000,) * 6], 16_000, 0, 2, id="has steps that leave no time"),
+        # Two seconds of four fifths of a decode worker's time are 13,000 tokens.
+        pytest.param("1s", "50ms", [(4000,) * 9], 16_000, 12_000, 2, id="is sent a bounded number of tokens"),
+        pytest.param("1s", "50ms", [(63, 64)], 64, 63, 0, id="computes short prompts itself"),
+    ],
+)
+def test_when_a_decode_worker_helps(ttft, tpot, sent, prefill, decode, held):
+    workers = [_worker("prefill"), _worker("decode")]
+    dispatcher = _dispatcher(*workers, slo={"ttft": ttft, "tpot": tpot})
+    for lengths in sent:
+        _send(dispatcher, *lengths)
+    assert [worker.backlog for worker in workers] == [prefill, decode]
+    assert len(dispatcher.held) == held
+    assert not held or dispatcher.obstacle == "prefill"
 
 
 def test_prompts_wait_where_one_prefill_worker_would_be_in_time():
@@ -117,16 +115,6 @@ def test_an_idle_prefill_worker_needs_no_help():
     assert [worker.backlog for worker in workers] == [4000, 8000, 0]
 
 
-def test_prompts_that_are_in_time_are_left_to_prefill_workers():
-    workers = [prefill := _worker("prefill"), decode := _worker("decode")]
-    dispatcher = _dispatcher(*workers, slo={"ttft": "1s", "tpot": "50ms"})
-    _send(dispatcher, 4000)
-    _send(dispatcher, 4000)
-    assert (prefill.backlog, decode.backlog) == (8000, 0)
-    _send(dispatcher, 4000)
-    assert (prefill.backlog, decode.backlog) == (8000, 4000)
-
-
 @pytest.mark.parametrize(("first", "backlogs"), [(None, (4000, 4000)), (0.9, (8000, 0))])
 def test_time_in_the_gateway_counts_until_the_first_token(first, backlogs):
     """0.96 s are too long for what came half a second ago, unless its user has the first token."""
@@ -139,23 +127,6 @@ def test_time_in_the_gateway_counts_until_the_first_token(first, backlogs):
     dispatcher.hold(request)
     dispatcher.dispatch(1.0)
     assert (prefill.backlog, decode.backlog) == backlogs
-
-
-def test_a_decode_worker_whose_steps_leave_no_time_does_not_help():
-    """A step of one row takes 10.1 ms."""
-    workers = [prefill := _worker("prefill"), decode := _worker("decode")]
-    dispatcher = _dispatcher(*workers, slo={"ttft": "1s", "tpot": "10ms"})
-    _send(dispatcher, *([4000] * 6))
-    assert (prefill.backlog, decode.backlog, len(dispatcher.held)) == (16_000, 0, 2)
-    assert dispatcher.obstacle == "prefill"
-
-
-def test_what_decode_workers_are_sent_is_bounded_too():
-    """Two seconds of four fifths of a decode worker's time are 13,000 tokens."""
-    workers = [prefill := _worker("prefill"), decode := _worker("decode")]
-    dispatcher = _dispatcher(*workers, slo={"ttft": "1s", "tpot": "50ms"})
-    _send(dispatcher, *([4000] * 9))
-    assert (prefill.backlog, decode.backlog, len(dispatcher.held)) == (16_000, 12_000, 2)
 
 
 def test_what_is_computed_of_a_prompt_waits_no_more():
@@ -207,12 +178,6 @@ def test_decode_workers_prefill_where_nobody_else_does():
     dispatcher = _dispatcher(decode := _worker("decode"), _worker("prefill", 1, created=0.0))
     _send(dispatcher, 1000)
     assert decode.backlog == 1000
-
-
-def test_short_prompts_are_computed_where_they_decode():
-    dispatcher = _dispatcher(prefill := _worker("prefill"), decode := _worker("decode"))
-    _send(dispatcher, 63, 64)
-    assert (prefill.backlog, decode.backlog) == (64, 63)
 
 
 def test_unified_workers_compute_what_they_decode():

@@ -1,13 +1,8 @@
 """A workload in virtual time."""
 
-import dataclasses
-import json
-
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from known_signals import spec
-from simulated_service import SteadyScaler, engine, profile, steady, workload
+from simulated_service import ONE, SteadyScaler, engine, profile, serve, steady, workload
 
 from legato_cli.simulation.request import SimulatedRequest
 from legato_cli.simulation.rivals.fixed import FixedUnified
@@ -16,32 +11,22 @@ from legato_cli.simulation.simulated_worker import SimulatedWorker
 from legato_cli.simulation.simulator import ServiceSimulator
 from legato_cli.simulation.workload import Arrival
 
-ONE = SteadyScaler((0.0, {"prefill": 1, "decode": 1}))
-
-
-def _serve(*arrivals, scaler=ONE, **given):
-    """The engine after its run, the result, and every request that ended."""
-    made = engine(workload(list(arrivals)), scaler, **given)
-    ended = []
-    made.tally.ended = lambda request, end=made.tally.ended: (ended.append(request), end(request))
-    return made, made.run(), ended
-
 
 def test_two_prompts_on_one_worker_take_what_the_profile_says():
     """1,200 tokens are steps of 512, 512 and 176, of which the last has room for 336 of the second prompt's 600:
     2 x (10 + 51.2) + (10 + 51.2) ms, and then 10 + 26.4 ms for its other 264."""
-    _, _, ended = _serve(Arrival(3.0, 1200, 1), Arrival(3.0, 600, 1))
+    _, _, ended = serve(Arrival(3.0, 1200, 1), Arrival(3.0, 600, 1))
     assert [request.ttft for request in ended] == pytest.approx([3 * 0.0612, 3 * 0.0612 + 0.0364])
 
 
 def test_pairs_of_a_prompt_token_and_its_context_take_time():
-    _, _, ended = _serve(Arrival(1.0, 1000, 1), profile=profile(per_pair=1e-7))
+    _, _, ended = serve(Arrival(1.0, 1000, 1), profile=profile(per_pair=1e-7))
     assert ended[0].ttft == pytest.approx(0.02 + 0.1 + 1e-7 * 1000 * 1000 / 2)
 
 
 def test_a_worker_tells_the_rate_of_prompts_with_the_context_of_late():
     """1,000 tokens attend to 500 each."""
-    made, _, _ = _serve(Arrival(1.0, 1000, 1), profile=profile(per_pair=1e-6), spec=spec(engine={"chunkTokens": 1000}))
+    made, _, _ = serve(Arrival(1.0, 1000, 1), profile=profile(per_pair=1e-6), spec=spec(engine={"chunkTokens": 1000}))
     (worker,) = made.pods.of_pool("prefill")
     assert worker.rate == pytest.approx(1 / (0.0001 + 0.01 / 1000 + 500e-6))
 
@@ -89,7 +74,7 @@ class _SeeingScaler(SteadyScaler):
 
 def test_the_autoscaler_is_told_of_prompts_that_a_decode_worker_computes():
     """For 6 s, which is seen every 2 s."""
-    _serve(Arrival(61.0, 3000, 9), scaler=(scaler := _SeeingScaler()), profile=profile(per_token=0.002))
+    serve(Arrival(61.0, 3000, 9), scaler=(scaler := _SeeingScaler()), profile=profile(per_token=0.002))
     told = [each for each in scaler.told if each != (0, 0, 0)]
     assert len(told) == 3
     assert all(prompts == 1 and 0 < tokens == queued for prompts, tokens, queued in told)
@@ -97,13 +82,13 @@ def test_the_autoscaler_is_told_of_prompts_that_a_decode_worker_computes():
 
 def test_a_sequence_alone_gets_a_token_a_step():
     """Its first one comes from prefill; each of the others takes 10 + 0.1 ms, and 1 us for each token before it."""
-    _, _, ended = _serve(Arrival(1.0, 100, 11), profile=profile(per_context=1e-6))
+    _, _, ended = serve(Arrival(1.0, 100, 11), profile=profile(per_context=1e-6))
     assert ended[0].tpot == pytest.approx(0.0101 + 1e-6 * (100 + 10 / 2))
 
 
 def test_two_sequences_slow_each_other_down_only_while_both_decode():
     """The second one comes when the first has 8 left, and takes 10 ms + 0.1 ms a row until then."""
-    _, _, ended = _serve(Arrival(1.0, 100, 1001), Arrival(2.0, 100, 11))
+    _, _, ended = serve(Arrival(1.0, 100, 1001), Arrival(2.0, 100, 11))
     assert ended[0].arrival.output == 11
     assert ended[0].tpot == pytest.approx(0.0102)
     assert ended[1].tpot == pytest.approx(0.0101 + 0.0001 * 10 / 1000)
@@ -112,43 +97,22 @@ def test_two_sequences_slow_each_other_down_only_while_both_decode():
 def test_unified_workers_shorten_chunks_to_keep_the_objective_beside_what_decodes():
     """Of 50 ms a step, 10.1 are the decoding row's: 384 tokens fit, a multiple of 16, so 1,000 take 3 steps."""
     alone = {"scaling": {"prefill": {"min": 0, "max": 0}, "decode": {"min": 1, "max": 1}}, "slo": {"tpot": "50ms"}}
-    _, _, ended = _serve(
-        Arrival(1.0, 100, 501), Arrival(2.0, 1000, 1), spec=spec(**alone), scaler=SteadyScaler((0, {}))
-    )
+    _, _, ended = serve(Arrival(1.0, 100, 501), Arrival(2.0, 1000, 1), spec=spec(**alone), scaler=SteadyScaler((0, {})))
     longest = next(request for request in ended if request.arrival.prompt == 1000)
     assert longest.ttft == pytest.approx(3 * 0.0101 + 0.1)
-
-
-def test_a_prefix_that_a_worker_holds_is_not_computed_again():
-    first, again = Arrival(1.0, 2048, 1, (1, 2, 3, 4)), Arrival(5.0, 2560, 1, (1, 2, 3, 4, 5))
-    _, _, ended = _serve(first, again)
-    assert ended[1].uncached == 512
 
 
 def test_the_cache_forgets_what_it_has_no_room_for():
     """4,096 tokens of KV hold 8 ids."""
     others = [Arrival(2.0 + i, 2048, 1, tuple(range(10 * i, 10 * i + 4))) for i in range(1, 3)]
     again = Arrival(9.0, 2048, 1, (1, 2, 3, 4))
-    _, _, ended = _serve(Arrival(1.0, 2048, 1, (1, 2, 3, 4)), *others, again, profile=profile(kv_tokens=4096))
+    _, _, ended = serve(Arrival(1.0, 2048, 1, (1, 2, 3, 4)), *others, again, profile=profile(kv_tokens=4096))
     assert ended[-1].uncached == 2048
-
-
-def test_a_request_longer_than_the_model_allows_is_refused():
-    _, result, _ = _serve(Arrival(1.0, 4000, 97), Arrival(1.0, 4000, 96))
-    assert (result.refused, result.finished, result.attainment) == (1, 1, 0.5)
-
-
-def test_a_full_cache_holds_requests_and_then_serves_them_all():
-    """Each needs 3,000 of 8,000 tokens, so two decode at once."""
-    _, result, ended = _serve(*steady(1.0, tokens=1000, output=2000), profile=profile(kv_tokens=8000))
-    assert result.finished == 10
-    assert max(sample.kv_usage for sample in result.timeline) <= 1
-    assert ended[-1].ttft > ended[0].ttft + 20
 
 
 def test_a_worker_serves_once_it_has_started():
     scaler = SteadyScaler((0.0, {"prefill": 1, "decode": 1}), (100.0, {"prefill": 2, "decode": 1}))
-    _, result, _ = _serve(*steady(300.0, each=1.0), scaler=scaler, start=45.0)
+    _, result, _ = serve(*steady(300.0, each=1.0), scaler=scaler, start=45.0)
     ready = {sample.at: sample.ready["prefill"] for sample in result.timeline}
     assert (ready[144.0], ready[146.0]) == (1, 2)
     assert next(sample.at for sample in result.timeline if sample.wish["prefill"] == 2) == 100.0
@@ -157,102 +121,15 @@ def test_a_worker_serves_once_it_has_started():
 def test_gpu_hours_count_from_creation_to_deletion():
     """A second prefill worker exists from 100 s to 202 s: it drains for one look."""
     wishes = ((0.0, {"prefill": 1, "decode": 1}), (100.0, {"prefill": 2, "decode": 1}), (200.0, {"prefill": 1}))
-    _, result, _ = _serve(*steady(300.0, each=1.0), Arrival(300.0, 10, 1), scaler=SteadyScaler(*wishes))
+    _, result, _ = serve(*steady(300.0, each=1.0), Arrival(300.0, 10, 1), scaler=SteadyScaler(*wishes))
     assert result.gpu_hours * 3600 == pytest.approx(2 * 300 + 102)
 
 
 def test_a_draining_worker_is_recalled_before_another_starts():
     wishes = ((0.0, {"decode": 2, "prefill": 1}), (60.0, {"decode": 1}), (62.0, {"decode": 2}))
     many = steady(70.0, each=0.25, tokens=1000, output=2000)  # more than one worker holds
-    made, _, _ = _serve(*many, scaler=SteadyScaler(*wishes), profile=profile(kv_tokens=150_000))
+    made, _, _ = serve(*many, scaler=SteadyScaler(*wishes), profile=profile(kv_tokens=150_000))
     assert made.pods.created == 3
-
-
-def test_sequences_of_a_draining_worker_go_on_elsewhere():
-    """So it is gone at the next look, although they decode for 30 s each."""
-    wishes = ((0.0, {"decode": 2, "prefill": 1}), (60.0, {"decode": 1}))
-    arrivals = [*steady(58.0, each=2.0, output=3000, tokens=100), Arrival(100.0, 10, 1)]
-    _, result, ended = _serve(*arrivals, scaler=SteadyScaler(*wishes))
-    assert result.finished == result.offered == 30
-    assert max(request.tpot for request in ended) < 0.015
-    assert result.gpu_hours * 3600 == pytest.approx(3 * 62 + 2 * 38)
-
-
-def test_what_decodes_in_a_worker_at_its_drain_deadline_starts_again():
-    """No room elsewhere for 50 s of decoding; at the deadline, 20 s more are left, for which it waits 20 s."""
-    wishes = ((0.0, {"decode": 2, "prefill": 1}), (60.0, {"decode": 1}))
-    arrivals = [Arrival(50.0, 3000, 1000), Arrival(50.0, 3000, 1000), Arrival(200.0, 10, 1)]
-    _, result, ended = _serve(
-        *arrivals,
-        scaler=SteadyScaler(*wishes),
-        profile=profile(kv_tokens=4032, start=1.0, per_step=0.05),
-        spec=spec(drain={"deadline": "20s"}),
-    )
-    assert result.finished == 3
-    assert sorted(request.arrival.at for request in ended) == [50.0, 50.0, 200.0]
-    assert max(request.done for request in ended if request.arrival.at == 50.0) > 115
-    assert result.gpu_hours * 3600 == pytest.approx(3 * 80 + 2 * 120)
-
-
-def test_what_is_computed_for_a_worker_that_is_gone_starts_again():
-    """40 s for each prompt: the second one is done 40 s after the deadline of the worker that was to decode it."""
-    wishes = ((0.0, {"decode": 2, "prefill": 1}), (60.0, {"decode": 1}))
-    made, result, ended = _serve(
-        Arrival(40.0, 4000, 9),
-        Arrival(40.0, 4000, 9),
-        scaler=SteadyScaler(*wishes),
-        profile=profile(per_token=0.01),
-        spec=spec(drain={"deadline": "20s"}, engine={"chunkTokens": 4096}, routing={"whenPrefillBusy": "Wait"}),
-    )
-    assert result.finished == 2
-    assert [request.done > 160 for request in ended] == [False, True]
-    assert len(made.pods.all) == 2
-
-
-def test_requests_wait_no_longer_than_their_deadline():
-    _, result, _ = _serve(*steady(200.0, each=0.1, tokens=4000), spec=spec(gateway={"defaultDeadline": "30s"}))
-    assert result.refused > 0
-    assert result.finished + result.refused + result.unfinished == result.offered
-    assert result.ttft.p99 < 45
-
-
-def test_the_same_input_gives_the_same_bytes():
-    arrivals = workload(steady(300.0), steady(200.0, each=0.07, since=50.0, tokens=700, output=300))
-    first, second = (json.dumps(dataclasses.asdict(engine(arrivals).run())) for _ in range(2))
-    assert first == second
-
-
-ARRIVALS = st.builds(
-    Arrival,
-    st.floats(0, 120),
-    st.integers(1, 5000),
-    st.integers(1, 800),
-    st.lists(st.integers(0, 20), max_size=4).map(tuple),
-)
-SIZES = st.fixed_dictionaries({"prefill": st.integers(0, 6), "decode": st.integers(0, 6)})
-
-
-@settings(max_examples=40, deadline=None)
-@given(
-    st.lists(ARRIVALS, max_size=60),
-    st.lists(st.tuples(st.integers(0, 150), SIZES), max_size=5),
-    st.booleans(),
-    st.sampled_from((5000, 20_000)),
-)
-def test_whatever_is_wished_every_request_is_accounted_for(arrivals, wishes, unified, kv_tokens):
-    """And nothing is left anywhere."""
-    bounds = {"prefill": {"min": 0, "max": 0 if unified else 5}, "decode": {"min": 1, "max": 5}}
-    service = spec(scaling=bounds, drain={"deadline": "10s"})
-    start = (0, {"prefill": 1, "decode": 1})
-    scaler = SteadyScaler(*sorted((start, *wishes), key=lambda wish: wish[0]))
-    made = engine(workload(arrivals), scaler, service, profile=profile(kv_tokens, 7.0))
-    result = made.run()
-    assert result.offered == len(arrivals) == result.finished + result.refused + result.unfinished
-    assert result.unfinished == 0
-    for worker in made.pods.all:
-        assert worker.idle
-        assert worker.backlog == 0
-        assert worker.used == pytest.approx(0, abs=1e-6)
 
 
 def test_unified_service_has_one_pool_as_large_as_both():

@@ -1,6 +1,7 @@
 """Sequences that hot decode workers hand on to others, in virtual time, and what becomes of their tokens."""
 
 import dataclasses
+import functools
 import itertools
 import math
 from collections import defaultdict
@@ -120,14 +121,22 @@ def _burst(count=8, output=400):
     return [Arrival(0.1 * number, 100, output) for number in range(count)]
 
 
-@pytest.mark.parametrize("service", [{}, UNIFIED], ids=["decode", "unified"])
-@pytest.mark.parametrize("rate", [math.inf, 300.0], ids=["at once", "slow"])
-def test_a_hot_worker_hands_sequences_on_to_a_roomy_one(service, rate):
-    made, result = _serve(_burst(), (0, 1), (2, 2), service=service, rate=rate)
+@functools.cache
+def _burst_served(rate=math.inf, unified=False, tpot="100ms"):
+    """The burst, while a second decode worker serves after two seconds."""
+    return _serve(_burst(), (0, 1), (2, 2), service={**(UNIFIED if unified else {}), "slo": {"tpot": tpot}}, rate=rate)
+
+
+@pytest.mark.parametrize("unified", [False, True], ids=["decode", "unified"])
+@pytest.mark.parametrize("rate", [math.inf, 300.0], ids=["immediately", "slowly"])
+def test_a_hot_worker_hands_sequences_on_to_a_roomy_one(unified, rate):
+    made, result = _burst_served(rate, unified)
     _check(made, result)
     assert len(made.moved) >= 3
     assert {migration.source for migration in made.begun} == {"decode-0"}
-    _, unmoved = _serve(_burst(), (0, 1), (2, 2), service={**service, "slo": {"tpot": "1s"}}, rate=rate)
+    cold, unmoved = _burst_served(unified=unified, tpot="1s")
+    _check(cold, unmoved)
+    assert not cold.moved
     assert result.tpot.p50 < 0.75 * unmoved.tpot.p50
 
 
@@ -142,17 +151,11 @@ def test_so_does_one_whose_cache_is_nearly_full():
     assert [_preemptions(made), _preemptions(alone) > 0] == [0, True]
 
 
-@pytest.mark.parametrize(
-    ("service", "moves"),
-    [
-        ({"slo": {"tpot": "1s"}}, False),
-        ({"slo": {"tpot": "1s"}, "gateway": {"image": "legato/gateway:old"}}, False),
-        ({"slo": {"tpot": "1s"}, "gateway": {"image": "legato/gateway:old"}, **UNIFIED}, True),
-    ],
-)
-def test_the_objective_is_what_gateways_are_told(service, moves):
-    """Steps take up to 170 ms. A gateway of a pinned image whose decode workers do not help goes by the default."""
-    made, result = _serve(_burst(), (0, 1), (2, 2), service=service)
+@pytest.mark.parametrize(("service", "moves"), [({}, False), (UNIFIED, True)])
+def test_a_pinned_gateway_whose_decode_workers_do_not_help_goes_by_the_default(service, moves):
+    """Steps take up to 170 ms."""
+    pinned = {"slo": {"tpot": "1s"}, "gateway": {"image": "legato/gateway:old"}, **service}
+    made, result = _serve(_burst(), (0, 1), (2, 2), service=pinned)
     _check(made, result)
     assert bool(made.moved) == moves
 
@@ -169,7 +172,7 @@ def test_it_has_to_be_hot_for_a_while_and_hands_on_one_at_a_time():
 
 
 def test_one_that_is_nearly_done_stays():
-    made, _ = _serve(_burst(output=600), (0, 1), (2, 2))
+    made, _ = _burst_served()
     assert min(migration.left for migration in made.begun) >= 64
     made, result = _serve(_burst(count=12, output=60), (0, 1), (0, 2))
     assert not made.begun
@@ -206,7 +209,7 @@ def test_what_was_preempted_stays_until_it_is_computed_again():
 
 
 def test_the_same_input_gives_the_same_moves_and_bytes():
-    (first, one), (second, other) = (_serve(_burst(), (0, 1), (2, 2), rate=300.0) for _ in range(2))
+    (first, one), (second, other) = _burst_served(300.0), _burst_served.__wrapped__(300.0)
     assert first.begun
     assert (first.begun, first.moved) == (second.begun, second.moved)
     assert dataclasses.asdict(one) == dataclasses.asdict(other)

@@ -2,7 +2,8 @@
 
 import itertools
 
-from hypothesis import given, settings
+from budget import times
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from known_signals import spec
 from simulated_service import profile
@@ -33,22 +34,24 @@ def _occupy(worker):
     worker.compute(SimulatedRequest(next(NUMBERS), Arrival(0.0, 100, 1), 100, 100), 0.0)
 
 
-def test_a_pool_begins_with_its_initial_size_ready():
+def _grown(decode):
+    """Pods with this number of ready decode workers, at 10 s."""
+    pods = Pods(_service(), KIND, SimulatedWorker)
+    pods.wish({"decode": decode})
+    pods.reconcile(2.0)
+    pods.reconcile(10.0)
+    return pods
+
+
+def test_a_pool_begins_with_its_initial_size_ready_and_stays_within_its_bounds():
     pods = Pods(_service(), KIND, SimulatedWorker)
     assert pods.ready(0.0) == {"decode": 1, "prefill": 1}
-
-
-def test_wishes_stay_within_the_bounds_of_the_pool():
-    pods = Pods(_service(), KIND, SimulatedWorker)
     pods.wish({"prefill": 9, "decode": 0})
     assert pods.desired == {"prefill": 5, "decode": 1}
 
 
-def test_those_which_start_go_at_once_and_the_idlest_ready_one_drains():
-    pods = Pods(_service(), KIND, SimulatedWorker)
-    pods.wish({"decode": 3})
-    pods.reconcile(2.0)
-    pods.reconcile(10.0)
+def test_workers_that_start_go_immediately_and_the_idlest_ready_one_drains():
+    pods = _grown(3)
     first, second, third = pods.of_pool("decode")
     _occupy(first)
     _occupy(third)
@@ -61,14 +64,9 @@ def test_those_which_start_go_at_once_and_the_idlest_ready_one_drains():
 
 
 def test_the_busiest_draining_worker_is_recalled_and_nothing_is_created():
-    pods = Pods(_service(), KIND, SimulatedWorker)
-    pods.wish({"decode": 3})
-    pods.reconcile(2.0)
-    pods.reconcile(10.0)
-    for worker in pods.of_pool("decode"):
+    pods = _grown(3)
+    for worker in (*pods.of_pool("decode"), busiest := pods.of_pool("decode")[2]):
         _occupy(worker)
-    busiest = pods.of_pool("decode")[2]
-    _occupy(busiest)
     pods.wish({"decode": 1})
     pods.reconcile(12.0)
     pods.wish({"decode": 2})
@@ -77,10 +75,7 @@ def test_the_busiest_draining_worker_is_recalled_and_nothing_is_created():
 
 
 def test_an_idle_draining_worker_is_recalled_too_and_not_deleted():
-    pods = Pods(_service(), KIND, SimulatedWorker)
-    pods.wish({"decode": 2})
-    pods.reconcile(2.0)
-    pods.reconcile(10.0)
+    pods = _grown(2)
     pods.wish({"decode": 1})
     pods.reconcile(12.0)
     pods.wish({"decode": 2})
@@ -89,20 +84,18 @@ def test_an_idle_draining_worker_is_recalled_too_and_not_deleted():
 
 
 def test_a_busy_worker_is_deleted_at_its_drain_deadline():
-    pods = Pods(_service(), KIND, SimulatedWorker)
-    pods.wish({"decode": 2})
-    pods.reconcile(0.0)
+    pods = _grown(2)
     for worker in pods.of_pool("decode"):
         _occupy(worker)
     pods.wish({"decode": 1})
-    pods.reconcile(8.0)
-    assert [len(pods.reconcile(now)) for now in (16.0, 18.0)] == [0, 1]
+    pods.reconcile(12.0)
+    assert [len(pods.reconcile(now)) for now in (20.0, 22.0)] == [0, 1]
 
 
 SIZES = st.fixed_dictionaries({"prefill": st.integers(0, 7), "decode": st.integers(0, 7)})
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=times(40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.tuples(SIZES, st.integers(1, 4), st.booleans()), max_size=12), st.sampled_from((2, 4, 6, None)))
 def test_budget_ratio_and_minima_hold_at_every_look(steps, budget):
     """Whatever is wished, and however long draining workers hold their GPUs."""

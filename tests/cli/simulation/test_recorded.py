@@ -31,49 +31,52 @@ def test_blank_lines_are_no_rounds(tmp_path):
     assert _read(path) == _rounds(0)
 
 
-@pytest.mark.parametrize("times", [(0, 4, 2), (0, 2, 2)])
-def test_rounds_out_of_order_are_refused_with_their_line(tmp_path, times):
-    path = write(tmp_path / "1", _rounds(*times))
-    with pytest.raises(RecordingError, match=r"1:3: \S+ s before the round above it"):
+OTHER = [*_rounds(0), *_rounds(2, service="other")]
+ABOVE = r"\S+ s before the round above it"
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ([_rounds(0, 4, 2)], f"1:3: {ABOVE}"),
+        ([_rounds(0, 2, 2)], f"1:3: {ABOVE}"),
+        ([_rounds(4), _rounds(0, 2)], f"2:1: 4 {ABOVE[4:]}"),
+        ([OTHER], "1:2: a round of prod/other, and those above are of prod/chat"),
+        ([[]], "1: no rounds"),
+    ],
+    ids=["out of order", "the same time", "files in the wrong order", "two services", "empty"],
+)
+def test_a_recording_that_is_not_whole_and_in_order_is_refused_with_the_line(tmp_path, files, message):
+    paths = [write(tmp_path / str(number), rounds) for number, rounds in enumerate(files, 1)]
+    with pytest.raises(RecordingError, match=message):
+        _read(*paths)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda content: b"\n \n", "1: no rounds"),
+        (lambda content: content[:-10], r"1:2: not a round of a recording: .*truncated"),
+        (None, "1: No such file"),
+    ],
+    ids=["blank", "cut off", "missing"],
+)
+def test_a_file_that_is_damaged_is_refused(tmp_path, change, message):
+    path = tmp_path / "1"
+    if change is not None:
+        write(path, _rounds(0, 2)).write_bytes(change(path.read_bytes()))
+    with pytest.raises(RecordingError, match=message):
         _read(path)
 
 
-def test_files_in_the_wrong_order_are_refused(tmp_path):
-    first, second = write(tmp_path / "1", _rounds(0, 2)), write(tmp_path / "2", _rounds(4))
-    with pytest.raises(RecordingError, match="1:1: 4 s before the round above it"):
-        _read(second, first)
-
-
-def test_rounds_of_two_services_are_refused(tmp_path):
-    path = write(tmp_path / "1", [*_rounds(0), *_rounds(2, service="other")])
-    with pytest.raises(RecordingError, match="1:2: a round of prod/other, and those above are of prod/chat"):
-        _read(path)
-
-
-@pytest.mark.parametrize("content", [b"", b"\n \n"])
-def test_a_file_without_rounds_is_refused(tmp_path, content):
-    (tmp_path / "1").write_bytes(content)
-    with pytest.raises(RecordingError, match="1: no rounds"):
-        _read(tmp_path / "1")
-
-
-def test_a_line_that_was_cut_off_is_told(tmp_path):
-    path = write(tmp_path / "1", _rounds(0, 2))
-    path.write_bytes(path.read_bytes()[:-10])
-    with pytest.raises(RecordingError, match=r"1:2: not a round of a recording: .*truncated"):
-        _read(path)
-
-
-def test_what_is_too_large_is_refused(tmp_path, monkeypatch):
-    path = write(tmp_path / "1", _rounds(0, 2, 4))
-    monkeypatch.setattr(recorded, "MOST_ROUNDS", 2)
-    with pytest.raises(RecordingError, match="1:3: too large"):
-        _read(path)
-    monkeypatch.setattr(recorded, "MOST_LINE", len(signal_round.encode(_rounds(0)[0])) - 1)
-    with pytest.raises(RecordingError, match="1:1: longer than"):
-        _read(path)
-
-
-def test_a_file_that_is_not_there_is_told(tmp_path):
-    with pytest.raises(RecordingError, match="none: No such file"):
-        _read(tmp_path / "none")
+@pytest.mark.parametrize(
+    ("limit", "most", "message"),
+    [
+        ("MOST_ROUNDS", 2, "1:3: too large"),
+        ("MOST_LINE", len(signal_round.encode(_rounds(0)[0])) - 1, "1:1: longer than"),
+    ],
+)
+def test_a_file_that_is_too_large_is_refused(tmp_path, monkeypatch, limit, most, message):
+    monkeypatch.setattr(recorded, limit, most)
+    with pytest.raises(RecordingError, match=message):
+        _read(write(tmp_path / "1", _rounds(0, 2, 4)))

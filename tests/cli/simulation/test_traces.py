@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from budget import times
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -11,6 +12,11 @@ from legato_cli.simulation import traces
 from legato_cli.simulation.traces import TraceError
 from legato_cli.simulation.workload import Arrival
 
+random_cases = settings(
+    max_examples=times(30),
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    deadline=None,
+)
 MOONCAKE = '{"timestamp": 500, "input_length": 600, "output_length": 7, "hash_ids": [3, 9]}'
 LATER = '{"timestamp": 2500, "input_length": 20, "output_length": 0, "hash_ids": [3]}'
 HEADER = "TIMESTAMP,ContextTokens,GeneratedTokens"
@@ -121,7 +127,7 @@ def test_requests_come_one_by_one(tmp_path):
     assert next(traces.arrivals(written(tmp_path, MOONCAKE, "broken"))).prompt == 600
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@random_cases
 @given(lines=st.lists(st.binary(max_size=60) | st.sampled_from([MOONCAKE.encode(), HEADER.encode()]), max_size=6))
 def test_any_bytes_give_a_trace_or_an_error_with_the_file(tmp_path, lines):
     path = tmp_path / "any"
@@ -134,7 +140,7 @@ def test_any_bytes_give_a_trace_or_an_error_with_the_file(tmp_path, lines):
         assert found[0].at == 0
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@random_cases
 @given(
     field=st.sampled_from(["timestamp", "input_length", "output_length", "hash_ids"]),
     value=st.none() | st.booleans() | st.text(max_size=5) | st.integers(max_value=-1) | st.lists(st.text(), min_size=1),
@@ -145,7 +151,7 @@ def test_wrong_value_of_any_field_is_named_with_its_line(tmp_path, field, value)
         traces.read(path)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@random_cases
 @given(
     rows=st.lists(
         st.tuples(st.integers(0, 10**9), st.integers(1, 10**6), st.integers(1, 10**6)), min_size=1, max_size=20

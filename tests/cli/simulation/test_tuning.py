@@ -4,6 +4,7 @@ import random
 from dataclasses import dataclass
 
 import pytest
+from budget import times
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulation_results import result
@@ -45,7 +46,7 @@ def test_few_of_a_large_grid_are_tried():
     assert found.runs <= 10
 
 
-@settings(deadline=None)
+@settings(max_examples=times(20), deadline=None)
 @given(st.lists(st.integers(1, 8), min_size=8, max_size=8))
 def test_search_finds_what_the_whole_grid_has(decode_for):
     need = Need(tuple(sorted(decode_for, reverse=True)))
