@@ -35,11 +35,11 @@ PROGRAM = (sys.executable, "-SE", str(FAKE))  # without site-packages it starts 
 QUICK = LocalSettings(
     announce_interval=0.01,
     probe_interval_starting=0.02,
-    probe_interval=0.05,
+    probe_interval=0.1,
     probe_timeout=3.0,  # not less: where other tests have the processor, a worker that lives must not be killed
     liveness_misses=2,
     backoff_first=0.01,
-    backoff_longest=0.05,
+    backoff_longest=0.5,  # a process that crashes for ever costs little
 )
 
 

@@ -14,8 +14,8 @@ from legato_operator.cluster import Ref, is_leaving
 from legato_operator.waking import DemandWaker
 
 
-async def test_service_becomes_ready(f, build):
-    """One prefill worker, one decode worker and a gateway; the token is a Secret; conditions say so."""
+async def test_service_becomes_ready_and_its_end_leaves_nothing(f, build):
+    """Two workers and a gateway, which ends first; the token is a Secret; conditions say so."""
     await f.apply(build())
     await f.wait(f.is_ready)
     assert set(await f.pods()) == {"demo-prefill-0", "demo-decode-0", "demo-gateway-0"}
@@ -25,6 +25,17 @@ async def test_service_becomes_ready(f, build):
     settled |= {f"{pool}Ready": "True" for pool in ("Prefill", "Decode", "Gateway")}
     await f.wait(lambda: _statuses(f), settled)
     assert (await f.service())["status"]["observedGeneration"] == 1
+    since = (await f.cluster.store.list("Pod")).version
+    await f.delete("InferenceService")
+    gone = []
+    async for event in f.cluster.store.watch("Pod", since):
+        if event.type == "DELETED":
+            gone.append(event.object["metadata"]["name"])
+        if len(gone) == 3:
+            break
+    assert gone[0] == "demo-gateway-0"
+    for kind in ("InferenceService", "WorkerPool", "ControllerRevision", "Secret"):
+        await f.wait(lambda kind=kind: f.has_none(kind))
 
 
 class _HoldingGateways:
@@ -172,22 +183,6 @@ async def test_killed_worker_comes_back_and_the_workers_file_follows(f, build):
     await f.wait(back)
     await f.wait(lambda: f.has("decode", "demo-decode-0"))
     assert len(f.starts("demo-decode-0")) == 2
-
-
-async def test_deleting_ends_gateway_first_and_leaves_nothing(f, build):
-    await f.apply(build())
-    await f.wait(f.is_ready)
-    since = (await f.cluster.store.list("Pod")).version
-    await f.delete("InferenceService", "demo")
-    gone = []
-    async for event in f.cluster.store.watch("Pod", since):
-        if event.type == "DELETED":
-            gone.append(event.object["metadata"]["name"])
-        if len(gone) == 3:
-            break
-    assert gone[0] == "demo-gateway-0"
-    for kind in ("InferenceService", "WorkerPool", "ControllerRevision", "Secret"):
-        await f.wait(lambda kind=kind: f.has_none(kind))
 
 
 async def test_worker_that_refuses_is_told(f, build):

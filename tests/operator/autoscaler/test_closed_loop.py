@@ -88,7 +88,7 @@ def test_a_constant_load_by_chance_grows_decode_no_more_than_it_needs():
 def test_prompts_that_wait_for_prefill_grow_decode_only_by_what_it_lets_through():
     """30 s of held prompts would fill nine decode workers. Two start beside the new prefill workers, for what these and
     decode workers that help will compute, so that nobody waits for them when they serve."""
-    looks, _ = _run(BURST)
+    looks, _ = _run(workload(steady(900.0, each=1.0), steady(300.0, since=600.0)))
     decode = _sizes(looks, "decode")
     assert set(decode[300:315]) == {1, 2, 3}
     assert max(decode) <= 3
