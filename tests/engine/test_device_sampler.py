@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from budget import times
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -73,7 +74,7 @@ def some_draw(make: st.DrawFn) -> Draw:
     )
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=times(8), deadline=None)
 @given(
     draws=st.lists(some_draw(), min_size=1, max_size=7),
     seed=st.integers(0, 1000),

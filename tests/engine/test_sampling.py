@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 import pytest
 import torch
+from budget import times
 from counted_tokens import WatchedTokens
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -144,7 +145,7 @@ CASES: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("case", CASES)
 def test_every_parameter_means_what_the_reference_says(case: dict[str, Any], choose: Choose) -> None:
-    rows = 20
+    rows = 8
     logits = random_logits(rows)
     draws = [draw((5, 5, 9), choice=row, **case) for row in range(rows)]
     tokens = [sampled.token for sampled in choose(logits, draws, range(rows))]
@@ -323,7 +324,7 @@ def some_params(make: st.DrawFn) -> SamplingParams:
     )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=times(25), deadline=None)
 @given(st.data())
 def test_a_token_does_not_depend_on_its_batch(data: st.DataObject) -> None:
     """Each draw alone gives what it gives in a batch, in any order and from any row."""
@@ -378,7 +379,7 @@ MIXED = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=times(50), deadline=None)
 @given(mixed=MIXED, spread=st.sampled_from([0.0, 1e-4, 0.5, 3.0, 60.0]), seed=st.integers(0, 99), ties=st.booleans())
 def test_both_ways_to_draw_agree(mixed: dict[str, Any], spread: float, seed: int, ties: bool) -> None:
     """By torch for any device, and by the kernel for processors: whatever the shape of the distribution."""
@@ -416,9 +417,7 @@ def test_tokens_that_tie_at_the_border_are_all_kept(choose: Choose) -> None:
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf], ids=str)
-@pytest.mark.parametrize(
-    "changes", [{"temperature": 0.0}, {}, {"temperature": 0.0, "presence_penalty": 1.0}, {"top_k": 5}]
-)
+@pytest.mark.parametrize("changes", [{"temperature": 0.0, "presence_penalty": 1.0}, {}, {"top_k": 5}])
 def test_a_row_that_is_not_numbers_fails_alone(bad: float, changes: dict[str, Any], choose: Choose) -> None:
     """NaN anywhere, an infinite logit, or nothing but minus infinity: no token, and the other rows' tokens as ever."""
     logits = random_logits(3)
@@ -443,8 +442,7 @@ EXTREMES: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1e-5, 2.0])
-@pytest.mark.parametrize("scale", [1.0, 3e38])
+@pytest.mark.parametrize(("temperature", "scale"), [(0.0, 3e38), (1e-5, 3e38), (2.0, 1.0)])
 @pytest.mark.parametrize("changes", EXTREMES, ids=str)
 def test_no_parameter_makes_a_row_of_finite_logits_fault(
     changes: dict[str, Any], scale: float, temperature: float, choose: Choose
@@ -458,20 +456,12 @@ def test_no_parameter_makes_a_row_of_finite_logits_fault(
 
 
 def test_a_row_of_which_nothing_is_left_says_so_and_blames_no_logits(choose: Choose) -> None:
+    """And one that is not finite is told apart from it."""
     stops = tuple(range(VOCAB))
-    sampled = choose(random_logits(2), [draw(min_tokens=3, stop_token_ids=stops), draw(top_k=3)], [0, 1])
-    assert sampled[0].fault == NOTHING_LEFT
-    assert not sampled[1].fault
-
-
-@pytest.mark.parametrize("changes", [{}, {"temperature": 0.0}])
-def test_a_row_that_is_not_finite_is_told_apart_from_one_of_which_nothing_is_left(
-    changes: dict[str, Any], choose: Choose
-) -> None:
-    logits = random_logits(1)
-    logits[0, 7] = math.nan
-    (sampled,) = choose(logits, [draw(logit_bias={7: -100.0}, **changes)], [0])
-    assert sampled.fault == NOT_FINITE
+    logits = random_logits(3)
+    logits[2, 7] = math.nan
+    draws = [draw(min_tokens=3, stop_token_ids=stops), draw(top_k=3), draw(logit_bias={7: -100.0})]
+    assert [one.fault for one in choose(logits, draws, [0, 1, 2])] == [NOTHING_LEFT, "", NOT_FINITE]
 
 
 def test_the_logprob_of_a_token_that_cannot_be_is_a_number(choose: Choose) -> None:
