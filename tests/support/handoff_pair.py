@@ -90,6 +90,11 @@ class Pair:
                     side.poll()
             self.deliver()
 
+    def say(self, side, message, seconds=0.5):
+        """One side says to the other whatever a test wants, and time passes."""
+        side.say(message, self.receiver if side is self.sender else self.sender)
+        self.run(seconds)
+
     def wait(self, holds):
         """Time passes until it holds."""
         wait(holds, lambda: self.run(0.05))

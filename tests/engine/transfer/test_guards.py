@@ -49,8 +49,7 @@ def test_a_stale_revoked_does_not_take_the_blocks_from_a_grant_that_is_in_force(
 def test_blocks_that_were_not_granted_are_refused_as_corrupt(pair, first, count):
     """Of 5 blocks the receiver has the first: it granted those from 1 to 4."""
     pair.begin(table=[6, 1, 4, 2, 7], cached=1)
-    pair.sender.say(handoff.Written(*NAME, first, tuple(range(count))), pair.receiver)
-    pair.run()
+    pair.say(pair.sender, handoff.Written(*NAME, first, tuple(range(count))))
     (aborted,) = pair.receiver.events(Aborted)
     assert (aborted.cause, aborted.retry) == ("corrupt", True)
     assert "not granted" in aborted.reason
@@ -58,8 +57,7 @@ def test_blocks_that_were_not_granted_are_refused_as_corrupt(pair, first, count)
 
 def test_all_blocks_of_a_grant_may_be_announced(pair):
     pair.begin(table=[6, 1, 4, 2, 7], cached=1)
-    pair.sender.say(handoff.Written(*NAME, 1, (0, 0, 0, 0)), pair.receiver)
-    pair.run()
+    pair.say(pair.sender, handoff.Written(*NAME, 1, (0, 0, 0, 0)))
     assert pair.receiver.seen == [WritingBegan(1, 1)]
 
 
@@ -76,8 +74,7 @@ CONTRADICTIONS = {
 @pytest.mark.parametrize("change", CONTRADICTIONS.values(), ids=CONTRADICTIONS)
 def test_a_last_message_that_contradicts_itself_or_the_grant_is_refused_as_corrupt(pair, change):
     pair.begin()
-    pair.sender.say(handoff.Final(*NAME, **{**FINAL, **change}), pair.receiver)
-    pair.run()
+    pair.say(pair.sender, handoff.Final(*NAME, **{**FINAL, **change}))
     (aborted,) = pair.receiver.events(Aborted)
     assert (aborted.cause, aborted.retry) == ("corrupt", True)
     assert "contradicts" in aborted.reason
@@ -123,8 +120,7 @@ def test_a_block_that_is_announced_twice_counts_as_it_was_first(pair):
     pair.sender.poll()
     pair.deliver()
     pair.sender.poll()
-    pair.sender.say(handoff.Written(*NAME, 0, (1, 2, 3, 4)), pair.receiver)
-    pair.run()
+    pair.say(pair.sender, handoff.Written(*NAME, 0, (1, 2, 3, 4)))
     assert len(pair.receiver.events(Arrived)) == 1
 
 
@@ -146,8 +142,7 @@ def test_a_stale_grant_is_not_taken_for_the_one_that_follows(pair):
     pair.begin()
     pair.receiver.agent.revoke(1)
     pair.run()
-    pair.receiver.say(handoff.Grant(*NAME, (0, 1, 2, 3), 0, 1.0, 1), pair.sender)
-    pair.run()
+    pair.say(pair.receiver, handoff.Grant(*NAME, (0, 1, 2, 3), 0, 1.0, 1))
     assert len(pair.sender.events(Granted)) == 1
     pair.grant(table=[4, 5, 6, 7])
     pair.run()
@@ -159,22 +154,18 @@ def test_a_stale_grant_is_not_taken_for_the_one_that_follows(pair):
 def test_a_grant_that_its_own_revocation_has_overtaken_is_gone(pair):
     """Also where the room is not known yet."""
     pair.connect()
-    pair.receiver.say(handoff.Revoke(*NAME, 7), pair.sender)
-    pair.run(0.1)
-    pair.receiver.say(handoff.Grant(*NAME, (0, 1, 2, 3), 0, 1.0, 7), pair.sender)
-    pair.run(0.1)
+    pair.say(pair.receiver, handoff.Revoke(*NAME, 7), 0.1)
+    pair.say(pair.receiver, handoff.Grant(*NAME, (0, 1, 2, 3), 0, 1.0, 7), 0.1)
     pair.expect()
     pair.run(0.1)
     assert not pair.sender.events(Granted)
-    pair.receiver.say(handoff.Grant(*NAME, (0, 1, 2, 3), 0, 1.0, 8), pair.sender)
-    pair.run(0.1)
+    pair.say(pair.receiver, handoff.Grant(*NAME, (0, 1, 2, 3), 0, 1.0, 8), 0.1)
     assert pair.sender.events(Granted) == [Granted(1, 1, 4, 0)]
 
 
 def test_a_revocation_of_an_earlier_grant_does_not_end_this_one(pair):
     pair.begin()
-    pair.receiver.say(handoff.Revoke(*NAME, 0), pair.sender)
-    pair.run()
+    pair.say(pair.receiver, handoff.Revoke(*NAME, 0))
     assert not pair.sender.events(GrantRevoked)
     assert arrives(pair)
 
@@ -240,29 +231,27 @@ def test_what_comes_over_another_connection_than_the_grants_changes_nothing(pair
 # both
 
 
-@pytest.mark.parametrize("message", [handoff.Written(*NAME, 0, (1,)), handoff.Revoked(*NAME, 1)])
-def test_what_only_a_sender_says_is_no_message_to_a_sender(pair, message):
+@pytest.mark.parametrize(
+    ("said_by", "message"),
+    [
+        ("receiver", handoff.Written(*NAME, 0, (1,))),
+        ("receiver", handoff.Revoked(*NAME, 1)),
+        ("sender", handoff.Grant(*NAME, (), 0, 1.0, 1)),
+        ("sender", handoff.Commit(*NAME)),
+    ],
+)
+def test_what_only_the_other_side_says_is_no_message(pair, said_by, message):
     pair.begin()
-    pair.receiver.say(message, pair.sender)
-    pair.run()
-    assert pair.sender.agent.counts().bad_messages == 1
-    assert arrives(pair)
-
-
-@pytest.mark.parametrize("message", [handoff.Grant(*NAME, (), 0, 1.0, 1), handoff.Commit(*NAME)])
-def test_what_only_a_receiver_says_is_no_message_to_a_receiver(pair, message):
-    pair.begin()
-    pair.sender.say(message, pair.receiver)
-    pair.run()
-    assert pair.receiver.agent.counts().bad_messages == 1
+    pair.say(getattr(pair, said_by), message)
+    other = pair.sender if said_by == "receiver" else pair.receiver
+    assert other.agent.counts().bad_messages == 1
     assert arrives(pair)
 
 
 def test_a_commit_before_the_last_message_is_no_move_of_the_table(pair):
     pair.begin()
     pair.receiver.say(handoff.Commit(*NAME), pair.sender)
-    pair.receiver.say(handoff.Commit(*NAME), pair.sender)
-    pair.run()
+    pair.say(pair.receiver, handoff.Commit(*NAME))
     assert pair.sender.agent.counts().bad_messages == 2
     assert not pair.sender.events(Committed)
     assert arrives(pair)
@@ -276,9 +265,6 @@ def test_an_ended_room_that_is_used_again_is_refused(pair):
     pair.run()
     for side in (pair.sender, pair.receiver):
         (aborted,) = side.events(Aborted)
-        assert (aborted.cause, aborted.reason, aborted.retry) == (
-            "refused",
-            "this room and attempt had a hand-off before",
-            True,
-        )
+        reason = "this room and attempt had a hand-off before"
+        assert (aborted.cause, aborted.reason, aborted.retry) == ("refused", reason, True)
     assert len(pair.receiver.events(Released)) == 1

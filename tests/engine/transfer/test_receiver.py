@@ -71,8 +71,7 @@ def test_a_session_that_is_not_known_is_aborted_and_stays_so(pair, message):
     pair.connect()
     aborts = pair.receiver.sent(handoff.Abort)
     for _ in range(2):
-        pair.sender.say(message, pair.receiver)
-        pair.run(0.1)
+        pair.say(pair.sender, message, 0.1)
     assert aborts == [handoff.Abort(*NAME, "unknown here", True)] * 2
     assert pair.receiver.seen == []
     pair.grant()
@@ -84,8 +83,7 @@ def test_a_session_that_was_released_tells_again_why(pair):
     pair.receiver.agent.abort(1, "the client is gone")
     pair.run()
     aborts = pair.receiver.sent(handoff.Abort)
-    pair.sender.say(handoff.Written(*NAME, 0, (1,)), pair.receiver)
-    pair.run(0.1)
+    pair.say(pair.sender, handoff.Written(*NAME, 0, (1,)), 0.1)
     assert aborts == [handoff.Abort(*NAME, "the client is gone", True)]
     assert pair.receiver.agent.counts().committed == 0
 
@@ -94,8 +92,7 @@ def test_a_commit_that_was_lost_is_told_again(pair):
     pair.begin()
     commits = pair.receiver.sent(handoff.Commit)
     pair.hand_over()
-    pair.sender.say(FINAL, pair.receiver)
-    pair.run(0.1)
+    pair.say(pair.sender, FINAL, 0.1)
     assert commits == [handoff.Commit(*NAME)] * 2
     assert len(pair.receiver.events(Arrived)) == 1
     assert pair.receiver.agent.counts().committed == 1
@@ -106,8 +103,7 @@ def test_an_abort_is_acknowledged_and_says_whether_to_try_again(pair, message):
     pair.begin()
     acks = pair.receiver.sent(handoff.AbortAck)
     for _ in range(2):
-        pair.sender.say(message, pair.receiver)
-        pair.run(0.1)
+        pair.say(pair.sender, message, 0.1)
     assert acks == [handoff.AbortAck(*NAME)] * 2
     assert pair.receiver.seen == [Aborted("receiver", 1, 1, "refused", "no", message.retry), Released(1, 1)]
 
@@ -116,8 +112,7 @@ def test_an_abort_of_a_room_that_is_not_known_is_acknowledged_and_remembered(pai
     pair.connect()
     acks = pair.receiver.sent(handoff.AbortAck)
     pending = pair.receiver.agent.pending()
-    pair.sender.say(handoff.Abort(*NAME, "no"), pair.receiver)
-    pair.run(0.1)
+    pair.say(pair.sender, handoff.Abort(*NAME, "no"), 0.1)
     assert acks == [handoff.AbortAck(*NAME)]
     assert (pair.receiver.agent.pending(), pair.receiver.seen) == (pending, [])
     pair.grant(table=range(4))
@@ -128,8 +123,7 @@ def test_a_message_that_begins_nothing_is_not_remembered(pair):
     pair.connect()
     timers = pair.receiver.agent._receiver.sessions.timers
     before = len(list(timers()))
-    pair.sender.say(handoff.AbortAck(*NAME), pair.receiver)
-    pair.run(0.1)
+    pair.say(pair.sender, handoff.AbortAck(*NAME), 0.1)
     assert len(list(timers())) == before
 
 
@@ -228,9 +222,7 @@ def test_the_expected_sender_may_refuse_before_the_grant_has_reached_it(pair):
     peers.reach = lambda _: 50
     pair.grant(table=range(4))
     assert sessions.get((1, 1)).state is SessionState.CONNECTING
-    pair.sender.say(handoff.Written(*NAME, 0, (1,)), pair.receiver)
-    pair.run(0.1)
+    pair.say(pair.sender, handoff.Written(*NAME, 0, (1,)), 0.1)
     assert pair.receiver.seen == []
-    pair.sender.say(handoff.Abort(*NAME, "no"), pair.receiver)
-    pair.run(0.1)
+    pair.say(pair.sender, handoff.Abort(*NAME, "no"), 0.1)
     assert [type(event) for event in pair.receiver.seen] == [Aborted, Released]

@@ -204,10 +204,8 @@ def test_a_revocation_is_answered_where_there_is_no_grant(pair, known):
     revoked = pair.sender.sent(handoff.Revoked)
     if known:
         pair.expect()
-    pair.receiver.say(handoff.Revoke(*NAME, 3), pair.sender)
-    pair.run(0.2)
-    pair.receiver.say(handoff.Revoke(*NAME, 2), pair.sender)
-    pair.run(0.2)
+    pair.say(pair.receiver, handoff.Revoke(*NAME, 3), 0.2)
+    pair.say(pair.receiver, handoff.Revoke(*NAME, 2), 0.2)
     assert revoked == [handoff.Revoked(*NAME, 3)] * 2
     assert not pair.sender.events(GrantRevoked)
 
@@ -243,8 +241,7 @@ def test_a_tombstone_refuses_a_grant_and_answers_its_revocation(pair):
     (aborted,) = pair.receiver.events(Aborted)
     assert (aborted.cause, aborted.reason, aborted.retry) == ("refused", "the client is gone", False)
     revoked = pair.sender.sent(handoff.Revoked)
-    pair.receiver.say(handoff.Revoke(*NAME, 4), pair.sender)
-    pair.run()
+    pair.say(pair.receiver, handoff.Revoke(*NAME, 4))
     assert revoked == [handoff.Revoked(*NAME, 4)]
 
 
@@ -265,8 +262,7 @@ def test_a_committed_hand_off_is_acknowledged_if_it_is_aborted_late(pair):
     pair.begin()
     pair.hand_over()
     acks = pair.sender.sent(handoff.AbortAck)
-    pair.receiver.say(handoff.Abort(*NAME, "too late"), pair.sender)
-    pair.run(0.1)
+    pair.say(pair.receiver, handoff.Abort(*NAME, "too late"), 0.1)
     assert acks == [handoff.AbortAck(*NAME)]
     assert not pair.sender.events(Aborted)
 
@@ -274,8 +270,7 @@ def test_a_committed_hand_off_is_acknowledged_if_it_is_aborted_late(pair):
 def test_a_parked_grant_waits_for_a_lease_only(pair):
     pair.connect()
     aborts = pair.sender.sent(handoff.Abort)
-    pair.receiver.say(handoff.Grant(*NAME, (0,), 0, 1.0, 9), pair.sender)
-    pair.run(0.9)
+    pair.say(pair.receiver, handoff.Grant(*NAME, (0,), 0, 1.0, 9), 0.9)
     assert [message.room for message in aborts if message.room == 1] == []
     pair.run(0.3)
     assert handoff.Abort(*NAME, "the receiver said nothing for too long", True) in aborts
