@@ -18,7 +18,7 @@ FAMILIES = {
     "llama": LLAMA,
     "qwen3": replace(LLAMA, architecture="Qwen3ForCausalLM", head_dim=128, kv_heads=12, tie_word_embeddings=True),
 }
-SMALL = {"layers": 2, "hidden_size": 60, "heads": 4, "intermediate_size": 100, "vocab_size": 333, "head_dim": 32}
+SMALL = {"layers": 1, "hidden_size": 60, "heads": 4, "intermediate_size": 100, "vocab_size": 333, "head_dim": 32}
 # Of the length of the difference to that of the logits, for the worst token.
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 ROWS, FURTHER = 8, 4  # rows of a step, tokens of each sequence after its prompt

@@ -11,7 +11,7 @@ CASES = [
     ("llama", 16, 16), ("llama", 16, 1), ("qwen 2", 32, 9), ("qwen 3", 64, 24), ("biases", 16, 40),
     ("odd sizes", 16, 5),
 ]  # fmt: skip
-STEPS = times(40)
+STEPS = times(30)
 
 
 @pytest.fixture(scope="module")

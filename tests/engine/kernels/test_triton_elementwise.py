@@ -1,6 +1,7 @@
 """Norm, rotation with the KV write, and gate by Triton compute what their readable twins do, at awkward sizes too."""
 
 import torch
+from budget import times
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,7 +16,7 @@ from legato_engine.kernels.silu_mul import triton as silu_mul
 EPS = 1e-5
 DTYPES = st.sampled_from([torch.bfloat16, torch.float16, torch.float32])
 WIDTHS = st.sampled_from([1, 16, 63, 64, 100, 500])
-few = settings(max_examples=40, deadline=None)
+few = settings(max_examples=times(12), deadline=None)
 
 
 def close(found, expected):

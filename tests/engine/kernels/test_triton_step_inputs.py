@@ -1,6 +1,7 @@
 """What the device makes of rows is what the readable twin makes of them, and what backends on the host are given."""
 
 import torch
+from budget import times
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -11,7 +12,7 @@ from legato_engine.scheduler.batch import Row
 
 SIZES = st.sampled_from([16, 32, 64])
 ROWS = st.lists(st.tuples(st.integers(0, 200), st.integers(1, 40)), min_size=1, max_size=9)
-few = settings(max_examples=60, deadline=None)
+few = settings(max_examples=times(12), deadline=None)
 
 
 def expanded(names, starts, lengths, tables, sampled, size, tile=16):
