@@ -121,7 +121,7 @@ HEAD_SIZES = (64, 128, 160, 192, 256)
 MIXED = ((130, 1), (61, 8), (0, 9), (37, 21))  # two that decode, a prompt, and a chunk of one
 
 
-@pytest.mark.parametrize(("slot", "group"), enumerate([1, 2, 3, 5, 7, 8, 11, 16]))
+@pytest.mark.parametrize(("slot", "group"), [*enumerate((1, 2, 3, 5, 7, 8, 11, 16))])
 def test_head_sizes_of_large_models(slot, group):
     """With few and many heads that share a KV head; formats, blocks, windows and tiles alternate."""
     dtype, dim = DTYPES[slot % 3], HEAD_SIZES[slot % 5]
