@@ -118,7 +118,6 @@ def tiles(monkeypatch):
         on("int8", "Float32", "float32"),
         on("int8-bf16", "Auto", "bfloat16"),
         on("int8-avx2", "Auto", "bfloat16"),
-        on("int8-avx2", "Float32", "float32"),
         ("tiles", "Auto", "bfloat16"),
     ],
 )
