@@ -1,11 +1,11 @@
 """What processes expose: clean to read for Prometheus, and of few series."""
 
 import re
-import shutil
 import subprocess
 
 import emitted
 import pytest
+import required
 from prometheus_client import generate_latest
 from prometheus_client.openmetrics import exposition
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
@@ -24,7 +24,7 @@ def test_what_a_process_exposes_is_valid_open_metrics(process):
     assert all(family.name.startswith(f"legato_{process}_") for family in families)
 
 
-@pytest.mark.skipif(shutil.which("promtool") is None, reason="no promtool on the PATH")
+@required.program("promtool")
 @pytest.mark.parametrize("process", PROCESSES)
 def test_promtool_has_nothing_to_say_about_it(process):
     text = generate_latest(emitted.registries()[process])

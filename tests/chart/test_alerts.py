@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import emitted
 import pytest
+import required
 import yaml
 
 ROOT = Path(__file__).parents[2]
@@ -20,7 +20,7 @@ CASES = sorted((Path(__file__).parent / "rules").glob("*.yaml"))
 METRIC = re.compile(r"\blegato_\w+")
 EXTERNAL = ROOT / "docs" / "autoscaling-external.md"
 
-needs_promtool = pytest.mark.skipif(shutil.which("promtool") is None, reason="no promtool on the PATH")
+needs_promtool = required.program("promtool")
 
 
 def _rules(kind: str = "alert") -> list[dict[str, Any]]:

@@ -3,7 +3,6 @@
 import functools
 import json
 import re
-import shutil
 import subprocess
 import tarfile
 from argparse import ArgumentParser
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import required
 import yaml
 
 from legato_operator.kubernetes import handlers, kinds
@@ -27,7 +27,7 @@ PROMETHEUS = ("--api-versions", "monitoring.coreos.com/v1")
 Object = dict[str, Any]
 Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
-pytestmark = pytest.mark.skipif(shutil.which("helm") is None, reason="helm is not on the PATH")
+pytestmark = required.program("helm")
 
 
 def helm(*arguments: str) -> "subprocess.CompletedProcess[str]":

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 
 import pytest
+import required
 
 from legato_cli import completion, main
 
@@ -37,7 +38,7 @@ def _completed(script, folder, *words):
     return {line.strip() for line in done.stdout.splitlines()}
 
 
-@pytest.mark.skipif(shutil.which("bash") is None, reason="no bash on the PATH")
+@required.program("bash")
 @pytest.mark.parametrize(
     ("words", "offered"),
     [
@@ -64,7 +65,7 @@ def test_each_shell_can_read_its_script_and_finds_every_command(scripts, shell):
     for command in ("up", "api-key", "simulate", "completion"):
         assert command in script.read_text()
     if shutil.which(shell) is None:
-        pytest.skip(f"no {shell} on the PATH")
+        required.missing(f"no {shell} on the PATH")
     assert subprocess.run([shell, "-n", str(script)], check=False, timeout=60).returncode == 0
 
 

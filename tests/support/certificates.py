@@ -5,7 +5,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
+import required
 
 NAMES = "subjectAltName=DNS:localhost,IP:127.0.0.1"
 _NEW_KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1")
@@ -39,7 +39,7 @@ def make(folder: Path, password: str = "", names: str = NAMES, of: TLSFiles | No
 
     `names` may have more lines, for further extensions; with days below 0, it has expired."""
     if shutil.which("openssl") is None:
-        pytest.skip("no openssl on the PATH")
+        required.missing("no openssl on the PATH")
     folder.mkdir()
     authority = of.authority if of else folder / "ca.crt"
     authority_key = authority.with_suffix(".key")

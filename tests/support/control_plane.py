@@ -15,7 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import pytest
+import required
 import urllib3
 import yaml
 from kubernetes.client import ApiClient, Configuration
@@ -154,11 +154,11 @@ def needed(*more: str) -> Path:
     """The folder with etcd, kube-apiserver and `more`. Skips the test where there is none."""
     folder = programs()
     if folder is None:
-        pytest.skip("no etcd and kube-apiserver: set KUBEBUILDER_ASSETS to a folder with them, or put them on the PATH")
+        required.missing("no etcd and kube-apiserver on the PATH or in the folder that KUBEBUILDER_ASSETS names")
     if lacking := _lacking(folder, more):
-        pytest.skip(f"no {lacking} in {folder}")
+        required.missing(f"no {lacking} in {folder}")
     if shutil.which("openssl") is None:
-        pytest.skip("openssl is not on the PATH")
+        required.missing("openssl is not on the PATH")
     return folder
 
 

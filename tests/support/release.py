@@ -11,17 +11,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import pytest
+import required
 from control_plane import ApiServer, programs
 
 from legato_operator.kubernetes import settings as operator_settings
 
 CHART = Path(__file__).parents[2] / "charts" / "legato"
 _ROW = re.compile(r"(\S*)\s+\[(.*?)\]\s+\[(.*?)\]\s+\[(.*?)\]")
-
-
-def missing_program() -> str:
-    """helm or kubectl where it is not to be had; else empty."""
-    return next((name for name in ("helm", "kubectl") if _path(name) is None), "")
 
 
 @dataclass(frozen=True)
@@ -116,3 +113,9 @@ def _path(program: str) -> str | None:
     if folder is not None and (folder / program).exists():
         return str(folder / program)
     return shutil.which(program)
+
+
+_MISSING = [name for name in ("helm", "kubectl") if _path(name) is None]
+NEEDED = pytest.mark.skipif(
+    bool(_MISSING) and not required.EVERYTHING_RUNS, reason=f"no {' and '.join(_MISSING)} on the PATH"
+)

@@ -1,13 +1,12 @@
 """Triton's own source is compiled as at the first launch; what is missing is told, and nothing stays behind."""
 
 import os
-import shutil
 import subprocess
 import sys
 
-import pytest
+import required
 
-needs_compiler = pytest.mark.skipif(not (shutil.which("gcc") or shutil.which("clang")), reason="no C compiler")
+needs_compiler = required.program("gcc", "clang")
 
 
 def _run(folder, **environ):

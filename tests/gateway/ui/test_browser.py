@@ -4,15 +4,13 @@ import asyncio
 import contextlib
 
 import browser
-import pytest
+import required
 from gateway_process import gateway_process
 
 from legato_protocol import model_digest
 
 PROGRAM = browser.program()
-pytestmark = pytest.mark.skipif(
-    PROGRAM is None, reason=f"no browser: none of {', '.join(browser.PROGRAMS)} is installed"
-)
+pytestmark = required.program(*browser.PROGRAMS)
 
 
 @contextlib.asynccontextmanager

@@ -113,7 +113,7 @@ async def test_services_of_one_name_in_two_namespaces_know_nothing_of_each_other
         assert await two.ready()
 
 
-@pytest.mark.skipif(bool(release.missing_program()), reason=f"no {release.missing_program()} on the PATH")
+@release.NEEDED
 async def test_another_kind_of_the_same_name_is_left_alone(s, build):
     """Both have an object `demo` there; each is found by its full name, ours by its short one too."""
     await asyncio.to_thread(s.api.install, [OTHER])

@@ -23,7 +23,7 @@ SYSTEM, OTHER = "legato-system", "legato-other"
 SERVICES = "inferenceservices.serving.legato.dev"
 PART_OF = "--selector=app.kubernetes.io/part-of=legato"
 
-pytestmark = pytest.mark.skipif(bool(release.missing_program()), reason=f"no {release.missing_program()} on the PATH")
+pytestmark = release.NEEDED
 
 
 @pytest.fixture(scope="module")

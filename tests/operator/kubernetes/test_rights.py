@@ -47,7 +47,7 @@ OPERATOR = {
 LEADER = {"leases.coordination.k8s.io": {"create"}, "leases.coordination.k8s.io/legato-operator": {"get", "update"}}
 BIND = {"clusterroles.rbac.authorization.k8s.io/legato-tokens": {"bind"}}
 
-pytestmark = pytest.mark.skipif(bool(release.missing_program()), reason=f"no {release.missing_program()} on the PATH")
+pytestmark = release.NEEDED
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 import asyncio
 from pathlib import Path
 
-import pytest
 import release
 import yaml
 
@@ -13,7 +12,7 @@ DOCS = Path(__file__).parents[3] / "docs"
 HPA = "/apis/autoscaling/v2/namespaces/{}/horizontalpodautoscalers"
 EXTERNAL = {"mode": "External", "prefill": {"max": 0}, "decode": {"min": 1, "max": 5}}
 
-pytestmark = pytest.mark.skipif(bool(release.missing_program()), reason=f"no {release.missing_program()} on the PATH")
+pytestmark = release.NEEDED
 
 
 async def test_burst_while_two_workers_drain_recalls_both(s, operator, build):

@@ -1,4 +1,4 @@
-"""Programs that tests start, and what is done where one is missing."""
+"""What tests need beside Python, and what is done where it is missing."""
 
 import os
 import shutil
@@ -9,8 +9,8 @@ import pytest
 EVERYTHING_RUNS = os.environ.get("CI") == "true"
 
 
-def needs(*names: str) -> pytest.MarkDecorator:
-    """A mark for tests that need one of these programs on the PATH. Without it they are skipped, but in CI they fail."""
+def program(*names: str) -> pytest.MarkDecorator:
+    """Marks tests that need one of these programs on the PATH. Without it they are skipped, but in CI they fail."""
     missing = not EVERYTHING_RUNS and not any(map(shutil.which, names))
     return pytest.mark.skipif(missing, reason=f"no {' or '.join(names)} on the PATH")
 
