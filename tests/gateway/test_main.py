@@ -8,7 +8,6 @@ import socket
 import sys
 from asyncio.subprocess import PIPE
 
-import certificates
 import httpx
 import pytest
 from gateway_process import BODY, LEGATO, LIMIT, gateway_process, refused
@@ -77,21 +76,21 @@ async def test_of_many_requests_at_zero_those_in_the_buffer_are_answered_and_the
     """Whoever waits for demand is answered when the first of them is held."""
     listed = tmp_path / "workers.json"
     _list(listed)
-    flags = ("--workers-file", str(listed), "--hold-without-workers", "--max-queued-requests", "150")
+    flags = ("--workers-file", str(listed), "--hold-without-workers", "--max-queued-requests", "40")
     async with gateway_process(tmp_path, model, *flags) as gateway:
         await gateway.until_ready()
         wrong = await gateway.get("/demand?wait=soon", "control", token=True)
         assert (wrong.status_code, wrong.json()["error"]) == (400, "wait: a number of seconds is expected")
         waiting = asyncio.create_task(gateway.get("/demand?wait=1e9", "control", token=True))
-        asked = [asyncio.create_task(gateway.ask(max_tokens=5)) for _ in range(200)]
+        asked = [asyncio.create_task(gateway.ask(max_tokens=5)) for _ in range(60)]
         assert demand.decode((await waiting).content).held_requests >= 1
-        while sum(task.done() for task in asked) < 50:  # noqa: ASYNC110 – another process
+        while sum(task.done() for task in asked) < 20:  # noqa: ASYNC110 – another process
             await asyncio.sleep(0.01)
         async with _worker(lab, model) as worker:
             _list(listed, worker)
             answers = await asyncio.gather(*asked)
         refusals = [answer for answer in answers if answer.status_code == 503]
-        assert sorted(answer.status_code for answer in answers) == [200] * 150 + [503] * 50
+        assert sorted(answer.status_code for answer in answers) == [200] * 40 + [503] * 20
         assert all(int(answer.headers["retry-after"]) >= 1 for answer in refusals)
         assert {answer.headers["x-legato-drop-reason"] for answer in refusals} == {"queue_full"}
 
@@ -229,27 +228,16 @@ async def _ask_until(stop, url, kept):
     ("flags", "said"),
     [
         ("--model={model} --port={taken}", "--port {taken}: "),
-        ("--model={model} --listen-fd=77", "--listen-fd 77"),
         ("--model={folder} --port=0", "tokenizer.json"),
-        (
-            "--model={model} --port=0 --tls-certificate-file={other.certificate} --tls-key-file={key.key}",
-            "--tls-certificate-file {other.certificate}: ",
-        ),
-        (
-            "--model={model} --port=0 --workers-service=s-workers --namespace=demo",
-            "--workers-service s-workers: the cluster's address and token cannot be read",
-        ),
         ("--model={tuned} --port=0", "legato gateway: {tuned}/generation_config.json: temperature: not a valid "),
     ],
 )
 async def test_what_it_cannot_start_with_is_named_in_a_line(model, tmp_path, flags, said):
     tuned = shutil.copytree(model, tmp_path / "tuned")
     (tuned / "generation_config.json").write_text('{"temperature": "hot"}')
-    files = {name: certificates.make(tmp_path / name) for name in ("key", "other") if "tls" in flags}
     with socket.create_server(("127.0.0.1", 0)) as front:
-        known = {"model": model, "taken": front.getsockname()[1], "folder": tmp_path, "tuned": tuned, **files}
-        line = await refused(*flags.format(**known).split(), KUBECONFIG=None, KUBERNETES_SERVICE_HOST=None)
-    assert said.format(**known) in line
+        known = {"model": model, "taken": front.getsockname()[1], "folder": tmp_path, "tuned": tuned}
+        assert said.format(**known) in await refused(*flags.format(**known).split())
 
 
 async def test_a_gateway_dies_with_its_parent(model, tmp_path):

@@ -3,11 +3,19 @@
 import pytest
 from tests.support.admission import BUSY, FREE, drained, held, room, ticket
 
+from legato_gateway.admission import tenant_counters, token_buckets
 from legato_gateway.admission.limits import AdmissionLimits, Quota
 from legato_gateway.admission.queue import Admission
-from legato_gateway.admission.tenant_counters import MAX_TENANTS
 from legato_gateway.admission.ticket import Admit, Hold, Refuse
 from legato_gateway.routing.fleet_snapshot import FleetSnapshot
+
+MAX_TENANTS = 256  # that are remembered here: as many as a service remembers take seconds
+
+
+@pytest.fixture(autouse=True)
+def few_tenants_are_remembered(monkeypatch):
+    for module in (tenant_counters, token_buckets):
+        monkeypatch.setattr(module, "MAX_TENANTS", MAX_TENANTS)
 
 
 def test_a_tenant_beyond_its_quota_is_told_when_to_come_back():

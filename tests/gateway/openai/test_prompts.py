@@ -25,19 +25,19 @@ def told(raw: bytes) -> tuple[str | None, str]:
     return refused.value.param, refused.value.message
 
 
-@settings(max_examples=times(25), deadline=None)
+@settings(max_examples=times(15), deadline=None)
 @given(st.text())
 def test_one_text(text):
     assert read(text) == (text,)
 
 
-@settings(max_examples=times(20), deadline=None)
+@settings(max_examples=times(10), deadline=None)
 @given(st.lists(st.text(), min_size=1, max_size=128))
 def test_texts_whatever_is_in_them(texts):
     assert read(texts) == tuple(texts)
 
 
-@settings(max_examples=times(20), deadline=None)
+@settings(max_examples=times(10), deadline=None)
 @given(st.lists(st.lists(st.integers(0, 2**31 - 1), min_size=1, max_size=CONTEXT), min_size=1, max_size=128))
 def test_lists_of_ids(lists):
     assert read(lists) == tuple(map(tuple, lists))

@@ -8,9 +8,9 @@ from relay_simulation import Simulation
 from legato_gateway.errors import DeadlineExceeded, NotComputable, Overloaded, SlowClient, SuspectedPoison, WorkerFailed
 from legato_gateway.relay.lifecycle import Stage
 
-SCHEDULES = times(200)
+SCHEDULES = times(100)
 REASONS = ("draining", "step_time")
-BATCHES = 2  # mutation testing runs the first one
+BATCHES = 1  # mutation testing runs the first one
 EXPECTED = (DeadlineExceeded, NotComputable, Overloaded, SlowClient, SuspectedPoison, WorkerFailed)
 
 
