@@ -77,7 +77,7 @@ def test_cancelled_requests_never_start():
     queue.check_integrity()
 
 
-@settings(max_examples=times(60), deadline=None)
+@settings(max_examples=times(40), deadline=None)
 @given(st.integers(0, 2**32))
 def test_over_random_operations_nothing_is_lost_and_everything_starts(seed):
     source = random.Random(seed)
@@ -116,7 +116,7 @@ def test_over_random_operations_nothing_is_lost_and_everything_starts(seed):
     assert queue.held_tokens == 0
 
 
-@settings(max_examples=times(40), deadline=None)
+@settings(max_examples=times(20), deadline=None)
 @given(st.integers(0, 2**32))
 def test_backlogged_tenants_never_drift_apart(seed):
     """VTC's bound: while both wait, weighted service differs by no more than the largest request costs."""

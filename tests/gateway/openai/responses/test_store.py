@@ -118,12 +118,12 @@ def test_the_bound_is_one_of_memory():
     gc.collect()
     tracemalloc.start()
     try:
-        kept, _ = store(size=4 << 20)
+        kept, _ = store(size=2 << 20)
         last: Turn | None = None
-        for number in range(6000):
+        for number in range(3000):
             end = _next(last)
             kept.put("a", StoredResponse(f"resp_{number:032}", b"%1000d" % number, end))
-            last = end if number < 1000 else last
+            last = end if number < 500 else last
         gc.collect()
         taken, _ = tracemalloc.get_traced_memory()
     finally:
