@@ -56,7 +56,7 @@ def draw(logits, top_ks, top_ps, numbers):
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("top_k", [0, 1, 20, 700])
 def test_tokens_are_those_that_all_weights_come_to(shape, top_k):
-    for seed in range(times(10)):
+    for seed in range(times(5)):
         logits, random = rows_of(shape, seed), np.random.default_rng(seed)
         top_ps, numbers = random.choice([1e-6, 0.3, 0.8, 0.9, 0.95, 0.999, 1.0], 8), 1 - random.random(8)
         expected = [by_all(logits[i], top_k, top_ps[i], numbers[i]) for i in range(8)]
@@ -66,7 +66,7 @@ def test_tokens_are_those_that_all_weights_come_to(shape, top_k):
 @pytest.mark.parametrize("off", [-1e-5, -1e-7, 1e-7, 1e-5])
 def test_a_border_as_near_as_the_rough_sum_is_wrong_is_found_by_all_weights(off):
     """`number` 1 asks for the last token kept."""
-    for seed in range(times(10)):
+    for seed in range(times(5)):
         logits = rows_of("peaked", seed)
         best = np.sort(logits.astype(np.float64), 1)[:, ::-1]
         shares = np.exp(best - best[:, :1]).cumsum(1) / np.exp(best - best[:, :1]).sum(1, keepdims=True)

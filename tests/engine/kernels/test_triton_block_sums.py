@@ -28,7 +28,7 @@ def sums(sum_blocks, blocks, ids):
     return [total & MASK for total in parts.sum(1).tolist()]
 
 
-@settings(max_examples=times(15), deadline=None)
+@settings(max_examples=times(8), deadline=None)
 @given(words=WORDS, num_blocks=st.integers(1, 9), tile=st.sampled_from([1, 16, 64, 1024, 4096]), data=st.data())
 def test_sums_are_those_of_the_host(words, num_blocks, tile, data):
     """Of one block and of many, of blocks that come twice, and of words as large as words can be."""

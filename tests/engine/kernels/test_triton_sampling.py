@@ -84,7 +84,7 @@ MIXED = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=times(10), deadline=None)
+@settings(max_examples=times(6), deadline=None)
 @given(
     mixed=st.lists(MIXED, min_size=3, max_size=3),
     spread=st.sampled_from([0.0, 1e-4, 0.5, 3.0, 60.0]),
@@ -226,7 +226,7 @@ def test_a_row_that_is_not_numbers_is_told_and_others_are_not_touched(
         assert torch.equal(found[[0, 2]], before[[0, 2]])
 
 
-@settings(max_examples=times(8), deadline=None)
+@settings(max_examples=times(5), deadline=None)
 @given(
     counts=st.lists(st.integers(-1, MOST_TOPS), min_size=3, max_size=3),
     vocab=st.sampled_from(VOCABS),
