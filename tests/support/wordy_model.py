@@ -12,26 +12,31 @@ from pathlib import Path
 from typing import Any
 
 import gguf
+import lora_folders
 import numpy as np
 from gguf.quants import quantize
 from huggingface_oracle import smollm2_path
 
+from legato_engine.weights import config_file
 from legato_protocol import gguf_header
 
 LAYERS, WIDTH, INNER = 2, 64, 128
-HEADS, KV_HEADS, HEAD = 3, 1, 64
+HEADS, KV_HEADS, HEAD = 2, 1, 64
 FOLDER = Path(__file__).parents[2] / "build" / "wordy-model"
-WORDS = """
+SAID = """
 apple autumn baker barley basket bread bridge butter candle carpet castle cedar cherry circle clock cloud coast copper
 corner cotton dance desert dinner dragon dream eagle early engine evening family farmer feather field finger flower
-forest fountain garden gentle glass golden grass guitar harbor harvest honey horse island jacket journey kitchen ladder
-lake lantern lemon letter light market meadow melody middle mirror morning mountain music needle north ocean olive orange
-orchard paper pasture pepper piano planet pocket quiet rabbit rain river road saddle sailor salt shadow silver simple
-smoke song south spring square stone storm summer sugar table thunder timber tower travel valley velvet village violin
-water window winter wolf wooden yellow young
-""".split()
+forest fountain garden gentle glass golden grass guitar harbor harvest honey horse island jacket journey kitchen
+ladder lake lantern lemon letter light market meadow melody middle mirror morning mountain music needle north ocean
+olive orange orchard paper pasture pepper piano planet pocket quiet rabbit rain river road saddle sailor salt shadow
+silver simple smoke song south spring square stone storm summer sugar table thunder timber tower travel valley velvet
+village violin water window winter wolf wooden yellow young
+"""
 MARKS = {"<reponame>": "<think>", "<filename>": "</think>"}  # it never says them
-REASONING = "{% if enable_thinking is defined and enable_thinking %}<think>\n{% endif %}"
+REASONING = (
+    "{% if enable_thinking is defined %}{% if enable_thinking %}<think>\n{% else %}<think>\n\n</think>\n\n{% endif %}"
+    "{% endif %}"
+)
 ENDS = {"<|im_end|>": 1.0, '"': 4.0, "]": 2.0, "}": 2.0}  # said now and then, so that what began ends; their biases
 NEVER = -15.0  # the bias of all other tokens: a sample is far from the next token's, whatever order sums have
 CONSTANT, TIMES = 0, 5.0  # the place of the hidden state that holds the same for all tokens: weights of it are biases
@@ -48,6 +53,12 @@ def path() -> Path:
         _write(Path(draft.name))
         Path(draft.name).rename(made)
     return made
+
+
+def write_adapter(folder: Path, seed: int, rank: int = 4) -> None:
+    """A LoRA adapter of it, with which its answers are others."""
+    options: Any = {"targets": ("q_proj", "down_proj"), "lora_alpha": rank / 2}
+    lora_folders.write(folder, config_file.read(path()), seed=seed, rank=rank, **options)
 
 
 def _write(file: Path) -> None:
@@ -104,9 +115,9 @@ def _weights(tokens: list[str]) -> dict[str, np.ndarray[Any, np.dtype[np.float32
         for name in ("attn_output", "ffn_down"):
             made[name][CONSTANT] = 0
         weights |= {f"blk.{layer}.{name}.weight": each for name, each in made.items()}
-    head = weights["output.weight"] = np.zeros((len(tokens), WIDTH), np.float32)
+    head = weights["output.weight"] = drawn(len(tokens), WIDTH, SPREAD / 5)
     head[:, CONSTANT] = NEVER
-    words = [tokens.index(f"Ġ{word}") for word in WORDS if f"Ġ{word}" in tokens]
+    words = [tokens.index(f"Ġ{word}") for word in SAID.split() if f"Ġ{word}" in tokens]
     ends = [tokens.index(token) for token in ENDS]
     head[words + ends] = drawn(len(words) + len(ends), WIDTH, SPREAD)
     head[words] -= weights["token_embd.weight"][words] / 4  # seldom twice in a row

@@ -1,7 +1,7 @@
 """Bad input is refused before anything serves: exit code 2, a message that names what is wrong, and no process left.
 
-Real processes, one of each kind. Manifests and ports have more cases in tests/cli/test_up.py and test_validate.py, flags
-in test_arguments.py, tests/engine/test_settings.py and tests/gateway/test_settings.py, models in
+Real processes, one of each kind. Manifests and ports have more cases in tests/cli/test_up.py and test_validate.py,
+flags in test_arguments.py, tests/engine/test_settings.py and tests/gateway/test_settings.py, models in
 tests/engine/weights/test_bad_files.py and tests/protocol/test_gguf_header.py.
 """
 
