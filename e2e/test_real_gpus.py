@@ -8,11 +8,12 @@ from pathlib import Path
 import kube
 import pytest
 import yaml
-from gpus import GPU
+from helm import Release
 from kube import Namespace, Object
 from service import Service
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "two-gpus" / "inferenceservice.yaml"
+GPU = "nvidia.com/gpu"
 START = 900.0  # seconds; an image of some GB is unpacked, kernels are compiled
 RUNTIME = "nvidia"  # name of the RuntimeClass, where a cluster does not run all containers by NVIDIA's runtime
 
@@ -27,8 +28,8 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def most(release: Namespace) -> int:
-    """How many GPUs the node with the most of them offers; skips where there are none."""
+def most(release: Release) -> int:
+    """The number of GPUs of the node with the most of them; skips where there are none."""
     nodes = json.loads(kube.run("kubectl", "get", "nodes", "--output=json"))["items"]
     found = max(int(node["status"]["allocatable"].get(GPU, 0)) for node in nodes)
     if not found:
@@ -63,10 +64,10 @@ def test_one_worker_computes_on_a_gpu(most: int, namespace: Namespace, manifest:
     answer, _ = service.ask("Name the capital of France.")
     assert "Paris" in answer
     (pod,) = service.pods("decode")
-    told = namespace.kubectl("exec", pod, "--", "legato", "doctor")
-    assert "gpu 0" in told
-    assert "compiles here" in told
-    assert "/cache/triton: writable" in told
+    found = namespace.kubectl("exec", pod, "--", "legato", "doctor")
+    assert "gpu 0" in found
+    assert "compiles here" in found
+    assert "/cache/triton: writable" in found
     assert namespace.kubectl("exec", pod, "--", "id", "-u").strip() == "65532"
     assert _fallbacks(namespace, pod) == ["0.0"]
 
@@ -88,11 +89,11 @@ def test_prefill_and_decode_have_a_gpu_each_and_hand_over(
 
 def _serve(namespace: Namespace, manifest: Object, service: Service) -> None:
     namespace.apply(yaml.safe_dump(manifest))
-    kube.until(lambda: service.condition("Ready").get("status") == "True", f"ready: {service.told()}", patience=START)
+    kube.until(lambda: service.condition("Ready").get("status") == "True", "the service is ready", patience=START)
 
 
 def _fallbacks(namespace: Namespace, pod: str) -> list[str]:
-    """What the metric says, of which each worker has one."""
+    """Returns the values of the metric of kernels' fallbacks; each worker has one."""
     code = "import urllib.request; print(urllib.request.urlopen('http://127.0.0.1:8081/metrics').read().decode())"
     lines = namespace.kubectl("exec", pod, "--", "python", "-c", code).splitlines()
     return [line.split()[1] for line in lines if line.startswith("legato_worker_kernel_fallback ")]

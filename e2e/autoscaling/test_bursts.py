@@ -1,56 +1,50 @@
-"""A burst makes the pool grow that it needs, and no other; afterwards the pool returns. Two gateways change nothing."""
+"""A burst makes only the pool grow that it needs; afterwards the pool returns. Its gateways share the requests."""
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from burst import Burst
-from samples import ROLES, Samples
+from samples import ROLES, Sample
 from service import Service
 
-PROMPTS = {"rate": 3.0, "requests": 75, "prompt": 100, "output": 2}
-ANSWERS = {"rate": 8.0, "requests": 48, "prompt": 8, "output": 60}
-Note = Callable[[str, float | str], None]
+PROMPTS = {"rate": 3.0, "requests": 40, "prompt": 100, "output": 2}
+ANSWERS = {"rate": 8.0, "requests": 40, "prompt": 8, "output": 60}
 
 
 @pytest.fixture(scope="module")
-def services(serve: Callable[..., Service]) -> list[Service]:
-    """One with a gateway, one with two."""
-    made = [serve("one"), serve("two", gateways=2)]
-    for service in made:
-        service.until_settled()
-    return made
-
-
-@pytest.fixture
-def samples(services: list[Service], watch: Callable[[Service], Any]) -> Iterator[list[Samples]]:
-    with ExitStack() as stack:
-        yield [stack.enter_context(watch(service)) for service in services]
+def service(serve: Callable[..., Service]) -> Service:
+    service = serve("burst", gateways=2)
+    service.until_settled()
+    return service
 
 
 @pytest.mark.parametrize(
     ("load", "grows", "stays"), [(PROMPTS, "prefill", "decode"), (ANSWERS, "decode", "prefill")], ids=ROLES
 )
 def test_only_the_pool_grows_that_a_burst_needs(
-    services: list[Service], samples: list[Samples], load: dict[str, Any], grows: str, stays: str, figure: Note
+    service: Service,
+    watch: Callable[[Service], Any],
+    load: dict[str, Any],
+    grows: str,
+    stays: str,
+    figure: Callable[[str, float | str], None],
 ) -> None:
-    for taken in samples:
-        taken.until(lambda sample: sample.settled and sample.wishes == dict.fromkeys(ROLES, 1), "it rests")
-    began = time.monotonic()
-    with ExitStack() as stack:
-        bursts = [stack.enter_context(Burst(service, **load)) for service in services]
-    for burst in bursts:
+    with watch(service) as samples:
+        samples.until(_rests, "it rests")
+        began = time.monotonic()
+        with Burst(service, **load) as burst:
+            pass
         assert burst.failures() == []
-    highest = [taken.largest(grows, began) for taken in samples]
-    for service, taken, burst, most in zip(services, samples, bursts, highest, strict=True):
-        figure(f"{service.name}: first wish after, s", taken.first(grows, 1, began))
-        figure(f"{service.name}: wishes at most", f"{grows} {most}, {stays} {taken.largest(stays, began)}")
-        figure(f"{service.name}: TTFT p50, s", burst.ttft()[len(burst.ttft()) // 2])
-        assert most > 1
-        assert taken.largest(stays, began) <= 2
-    assert abs(highest[0] - highest[1]) <= 1
-    for service, taken in zip(services, samples, strict=True):
-        taken.until(lambda sample: sample.settled and sample.wishes == dict.fromkeys(ROLES, 1), "it has returned")
-        figure(f"{service.name}: returned after, s", taken.last.at - began)
+        figure("first desired after, s", samples.first(grows, 1, began))
+        figure("desired at most", f"{grows} {samples.largest(grows, began)}, {stays} {samples.largest(stays, began)}")
+        figure("TTFT p50, s", burst.ttft()[len(burst.ttft()) // 2])
+        assert samples.largest(grows, began) > 1
+        assert samples.largest(stays, began) <= 2
+        samples.until(_rests, "it has returned")
+        figure("returned after, s", samples.last.at - began)
+
+
+def _rests(sample: Sample) -> bool:
+    return sample.settled and sample.desired == dict.fromkeys(ROLES, 1)

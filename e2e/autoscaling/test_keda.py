@@ -17,10 +17,8 @@ from service import Service
 MOST = 3  # workers of a pool
 STABILIZATION = 15  # seconds
 # Decoding is quick and KV is scarce, so that answers fill it without taking minutes.
-SCARCE_KV = {
-    "step": {"perStep": 0.02, "perRow": 0.001, "perContext": 0, "perToken": 0.008, "perPair": 0},
-    "kvTokens": 10_000,
-}
+QUICK_DECODE = {"perStep": 0.02, "perRow": 0.001, "perContext": 0, "perToken": 0.008, "perPair": 0}
+SCARCE_KV = 10_000  # tokens
 PROMPTS = {"rate": 3.0, "requests": 150, "prompt": 100, "output": 2}
 ANSWERS = {"rate": 3.0, "requests": 30, "prompt": 8, "output": 800}
 SCALER = "kube-controller-manager"  # where the HorizontalPodAutoscalers that KEDA makes are carried out
@@ -33,7 +31,7 @@ pytestmark = pytest.mark.skipif(not keda.FOLDER, reason="no LEGATO_E2E_KEDA: scr
 @pytest.fixture(scope="module")
 def service(serve: Callable[..., Service]) -> Iterator[Service]:
     """One that nobody scales yet, with a Prometheus and KEDA beside it."""
-    made = serve("keda", profile=SCARCE_KV, mode="External")
+    made = serve("keda", step=QUICK_DECODE, kv_tokens=SCARCE_KV, mode="External")
     made.until_settled()
     with keda.installed(), prometheus.scraping(made):
         yield made
@@ -48,8 +46,8 @@ def test_a_value_that_is_not_known_keeps_the_size(service: Service, watch: Watch
         for role in ROLES:
             service.namespace.apply(json.dumps(keda.scaled_object(service, role, MOST, STABILIZATION)))
         kube.until(lambda: keda.is_scaling(service, "decode") == ("True", "ValidMetricFound"), "decode is scaled")
-        kube.until(lambda: keda.is_scaling(service, "prefill") == ("False", "FailedGetExternalMetric"), "it is told")
-        assert samples.last.wishes == {"prefill": 2, "decode": 1}
+        kube.until(lambda: keda.is_scaling(service, "prefill") == ("False", "FailedGetExternalMetric"), "it fails")
+        assert samples.last.desired == {"prefill": 2, "decode": 1}
 
 
 @pytest.mark.parametrize(
@@ -59,17 +57,17 @@ def test_keda_scales_the_pool_that_a_burst_needs_and_nobody_else_does(
     service: Service, watch: Watch, load: dict[str, Any], grows: str, stays: str, figure: Note
 ) -> None:
     with watch(service) as samples:
-        least = samples.last.wishes[grows]
+        least = samples.last.desired[grows]
         began = time.monotonic()
         with Burst(service, **load) as burst:
             pass
         assert burst.failures() == []
-        figure("first wish after, s", samples.first(grows, least, began))
-        figure("wishes at most", f"{grows} {samples.largest(grows, began)}, {stays} {samples.largest(stays, began)}")
+        figure("first desired after, s", samples.first(grows, least, began))
+        figure("desired at most", f"{grows} {samples.largest(grows, began)}, {stays} {samples.largest(stays, began)}")
         figure("TTFT p50, s", burst.ttft()[len(burst.ttft()) // 2])
         assert samples.largest(grows, began) > least
         assert samples.largest(stays, began) <= 2
-        samples.until(lambda sample: sample.settled and sample.wishes == dict.fromkeys(ROLES, 1), "it has returned")
+        samples.until(lambda sample: sample.settled and sample.desired == dict.fromkeys(ROLES, 1), "it has returned")
         figure("returned after, s", samples.last.at - began)
     for role in ROLES:
         written = list(_writers(samples.taken, role))
@@ -80,5 +78,5 @@ def test_keda_scales_the_pool_that_a_burst_needs_and_nobody_else_does(
 
 def _writers(samples: list[Sample], role: str) -> Iterator[tuple[int, tuple[str, ...]]]:
     """Each new size of a pool, and whose it is by managedFields; also when only that has changed."""
-    states = [(sample.wishes[role], sample.owners[role]) for sample in samples]
+    states = [(sample.desired[role], sample.owners[role]) for sample in samples]
     return (after for before, after in pairwise(states) if after != before)

@@ -1,4 +1,4 @@
-"""At zero a gateway goes, too. Another one comes, which holds a request until a worker is there."""
+"""At zero a gateway is lost, too. Another one comes, which holds a request until a worker is there."""
 
 import time
 from collections.abc import Callable
@@ -13,14 +13,12 @@ def test_a_new_gateway_at_zero_answers(
     serve: Callable[..., Service], figure: Callable[[str, float | str], None]
 ) -> None:
     bounds = {"min": 0, "max": 2}
-    service = serve("zero", prefill=bounds, decode=bounds, idleAfter="5s", scaleDownStabilization="5s")
-    kube.until(lambda: service.object().get("status"), "it was seen")
+    service = serve("zero", prefill=bounds, decode=bounds, idleAfter="5s")
+    kube.until(lambda: service.object().get("status"), "it was observed")
     for role in ROLES:
         service.until_pods(role, 0)
     kube.until(lambda: service.condition("Ready").get("reason") == "ScaledToZero", "it is at zero")
-    (gateway,) = service.found("gateway")
-    service.namespace.kubectl("delete", "pod", gateway["metadata"]["name"], "--wait=false")
-    service.until_gone(gateway)
+    service.lose("gateway")
     service.until_pods("gateway", 1)
     service.until_ready()
     assert service.condition("Ready")["reason"] == "ScaledToZero"

@@ -1,4 +1,4 @@
-"""Requests that come at their own times, however slow the answers are, beside what a test does meanwhile."""
+"""Requests that come at their own times, however slow the answers are, while a test does something else."""
 
 import asyncio
 import threading
@@ -38,17 +38,17 @@ class Burst:
 
     @property
     def over(self) -> bool:
-        """Whether all were answered, or failed."""
+        """True if all were answered, or failed."""
         return len(self._records) == len(self._requests)
 
     def failures(self) -> list[str]:
-        """Waits until all were answered. Those that were not are told, also ones that do not end."""
+        """Waits until all were answered, and returns the errors of the others, of ones that do not end, too."""
         self._thread.join(kube.PATIENCE)
         open_ones = len(self._requests) - len(self._records)
         return [f"{open_ones} streams do not end"] * bool(open_ones) + [r.error for r in self._records if r.error]
 
     def ttft(self) -> list[float]:
-        """Seconds to the first token, shortest first."""
+        """Returns the seconds to the first tokens, shortest first."""
         return sorted(record.ttft for record in self._records if record.arrivals)
 
     def _run(self, seed: int) -> None:

@@ -58,7 +58,7 @@ spec: {{selector: {{app: {name}}}, ports: [{{port: {port}}}]}}
 
 
 def start(namespace: Namespace) -> str:
-    """Its address, for `spec.tracing.endpoint`."""
+    """Returns its address, for `spec.tracing.endpoint`."""
     script = json.dumps(_SCRIPT % PORT)
     namespace.apply(_OBJECTS.format(name=NAME, image=helm.image("gateway"), script=script, port=PORT))
     namespace.kubectl("wait", "pod", NAME, "--for=condition=Ready", f"--timeout={kube.PATIENCE:.0f}s")
@@ -66,6 +66,6 @@ def start(namespace: Namespace) -> str:
 
 
 def spans(namespace: Namespace, trace: str) -> list[Object]:
-    """Those of a trace that it was sent so far."""
+    """Returns the spans of a trace that it has received so far."""
     lines = namespace.kubectl("logs", NAME).splitlines()
     return [span for span in map(json.loads, lines) if span["trace"] == trace]

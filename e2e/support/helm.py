@@ -2,18 +2,18 @@
 
 import json
 import os
-from collections.abc import Sequence
+import subprocess
 from pathlib import Path
 from typing import NamedTuple
 
 import kube
 from kube import Namespace
 
-RELEASE = "legato"
 OPERATOR = "app.kubernetes.io/name=legato-operator"
 _TAG = os.environ.get("LEGATO_E2E_TAG", "e2e")
 _REGISTRY = os.environ.get("LEGATO_E2E_REGISTRY", "")
 _PREVIOUS = os.environ.get("LEGATO_E2E_PREVIOUS", "")
+_IMAGES = ("operator", "gateway", "engine")
 
 
 class Version(NamedTuple):
@@ -36,66 +36,69 @@ PREVIOUS = Version(Path(_PREVIOUS), f"{_TAG}-previous") if _PREVIOUS else None
 
 
 def image(name: str, tag: str = _TAG) -> str:
-    """One of the images."""
+    """Returns the reference of one of the images."""
     return f"{_REGISTRY}legato/{name}:{tag}"
 
 
 def next_engine_image() -> str:
-    """The engine's image by its second tag."""
+    """Returns the engine's image by its second tag."""
     return image("engine", f"{_TAG}-next")
 
 
-def install(
-    system: Namespace, release: str = RELEASE, *values: str, wait: bool = True, version: Version = PRESENT
-) -> None:
-    """`wait`: until its operator is ready."""
-    _helm("install", release, version, system, values, wait)
+class Release(NamedTuple):
+    """A release of the chart, in a namespace, with these values."""
 
+    namespace: Namespace
+    name: str
+    values: tuple[str, ...]
 
-def upgrade(system: Namespace, *values: str) -> None:
-    """To the present version, or to other values."""
-    _helm("upgrade", RELEASE, PRESENT, system, values)
+    def install(self, version: Version = PRESENT) -> None:
+        """Returns when its operator is ready."""
+        self._apply("install", version)
 
+    def upgrade(self, *values: str) -> None:
+        """Upgrades to the present version, with more values."""
+        self._apply("upgrade", PRESENT, *values)
 
-def revision(system: Namespace, release: str = RELEASE) -> str:
-    """The last one of a release."""
-    history = json.loads(kube.run("helm", "history", release, "--namespace", system.name, "--output", "json"))
-    return str(max(int(each["revision"]) for each in history))
+    def revision(self) -> str:
+        """Returns the latest revision."""
+        history = json.loads(self._helm("history", "--output", "json"))
+        return str(max(int(each["revision"]) for each in history))
 
+    def roll_back(self, revision: str) -> None:
+        self._helm("rollback", revision, "--wait", "--timeout", "3m")
 
-def roll_back(system: Namespace, to: str, release: str = RELEASE) -> None:
-    """To an earlier revision of a release."""
-    kube.run("helm", "rollback", release, to, "--namespace", system.name, "--wait", "--timeout", "2m")
+    def uninstall(self) -> None:
+        self._helm("uninstall", "--wait")
 
+    def refused_uninstall(self) -> str:
+        """Fails to uninstall the release, and returns the reason; the release goes on as it was."""
+        command = ("helm", "uninstall", self.name, "--namespace", self.namespace.name)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=kube.PATIENCE, check=False)
+        assert done.returncode != 0
+        self.roll_back(self.revision())
+        return done.stdout + done.stderr
 
-def uninstall(system: Namespace, release: str = RELEASE) -> None:
-    kube.run("helm", "uninstall", release, "--namespace", system.name, "--wait")
+    def operators(self) -> list[str]:
+        """Returns the names of the operator's pods that are not on their way out."""
+        pods = self.namespace.list("pods", f"{OPERATOR},app.kubernetes.io/instance={self.name}")
+        return [pod["metadata"]["name"] for pod in pods if "deletionTimestamp" not in pod["metadata"]]
 
+    def restart_operator(self, grace: int | None = None) -> None:
+        """Deletes the operator's pod, as an eviction does; another one starts. With a grace of 0 seconds, it is killed
+        and its Lease has to end before another operator takes over."""
+        for name in kube.until(self.operators, "there is an operator"):
+            self.namespace.delete("pods", name, grace)
 
-def keep(system: Namespace, release: str = RELEASE) -> None:
-    """Go on with a release whose end was refused, as it was."""
-    roll_back(system, revision(system, release), release)
+    def until_operating(self) -> None:
+        self.namespace.kubectl("rollout", "status", f"deployment/{self.name}", "--timeout=120s")
 
+    def _apply(self, verb: str, version: Version, *more: str) -> None:
+        registry = _REGISTRY.removesuffix("/")  # the chart puts a slash of its own
+        values = [*(f"images.{name}.tag={version.tag}" for name in _IMAGES), f"images.registry={registry}"]
+        values += ["operator.resources.requests.cpu=20m", *self.values, *more]
+        settings = [word for value in values for word in ("--set", value)]
+        self._helm(verb, str(version.chart), *settings, "--wait", "--timeout", "3m")
 
-def operators(system: Namespace) -> list[str]:
-    """Names of the operator's pods that are not on their way out."""
-    pods = system.list("pods", OPERATOR)
-    return [pod["metadata"]["name"] for pod in pods if "deletionTimestamp" not in pod["metadata"]]
-
-
-def restart_operator(system: Namespace) -> None:
-    """As if its pod had been evicted; another one starts."""
-    names = kube.until(lambda: operators(system), "there is an operator")
-    system.kubectl("delete", "pod", *names, "--wait=false", "--ignore-not-found")
-
-
-def until_operating(system: Namespace) -> None:
-    system.kubectl("rollout", "status", f"deployment/{RELEASE}", "--timeout=120s")
-
-
-def _helm(verb: str, release: str, version: Version, system: Namespace, more: Sequence[str], wait: bool = True) -> None:
-    registry = _REGISTRY.removesuffix("/")  # the chart puts a slash of its own
-    values = [f"images.{name}.tag={version.tag}" for name in ("operator", "gateway", "engine")]
-    settings = [word for value in [*values, f"images.registry={registry}", *more] for word in ("--set", value)]
-    words = [verb, release, str(version.chart), "--namespace", system.name, *settings, "--timeout", "2m"]
-    kube.run("helm", *words, *(["--wait"] if wait else []))
+    def _helm(self, verb: str, *words: str) -> str:
+        return kube.run("helm", verb, self.name, *words, "--namespace", self.namespace.name)

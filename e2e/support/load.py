@@ -1,9 +1,10 @@
-"""Streams that go on while something is done to a service, compared with what it answers undisturbed."""
+"""Streams that go on while something is done to a service, compared with its undisturbed answers."""
 
 import itertools
 import threading
 import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 
 import kube
@@ -15,7 +16,7 @@ PROMPTS = (
     "Write a short letter to a friend about a walk in the mountains.",
     "Explain to a child why the sky is blue.",
 )
-TOKENS = 48
+TOKENS = 24
 # An end of its own would make a stream short, or empty: it would be past what is done to the service meanwhile.
 ASK = {
     "max_tokens": TOKENS,
@@ -27,9 +28,9 @@ ASK = {
 
 
 def completion(client: OpenAI, model: str, prompt: str) -> str:
-    """One stream of `TOKENS` tokens. Raises what the client raises, and ConnectionError for one that ends otherwise."""
+    """Reads a stream of `TOKENS` tokens. Raises the client's errors, and ConnectionError for any other stream."""
     text, finish, tokens = "", None, 0
-    seed = PROMPTS.index(prompt)  # paced workers make their tokens of it
+    seed = PROMPTS.index(prompt)  # the tokens of paced workers follow from it
     for chunk in client.completions.create(model=model, prompt=prompt, seed=seed, **ASK):
         for choice in chunk.choices:
             text += choice.text
@@ -41,22 +42,23 @@ def completion(client: OpenAI, model: str, prompt: str) -> str:
 
 
 def answers(client: OpenAI, model: str) -> dict[str, str]:
-    """What each prompt is answered while nothing happens: as many texts, and none of them short."""
-    found = {prompt: completion(client, model, prompt) for prompt in PROMPTS}
+    """Returns the answer to each prompt while nothing happens: different texts, none of them short."""
+    with ThreadPoolExecutor(len(PROMPTS)) as pool:
+        found = dict(zip(PROMPTS, pool.map(lambda prompt: completion(client, model, prompt), PROMPTS), strict=True))
     assert len({*found.values()}) == len(PROMPTS), found
     assert all(len(text) > TOKENS for text in found.values()), found
     return found
 
 
 class Load:
-    """`streams` clients that ask again and again for the answers `wanted`, each until one goes wrong."""
+    """`streams` clients that ask again and again for the expected answers, each until one goes wrong."""
 
-    def __init__(self, client: OpenAI, model: str, wanted: Mapping[str, str], streams: int = 4) -> None:
+    def __init__(self, client: OpenAI, model: str, expected: Mapping[str, str], streams: int = 4) -> None:
         self._client = client
         self._model = model
-        self._wanted = wanted
+        self._expected = expected
         self._stop = threading.Event()
-        self._turns = itertools.cycle(PROMPTS)
+        self._prompts = itertools.cycle(PROMPTS)
         self._threads = [threading.Thread(target=self._read, daemon=True) for _ in range(streams)]
         self.failures: list[str] = []
         self.done = 0
@@ -78,22 +80,22 @@ class Load:
                 self._note("a stream does not end")
 
     def until_more(self, streams: int) -> None:
-        """Until so many more have ended well."""
+        """Waits until that many more streams have ended well."""
         before = self.done
         kube.until(lambda: self.done >= before + streams or self.failures, f"{streams} more streams have ended")
 
     def _read(self) -> None:
         while not self._stop.is_set():
             with self._lock:
-                prompt = next(self._turns)
+                prompt = next(self._prompts)
             began = time.monotonic()
             try:
                 text = completion(self._client, self._model, prompt)
             except Exception as error:  # every way to fail is one
                 self._note(f"{prompt!r} after {time.monotonic() - began:.1f} s: {error!r}")
                 return
-            if text != self._wanted[prompt]:
-                self._note(f"{prompt!r}: {text!r} instead of {self._wanted[prompt]!r}")
+            if text != self._expected[prompt]:
+                self._note(f"{prompt!r}: {text!r} instead of {self._expected[prompt]!r}")
                 return
             with self._lock:
                 self.done += 1

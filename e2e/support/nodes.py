@@ -1,6 +1,7 @@
-"""Nodes, and what is done to them."""
+"""Nodes: the ones that tests of node faults have to themselves, and GPUs that are only numbers."""
 
 import contextlib
+import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -8,15 +9,58 @@ import kube
 from kube import Object
 
 PATIENCE = 300.0  # a node counts as lost after a while, its pods go after another
+RESERVED = "e2e.legato.dev/reserved"  # label and taint of nodes that are drained and lost
+RESERVED_NODES = 2
+GPU, SCARCE_GPU = "e2e.legato.dev/gpu", "e2e.legato.dev/scarce-gpu"  # as a device plugin would advertise them
+GPUS = 32  # of each on each node, so many that only `SCARCE_GPU` is ever used up
 
 
-def node_of(pod: Object) -> str:
+def of(pod: Object) -> str:
+    """Returns the name of the node that a pod runs on."""
     return str(pod["spec"].get("nodeName", ""))
+
+
+def name_of(node: Object) -> str:
+    return str(node["metadata"]["name"])
+
+
+def on_reserved() -> Object:
+    """Returns the part of a pod's `spec` by which it runs on reserved nodes."""
+    return {"nodeSelector": {RESERVED: "yes"}, "tolerations": [{"key": RESERVED, "operator": "Exists"}]}
+
+
+def set_gpus(node: str, resource: str, count: int | None) -> None:
+    """Sets how many GPUs a node advertises; None removes the resource."""
+    counts = {resource: None if count is None else str(count)}
+    kube.patch(f"{kube.path('nodes', name=node)}/status", {"status": {"capacity": counts, "allocatable": counts}})
+
+
+@contextlib.contextmanager
+def prepared() -> Iterator[None]:
+    """Reserves nodes where there are enough, and gives the others GPUs; afterwards they are as before."""
+    workers = [name_of(node) for node in kube.items("nodes") if _takes_workers(node)]
+    enough = len(workers) > RESERVED_NODES and "LEGATO_E2E_CUDA" not in os.environ
+    reserved = workers[-RESERVED_NODES:] if enough else []
+    for node in reserved:
+        kube.run("kubectl", "label", "node", node, f"{RESERVED}=yes", "--overwrite")
+        kube.run("kubectl", "taint", "node", node, f"{RESERVED}=yes:NoSchedule", "--overwrite")
+    for node in workers:
+        for resource in (GPU, SCARCE_GPU):
+            set_gpus(node, resource, GPUS)
+    try:
+        yield
+    finally:
+        for node in workers:
+            for resource in (GPU, SCARCE_GPU):
+                set_gpus(node, resource, None)
+        for node in reserved:
+            kube.run("kubectl", "label", "node", node, f"{RESERVED}-")
+            kube.run("kubectl", "taint", "node", node, f"{RESERVED}-")
 
 
 @contextlib.contextmanager
 def draining(node: str) -> Iterator[None]:
-    """The node is being emptied meanwhile; in the end it is empty, and takes pods again."""
+    """Empties the node meanwhile; in the end it is empty, and takes pods again."""
     command = ("kubectl", "drain", node, "--ignore-daemonsets", "--delete-emptydir-data", f"--timeout={PATIENCE:.0f}s")
     try:
         with ThreadPoolExecutor(1) as pool:
@@ -25,3 +69,12 @@ def draining(node: str) -> Iterator[None]:
             drain.result()
     finally:
         kube.run("kubectl", "uncordon", node)
+
+
+def cordon(node: str, yes: bool) -> None:
+    kube.patch(kube.path("nodes", name=node), {"spec": {"unschedulable": yes or None}})
+
+
+def _takes_workers(node: Object) -> bool:
+    taints = {taint["key"] for taint in node["spec"].get("taints", ())}
+    return taints <= {RESERVED} and not node["spec"].get("unschedulable")

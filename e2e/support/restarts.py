@@ -1,4 +1,4 @@
-"""Looks at the workers of several services again and again, while these are rolled out."""
+"""Samples the workers of several services again and again, while these are rolled out."""
 
 import threading
 from collections import defaultdict
@@ -12,8 +12,8 @@ ROLE, SERVICE = "serving.legato.dev/role", "serving.legato.dev/service"
 
 
 class Restarts:
-    """By pool: the fewest workers that were ready and stayed, and the most that were starting at once. And the most
-    services that had their turn at once."""
+    """By pool: the fewest workers that were ready and stayed, and the most that were starting at a time. And the most
+    services that had their turn at a time."""
 
     def __init__(self, namespace: Namespace) -> None:
         self._namespace = namespace
@@ -22,10 +22,9 @@ class Restarts:
         self.fewest_ready: dict[tuple[str, str], int] = {}
         self.most_starting: dict[tuple[str, str], int] = defaultdict(int)
         self.most_turns = 0
-        self.looks = 0
 
     def __enter__(self) -> "Restarts":
-        self._look()
+        self._sample()
         self._thread.start()
         return self
 
@@ -38,9 +37,9 @@ class Restarts:
 
     def _run(self) -> None:
         while not self._stop.wait(0.5):
-            self._look()
+            self._sample()
 
-    def _look(self) -> None:
+    def _sample(self) -> None:
         ready: dict[tuple[str, str], int] = defaultdict(int)
         starting: dict[tuple[str, str], int] = defaultdict(int)
         for pod in self._namespace.list("pods", SERVICE):
@@ -54,4 +53,3 @@ class Restarts:
             self.most_starting[pool] = max(self.most_starting[pool], starting[pool])
         services = self._namespace.list("inferenceservices")
         self.most_turns = max(self.most_turns, sum("upgradeTurn" in each.get("status", {}) for each in services))
-        self.looks += 1

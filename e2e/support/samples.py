@@ -1,7 +1,5 @@
-"""What a service's pools look like five times a second, and where that broke a promise of its manifest."""
+"""Samples of a service's pools, four times a second, and the moments at which they broke a promise of its manifest."""
 
-import re
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -9,14 +7,13 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
-import gpus
-import httpx
 import kube
 import service
 from kube import Object
+from nodes import GPU, SCARCE_GPU
 from service import Service
 
-EVERY = 0.2  # seconds
+EVERY = 0.25  # seconds
 ROLES = ("prefill", "decode")
 
 
@@ -38,8 +35,8 @@ class Sample:
 
     at: float
     workers: tuple[Seen, ...]
-    wishes: Mapping[str, int]  # replicas of the WorkerPools, which whoever scales writes
-    owners: Mapping[str, tuple[str, ...]]  # who that is, as `metadata.managedFields` tells
+    desired: Mapping[str, int]  # replicas of the WorkerPools, which whoever scales writes
+    owners: Mapping[str, tuple[str, ...]]  # who that is, by `metadata.managedFields`
 
     def of(self, role: str) -> list[Seen]:
         return [worker for worker in self.workers if worker.role == role]
@@ -52,8 +49,8 @@ class Sample:
 
     @property
     def settled(self) -> bool:
-        """Whether each pool has as many ready workers as it is to have, and no others."""
-        return all(self.serving(role) == len(self.of(role)) == self.wishes[role] for role in ROLES)
+        """True if each pool has its desired number of ready workers, and no others."""
+        return all(self.serving(role) == len(self.of(role)) == self.desired[role] for role in ROLES)
 
 
 class Samples:
@@ -61,42 +58,34 @@ class Samples:
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._proxy = subprocess.Popen(["kubectl", "proxy", "--port=0"], stdout=subprocess.PIPE, text=True)
-        self._thread = threading.Thread(target=self._look, daemon=True)
+        self._thread = threading.Thread(target=self._run, daemon=True)
         self._stop = threading.Event()
         self.taken: list[Sample] = []
 
     def __enter__(self) -> "Samples":
-        assert self._proxy.stdout is not None
-        line = self._proxy.stdout.readline()  # Starting to serve on 127.0.0.1:40123
-        found = re.search(r"127\.0\.0\.1:\d+", line)
-        assert found, line
-        self._url = f"http://{found[0]}"
         self._thread.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        looking = self._thread.is_alive()
+        running = self._thread.is_alive()
         self._stop.set()
         self._thread.join(10)
-        self._proxy.kill()
-        self._proxy.wait()
-        assert looking or error, "samples ended before the test: what broke a promise after that was not seen"
+        assert running or error, "samples ended before the test: what broke a promise after that was not seen"
 
     @property
     def last(self) -> Sample:
         return self.taken[-1]
 
     def until(self, condition: Callable[[Sample], bool], what: str) -> Sample:
-        """The first sample from now on for which that holds."""
-        looked = len(self.taken)
+        """Returns the first sample from now on for which the condition holds."""
+        seen = len(self.taken)
 
         def found() -> Sample | None:
-            nonlocal looked
-            new = self.taken[looked:]
-            looked += len(new)
+            nonlocal seen
+            new = self.taken[seen:]
+            seen += len(new)
             return next((sample for sample in new if condition(sample)), None)
 
         return kube.until(found, f"{self._service.name}: {what}")
@@ -105,27 +94,26 @@ class Samples:
         return [sample for sample in self.taken if sample.at >= began]
 
     def largest(self, role: str, began: float) -> int:
-        """The highest wish since then."""
-        return max(sample.wishes[role] for sample in self.since(began))
+        """Returns the largest desired size of a pool since then."""
+        return max(sample.desired[role] for sample in self.since(began))
 
     def first(self, role: str, above: int, began: float) -> float:
-        """Seconds from `began` to the first wish above that; infinite where there was none."""
-        return next((s.at - began for s in self.since(began) if s.wishes[role] > above), float("inf"))
+        """Returns the seconds from `began` to the first desired size above that; infinite where there was none."""
+        return next((s.at - began for s in self.since(began) if s.desired[role] > above), float("inf"))
 
     def created(self, role: str, began: float) -> set[str]:
-        """UIDs of workers that were not there before."""
+        """Returns the UIDs of workers that were not there before."""
         before = {worker.uid for sample in self.taken if sample.at < began for worker in sample.of(role)}
         return {worker.uid for sample in self.since(began) for worker in sample.of(role)} - before
 
-    def _look(self) -> None:
-        with httpx.Client(base_url=self._url, timeout=30) as session:
-            while not self._stop.wait(EVERY):
-                self.taken.append(self._sample(session))
+    def _run(self) -> None:
+        while not self._stop.wait(EVERY):
+            self.taken.append(self._sample())
 
-    def _sample(self, session: httpx.Client) -> Sample:
-        namespace, mine = self._service.namespace.name, f"serving.legato.dev/service={self._service.name}"
-        workers = _items(session, f"/api/v1/namespaces/{namespace}/pods", mine)
-        pools = _items(session, f"/apis/serving.legato.dev/v1alpha1/namespaces/{namespace}/workerpools", mine)
+    def _sample(self) -> Sample:
+        mine = f"serving.legato.dev/service={self._service.name}"
+        workers = self._service.namespace.list("pods", mine)
+        pools = self._service.namespace.list("workerpools", mine)
         return Sample(
             time.monotonic(),
             tuple(_seen(item) for item in workers if item["metadata"]["labels"]["serving.legato.dev/role"] in ROLES),
@@ -135,11 +123,11 @@ class Samples:
 
 
 def violations(samples: list[Sample], spec: Mapping[str, Any]) -> Iterator[str]:
-    """Moments at which budget, a minimum or the ratio of the pools did not hold. `spec` is the service's."""
+    """Yields moments at which budget, a minimum or the ratio of the pools did not hold. `spec` is the service's."""
     for sample in samples:
-        scaling, held = spec["scaling"], sum(worker.gpus for worker in sample.workers)
-        if held > scaling["gpuBudget"]:
-            yield f"{held} GPUs: {sample}"
+        scaling, used = spec["scaling"], sum(worker.gpus for worker in sample.workers)
+        if used > scaling["gpuBudget"]:
+            yield f"{used} GPUs: {sample}"
         for role in ROLES:
             if sample.serving(role) < scaling[role]["min"]:
                 yield f"{sample.serving(role)} {role} workers serve: {sample}"
@@ -153,11 +141,6 @@ def violations(samples: list[Sample], spec: Mapping[str, Any]) -> Iterator[str]:
                 yield f"more than {most} {role} workers for each of the other pool: {sample}"
 
 
-def _items(session: httpx.Client, path: str, selector: str) -> list[Object]:
-    found: list[Object] = session.get(path, params={"labelSelector": selector}).raise_for_status().json()["items"]
-    return found
-
-
 def _owners(pool: Object) -> Iterator[str]:
     for entry in pool["metadata"]["managedFields"]:
         if "f:replicas" in entry["fieldsV1"].get("f:spec", {}):
@@ -168,11 +151,12 @@ def _seen(pod: Object) -> Seen:
     metadata = pod["metadata"]
     ended = pod["status"].get("phase") in ("Failed", "Succeeded")
     (worker,) = (c for c in pod["spec"]["containers"] if c["name"] == "worker")
+    requests = worker["resources"].get("requests", {})
     return Seen(
         metadata["uid"],
         metadata["labels"]["serving.legato.dev/role"],
         metadata["labels"]["serving.legato.dev/pod-revision"],
         service.is_ready(pod),
         service.stays(metadata),
-        0 if ended else int(worker["resources"].get("requests", {}).get(gpus.GPU, 0)),
+        0 if ended else sum(int(requests.get(gpu, 0)) for gpu in (GPU, SCARCE_GPU)),
     )

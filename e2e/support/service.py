@@ -39,10 +39,11 @@ class Service:
     def __init__(self, namespace: Namespace, name: str) -> None:
         self.namespace = namespace
         self.name = name
+        self.key = "unused"  # an API key
 
     @cached_property
     def url(self) -> str:
-        """Its Service's own name where that is known, else a way to one of its gateways, once there is one."""
+        """Its Service's own name where that is known, else a forwarded port of a gateway, once there is one."""
         if network_is_the_clusters():
             return f"http://{self.name}.{self.namespace.name}.svc"
         self.until_ready()
@@ -50,24 +51,24 @@ class Service:
 
     @cached_property
     def client(self) -> OpenAI:
-        return client(self.url)
+        return client(self.url, self.key)
 
-    def client_of(self, gateway: str) -> OpenAI:
-        """By one gateway's own address."""
-        return client(f"http://{self.namespace.get('pods', gateway)['status']['podIP']}:8080")
+    def client_of(self, gateway: Object) -> OpenAI:
+        """Returns a client of one gateway's own address."""
+        return client(f"http://{gateway['status']['podIP']}:8080", self.key)
 
     def object(self) -> Object:
         return self.namespace.get("inferenceservices", self.name)
 
     def condition(self, kind: str) -> Object:
-        """A condition of the newest generation; empty before that was looked at."""
+        """Returns a condition of the newest generation; empty before that was observed."""
         found = self.object()
         generation = found.get("metadata", {}).get("generation")
         conditions = found.get("status", {}).get("conditions", [])
         return next((c for c in conditions if c["type"] == kind and c.get("observedGeneration") == generation), {})
 
     def until_ready(self) -> None:
-        kube.until(lambda: self.condition("Ready").get("status") == "True", f"{self.name} is ready: {self.told()}")
+        kube.until(lambda: self.condition("Ready").get("status") == "True", f"{self.name} is ready")
 
     def until_settled(self) -> None:
         """Ready, up to date, and nothing in progress."""
@@ -79,35 +80,41 @@ class Service:
             f"{self.name} has settled",
         )
 
-    def told(self) -> str:
-        """What its status says."""
-        return json.dumps(self.object().get("status", {}))
+    def until_gateways_ready(self) -> None:
+        """Waits until gateways know the service's workers."""
+        kube.until(lambda: self.condition("GatewayReady").get("status") == "True", f"{self.name}'s gateways are ready")
 
     def events(self) -> list[Object]:
-        """All that Events say of it."""
-        found = self.namespace.list("events")
-        return [each for each in found if each["regarding"].get("name") == self.name]
+        """Returns the Events about it."""
+        return [each for each in self.namespace.list("events") if each["regarding"].get("name") == self.name]
 
-    def until_event(self, reason: str, what: str, patience: float = PATIENCE) -> None:
-        """Until one of this reason was written."""
-        kube.until(lambda: self.has_event(reason), what, patience=patience)
+    def until_event(self, reason: str, patience: float = PATIENCE) -> None:
+        """Waits for an Event of this reason."""
+        kube.until(lambda: self.has_event(reason), f"{self.name} has an Event {reason}", patience=patience)
 
     def found(self, role: str) -> list[Object]:
-        """The pods of a role that stay: neither on their way out nor chosen to go."""
+        """Returns the pods of a role that stay: neither on their way out nor chosen to go."""
         selector = f"serving.legato.dev/service={self.name},serving.legato.dev/role={role}"
         return [pod for pod in self.namespace.list("pods", selector) if stays(pod["metadata"])]
 
     def pods(self, role: str) -> list[str]:
-        """Their names."""
+        """Returns the names of the pods of a role that stay."""
         return sorted(pod["metadata"]["name"] for pod in self.found(role))
 
     def workers(self, ready: bool = False) -> set[str]:
-        """UIDs of those that stay, since a name is given again; only of ready ones if `ready`."""
+        """Returns the UIDs of workers that stay, since names are given again; only of ready ones if `ready`."""
         found = (pod for role in ("prefill", "decode") for pod in self.found(role))
         return {pod["metadata"]["uid"] for pod in found if is_ready(pod) or not ready}
 
+    def lose(self, role: str, grace: int | None = None) -> Object:
+        """Deletes a pod of a role, and waits until it is on its way out. With a grace of 0 seconds, it is killed."""
+        victim, *_ = self.found(role)
+        self.namespace.delete("pods", victim["metadata"]["name"], grace)
+        self.until_gone(victim)
+        return victim
+
     def until_gone(self, pod: Object) -> None:
-        """Until it is at least on its way out."""
+        """Waits until a pod is at least on its way out."""
         role, uid = pod["metadata"]["labels"]["serving.legato.dev/role"], pod["metadata"]["uid"]
         kube.until(
             lambda: uid not in {left["metadata"]["uid"] for left in self.found(role)},
@@ -115,7 +122,7 @@ class Service:
         )
 
     def until_pods(self, role: str, count: int, patience: float = PATIENCE) -> None:
-        """Until so many stay, all of them ready."""
+        """Waits until that many pods of a role stay, all of them ready."""
         kube.until(
             lambda: [is_ready(pod) for pod in self.found(role)] == [True] * count,
             f"{self.name} has {count} {role} pods, all ready",
@@ -123,15 +130,13 @@ class Service:
         )
 
     def refresh_secrets(self) -> None:
-        """Has kubelets write Secrets that have changed into its pods now: they look at a pod when that changes, else
-        once in a minute or so. A pod may be gone before it is changed."""
-        selector = f"serving.legato.dev/service={self.name}"
-        change = f"e2e.legato.dev/refreshed={time.monotonic_ns()}"
-        command = ["kubectl", "--namespace", self.namespace.name, "annotate", "pods", "--overwrite"]
-        subprocess.run([*command, f"--selector={selector}", change], capture_output=True, timeout=PATIENCE, check=False)
+        """Makes kubelets write changed Secrets into its pods now. They do so when a pod changes, else once a minute."""
+        change = {"metadata": {"annotations": {"e2e.legato.dev/refreshed": str(time.monotonic_ns())}}}
+        for pod in self.namespace.list("pods", f"serving.legato.dev/service={self.name}"):
+            kube.call("PATCH", kube.path("pods", self.namespace.name, pod["metadata"]["name"]), change, kube.MERGE)
 
     def until_refreshed(self, condition: Callable[[], Any], what: str) -> None:
-        """Until what follows from changed Secrets holds, some of which may be changed meanwhile."""
+        """Waits until what follows from changed Secrets holds, some of which may be changed meanwhile."""
 
         def holds() -> bool:
             self.refresh_secrets()
@@ -140,26 +145,26 @@ class Service:
         kube.until(holds, what, pause=1.0, patience=ROTATION)
 
     def has_event(self, reason: str) -> bool:
-        """Whether one of this reason was written."""
+        """True if an Event of this reason was written."""
         return reason in {each["reason"] for each in self.events()}
 
     def patch(self, spec: Mapping[str, Any]) -> None:
-        """Change the manifest; null takes a field away."""
-        text = json.dumps({"spec": spec})
-        self.namespace.kubectl("patch", "inferenceservice", self.name, "--type=merge", "--patch", text)
+        """Changes the manifest; null removes a field."""
+        self.namespace.patch("inferenceservices", self.name, {"spec": spec})
 
     def scale(self, role: str, replicas: int) -> None:
-        self.namespace.kubectl("scale", f"workerpool/{self.name}-{role}", f"--replicas={replicas}")
+        scale = kube.path("workerpools", self.namespace.name, f"{self.name}-{role}") + "/scale"
+        kube.patch(scale, {"spec": {"replicas": replicas}})
 
     def state(self) -> dict[str, Any]:
-        """What one of its gateways knows, as `legato state` shows it."""
+        """Returns the state of one of its gateways, as `legato state` shows it."""
         where = ("--namespace", self.namespace.name, "--service", self.name)
         found: dict[str, Any]
         found, _ = json.JSONDecoder().raw_decode(kube.run(sys.executable, "-m", "legato_cli.main", "state", *where))
         return found
 
     def ask(self, question: str, max_tokens: int = 32) -> tuple[str, dict[str, Any]]:
-        """The answer, and the route that it took."""
+        """Returns the answer, and the route that the request took."""
         answer = self.client.chat.completions.with_raw_response.create(
             model=self.name,
             messages=[{"role": "user", "content": question}],
@@ -170,8 +175,8 @@ class Service:
         return answer.parse().choices[0].message.content or "", json.loads(answer.headers["x-legato-route"])
 
 
-def client(url: str) -> OpenAI:
-    return OpenAI(base_url=f"{url}/v1", api_key="unused", timeout=PATIENCE, max_retries=0)
+def client(url: str, key: str) -> OpenAI:
+    return OpenAI(base_url=f"{url}/v1", api_key=key, timeout=PATIENCE, max_retries=0)
 
 
 def stays(metadata: Object) -> bool:
@@ -183,7 +188,7 @@ def is_ready(pod: Object) -> bool:
 
 
 def network_is_the_clusters() -> bool:
-    """Whether names of Services are known here."""
+    """True if names of Services resolve on this machine."""
     try:
         socket.getaddrinfo("kubernetes.default.svc", 443)
     except OSError:

@@ -1,62 +1,52 @@
-"""One service for all that is done to it here, with streams that must not notice."""
+"""A service of paced workers for all that is done to it in a file, with streams that must not notice."""
 
 from collections.abc import Iterator
 
-import kube
+import paced
 import pytest
-from kube import Namespace
+from kube import Namespace, Object
 from load import Load, answers
-from service import Service, network_is_the_clusters
+from service import Service
 
-# Float32, so that a text does not depend on who computes it in which batch.
-MANIFEST = """
-apiVersion: serving.legato.dev/v1alpha1
-kind: InferenceService
-metadata: {name: steady}
-spec:
-  model: {source: {builtin: smollm2-135m-instruct}}
-  engine: {dtype: Float32, kvCacheMemory: 256Mi}
-  prefill: {resources: {requests: {cpu: 200m, memory: 800Mi}}}
-  decode: {resources: {requests: {cpu: 200m, memory: 800Mi}}}
-  gateway: {replicas: 2}
-  routing: {localPrefillBelowTokens: 0, whenPrefillBusy: Wait}
-  scaling: {mode: External, prefill: {min: 1, max: 2}, decode: {min: 1, max: 3}}
-  drain: {deadline: 1m}
-"""
+ROLES = ("prefill", "decode", "gateway")
 
 
-@pytest.fixture(scope="session")
-def service(release: Namespace) -> Iterator[Service]:
-    if not network_is_the_clusters():
-        pytest.skip("a port-forward ends with its gateway; this needs the cluster's own network")
-    with kube.namespace("e2e-under-load") as namespace:
-        namespace.apply(MANIFEST)
-        service = Service(namespace, "steady")
-        service.until_ready()
-        yield service
+@pytest.fixture(scope="module")
+def pods() -> Object:
+    """More of the `spec` of the service's pods."""
+    return {}
 
 
-@pytest.fixture(scope="session")
-def undisturbed(service: Service) -> dict[str, str]:
-    """What streams say while nothing happens."""
-    return answers(service.client, service.name)
+@pytest.fixture(scope="module")
+def service(network: None, namespace: Namespace, pods: Object) -> Service:
+    namespace.apply(paced.manifest("steady", pod=pods, gateway={"replicas": 2}))
+    service = Service(namespace, "steady")
+    service.until_ready()
+    service.until_gateways_ready()
+    return service
 
 
 @pytest.fixture
 def settled(service: Service) -> Service:
-    """Two workers of each role, and nothing on its way."""
-    service.patch({"rollout": None})
+    """Two pods of each role, and nothing on its way."""
     for role in ("prefill", "decode"):
         service.scale(role, 2)
-    for role in ("prefill", "decode", "gateway"):
+    for role in ROLES:
         service.until_pods(role, 2)
     service.until_settled()
     return service
 
 
+@pytest.fixture(scope="module")
+def undisturbed(service: Service) -> dict[str, str]:
+    """The texts of streams to which nothing happens."""
+    return answers(service.client, service.name)
+
+
 @pytest.fixture
 def load(settled: Service, undisturbed: dict[str, str]) -> Iterator[Load]:
-    """Streams that use all of them. None may fail or say anything else than undisturbed."""
+    """Streams that use all workers. None may fail, or say anything else than undisturbed."""
     with Load(settled.client, settled.name, undisturbed) as load:
         yield load
+        load.until_more(4)
     assert load.failures == []
