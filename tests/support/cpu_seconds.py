@@ -45,6 +45,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    if "PYTEST_XDIST_WORKER" in os.environ:  # summaries of workers are seen by nobody
+        return
     folder = Path(config.rootpath, "build", FOLDER)
     cpu: Counter[str] = Counter()
     elapsed: Counter[str] = Counter()

@@ -5,15 +5,17 @@ from typing import Any
 from known_signals import spec as known_spec
 
 from legato_cli.simulation.engine import RunSettings
-from legato_cli.simulation.fluid import FluidEngine
+from legato_cli.simulation.request import SimulatedRequest
 from legato_cli.simulation.scaler import LegatoScaler
+from legato_cli.simulation.scheduled_worker import ScheduledWorker
+from legato_cli.simulation.simulator import ENGINES
 from legato_cli.simulation.workload import Arrival, Workload
 from legato_engine.runner.profile import Profile, StepTimes
 from legato_operator.api.resources import Spec
 
 
 class SteadyScaler:
-    """Wishes what it is told to from some times on, the first of them 0."""
+    """Wants these sizes from some times on, the first of them 0."""
 
     name = "steady"
 
@@ -22,6 +24,9 @@ class SteadyScaler:
 
     def sizes(self, seen):
         return next(sizes for since, sizes in reversed(self._wishes) if seen.now >= since)
+
+
+ONE = SteadyScaler((0.0, {"prefill": 1, "decode": 1}))
 
 
 def profile(kv_tokens: int = 64_000, start: float = 30.0, **step: float) -> Profile:
@@ -40,8 +45,29 @@ def workload(*parts: list[Arrival]) -> Workload:
     return Workload("made", tuple(sorted((each for part in parts for each in part), key=lambda arrival: arrival.at)))
 
 
-def engine(arrivals: Workload, scaler: Any = None, spec: Spec | None = None, **given: Any) -> FluidEngine:
-    """With Legato's scaler, if none is given."""
+def engine(arrivals: Workload, scaler: Any = None, spec: Spec | None = None, kind: str = "fluid", **given: Any):
+    """An engine of one of `ENGINES`, with Legato's scaler if none is given."""
     spec = spec or known_spec(largest=50)
     given = {"profile": profile(), **given}
-    return FluidEngine(RunSettings(spec, arrivals, given.pop("profile"), **given), scaler or LegatoScaler(spec))
+    return ENGINES[kind](RunSettings(spec, arrivals, given.pop("profile"), **given), scaler or LegatoScaler(spec))
+
+
+def serve(*arrivals: Arrival, scaler: Any = ONE, **given: Any):
+    """The engine after its run, the result, and every request that ended."""
+    made = engine(workload(list(arrivals)), scaler, **given)
+    ended: list[SimulatedRequest] = []
+    made.tally.ended = lambda request, end=made.tally.ended: (ended.append(request), end(request))
+    return made, made.run(), ended
+
+
+def check_idle(made: Any) -> None:
+    """Nothing is left in any worker, and every block is free or cached."""
+    for worker in made.pods.all:
+        assert worker.idle
+        if isinstance(worker, ScheduledWorker):
+            worker.scheduler.check_integrity()
+            assert worker.scheduler.idle
+            assert worker.blocks.counts().used == 0
+        else:
+            assert worker.backlog == 0
+            assert abs(worker.used) < 1e-6
