@@ -6,6 +6,7 @@ No torch and no tokenizer in here: whether the files make sense is said by engin
 import fcntl
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -213,7 +214,8 @@ def from_index(builtin: Builtin, folder: Path, progress: Progress) -> Path | Non
     )
     if done.returncode:
         said = done.stderr.strip() or done.stdout.strip() or f"exit code {done.returncode}"
-        reason = said.split("\n\n")[0].splitlines()[-1].strip()  # hints and notices follow after a blank line
+        # Hints and notices follow after a blank line; a line that goes on is indented.
+        reason = re.sub(r"\n\s+", " ", said.split("\n\n")[0]).splitlines()[-1]
         raise ModelUnavailable(f"{PREFIX}{builtin.name}: cannot download {builtin.requirement}: {reason}")
     file = folder / builtin.module / builtin.file
     return file if file.exists() else None

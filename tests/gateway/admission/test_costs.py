@@ -30,6 +30,7 @@ def test_order_by_deadline_costs_a_lookup():
         queue = held(*(ticket(str(number), deadline=number % 50) for number in range(tickets)))
         return lines_of(lambda: (queue.offer(ticket("new", deadline=25), UNMEASURED, 0), queue.cancel("new")))
 
+    lines(20)  # what is done once only
     assert lines(2000) == lines(20)
 
 
@@ -39,6 +40,7 @@ def test_an_offer_costs_the_same_however_many_tenants_wait(tenant):
         queue = held(*(ticket(str(number), f"t{number}") for number in range(tenants)))
         return lines_of(lambda: queue.offer(ticket("new", tenant), BUSY, 0))
 
+    lines(20)  # what is done once only
     assert lines(2000) == lines(20)
 
 
@@ -47,4 +49,5 @@ def test_a_turn_costs_the_same_however_many_tenants_wait():
         queue = held(*(ticket(str(number), f"t{number}") for number in range(tenants)))
         return lines_of(lambda: queue.next(room(11), 0))
 
+    lines(20)  # what is done once only
     assert lines(2000) == lines(20)
