@@ -62,6 +62,7 @@ def test_streams_survive_a_killed_worker(service: Service, load: Load, role: str
 def test_streams_survive_a_drained_worker(service: Service, load: Load) -> None:
     service.scale("decode", 1)
     service.until_pods("decode", 1)
+    service.until_settled()
 
 
 def test_streams_survive_a_rollout(service: Service, load: Load) -> None:

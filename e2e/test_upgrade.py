@@ -21,6 +21,8 @@ VERSION = helm.PREVIOUS  # of the fixture `operator`
 SERVICES = ("first", "second")
 ORIGIN = "https://chat.example.com"
 NEWER = {"gateway": {"allowedOrigins": [ORIGIN]}}  # a field that the older version does not know
+# The older version does not know the present CRDs' defaults of these fields.
+ENGINE = {"blockSize": 16, "chunkTokens": 256}
 SCALING = {**paced.PAIR, "decode": {"min": 2, "max": 3}}
 AT_ONCE = "upgrade.pause=1s"
 
@@ -29,7 +31,7 @@ AT_ONCE = "upgrade.pause=1s"
 def services(network: None, operator: Release, namespace: Namespace) -> list[Service]:
     made = [Service(namespace, name) for name in SERVICES]
     for service in made:
-        namespace.apply(paced.manifest(service.name, scaling=SCALING))
+        namespace.apply(paced.manifest(service.name, engine=ENGINE, scaling=SCALING))
     for service in made:
         service.until_settled()
         service.until_gateways_ready()
