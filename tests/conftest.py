@@ -28,15 +28,9 @@ sys.dont_write_bytecode = False
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Those of whole services first: they take minutes, and the last file to end should be a short one. Among them,
-    those that share a service come in a row. Then those on an API server, which wait half of their time: in CI, that is
-    while images are built."""
-    items.sort(key=_turn)
-
-
-def _turn(item: pytest.Item) -> tuple[bool, ...]:
-    shares = "shared_service" in getattr(item, "fixturenames", ())
-    return "system" not in item.path.parts, not shares, "kubernetes" not in item.path.parts
+    """Those of whole services first: they are one long row, and the last file to end should be a short one. Then those
+    on an API server, which wait half of their time: in CI, that is while images are built."""
+    items.sort(key=lambda item: ("system" not in item.path.parts, "kubernetes" not in item.path.parts))
 
 
 @pytest.hookimpl(optionalhook=True)

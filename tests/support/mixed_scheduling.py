@@ -1,6 +1,4 @@
-"""Which file of tests the next free process of pytest-xdist runs."""
-
-from typing import Any
+"""Which tests one process of pytest-xdist runs in a row."""
 
 from xdist.scheduler import LoadFileScheduling
 
@@ -8,23 +6,10 @@ SYSTEM = "tests/system/"
 
 
 class MixedScheduling(LoadFileScheduling):
-    """Whole services beside other tests, as long as there are both, and not beside one another.
+    """A file, or all tests of whole services: they share one, and have deadlines that two would miss on the same cores.
 
-    They often wait, and have deadlines that two of them on the same cores would miss. And files that share a service
-    come in a row, in one process.
+    They often wait; other processes run other files meanwhile.
     """
 
-    def _assign_work_unit(self, node: Any) -> None:
-        other_runs_one = any(self._runs_service(other) for other in self.nodes if other is not node)
-        fitting = (scope for scope in self.workqueue if _is_of_services(scope) is not other_runs_one)
-        if (chosen := next(fitting, None)) is not None:
-            self.workqueue.move_to_end(chosen, last=False)
-        super()._assign_work_unit(node)
-
-    def _runs_service(self, node: Any) -> bool:
-        left = [scope for scope, tests in self.assigned_work[node].items() if False in tests.values()]
-        return any(map(_is_of_services, left))
-
-
-def _is_of_services(scope: str) -> bool:
-    return SYSTEM in scope
+    def _split_scope(self, nodeid: str) -> str:
+        return SYSTEM if SYSTEM in nodeid else super()._split_scope(nodeid)

@@ -5,6 +5,7 @@ chat that asks for reasoning gets it, until its budget is used up. Its tensors h
 that services compute it with the same kernels.
 """
 
+import re
 import tempfile
 from hashlib import sha256
 from mmap import ACCESS_READ, mmap
@@ -38,6 +39,7 @@ REASONING = (
     "{% endif %}"
 )
 ENDS = {"<|im_end|>": 1.0, '"': 4.0, "]": 2.0, "}": 2.0}  # said now and then, so that what began ends; their biases
+STRUCTURE, BARELY = re.compile(r'[{}\[\]":,0-9]+'), -8.0  # rather than blanks, where a grammar allows no words
 NEVER = -15.0  # the bias of all other tokens: a sample is far from the next token's, whatever order sums have
 CONSTANT, TIMES = 0, 5.0  # the place of the hidden state that holds the same for all tokens: weights of it are biases
 SPREAD = 0.5  # of the rows of words
@@ -117,6 +119,7 @@ def _weights(tokens: list[str]) -> dict[str, np.ndarray[Any, np.dtype[np.float32
         weights |= {f"blk.{layer}.{name}.weight": each for name, each in made.items()}
     head = weights["output.weight"] = drawn(len(tokens), WIDTH, SPREAD / 5)
     head[:, CONSTANT] = NEVER
+    head[[id for id, token in enumerate(tokens) if STRUCTURE.fullmatch(token)], CONSTANT] = BARELY
     words = [tokens.index(f"Ġ{word}") for word in SAID.split() if f"Ġ{word}" in tokens]
     ends = [tokens.index(token) for token in ENDS]
     head[words + ends] = drawn(len(words) + len(ends), WIDTH, SPREAD)

@@ -14,38 +14,37 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+import fake_hub
 import httpx
 import psutil
 import pytest
+import wordy_model
 from openai import OpenAI
 
 from legato_cli import admin
+from legato_protocol.names import ENV_CACHE
 
 T = TypeVar("T")
 PATIENCE = 240.0  # seconds; only a hang reaches it, or much else that runs on the machine
 
+# The service that tests share. Its chunks are small, so that a prompt is computed in steps that can be interrupted.
 MANIFEST = """
 apiVersion: serving.legato.dev/v1alpha1
 kind: InferenceService
-metadata: {{name: {name}}}
+metadata: {{name: test}}
 spec:
-  model:
-    servedName: smollm2
-    maxLength: 4096
-    source: {source}
-    adapters: {adapters}
-    adaptersInMemory: 2
-  engine: {{blockSize: 16, kvCacheMemory: 400Mi, chunkTokens: {chunk}, dtype: Float32, hangTimeout: {hang}{engine}}}
+  model: {{servedName: smollm2, maxLength: 4096, source: {source}, adapters: {adapters}, adaptersInMemory: 2}}
+  engine: {{blockSize: 16, kvCacheMemory: 256Mi, chunkTokens: 64, dtype: Float32, hangTimeout: 8s{engine}}}
   prefill: {{resources: {{requests: {{cpu: "1"}}}}}}
   decode: {{resources: {{requests: {{cpu: "1"}}}}}}
-  gateway: {{defaultDeadline: 2m}}
-  routing: {{localPrefillBelowTokens: 16, whenPrefillBusy: {busy}}}
-  slo: {{ttft: {ttft}}}
-  transfer: {{transport: {transport}}}
+  gateway: {{defaultDeadline: 2m, reasoningParser: "Off"}}
+  routing: {{localPrefillBelowTokens: 16, whenPrefillBusy: Wait}}
+  slo: {{ttft: 1s}}
+  transfer: {{transport: TCP}}
   scaling: {scaling}
   drain: {{deadline: 60s}}
 """
-SCALING = "{{mode: External, prefill: {{min: {prefill}, max: {prefill}}}, decode: {{min: 1, max: 4}}}}"
+SCALING = "{mode: External, prefill: {min: 1, max: 1}, decode: {min: 1, max: 4}}"
 
 
 @dataclass
@@ -71,39 +70,43 @@ class Stream:
 class Service:
     """A running `legato up`."""
 
-    def __init__(self, folder: Path, **manifest: Any) -> None:
-        settings = {"name": "test", "prefill": 1, "chunk": 128, "transport": "TCP", "hang": "15s"} | manifest
-        settings.setdefault("adapters", "[]")
-        settings.setdefault("engine", "")
-        settings.setdefault("busy", "Wait")
-        settings.setdefault("ttft", "1s")
-        settings.setdefault("source", "{builtin: smollm2-135m-instruct}")
-        settings.setdefault("scaling", SCALING.format(**settings))
+    def __init__(
+        self,
+        folder: Path,
+        source: str = "",
+        adapters: str = "[]",
+        engine: str = "",
+        scaling: str = SCALING,
+        **environment: str,
+    ) -> None:
+        """Serves the model of random words unless another `source` is given; `engine` continues its settings."""
+        source = source or f"{{path: {wordy_model.path()}}}"
         self.file = folder / "inferenceservice.yaml"
-        self.file.write_text(MANIFEST.format(**settings))
+        self.file.write_text(MANIFEST.format(source=source, adapters=adapters, engine=engine, scaling=scaling))
         self._log = folder / "up.log"
-        environment = os.environ | {"XDG_RUNTIME_DIR": str(folder)}
+        self.environment = os.environ | {"XDG_RUNTIME_DIR": str(folder)} | environment
         command = [sys.executable, "-m", "legato_cli.main", "up", "-f", str(self.file), "--port", "0"]
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(
                 command,
                 stdout=log,
                 stderr=log,
-                env=environment,
+                env=self.environment,
                 cwd=folder,
                 process_group=0,
                 preexec_fn=_die_with_pytest,
             )
-        self.environment = environment
-        self.name = str(settings["name"])
         self._control: str | None = None
         self._authorization: dict[str, str] = {}
-        self.url = self.until(self._ready, "the service is ready")
+        try:
+            self.url = self.until(self._ready, "the service is ready")
+        except BaseException:
+            self.process.kill()  # and its processes die with it
+            raise
         self.client = OpenAI(base_url=f"{self.url}/v1", api_key="unused", timeout=PATIENCE, max_retries=0)
         self.http = httpx.Client(base_url=self.url, timeout=PATIENCE)
 
     def _ready(self) -> str | None:
-        assert self.process.poll() is None, self.log()
         lines = self.log().splitlines()
         return next((line.split()[1] for line in lines if line.startswith("Ready: ")), None)
 
@@ -121,6 +124,7 @@ class Service:
         while (waited := time.monotonic() - began) < PATIENCE:
             if found := condition():
                 return found  # type: ignore[return-value]
+            assert self.process.poll() is None, f"the service has ended\n{self.log()[-6000:]}"
             time.sleep(min(0.01 + waited / 20, 0.25) if pause is None else pause)
         pytest.fail(f"waited in vain until {what if isinstance(what, str) else what()}\n{self.log()[-6000:]}")
 
@@ -146,7 +150,7 @@ class Service:
     def _find_control(self) -> str | None:
         """Address of the control port of a gateway that is ready, and the service's token."""
         with socket.socket(socket.AF_UNIX) as asked, asked.makefile("rb") as answers:
-            asked.connect(str(admin.folder(self.environment) / f"{self.name}.sock"))
+            asked.connect(str(admin.folder(self.environment) / "test.sock"))
             asked.sendall(b'{"do": "ui"}\n')
             target = json.loads(answers.readline())["target"]
         self._authorization = {"Authorization": f"Bearer {target['token']}"}
@@ -177,7 +181,7 @@ class Service:
     def processes(self, name: str) -> list[psutil.Process]:
         """Server and core of a worker."""
         tree = psutil.Process(self.process.pid).children(recursive=True)
-        servers = [p for p in tree if _is_worker(p, name)]
+        servers = [p for p in tree if "worker" in (line := _command(p)) and name in line]
         return [p for server in servers for p in (server, *server.children(recursive=True))]
 
     def epoch(self, name: str) -> str:
@@ -195,6 +199,31 @@ class Service:
             lambda: all(map(_idle, self.workers())),
             lambda: f"all blocks are back: {json.dumps(self.workers(), indent=1)}",
         )
+
+    def edit(self, *changes: tuple[str, str], told: str = "change applied") -> None:
+        """Edits the manifest, which `legato up` follows, until its log tells so."""
+        text = written = self.file.read_text()
+        before = len(self.log())
+        for old, new in changes:
+            assert old in text
+            text = text.replace(old, new)
+        if text == written:
+            return
+        draft = self.file.with_suffix(".draft")
+        draft.write_text(text)
+        draft.replace(self.file)
+        self.until(lambda: told in self.log()[before:], f"it is told: {told}")
+
+    def gateways(self) -> set[int]:
+        """Their processes."""
+        tree = psutil.Process(self.process.pid).children()
+        return {process.pid for process in tree if "gateway" in _command(process)}
+
+    def edit_gateway(self, *changes: tuple[str, str]) -> None:
+        """Edits what another gateway has to know, until that one serves."""
+        before = self.gateways()
+        self.edit(*changes)
+        self.until(lambda: (now := self.gateways()) and not now & before, "another gateway serves")
 
     def scale(self, pool: str, replicas: int) -> None:
         """Until the pool has that many workers, all of them connected."""
@@ -261,12 +290,13 @@ def _die_with_pytest() -> None:
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: a killed test run leaves no service behind
 
 
-def _is_worker(process: psutil.Process, name: str) -> bool:
+def _command(process: psutil.Process) -> list[str]:
+    """Empty once it has ended."""
     try:
-        line = process.cmdline()
+        line: list[str] = process.cmdline()
     except psutil.Error:
-        return False
-    return "worker" in line and name in line
+        return []
+    return line
 
 
 def _idle(worker: dict[str, Any]) -> bool:
@@ -278,25 +308,20 @@ def _idle(worker: dict[str, Any]) -> bool:
 
 
 class SharedService:
-    """The one service that modules share which ask for the same: it is started for the first of them.
+    """The one service of a test run. No test gets one with which another has failed."""
 
-    Each of them leaves it as it was: at rest, with a prefill and a decode worker. No module gets one with which a test
-    of another has failed.
-    """
-
-    def __init__(self, session: pytest.Session, folders: pytest.TempPathFactory) -> None:
+    def __init__(self, session: pytest.Session, make: Callable[[], Service]) -> None:
         self._session = session
-        self._folders = folders
-        self._service: Service | None = None
-        self._asked: dict[str, Any] = {}
+        self._make = make
         self._failed = 0  # tests, when it was started
+        self._service: Service | None = None
 
-    def __call__(self, **manifest: Any) -> Service:
-        if self._asked != manifest or self._failed != self._session.testsfailed:
+    def get(self) -> Service:
+        if self._failed != self._session.testsfailed:
             self.stop()
         if self._service is None:
-            self._asked, self._failed = manifest, self._session.testsfailed
-            self._service = Service(self._folders.mktemp("service"), **manifest)
+            self._failed = self._session.testsfailed
+            self._service = self._make()
         return self._service
 
     def stop(self) -> None:
@@ -309,41 +334,58 @@ class SharedService:
         self._service = None
 
 
-_SHARED = pytest.StashKey[SharedService]()
+def start_shared(folder: Path, hub: fake_hub.Hub) -> Service:
+    """With an adapter, `red`: workers that have none yet would have to be replaced for the first."""
+    red = folder / "adapters" / "red"
+    wordy_model.write_adapter(red, seed=0)
+    adapters = json.dumps([{"name": "red", "source": {"path": str(red)}}])
+    of_hub = {"HF_ENDPOINT": hub.url, "HF_TOKEN": fake_hub.TOKEN, "HF_HOME": str(folder / "home")}
+    return Service(folder, adapters=adapters, **of_hub, **{ENV_CACHE: str(folder / "cache")})
 
 
 @pytest.fixture(scope="session")
-def shared_service(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedService]:
-    """Gives modules a service that others have used before them, and will use."""
-    made = request.session.stash[_SHARED] = SharedService(request.session, tmp_path_factory)
+def hub() -> Iterator[fake_hub.Hub]:
+    """Where the shared service downloads from."""
+    with fake_hub.serving() as served:
+        yield served
+
+
+@pytest.fixture(scope="session")
+def shared(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, hub: fake_hub.Hub
+) -> Iterator[Any]:
+    made = SharedService(request.session, lambda: start_shared(tmp_path_factory.mktemp("service"), hub))
     yield made
     made.stop()
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
-    """What is shared ends with the last test in a row that shares it."""
+@pytest.fixture
+def service(shared: SharedService) -> Service:
+    """The service that others have used before, and will use: each test leaves it as it was, at rest, with a prefill
+    and a decode worker."""
+    return shared.get()
+
+
+@pytest.fixture(scope="module")
+def reasoning(shared: SharedService) -> Iterator[None]:
+    """The gateway separates what the model thinks from what it says."""
+    off, think = 'reasoningParser: "Off"', 'reasoningParser: "Think"'
+    shared.get().edit_gateway((off, think))
     yield
-    if _SHARED in item.session.stash and "shared_service" not in getattr(nextitem, "fixturenames", ()):
-        item.session.stash[_SHARED].stop()
+    if think in shared.get().file.read_text():  # it is another service after a failure
+        shared.get().edit_gateway((think, off))
 
 
 @pytest.fixture(scope="module")
 def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Service]]:
-    """Starts services that end with the module."""
+    """Starts services of other settings that end with the module."""
     running: list[Service] = []
 
-    def start_one(**manifest: Any) -> Service:
-        service = Service(tmp_path_factory.mktemp("service"), **manifest)
+    def start_one(**settings: str) -> Service:
+        service = Service(tmp_path_factory.mktemp("service"), **settings)
         running.append(service)
         return service
 
     yield start_one
     for service in running:
         service.stop()
-
-
-def long_prompt(topic: str, words: int) -> str:
-    """Text of about `words` tokens that differs by topic from its first token on."""
-    facts = [f"{topic} fact {i}: the number {i * 7919 % 1000} comes before {i * 104729 % 1000}." for i in range(words)]
-    return json.dumps(" ".join(facts)[: words * 3])

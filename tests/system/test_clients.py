@@ -1,13 +1,13 @@
 """Popular clients, unchanged, each in an environment of its own: the scripts of `clients` assert on what comes back.
 
-`uv` makes the environments from the scripts' own requirements: together, the clients could not be installed.
+`uv` makes the environments from the scripts' own requirements, once per machine: together, the clients could not be
+installed.
 """
 
 import importlib.util
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,6 @@ CLIENTS = sorted(Path(__file__).with_name("clients").glob("with_*.py"))
 SECONDS = 600  # most of it for packages, the first time
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("uv") is None, reason="uv is not installed")
-
-
-@pytest.fixture(scope="module")
-def service(shared_service: Callable[..., Any]) -> Any:
-    return shared_service(chunk=64)
 
 
 @pytest.mark.timeout(SECONDS + 60)

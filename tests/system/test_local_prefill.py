@@ -1,37 +1,31 @@
 """Decode workers compute prompts: while the prefill pool is empty, and while it is busy."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 TOKENS = 8
 ONE, NONE = (f"prefill: {{min: {least}, max: 1}}" for least in (1, 0))
-
-
-def _edit(service: Any, old: str, new: str) -> None:
-    """Until the change is applied."""
-    text, before = service.file.read_text(), service.log().count("change applied")
-    assert old in text
-    service.file.write_text(text.replace(old, new))
-    service.until(lambda: service.log().count("change applied") > before, f"{new} is applied")
+PATIENT = ("whenPrefillBusy: Wait}", "slo: {ttft: 1s}")
+HELPED = ("whenPrefillBusy: Local}", "slo: {ttft: 1ms, tpot: 10s}")
 
 
 @pytest.fixture
-def service(shared_service: Callable[..., Any]) -> Iterator[Any]:
-    """One whose prefill pool may be empty."""
-    found = shared_service(chunk=64)
-    _edit(found, ONE, NONE)
-    yield found
-    found.scale("prefill", 1)
-    _edit(found, NONE, ONE)
+def may_be_empty(service: Any) -> Iterator[None]:
+    """The prefill pool."""
+    service.edit((ONE, NONE))
+    yield
+    service.scale("prefill", 1)
+    service.edit((NONE, ONE))
 
 
+@pytest.mark.usefixtures("may_be_empty")
 def test_decode_workers_prefill_until_a_prefill_worker_is_there_again(service: Any) -> None:
     """With requests under way all the time, of which none fails and none gives other tokens."""
     texts, prefilled_by = set(), []
     for turn, size in enumerate((1, 0, 1)):
-        running = [service.stream("A story:", 100, temperature=0, extra_body={"ignore_eos": True}) for _ in range(3)]
+        running = [service.stream("A story:", 300, temperature=0, extra_body={"ignore_eos": True}) for _ in range(3)]
         service.scale("prefill", size)
         fresh = list(range(1000 * turn, 1000 * turn + 100))  # that nobody has cached
         answer = service.client.completions.create(model="smollm2", prompt=fresh, max_tokens=TOKENS, temperature=0)
@@ -43,19 +37,24 @@ def test_decode_workers_prefill_until_a_prefill_worker_is_there_again(service: A
 
 
 @pytest.fixture
-def helped(start: Callable[..., Any]) -> Any:
-    """One whose decode worker computes what its prefill worker would have after 50 ms."""
-    return start(chunk=64, busy="Local", ttft="50ms")
+def helped(service: Any) -> Iterator[None]:
+    """The decode worker computes what the prefill worker would have later, however long its own steps are."""
+    service.edit_gateway(*zip(PATIENT, HELPED, strict=True))
+    yield
+    service.edit_gateway(*zip(HELPED, PATIENT, strict=True))
 
 
-def test_a_decode_worker_helps_with_a_burst_of_prompts(helped: Any) -> None:
+@pytest.mark.usefixtures("helped")
+def test_a_decode_worker_helps_with_a_burst_of_prompts(service: Any) -> None:
     """Each gets the tokens that it gets alone, wherever it is computed."""
-    prompts = [list(range(100 * number, 100 * number + 200)) for number in range(1, 7)]
+    seen = {record["id"] for record in service.state()["requests"]}
+    prompts = [list(range(100 * number, 100 * number + 2000)) for number in range(1, 7)]
     options = {"max_tokens": TOKENS, "temperature": 0}
-    burst = [helped.stream(prompt, **options, extra_body={"cache_salt": "burst"}) for prompt in prompts]
+    burst = [service.stream(prompt, **options, extra_body={"cache_salt": "burst"}) for prompt in prompts]
     texts = [stream.result() for stream in burst]
-    placed = {record["prefill"]: record["why"] for record in helped.state()["requests"]}
+    records = [record for record in service.state()["requests"] if record["id"] not in seen]
+    placed = {record["prefill"]: record["why"] for record in records}
     assert placed.keys() == {"local", "test-prefill-0"}
     assert "on prefill workers" in placed["local"]
-    assert texts == [helped.stream(prompt, **options).result() for prompt in prompts]
-    helped.until_idle()
+    assert texts == [service.stream(prompt, **options).result() for prompt in prompts]
+    service.until_idle()

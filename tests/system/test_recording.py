@@ -29,7 +29,7 @@ def service(start: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory)
     """Paced workers, of which the autoscaler sets the number."""
     profile = tmp_path_factory.mktemp("profile") / "slow.json"
     profile.write_text(json.dumps(PROFILE))
-    return start(scaling=SCALING, chunk=64, engine=f", runner: Paced, profile: {profile}")
+    return start(scaling=SCALING, engine=f", runner: Paced, profile: {profile}")
 
 
 @pytest.fixture(scope="module")

@@ -1,18 +1,20 @@
-"""Structured output on real workers, prefill and decode apart, for the official client."""
+"""Structured output on real workers, prefill and decode apart, for the official client: of a model that was never
+trained to write it, or to call a tool. Grammars have their tests in tests/grammar and tests/engine/grammars."""
 
 import json
 import re
-import signal
-from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
+import budget
 import jsonschema
 import openai
 import pytest
+import random_schemas
 from pydantic import BaseModel, Field
 
 STORY = "A form. " + " ".join(f"Chapter {i}: the fox counted {i * 37 % 101} stones." for i in range(12))
 QUESTION = [{"role": "user", "content": f"{STORY} Describe the fox as JSON."}]
+SCHEMAS = budget.times(12)
 
 
 class Fox(BaseModel):
@@ -21,17 +23,11 @@ class Fox(BaseModel):
     stones: Annotated[list[Annotated[int, Field(ge=0, le=100)]], Field(min_length=6, max_length=8)]
 
 
-DEEP = {
-    "type": "array",
-    "items": {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 9}, "minItems": 5, "maxItems": 5},
-    "minItems": 5,
-    "maxItems": 5,
-}
+class GetWeather(BaseModel):
+    """The weather of a city."""
 
-
-@pytest.fixture(scope="module")
-def service(shared_service: Callable[..., Any]) -> Any:
-    return shared_service(chunk=64)
+    city: Annotated[str, Field(max_length=12)]
+    unit: Literal["C", "F"]
 
 
 def test_parse_gives_the_model(service: Any) -> None:
@@ -73,7 +69,7 @@ def test_log_probabilities_are_among_what_the_grammar_allows(service: Any) -> No
     )
     first = answer.choices[0].logprobs.content[0]
     assert answer.choices[0].message.content in ("x1", "x2")
-    assert first.logprob > -0.7, "x, or one of the two in one token"
+    assert first.logprob > -1.2, "x, or one of the two in one token"
     assert all(entry.token in ("x", "x1", "x2") or entry.logprob < -999 for entry in first.top_logprobs)
 
 
@@ -102,22 +98,25 @@ def test_tags_hold_what_has_to_match(service: Any) -> None:
     service.until_idle()
 
 
-@pytest.mark.parametrize("role", ["prefill", "decode"])
-def test_a_killed_worker_changes_no_answer(service: Any, role: str) -> None:
-    """What was sent is replayed through the grammar on the worker that goes on."""
-    body = {"guided_json": DEEP, "cache_salt": role}
-    asked = {"max_tokens": 120, "temperature": 0.9, "seed": 11}
-    undisturbed = service.stream(STORY, **asked, extra_body=body).result()
-    jsonschema.validate(json.loads(undisturbed), DEEP)
-    (worker,) = service.workers(role)
-    stream = service.stream(STORY, **asked, extra_body=body | {"cache_salt": f"{role} again"})
-    if role == "decode":
-        service.until(lambda: stream.chunks >= 8 or stream.done.is_set(), "some tokens came")
-        assert not stream.done.is_set()
-    service.processes(worker["worker"])[-1].send_signal(signal.SIGKILL)
-    assert stream.result() == undisturbed
-    assert stream.finish == "stop"
-    service.until_connected(worker["worker"], not_epoch=worker["epoch"])
+def test_answers_of_random_schemas_that_end_are_valid(service: Any) -> None:
+    """Many at once. `benchmarks/structured_random.py` does that with 500 of them, and disturbances."""
+    schemas = random_schemas.supported(SCHEMAS, seed=7)
+    streams = [
+        service.stream(
+            f"JSON of the schema {json.dumps(schema)[:400]}:\n",
+            max_tokens=200,
+            temperature=(0.0, 0.8)[seed % 2],
+            seed=seed,
+            extra_body={"structured_outputs": {"json": schema}},
+        )
+        for seed, schema in enumerate(schemas)
+    ]
+    answers = [(schema, stream.result(), stream.finish) for schema, stream in zip(schemas, streams, strict=True)]
+    assert {finish for *_, finish in answers} <= {"stop", "length"}
+    whole = [(schema, text) for schema, text, finish in answers if finish == "stop"]
+    for schema, text in whole:
+        random_schemas.check(schema, text)
+    assert len(whole) >= SCHEMAS // 2
     service.until_idle()
 
 
@@ -129,24 +128,16 @@ def test_a_schema_that_cannot_be_obeyed_is_a_bad_request_with_the_place_in_it(se
     assert refused.value.param == "response_format.json_schema.schema"
 
 
-class GetWeather(BaseModel):
-    """The weather of a city."""
-
-    city: Annotated[str, Field(max_length=12)]
-    unit: Literal["C", "F"]
-
-
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "GetWeather"}}])
 def test_a_required_call_is_made_with_arguments_of_its_schema(service: Any, choice: Any) -> None:
-    """By a model that was never trained to call."""
-    tools: Any = [openai.pydantic_function_tool(GetWeather)]
-    asked: Any = {"model": "smollm2", "messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 100}
-    answer = service.client.chat.completions.parse(**asked, tools=tools, tool_choice=choice, temperature=0)
+    asked: Any = {"model": "smollm2", "messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 200}
+    asked |= {"tools": [openai.pydantic_function_tool(GetWeather)], "tool_choice": choice, "temperature": 0}
+    answer = service.client.chat.completions.parse(**asked, parallel_tool_calls=False)
     made = answer.choices[0].message.tool_calls
     assert made
     assert all(isinstance(call.function.parsed_arguments, GetWeather) for call in made)
     assert answer.choices[0].finish_reason == "tool_calls"
-    with service.client.chat.completions.stream(**asked, tools=tools, tool_choice=choice, temperature=0) as stream:
+    with service.client.chat.completions.stream(**asked, parallel_tool_calls=False) as stream:
         streamed = stream.get_final_completion().choices[0].message.tool_calls
     assert [call.function.arguments for call in streamed] == [call.function.arguments for call in made]
     service.until_idle()

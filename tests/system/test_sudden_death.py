@@ -6,9 +6,8 @@ from typing import Any
 import psutil
 
 
-def test_nothing_survives_the_death_of_legato_up(shared_service: Any) -> None:
-    service = shared_service(chunk=64)
-    shared_service.forget()
+def test_nothing_survives_the_death_of_legato_up(service: Any, shared: Any) -> None:
+    shared.forget()
     tree = psutil.Process(service.process.pid).children(recursive=True)
     assert len(tree) >= 5  # gateway, and two workers of a server and a core
     service.process.send_signal(signal.SIGKILL)

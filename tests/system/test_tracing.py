@@ -1,6 +1,7 @@
 """One trace from the client through gateway, prefill worker and decode worker: real processes, and a collector that
 decodes what they send."""
 
+import contextlib
 import json
 import os
 import secrets
@@ -75,15 +76,24 @@ def _fleet(folder: Path, *flags: str) -> Fleet:
 
 
 @pytest.fixture(scope="module")
-def traced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Fleet, TraceReceiver]]:
-    with pytest.MonkeyPatch.context() as patch, receiving() as receiver:
+def collector() -> Iterator[tuple[TraceReceiver, contextlib.ExitStack]]:
+    """One that is there until the stack is closed."""
+    with contextlib.ExitStack() as stack:
+        yield stack.enter_context(receiving()), stack
+
+
+@pytest.fixture(scope="module")
+def traced(collector: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Fleet, TraceReceiver]]:
+    receiver, _ = collector
+    with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.endpoint)
+        patch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
         patch.setenv("OTEL_BSP_SCHEDULE_DELAY", "50")
+        patch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "32")
+        patch.setenv("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "8")
         fleet = _fleet(tmp_path_factory.mktemp("traced"))
-        try:
-            yield fleet, receiver
-        finally:
-            fleet.stop()
+    yield fleet, receiver
+    fleet.stop()
 
 
 def _of(receiver: TraceReceiver, trace: str, least: int) -> dict[str, ReceivedSpan]:
@@ -202,25 +212,19 @@ def test_an_error_of_the_request_is_in_its_span(traced: tuple[Fleet, TraceReceiv
 
 
 def test_a_collector_that_is_down_costs_spans_and_is_told_of_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    traced: tuple[Fleet, TraceReceiver], collector: tuple[TraceReceiver, contextlib.ExitStack]
 ) -> None:
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
-    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "50")
-    monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "8")
-    monkeypatch.setenv("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "8")
-    fleet = _fleet(tmp_path)
-    try:
-        logs = [fleet.log, *(worker.log for worker in fleet.workers.values())]
-        for _ in range(5):
-            assert fleet.post().status_code == 200
-        until(lambda: all("traces cannot be sent" in log.read_text() for log in logs))
-        for _ in range(5):
-            assert fleet.post().status_code == 200
-        fleet.gateway.terminate()
-        assert fleet.gateway.wait(30) == 0
-        for log in logs:
-            assert log.read_text().count("traces cannot be sent") == 1
-            assert "Traceback" not in log.read_text()
-    finally:
-        fleet.stop()
+    """More spans than are kept. The last test: the collector does not come back."""
+    fleet, _ = traced
+    collector[1].close()
+    logs = [fleet.log, *(worker.log for worker in fleet.workers.values())]
+    assert not any("traces cannot be sent" in log.read_text() for log in logs)
+    assert fleet.post().status_code == 200
+    until(lambda: all("traces cannot be sent" in log.read_text() for log in logs))
+    for _ in range(12):
+        assert fleet.post().status_code == 200
+    fleet.gateway.terminate()
+    assert fleet.gateway.wait(30) == 0
+    for log in logs:
+        assert log.read_text().count("traces cannot be sent") == 1
+        assert "Traceback" not in log.read_text()

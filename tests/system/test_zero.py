@@ -24,24 +24,13 @@ PROFILE = {
 
 
 @pytest.fixture(scope="module")
-def scaled_to_zero(start: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Any]:
-    """Starts services that are scaled to zero after two seconds."""
+def service(start: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """One that is scaled to zero after two seconds."""
     profile = tmp_path_factory.mktemp("profile") / "quick.json"
     profile.write_text(json.dumps(PROFILE))
     bounds = "prefill: {min: 0, max: 1}, decode: {min: 0, max: 1}"
     scaling = f"{{{bounds}, idleAfter: 2s, scaleDownStabilization: 2s}}"
-    return lambda: start(scaling=scaling, engine=f", runner: Paced, profile: {profile}")
-
-
-@pytest.fixture(scope="module")
-def service(scaled_to_zero: Callable[[], Any]) -> Any:
-    return scaled_to_zero()
-
-
-@pytest.fixture
-def unasked(scaled_to_zero: Callable[[], Any]) -> Any:
-    """Another service: with requests in the last minute, the first would keep its workers until that is over."""
-    return scaled_to_zero()
+    return start(scaling=scaling, engine=f", runner: Paced, profile: {profile}")
 
 
 def _until_zero(service: Any) -> None:
@@ -58,18 +47,13 @@ def _answers(service: Any, count: int) -> list[Any]:
 
 
 def test_requests_at_zero_are_held_and_answered(service: Any) -> None:
+    """Also by a gateway that has never seen a worker. One that has: tests/gateway/relay/test_zero.py."""
     _until_zero(service)
     assert service.http.get("/readyz").status_code == 200
-    assert all(stream.finish for stream in _answers(service, 20))
-
-
-def test_a_gateway_that_has_never_seen_a_worker_holds_them_too(unasked: Any) -> None:
-    _until_zero(unasked)
-    (gateway,) = [p for p in psutil.Process(unasked.process.pid).children() if "gateway" in p.cmdline()]
+    (gateway,) = [p for p in psutil.Process(service.process.pid).children() if "gateway" in p.cmdline()]
     gateway.kill()
     gateway.wait()
-    (stream,) = _answers(unasked, 1)
-    assert stream.finish
+    assert all(stream.finish for stream in _answers(service, 20))
 
 
 # Scripts: all lines of the timeline, as [classes, path]; and the heights of the marks where a wish changed.

@@ -4,9 +4,9 @@
 # ///
 """instructor: the modes that it has for servers like OpenAI's.
 
-In `JSON` only the prompt tells the model of the schema, and the example's small model repeats the schema instead of
-obeying it: there, any object will do. In `MD_JSON` and `PARALLEL_TOOLS` it is the model's choice whether there is an
-object or a call at all; the small model makes none.
+In `JSON` only the prompt tells the model of the schema, which the model of these tests cannot read: there, any object
+will do. In `MD_JSON` and `PARALLEL_TOOLS` it is the model's choice whether there is an object or a call at all; this
+one makes none.
 """
 
 import sys

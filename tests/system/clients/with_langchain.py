@@ -11,7 +11,7 @@ import pytest
 from langchain_openai import ChatOpenAI
 from langchain_tests.integration_tests import ChatModelIntegrationTests
 
-# What the example's small model cannot do, whoever serves it: end an object in time, call one tool after another.
+# What the model of these tests cannot do, whoever serves it: read a schema in a prompt, call one tool after another.
 TOO_HARD = (
     "test_agent_loop",
     "test_bind_runnables_as_tools",
@@ -43,7 +43,7 @@ class TestLegato(ChatModelIntegrationTests):
     def chat_model_params(self):
         url = os.environ["LEGATO_URL"]
         settings = {"model": "smollm2", "base_url": f"{url}/v1", "api_key": "none", "temperature": 0}
-        return settings | {"max_tokens": 100, "stream_usage": True, "model_kwargs": {"parallel_tool_calls": False}}
+        return settings | {"max_tokens": 300, "stream_usage": True, "model_kwargs": {"parallel_tool_calls": False}}
 
     @property
     def tool_choice_value(self):

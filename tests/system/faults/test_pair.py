@@ -1,40 +1,115 @@
-"""One prefill and one decode worker: one dies or hangs at every stage, and its reader does not notice."""
+"""One prefill and one decode worker: one dies or hangs at a stage of a request, and its reader does not notice.
 
+The relay's random schedules (tests/gateway/relay/test_schedules.py) have workers die at every stage; here are those at
+which real processes and their memory are concerned in different ways.
+"""
+
+import re
 import signal
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from answers import assert_same
 
-STAGES = ["queued", "prefilling", "pushing", "handed off", "decoding"]
-ROLES = ["prefill", "decode"]
-
-
-@pytest.fixture
-def pair(service: Any) -> Any:
-    """One prefill and one decode worker: what a dead one had to do waits for its successor."""
-    service.scale("decode", 1)
-    return service
+KILLS = [("prefill", "pushing"), ("decode", "pushing"), ("decode", "decoding")]
+NUMBERS = "([0-9]{2}, ){120}[0-9]{2}"
+STREAMS = 8
+ASK = {"max_tokens": 200, "temperature": 0, "logprobs": 2, "extra_body": {"ignore_eos": True}}
+STOPPED = {"core": slice(1, None), "server": slice(0, 1), "both": slice(0, None)}
 
 
-@pytest.mark.parametrize("role", ROLES)  # by turns: one that dies again and again starts later each time
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize(("role", "stage"), KILLS)
 def test_killing_a_worker_disturbs_no_stream(
-    pair: Any, undisturbed: list[Any], stopped: Callable[..., Any], role: str, stage: str
+    service: Any, undisturbed: list[Any], stopped: Callable[..., Any], role: str, stage: str
 ) -> None:
-    round = stopped(pair, role, stage, "kill")
+    """What the dead one had to do waits for its successor."""
+    round = stopped(role, stage)
     round.signal(signal.SIGKILL)
     round.finish(undisturbed)
-    pair.until_connected(round.victim, not_epoch=round.epochs[round.victim])
-    pair.until_idle()
+    service.until_connected(round.victim, not_epoch=round.epochs[round.victim])
+    service.until_idle()
 
 
 def test_the_only_decode_worker_hangs_and_goes_on(
-    pair: Any, undisturbed: list[Any], stopped: Callable[..., Any]
+    service: Any, undisturbed: list[Any], stopped: Callable[..., Any]
 ) -> None:
-    round = stopped(pair, "decode", "decoding", "hang alone")
-    pair.until(lambda: pair.worker(round.victim)["connection"] == "hung", "the gateway has given it up")
+    round = stopped("decode", "decoding")
+    service.until(lambda: service.worker(round.victim)["connection"] == "hung", "the gateway has given it up")
     round.signal(signal.SIGCONT)
     round.finish(undisturbed)
-    pair.until_idle()
-    assert pair.epoch(round.victim) == round.epochs[round.victim]
+    service.until_idle()
+    assert service.epoch(round.victim) == round.epochs[round.victim]
+
+
+def _reason(service: Any, **options: Any) -> Any:
+    """A chat that reasons for a while, and then answers with numbers."""
+    reasons = {"chat_template_kwargs": {"enable_thinking": True}, "thinking_token_budget": 150}
+    return service.client.chat.completions.create(
+        model="smollm2",
+        messages=[{"role": "user", "content": "Which numbers are prime?"}],
+        temperature=1.0,
+        seed=11,
+        max_tokens=900,
+        extra_body=reasons | {"structured_outputs": {"regex": NUMBERS}},
+        **options,
+    )
+
+
+@pytest.mark.usefixtures("reasoning")
+def test_a_killed_worker_changes_no_answer_with_a_grammar_or_reasoning(service: Any) -> None:
+    """What was sent is replayed through the grammar, and to where the reasoning is, on the worker that goes on."""
+    ask: Any = {"max_tokens": 900, "temperature": 0.9, "seed": 11}
+    ask["extra_body"] = {"structured_outputs": {"regex": NUMBERS}}
+    whole, reasoned = service.stream("Some numbers:", **ask).result(), _reason(service).choices[0].message
+    assert re.fullmatch(NUMBERS, whole)
+    assert re.fullmatch(NUMBERS, reasoned.content)
+    (worker,) = service.workers("decode")
+    stream, chat = service.stream("Some numbers:", **ask), iter(_reason(service, stream=True))
+    deltas = [choice.delta for _ in range(10) for choice in next(chat).choices]
+    assert not stream.done.is_set()
+    for process in service.processes(worker["worker"]):
+        process.kill()
+    deltas += [choice.delta for chunk in chat for choice in chunk.choices]
+    assert stream.result() == whole
+    assert "".join(getattr(delta, "reasoning_content", None) or "" for delta in deltas) == reasoned.reasoning_content
+    assert "".join(delta.content or "" for delta in deltas) == reasoned.content
+    service.until_connected(worker["worker"], not_epoch=worker["epoch"])
+    service.until_idle()
+
+
+@pytest.fixture(scope="module")
+def calm(shared: Any) -> list[Any]:
+    streams = _ask(shared.get())
+    for stream in streams:
+        assert stream.result()
+    return streams
+
+
+def _ask(service: Any) -> list[Any]:
+    return [service.stream(f"Story {i}: a fox walks to the river.", **ASK) for i in range(STREAMS)]
+
+
+@pytest.mark.parametrize("part", STOPPED)
+def test_streams_wait_for_a_worker_that_stands_still(service: Any, calm: list[Any], part: str) -> None:
+    """For a while: nothing is recomputed."""
+    service.until_idle()
+    (worker,) = service.workers("decode")
+    name, earlier = worker["worker"], {record["id"] for record in service.state()["requests"]}
+    stopped = service.processes(name)[STOPPED[part]]
+    streams = _ask(service)
+    service.until(lambda: all(stream.chunks > 3 for stream in streams), "all are decoding", pause=0.002)
+    for process in stopped:
+        process.send_signal(signal.SIGSTOP)
+    try:
+        assert not all(stream.done.is_set() for stream in streams)
+        service.until(lambda: service.worker(name)["connection"] == "silent", "the gateway has noticed")
+    finally:
+        for process in stopped:
+            process.send_signal(signal.SIGCONT)
+    for found, expected in zip(streams, calm, strict=True):
+        assert_same(found, expected)
+    records = [record for record in service.state()["requests"] if record["id"] not in earlier]
+    assert [record["attempt"] for record in records] == [1] * STREAMS
+    assert service.epoch(name) == worker["epoch"]
+    service.until_connected(name)
