@@ -7,8 +7,10 @@ The questions are those of lm-evaluation-harness's `local-completions`. Its requ
 
 import json
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
+import client_scripts
 import pytest
 import torch
 from huggingface_oracle import huggingface_model, smollm2_path
@@ -72,6 +74,11 @@ def test_the_model_is_told_of_what_tools_returned(service: Any) -> None:
     create = service.client.chat.completions.create
     answer = create(model="smollm2", messages=said, tools=[TOOL], max_tokens=40, temperature=0)
     assert "rain" in answer.choices[0].message.content
+
+
+@pytest.mark.timeout(client_scripts.SECONDS + 60)
+def test_langchain_calls_tools_with_the_arguments_that_it_was_asked_for(service: Any, tmp_path: Path) -> None:
+    client_scripts.run("langchain", service.url, tmp_path, "-k", "tool_call")
 
 
 def test_only_allowed_words_are_said(service: Any, tokens: ModelTokenizer) -> None:
