@@ -12,8 +12,6 @@ import pytest
 
 MARK = "LEGATO_TEST_SESSION"  # a variable that every process of a test inherits
 
-DIED = pytest.StashKey[bool]()
-
 # As in the core of a worker. Beside other tests and services, threads of one kernel seldom run at the same time, and
 # by libgomp's default each would spend milliseconds on looking for the others. Read when torch is loaded.
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")
@@ -40,19 +38,6 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     from mixed_scheduling import MixedScheduling
 
     return MixedScheduling(config, log)
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_testnodedown(node: Any, error: object) -> None:
-    """Where a process of pytest-xdist died, some tests may not have run at all."""
-    if error:
-        node.config.stash[DIED] = True
-
-
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    """That is no mere failure of tests: those that failed are not all that is left to run again."""
-    if session.config.stash.get(DIED, False):
-        session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
 
 
 @pytest.fixture(scope="session", autouse=True)
