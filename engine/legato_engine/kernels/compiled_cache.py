@@ -25,7 +25,7 @@ KERNELS = "kernels"  # folder in it
 _compile = Dispatcher.compile
 
 
-class KernelLocator(_CacheLocator):  # type: ignore[misc]
+class KernelLocator(_CacheLocator):
     """Locates the cache of a kernel by the content of all kernels and its path among them.
 
     Numba's own locators use the absolute path of a source file, so that every clone compiles anew, and consider a
@@ -35,6 +35,7 @@ class KernelLocator(_CacheLocator):  # type: ignore[misc]
 
     source: Path  # folder of all kernels
     compiled: Path  # folder for this state of them
+    scratch: "tempfile.TemporaryDirectory[str] | None" = None  # holds `compiled` where no cache can be written
 
     def __init__(self, file: str, line: int) -> None:
         self._py_file = file  # numba names it in messages
@@ -75,7 +76,7 @@ def share_compiled(source: Path) -> None:
         warnings.warn(f"compiled kernels cannot be kept in {folder} ({error}); set NUMBA_CACHE_DIR", stacklevel=2)
         scratch = tempfile.TemporaryDirectory(prefix="legato-kernels-")
         KernelLocator.compiled = Path(scratch.name) / digest
-        KernelLocator.scratch = scratch  # type: ignore[attr-defined]  # removed when the process ends
+        KernelLocator.scratch = scratch  # removed when the process ends
     CacheImpl._locator_classes.insert(0, KernelLocator)
 
 
@@ -87,7 +88,7 @@ def compile_once() -> None:
     the index, then the file. Without the lock, two processes would take the same name for different types, and whoever
     reads the index later may find the code of other types, which gives wrong numbers or reads other memory.
     """
-    Dispatcher.compile = _compile_alone
+    Dispatcher.compile = _compile_alone  # type: ignore[method-assign, assignment]
 
 
 def _digest(source: Path) -> str:
