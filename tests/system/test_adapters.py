@@ -193,5 +193,5 @@ def test_a_worker_that_starts_again_has_those_of_now(adapted: Adapted) -> None:
     epoch = service.epoch(decode)
     service.processes(decode)[1].kill()
     service.until_connected(decode, epoch)
-    assert list(service.told_by(decode)["adapters"]["offered"]) == ["green"]
+    service.until(lambda: list(service.told_by(decode)["adapters"]["offered"]) == ["green"], "it has those of now")
     assert adapted.said("green") == said

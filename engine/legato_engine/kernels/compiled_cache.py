@@ -34,7 +34,7 @@ class KernelLocator(_CacheLocator):
     """
 
     source: Path  # folder of all kernels
-    compiled: Path  # folder for this state of them
+    compiled: Path  # folder for this state of them, made for the first kernel
     scratch: "tempfile.TemporaryDirectory[str] | None" = None  # holds `compiled` where no cache can be written
 
     def __init__(self, file: str, line: int) -> None:
@@ -55,6 +55,19 @@ class KernelLocator(_CacheLocator):
     def from_function(cls, function: FunctionType, file: str) -> Self | None:
         if not Path(file).is_relative_to(cls.source):
             return None
+        try:
+            return cls._with_folder(function, file)
+        except OSError as error:
+            folder = cls.compiled.parent
+            warnings.warn(f"compiled kernels cannot be kept in {folder} ({error}); set NUMBA_CACHE_DIR", stacklevel=2)
+            cls.scratch = tempfile.TemporaryDirectory(prefix="legato-kernels-")  # removed when the process ends
+            cls.compiled = Path(cls.scratch.name) / cls.compiled.name
+            return cls._with_folder(function, file)
+
+    @classmethod
+    def _with_folder(cls, function: FunctionType, file: str) -> Self:
+        """Raises OSError if its folder cannot be written."""
+        _make(cls.compiled)
         locator = cls(file, function.__code__.co_firstlineno)
         locator.ensure_cache_path()
         return locator
@@ -64,19 +77,12 @@ def share_compiled(source: Path) -> None:
     """Makes numba keep the kernels of the folder `source` in $NUMBA_CACHE_DIR, or else in ~/.cache/legato/kernels.
 
     Kernels that an image was built with ($LEGATO_PREPARED) are copied there first. If that folder cannot be written,
-    warns and compiles into a temporary one.
+    numba compiles into a temporary one, with a warning.
     """
-    digest = _digest(source)
     given = numba.config.CACHE_DIR
     folder = Path(given) if given else Path.home() / ".cache" / "legato" / KERNELS
     KernelLocator.source = source
-    try:
-        KernelLocator.compiled = _writable(folder, digest)
-    except OSError as error:
-        warnings.warn(f"compiled kernels cannot be kept in {folder} ({error}); set NUMBA_CACHE_DIR", stacklevel=2)
-        scratch = tempfile.TemporaryDirectory(prefix="legato-kernels-")
-        KernelLocator.compiled = Path(scratch.name) / digest
-        KernelLocator.scratch = scratch  # removed when the process ends
+    KernelLocator.compiled = folder / _digest(source)
     CacheImpl._locator_classes.insert(0, KernelLocator)
 
 
@@ -101,17 +107,16 @@ def _digest(source: Path) -> str:
     return digest.hexdigest()[:16]
 
 
-def _writable(folder: Path, digest: str) -> Path:
-    """The folder of this state, with what an image was built with. Raises OSError if it cannot be written."""
-    target = folder / digest
-    if not target.is_dir():
-        folder.mkdir(parents=True, exist_ok=True)
-        prepared = Path(os.environ.get(PREPARED, ""), KERNELS, digest)
-        if prepared.is_dir() and prepared != target:
-            _copy(prepared, target)
-    target.mkdir(exist_ok=True)
-    tempfile.TemporaryFile(dir=target).close()
-    return target
+def _make(target: Path) -> None:
+    """Makes the folder of a state of the kernels, with what an image was built with."""
+    if target.is_dir():
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    prepared = Path(os.environ.get(PREPARED, ""), KERNELS, target.name)
+    if prepared.is_dir():
+        _copy(prepared, target)
+    else:
+        target.mkdir(exist_ok=True)
 
 
 def _copy(prepared: Path, target: Path) -> None:

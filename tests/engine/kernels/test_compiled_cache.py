@@ -65,6 +65,16 @@ def test_what_an_image_was_built_with_is_copied_to_where_it_can_be_written(
     (tmp_path / "kernels" / "abc").mkdir(parents=True)
     (tmp_path / "kernels" / "abc" / "kernel.nbc").write_text("code")
     monkeypatch.setenv("LEGATO_PREPARED", str(tmp_path))
-    target = compiled_cache._writable(tmp_path / "cache", "abc")
-    assert (target / "kernel.nbc").read_text() == "code"
+    compiled_cache._make(tmp_path / "cache" / "abc")
+    assert (tmp_path / "cache" / "abc" / "kernel.nbc").read_text() == "code"
     assert [path.name for path in (tmp_path / "cache").iterdir()] == ["abc"]
+
+
+def test_without_a_folder_that_can_be_written_kernels_are_compiled_and_a_warning_says_so(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    command = [sys.executable, "-c", PROGRAM, "float32"]
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "file"), "TMPDIR": str(tmp_path)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=240)
+    assert int(done.stdout) > 0
+    assert f"compiled kernels cannot be kept in {tmp_path / 'file'}" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
