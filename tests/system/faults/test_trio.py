@@ -101,7 +101,7 @@ class Choices:
     def __init__(self, service: Any, prompt: str) -> None:
         self.id = ""
         self.texts = [""] * 3
-        body: Any = {"model": "smollm2", "prompt": prompt, "n": 3, "seed": 11, "temperature": 0.8, "max_tokens": 600}
+        body: Any = {"model": "smollm2", "prompt": prompt, "n": 3, "seed": 11, "temperature": 0.8, "max_tokens": 2000}
         self._chunks = service.client.completions.create(stream=True, extra_body={"ignore_eos": True}, **body)
         self._thread = threading.Thread(target=self._read, daemon=True)
         self._thread.start()
