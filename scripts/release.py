@@ -1,7 +1,7 @@
 """Steps of .github/workflows/release.yml, which has the versions in one place less than the files do.
 
 check TAG   fails unless the tag, pyproject.toml, the chart and the Dockerfile name one version; prints that version
-notes TAG   prints the section of CHANGELOG.md for the version; fails if there is none
+notes TAG   prints the section of CHANGELOG.md for the version; fails if it is missing
 """
 
 import re
