@@ -1,6 +1,7 @@
 """The process behind `legato up`: the local cluster, the operator's loop, the manifest's file and the admin socket."""
 
 import asyncio
+import codecs
 import contextlib
 import os
 import signal
@@ -62,10 +63,11 @@ class CannotServe(Exception):
 
 @dataclass(frozen=True)
 class Manifest:
-    """A service, and the object as its author wrote it."""
+    """A service, the object as its author wrote it, and the file's text."""
 
     service: InferenceService
     written: Object
+    text: str
 
 
 def read_manifest(path: Path) -> Manifest:
@@ -80,7 +82,7 @@ def read_manifest(path: Path) -> Manifest:
         # A worker beyond those that share the GPUs from the start would find their memory taken.
         written["spec"].setdefault("scaling", {})["gpuBudget"] = max(len(found), first)
     service = parsing.read_mapping(written)
-    return Manifest(service, parsing.to_object(service, written))
+    return Manifest(service, parsing.to_object(service, written), text)
 
 
 def serve(path: Path, manifest: Manifest, listener: socket.socket, verbose: bool = False) -> int:
@@ -246,7 +248,7 @@ class _Serving:
 
     async def _watch_file(self) -> None:
         """Apply the manifest whenever its file changes. A bad edit is reported and changes nothing."""
-        seen = await asyncio.to_thread(_content, self._path)
+        seen: bytes | None = self._manifest.text.encode()
         while True:
             await asyncio.sleep(LOOK_AT_FILE)
             content = await asyncio.to_thread(_content, self._path)
@@ -310,7 +312,7 @@ def _url(service: InferenceService, listener: socket.socket) -> str:
 
 def _content(path: Path) -> bytes | None:
     try:
-        return path.read_bytes()
+        return path.read_bytes().removeprefix(codecs.BOM_UTF8)
     except OSError:
         return None  # an editor may be replacing it
 
