@@ -66,14 +66,13 @@ def _without_release(tools):
     yield
     for item in json.loads(tools.run("helm", "list", "--all", "--all-namespaces", "--output=json").stdout):
         _helm(tools, "uninstall", item["name"], item["namespace"], "--no-hooks")
-    _wait_served(tools)
-    tools.kubectl("delete", "crd", PART_OF, "--ignore-not-found")
+    _delete_crds(tools)
 
 
-def _wait_served(tools):
-    """Until objects of the CRDs can be listed, as these are now. Where one is deleted right after a change, the API
-    server fails with "storage is (re)initializing", which it writes into the CRD: that changes it again, and tries come
-    farther and farther apart.
+def _delete_crds(tools):
+    """Once objects of every CRD can be listed. Where one is deleted right after a change, or before its first use, the
+    API server fails with "storage is (re)initializing", which it writes into the CRD: that changes it again, and tries
+    come farther and farther apart.
     """
     crds = tools.kubectl("get", "crd", PART_OF, "--output=name").split()
     until = time.monotonic() + 120
@@ -81,6 +80,7 @@ def _wait_served(tools):
         while (done := tools.run("kubectl", "get", kind, "--all-namespaces")).returncode:
             assert time.monotonic() < until, done.stderr
             time.sleep(0.1)
+    tools.kubectl("delete", "crd", PART_OF, "--ignore-not-found")
 
 
 def test_crds_of_kubectl_and_of_another_release_are_adopted_and_brought_up_to_date(tools):
@@ -200,5 +200,5 @@ def test_services_of_others_keep_no_release(tools, build):
             assert bool(left()) is mine
         tools.kubectl("delete", "--namespace=team", "inferenceservices,leases", "--all")
         _helm(tools, "uninstall", "legato", SYSTEM, "--no-hooks")
-        tools.kubectl("delete", "crd", "--selector=app.kubernetes.io/part-of=legato")
+        _delete_crds(tools)
         assert left() == ""
