@@ -84,7 +84,7 @@ CONFIGURATION = """\
 [tool.pytest.ini_options]
 addopts = "--import-mode=importlib --strict-markers -p no:cacheprovider -p no:xdist -p mutation_profile"
 pythonpath = [".", "tests/support"]
-timeout = 120
+timeout = 600
 markers = ["gpu: needs an accelerator; skipped without one"]
 
 [tool.mutmut]
