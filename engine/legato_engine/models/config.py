@@ -13,7 +13,17 @@ ROPE_SCALINGS = {  # what a config.json may ask for, and the numbers that it has
     "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
     "yarn": ("factor",),
 }
-# What transformers takes where a config.json is silent, if that differs from Llama's.
+# Keys that only some architectures read, as in transformers. In another architecture they are left-overs.
+_QWEN_WINDOWS = frozenset({"use_sliding_window", "sliding_window", "max_window_layers", "layer_types"})
+_READ: dict[str, frozenset[str]] = {
+    "LlamaForCausalLM": frozenset({"attention_bias", "mlp_bias"}),
+    "MistralForCausalLM": frozenset({"sliding_window"}),
+    "Qwen2ForCausalLM": _QWEN_WINDOWS,
+    "Qwen3ForCausalLM": _QWEN_WINDOWS | {"attention_bias"},
+}
+_READ_BY_SOME = frozenset[str]().union(*_READ.values())
+_MODEL_TYPES = {name: name.removesuffix("ForCausalLM").lower() for name in ARCHITECTURES}
+# Transformers' defaults where a config.json has no value, if they differ from Llama's.
 _QWEN = {"sliding_window": 4096, "use_sliding_window": False, "max_window_layers": 28, "num_key_value_heads": 32}
 _DEFAULTS: dict[str, dict[str, Any]] = {
     "MistralForCausalLM": {"sliding_window": 4096, "num_key_value_heads": 8},
@@ -62,7 +72,9 @@ class ModelConfig:
 def from_huggingface(raw: Mapping[str, Any], source: str) -> ModelConfig:
     """The config in a `config.json`. Raises UnsupportedModel or CorruptModel, which name `source` and the key."""
     architecture = _architecture(raw.get("architectures"), source)
-    raw = _DEFAULTS.get(architecture, {}) | dict(raw)
+    unread = _READ_BY_SOME - _READ[architecture]
+    raw = _DEFAULTS.get(architecture, {}) | {key: value for key, value in raw.items() if key not in unread}
+    _check_model_type(raw.get("model_type"), architecture, source)
     if raw.get("hidden_act", "silu") != "silu":
         raise UnsupportedModel(f"{source}: hidden_act is {raw['hidden_act']!r}; only 'silu' is supported")
     hidden, heads = _size(raw, "hidden_size", source), _size(raw, "num_attention_heads", source)
@@ -89,7 +101,7 @@ def from_huggingface(raw: Mapping[str, Any], source: str) -> ModelConfig:
             sliding_window=window,
             attention_bias=bool(raw.get("attention_bias", False)),
             mlp_bias=bool(raw.get("mlp_bias", False)),
-            full_attention_layers=_full_attention_layers(raw, source) if window else 0,
+            full_attention_layers=_full_attention_layers(raw, window, source),
         ),
         source,
     )
@@ -110,6 +122,11 @@ def from_gguf(
     head_dim = _size(raw, "attention.key_length", source, hidden // heads)
     if raw.get("rope.dimension_count", head_dim) != head_dim:
         raise UnsupportedModel(f"{source}: rotary embeddings of a part of head_dim {head_dim} are not supported")
+    if raw.get("attention.value_length", head_dim) != head_dim:
+        lengths = f"attention.value_length {raw['attention.value_length']} beside keys of {head_dim}"
+        raise UnsupportedModel(f"{source}: {lengths} is not supported")
+    if raw.get("rope.scaling.attn_factor", 1.0) != 1.0:
+        raise UnsupportedModel(f"{source}: rope.scaling.attn_factor {raw['rope.scaling.attn_factor']} is not supported")
     tokens = metadata.get("tokenizer.ggml.tokens")
     vocab = len(tokens) if isinstance(tokens, list) else None
     return _checked(
@@ -127,7 +144,7 @@ def from_gguf(
             rope_scaling=_gguf_scaling(raw, factors, head_dim, source),
             rms_norm_eps=_number(raw, "attention.layer_norm_rms_epsilon", source),
             tie_word_embeddings="output.weight" not in tensors,
-            sliding_window=_window(raw, "attention.sliding_window", source),
+            sliding_window=None,  # llama.cpp reads no window for these architectures
             attention_bias="blk.0.attn_output.bias" in tensors,
             mlp_bias="blk.0.ffn_up.bias" in tensors,
         ),
@@ -143,12 +160,25 @@ def _architecture(names: object, source: str) -> str:
     raise UnsupportedModel(f"{source}: architectures {names!r} are not supported; supported: {', '.join(known)}")
 
 
+def _check_model_type(given: object, architecture: str, source: str) -> None:
+    """Transformers chooses a class by `model_type`, other servers by `architectures`."""
+    if given in _MODEL_TYPES.values() and given != _MODEL_TYPES[architecture]:
+        raise UnsupportedModel(f"{source}: model_type {given!r} contradicts architectures [{architecture!r}]")
+
+
 def _huggingface_rope(raw: Mapping[str, Any], source: str) -> tuple[float, dict[str, Any] | None]:
-    """Theta and scaling, from `rope_theta`/`rope_scaling` or from `rope_parameters`, which newer files have."""
-    given = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
+    """Returns theta and scaling, from `rope_theta` and `rope_scaling`, or from `rope_parameters` of newer files."""
+    given = raw.get("rope_scaling") or raw.get("rope_parameters") or {}
     if not isinstance(given, Mapping):
         raise CorruptModel(f"{source}: rope_scaling is {given!r}; an object is needed")
-    scaling = dict(given)
+    if any(isinstance(value, Mapping) for value in given.values()):
+        raise UnsupportedModel(
+            f"{source}: rope_parameters for each kind of layer are not supported: {', '.join(given)}"
+        )
+    length = _size(raw, "max_position_embeddings", source)
+    scaling = {"original_max_position_embeddings": length} | dict(given)
+    if raw.get("original_max_position_embeddings") is not None:
+        scaling["original_max_position_embeddings"] = raw["original_max_position_embeddings"]
     theta = scaling.pop("rope_theta", None) or raw.get("rope_theta") or 10000.0
     kind = scaling.pop("rope_type", None) or scaling.pop("type", "default")
     if kind == "default":
@@ -156,13 +186,16 @@ def _huggingface_rope(raw: Mapping[str, Any], source: str) -> tuple[float, dict[
     if kind not in ROPE_SCALINGS:
         allowed = ", ".join(ROPE_SCALINGS)
         raise UnsupportedModel(f"{source}: rope type {kind!r} is not supported; supported: default, {allowed}")
+    part = scaling.get("partial_rotary_factor", raw.get("partial_rotary_factor"))
+    if part not in (None, 1):
+        raise UnsupportedModel(f"{source}: partial_rotary_factor {part!r} with rope type {kind!r} is not supported")
     numbers = {key: _number(scaling, key, source) for key in ROPE_SCALINGS[kind]}
     if kind == "yarn":
-        numbers |= _yarn(scaling, numbers["factor"], _size(raw, "max_position_embeddings", source), source)
+        numbers |= _yarn(scaling, numbers["factor"], source)
     return float(theta), {"rope_type": kind} | numbers
 
 
-def _yarn(given: Mapping[str, Any], factor: float, max_length: int, source: str) -> dict[str, Any]:
+def _yarn(given: Mapping[str, Any], factor: float, source: str) -> dict[str, Any]:
     """What a config may leave out, as transformers fills it in."""
     if given.get("attention_factor") is not None:
         attention = _number(given, "attention_factor", source)
@@ -172,7 +205,7 @@ def _yarn(given: Mapping[str, Any], factor: float, max_length: int, source: str)
     else:
         attention = _mscale(factor, 1.0)
     return {
-        "original_max_position_embeddings": _number(given, "original_max_position_embeddings", source, max_length),
+        "original_max_position_embeddings": _number(given, "original_max_position_embeddings", source),
         "beta_fast": _number(given, "beta_fast", source, 32.0),
         "beta_slow": _number(given, "beta_slow", source, 1.0),
         "attention_factor": attention,
@@ -212,11 +245,16 @@ def _window(raw: Mapping[str, Any], key: str, source: str) -> int | None:
     return _size(raw, key, source) if raw.get(key) else None
 
 
-def _full_attention_layers(raw: Mapping[str, Any], source: str) -> int:
-    """Layers before the first with a window: `layer_types`, or Qwen's `max_window_layers`."""
+def _full_attention_layers(raw: Mapping[str, Any], window: int | None, source: str) -> int:
+    """Returns the number of layers before the first with a window: by `layer_types`, or Qwen's `max_window_layers`."""
     kinds = raw.get("layer_types")
     if not isinstance(kinds, list):
-        return _size(raw, "max_window_layers", source) if raw.get("max_window_layers") else 0
+        return _size(raw, "max_window_layers", source) if window and raw.get("max_window_layers") else 0
+    layers = _size(raw, "num_hidden_layers", source)
+    if len(kinds) != layers:
+        raise CorruptModel(f"{source}: layer_types has {len(kinds)} entries for {layers} layers")
+    if window is None and set(kinds) != {"full_attention"}:
+        raise UnsupportedModel(f"{source}: layer_types name {sorted(set(kinds))}, but no window is set")
     full = kinds.index("sliding_attention") if "sliding_attention" in kinds else len(kinds)
     if set(kinds[full:]) - {"sliding_attention"} or set(kinds[:full]) - {"full_attention"}:
         raise UnsupportedModel(f"{source}: layer_types with windows in between, or of other kinds, are not supported")

@@ -76,6 +76,11 @@ def test_a_bad_gguf_is_refused_by_name(tmp_path: Path, write: Write, kind: type[
     assert str(path) in str(caught.value)
 
 
+QWEN = {"architectures": ["Qwen2ForCausalLM"], "sliding_window": 64, "use_sliding_window": True}
+SLIDING = ["sliding_attention"] * 2
+LINEAR = {"rope_type": "linear", "factor": 2.0}
+
+
 @pytest.mark.parametrize(
     ("change", "kind", "text"),
     [
@@ -89,13 +94,19 @@ def test_a_bad_gguf_is_refused_by_name(tmp_path: Path, write: Write, kind: type[
             errors.CorruptModel,
             "mscale",
         ),
-        ({"sliding_window": 64, "max_window_layers": "few"}, errors.CorruptModel, "max_window_layers"),
-        (
-            {"sliding_window": 64, "layer_types": ["sliding_attention", "full_attention"]},
-            errors.UnsupportedModel,
-            "layer_types",
-        ),
+        (QWEN | {"max_window_layers": "few"}, errors.CorruptModel, "max_window_layers"),
+        (QWEN | {"layer_types": ["sliding_attention", "full_attention"]}, errors.UnsupportedModel, "layer_types"),
+        (QWEN | {"layer_types": ["full_attention"]}, errors.CorruptModel, "1 entries for 2 layers"),
+        (QWEN | {"sliding_window": None, "layer_types": SLIDING}, errors.UnsupportedModel, "no window is set"),
+        ({"model_type": "mistral"}, errors.UnsupportedModel, "'mistral' contradicts .*LlamaForCausalLM"),
         ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, errors.CorruptModel, "low_freq_factor"),
+        ({"rope_scaling": LINEAR, "partial_rotary_factor": 0.5}, errors.UnsupportedModel, "partial_rotary_factor 0.5"),
+        ({"rope_scaling": LINEAR | {"partial_rotary_factor": 0.5}}, errors.UnsupportedModel, "partial_rotary_factor"),
+        (
+            {"rope_parameters": {"full_attention": LINEAR}},
+            errors.UnsupportedModel,
+            "each kind of layer.*full_attention",
+        ),
         ({"quantization_config": {"quant_method": "awq"}}, errors.UnsupportedFormat, "awq"),
         ({"hidden_size": "many"}, errors.CorruptModel, "hidden_size"),
         ({"num_key_value_heads": 3}, errors.CorruptModel, "3 KV heads"),

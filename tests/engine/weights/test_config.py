@@ -1,13 +1,18 @@
 """What a model says of itself, in either format: rotary settings, defaults, architectures."""
 
+import copy
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import tiny_files as files
+import torch
 from gguf import GGMLQuantizationType as Type
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from legato_engine.errors import CorruptModel, UnsupportedFormat, UnsupportedModel
+from legato_engine.layers import rotary
 from legato_engine.models import registry
 from legato_engine.models.architectures import ARCHITECTURES
 from legato_engine.models.config import from_gguf, from_huggingface
@@ -38,11 +43,15 @@ def test_both_spellings_of_rotary_settings_are_read(
     assert (config.rope_theta, config.rope_scaling) == (theta, scaling)
 
 
-def test_rotary_factors_of_a_gguf_are_part_of_its_config(tmp_path: Path) -> None:
+def test_rotary_factors_of_a_gguf_are_part_of_its_config_unless_they_are_packed(tmp_path: Path) -> None:
     factors = np.linspace(1, 8, files.HEAD // 2, dtype=np.float32)
     tensors = files.tiny(Type.F16) | {"rope_freqs.weight": (factors, Type.F32)}
     config = open_weights(files.write_gguf(tmp_path / "tiny.gguf", tensors)).config
     assert config.rope_scaling == {"rope_type": "factors", "factors": tuple(factors.tolist())}
+    packed = files.packed(Type.Q8_0, (32,), np.random.default_rng(1))
+    tensors["rope_freqs.weight"] = packed, Type.Q8_0
+    with pytest.raises(UnsupportedFormat, match="rope_freqs"):
+        open_weights(files.write_gguf(tmp_path / "packed.gguf", tensors))
 
 
 LLAMA_GGUF = {
@@ -85,26 +94,20 @@ def test_rotary_scalings_of_a_gguf_are_taken_as_llama_cpp_does(
     assert gguf_scaling(factors, **given) == scaling
 
 
-@pytest.mark.parametrize("factors", [None, FACTORS])
-@pytest.mark.parametrize("kind", ["yarn", "longrope"])
-def test_a_scaling_that_is_not_computed_is_refused_with_factors_too(
-    factors: tuple[float, ...] | None, kind: str
+@pytest.mark.parametrize(
+    ("factors", "given", "error", "message"),
+    [
+        *((factors, {"scaling.type": kind, "scaling.factor": 4.0}, UnsupportedModel, kind)
+          for kind in ("yarn", "longrope") for factors in (None, FACTORS)),
+        *((factors, {}, CorruptModel, "rope_freqs")
+          for factors in (FACTORS[:3], (*FACTORS, 1.0), (1.0, 2.0, 0.0, 4.0), (1.0, 2.0, float("nan"), 4.0))),
+    ],
+)  # fmt: skip
+def test_scalings_that_are_not_computed_and_factors_that_are_not_one_for_each_frequency_are_refused(
+    factors: tuple[float, ...] | None, given: dict[str, object], error: type[Exception], message: str
 ) -> None:
-    with pytest.raises(UnsupportedModel, match=kind):
-        gguf_scaling(factors, **{"scaling.type": kind, "scaling.factor": 4.0})
-
-
-@pytest.mark.parametrize("factors", [FACTORS[:3], (*FACTORS, 1.0), (1.0, 2.0, 0.0, 4.0), (1.0, 2.0, float("nan"), 4.0)])
-def test_factors_that_are_not_one_for_each_frequency_are_corrupt(factors: tuple[float, ...]) -> None:
-    with pytest.raises(CorruptModel, match="rope_freqs"):
-        gguf_scaling(factors)
-
-
-def test_packed_rotary_factors_are_refused(tmp_path: Path) -> None:
-    packed = files.packed(Type.Q8_0, (32,), np.random.default_rng(1))
-    tensors = files.tiny(Type.F16) | {"rope_freqs.weight": (packed, Type.Q8_0)}
-    with pytest.raises(UnsupportedFormat, match="rope_freqs"):
-        open_weights(files.write_gguf(tmp_path / "tiny.gguf", tensors))
+    with pytest.raises(error, match=message):
+        gguf_scaling(factors, **given)
 
 
 def test_mistral_has_its_own_defaults(tmp_path: Path) -> None:
@@ -130,6 +133,50 @@ def test_layers_of_qwen_have_windows_where_the_config_says_so(
 ) -> None:
     config = from_huggingface(files.CONFIG | {"architectures": ["Qwen2ForCausalLM"]} | given, "here")
     assert [config.window(layer) for layer in range(2)] == windows
+
+
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
+LEFT_OVER = [
+    ("llama", {"sliding_window": 16}),
+    ("llama", {"sliding_window": 16, "use_sliding_window": True, "layer_types": ["sliding_attention"] * 2}),
+    ("mistral", {"sliding_window": 16, "use_sliding_window": False}),
+    ("mistral", {"sliding_window": 16, "max_window_layers": 1}),
+    ("mistral", {"sliding_window": 16, "layer_types": ["sliding_attention", "full_attention"]}),
+    ("mistral", {"attention_bias": True, "mlp_bias": True}),
+    ("qwen2", {"attention_bias": False, "mlp_bias": True}),
+    ("qwen3", {"attention_bias": True, "mlp_bias": True}),
+    ("qwen3", {"max_window_layers": 0, "layer_types": ["full_attention"] * 2}),
+    ("llama", {"partial_rotary_factor": 0.5}),
+    ("llama", {"rope_scaling": YARN, "rope_parameters": {"rope_type": "default", "rope_theta": 7.0}}),
+    ("llama", {"rope_scaling": YARN, "original_max_position_embeddings": 32}),
+    ("llama", {"rope_scaling": {k: v for k, v in LLAMA3.items() if k != "original_max_position_embeddings"}}),
+]
+
+
+@pytest.mark.parametrize(("kind", "given"), LEFT_OVER)
+def test_keys_of_other_architectures_change_nothing(kind: str, given: dict[str, Any]) -> None:
+    """Windows, biases and rotary frequencies are those of the model that transformers makes."""
+    theirs = AutoConfig.for_model(kind, **copy.deepcopy(files.CONFIG | given))
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(theirs).model
+    rotation = type(model.rotary_emb)(config=theirs)
+    first = model.layers[0]
+    windows = {"llama": lambda _: None, "mistral": lambda _: theirs.sliding_window}
+    read_window = windows.get(kind, lambda layer: layer.self_attn.sliding_window)
+
+    config = from_huggingface(
+        files.CONFIG | {"architectures": [type(model).__name__.replace("Model", "ForCausalLM")]} | given, "here"
+    )
+
+    assert [config.window(layer) for layer in range(config.layers)] == [read_window(layer) for layer in model.layers]
+    ours = registry.model_class(config)
+    bare = ours.__new__(ours)
+    bare.config = config
+    biases = [part.bias is not None for part in (first.self_attn.q_proj, first.self_attn.o_proj, first.mlp.up_proj)]
+    assert [bare.qkv_bias(), bare.output_bias(), config.mlp_bias] == biases
+    frequencies = rotary.frequencies(config.head_dim, config.rope_theta, config.rope_scaling)
+    torch.testing.assert_close(frequencies, rotation.inv_freq)
+    assert (config.rope_scaling or {}).get("attention_factor", 1.0) == pytest.approx(rotation.attention_scaling)
 
 
 def test_yarn_lengthens_what_a_model_can_take() -> None:
