@@ -8,6 +8,7 @@ from legato_cli.simulation.engine import RunSettings
 from legato_cli.simulation.request import SimulatedRequest
 from legato_cli.simulation.scaler import LegatoScaler
 from legato_cli.simulation.scheduled_worker import ScheduledWorker
+from legato_cli.simulation.simulated_pod import WorkerKind
 from legato_cli.simulation.simulator import ENGINES
 from legato_cli.simulation.workload import Arrival, Workload
 from legato_engine.runner.profile import Profile, StepTimes
@@ -35,6 +36,9 @@ def profile(kv_tokens: int = 64_000, start: float = 30.0, **step: float) -> Prof
     return Profile("round numbers", StepTimes(**times), kv_tokens, start)
 
 
+KIND = WorkerKind(profile().step, 64_000, 512, 16, 0.1, 4, 512, start=30.0)  # at most 4 sequences decode
+
+
 def steady(seconds: float, each: float = 0.1, tokens: int = 2000, since: float = 0.0, output: int = 20):
     """Requests at even distances."""
     return [Arrival(since + each * number, tokens, output) for number in range(round(seconds / each))]
@@ -53,15 +57,11 @@ def engine(arrivals: Workload, scaler: Any = None, spec: Spec | None = None, kin
 
 
 def serve(*arrivals: Arrival, scaler: Any = ONE, **given: Any):
-    """The engine after its run, the result, and every request that ended."""
+    """The engine after its run, which left nothing in any worker, the result, and every request that ended."""
     made = engine(workload(list(arrivals)), scaler, **given)
     ended: list[SimulatedRequest] = []
     made.tally.ended = lambda request, end=made.tally.ended: (ended.append(request), end(request))
-    return made, made.run(), ended
-
-
-def check_idle(made: Any) -> None:
-    """Nothing is left in any worker, and every block is free or cached."""
+    result = made.run()
     for worker in made.pods.all:
         assert worker.idle
         if isinstance(worker, ScheduledWorker):
@@ -71,3 +71,4 @@ def check_idle(made: Any) -> None:
         else:
             assert worker.backlog == 0
             assert abs(worker.used) < 1e-6
+    return made, result, ended

@@ -1,4 +1,4 @@
-"""Comparison: who is compared with whom, whatever finishes first."""
+"""Comparison: pairs that are compared, whatever finishes first."""
 
 import json
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ EASY, HARD = (Workload(name, tuple(Arrival(float(i), 100, 10) for i in range(50)
 
 @dataclass(frozen=True)
 class NeedSimulator:
-    """Attainment is reached with so many workers of each pool; hours are the workers that a scaler wishes at first."""
+    """Attainment is reached with this number of workers of each pool; hours are the workers desired at first."""
 
     need: dict[str, int] = field(default_factory=lambda: {"easy": 1, "hard": 3})
 
@@ -38,70 +38,65 @@ class NeedSimulator:
         return result(name, workload.name, attainment=0.99 if enough else 0.5, gpu_hours=sum(sizes.values()))
 
 
-def entry(scaler="fixed", workload="easy", settings=Fixed(1, 1), tuned_on="easy", **changes) -> Entry:  # noqa: B008
-    return Entry(result(scaler, workload, **changes), settings, tuned_on)
+def _entry(scaler="fixed", tuned_on="steady", **changes):
+    return Entry(result(scaler, **changes), Fixed(1, 1), tuned_on)
+
+
+def _compare(*workloads, scalers=("fixed",), **given):
+    return compare(NeedSimulator(), workloads, scalers, **given)
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
-def test_entries_come_in_the_order_of_the_arguments(jobs):
-    told = []
-    found = compare(NeedSimulator(), (EASY, HARD), ("fixed",), ("fixed",), jobs, told.append)
-    assert [(e.result.workload, e.settings, e.tuned_on) for e in found.entries] == [
-        ("easy", None, ""),
-        ("easy", Fixed(1, 1), "easy"),
-        ("easy", Fixed(3, 3), "hard"),
-        ("hard", None, ""),
-        ("hard", Fixed(3, 3), "hard"),
-        ("hard", Fixed(1, 1), "easy"),
+def test_entries_come_in_the_order_of_the_arguments_and_a_scaler_tuned_elsewhere_misses(jobs):
+    reported = []
+    made = _compare(EASY, HARD, elsewhere=("fixed",), jobs=jobs, progress=reported.append)
+    assert [(e.result.workload, e.settings, e.tuned_on, e.elsewhere, e.result.attainment) for e in made.entries] == [
+        ("easy", None, "", False, 0.99),
+        ("easy", Fixed(1, 1), "easy", False, 0.99),
+        ("easy", Fixed(3, 3), "hard", True, 0.99),
+        ("hard", None, "", False, 0.99),
+        ("hard", Fixed(3, 3), "hard", False, 0.99),
+        ("hard", Fixed(1, 1), "easy", True, 0.5),
     ]
-    assert len(told) == 6
-
-
-def test_what_was_tuned_elsewhere_misses_here():
-    found = compare(NeedSimulator(), (EASY, HARD), ("fixed",), ("fixed",))
-    moved = found.entry("hard", "fixed, tuned on easy")
-    assert moved is not None
-    assert moved.elsewhere
-    assert moved.result.attainment == 0.5
+    assert len(reported) == 6
+    assert made.entry("hard", "fixed, tuned on easy") == made.entries[-1]
 
 
 def test_unified_workers_are_another_service():
     """It needs 2 workers where two pools need 1 each."""
-    found = compare(NeedSimulator(), (EASY,), ("fixed-unified",)).entry("easy", "fixed-unified")
-    assert found is not None
-    assert (found.result.gpu_hours, found.chosen) == (2, "decode 2")
+    made = _compare(EASY, scalers=("fixed-unified",)).entry("easy", "fixed-unified")
+    assert (made.result.gpu_hours, made.chosen) == (2, "decode 2")
 
 
 def test_one_workload_has_no_elsewhere():
-    assert len(compare(NeedSimulator(), (EASY,), ("fixed",), ("fixed",)).entries) == 2
+    assert len(_compare(EASY, elsewhere=("fixed",)).entries) == 2
 
 
-def test_ratio_is_to_the_cheapest_tuned_rival_that_reaches_the_attainment():
+def test_ratio_is_to_the_cheapest_tuned_baseline_that_reaches_the_attainment():
     legato = Entry(result(gpu_hours=6.0))
-    rivals = (
-        entry(gpu_hours=5.0, workload="steady", tuned_on="steady"),
-        entry("dynamo", gpu_hours=4.0, attainment=0.94, workload="steady", tuned_on="steady"),
-        entry("schedule", gpu_hours=3.0, workload="steady", tuned_on="easy"),
-        entry("clairvoyant", gpu_hours=2.0, workload="steady", tuned_on="steady"),
+    others = (
+        _entry(gpu_hours=5.0),
+        _entry("dynamo", gpu_hours=4.0, attainment=0.94),
+        _entry("schedule", "easy", gpu_hours=3.0),
+        _entry("clairvoyant", gpu_hours=2.0),
     )
-    comparison = Comparison((legato, *rivals))
-    assert comparison.best("steady") == rivals[0]
+    comparison = Comparison((legato, *others))
+    assert comparison.best("steady") == others[0]
     assert comparison.ratio(legato) == pytest.approx(1.2)
-    assert comparison.ratio(rivals[3]) == pytest.approx(0.4)
+    assert comparison.ratio(others[3]) == pytest.approx(0.4)
 
 
-def test_no_ratio_where_no_rival_reaches_the_attainment():
-    comparison = Comparison((Entry(result()), entry(workload="steady", tuned_on="steady", attainment=0.1)))
+def test_no_ratio_where_no_baseline_reaches_the_attainment():
+    comparison = Comparison((Entry(result()), _entry(attainment=0.1)))
     assert comparison.best("steady") is None
     assert comparison.ratio(comparison.entries[0]) is None
 
 
-def test_json_has_every_entry():
-    found = as_json(Comparison((Entry(result()), entry(workload="steady", tuned_on="easy", attainment=0.1))))
-    assert [
-        (row["scaler"], row["tuned_on"], row["settings"], row["ratio"]) for row in json.loads(json.dumps(found))
-    ] == [
-        ("legato", "", "", None),
-        ("fixed", "easy", "prefill 1, decode 1", None),
+def test_json_has_every_entry_without_timelines():
+    rows = as_json(Comparison((Entry(result()), _entry(tuned_on="easy", attainment=0.1))))
+    assert json.loads(json.dumps(rows)) == rows
+    assert [[row[name] for name in ("scaler", "tuned_on", "settings", "ratio")] for row in rows] == [
+        ["legato", "", "", None],
+        ["fixed", "easy", "prefill 1, decode 1", None],
     ]
-    assert "timeline" not in found[0]
+    assert "timeline" not in rows[0]

@@ -1,4 +1,4 @@
-"""What every engine promises, in virtual time."""
+"""Engines in virtual time: the time that each request takes, and what both of them promise."""
 
 import dataclasses
 import itertools
@@ -9,14 +9,20 @@ from budget import times
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from known_signals import spec
-from simulated_service import SteadyScaler, check_idle, engine, profile, serve, steady, workload
+from simulated_service import KIND, ONE, SteadyScaler, engine, profile, serve, steady, workload
 
 from legato_cli.simulation.engine import SLOTS
+from legato_cli.simulation.request import SimulatedRequest
+from legato_cli.simulation.rivals.fixed import FixedUnified
 from legato_cli.simulation.scaler import LegatoScaler
-from legato_cli.simulation.simulator import ENGINES
+from legato_cli.simulation.simulated_worker import SimulatedWorker
+from legato_cli.simulation.simulator import ENGINES, ServiceSimulator
 from legato_cli.simulation.workload import Arrival
 
+BOTH, FLUID, SCHEDULER = tuple(ENGINES), ("fluid",), ("scheduler",)
 ONE_LESS = SteadyScaler((0.0, {"decode": 2, "prefill": 1}), (60.0, {"decode": 1}))
+UNIFIED = {"scaling": {"prefill": {"min": 0, "max": 0}, "decode": {"min": 1, "max": 1}}, "slo": {"tpot": "50ms"}}
+OTHERS = [Arrival(2.0 + i, 2048, 1, tuple(range(10 * i, 10 * i + 4))) for i in range(1, 3)]
 
 
 @pytest.fixture(params=ENGINES)
@@ -24,20 +30,83 @@ def kind(request):
     return request.param
 
 
-def test_a_prefix_that_a_worker_holds_is_not_computed_again(kind):
-    first, again = Arrival(1.0, 2048, 1, (1, 2, 3, 4)), Arrival(5.0, 2560, 1, (1, 2, 3, 4, 5))
-    _, _, ended = serve(first, again, kind=kind)
-    assert ended[1].uncached == 512
-    assert ended[1].ttft == pytest.approx(0.01 + 0.0512)
+@pytest.mark.parametrize(
+    ("kinds", "arrivals", "given", "found"),
+    [
+        # Steps of 512, 512 and 176 tokens; each of the 10 later tokens takes a step of 10.1 ms.
+        (SCHEDULER, [Arrival(3.0, 1200, 11)], {}, {"0 ttft": 3 * 0.01 + 0.12, "0 tpot": 0.0101}),
+        # 512 tokens travel while the other 88 are computed, which then follow, 10,000 a second.
+        (SCHEDULER, [Arrival(3.0, 600, 2)], {"handoff_rate": 10_000}, {"0 ttft": 0.08 + (512 - 188 + 88) / 10_000}),
+        # The last of three steps, 176 tokens, has room for 336 of the second prompt's 600: 3 x (10 + 51.2) ms, and
+        # then 10 + 26.4 ms for its other 264.
+        (
+            FLUID,
+            [Arrival(3.0, 1200, 1), Arrival(3.0, 600, 1)],
+            {},
+            {"0 ttft": 3 * 0.0612, "1 ttft": 3 * 0.0612 + 0.0364},
+        ),
+        # Pairs of a prompt token and its context.
+        (FLUID, [Arrival(1.0, 1000, 1)], {"profile": profile(per_pair=1e-7)}, {"0 ttft": 0.12 + 1e-7 * 1000**2 / 2}),
+        # The first token comes from prefill; each of the others takes 10.1 ms, and 1 us for each token before it.
+        (FLUID, [Arrival(1.0, 100, 11)], {"profile": profile(per_context=1e-6)}, {"0 tpot": 0.0101 + 1e-6 * 105}),
+        # 0.1 ms more only while both decode.
+        (
+            FLUID,
+            [Arrival(1.0, 100, 1001), Arrival(2.0, 100, 11)],
+            {},
+            {"0 tpot": 0.0101 + 0.0001 * 10 / 1000, "1 tpot": 0.0102},
+        ),
+        # Of 50 ms a step, 10.1 are the decoding row's: 384 tokens fit, a multiple of 16, so 1,000 take 3 steps.
+        (
+            FLUID,
+            [Arrival(1.0, 100, 501), Arrival(2.0, 1000, 1)],
+            {"spec": spec(**UNIFIED), "scaler": SteadyScaler((0, {}))},
+            {"1 ttft": 3 * 0.0101 + 0.1},
+        ),
+        (
+            BOTH,
+            [Arrival(1.0, 2048, 1, (1, 2, 3, 4)), Arrival(5.0, 2560, 1, (1, 2, 3, 4, 5))],
+            {},
+            {"1 uncached": 512, "1 ttft": 0.01 + 0.0512},
+        ),
+        # Nothing is known of a prompt that begins otherwise; its second id is of course another one.
+        (SCHEDULER, [Arrival(1.0, 1024, 1, (1, 2)), Arrival(5.0, 1024, 1, (3, 4))], {}, {"1 uncached": 1024}),
+        # 4,096 tokens of KV hold 8 ids.
+        (
+            FLUID,
+            [Arrival(at, 2048, 1, (1, 2, 3, 4)) for at in (1.0, 9.0)] + OTHERS,
+            {"profile": profile(kv_tokens=4096)},
+            {"3 uncached": 2048},
+        ),
+    ],
+    ids=[
+        "chunks and steps",
+        "last blocks of a hand-off",
+        "two prompts in one step",
+        "pairs",
+        "context",
+        "two that decode",
+        "shorter chunks alongside decoding",
+        "known prefix",
+        "other beginning",
+        "forgotten prefix",
+    ],
+)
+def test_times_and_tokens_of_requests_are_those_computed_by_hand(kinds, arrivals, given, found):
+    for kind in kinds:
+        _, result, ended = serve(*arrivals, kind=kind, **given)
+        assert result.finished == len(arrivals)
+        ended.sort(key=lambda request: request.number)
+        names = [name.split() for name in found]
+        assert {f"{at} {name}": getattr(ended[int(at)], name) for at, name in names} == pytest.approx(found)
 
 
-def test_a_full_cache_holds_requests_and_then_serves_them_all(kind):
+def test_a_full_cache_queues_requests_and_then_serves_them_all(kind):
     """Each needs 2,000 of 5,000 tokens, so some are preempted or wait."""
-    made, result, ended = serve(*steady(1.0, tokens=1000, output=1000), profile=profile(kv_tokens=5000), kind=kind)
+    _, result, ended = serve(*steady(1.0, tokens=1000, output=1000), profile=profile(kv_tokens=5000), kind=kind)
     assert result.finished == 10
     assert max(sample.kv_usage for sample in result.timeline) <= 1
     assert ended[-1].ttft > ended[0].ttft + 10
-    check_idle(made)
 
 
 def test_a_request_longer_than_the_model_allows_is_refused(kind):
@@ -47,55 +116,42 @@ def test_a_request_longer_than_the_model_allows_is_refused(kind):
 
 def test_requests_wait_at_most_until_their_deadline(kind):
     impatient = spec(gateway={"defaultDeadline": "6s"})
-    made, result, _ = serve(*steady(8.0, tokens=4000), Arrival(60.0, 10, 1), spec=impatient, kind=kind)
+    _, result, _ = serve(*steady(8.0, tokens=4000), Arrival(60.0, 10, 1), spec=impatient, kind=kind)
     assert result.refused > 0
     assert result.finished + result.refused == result.offered
     assert result.ttft.p99 < 10
-    check_idle(made)
+
+
+def _one_leaves(kind, *arrivals, **given):
+    """All requests are served although one of two decode workers drains at 60 s."""
+    made, result, ended = serve(*arrivals, scaler=ONE_LESS, kind=kind, **given)
+    assert result.finished == result.offered == len(arrivals)
+    return made, result.gpu_hours * 3600, ended
 
 
 def test_sequences_of_a_draining_worker_go_on_elsewhere(kind):
-    """So it is gone at the next look, although they decode for 15 s each, and nothing is computed again."""
+    """So it is gone after the next poll, although they decode for 15 s each, and nothing is computed again."""
     arrivals = [*steady(56.0, each=4.0, since=4.0, output=1500, tokens=100), Arrival(100.0, 10, 1)]
-    made, result, ended = serve(*arrivals, scaler=ONE_LESS, kind=kind)
-    assert result.finished == result.offered == 15
+    _, gpu_seconds, ended = _one_leaves(kind, *arrivals)
     assert max(request.tpot for request in ended) < 0.015
-    assert result.gpu_hours * 3600 == pytest.approx(3 * 62 + 2 * 38)
-    check_idle(made)
+    assert gpu_seconds == pytest.approx(3 * 62 + 2 * 38)
 
 
 def test_sequences_in_a_worker_at_its_drain_deadline_start_again(kind):
     """No room elsewhere for 50 s of decoding; at the deadline, 20 s more are left, for which it waits 20 s."""
-    made, result, ended = serve(
-        Arrival(50.0, 3000, 1000),
-        Arrival(50.0, 3000, 1000),
-        Arrival(200.0, 10, 1),
-        scaler=ONE_LESS,
-        profile=profile(kv_tokens=4032, start=1.0, per_step=0.05),
-        spec=spec(drain={"deadline": "20s"}),
-        kind=kind,
-    )
-    assert result.finished == 3
-    assert sorted(request.arrival.at for request in ended) == [50.0, 50.0, 200.0]
-    assert max(request.done for request in ended if request.arrival.at == 50.0) > 115
-    assert result.gpu_hours * 3600 == pytest.approx(3 * 80 + 2 * 120)
-    check_idle(made)
+    narrow = {"profile": profile(kv_tokens=4032, start=1.0, per_step=0.05), "spec": spec(drain={"deadline": "20s"})}
+    long = Arrival(50.0, 3000, 1000)
+    _, gpu_seconds, ended = _one_leaves(kind, long, long, Arrival(200.0, 10, 1), **narrow)
+    assert max(request.done for request in ended if request.arrival == long) > 115
+    assert gpu_seconds == pytest.approx(3 * 80 + 2 * 120)
 
 
 def test_prompts_computed_for_a_worker_that_is_gone_start_again(kind):
     """40 s for each prompt: at 80 s, the second one is half computed for the worker that is deleted then."""
-    made, result, ended = serve(
-        Arrival(40.0, 4000, 9),
-        Arrival(40.0, 4000, 9),
-        scaler=ONE_LESS,
-        profile=profile(per_token=0.01),
-        spec=spec(drain={"deadline": "20s"}, engine={"chunkTokens": 4096}, routing={"whenPrefillBusy": "Wait"}),
-        kind=kind,
-    )
-    assert result.finished == 2
+    waiting = spec(drain={"deadline": "20s"}, engine={"chunkTokens": 4096}, routing={"whenPrefillBusy": "Wait"})
+    made, _, ended = _one_leaves(kind, *[Arrival(40.0, 4000, 9)] * 2, profile=profile(per_token=0.01), spec=waiting)
     assert [request.done > (160 if kind == "fluid" else 120) for request in ended] == [False, True]
     assert len(made.pods.all) == 2
-    check_idle(made)
 
 
 def test_the_same_input_gives_the_same_bytes(kind):
@@ -123,12 +179,10 @@ SIZES = st.fixed_dictionaries({"prefill": st.integers(0, 6), "decode": st.intege
     st.sampled_from((2000.0, 1e12)),
 )
 def test_whatever_is_desired_every_request_is_accounted_for(kind, arrivals, desired, unified, kv_tokens, rate):
-    """And nothing is left anywhere."""
     bounds = {"prefill": {"min": 0, "max": 0 if unified else 4}, "decode": {"min": 1, "max": 4}}
-    scaler = SteadyScaler(*sorted(((0, {"prefill": 1, "decode": 1}), *desired), key=lambda since: since[0]))
-    made, result, _ = serve(
+    _, result, _ = serve(
         *arrivals,
-        scaler=scaler,
+        scaler=SteadyScaler(*sorted(((0, {"prefill": 1, "decode": 1}), *desired), key=lambda since: since[0])),
         spec=spec(scaling=bounds, drain={"deadline": "10s"}),
         profile=profile(kv_tokens, 7.0),
         handoff_rate=rate,
@@ -136,19 +190,18 @@ def test_whatever_is_desired_every_request_is_accounted_for(kind, arrivals, desi
     )
     assert result.offered == len(arrivals) == result.finished + result.refused
     assert result.unfinished == 0
-    check_idle(made)
 
 
-class _UngrantedScaler(LegatoScaler):
-    """Keeps one worker of each pool, and the sizes that Legato would have."""
+class _WatchingScaler(SteadyScaler):
+    """Keeps these sizes, and what it saw."""
 
-    def __init__(self):
-        super().__init__(spec(largest=50))
-        self.desired = []
+    def __init__(self, **sizes):
+        super().__init__((0.0, sizes))
+        self.seen = []
 
     def sizes(self, seen):
-        self.desired.append(super().sizes(seen))
-        return {"prefill": 1, "decode": 1}
+        self.seen.append(seen)
+        return super().sizes(seen)
 
 
 def test_prompts_that_wait_for_prefill_need_no_decode_worker_in_either():
@@ -156,8 +209,10 @@ def test_prompts_that_wait_for_prefill_need_no_decode_worker_in_either():
     arrivals = [*steady(80.0, each=1.0, tokens=240), *steady(4.0, each=0.02, since=60.0, tokens=240)]
     most = []
     for kind in ENGINES:
-        serve(*arrivals, scaler=(scaler := _UngrantedScaler()), kind=kind)
-        most.append({pool: max(sizes[pool] for sizes in scaler.desired) for pool in ("prefill", "decode")})
+        serve(*arrivals, scaler=(watching := _WatchingScaler(prefill=1, decode=1)), kind=kind)
+        legato = LegatoScaler(spec(largest=50))
+        desired = [legato.sizes(seen) for seen in watching.seen]
+        most.append({pool: max(sizes[pool] for sizes in desired) for pool in ("prefill", "decode")})
     assert most[0] == most[1]
     assert most[0]["decode"] == 1
 
@@ -173,3 +228,113 @@ def test_where_all_slots_are_taken_a_first_token_waits_for_one_in_both():
         assert first[SLOTS - 1] < 3 < 10 < first[SLOTS]
         latest.append(first[-1])
     assert latest[0] == pytest.approx(latest[1], rel=0.02)
+
+
+def test_prompts_go_to_where_their_prefix_is_being_computed():
+    """They come before any block of the first one is stored; else both workers would compute its 2,048 tokens."""
+    burst = [Arrival(40.0 + 0.001 * i, 2560, 1, (1, 2, 3, 4, 5 + i)) for i in range(4)]
+    two, waiting = SteadyScaler((0.0, {"prefill": 2, "decode": 1})), spec(routing={"whenPrefillBusy": "Wait"})
+    made, *_ = serve(Arrival(0.0, 10, 1), *burst, scaler=two, spec=waiting, kind="scheduler")
+    cached = [worker.blocks.counts().cached for worker in made.pods.of_pool("prefill")]
+    assert sorted(cached) == [0, (2048 + 4 * 512) // 16]
+
+
+def test_decode_workers_prefill_where_no_other_worker_does(kind):
+    service = spec(scaling={"prefill": {"min": 0, "max": 2}, "decode": {"min": 1, "max": 2}})
+    alone = SteadyScaler((0.0, {"prefill": 0, "decode": 1}))
+    _, result, _ = serve(*steady(100.0, each=1.0), scaler=alone, spec=service, kind=kind)
+    assert result.timeline[-1].ready == {"prefill": 0, "decode": 1}
+    assert result.finished == 100
+
+
+def test_there_was_no_traffic_before_the_beginning():
+    """Requests of the first seconds are a rate over a whole window, not a burst."""
+    serve(*steady(6.0, each=1.0), scaler=(watching := _WatchingScaler(prefill=1, decode=1)), kind="scheduler")
+    seen = watching.seen[2]
+    assert seen.now == 4.0
+    assert seen.signals.traffic.seconds >= 60
+    assert sum(lengths.requests for lengths in seen.signals.traffic.arrivals) == 4
+
+
+def test_the_autoscaler_learns_of_prompts_that_a_decode_worker_computes():
+    """For 6 s, which is seen every 2 s."""
+    watching = _WatchingScaler(prefill=0, decode=1)
+    serve(Arrival(61.0, 3000, 9), scaler=watching, profile=profile(per_token=0.002))
+    workers = [each for seen in watching.seen for each in seen.signals.workers if each.pool == "decode" and each.ready]
+    busy = [each for each in workers if (each.prompts, each.prompt_tokens, each.queue_tokens) != (0, 0, 0)]
+    assert len(busy) == 3
+    assert all(each.prompts == 1 and 0 < each.prompt_tokens == each.queue_tokens for each in busy)
+
+
+def test_the_rate_of_prompts_is_that_with_the_recent_context():
+    """1,000 tokens attend to 500 each."""
+    made, *_ = serve(Arrival(1.0, 1000, 1), profile=profile(per_pair=1e-6), spec=spec(engine={"chunkTokens": 1000}))
+    (worker,) = made.pods.of_pool("prefill")
+    assert worker.rate == pytest.approx(1 / (0.0001 + 0.01 / 1000 + 500e-6))
+
+
+@pytest.mark.parametrize(
+    ("requested", "chunks", "tokens"),
+    [({}, "Auto", 256), ({"nvidia.com/gpu": 1}, "Auto", 2048), ({}, 64, 64)],
+)
+def test_chunks_suit_what_pools_request_unless_given(requested, chunks, tokens):
+    resources = {"resources": {"requests": requested, "limits": requested}}
+    service = spec(prefill=resources, engine={"chunkTokens": chunks})
+    assert engine(workload([]), ONE, spec=service).kind.chunk_tokens == tokens
+
+
+@pytest.mark.parametrize(("again", "told"), [(0, [(0, 0), (1, 300), (1, 300)]), (1, [(1, 512), (1, 512), (1, 256)])])
+def test_what_is_computed_again_is_not_a_prompt(again, told):
+    """512 tokens take 61.2 ms; 300 of another sequence wait behind them."""
+    worker, now = SimulatedWorker("decode-0", "decode", 0, KIND, -100.0), 1.0 + 0.0612 / 2
+    reported = []
+    for number, tokens in enumerate((512, 300)):
+        first = 0.5 if number == again else None
+        worker.compute(SimulatedRequest(number, Arrival(0.0, tokens, 9), tokens, uncached=tokens, first=first), 1.0)
+        reported.append(worker.prompts_told(1.0))
+    assert [*reported, worker.prompts_told(now)] == told
+    assert worker.queue_tokens(now) == 556
+
+
+def test_a_worker_serves_once_it_has_started():
+    scaler = SteadyScaler((0.0, {"prefill": 1, "decode": 1}), (100.0, {"prefill": 2, "decode": 1}))
+    _, result, _ = serve(*steady(300.0, each=1.0), scaler=scaler, start=45.0)
+    ready = {sample.at: sample.ready["prefill"] for sample in result.timeline}
+    assert (ready[144.0], ready[146.0]) == (1, 2)
+    assert next(sample.at for sample in result.timeline if sample.wish["prefill"] == 2) == 100.0
+
+
+def test_gpu_hours_count_from_creation_to_deletion():
+    """A second prefill worker exists from 100 s to 202 s: it drains for one poll."""
+    wishes = ((0.0, {"prefill": 1, "decode": 1}), (100.0, {"prefill": 2, "decode": 1}), (200.0, {"prefill": 1}))
+    _, result, _ = serve(*steady(300.0, each=1.0), Arrival(300.0, 10, 1), scaler=SteadyScaler(*wishes))
+    assert result.gpu_hours * 3600 == pytest.approx(2 * 300 + 102)
+
+
+def test_a_draining_worker_is_recalled_before_another_starts():
+    wishes = ((0.0, {"decode": 2, "prefill": 1}), (60.0, {"decode": 1}), (62.0, {"decode": 2}))
+    many = steady(70.0, each=0.25, tokens=1000, output=2000)  # more than one worker holds
+    made, *_ = serve(*many, scaler=SteadyScaler(*wishes), profile=profile(kv_tokens=150_000))
+    assert made.pods.created == 3
+
+
+def test_a_unified_service_has_one_pool_as_large_as_both():
+    service = spec(scaling={"prefill": {"max": 3}, "decode": {"min": 2, "max": 5}})
+    simulator, load = ServiceSimulator(service, profile(), start=70.0), workload(steady(10))
+    ground, unified = simulator.ground(load), simulator.unified()
+    assert ground.most == {"prefill": 3, "decode": 5}
+    assert ground.profile.start_seconds == 70.0, "baselines that plan ahead know the start time that was asked for"
+    assert unified.ground(load).most == {"decode": 8}
+    assert unified.simulate(load, FixedUnified(0, 8).scaler()).timeline[-1].ready == {"decode": 2}
+
+
+def test_an_idle_service_goes_to_zero_and_a_request_wakes_it():
+    """Queued until a decode worker has started, and computed by it as long as no prefill worker serves."""
+    zero = {"prefill": {"min": 0, "max": 2}, "decode": {"min": 0, "max": 2}}
+    arrivals = [Arrival(10.0, 1000, 20), Arrival(2500.0, 1000, 20), Arrival(2600.0, 10, 1)]
+    result = engine(workload(arrivals), spec=spec(scaling={**zero, "idleAfter": "5m"})).run()
+    at_rest = [sample for sample in result.timeline if 2000 < sample.at < 2500]
+    empty = {"prefill": 0, "decode": 0}
+    assert all(sample.wish == empty == sample.ready for sample in at_rest)
+    assert result.finished == 3
+    assert 30 < result.ttft.p99 < 30 + 2 * 2.0 + 1

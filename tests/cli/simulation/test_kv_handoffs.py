@@ -16,26 +16,25 @@ def _worker(name, blocks):
     return ScheduledWorker(name, "decode", 0, kind, 0.0, role="unified", max_length=4096)
 
 
-def _request(id, prompt, output, **given):
+def _request(id, prompt, output, attempt=1, **given):
     params = SamplingParams(max_tokens=output, seed=0)
-    return Request(id, given.pop("attempt", 1), [int(id)] * prompt, prompt, params, deadline=1e9, **given)
+    return Request(id, attempt, [int(id)] * prompt, prompt, params, deadline=1e9, **given)
 
 
 def _step(worker, handoffs):
     worker.launch(0.0)
     result = worker.step_ended(0.0)
     handoffs.stepped(worker, result.advanced, result.prefilled)
-    return result.emissions
 
 
 def test_a_sequence_that_was_preempted_before_there_was_room_for_it_stays():
     """It is computed again where it was, and comes to its end there."""
     failed, arrived = [], []
-    handoffs = KVHandoffs(VirtualTime(), 1e12, lambda *told: arrived.append(told), lambda worker: None)
+    handoffs = KVHandoffs(VirtualTime(), 1e12, lambda *given: arrived.append(given), lambda worker: None)
     source, target = _worker("source", 60), _worker("target", 20)
     target.scheduler.add(_request("9", 300, 4), 0.0)
     _step(target, handoffs)
-    older, newer = _request("1", 100, 700), _request("2", 100, 700)
+    older, newer = (_request(id, 100, 700) for id in ("1", "2"))
     source.scheduler.add(older, 0.0)
     source.scheduler.add(newer, 1.0)
     while not newer.outputs:
@@ -51,8 +50,7 @@ def test_a_sequence_that_was_preempted_before_there_was_room_for_it_stays():
     assert (failed, arrived, len(handoffs)) == ([True], [], 0)
     while not source.scheduler.idle:
         _step(source, handoffs)
-    assert (older.outputs, newer.outputs) == (700, 700)
-    assert target.scheduler.idle
+    assert (older.outputs, newer.outputs, target.scheduler.idle) == (700, 700, True)
     for worker in (source, target):
         worker.scheduler.check_integrity()
         assert worker.blocks.counts().used == 0

@@ -1,4 +1,4 @@
-"""Sequences that hot decode workers hand on to others, in virtual time, and what becomes of their tokens."""
+"""Sequences and their tokens that hot decode workers hand on to others, in virtual time."""
 
 import dataclasses
 import functools
@@ -22,7 +22,7 @@ UNIFIED = {"scaling": {"prefill": {"max": 0}, "decode": {"min": 1, "max": 9}}}
 
 class _Migration(NamedTuple):
     """One that has begun. `left` tokens may still come, and of those known `uncomputed` are to be computed. Its
-    source told its load `told` seconds ago."""
+    source reported its load `age` seconds ago."""
 
     time: float
     id: str
@@ -30,7 +30,7 @@ class _Migration(NamedTuple):
     target: str
     left: int
     uncomputed: int
-    told: float
+    age: float
 
 
 class _Watched(SchedulerEngine):
@@ -61,8 +61,8 @@ class _Watched(SchedulerEngine):
         self._note(source, running, target, here)
 
     def _note(self, source, running, target, here):
-        left, told = here.params.max_tokens - here.outputs, self._time.now - source.told_at
-        self.begun.append(_Migration(self._time.now, here.id, source.name, target.name, left, running.remaining, told))
+        left, age = here.params.max_tokens - here.outputs, self._time.now - source.told_at
+        self.begun.append(_Migration(self._time.now, here.id, source.name, target.name, left, running.remaining, age))
 
     def _arrived(self, handoff, emissions):
         if handoff.outgoing.migration:
@@ -84,9 +84,10 @@ class _Refusing(_Watched):
         self._time.after(0.0, fail)
 
 
-def _serve(arrivals, *wishes, service=None, rate=math.inf, engine=_Watched, **step):
-    """The first of `wishes` is for the beginning; new workers take two seconds to serve."""
-    sizes = [(since, {"prefill": 1, "decode": decode}) for since, decode in wishes]
+def _serve(arrivals, *sizes, service=None, rate=math.inf, engine=_Watched, **step):
+    """The first of `sizes` is for the beginning; new workers take two seconds to serve.
+
+    Every request has all of its tokens, none was made twice, and nothing is left anywhere."""
     made = engine(
         RunSettings(
             spec(largest=50, **(service or {})),
@@ -94,26 +95,19 @@ def _serve(arrivals, *wishes, service=None, rate=math.inf, engine=_Watched, **st
             profile(step.pop("kv_tokens", 64_000), 2.0, **{**SLOW_ROWS, **step}),
             handoff_rate=rate,
         ),
-        SteadyScaler(*sizes),
+        SteadyScaler(*((since, {"prefill": 1, "decode": decode}) for since, decode in sizes)),
     )
-    return made, made.run()
-
-
-def _check(made, result):
-    """Every request has all of its tokens, none was made twice, and nothing is left anywhere."""
+    result = made.run()
     assert result.finished == result.offered
     for arrival, (_, places) in zip(made._run.workload.arrivals, sorted(made.made.items()), strict=True):
-        first = 1 if made._spec.disaggregated else 0  # which the prefill worker makes, and the decode worker tells
+        first = 1 if made._spec.disaggregated else 0  # which the prefill worker makes, and the decode worker sends
         assert sorted(places) == list(range(first, arrival.output))
     for worker in made.pods.all:
         worker.scheduler.check_integrity()
         assert worker.idle
         assert worker.scheduler.idle
         assert worker.blocks.counts().used == 0
-
-
-def _preemptions(made):
-    return sum(worker.scheduler.load().preemptions for worker in made.pods.all)
+    return made, result
 
 
 def _burst(count=8, output=400):
@@ -131,80 +125,70 @@ def _burst_served(rate=math.inf, unified=False, tpot="100ms"):
 @pytest.mark.parametrize("rate", [math.inf, 300.0], ids=["immediately", "slowly"])
 def test_a_hot_worker_hands_sequences_on_to_a_roomy_one(unified, rate):
     made, result = _burst_served(rate, unified)
-    _check(made, result)
     assert len(made.moved) >= 3
     assert {migration.source for migration in made.begun} == {"decode-0"}
     cold, unmoved = _burst_served(unified=unified, tpot="1s")
-    _check(cold, unmoved)
     assert not cold.moved
     assert result.tpot.p50 < 0.75 * unmoved.tpot.p50
 
 
 def test_so_does_one_whose_cache_is_nearly_full():
     """8 sequences of up to 700 tokens, in a cache of 4,000: alone, the worker has to compute some again."""
-    service = {"slo": {"tpot": "1s"}}
-    slow = {"per_step": 0.4, "per_row": 0.0, "kv_tokens": 4000}
-    made, result = _serve(_burst(output=600), (0, 1), (2, 2), service=service, **slow)
-    _check(made, result)
+    narrow = {"service": {"slo": {"tpot": "1s"}}, "per_step": 0.4, "per_row": 0.0, "kv_tokens": 4000}
+    made, _ = _serve(_burst(output=600), (0, 1), (2, 2), **narrow)
+    alone, _ = _serve(_burst(output=600), (0, 1), **narrow)
+    preempted, again = (sum(w.scheduler.load().preemptions for w in each.pods.all) for each in (made, alone))
     assert made.moved
-    alone, _ = _serve(_burst(output=600), (0, 1), service=service, **slow)
-    assert [_preemptions(made), _preemptions(alone) > 0] == [0, True]
+    assert preempted == 0 < again
 
 
-@pytest.mark.parametrize(("service", "moves"), [({}, False), (UNIFIED, True)])
-def test_a_pinned_gateway_whose_decode_workers_do_not_help_goes_by_the_default(service, moves):
-    """Steps take up to 170 ms."""
-    pinned = {"slo": {"tpot": "1s"}, "gateway": {"image": "legato/gateway:old"}, **service}
-    made, result = _serve(_burst(), (0, 1), (2, 2), service=pinned)
-    _check(made, result)
-    assert bool(made.moved) == moves
+PINNED = {"slo": {"tpot": "1s"}, "gateway": {"image": "legato/gateway:old"}}
 
 
-def test_it_has_to_be_hot_for_a_while_and_hands_on_one_at_a_time():
+@pytest.mark.parametrize(
+    ("burst", "grown", "given", "moves"),
+    [
+        pytest.param(_burst(12, 60), 0, {}, False, id="sequences that are nearly done"),
+        # Steps of two are too long, and either of them would be as slow with nobody as the other one then is.
+        pytest.param(_burst(2), 0, {"per_row": 0.06}, False, id="a move that would relieve nobody"),
+        # Steps take up to 170 ms.
+        pytest.param(_burst(), 2, {"service": PINNED}, False, id="a pinned gateway"),
+        pytest.param(_burst(), 2, {"service": {**PINNED, **UNIFIED}}, True, id="a pinned gateway of unified workers"),
+    ],
+)
+def test_where_nothing_moves(burst, grown, given, moves):
+    """A pinned gateway whose decode workers do not help goes by the default."""
+    made, _ = _serve(burst, (0, 1), (grown, 2), **given)
+    assert bool(made.begun) == bool(made.moved) == moves
+
+
+def test_it_has_to_be_hot_for_a_while_and_hands_on_one_at_a_time_unless_it_is_nearly_done():
     """They take a second and more to arrive."""
-    made, result = _serve(_burst(), (0, 1), (0, 2), rate=100.0)
-    _check(made, result)
+    made, _ = _serve(_burst(), (0, 1), (0, 2), rate=100.0)
     begun, moved = [migration.time for migration in made.begun], [time for time, _ in made.moved]
     assert len(moved) >= 3
     assert begun[0] >= 1.0
-    assert max(migration.told for migration in made.begun) <= BUSY_INTERVAL
+    assert min(migration.left for migration in made.begun) >= 64
+    assert max(migration.age for migration in made.begun) <= BUSY_INTERVAL
     assert all(begin >= end + 1.0 for end, begin in zip(moved, begun[1:], strict=False))
 
 
-def test_one_that_is_nearly_done_stays():
-    made, _ = _burst_served()
-    assert min(migration.left for migration in made.begun) >= 64
-    made, result = _serve(_burst(count=12, output=60), (0, 1), (0, 2))
-    assert not made.begun
-    _check(made, result)
-
-
 def test_the_shortest_goes_first():
-    lengths = [400, 500, 300, 600, 200, 700, 400, 500]
-    made, result = _serve([Arrival(0.1, prompt, 600) for prompt in lengths], (0, 1), (0, 2), service=UNIFIED)
-    _check(made, result)
+    arrivals = [Arrival(0.1, prompt, 600) for prompt in (400, 500, 300, 600, 200, 700, 400, 500)]
+    made, _ = _serve(arrivals, (0, 1), (0, 2), service=UNIFIED)
     assert [migration.id for migration in made.begun[:2]] == ["4", "2"]
 
 
-def test_nothing_moves_that_would_relieve_nobody():
-    """Steps of two sequences are too long, and each of them would be as slow beside nobody as the other one then is."""
-    made, result = _serve(_burst(count=2), (0, 1), (0, 2), per_row=0.06)
-    assert not made.begun
-    _check(made, result)
-
-
 def test_what_is_still_computed_stays():
-    """Prompts of 400 tokens, the shortest sequences there are: 32 tokens in a step, beside what decodes."""
+    """Prompts of 400 tokens, the shortest sequences: 32 tokens in a step, alongside those that decode."""
     decoding = [Arrival(0.1 * number, 800, 600) for number in range(6)]
-    made, result = _serve([*decoding, *[Arrival(1.9, 400, 600)] * 4], (0, 1), (0, 2), service=UNIFIED)
-    _check(made, result)
+    made, _ = _serve([*decoding, *[Arrival(1.9, 400, 600)] * 4], (0, 1), (0, 2), service=UNIFIED)
     assert made.begun[0].id in "012345"
 
 
 def test_what_was_preempted_stays_until_it_is_computed_again():
     """Of a worker that preempts all the time."""
-    made, result = _serve(_burst(output=600), (0, 1), (40, 2), kv_tokens=2000, per_token=0.02)
-    _check(made, result)
+    made, _ = _serve(_burst(output=600), (0, 1), (40, 2), kv_tokens=2000, per_token=0.02)
     assert {migration.uncomputed for migration in made.begun} == {1}
 
 
@@ -218,16 +202,17 @@ def test_the_same_input_gives_the_same_moves_and_bytes():
 def test_one_that_has_moved_stays_for_a_while():
     """The second worker becomes hot by what it was handed, and a third one is idle."""
     burst, grows = _burst(count=12, output=900), {"per_row": 0.006, "per_context": 6e-5}
-    made, result = _serve(burst, (0, 1), (2, 2), (14, 4), **grows)
-    _check(made, result)
-    again = [later - time for time, later in _twice(made)]
+    made, _ = _serve(burst, (0, 1), (2, 2), (14, 4), **grows)
+    ends = defaultdict(list)
+    for time, id in made.moved:
+        ends[id].append(time)
+    again = [later - time for times in ends.values() for time, later in itertools.pairwise(times)]
     assert again
     assert min(again) >= 30.0
 
 
 def test_where_a_move_fails_the_sequence_stays_and_its_worker_rests():
-    made, result = _serve(_burst(output=600), (0, 1), (2, 2), engine=_Refusing)
-    _check(made, result)
+    made, _ = _serve(_burst(output=600), (0, 1), (2, 2), engine=_Refusing)
     times, ids = [migration.time for migration in made.begun], [migration.id for migration in made.begun]
     assert len(ids) == len(set(ids)) >= 3
     assert all(30.0 <= later - time < 35.0 for time, later in itertools.pairwise(times))
@@ -236,14 +221,5 @@ def test_where_a_move_fails_the_sequence_stays_and_its_worker_rests():
 def test_what_leaves_a_draining_worker_may_wait_for_room_or_be_preempted_meanwhile():
     """The worker that stays has blocks for it, but expects to need them for what runs there."""
     arrivals = [Arrival(0.3 * number, 100, 300) for number in range(40)]
-    made, result = _serve(arrivals, (0, 2), (20, 1), (40, 2), (60, 1), kv_tokens=2500)
-    _check(made, result)
+    made, _ = _serve(arrivals, (0, 2), (20, 1), (40, 2), (60, 1), kv_tokens=2500)
     assert len(made.begun) > len(made.moved)
-
-
-def _twice(made):
-    """When sequences that moved more than once did so, each time and the next."""
-    ends = dict[str, list[float]]()
-    for time, id in made.moved:
-        ends.setdefault(id, []).append(time)
-    return [pair for times in ends.values() for pair in itertools.pairwise(times)]

@@ -19,13 +19,13 @@ BLIND = Signals((prefiller(), decoder()), None)
 
 
 def _quiet_then_busy(after=10, end=20, prefill=4):
-    """Rounds of an autoscaler whose pool grew at once."""
+    """Rounds of an autoscaler whose pool grew immediately."""
     before = [recorded_round(2 * i, QUIET) for i in range(after)]
     return before + [recorded_round(2 * i, BUSY, prefill=1 if i == after else prefill) for i in range(after, end)]
 
 
 def test_the_same_manifest_gives_the_recorded_sizes():
-    """`desired` of a round is what was wished in the round before."""
+    """`desired` of a round was decided in the round before."""
     known, sizes, windows = [], {"prefill": 1, "decode": 1}, {}
     for i in range(200):
         signals = BUSY if 50 <= i < 60 else QUIET
@@ -41,7 +41,7 @@ def test_the_same_manifest_gives_the_recorded_sizes():
 SHORT = spec(scaling={"prefill": {"min": 1, "max": 10}, "scaleDownStabilization": "1m"})
 
 
-def test_a_smaller_bound_is_told_with_what_it_saves():
+def test_a_smaller_bound_is_listed_with_what_it_saves():
     capped = spec(scaling={"prefill": {"min": 1, "max": 2}})
     found = replay(_quiet_then_busy(), capped)
     prefill = found.pools["prefill"]
@@ -56,9 +56,9 @@ def test_a_smaller_bound_is_told_with_what_it_saves():
 
 
 def test_the_budget_and_the_ratio_of_the_other_manifest_limit_it():
-    found = replay(_quiet_then_busy(), spec(scaling={"maxPrefillPerDecode": 3}))
-    assert found.pools["prefill"].most == 3
-    assert "Arrivals, capped by scaling.maxPrefillPerDecode" in found.pools["prefill"].reasons
+    prefill = replay(_quiet_then_busy(), spec(scaling={"maxPrefillPerDecode": 3})).pools["prefill"]
+    assert prefill.most == 3
+    assert "Arrivals, capped by scaling.maxPrefillPerDecode" in prefill.reasons
 
 
 def test_gpu_hours_are_those_of_the_manifests_workers():
@@ -75,20 +75,16 @@ def test_a_gap_does_not_count_and_no_difference_goes_on_through_it():
     found = replay(rounds + later, spec())
     assert found.gaps == ((8.0, 1002.0),)
     assert found.seconds == 8 + 6
-    assert [(each.since, each.until) for each in found.differences if each.pool == "prefill"] == [
-        (0.0, 2.0),
-        (2.0, 8.0),
-        (1002.0, 1008.0),
-    ]
+    stretches = [(each.since, each.until) for each in found.differences if each.pool == "prefill"]
+    assert stretches == [(0.0, 2.0), (2.0, 8.0), (1002.0, 1008.0)]
 
 
 def test_a_round_without_traffic_keeps_the_replayed_sizes_and_is_counted():
     rounds = [recorded_round(2 * i, BLIND if i > 5 else BUSY, prefill=1) for i in range(1000)]
     found = replay(rounds, spec(scaling={"scaleDownStabilization": "1m"}))
-    assert found.pools["prefill"].most == 4
-    assert found.blind == 994
-    assert found.timeline[-1].replayed["prefill"] == 4
-    assert found.timeline[-1].reasons["prefill"] == "MetricsMissing"
+    last = found.timeline[-1]
+    assert (found.pools["prefill"].most, found.blind) == (4, 994)
+    assert (last.replayed["prefill"], last.reasons["prefill"]) == (4, "MetricsMissing")
 
 
 def test_kv_pressure_depends_on_the_recorded_size_of_blocks_and_not_on_the_manifests():
@@ -110,23 +106,22 @@ def test_every_change_is_recorded_with_its_terms():
     assert change["terms"][0]["numbers"]["fittingWork"] == 150
 
 
-def test_signals_of_other_pools_are_refused():
-    with pytest.raises(UnusableReplay, match=r"pools prefill and decode at 2027.* and the manifest decode"):
-        replay(_quiet_then_busy(), spec(scaling={"prefill": {"max": 0}}))
+KNOWN = spec()
+FIXED = KNOWN.model_copy(update={"scaling": KNOWN.scaling.model_copy(update={"mode": "Fixed"})})
 
 
-def test_a_manifest_that_decides_nothing_is_refused():
-    known = spec()
-    fixed = known.model_copy(update={"scaling": known.scaling.model_copy(update={"mode": "Fixed"})})
-    with pytest.raises(UnusableReplay, match="Fixed: there is nothing to decide"):
-        replay(_quiet_then_busy(), fixed)
-
-
-def test_one_round_alone_takes_no_time():
-    found = replay([recorded_round(0, BUSY)], spec())
-    assert (found.seconds, found.gpu_hours, found.pools["prefill"].differs) == (0, 0, 0)
-    with pytest.raises(UnusableReplay, match="no rounds"):
-        replay([], spec())
+@pytest.mark.parametrize(
+    ("rounds", "given", "message"),
+    [
+        (1, spec(scaling={"prefill": {"max": 0}}), r"pools prefill and decode at 2027.* and the manifest decode"),
+        (1, FIXED, "Fixed: there is nothing to decide"),
+        (0, KNOWN, "no rounds"),
+    ],
+    ids=["other pools", "a manifest that decides nothing", "no rounds"],
+)
+def test_what_cannot_be_replayed_is_refused(rounds, given, message):
+    with pytest.raises(UnusableReplay, match=message):
+        replay(_quiet_then_busy()[:rounds], given)
 
 
 def test_a_long_recording_keeps_a_bounded_timeline(monkeypatch):
@@ -138,12 +133,11 @@ def test_a_long_recording_keeps_a_bounded_timeline(monkeypatch):
     assert {after - before for before, after in itertools.pairwise(times)} == {256.0}
 
 
-def test_one_round_is_told_in_the_singular():
+def test_one_round_takes_no_time_and_is_described_in_the_singular():
     found = replay([recorded_round(0, BLIND)], spec())
+    assert (found.seconds, found.gpu_hours, found.pools["prefill"].differs) == (0, 0, 0)
     assert replay_text.about(found).startswith("prod/chat: 1 round in 0:00:00, from ")
     assert replay_text.about(found).endswith("; in 1 round traffic was not known")
-    two = dataclasses.replace(found, rounds=2, blind=2, gaps=((8.0, 68.0),))
-    assert "2 rounds in" in replay_text.about(two)
-    assert replay_text.about(two).endswith(
-        "; 1 gap, the longest 0:01:00, not counted; in 2 rounds traffic was not known"
-    )
+    two = replay_text.about(dataclasses.replace(found, rounds=2, blind=2, gaps=((8.0, 68.0),)))
+    assert "2 rounds in" in two
+    assert two.endswith("; 1 gap, the longest 0:01:00, not counted; in 2 rounds traffic was not known")

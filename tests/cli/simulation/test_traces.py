@@ -1,7 +1,6 @@
-"""Traces: what is read from a file, and that a bad line is named instead of being skipped."""
+"""Traces are read from files, and a bad line is named instead of being skipped."""
 
 import json
-from pathlib import Path
 
 import pytest
 from budget import times
@@ -22,29 +21,35 @@ LATER = '{"timestamp": 2500, "input_length": 20, "output_length": 0, "hash_ids":
 HEADER = "TIMESTAMP,ContextTokens,GeneratedTokens"
 
 
-def written(tmp_path: Path, *lines: str, end: str = "\n") -> Path:
-    path = tmp_path / "some.trace"
-    path.write_bytes("".join(line + end for line in lines).encode())
-    return path
+@pytest.fixture
+def read(tmp_path):
+    """Reads a trace of these lines."""
+
+    def run(*lines, end="\n"):
+        (tmp_path / "some.trace").write_bytes("".join(line + end for line in lines).encode())
+        return traces.read(tmp_path / "some.trace")
+
+    return run
 
 
-def test_mooncake_begins_at_zero_and_keeps_prefixes(tmp_path):
-    workload = traces.read(written(tmp_path, MOONCAKE, "", LATER))
-    assert workload.name == "some"
-    assert workload.block == 512
+def test_mooncake_begins_at_zero_and_keeps_prefixes(read):
+    workload = read(MOONCAKE, "", LATER)
+    assert (workload.name, workload.block) == ("some", 512)
     assert workload.arrivals == (Arrival(0, 600, 7, (3, 9)), Arrival(2, 20, 1, (3,)))
 
 
-def test_azure_is_told_by_its_content_whatever_the_file_is_called(tmp_path):
-    rows = (HEADER, "2023-11-16 18:17:03.9799600,4808,10", "2023-11-16 18:17:05,3180,8")
-    first, second = traces.read(written(tmp_path, *rows, end="\r\n")).arrivals
-    assert (first.at, first.prompt, first.output, first.blocks) == (0, 4808, 10, ())
-    assert second.at == pytest.approx(1.02004)
-
-
-def test_azure_of_2024_has_time_zones(tmp_path):
-    rows = (HEADER, "2024-05-10 00:00:00.009930+00:00,2162,5", "2024-05-10 02:00:01.009930+02:00,2399,6")
-    assert [arrival.at for arrival in traces.read(written(tmp_path, *rows)).arrivals] == [0, 1]
+@pytest.mark.parametrize(
+    ("rows", "end", "times"),
+    [
+        (["2023-11-16 18:17:03.9799600,4808,10", "2023-11-16 18:17:05,4809,11"], "\r\n", [0, 1.02004]),
+        (["2024-05-10 00:00:00.009930+00:00,4808,10", "2024-05-10 02:00:01.009930+02:00,4809,11"], "\n", [0, 1]),
+    ],
+    ids=["2023", "2024, with time zones"],
+)
+def test_azure_is_recognized_by_its_content_whatever_the_file_is_called(read, rows, end, times):
+    arrivals = read(HEADER, *rows, end=end).arrivals
+    assert [(each.prompt, each.output, each.blocks) for each in arrivals] == [(4808, 10, ()), (4809, 11, ())]
+    assert [each.at for each in arrivals] == pytest.approx(times)
 
 
 def _request(**changes):
@@ -93,9 +98,9 @@ BAD_AZURE = [
     ],
     ids=lambda value: value[:60] if isinstance(value, str) else "",
 )
-def test_a_bad_line_is_named_with_what_is_wrong(tmp_path, before, line, begin, reason):
+def test_a_bad_line_is_named_with_what_is_wrong(read, before, line, begin, reason):
     with pytest.raises(TraceError) as caught:
-        traces.read(written(tmp_path, *before, line))
+        read(*before, line)
     assert f"some.trace{begin}" in str(caught.value)
     assert reason in str(caught.value)
 
@@ -106,25 +111,25 @@ def test_missing_file_is_named(tmp_path):
 
 
 @pytest.mark.parametrize("limit", ["MOST_REQUESTS", "MOST_BLOCKS"])
-def test_huge_trace_is_refused_with_its_limit(tmp_path, monkeypatch, limit):
+def test_huge_trace_is_refused_with_its_limit(read, monkeypatch, limit):
     monkeypatch.setattr(traces, limit, 2)
     with pytest.raises(TraceError, match=r":[23]: .*too large \(at most"):
-        traces.read(written(tmp_path, MOONCAKE, LATER, LATER))
+        read(MOONCAKE, LATER, LATER)
 
 
 @pytest.mark.parametrize("late", ["1e15", "2678400501"])
-def test_a_time_far_from_the_first_is_refused_with_its_limit(tmp_path, late):
+def test_a_time_far_from_the_first_is_refused_with_its_limit(read, late):
     """A clock that was wrong, or a unit: a simulation of it would not end."""
-    far = MOONCAKE.replace('"timestamp": 500', f'"timestamp": {late}')
     with pytest.raises(TraceError, match=r":2: .* s after the first request; a trace takes at most 2678400 s"):
-        traces.read(written(tmp_path, MOONCAKE, far))
-    last = MOONCAKE.replace("500", "2678400500")
-    assert len(traces.read(written(tmp_path, MOONCAKE, last)).arrivals) == 2
+        read(MOONCAKE, MOONCAKE.replace("500", late))
+    assert len(read(MOONCAKE, MOONCAKE.replace("500", "2678400500")).arrivals) == 2
 
 
 def test_requests_come_one_by_one(tmp_path):
-    """A reader of the first requests meets no error of later lines, and holds no later ones."""
-    assert next(traces.arrivals(written(tmp_path, MOONCAKE, "broken"))).prompt == 600
+    """A reader of the first requests meets no error of later lines, and keeps no later ones."""
+    path = tmp_path / "broken"
+    path.write_text(f"{MOONCAKE}\nbroken\n")
+    assert next(traces.arrivals(path)).prompt == 600
 
 
 @random_cases
@@ -133,11 +138,11 @@ def test_any_bytes_give_a_trace_or_an_error_with_the_file(tmp_path, lines):
     path = tmp_path / "any"
     path.write_bytes(b"\n".join(lines))
     try:
-        found = traces.read(path).arrivals
+        arrivals = traces.read(path).arrivals
     except TraceError as error:
         assert str(path) in str(error)  # noqa: PT017
     else:
-        assert found[0].at == 0
+        assert arrivals[0].at == 0
 
 
 @random_cases
@@ -145,21 +150,19 @@ def test_any_bytes_give_a_trace_or_an_error_with_the_file(tmp_path, lines):
     field=st.sampled_from(["timestamp", "input_length", "output_length", "hash_ids"]),
     value=st.none() | st.booleans() | st.text(max_size=5) | st.integers(max_value=-1) | st.lists(st.text(), min_size=1),
 )
-def test_wrong_value_of_any_field_is_named_with_its_line(tmp_path, field, value):
-    path = written(tmp_path, MOONCAKE, json.dumps({**json.loads(LATER), field: value}))
+def test_wrong_value_of_any_field_is_named_with_its_line(read, field, value):
     with pytest.raises(TraceError, match=":2: "):
-        traces.read(path)
+        read(MOONCAKE, json.dumps({**json.loads(LATER), field: value}))
+
+
+NUMBERS = st.tuples(st.integers(0, 10**9), st.integers(1, 10**6), st.integers(1, 10**6))
 
 
 @random_cases
-@given(
-    rows=st.lists(
-        st.tuples(st.integers(0, 10**9), st.integers(1, 10**6), st.integers(1, 10**6)), min_size=1, max_size=20
-    )
-)
-def test_what_was_written_is_read(tmp_path, rows):
+@given(rows=st.lists(NUMBERS, min_size=1, max_size=20))
+def test_what_was_written_is_read(read, rows):
     rows.sort(key=lambda row: row[0])
     names = ("timestamp", "input_length", "output_length")
-    found = traces.read(written(tmp_path, *(json.dumps(dict(zip(names, row, strict=True))) for row in rows))).arrivals
-    assert [(a.prompt, a.output) for a in found] == [row[1:] for row in rows]
-    assert [a.at for a in found] == pytest.approx([(row[0] - rows[0][0]) / 1e3 for row in rows])
+    arrivals = read(*(json.dumps(dict(zip(names, row, strict=True))) for row in rows)).arrivals
+    assert [(a.prompt, a.output) for a in arrivals] == [row[1:] for row in rows]
+    assert [a.at for a in arrivals] == pytest.approx([(row[0] - rows[0][0]) / 1e3 for row in rows])

@@ -1,4 +1,4 @@
-"""Workloads by name: what changes in them and what does not."""
+"""Workloads by name, and the one thing that changes in each."""
 
 import dataclasses
 import functools
@@ -15,11 +15,11 @@ RECORDED = Workload("recorded", tuple(Arrival(float(i), 1000 + i, 10, (0, i + 1)
 
 
 @functools.cache
-def named(name: str) -> tuple[Arrival, ...]:
+def named(name):
     return workloads.named(name, 1, TRAFFIC, None).arrivals
 
 
-def quarters(name: str) -> list[list[Arrival]]:
+def quarters(name):
     arrivals = named(name)
     return [[a for a in arrivals if i <= a.at * 4 / TRAFFIC.seconds < i + 1] for i in range(4)]
 
@@ -37,9 +37,8 @@ def test_same_seed_same_workload_in_order_of_time_and_explained(name):
 
 def test_means_are_those_asked_for():
     arrivals = named("steady")
-    assert len(arrivals) == pytest.approx(10_000, rel=0.05)
-    assert mean(a.prompt for a in arrivals) == pytest.approx(2000, rel=0.05)
-    assert mean(a.output for a in arrivals) == pytest.approx(100, rel=0.05)
+    means = len(arrivals), mean(a.prompt for a in arrivals), mean(a.output for a in arrivals)
+    assert means == pytest.approx((10_000, 2000, 100), rel=0.05)
 
 
 @pytest.mark.parametrize(
@@ -62,17 +61,13 @@ def test_hit_rate_shift_changes_what_prompts_share():
     assert len({a.blocks[0] for a in found[0] if a.blocks}) == 32
 
 
-def test_step_is_five_times_as_much():
+def test_step_is_five_times_as_much_and_a_burst_comes_after_long_idleness():
     before, during, after, _ = (len(part) for part in quarters("step"))
-    assert during == pytest.approx(5 * before, rel=0.15)
-    assert after == pytest.approx(before, rel=0.15)
-
-
-def test_burst_comes_after_long_idleness():
+    assert (during, after) == pytest.approx((5 * before, before), rel=0.15)
     arrivals = named("idle-burst")
-    burst = [a for a in arrivals if 1200 <= a.at < 1500]
-    assert len(burst) == pytest.approx(3000, rel=0.1)
-    assert len(arrivals) - len(burst) < 0.1 * len(burst)
+    burst = sum(1200 <= a.at < 1500 for a in arrivals)
+    assert burst == pytest.approx(3000, rel=0.1)
+    assert len(arrivals) - burst < 0.1 * burst
 
 
 def test_superposed_day_rises_and_falls():
@@ -95,12 +90,14 @@ def test_trace_is_itself():
     assert workloads.named("trace", 1, TRAFFIC, RECORDED) is RECORDED
 
 
-@pytest.mark.parametrize("name", ["trace", "superposed"])
-def test_trace_is_needed(name):
-    with pytest.raises(ValueError, match=f"workload {name} needs a trace"):
-        workloads.named(name, 1, TRAFFIC, None)
-
-
-def test_unknown_name_tells_the_known_ones():
-    with pytest.raises(ValueError, match=r"not a workload: weekly .*mix-shift"):
-        workloads.named("weekly", 1, TRAFFIC, RECORDED)
+@pytest.mark.parametrize(
+    ("name", "trace", "message"),
+    [
+        ("trace", None, "workload trace needs a trace"),
+        ("superposed", None, "workload superposed needs a trace"),
+        ("weekly", RECORDED, r"not a workload: weekly .*mix-shift"),
+    ],
+)
+def test_an_unknown_name_or_a_missing_trace_is_refused(name, trace, message):
+    with pytest.raises(ValueError, match=message):
+        workloads.named(name, 1, TRAFFIC, trace)
