@@ -25,6 +25,7 @@ from legato_operator.planning.plan import Plan, plan
 FOLDER = Path(__file__).parents[1] / "operator" / "golden"
 WHOLE = "quickstart"
 REFUSED = "tensor-parallel"
+LINE = 135  # characters, without what a value is indented by
 CASES = sorted(path.parent.name for path in FOLDER.glob("*/manifest.yaml"))
 OPERATOR = {
     "engine_image": "registry.example/legato-engine:0.1.0",
@@ -33,21 +34,25 @@ OPERATOR = {
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes mappings and lists of scalars on one line where they are short, as people do."""
+    """Writes what fits into a line on one, and words of a command one after another, as people do."""
 
     def represent_mapping(self, tag: str, mapping: Any, flow_style: bool | None = None) -> yaml.MappingNode:
         node = super().represent_mapping(tag, mapping, flow_style)
-        node.flow_style = _is_short([part for pair in node.value for part in pair])
+        node.flow_style = _width(node) <= LINE
         return node
 
     def represent_sequence(self, tag: str, sequence: Any, flow_style: bool | None = None) -> yaml.SequenceNode:
         node = super().represent_sequence(tag, sequence, flow_style)
-        node.flow_style = _is_short(node.value)
+        node.flow_style = _width(node) <= LINE // 2 or all(isinstance(part, yaml.ScalarNode) for part in node.value)
         return node
 
 
-def _is_short(parts: list[yaml.Node]) -> bool:
-    return all(isinstance(part, yaml.ScalarNode) for part in parts) and sum(len(part.value) + 2 for part in parts) < 100
+def _width(node: yaml.Node) -> int:
+    """Characters of the node on one line, with what separates it from the next."""
+    if isinstance(node, yaml.ScalarNode):
+        return len(node.value) + 2
+    parts = node.value if isinstance(node, yaml.SequenceNode) else [part for pair in node.value for part in pair]
+    return 2 + sum(map(_width, parts))
 
 
 class Golden:
@@ -142,7 +147,7 @@ def _living(item: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _uid(ref: Ref) -> str:
-    return f"uid-of-{ref.kind}-{ref.name}"
+    return f"{ref.kind}-{ref.name}"
 
 
 @functools.cache
