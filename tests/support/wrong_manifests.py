@@ -1,228 +1,153 @@
-"""Specs that nobody accepts: what is given over a minimal manifest, the field to blame, and words of the message."""
+"""Specs that a schema refuses: what is given over a minimal manifest, the field to blame, and words of the message.
 
-FIXED = {"mode": "Fixed"}
-SOURCE = {"source": {"builtin": "smollm2-135m-instruct"}}
-WRONG = [
-    ({"decode": {"replica": 2}}, "spec.decode.replica", "did you mean replicas?"),
-    ({"engine": {"blocksize": 16}}, "spec.engine.blocksize", "did you mean blockSize?"),
-    ({"engine": {"block_size": 16}}, "spec.engine.block_size", "did you mean blockSize?"),
-    ({"prefil": {}}, "spec.prefil", "did you mean prefill?"),
-    (
-        {"gateway": {"zzz": 1}},
-        "spec.gateway.zzz",
-        "known are accessLog, allowedOrigins, apiKeys, defaultDeadline",
+Rules over several fields are cases of `tests/operator/api/test_rules.py`. `RESERVED` are templates of pods.
+"""
+
+from typing import Any
+
+HUB = {"repo": "a/b", "revision": "0" * 40}
+BESIDE: dict[str, Any] = {  # other fields that a part must have
+    "model": {"source": {"builtin": "smollm2-135m-instruct"}},
+    "model.source.huggingFace": HUB,
+    "model.source.pvc": {"claim": "a"},
+    "model.adapters.0": {"name": "a"},
+    "model.adapters.0.source.huggingFace": HUB,
+    "transfer.rdma": {"resource": "rdma/ib"},
+}
+
+
+def _with(path: str, value: Any, part: str = "") -> Any:
+    """A part of a spec in which the field at this path has this value."""
+    if not path:
+        return value
+    name, _, rest = path.partition(".")
+    inner = _with(rest, value, f"{part}.{name}".strip("."))
+    return [inner] if name == "0" else {**BESIDE.get(part, {}), name: inner}
+
+
+FIELDS = [
+    ("decode.replica", 2, "did you mean replicas?"),
+    ("engine.blocksize", 16, "did you mean blockSize?"),
+    ("engine.block_size", 16, "did you mean blockSize?"),
+    ("prefil", {}, "did you mean prefill?"),
+    ("scaling.prefill.maximum", 1, "did you mean max?"),
+    ("decode.resources.request", {}, "did you mean requests?"),
+    ("gateway.zzz", 1, "known are accessLog, allowedOrigins, apiKeys, defaultDeadline"),
+    ("engine", "fast", "must be a mapping, not 'fast'"),
+    ("engine", None, "must be a mapping, not nothing"),
+    ("engine.chunkTokens", "512", "not a valid number of tokens: 512 (16 to 1048576"),
+    ("engine.chunkTokens", True, "not a valid number of tokens: "),
+    ("engine.chunkTokens", "auto", ", or Auto)"),
+    *(("engine.chunkTokens", wrong, f"not a valid number of tokens: {wrong}") for wrong in (1.5, 15, 1048577)),
+    ("engine.blockSize", 24, "must be 'Auto', 8, 16, 32, 64 or 128, not 24"),
+    ("engine.kvCacheMemory", "lots", "not a valid size: lots (write 512Mi"),
+    ("engine.kvCacheMemory", "auto", "1Mi to 1Pi, or Auto)"),
+    *(("engine.kvCacheMemory", wrong, "not a valid size") for wrong in ("500m", "0", "1e3")),
+    *(("engine.kvCacheMemory", wrong, "1Mi to 1Pi") for wrong in ("0.0Gi", "1023Ki", 512, "1.1Pi", "2000Ti")),
+    ("engine.dtype", "float32", "'Auto', 'BFloat16', 'Float16' or 'Float32'"),
+    ("engine.kvCacheDtype", "Float16", "'Auto', 'BFloat16' or 'Float32'"),
+    ("engine.runner", "paced", "'Model' or 'Paced'"),
+    ("engine.hangTimeout", "soon", "not a valid duration: soon"),
+    *(("drain.deadline", wrong, f"not a valid duration: {wrong} (write 90s") for wrong in (120, "90")),
+    ("drain.deadline", "2 minutes", "not a valid duration"),
+    *(("drain.deadline", wrong, "1ms to 168h") for wrong in ("168h1ms", "0s", "0.00001ms")),
+    ("gateway.defaultDeadline", "300h", "1ms to 168h"),
+    ("rollout.progressDeadline", "200h", "1ms to 168h"),
+    ("scaling.idleAfter", "0s", "1ms to 168h"),
+    ("tracing.endpoint", "collector:4317", "does not match"),
+    ("tracing.samplingRatePerMillion", 0.1, "must be a whole number"),
+    ("gateway.trustedProxies.0", "10.0.0.0/33", "not a valid network"),
+    *(("gateway.trustedProxies.0", wrong, "such as 10.0.0.0/8") for wrong in ("10.0.0.256", "fd00::/129")),
+    *(("gateway.ingress.hosts.0", wrong, "does not match") for wrong in ("A.example", "a.example:80", "a.*.example")),
+    *(("gateway.allowedOrigins.0", wrong, "does not match") for wrong in ("chat.example.com", "https://a/")),
+    ("gateway.tls.secret", "TLS", "does not match"),
+    ("gateway.apiKeys.secret", "Keys", "does not match"),
+    ("gateway.accessLog", "Yes", "'Text', 'JSON' or 'Off'"),
+    ("gateway.responseStore.memory", "Auto", "write 512Mi"),
+    ("gateway.responseStore.memory", 1000, "1Mi to"),
+    ("gateway.responseStore.retention", "1", "write"),
+    ("gateway.toolCallParser", "JSON", "'Auto', 'Hermes', 'Llama3Json'"),
+    ("gateway.reasoningParser", "XML", "'Auto', 'Think', 'Mistral'"),
+    ("gateway.replicas", 101, "at most 100"),
+    ("model.generationConfig", "vllm", "'Model' or 'None'"),
+    ("model.servedName", "-x", "does not match"),
+    ("model.maxLength", 0, "at least 16"),
+    ("model.maxAdapterRank", 0, "1"),
+    ("model.adapters.0.source.huggingFace.revision", "v1", "does not match"),
+    ("model.source.builtin", "gpt-5", "smollm2-135m-instruct"),
+    ("model.source.path", "-x", "does not match"),
+    ("model.source.path", "", "at least characters: 1"),
+    ("model.source.huggingFace.revision", "main", "does not match"),
+    ("model.source.huggingFace.nodeCache", "cache", "does not match"),
+    ("model.source.huggingFace.repo", "a/..", "does not match"),
+    *(("model.source.pvc.claim", wrong, "does not match") for wrong in ("Weights", "a..b")),
+    *(
+        ("model.source.image", wrong, "does not match")
+        for wrong in ("Registry/Models:latest", "models:a:b", "https://registry/models", "models@sha256:12", " models")
     ),
-    ({"scaling": {"prefill": {"maximum": 1}}}, "spec.scaling.prefill.maximum", "did you mean max?"),
-    ({"engine": {"chunkTokens": "512"}}, "spec.engine.chunkTokens", "not a valid number of tokens: 512 (16 to 1048576"),
-    ({"engine": {"chunkTokens": True}}, "spec.engine.chunkTokens", "not a valid number of tokens: "),
-    ({"engine": {"chunkTokens": 1.5}}, "spec.engine.chunkTokens", "not a valid number of tokens: 1.5"),
-    ({"engine": {"chunkTokens": "auto"}}, "spec.engine.chunkTokens", ", or Auto)"),
-    ({"engine": {"chunkTokens": 15}}, "spec.engine.chunkTokens", "not a valid number of tokens: 15"),
-    ({"engine": {"chunkTokens": 1048577}}, "spec.engine.chunkTokens", "not a valid number of tokens: 1048577"),
-    ({"engine": {"blockSize": 24}}, "spec.engine.blockSize", "must be 'Auto', 8, 16, 32, 64 or 128, not 24"),
-    ({"engine": {"chunkTokens": 16, "blockSize": 64}}, "spec.engine.chunkTokens", "must be at least blockSize"),
-    ({"engine": {"kvCacheMemory": "lots"}}, "spec.engine.kvCacheMemory", "not a valid size: lots (write 512Mi"),
-    ({"engine": {"kvCacheMemory": "auto"}}, "spec.engine.kvCacheMemory", "1Mi to 1Pi, or Auto)"),
-    ({"engine": {"kvCacheMemory": "500m"}}, "spec.engine.kvCacheMemory", "not a valid size"),
-    ({"engine": {"kvCacheMemory": "0"}}, "spec.engine.kvCacheMemory", "not a valid size"),
-    ({"engine": {"kvCacheMemory": "0.0Gi"}}, "spec.engine.kvCacheMemory", "1Mi to 1Pi"),
-    ({"engine": {"kvCacheMemory": "1.1Pi"}}, "spec.engine.kvCacheMemory", "1Mi to 1Pi"),
-    ({"engine": {"kvCacheMemory": "1e3"}}, "spec.engine.kvCacheMemory", "not a valid size: 1e3"),
-    ({"engine": {"dtype": "float32"}}, "spec.engine.dtype", "'Auto', 'BFloat16', 'Float16' or 'Float32'"),
-    ({"engine": {"kvCacheDtype": "Float16"}}, "spec.engine.kvCacheDtype", "'Auto', 'BFloat16' or 'Float32'"),
-    ({"engine": {"runner": "paced"}}, "spec.engine.runner", "'Model' or 'Paced'"),
+    ("transfer.checksum", "yes", "must be true or false, not 'yes'"),
+    ("transfer.transport", "Pigeon", "not 'Pigeon'"),
+    ("transfer.rdma.resource", "ib", "ib"),
+    ("transfer.rdma.count", 0, "0"),
+    ("transfer.rdma.memoryLock", "Never", "'Never'"),
+    ("scaling.mode", "Auto", "not 'Auto'"),
+    ("scaling.decode.min", -1, "must be at least 0, not -1"),
+    ("scaling.maxDecodePerPrefill", 10**12, "at most 10000"),
+    ("scaling.gpuBudget", 10**12, "at most 1000000"),
+    *(
+        ("rollout.maxSurge", wrong, "(0 to 10000, or 0% to 100%)")
+        for wrong in ("25", "101%", "-1%", "1.5%", "025%", -1, 10_001, 0.5, True)
+    ),
+    ("rollout.maxUnavailable", "half", "not a valid count or percentage: half"),
+    ("rollout.autoRollback", "yes", "true or false"),
+    ("decode.resources.requests.cpu", "many", "not a valid quantity: many"),
+    ("decode.resources.requests", {"cpus": 2}, "must be cpu, memory"),
+    *(("prefill.resources.limits", {wrong: 1}, "must be cpu, memory") for wrong in ("Memory", "nvidia.com/")),
+]
+WRONG = [
+    *((_with(path, value), f"spec.{path}", message) for path, value, message in FIELDS),
     ({"engine": {"runner": "Paced", "profile": "--x"}}, "spec.engine.profile", "does not match"),
-    ({"engine": "fast"}, "spec.engine", "must be a mapping, not 'fast'"),
-    ({"engine": None}, "spec.engine", "must be a mapping, not nothing"),
-    ({"drain": {"deadline": 120}}, "spec.drain.deadline", "not a valid duration: 120 (write 90s"),
-    ({"drain": {"deadline": "2 minutes"}}, "spec.drain.deadline", "not a valid duration"),
-    ({"drain": {"deadline": "90"}}, "spec.drain.deadline", "not a valid duration: 90 (write 90s"),
-    ({"drain": {"deadline": "168h1ms"}}, "spec.drain.deadline", "1ms to 168h"),
-    ({"drain": {"deadline": "0s"}}, "spec.drain.deadline", "1ms to 168h"),
-    ({"drain": {"deadline": "0.00001ms"}}, "spec.drain.deadline", "1ms to 168h"),
-    ({"tracing": {"endpoint": "collector:4317"}}, "spec.tracing.endpoint", "does not match"),
-    ({"tracing": {"samplingRatePerMillion": 0.1}}, "spec.tracing.samplingRatePerMillion", "must be a whole number"),
-    ({"gateway": {"trustedProxies": ["10.0.0.0/33"]}}, "spec.gateway.trustedProxies.0", "not a valid network"),
-    ({"gateway": {"trustedProxies": ["10.0.0.256"]}}, "spec.gateway.trustedProxies.0", "such as 10.0.0.0/8"),
-    ({"gateway": {"trustedProxies": ["fd00::/129"]}}, "spec.gateway.trustedProxies.0", "such as 10.0.0.0/8"),
-    ({"gateway": {"ingress": {"hosts": ["A.example"]}}}, "spec.gateway.ingress.hosts.0", "does not match"),
-    ({"gateway": {"ingress": {"hosts": ["a.example:80"]}}}, "spec.gateway.ingress.hosts.0", "does not match"),
-    ({"gateway": {"ingress": {"hosts": ["a.*.example"]}}}, "spec.gateway.ingress.hosts.0", "does not match"),
+    ({"model": {}}, "spec.model.source", "required field is missing"),
+    ({"model": {**BESIDE["model"], "adapters": [{"name": "a"}]}}, "spec.model.adapters.0.source", "required field"),
     ({"gateway": {"ingress": {}}}, "spec.gateway.ingress.hosts", "required field is missing"),
     ({"gateway": {"httpRoute": {"hostnames": ["a"]}}}, "spec.gateway.httpRoute.parentRefs", "required field"),
     ({"gateway": {"httpRoute": {"parentRefs": [{"namespace": "a"}]}}}, "spec.gateway.httpRoute.parentRefs.0.name", ""),
-    ({"gateway": {"allowedOrigins": ["chat.example.com"]}}, "spec.gateway.allowedOrigins.0", "does not match"),
-    ({"gateway": {"allowedOrigins": ["https://a/"]}}, "spec.gateway.allowedOrigins.0", "does not match"),
-    ({"gateway": {"tls": {"secret": "TLS"}}}, "spec.gateway.tls.secret", "does not match"),
-    ({"gateway": {"apiKeys": {"secret": "Keys"}}}, "spec.gateway.apiKeys.secret", "does not match"),
-    ({"engine": {"hangTimeout": "soon"}}, "spec.engine.hangTimeout", "not a valid duration: soon"),
-    ({"gateway": {"accessLog": "Yes"}}, "spec.gateway.accessLog", "'Text', 'JSON' or 'Off'"),
-    ({"gateway": {"responseStore": {"memory": "Auto"}}}, "spec.gateway.responseStore.memory", "write 512Mi"),
-    ({"gateway": {"responseStore": {"memory": 1000}}}, "spec.gateway.responseStore.memory", "1Mi to"),
-    ({"gateway": {"responseStore": {"retention": "1"}}}, "spec.gateway.responseStore.retention", "write"),
-    ({"gateway": {"toolCallParser": "JSON"}}, "spec.gateway.toolCallParser", "'Auto', 'Hermes', 'Llama3Json'"),
-    ({"gateway": {"reasoningParser": "XML"}}, "spec.gateway.reasoningParser", "'Auto', 'Think', 'Mistral'"),
-    ({"gateway": {"defaultDeadline": "300h"}}, "spec.gateway.defaultDeadline", "1ms to 168h"),
-    ({"engine": {"kvCacheMemory": "2000Ti"}}, "spec.engine.kvCacheMemory", "1Mi to 1Pi"),
-    ({"model": {**SOURCE, "generationConfig": "vllm"}}, "spec.model.generationConfig", "'Model' or 'None'"),
-    ({"model": {**SOURCE, "servedName": "-x"}}, "spec.model.servedName", "does not match"),
-    ({"model": {"source": {"path": "-x"}}}, "spec.model.source.path", "does not match"),
-    ({"transfer": {"checksum": "yes"}}, "spec.transfer.checksum", "must be true or false, not 'yes'"),
-    ({"transfer": {"required": True}}, "spec.transfer.required", "a transport other than Auto"),
     ({"transfer": {"rdma": {}}}, "spec.transfer.rdma.resource", "required"),
-    ({"transfer": {"rdma": {"resource": "ib"}}}, "spec.transfer.rdma.resource", "ib"),
-    ({"transfer": {"rdma": {"resource": "rdma/ib", "count": 0}}}, "spec.transfer.rdma.count", "0"),
-    ({"transfer": {"rdma": {"resource": "a.b/c", "memoryLock": "Never"}}}, "spec.transfer.rdma.memoryLock", "'Never'"),
-    (
-        {"transfer": {"rdma": {"resource": "rdma/ib", "hugePages": {"memory": "3Mi"}}}},
-        "spec.transfer.rdma.hugePages.memory",
-        "must be a multiple of pageSize",
-    ),
-    ({"transfer": {"transport": "Pigeon"}}, "spec.transfer.transport", "not 'Pigeon'"),
-    ({"model": {}}, "spec.model.source", "required field is missing"),
-    ({"model": {"source": {}}}, "spec.model.source", "exactly one of builtin"),
-    ({"model": {"source": {"path": "a", "image": "b"}}}, "spec.model.source", "exactly one of builtin"),
-    ({"model": {"source": {"builtin": "gpt-5"}}}, "spec.model.source.builtin", "smollm2-135m-instruct"),
-    ({"model": {"source": {"path": ""}}}, "spec.model.source.path", "at least characters: 1"),
-    (
-        {"model": {"source": {"huggingFace": {"repo": "a/b", "revision": "main"}}}},
-        "spec.model.source.huggingFace.revision",
-        "does not match",
-    ),
-    (
-        {"model": {"source": {"huggingFace": {"repo": "a/b", "revision": "0" * 40, "nodeCache": "cache"}}}},
-        "spec.model.source.huggingFace.nodeCache",
-        "does not match",
-    ),
-    ({"model": {**SOURCE, "maxLength": 0}}, "spec.model.maxLength", "at least 16"),
-    ({"scaling": {"prefill": {"min": 3, "max": 2}}}, "spec.scaling.prefill", "min must be at most max"),
-    (
-        {"scaling": {"prefill": {"min": 0}, "decode": {"min": 0, "max": 0}}},
-        "spec.scaling.decode.max",
-        "must be at least 1",
-    ),
-    ({"scaling": {"decode": {"min": 0}}}, "spec.scaling.decode.min", "only if prefill.min is 0"),
-    (
-        {"scaling": {"prefill": {"min": 0}}, "routing": {"whenPrefillUnavailable": "Wait"}},
-        "spec.scaling.prefill.min",
-        "only if routing.whenPrefillUnavailable is Local",
-    ),
-    ({"scaling": {"idleAfter": "0s"}}, "spec.scaling.idleAfter", "1ms to 168h"),
-    ({"scaling": {"decode": {"min": -1}}}, "spec.scaling.decode.min", "must be at least 0, not -1"),
-    ({"scaling": {"mode": "Auto"}}, "spec.scaling.mode", "not 'Auto'"),
-    ({"scaling": FIXED, "decode": {"replicas": 1}}, "spec.prefill.replicas", "required with scaling.mode Fixed"),
-    (
-        {"scaling": FIXED, "prefill": {"replicas": 1}, "decode": {"replicas": 0}},
-        "spec.decode.replicas",
-        "must be at least 1",
-    ),
-    (
-        {"scaling": FIXED | {"decode": {"min": 1}}, "prefill": {"replicas": 1}, "decode": {"replicas": 1}},
-        "spec.scaling.decode",
-        "not allowed with scaling.mode Fixed",
-    ),
-    ({"decode": {"replicas": 2}}, "spec.decode.replicas", "only allowed with scaling.mode Fixed"),
-    ({"rollout": {"maxSurge": 0}}, "spec.rollout", "must not both be 0"),
-    *(
-        ({"rollout": {"maxSurge": wrong}}, "spec.rollout.maxSurge", "(0 to 10000, or 0% to 100%)")
-        for wrong in ("25", "101%", "-1%", "1.5%", "025%", -1, 10_001, 0.5, True)
-    ),
-    ({"rollout": {"maxUnavailable": "half"}}, "spec.rollout.maxUnavailable", "not a valid count or percentage: half"),
-    ({"rollout": {"progressDeadline": "200h"}}, "spec.rollout.progressDeadline", "1ms to 168h"),
-    ({"rollout": {"autoRollback": "yes"}}, "spec.rollout.autoRollback", "true or false"),
-    (
-        {"decode": {"resources": {"requests": {"nvidia.com/gpu": "500m"}}}},
-        "spec.decode.resources.requests",
-        "nvidia.com/gpu must be a whole number",
-    ),
-    (
-        {"scaling": {"gpuBudget": 1}, "decode": {"resources": {"requests": {"nvidia.com/gpu": 2}}}},
-        "spec.scaling.gpuBudget",
-        "number of GPUs of the smallest pools",
-    ),
-    (
-        {"decode": {"resources": {"requests": {"cpu": "many"}}}},
-        "spec.decode.resources.requests.cpu",
-        "not a valid quantity: many",
-    ),
-    (
-        {"decode": {"resources": {"requests": {"cpu": "999999999"}}}},
-        "spec.decode.resources.requests",
-        "at most 1024",
-    ),
-    ({"decode": {"resources": {"request": {}}}}, "spec.decode.resources.request", "did you mean requests?"),
+    # And some that break a rule.
+    (_with("model.source", {}), "spec.model.source", "exactly one of builtin"),
     (
         {"decode": {"resources": {"requests": {"cpu": 4}, "limits": {"cpu": "3900m"}}}},
         "spec.decode.resources.limits",
         "must not be below requests",
     ),
     (
-        {"prefill": {"resources": {"requests": {"memory": "4Gi"}, "limits": {"memory": "4G"}}}},
-        "spec.prefill.resources.limits",
-        "must not be below requests",
-    ),
-    (
-        {"decode": {"resources": {"requests": {"nvidia.com/gpu": 1}, "limits": {"nvidia.com/gpu": 2}}}},
-        "spec.decode.resources.limits",
-        "must be the same as requested",
-    ),
-    ({"decode": {"resources": {"requests": {"cpus": 2}}}}, "spec.decode.resources.requests", "must be cpu, memory"),
-    ({"prefill": {"resources": {"limits": {"Memory": "1Gi"}}}}, "spec.prefill.resources.limits", "must be cpu, memory"),
-    ({"decode": {"resources": {"limits": {"nvidia.com/": 1}}}}, "spec.decode.resources.limits", "must be cpu, memory"),
-    ({"engine": {"kvCacheMemory": "1023Ki"}}, "spec.engine.kvCacheMemory", "1Mi to 1Pi"),
-    ({"engine": {"kvCacheMemory": 512}}, "spec.engine.kvCacheMemory", "1Mi to 1Pi"),
-    ({"gateway": {"replicas": 101}}, "spec.gateway.replicas", "at most 100"),
-    ({"model": {"source": {"pvc": {"claim": "Weights"}}}}, "spec.model.source.pvc.claim", "does not match"),
-    ({"model": {"source": {"pvc": {"claim": "a..b"}}}}, "spec.model.source.pvc.claim", "does not match"),
-    (
-        {"model": {"source": {"pvc": {"claim": "a", "path": "m/../../etc"}}}},
-        "spec.model.source.pvc.path",
-        "must not contain ..",
-    ),
-    ({"model": {"source": {"pvc": {"claim": "a", "path": ".."}}}}, "spec.model.source.pvc.path", "must not contain .."),
-    ({"model": {"source": {"path": "/models/../etc"}}}, "spec.model.source.path", "must not contain .."),
-    ({"model": {**SOURCE, "adapters": [{"name": "a"}]}}, "spec.model.adapters.0.source", "required field is missing"),
-    (
-        {"model": {**SOURCE, "adapters": [{"name": "a", "source": {}}]}},
-        "spec.model.adapters",
-        "exactly one of huggingFace",
-    ),
-    (
-        {
-            "model": {
-                **SOURCE,
-                "adapters": [{"name": "a", "source": {"huggingFace": {"repo": "a/b", "revision": "v1"}}}],
-            }
-        },
-        "spec.model.adapters.0.source.huggingFace.revision",
-        "does not match",
-    ),
-    (
-        {"model": {**SOURCE, "adapters": [{"name": "a", "source": {"pvc": {"claim": "c", "path": "../b"}}}]}},
-        "spec.model.adapters",
-        "paths must not contain ..",
-    ),
-    (
-        {"model": {**SOURCE, "servedName": "m", "adapters": [{"name": "m", "source": {"path": "/a"}}]}},
+        {"model": {**BESIDE["model"], "servedName": "m", "adapters": [{"name": "m", "source": {"path": "/a"}}]}},
         "spec.model.adapters",
         "must differ from one another and from servedName",
     ),
-    ({"model": {**SOURCE, "maxAdapterRank": 0}}, "spec.model.maxAdapterRank", "1"),
-    (
-        {"model": {"source": {"huggingFace": {"repo": "a/b", "revision": "0" * 40, "nodeCache": "/a/.."}}}},
-        "spec.model.source.huggingFace.nodeCache",
-        "must not contain ..",
-    ),
-    (
-        {"model": {"source": {"huggingFace": {"repo": "a/..", "revision": "0" * 40}}}},
-        "spec.model.source.huggingFace.repo",
-        "does not match",
-    ),
-    ({"model": {"source": {"image": "Registry/Models:latest"}}}, "spec.model.source.image", "does not match"),
-    ({"model": {"source": {"image": "models:a:b"}}}, "spec.model.source.image", "does not match"),
-    ({"model": {"source": {"image": "https://registry/models"}}}, "spec.model.source.image", "does not match"),
-    ({"model": {"source": {"image": "models@sha256:12"}}}, "spec.model.source.image", "does not match"),
-    ({"model": {"source": {"image": " models"}}}, "spec.model.source.image", "does not match"),
-    ({"scaling": {"maxDecodePerPrefill": 10**12}}, "spec.scaling.maxDecodePerPrefill", "at most 10000"),
-    ({"scaling": {"gpuBudget": 10**12}}, "spec.scaling.gpuBudget", "at most 1000000"),
+]
+
+
+def _worker(**fields: Any) -> dict[str, Any]:
+    return {"spec": {"containers": [{"name": "worker", **fields}]}}
+
+
+# Parts of a worker's template that the operator relies on, and where they are refused.
+RESERVED = [
+    ({"kind": "Pod"}, "kind"),
+    ({"metadata": []}, "metadata"),
+    ({"metadata": {"name": "x"}}, "metadata.name"),
+    ({"metadata": {"labels": {"a": 1}}}, "metadata.labels"),
+    ({"metadata": {"labels": {"serving.legato.dev/role": "x"}}}, "metadata.labels.serving.legato.dev/role"),
+    ({"metadata": {"labels": {"app.kubernetes.io/name": "x"}}}, "metadata.labels.app.kubernetes.io/name"),
+    ({"metadata": {"annotations": {"app.kubernetes.io/name": "x"}}}, "metadata.annotations.app.kubernetes.io/name"),
+    ({"spec": 1}, "spec"),
+    *(({"spec": {name: "x"}}, f"spec.{name}") for name in ("restartPolicy", "hostname", "subdomain")),
+    *(({"spec": {name: 1}}, f"spec.{name}") for name in ("terminationGracePeriodSeconds", "activeDeadlineSeconds")),
+    ({"spec": {"containers": {}}}, "spec.containers"),
+    *(({"spec": {name: [{"image": "x"}]}}, f"spec.{name}") for name in ("containers", "initContainers", "volumes")),
+    *((_worker(**{name: ["x"]}), f"spec.containers[worker].{name}") for name in ("args", "command")),
+    (_worker(ports=[{"containerPort": 1}]), "spec.containers[worker].ports"),
+    (_worker(livenessProbe={}), "spec.containers[worker].livenessProbe"),
+    (_worker(env=[{"name": "LEGATO_TOKEN", "value": "x"}]), "spec.containers[worker].env.LEGATO_TOKEN"),
 ]

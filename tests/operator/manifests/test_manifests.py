@@ -1,9 +1,8 @@
 """Pods on Kubernetes: how the model comes in, what a user's template may add, and what stays ours."""
 
-import copy
-
 import pytest
 import yaml
+from wrong_manifests import RESERVED
 
 from legato_operator.api import parsing
 from legato_operator.manifests import common, container, gateway, overlay, placement, worker
@@ -220,37 +219,13 @@ def _tolerated(state):
     return {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 30}
 
 
-@pytest.mark.parametrize(
-    ("template", "path"),
-    [
-        ({"kind": "Pod"}, "kind"),
-        ({"metadata": []}, "metadata"),
-        ({"metadata": {"name": "x"}}, "metadata.name"),
-        ({"metadata": {"labels": {"a": 1}}}, "metadata.labels"),
-        ({"metadata": {"labels": {"serving.legato.dev/role": "x"}}}, "metadata.labels.serving.legato.dev/role"),
-        ({"metadata": {"labels": {"app.kubernetes.io/name": "x"}}}, "metadata.labels.app.kubernetes.io/name"),
-        ({"spec": 1}, "spec"),
-        ({"spec": {"restartPolicy": "Never"}}, "spec.restartPolicy"),
-        ({"spec": {"terminationGracePeriodSeconds": 1}}, "spec.terminationGracePeriodSeconds"),
-        ({"spec": {"containers": {}}}, "spec.containers"),
-        ({"spec": {"containers": [{"image": "x"}]}}, "spec.containers"),
-        ({"spec": {"containers": [{"name": "worker", "ports": []}]}}, "spec.containers[worker].ports"),
-        ({"spec": {"containers": [{"name": "worker", "args": []}]}}, "spec.containers[worker].args"),
-        ({"spec": {"containers": [{"name": "worker", "livenessProbe": {}}]}}, "spec.containers[worker].livenessProbe"),
-        (
-            {"spec": {"containers": [{"name": "worker", "env": [{"name": "LEGATO_TOKEN", "value": "x"}]}]}},
-            "spec.containers[worker].env.LEGATO_TOKEN",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("template", "path"), RESERVED, ids=[path for _, path in RESERVED])
 def test_what_the_operator_relies_on_cannot_be_replaced(build, template, path):
     """It is refused by its path, not silently left out."""
-    spec = _service(build(decode={"template": copy.deepcopy(template)})).spec
-    assert [found for found, _ in checks.unavailable(spec, in_containers=True)] == [f"spec.decode.template.{path}"]
     of_gateway = yaml.safe_load(yaml.safe_dump(template).replace("worker", "gateway"))
-    spec = _service(build(gateway={"template": of_gateway})).spec
-    here = f"spec.gateway.template.{path.replace('worker', 'gateway')}"
-    assert [found for found, _ in checks.unavailable(spec, in_containers=True)] == [here]
+    for part, given, name in (("decode", template, "worker"), ("gateway", of_gateway, "gateway")):
+        refused = checks.unavailable(_service(build(**{part: {"template": given}})).spec, in_containers=True)
+        assert [where for where, _ in refused] == [f"spec.{part}.template.{path.replace('worker', name)}"]
 
 
 def test_containers_of_a_template_are_reserved_by_the_name_of_our_own(build):
