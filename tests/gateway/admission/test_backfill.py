@@ -11,10 +11,16 @@ from legato_gateway.admission.ticket import Admit, Hold, Ticket
 from legato_gateway.routing.fleet_snapshot import FleetSnapshot, WorkerView
 
 
+def blocked(*others: Ticket, first: Ticket = LONG) -> Admission:
+    """The first one waits for room in vain since 0."""
+    queue = held(first, *others)
+    assert queue.next(BUSY, 0) == []
+    return queue
+
+
 @pytest.mark.parametrize("now", [0, 9.9])
 def test_smaller_requests_start_while_the_first_one_waits_for_room(now):
-    queue = held(LONG, *(ticket(f"small{i}", tokens=50) for i in range(3)))
-    assert queue.next(BUSY, 0) == []
+    queue = blocked(*(ticket(f"small{i}", tokens=50) for i in range(3)))
     assert queue.next(room(12), now) == ["small0", "small1"]
     assert queue.obstacle == "decode_room", "that of the first one"
     assert isinstance(queue.offer(ticket("new", tokens=10), room(6), now), Hold), "small2 is before it, and fits"
@@ -24,9 +30,8 @@ def test_smaller_requests_start_while_the_first_one_waits_for_room(now):
 
 
 def passed(now: float, *later: Ticket) -> Admission:
-    """A long request waits for room in vain since 0, and three small ones have passed it; `later` ones come `now`."""
-    queue = held(LONG, *(ticket(f"small{i}", tokens=150) for i in range(3)))
-    assert queue.next(BUSY, 0) == []
+    """Three small requests have passed a long one; `later` ones come `now`."""
+    queue = blocked(*(ticket(f"small{i}", tokens=150) for i in range(3)))
     assert queue.next(room(48), 9.9) == ["small0", "small1", "small2"]
     for each in later:
         assert isinstance(queue.offer(each, BUSY, now), Hold)
@@ -61,35 +66,30 @@ def test_those_that_passed_may_have_half_of_what_the_first_one_leaves_of_a_worke
 def test_nobody_passes_who_was_served_more_than_the_first_one_would_have_been():
     """Else a tenant of small requests would have all service, but for one large request of the other's at a time."""
     small = [ticket(f"small{i}", "b", tokens=100) for i in range(20)]
-    queue = held(ticket("long", "a", tokens=500), ticket("own", "a", tokens=100), *small)
-    assert queue.next(BUSY, 0) == []
+    queue = blocked(ticket("own", "a", tokens=100), *small, first=ticket("long", "a", tokens=500))
     started = [id for _ in range(20) for id in queue.next(room(11), 1)]
     assert started == ["own", *(f"small{i}" for i in range(7))]
 
 
 def test_no_level_passes_that_is_ahead_of_its_share():
-    low = [ticket(f"low{i}", tokens=100, priority=-1) for i in range(20)]
-    queue = held(LONG, *low)
-    assert queue.next(BUSY, 0) == []
+    queue = blocked(*(ticket(f"low{i}", tokens=100, priority=-1) for i in range(20)))
     assert len([id for _ in range(20) for id in queue.next(room(11), 1)]) == 6
 
 
 @pytest.mark.parametrize(("large", "starts"), [(LOOKS, False), (LOOKS - 1, True)])
-def test_a_turn_looks_at_few_requests_without_room(large, starts):
+def test_a_pass_tries_few_requests_without_room(large, starts):
     tenants = [ticket(f"large{i}", f"t{i}", tokens=600) for i in range(large)]
     queue = held(ticket("first", "t", tokens=600), *tenants, ticket("small", "z", tokens=10))
     assert queue.next(room(20), 0) == (["small"] if starts else [])
 
 
-def test_a_tenant_with_many_large_requests_leaves_looks_for_others():
-    large = [ticket(f"large{i}", "a", tokens=600) for i in range(50)]
-    queue = held(*large, ticket("small", "b", tokens=10))
+def test_a_tenant_with_many_large_requests_leaves_tries_for_others():
+    queue = held(*(ticket(f"large{i}", "a", tokens=600) for i in range(50)), ticket("small", "b", tokens=10))
     assert queue.next(room(20), 0) == ["small"]
 
 
 def test_nothing_passes_one_that_waits_for_prompts_ahead_of_it():
     """Those are computed soon: small prompts would keep large ones from ever starting."""
-    queue = held(ticket("long", tokens=500), ticket("small", tokens=10))
     limits = AdmissionLimits(backlog_seconds=1.0, min_backlog_tokens=100)
     queue = held(ticket("long", tokens=500), ticket("small", tokens=10), limits=limits)
     assert queue.next(snapshot(queue_tokens=600), 0) == []
@@ -108,8 +108,7 @@ def test_one_whose_only_worker_is_away_holds_up_nobody():
 
 
 def test_a_reservation_ends_with_its_request():
-    queue = held(LONG, ticket("next", tokens=500), ticket("small", tokens=300))
-    assert queue.next(BUSY, 0) == []
+    queue = blocked(ticket("next", tokens=500), ticket("small", tokens=300))
     queue.cancel("long")
     queue.check_integrity()
     assert queue.next(room(31), 11) == ["small"], "the next one's time has begun just now"

@@ -53,6 +53,8 @@ def test_prompts_are_computed_by_all_workers_that_prefill_now(others, seconds):
 
 
 FAST = worker("u0", queue_tokens=1500, prefill_rate=8000.0, num_blocks=1000, free_blocks=1000)
+ROOMS = [worker("d0", free_blocks=20), worker("d1", free_blocks=30)]
+PAUSED = worker("u0", free_blocks=2, cached_blocks=3, paused_blocks=10)
 SLOW = [worker(f"u{i}", queue_tokens=10, prefill_rate=1.0) for i in range(4)]
 
 
@@ -68,19 +70,9 @@ SLOW = [worker(f"u{i}", queue_tokens=10, prefill_rate=1.0) for i in range(4)]
         pytest.param(SLOW, 2.0, {16: "-", 15: "++++-"}, id="their least length together"),
         pytest.param([worker("u0", credits=2)], 2.0, {10: "++-"}, id="as many sequences as it said"),
         # or else the last one here would find none
-        pytest.param(
-            [worker("d0", free_blocks=20), worker("d1", free_blocks=30)],
-            2.0,
-            {80: "+", 200: "+", 190: "+", 1: "-"},
-            id="blocks at the worker with most room",
-        ),
+        pytest.param(ROOMS, 2.0, {80: "+", 200: "+", 190: "+", 1: "-"}, id="blocks at the worker with most room"),
         # their clients read too slowly; the worker preempts them for others
-        pytest.param(
-            [worker("u0", free_blocks=2, cached_blocks=3, paused_blocks=10)],
-            2.0,
-            {130: "+", 1: "-"},
-            id="blocks of paused sequences can be had",
-        ),
+        pytest.param([PAUSED], 2.0, {130: "+", 1: "-"}, id="blocks of paused sequences can be had"),
     ],
 )
 def test_prompts_and_sequences_are_taken_as_there_is_room(workers, seconds, offers):
@@ -100,8 +92,7 @@ BUSY = worker("d0", running=2, decode_cost=HALF, queue_tokens=400, **LARGE)
 
 
 def decoder(per_step: float, **overrides: Any) -> WorkerView:
-    cost = DecodeCoefficients(per_step=per_step, per_row=0.0, per_context=0.0)
-    return worker("d0", running=1, decode_cost=cost, **{**LARGE, **overrides})
+    return worker("d0", running=1, decode_cost=DecodeCoefficients(per_step, 0.0, 0.0), **LARGE | overrides)
 
 
 @pytest.mark.parametrize(
@@ -118,18 +109,8 @@ def decoder(per_step: float, **overrides: Any) -> WorkerView:
         ((FULL, BUSY), 9000, 600, "+"),
         ((FULL, decoder(0.1)), 9000, 1, "-"),  # no time is left
         # the one that helps has room for the sequence
-        (
-            (FULL, worker("d0", **{**LARGE, "free_blocks": 10}), worker("d1", queue_tokens=2000, **LARGE)),
-            9000,
-            500,
-            "-",
-        ),
-        (
-            (FULL, worker("d0", **{**LARGE, "free_blocks": 60}), worker("d1", queue_tokens=2000, **LARGE)),
-            9000,
-            500,
-            "+",
-        ),
+        ((FULL, worker("d0", **LARGE | {"free_blocks": 10}), ALSO_FULL), 9000, 500, "-"),
+        ((FULL, worker("d0", **LARGE | {"free_blocks": 60}), ALSO_FULL), 9000, 500, "+"),
     ],
 )
 def test_decode_workers_help_when_not_all_that_waits_is_computed_in_time(workers, held, tokens, taken):

@@ -1,4 +1,4 @@
-"""Who starts and who waits, and for what."""
+"""Requests start or wait, and for what."""
 
 import random
 from collections import Counter
@@ -9,21 +9,21 @@ import pytest
 from budget import times
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.admission import BUSY, FREE, LONG, held, room, snapshot, ticket
+from tests.support.admission import BUSY, FREE, LONG, held, room, snapshot, ticket, worker
 
 from legato_gateway.admission.limits import AdmissionLimits
 from legato_gateway.admission.queue import Admission
 from legato_gateway.admission.ticket import DEADLINE, Admit, Hold, Refuse
-from legato_gateway.routing.fleet_snapshot import FleetSnapshot, WorkerView
+from legato_gateway.routing.fleet_snapshot import FleetSnapshot
+from legato_gateway.routing.scorers import Objectives
 
 
-def test_with_room_a_request_starts_at_once_and_without_it_waits():
+def test_with_room_a_request_starts_immediately_and_without_it_waits():
     queue = Admission()
     assert isinstance(queue.offer(ticket("a"), FREE, 0), Admit)
     assert isinstance(queue.offer(ticket("b"), BUSY, 0), Hold)
     assert (queue.held, queue.held_tokens) == (1, 100)
-    assert queue.next(BUSY, 0) == []
-    assert queue.next(FREE, 0) == ["b"]
+    assert [queue.next(fleet, 0) for fleet in (BUSY, FREE)] == [[], ["b"]]
     assert (queue.held, queue.held_tokens) == (0, 0)
 
 
@@ -38,22 +38,18 @@ def test_one_snapshot_is_not_spent_twice():
     assert queue.next(FREE, 0) == ["0", "1", "2"]
 
 
-def test_a_long_prefill_queue_holds_requests_here():
-    limits = AdmissionLimits(backlog_seconds=1.0, min_backlog_tokens=100)
-    queue = Admission(limits)
-    assert isinstance(queue.offer(ticket("a"), snapshot(queue_tokens=950), 0), Hold)
-    assert queue.next(snapshot(queue_tokens=950), 0) == []
-    assert queue.next(snapshot(queue_tokens=900), 0) == ["a"]
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [(snapshot(queue_tokens=950), snapshot(queue_tokens=900)), (FleetSnapshot(), FREE)],
+    ids=["a long prefill queue", "no workers"],
+)
+def test_requests_wait_here_for_shorter_queues_and_for_workers(before, after):
+    queue = Admission(AdmissionLimits(backlog_seconds=1.0, min_backlog_tokens=100))
+    assert isinstance(queue.offer(ticket("a"), before, 0), Hold)
+    assert [queue.next(fleet, 0) for fleet in (before, after)] == [[], ["a"]]
 
 
-def test_without_workers_requests_wait_for_some():
-    queue = Admission()
-    assert isinstance(queue.offer(ticket("a"), FleetSnapshot(), 0), Hold)
-    assert queue.next(FleetSnapshot(), 0) == []
-    assert queue.next(FREE, 0) == ["a"]
-
-
-def test_a_prefix_that_is_held_already_needs_no_room():
+def test_a_cached_prefix_needs_no_room():
     queue = Admission()
     assert isinstance(queue.offer(ticket("new"), room(5), 0), Hold)
     queue.cancel("new")
@@ -63,10 +59,10 @@ def test_a_prefix_that_is_held_already_needs_no_room():
     assert queue.next(room(3), 0) == ["shared-1"]
 
 
-def test_the_last_token_is_computed_even_if_the_whole_prompt_is_held():
+@pytest.mark.parametrize(("blocks", "outcome"), [(1, Hold), (2, Admit)])
+def test_the_last_token_is_computed_even_if_the_whole_prompt_is_cached(blocks, outcome):
     whole = ticket("a", uncached=1, matches={"u0": 10})
-    assert isinstance(Admission().offer(whole, room(1), 0), Hold)
-    assert isinstance(Admission().offer(whole, room(2), 0), Admit)
+    assert isinstance(Admission().offer(whole, room(blocks), 0), outcome)
 
 
 def test_cancelled_requests_never_start():
@@ -82,8 +78,7 @@ def test_cancelled_requests_never_start():
 def test_over_random_operations_nothing_is_lost_and_everything_starts(seed):
     source = random.Random(seed)
     queue = Admission(AdmissionLimits(max_held=40))
-    waiting: set[str] = set()
-    running: set[str] = set()
+    waiting, running = set[str](), set[str]()
     for step in range(120):
         kind = source.random()
         if kind < 0.5:
@@ -139,30 +134,25 @@ def test_backlogged_tenants_never_drift_apart(seed):
         assert abs(served["a"] - served["b"]) <= 100 + 2 * 100
 
 
-def decoder(name: str = "d0", **overrides: Any) -> WorkerView:
-    fields = {"num_blocks": 100, "free_blocks": 100, "max_length": 5000, **overrides}
-    return WorkerView(name, "decode", "e", "r", 10, **fields)
-
-
-def prefiller(queue_tokens: int = 0) -> WorkerView:
-    return WorkerView("p0", "prefill", "e", "r", 10, 100, 5000, free_blocks=100, queue_tokens=queue_tokens)
+P0, D0, QUEUED = worker("p0"), worker("d0"), worker("p0", queue_tokens=20_000)
+D1_FULL = worker("d1", free_blocks=0)
 
 
 @pytest.mark.parametrize(
     ("workers", "cause"),
     [
         ((), "no_worker"),
-        ((prefiller(),), "no_worker"),
-        ((prefiller(), decoder(ready=False)), "no_worker"),
-        ((prefiller(), decoder(draining=True)), "no_worker"),
-        ((prefiller(), decoder(credits=0)), "credits"),
-        ((prefiller(), decoder(credits=0), decoder("d1", free_blocks=0)), "decode_room"),
-        ((prefiller(20_000), decoder(free_blocks=0)), "decode_room"),  # prompts queue since nobody has room for them
-        ((prefiller(20_000), decoder()), "prefill"),
-        ((prefiller(20_000), decoder(max_length=50), decoder("d1", free_blocks=0)), "decode_room"),
+        ((P0,), "no_worker"),
+        ((P0, worker("d0", ready=False)), "no_worker"),
+        ((P0, worker("d0", draining=True)), "no_worker"),
+        ((P0, worker("d0", credits=0)), "credits"),
+        ((P0, worker("d0", credits=0), D1_FULL), "decode_room"),
+        ((QUEUED, worker("d0", free_blocks=0)), "decode_room"),  # prompts queue since nobody has room for them
+        ((QUEUED, D0), "prefill"),
+        ((QUEUED, worker("d0", max_length=50), D1_FULL), "decode_room"),
     ],
 )
-def test_what_the_first_held_request_waits_for_is_known(workers, cause):
+def test_what_the_first_queued_request_waits_for_is_known(workers, cause):
     queue, fleet = Admission(), FleetSnapshot(workers)
     assert queue.obstacle is None
     assert isinstance(queue.offer(ticket("a"), fleet, 0), Hold)
@@ -171,19 +161,83 @@ def test_what_the_first_held_request_waits_for_is_known(workers, cause):
     assert queue.obstacle == cause
 
 
-def test_the_obstacle_is_that_of_the_last_look():
+def test_the_obstacle_is_that_of_the_last_pass():
     queue = held(ticket("a"))
     assert queue.obstacle == "decode_room"
-    assert queue.next(snapshot(queue_tokens=20_000), 1) == []
-    assert queue.obstacle == "prefill"
-    assert queue.next(FleetSnapshot(), 2) == []
-    assert queue.obstacle == "no_worker"
-    assert queue.next(FREE, 3) == ["a"]
-    assert queue.obstacle is None
+    for fleet, started, obstacle in (
+        (snapshot(queue_tokens=20_000), [], "prefill"),
+        (FleetSnapshot(), [], "no_worker"),
+        (FREE, ["a"], None),
+    ):
+        assert (queue.next(fleet, 1), queue.obstacle) == (started, obstacle)
 
 
-def test_who_comes_later_does_not_change_what_the_first_waits_for():
+def test_a_later_request_does_not_change_what_the_first_waits_for():
     queue = held(LONG)
     assert queue.next(BUSY, 1) == []
     assert isinstance(queue.offer(ticket("b"), room(5), 1), Hold)
     assert queue.obstacle == "decode_room"
+
+
+# ── a tenant without a prompt at workers sends one though others have filled the queues: it is computed in turn ─────
+
+
+def fleet(queued: int) -> FleetSnapshot:
+    """A worker that has `queued` prompt tokens; 8,192 are usual, and as many are computed in 4 s."""
+    return snapshot(queue_tokens=queued, prefill_rate=2048.0, num_blocks=9000, free_blocks=9000, max_length=20_000)
+
+
+def offer(queue: Admission, id: str, tenant: str, queued: int = 8000) -> Any:
+    return queue.offer(ticket(id, tenant, 2000), fleet(queued), 0)
+
+
+@pytest.fixture
+def flooded() -> Admission:
+    """One tenant has a prompt at the worker, whose queue is full, and one that waits for that here."""
+    queue = Admission()
+    offer(queue, "f0", "flood", 0)
+    assert isinstance(offer(queue, "f1", "flood"), Hold)
+    return queue
+
+
+@pytest.mark.parametrize("ends", ["cancel", "finished", "progress"])
+def test_its_first_prompt_does_not_wait_and_the_next_one_until_that_has_a_token_or_ended(flooded, ends):
+    assert isinstance(offer(flooded, "l0", "light"), Admit)
+    assert isinstance(offer(flooded, "l1", "light"), Hold)
+    assert flooded.next(fleet(8000), 0) == []
+    if ends == "cancel":
+        flooded.cancel("l0")
+    elif ends == "finished":
+        flooded.finished("l0", 0)
+    else:
+        flooded.progress("l0", 1)
+        flooded.progress("l0", 2)
+    flooded.check_integrity()
+    assert flooded.next(fleet(8000), 0) == ["l1"]
+    flooded.check_integrity()
+
+
+def test_queues_stay_bounded(flooded):
+    assert isinstance(offer(flooded, "l0", "light", 15_000), Hold)
+    assert flooded.next(fleet(15_000), 0) == []
+
+
+def test_the_only_prompt_of_a_tenant_has_its_turn_among_tenants_and_its_second_one_has_not(flooded):
+    offer(flooded, "l0", "light")
+    assert flooded.turns("light") == 2
+    offer(flooded, "l1", "light")
+    assert "l1" in flooded.next(fleet(0), 0)
+    assert flooded.turns("light") == 0
+    queue = Admission()
+    offer(queue, "a", "alone", 0)
+    assert queue.turns("alone") == 0, "nor has that of the only tenant"
+
+
+def test_queued_prompts_decide_whether_decode_workers_help():
+    """Two seconds of prompts are at the worker and one second more waits: not all is computed within the objective."""
+    large = {"num_blocks": 9000, "free_blocks": 9000, "max_length": 20_000, "prefill_rate": 8192.0}
+    workers = FleetSnapshot((worker("p0", queue_tokens=16_384, **large), worker("d0", **large)))
+    queue = Admission(AdmissionLimits(objectives=Objectives(ttft=2.5, tpot=0.1)))
+    for id in "ab":
+        assert isinstance(queue.offer(ticket(id, tokens=4000), workers, 0), Hold)
+    assert queue.next(workers, 0) == ["a", "b"]

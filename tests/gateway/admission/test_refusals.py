@@ -1,4 +1,4 @@
-"""What is refused: what could never start, what would come too late, what is too much to keep."""
+"""Refusals: of requests that could never start, that would come too late, or that are too many to keep."""
 
 from dataclasses import replace
 
@@ -7,45 +7,39 @@ from tests.support.admission import BUSY, FREE, UNMEASURED, held, snapshot, tick
 
 from legato_gateway.admission.limits import AdmissionLimits, Quota
 from legato_gateway.admission.queue import Admission
-from legato_gateway.admission.ticket import DEADLINE, QUEUE_FULL, QUOTA, TOO_LARGE, Admit, Hold, Refuse
+from legato_gateway.admission.ticket import DEADLINE, NO_WORKER, QUEUE_FULL, QUOTA, TOO_LARGE, Admit, Hold, Refuse
 from legato_gateway.routing.fleet_snapshot import FleetSnapshot
 
-
-def test_what_no_worker_could_ever_hold_is_refused_and_holds_up_nobody():
-    decision = Admission().offer(ticket("a", tokens=995), FREE, 0)
-    assert isinstance(decision, Refuse)
-    assert decision.reason == TOO_LARGE
-    queue = Admission()
-    queue.offer(ticket("a", tokens=995), FleetSnapshot(), 0)
-    queue.offer(ticket("b"), FleetSnapshot(), 0)
-    assert queue.next(FREE, 0) == ["b"]
+GRAMMAR = replace(ticket("a"), need=replace(ticket("a").need, grammar="regex"))
 
 
-def test_a_grammar_that_no_worker_obeys_is_refused_and_holds_up_nobody():
+@pytest.mark.parametrize(
+    ("never", "reason", "message"),
+    [
+        (ticket("a", tokens=995), TOO_LARGE, "u0 has 100 blocks"),
+        (GRAMMAR, NO_WORKER, "u0 cannot make output match a grammar of kind regex"),
+    ],
+)
+def test_a_request_that_no_worker_could_ever_take_is_refused_and_blocks_no_other(never, reason, message):
     """It waited in the queue until its deadline."""
-    asked = ticket("a")
-    asked = replace(asked, need=replace(asked.need, grammar="regex"))
-    decision = Admission().offer(asked, FREE, 0)
-    assert isinstance(decision, Refuse)
-    assert (decision.reason, decision.retry_after) == ("no_worker", 60)
-    assert "u0 cannot make output match a grammar of kind regex" in decision.message
-    assert isinstance(Admission().offer(asked, snapshot(grammars=("regex",)), 0), Admit)
+    decision = Admission().offer(never, FREE, 0)
+    assert (type(decision), decision.reason, decision.retry_after) == (Refuse, reason, 60)
+    assert message in decision.message
     queue = Admission()
-    queue.offer(asked, FleetSnapshot(), 0)
+    queue.offer(never, FleetSnapshot(), 0)
     queue.offer(ticket("b"), FleetSnapshot(), 0)
     assert queue.next(FREE, 0) == ["b"]
+    assert isinstance(Admission().offer(GRAMMAR, snapshot(grammars=("regex",)), 0), Admit)
 
 
 @pytest.mark.parametrize("limits", [AdmissionLimits(max_held=3), AdmissionLimits(max_held_tokens=300)])
 def test_the_queue_is_bounded(limits):
     queue = held(ticket("a"), ticket("b"), ticket("c"), limits=limits)
     decision = queue.offer(ticket("d"), BUSY, 0)
-    assert isinstance(decision, Refuse)
-    assert (decision.reason, decision.quota) == (QUEUE_FULL, False)
-    assert decision.retry_after == 1
+    assert (type(decision), decision.reason, decision.quota, decision.retry_after) == (Refuse, QUEUE_FULL, False, 1)
 
 
-def test_a_deadline_that_cannot_be_met_is_refused_at_once():
+def test_a_deadline_that_cannot_be_met_is_refused_immediately():
     queue = held(*(ticket(str(i), tokens=500, deadline=0) for i in range(4)))
     for deadline, kind in ((2.0, Refuse), (2.7, Hold)):
         assert isinstance(queue.offer(ticket("x", deadline=10 + deadline, tokens=100), BUSY, 10), kind)
@@ -70,38 +64,35 @@ def test_a_deadline_that_cannot_be_met_is_refused_at_once():
 )
 def test_the_wait_estimate_knows_whose_turn_comes_first(waiting, before):
     """A deadline is refused exactly where the tokens with an earlier turn, and its own, take longer."""
+    tickets = [
+        ticket(str(i), tenant, tokens, priority=level, deadline=0) for i, (tenant, level, tokens) in enumerate(waiting)
+    ]
     for margin, kind in ((0.0005, Hold), (-0.0005, Refuse)):
-        tickets = [
-            ticket(str(i), tenant, tokens, priority=priority, deadline=0)
-            for i, (tenant, priority, tokens) in enumerate(waiting)
-        ]
-        queue = held(*tickets)
-        deadline = (before + 100) / 1000 + margin
-        assert isinstance(queue.offer(ticket("x", deadline=deadline), BUSY, 0), kind), margin
+        last = ticket("x", deadline=(before + 100) / 1000 + margin)
+        assert isinstance(held(*tickets).offer(last, BUSY, 0), kind), margin
 
 
-def test_the_wait_estimate_knows_what_the_others_were_served():
-    """A tenant that was served more than this one waits behind it."""
-    for served, kind in ((0, Refuse), (5000, Hold)):
-        queue = Admission()
-        queue.offer(ticket("started", "other", 100), FREE, 0)
-        queue.offer(ticket("mine", "t", 100), FREE, 0)
-        for id in ("a", "b"):
-            assert isinstance(queue.offer(ticket(id, "t", 200, deadline=0), UNMEASURED, 0), Hold)
-        assert isinstance(queue.offer(ticket("c", "other", 300), BUSY, 0), Hold)
-        queue.progress("started", served // 2)
-        decision = queue.offer(ticket("x", deadline=0.65, tokens=100), BUSY, 0)
-        assert isinstance(decision, kind), served
+@pytest.mark.parametrize(("served", "kind"), [(0, Refuse), (5000, Hold)])
+def test_the_wait_estimate_knows_the_service_of_the_others(served, kind):
+    """A tenant that was served more than this one waits for it."""
+    queue = Admission()
+    queue.offer(ticket("started", "other", 100), FREE, 0)
+    queue.offer(ticket("mine", "t", 100), FREE, 0)
+    for id in ("a", "b"):
+        assert isinstance(queue.offer(ticket(id, "t", 200, deadline=0), UNMEASURED, 0), Hold)
+    assert isinstance(queue.offer(ticket("c", "other", 300), BUSY, 0), Hold)
+    queue.progress("started", served // 2)
+    assert isinstance(queue.offer(ticket("x", deadline=0.65, tokens=100), BUSY, 0), kind)
 
 
-def test_the_wait_estimate_knows_what_its_own_tenant_was_served():
+@pytest.mark.parametrize(("deadline", "kind"), [(0.299, Refuse), (0.301, Hold)])
+def test_the_wait_estimate_knows_the_service_of_its_own_tenant(deadline, kind):
     """The other tenant catches up first."""
-    for deadline, kind in ((0.299, Refuse), (0.301, Hold)):
-        queue = Admission()
-        queue.offer(ticket("started", "t", 100), FREE, 0)
-        queue.progress("started", 100)  # tokens of output count twice
-        queue.offer(ticket("waiting", "other", 900), BUSY, 0)
-        assert isinstance(queue.offer(ticket("x", "t", 100, deadline=deadline), BUSY, 0), kind), deadline
+    queue = Admission()
+    queue.offer(ticket("started", "t", 100), FREE, 0)
+    queue.progress("started", 100)  # tokens of output count twice
+    queue.offer(ticket("waiting", "other", 900), BUSY, 0)
+    assert isinstance(queue.offer(ticket("x", "t", 100, deadline=deadline), BUSY, 0), kind)
 
 
 @pytest.mark.parametrize(
@@ -117,7 +108,5 @@ def test_the_wait_estimate_knows_what_its_own_tenant_was_served():
 def test_a_refusal_tells_why_and_when_to_come_back(refused, reason, said, retry_after):
     limits = AdmissionLimits(max_held=5, quotas={"spent": Quota(0, 0)})
     decision = held(*(ticket(str(i), tokens=600, deadline=0) for i in range(5)), limits=limits).offer(refused, BUSY, 0)
-    assert isinstance(decision, Refuse)
-    assert decision.reason == reason
+    assert (type(decision), decision.reason, decision.retry_after) == (Refuse, reason, pytest.approx(retry_after))
     assert said in decision.message
-    assert decision.retry_after == pytest.approx(retry_after)
