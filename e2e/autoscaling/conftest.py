@@ -1,14 +1,10 @@
 """Services of paced workers on GPUs that are only numbers, and the figures that tests of them have measured."""
 
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import nodes
 import paced
 import pytest
-from helm import Release
-from kube import Namespace, Object
 from samples import Samples, violations
 from service import Service
 
@@ -23,21 +19,13 @@ SCALING = {
     "maxDecodePerPrefill": 3,
     "scaleDownStabilization": "5s",
 }
-Serve = Callable[..., Service]
 
 
 @pytest.fixture(scope="module")
-def serve(release: Release, namespace: Namespace) -> Serve:
+def serve(release, namespace):
     """Applies a service, with other `scaling` fields than `SCALING` has."""
 
-    def apply(
-        name: str,
-        gateways: int = 1,
-        step: Object = STEP,
-        kv_tokens: int = 100_000,
-        gpu: str = nodes.GPU,
-        **scaling: Any,
-    ) -> Service:
+    def apply(name, gateways=1, step=STEP, kv_tokens=100_000, gpu=nodes.GPU, **scaling):
         text = paced.manifest(
             name,
             step=step,
@@ -56,14 +44,14 @@ def serve(release: Release, namespace: Namespace) -> Serve:
 
 
 @pytest.fixture
-def watch() -> Callable[[Service], Any]:
+def watch():
     """Samples of a service, as a context. No promise of its manifest may be broken in any of them."""
     return _watched
 
 
 @contextmanager
-def _watched(service: Service) -> Iterator[Samples]:
-    spec: Object = service.object()["spec"]
+def _watched(service):
+    spec = service.object()["spec"]
     with Samples(service) as samples:
         samples.until(lambda sample: True, "there is a sample")
         yield samples
@@ -71,10 +59,10 @@ def _watched(service: Service) -> Iterator[Samples]:
 
 
 @pytest.fixture
-def figure(record_property: Callable[[str, object], None]) -> Callable[[str, float | str], None]:
+def figure(record_property):
     """Notes a measured value, which is printed at the end, and written into JUnit's file."""
 
-    def note(what: str, found: float | str) -> None:
+    def note(what, found):
         record_property(what, f"{found:.1f}" if isinstance(found, float) else found)
 
     return note

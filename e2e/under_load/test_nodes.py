@@ -6,10 +6,8 @@ import shlex
 import kube
 import nodes
 import pytest
-from kube import Object
 from load import Load
 from nodes import PATIENCE, draining
-from service import Service
 
 # Commands that cut a node's power and start it again, but for its name: `scripts/e2e` knows those of its clusters.
 STOP = shlex.split(os.environ.get("LEGATO_E2E_STOP_NODE", ""))
@@ -18,14 +16,14 @@ ROLES = ("prefill", "decode", "gateway")
 
 
 @pytest.fixture(scope="module")
-def pods(release: object) -> Object:
+def pods(release):
     if not kube.items("nodes", selector=nodes.RESERVED):
         kube.lacks(f"this needs a cluster of more than {nodes.RESERVED_NODES} nodes")
     return nodes.on_reserved()
 
 
 @pytest.fixture
-def spread(settled: Service) -> Service:
+def spread(settled):
     """Pods of every role on both nodes."""
     for role in ROLES:
         one, other = settled.found(role)
@@ -39,7 +37,7 @@ def spread(settled: Service) -> Service:
     return settled
 
 
-def test_a_node_is_drained(spread: Service, load: Load) -> None:
+def test_a_node_is_drained(spread, load):
     leaving = spread.found("decode")[0]
     with draining(nodes.of(leaving)):
         spread.until_gone(leaving)
@@ -47,7 +45,7 @@ def test_a_node_is_drained(spread: Service, load: Load) -> None:
         spread.until_pods(role, 2)
 
 
-def test_a_node_with_the_only_worker_is_drained_while_its_pool_is_capped(service: Service, load: Load) -> None:
+def test_a_node_with_the_only_worker_is_drained_while_its_pool_is_capped(service, load):
     """A desired size that the manifest does not allow is no reason to keep the workers that there are on their node."""
     service.patch({"scaling": {"decode": {"max": 1}}})
     service.scale("decode", 3)
@@ -61,7 +59,7 @@ def test_a_node_with_the_only_worker_is_drained_while_its_pool_is_capped(service
 
 
 @pytest.mark.skipif(not (STOP and START), reason="LEGATO_E2E_STOP_NODE and LEGATO_E2E_START_NODE are not set")
-def test_a_node_is_lost_and_comes_back(spread: Service, undisturbed: dict[str, str]) -> None:
+def test_a_node_is_lost_and_comes_back(spread, undisturbed):
     """A client's connection goes with its gateway, so these clients are those of a gateway that stays."""
     stays, goes = spread.found("gateway")
     lost = nodes.of(goes)
@@ -81,4 +79,3 @@ def test_a_node_is_lost_and_comes_back(spread: Service, undisturbed: dict[str, s
             kube.run(*START, lost)
         kube.run("kubectl", "wait", "--for=condition=Ready", f"node/{lost}", "--timeout=60s")
         spread.until_settled()
-    assert load.failures == []

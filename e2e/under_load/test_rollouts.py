@@ -3,28 +3,24 @@
 import helm
 import kube
 import pytest
-from helm import Release
-from kube import Object
-from load import Load
-from service import Service
 
 SURGES = {1: {"maxSurge": 1, "maxUnavailable": 0}, 0: {"maxSurge": 0, "maxUnavailable": 1}}
 
 pytestmark = pytest.mark.usefixtures("operator")
 
 
-def with_image(service: Service, image: str) -> Object:
+def with_image(service, image):
     """Returns a change to the manifest: another image of all workers."""
     return {role: {"template": _with_image(service, role, image)} for role in ("prefill", "decode")}
 
 
-def _with_image(service: Service, role: str, image: str) -> Object:
-    template: Object = service.object()["spec"][role]["template"]
+def _with_image(service, role, image):
+    template = service.object()["spec"][role]["template"]
     (worker,) = template["spec"]["containers"]
     return {"spec": {**template["spec"], "containers": [{**worker, "image": image}]}}
 
 
-def roll_out(service: Service, change: Object) -> set[str]:
+def roll_out(service, change):
     """Returns the workers before, once the first of the new ones is there."""
     before = service.workers()
     service.patch(change)
@@ -32,7 +28,7 @@ def roll_out(service: Service, change: Object) -> set[str]:
     return before
 
 
-def until_rolled_out(service: Service, before: set[str]) -> None:
+def until_rolled_out(service, before):
     kube.until(lambda: not before & service.workers(), "every worker is a new one")
     for role in ("prefill", "decode"):
         service.until_pods(role, 2)
@@ -46,7 +42,7 @@ def until_rolled_out(service: Service, before: set[str]) -> None:
     [(helm.image("none"), "Retrying"), (helm.image("gateway"), "RolloutFailed")],
     ids=["missing", "crashing"],
 )
-def test_a_failed_revision_leaves_the_old_one_serving(service: Service, load: Load, image: str, reason: str) -> None:
+def test_a_failed_revision_leaves_the_old_one_serving(service, load, image, reason):
     before, spec = service.workers(), service.object()["spec"]
     service.patch({**with_image(service, image), "rollout": SURGES[1]})
     try:
@@ -61,7 +57,7 @@ def test_a_failed_revision_leaves_the_old_one_serving(service: Service, load: Lo
     assert service.workers() == before
 
 
-def test_a_setting_is_rolled_out_while_the_operator_restarts(service: Service, load: Load, operator: Release) -> None:
+def test_a_setting_is_rolled_out_while_the_operator_restarts(service, load, operator):
     before = roll_out(service, {"engine": {"chunkTokens": 128}, "rollout": SURGES[1]})
     operator.restart_operator()
     until_rolled_out(service, before)
@@ -69,6 +65,6 @@ def test_a_setting_is_rolled_out_while_the_operator_restarts(service: Service, l
 
 
 # Which worker goes when, with any numbers, is tested without a cluster.
-def test_an_image_is_rolled_out_without_a_surge(service: Service, load: Load) -> None:
+def test_an_image_is_rolled_out_without_a_surge(service, load):
     before = roll_out(service, {**with_image(service, helm.next_engine_image()), "rollout": SURGES[0]})
     until_rolled_out(service, before)
