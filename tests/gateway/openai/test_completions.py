@@ -1,82 +1,67 @@
-"""Text completions as the official client sees them."""
+"""Text completions as the official client sees them, and the likeliest of several (`best_of`)."""
 
 import json
 from typing import Any
 
 import pytest
+from served_texts import served
 
 from legato_gateway.errors import WorkerFailed
-from legato_gateway.request import Delta, GenerationRequest
+from legato_gateway.request import Delta, TokenText
+from legato_protocol.stream import TokenLogprobs
+
+STREAMED = pytest.mark.parametrize("stream", [False, True])
+
+
+async def texts(answer, stream):
+    """The text of each choice of the official client's answer."""
+    found = {}
+    for choice in [chunk.choices[0] async for chunk in answer] if stream else answer.choices:
+        found[choice.index] = found.get(choice.index, "") + choice.text
+    return found
 
 
 async def test_an_answer_is_what_the_official_client_expects(gateway):
     answer = await gateway.client.completions.create(model="tiny", prompt="hi")
-    choice = answer.choices[0]
-    assert (answer.object, choice.text, choice.finish_reason, choice.index) == (
-        "text_completion",
-        "Paris é!",
-        "stop",
-        0,
-    )
-    assert answer.usage is not None
-    assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (2, 3)
+    assert (answer.object, answer.choices[0].text, answer.choices[0].index) == ("text_completion", "Paris é!", 0)
     assert gateway.relay.requests[0].params.max_tokens == 16
 
 
-@pytest.mark.parametrize("stream", [False, True])
+@STREAMED
 @pytest.mark.parametrize("prompt", [["hi", "you"], [[104, 105], [121, 111, 117]]])
 async def test_several_prompts_have_n_answers_each(gateway, stream, prompt):
-    def named(request: GenerationRequest) -> list[Delta]:
+    def named(request):
         name = bytes(request.prompt).decode()
         return [Delta(choice, f"{name}{choice}", (), "stop") for choice in range(request.choices)]
 
     gateway.relay.script = named
     answer = await gateway.client.completions.create(model="tiny", prompt=prompt, n=2, stream=stream)
-    if stream:
-        said = {chunk.choices[0].index: chunk.choices[0].text async for chunk in answer}
-    else:
-        said = {choice.index: choice.text for choice in answer.choices}
-        assert answer.usage.prompt_tokens == 5
-        assert answer.usage.completion_tokens == 4
-    assert said == {0: "hi0", 1: "hi1", 2: "you0", 3: "you1"}
+    assert await texts(answer, stream) == {0: "hi0", 1: "hi1", 2: "you0", 3: "you1"}
+    assert stream or (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (5, 4)
 
 
 async def test_one_failing_prompt_fails_the_request_and_stops_the_others(gateway):
-    def one_fails(request: GenerationRequest) -> list[Any]:
+    def one_fails(request):
         return [WorkerFailed("gone")] if bytes(request.prompt) == b"bad" else [Delta(0, "x", (), "stop")]
 
     gateway.relay.script = one_fails
-    response = await gateway.complete(prompt=["good", "bad"])
-    assert response.status_code == 502
+    assert (await gateway.complete(prompt=["good", "bad"])).status_code == 502
     assert all(generation.cancelled.is_set() for generation in gateway.relay.generations)
 
 
-async def test_a_prompt_of_token_ids_is_taken_as_it_is(gateway):
-    await gateway.complete(prompt=[1, 2, 3])
-    assert gateway.relay.requests[0].prompt == (1, 2, 3)
-
-
-@pytest.mark.parametrize("stream", [False, True])
+@STREAMED
 @pytest.mark.parametrize("prompt", ["hi", [104, 105]])
 async def test_echo_puts_the_prompt_before_each_answer(gateway, stream, prompt):
     answer = await gateway.client.completions.create(model="tiny", prompt=prompt, echo=True, n=2, stream=stream)
-    said = {0: "", 1: ""}
-    if stream:
-        async for chunk in answer:
-            said[chunk.choices[0].index] += chunk.choices[0].text
-    else:
-        said = {choice.index: choice.text for choice in answer.choices}
-    assert said == {0: "hiParis é!", 1: "hiParis é!"}
+    assert await texts(answer, stream) == {0: "hiParis é!", 1: "hiParis é!"}
 
 
-@pytest.mark.parametrize("stream", [False, True])
+@STREAMED
 async def test_logprobs_have_offsets_and_alternatives(gateway, stream):
     answer = await gateway.client.completions.create(model="tiny", prompt="hi", logprobs=2, stream=stream)
     choices = [chunk.choices[0] async for chunk in answer] if stream else answer.choices
     found = [choice.logprobs for choice in choices if choice.logprobs]
-    assert [token for part in found for token in part.tokens] == ["P", " ", "!"]
     assert [offset for part in found for offset in part.text_offset] == [0, 5, 7]
-    assert [logprob for part in found for logprob in part.token_logprobs] == [-0.5] * 3
     assert found[0].top_logprobs[0] == {"P": -0.5, "z": -3.0}
 
 
@@ -84,5 +69,89 @@ async def test_the_routes_of_several_prompts_are_explained_one_by_one(gateway):
     response = await gateway.complete({"x-legato-explain": "true"}, prompt=["a", "b", "c"])
     routes = json.loads(response.headers["x-legato-route"])
     assert [route["decode"] for route in routes] == ["decode-0"] * 3
-    assert [len(request.id.split("-")) for request in gateway.relay.requests] == [3, 3, 3]
-    assert len({request.id for request in gateway.relay.requests}) == 3
+    ids = {request.id for request in gateway.relay.requests}
+    assert [len(id.split("-")) for id in ids] == [3, 3, 3]
+
+
+# ── best_of ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def said(choice, text, *logprobs, finish="stop"):
+    """A choice whose tokens have these log probabilities."""
+    tokens = [TokenText(ord("x"), "x", b"x", TokenLogprobs(logprob, ()), at) for at, logprob in enumerate(logprobs)]
+    half = len(tokens) // 2
+    ids = tuple(token.token for token in tokens)
+    first = Delta(choice, text, tuple(tokens[:half]), None, ids[:half])
+    return [first, Delta(choice, "", tuple(tokens[half:]), finish, ids[half:])]
+
+
+ANSWERS: Any = [
+    said(0, "long and likely enough", -1.0, -1.0, -1.0, -1.0),
+    said(1, "short", -1.5),
+    said(2, "likeliest", -0.5, -0.7, finish="length"),
+    said(3, "nothing"),
+    said(4, "as likely as the first", -0.5, -1.5),
+]
+
+
+def script(gateway, answers=ANSWERS):
+    gateway.script(*(delta for answer in answers for delta in answer))
+
+
+async def test_the_best_by_mean_come_first_and_are_numbered_anew(gateway):
+    script(gateway)
+    answer = (await gateway.complete(n=3, best_of=5)).json()
+    assert [(choice["index"], choice["text"], choice["finish_reason"]) for choice in answer["choices"]] == [
+        (0, "likeliest", "length"),
+        (1, "long and likely enough", "stop"),
+        (2, "as likely as the first", "stop"),
+    ]
+    assert all(choice["logprobs"] is None for choice in answer["choices"]), "nobody asked for them"
+    (request,) = gateway.relay.requests
+    assert (request.choices, request.params.logprobs) == (5, 0)
+    assert answer["usage"]["completion_tokens"] == 10, "all that was made has cost"
+
+
+async def test_one_is_returned_where_n_is_not_given(gateway):
+    script(gateway)
+    (choice,) = (await gateway.complete(best_of=5, logprobs=2)).json()["choices"]
+    assert (choice["index"], choice["text"]) == (0, "likeliest")
+    assert choice["logprobs"]["token_logprobs"] == [-0.5, -0.7]
+    assert gateway.relay.requests[0].params.logprobs == 2
+
+
+async def test_an_answer_of_no_tokens_comes_last(gateway):
+    script(gateway, [said(0, "nothing"), said(1, "unlikely", -9.0), said(2, "as empty")])
+    answer = (await gateway.complete(n=2, best_of=3)).json()
+    assert [choice["text"] for choice in answer["choices"]] == ["unlikely", "nothing"]
+
+
+async def test_where_all_are_returned_they_come_as_they_are_made(gateway):
+    script(gateway)
+    answer = (await gateway.complete(n=5, best_of=5)).json()
+    assert [choice["text"] for choice in answer["choices"]] == [answer[0].text for answer in ANSWERS]
+    assert gateway.relay.requests[0].params.logprobs is None
+    assert (await gateway.complete(n=2, best_of=2, stream=True)).status_code == 200
+
+
+async def test_each_prompt_has_its_best(gateway):
+    """With the prompt that it echoes, and its tokens."""
+    gateway.relay.script = lambda request: [
+        delta
+        for choice in (0, 1)
+        for delta in said(choice, f"{choice}", -1.0 if bytes(request.prompt) == b"%d" % choice else -2.0)
+    ]
+    fields = {"prompt": ["0", "1"], "best_of": 2, "echo": True, "return_token_ids": True}
+    answer = (await gateway.complete(**fields)).json()
+    told = [(choice["index"], choice["text"], choice["prompt_token_ids"]) for choice in answer["choices"]]
+    assert told == [(0, "00", [ord("0")]), (1, "11", [ord("1")])]
+
+
+async def test_workers_that_make_them_are_asked_for_their_log_probabilities(lab):
+    """All are equally likely to a scripted worker: the first that were made are told, with all of their fields."""
+    async with served(lab, "one", "two", "three") as gateway:
+        answer = await gateway.ask("completions", n=2, best_of=3, stop="e", return_token_ids=True)
+        assert answer.texts == {0: "on", 1: "two"}
+        assert answer.token_ids[0] == gateway.tokens.encode("one")
+        made = len(gateway.tokens.encode("one" + "two" + "thre")) + 1
+        assert answer.usages[-1][1]["completion_tokens"] == made

@@ -2,55 +2,56 @@
 
 import json
 import math
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import pytest
 
+from legato_gateway.generation_config import GenerationDefaults
+from legato_gateway.openai import token_choice
 from legato_protocol.sampling_limits import RANGES
-from legato_protocol.sampling_params import SamplingParams
+from legato_protocol.sampling_params import REASONING, SamplingParams, later_params
 
 LARGEST = (1 << 31) - 1
 CHAT = {"messages": [{"role": "user", "content": "hi"}]}
 COMPLETION = {"prompt": "hi"}
 
 
-@dataclass(frozen=True)
-class Numeric:
+class Numeric(NamedTuple):
     """A parameter that is a number, and the least and the most that are allowed."""
 
     name: str
     least: float
     most: float
-    below: float
-    above: float
-    body: dict[str, Any]
-    also: dict[str, Any]  # what else a request needs for it to be taken
+    body: dict[str, Any] = CHAT
+    also: Mapping[str, Any] = MappingProxyType({})  # what else a request needs for it to be taken
 
-
-def numeric(name: str, least: float, most: float, body: dict[str, Any] = CHAT, **also: Any) -> Numeric:
-    if isinstance(least, int):
-        return Numeric(name, least, most, least - 1, most + 1, body, also)
-    return Numeric(name, least, most, math.nextafter(least, -math.inf), math.nextafter(most, math.inf), body, also)
+    @property
+    def outside(self) -> list[str]:
+        """The numbers just below and just above, in JSON."""
+        if isinstance(self.least, int):
+            return [str(self.least - 1), str(self.most + 1)]
+        return [json.dumps(math.nextafter(self.least, -math.inf)), json.dumps(math.nextafter(self.most, math.inf))]
 
 
 NUMERIC = [
-    numeric("temperature", 0.0, 2.0),
-    numeric("top_p", 0.0, 1.0),
-    numeric("min_p", 0.0, 1.0),
-    numeric("presence_penalty", -2.0, 2.0),
-    numeric("frequency_penalty", -2.0, 2.0),
-    numeric("repetition_penalty", 0.01, 100.0),
-    numeric("seed", -(1 << 63), (1 << 64) - 1),
-    numeric("top_k", -1, LARGEST),
-    numeric("n", 1, 128),
-    numeric("priority", -1000, 1000),
-    numeric("top_logprobs", 0, 20, logprobs=True),
-    numeric("logprobs", 0, 20, COMPLETION),
-    numeric("best_of", 1, 128, COMPLETION),
-    numeric("max_tokens", 1, LARGEST),
-    numeric("max_completion_tokens", 1, LARGEST),
-    numeric("min_tokens", 0, LARGEST),
+    Numeric("temperature", 0.0, 2.0),
+    Numeric("top_p", 0.0, 1.0),
+    Numeric("min_p", 0.0, 1.0),
+    Numeric("presence_penalty", -2.0, 2.0),
+    Numeric("frequency_penalty", -2.0, 2.0),
+    Numeric("repetition_penalty", 0.01, 100.0),
+    Numeric("seed", -(1 << 63), (1 << 64) - 1),
+    Numeric("top_k", -1, LARGEST),
+    Numeric("n", 1, 128),
+    Numeric("priority", -1000, 1000),
+    Numeric("top_logprobs", 0, 20, also={"logprobs": True}),
+    Numeric("logprobs", 0, 20, COMPLETION),
+    Numeric("best_of", 1, 128, COMPLETION),
+    Numeric("max_tokens", 1, LARGEST),
+    Numeric("max_completion_tokens", 1, LARGEST),
+    Numeric("min_tokens", 0, LARGEST),
 ]
 BEYOND_CONTEXT = {"max_tokens", "max_completion_tokens", "min_tokens"}  # their largest fits in no model's context
 
@@ -79,21 +80,16 @@ each_numeric = pytest.mark.parametrize("parameter", NUMERIC, ids=lambda paramete
 async def test_the_ends_of_a_range_are_allowed(gateway, parameter, end):
     value = getattr(parameter, end)
     if parameter.name == "best_of":
-        parameter = Numeric(**{**vars(parameter), "also": {"n": value}})
+        parameter = parameter._replace(also={"n": value})
     answer = await send(gateway, parameter, json.dumps(value))
     if parameter.name in BEYOND_CONTEXT and end == "most":
         assert answer.status_code == 400
         assert str(value) in answer.json()["error"]["message"]
         return
     assert answer.status_code == 200, answer.text
-    (request,) = gateway.relay.requests
-    _check_sendable(request.params)
-
-
-def _check_sendable(params: SamplingParams) -> None:
-    """A worker takes these."""
+    params = gateway.relay.requests[0].params
     outside = {name for name, limits in RANGES.items() if not limits.allows(getattr(params, name))}
-    assert not outside
+    assert not outside, "a worker takes these"
 
 
 NO_NUMBERS = ["true", "false", '"1"', "[1]", "{}", "1e400", "-1e400", "9" * 5000]
@@ -104,7 +100,7 @@ MAKE_INFINITE = ["1e-300", "5e-324", "1e-40", "0.009999"]  # logits, as a repeti
 
 @each_numeric
 async def test_beyond_them_and_what_is_no_such_number_is_refused(gateway, parameter):
-    wrong = [json.dumps(parameter.below), json.dumps(parameter.above), *NO_NUMBERS]
+    wrong = [*parameter.outside, *NO_NUMBERS]
     wrong += FRACTIONS if isinstance(parameter.least, int) else []
     wrong += MAKE_INFINITE if parameter.name == "repetition_penalty" else []
     for value in wrong:
@@ -172,30 +168,128 @@ async def test_what_is_wrong_is_told_with_what_is_allowed(gateway):
 
 async def test_the_longest_stop_strings_fit_however_they_are_escaped(gateway):
     stops = ["🎼" * 1023 + chr(0x1F3B5 + number) for number in range(16)]
-    body = json.dumps({"model": "tiny", **CHAT, "stop": stops})
-    assert (await gateway.http.post("/v1/chat/completions", content=body)).status_code == 200
+    assert (await gateway.chat(stop=stops)).status_code == 200
     assert gateway.relay.requests[0].stop == tuple(stops)
 
 
-HEADERS = [
-    (
-        "x-legato-deadline",
-        ["60000ms", "604800", "168h"],
-        ["", "soon", "0", "604801", "169h", "-1", "nan", "inf", "1e3", "1 s", "2d"],
-    ),
-    ("x-legato-priority", ["-1000", "+1000", "0"], ["", "high", "-1001", "1001", "1.0", "true", "nan", "²".encode()]),
-    ("x-legato-tenant", ["t" * 512, ""], ["t" * 513]),
-]
+HEADERS = {  # allowed values, and wrong ones
+    "x-legato-deadline": (["60000ms", "604800", "168h"], ["", "soon", "0", "604801", "169h", "-1", "nan", "1 s", "2d"]),
+    "x-legato-priority": (["-1000", "+1000", "0"], ["", "high", "-1001", "1001", "1.0", "nan", "²".encode()]),
+    "x-legato-tenant": (["t" * 512, ""], ["t" * 513]),
+}
 
 
-@pytest.mark.parametrize(
-    ("name", "allowed", "wrong"), HEADERS, ids=lambda value: value if isinstance(value, str) else ""
-)
-async def test_headers_at_their_extremes(gateway, name, allowed, wrong):
-    for value in allowed:
-        assert (await gateway.chat({name: value})).status_code == 200, value
-    taken = len(gateway.relay.generations)
+@pytest.mark.parametrize("name", HEADERS)
+async def test_headers_at_their_extremes(gateway, name):
+    allowed, wrong = HEADERS[name]
     for value in wrong:
         answer = await gateway.chat({name: value})
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, name), value
-    assert len(gateway.relay.generations) == taken
+    assert gateway.relay.generations == []
+    for value in allowed:
+        assert (await gateway.chat({name: value})).status_code == 200, value
+
+
+# ── what a model's makers set counts where a request says nothing, and only there ───────────────────────────────────
+
+DEFAULTS = GenerationDefaults(0.7, 0.8, 20, 0.05, 1.05, 50)
+NEUTRAL = {"temperature": 0, "top_p": 1, "top_k": -1, "min_p": 0, "repetition_penalty": 1}
+SAMPLING = [  # the makers' values, a request's fields, and what counts
+    (DEFAULTS, dict.fromkeys(NEUTRAL), (0.7, 0.8, 20, 0.05, 1.05)),
+    (DEFAULTS, NEUTRAL, (0, 1, 0, 0, 1)),
+    (DEFAULTS, {"top_k": 0}, (0.7, 0.8, 0, 0.05, 1.05)),
+    (GenerationDefaults(), {}, (1, 1, 0, 0, 1)),
+]
+
+
+@pytest.mark.parametrize(("defaults", "fields", "expected"), SAMPLING)
+async def test_null_leaves_the_makers_value_and_a_neutral_value_does_not(make, defaults, fields, expected):
+    gateway = make(defaults=defaults)
+    await gateway.chat(**fields)
+    params = gateway.relay.requests[0].params
+    assert tuple(getattr(params, field) for field in NEUTRAL) == expected
+
+
+async def test_chats_end_at_the_makers_length_and_completions_at_openais(make):
+    gateway = make(defaults=DEFAULTS)
+    for fields, length in (({}, 50), ({"max_tokens": None}, 50), ({"max_tokens": 70}, 70)):
+        await gateway.chat(**fields)
+        assert gateway.relay.requests[-1].params.max_tokens == length
+    await gateway.complete()
+    assert gateway.relay.requests[-1].params.max_tokens == 16
+    gateway = make(defaults=GenerationDefaults(max_tokens=100_000))
+    assert (await gateway.chat()).status_code == 200
+    (request,) = gateway.relay.requests
+    assert request.params.max_tokens == 1000 - len(request.prompt)
+
+
+async def test_the_model_shows_them(make):
+    for gateway, shown in ((make(defaults=DEFAULTS), DEFAULTS.given()), (make(), {})):
+        (listed,) = (await gateway.http.get("/v1/models")).json()["data"]
+        assert listed["default_sampling_params"] == shown
+        assert (await gateway.http.get("/v1/models/tiny")).json() == listed
+
+
+# ── `allowed_token_ids` and `bad_words` reach workers as tokens ─────────────────────────────────────────────────────
+
+END = 256
+ONE_OF = {"structured_outputs": {"choice": ["a", "b"]}}
+
+
+async def asked(gateway: Any, **fields: Any) -> SamplingParams:
+    """The parameters that a worker is given."""
+    answer = await gateway.chat(**fields)
+    assert answer.status_code == 200, answer.text
+    return gateway.relay.requests[-1].params
+
+
+async def test_they_reach_workers_as_tokens_and_without_them_any_worker_will_do(gateway):
+    fields = {"allowed_token_ids": [65, 66, 65, END], "bad_words": ["ab", " a", "ab"]}
+    params = await asked(gateway, **fields)
+    assert (params.allowed_token_ids, params.bad_words) == ((65, 66, END), ((97, 98), (97,)))
+    assert later_params(params) == ("allowed_token_ids", "bad_words")
+    await gateway.complete(**fields)
+    completed = gateway.relay.requests[-1].params
+    assert (completed.allowed_token_ids, completed.bad_words) == (params.allowed_token_ids, params.bad_words)
+    for fields in ({"bad_words": []}, {"allowed_token_ids": None, "bad_words": None}):
+        assert later_params(await asked(gateway, **fields)) == ()
+
+
+async def test_a_word_is_forbidden_after_a_space_where_that_is_other_tokens(gateway, monkeypatch):
+    """As in most vocabularies: the space belongs to the word's first token."""
+    tokens = {"Paris": [80, 81], " Paris": [82], "é": [83, 84], " é": [32, 83, 84]}
+    monkeypatch.setattr(gateway.tokens, "encode", lambda text, *_: tokens.get(text, [1]))
+    params = await asked(gateway, bad_words=["  Paris", "é"])
+    assert params.bad_words == ((80, 81), (82,), (83, 84))
+
+
+NONE_LEFT = "allowed_token_ids: no token is left that an answer could begin with"
+NO_END = "allowed_token_ids has none of the tokens that end an answer, [256]: no answer could end"
+CONTRADICT: list[tuple[dict[str, Any], str]] = [
+    ({"allowed_token_ids": [3, 257]}, "not a valid token id in allowed_token_ids: 257 (0 to 256)"),
+    ({"bad_words": ["x", "  "]}, "not a valid word in bad_words: '  ' (it has no tokens)"),
+    ({"bad_words": ["x" * 65]}, f"not a valid word in bad_words: '{'x' * 40}' has 65 tokens (1 to 64)"),
+    ({"allowed_token_ids": [97], "bad_words": ["a"]}, NONE_LEFT),
+    ({"allowed_token_ids": [END], "min_tokens": 1}, NONE_LEFT),
+    ({"allowed_token_ids": [97, 98], **ONE_OF}, NO_END),
+]
+
+
+async def test_what_leaves_nothing_to_say_is_refused(gateway):
+    for fields, text in CONTRADICT:
+        error = (await gateway.chat(**fields)).json()["error"]
+        assert (error["param"], error["message"]) == (next(iter(fields)), text)
+    assert gateway.relay.generations == []
+
+
+def test_a_bound_of_reasoning_lets_an_answer_go_on():
+    """With `ignore_eos` nothing has to end it."""
+    params = SamplingParams(max_tokens=9, seed=1, grammar="{}", grammar_kind=REASONING, bad_words=((97,),))
+    token_choice._check_something_is_left(params, 257)
+
+
+async def test_what_can_be_obeyed_together_is_taken(gateway):
+    params = await asked(gateway, allowed_token_ids=[97, 98, END], bad_words=["a"], **ONE_OF)
+    assert params.grammar
+    assert params.bad_words == ((97,),)
+    assert (await asked(gateway, allowed_token_ids=[END])).allowed_token_ids == (END,)

@@ -1,5 +1,6 @@
 """Log probabilities of a streamed response: many alternatives of many tokens, kept as they are spelled."""
 
+import contextlib
 import gc
 import json
 import random
@@ -61,18 +62,26 @@ def test_a_stream_that_fails_has_those_so_far():
     assert failed["response"]["output"][0]["content"][0]["logprobs"] == delta["logprobs"] != []
 
 
+@contextlib.contextmanager
+def traced():
+    """A list that holds the bytes which were allocated and kept, once it ends."""
+    gc.collect()
+    tracemalloc.start()
+    taken = []
+    try:
+        yield taken
+        taken.append(tracemalloc.get_traced_memory()[0])
+    finally:
+        tracemalloc.stop()
+
+
 def test_a_stream_keeps_no_more_of_them_than_their_bytes():
     made = writer()
     said = len(made.delta(0, Delta(0, "x")))
-    gc.collect()
-    tracemalloc.start()
-    try:
+    with traced() as taken:
         for number in range(TOKENS):
             said += len(made.delta(0, Delta(0, "x", (token(number),))))
-        taken, _ = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert taken < 1.2 * said
+    assert taken[0] < 1.2 * said
 
 
 # ── beside reasoning and calls ──
@@ -122,43 +131,31 @@ def test_those_of_messages_are_told_whatever_else_is_in_an_answer(most):
     assert told > 20
 
 
-def test_all_tokens_of_one_character_are_told_with_it():
+@pytest.mark.parametrize(
+    "deltas",
+    [[("", [b"\xc3"]), ("é", [b"\xa9"]), ("!", [b"!"])], [("!", [b"", b"!"])]],
+    ids=["several of one character", "one without text"],
+)
+def test_every_token_is_listed_with_the_text_that_it_belongs_to(deltas):
     made = writer(BOTH)
-    first, second = (
-        TokenText(id, "\ufffd", raw, TokenLogprobs(-1.0, ()), 0) for id, raw in ((1, b"\xc3"), (2, b"\xa9"))
-    )
-    made.delta(0, Delta(0, "", (first,)))
-    made.delta(0, Delta(0, "é", (second,)))
-    made.delta(0, Delta(0, "!", (TokenText(3, "!", b"!", TokenLogprobs(-1.0, ()), 1),), "stop"))
+    for text, raws in deltas:
+        at = 1 if text == "!" and len(deltas) > 1 else 0
+        tokens = [TokenText(1, raw.decode(errors="replace"), raw, TokenLogprobs(-1.0, ()), at) for raw in raws]
+        made.delta(0, Delta(0, text, tuple(tokens), "stop" if text == "!" else None))
     made.end(Usage())
-    assert made.final is not None
     (item,) = json.loads(encode(made.final))["output"]
-    assert [bytes(one["bytes"]) for one in item["content"][0]["logprobs"]] == [b"\xc3", b"\xa9", b"!"]
-
-
-def test_a_token_without_text_is_told_with_what_follows():
-    made = writer(BOTH)
-    tokens = [TokenText(id, text, text.encode(), TokenLogprobs(-1.0, ()), 0) for id, text in ((1, ""), (2, "!"))]
-    made.delta(0, Delta(0, "!", tuple(tokens), "stop"))
-    made.end(Usage())
-    assert made.final is not None
-    (item,) = json.loads(encode(made.final))["output"]
-    assert [one["token"] for one in item["content"][0]["logprobs"]] == ["", "!"]
+    listed = [bytes(one["bytes"]) for one in item["content"][0]["logprobs"]]
+    assert listed == [raw for _, raws in deltas for raw in raws]
 
 
 @pytest.mark.parametrize("begin", ["<think>", '<tool_call>{"name": "f", "arguments": {"a": "'])
 def test_those_of_reasoning_and_calls_are_not_kept(begin):
     made = writer(BOTH)
     made.delta(0, Delta(0, begin, ()))
-    gc.collect()
-    tracemalloc.start()
-    try:
+    with traced() as taken:
         for number in range(TOKENS):
             fresh = tuple(TopLogprob(id, -id / 7) for id in range(20))
             explained = TokenText(1, "word", b"word", TokenLogprobs(-1.0, fresh), len(begin) + 4 * number)
             made.delta(0, Delta(0, "word", (explained,)))
         del fresh, explained
-        taken, _ = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert taken < 500 * TOKENS, "bytes; the alternatives of one token are more than a thousand"
+    assert taken[0] < 500 * TOKENS, "bytes; the alternatives of one token are more than a thousand"

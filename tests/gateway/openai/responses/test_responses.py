@@ -1,16 +1,22 @@
-"""Responses as the official client sees them: text, what ends it, and what goes wrong."""
+"""Responses as the official client sees them: text, calls, reasoning, what ends them, and what goes wrong."""
 
 import json
 import pickle
+import random
+from typing import Any
 
 import pytest
+from budget import times
 from openai.types.responses import Response
 from pydantic import BaseModel
-from tests.support.response_events import ask, events, expected, kinds, replayed
+from tests.support.response_events import ask, events, expected, kinds, read, replayed
 
 from legato_gateway.clients.client import Client
 from legato_gateway.errors import WorkerFailed
+from legato_gateway.openai.answer import AnswerFormat
 from legato_gateway.openai.responses import prepare
+from legato_gateway.openai.responses.writer import ResponseWriter
+from legato_gateway.openai.tools.definitions import CallFormat
 from legato_gateway.request import Delta, Usage
 from legato_gateway.serving.deadline import Deadline
 from legato_gateway.serving.model_serving import ModelServing, ServedModel
@@ -27,14 +33,12 @@ async def test_an_answer_is_what_the_official_client_expects(gateway):
     (item,) = answer.output
     assert (answer.output_text, answer.status, answer.error) == ("Paris é!", "completed", None)
     assert (item.type, item.role, item.status) == ("message", "assistant", "completed")
-    assert answer.id.startswith("resp_")
-    assert answer._request_id == answer.id
-    assert (answer.model, answer.metadata, answer.user) == ("tiny", {"a": "b"}, "me")
-    assert (answer.usage.input_tokens, answer.usage.output_tokens) == (len("user: hi\n"), 3)
+    assert (answer._request_id, answer.metadata, answer.user) == (answer.id, {"a": "b"}, "me")
     assert answer.usage.total_tokens == answer.usage.input_tokens + 3
-    assert answer.usage.input_tokens_details.cached_tokens == 4
-    assert gateway.tokens.messages == [{"role": "user", "content": "hi"}]
-    assert gateway.entries[-1].id == answer.id
+
+
+NOT_HERE = {"access_programs", "conversation", "image", "input_transformations", "moderation", "prompt", "tool_usage"}
+NOT_HERE |= {f"prompt_cache_{part}" for part in ("diagnostics", "options", "retention")}
 
 
 async def test_a_body_is_all_that_the_clients_types_ask_for(gateway):
@@ -43,71 +47,38 @@ async def test_a_body_is_all_that_the_clients_types_ask_for(gateway):
     asked |= {"reasoning": {"effort": None}, "tool_choice": "auto", "truncation": "disabled"}
     answer = (await ask(gateway, **asked)).json()
     Response.model_validate(answer)
-    not_here = {
-        "access_programs",
-        "conversation",
-        "image",
-        "input_transformations",
-        "moderation",
-        "prompt",
-        "tool_usage",
-    }
-    caching = {"prompt_cache_diagnostics", "prompt_cache_options", "prompt_cache_retention"}
-    assert set(Response.model_fields) - not_here - caching <= set(answer)
-    echoed = {**asked, "reasoning": {"effort": None, "summary": None}}
-    assert {key: answer[key] for key in asked} == echoed
+    assert set(Response.model_fields) - NOT_HERE <= set(answer)
+    assert {key: answer[key] for key in asked} == {**asked, "reasoning": {"effort": None, "summary": None}}
     assert answer["text"] == {"format": {"type": "text"}, "verbosity": "medium"}
     assert (answer["store"], answer["background"], answer["service_tier"]) == (False, False, "default")
 
 
-async def test_a_stream_tells_the_same_in_the_order_that_clients_expect(gateway):
+async def test_a_stream_has_the_events_that_clients_expect(gateway):
     found = await events(gateway)
     assert kinds(found) == expected("message")
-    assert replayed(found) == found[-1]["response"]["output"]
-    assert "".join(event["delta"] for event in found if "delta" in event) == "Paris é!"
     first, last = found[0]["response"], found[-1]["response"]
+    assert replayed(found) == last["output"]
     assert (first["status"], first["output"], first["usage"]) == ("in_progress", [], None)
-    assert last["id"] == first["id"]
-    assert last["output"] == [found[-2]["item"]]
-    assert last["output"][0]["content"][0]["text"] == "Paris é!"
-    assert last["usage"]["output_tokens"] == 3
-    assert len({event["item_id"] for event in found if "item_id" in event}) == 1
-
-
-async def test_the_official_stream_helper_gives_the_final_response(gateway):
-    async with gateway.client.responses.stream(model="tiny", input="hi") as stream:
-        deltas = [event.delta async for event in stream if event.type == "response.output_text.delta"]
-        final = await stream.get_final_response()
-    assert "".join(deltas) == final.output_text == "Paris é!"
+    assert (last["id"], last["output"][0]["content"][0]["text"]) == (first["id"], "Paris é!")
 
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_an_answer_that_is_cut_off_is_incomplete(gateway, stream):
     gateway.script(Delta(0, "Par"), Delta(0, "is", (), "length"))
-    if stream:
-        found = await events(gateway, max_output_tokens=2)
-        assert kinds(found)[-1] == "response.incomplete"
-        answer = found[-1]["response"]
-    else:
-        answer = (await ask(gateway, max_output_tokens=2)).json()
+    found = await events(gateway) if stream else [{"response": (await ask(gateway)).json()}]
+    answer = found[-1]["response"]
     Response.model_validate(answer)
     assert (answer["status"], answer["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
-    assert (answer["output"][0]["status"], answer["output"][0]["content"][0]["text"]) == ("incomplete", "Paris")
-    assert (answer["completed_at"], answer["max_output_tokens"]) == (None, 2)
-    assert gateway.relay.requests[0].params.max_tokens == 2
+    assert (answer["output"][0]["status"], answer["completed_at"]) == ("incomplete", None)
+    assert not stream or found[-1]["type"] == "response.incomplete"
 
 
 async def test_parse_gives_the_model(gateway):
     gateway.script(Delta(0, '{"name": '), Delta(0, '"Reineke"}', (), "stop"))
     answer = await gateway.client.responses.parse(model="tiny", input="hi", text_format=Fox)
     assert answer.output_parsed == Fox(name="Reineke")
-    assert json.loads(gateway.relay.requests[0].params.grammar)["properties"]["name"] == {
-        "title": "Name",
-        "type": "string",
-    }
-    assert answer.text.format.type == "json_schema"
-    assert answer.text.format.name == "Fox"
-    gateway.script(Delta(0, '{"name": "Reineke"}', (), "stop"))
+    assert list(json.loads(gateway.relay.requests[0].params.grammar)["properties"]) == ["name"]
+    assert (answer.text.format.type, answer.text.format.name) == ("json_schema", "Fox")
     async with gateway.client.responses.stream(model="tiny", input="hi", text_format=Fox) as stream:
         assert (await stream.get_final_response()).output_parsed == Fox(name="Reineke")
 
@@ -117,22 +88,131 @@ async def test_a_stream_that_fails_ends_with_the_failed_response(gateway):
     found = await events(gateway)
     assert kinds(found)[-2:] == ["response.output_text.delta", "response.failed"]
     failed = found[-1]["response"]
-    assert failed["status"] == "failed"
-    assert failed["error"] == {"code": "worker_failed", "message": "the worker died", "part": "decode"}
-    (item,) = failed["output"]
-    assert (item["status"], item["content"][0]["text"]) == ("incomplete", "Par")
+    error = {"code": "worker_failed", "message": "the worker died", "part": "decode"}
+    assert (failed["status"], failed["error"]) == ("failed", error)
+    assert failed["output"][0]["status"] == "incomplete"
 
 
 async def test_a_body_that_is_prepared_elsewhere_keeps_its_writer(gateway):
     """Long bodies are prepared in other processes, so what comes of them is pickled."""
     gateway.tokens.before = len  # anything that can be pickled
-    raw = bytearray(b'{"input": "hi", "metadata": {"a": "b"}, "tools": [], "prompt_cache_key": "k"}')
+    fields = {"metadata": {"a": "b"}, "tools": [], "prompt_cache_key": "k"}
+    raw = bytearray(json.dumps({"input": "hi", **fields}).encode())
     asked = Asked(Client(), {}, Deadline(0.0, 60.0, lambda: 0.0))
-    serving = ModelServing(gateway.tokens, ServedModel("tiny", 100))
-    checked = prepare.prepare(serving, asked, raw)
+    checked = prepare.prepare(ModelServing(gateway.tokens, ServedModel("tiny", 100)), asked, raw)
     raw.clear()  # a BufferError if a part of it were kept, which keeps all of it
     made = pickle.loads(pickle.dumps(checked)).writer
     answer = json.loads(made.whole([CollectedChoice(0, ["Paris"], [], "stop")], Usage(3, 1, 0)))
-    assert (answer["metadata"], answer["tools"]) == ({"a": "b"}, [])
-    assert answer["prompt_cache_key"] == "k"
+    assert {key: answer[key] for key in fields} == fields
     assert answer["output"][0]["content"][0]["text"] == "Paris"
+
+
+# ── calls ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+PARAMETERS: Any = {"type": "object", "properties": {"city": {"type": "string"}}}
+WEATHER: Any = {"type": "function", "name": "get_weather", "parameters": PARAMETERS, "strict": None}
+NOW: Any = {"type": "function", "name": "now", "parameters": None, "strict": None}
+FIRST = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Köln"}}\n</tool_call>'
+SECOND = '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
+CALLED = [("get_weather", '{"city": "Köln"}'), ("now", "{}")]
+
+
+def without_ids(items: Any) -> list[Any]:
+    return [
+        (item["type"], item["status"], *(item.get(key) for key in ("name", "arguments", "content"))) for item in items
+    ]
+
+
+async def test_calls_come_back_as_the_official_client_has_them(gateway):
+    gateway.say(f"A moment.\n{FIRST}\n{SECOND}")
+    answer = await gateway.client.responses.create(model="tiny", input="hi", tools=[WEATHER, NOW])
+    said, *calls = answer.output
+    assert (said.type, answer.output_text, answer.status) == ("message", "A moment.", "completed")
+    assert [(call.name, call.arguments) for call in calls] == CALLED
+    assert {(call.type, call.status) for call in calls} == {("function_call", "completed")}
+    assert len({call.call_id for call in calls} | {call.id for call in calls}) == 4
+    assert [tool.name for tool in answer.tools] == ["get_weather", "now"]
+
+
+async def test_the_official_stream_helper_puts_calls_together(gateway):
+    gateway.say(FIRST + SECOND)
+    async with gateway.client.responses.stream(model="tiny", input="hi", tools=[WEATHER, NOW]) as stream:
+        deltas = [event async for event in stream if event.type == "response.function_call_arguments.delta"]
+        final = await stream.get_final_response()
+    assert [(call.name, call.arguments) for call in final.output] == CALLED
+    assert deltas[-1].snapshot == "{}"
+
+
+async def test_events_come_item_by_item(gateway):
+    gateway.say(f"A moment. {FIRST} And {SECOND}", size=1000)
+    found = await events(gateway, tools=[WEATHER, NOW])
+    assert kinds(found) == expected("message", "call", "message", "call")
+
+
+async def test_the_model_is_given_the_same_tools_as_in_a_chat(make):
+    gateway = make(template="{{ tools }}<tool_call>")
+    flat = {**WEATHER, "description": "Says it.", "strict": True}
+    await ask(gateway, tools=[flat])
+    shown = gateway.tokens.given
+    assert "city" in gateway.relay.requests[0].params.grammar, "arguments of strict functions match"
+    await gateway.chat(tools=[{"type": "function", "function": {key: flat[key] for key in flat if key != "type"}}])
+    assert shown == gateway.tokens.given
+    assert shown["tools"][0]["function"]["description"] == "Says it."
+
+
+async def test_a_call_that_was_cut_off_is_incomplete(gateway):
+    gateway.say(FIRST[:60], "length")
+    answer = (await ask(gateway, tools=[WEATHER])).json()
+    ((kind, status, name, _, _),) = without_ids(answer["output"])
+    assert (answer["status"], kind, status, name) == ("incomplete", "function_call", "incomplete", "get_weather")
+
+
+def test_whatever_pieces_text_comes_in_the_items_are_the_same():
+    """Streamed or at once."""
+    parts = ["One. ", FIRST, "\n", SECOND, "Two < three", "<tool_call>", " no call", FIRST[:40], " ", ""]
+    format = AnswerFormat(CallFormat("Hermes", frozenset({"get_weather", "now"})))
+    known = {"id": "resp_1", "object": "response", "created_at": 1, "model": "m"}
+    known |= {"parallel_tool_calls": True, "tool_choice": "auto", "tools": []}
+    draw = random.Random(5)
+    for number in range(times(50)):
+        text = "".join(draw.choices(parts, k=draw.randint(0, 6)))
+        finish = draw.choice(["stop", "length"])
+        writer, other = (ResponseWriter({**known}, False, lambda _: b"", format) for _ in range(2))
+        whole = json.loads(other.whole([CollectedChoice(0, [text], [], finish)], Usage()))
+        said, at = b"", 0
+        while at < len(text):
+            size = draw.randint(1, 9 if number % 2 else 60)
+            said += writer.delta(0, Delta(0, text[at : at + size]))
+            at += size
+        found = read((said + writer.delta(0, Delta(0, "", (), finish)) + writer.end(Usage())).decode())
+        streamed = found[-1]["response"]
+        assert replayed(found) == streamed["output"]
+        assert without_ids(streamed["output"]) == without_ids(whole["output"])
+        assert streamed["status"] == whole["status"]
+
+
+# ── what a model reasons, an item of its own before the message ─────────────────────────────────────────────────────
+
+
+async def test_reasoning_comes_before_the_message(make):
+    gateway = make(template="{{ enable_thinking }}<think>")
+    gateway.say("<think>\nLet me see.\n</think>\n\nParis.")
+    answer = await gateway.client.responses.create(model="tiny", input="hi")
+    reasoning, message = answer.output
+    assert (reasoning.type, reasoning.status, reasoning.summary) == ("reasoning", "completed", [])
+    assert [(part.type, part.text) for part in reasoning.content] == [("reasoning_text", "Let me see.")]
+    assert (message.type, answer.output_text) == ("message", "Paris.")
+    found = await events(gateway)
+    assert kinds(found) == expected("reasoning", "message")
+    assert replayed(found) == found[-1]["response"]["output"]
+    again = [item.model_dump() for item in answer.output]
+    assert (await ask(gateway, input=[*again, {"role": "user", "content": "And?"}])).status_code == 200
+
+
+async def test_effort_reaches_the_template(make):
+    gateway = make(template="{{ enable_thinking }}<think>")
+    assert (await ask(gateway, reasoning={"effort": "none"})).status_code == 200
+    assert gateway.tokens.given == {"enable_thinking": False}
+    error = (await ask(make(template="<think>"), reasoning={"effort": "low"})).json()["error"]
+    assert error["param"] == "reasoning.effort"
+    assert error["message"].startswith("reasoning.effort 'low' is not supported")

@@ -7,21 +7,15 @@ import tracemalloc
 from budget import times
 from scripted_gateway import Clock
 
-from legato_gateway.openai.responses.store import (
-    RESPONSE_BYTES,
-    TURN_BYTES,
-    ResponseStore,
-    StoredResponse,
-    StorePolicy,
-    Turn,
-)
+from legato_gateway.openai.responses import store as stored
+from legato_gateway.openai.responses.store import RESPONSE_BYTES, TURN_BYTES, ResponseStore, StoredResponse, Turn
 
 ROOM = RESPONSE_BYTES + 10  # that the response of a test takes
 
 
 def store(seconds: float = 100.0, size: int = 10 * ROOM) -> tuple[ResponseStore, Clock]:
     clock = Clock()
-    return ResponseStore(StorePolicy(seconds, size), clock), clock
+    return ResponseStore(stored.StorePolicy(seconds, size), clock), clock
 
 
 def response(id: str, size: int = 10, last: Turn | None = None) -> StoredResponse:
@@ -30,18 +24,12 @@ def response(id: str, size: int = 10, last: Turn | None = None) -> StoredRespons
 
 def test_a_response_is_kept_for_its_time():
     kept, clock = store(seconds=100)
-    kept.put("a", response("1"))
-    clock.now = 60.0
-    kept.put("a", response("2"))
-    clock.now = 99.9
-    assert kept.get("a", "1") is not None
-    clock.now = 100.0
-    assert kept.get("a", "1") is None
-    assert kept.get("a", "2") is not None
-    assert kept.responses == 1
-    clock.now = 160.0
-    assert kept.get("b", "1") is None
-    assert (kept.responses, kept.used, kept.evicted) == (0, 0, 0)
+    for clock.now, id in ((0.0, "1"), (60.0, "2")):
+        kept.put("a", response(id))
+    for clock.now, left in ((99.9, ["1", "2"]), (100.0, ["2"]), (159.9, ["2"]), (160.0, [])):
+        assert [id for id in ("1", "2") if kept.get("a", id)] == left
+        assert kept.responses == len(left)
+    assert (kept.used, kept.evicted) == (0, 0)
 
 
 def test_a_tenant_finds_its_own_alone():
@@ -57,13 +45,9 @@ def test_a_tenant_finds_its_own_alone():
 
 def test_the_oldest_of_the_tenant_that_holds_most_gives_way():
     kept, _ = store(size=10 * ROOM)
-    kept.put("b", response("0"))
-    for number in range(1, 10):
-        kept.put("a", response(str(number)))
-    kept.put("b", response("10"))
-    assert kept.get("a", "1") is None
-    assert kept.get("b", "0") is not None
-    assert kept.get("a", "2") is not None
+    for number in range(11):
+        kept.put("b" if number in (0, 10) else "a", response(str(number)))
+    assert [bool(kept.get(tenant, id)) for tenant, id in (("a", "1"), ("b", "0"), ("a", "2"))] == [False, True, True]
     assert (kept.used, kept.evicted) == (10 * ROOM, 1)
 
 
@@ -72,12 +56,9 @@ def test_one_that_is_too_large_drops_no_other():
     kept.put("a", response("1"))
     rest = 10 * ROOM - 2 * TURN_BYTES - ROOM
     kept.put("a", response("2", 10, Turn(b"x" * 10, Turn(b"x" * (rest - 9)))))
-    assert kept.get("a", "2") is None
-    assert kept.get("a", "1") is not None
-    assert kept.evicted == 1
+    assert (kept.get("a", "2"), kept.get("a", "1") is not None, kept.evicted) == (None, True, 1)
     kept.put("a", response("3", 10, Turn(b"x" * 10, Turn(b"x" * (rest - 10)))))
-    assert kept.get("a", "3") is not None
-    assert (kept.responses, kept.used) == (1, 10 * ROOM)
+    assert (kept.get("a", "3") is not None, kept.responses, kept.used) == (True, 1, 10 * ROOM)
     kept.check_integrity()
 
 
@@ -90,9 +71,7 @@ def test_turns_are_counted_once_and_live_as_long_as_a_response_that_has_them():
     assert kept.used == 2 * ROOM + 2 * (TURN_BYTES + 100)
     kept.delete("a", "1")
     assert kept.used == ROOM + 2 * (TURN_BYTES + 100)
-    found = kept.get("a", "2")
-    assert found is not None
-    assert found.turns() == [first, second]
+    assert kept.get("a", "2").turns() == [first, second]
     kept.check_integrity()
 
 
@@ -104,13 +83,9 @@ def test_what_goes_on_from_a_response_that_was_deleted_meanwhile_is_whole():
     assert kept.used == 0
     for id in ("2", "3"):
         kept.put("a", response(id, 10, Turn(b"y", first)))
-        kept.check_integrity()
     kept.delete("a", "2")
-    found = kept.get("a", "3")
-    assert found is not None
-    assert [turn.items for turn in found.turns()] == [first.items, b"y"]
-    kept.delete("a", "3")
-    assert kept.used == 0
+    kept.check_integrity()
+    assert [turn.items for turn in kept.get("a", "3").turns()] == [first.items, b"y"]
 
 
 def test_the_bound_is_one_of_memory():

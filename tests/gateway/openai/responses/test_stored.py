@@ -14,6 +14,11 @@ from legato_gateway.errors import WorkerFailed
 from legato_gateway.request import Delta
 from legato_gateway.serving import preparation
 
+
+async def listed(gateway: Any, path: str, **params: Any) -> Any:
+    return await gateway.http.get(f"{path}/input_items", params=params)
+
+
 WEATHER: Any = {"type": "function", "name": "get_weather", "parameters": None, "strict": None}
 CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Rome"}}\n</tool_call>'
 
@@ -23,16 +28,27 @@ async def test_a_response_is_found_again_until_it_is_deleted(storing):
     assert made.to_dict()["store"] is True
     found = await storing.client.responses.retrieve(made.id)
     assert found.to_dict() == made.to_dict()
+    with pytest.raises(openai.BadRequestError, match="cannot be cancelled"):
+        await storing.client.responses.cancel(made.id)
     await storing.client.responses.delete(made.id)
-    for method in (storing.client.responses.retrieve, storing.client.responses.delete):
+    for name in ("retrieve", "delete", "cancel"):
         with pytest.raises(openai.NotFoundError) as missing:
-            await method(made.id)
+            await getattr(storing.client.responses, name)(made.id)
         assert missing.value.body["param"] == "response_id"
 
 
-async def test_a_streamed_one_is_what_the_stream_ended_with(storing):
-    final = (await events(storing))[-1]["response"]
-    assert (await storing.http.get(f"/v1/responses/{final['id']}")).json() == final
+async def test_what_ended_is_stored_as_it_ended_and_what_failed_is_not(storing):
+    for steps, status in (
+        ([Delta(0, "Par", (), "stop")], "completed"),
+        ([Delta(0, "Par", (), "length")], "incomplete"),
+    ):
+        storing.script(*steps)
+        final = (await events(storing))[-1]["response"]
+        assert (await storing.http.get(f"/v1/responses/{final['id']}")).json() == final
+        assert final["status"] == status
+    storing.script(Delta(0, "Par"), WorkerFailed("gone"))
+    failed = (await events(storing))[-1]["response"]
+    assert (await storing.http.get(f"/v1/responses/{failed['id']}")).status_code == 404
 
 
 async def test_one_with_log_probabilities_is_stored_with_them_and_goes_on(storing):
@@ -42,21 +58,41 @@ async def test_one_with_log_probabilities_is_stored_with_them_and_goes_on(storin
     assert (await ask(storing, previous_response_id=final["id"])).status_code == 200
 
 
-async def test_it_is_there_for_its_time(storing, clock):
-    made = (await ask(storing)).json()
+async def test_it_and_its_items_are_there_for_their_time(storing, clock):
+    path = f"/v1/responses/{(await ask(storing)).json()['id']}"
     clock.now = 3599.0
-    assert (await storing.http.get(f"/v1/responses/{made['id']}")).status_code == 200
+    assert (await storing.http.get(path)).status_code == (await listed(storing, path)).status_code == 200
     clock.now = 3600.0
-    assert (await storing.http.get(f"/v1/responses/{made['id']}")).status_code == 404
-    assert (await ask(storing, previous_response_id=made["id"])).status_code == 400
+    answer = await storing.http.get(path)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (404, "response_id")
+    assert (await listed(storing, path)).json() == answer.json()
+    assert (await ask(storing, previous_response_id=path.rpartition("/")[2])).status_code == 400
 
 
 async def test_who_does_not_want_it_stored_has_it_so(storing):
     made = (await ask(storing, store=False)).json()
     assert made["store"] is False
     assert (await storing.http.get(f"/v1/responses/{made['id']}")).status_code == 404
-    wrong = await ask(storing, store="yes")
-    assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "store")
+
+
+async def test_where_nothing_is_stored_nothing_is_found(gateway):
+    made = (await ask(gateway, store=True)).json()
+    assert made["store"] is False
+    for method, path in (("GET", ""), ("DELETE", ""), ("POST", "/cancel"), ("GET", "/input_items")):
+        answer = await gateway.http.request(method, f"/v1/responses/{made['id']}{path}")
+        assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found")
+        assert "stores no responses" in answer.json()["error"]["message"]
+
+
+async def test_what_is_wrong_is_named(storing):
+    for field, value in (("store", "yes"), ("previous_response_id", "resp_1"), ("previous_response_id", 5)):
+        answer = await ask(storing, **{field: value})
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, field)
+    made = (await ask(storing, previous_response_id=None)).json()["id"]
+    for name, value in (("stream", "true"), ("include[]", "message.output_text.logprobs"), ("starting_after", "3")):
+        answer = await storing.http.get(f"/v1/responses/{made}?{name}={value}")
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, name)
+    assert (await storing.http.get(f"/v1/responses/{made}?stream=false")).status_code == 200
 
 
 async def test_a_short_request_waits_among_long_ones_where_what_it_goes_on_from_is_long(storing, monkeypatch):
@@ -99,52 +135,17 @@ async def test_results_of_stored_calls_may_follow(make, store):
     store.check_integrity()
 
 
-async def test_what_was_cut_off_is_stored_and_what_failed_is_not(storing):
-    storing.script(Delta(0, "Par", (), "length"))
-    cut_off = (await ask(storing)).json()
-    assert (await storing.http.get(f"/v1/responses/{cut_off['id']}")).json()["status"] == "incomplete"
-    storing.script(Delta(0, "Par"), WorkerFailed("gone"))
-    failed = (await events(storing))[-1]["response"]
-    assert (await storing.http.get(f"/v1/responses/{failed['id']}")).status_code == 404
-
-
 async def test_another_tenant_finds_and_continues_nothing(make, store, tmp_path):
     gateway = make(clients=Clients(keyed(tmp_path, a={}, b={})), responses=store)
     mine, others = ({"authorization": f"Bearer key-{name}"} for name in "ab")
     made = (await ask(gateway, mine)).json()["id"]
-    assert (await gateway.http.get(f"/v1/responses/{made}", headers=mine)).status_code == 200
-    assert (await gateway.http.get(f"/v1/responses/{made}", headers=others)).status_code == 404
-    assert (await gateway.http.delete(f"/v1/responses/{made}", headers=others)).status_code == 404
-    assert (await gateway.http.post(f"/v1/responses/{made}/cancel", headers=others)).status_code == 404
-    refused = await ask(gateway, others, previous_response_id=made)
+    for method, path in (("POST", "/cancel"), ("GET", "/input_items"), ("GET", ""), ("DELETE", "")):
+        url = f"/v1/responses/{made}{path}"
+        statuses = [(await gateway.http.request(method, url, headers=who)).status_code for who in (others, {}, mine)]
+        assert statuses == [404, 401, 400 if path == "/cancel" else 200], url
+    refused = await ask(gateway, others, previous_response_id=(await ask(gateway, mine)).json()["id"])
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "previous_response_id")
-    assert (await gateway.http.get(f"/v1/responses/{made}")).status_code == 401
-    statuses = [await gateway.http.get(f"/v1/responses/{made}/input_items", headers=who) for who in (mine, others, {})]
-    assert [answer.status_code for answer in statuses] == [200, 404, 401]
-    assert len(gateway.relay.generations) == 1
-
-
-async def test_nothing_runs_that_could_be_cancelled(storing):
-    made = await storing.client.responses.create(model="tiny", input="hi")
-    with pytest.raises(openai.BadRequestError, match="cannot be cancelled"):
-        await storing.client.responses.cancel(made.id)
-    with pytest.raises(openai.NotFoundError):
-        await storing.client.responses.cancel("resp_other")
-
-
-@pytest.mark.parametrize("query", ["stream=true", "include[]=message.output_text.logprobs", "starting_after=3"])
-async def test_a_stored_response_is_not_streamed_again(storing, query):
-    made = (await ask(storing)).json()["id"]
-    answer = await storing.http.get(f"/v1/responses/{made}?{query}")
-    assert (answer.status_code, answer.json()["error"]["param"]) == (400, query.partition("=")[0])
-    assert (await storing.http.get(f"/v1/responses/{made}?stream=false")).status_code == 200
-
-
-@pytest.mark.parametrize("id", ["resp_1", 5, None, ""])
-async def test_an_id_that_is_not_known_is_refused_with_its_field(storing, id):
-    answer = await ask(storing, previous_response_id=id)
-    assert answer.status_code == (200 if id is None else 400)
-    assert id is None or answer.json()["error"]["param"] == "previous_response_id"
+    assert len(gateway.relay.generations) == 2
 
 
 async def test_an_escaped_field_is_no_way_around(storing):
@@ -162,12 +163,3 @@ async def test_long_conversations_have_as_many_items_as_one_request(storing):
     for input in ("hi", [said]):
         answer = await ask(storing, input=input, previous_response_id=last)
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, "input")
-
-
-@pytest.mark.parametrize(("method", "path"), [("GET", ""), ("DELETE", ""), ("POST", "/cancel")])
-async def test_where_nothing_is_stored_nothing_is_found(gateway, method, path):
-    made = (await ask(gateway, store=True)).json()
-    assert made["store"] is False
-    answer = await gateway.http.request(method, f"/v1/responses/{made['id']}{path}")
-    assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found")
-    assert "stores no responses" in answer.json()["error"]["message"]

@@ -43,64 +43,50 @@ def matches(grammar: Grammar, text: str) -> bool:
     return matcher.consume(list(text.encode())) and matcher.accepting
 
 
-@pytest.mark.parametrize(
-    ("family", "one", "two", "wrong"),
-    [
-        ("Hermes", tag(PARIS), f"{tag(PARIS)}\n{tag(NO_TIME)}", tag(NO_CITY)),
-        (
-            "Llama3Json",
-            PARIS.replace("arguments", "parameters"),
-            f"{PARIS}; {NO_TIME}".replace("arguments", "parameters"),
-            NO_CITY.replace("arguments", "parameters"),
-        ),
-        ("Mistral", f"[{PARIS}]", f"[{PARIS}, {NO_TIME}]", f"[{NO_CITY}]"),
-        ("Pythonic", f"[{PARIS}]", f"[{PARIS}, {NO_TIME}]", f"[{NO_CITY}]"),
-    ],
-)
-def test_required_calls_are_of_the_schema_and_are_read_again(family, one, two, wrong):
+LLAMA = [text.replace("arguments", "parameters") for text in (PARIS, f"{PARIS}; {NO_TIME}", NO_CITY)]
+LISTS = [f"[{PARIS}]", f"[{PARIS}, {NO_TIME}]", f"[{NO_CITY}]"]
+REQUIRED = {  # by family: one call, two, and one whose arguments are wrong
+    "Hermes": [tag(PARIS), f"{tag(PARIS)}\n{tag(NO_TIME)}", tag(NO_CITY)],
+    "Llama3Json": LLAMA,
+    "Mistral": LISTS,
+    "Pythonic": LISTS,
+}
+
+
+@pytest.mark.parametrize("family", REQUIRED)
+def test_required_calls_are_of_the_schema_and_are_read_again(family):
+    one, two, wrong = REQUIRED[family]
     functions = {0: WEATHER, 1: NOW}
     several = constraint.required(functions, PLACE, family, several=True)
     assert [matches(several, text) for text in (one, two, wrong, "It rains.", "")] == [True, True, False, False, False]
     single = constraint.required(functions, PLACE, family, several=False)
     assert (matches(single, one), matches(single, two)) == (True, False)
-    named = constraint.required({1: NOW}, PLACE, family, several=True)
-    assert not matches(named, one)
+    assert not matches(constraint.required({1: NOW}, PLACE, family, several=True), one)
     parser = CallParser(constraint.format_of(family), frozenset({"get_weather", "now"}))
     pieces = [piece for char in two for piece in parser.push(char)] + parser.finish()
     assert [piece.name for piece in pieces if isinstance(piece, CallStart)] == ["get_weather", "now"]
-    told = "".join(piece.text for piece in pieces if isinstance(piece, CallArguments) and piece.index == 0)
-    assert json.loads(told) == {"city": "Paris"}
-    assert not any(isinstance(piece, str) for piece in pieces)
+    arguments = "".join(piece.text for piece in pieces if isinstance(piece, CallArguments) and piece.index == 0)
+    assert json.loads(arguments) == {"city": "Paris"}
 
 
-@pytest.mark.parametrize(
-    ("text", "allowed"),
-    [
-        ("It rains.", True),
-        ("", True),
-        ("a < b <tool", True),
-        (f"A moment.\n{tag(PARIS)}", True),
-        (f"{tag(PARIS)}\n<tool_call>{NO_TIME}</tool_call>", True),
-        (tag(NO_CITY), False),
-        (f"{tag(PARIS)}\n{tag(NO_CITY)}", False),
-        ("<tool_call>", False),
-        (tag('{"name": "other", "arguments": {}}'), False),
+STRICT = {  # whether an answer is allowed with a strict function: as text and calls, or with a schema for its text
+    True: [
+        "It rains.",
+        "",
+        "a < b <tool",
+        f"A moment.\n{tag(PARIS)}",
+        f"{tag(PARIS)}\n<tool_call>{NO_TIME}</tool_call>",
     ],
-)
-def test_strict_calls_beside_text(text, allowed):
-    grammar = constraint.optional([WEATHER, NOW], PLACE, "Hermes", None)
-    assert grammar is not None
-    assert matches(grammar, text) == allowed
+    False: [tag(NO_CITY), f"{tag(PARIS)}\n{tag(NO_CITY)}", "<tool_call>", tag('{"name": "other", "arguments": {}}')],
+}
+WITH_SCHEMA = {True: ['{"x": 1}', tag(PARIS)], False: ["It rains.", '{"x": "1"}', tag(NO_CITY)]}
 
 
-@pytest.mark.parametrize(
-    ("text", "allowed"),
-    [('{"x": 1}', True), (tag(PARIS), True), ("It rains.", False), ('{"x": "1"}', False), (tag(NO_CITY), False)],
-)
-def test_an_answer_with_a_schema_may_be_calls_instead(text, allowed):
-    grammar = constraint.optional([WEATHER], PLACE, "Hermes", ANSWER)
-    assert grammar is not None
-    assert matches(grammar, text) == allowed
+@pytest.mark.parametrize(("answer", "texts"), [(None, STRICT), (ANSWER, WITH_SCHEMA)], ids=["text", "schema"])
+def test_strict_calls_or_an_answer(answer, texts):
+    grammar = constraint.optional([WEATHER, NOW], PLACE, "Hermes", answer)
+    found = {allowed: [text for text in texts[allowed] if matches(grammar, text)] for allowed in texts}
+    assert found == {True: texts[True], False: []}
 
 
 def test_nothing_is_constrained_that_need_not_be():
@@ -137,18 +123,17 @@ def test_calls_have_the_arguments_that_are_named_unless_the_schema_has_others(sc
     assert matches(grammar, json.dumps([{"name": "f", "arguments": arguments}])) == allowed
 
 
-@pytest.mark.parametrize(
-    ("choice", "several"), [("required", True), ({"type": "function", "function": {"name": "now"}}, False)]
-)
-async def test_a_function_that_is_named_is_called_once(gateway, choice, several):
+async def test_a_function_that_is_named_is_called_once(gateway):
     """As at OpenAI."""
     gateway.script(Delta(0, f"{tag(NO_TIME)}\n{tag(NO_TIME)}"), Delta(0, "", (), "stop"))
-    answer = await gateway.chat(tools=[{"type": "function", "function": {"name": "now"}}], tool_choice=choice)
-    assert len(answer.json()["choices"][0]["message"]["tool_calls"]) == (2 if several else 1)
-    params = gateway.relay.requests[-1].params
-    grammar = Grammar(params.grammar_kind, params.grammar, "tool_choice")
-    assert matches(grammar, tag(NO_TIME))
-    assert matches(grammar, f"{tag(NO_TIME)}\n{tag(NO_TIME)}") == several
+    function = {"type": "function", "function": {"name": "now"}}
+    for choice, several in (("required", True), (function, False)):
+        answer = await gateway.chat(tools=[function], tool_choice=choice)
+        assert len(answer.json()["choices"][0]["message"]["tool_calls"]) == (2 if several else 1)
+        params = gateway.relay.requests[-1].params
+        grammar = Grammar(params.grammar_kind, params.grammar, "tool_choice")
+        assert matches(grammar, tag(NO_TIME))
+        assert matches(grammar, f"{tag(NO_TIME)}\n{tag(NO_TIME)}") == several
 
 
 async def test_the_older_form_requires_a_call_too(gateway):

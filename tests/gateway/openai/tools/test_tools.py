@@ -36,16 +36,6 @@ def calls_of(message: Any) -> list[tuple[str, str]]:
     return [(call.function.name, call.function.arguments) for call in message.tool_calls or ()]
 
 
-async def test_calls_come_back_as_the_official_client_has_them(gateway):
-    gateway.say(CALLS)
-    answer = await gateway.client.chat.completions.create(model="tiny", messages=HI, tools=[WEATHER, NOW])
-    choice = answer.choices[0]
-    assert (choice.message.content, choice.finish_reason) == ("A moment.", "tool_calls")
-    assert calls_of(choice.message) == CALLED
-    assert len({call.id for call in choice.message.tool_calls}) == 2
-    assert {call.type for call in choice.message.tool_calls} == {"function"}
-
-
 async def test_streamed_calls_are_what_the_official_client_puts_together(gateway):
     gateway.say(CALLS)
     stream = await gateway.client.chat.completions.create(model="tiny", messages=HI, tools=[WEATHER, NOW], stream=True)
@@ -58,17 +48,15 @@ async def test_streamed_calls_are_what_the_official_client_puts_together(gateway
     done = [event for event in events if event.type == "tool_calls.function.arguments.done"]
     assert [(event.name, event.arguments) for event in done] == CALLED
     begun = [call for chunk in chunks for call in chunk.choices[0].delta.tool_calls or () if call.id]
-    assert [(call.index, call.type, call.function.name) for call in begun] == [
-        (0, "function", "get_weather"),
-        (1, "function", "now"),
-    ]
-    assert [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices[0].finish_reason] == ["tool_calls"]
+    assert [(call.index, call.type) for call in begun] == [(0, "function"), (1, "function")]
 
 
 async def test_every_choice_has_calls_of_its_own(gateway):
     gateway.script(*(Delta(choice, CALLS, (), "stop") for choice in (1, 0)))
     answer = await gateway.client.chat.completions.create(model="tiny", messages=HI, tools=[WEATHER, NOW], n=2)
     assert [calls_of(choice.message) for choice in answer.choices] == [CALLED, CALLED]
+    calls = [call for choice in answer.choices for call in choice.message.tool_calls]
+    assert (len({call.id for call in calls}), {call.type for call in calls}) == (4, {"function"})
 
 
 # ── the older form ──
@@ -79,16 +67,12 @@ async def test_functions_are_called_in_the_older_form(gateway, stream):
     gateway.say(CALLS)
     given: Any = {"model": "tiny", "messages": HI, "functions": [WEATHER["function"], NOW["function"]]}
     answer = await gateway.client.chat.completions.create(**given, stream=stream)
-    if stream:
-        deltas = [chunk.choices[0] async for chunk in answer]
-        called = [delta.delta.function_call for delta in deltas if delta.delta.function_call]
-        name = "".join(call.name or "" for call in called)
-        arguments, finish = "".join(call.arguments or "" for call in called), deltas[-1].finish_reason
-    else:
-        call, finish = answer.choices[0].message.function_call, answer.choices[0].finish_reason
-        name, arguments = call.name, call.arguments
-        assert answer.choices[0].message.tool_calls is None
-    assert ((name, arguments), finish) == (CALLED[0], "function_call")
+    choices = [chunk.choices[0] async for chunk in answer] if stream else answer.choices
+    said = [choice.delta if stream else choice.message for choice in choices]
+    called = [each.function_call for each in said if each.function_call]
+    assert ("".join(call.name or "" for call in called), "".join(call.arguments or "" for call in called)) == CALLED[0]
+    assert choices[-1].finish_reason == "function_call"
+    assert all(each.tool_calls is None for each in said)
 
 
 async def test_results_of_functions_are_told_as_those_of_tools(make):
@@ -216,15 +200,15 @@ async def test_a_parser_that_is_set_is_used_whatever_the_template_says(make):
     assert answer["choices"][0]["finish_reason"] == "tool_calls"
 
 
-async def test_deep_nesting_is_no_fault_of_ours(gateway):
-    for depth in (100, 400, 900, 5000):
-        parameters = '{"a": ' * depth + "1" + "}" * depth
-        tools = f'[{{"type": "function", "function": {{"name": "f", "parameters": {parameters}}}}}]'
-        call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": parameters}}
-        messages = json.dumps([{"role": "assistant", "tool_calls": [call]}])
-        body = f'{{"model": "tiny", "tools": {tools}, "messages": {messages}}}'
-        answer = await gateway.http.post("/v1/chat/completions", content=body.encode())
-        assert answer.status_code in (200, 400), answer.text
+@pytest.mark.parametrize("depth", [100, 400, 900, 5000])
+async def test_deep_nesting_is_no_fault_of_ours(gateway, depth):
+    parameters = '{"a": ' * depth + "1" + "}" * depth
+    tools = f'[{{"type": "function", "function": {{"name": "f", "parameters": {parameters}}}}}]'
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": parameters}}
+    messages = json.dumps([{"role": "assistant", "tool_calls": [call]}])
+    body = f'{{"model": "tiny", "tools": {tools}, "messages": {messages}}}'
+    answer = await gateway.http.post("/v1/chat/completions", content=body.encode())
+    assert answer.status_code in (200, 400), answer.text
 
 
 def test_a_writer_crosses_processes():
