@@ -1,73 +1,65 @@
 """Messages as Anthropic's official client sees them."""
 
 import json
+import random
+from itertools import product
 from typing import Any
 
 import anthropic
 import pytest
 from scripted_gateway import keyed
 
+from legato_gateway.anthropic.writer import BlockEvents, gathered
 from legato_gateway.clients.identify import Clients
 from legato_gateway.errors import Overloaded, QuotaExceeded, WorkerFailed
+from legato_gateway.openai.answer import AnswerFormat
+from legato_gateway.openai.tools.definitions import CallFormat
 from legato_gateway.request import Delta
 
 HI: Any = [{"role": "user", "content": "hi"}]
 ASKED: Any = {"model": "tiny", "max_tokens": 20, "messages": HI}
+STREAMED = pytest.mark.parametrize("stream", [False, True])
 
 
-async def test_an_answer_is_what_the_official_client_expects(gateway, client):
-    answer = await client.messages.create(**ASKED)
-    assert (answer.type, answer.role, answer.model) == ("message", "assistant", "tiny")
-    assert [(block.type, block.text) for block in answer.content] == [("text", "Paris é!")]
-    assert (answer.stop_reason, answer.stop_sequence) == ("end_turn", None)
-    assert answer.id.startswith("msg_")
-    assert answer._request_id == answer.id
-    assert (answer.usage.input_tokens, answer.usage.cache_read_input_tokens) == (len("user: hi\n") - 4, 4)
-    assert answer.usage.output_tokens == 3
+async def final(client: Any, stream: bool, **fields: Any) -> Any:
+    """The message that the official client gets, or puts together from a stream."""
+    if not stream:
+        return await client.messages.create(**ASKED | fields)
+    async with client.messages.stream(**ASKED | fields) as events:
+        return await events.get_final_message()
 
 
-async def test_a_stream_tells_the_same(gateway, client):
-    async with client.messages.stream(**ASKED) as stream:
-        kinds = [event.type async for event in stream]
-        streamed = await stream.get_final_message()
-    whole = await client.messages.create(**ASKED)
-    assert kinds[:2] == ["message_start", "content_block_start"]
-    assert kinds[-3:] == ["content_block_stop", "message_delta", "message_stop"]
-    assert [block.model_dump() for block in streamed.content] == [block.model_dump() for block in whole.content]
-    assert (streamed.stop_reason, streamed.usage) == (whole.stop_reason, whole.usage)
+async def test_an_answer_and_its_stream_are_what_the_official_client_expects(gateway, client):
+    whole, streamed = [await final(client, stream) for stream in (False, True)]
+    assert (whole.type, whole.role, whole.model, whole._request_id) == ("message", "assistant", "tiny", whole.id)
+    assert [(block.type, block.text) for block in whole.content] == [("text", "Paris é!")]
+    assert (whole.stop_reason, whole.stop_sequence) == ("end_turn", None)
+    assert streamed.model_dump(exclude={"id"}) == whole.model_dump(exclude={"id"})
 
 
 async def test_events_are_named_and_have_no_end_of_openai(gateway):
     response = await gateway.http.post("/v1/messages", json={**ASKED, "stream": True})
     events = [part.split("\n") for part in response.text.strip().split("\n\n")]
     assert all(name == f"event: {json.loads(data[6:])['type']}" for name, data in events)
-    assert "[DONE]" not in response.text
+    kinds = [name.removeprefix("event: ") for name, _ in events]
+    assert kinds[:2] == ["message_start", "content_block_start"]
+    assert kinds[-3:] == ["content_block_stop", "message_delta", "message_stop"]
 
 
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize(
-    ("last", "max_tokens", "reason", "sequence"),
-    [
-        (Delta(0, "", (), "stop", "END"), 20, "stop_sequence", "END"),
-        (Delta(0, "", (), "stop"), 20, "end_turn", None),
-        (Delta(0, "", (), "length"), 20, "max_tokens", None),
-        (Delta(0, "", (), "length"), 5000, "model_context_window_exceeded", None),
-    ],
-)
-async def test_why_an_answer_ended(gateway, client, stream, last, max_tokens, reason, sequence):
-    gateway.script(Delta(0, "so"), last)
-    asked = {**ASKED, "max_tokens": max_tokens}
-    if stream:
-        async with client.messages.stream(**asked) as events:
-            answer = await events.get_final_message()
-    else:
-        answer = await client.messages.create(**asked)
-    assert (answer.content[0].text, answer.stop_reason, answer.stop_sequence) == ("so", reason, sequence)
+ENDS = [  # the last part of an answer, the bound that was asked for, the reason, and the sequence
+    (Delta(0, "", (), "stop", "END"), 20, "stop_sequence", "END"),
+    (Delta(0, "", (), "stop"), 20, "end_turn", None),
+    (Delta(0, "", (), "length"), 20, "max_tokens", None),
+    (Delta(0, "", (), "length"), 5000, "model_context_window_exceeded", None),
+]
 
 
-async def test_an_answer_without_text_has_no_blocks(gateway, client):
-    gateway.script(Delta(0, "", (), "stop"))
-    assert (await client.messages.create(**ASKED)).content == []
+@STREAMED
+async def test_why_an_answer_ended(gateway, client, stream):
+    for last, most, reason, sequence in ENDS:
+        gateway.script(Delta(0, "so"), last)
+        answer = await final(client, stream, max_tokens=most)
+        assert (answer.content[0].text, answer.stop_reason, answer.stop_sequence) == ("so", reason, sequence)
 
 
 async def test_tokens_are_counted_without_an_answer(gateway, client):
@@ -79,12 +71,9 @@ async def test_tokens_are_counted_without_an_answer(gateway, client):
 
 
 async def test_the_system_prompt_is_a_message(gateway, client):
-    parts: Any = [
-        {"type": "text", "text": "be", "cache_control": {"type": "ephemeral"}},
-        {"type": "text", "text": "kind"},
-    ]
-    await client.messages.create(**ASKED, system=parts, metadata={"user_id": "u"})
-    assert gateway.tokens.messages == [{"role": "system", "content": "be\nkind"}, {"role": "user", "content": "hi"}]
+    cached: Any = {"type": "text", "text": "be", "cache_control": {"type": "ephemeral"}}
+    await client.messages.create(**ASKED, system=[cached, {"type": "text", "text": "kind"}], metadata={"user_id": "u"})
+    assert gateway.tokens.messages == [{"role": "system", "content": "be\nkind"}, *HI]
     assert gateway.relay.requests[0].operation == "chat"
 
 
@@ -102,29 +91,14 @@ async def test_turns_of_one_role_are_one_turn(gateway, client):
     assert shown == [("user", "a\nb"), ("assistant", "c"), ("system", "d"), ("user", "e")]
 
 
+# ── errors ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
 KINDS = [
     (QuotaExceeded("much", reason="quota"), "rate_limit_error", anthropic.RateLimitError),
     (Overloaded("full", reason="queue_full"), "overloaded_error", anthropic.InternalServerError),
     (WorkerFailed("gone", part="decode"), "api_error", anthropic.InternalServerError),
 ]
-
-
-# ── errors ──────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-async def test_a_stream_that_fails_ends_with_an_error_event(gateway, client):
-    gateway.script(Delta(0, "so"), WorkerFailed("gone", part="decode"))
-    said: list[str] = []
-
-    async def read() -> None:
-        async with client.messages.stream(**ASKED) as stream:
-            async for text in stream.text_stream:
-                said.append(text)
-
-    with pytest.raises(anthropic.APIStatusError, match="gone") as caught:
-        await read()
-    assert said == ["so"]
-    assert caught.value.body == {"type": "error", "error": {"type": "api_error", "message": "gone (decode)"}}
 
 
 async def test_errors_are_those_of_the_official_client(gateway, client):
@@ -133,28 +107,17 @@ async def test_errors_are_those_of_the_official_client(gateway, client):
         with pytest.raises(raised) as caught:
             await client.messages.create(**ASKED)
         assert caught.value.body["error"]["type"] == kind
-    with pytest.raises(anthropic.NotFoundError):
-        await client.messages.create(**{**ASKED, "model": "claude"})
 
 
-@pytest.mark.parametrize(
-    ("path", "status", "kind"),
-    [
-        ("/v1/messages", 400, "invalid_request_error"),
-        ("/v1/messages/count_tokens", 400, "invalid_request_error"),
-        ("/v1/messages/batches", 404, "not_found_error"),
-    ],
-)
-async def test_errors_of_all_its_paths_have_that_shape(gateway, path, status, kind):
-    response = await gateway.http.post(path, json={})
-    assert response.status_code == status
-    assert (response.json()["type"], response.json()["error"]["type"]) == ("error", kind)
-
-
-async def test_others_keep_openais(gateway):
-    response = await gateway.http.post("/v1/chat/completions", json={})
-    assert set(response.json()) == {"error"}
-    assert response.json()["error"]["param"] == "messages"
+async def test_errors_of_all_its_paths_have_that_shape(gateway):
+    wrong, missing = "invalid_request_error", "not_found_error"
+    for path, status, kind in (("", 400, wrong), ("/count_tokens", 400, wrong), ("/batches", 404, missing)):
+        response = await gateway.http.post(f"/v1/messages{path}", json={})
+        assert (response.status_code, response.json()["type"], response.json()["error"]["type"]) == (
+            status,
+            "error",
+            kind,
+        )
 
 
 async def test_a_prompt_too_long_is_told_so_that_clients_shorten_it(gateway, client):
@@ -214,10 +177,10 @@ async def test_what_cannot_be_obeyed_is_refused_by_name(gateway, client):
     assert gateway.relay.requests == []
 
 
-@pytest.mark.parametrize(("version", "status"), [("2023-06-01", 200), ("2026-10-21", 200), ("2020-01-01", 400)])
-async def test_versions_that_are_not_known_are_refused(gateway, version, status):
-    response = await gateway.http.post("/v1/messages", json=ASKED, headers={"anthropic-version": version})
-    assert response.status_code == status
+async def test_versions_that_are_not_known_are_refused(gateway):
+    for version, status in (("2023-06-01", 200), ("2026-10-21", 200), ("2020-01-01", 400)):
+        answer = await gateway.http.post("/v1/messages", json=ASKED, headers={"anthropic-version": version})
+        assert answer.status_code == status
 
 
 # ── API keys ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -226,19 +189,119 @@ async def test_versions_that_are_not_known_are_refused(gateway, version, status)
 async def test_the_official_client_shows_its_key(tmp_path, make, connect):
     gateway = make(clients=Clients(keyed(tmp_path, a={})))
     await connect(gateway, api_key="key-a").messages.create(**ASKED)
-    await connect(gateway, api_key=None, auth_token="key-a").messages.count_tokens(
-        model="tiny", messages=ASKED["messages"]
-    )
+    await connect(gateway, api_key=None, auth_token="key-a").messages.count_tokens(model="tiny", messages=HI)
     assert [request.tenant for request in gateway.relay.requests] == ["a"]
-    for path in ("messages", "messages/count_tokens"):
-        answer = await gateway.http.post(f"/v1/{path}", json=ASKED)
+    for key, path in product(({}, {"x-api-key": "key-b"}, {"x-api-key": ""}), ("messages", "messages/count_tokens")):
+        answer = await gateway.http.post(f"/v1/{path}", json=ASKED, headers=key)
         assert (answer.status_code, answer.json()["error"]["type"]) == (401, "authentication_error")
-    with pytest.raises(anthropic.AuthenticationError):
-        await connect(gateway, api_key="key-b").messages.create(**ASKED)
 
 
-@pytest.mark.parametrize(("key", "status"), [("key-a", 200), ("key-b", 401), ("", 401)])
-async def test_older_clients_show_it_in_a_header_of_its_own(tmp_path, make, key, status):
-    gateway = make(clients=Clients(keyed(tmp_path, a={})))
-    answer = await gateway.http.post("/v1/messages", json=ASKED, headers={"x-api-key": key})
-    assert answer.status_code == status
+# ── tools ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Pa\\"ris"}}\n</tool_call>'
+TWO = f"Let me see.\n{CALL}\n{CALL}"
+INPUT = {"city": 'Pa"ris'}
+TOOLS: Any = {"tools": [{"name": "weather", "input_schema": {"type": "object"}}]}
+
+
+@pytest.fixture
+def calling(make: Any) -> Any:
+    return make(template="{{ tools }} <tool_call>")  # Hermes'
+
+
+async def test_calls_are_streamed_while_they_are_written(calling, connect):
+    calling.say(TWO, size=20)
+    async with connect(calling).messages.stream(**ASKED | TOOLS) as stream:
+        events = [event async for event in stream]
+        answer = await stream.get_final_message()
+    parts = [event.partial_json for event in events if event.type == "input_json"]
+    assert "".join(parts) == json.dumps(INPUT) * 2
+    assert len(parts) > 2
+    assert [getattr(block, "input", None) for block in answer.content] == [None, INPUT, INPUT]
+    assert len({block.id for block in answer.content[1:] if block.id.startswith("toolu_")}) == 2
+
+
+@pytest.mark.parametrize("text", [TWO, CALL, "no call, <tool_call> {", f"{CALL}\nand text behind", "é" * 9])
+def test_random_cuts_of_text_give_the_same_blocks(text):
+    def blocks(pieces: list[str]) -> list[Any]:
+        events = BlockEvents(AnswerFormat(CallFormat("Hermes", frozenset({"weather"}))))
+        told = [event for piece in pieces[:-1] for event in events.push(piece, None)]
+        told += events.push(pieces[-1], "stop")
+        starts = [event["index"] for event in told if event["type"] == "content_block_start"]
+        stops = [event["index"] for event in told if event["type"] == "content_block_stop"]
+        assert starts == stops == list(range(len(starts)))
+        return [{key: value for key, value in block.items() if key != "id"} for block in gathered(told)]
+
+    source, expected = random.Random(text), blocks([text])
+    for _ in range(100):
+        cuts = sorted(source.choices(range(len(text) + 1), k=source.randrange(1, 12)))
+        assert blocks([text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]) == expected
+
+
+async def test_results_go_back_to_the_model_in_their_order(calling, connect):
+    calling.say(TWO)
+    client = connect(calling)
+    answer = await client.messages.create(**ASKED | TOOLS)
+    first, second = (block.id for block in answer.content[1:])
+    failed = {"content": [{"type": "text", "text": "no"}], "is_error": True}
+    results: Any = [
+        {"type": "tool_result", "tool_use_id": first, "content": "rain"},
+        {"type": "tool_result", "tool_use_id": second, **failed},
+        {"type": "text", "text": "so?"},
+    ]
+    turns = [*HI, {"role": "assistant", "content": answer.content}, {"role": "user", "content": results}]
+    await client.messages.create(**ASKED | TOOLS | {"messages": turns})
+    _, said, rain, error, asked = calling.tokens.messages
+    assert [call["function"] for call in said["tool_calls"]] == [{"name": "weather", "arguments": INPUT}] * 2
+    assert (rain["role"], rain["name"], rain["content"]) == ("tool", "weather", "rain")
+    assert (error["tool_call_id"], error["content"]) == (second, "Error: no")
+    assert asked == {"role": "user", "content": "so?"}
+
+
+@STREAMED
+async def test_a_call_that_is_cut_off_has_what_is_complete_of_it(calling, connect, stream):
+    calling.say(CALL[: CALL.index("ris")].replace('{"city": ', '{"n": 1, "city": '), "length", 8)
+    answer = await final(connect(calling), stream, **TOOLS)
+    assert (answer.stop_reason, answer.content[0].input) == ("max_tokens", {"n": 1})
+
+
+async def test_arguments_that_are_not_json_are_marked_as_such(calling, connect):
+    calling.say(CALL.replace('"Pa\\"ris"', "Paris"))
+    (block,) = (await final(connect(calling), False, **TOOLS)).content
+    assert block.input == {"INVALID_JSON": '{"city": Paris}'}
+
+
+# ── reasoning ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def reasoning(make: Any) -> Any:
+    made = make(template="{{ enable_thinking }} <think></think>")
+    made.script(Delta(0, "<think>\nso, Paris</thi"), Delta(0, "nk>\n\nParis.", (), "stop"))
+    return made
+
+
+@pytest.mark.parametrize(
+    ("thinking", "switched", "shown"),
+    [
+        (None, None, True),
+        ({"type": "disabled"}, False, True),
+        ({"type": "adaptive"}, True, True),
+        ({"type": "adaptive", "display": "omitted"}, True, False),
+        ({"type": "enabled"}, True, True),
+    ],
+)
+async def test_thinking_is_switched_in_the_chat_template(reasoning, connect, thinking, switched, shown):
+    answer = await connect(reasoning).messages.create(**ASKED, extra_body={"thinking": thinking} if thinking else {})
+    assert reasoning.tokens.given.get("enable_thinking") is switched
+    assert [block.type for block in answer.content] == (["thinking", "text"] if shown else ["text"])
+
+
+async def test_earlier_thinking_goes_back_to_the_template(reasoning, connect):
+    client = connect(reasoning)
+    answer = await client.messages.create(**ASKED)
+    turns = [*HI, {"role": "assistant", "content": answer.content}, *HI]
+    await client.messages.create(**{**ASKED, "messages": turns}, extra_body={"output_config": {"effort": "low"}})
+    said = reasoning.tokens.messages[1]
+    assert (said["content"], said["reasoning_content"]) == ("Paris.", "so, Paris")
+    assert reasoning.tokens.given["enable_thinking"] is True
