@@ -84,7 +84,7 @@ def test_prefill_and_decode_have_a_gpu_each_and_hand_over(most, namespace, manif
 
 def _serve(namespace, manifest, service):
     namespace.apply(yaml.safe_dump(manifest))
-    kube.until(lambda: service.condition("Ready").get("status") == "True", "the service is ready", patience=START)
+    kube.until(lambda: service.is_true("Ready"), "the service is ready", patience=START)
 
 
 def _fallbacks(namespace, pod):

@@ -21,6 +21,7 @@ NEWER = {"gateway": {"allowedOrigins": [ORIGIN]}}  # a field that the older vers
 # The older version does not know the present CRDs' defaults of these fields.
 ENGINE = {"blockSize": 16, "chunkTokens": 256}
 SCALING = {**paced.PAIR, "decode": {"min": 2, "max": 3}}
+IMAGES = {"gateway": "gateway", "prefill": "engine", "decode": "engine"}
 AT_ONCE = "upgrade.pause=1s"
 
 
@@ -52,34 +53,25 @@ def unharmed(services, expected, namespace):
             stack.enter_context(Load(service.client, service.name, expected, streams=2))
         restarts = stack.enter_context(Restarts(namespace))
         yield
-    assert restarts.most_turns == 1
-    assert max(restarts.most_starting.values()) == 1
-    assert restarts.fewest_ready == {
-        **{(name, "prefill"): 1 for name in SERVICES},
-        **{(name, "decode"): 2 for name in SERVICES},
-    }
+    assert (restarts.most_turns, max(restarts.most_starting.values())) == (1, 1)
+    fewest = {"prefill": 1, "decode": 2}
+    assert restarts.fewest_ready == {(name, role): fewest[role] for name in SERVICES for role in fewest}
 
 
 def images(service):
     """Returns the images of each role's pods."""
-    return {
-        role: {str(pod["spec"]["containers"][0]["image"]) for pod in service.found(role)}
-        for role in ("gateway", "prefill", "decode")
-    }
+    return {role: {pod["spec"]["containers"][0]["image"] for pod in service.found(role)} for role in IMAGES}
 
 
 def images_of(version):
     """Returns the images of a service that runs a version."""
-    workers = {role: {version.image("engine")} for role in ("prefill", "decode")}
-    return {"gateway": {version.image("gateway")}, **workers}
+    return {role: {version.image(image)} for role, image in IMAGES.items()}
 
 
 def until_run(services, version):
     for service in services:
         kube.until(
-            lambda service=service: (
-                images(service) == images_of(version) and service.condition("Upgraded").get("status") == "True"
-            ),
+            lambda service=service: images(service) == images_of(version) and service.is_true("Upgraded"),
             f"{service.name} runs {version.tag}",
         )
         service.until_settled()

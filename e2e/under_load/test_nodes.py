@@ -7,7 +7,7 @@ import kube
 import nodes
 import pytest
 from load import Load
-from nodes import PATIENCE, draining
+from nodes import draining
 
 # Commands that cut a node's power and start it again, but for its name: `scripts/e2e` knows those of its clusters.
 STOP = shlex.split(os.environ.get("LEGATO_E2E_STOP_NODE", ""))
@@ -68,12 +68,9 @@ def test_a_node_is_lost_and_comes_back(spread, undisturbed):
         try:
             load.until_more(4)
             for role in ROLES:
-                kube.until(
-                    lambda role=role: lost not in map(nodes.of, spread.found(role)),
-                    f"the cluster gives {role} pods on {lost} up",
-                    patience=PATIENCE,
-                )
-                spread.until_pods(role, 2, patience=PATIENCE)
+                gone = f"the cluster gives {role} pods on {lost} up"
+                kube.until(lambda role=role: lost not in map(nodes.of, spread.found(role)), gone)
+                spread.until_pods(role, 2)
             load.until_more(4)
         finally:
             kube.run(*START, lost)

@@ -11,13 +11,10 @@ pytestmark = pytest.mark.usefixtures("operator")
 
 def with_image(service, image):
     """Returns a change to the manifest: another image of all workers."""
-    return {role: {"template": _with_image(service, role, image)} for role in ("prefill", "decode")}
-
-
-def _with_image(service, role, image):
-    template = service.object()["spec"][role]["template"]
-    (worker,) = template["spec"]["containers"]
-    return {"spec": {**template["spec"], "containers": [{**worker, "image": image}]}}
+    templates = {role: service.object()["spec"][role]["template"] for role in ("prefill", "decode")}
+    for template in templates.values():
+        template["spec"]["containers"][0]["image"] = image
+    return {role: {"template": template} for role, template in templates.items()}
 
 
 def roll_out(service, change):
@@ -66,5 +63,5 @@ def test_a_setting_is_rolled_out_while_the_operator_restarts(service, load, oper
 
 # Which worker goes when, with any numbers, is tested without a cluster.
 def test_an_image_is_rolled_out_without_a_surge(service, load):
-    before = roll_out(service, {**with_image(service, helm.next_engine_image()), "rollout": SURGES[0]})
+    before = roll_out(service, {**with_image(service, helm.image("engine", f"{helm.TAG}-next")), "rollout": SURGES[0]})
     until_rolled_out(service, before)
