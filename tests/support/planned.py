@@ -4,11 +4,14 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
+from msgspec import structs
+
 from legato_operator.api import conditions, parsing
 from legato_operator.api.resources import InferenceService
 from legato_operator.cluster import Object
 from legato_operator.observing.observed import Observed, Pod, WorkerState
 from legato_operator.planning.plan import Plan
+from legato_protocol.demand import DemandReport
 
 A = TypeVar("A")
 
@@ -28,6 +31,11 @@ def pod(name: str, pool: str, revision: str = "", **more: Any) -> Pod:
     state = None if pool == "gateway" else WorkerState(0, False, "ucx:tcp")
     ready = Pod(name, f"uid-{name}", pool, revision, name, True, False, address="10.0.0.1:8082", state=state)
     return dataclasses.replace(ready, **more)
+
+
+def report(gateway: str = "g", **more: Any) -> DemandReport:
+    """The report of a gateway without requests or workers."""
+    return structs.replace(DemandReport(gateway, 1e6, (), {}, (), 0.0, {}, (), 0, 0, 0, ()), **more)
 
 
 def actions(made: Plan, kind: type[A]) -> list[A]:

@@ -1,4 +1,4 @@
-"""What counts as a worker that cannot come up."""
+"""Workers that cannot come up, and those that still may."""
 
 import dataclasses
 
@@ -11,54 +11,36 @@ from legato_operator.planning import failure
 STARTING = Pod("demo-decode-1", "uid", "decode", "new", "1", False, False, message="loading the model", waiting=20.0)
 
 
-@pytest.mark.parametrize(
-    ("pod", "reason", "message"),
-    [
-        ({"refused": "weights are truncated"}, conditions.ROLLOUT_FAILED, "demo-decode-1: weights are truncated"),
-        (
-            {"blocked": "ImagePullBackOff: no such tag", "blocked_for": 301.0},
-            conditions.ROLLOUT_FAILED,
-            "demo-decode-1: ImagePullBackOff: no such tag",
-        ),
-        (
-            {"blocked": "InvalidImageName: UPPER", "doomed": True},
-            conditions.ROLLOUT_FAILED,
-            "demo-decode-1: InvalidImageName: UPPER",
-        ),
-        (
-            {"restarts": 3, "ended": "worker exited with code 1: KeyError: 'x'"},
-            conditions.ROLLOUT_FAILED,
-            "demo-decode-1: keeps crashing: worker exited with code 1: KeyError: 'x'",
-        ),
-        (
-            {"waiting": 61.0},
-            conditions.PROGRESS_DEADLINE_EXCEEDED,
-            "demo-decode-1: not ready within 1m: loading the model",
-        ),
-    ],
-)
-def test_worker_that_cannot_come_up_says_why(pod, reason, message):
-    """A ready one has nothing to say, whatever happened before."""
-    failing = dataclasses.replace(STARTING, **pod)
-    assert failure.find([STARTING, failing], 60.0) == failure.Failure(reason, message)
-    assert failure.find([dataclasses.replace(failing, ready=True)], 60.0) is None
-
-
+FAILED, LATE = conditions.ROLLOUT_FAILED, conditions.PROGRESS_DEADLINE_EXCEEDED
 BLOCKED = {"blocked": "ErrImagePull: connection refused"}
 
 
 @pytest.mark.parametrize(
-    "pod",
+    ("pod", "reason", "message"),
     [
-        {},
-        {"restarts": 2, "ended": "worker exited with code 1"},
-        {"waiting": 60.0},
-        BLOCKED | {"blocked_for": 5.0},
-        BLOCKED | {"blocked_for": 300.0},
+        ({"refused": "weights are truncated"}, FAILED, "weights are truncated"),
+        (BLOCKED | {"blocked_for": 301.0}, FAILED, "ErrImagePull: connection refused"),
+        ({"blocked": "InvalidImageName: UPPER", "doomed": True}, FAILED, "InvalidImageName: UPPER"),
+        (
+            {"restarts": 3, "ended": "worker exited with code 1: x"},
+            FAILED,
+            "keeps crashing: worker exited with code 1: x",
+        ),
+        ({"waiting": 61.0}, LATE, "not ready within 1m: loading the model"),
+        (BLOCKED | {"blocked_for": 61.0, "waiting": 61.0}, LATE, "not ready within 1m: loading the model"),
+        ({}, None, ""),
+        ({"restarts": 2, "ended": "worker exited with code 1"}, None, ""),
+        ({"waiting": 60.0}, None, ""),
+        (BLOCKED | {"blocked_for": 5.0}, None, ""),
+        (BLOCKED | {"blocked_for": 300.0}, None, ""),
     ],
 )
-def test_worker_that_may_come_up_has_its_time(pod):
-    assert failure.find([dataclasses.replace(STARTING, **pod)], 60.0) is None
+def test_worker_that_cannot_come_up_says_why_and_others_have_their_time(pod, reason, message):
+    """A ready one has nothing to say, whatever happened before."""
+    failing = dataclasses.replace(STARTING, **pod)
+    failed = failure.Failure(reason, f"demo-decode-1: {message}") if reason else None
+    assert failure.find([STARTING, failing], 60.0) == failed
+    assert failure.find([dataclasses.replace(failing, ready=True)], 60.0) is None
 
 
 @pytest.mark.parametrize(
@@ -71,13 +53,8 @@ def test_worker_that_may_come_up_has_its_time(pod):
         ({}, False),
     ],
 )
-def test_what_a_kubelet_tries_again_is_told_for_as_long_as_it_is_no_failure(pod, again):
+def test_kubelet_tries_again_for_as_long_as_that_is_not_a_failure(pod, again):
     assert failure.tries_again(dataclasses.replace(STARTING, **pod)) is again
-
-
-def test_blocked_worker_is_late_all_the_same():
-    blocked = dataclasses.replace(STARTING, **BLOCKED, blocked_for=61.0, waiting=61.0)
-    assert failure.find([blocked], 60.0).reason == conditions.PROGRESS_DEADLINE_EXCEEDED
 
 
 @pytest.mark.parametrize("history", [{"restarts": 3, "ended": "exited"}, {"refused": "no memory"}])

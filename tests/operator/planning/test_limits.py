@@ -10,99 +10,87 @@ from legato_operator.planning import limits
 from legato_operator.planning.limits import PoolTarget
 
 SERVICE = {"apiVersion": "serving.legato.dev/v1alpha1", "kind": "InferenceService", "metadata": {"name": "demo"}}
-GPUS = {"resources": {"requests": {"nvidia.com/gpu": 2}}}
-BOUNDS = {"prefill": {"min": 2, "max": 4}, "decode": {"min": 2, "max": 4}}
+ROLES = ("prefill", "decode")
+BUDGET = "scaling.gpuBudget"
 FIXED = {"scaling": {"mode": "Fixed"}, "prefill": {"replicas": 3}, "decode": {"replicas": 5}}
 
 
-def _targets(item, **desired):
-    return limits.targets(parsing.read_service(item).spec, desired)
+def _bounded(prefill, decode, gpus=(0, 0), **scaling):
+    """Pools with these bounds and GPUs for each worker."""
+    bounds = {role: {"min": least, "max": most} for role, (least, most) in zip(ROLES, (prefill, decode), strict=True)}
+    pools = {
+        role: {"resources": {"requests": {"nvidia.com/gpu": count}}}
+        for role, count in zip(ROLES, gpus, strict=True)
+        if count
+    }
+    return {"scaling": bounds | scaling, **pools}
+
+
+def _budgeted(budget, least=0, most=4, gpus=(2, 2)):
+    return _bounded((least, most), (least, most), gpus, gpuBudget=budget)
+
+
+BOUNDS = _bounded((2, 4), (2, 4))
+RATIOS = _bounded((0, 9), (4, 9), maxPrefillPerDecode=2, maxDecodePerPrefill=3)
 
 
 @pytest.mark.parametrize(
-    ("desired", "target"),
+    ("spec", "desired", "prefill", "decode"),
     [
-        (1, PoolTarget(2, "scaling.decode.min")),
-        (2, PoolTarget(2)),
-        (4, PoolTarget(4)),
-        (5, PoolTarget(4, "scaling.decode.max")),
+        # Bounds.
+        (BOUNDS, (3, 1), PoolTarget(3), PoolTarget(2, "scaling.decode.min")),
+        (BOUNDS, (3, 2), PoolTarget(3), PoolTarget(2)),
+        (BOUNDS, (3, 4), PoolTarget(3), PoolTarget(4)),
+        (BOUNDS, (3, 5), PoolTarget(3), PoolTarget(4, "scaling.decode.max")),
+        # A pool that was never scaled has its minimum.
+        (BOUNDS, (), PoolTarget(2), PoolTarget(2)),
+        # Fixed replicas are the manifest's, whatever anyone desires.
+        (FIXED, (1, 9), PoolTarget(3), PoolTarget(5)),
+        # Within a budget decode goes first.
+        (_budgeted(8), (2, 2), PoolTarget(2), PoolTarget(2)),
+        (_budgeted(7), (2, 2), PoolTarget(1, BUDGET), PoolTarget(2)),
+        (_budgeted(5), (2, 2), PoolTarget(0, BUDGET), PoolTarget(2)),
+        (_budgeted(3), (2, 2), PoolTarget(0, BUDGET), PoolTarget(1, BUDGET)),
+        # Minima come first, and what they leave is dealt out up to four decode workers for each prefill worker.
+        (_budgeted(4, 1, 20, (1, 1)), (1, 4), PoolTarget(1), PoolTarget(3, BUDGET)),
+        (_budgeted(6, 1, 20, (1, 1)), (3, 12), PoolTarget(2, BUDGET), PoolTarget(4, BUDGET)),
+        (_budgeted(8, 1, 20, (1, 1)), (3, 12), PoolTarget(2, BUDGET), PoolTarget(6, BUDGET)),
+        (_budgeted(9, 1, 20, (1, 1)), (3, 2), PoolTarget(3), PoolTarget(2)),
+        (_budgeted(3, 1, 20, (1, 1)), (9, 9), PoolTarget(1, BUDGET), PoolTarget(2, BUDGET)),
+        # Workers without GPUs need no budget, and GPUs without a budget are not limited.
+        (_bounded((0, 4), (0, 4), (0, 2), gpuBudget=2), (3, 2), PoolTarget(3), PoolTarget(1, BUDGET)),
+        (_bounded((1, 4), (1, 4), (0, 2)), (1, 4), PoolTarget(1), PoolTarget(4)),
+        # The ratio limits the larger pool, but not below its minimum. Without prefill workers decode workers prefill.
+        (RATIOS, (1, 4), PoolTarget(2, "scaling.decode.min with scaling.maxDecodePerPrefill"), PoolTarget(4)),
+        (RATIOS, (2, 9), PoolTarget(2), PoolTarget(6, "scaling.maxDecodePerPrefill")),
+        (RATIOS, (9, 4), PoolTarget(8, "scaling.maxPrefillPerDecode"), PoolTarget(4)),
+        (RATIOS, (0, 9), PoolTarget(0), PoolTarget(9)),
     ],
 )
-def test_bounds_limit_what_is_desired_and_are_named(build, desired, target):
-    assert _targets(build(scaling=BOUNDS), prefill=3, decode=desired) == {"prefill": PoolTarget(3), "decode": target}
+def test_limits_are_kept_and_named(build, spec, desired, prefill, decode):
+    targets = limits.targets(parsing.read_service(build(**spec)).spec, dict(zip(ROLES, desired, strict=False)))
+    assert targets == {"prefill": prefill, "decode": decode}
 
 
-def test_a_pool_that_was_never_scaled_has_its_minimum(build):
-    assert _targets(build(scaling=BOUNDS)) == {"prefill": PoolTarget(2), "decode": PoolTarget(2)}
-
-
-def test_fixed_replicas_are_the_manifest_s_whatever_anyone_desires(build):
-    assert _targets(build(**FIXED), prefill=1, decode=9) == {"prefill": PoolTarget(3), "decode": PoolTarget(5)}
-
-
-@pytest.mark.parametrize(
-    ("budget", "prefill", "decode"),
-    [
-        (8, PoolTarget(2), PoolTarget(2)),
-        (7, PoolTarget(1, "scaling.gpuBudget"), PoolTarget(2)),
-        (5, PoolTarget(0, "scaling.gpuBudget"), PoolTarget(2)),
-        (3, PoolTarget(0, "scaling.gpuBudget"), PoolTarget(1, "scaling.gpuBudget")),
-    ],
-)
-def test_decode_goes_first_within_a_budget(build, budget, prefill, decode):
-    bounds = {"min": 0, "max": 4}
-    item = build(prefill=GPUS, decode=GPUS, scaling={"gpuBudget": budget, "prefill": bounds, "decode": bounds})
-    assert _targets(item, prefill=2, decode=2) == {"prefill": prefill, "decode": decode}
-
-
-@pytest.mark.parametrize(
-    ("budget", "wishes", "given"),
-    [
-        (4, (1, 4), (1, 3)),  # prefill keeps its minimum
-        (6, (3, 12), (2, 4)),  # decode stops at four for each prefill worker
-        (8, (3, 12), (2, 6)),
-        (9, (3, 2), (3, 2)),
-        (3, (9, 9), (1, 2)),
-    ],
-)
-def test_minima_come_first_and_what_they_leave_is_dealt_out_within_the_ratio(build, budget, wishes, given):
-    gpu = {"resources": {"requests": {"nvidia.com/gpu": 1}}}
-    bounds = {"min": 1, "max": 20}
-    item = build(prefill=gpu, decode=gpu, scaling={"gpuBudget": budget, "prefill": bounds, "decode": bounds})
-    found = _targets(item, prefill=wishes[0], decode=wishes[1])
-    assert (found["prefill"].replicas, found["decode"].replicas) == given
-
-
-@pytest.mark.parametrize(
-    ("wishes", "prefill", "decode"),
-    [
-        ((1, 4), PoolTarget(2, "scaling.decode.min with scaling.maxDecodePerPrefill"), PoolTarget(4)),
-        ((2, 9), PoolTarget(2), PoolTarget(6, "scaling.maxDecodePerPrefill")),
-        ((9, 4), PoolTarget(8, "scaling.maxPrefillPerDecode"), PoolTarget(4)),
-        ((0, 9), PoolTarget(0), PoolTarget(9)),  # decode workers prefill
-    ],
-)
-def test_larger_pool_is_limited_by_the_ratio_and_no_further_than_its_minimum(build, wishes, prefill, decode):
-    bounds = {"prefill": {"min": 0, "max": 9}, "decode": {"min": 4, "max": 9}}
-    item = build(scaling={**bounds, "maxPrefillPerDecode": 2, "maxDecodePerPrefill": 3})
-    assert _targets(item, prefill=wishes[0], decode=wishes[1]) == {"prefill": prefill, "decode": decode}
+@pytest.mark.parametrize(("budget", "sizes"), [(3, (0, 3)), (4, (2, 2)), (5, (3, 2)), (6, (3, 3))])
+def test_empty_pool_gets_as_many_as_the_ratio_needs_or_none(build, budget, sizes):
+    """Two decode workers at least, one for each prefill worker: one prefill worker alone would break that."""
+    spec = _bounded((0, 9), (2, 9), (1, 1), gpuBudget=budget, maxDecodePerPrefill=1)
+    targets = limits.targets(parsing.read_service(build(**spec)).spec, {"prefill": 3, "decode": 9})
+    assert tuple(targets[role].replicas for role in ROLES) == sizes
 
 
 @st.composite
 def _specs(draw):
     """A spec that the rules accept."""
-    gpus = {role: draw(st.integers(0, 4)) for role in ("prefill", "decode")}
-    least = {role: draw(st.integers(0, 3)) for role in gpus}
-    bounds = {
-        role: {"min": n, "max": n + draw(st.integers(role == "decode" and n == 0, 6))} for role, n in least.items()
-    }
+    least = {"prefill": draw(st.integers(0, 3)), "decode": draw(st.integers(0, 3))}
+    bounds = [(n, n + draw(st.integers(role == "decode" and n == 0, 6))) for role, n in least.items()]
     ratios = {name: draw(st.integers(1, 4)) for name in ("maxPrefillPerDecode", "maxDecodePerPrefill")}
     budget = draw(st.none() | st.integers(1, 30))
-    pools = {role: {"resources": {"requests": {"nvidia.com/gpu": count}}} for role, count in gpus.items()}
+    gpus = draw(st.integers(0, 4)), draw(st.integers(0, 4))
     try:
-        scaling = {**bounds, **ratios, **({"gpuBudget": budget} if budget else {})}
-        spec = {"model": {"source": {"path": "/model"}}, "scaling": scaling, **pools}
-        return parsing.read_service({**SERVICE, "spec": spec}).spec
+        given = _bounded(*bounds, gpus, **ratios, **({"gpuBudget": budget} if budget else {}))
+        return parsing.read_service({**SERVICE, "spec": {"model": {"source": {"path": "/model"}}, **given}}).spec
     except ManifestError:
         reject()
 
@@ -137,24 +125,3 @@ def test_nothing_more_would_fit(spec, desired):
             fits = used + roles.gpus(spec, pool) <= spec.scaling.gpu_budget
             in_ratio = pool_sizes.keeps_ratio(spec, pool, more, others)
             assert not (fits and in_ratio and pool_sizes.keeps_ratio(spec, other, others, more))
-
-
-def test_empty_pool_gets_as_many_as_the_ratio_needs_or_none(build):
-    """Two decode workers at least, one for each prefill worker: one prefill worker alone would break that."""
-    gpu = {"resources": {"requests": {"nvidia.com/gpu": 1}}}
-    bounds = {"prefill": {"min": 0, "max": 9}, "decode": {"min": 2, "max": 9}, "maxDecodePerPrefill": 1}
-    for budget, sizes in ((3, (0, 3)), (4, (2, 2)), (5, (3, 2)), (6, (3, 3))):
-        found = _targets(build(prefill=gpu, decode=gpu, scaling={**bounds, "gpuBudget": budget}), prefill=3, decode=9)
-        assert (found["prefill"].replicas, found["decode"].replicas) == sizes
-
-
-def test_workers_without_gpus_need_no_budget(build):
-    item = build(decode=GPUS, scaling={"gpuBudget": 2})
-    assert _targets(item, prefill=3, decode=2) == {
-        "prefill": PoolTarget(3),
-        "decode": PoolTarget(1, "scaling.gpuBudget"),
-    }
-
-
-def test_gpus_without_a_budget_are_not_limited(build):
-    assert _targets(build(decode=GPUS), decode=4)["decode"] == PoolTarget(4)

@@ -176,28 +176,6 @@ def test_rollout_surges_only_where_the_budget_has_room(budget, fewest):
     assert _roll(world) == fewest
 
 
-def test_workers_that_drain_hold_their_gpus_until_they_are_gone():
-    world = _serving((4, 2), 6)
-    world.scale("prefill", 2)
-    world.scale("decode", 4)
-    _checked_look(world)
-    assert (len(world.staying("prefill")), world.existing("decode")) == (2, 2)
-    for pod in list(world.pods.values()):
-        if pod.draining_since:
-            world.go(pod)
-    _checked_look(world)
-    assert world.existing("decode") == 4
-
-
-def test_old_workers_make_room_for_more_of_the_new_ones():
-    """They have more GPUs, so fewer of them fill the budget."""
-    world = _serving((9, 9), 6, gpus=(2, 2))
-    assert world.existing("prefill") + world.existing("decode") == 3
-    world.edit(GOOD, (1, 1))
-    _roll(world)
-    assert world.existing("prefill") + world.existing("decode") == 6
-
-
 def test_pool_that_the_manifest_drops_makes_room_for_the_other():
     world = _serving((2, 2), 4)
     world.rescale(_scaling(4, least=(0, 1), most=(0, 9)))
@@ -213,26 +191,15 @@ def test_pool_that_the_manifest_drops_makes_room_for_the_other():
     assert (world.existing("prefill"), len(world.ready("decode"))) == (0, 4)
 
 
-def test_burst_while_workers_drain_starts_none():
-    world = _serving((2, 4), 6)
-    for pod in world.ready("decode"):
-        world.work(pod)
-    world.scale("decode", 2)
-    world.look()
-    world.look()
-    assert len(world.staying("decode")) == 2
-    before = set(world.pods)
-    world.scale("decode", 4)
-    for _ in range(3):
-        _checked_look(world)
-    assert (len(world.ready("decode")), set(world.pods)) == (4, before)
-    assert not any(pod.state.draining for pod in world.ready("decode"))
-
-
-@pytest.mark.parametrize("gone", [{"failed": True}, {"leaving": True, "lost": True}])
-def test_pod_that_ended_or_was_lost_holds_no_gpu(gone):
-    pods = [Pod("a", "1", "decode", "r", "1", False, False, devices={GPU: 2, "example.com/nic": 1})]
-    budget = GpuBudget(8, (GPU, "example.com/slice"))
-    assert budget.held(pods) == 2
-    assert budget.held([dataclasses.replace(pods[0], **gone)]) == 0
-    assert budget.held([dataclasses.replace(pods[0], draining_since=1.0, leaving=True)]) == 2
+@pytest.mark.parametrize(
+    ("changes", "held"),
+    [
+        ({"failed": True}, 0),
+        ({"leaving": True, "lost": True}, 0),
+        ({"draining_since": 1.0, "leaving": True}, 2),
+        ({}, 2),
+    ],
+)
+def test_pod_holds_its_gpus_until_it_ended_or_was_lost(changes, held):
+    pod = Pod("a", "1", "decode", "r", "1", False, False, devices={GPU: 2, "example.com/nic": 1})
+    assert GpuBudget(8, (GPU, "example.com/slice")).held([dataclasses.replace(pod, **changes)]) == held

@@ -268,12 +268,17 @@ def test_draining_worker_that_did_not_answer_once_is_asked_to_serve_again_before
         {"lost": True},
         {"state": None, "ready": False},
         {"state": None, "address": ""},
-        {"draining_since": None},
         {"chunk": GOOD},
     ],
 )
-def test_worker_whose_end_was_asked_for_is_not_recalled(planned, ended):
-    assert _recalled(planned(_pod(NEW), _draining(**ended), target=2)) == []
+def test_another_starts_instead_of_a_worker_that_is_to_end_and_none_is_recalled(planned, ended):
+    made = planned(_pod(NEW), _draining(**ended), target=2)
+    assert (_recalled(made), len(made.start)) == ([], 1)
+
+
+def test_worker_that_drains_of_itself_is_not_recalled(planned):
+    made = planned(_pod(NEW), _draining(draining_since=None), target=2)
+    assert (made.recall, made.start) == ((), ())
 
 
 def test_worker_that_nobody_may_speak_to_drains_without_being_told(planned):
@@ -322,6 +327,7 @@ def test_a_ready_worker_is_marked_before_it_is_told(planned):
     mark, told = planned(_pod(NEW), target=0).leave
     assert mark.manager == common.DRAINER
     assert mark.item["metadata"]["uid"] == "uid-demo-decode-0"
+    assert mark.item["metadata"]["labels"] == {"serving.legato.dev/serving": "false"}
     assert mark.item["metadata"]["annotations"] == {common.ANNOTATION_DRAINING: "1000.0"}
     assert told == DRAIN
 

@@ -125,6 +125,10 @@ FREE, PROVE, WAIT, PAUSE = Pace.FREE, Pace.PROVE, Pace.WAIT, Pace.PAUSE
         ((2, 0), (2, 1), 0, 3, (1, 0), FREE, Step(remove_old_ready=1)),
         ((0, 2), (1, 0), 0, 2, (0, 1), FREE, Step(remove_old_starting=2)),
         ((0, 1), (0, 0), 0, 1, (1, 0), FREE, Step(create=1)),
+        # One replica without surge is replaced after it left: the leaving one still holds its memory.
+        ((1, 0), (0, 0), 0, 1, (0, 1), FREE, Step(remove_old_ready=1)),
+        ((0, 0), (0, 0), 1, 1, (0, 1), FREE, Step()),
+        ((0, 0), (0, 0), 0, 1, (0, 1), FREE, Step(create=1)),
         # Plain scaling: unready workers go first, and ready ones only as far as enough stay.
         ((0, 0), (3, 2), 0, 2, (1, 0), FREE, Step(remove_new_starting=2, remove_new_ready=1)),
         ((0, 0), (1, 2), 0, 2, (1, 0), FREE, Step(remove_new_starting=1)),
@@ -156,15 +160,6 @@ FREE, PROVE, WAIT, PAUSE = Pace.FREE, Pace.PROVE, Pace.WAIT, Pace.PAUSE
 )
 def test_next_step(old, new, leaving, target, bounds, pace, step):
     assert next_step(Count(*old), Count(*new), leaving, target, RollingUpdate(*bounds), pace) == step
-
-
-def test_one_replica_without_surge_is_replaced_after_it_left():
-    pool = Pool(Count(1, 0))
-    assert next_step(pool.old, pool.new, 0, 1, RollingUpdate(0, 1)) == Step(remove_old_ready=1)
-    assert next_step(Count(0, 0), pool.new, 1, 1, RollingUpdate(0, 1)) == Step(), (
-        "the leaving one still holds its memory"
-    )
-    assert next_step(Count(0, 0), pool.new, 0, 1, RollingUpdate(0, 1)) == Step(create=1)
 
 
 @given(old=counts, new=counts, leaving=st.integers(0, 4), target=st.integers(1, 6), limits=limits)

@@ -41,6 +41,15 @@ def _disturb(world, data):
         world.scale(data.draw(st.sampled_from(POOLS)), data.draw(st.integers(1, 3)))
 
 
+def _disturbed(world, chunk, length, data):
+    """A rollout of that revision, over so many passes."""
+    world.edit(chunk)
+    for _ in range(length):
+        _checked_look(world, data.draw(broken_off))
+        _disturb(world, data)
+    world.settle()
+
+
 targets = st.tuples(st.integers(1, 3), st.integers(1, 3))
 bound = st.one_of(st.integers(0, 2), st.sampled_from(["0%", "25%", "50%", "100%"]))
 bounds = st.tuples(bound, bound).filter(lambda both: any(one not in (0, "0%") for one in both))
@@ -53,11 +62,7 @@ broken_off = st.one_of(st.none(), st.integers(0, 4))
 @given(targets=targets, bounds=bounds, rollback=st.booleans(), length=lengths, data=st.data())
 def test_good_revision_always_takes_over(targets, bounds, rollback, length, data):
     world = _serving(targets, bounds, rollback)
-    world.edit(OTHER)
-    for _ in range(length):
-        _checked_look(world, data.draw(broken_off))
-        _disturb(world, data)
-    world.settle()
+    _disturbed(world, OTHER, length, data)
     assert world.progressing() == ("False", conditions.UP_TO_DATE)
     assert world.chunks("gateway") == {OTHER}
     for pool in POOLS:
@@ -69,11 +74,7 @@ def test_good_revision_always_takes_over(targets, bounds, rollback, length, data
 @given(targets=targets, bounds=bounds, broken=broken, length=lengths, data=st.data())
 def test_broken_revision_stops_and_the_old_one_stays(targets, bounds, broken, length, data):
     world = _serving(targets, bounds, broken=broken)
-    world.edit(BROKEN)
-    for _ in range(length):
-        _checked_look(world, data.draw(broken_off))
-        _disturb(world, data)
-    world.settle()
+    _disturbed(world, BROKEN, length, data)
     assert world.progressing() == ("False", conditions.ROLLOUT_FAILED)
     assert world.chunks("gateway") == {GOOD}
     for pool in POOLS:
@@ -86,11 +87,7 @@ def test_broken_revision_stops_and_the_old_one_stays(targets, bounds, broken, le
 @given(targets=targets, bounds=bounds, broken=broken, length=lengths, data=st.data())
 def test_broken_revision_is_taken_back(targets, bounds, broken, length, data):
     world = _serving(targets, bounds, True, broken)
-    world.edit(BROKEN)
-    for _ in range(length):
-        _checked_look(world, data.draw(broken_off))
-        _disturb(world, data)
-    world.settle()
+    _disturbed(world, BROKEN, length, data)
     assert world.progressing() == ("False", conditions.ROLLOUT_FAILED)
     assert world.chunks("gateway") == {GOOD}
     for pool in POOLS:
@@ -133,21 +130,6 @@ def test_mended_manifest_deletes_failed_workers_at_once(chunk, bounds):
     assert failed
     world.settle()
     assert world.progressing() == ("False", conditions.UP_TO_DATE)
-
-
-def test_without_surge_prefill_goes_first_and_decode_when_it_is_there():
-    """Decode workers prefill themselves meanwhile; a revision that fails in prefill costs no decode worker."""
-    world = _serving((1, 1), (0, 1))
-    world.edit(OTHER)
-    while world.chunks("prefill") != {OTHER}:
-        assert world.chunks("decode") == {GOOD}
-        world.look()
-        for pod in world.going():
-            world.go(pod)
-        for pod in world.starting():
-            world.come_up(pod)
-    world.settle()
-    assert world.chunks("decode") == {OTHER}
 
 
 def test_pool_that_fails_holds_the_other_back():

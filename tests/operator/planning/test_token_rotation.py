@@ -3,21 +3,20 @@
 import dataclasses
 
 import pytest
+from planned import observed, report
 
 from legato_operator.api import parsing
 from legato_operator.manifests import common, placement, secret
 from legato_operator.manifests.secret import ServiceToken
-from legato_operator.observing.observed import Observed, Pod, WorkerState
+from legato_operator.observing.observed import Pod, WorkerState
 from legato_operator.planning import token_rotation
 from legato_operator.planning.plan import plan
 from legato_operator.planning.token_rotation import STARTING
-from legato_protocol.demand import DemandReport
 from legato_protocol.service_tokens import token_id
 
 PLACEMENT = placement.local(("legato",))
 NOW = 1_000_000.0
 HELD = ServiceToken("a", since=NOW - 100, changed=NOW - 100, written=token_id("a"))
-REPORT = DemandReport("g", 1e6, (), {}, (), 0.0, {}, (), 0, 0, 0, ())
 
 
 def worker(*tokens, ready=True, answers=True, **fields):
@@ -27,20 +26,17 @@ def worker(*tokens, ready=True, answers=True, **fields):
 
 
 def gateway(*tokens):
-    report = DemandReport(
-        **{name: getattr(REPORT, name) for name in REPORT.__struct_fields__} | {"tokens": tuple(map(token_id, tokens))}
-    )
-    return Pod("demo-gateway-0", "uid-g", "gateway", "r", "0", True, False, report=report)
+    made = report(tokens=tuple(map(token_id, tokens)))
+    return Pod("demo-gateway-0", "uid-g", "gateway", "r", "0", True, False, report=made)
 
 
 @pytest.fixture
 def step(build):
     def one(held, *pods, asked="", lifetime=0.0, **changes):
         annotations = {common.ANNOTATION_ROTATE_TOKEN: asked} if asked else {}
-        service = parsing.read_service(build())
-        empty = Observed(service, "uid", 1, {}, False, (), pods, held is not None, NOW, "", annotations=annotations)
-        observed = dataclasses.replace(empty, token=held, **changes)
-        steps = list(token_rotation.steps(observed, dataclasses.replace(PLACEMENT, token_lifetime=lifetime)))
+        known = {"has_token": held is not None, "token": held, "now": NOW, "annotations": annotations} | changes
+        seen = observed(build(), pods=pods, **known)
+        steps = list(token_rotation.steps(seen, dataclasses.replace(PLACEMENT, token_lifetime=lifetime)))
         assert len(steps) <= 1
         return steps[0] if steps else None
 
@@ -82,7 +78,7 @@ def test_an_edit_becomes_a_rotation_to_what_was_written(step):
 
 
 def test_an_edited_token_is_shown_after_the_one_that_pods_know(build):
-    empty = Observed(parsing.read_service(build()), "uid", 1, {}, False, (), (), True, NOW, "", remembered_token=HELD)
+    empty = observed(build(), remembered_token=HELD)
     assert dataclasses.replace(empty, token=dataclasses.replace(HELD, token="x")).tokens == ("a", "x")
     rotated = ServiceToken("b", previous="a", written=token_id("b"))
     assert dataclasses.replace(empty, token=rotated).tokens == ("b", "a")
@@ -90,12 +86,9 @@ def test_an_edited_token_is_shown_after_the_one_that_pods_know(build):
 
 
 def test_a_rotation_is_looked_at_again_soon(build):
-    service = parsing.read_service(build())
-    empty = Observed(service, "uid", 1, {}, False, (), (), True, NOW, "2026-01-01T00:00:00Z", token=HELD)
-    staged = dataclasses.replace(empty, token=dataclasses.replace(HELD, next="b"))
     quiet = dataclasses.replace(PLACEMENT, requeue_after=30.0, resync_after=30.0)
-    assert plan(empty, quiet).requeue_after == 30.0
-    assert plan(staged, quiet).requeue_after == 6.0
+    assert plan(observed(build(), token=HELD, now=NOW), quiet).requeue_after == 30.0
+    assert plan(observed(build(), token=dataclasses.replace(HELD, next="b"), now=NOW), quiet).requeue_after == 6.0
 
 
 def test_all_steps_of_a_rotation_wait_for_all_pods(step, build):

@@ -4,10 +4,11 @@ import copy
 import dataclasses
 
 import pytest
+from planned import observed
 
 from legato_operator.api import conditions, parsing
 from legato_operator.manifests import common, gateway, placement, worker
-from legato_operator.observing.observed import Observed, Pod, WorkerState
+from legato_operator.observing.observed import Pod, WorkerState
 from legato_operator.planning.actions import Apply, Delete
 from legato_operator.planning.plan import plan
 
@@ -27,19 +28,8 @@ class Service:
         self.item, self.generation = item, self.generation + 1
 
     def observed(self):
-        return Observed(
-            service=parsing.read_service(self.item),
-            uid="uid",
-            generation=self.generation,
-            status=self.status,
-            deleting=False,
-            objects=tuple(self.objects.values()),
-            pods=tuple(self.pods.values()),
-            has_token=True,
-            now=1000.0,
-            timestamp="2026-01-01T00:00:00Z",
-            written=self.item["spec"],
-        )
+        changes = {"generation": self.generation, "status": self.status, "written": self.item["spec"]}
+        return observed(self.item, self.objects.values(), self.pods.values(), **changes)
 
     def step(self, by):
         """One pass of an operator; the plan."""

@@ -1,4 +1,4 @@
-"""Whose turn it is: never more than there are places for, the healthy first, and none after one that fails."""
+"""Turns of services: never more than there are places for, the healthy first, and none after one that fails."""
 
 import dataclasses
 import random
@@ -10,23 +10,12 @@ from legato_operator.cluster import Ref
 from legato_operator.planning.waves import Candidate, Waves, candidate, plan_wave
 
 NOW = 1000.0
-WAVES = Waves(services=1, pause=60.0)
 
 
 def _service(name, **changes):
-    made = Candidate(
-        ref=Ref("InferenceService", "default", name),
-        uid=name,
-        upgraded=conditions.WAITING_FOR_TURN,
-        current=False,
-        ready=True,
-        asleep=False,
-        settled=True,
-        rolling=False,
-        in_turn=False,
-        unserved=False,
-        since=0.0,
-    )
+    ref, upgraded = Ref("InferenceService", "default", name), conditions.WAITING_FOR_TURN
+    false = dict.fromkeys(("current", "asleep", "rolling", "in_turn", "unserved"), False)
+    made = Candidate(ref=ref, uid=name, upgraded=upgraded, ready=True, settled=True, since=0.0, **false)
     return dataclasses.replace(made, **changes)
 
 
@@ -38,68 +27,49 @@ def _done(name, since, **changes):
     return _upgrading(name, upgraded=conditions.UP_TO_DATE, current=True, since=since, **changes)
 
 
-def _names(services):
-    return [each.ref.name for each in services]
-
-
-def test_as_many_turns_begin_as_there_are_places_for():
-    services = [_service(name) for name in "cab"]
-    assert _names(plan_wave(services, WAVES, NOW).begin) == ["a"]
-    assert _names(plan_wave(services, Waves(2, 60.0), NOW).begin) == ["a", "b"]
-    assert _names(plan_wave([*services, _upgrading("d")], Waves(2, 60.0), NOW).begin) == ["a"]
-    assert not plan_wave([*services, _upgrading("d")], WAVES, NOW).begin
-
-
-def test_no_turn_begins_without_places():
-    assert not plan_wave([_service("a"), _service("b", ready=False)], Waves(0, 60.0), NOW).begin
-
-
-def test_a_turn_is_over_when_the_service_was_ready_for_the_pause():
-    """And nothing of the version before is left."""
-    early, late = _done("a", NOW - 59.0), _done("a", NOW - 60.0)
-    for unfinished in (early, dataclasses.replace(late, rolling=True), dataclasses.replace(late, current=False)):
-        wave = plan_wave([unfinished, _service("b")], WAVES, NOW)
-        assert (wave.end, wave.begin) == ((), ())
-    wave = plan_wave([late, _service("b")], WAVES, NOW)
-    assert (_names(wave.end), _names(wave.begin)) == (["a"], ["b"])
+THREE = [_service(name) for name in "cab"]
+READY_FOR_THE_PAUSE = _done("a", NOW - 60.0)
+UNSERVED = {"ready": False, "unserved": True, "upgraded": conditions.UPGRADE_FAILED}
 
 
 @pytest.mark.parametrize(
-    "broken",
-    [_upgrading("a", upgraded=conditions.UPGRADE_FAILED), _upgrading("a", ready=False), _done("a", 0.0, ready=False)],
+    ("services", "places", "begin", "end", "stopped", "unserved"),
+    [
+        # As many turns begin as there are places for.
+        (THREE, 1, "a", "", "", ""),
+        (THREE, 2, "ab", "", "", ""),
+        ([*THREE, _upgrading("d")], 2, "a", "", "", ""),
+        ([*THREE, _upgrading("d")], 1, "", "", "", ""),
+        ([_service("a"), _service("b", ready=False)], 0, "", "", "", ""),
+        # A turn is over when the service was ready for the pause, and nothing of the version before is left.
+        ([READY_FOR_THE_PAUSE, _service("b")], 1, "b", "a", "", ""),
+        ([_done("a", NOW - 59.0), _service("b")], 1, "", "", "", ""),
+        ([dataclasses.replace(READY_FOR_THE_PAUSE, rolling=True), _service("b")], 1, "", "", "", ""),
+        ([dataclasses.replace(READY_FOR_THE_PAUSE, current=False), _service("b")], 1, "", "", "", ""),
+        # One that is not ready with it stops all others.
+        ([_upgrading("a", upgraded=conditions.UPGRADE_FAILED), _service("b"), _service("c")], 3, "", "", "a", ""),
+        ([_upgrading("a", ready=False), _service("b"), _service("c")], 3, "", "", "a", ""),
+        ([_done("a", 0.0, ready=False), _service("b"), _service("c")], 3, "", "", "a", ""),
+        # A change of the manifest in a turn ends it: what a user's own edit breaks stops nobody else.
+        ([_upgrading("a", upgraded=conditions.ROLLING_OUT, ready=False), _service("b")], 1, "b", "a", "", ""),
+        # A service that serves nobody has a separate turn: it has nothing to lose, and may be mended by it. It keeps no
+        # place, and stops nobody. A blip is not an outage.
+        ([_service("a", ready=False), _service("b", ready=False, since=NOW - 59.0)], 1, "a", "", "", "a"),
+        ([_upgrading("a", **UNSERVED), _service("b")], 1, "b", "", "", ""),
+        # One that is busy with something else waits, and one at zero goes last.
+        ([_service("a", settled=False), _service("b", asleep=True), _service("c")], 3, "cb", "", "", ""),
+    ],
 )
-def test_one_that_is_not_ready_with_it_stops_all_others(broken):
-    wave = plan_wave([broken, _service("b"), _service("c")], Waves(3, 60.0), NOW)
-    assert (wave.begin, wave.end, _names(wave.stopped)) == ((), (), ["a"])
+def test_turns_begin_and_end_and_stop(services, places, begin, end, stopped, unserved):
+    wave = plan_wave(services, Waves(places, 60.0), NOW)
+    turns = [wave.begin, wave.end, wave.stopped, wave.unserved]
+    assert ["".join(each.ref.name for each in some) for some in turns] == [begin, end, stopped, unserved]
 
 
-def test_a_change_of_the_manifest_in_a_turn_ends_it():
-    """What a user's own edit breaks stops nobody else."""
-    wave = plan_wave([_upgrading("a", upgraded=conditions.ROLLING_OUT, ready=False), _service("b")], WAVES, NOW)
-    assert (_names(wave.end), _names(wave.begin), wave.stopped) == (["a"], ["b"], ())
-
-
-def test_a_service_that_serves_nobody_has_its_turn_apart():
-    """It has nothing to lose, and may be mended by it; it keeps no place, and stops nobody. A blip is no outage."""
-    wave = plan_wave([_service("a", ready=False), _service("b", ready=False, since=NOW - 59.0)], WAVES, NOW)
-    assert _names(wave.begin) == _names(wave.unserved) == ["a"]
-    apart = _upgrading("a", ready=False, unserved=True, upgraded=conditions.UPGRADE_FAILED)
-    wave = plan_wave([apart, _service("b")], WAVES, NOW)
-    assert (_names(wave.begin), wave.unserved, wave.stopped) == (["b"], (), ())
-
-
-def test_one_that_is_busy_with_something_else_waits_and_one_at_zero_goes_last():
-    services = [_service("a", settled=False), _service("b", asleep=True), _service("c")]
-    assert _names(plan_wave(services, Waves(3, 60.0), NOW).begin) == ["c", "b"]
-
-
-def test_a_service_is_read_as_its_status_tells():
+def test_candidate_is_read_from_the_status_of_a_service():
     entry = {"message": "", "lastTransitionTime": "1970-01-01T00:00:10Z"}
-    told = [
-        {"type": "Ready", "status": "True", "reason": "ScaledToZero", **entry},
-        {"type": "Upgraded", "status": "False", "reason": "WaitingForTurn", **entry},
-        {"type": "Progressing", "status": "False", "reason": "UpToDate", **entry},
-    ]
+    reasons = {"Ready": "ScaledToZero", "Upgraded": "WaitingForTurn", "Progressing": "UpToDate"}
+    told = [{"type": kind, "status": str(kind == "Ready"), "reason": why, **entry} for kind, why in reasons.items()]
     stored = {
         "kind": "InferenceService",
         "metadata": {"name": "a", "namespace": "default", "uid": "a"},

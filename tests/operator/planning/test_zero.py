@@ -1,6 +1,7 @@
 """The plan for a service without workers, on the way there and back."""
 
 import pytest
+from planned import actions
 from service_world import BROKEN, GOOD, OTHER, POOLS, ScalingItems, World
 
 from legato_operator.api import conditions
@@ -39,8 +40,8 @@ def _workers(world):
 
 def _moves(world):
     """What this pass does to pods."""
-    actions = [action for phase in world.made.phases for action in phase.actions]
-    return [each for each in actions if isinstance(each, Delete) or (isinstance(each, Apply) and "spec" in each.item)]
+    made = [each for each in actions(world.made, Apply) if "spec" in each.item]
+    return [*actions(world.made, Delete), *made]
 
 
 def test_a_service_whose_workers_are_all_gone_is_ready_and_at_rest():
