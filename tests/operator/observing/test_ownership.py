@@ -1,4 +1,4 @@
-"""Whose a pod is: by who controls it, whatever its labels say."""
+"""A pod belongs to who controls it, whatever its labels say."""
 
 import pytest
 
@@ -7,11 +7,10 @@ from legato_operator.observing import ownership
 from legato_protocol import names
 
 DEMO = Ref(names.INFERENCE_SERVICE, "default", "demo")
-CREATED = "2026-01-01T00:00:00Z"
 
 
-def _owner(kind, name, uid, controller=True):
-    return {"apiVersion": "v1", "kind": kind, "name": name, "uid": uid, "controller": controller}
+def _owner(kind, name, uid):
+    return {"apiVersion": "v1", "kind": kind, "name": name, "uid": uid, "controller": True}
 
 
 def _object(kind, name, uid, *owners):
@@ -29,64 +28,42 @@ OBJECTS = (
 )
 
 
-def _read(role, *owners, objects=OBJECTS):
+POOL = _owner(names.WORKER_POOL, "demo-decode", "pool")
+MINE, OTHERS, UNSPOKEN = (["10.0.0.1:8082"], set()), ([], {"it"}), ([""], set())  # the last: counted and not spoken to
+LEFT = _object("ReplicaSet", "demo-gateway-2", "left", _owner("Deployment", "demo-gateway", "gone"))
+
+
+@pytest.mark.parametrize(
+    ("role", "owners", "whose"),
+    [
+        # Pods of its pools and of its gateway.
+        ("decode", [POOL], MINE),
+        ("gateway", [_owner("ReplicaSet", "demo-gateway-1", "set")], MINE),
+        ("gateway", [SERVICE], MINE),
+        # Labels by themselves make no pod the service's, and a label that names no role makes it nobody's.
+        ("decode", [], OTHERS),
+        ("decode", [POOL | {"controller": False}], OTHERS),
+        ("decode", [_owner(names.WORKER_POOL, "other-decode", "gone")], OTHERS),
+        ("decode", [_owner(names.WORKER_POOL, "demo-prefill", "theirs")], OTHERS),
+        ("decode", [_owner("ReplicaSet", "web-1", "web-set")], OTHERS),
+        ("decode", [_owner("ReplicaSet", "demo-gateway-1", "gone")], OTHERS),
+        ("decode", [_owner(names.INFERENCE_SERVICE, "demo", "another")], OTHERS),
+        ("other", [POOL], OTHERS),
+        # Their pool was deleted.
+        ("decode", [_owner(names.WORKER_POOL, "demo-decode", "gone")], UNSPOKEN),
+        # Their Deployment was deleted: its ReplicaSet goes a moment later, and streams end in their pods.
+        ("gateway", [_owner("ReplicaSet", "demo-gateway-1", "gone")], UNSPOKEN),
+        ("gateway", [_owner("ReplicaSet", "demo-gateway-2", "left")], UNSPOKEN),
+        ("gateway", [_owner("ReplicaSet", "demo-gateways-1", "gone")], OTHERS),
+        ("gateway", [_owner("ReplicaSet", "demo-gateway", "gone")], OTHERS),
+        ("gateway", [_owner("StatefulSet", "demo-gateway-1", "gone")], OTHERS),
+        ("gateway", [_owner("ReplicaSet", "demo-gateway-1", "gone") | {"controller": False}], OTHERS),
+    ],
+)
+def test_pod_belongs_to_who_controls_it(role, owners, whose):
     pod = _object("Pod", "it", "pod", *owners)
-    pod["metadata"] |= {"labels": {names.LABEL_ROLE: role}, "creationTimestamp": CREATED}
+    pod["metadata"] |= {"labels": {names.LABEL_ROLE: role}, "creationTimestamp": "2026-01-01T00:00:00Z"}
     pod |= {"spec": {"containers": [{"ports": [{"name": "control", "containerPort": 8082}]}]}}
     pod["status"] = {"podIP": "10.0.0.1"}
-    mine, others = ownership.read(DEMO, "service", [pod], objects, 0.0)
-    return [each.address for each in mine], set(others)
-
-
-@pytest.mark.parametrize(
-    ("role", "owner"),
-    [
-        ("decode", _owner(names.WORKER_POOL, "demo-decode", "pool")),
-        ("gateway", _owner("ReplicaSet", "demo-gateway-1", "set")),
-        ("gateway", SERVICE),
-    ],
-)
-def test_pods_of_its_pools_and_of_its_gateway_are_the_service_s(role, owner):
-    assert _read(role, owner) == (["10.0.0.1:8082"], set())
-
-
-@pytest.mark.parametrize(
-    "owners",
-    [
-        (),
-        (_owner(names.WORKER_POOL, "demo-decode", "pool", controller=False),),
-        (_owner(names.WORKER_POOL, "other-decode", "gone"),),
-        (_owner(names.WORKER_POOL, "demo-prefill", "theirs"),),
-        (_owner("ReplicaSet", "web-1", "web-set"),),
-        (_owner("ReplicaSet", "demo-gateway-1", "gone"),),
-        (_owner(names.INFERENCE_SERVICE, "demo", "another"),),
-    ],
-)
-def test_labels_alone_make_no_pod_the_service_s(owners):
-    assert _read("decode", *owners) == ([], {"it"})
-
-
-def test_label_that_names_no_role_makes_it_nobody_s():
-    assert _read("other", _owner(names.WORKER_POOL, "demo-decode", "pool")) == ([], {"it"})
-
-
-def test_pods_of_a_pool_that_was_deleted_are_counted_and_not_spoken_to():
-    assert _read("decode", _owner(names.WORKER_POOL, "demo-decode", "gone")) == ([""], set())
-
-
-@pytest.mark.parametrize(
-    ("owner", "mine"),
-    [
-        (_owner("ReplicaSet", "demo-gateway-1", "gone"), True),
-        (_owner("ReplicaSet", "demo-gateway-2", "left"), True),
-        (_owner("ReplicaSet", "demo-gateways-1", "gone"), False),
-        (_owner("ReplicaSet", "demo-gateway", "gone"), False),
-        (_owner("StatefulSet", "demo-gateway-1", "gone"), False),
-        (_owner("ReplicaSet", "demo-gateway-1", "gone", controller=False), False),
-    ],
-)
-def test_gateways_whose_deployment_was_deleted_are_counted_and_not_spoken_to(owner, mine):
-    """It goes at once, its ReplicaSet a moment later, and streams end in their pods."""
-    left = _object("ReplicaSet", "demo-gateway-2", "left", _owner("Deployment", "demo-gateway", "gone"))
-    expected = ([""], set()) if mine else ([], {"it"})
-    assert _read("gateway", owner, objects=(*OBJECTS, left)) == expected
+    mine, others = ownership.read(DEMO, "service", [pod], (*OBJECTS, LEFT), 0.0)
+    assert ([each.address for each in mine], set(others)) == whose

@@ -1,11 +1,12 @@
 """Whether a gateway has greeted a worker that is ready, as gateways tell."""
 
 import pytest
+from planned import report
 
 from legato_operator.observing import reached
 from legato_operator.observing.observed import Pod
 from legato_operator.observing.reached import GRACE
-from legato_protocol.demand import DemandReport, WorkerLink
+from legato_protocol.demand import WorkerLink
 
 REFUSED = WorkerLink("d0", False, "it refuses this gateway's token")
 
@@ -15,8 +16,7 @@ def pod(name="d0", pool="decode", ready=True, **fields):
 
 
 def gateway(name, *links, uptime=100.0, tells=True):
-    report = DemandReport(name, uptime, (), {}, (), 0.0, {}, (), 0, 0, 0, (), links if tells else None)
-    return pod(name, "gateway", report=report)
+    return pod(name, "gateway", report=report(name, uptime=uptime, links=links if tells else None))
 
 
 def unreached(*gateways, worker=None):

@@ -45,42 +45,29 @@ def _taken(mine, *others, namespaces=()):
 
 
 @pytest.mark.parametrize(
-    ("mine", "other"),
+    ("mine", "other", "host"),
     [
-        (_ingress("a.example", "b.example"), _ingress("a.example")),
-        (_ingress("a.example", className="nginx"), _ingress("a.example", className="nginx")),
-        (_http_route(["a.example"]), _http_route(["a.example", "b.example"])),
-        (_http_route(["a.example"], sectionName="https"), _http_route(["a.example"])),
-        (_http_route(["a.example"], namespace="infra"), _http_route(["a.example"], namespace="infra")),
+        (_ingress("a.example", "b.example"), _ingress("a.example"), "a.example"),
+        (_ingress("a.example", className="nginx"), _ingress("a.example", className="nginx"), "a.example"),
+        (_http_route(["a.example"]), _http_route(["a.example", "b.example"]), "a.example"),
+        (_http_route(["a.example"], sectionName="https"), _http_route(["a.example"]), "a.example"),
+        (_http_route(["a.example"], namespace="infra"), _http_route(["a.example"], namespace="infra"), "a.example"),
+        (_http_route(), _http_route(), "*"),  # all hosts of a gateway
+        # Hosts at different places are different.
+        (_ingress("a.example"), _ingress("b.example"), ""),
+        (_ingress("a.example"), _ingress("*.example"), ""),
+        (_ingress("a.example", className="inner"), _ingress("a.example", className="outer"), ""),
+        (_ingress("a.example"), _http_route(["a.example"]), ""),
+        (_http_route(["a.example"], namespace="infra"), _http_route(["a.example"]), ""),
+        (_http_route(["a.example"], sectionName="https"), _http_route(["a.example"], sectionName="http"), ""),
+        (_http_route(["a.example"]), {}, ""),
+        ({}, _ingress("a.example"), ""),
     ],
 )
-def test_the_younger_of_two_is_told(mine, other):
+def test_host_belongs_to_the_older_of_two(mine, other, host):
     young, old = _service("young", 2, **mine), _service("old", 1, **other)
-    assert _taken(young, old) == (("a.example", Ref("InferenceService", "team", "old")),)
+    assert _taken(young, old) == (((host, Ref("InferenceService", "team", "old")),) if host else ())
     assert _taken(old, young) == ()
-
-
-@pytest.mark.parametrize(
-    ("mine", "other"),
-    [
-        (_ingress("a.example"), _ingress("b.example")),
-        (_ingress("a.example"), _ingress("*.example")),
-        (_ingress("a.example", className="inner"), _ingress("a.example", className="outer")),
-        (_ingress("a.example"), _http_route(["a.example"])),
-        (_http_route(["a.example"], namespace="infra"), _http_route(["a.example"])),
-        (_http_route(["a.example"], sectionName="https"), _http_route(["a.example"], sectionName="http")),
-        (_http_route(["a.example"]), {}),
-        ({}, _ingress("a.example")),
-    ],
-)
-def test_hosts_at_different_places_are_different(mine, other):
-    assert _taken(_service("young", 2, **mine), _service("old", 1, **other)) == ()
-
-
-def test_routes_that_take_all_hosts_of_a_gateway_meet():
-    assert _taken(_service("young", 2, **_http_route()), _service("old", 1, **_http_route())) == (
-        ("*", Ref("InferenceService", "team", "old")),
-    )
 
 
 def test_of_two_made_in_the_same_second_one_is_told():
