@@ -27,32 +27,27 @@ def _coming(traffic, *workers, **parts):
 
 
 @pytest.mark.parametrize(
-    ("before", "seconds", "deviations"), [(500, 60.0, 1.5), (450, 60.0, 0.5), (0, 60.0, 0.5), (0, 58.0, 1.5)]
+    ("traffic", "arriving"),
+    [
+        # A step is more than chance makes of the minute before: 450 in 50 s are 36 in 4 s, 4 deviations more are 60,
+        # and 64 came, so half a deviation of 8 is chance. With 500 they may be chance; and what was usual is not known
+        # until a minute has passed.
+        (_traffic(before=500), (64 - 1.5 * 8) / 4),
+        (_traffic(before=450), (64 - 0.5 * 8) / 4),
+        (_traffic(before=0), (64 - 0.5 * 8) / 4),
+        (_traffic(before=0, seconds=58.0), (64 - 1.5 * 8) / 4),
+        # After a quiet minute a few requests are no step, as if one were usual.
+        (_traffic(4, before=0), (4 - 1.5 * 4**0.5) / 4),
+        (_traffic(5, before=0), (5 - 0.5 * 5**0.5) / 4),
+        # After a silence of gateways all windows begin before it, so no time before it is known.
+        (_traffic(before=0, seconds=70.0, recent_seconds=70.0, newest_seconds=70.0), (64 - 1.5 * 8) / 70),
+        # What came some seconds ago counts when nothing follows, or the newest are not known.
+        (_traffic(newest_seconds=4.0, newest=()), (64 - 1.5 * 8) / 10),
+        (_traffic(newest_seconds=0.0, newest=()), (64 - 1.5 * 8) / 10),
+    ],
 )
-def test_a_step_is_more_than_chance_makes_of_the_minute_before(before, seconds, deviations):
-    """450 in 50 s are 36 in 4 s: 4 deviations more are 60, and 64 came. With 500 they may be chance; and what was usual
-    is not known until a minute has passed."""
-    numbers = _coming(_traffic(before=before, seconds=seconds)).numbers
-    assert numbers["arriving"] == pytest.approx((64 - deviations * 8) / 4)
-
-
-@pytest.mark.parametrize(("requests", "deviations"), [(4, 1.5), (5, 0.5)])
-def test_after_a_quiet_minute_a_few_requests_are_no_step(requests, deviations):
-    """As if one were usual."""
-    numbers = _coming(_traffic(requests, before=0)).numbers
-    assert numbers["arriving"] == pytest.approx((requests - deviations * requests**0.5) / 4)
-
-
-def test_after_a_silence_of_gateways_no_time_before_it_is_known():
-    """All windows then begin before it."""
-    traffic = _traffic(before=0, seconds=70.0, recent_seconds=70.0, newest_seconds=70.0)
-    assert _coming(traffic).numbers["arriving"] == pytest.approx((64 - 1.5 * 8) / 70)
-
-
-@pytest.mark.parametrize("newest_seconds", [4.0, 0.0])
-def test_what_came_some_seconds_ago_counts_when_nothing_follows_or_the_newest_are_not_known(newest_seconds):
-    traffic = _traffic(newest_seconds=newest_seconds, newest=())
-    assert _coming(traffic).numbers["arriving"] == pytest.approx((64 - 1.5 * 8) / 10)
+def test_requests_that_arrive_in_a_second_less_what_may_be_chance(traffic, arriving):
+    assert _coming(traffic).numbers["arriving"] == pytest.approx(arriving)
 
 
 def test_decode_counts_what_will_have_come_when_a_worker_started_now_would_serve():

@@ -1,28 +1,21 @@
 """Rates from counters: sums over gateways, none negative, whatever restarts or is silent for a while."""
 
+import planned
 import pytest
 
 from legato_operator.autoscaler.demand_window import DemandWindow, merged
 from legato_operator.autoscaler.signals import PromptLengths
-from legato_protocol.demand import DemandReport, LengthBucket
+from legato_protocol.demand import LengthBucket
 
 
 def report(gateway="g0", requests=0, uptime=1e6, outputs=(), head_wait=None):
     """Of requests of 100 tokens, and of answers of these lengths."""
-    return DemandReport(
-        gateway=gateway,
-        uptime=uptime,
-        arrivals=(LengthBucket(64, requests, 100 * requests),) if requests else (),
-        refused={},
-        outputs=(LengthBucket(1, len(outputs), sum(outputs)),),
-        output_squares=float(sum(n * n for n in outputs)),
-        head_wait=head_wait or {},
-        waiting=(),
-        held_requests=0,
-        held_tokens=0,
-        held_prompt_tokens=0,
-        workers=(),
-    )
+    counted = {
+        "arrivals": (LengthBucket(64, requests, 100 * requests),) if requests else (),
+        "outputs": (LengthBucket(1, len(outputs), sum(outputs)),),
+        "output_squares": float(sum(n * n for n in outputs)),
+    }
+    return planned.report(gateway, uptime=uptime, head_wait=head_wait or {}, **counted)
 
 
 def arrived(window, seconds=60.0):
@@ -32,25 +25,49 @@ def arrived(window, seconds=60.0):
     return span, sum(lengths.requests for lengths in counts.arrivals())
 
 
-def test_one_report_tells_no_rate():
+@pytest.mark.parametrize(
+    ("passes", "expected"),
+    [
+        pytest.param([[report(requests=1000)]], None, id="one report shows no rate"),
+        pytest.param(
+            [[report(requests=1000)], [report(requests=1007)]],
+            (2.0, 7),
+            id="what came before the first pass is not recent",
+        ),
+        pytest.param([[report(requests=1000)]] * 2, (2.0, 0), id="no traffic is zero"),
+        pytest.param(
+            [
+                [report(requests=1000)],
+                [report(requests=1010)],
+                [report("g0-again", requests=4, uptime=1.0)],
+                [report("g0-again", requests=6, uptime=3.0)],
+            ],
+            (6.0, 16),
+            id="a gateway that restarts counts from nothing",
+        ),
+        # The operator began while it was away, or unknown.
+        pytest.param(
+            [
+                [report("a")],
+                [report("a"), report("b", requests=1000, uptime=500.0)],
+                [report("a"), report("b", requests=1003, uptime=502.0)],
+            ],
+            (4.0, 3),
+            id="a gateway that only the operator does not know yet counts from then",
+        ),
+        pytest.param(
+            [[report("a", 10), report("b", 10)], [report("a", 20), report("b", 20)], [report("a", 25)]],
+            (4.0, 25),
+            id="a gateway that is gone takes nothing away",
+        ),
+    ],
+)
+def test_requests_that_arrived_in_passes_of_two_seconds(passes, expected):
     window = DemandWindow(0.0)
-    window.add([report(requests=1000)], 0.0)
-    assert window.last(60.0) is None
-
-
-def test_what_a_gateway_counted_before_it_was_asked_is_not_recent():
-    window = DemandWindow(0.0)
-    window.add([report(requests=1000)], 0.0)
-    window.add([report(requests=1007)], 2.0)
-    assert arrived(window) == (2.0, 7)
-
-
-def test_no_traffic_is_zero():
-    window = DemandWindow(0.0)
-    for now in (0.0, 2.0):
-        window.add([report(requests=1000)], now)
-    assert arrived(window) == (2.0, 0)
-    assert window.last(60.0)[1].output() is None
+    for number, reports in enumerate(passes):
+        window.add(reports, 2.0 * number)
+    assert (arrived(window) if window.last(60.0) else None) == expected
+    assert not expected or window.last(60.0)[1].output() is None
 
 
 def test_two_gateways_give_the_same_as_one():
@@ -65,24 +82,6 @@ def test_two_gateways_give_the_same_as_one():
     assert (one.last(60.0)[1].output().mean, one.last(60.0)[1].output().deviation) == (3.5, 0.5)
 
 
-def test_a_gateway_that_restarts_counts_from_nothing():
-    window = DemandWindow(0.0)
-    window.add([report(requests=1000)], 0.0)
-    window.add([report(requests=1010)], 2.0)
-    window.add([report("g0-again", requests=4, uptime=1.0)], 4.0)
-    window.add([report("g0-again", requests=6, uptime=3.0)], 6.0)
-    assert arrived(window) == (6.0, 16)
-
-
-def test_a_gateway_that_is_new_to_the_operator_alone_counts_from_then():
-    """The operator began while it was away, or unknown."""
-    window = DemandWindow(0.0)
-    window.add([report("a")], 0.0)
-    window.add([report("a"), report("b", requests=1000, uptime=500.0)], 2.0)
-    window.add([report("a"), report("b", requests=1003, uptime=502.0)], 4.0)
-    assert arrived(window) == (4.0, 3)
-
-
 def test_what_is_told_late_belongs_to_the_time_in_which_it_was_not_told():
     window = DemandWindow(0.0)
     for step in range(61):
@@ -90,14 +89,6 @@ def test_what_is_told_late_belongs_to_the_time_in_which_it_was_not_told():
         window.add([] if silent else [report(requests=10 * step)], 2.0 * step)
     assert arrived(window, 10.0) == (10.0, 50)
     assert arrived(window, 60.0) == (60.0, 300)
-
-
-def test_a_gateway_that_is_gone_takes_nothing_away():
-    window = DemandWindow(0.0)
-    window.add([report("a", 10), report("b", 10)], 0.0)
-    window.add([report("a", 20), report("b", 20)], 2.0)
-    window.add([report("a", 25)], 4.0)
-    assert arrived(window) == (4.0, 25)
 
 
 def test_the_window_moves_on():

@@ -55,37 +55,33 @@ def test_more_than_one_worker_go_by_the_window_and_the_last_one_by_idle_after(id
     assert tuple(found) == sizes
 
 
-@pytest.mark.parametrize(
-    "known",
-    [
-        pytest.param(dataclasses.replace(IDLE, traffic=arriving(60, 100)), id="it arrives"),
-        pytest.param(dataclasses.replace(IDLE, traffic=dataclasses.replace(NO_TRAFFIC, held=1)), id="it is held"),
-        pytest.param(
-            dataclasses.replace(IDLE, traffic=dataclasses.replace(NO_TRAFFIC, waiting=prompts(1, 10))), id="it waits"
-        ),
-        pytest.param(Signals((prefiller(), decoder(running=1, **UNMEASURED)), NO_TRAFFIC), id="it runs"),
-        pytest.param(Signals((prefiller(), decoder(waiting=1, **UNMEASURED)), NO_TRAFFIC), id="it waits for blocks"),
-        pytest.param(Signals((prefiller(waiting=1), decoder()), NO_TRAFFIC), id="it waits for a decode worker"),
-        pytest.param(Signals((prefiller(queue_tokens=1), decoder()), NO_TRAFFIC), id="it is prefilled"),
-        pytest.param(Signals((prefiller(), decoder(sample_age=None)), NO_TRAFFIC), id="a worker is silent"),
-        pytest.param(Signals((prefiller(), decoder()), None), id="a gateway is silent"),
-    ],
-)
-def test_whatever_is_left_of_a_request_keeps_the_last_decode_worker(known):
-    assert _until(1000.0, known).pools["decode"].wish == 1
+def _idle_but(traffic=NO_TRAFFIC, prefill=None, **decode):
+    """Signals of an idle service but for these."""
+    return Signals((prefiller(**prefill or {}), decoder(**decode)), traffic)
+
+
+ALONE = {"prefill": 0, "decode": 1}
+DRAINS = prefiller(draining=True, queue_tokens=9)
 
 
 @pytest.mark.parametrize(
-    "known",
+    ("known", "current"),
     [
-        pytest.param(Signals((decoder(),), arriving(60, 100)), id="it was short"),
-        pytest.param(
-            Signals((prefiller(draining=True, queue_tokens=9), decoder()), NO_TRAFFIC), id="a prefill worker drains"
-        ),
+        pytest.param(_idle_but(arriving(60, 100)), ONE, id="it arrives"),
+        pytest.param(_idle_but(dataclasses.replace(NO_TRAFFIC, held=1)), ONE, id="it is queued"),
+        pytest.param(_idle_but(dataclasses.replace(NO_TRAFFIC, waiting=prompts(1, 10))), ONE, id="it waits"),
+        pytest.param(_idle_but(running=1, **UNMEASURED), ONE, id="it runs"),
+        pytest.param(_idle_but(waiting=1, **UNMEASURED), ONE, id="it waits for blocks"),
+        pytest.param(_idle_but(prefill={"waiting": 1}), ONE, id="it waits for a decode worker"),
+        pytest.param(_idle_but(prefill={"queue_tokens": 1}), ONE, id="it is prefilled"),
+        pytest.param(_idle_but(sample_age=None), ONE, id="a worker is silent"),
+        pytest.param(_idle_but(None), ONE, id="a gateway is silent"),
+        pytest.param(Signals((decoder(),), arriving(60, 100)), ALONE, id="without prefill workers: it was short"),
+        pytest.param(Signals((DRAINS, decoder()), NO_TRAFFIC), ALONE, id="… a prefill worker drains"),
     ],
 )
-def test_also_where_prefill_workers_are_gone(known):
-    assert _until(1000.0, known, {"prefill": 0, "decode": 1}).pools["decode"].wish == 1
+def test_whatever_is_left_of_a_request_keeps_the_last_decode_worker(known, current):
+    assert _until(1000.0, known, current).pools["decode"].wish == 1
 
 
 @pytest.mark.parametrize(("age", "size"), [(1799.0, 1), (1800.0, 0)])
@@ -156,17 +152,12 @@ def test_a_prompt_asks_for_a_prefill_worker_and_a_preempted_sequence_does_not(pr
     assert made.pools["prefill"].wish == wish
 
 
-def test_nothing_at_zero_is_zero_and_not_missing():
-    made = _until(100.0, EMPTY, NONE)
+@pytest.mark.parametrize(("known", "missing"), [(EMPTY, False), (Signals((), None), True)])
+def test_zero_stays_zero_and_only_a_silent_gateway_is_missing(known, missing):
+    made = _until(100.0, known, NONE)
     assert _wishes(made) == NONE
-    assert not any(each.missing for each in made.pools.values())
-    assert made.pools["decode"].change == "grows with the first request"
-
-
-def test_a_silent_gateway_at_zero_is_missing_and_changes_nothing():
-    made = _until(100.0, Signals((), None), NONE)
-    assert _wishes(made) == NONE
-    assert all(each.missing for each in made.pools.values())
+    assert {bool(each.missing) for each in made.pools.values()} == {missing}
+    assert missing or made.pools["decode"].change == "grows with the first request"
 
 
 @pytest.mark.parametrize(("current", "after"), [(ONE, ONE), (NONE, NONE)])
