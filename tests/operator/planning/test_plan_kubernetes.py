@@ -87,17 +87,12 @@ def _deleted(made):
     return {(action.ref.kind, action.ref.name) for action in actions(made, Delete)}
 
 
-def test_settled_service_costs_no_writes(build):
-    made = _plan(build())
-    assert made.phases == ()
-    assert made.requeue_after == PLACEMENT.resync_after
+@pytest.mark.parametrize(("tls", "scheme"), [({}, "http"), ({"tls": {"secret": "certificate"}}, "https")])
+def test_settled_service_costs_no_writes(build, tls, scheme):
+    made = _plan(build(gateway=tls))
+    assert (made.phases, made.requeue_after) == ((), PLACEMENT.resync_after)
     assert condition(made, "Ready")["status"] == "True"
-    assert made.status["url"] == "http://demo.default.svc/v1"
-    assert made.status["model"] == "demo"
-
-
-def test_the_url_of_a_service_with_a_certificate_is_https(build):
-    assert _plan(build(gateway={"tls": {"secret": "certificate"}})).status["url"] == "https://demo.default.svc/v1"
+    assert (made.status["url"], made.status["model"]) == (f"{scheme}://demo.default.svc/v1", "demo")
 
 
 @pytest.mark.parametrize("kind", [kind for kind in common.OWNED_KINDS if kind != "WorkerPool"])
@@ -290,16 +285,16 @@ def _scaled(objects, replicas):
     ("bounds", "passes"),
     [
         # With the desired replicas a drain would never end, or take all workers at the same time.
-        ((2, 2), [(4, 2, 1), (1, 2, 1), (2, 2, 1)]),
-        ((0, 4), [(4, 1, 3), (1, 1, 0), (0, 1, 0)]),
+        ({"min": 2, "max": 2}, [(4, 2, 1), (1, 2, 1), (2, 2, 1)]),
+        ({"min": 0, "max": 4}, [(4, 1, 3), (1, 1, 0), (0, 1, 0)]),
         # Workers that drain are ready, and leave anyway: counted as spare, they would let all others go together.
-        ((2, 4), [(2, 4, 3), (2, 2, 1)]),
+        ({"min": 2, "max": 4}, [(2, 4, 3), (2, 2, 1)]),
     ],
     ids=["what the pool gets", "lowered with the pool", "one may go of those that are ready"],
 )
 def test_disruption_budget_follows_the_pool(build, bounds, passes):
     """By desired and ready workers of each pass: those that must stay available."""
-    item = build(scaling={"mode": "External", "prefill": {"max": 0}, "decode": dict(zip(("min", "max"), bounds))})
+    item = build(scaling={"mode": "External", "prefill": {"max": 0}, "decode": bounds})
     objects = _living(item)
     for desired, ready, available in passes:
         pods = [_pod(item, "decode", number) for number in range(ready)]
