@@ -2,10 +2,11 @@
 
 The delta of a mapping names only what changes; null removes a key. So does the delta of a list whose items have names:
 objects, containers, variables, volumes, flags with their values. A new item that does not stand at the end says which
-other it stands after. What a pod shares with the one before it is not written again: it is `like` that, with a delta.
+other it stands after. What a pod shares with one before it is not written again: it is `like` that one, with a delta.
 Every other list and value is written whole.
 """
 
+import contextlib
 from typing import Any
 
 AFTER = " after "
@@ -44,11 +45,19 @@ def _changed_mapping(old: dict[str, Any], small: dict[str, Any]) -> dict[str, An
         if change is None:
             del result[name]
         elif name in result:
-            result[name] = changed(result[previous if model else name], change)
+            result[name] = changed(_alike(name, previous, old, result) if model else result[name], change)
         else:
             later = _cut_after(result, previous) if previous else {}
             result |= {name: changed(result[previous], change) if model else change} | later
     return result
+
+
+def _alike(name: str, model: str, before: dict[str, Any], after: dict[str, Any]) -> Any:
+    """The item with the changes that its model has; the changed model itself if one of both is new."""
+    if name in before and model in before:
+        with contextlib.suppress(KeyError):  # it lacks what the model loses
+            return changed(before[name], delta(before[model], after[model]))
+    return after[model]
 
 
 def _cut_after(items: dict[str, Any], name: str) -> dict[str, Any]:
@@ -62,9 +71,11 @@ def _placed(name: str, change: Any, before: dict[str, Any], after: dict[str, Any
     place = names.index(name) if name in after else 0
     previous = names[place - 1]
     if place and name.startswith("Pod/") and previous.startswith("Pod/"):
-        alike = delta(after[previous], after[name])
-        if name not in before or len(str(alike)) < len(str(change)):
-            return f"{name}{LIKE}{previous}", alike
+        known = [each for each in names[:place] if each.startswith("Pod/") and each in before]
+        model = known[-1] if name in before and known else previous
+        alike = delta(_alike(name, model, before, after), after[name])
+        if name not in before or 2 * len(str(alike)) < len(str(change)):
+            return f"{name}{LIKE}{model}", alike
     inside = place and name not in before and not before.keys().isdisjoint(names[place:])
     return f"{name}{AFTER}{previous}" if inside else name, change
 

@@ -104,24 +104,18 @@ class Golden:
     def text(self) -> str:
         """The content of the case's file."""
         objects = self.run()
-        if self._file.name == "objects.yaml":
-            return yaml.dump_all(objects, Dumper=_Dumper, sort_keys=False, width=120)
-        return yaml.dump(deltas.delta(self._base(), objects), Dumper=_Dumper, sort_keys=False, width=120)
+        if self.file.name == "objects.yaml":
+            return yaml.dump_all(objects, Dumper=_Dumper, sort_keys=False, width=150)
+        return yaml.dump(deltas.delta(self._base(), objects), Dumper=_Dumper, sort_keys=False, width=150)
 
     def stored(self) -> list[dict[str, Any]]:
         """The objects as the case's file says, whole."""
-        if self._file.name == "objects.yaml":
-            return list(yaml.safe_load_all(self._file.read_text()))
-        return deltas.changed(self._base(), yaml.safe_load(self._file.read_text()))
-
-    def stored_text(self) -> str:
-        return self._file.read_text()
-
-    def write(self) -> None:
-        self._file.write_text(self.text())
+        if self.file.name == "objects.yaml":
+            return list(yaml.safe_load_all(self.file.read_text()))
+        return deltas.changed(self._base(), yaml.safe_load(self.file.read_text()))
 
     @property
-    def _file(self) -> Path:
+    def file(self) -> Path:
         return self._folder / ("objects.yaml" if self._folder.name in (WHOLE, REFUSED) else "delta.yaml")
 
     def _base(self) -> list[dict[str, Any]]:
@@ -177,4 +171,4 @@ def _plain(value: Any) -> Any:
 
 if __name__ == "__main__":
     for name in sorted(CASES, key=lambda case: case != WHOLE):  # the others are written as what differs from it
-        Golden(name).write()
+        Golden(name).file.write_text(Golden(name).text())
