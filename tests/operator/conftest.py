@@ -145,17 +145,10 @@ async def _fakes(
         aiohttp.ClientSession() as session,
     ):
         where = placement.local(PROGRAM, gpus=gpus)
-        reconciler = Reconciler(
-            seen(cluster.store),
-            HttpWorkers(session),
-            clock or SystemClock(),
-            where,
-            autoscaler=autoscaler,
-            journal=journal,
-            waker=waker,
-        )
-        running = following.run(cluster.store, Controller(reconciler), waker) if reconciled else _idle()
-        controller = asyncio.create_task(running)
+        workers, given = HttpWorkers(session), {"autoscaler": autoscaler, "journal": journal, "waker": waker}
+        reconciler = Reconciler(seen(cluster.store), workers, clock or SystemClock(), where, **given)
+        running = following.run(cluster.store, Controller(reconciler), waker) if reconciled else asyncio.Event().wait()
+        controller = asyncio.ensure_future(running)
         try:
             yield Fakes(cluster, folder, reconciler, lines)
         finally:
@@ -163,10 +156,6 @@ async def _fakes(
             await asyncio.wait((controller,))  # a pass that runs writes to the cluster, which is closed next
             if not controller.cancelled():
                 controller.result()
-
-
-async def _idle() -> None:
-    await asyncio.Event().wait()
 
 
 def pytest_collectstart(collector: pytest.Collector) -> None:

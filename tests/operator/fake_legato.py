@@ -2,9 +2,8 @@
 
 Run as `python fake_legato.py worker|gateway FLAGS`. Files in $FAKE_FOLDER steer it: `NAME.busy` holds the number of
 running sequences, `NAME.sick` fails liveness (a word is added each time), `NAME.refuse` makes it end with exit code 2
-and its text, and `NAME.stubborn` makes it ignore SIGTERM. `argument.refuse` and `argument.crash` hold an argument with
-which workers refuse, or end with exit code 1. It notes every start in `NAME.starts`,
-where it finds workers in `NAME.follows`, and which GPUs it sees in `NAME.gpus`.
+and its text, and `NAME.stubborn` makes it ignore SIGTERM. `argument.crash` holds an argument with which workers end
+with exit code 1. It notes every start in `NAME.starts`, and which GPUs it sees in `NAME.gpus`.
 """
 
 import ctypes
@@ -50,15 +49,8 @@ class Handler(BaseHTTPRequestHandler):
         if self.headers["authorization"] not in [f"Bearer {token}" for token in known_tokens()]:
             return self.answer(401, "no")
         busy = int(steered("busy") or 0)
-        state = {
-            "draining": draining.is_set(),
-            "stopping": stopping.is_set(),
-            "running": busy,
-            "waiting": 0,
-            "idle": not busy,
-            "transport": "fake",
-        }
-        return self.answer(200, json.dumps(state))
+        state = {"draining": draining.is_set(), "stopping": stopping.is_set(), "running": busy, "idle": not busy}
+        return self.answer(200, json.dumps(state | {"waiting": 0, "transport": "fake"}))
 
     def do_POST(self) -> None:
         draining.set()
@@ -93,15 +85,13 @@ def main() -> None:
     if (reason := steered("refuse")) is not None:
         print(reason, flush=True)
         sys.exit(2)
-    for kind, code in (("refuse", 2), ("crash", 1)):
-        path = FOLDER / f"argument.{kind}"
-        if path.exists() and path.read_text() in sys.argv:
-            print(f"cannot work with {path.read_text()}", flush=True)
-            sys.exit(code)
+    crash = FOLDER / "argument.crash"
+    if crash.exists() and crash.read_text() in sys.argv:
+        print(f"cannot work with {crash.read_text()}", flush=True)
+        sys.exit(1)
     (FOLDER / f"{NAME}.gpus").write_text(os.environ.get("CUDA_VISIBLE_DEVICES", ""))
     with (FOLDER / f"{NAME}.starts").open("a") as starts:
         starts.write(f"{os.getpid()}\n")
-    (FOLDER / f"{NAME}.follows").write_text(flag("--workers-file"))
     signal.signal(signal.SIGTERM, lambda *_: stop())
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     port = server.server_address[1]

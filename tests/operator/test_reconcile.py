@@ -53,21 +53,8 @@ class _HoldingGateways:
             self.waiting -= 1
 
 
-async def test_gateways_of_a_service_at_zero_are_waited_for_until_it_ends(fakes, build):
-    gateways = _HoldingGateways()
-    async with fakes(waker=DemandWaker(gateways, SystemClock())) as f:
-        await f.apply(build(scaling={"prefill": {"min": 0}, "decode": {"min": 0}}))
-        await f.wait(f.is_ready)
-        assert not gateways.waiting
-        for pool in ("prefill", "decode"):
-            await f.scale(pool, 0)
-        await f.wait(lambda: gateways.waiting == 1)
-        await f.delete("InferenceService", "demo")
-        await f.wait(lambda: not gateways.waiting)
-
-
-async def test_gateways_of_a_service_that_is_gone_are_not_waited_for(fakes, build):
-    """It ended between two passes."""
+async def test_gateways_of_a_service_at_zero_are_waited_for_until_it_is_gone(fakes, build):
+    """Also where it ended between two passes."""
     gateways, ref = _HoldingGateways(), Ref("InferenceService", "default", "demo")
     waker = DemandWaker(gateways, SystemClock())
     async with fakes(reconciled=False, waker=waker) as f:
@@ -79,6 +66,7 @@ async def test_gateways_of_a_service_that_is_gone_are_not_waited_for(fakes, buil
 
         await f.apply(build(scaling={"prefill": {"min": 0}, "decode": {"min": 0}}))
         await f.reconciler.reconcile(ref)
+        assert not gateways.waiting
         for pool in ("prefill", "decode"):
             await f.scale(pool, 0)
         await f.wait(passed)
@@ -105,49 +93,6 @@ async def test_scale_down_drains_the_idlest_before_it_is_deleted(f, build):
     assert not (f.folder / "demo-decode-1.drained").exists()
 
 
-async def test_burst_while_two_workers_drain_recalls_both(f, build):
-    """No pod is made, and both are in their pool's selector again."""
-    names = {f"demo-decode-{number}" for number in range(4)}
-    for name in names:
-        f.steer(name, "busy", "1")
-    await f.apply(build())
-    await f.wait(f.is_ready)
-    await f.scale("decode", 4)
-    await f.wait(lambda: f.has("decode", *names))
-    await f.scale("decode", 2)
-    leaving = {"demo-decode-2", "demo-decode-3"}  # of equals the newest
-    await f.wait(lambda: _are_marked(f, leaving))
-    for name in leaving:
-        await f.wait((f.folder / f"{name}.drained").exists)
-    assert await f.ready("decode") == names, "who drains stays ready, so that it serves at once again"
-    await f.scale("decode", 4)
-    await f.wait(lambda: f.has("decode", *names))
-    await f.wait(lambda: _are_marked(f, set()))
-    pods = await f.pods("decode")
-    assert {pod["metadata"]["labels"]["serving.legato.dev/serving"] for pod in pods.values()} == {"true"}
-    assert all((f.folder / f"{name}.recalled").exists() for name in leaving)
-    assert [len(f.starts(name)) for name in sorted(names)] == [1] * 4
-
-
-async def test_worker_that_was_told_to_end_while_it_drained_is_not_waited_for(f, build):
-    """Its process refuses to serve again, so another worker starts."""
-    for name in ("demo-decode-0", "demo-decode-1"):
-        f.steer(name, "busy", "1")
-    f.steer("demo-decode-1", "stubborn")
-    await f.apply(build())
-    await f.wait(f.is_ready)
-    await f.scale("decode", 2)
-    await f.wait(lambda: f.has("decode", "demo-decode-0", "demo-decode-1"))
-    await f.scale("decode", 1)
-    await f.wait(lambda: _are_marked(f, {"demo-decode-1"}))
-    os.kill(f.starts("demo-decode-1")[0], signal.SIGTERM)
-    await f.scale("decode", 2)
-    await f.wait(lambda: f.ready("decode"), {"demo-decode-0", "demo-decode-2"})
-    assert not (f.folder / "demo-decode-1.recalled").exists()
-    f.steer("demo-decode-1", "busy", "0")
-    os.kill(f.starts("demo-decode-1")[0], signal.SIGKILL)
-
-
 async def test_changed_settings_roll_out_without_a_gap(f, build):
     """With surge 1 and unavailable 0 there is a ready decode worker, and a ready gateway, at every moment."""
     await f.apply(build())
@@ -165,8 +110,7 @@ async def test_changed_settings_roll_out_without_a_gap(f, build):
     flags = {"prefill": ("--chunk-tokens", "256"), "decode": ("--chunk-tokens", "256")}
     for role, (flag, value) in (flags | {"gateway": ("--default-deadline", "1m")}).items():
         (pod,) = (await f.pods(role)).values()
-        command = pod["spec"]["containers"][0]["command"]
-        assert command[command.index(flag) + 1] == value
+        assert _flag(pod, flag) == value
 
 
 async def test_killed_worker_comes_back_and_the_workers_file_follows(f, build):
@@ -185,17 +129,48 @@ async def test_killed_worker_comes_back_and_the_workers_file_follows(f, build):
     assert len(f.starts("demo-decode-0")) == 2
 
 
-async def test_worker_that_refuses_is_told(f, build):
+async def test_worker_that_refuses_is_reported(f, build):
     f.steer("demo-decode-0", "refuse", "weights.gguf is truncated")
     await f.apply(build())
     await f.wait(lambda: f.condition("DecodeReady"), ("False", "WorkerRefused"))
     assert "truncated" in (await f.conditions())["DecodeReady"]["message"]
 
 
-async def _are_marked(f, names):
-    """Whether these workers were chosen to leave, and no others."""
-    mark = "serving.legato.dev/draining-since"
-    return {n for n, p in (await f.pods()).items() if mark in p["metadata"].get("annotations", {})} == names
+async def test_old_workers_serve_on_until_a_manifest_that_crashes_is_set_back_or_mended(f, build):
+    """Set back, it leaves them as they are."""
+    f.steer("argument", "crash", "333")
+    await f.apply(build())
+    await f.wait(lambda: _settled(f))
+    before = await _workers(f)
+    await f.apply(build(engine={"chunkTokens": 333}))
+    await f.wait(lambda: f.condition("Progressing"), ("False", "RolloutFailed"))
+    assert await f.is_ready()
+    assert before.items() <= (await _workers(f)).items()
+    assert await f.ready("prefill") | await f.ready("decode") == set(before)
+    assert "cannot work with 333" in (await f.conditions())["Progressing"]["message"]
+    await f.apply(build())
+    await f.wait(lambda: _settled(f))
+    assert await _workers(f) == before
+    await f.apply(build(engine={"chunkTokens": 333}))
+    await f.wait(lambda: f.condition("Progressing"), ("False", "RolloutFailed"))
+    await f.apply(build(engine={"chunkTokens": 256}))
+    await f.wait(lambda: _settled(f))
+    assert {_flag(pod, "--chunk-tokens") for pod in (await _workers(f)).values()} == {"256"}
+
+
+async def _settled(f):
+    return await f.is_ready() and await f.condition("Progressing") == ("False", "UpToDate")
+
+
+async def _workers(f):
+    """Every worker as it was made."""
+    pods = {**await f.pods("prefill"), **await f.pods("decode")}
+    return {name: {"uid": pod["metadata"]["uid"], "spec": pod["spec"]} for name, pod in pods.items()}
+
+
+def _flag(pod, name):
+    command = pod["spec"]["containers"][0]["command"]
+    return command[command.index(name) + 1]
 
 
 async def _workers_file(f):

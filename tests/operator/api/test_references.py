@@ -21,65 +21,51 @@ def _volume(**fields):
     return {"template": {"spec": {"volumes": [{"name": "extra", **fields}]}}}
 
 
-def test_built_in_model_needs_nothing(build):
-    assert _of(build) == ()
+def _adapters(*sources):
+    named = [{"name": f"a{number}", "source": source} for number, source in enumerate(sources)]
+    return {"source": {"builtin": "smollm2-135m-instruct"}, "adapters": named}
+
+
+HUB_TOKEN = "huggingFace.tokenSecret"
 
 
 @pytest.mark.parametrize(
-    ("source", "found"),
+    ("model", "references"),
     [
-        ({"pvc": {"claim": "weights"}}, Reference("spec.model.source.pvc.claim", "PersistentVolumeClaim", "weights")),
-        (HUB, Reference("spec.model.source.huggingFace.tokenSecret", "Secret", "hub", "token")),
+        (_adapters(), []),
+        ({"source": {"pvc": {"claim": "weights"}}}, [("source.pvc.claim", "PersistentVolumeClaim", "weights")]),
+        ({"source": HUB}, [(f"source.{HUB_TOKEN}", "Secret", "hub", "token")]),
+        (_adapters({"path": "/sql"}, HUB), [(f"adapters.1.source.{HUB_TOKEN}", "Secret", "hub", "token")]),
     ],
 )
-def test_model_source_names_one(build, source, found):
-    assert _of(build, model={"source": source}) == (found,)
+def test_model_names_a_claim_or_the_secret_with_its_token(build, model, references):
+    assert _of(build, model=model) == tuple(Reference(f"spec.model.{path}", *rest) for path, *rest in references)
 
 
-def test_an_adapter_of_the_hub_names_the_secret_with_its_token(build):
-    adapters = [{"name": "sql", "source": {"path": "/sql"}}, {"name": "law", "source": HUB}]
-    path = "spec.model.adapters.1.source.huggingFace.tokenSecret"
-    made = _of(build, model={"source": {"builtin": "smollm2-135m-instruct"}, "adapters": adapters})
-    assert made == (Reference(path, "Secret", "hub", "token"),)
+CLAIM = {"persistentVolumeClaim": {"claimName": "x"}}
+VARIABLE = {"name": "A", "valueFrom": {"secretKeyRef": {"name": "x", "key": "k"}}}
 
 
 @pytest.mark.parametrize(
-    ("pool", "path", "kind", "key"),
+    ("pool", "references"),
     [
-        (
-            _volume(persistentVolumeClaim={"claimName": "x"}),
-            "volumes[extra].persistentVolumeClaim.claimName",
-            "PersistentVolumeClaim",
-            "",
-        ),
-        (_volume(secret={"secretName": "x"}), "volumes[extra].secret.secretName", "Secret", ""),
-        (
-            _worker(env=[{"name": "A", "valueFrom": {"secretKeyRef": {"name": "x", "key": "k"}}}]),
-            "containers[worker].env[A]",
-            "Secret",
-            "k",
-        ),
-        (_worker(envFrom=[{"secretRef": {"name": "x"}}]), "containers[worker].envFrom", "Secret", ""),
+        (_volume(**CLAIM), [("volumes[extra].persistentVolumeClaim.claimName", "PersistentVolumeClaim", "x")]),
+        (_volume(secret={"secretName": "x"}), [("volumes[extra].secret.secretName", "Secret", "x")]),
+        (_worker(env=[VARIABLE]), [("containers[worker].env[A]", "Secret", "x", "k")]),
+        (_worker(envFrom=[{"secretRef": {"name": "x"}}]), [("containers[worker].envFrom", "Secret", "x")]),
+        # Optional, or not a reference.
+        (_volume(secret={"secretName": "x", "optional": True}), []),
+        (_volume(emptyDir={}), []),
+        (_volume(secret="x"), []),
+        (_worker(env=[{"name": "A", "value": "b"}]), []),
+        (_worker(env="none"), []),
+        (_worker(envFrom=[{"configMapRef": {"name": "x"}}, "y"]), []),
+        (_volume(secret={"secretName": "../../elsewhere/secrets/x"}), []),
+        (_volume(secret={"secretName": ""}), []),
+        ({"template": {"spec": {"volumes": "none", "containers": 3}}}, []),
     ],
 )
-def test_template_names_one(build, pool, path, kind, key):
+def test_template_names_what_its_pods_need(build, pool, references):
     for part in ("decode", "gateway"):
-        assert _of(build, **{part: pool}) == (Reference(f"spec.{part}.template.spec.{path}", kind, "x", key),)
-
-
-@pytest.mark.parametrize(
-    "pool",
-    [
-        _volume(secret={"secretName": "x", "optional": True}),
-        _volume(emptyDir={}),
-        _volume(secret="x"),
-        _worker(env=[{"name": "A", "value": "b"}]),
-        _worker(env="none"),
-        _worker(envFrom=[{"configMapRef": {"name": "x"}}, "y"]),
-        _volume(secret={"secretName": "../../elsewhere/secrets/x"}),
-        _volume(secret={"secretName": ""}),
-        {"template": {"spec": {"volumes": "none", "containers": 3}}},
-    ],
-)
-def test_what_is_optional_or_no_reference_is_not_needed(build, pool):
-    assert _of(build, decode=pool) == ()
+        here = f"spec.{part}.template.spec"
+        assert _of(build, **{part: pool}) == tuple(Reference(f"{here}.{path}", *rest) for path, *rest in references)

@@ -14,6 +14,10 @@ def _parse(item):
     return parsing.parse(yaml.safe_dump(item))
 
 
+def _fixed(prefill, decode):
+    return {"scaling": {"mode": "Fixed"}, "prefill": {"replicas": prefill}, "decode": {"replicas": decode}}
+
+
 def _refused(item):
     with pytest.raises(ManifestError) as caught:
         _parse(item)
@@ -22,52 +26,32 @@ def _refused(item):
 
 def test_only_the_source_is_required(build):
     service = _parse(build())
-    spec = service.spec
-    assert service.served_name == "demo"
-    assert service.metadata.namespace == "default"
-    engine = spec.engine
-    assert (engine.kv_cache_memory, engine.block_size, engine.chunk_tokens) == (512 << 20, "Auto", "Auto")
-    assert (spec.gateway.default_deadline, spec.drain.deadline, spec.slo.ttft, spec.slo.tpot) == (600, 120, 1, 0.1)
-    assert (spec.scaling.prefill.min, spec.scaling.prefill.max) == (1, 4)
-    assert spec.disaggregated
-
-
-def test_numerics_invariant_is_a_valid_manifest(build):
-    assert _parse(build(engine={"numerics": "Invariant"})).spec.engine.numerics == "Invariant"
+    assert (service.served_name, service.metadata.namespace) == ("demo", "default")
+    assert service.spec.disaggregated
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"), [("10m", 600), ("1s", 1), ("100ms", 0.1), ("1h30m", 5400), ("0.5s", 0.5), ("2m", 120)]
-)
-def test_durations(build, text, seconds):
-    assert _parse(build(drain={"deadline": text})).spec.drain.deadline == pytest.approx(seconds)
-
-
-@pytest.mark.parametrize(
-    ("text", "size"),
+    ("spec", "read", "value"),
     [
-        ("512Mi", 512 << 20),
-        ("1Gi", 1 << 30),
-        ("500M", 500_000_000),
-        ("1.5Gi", 3 << 29),
-        (1 << 20, 1 << 20),
-        ("Auto", None),
+        ({"engine": {"numerics": "Invariant"}}, lambda spec: spec.engine.numerics, "Invariant"),
+        *(
+            ({"drain": {"deadline": text}}, lambda spec: spec.drain.deadline, seconds)
+            for text, seconds in {"10m": 600, "1s": 1, "100ms": 0.1, "1h30m": 5400, "0.5s": 0.5, "2m": 120}.items()
+        ),
+        *(
+            ({"engine": {"kvCacheMemory": text}}, lambda spec: spec.engine.kv_cache_memory, size)
+            for text, size in {"512Mi": 512 << 20, "1Gi": 1 << 30, "500M": 500_000_000, "1.5Gi": 3 << 29}.items()
+        ),
+        ({"engine": {"kvCacheMemory": 1 << 20}}, lambda spec: spec.engine.kv_cache_memory, 1 << 20),
+        ({"engine": {"kvCacheMemory": "Auto"}}, lambda spec: spec.engine.kv_cache_memory, None),
+        # Without prefill there is one pool.
+        ({"scaling": {"prefill": {"max": 0}}}, lambda spec: spec.disaggregated, False),
+        (_fixed(0, 2), lambda spec: spec.disaggregated, False),
+        (_fixed(1, 2), lambda spec: spec.disaggregated, True),
     ],
 )
-def test_memory(build, text, size):
-    assert _parse(build(engine={"kvCacheMemory": text})).spec.engine.kv_cache_memory == size
-
-
-@pytest.mark.parametrize(
-    ("spec", "disaggregated"),
-    [
-        ({"scaling": {"prefill": {"max": 0}}}, False),
-        ({"scaling": {"mode": "Fixed"}, "prefill": {"replicas": 0}, "decode": {"replicas": 2}}, False),
-        ({"scaling": {"mode": "Fixed"}, "prefill": {"replicas": 1}, "decode": {"replicas": 2}}, True),
-    ],
-)
-def test_no_prefill_means_one_pool(build, spec, disaggregated):
-    assert _parse(build(**spec)).spec.disaggregated is disaggregated
+def test_value_of_a_field(build, spec, read, value):
+    assert read(_parse(build(**spec)).spec) == pytest.approx(value)
 
 
 @pytest.mark.parametrize(("spec", "path", "message"), WRONG, ids=[f"{i}-{case[1]}" for i, case in enumerate(WRONG)])

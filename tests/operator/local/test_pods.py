@@ -1,11 +1,9 @@
-"""Pods as processes: probed, restarted with back-off, drained, and gone when their parent is gone."""
+"""Pods as processes: probed, restarted with back-off, drained, and gone with their cluster."""
 
 import asyncio
-import json
 import os
 import signal
 import sys
-import textwrap
 from pathlib import Path
 
 import psutil
@@ -47,11 +45,6 @@ async def _gone(pid):
     return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
 
 
-def _listed(f):
-    """Workers that gateways find."""
-    return {entry["worker"] for entry in json.loads(Path((f.folder / "gateway.follows").read_text()).read_text())}
-
-
 async def test_readiness_tells_what_the_process_says(f, build):
     f.steer("w", "loading", "loading weights 40 %")
     await _start(f, build())
@@ -63,14 +56,6 @@ async def test_readiness_tells_what_the_process_says(f, build):
     assert not await f.ready()
     (f.folder / "w.loading").unlink()
     await f.wait(f.ready)
-
-
-async def test_gateways_are_told_of_workers_alone(fakes, build):
-    """A gateway has a control port, too."""
-    async with fakes() as f:
-        await f.cluster.store.apply(parsing.to_object(parsing.read_service(build()), build()), "test")
-        await f.wait(lambda: _all_ready(f, 3))
-        assert _listed(f) == {*await f.pods("prefill"), *await f.pods("decode")}
 
 
 async def test_missed_liveness_probes_end_in_a_restart(f, build):
@@ -88,9 +73,11 @@ async def test_stopped_process_is_killed_and_restarted(f, build):
     """A process that hangs answers no probe."""
     await _start(f, build())
     await f.wait(f.ready)
-    os.kill(f.starts("w")[0], signal.SIGSTOP)
+    (pid,) = f.starts("w")
+    assert os.getpgid(pid) == pid, "a signal from the terminal is for its parent"
+    os.kill(pid, signal.SIGSTOP)
     await f.wait(lambda: len(f.starts("w")) >= 2)
-    assert await _gone(f.starts("w")[0])
+    assert await _gone(pid)
 
 
 async def test_process_that_ignores_sigterm_is_killed_after_its_grace(f, build):
@@ -148,22 +135,20 @@ def test_backoff_doubles_and_starts_over_after_a_healthy_run():
     assert backoff.delay(0) == 2
 
 
-async def test_hidden_log_lines_are_dropped_and_still_are_last_words():
-    lines, stream = [], asyncio.StreamReader()
-    stream.feed_data(b"INFO a\nWARNING INFO b\nINFO c\n")
+@pytest.mark.parametrize(
+    ("hidden", "output", "lines", "last"),
+    [
+        ((), b"one\n\ntwo\r50 %\r\xff\nrest", ["one", "two", "50 %", "\N{REPLACEMENT CHARACTER}", "rest"], "rest"),
+        (("INFO ",), b"INFO a\nWARNING INFO b\nINFO c\n", ["WARNING INFO b"], "INFO c"),
+    ],
+)
+async def test_log_lines_carry_the_name_of_their_pod_unless_they_are_hidden(hidden, output, lines, last):
+    """Hidden ones still are last words."""
+    printed, stream = [], asyncio.StreamReader()
+    stream.feed_data(output)
     stream.feed_eof()
-    assert await Logs(lines.append, hidden=("INFO ",)).follow("w", stream) == "INFO c"
-    assert lines == ["w | WARNING INFO b\n"]
-
-
-async def test_log_lines_carry_the_name_of_their_pod():
-    lines = []
-    logs = Logs(lines.append)
-    stream = asyncio.StreamReader()
-    stream.feed_data(b"one\n\ntwo\r50 %\r" + b"\xff\n" + b"rest")
-    stream.feed_eof()
-    assert await logs.follow("pod", stream) == "rest"
-    assert lines == ["pod | one\n", "pod | two\n", "pod | 50 %\n", "pod | �\n", "pod | rest\n"]
+    assert await Logs(printed.append, hidden=hidden).follow("pod", stream) == last
+    assert printed == [f"pod | {line}\n" for line in lines]
 
 
 async def test_a_pod_that_asks_for_a_gpu_sees_the_one_with_the_fewest_pods(fakes, build):
@@ -180,44 +165,6 @@ async def test_a_pod_that_asks_for_a_gpu_sees_the_one_with_the_fewest_pods(fakes
         await _start(f, asking, name="d")
         await f.wait(lambda: _all_ready(f, 3))
         assert f.gpus("d") == "4"
-
-
-PARENT = """
-import asyncio, os, sys
-from legato_operator.clock import SystemClock
-from legato_operator.local.cluster import open_cluster
-from legato_operator.local.logs import Logs
-from legato_operator.local.settings import LocalSettings
-
-async def main():
-    async with open_cluster(Logs(sys.stderr.write), SystemClock(), os.environ, LocalSettings()) as cluster:
-        pod = {
-            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "w", "namespace": "default"},
-            "spec": {"containers": [{"name": "c", "command": sys.argv[1:],
-                "env": [{"name": "LEGATO_TOKEN", "value": "x"}],
-                "readinessProbe": {"httpGet": {"path": "/readyz", "port": "health"}},
-                "livenessProbe": {"httpGet": {"path": "/healthz", "port": "health"}}}]},
-        }
-        await cluster.store.apply(pod, "test")
-        await asyncio.Event().wait()
-
-asyncio.run(main())
-"""
-
-
-async def test_nothing_is_left_after_sigkill_of_the_parent(f, tmp_path):
-    """The child asks the kernel to die with its parent; it runs in a process group of its own."""
-    command = [*PROGRAM, "worker", "--name", "w", "--announce", "$(LEGATO_ANNOUNCE_FILE)"]
-    environment = {**os.environ, "FAKE_FOLDER": str(tmp_path), "TMPDIR": str(tmp_path)}
-    parent = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", textwrap.dedent(PARENT), *command, env=environment
-    )
-    await f.wait(lambda: f.starts("w"))
-    (child,) = f.starts("w")
-    assert os.getpgid(child) == child
-    parent.kill()
-    await parent.wait()
-    await f.wait(lambda: _gone(child))
 
 
 async def _all_ready(f, count):

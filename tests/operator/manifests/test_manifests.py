@@ -5,7 +5,7 @@ import yaml
 from wrong_manifests import RESERVED
 
 from legato_operator.api import parsing
-from legato_operator.manifests import common, container, gateway, overlay, placement, worker
+from legato_operator.manifests import gateway, placement, worker
 from legato_operator.planning import checks
 
 PLACEMENT = placement.kubernetes("engine:1", "gateway:1", pull_secrets=("registry",))
@@ -80,21 +80,6 @@ def test_worker_and_gateway_get_the_model_by_the_same_path(build, source, argume
         assert "initContainers" not in template["spec"]
 
 
-def test_model_of_the_hub_is_downloaded_before(build):
-    """By a container at the same security level, with the token of its Secret; gateways need no weights."""
-    found = {"repo": "owner/name", "revision": REVISION, "tokenSecret": "hub"}
-    item = _with_source(build, huggingFace=found)
-    for template, more in ((_worker(item), []), (gateway.template(_service(item), PLACEMENT), ["--header-only"])):
-        (download,) = template["spec"]["initContainers"]
-        assert download["args"] == ["prepare", "--hugging-face", "owner/name", "--revision", REVISION, *more]
-        assert {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": "hub", "key": "token"}}} in download["env"]
-        for shared in ("image", "securityContext"):
-            assert download[shared] == _main(template)[shared]
-        mounts = [mount for mount in _main(template)["volumeMounts"] if mount["name"] != container.TOKEN]
-        assert download["volumeMounts"] == mounts, "what downloads a model needs no token"
-        assert _flag(_main(template), "--model") == f"/cache/hub/owner--name/{REVISION}"
-
-
 def test_downloads_stay_on_the_node_where_that_is_asked_for(build):
     """In a folder that is there: one that a kubelet makes is root's."""
     found = {"repo": "owner/name", "revision": REVISION}
@@ -124,67 +109,6 @@ def test_gateways_hear_of_objectives_where_decode_workers_may_help_prefill_worke
     version before do not know these flags, and start without them where decode workers help nobody but each other."""
     container = _main(gateway.template(_service(build(slo={"ttft": "9s", "tpot": "50ms"}, **spec)), PLACEMENT))
     assert [flag for flag in container["args"] if flag.startswith(("--slo", "--when-prefill-busy"))] == told
-
-
-def test_gpus_are_limits_too_and_choose_the_device(build):
-    item = build(decode={"resources": {"requests": {"nvidia.com/gpu": 1, "cpu": 2}}})
-    main = _main(_worker(item))
-    assert main["resources"] == {"requests": {"nvidia.com/gpu": "1", "cpu": "2"}, "limits": {"nvidia.com/gpu": "1"}}
-    assert _flag(main, "--device") == "cuda"
-    assert "--device" not in _main(_worker(item, "prefill"))["args"]
-
-
-def test_workers_of_a_pool_spread_over_nodes_unless_the_template_says_how(build):
-    """The API server refuses two constraints for one topology."""
-    (ours,) = _worker(build())["spec"]["topologySpreadConstraints"]
-    theirs = {**ours, "maxSkew": 2}
-    own = {"template": {"spec": {"topologySpreadConstraints": [theirs]}}}
-    assert ours["whenUnsatisfiable"] == "ScheduleAnyway"
-    assert ours["labelSelector"]["matchLabels"].items() <= _worker(build())["metadata"]["labels"].items() | {
-        ("serving.legato.dev/service", build()["metadata"]["name"])
-    }
-    assert _worker(build(decode=own))["spec"]["topologySpreadConstraints"] == [theirs]
-
-
-def test_template_adds_by_name_and_leaves_the_rest(build):
-    template = {
-        "metadata": {"labels": {"team": "a"}, "annotations": {"note": "b"}},
-        "spec": {
-            "nodeSelector": {"pool": "x"},
-            "tolerations": [{"key": "t", "operator": "Exists"}],
-            "imagePullSecrets": [{"name": "mine"}],
-            "volumes": [{"name": "cache", "hostPath": {"path": "/models"}}, {"name": "more", "emptyDir": {}}],
-            "containers": [
-                {
-                    "name": "worker",
-                    "image": "mine:2",
-                    "env": [{"name": "UCX_LOG_LEVEL", "value": "warn"}],
-                    "volumeMounts": [{"name": "cache", "mountPath": "/also"}],
-                    "securityContext": {"capabilities": {"add": ["IPC_LOCK"]}},
-                },
-                {"name": "sidecar", "image": "s"},
-            ],
-        },
-    }
-    service, plain = _service(build(decode={"template": template})), _worker(build())
-    made = worker.template(service, "decode", PLACEMENT)
-    assert overlay.problems(template, "worker") == []
-    spec, main = made["spec"], _main(made)
-    assert made["metadata"]["labels"] == plain["metadata"]["labels"] | {"team": "a"}
-    assert [c["name"] for c in spec["containers"]] == ["worker", "sidecar"]
-    assert [s["name"] for s in spec["imagePullSecrets"]] == ["registry", "mine"]
-    token = {"name": container.TOKEN, "secret": {"secretName": "demo-token"}}
-    cache, *more = template["spec"]["volumes"]
-    assert spec["volumes"] == [{"name": "tmp", "emptyDir": {}}, cache, token, *more]
-    assert [m["mountPath"] for m in main["volumeMounts"]] == ["/tmp", "/cache", "/etc/legato/token", "/also"]
-    assert main["image"] == "mine:2"
-    assert main["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": ["IPC_LOCK"]}
-    assert main["args"] == _main(plain)["args"]
-    assert len(spec["tolerations"]) == len(plain["spec"]["tolerations"]) + 1
-    pod = worker.pod(service, "demo-decode-0", made)
-    assert pod["metadata"]["labels"]["team"] == "a"
-    assert pod["metadata"]["annotations"] == {"note": "b"}
-    assert common.revision_of(made) != common.revision_of(plain)
 
 
 LOST = "node.kubernetes.io/unreachable"
@@ -233,21 +157,12 @@ def test_containers_of_a_template_are_reserved_by_the_name_of_our_own(build):
     assert checks.unavailable(_service(build(decode={"template": beside})).spec, in_containers=True) == []
 
 
-def test_gateways_template_adds_to_its_pods(build):
-    template = {
-        "metadata": {"labels": {"team": "a"}, "annotations": {"note": "b"}},
-        "spec": {"nodeSelector": {"pool": "x"}, "containers": [{"name": "gateway", "image": "mine:2"}]},
-    }
-    service, plain = _service(build(gateway={"template": template})), gateway.template(_service(build()), PLACEMENT)
-    made = gateway.template(service, PLACEMENT)
-    pods = gateway.deployment(service, made)["spec"]["template"]
-    assert pods["metadata"]["labels"].items() >= {"team": "a", **plain["metadata"]["labels"]}.items()
-    assert pods["metadata"]["annotations"] == {"note": "b"}
-    assert pods["spec"]["nodeSelector"] == {"pool": "x"}
-    assert _main(pods) == _main(plain) | {"image": "mine:2"}
-    assert pods["spec"]["topologySpreadConstraints"] == plain["spec"]["topologySpreadConstraints"]
-    own = build(gateway={"template": {"spec": {"topologySpreadConstraints": []}}})
-    assert gateway.template(_service(own), PLACEMENT)["spec"]["topologySpreadConstraints"] == []
+def test_constraints_of_a_template_replace_the_spread_over_nodes_even_if_there_are_none(build):
+    """The API server refuses two constraints for one topology."""
+    template = {"template": {"spec": {"topologySpreadConstraints": []}}}
+    item = build(decode=template, gateway=template)
+    for made in (_worker(item), gateway.template(_service(item), PLACEMENT)):
+        assert made["spec"]["topologySpreadConstraints"] == []
 
 
 @pytest.mark.parametrize(
@@ -266,45 +181,6 @@ def test_gateways_request_something_and_no_more_than_their_limit(build, given, m
     """What is limited and not requested, Kubernetes requests by itself."""
     item = build(gateway={"resources": given})
     assert _main(gateway.template(_service(item), PLACEMENT))["resources"] == made
-
-
-def test_download_has_the_resources_that_the_manifest_gives_it(build):
-    found, given = {"repo": "owner/name", "revision": REVISION}, {"limits": {"memory": "1Gi"}}
-    for resources in ({}, given):
-        item = _with_source(build, huggingFace=found | {"resources": resources})
-        for template in (_worker(item), gateway.template(_service(item), PLACEMENT)):
-            (download,) = template["spec"]["initContainers"]
-            assert download.get("resources", {}) == resources
-
-
-@pytest.mark.parametrize(
-    "spec",
-    [
-        {"model": {"source": {"pvc": {"claim": "c"}}}},
-        {"model": {"source": {"image": "i"}}},
-        {"model": {"source": {"huggingFace": {"repo": "a/b", "revision": REVISION}}}},
-        {"gateway": {"replicas": 3}},
-    ],
-)
-def test_available_in_containers_and_refused_for_processes(build, spec):
-    read = _service(build(**spec)).spec
-    assert checks.unavailable(read, in_containers=True) == []
-    assert checks.unavailable(read)
-
-
-@pytest.mark.parametrize(
-    ("part", "field", "given"),
-    [
-        *((part, "template", {"spec": {"nodeSelector": {"a": "b"}}}) for part in ("prefill", "decode", "gateway")),
-        ("gateway", "resources", {"limits": {"cpu": 1}}),
-        ("transfer", "rdma", {"resource": "rdma/ib"}),
-    ],
-)
-def test_what_has_no_effect_on_processes_is_accepted_and_told(build, part, field, given):
-    read = _service(build(**{part: {field: given}})).spec
-    assert checks.unavailable(read) == []
-    assert [path for path, _ in checks.without_effect(read, has_gpus=False)] == [f"spec.{part}.{field}"]
-    assert checks.without_effect(_service(build()).spec, has_gpus=False) == []
 
 
 def test_gpus_have_an_effect_on_processes_where_there_are_some(build):

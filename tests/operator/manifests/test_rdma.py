@@ -1,13 +1,12 @@
-"""`transfer.rdma` gives the workers of both pools, and nobody else, what RDMA needs."""
+"""`transfer.rdma` gives workers the rights that RDMA needs; its devices, pages and volumes are in golden/gpu-rdma."""
 
 import pytest
 
 from legato_operator.api import parsing
-from legato_operator.manifests import gateway, placement, worker
+from legato_operator.manifests import placement, worker
 from legato_operator.planning import checks
 
 PLACEMENT = placement.kubernetes("engine:1", "gateway:1")
-HUB = {"source": {"huggingFace": {"repo": "a/b", "revision": "0" * 40}}}
 
 
 def _service(build, rdma=None, **more):
@@ -15,60 +14,22 @@ def _service(build, rdma=None, **more):
     return parsing.read_service(build(transfer={"transport": "RDMA"} | given, **more))
 
 
-def _pod(service, pool="decode"):
-    return worker.template(service, pool, PLACEMENT)["spec"]
-
-
-def _worker(service, pool="decode"):
-    (container,) = _pod(service, pool)["containers"]
-    return container
-
-
-@pytest.mark.parametrize("pool", ["prefill", "decode"])
-def test_devices_and_pages_are_requested_with_equal_limits_beside_what_the_pool_requests(build, pool):
-    rdma = {"count": 2, "hugePages": {"pageSize": "1Gi", "memory": "2048Mi"}}
-    resources = {pool: {"resources": {"requests": {"cpu": 2}, "limits": {"memory": "4Gi"}}}}
-    assert _worker(_service(build, rdma, **resources), pool)["resources"] == {
-        "requests": {"cpu": "2", "rdma/ib": "2", "hugepages-1Gi": "2Gi"},
-        "limits": {"memory": "4Gi", "rdma/ib": "2", "hugepages-1Gi": "2Gi"},
-    }
+def _security(service):
+    (container,) = worker.template(service, "decode", PLACEMENT)["spec"]["containers"]
+    return container["securityContext"]
 
 
 def test_locked_memory_takes_root_with_one_capability_or_nothing(build):
     """An added capability has no effect for another user than root."""
-    plain = _worker(_service(build))["securityContext"]
-    assert _worker(_service(build, {"memoryLock": "NodeLimit"}))["securityContext"] == plain
-    locking = _worker(_service(build, {}))["securityContext"]
-    assert locking == plain | {
-        "runAsNonRoot": False,
-        "runAsUser": 0,
-        "capabilities": {"drop": ["ALL"], "add": ["IPC_LOCK"]},
-    }
-    assert locking["allowPrivilegeEscalation"] is False
-    assert locking["readOnlyRootFilesystem"] is True
-
-
-def test_what_downloads_a_model_and_gateways_get_nothing_of_it(build):
-    """Init containers keep the pod's user, to whom the download belongs."""
-    rdma = {"hugePages": {"memory": "2Mi"}, "sharedMemory": "1Gi"}
-    requests = {"decode": {"resources": {"requests": {"cpu": 1}}}}
-    without, service = (_service(build, given, model=HUB, **requests) for given in (None, rdma))
-    assert _pod(service)["initContainers"] == _pod(without)["initContainers"]
-    assert _pod(service)["securityContext"] == _pod(without)["securityContext"]
-    assert gateway.template(service, PLACEMENT) == gateway.template(without, PLACEMENT)
-
-
-def test_shared_memory_is_a_volume_of_that_size(build):
-    pod = _pod(_service(build, {"sharedMemory": "1.5Gi"}))
-    (volume,) = [volume for volume in pod["volumes"] if volume["name"] == "shared-memory"]
-    assert volume["emptyDir"] == {"medium": "Memory", "sizeLimit": "1536Mi"}
-    assert {"name": "shared-memory", "mountPath": "/dev/shm"} in pod["containers"][0]["volumeMounts"]
-    assert all(volume["name"] != "shared-memory" for volume in _pod(_service(build, {}))["volumes"])
+    plain = _security(_service(build))
+    assert _security(_service(build, {"memoryLock": "NodeLimit"})) == plain
+    as_root = {"runAsNonRoot": False, "runAsUser": 0, "capabilities": {"drop": ["ALL"], "add": ["IPC_LOCK"]}}
+    assert _security(_service(build, {})) == plain | as_root
 
 
 def test_a_template_has_the_last_word(build):
     own = {"spec": {"containers": [{"name": "worker", "securityContext": {"runAsUser": 1000, "runAsNonRoot": True}}]}}
-    context = _worker(_service(build, {}, decode={"template": own}))["securityContext"]
+    context = _security(_service(build, {}, decode={"template": own}))
     assert (context["runAsUser"], context["runAsNonRoot"]) == (1000, True)
 
 
