@@ -1,25 +1,24 @@
 """The autoscaler at work: what it writes, what it tells, and when it keeps its hands off."""
 
 import asyncio
-import dataclasses
 
 import pytest
 from known_signals import NO_TRAFFIC, arriving, decoder, prefiller
+from planned import observed, pod, pools, report
 
-from legato_operator.api import conditions, parsing
+from legato_operator.api import conditions
 from legato_operator.autoscaler import record
 from legato_operator.autoscaler.signals import Signals
 from legato_operator.autoscaling import DECIDE_EVERY, SCALED_UP, Autoscaler, with_scaling, with_wishes
 from legato_operator.clock import SystemClock
 from legato_operator.cluster import Ref, is_leaving
 from legato_operator.errors import Forbidden
-from legato_operator.manifests import common, pool
-from legato_operator.observing.observed import Observed, Pod
+from legato_operator.manifests import common
 from legato_operator.planning.plan import Plan
-from legato_protocol.demand import DemandReport
 
 BUSY = Signals((prefiller(), decoder()), arriving(600, 2000))
 IDLE = Signals((prefiller(), decoder()), NO_TRAFFIC)
+LOADING = decoder(ready=False, sample_age=None, prefill_cost=None)
 BLIND = Signals((prefiller(sample_age=None), decoder()), None)
 UNTIL = "1970-01-01T00:30:00Z"  # 1,800 s
 
@@ -38,23 +37,46 @@ class _Source:
         self.forgotten.append(uid)
 
 
-def _observed(build, now=1000.0, prefill=1, decode=1, status=None, mode="Managed", **changes):
-    service = parsing.read_service(build(scaling={"mode": mode, "prefill": {"max": 10}}))
-    pools = tuple(
-        {**pool.scale(service, role, count), "spec": {"role": role, "replicas": count}}
-        for role, count in (("prefill", prefill), ("decode", decode))
-    )
-    stamp = f"1970-01-01T00:{int(now // 60):02}:{now % 60:09.6f}+00:00"
-    empty = Observed(service, "uid", 1, status or {}, False, pools, (), True, now, stamp)
-    return dataclasses.replace(empty, **changes)
+def _observed(build, now=1000.0, prefill=1, decode=1, status=None, mode="Managed", spec=None, **changes):
+    """A service with this spec over the usual one, and pools of these sizes."""
+    spec = spec or {}
+    scaling = {"mode": mode, "prefill": {"max": 10}, **spec.get("scaling", {})}
+    known = {
+        "now": now,
+        "timestamp": f"1970-01-01T00:{int(now // 60):02}:{now % 60:09.6f}+00:00",
+        "status": status or {},
+    }
+    item = build(**spec | {"scaling": scaling})
+    return observed(item, pools({"prefill": prefill, "decode": decode}), **known | changes)
 
 
-def _look(autoscaler, observed):
-    return asyncio.run(autoscaler.look(observed))
+class _Looks:
+    """Looks of one autoscaler at a service."""
+
+    def __init__(self, build):
+        self._build = build
+        self.source = _Source()
+        self.autoscaler = Autoscaler(self.source)
+
+    def __call__(self, now=1000.0, known=None, **changes):
+        """With `known` signals from here on."""
+        self.source.known = known or self.source.known
+        return asyncio.run(self.autoscaler.look(_observed(self._build, now, **changes)))
 
 
-def test_managed_writes_the_wish_as_its_own_field_manager_and_says_why(build):
-    scaled = _look(Autoscaler(_Source()), _observed(build))
+@pytest.fixture
+def look(build):
+    return _Looks(build)
+
+
+def _gpus(resource="nvidia.com/gpu", **scaling):
+    """Workers of one GPU each, with these fields of `spec.scaling`."""
+    pool = {"resources": {"requests": {resource: 1}}}
+    return {"prefill": pool, "decode": pool, "scaling": scaling}
+
+
+def test_managed_writes_the_wish_as_its_own_field_manager_and_says_why(look):
+    scaled = look()
     (action,) = scaled.actions
     assert (action.manager, action.item["spec"], action.force) == (common.AUTOSCALER, {"replicas": 4}, True)
     assert scaled.status["records"][0]["pool"] == "prefill"
@@ -71,50 +93,50 @@ def test_managed_writes_the_wish_as_its_own_field_manager_and_says_why(build):
         ({"gpuBudget": 5}, None, ""),
     ],
 )
-def test_what_limits_of_both_pools_leave_of_a_wish_is_told_with_the_decision(build, limit, allowed, by):
+def test_what_limits_of_both_pools_leave_of_a_wish_is_told_with_the_decision(look, limit, allowed, by):
     """The wish stays, so that it is followed as soon as the limits allow it."""
-    gpu = {"resources": {"requests": {"nvidia.com/gpu": 1}}}
-    observed = _observed(lambda scaling: build(scaling={**scaling, **limit}, prefill=gpu, decode=gpu))
-    scaled = _look(Autoscaler(_Source()), observed)
+    scaled = look(spec=_gpus(**limit))
     (record,) = scaled.status["records"]
-    told = scaled.status["pools"]["prefill"]
-    assert told == {name: value for name, value in record.items() if name != "pool"}
-    assert (told["wish"], told.get("allowed"), told["cappedBy"]) == (4, allowed, by)
+    reported = scaled.status["pools"]["prefill"]
+    assert reported == {name: value for name, value in record.items() if name != "pool"}
+    assert (reported["wish"], reported.get("allowed"), reported["cappedBy"]) == (4, allowed, by)
     if allowed:
-        assert told["change"] == f"has more than {allowed} only when {by} allows it: the wish is 4"
+        assert reported["change"] == f"has more than {allowed} only when {by} allows it: the wish is 4"
     assert scaled.actions[0].item["spec"] == {"replicas": 4}
 
 
-def test_a_pool_that_the_ratio_makes_larger_than_its_wish_is_told(build):
-    observed = _observed(lambda scaling: build(scaling={**scaling, "prefill": {"min": 4}, "maxPrefillPerDecode": 2}))
-    told = _look(Autoscaler(_Source(IDLE)), observed).status["pools"]["decode"]
-    assert (told["wish"], told["allowed"]) == (1, 2)
-    assert told["change"].startswith("has fewer than 2 only when scaling.prefill.min")
+def test_a_pool_that_the_ratio_makes_larger_than_its_wish_is_told(look):
+    decode = look(known=IDLE, spec={"scaling": {"prefill": {"min": 4}, "maxPrefillPerDecode": 2}}).status["pools"][
+        "decode"
+    ]
+    assert (decode["wish"], decode["allowed"]) == (1, 2)
+    assert decode["change"].startswith("has fewer than 2 only when scaling.prefill.min")
 
 
-def test_other_gpu_resources_count_in_the_budget(build):
-    gpu = {"resources": {"requests": {"example.com/gpu": 1}}}
-    observed = _observed(lambda scaling: build(scaling={**scaling, "gpuBudget": 3}, prefill=gpu, decode=gpu))
-    told = _look(Autoscaler(_Source(), gpu_resources=("example.com/gpu",)), observed).status["pools"]["prefill"]
-    assert (told["wish"], told["allowed"]) == (4, 2)
+def test_other_gpu_resources_count_in_the_budget(look):
+    look.autoscaler = Autoscaler(look.source, gpu_resources=("example.com/gpu",))
+    prefill = look(spec=_gpus("example.com/gpu", gpuBudget=3)).status["pools"]["prefill"]
+    assert (prefill["wish"], prefill["allowed"]) == (4, 2)
 
 
-def test_advisory_decides_and_changes_nothing(build):
-    scaled = _look(Autoscaler(_Source()), _observed(build, mode="Advisory"))
-    assert not scaled.actions
-    assert not scaled.news
-    assert not scaled.status["records"]
+def test_advisory_decides_and_changes_nothing(look):
+    scaled = look(mode="Advisory")
+    assert (scaled.actions, scaled.news, scaled.status["records"]) == ((), (), [])
     assert scaled.status["pools"]["prefill"]["wish"] == 4
     assert scaled.condition.reason == conditions.ADVISORY
 
 
-@pytest.mark.parametrize("mode", ["External", "Managed"])
-def test_nobody_scales_a_service_that_others_scale_or_that_ends(build, mode):
-    source = _Source()
-    autoscaler = Autoscaler(source)
-    observed = _observed(build, mode=mode, deleting=mode == "Managed")
-    assert _look(autoscaler, observed) == type(_look(autoscaler, observed))()
-    assert source.forgotten == ["uid", "uid"]
+@pytest.mark.parametrize("changes", [{"mode": "External"}, {"deleting": True}])
+def test_nobody_scales_a_service_that_others_scale_or_that_ends(look, changes):
+    nothing = look(**changes)
+    assert nothing == type(nothing)()
+    assert look.source.forgotten == ["uid"]
+
+
+def _holding(requests):
+    """A gateway that has queued that many requests."""
+    held = {"held_requests": requests, "held_tokens": 10 * requests, "held_prompt_tokens": 10 * requests}
+    return pod("gateway-0", common.GATEWAY, report=report(**held))
 
 
 @pytest.mark.parametrize(
@@ -122,128 +144,102 @@ def test_nobody_scales_a_service_that_others_scale_or_that_ends(build, mode):
     [(1, 0, 0, True), (0, 0, 0, False), (1, 0, 1, False), (1, 1, 0, False)],
     ids=["woken", "nobody waits", "a decode worker", "a prefill worker"],
 )
-def test_a_request_at_zero_is_decided_about_at_once(build, held, prefill, decode, decides):
+def test_a_request_at_zero_is_decided_about_at_once(look, held, prefill, decode, decides):
     """Else a look that came just before it would make it wait for the next one."""
-    holding = DemandReport("g", 1e6, (), {}, (), 0.0, {}, (), held, 10 * held, 10 * held, ())
-    gateway = Pod("gateway-0", "uid", common.GATEWAY, "", "0", ready=True, leaving=False, report=holding)
-    source = _Source(IDLE)
-    autoscaler, at_zero = Autoscaler(source), {"prefill": prefill, "decode": decode}
-    first = _look(autoscaler, _observed(build, **at_zero))
-    source.known = BUSY
-    again = _look(autoscaler, _observed(build, now=1000.0 + DECIDE_EVERY / 2, pods=(gateway,), **at_zero))
+    at_zero = {"prefill": prefill, "decode": decode}
+    first = look(known=IDLE, **at_zero)
+    again = look(1000.0 + DECIDE_EVERY / 2, BUSY, pods=(_holding(held),), **at_zero)
     assert bool(again.actions) is decides
     assert (again.status is first.status) is not decides
 
 
-def test_in_a_pause_nothing_is_decided_out_of_turn(build):
-    """However many requests are held meanwhile: a pass may follow another at once."""
-    holding = DemandReport("g", 1e6, (), {}, (), 0.0, {}, (), 1, 10, 10, ())
-    gateway = Pod("gateway-0", "uid", common.GATEWAY, "", "0", ready=True, leaving=False, report=holding)
-    at_zero = {"prefill": 0, "decode": 0, "pods": (gateway,), "annotations": {common.ANNOTATION_PAUSED: UNTIL}}
-    autoscaler = Autoscaler(_Source())
-    first = _look(autoscaler, _observed(build, **at_zero))
-    assert _look(autoscaler, _observed(build, now=1000.5, **at_zero)).status is first.status
+def test_in_a_pause_nothing_is_decided_out_of_turn(look):
+    """However many requests are queued meanwhile: a pass may follow another immediately."""
+    paused = {"pods": (_holding(1),), "annotations": {common.ANNOTATION_PAUSED: UNTIL}, "prefill": 0, "decode": 0}
+    first = look(**paused)
+    assert look(1000.5, **paused).status is first.status
 
 
-def test_a_pause_ends_by_itself(build):
-    autoscaler = Autoscaler(_Source())
+def test_a_pause_ends_by_itself(look):
     paused = {common.ANNOTATION_PAUSED: UNTIL}
-    during = _look(autoscaler, _observed(build, now=1799.0, annotations=paused))
+    during = look(1799.0, annotations=paused)
     assert (during.actions, during.condition.reason) == ((), conditions.PAUSED)
     assert during.status["pausedUntil"] == UNTIL
-    assert _look(autoscaler, _observed(build, now=1801.0, annotations=paused)).actions
+    assert look(1801.0, annotations=paused).actions
 
 
-def test_a_pause_that_is_no_time_is_none(build):
-    assert _look(Autoscaler(_Source()), _observed(build, annotations={common.ANNOTATION_PAUSED: "soon"})).actions
+def test_a_pause_that_is_no_time_is_none(look):
+    assert look(annotations={common.ANNOTATION_PAUSED: "soon"}).actions
 
 
-def test_decisions_are_two_seconds_apart_however_often_passes_are(build):
-    autoscaler = Autoscaler(_Source())
-    assert _look(autoscaler, _observed(build)).actions
-    again = _look(autoscaler, _observed(build, now=1000.5))
+def test_decisions_are_two_seconds_apart_however_often_passes_are(look):
+    assert look().actions
+    again = look(1000.5)
     assert (again.actions, again.news) == ((), ())
     assert again.due == pytest.approx(1.5)
-    assert _look(autoscaler, _observed(build, now=1002.0)).actions
+    assert look(1002.0).actions
 
 
-def test_a_size_that_somebody_else_set_is_kept_for_the_window(build):
+def test_a_size_that_somebody_else_set_is_kept_for_the_window(look):
     """`kubectl scale` with mode Managed: more workers than needed stay as if they had been wished now."""
-    autoscaler = Autoscaler(_Source(IDLE))
     for now in range(0, 1000, 2):
-        _look(autoscaler, _observed(build, now=float(now)))
-    assert not _look(autoscaler, _observed(build, now=1000.0, prefill=6)).actions
-    assert not _look(autoscaler, _observed(build, now=1002.0, prefill=6)).actions
+        look(float(now), IDLE)
+    assert not look(1000.0, prefill=6).actions
+    assert not look(1002.0, prefill=6).actions
 
 
-def test_metrics_are_stale_after_thirty_seconds_without_and_nothing_shrinks(build):
-    autoscaler = Autoscaler(_Source(BLIND))
-    assert _look(autoscaler, _observed(build, prefill=3)).condition.reason == conditions.AUTOSCALING
-    late = _look(autoscaler, _observed(build, now=1030.0, prefill=3))
-    assert late.condition.reason == conditions.METRICS_STALE
-    assert not late.actions
+@pytest.mark.parametrize(
+    ("known", "late", "reason"),
+    [
+        (BLIND, 1030.0, conditions.METRICS_STALE),
+        (BLIND, 1028.0, conditions.AUTOSCALING),
+        (Signals((), None), 1040.0, conditions.METRICS_STALE),  # a silent gateway, and no workers
+        # No worker is ready, so none can report: a model loads for minutes while prompts arrive.
+        (Signals((LOADING,), arriving(60, 100)), 1040.0, conditions.AUTOSCALING),
+    ],
+)
+def test_metrics_are_stale_after_thirty_seconds_without_and_nothing_shrinks(look, known, late, reason):
+    assert look(known=known, prefill=3).condition.reason == conditions.AUTOSCALING
+    scaled = look(late, prefill=3)
+    assert scaled.status["pools"]["prefill"]["missing"]
+    assert (scaled.condition.reason, scaled.actions) == (reason, ())
 
 
-def test_while_no_worker_is_ready_none_could_tell_and_nothing_is_stale(build):
-    """A model that loads for minutes, while prompts arrive."""
-    starting = decoder(ready=False, sample_age=None, prefill_cost=None)
-    autoscaler = Autoscaler(_Source(Signals((starting,), arriving(60, 100))))
-    _look(autoscaler, _observed(build))
-    late = _look(autoscaler, _observed(build, now=1040.0))
-    assert late.status["pools"]["prefill"]["missing"]
-    assert late.condition.reason == conditions.AUTOSCALING
-
-
-def test_a_silent_gateway_is_stale_without_workers_too(build):
-    autoscaler = Autoscaler(_Source(Signals((), None)))
-    _look(autoscaler, _observed(build))
-    assert _look(autoscaler, _observed(build, now=1040.0)).condition.reason == conditions.METRICS_STALE
-
-
-def test_records_are_the_last_twenty_and_none_is_lost_with_a_write(build):
-    source = _Source()
-    autoscaler = Autoscaler(source)
-    status, sizes = {}, [1, 2] * 15
-    for number, size in enumerate(sizes):
-        source.known = Signals((prefiller(), decoder()), arriving(600 * size, 2000))
-        scaled = _look(autoscaler, _observed(build, now=1000.0 + 2 * number, status=status))
+def test_records_are_the_last_twenty_and_none_is_lost_with_a_write(look):
+    status = {}
+    for number, size in enumerate([1, 2] * 15):
+        known = Signals((prefiller(), decoder()), arriving(600 * size, 2000))
+        scaled = look(1000.0 + 2 * number, known, status=status)
         if number != 27:  # that write fails
             status = {"scaling": scaled.status}
-    assert len(status["scaling"]["records"]) == record.MOST_RECORDS
     times = [each["time"] for each in status["scaling"]["records"]]
+    assert len(times) == record.MOST_RECORDS
     assert times == sorted(set(times))
     assert any(time.startswith("1970-01-01T00:17:34") for time in times)  # of the write that failed
 
 
-def test_numbers_alone_do_not_change_the_status_more_often_than_every_thirty_seconds(build):
-    source = _Source()
-    autoscaler = Autoscaler(source)
-    first = _look(autoscaler, _observed(build, prefill=4)).status
-    source.known = Signals((prefiller(), decoder()), arriving(610, 2000))
-    soon = _look(autoscaler, _observed(build, now=1028.0, prefill=4, status={"scaling": first})).status
-    later = _look(autoscaler, _observed(build, now=1030.0, prefill=4, status={"scaling": first})).status
+def test_numbers_alone_do_not_change_the_status_more_often_than_every_thirty_seconds(look):
+    first = look(prefill=4).status
+    status = {"scaling": first}
+    soon = look(1028.0, Signals((prefiller(), decoder()), arriving(610, 2000)), prefill=4, status=status).status
+    later = look(1030.0, prefill=4, status=status).status
     assert soon["pools"] == first["pools"]
     assert later["pools"]["prefill"] != first["pools"]["prefill"]
 
 
-def test_at_rest_nothing_is_written(build):
-    autoscaler = Autoscaler(_Source(IDLE))
-    first = _look(autoscaler, _observed(build)).status
-    assert _look(autoscaler, _observed(build, now=1500.0, status={"scaling": first})).status == first
+def test_at_rest_nothing_is_written(look):
+    first = look(known=IDLE).status
+    assert look(1500.0, status={"scaling": first}).status == first
 
 
-def test_a_plan_tells_of_scaling_and_stops_telling_when_nobody_scales(build):
-    plain = Plan((), {"conditions": []}, 30.0)
-    observed = _observed(build)
-    autoscaler = Autoscaler(_Source())
-    scaled = _look(autoscaler, observed)
-    made = with_scaling(plain, observed, scaled)
+def test_a_plan_tells_of_scaling_and_stops_telling_when_nobody_scales(look, build):
+    scaled = look()
+    made = with_scaling(Plan((), {"conditions": []}, 30.0), _observed(build), scaled)
     assert [phase.name for phase in scaled.phases] == ["scale"]
-    assert with_wishes(observed, scaled).desired_replicas == {"prefill": 4, "decode": 1}
+    assert with_wishes(_observed(build), scaled).desired_replicas == {"prefill": 4, "decode": 1}
     assert made.requeue_after == 2.0
     assert [each["type"] for each in made.status["conditions"]] == [conditions.SCALING_ACTIVE]
-    after = _observed(build, mode="External")
-    stopped = with_scaling(Plan((), made.status, 30.0), after, _look(autoscaler, after))
+    stopped = with_scaling(Plan((), made.status, 30.0), _observed(build, mode="External"), look(mode="External"))
     assert stopped.status == {"conditions": [], "scaling": None}
 
 
@@ -331,28 +327,7 @@ async def _exists(path):
     return path.exists()
 
 
-async def test_what_is_wished_runs_and_is_told_until_others_scale(fakes, build):
-    async with fakes(autoscaler=Autoscaler(_Source())) as f:
-        await f.cluster.store.apply(build(), "user")
-
-        async def has_grown():
-            return len(await f.ready("prefill")) == 4 and await f.ready("decode") == {"demo-decode-0"}
-
-        await f.wait(has_grown)
-        assert set(await f.pods("decode")) == {"demo-decode-0"}
-        records = (await f.service())["status"]["scaling"]["records"]
-        assert [(each["pool"], each["current"], each["wish"]) for each in records] == [("prefill", 1, 4)]
-        await f.cluster.store.apply(build(scaling={"mode": "External"}), "user")
-
-        async def is_silent():
-            status = (await f.service())["status"]
-            return "scaling" not in status and not conditions.find(status, conditions.SCALING_ACTIVE)
-
-        await f.wait(is_silent)
-        assert len(await f.pods("prefill")) == 4
-
-
-def test_what_it_decides_and_changes_is_told_to_its_journal(build):
+def test_what_it_decides_and_changes_is_sent_to_its_journal(look):
     heard = []
 
     class Journal:
@@ -365,45 +340,39 @@ def test_what_it_decides_and_changes_is_told_to_its_journal(build):
         def forgot(self, service):
             heard.append(("forgot", service.name))
 
-    autoscaler = Autoscaler(_Source(), Journal())
-    _look(autoscaler, _observed(build))
-    _look(autoscaler, _observed(build, now=1002.0, prefill=4, mode="Advisory"))
-    autoscaler.forget("uid")
+    look.autoscaler = Autoscaler(look.source, Journal())
+    look()
+    look(1002.0, prefill=4, mode="Advisory")
+    look.autoscaler.forget("uid")
     wishes = [("wished", "demo", "decode"), ("wished", "demo", "prefill")]
     assert heard == [*wishes, ("changed", "prefill", 4), *wishes, ("forgot", "demo")]
 
 
-def _low(build, now, tpot="1ms", **changes):
-    low = _observed(build, now, **changes)
-    written = build(scaling={"mode": changes.get("mode", "Managed"), "prefill": {"max": 10}}, slo={"tpot": tpot})
-    return dataclasses.replace(low, service=parsing.read_service(written))
+LOW, MET = {"slo": {"tpot": "1ms"}}, {"slo": {"tpot": "100ms"}}
 
 
 @pytest.mark.parametrize("mode", ["Managed", "Advisory"])
-def test_an_objective_that_an_empty_worker_misses_for_thirty_seconds_is_told_without_numbers(build, mode):
+def test_an_objective_that_an_empty_worker_misses_for_thirty_seconds_is_told_without_numbers(look, mode):
     """Measured costs vary: the message would be another one with each look."""
-    autoscaler = Autoscaler(_Source(IDLE))
-    first = _look(autoscaler, _low(build, 1000.0, mode=mode))
+    first = look(known=IDLE, mode=mode, spec=LOW)
     assert first.condition.message == ""
     assert "a decode step of one sequence takes 11 ms" in first.status["pools"]["decode"]["unmet"][0]
-    late = _look(autoscaler, _low(build, 1030.0, mode=mode))
+    late = look(1030.0, mode=mode, spec=LOW)
     assert late.condition.message == "even an idle worker misses slo.tpot: status.scaling.pools has the arithmetic"
     assert late.condition.status is (mode == "Managed")
 
 
-def test_it_is_told_no_more_when_it_can_be_met_and_anew_only_after_as_long(build):
-    autoscaler = Autoscaler(_Source(IDLE))
-    for now, tpot in ((1000.0, "1ms"), (1028.0, "100ms"), (1030.0, "1ms"), (1058.0, "1ms")):
-        assert _look(autoscaler, _low(build, now, tpot)).condition.message == ""
-    assert _look(autoscaler, _low(build, 1060.0)).condition.message
-    assert _look(autoscaler, _low(build, 1062.0, "100ms")).condition.message == ""
+def test_it_is_told_no_more_when_it_can_be_met_and_anew_only_after_as_long(look):
+    for now, spec in ((1000.0, LOW), (1028.0, MET), (1030.0, LOW), (1058.0, LOW)):
+        assert look(now, IDLE, spec=spec).condition.message == ""
+    assert look(1060.0, spec=LOW).condition.message
+    assert look(1062.0, spec=MET).condition.message == ""
 
 
-def test_at_rest_the_arithmetic_is_written_once_it_differs_and_no_sooner_than_after_thirty_seconds(build):
-    autoscaler = Autoscaler(_Source(IDLE))
-    before = _look(autoscaler, _low(build, 1000.0, "100ms")).status
-    soon = _look(autoscaler, _low(build, 1028.0, status={"scaling": before})).status
-    late = _look(autoscaler, _low(build, 1030.0, status={"scaling": before})).status
+def test_at_rest_the_arithmetic_is_written_once_it_differs_and_no_sooner_than_after_thirty_seconds(look):
+    before = look(known=IDLE, spec=MET).status
+    soon = look(1028.0, status={"scaling": before}, spec=LOW).status
+    late = look(1030.0, status={"scaling": before}, spec=LOW).status
     assert "unmet" not in soon["pools"]["decode"]
     assert late["pools"]["decode"]["unmet"]
-    assert _look(autoscaler, _low(build, 1500.0, status={"scaling": late})).status == late
+    assert look(1500.0, status={"scaling": late}, spec=LOW).status == late

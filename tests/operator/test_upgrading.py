@@ -1,35 +1,14 @@
 """Turns are noted in the status of services, of this operator's namespaces only."""
 
+import pytest
+
 from legato_operator.clock import SystemClock
 from legato_operator.cluster import Ref
 from legato_operator.local.store import Store
 from legato_operator.planning.waves import Waves
 from legato_operator.upgrading import UpgradeTurns
 
-_ENTRY = {"message": "", "lastTransitionTime": "1970-01-01T00:00:10Z"}
-_WAITS = {
-    "conditions": [
-        {"type": "Ready", "status": "True", "reason": "AllReady", **_ENTRY},
-        {"type": "Upgraded", "status": "False", "reason": "WaitingForTurn", **_ENTRY},
-        {"type": "Progressing", "status": "False", "reason": "UpToDate", **_ENTRY},
-    ]
-}
-
-
-async def test_a_turn_that_is_over_is_ended_and_the_next_one_begins():
-    store = Store(SystemClock().timestamp)
-    done = {"type": "Upgraded", "status": "True", "reason": "UpToDate", **_ENTRY}
-    over = [done if each["type"] == "Upgraded" else each for each in _WAITS["conditions"]]
-    refs = [Ref("InferenceService", "a", name) for name in ("first", "second")]
-    for ref in refs:
-        metadata = {"name": ref.name, "namespace": ref.namespace}
-        await store.apply({"apiVersion": "v1", "kind": ref.kind, "metadata": metadata, "spec": {}}, "user")
-    await store.patch_status(refs[0], {"conditions": over, "upgradeTurn": {"since": "x", "unserved": False}})
-    await store.patch_status(refs[1], _WAITS)
-    await UpgradeTurns(store, store, SystemClock(), Waves(services=1, pause=0.0)).look()
-    first, second = [(await store.get(ref))["status"].get("upgradeTurn") for ref in refs]
-    assert first is None
-    assert second is not None
+_TURN = {"since": "x", "unserved": False}
 
 
 class _Clock(SystemClock):
@@ -39,36 +18,51 @@ class _Clock(SystemClock):
         return self.time
 
 
-async def test_it_says_what_holds_all_turns_for_as_long_as_that_does():
-    store = Store(SystemClock().timestamp)
+@pytest.fixture
+def store():
+    return Store(SystemClock().timestamp)
+
+
+async def _service(store, namespace, name, upgraded="WaitingForTurn", turn=None):
+    """A service that is ready since 10 s, and which the operator upgraded so far."""
+    ref = Ref("InferenceService", namespace, name)
+    metadata = {"name": name, "namespace": namespace}
+    await store.apply({"apiVersion": "v1", "kind": ref.kind, "metadata": metadata, "spec": {}}, "user")
+    reasons = {"Ready": "AllReady", "Upgraded": upgraded, "Progressing": "UpToDate"}
+    true = {"Ready"} | ({"Upgraded"} if upgraded == "UpToDate" else set())
+    entry = {"message": "", "lastTransitionTime": "1970-01-01T00:00:10Z"}
+    told = [{"type": kind, "status": str(kind in true), "reason": why, **entry} for kind, why in reasons.items()]
+    await store.patch_status(ref, {"conditions": told, "upgradeTurn": turn})
+    return ref
+
+
+async def _turns(store, *refs):
+    return [(await store.get(ref))["status"].get("upgradeTurn") is not None for ref in refs]
+
+
+async def test_a_turn_that_is_over_is_ended_and_the_next_one_begins(store):
+    refs = await _service(store, "a", "first", "UpToDate", _TURN), await _service(store, "a", "second")
+    await UpgradeTurns(store, store, SystemClock(), Waves(services=1, pause=0.0)).look()
+    assert await _turns(store, *refs) == [False, True]
+
+
+async def test_it_says_what_holds_all_turns_for_as_long_as_that_does(store):
     assert "while upgrade.services is 0" in UpgradeTurns(store, store, SystemClock(), Waves(0, 0.0)).held
     clock = _Clock()
     turns = UpgradeTurns(store, store, clock, Waves(services=1, pause=0.0))
-    failed = {"type": "Upgraded", "status": "False", "reason": "UpgradeFailed", **_ENTRY}
-    stuck = [failed if each["type"] == "Upgraded" else each for each in _WAITS["conditions"]]
-    first = Ref("InferenceService", "a", "first")
-    metadata = {"name": first.name, "namespace": first.namespace}
-    await store.apply({"apiVersion": "v1", "kind": first.kind, "metadata": metadata, "spec": {}}, "user")
-    await store.patch_status(first, {"conditions": stuck, "upgradeTurn": {"since": "x", "unserved": False}})
+    await _service(store, "a", "first", "UpgradeFailed", _TURN)
     assert turns.held == ""
     await turns.look()
     assert turns.held == "no turn begins until these are ready: a/first"
-    await store.patch_status(first, {"conditions": _WAITS["conditions"], "upgradeTurn": None})
+    await _service(store, "a", "first")
     clock.time += turns.every
     await turns.look()
     assert turns.held == ""
 
 
-async def test_services_of_another_release_have_their_turns_elsewhere():
+async def test_services_of_another_release_have_their_turns_elsewhere(store):
     """They wait before ours in the order of namespaces, and would take the only place."""
-    store = Store(SystemClock().timestamp)
-    refs = [Ref("InferenceService", namespace, "demo") for namespace in ("a", "b")]
-    for ref in refs:
-        metadata = {"name": ref.name, "namespace": ref.namespace}
-        await store.apply({"apiVersion": "v1", "kind": ref.kind, "metadata": metadata, "spec": {}}, "user")
-        await store.patch_status(ref, _WAITS)
-    works_in = {"b"}.__contains__
-    await UpgradeTurns(store, store, SystemClock(), Waves(services=1, pause=0.0), works_in=works_in).look()
-    theirs, ours = [(await store.get(ref))["status"].get("upgradeTurn") for ref in refs]
-    assert theirs is None
-    assert ours is not None
+    refs = [await _service(store, namespace, "demo") for namespace in ("a", "b")]
+    waves, works_in = Waves(services=1, pause=0.0), {"b"}.__contains__
+    await UpgradeTurns(store, store, SystemClock(), waves, works_in=works_in).look()
+    assert await _turns(store, *refs) == [False, True]

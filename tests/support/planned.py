@@ -33,6 +33,14 @@ def pod(name: str, pool: str, revision: str = "", **more: Any) -> Pod:
     return dataclasses.replace(ready, **more)
 
 
+def pools(sizes: Mapping[str, int]) -> list[Object]:
+    """Pools of these sizes, as far as an autoscaler looks at them."""
+    return [
+        {"kind": "WorkerPool", "metadata": {"name": f"demo-{role}"}, "spec": {"role": role, "replicas": count}}
+        for role, count in sizes.items()
+    ]
+
+
 def report(gateway: str = "g", **more: Any) -> DemandReport:
     """The report of a gateway without requests or workers."""
     return structs.replace(DemandReport(gateway, 1e6, (), {}, (), 0.0, {}, (), 0, 0, 0, ()), **more)

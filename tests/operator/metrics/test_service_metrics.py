@@ -1,24 +1,17 @@
 """What the operator tells of services: as the last pass found it, by the leader, and no longer than they exist."""
 
+from planned import observed, pools
 from prometheus_client import CollectorRegistry
 
-from legato_operator.api import parsing
 from legato_operator.autoscaler.decision import PoolDecision
 from legato_operator.cluster import Ref
 from legato_operator.metrics.service_metrics import ServiceMetrics
-from legato_operator.observing.observed import Observed
 
 DEMO = Ref("InferenceService", "default", "demo")
 
 
 def _decision(current=2, wish=3, needed=3, capped_by="", missing=()):
     return PoolDecision("decode", current, wish, needed, wish, "KVBlocks", (), missing, capped_by)
-
-
-def _observed(build, replicas=3):
-    service = parsing.read_service(build(slo={"ttft": "2s", "tpot": "50ms"}))
-    pool = {"kind": "WorkerPool", "metadata": {"name": "p"}, "spec": {"role": "decode", "replicas": replicas}}
-    return Observed(service, "uid", 1, {}, False, (pool,), (), True, 0.0, "")
 
 
 def _status(desired=3, ready=1, **pool):
@@ -38,7 +31,7 @@ def _told(metrics, name):
 
 def _metrics(build, replicas=3, decision=None, **status):
     metrics = ServiceMetrics()
-    metrics.observed(DEMO, _observed(build, replicas))
+    metrics.observed(DEMO, observed(build(slo={"ttft": "2s", "tpot": "50ms"}), pools({"decode": replicas})))
     metrics.told(DEMO, _status(**status))
     if decision is not None:
         metrics.wished(DEMO, decision)

@@ -40,8 +40,7 @@ def _workers(world):
 
 def _moves(world):
     """What this pass does to pods."""
-    made = [each for each in actions(world.made, Apply) if "spec" in each.item]
-    return [*actions(world.made, Delete), *made]
+    return [*actions(world.made, Delete), *(each for each in actions(world.made, Apply) if "spec" in each.item)]
 
 
 def test_a_service_whose_workers_are_all_gone_is_ready_and_at_rest():
