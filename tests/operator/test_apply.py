@@ -109,35 +109,30 @@ async def test_what_is_refused_for_good_keeps_nothing_else_from_being_done():
     assert len(store.steps) == 42
 
 
-async def _made(before, made):
-    """What comes of making an object where `before` is."""
-    ticks = itertools.count()
-    store = Store(lambda: f"2026-01-01T00:00:{next(ticks):02}Z")
-    for item, manager in before:
-        await store.apply(item, manager)
-    await _apply(store, [Apply(made, force=False)])
-    return await store.get(Ref("ConfigMap", "default", made["metadata"]["name"]))
-
-
 MINE = [{"apiVersion": "v1", "kind": "Owner", "name": "demo", "uid": "1"}]
 THEIRS = [{"apiVersion": "v1", "kind": "Owner", "name": "other", "uid": "2"}]
 
 
+async def _made(item, manager):
+    """What comes of making an object of ours where this one is."""
+    store = Slow()
+    await store.apply(item, manager)
+    await _apply(store, [Apply(_item("a", ownerReferences=MINE), force=False)])
+    return await store.get(Ref("ConfigMap", "default", "a"))
+
+
 async def test_own_object_that_should_have_been_seen_is_looked_at_again_and_not_written():
-    item = _item("a", ownerReferences=MINE) | {"data": {"x": "1"}}
     with pytest.raises(Conflict):
-        await _made([(item, "legato-operator")], item | {"data": {"x": "2"}})
+        await _made(_item("a", ownerReferences=MINE) | {"data": {"x": "1"}}, "legato-operator")
 
 
 async def test_own_object_that_lost_its_labels_gets_them_back():
-    made = await _made(
-        [(_item("a", labels={}, ownerReferences=MINE), "legato-operator")], _item("a", ownerReferences=MINE)
-    )
+    made = await _made(_item("a", labels={}, ownerReferences=MINE), "legato-operator")
     assert made["metadata"]["labels"] == {"serving.legato.dev/service": "demo"}
 
 
 @pytest.mark.parametrize("owners", [[], THEIRS])
 async def test_somebody_elses_object_is_not_taken(owners):
     with pytest.raises(ClusterError, match="not the service's own") as refusal:
-        await _made([(_item("a", labels={}, ownerReferences=owners), "user")], _item("a", ownerReferences=MINE))
+        await _made(_item("a", labels={}, ownerReferences=owners), "user")
     assert not isinstance(refusal.value, Conflict)

@@ -53,11 +53,26 @@ def _item(data=None, name="a", **metadata):
     return item if data is None else item | {"data": data}
 
 
-async def test_apply_creates_and_get_returns_it(cluster):
+def _service(length):
+    model = {"source": {"builtin": "smollm2-135m-instruct"}, "maxLength": length}
+    metadata = {"name": "a", "namespace": "default"}
+    return {
+        "apiVersion": "serving.legato.dev/v1alpha1",
+        "kind": SERVICE.kind,
+        "metadata": metadata,
+        "spec": {"model": model},
+    }
+
+
+async def test_apply_creates_and_writes_nothing_the_second_time(cluster):
     made = await cluster.apply(_item({"x": "1"}), "one")
     assert made["data"] == {"x": "1"}
     assert await cluster.get(REF) == made
     assert uid_of(made)
+    again = await cluster.apply(_item({"x": "1"}), "one")
+    assert again["metadata"]["resourceVersion"] == made["metadata"]["resourceVersion"]
+    made["data"]["x"] = "2"
+    assert (await cluster.get(REF))["data"] == {"x": "1"}, "objects are values"
 
 
 async def test_missing_object_is_not_found(cluster):
@@ -66,96 +81,75 @@ async def test_missing_object_is_not_found(cluster):
             await call
 
 
-async def test_objects_are_values(cluster):
-    """Changing what was returned changes nothing in the cluster."""
-    made = await cluster.apply(_item({"x": "1"}), "one")
-    made["data"]["x"] = "2"
-    assert (await cluster.get(REF))["data"] == {"x": "1"}
-
-
-async def test_apply_that_changes_nothing_writes_nothing(cluster):
-    made = await cluster.apply(_item({"x": "1"}), "one")
-    again = await cluster.apply(_item({"x": "1"}), "one")
-    assert again["metadata"]["resourceVersion"] == made["metadata"]["resourceVersion"]
-
-
-@pytest.mark.parametrize("kind", ["ConfigMap", "InferenceService"])
-async def test_create_makes_what_is_not_there_and_leaves_alone_what_is(cluster, kind):
+@pytest.mark.parametrize(
+    ("made", "others"),
+    [
+        (_item({"x": "1"}), [("one", _item({"x": "1"})), ("two", _item({"x": "1"}))]),
+        (_service(32), [("one", _service(32)), ("one", _service(64)), ("two", _service(32))]),
+    ],
+    ids=["ConfigMap", "InferenceService"],
+)
+async def test_create_makes_what_is_not_there_and_leaves_alone_what_is(cluster, made, others):
     """Whosever it is, and though it disagrees in nothing."""
-
-    def item(length):
-        model = {"source": {"builtin": "smollm2-135m-instruct"}, "maxLength": length}
-        made = {"apiVersion": "serving.legato.dev/v1alpha1", "kind": kind, "spec": {"model": model}}
-        return made | {"metadata": {"name": "a", "namespace": "default"}} if kind != "ConfigMap" else _item({"x": "1"})
-
-    made = await cluster.create(item(32), "one")
-    for manager, again in (("one", item(32)), ("one", item(64)), ("two", item(32))):
+    stored = await cluster.create(made, "one")
+    for manager, again in others:
         with pytest.raises(Conflict):
             await cluster.create(again, manager)
-    assert (await cluster.get(Ref(kind, "default", "a"))) == made
+    assert (await cluster.get(Ref(made["kind"], "default", "a"))) == stored
 
 
-async def test_field_of_a_created_object_is_dropped_by_an_apply_that_leaves_it_out(cluster):
-    """A plain POST would keep it for ever: its fields belong to another operation than those of an apply."""
-    await cluster.create(_item({"x": "1", "y": "2"}), "one")
-    assert (await cluster.apply(_item({"y": "2"}), "one"))["data"] == {"y": "2"}
-    with pytest.raises(Conflict):
-        await cluster.apply(_item({"y": "3"}), "two")
+@pytest.mark.parametrize(
+    "steps",
+    [
+        pytest.param([("one", {"x": 1, "y": 2}, {"x": 1, "y": 2}), ("one", {"y": 2}, {"y": 2})], id="left out"),
+        pytest.param(
+            [("one", {"x": 1}, {"x": 1}), ("two", {"y": 2}, {"x": 1, "y": 2}), ("one", {}, {"y": 2})],
+            id="of another manager",
+        ),
+        pytest.param(
+            [("one", {"x": 1}, {"x": 1}), ("two", {"x": 1}, {"x": 1}), ("one", {}, {"x": 1}), ("two", {}, {})],
+            id="shared, until its last owner leaves it",
+        ),
+        pytest.param([("one", {"x": 1}, {"x": 1}), ("two", {"x": 2}, "x")], id="of another manager with another value"),
+        pytest.param(
+            [("one", {"x": 1}, {"x": 1}), ("two by force", {"x": 2}, {"x": 2}), ("one", {"x": 1}, "x")], id="taken over"
+        ),
+        # A plain POST would keep it for ever: its fields belong to another operation than those of an apply.
+        pytest.param(
+            [("create one", {"x": 1, "y": 2}, {"x": 1, "y": 2}), ("one", {"y": 2}, {"y": 2}), ("two", {"y": 3}, "y")],
+            id="of a created object",
+        ),
+    ],
+)
+async def test_field_belongs_to_who_applied_it(cluster, steps):
+    """Each step gives the data that it leaves, or the field of a conflict, which changes nothing."""
+    before = {}
+    for manager, given, expected in steps:
+        item, who = _item({name: str(value) for name, value in given.items()}), manager.split()
+        write = cluster.create(item, "one") if "create" in who else cluster.apply(item, who[0], force="force" in who)
+        if isinstance(expected, str):
+            with pytest.raises(Conflict, match=expected):
+                await write
+        else:
+            before = {name: str(value) for name, value in expected.items()}
+            assert (await write).get("data", {}) == before
+        assert (await cluster.get(REF)).get("data", {}) == before
 
 
-async def test_field_left_out_is_dropped(cluster):
-    await cluster.apply(_item({"x": "1", "y": "2"}), "one")
-    assert (await cluster.apply(_item({"y": "2"}), "one"))["data"] == {"y": "2"}
-
-
-async def test_field_of_another_manager_stays(cluster):
-    await cluster.apply(_item({"x": "1"}), "one")
-    await cluster.apply(_item({"y": "2"}), "two")
-    assert (await cluster.apply(_item({}), "one"))["data"] == {"y": "2"}
-
-
-async def test_shared_field_stays_until_its_last_owner_leaves_it(cluster):
-    await cluster.apply(_item({"x": "1"}), "one")
-    await cluster.apply(_item({"x": "1"}), "two")
-    assert (await cluster.apply(_item({}), "one"))["data"] == {"x": "1"}
-    assert (await cluster.apply(_item({}), "two")).get("data", {}) == {}
-
-
-async def test_other_value_for_a_field_of_another_manager_is_a_conflict(cluster):
-    await cluster.apply(_item({"x": "1"}), "one")
-    with pytest.raises(Conflict, match=r"x"):
-        await cluster.apply(_item({"x": "2"}), "two")
-    assert (await cluster.get(REF))["data"] == {"x": "1"}
-
-
-async def test_force_takes_a_field_over(cluster):
-    await cluster.apply(_item({"x": "1"}), "one")
-    assert (await cluster.apply(_item({"x": "2"}), "two", force=True))["data"] == {"x": "2"}
-    with pytest.raises(Conflict):
-        await cluster.apply(_item({"x": "1"}), "one")
-
-
-async def test_apply_with_the_uid_of_another_object_is_a_conflict(cluster):
+async def test_write_with_the_uid_of_another_object_is_a_conflict(cluster):
     with pytest.raises(Conflict):
         await cluster.apply(_item({}, uid="gone"), "one")
-    await cluster.apply(_item({}), "one")
-    with pytest.raises(Conflict):
-        await cluster.apply(_item({}, uid="gone"), "one")
-
-
-async def test_delete_with_the_uid_of_another_object_is_a_conflict(cluster):
     first = await cluster.apply(_item({}), "one")
     await cluster.delete(REF, uid_of(first))
     await cluster.apply(_item({}), "one")
-    with pytest.raises(Conflict):
-        await cluster.delete(REF, uid_of(first))
+    for write in (
+        cluster.apply(_item({}, uid="gone"), "one"),
+        cluster.delete(REF, uid_of(first)),
+        cluster.patch_status(REF, {}, "gone"),
+    ):
+        with pytest.raises(Conflict):
+            await write
     assert await cluster.get(REF)
-
-
-async def test_status_with_the_uid_of_another_object_is_a_conflict(cluster):
-    await cluster.apply(_item({}), "one")
-    with pytest.raises(Conflict):
-        await cluster.patch_status(REF, {}, "gone")
 
 
 async def test_recreated_object_is_another_one(cluster):
@@ -170,7 +164,9 @@ async def test_finalizers_keep_an_object_until_all_are_gone(cluster):
     await cluster.apply(_item(finalizers=["example.com/one"]), "one")
     await cluster.apply(_item(finalizers=["example.com/two"]), "two")
     await cluster.delete(REF)
-    assert "deletionTimestamp" in (await cluster.get(REF))["metadata"]
+    first = (await cluster.get(REF))["metadata"]["deletionTimestamp"]
+    await cluster.delete(REF)
+    assert (await cluster.get(REF))["metadata"]["deletionTimestamp"] == first
     await cluster.apply(_item(finalizers=[]), "one")
     assert (await cluster.get(REF))["metadata"]["finalizers"] == ["example.com/two"]
     await cluster.apply(_item(finalizers=[]), "two")
@@ -178,28 +174,9 @@ async def test_finalizers_keep_an_object_until_all_are_gone(cluster):
         await cluster.get(REF)
 
 
-async def test_deleting_twice_keeps_the_first_time(cluster):
-    await cluster.apply(_item(finalizers=["example.com/one"]), "one")
-    await cluster.delete(REF)
-    first = (await cluster.get(REF))["metadata"]["deletionTimestamp"]
-    await cluster.delete(REF)
-    assert (await cluster.get(REF))["metadata"]["deletionTimestamp"] == first
-
-
 async def test_status_is_apart_from_spec(cluster):
     """A status patch replaces the fields given, raises no generation, and apply does not touch it."""
-
-    def service(length):
-        model = {"source": {"builtin": "smollm2-135m-instruct"}, "maxLength": length}
-        metadata = {"name": "a", "namespace": "default"}
-        return {
-            "apiVersion": "serving.legato.dev/v1alpha1",
-            "kind": "InferenceService",
-            "metadata": metadata,
-            "spec": {"model": model},
-        }
-
-    await cluster.apply(service(32), "one")
+    await cluster.apply(_service(32), "one")
     uid = uid_of(await cluster.get(SERVICE))
     for conditions in ([], [{"type": "A"}]):
         with contextlib.suppress(Invalid):  # of which only the API server has rules
@@ -211,7 +188,7 @@ async def test_status_is_apart_from_spec(cluster):
     patched = await cluster.patch_status(SERVICE, {"pools": {"decode": {"ready": 2}}, "model": None})
     assert patched["status"] == {"pools": {"decode": {"ready": 2}}}
     assert patched["metadata"]["generation"] == 1
-    changed = await cluster.apply(service(64) | {"status": {"model": "x"}}, "one")
+    changed = await cluster.apply(_service(64) | {"status": {"model": "x"}}, "one")
     assert changed["status"] == {"pools": {"decode": {"ready": 2}}}
     assert changed["metadata"]["generation"] == 2
 

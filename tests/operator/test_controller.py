@@ -16,22 +16,28 @@ QUICK = Retries(first=0.001, longest=0.01)
 
 
 class Passes:
-    """A reconciler that does what it is told for each service, and remembers what it was asked."""
+    """A reconciler whose passes take some seconds, and fail or find a service gone; remembers what it was asked."""
 
-    def __init__(self, **faults):
+    def __init__(self, seconds=0, again=3600.0, **faults):
+        self.seconds, self.again = seconds, again
         self.faults = faults
         self.done = []
+        self.times = []  # of the begin and the end of each pass
         self.told = []
         self.gone = set()
         self.hold = None
 
     async def reconcile(self, ref):
+        began = asyncio.get_running_loop().time()
         if self.hold is not None:
             await self.hold.wait()
+        if self.seconds:
+            await asyncio.sleep(self.seconds)
+        self.times.append((began, asyncio.get_running_loop().time()))
         self.done.append(ref.name)
         if ref.name in self.faults:
             raise self.faults[ref.name]
-        return None if ref.name in self.gone else 3600.0
+        return None if ref.name in self.gone else self.again
 
     async def record_failure(self, ref, error):
         self.told.append((ref.name, str(error)))
@@ -130,26 +136,18 @@ async def test_many_wakes_within_the_time_of_gathering_are_one_pass():
 
 
 async def test_wakes_that_go_on_are_gathered_for_longer_and_after_a_rest_as_at_first():
-    began = []
-
-    class Timed(Passes):
-        async def reconcile(self, ref):
-            began.append(asyncio.get_running_loop().time())
-            await super().reconcile(ref)
-            return 5.0
-
-    passes = Timed()
+    passes = Passes(again=5.0)
     async with _running(passes, gather=0.1) as (controller, _):
         for _ in range(100):
             controller.wake(GOOD)
             await asyncio.sleep(0.1)
-        assert 10 < len(began) < 17
+        assert 10 < len(passes.done) < 17
         await asyncio.sleep(10)
-        before = len(began)
+        before = len(passes.done)
         for _ in range(5):
             controller.wake(GOOD)
             await asyncio.sleep(0.1)
-        assert len(began) >= before + 2
+        assert len(passes.done) >= before + 2
 
 
 async def test_an_edit_is_not_gathered():
@@ -165,64 +163,43 @@ async def test_an_edit_is_not_gathered():
 
 async def test_passes_that_take_long_are_as_far_apart():
     """Else a crowd of services that all move would keep the operator busy with passes that find little new."""
-    times = []
-
-    class Slow(Passes):
-        async def reconcile(self, ref):
-            began = asyncio.get_running_loop().time()
-            await asyncio.sleep(0.2)
-            times.append((began, asyncio.get_running_loop().time()))
-            return await super().reconcile(ref)
-
-    passes = Slow()
+    passes = Passes(seconds=0.2)
     async with _running(passes, gather=0.001) as (controller, _):
-        controller.wake(GOOD)
-        await passes.until(lambda: len(passes.done) == 1)
-        controller.wake(GOOD)
-        await passes.until(lambda: len(passes.done) == 2)
-        (began, ended), (again, _) = times
+        for count in (1, 2):
+            controller.wake(GOOD)
+            await passes.until(lambda count=count: len(passes.done) == count)
+        (began, ended), (again, _) = passes.times
         assert again - ended >= ended - began
 
 
 async def test_pause_after_a_long_pass_is_bounded():
     """Else, where a hundred services move, each waits for as long as the operator is busy with all others."""
-    began = []
-
-    class Slow(Passes):
-        async def reconcile(self, ref):
-            began.append(asyncio.get_running_loop().time())
-            await asyncio.sleep(60)
-            return await super().reconcile(ref)
-
-    passes = Slow()
+    passes = Passes(seconds=60)
     async with _running(passes, gather=0.001) as (controller, _):
         controller.wake(GOOD)
         await asyncio.sleep(60.1)
         controller.wake(GOOD)
-        await asyncio.sleep(120)
-        assert began[1] - began[0] <= 60.2 + LONGEST_GATHER
+        await asyncio.sleep(180)
+        (_, ended), (again, _) = passes.times
+        assert again - ended <= 0.2 + LONGEST_GATHER
 
 
 class Steps(Passes):
     """Every service takes five passes of a second, as if pods became ready between them."""
 
     def __init__(self):
-        super().__init__()
+        super().__init__(seconds=1)
         self.at_once = self.most = 0
-        self.finished = {}
         self.controller = None
 
     async def reconcile(self, ref):
         self.at_once += 1
         self.most = max(self.most, self.at_once)
-        await asyncio.sleep(1)
+        again = await super().reconcile(ref)
         self.at_once -= 1
-        self.done.append(ref.name)
-        if self.done.count(ref.name) == 5:
-            self.finished[ref.name] = asyncio.get_running_loop().time()
-        else:
+        if self.done.count(ref.name) < 5:
             self.controller.wake(ref)
-        return 3600.0
+        return again
 
 
 async def test_passes_are_bounded_and_services_that_have_begun_come_first():
@@ -233,12 +210,14 @@ async def test_passes_are_bounded_and_services_that_have_begun_come_first():
         for number in range(many):
             controller.wake(Ref("InferenceService", "default", f"s{number}"))
         await asyncio.sleep(1000)
-        times = sorted(passes.finished.values())
-        assert (passes.most, len(times)) == (2, many)
-        assert times[many // 2] < 0.75 * times[-1]
+        finished = [
+            passes.times[at][1] for at, name in enumerate(passes.done) if passes.done[: at + 1].count(name) == 5
+        ]
+        assert (passes.most, len(finished)) == (2, many)
+        assert finished[many // 2] < 0.75 * finished[-1]
 
 
-async def test_service_that_is_made_again_during_its_last_pass_is_looked_at():
+async def test_service_that_is_made_again_during_its_last_pass_or_later_is_looked_at():
     passes = Passes()
     passes.gone.add("good")
     passes.hold = asyncio.Event()
@@ -247,18 +226,10 @@ async def test_service_that_is_made_again_during_its_last_pass_is_looked_at():
         await passes.until(lambda: controller.longest_pass() > 0)
         controller.wake(GOOD)
         passes.hold.set()
-        await passes.until(lambda: passes.done == ["good", "good"])
-
-
-async def test_service_that_is_gone_is_forgotten_until_it_is_there_again():
-    passes = Passes()
-    passes.gone.add("good")
-    async with _running(passes) as (controller, _task):
-        controller.wake(GOOD)
-        await passes.until(lambda: passes.done == ["good"])
+        await passes.until(lambda: passes.done == ["good"] * 2)
         await asyncio.sleep(0)
         controller.wake(GOOD)
-        await passes.until(lambda: passes.done == ["good", "good"])
+        await passes.until(lambda: passes.done == ["good"] * 3)
 
 
 async def test_wakes_before_the_run_and_after_it_are_nobodys():

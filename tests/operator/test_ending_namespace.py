@@ -16,14 +16,15 @@ REF = Ref("InferenceService", "ending", "demo")
 class Ending:
     """A `Cluster` with one service, whose Secrets may not be touched."""
 
-    def __init__(self, leaving: bool) -> None:
-        stamp = {"deletionTimestamp": "2026-01-01T00:00:00Z"} if leaving else {}
+    def __init__(self, item, **stamp):
         metadata = {"name": "demo", "namespace": "ending", "uid": "u", "generation": 1, **stamp}
-        source = {"source": {"builtin": "smollm2-135m-instruct"}}
-        self.service = {"apiVersion": "serving.legato.dev/v1alpha1", "kind": REF.kind, "metadata": metadata}
-        self.service["spec"] = {"model": source}
-        self.accepted = Accepted(parsing.service_from_object(self.service), 1, self.service["spec"])
+        self.service = item | {"metadata": metadata}
+        self.accepted = Accepted(parsing.service_from_object(self.service), 1, item["spec"])
         self.finalizers = None
+
+    async def state(self, address, tokens, tls=None):
+        """No worker answers."""
+        return
 
     async def get(self, ref):
         if ref.kind == "Secret":
@@ -41,24 +42,16 @@ class Ending:
         raise Forbidden("403: secrets is forbidden") if ref.kind == "Secret" else ObjectNotFound(ref.name)
 
 
-class NullWorkers:
-    """No worker answers."""
-
-    async def state(self, address, tokens, tls=None):
-        return None
-
-
-async def test_a_leaving_service_is_let_go_without_its_token():
-    cluster = Ending(leaving=True)
-    observed = await observe(cluster, NullWorkers(), SystemClock(), cluster.service, cluster.accepted)
-    assert observed.deleting
-    assert not observed.has_token
+async def test_a_leaving_service_is_let_go_without_its_token(build):
+    cluster = Ending(build(), deletionTimestamp="2026-01-01T00:00:00Z")
+    observed = await observe(cluster, cluster, SystemClock(), cluster.service, cluster.accepted)
+    assert (observed.deleting, observed.has_token) == (True, False)
     await apply.release(cluster, REF)
     assert cluster.finalizers == []
 
 
-async def test_a_service_that_stays_is_not_taken_for_one_without_a_token():
+async def test_a_service_that_stays_is_not_taken_for_one_without_a_token(build):
     """Else its token would be made anew, under workers that know the old one."""
-    cluster = Ending(leaving=False)
+    cluster = Ending(build())
     with pytest.raises(Forbidden):
-        await observe(cluster, NullWorkers(), SystemClock(), cluster.service, cluster.accepted)
+        await observe(cluster, cluster, SystemClock(), cluster.service, cluster.accepted)

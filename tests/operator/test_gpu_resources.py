@@ -13,28 +13,23 @@ SLICE = "nvidia.com/mig-3g.71gb"
 PLACEMENT = placement.kubernetes("engine:1", "gateway:1", gpu_resources=("nvidia.com/gpu", SLICE))
 
 
-def _spec(build, resource):
+@pytest.mark.parametrize(
+    ("names", "resource", "is_gpu"),
+    [
+        (PLACEMENT.gpu_resources, "nvidia.com/gpu", True),
+        (PLACEMENT.gpu_resources, SLICE, True),
+        (PLACEMENT.gpu_resources, "example.com/nic", False),
+        (placement.kubernetes("e", "g").gpu_resources, SLICE, False),
+    ],
+)
+def test_budget_counts_them_and_a_worker_that_has_one_computes_on_it(build, names, resource, is_gpu):
     pool = {"resources": {"requests": {resource: 1}}}
-    return parsing.read_service(build(prefill=pool, decode=pool, scaling={"gpuBudget": 3}))
-
-
-@pytest.mark.parametrize(("resource", "decode"), [("nvidia.com/gpu", 2), (SLICE, 2), ("example.com/nic", 4)])
-def test_budget_counts_them(build, resource, decode):
-    desired = {"prefill": 1, "decode": 4}
-    targets = limits.targets(_spec(build, resource).spec, desired, PLACEMENT.gpu_resources)
-    assert targets["decode"].replicas == decode
-
-
-@pytest.mark.parametrize(("resource", "device"), [("nvidia.com/gpu", True), (SLICE, True), ("example.com/nic", False)])
-def test_worker_that_has_one_computes_on_it(build, resource, device):
-    (container,) = worker.template(_spec(build, resource), "decode", PLACEMENT)["spec"]["containers"]
-    assert ("--device" in container["args"]) is device
-
-
-def test_others_are_none_unless_that_is_said(build):
-    usual = dataclasses.replace(PLACEMENT, gpu_resources=placement.kubernetes("e", "g").gpu_resources)
-    (container,) = worker.template(_spec(build, SLICE), "decode", usual)["spec"]["containers"]
-    assert "--device" not in container["args"]
+    service = parsing.read_service(build(prefill=pool, decode=pool, scaling={"gpuBudget": 3}))
+    targets = limits.targets(service.spec, {"prefill": 1, "decode": 4}, names)
+    assert targets["decode"].replicas == (2 if is_gpu else 4)
+    where = dataclasses.replace(PLACEMENT, gpu_resources=names)
+    (container,) = worker.template(service, "decode", where)["spec"]["containers"]
+    assert ("--device" in container["args"]) is is_gpu
 
 
 def _refused(build, prefill, decode, where=PLACEMENT, **more):

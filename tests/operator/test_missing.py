@@ -41,44 +41,41 @@ def test_what_serves_stays_while_a_new_revision_misses_its_claim(build):
     """Also where a rollout may take workers away."""
     pods = [_pod("prefill"), _pod("decode"), _pod("gateway", revision="")]
     item = build(model=CLAIM, rollout={"maxSurge": 0, "maxUnavailable": 1})
-    assert "Pod" in {
-        getattr(a, "item", {}).get("kind") for p in plan(observed(item, pods=pods), PLACEMENT).phases for a in p.actions
-    }
+    assert "Pod" in {action.item["kind"] for action in actions(plan(observed(item, pods=pods), PLACEMENT), Apply)}
     made = plan(observed(item, pods=pods, missing=MISSING), PLACEMENT)
     assert _condition(made, "Ready")[:2] == ("True", "AllReady")
     assert _condition(made, "Progressing") == ("False", "NotFound", TOLD)
     assert not {action.item["kind"] for action in actions(made, Apply)} & {"Pod", "Deployment"}
-    assert not [action for phase in made.phases for action in phase.actions if isinstance(action, Delete)]
+    assert not actions(made, Delete)
 
 
-def test_a_model_on_its_way_is_a_reason_of_its_own(build):
-    loading = _pod("decode", revision="r", ready=False, state=None, downloading=True, message="downloading its model")
-    made = plan(observed(build(), pods=[_pod("prefill"), loading]), PLACEMENT)
-    assert _condition(made, "DecodeReady") == ("False", "Downloading", "demo-decode-0: downloading its model")
-    assert _condition(made, "Ready")[1] == "Downloading"
+@pytest.mark.parametrize(
+    ("state", "reason", "progressing"),
+    [
+        ({"downloading": True, "message": "downloading its model"}, "Downloading", ("True", "RollingOut")),
+        (
+            {"unschedulable": True, "message": "0/2 nodes: no example.com/tpu"},
+            "Unschedulable",
+            ("True", "Unschedulable"),
+        ),
+    ],
+)
+def test_reason_of_a_pod_that_is_not_ready_is_one_of_its_own(build, state, reason, progressing):
+    late = _pod("decode", revision="r", ready=False, state=None, **state)
+    made = plan(observed(build(), pods=[_pod("prefill"), late]), PLACEMENT)
+    assert _condition(made, "DecodeReady") == ("False", reason, f"demo-decode-0: {state['message']}")
+    assert _condition(made, "Ready")[1] == reason
+    assert _condition(made, "Progressing")[:2] == progressing
 
 
-def test_pod_that_no_node_takes_is_a_reason_of_its_own(build):
-    none = _pod(
-        "decode", revision="r", ready=False, state=None, unschedulable=True, message="0/2 nodes: no example.com/tpu"
-    )
-    made = plan(observed(build(), pods=[_pod("prefill"), none]), PLACEMENT)
-    assert _condition(made, "DecodeReady") == ("False", "Unschedulable", "demo-decode-0: 0/2 nodes: no example.com/tpu")
-    assert _condition(made, "Ready")[1] == "Unschedulable"
-    assert _condition(made, "Progressing") == ("True", "Unschedulable", "demo-decode-0: 0/2 nodes: no example.com/tpu")
-
-
-def test_no_room_for_one_more_worker_is_told_and_the_other_pool_goes_on(build):
-    item = build()
-    service = parsing.read_service(item)
-    revision = common.revision_of(worker.template(service, "decode", PLACEMENT))
-    gone = {"ready": False, "state": None, "unschedulable": True, "message": "0/2 nodes: no nvidia.com/gpu"}
-    none = dataclasses.replace(_pod("decode", revision=revision, **gone), name="demo-decode-1")
-    pods = [_pod("decode", revision=revision), none]
-    made = plan(observed(item, pods=pods), PLACEMENT)
-    told = "demo-decode-1: 0/2 nodes: no nvidia.com/gpu"
+def test_no_room_for_one_more_worker_is_reported_and_the_other_pool_goes_on(build):
+    revision = common.revision_of(worker.template(parsing.read_service(build()), "decode", PLACEMENT))
+    homeless = {"ready": False, "state": None, "unschedulable": True, "message": "0/2 nodes: no nvidia.com/gpu"}
+    one_more = dataclasses.replace(_pod("decode", revision=revision, **homeless), name="demo-decode-1")
+    made = plan(observed(build(), pods=[_pod("decode", revision=revision), one_more]), PLACEMENT)
+    reason = "demo-decode-1: 0/2 nodes: no nvidia.com/gpu"
     assert _condition(made, "DecodeReady")[:2] == ("True", "AllReady")
-    assert _condition(made, "Progressing") == ("True", "CapacityUnavailable", told)
+    assert _condition(made, "Progressing") == ("True", "CapacityUnavailable", reason)
 
 
 class Cluster:
@@ -112,48 +109,32 @@ async def test_secret_is_looked_at_as_far_as_that_is_allowed(answer, told):
 
 class Notes:
     def __init__(self):
-        self.told = []
+        self.events = []
 
     async def record(self, about, warning, reason, note):
-        self.told.append((warning, reason))
+        self.events.append((warning, reason))
 
 
 @pytest.mark.parametrize(
-    ("status", "reason", "warning"),
+    ("kind", "before", "status", "reason", "events"),
     [
-        ("False", "NotFound", True),
-        ("True", "Unschedulable", True),
-        ("True", "CapacityUnavailable", True),
-        ("False", "Starting", False),
-        ("True", "Scaling", False),
+        # People are warned of what they have to mend.
+        ("Progressing", "Unknown", "False", "NotFound", [(True, "NotFound")]),
+        ("Progressing", "Unknown", "True", "Unschedulable", [(True, "Unschedulable")]),
+        ("Progressing", "Unknown", "True", "CapacityUnavailable", [(True, "CapacityUnavailable")]),
+        ("Progressing", "Unknown", "False", "Starting", [(False, "Starting")]),
+        ("Progressing", "Unknown", "True", "Scaling", [(False, "Scaling")]),
+        # When a service begins, only problems are reported.
+        ("Ready", None, "False", "NotFound", [(True, "NotFound")]),
+        ("Ready", None, "False", "Starting", []),
+        # Steps on the way are no news.
+        ("Ready", "NoReadyWorker", "False", "Starting", []),
+        ("Ready", "NoReadyWorker", "True", "Starting", [(False, "Starting")]),
     ],
 )
-async def test_people_are_warned_of_what_they_have_to_mend(status, reason, warning):
+async def test_event_of_a_changed_condition(kind, before, status, reason, events):
     notes = Notes()
-    news = [{"type": "Progressing", "status": status, "reason": reason, "message": "why"}]
-    before = {
-        "type": "Progressing",
-        "status": "Unknown",
-        "reason": "Unknown",
-        "message": "",
-        "lastTransitionTime": "now",
-    }
-    await recorder.record_changes(notes, {"status": {"conditions": [before]}}, news)
-    assert notes.told == [(warning, reason)]
-
-
-@pytest.mark.parametrize(("reason", "told"), [("NotFound", [(True, "NotFound")]), ("Starting", [])])
-async def test_of_how_a_service_begins_people_are_told_what_is_wrong_alone(reason, told):
-    notes = Notes()
-    news = [{"type": "Ready", "status": "False", "reason": reason, "message": "why"}]
-    await recorder.record_changes(notes, {}, news)
-    assert notes.told == told
-
-
-@pytest.mark.parametrize(("status", "told"), [("False", []), ("True", [(False, "Starting")])])
-async def test_steps_on_the_way_are_no_news(status, told):
-    notes = Notes()
-    before = {"type": "Ready", "status": "False", "reason": "NoReadyWorker", "message": "", "lastTransitionTime": "now"}
-    news = [{"type": "Ready", "status": status, "reason": "Starting", "message": "why"}]
-    await recorder.record_changes(notes, {"status": {"conditions": [before]}}, news)
-    assert notes.told == told
+    was = {"type": kind, "status": "Unknown" if before == "Unknown" else "False", "reason": before, "message": ""}
+    known = {"status": {"conditions": [was | {"lastTransitionTime": "now"}]}} if before else {}
+    await recorder.record_changes(notes, known, [{"type": kind, "status": status, "reason": reason, "message": "why"}])
+    assert notes.events == events

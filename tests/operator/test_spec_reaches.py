@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, get_origin
 
 import pytest
+from planned import actions, observed, pod
 from pydantic import BaseModel
 
 from legato_cli import main
@@ -23,6 +24,7 @@ from legato_operator.local import command
 from legato_operator.manifests import common, placement, pool, revision, worker
 from legato_operator.observing.observed import Observed, Pod, WorkerState
 from legato_operator.planning import checks
+from legato_operator.planning.actions import Apply
 from legato_operator.planning.plan import plan
 
 PLACEMENT = placement.local(("legato",))
@@ -47,27 +49,13 @@ FIXED = {"prefill": {"replicas": 2}, "decode": {"replicas": 2}, "scaling": {"mod
 
 CHANGES: dict[str, Any] = {
     "model.source.builtin": None,
-    "model.source.path": "/models/other.gguf",
-    "model.source.huggingFace.repo": "owner/other",
-    "model.source.huggingFace.revision": "0" * 40,
-    "model.source.huggingFace.tokenSecret": "secret",
     "model.source.huggingFace.nodeCache": "/var/lib/legato",
     "model.source.huggingFace.resources.requests": {"cpu": 1},
     "model.source.huggingFace.resources.limits": {"cpu": 1},
-    "model.source.pvc.claim": "claim",
-    "model.source.pvc.path": "folder",
-    "model.source.image": "image",
     "model.servedName": "other",
     "model.maxLength": 2048,
     "model.generationConfig": "None",
     "model.adapters.name": "law",
-    "model.adapters.source.huggingFace.repo": "owner/other",
-    "model.adapters.source.huggingFace.revision": "0" * 40,
-    "model.adapters.source.huggingFace.tokenSecret": "secret",
-    "model.adapters.source.path": "/adapters/other",
-    "model.adapters.source.pvc.claim": "claim",
-    "model.adapters.source.pvc.path": "folder",
-    "model.adapters.source.image": "image",
     "model.adapters.maxRank": 8,
     "model.adapterVolumes": [{"path": "/others"}],
     "model.adaptersInMemory": 2,
@@ -157,6 +145,20 @@ CHANGES: dict[str, Any] = {
 CHANGES |= {
     f"scaling.{pool}.{bound}": value for pool in ("prefill", "decode") for bound, value in (("min", 3), ("max", 2))
 }
+CHANGES |= {
+    f"{part}.source.{field}": value
+    for part in ("model", "model.adapters")
+    for field, value in {
+        "path": "/models/other",
+        "huggingFace.repo": "owner/other",
+        "huggingFace.revision": "0" * 40,
+        "huggingFace.tokenSecret": "secret",
+        "pvc.claim": "other",
+        "pvc.path": "folder",
+        "image": "image",
+    }.items()
+}
+SOURCES = {"huggingFace": {"repo": "owner/name", "revision": "1" * 40}, "pvc": {"claim": "claim"}}
 
 
 def _leaves(model: type[BaseModel], path: str = "") -> Iterator[str]:
@@ -180,22 +182,18 @@ def _merged(spec: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
 def _with(spec: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
     """`spec` with one field changed; of the sources there is always exactly one."""
     spec = copy.deepcopy(spec)
-    if path.startswith("model.source."):
-        sources = {"huggingFace": {"repo": "owner/name", "revision": "1" * 40}, "pvc": {"claim": "claim"}}
-        kind = path.split(".")[2] if value is not None else "path"
-        spec["model"]["source"] = {kind: sources[kind]} if kind in sources else {kind: "/models/one.gguf"}
-        if value is None:
-            return spec
-    part = spec
-    if path.startswith("model.adapters."):
-        (part,) = spec["model"]["adapters"]
-        if path.startswith("model.adapters.source."):
-            sources = {"huggingFace": {"repo": "owner/name", "revision": "1" * 40}, "pvc": {"claim": "adapters"}}
-            part["source"] = {kind: found for kind, found in sources.items() if f".{kind}." in path}
-        path = path.removeprefix("model.adapters.")
+    if value is None:
+        return spec | {"model": {"source": {"path": "/models/one.gguf"}}}
+    part: Any = spec
     *parents, last = path.split(".")
     for parent in parents:
         part = part.setdefault(parent, {})
+        if isinstance(part, list):
+            (part,) = part
+        if parent == "source":
+            kind = path.split(".source.")[1].split(".")[0]
+            part.clear()
+            part |= copy.deepcopy({kind: SOURCES[kind]}) if kind in SOURCES else {}
     part[last] = value
     return _merged(PACED, spec) if path == "engine.runner" else spec
 
@@ -245,17 +243,14 @@ def _plans(service: resources.InferenceService, where: placement.PodPlacement = 
     """For a cluster with nothing but pools in it, for one that was scaled up, for one that waits for its rollout, and
     for one whose rollout failed. Its workers have found no transport.
     """
-    empty = Observed(service, "uid", 1, {}, False, (), (), True, 1000.0, "2026-01-01T00:00:00Z")
-    state = WorkerState(0, False, "")
-    old = tuple(
-        Pod(f"demo-{pool}-{i}", f"uid-{pool}-{i}", pool, "old", str(i), True, False, address="127.0.0.1:1", state=state)
-        for pool in ("prefill", "decode", "gateway")
-        for i in range(1 if pool == "gateway" else 2)
-    )
-    started = dataclasses.replace(empty, objects=_pools(service))
-    rolling = dataclasses.replace(empty, pods=old, objects=_pools(service, 2, 2))
-    scaled = [dataclasses.replace(empty, objects=_pools(service, *sizes)) for sizes in ((3, 3), (3, 2), (2, 3))]
-    return (plan(observed, where) for observed in (started, *scaled, rolling, _failed(rolling)))
+    old = [
+        pod(f"demo-{role}-{i}", role, "old", state=WorkerState(0, False, ""))
+        for role, count in (("prefill", 2), ("decode", 2), ("gateway", 1))
+        for i in range(count)
+    ]
+    passes = [observed(service, _pools(service, *sizes)) for sizes in ((), (3, 3), (3, 2), (2, 3))]
+    rolling = observed(service, _pools(service, 2, 2), old)
+    return (plan(each, where) for each in (*passes, rolling, _failed(rolling)))
 
 
 def _failed(rolling: Observed) -> Observed:
@@ -338,13 +333,12 @@ def _description(path: str) -> str:
 @pytest.mark.parametrize("path", sorted(CHANGES))
 def test_processes_accept_what_they_are_started_with(path):
     service = _changed(path)
-    made = next(_plans(service))
-    pods = [a.item for phase in made.phases for a in phase.actions if getattr(a, "item", {}).get("kind") == "Pod"]
-    for pod in pods:
-        container = pod["spec"]["containers"][0]
+    pods = [action.item for action in actions(next(_plans(service)), Apply) if action.item["kind"] == "Pod"]
+    for made in pods:
+        container = made["spec"]["containers"][0]
         flags = PARSER.parse_args(command.expand(container["command"][1:], {"LEGATO_LISTEN_FD": "3"}))
         environ = {"LEGATO_TOKEN": "token"}
         read = (worker_settings if container["name"] == "worker" else gateway_settings).read(flags, environ)
         assert read.drain_deadline == service.spec.drain.deadline
-        assert pod["spec"]["terminationGracePeriodSeconds"] > read.drain_deadline
+        assert made["spec"]["terminationGracePeriodSeconds"] > read.drain_deadline
     assert pods or checks.unavailable(service.spec)
