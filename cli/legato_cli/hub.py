@@ -6,6 +6,7 @@ prepare` put it do not need the library. A folder counts once its mark is there,
 
 import contextlib
 import fcntl
+import glob
 import importlib.util
 import os
 import re
@@ -28,7 +29,8 @@ HEADER = ("*.json", "*.jinja")  # what gateways need
 CONFIGS = ("config.json", "tokenizer.json")
 WEIGHTS = ("*.safetensors",)
 ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
-IGNORED = ("*/*", "consolidated*")  # other formats of the same weights
+MORE_TEMPLATES = "additional_chat_templates/*.jinja"  # the only files that count outside of the repository's top
+IGNORED = ("consolidated*",)  # another format of the same weights
 REPORT_SECONDS = 5.0
 _LOCK = ".legato-lock"
 Progress = Callable[[str], None]
@@ -124,6 +126,22 @@ def newest(repo: str) -> str:
         return str(HfApi().model_info(repo).sha)
 
 
+def cached(repo: str, cache: Path) -> Path | None:
+    """Returns the folder of the last snapshot that was downloaded whole, into our cache or else the library's."""
+    snapshots = [HubSnapshot(repo, folder.name) for folder in (cache / hub_folder(repo, "")).glob("[0-9a-f]" * 40)]
+    whole = [each.folder(cache) for each in snapshots if each.complete(each.folder(cache), MODEL)]
+    if whole:
+        return max(whole, key=lambda folder: _mark(folder, MODEL.mark).stat().st_mtime)
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    try:
+        folder = Path(snapshot_download(repo, local_files_only=True, allow_patterns=list(HEADER + WEIGHTS)))
+    except LocalEntryNotFoundError:
+        return None
+    return folder if all(any(folder.glob(pattern)) for pattern in MODEL.needed) else None
+
+
 def _require_library(about: object) -> None:
     if importlib.util.find_spec("huggingface_hub") is None:
         raise HubRefuses(
@@ -146,8 +164,7 @@ def _fetch(snapshot: HubSnapshot, folder: Path, patterns: tuple[str, ...], progr
             snapshot.repo,
             revision=snapshot.commit,
             local_dir=folder,
-            allow_patterns=list(patterns),
-            ignore_patterns=list(IGNORED),
+            allow_patterns=[glob.escape(name) for name in sizes],
         )
     progress(f"verifying {snapshot}")
     found = api.verify_repo_checksums(snapshot.repo, revision=snapshot.commit, local_dir=folder)
@@ -159,12 +176,17 @@ def _fetch(snapshot: HubSnapshot, folder: Path, patterns: tuple[str, ...], progr
 
 
 def _sizes(api: "HfApi", snapshot: HubSnapshot, patterns: tuple[str, ...]) -> dict[str, int]:
-    """The files that are wanted, with their bytes."""
+    """Returns the wanted files with their bytes."""
     from huggingface_hub.hf_api import RepoFile
 
-    listed = api.list_repo_tree(snapshot.repo, revision=snapshot.commit)
+    listed = api.list_repo_tree(snapshot.repo, revision=snapshot.commit, recursive=True)
     files = {entry.path: entry.size for entry in listed if isinstance(entry, RepoFile)}
-    return {name: size for name, size in files.items() if _any(name, patterns) and not _any(name, IGNORED)}
+    return {name: size for name, size in files.items() if _is_wanted(name, patterns)}
+
+
+def _is_wanted(name: str, patterns: tuple[str, ...]) -> bool:
+    is_in_place = "/" not in name or fnmatch(name, MORE_TEMPLATES)
+    return is_in_place and _any(name, patterns) and not _any(name, IGNORED)
 
 
 def _any(name: str, patterns: tuple[str, ...]) -> bool:

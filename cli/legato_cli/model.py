@@ -135,10 +135,21 @@ def is_downloaded(repo: str, commit: str, content: hub.HubContent) -> bool:
         return snapshot.complete(snapshot.folder(cache_folder(os.environ)), content)
 
 
-def newest(repo: str) -> str:
-    """The newest commit of a repository of the Hugging Face hub. Raises ModelUnavailable, ModelAway."""
+def download_newest(repo: str, progress: Progress) -> Path:
+    """The folder with the newest commit of a repository; while the hub is away, with the last one that was downloaded.
+
+    Raises ModelUnavailable; its subclass ModelAway when trying again may help.
+    """
     with _explained():
-        return hub.newest(repo)
+        try:
+            commit = hub.newest(repo)
+        except hub.HubUnreachable as error:
+            folder = hub.cached(repo, cache_folder(os.environ))
+            if folder is None:
+                raise
+            progress(f"{error}; serving what was downloaded before, {folder.name}")
+            return folder
+    return download(repo, commit, None, progress)
 
 
 @contextmanager

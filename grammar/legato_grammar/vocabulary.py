@@ -12,8 +12,9 @@ from legato_grammar.errors import UnreadableVocabulary
 from legato_protocol import gguf_header, token_bytes
 
 _NORMAL = 1  # type of a token in a GGUF file; also of all where it tells none
-_BYTE = 6
+_CONTROL = 3
 _USER_DEFINED = 4
+_BYTE = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,25 +47,27 @@ def _gguf(path: Path) -> tuple[dict[int, bytes], set[int]]:
     tokens = metadata["tokenizer.ggml.tokens"]
     kinds = metadata.get("tokenizer.ggml.token_type") or [_NORMAL] * len(tokens)
     special = {id for id, kind in enumerate(kinds) if kind not in (_NORMAL, _BYTE, _USER_DEFINED)}
-    return {id: token_bytes.byte_level(token) for id, token in enumerate(tokens)}, special
+    readers = [str.encode if kind in (_CONTROL, _USER_DEFINED) else token_bytes.byte_level for kind in kinds]
+    return {id: to_bytes(token) for id, (token, to_bytes) in enumerate(zip(tokens, readers, strict=True))}, special
 
 
 def _folder(file: Path) -> tuple[dict[int, bytes], set[int]]:
     """Byte-level vocabularies, and SentencePiece's with bytes to fall back on."""
     found = json.loads(file.read_bytes())
-    to_bytes = _reader(set(re.findall(r'"type":\s*"(\w+)"', json.dumps(found.get("decoder")))))
+    to_bytes, added_to_bytes = _readers(set(re.findall(r'"type":\s*"(\w+)"', json.dumps(found.get("decoder")))))
     vocabulary: dict[str, int] | Sequence[Any] = found["model"]["vocab"]
     if not isinstance(vocabulary, dict):  # Unigram: [token, score] by id
         vocabulary = {entry[0]: id for id, entry in enumerate(vocabulary)}
     tokens = {id: to_bytes(token) for token, id in vocabulary.items()}
     added = found.get("added_tokens") or []
-    tokens |= {token["id"]: to_bytes(token["content"]) for token in added}
+    tokens |= {token["id"]: added_to_bytes(token["content"]) for token in added}
     return tokens, {token["id"] for token in added if token.get("special")}
 
 
-def _reader(decoders: set[str]) -> Callable[[str], bytes]:
+def _readers(decoders: set[str]) -> tuple[Callable[[str], bytes], Callable[[str], bytes]]:
+    """Returns the readers of the vocabulary's tokens and of added tokens, which no alphabet of bytes encodes."""
     if "ByteLevel" in decoders:
-        return token_bytes.byte_level
+        return token_bytes.byte_level, str.encode
     if "ByteFallback" in decoders:
-        return token_bytes.sentence_piece
+        return token_bytes.sentence_piece, token_bytes.sentence_piece
     raise ValueError(f"decoder {sorted(decoders)} is not supported; supported: ByteLevel, ByteFallback")

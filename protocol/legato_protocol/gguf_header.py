@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from mmap import mmap
 from typing import Any
 
+from legato_protocol import lfs_pointer
+
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
 _DEFAULT_ALIGNMENT = 32
@@ -42,7 +44,8 @@ class Header:
 def parse(data: bytes | mmap) -> Header:
     """The header at the start of `data`. Raises BadGguf, whose text says what is wrong."""
     if data[:4] != MAGIC:
-        raise BadGguf(f"begins with {data[:4]!r} and not with {MAGIC!r}: no GGUF file")
+        other = f"begins with {data[:4]!r} and not with {MAGIC!r}: not a GGUF file"
+        raise BadGguf(lfs_pointer.advice(data[:64]) or other)
     reader = _Reader(data)
     try:
         version = reader.scalar("I")

@@ -4,31 +4,28 @@ import contextlib
 import fcntl
 import functools
 import os
-import resource
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
 
 import fake_hub
 import huggingface_hub
 import local_services
 import pytest
-from fake_hub import COMMIT, REPO, TOKEN, WEIGHTS, Hub
+from fake_hub import COMMIT, REPO, TOKEN, WEIGHTS
 
 from legato_cli import hub, model
 from legato_protocol import names
 
 SPEC = f"hf:{REPO}@{COMMIT}"
+LEGATO = (sys.executable, "-m", "legato_cli.main")
 PREPARE = ("prepare", "--hugging-face", REPO, "--revision", COMMIT)
 ADAPTER = {"adapter_config.json": b'{"peft_type": "LORA"}', "adapter_model.safetensors": WEIGHTS}
 
 
 @pytest.fixture
-def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+def server(tmp_path, monkeypatch):
     """The library reads HF_ENDPOINT when it is imported, so in this process it is given the address."""
     with fake_hub.serving() as served:
         for name, value in served.environ(tmp_path).items():
@@ -38,9 +35,9 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
 
 
 @pytest.fixture
-def prepare(server: Hub, legato: Any) -> Callable[..., Any]:
-    def run(*flags: object, repo: str = REPO, commit: str = COMMIT) -> Any:
-        ended = legato("prepare", "--hugging-face", repo, "--revision", commit, *flags)
+def prepare(server, legato):
+    def run(*flags, commit=COMMIT):
+        ended = legato("prepare", "--hugging-face", REPO, "--revision", commit, *flags)
         assert TOKEN not in ended.out + ended.err
         return ended
 
@@ -48,37 +45,34 @@ def prepare(server: Hub, legato: Any) -> Callable[..., Any]:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     return hub.parse(SPEC).folder(tmp_path)
 
 
-def resolve(cache: Path, find: Callable[..., Path] = model.resolve) -> Path:
-    return find(SPEC, lambda _line: None, {names.ENV_CACHE: str(cache)})
+def resolve(cache, find=model.resolve, spec=SPEC):
+    return find(spec, lambda _line: None, {names.ENV_CACHE: str(cache)})
 
 
-def files_in(folder: Path) -> dict[str, bytes]:
+def files_in(folder):
     return {file.name: file.read_bytes() for file in folder.iterdir() if not file.name.startswith(".")}
 
 
-def test_a_commit_is_downloaded_once_and_found(server, prepare, tmp_path):
+def test_a_commit_is_downloaded_once_and_found(server, prepare, folder, tmp_path):
     with pytest.raises(model.ModelUnavailable, match=f"legato prepare --hugging-face {REPO} --revision {COMMIT}"):
         resolve(tmp_path)
     code, out, err = prepare()
     assert (code, err) == (0, "")
     assert f"legato: downloading {SPEC}: 3 files, 1.0 MB" in out
-    folder = resolve(tmp_path)
-    assert folder == resolve(tmp_path, model.resolve_header)
-    assert files_in(folder) == {
-        name: server.files[name] for name in ("config.json", "tokenizer.json", "model.safetensors")
-    }
+    assert resolve(tmp_path) == resolve(tmp_path, model.resolve_header) == folder
+    files = ("config.json", "tokenizer.json", "model.safetensors")
+    assert files_in(folder) == {name: server.files[name] for name in files}
     server.asked.clear()
-    assert prepare().code == 0
-    assert server.asked == []
+    assert (prepare().code, server.asked) == (0, [])
 
 
-def test_gateways_need_no_weights_and_workers_are_not_given_half(prepare, tmp_path):
+def test_gateways_need_no_weights_and_workers_are_not_given_half(prepare, folder, tmp_path):
     assert prepare("--header-only").code == 0
-    folder = resolve(tmp_path, model.resolve_header)
+    assert resolve(tmp_path, model.resolve_header) == folder
     assert not (folder / "model.safetensors").exists()
     with pytest.raises(model.ModelUnavailable, match="not all of it"):
         resolve(tmp_path)
@@ -86,11 +80,11 @@ def test_gateways_need_no_weights_and_workers_are_not_given_half(prepare, tmp_pa
     assert resolve(tmp_path) == folder
 
 
-def test_what_was_interrupted_is_resumed(server, prepare, tmp_path):
+def test_what_was_interrupted_is_resumed(server, prepare, folder):
     """Within a process where the line broke; by the next process with the files that are missing."""
     broken = {"model.safetensors": 3}
 
-    def serve(name: str, content: bytes) -> bytes:
+    def serve(name, content):
         if broken.get(name, 0):
             broken[name] -= 1
             return content[: len(content) // 2] if broken[name] else b""
@@ -98,7 +92,7 @@ def test_what_was_interrupted_is_resumed(server, prepare, tmp_path):
 
     server.serve = serve
     assert prepare().code == 0
-    assert (resolve(tmp_path) / "model.safetensors").read_bytes() == WEIGHTS
+    assert (folder / "model.safetensors").read_bytes() == WEIGHTS
 
 
 def test_a_download_that_failed_goes_on_later(server, prepare, folder, tmp_path):
@@ -117,14 +111,10 @@ def test_a_download_that_failed_goes_on_later(server, prepare, folder, tmp_path)
     assert not left.exists()
 
 
-def test_a_folder_that_cannot_be_written_to_is_named(prepare, folder):
+def test_a_folder_that_cannot_be_written_to_is_named(prepare, folder, small_files):
     """The system's own words name no file where a disk is full, or as here, files may not grow."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (200 << 10, before[1]))
-    try:
+    with small_files(200 << 10):
         code, _, err = prepare()
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert code == 1
     assert err.startswith(f"legato prepare: {SPEC}: cannot be kept in {folder}: [Errno 27] ")
     assert not list(folder.glob(".legato-whole"))
@@ -141,7 +131,7 @@ def test_a_folder_that_cannot_be_written_to_is_named(prepare, folder):
     ],
 )
 def test_every_failure_says_what_was_asked_for(error, reason, tmp_path, monkeypatch):
-    def fetch(*_: object) -> None:
+    def fetch(*_):
         raise error
 
     monkeypatch.setattr(hub, "_fetch", fetch)
@@ -150,44 +140,35 @@ def test_every_failure_says_what_was_asked_for(error, reason, tmp_path, monkeypa
     assert str(raised.value) == f"{SPEC}: {reason.replace('FOLDER', str(tmp_path))}"
 
 
-REFUSED = [
-    ((404, "RepoNotFound"), 2, "no such repository, or none that HF_TOKEN may read"),
-    ((404, "RevisionNotFound"), 2, "the repository has no such commit"),
-    (
-        (403, "GatedRepo"),
-        2,
-        "access is restricted (request it on the hub, and set HF_TOKEN to a token of that account)",
-    ),
-    ((403, ""), 2, "the hub refuses HF_TOKEN (403)"),
-    ((418, ""), 1, "the hub answers 418"),
-]
+RESTRICTED = "access is restricted (request it on the hub, and set HF_TOKEN to a token of that account)"
+SQL = ("--adapter", "sql")
 
 
-@pytest.mark.parametrize(("refusal", "code", "reason"), REFUSED)
-def test_a_refusal_ends_with_its_reason_and_a_hub_in_trouble_may_be_asked_again(refusal, code, reason, server, prepare):
-    server.refusal = refusal
-    assert prepare()[::2] == (code, f"legato prepare: {SPEC}: {reason}\n")
-    server.refusal = None
-    assert prepare().code == 0
-
-
-def test_the_token_is_that_of_the_environment(prepare, monkeypatch):
-    monkeypatch.setenv("HF_TOKEN", "hf_another")
-    assert prepare()[::2] == (2, f"legato prepare: {SPEC}: no such repository, or none that HF_TOKEN may read\n")
-
-
-def test_a_hub_that_cannot_be_reached_may_be_asked_again(prepare, monkeypatch):
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)  # else it tries for half a minute
-    code, _, err = prepare()
-    assert code == 1
-    assert err.startswith(f"legato prepare: {SPEC}: cannot reach the hub: ")
-
-
-@pytest.mark.parametrize("missing", ["config.json", "tokenizer.json", "model.safetensors"])
-def test_a_repository_of_another_kind_is_refused(missing, server, prepare):
-    del server.files[missing]
-    reason = f"the repository has no {missing.replace('model.', '*.')}, which is needed"
-    assert prepare()[::2] == (2, f"legato prepare: {SPEC}: {reason}\n")
+@pytest.mark.parametrize(
+    ("change", "flags", "code", "reason"),
+    [
+        ((404, "RepoNotFound"), (), 2, "no such repository, or none that HF_TOKEN may read"),
+        ((404, "RevisionNotFound"), (), 2, "the repository has no such commit"),
+        ((403, "GatedRepo"), (), 2, RESTRICTED),
+        ((403, ""), (), 2, "the hub refuses HF_TOKEN (403)"),
+        ((418, ""), (), 1, "the hub answers 418"),
+        ("config.json", (), 2, "the repository has no config.json, which is needed"),
+        ("tokenizer.json", (), 2, "the repository has no tokenizer.json, which is needed"),
+        ("model.safetensors", (), 2, "the repository has no *.safetensors, which is needed"),
+        *((name, SQL, 2, f"the repository has no {name}, which is needed") for name in ADAPTER),
+    ],
+)
+def test_a_refusal_ends_with_its_reason_and_the_hub_may_be_asked_again(change, flags, code, reason, server, prepare):
+    whole = server.files | (ADAPTER if flags else {})
+    if isinstance(change, str):
+        server.files = {name: content for name, content in whole.items() if name != change}
+    else:
+        server.refusal = change
+    asked = f"adapter sql: {SPEC}" if flags else SPEC
+    assert prepare(*flags)[::2] == (code, f"legato prepare: {asked}: {reason}\n")
+    if server.refusal:
+        server.refusal = None
+        assert prepare().code == 0
 
 
 def test_a_folder_of_ones_own_can_be_given_but_is_not_overwritten(prepare, tmp_path):
@@ -196,9 +177,8 @@ def test_a_folder_of_ones_own_can_be_given_but_is_not_overwritten(prepare, tmp_p
     assert (own / "model.safetensors").read_bytes() == WEIGHTS
     other.mkdir()
     (other / "config.json").write_text("of another model")
-    ended = prepare("--into", other)
-    assert ended.code == 2
-    assert "already has other files" in ended.err
+    code, _, err = prepare("--into", other)
+    assert (code, "already has other files" in err) == (2, True)
     assert (other / "config.json").read_text() == "of another model"
     assert "has hf:" in prepare("--into", own, commit="f" * 40).err
 
@@ -214,14 +194,13 @@ def test_anything_but_a_commit_of_a_repository_is_refused(repo, commit, tmp_path
     with pytest.raises(hub.HubRefuses, match=r"not a valid (revision|repository): "):
         hub.HubSnapshot(repo, commit)
     with pytest.raises(model.ModelUnavailable, match=r"not a valid (revision|repository): "):
-        model.resolve(f"hf:{repo}@{commit}", lambda _line: None, {names.ENV_CACHE: str(tmp_path)})
+        resolve(tmp_path, spec=f"hf:{repo}@{commit}")
 
 
 def test_a_branch_is_refused_by_the_command(server, prepare):
-    ended = prepare(commit="main")
-    assert ended.code == 2
-    assert "not a valid revision: main (a commit of 40 hex digits" in ended.err
-    assert server.asked == []
+    code, _, err = prepare(commit="main")
+    assert (code, server.asked) == (2, [])
+    assert "not a valid revision: main (a commit of 40 hex digits" in err
 
 
 def test_the_newest_commit_of_a_repository_is_served(server, legato):
@@ -229,35 +208,52 @@ def test_the_newest_commit_of_a_repository_is_served(server, legato):
     code, _, err = legato("up", REPO, "--print")
     assert f"GET /api/models/{REPO}" in server.asked
     assert f"legato: {SPEC} is in " in err
-    assert code == 2  # what this hub serves is not a model
+    assert code == 2  # the file that this hub serves is not a model
     assert err.splitlines()[-1].startswith(f"legato up: model '{REPO}': ")
 
 
+def test_while_the_hub_is_away_the_last_download_is_served(server, prepare, folder, tmp_path, monkeypatch):
+    """Ours, or else that of huggingface_hub's own cache; other refusals are not overruled."""
+    said = []
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "theirs"))
+    theirs = tmp_path / "theirs" / f"models--{REPO.replace('/', '--')}"
+    snapshot = theirs / "snapshots" / ("f" * 40)
+    monkeypatch.setattr(server, "refusal", (503, ""))
+    with pytest.raises(model.ModelAway, match="the hub answers 503"):
+        model.download_newest(REPO, said.append)
+    for name in ("config.json", "tokenizer.json", "model.safetensors"):
+        snapshot.mkdir(parents=True, exist_ok=True)
+        (snapshot / name).write_bytes(server.files[name])
+    (theirs / "refs").mkdir()
+    (theirs / "refs" / "main").write_text(snapshot.name)
+    assert model.download_newest(REPO, said.append) == snapshot
+    server.refusal = None
+    assert prepare().code == 0
+    server.refusal = (503, "")
+    assert model.download_newest(REPO, said.append) == folder
+    assert said[-1] == f"hf:{REPO}: the hub answers 503; serving what was downloaded before, {COMMIT}"
+    server.refusal = (403, "")
+    with pytest.raises(model.ModelUnavailable, match="refuses HF_TOKEN"):
+        model.download_newest(REPO, said.append)
+
+
 def test_an_adapter_is_downloaded_with_its_two_files(server, prepare, folder, tmp_path):
-    """A folder with them is not taken for a model, though the repository may hold one as well."""
+    """A folder with them is not taken for a model, though the repository may have one as well."""
     server.files |= ADAPTER
-    code, out, err = prepare("--adapter", "sql")
+    code, out, err = prepare(*SQL)
     assert (code, err) == (0, "")
     assert f"legato: downloading {SPEC}: 2 files, 1.0 MB" in out
     assert files_in(folder) == ADAPTER
     with pytest.raises(model.ModelUnavailable, match="not all of it"):
         resolve(tmp_path)
     server.asked.clear()
-    assert prepare("--adapter", "law").code == 0
-    assert server.asked == []
+    assert (prepare("--adapter", "law").code, server.asked) == (0, [])
     assert prepare().code == 0
     assert resolve(tmp_path) == folder
 
 
-@pytest.mark.parametrize("missing", ADAPTER)
-def test_a_repository_without_an_adapter_is_refused_by_the_adapters_name(missing, server, prepare):
-    server.files |= {name: content for name, content in ADAPTER.items() if name != missing}
-    reason = f"adapter sql: {SPEC}: the repository has no {missing}, which is needed"
-    assert prepare("--adapter", "sql")[::2] == (2, f"legato prepare: {reason}\n")
-
-
 @contextlib.contextmanager
-def stalled(server: Hub, cache: Path, file: str, *command: str) -> Iterator["subprocess.Popen[str]"]:
+def stalled(server, cache, file, *command):
     """A command as a process, once the hub has begun to serve a file, which never arrives."""
     environ = os.environ | server.environ(cache) | {"PYTHON": sys.executable}
     with (
@@ -274,8 +270,7 @@ def stalled(server: Hub, cache: Path, file: str, *command: str) -> Iterator["sub
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_a_download_immediately_and_the_next_one_goes_on(number, server, prepare, tmp_path):
     """As a process, which is given its address by HF_ENDPOINT."""
-    command = (sys.executable, "-m", "legato_cli.main", *PREPARE)
-    with stalled(server, tmp_path, "model.safetensors", *command) as process:
+    with stalled(server, tmp_path, "model.safetensors", *LEGATO, *PREPARE) as process:
         process.send_signal(number)
         assert process.wait(30) == 128 + number
     assert prepare().code == 0
@@ -290,7 +285,7 @@ def test_a_download_ends_with_the_process_that_started_it(server, folder, tmp_pa
 
 
 @pytest.fixture
-def adapted(tmp_path: Path) -> Path:
+def adapted(tmp_path):
     """A manifest of a model that is a file, with an adapter of the hub."""
     (tmp_path / "m.gguf").touch()
     adapters = [
@@ -303,25 +298,23 @@ def adapted(tmp_path: Path) -> Path:
 def test_a_manifest_whose_adapter_cannot_be_downloaded_is_not_served(legato, server, adapted):
     """The message names its field."""
     code, _, err = legato("up", "-f", adapted, "--port", 0)
-    assert code == 2
-    field = "spec.model.adapters.1.source.huggingFace"
     reason = "the repository has no adapter_config.json, which is needed"
-    assert err.splitlines()[-1] == f"legato up: {field}: adapter sql: {SPEC}: {reason}"
+    said = f"legato up: spec.model.adapters.1.source.huggingFace: adapter sql: {SPEC}: {reason}"
+    assert (code, err.splitlines()[-1]) == (2, said)
 
 
 def test_a_signal_ends_a_start_that_downloads_an_adapter_and_its_download(server, adapted, folder, tmp_path):
     server.files |= ADAPTER
-    command = (sys.executable, "-m", "legato_cli.main", "up", "-f", str(adapted), "--port", "0")
+    command = (*LEGATO, "up", "-f", adapted, "--port", "0")
     with stalled(server, tmp_path, "adapter_model.safetensors", *command) as process:
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == 130
-        assert process.stdout is not None
         assert f"legato: downloading {SPEC}: 2 files, 1.0 MB" in process.stdout.read()
     until_free(folder)
 
 
-def until_free(folder: Path) -> None:
-    """Waits until no process downloads to this folder any more."""
+def until_free(folder):
+    """Waits until processes no longer download to this folder."""
     until = time.monotonic() + 30
     with (folder / ".legato-lock").open("w") as file:
         while True:

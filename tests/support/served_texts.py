@@ -33,7 +33,7 @@ def tokenizer(template: str = TEMPLATE, first: str = "") -> ModelTokenizer:
         known = [(first, made.token_to_id(first))]
         made.post_processor = processors.TemplateProcessing(single=f"{first} $A", special_tokens=known)
     end = made.token_to_id("<|im_end|>")
-    return ModelTokenizer(TokenizerFiles(made, template, "", "<|im_end|>", (end,)))
+    return ModelTokenizer(TokenizerFiles(made, template, None, {"bos_token": "", "eos_token": "<|im_end|>"}, (end,)))
 
 
 @dataclass

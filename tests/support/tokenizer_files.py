@@ -1,7 +1,9 @@
 """Texts to tokenize, and files with a small tokenizer."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import gguf
@@ -37,14 +39,22 @@ def train() -> Tokenizer:
     return tokenizer
 
 
-def write_gguf(path: Path, tokenizer: Tokenizer, pre: str = "gpt-2", model: str = "gpt2", **changes: Any) -> Path:
+def write_gguf(
+    path: Path,
+    tokenizer: Tokenizer,
+    pre: str = "gpt-2",
+    model: str = "gpt2",
+    more: Mapping[str, int] = MappingProxyType({}),
+    **changes: Any,
+) -> Path:
+    """Writes a file with the tokenizer and, after its tokens, `more` of the given types."""
     described = json.loads(tokenizer.to_str())["model"]
     vocabulary = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_tokenizer_model(model)
     writer.add_tokenizer_pre(pre)
-    writer.add_token_list([token for token, _ in vocabulary])
-    writer.add_token_types([3 if token in SPECIAL else 1 for token, _ in vocabulary])
+    writer.add_token_list([*(token for token, _ in vocabulary), *more])
+    writer.add_token_types([*(3 if token in SPECIAL else 1 for token, _ in vocabulary), *more.values()])
     writer.add_token_merges([" ".join(merge) for merge in described["merges"]])
     given = {"bos_token_id": 0, "eos_token_id": 1, "chat_template": TEMPLATE} | changes
     for key, value in given.items():

@@ -64,5 +64,5 @@ def _source(text: str, progress: model.Progress, environ: Mapping[str, str]) -> 
             f"of the Hugging Face hub as OWNER/NAME or OWNER/NAME@COMMIT, and {known}"
         )
     repo, _, commit = text.removeprefix(hub.PREFIX).partition("@")
-    folder = model.download(repo, commit or model.newest(repo), None, progress)
+    folder = model.download(repo, commit, None, progress) if commit else model.download_newest(repo, progress)
     return {"path": str(folder)}, repo.rpartition("/")[2], folder

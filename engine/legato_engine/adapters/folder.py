@@ -23,6 +23,7 @@ from legato_engine.errors import (
 )
 from legato_engine.layers.low_rank import Pair
 from legato_engine.weights.huggingface import DTYPES
+from legato_protocol import lfs_pointer
 
 WEIGHTS = "adapter_model.safetensors"
 _NAME = re.compile(r"(?:base_model\.model\.)?(?P<projection>.+)\.lora_(?P<half>[AB])\.weight")
@@ -111,7 +112,7 @@ def _shapes(file: Path, data: bytes) -> dict[str, tuple[int, ...]]:
     try:
         tensors = deserialize(data)  # type: ignore[no-untyped-call]
     except SafetensorError as error:
-        raise CorruptModel(f"{file}: corrupt or truncated: {error}") from None
+        raise CorruptModel(f"{file}: {lfs_pointer.advice(data) or f'corrupt or truncated: {error}'}") from None
     for name, info in tensors:
         if info["dtype"] not in DTYPES:
             allowed = ", ".join(DTYPES)

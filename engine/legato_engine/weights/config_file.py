@@ -8,7 +8,7 @@ from typing import Any
 from legato_engine.errors import CorruptModel, ModelNotFound, UnsupportedFormat
 from legato_engine.models import config as configs
 from legato_engine.models.config import ModelConfig
-from legato_protocol import gguf_header
+from legato_protocol import gguf_header, lfs_pointer
 
 CONFIG = "config.json"
 
@@ -31,11 +31,13 @@ def read(path: Path) -> ModelConfig:
 def read_json(path: Path) -> dict[str, Any]:
     """An object in one of the files of a model's folder. Raises ModelNotFound, CorruptModel."""
     try:
-        found = json.loads(path.read_bytes())
+        content = path.read_bytes()
     except FileNotFoundError:
         raise ModelNotFound(f"{path}: no such file; a model folder needs config.json and *.safetensors") from None
+    try:
+        found = json.loads(content)
     except ValueError as error:
-        raise CorruptModel(f"{path}: no JSON: {error}") from None
+        raise CorruptModel(f"{path}: {lfs_pointer.advice(content) or f'not JSON: {error}'}") from None
     if not isinstance(found, dict):
         raise CorruptModel(f"{path}: a JSON object is needed")
     return found

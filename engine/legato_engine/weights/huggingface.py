@@ -1,6 +1,7 @@
 """Weights from a Hugging Face folder: config.json and safetensors, in one file or in shards with an index."""
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,9 @@ from legato_engine.models import config as configs
 from legato_engine.weights.checkpoint import Checkpoint
 from legato_engine.weights.config_file import CONFIG, read_json
 from legato_engine.weights.fingerprint import FileSpan
+from legato_protocol import lfs_pointer
+
+_log = logging.getLogger(__name__)
 
 DTYPES = ("F32", "F16", "BF16")
 _INDEX = "model.safetensors.index.json"
@@ -71,8 +75,11 @@ class HuggingFaceFolder(Checkpoint):
 
 
 def _shards(path: Path) -> dict[str, Path]:
-    """Which file holds which tensor, as the index tells; empty for a folder with one file and no index."""
+    """Returns the file of each tensor by the index; empty where all are in one file, which precedes any index."""
     if not (path / _INDEX).exists():
+        return {}
+    if (path / _SINGLE).exists():
+        _log.warning("%s: weights are read from %s alone; %s beside it is ignored", path, _SINGLE, _INDEX)
         return {}
     names = read_json(path / _INDEX).get("weight_map")
     if not isinstance(names, dict) or not all(isinstance(file, str) and "/" not in file for file in names.values()):
@@ -86,7 +93,9 @@ def _open(path: Path) -> Any:
     except FileNotFoundError:
         raise ModelNotFound(f"{path}: no such file; weights are read from {_SINGLE}, or shards with {_INDEX}") from None
     except SafetensorError as error:
-        raise CorruptModel(f"{path}: corrupt or truncated: {error}") from None
+        with path.open("rb") as file:
+            advice = lfs_pointer.advice(file.read(64))
+        raise CorruptModel(f"{path}: {advice or f'corrupt or truncated: {error}'}") from None
 
 
 def _spans(path: Path) -> list[FileSpan]:

@@ -104,7 +104,7 @@ def create(parts: Parts) -> FastAPI:
 
 def _of_model(parts: Parts) -> ModelServing:
     tokens = parts.tokens
-    tools = support.of_model(parts.tool_call_parser, tokens.chat_template, tokens.template_takes("tools"))
+    tools = support.of_model(parts.tool_call_parser, tokens.tool_template, tokens.template_takes("tools"))
     thinking = reasoning.of_model(parts.reasoning_parser, tokens.chat_template, tokens)
     return ModelServing(tokens, parts.model, tools, thinking)
 

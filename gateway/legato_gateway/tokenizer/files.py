@@ -1,6 +1,7 @@
 """What a model's files say about its tokens: common to both formats, and reading a Hugging Face folder."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,10 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from legato_gateway import generation_config
+from legato_protocol import lfs_pointer
+
+SPECIAL_TOKENS = tuple(f"{kind}_token" for kind in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
+ALWAYS_DEFINED = ("bos_token", "eos_token")  # an empty text where a model has none
 
 
 class TokenizeError(ValueError):
@@ -20,8 +25,8 @@ class TokenizerFiles:
 
     tokenizer: Tokenizer
     chat_template: str | None
-    bos: str
-    eos: str
+    tool_template: str | None  # the one named `tool_use`, which precedes the other in chats with tools
+    special: Mapping[str, str]  # variables of templates, such as `bos_token`
     eos_ids: tuple[int, ...]  # any of them ends a sequence
 
 
@@ -33,13 +38,17 @@ def from_folder(path: Path) -> TokenizerFiles:
     try:
         tokenizer = Tokenizer.from_file(str(file))
     except Exception as error:  # the library raises nothing narrower
-        raise TokenizeError(f"{file}: {error}") from None
+        raise TokenizeError(f"{file}: {lfs_pointer.advice(file.read_bytes()) or error}") from None
     tokenizer.no_truncation()  # how its makers cut and padded texts for training is saved with it
     tokenizer.no_padding()
     settings = _json(path / "tokenizer_config.json")
-    bos, eos = (_content(settings.get(key)) for key in ("bos_token", "eos_token"))
-    eos_ids = {id for id in (*_declared_ends(path), tokenizer.token_to_id(eos)) if id is not None}
-    return TokenizerFiles(tokenizer, _folder_template(path, settings), bos, eos, tuple(sorted(eos_ids)))
+    special = {key: _content(settings.get(key)) for key in SPECIAL_TOKENS}
+    special = {key: text for key, text in special.items() if text or key in ALWAYS_DEFINED}
+    eos_ids = {id for id in (*_declared_ends(path), tokenizer.token_to_id(special["eos_token"])) if id is not None}
+    templates = _folder_templates(path, settings)
+    return TokenizerFiles(
+        tokenizer, templates.get("default"), templates.get("tool_use"), special, tuple(sorted(eos_ids))
+    )
 
 
 def _declared_ends(path: Path) -> tuple[int, ...]:
@@ -49,13 +58,16 @@ def _declared_ends(path: Path) -> tuple[int, ...]:
         raise TokenizeError(str(error)) from None
 
 
-def _folder_template(path: Path, settings: dict[str, Any]) -> str | None:
-    if (path / "chat_template.jinja").exists():
-        return (path / "chat_template.jinja").read_text(encoding="utf-8")
-    found = settings.get("chat_template")
-    if isinstance(found, list):  # several, by name
-        found = {entry.get("name"): entry.get("template") for entry in found}.get("default")
-    return found if isinstance(found, str) else None
+def _folder_templates(path: Path, settings: dict[str, Any]) -> dict[str, str]:
+    """Returns templates by name, read as transformers does: if there is a file of one, only files count."""
+    paths = [path / "chat_template.jinja", *sorted((path / "additional_chat_templates").glob("*.jinja"))]
+    if files := [each for each in paths if each.exists()]:
+        names = ["default" if each.parent == path else each.stem for each in files]
+        return {name: each.read_text(encoding="utf-8") for name, each in zip(names, files, strict=True)}
+    given = settings.get("chat_template")
+    entries = given if isinstance(given, list) else [{"name": "default", "template": given}]
+    named = {entry.get("name"): entry.get("template") for entry in entries if isinstance(entry, dict)}
+    return {str(name): template for name, template in named.items() if isinstance(template, str)}
 
 
 def _content(token: object) -> str:
@@ -69,7 +81,7 @@ def _json(path: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     try:
-        found = json.loads(path.read_bytes())
+        found = json.loads(content := path.read_bytes())
     except ValueError as error:
-        raise TokenizeError(f"{path}: no JSON: {error}") from None
+        raise TokenizeError(f"{path}: {lfs_pointer.advice(content) or f'not JSON: {error}'}") from None
     return found if isinstance(found, dict) else {}

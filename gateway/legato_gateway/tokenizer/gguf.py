@@ -9,10 +9,20 @@ from typing import Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
-from legato_gateway.tokenizer.files import TokenizeError, TokenizerFiles
+from legato_gateway.tokenizer.files import ALWAYS_DEFINED, TokenizeError, TokenizerFiles
 from legato_protocol import gguf_header
 
 _CONTROL, _USER_DEFINED = 3, 4
+# Tokens of the metadata by their names there: what templates call them, and which end a sequence.
+_TEMPLATE_TOKENS = {
+    "bos": "bos", "eos": "eos", "unknown": "unk", "seperator": "sep", "padding": "pad", "cls": "cls", "mask": "mask",
+}  # fmt: skip
+_ENDS = ("eos", "eot", "eom", "fim_pad", "fim_rep", "fim_sep")
+# llama.cpp (src/llama-vocab.cpp) also finds ends by their text, since many files name only one of several.
+_END_TEXTS = frozenset({
+    "<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<end_of_turn>", "<|endoftext|>", "<|eom_id|>",
+    "<EOT>", "_<EOT>", "<|end_of_text|>", "<end_of_utterance>", "<|fim_pad|>", "<|repo_name|>", "<|file_sep|>",
+})  # fmt: skip
 _CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _WORDS_AND_SPACES = r"[^\r\n\p{L}\p{N}]?\p{L}+|%s| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 
@@ -61,13 +71,18 @@ def _from_metadata(metadata: dict[str, Any], source: str) -> TokenizerFiles:
     tokens = _strings(values, "tokens", source)
     tokenizer = _byte_pairs(values, tokens, source)
     special = _special_ids(values, len(tokens), source)
-    bos, eos = (tokens[special[key]] if key in special else "" for key in ("bos", "eos"))
+    texts = dict.fromkeys(ALWAYS_DEFINED, "") | {
+        f"{kind}_token": tokens[special[key]] for key, kind in _TEMPLATE_TOKENS.items() if key in special
+    }
+    bos = texts["bos_token"]
     if bos and values.get("add_bos_token", values.get("pre") == "llama-bpe"):
         tokenizer.post_processor = processors.TemplateProcessing(
             single=f"{bos} $A", pair=f"{bos} $A {bos} $B", special_tokens=[(bos, special["bos"])]
         )
-    eos_ids = {special[key] for key in ("eos", "eot", "eom") if key in special}
-    return TokenizerFiles(tokenizer, metadata.get("tokenizer.chat_template"), bos, eos, tuple(sorted(eos_ids)))
+    eos_ids = {special[key] for key in _ENDS if key in special}
+    eos_ids |= {id for id, token in enumerate(tokens) if token in _END_TEXTS}
+    template, tool_template = (metadata.get(f"tokenizer.chat_template{name}") for name in ("", ".tool_use"))
+    return TokenizerFiles(tokenizer, template, tool_template, texts, tuple(sorted(eos_ids)))
 
 
 def _strings(values: dict[str, Any], key: str, source: str) -> list[str]:
@@ -78,7 +93,8 @@ def _strings(values: dict[str, Any], key: str, source: str) -> list[str]:
 
 
 def _special_ids(values: dict[str, Any], size: int, source: str) -> dict[str, int]:
-    found = {key: values[f"{key}_token_id"] for key in ("bos", "eos", "eot", "eom") if f"{key}_token_id" in values}
+    keys = (*_TEMPLATE_TOKENS, *_ENDS)
+    found = {key: values[f"{key}_token_id"] for key in keys if f"{key}_token_id" in values}
     for key, id in found.items():
         if not isinstance(id, int) or not 0 <= id < size:
             raise TokenizeError(f"{source}: {key}_token_id is {id!r}, of {size} tokens")
@@ -103,7 +119,9 @@ def _byte_pairs(values: dict[str, Any], tokens: list[str], source: str) -> Token
     tokenizer.pre_tokenizer = pre_tokenizer
     tokenizer.decoder = decoders.ByteLevel()
     types = values.get("token_type")
-    kinds = list(zip(tokens, types, strict=False)) if isinstance(types, list) else []
-    tokenizer.add_special_tokens([AddedToken(t, special=True, normalized=False) for t, k in kinds if k == _CONTROL])
-    tokenizer.add_tokens([AddedToken(t, special=False, normalized=False) for t, k in kinds if k == _USER_DEFINED])
+    kinds = dict(zip(tokens, types, strict=False)) if isinstance(types, list) else {}
+    kinds |= dict.fromkeys(_END_TEXTS & vocabulary.keys(), _CONTROL)
+    for kind, special in ((_CONTROL, True), (_USER_DEFINED, False)):
+        added = [AddedToken(t, special=special, normalized=False) for t in vocabulary if kinds.get(t) == kind]
+        (tokenizer.add_special_tokens if special else tokenizer.add_tokens)(added)
     return tokenizer

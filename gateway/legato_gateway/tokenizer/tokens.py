@@ -6,7 +6,7 @@ prompts hold up nobody else.
 
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -48,8 +48,9 @@ class ModelTokenizer:
         self.special_around = _special_around(files.tokenizer)  # ids that the model expects before and behind a text
         self._tables = {frozenset[int](): self._table(frozenset())}
         self.chat_template = files.chat_template
-        variables = {"bos_token": files.bos, "eos_token": files.eos}
-        self._template = None if files.chat_template is None else _template(files.chat_template, variables)
+        self.tool_template = files.tool_template or files.chat_template
+        self._template = _template(files.chat_template, files.special)
+        self._tool_template = _template(files.tool_template, files.special) or self._template
 
     @classmethod
     def load(cls, path: Path | str) -> "ModelTokenizer":
@@ -85,17 +86,19 @@ class ModelTokenizer:
     ) -> str:
         """The prompt text for these messages, ready for the assistant's turn, or for more of the last message's text.
         Raises TokenizeError."""
-        if self._template is None:
+        template = self._tool_template if variables.get("tools") else self._template
+        if template is None:
             raise TokenizeError("this model has no chat template; /v1/completions takes plain prompts")
         try:
-            render = self._template.render_continued if continued else self._template.render
+            render = template.render_continued if continued else template.render
             return render(messages, variables)
         except TemplateFault as error:
             raise TokenizeError(str(error)) from None
 
     def template_takes(self, variable: str) -> bool:
-        """Whether the chat template does anything with a variable of this name."""
-        return self._template is not None and variable in self._template.variables
+        """True if a chat template does anything with a variable of this name."""
+        templates = (self._template, self._tool_template)
+        return any(variable in template.variables for template in templates if template is not None)
 
     def encode_chat(
         self,
@@ -146,7 +149,9 @@ class ModelTokenizer:
         return [b"" if id in hidden else raw for id, raw in enumerate(self._bytes)]
 
 
-def _template(source: str, variables: Mapping[str, Any]) -> ChatTemplate:
+def _template(source: str | None, variables: Mapping[str, Any]) -> ChatTemplate | None:
+    if source is None:
+        return None
     try:
         return ChatTemplate(source, variables)
     except TemplateFault as error:
@@ -169,8 +174,9 @@ def _byte_table(files: TokenizerFiles) -> list[bytes]:
     tokenizer = files.tokenizer
     decoder = tokenizer.decoder
     kinds = set(re.findall(r'"type":\s*"(\w+)"', _decoder_text(decoder)))
+    literal: Callable[[str], bytes] | None = None
     if "ByteLevel" in kinds:
-        to_bytes = token_bytes.byte_level
+        to_bytes, literal = token_bytes.byte_level, str.encode  # added tokens are not written in its alphabet
     elif "ByteFallback" in kinds:
         to_bytes = token_bytes.sentence_piece
     else:
@@ -182,6 +188,8 @@ def _byte_table(files: TokenizerFiles) -> list[bytes]:
     table = [b""] * (max(vocabulary.values()) + 1)
     for token, id in vocabulary.items():
         table[id] = to_bytes(token)
+    for id, added in tokenizer.get_added_tokens_decoder().items():
+        table[id] = (literal or to_bytes)(added.content)
     return table
 
 

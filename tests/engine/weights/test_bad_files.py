@@ -47,7 +47,7 @@ TWO_BITS = np.zeros((files.HIDDEN, 84 * files.HIDDEN // 256), np.uint8)
 BAD_FILES = [
     (lambda path: None, errors.ModelNotFound, "no such file"),
     (holds(b""), errors.CorruptModel, "empty"),
-    (holds(b"PK\x03\x04 a zip"), errors.CorruptModel, "no GGUF"),
+    (holds(b"PK\x03\x04 a zip"), errors.CorruptModel, "not a GGUF"),
     (holds(b"GGUF" + struct.pack("<IQQ", 99, 0, 0)), errors.CorruptModel, "version 99"),
     (holds(b"GGUF" + struct.pack("<IQQ", 3, 2**60, 2**60)), errors.CorruptModel, "truncated"),
     (cut(0.0005), errors.CorruptModel, "truncated"),
@@ -123,6 +123,17 @@ def test_a_config_that_does_not_fit_is_refused(
     with pytest.raises(kind, match=text) as caught:
         open_weights(tmp_path)
     assert str(tmp_path) in str(caught.value)
+
+
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"
+
+
+@pytest.mark.parametrize("name", ["tiny.gguf", "model.safetensors", "config.json"])
+def test_a_git_lfs_pointer_is_refused_with_the_way_to_fetch_it(tmp_path: Path, name: str) -> None:
+    files.write_folder(tmp_path)
+    (tmp_path / name).write_bytes(POINTER)
+    with pytest.raises(errors.CorruptModel, match=f"{name}: .*Git LFS pointer.*git lfs pull"):
+        open_weights(tmp_path / name if name == "tiny.gguf" else tmp_path)
 
 
 def test_a_damaged_folder_is_refused(tmp_path: Path) -> None:

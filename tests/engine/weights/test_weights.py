@@ -3,19 +3,16 @@
 import json
 from pathlib import Path
 
-import gguf
 import numpy as np
 import pytest
 import tiny_files as files
 import torch
 from gguf import GGMLQuantizationType as Type
 from gguf.quants import dequantize
-from huggingface_oracle import smollm2_path
 from safetensors.torch import save_file
 
 from legato_engine import errors
 from legato_engine.weights.opening import open_weights
-from legato_protocol import gguf_header
 
 QUANTIZED = ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K"]
 SUPPORTED = ["F32", "F16", "BF16", *QUANTIZED]
@@ -42,20 +39,19 @@ def test_gguf_tensors_equal_the_reference_dequantization(tmp_path: Path, kind: s
 
 @pytest.mark.parametrize("kind", QUANTIZED)
 def test_codes_are_of_few_forms(tmp_path: Path, kind: str) -> None:
-    """Codes fit their bits, scales their form; what they take is said without reading them."""
+    """Codes fit their bits, scales their form; what they take is known without reading them."""
     checkpoint = open_weights(files.write_gguf(tmp_path / "tiny.gguf", files.tiny(Type[kind])))
+    form = (4, torch.uint8) if kind.startswith("Q4") else (8, torch.int8)
     for name in (QUERY, KEY, "model.layers.0.mlp.down_proj.weight"):
-        found = checkpoint.packed(name)
-        assert found is not None
-        assert (found.bits, found.group) == (4 if kind.startswith("Q4") else 8, 16 if kind == "Q6_K" else 32)
-        assert found.bits == 8 or found.codes.max() <= 15
-        assert found.codes.dtype is (torch.uint8 if found.bits == 4 else torch.int8)
-        scales = [found.scale, *([found.minimum] if found.minimum else [])]
-        parts = [part for each in scales for part in (each.values, each.factors) if part is not None]
-        held = found.codes.numel() * found.bits / 8 + sum(part.nbytes for part in parts)
-        assert checkpoint.packed_bits(name) == held * 8 / found.codes.numel()
-    assert checkpoint.packed("model.norm.weight") is None
-    assert checkpoint.packed_bits("model.norm.weight") is None
+        packed = checkpoint.packed(name)
+        assert packed is not None
+        assert (packed.bits, packed.codes.dtype, packed.group) == (*form, 16 if kind == "Q6_K" else 32)
+        assert packed.bits == 8 or packed.codes.max() <= 15
+        parts = [part for each in (packed.scale, packed.minimum) if each for part in (each.values, each.factors)]
+        scales = sum(8 * part.nbytes for part in parts if part is not None)
+        assert checkpoint.packed_bits(name) == packed.bits + scales / packed.codes.numel()
+    norm = "model.norm.weight"
+    assert (checkpoint.packed(norm), checkpoint.packed_bits(norm)) == (None, None)
 
 
 def test_a_minimum_beyond_float16_is_no_code(tmp_path: Path) -> None:
@@ -90,15 +86,16 @@ def test_both_formats_of_one_model_are_equal(tmp_path: Path, kind: str) -> None:
     assert file.config.rms_norm_eps == pytest.approx(1e-5)
 
 
+PARTS = {
+    "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm", "o_proj": "attn_output", "q_proj": "attn_q",
+    "k_proj": "attn_k", "v_proj": "attn_v", "gate_proj": "ffn_gate", "up_proj": "ffn_up", "down_proj": "ffn_down",
+    "q_norm": "attn_q_norm", "k_norm": "attn_k_norm",
+}  # fmt: skip
+
+
 def gguf_name(module: str) -> str:
-    _, _, layer, *rest = module.split(".")
-    part = {
-        "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm", "self_attn.q_proj": "attn_q",
-        "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output",
-        "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
-        "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm",
-    }[".".join(rest)]  # fmt: skip
-    return f"blk.{layer}.{part}"
+    _, _, layer, *_, part = module.split(".")
+    return f"blk.{layer}.{PARTS[part]}"
 
 
 def test_shards_are_read_through_their_index(tmp_path: Path) -> None:
@@ -117,36 +114,29 @@ def test_shards_are_read_through_their_index(tmp_path: Path) -> None:
         open_weights(tmp_path)
 
 
-def test_a_tensor_that_is_not_there_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize("shards", ["missing", "there"])
+def test_one_file_precedes_a_stale_index(tmp_path: Path, shards: str, caplog: pytest.LogCaptureFixture) -> None:
+    """As in transformers: merging adapters into a model leaves such folders."""
+    written = files.write_folder(tmp_path)
+    index = {"weight_map": dict.fromkeys(written, "model-00001-of-00001.safetensors")}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    if shards == "there":
+        old = {name: tensor + 1 for name, tensor in written.items()}
+        save_file(old, tmp_path / "model-00001-of-00001.safetensors")
+    checkpoint = open_weights(tmp_path)
+    assert all(torch.equal(checkpoint.tensor(name), tensor) for name, tensor in written.items())
+    assert [path.name for path in checkpoint.spans()] == ["model.safetensors"]
+    assert "model.safetensors.index.json beside it is ignored" in caplog.text
+
+
+@pytest.mark.parametrize("format", ["folder", "gguf"])
+def test_a_tensor_that_is_not_there_is_named(tmp_path: Path, format: str) -> None:
     files.write_folder(tmp_path)
-    for checkpoint in (
-        open_weights(tmp_path),
-        open_weights(files.write_gguf(tmp_path / "tiny.gguf", files.tiny(Type.F16))),
-    ):
-        for read in (checkpoint.tensor, checkpoint.packed, checkpoint.packed_bits, checkpoint.shape):
-            with pytest.raises(errors.MissingTensor, match=r"lm_head\.weight"):
-                read("lm_head.weight")
-
-
-def test_the_built_in_model_equals_the_reference_dequantization(smollm2) -> None:
-    """Its Q4_1 and Q8_0 tensors, by the `gguf` library, which transformers dequantizes with too."""
-    config = smollm2.config
-    assert (config.layers, config.heads, config.kv_heads, config.head_dim) == (30, 9, 3, 64)
-    assert (config.vocab_size, config.max_length, config.tie_word_embeddings) == (49152, 8192, True)
-    data = smollm2_path().read_bytes()
-    header = gguf_header.parse(data)
-    for gguf_tensor, name, heads in (
-        ("token_embd.weight", "model.embed_tokens.weight", 0),
-        ("blk.7.attn_q.weight", "model.layers.7.self_attn.q_proj.weight", 9),
-        ("blk.29.attn_k.weight", "model.layers.29.self_attn.k_proj.weight", 3),
-        ("blk.0.ffn_norm.weight", "model.layers.0.post_attention_layernorm.weight", 0),
-    ):
-        info = header.tensors[gguf_tensor]
-        group, size = gguf.GGML_QUANT_SIZES[Type(info.type)]
-        rows = np.frombuffer(data, np.uint8, int(np.prod(info.shape)) // group * size, info.offset)
-        expected = torch.from_numpy(dequantize(rows, Type(info.type)).copy()).view(info.shape)
-        found = smollm2.tensor(name)
-        assert torch.equal(files.as_converted(found, heads) if heads else found, expected)
+    gguf_file = files.write_gguf(tmp_path / "tiny.gguf", files.tiny(Type.F16))
+    checkpoint = open_weights(tmp_path if format == "folder" else gguf_file)
+    for read in (checkpoint.tensor, checkpoint.packed, checkpoint.packed_bits, checkpoint.shape):
+        with pytest.raises(errors.MissingTensor, match=r"lm_head\.weight"):
+            read("lm_head.weight")
 
 
 @pytest.mark.parametrize("kind", ["F32", "Q4_1", "Q6_K"])

@@ -16,7 +16,7 @@ def test_the_chat_template_of_the_built_in_model(tokens, reference):
         expected = reference.apply_chat_template(given_messages, tokenize=False, add_generation_prompt=True)
         assert tokens.render_chat(given_messages) == expected
         assert tokens.encode_chat(given_messages) == reference(expected, add_special_tokens=False)["input_ids"]
-    assert tokens.eos_ids == (2,)
+    assert tokens.eos_ids == (0, 2)
     assert tokens.vocab_size == 49152
     assert tokens.token_bytes(2) == b"<|im_end|>"
     assert tokens.token_bytes(10**6) == b""

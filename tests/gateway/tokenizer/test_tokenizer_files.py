@@ -70,6 +70,92 @@ def test_all_ends_of_sequence_that_a_folder_declares(tmp_path, trained):
     assert ModelTokenizer.load(tmp_path).eos_ids == (1, 2, 9)
 
 
+LONGER = '{"name": "default", "template": "plain"}, {"name": "tool_use", "template": "tools {{ tools[0] }}"}'
+
+
+@pytest.mark.parametrize(
+    ("config", "files", "shown"),
+    [
+        ({"chat_template": "plain"}, {}, ("plain", "plain")),
+        ({"chat_template": json.loads(f"[{LONGER}]")}, {}, ("plain", "tools f")),
+        ({"chat_template": [{"name": "tool_use", "template": "tools"}]}, {}, (None, "tools")),
+        ({"chat_template": "old"}, {"chat_template.jinja": "plain"}, ("plain", "plain")),
+        (
+            {"chat_template": "old"},
+            {"chat_template.jinja": "plain", "additional_chat_templates/tool_use.jinja": "tools {{ tools[0] }}"},
+            ("plain", "tools f"),
+        ),
+        ({}, {"chat_template.jinja": "plain", "additional_chat_templates/rag.jinja": "documents"}, ("plain", "plain")),
+    ],
+)
+def test_the_template_named_tool_use_renders_chats_with_tools(tmp_path, trained, config, files, shown):
+    """As transformers chooses it."""
+    write_folder(tmp_path, trained, **config)
+    for name, template in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(template)
+    tokens = ModelTokenizer.load(tmp_path)
+    messages = [{"role": "user", "content": "fox"}]
+    if shown[0] is None:
+        with pytest.raises(TokenizeError, match="no chat template"):
+            tokens.render_chat(messages)
+    else:
+        assert tokens.render_chat(messages) == shown[0]
+    assert tokens.render_chat(messages, {"tools": ["f"]}) == shown[1]
+    assert tokens.template_takes("tools") == (shown[1] == "tools f")
+
+
+def test_special_tokens_are_variables_of_templates(tmp_path, trained):
+    template = "{{ bos_token }}|{{ eos_token }}|{{ unk_token }}|{{ pad_token }}|{{ sep_token is defined }}"
+    given = {"unk_token": "<|pad|>", "pad_token": {"content": "<|begin|>"}, "chat_template": template}
+    assert ModelTokenizer.load(write_folder(tmp_path, trained, **given)).render_chat([]) == (
+        "|<|end|>|<|pad|>|<|begin|>|False"
+    )
+    file = write_gguf(tmp_path / "t.gguf", trained, unk_token_id=2, pad_token_id=0, chat_template=template)
+    assert ModelTokenizer.load(file).render_chat([]) == "<|begin|>|<|end|>|<|pad|>|<|begin|>|False"
+
+
+def test_a_gguf_may_have_a_template_for_tools(tmp_path, trained):
+    both = [{"name": "default", "template": "plain"}, {"name": "tool_use", "template": "tools"}]
+    tokens = ModelTokenizer.load(write_gguf(tmp_path / "t.gguf", trained, chat_template=both))
+    assert (tokens.render_chat([]), tokens.render_chat([], {"tools": ["f"]})) == ("plain", "tools")
+
+
+@pytest.mark.parametrize("kind", [1, 3, 4])
+def test_ends_of_sequence_in_a_gguf_are_also_known_by_their_text(tmp_path, trained, kind):
+    """As in llama.cpp, whatever their type: many files name only one of several."""
+    texts = {"<|im_end|>": kind, "<|eot_id|>": kind, "<|other|>": kind}
+    tokens = ModelTokenizer.load(write_gguf(tmp_path / "t.gguf", trained, more=texts, eos_token_id=2))
+    named = [tokens.encode(text, add_special=False)[0] for text in ("<|pad|>", "<|end|>", "<|im_end|>", "<|eot_id|>")]
+    assert tokens.eos_ids == tuple(sorted(named))
+    assert set(named) <= tokens.all_special_ids
+
+
+def test_added_tokens_are_literal_text(tmp_path, trained):
+    """Bytes of ordinary tokens are written in an alphabet, in which é is the byte E9."""
+    text = "a café b"
+    file = ModelTokenizer.load(write_gguf(tmp_path / "t.gguf", trained, more={"café": 4, "<|ÿ|>": 3}))
+    trained = Tokenizer.from_str(trained.to_str())
+    trained.add_tokens(["café"])
+    folder = ModelTokenizer.load(write_folder(tmp_path, trained))
+    for tokens in (file, folder):
+        ids = tokens.encode(text, add_special=False)
+        assert b"".join(map(tokens.token_bytes, ids)) == text.encode()
+    (id,) = file.encode("<|ÿ|>", add_special=False)
+    assert file.token_bytes(id) == "<|ÿ|>".encode()
+
+
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"
+
+
+@pytest.mark.parametrize("name", ["t.gguf", "tokenizer.json", "tokenizer_config.json"])
+def test_a_git_lfs_pointer_is_refused_with_the_way_to_fetch_it(tmp_path, trained, name):
+    write_folder(tmp_path, trained)
+    (tmp_path / name).write_bytes(POINTER)
+    with pytest.raises(TokenizeError, match=f"{name}: .*Git LFS pointer.*git lfs pull"):
+        ModelTokenizer.load(tmp_path / name if name == "t.gguf" else tmp_path)
+
+
 @pytest.mark.parametrize(
     ("changes", "text"),
     [

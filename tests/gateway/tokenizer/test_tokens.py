@@ -15,12 +15,15 @@ from legato_gateway.tokenizer.tokens import ModelTokenizer, TokenizeError
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_ids_of_the_built_in_model_equal_the_reference(tokens, reference, text):
+def test_ids_of_the_built_in_model_equal_the_reference_and_become_its_text(tokens, reference, text):
     ids = tokens.encode(text)
     assert ids == reference(text)["input_ids"]
+    assert shown(tokens, ids) == reference.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+
+
+def shown(tokens, ids):
     detokenizer = tokens.detokenizer()
-    shown = "".join(detokenizer.push([id]) for id in ids) + detokenizer.flush()
-    assert shown == reference.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+    return "".join(detokenizer.push([id]) for id in ids) + detokenizer.flush()
 
 
 @settings(max_examples=times(25), deadline=None)
@@ -33,9 +36,7 @@ def test_ids_of_random_text_equal_the_reference(built_in, tokens, reference, tex
 @given(ids=st.lists(st.integers(0, 49151), max_size=12))
 def test_text_of_random_ids_equals_the_reference(tokens, reference, ids):
     """Random ids are rarely valid UTF-8."""
-    detokenizer = tokens.detokenizer()
-    shown = "".join(detokenizer.push([id]) for id in ids) + detokenizer.flush()
-    assert shown == reference.backend_tokenizer.decode(ids, skip_special_tokens=True)
+    assert shown(tokens, ids) == reference.backend_tokenizer.decode(ids, skip_special_tokens=True)
 
 
 def test_sentence_piece_tokens_are_spaces_and_bytes(tmp_path):
@@ -62,10 +63,11 @@ def test_what_cannot_be_tokenized_is_said(tmp_path, trained):
 
 
 def test_threads_may_share_one(tokens):
-    alone = [tokens.encode_chat([{"role": "user", "content": text}]) for text in TEXTS]
+    def encoded(text):
+        return tokens.encode_chat([{"role": "user", "content": text}])
+
     with ThreadPoolExecutor(8) as pool:
-        together = pool.map(lambda text: tokens.encode_chat([{"role": "user", "content": text}]), TEXTS * 8)
-    assert list(together) == alone * 8
+        assert list(pool.map(encoded, TEXTS * 8)) == [encoded(text) for text in TEXTS] * 8
 
 
 def test_loading_needs_little_memory_and_no_numpy(built_in):
