@@ -1,29 +1,32 @@
-"""Every command's flags: what help shows, and what a bad value ends with."""
+"""Flags of every command, and the services, packages and parents that commands find missing."""
 
 import argparse
+import os
 import re
-from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 
 import pytest
 
 from legato_cli import doctor, extras, main
+from legato_protocol import names, parent
 
-# A value that nothing accepts: not even a name may have control characters.
-BAD = "\x00"
+BAD = "\x00"  # nothing accepts it: not even a name may have control characters
+MODEL = ("--model", "builtin:smollm2-135m-instruct")
 
 
-def _commands() -> dict[str, argparse.ArgumentParser]:
+def _commands():
     (action,) = [a for a in main.parser()._actions if isinstance(a, argparse._SubParsersAction)]
     return dict(action.choices)
 
 
-def _arguments() -> Iterator[tuple[str, argparse.Action]]:
-    for name, parser in _commands().items():
-        yield from ((name, action) for action in parser._actions if action.nargs != 0)
-
-
 ARGUMENTS = pytest.mark.parametrize(
-    ("command", "action"), [pytest.param(*each, id=f"{each[0]} {each[1].dest}") for each in _arguments()]
+    ("command", "action"),
+    [
+        pytest.param(name, action, id=f"{name} {action.dest}")
+        for name, parser in _commands().items()
+        for action in parser._actions
+        if action.nargs != 0
+    ],
 )
 
 
@@ -63,28 +66,68 @@ def test_an_unknown_command_names_those_that_exist(legato):
         ("up", "numba", "local"),
     ],
 )
-def test_the_extra_follows_from_the_command_and_its_missing_package(command: str, missing: str, extra: str) -> None:
+def test_the_extra_follows_from_the_command_and_its_missing_package(command, missing, extra):
     assert extras.advice(command, missing).endswith(f"not installed: pip install 'legato[{extra}]'")
 
 
-def test_a_command_without_its_packages_ends_with_2_and_says_what_to_install(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.fixture
+def lacking(monkeypatch):
+    """Makes `legato doctor` fail to import a module."""
+
+    def lack(module):
+        def run(_):
+            raise ModuleNotFoundError(name=module)
+
+        monkeypatch.setattr(doctor, "run", run)
+
+    return lack
+
+
+def test_a_command_without_its_packages_ends_with_2_and_says_what_to_install(lacking, legato):
     """`legato up` starts no process again that ended with 2."""
-    monkeypatch.setattr(doctor, "run", _failing_to_import("torch.nn"))
-    assert main.main(["doctor"]) == main.CANNOT_RUN
-    expected = "legato doctor: needs torch, which is not installed: pip install 'legato[local]'\n"
-    assert capsys.readouterr().err == expected
+    lacking("torch.nn")
+    said = "legato doctor: needs torch, which is not installed: pip install 'legato[local]'\n"
+    assert legato("doctor") == (main.CANNOT_RUN, "", said)
 
 
-def test_a_missing_module_of_legato_itself_is_raised_as_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "run", _failing_to_import("legato_engine.nothing"))
+def test_a_missing_module_of_legato_itself_is_raised_as_a_fault(lacking):
+    lacking("legato_engine.nothing")
     with pytest.raises(ModuleNotFoundError):
         main.main(["doctor"])
 
 
-def _failing_to_import(module: str) -> Callable[[argparse.Namespace], int]:
-    def run(_: argparse.Namespace) -> int:
-        raise ModuleNotFoundError(name=module)
+COMMANDS = [
+    "chat hello",
+    "describe",
+    "explain scaling",
+    "logs",
+    "record FILE",
+    "scale decode 2",
+    "state",
+    "status",
+    "ui",
+]
 
-    return run
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_without_a_service_it_says_so_and_writes_nothing(command, legato, tmp_path):
+    name, *words = command.replace("FILE", str(tmp_path / "s.jsonl")).split()
+    code, out, err = legato(name, *words)
+    said = f"legato {name}: no service is running (start one with `legato up`)"
+    assert (code, out, err.splitlines()[-1]) == (1, "", said)
+    code, out, err = legato(name, *words, "--namespace", "prod")
+    assert (code, out) == (2 if name == "record" else 1, "")
+    assert "--service is required" in err
+    assert not list(tmp_path.iterdir())
+
+
+WORKER = ("worker", "--role", "unified", "--name", "a", "--health-port", 0, "--control-port", 0)
+GATEWAY = ("gateway", "--max-length", 64, "--port", 0)
+
+
+@pytest.mark.parametrize("command", [WORKER, GATEWAY, ("prepare",)], ids=lambda words: words[0])
+def test_a_process_whose_parent_is_gone_ends_immediately(command, legato, monkeypatch):
+    """It was given another parent than it has: as if that one had died and this were its heir."""
+    monkeypatch.setattr(parent, "ctypes", SimpleNamespace(CDLL=lambda *_, **__: None))  # this process is not to die
+    monkeypatch.setenv(names.ENV_PARENT, str(os.getpid()))
+    assert legato(*command, *MODEL) == (1, "", "")

@@ -1,16 +1,15 @@
-"""`legato chat`: as a process in a terminal, and in pipes, in front of a gateway that answers as it is told."""
+"""`legato chat`: as a process in a terminal, and in pipes, in front of a fake gateway."""
 
 import asyncio
 import contextlib
 import io
-import json
 import os
 import pty
 import sys
 
 import pytest
-from aiohttp import web
 from answering_server import serving
+from fake_gateway import FakeGateway
 
 from legato_cli import admin
 from legato_cli.ui.target import GatewayTarget, UITarget
@@ -18,47 +17,9 @@ from legato_cli.ui.target import GatewayTarget, UITarget
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(90)]  # a hang is a failure, a busy machine is not
 
 
-class FakeGateway:
-    """A control port. It repeats the last question, word by word; after `slow` it waits until the client is gone."""
-
-    def __init__(self):
-        self.asked = []
-        self.gone = asyncio.Event()
-
-    async def answer(self, request):
-        if request.path == "/v1/models":
-            return web.json_response({"data": [{"id": "smollm2"}]})
-        if request.headers.get("authorization") != "Bearer secret":
-            return web.json_response({"error": {"message": "no token"}}, status=401)
-        body = await request.json()
-        self.asked.append(body)
-        question = body["messages"][-1]["content"]
-        if question == "refuse":
-            return web.json_response({"error": {"message": "the context is full"}}, status=400)
-        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
-        await response.prepare(request)
-        await response.write(b": keep-alive\n\n")
-        for word in question.split():
-            await self._event(response, {"choices": [{"delta": {"content": f"{word} "}}]})
-            if word == "slow":
-                try:
-                    await asyncio.Event().wait()
-                finally:
-                    self.gone.set()
-            if word == "fail":
-                await self._event(response, {"error": {"message": "the deadline is over"}})
-            if word == "break":
-                return response
-        await response.write(b"data: [DONE]\n\n")
-        return response
-
-    async def _event(self, response, event):
-        await response.write(b"data: " + json.dumps(event).encode() + b"\n\n")
-
-
 @pytest.fixture
 async def gateway():
-    """One behind what a `legato up` answers."""
+    """One behind the answers of a `legato up`."""
     fake = FakeGateway()
     async with serving(fake.answer) as address:
         target = UITarget((GatewayTarget("g0", address),), "secret", {})
@@ -146,7 +107,7 @@ async def test_a_conversation_keeps_its_history_and_ctrl_c_stops_only_the_answer
         await person.until("three \r\n> ")
         person.press("\x04")
         assert await person.process.wait() == 0
-    assert [(message["role"], message["content"]) for message in gateway.asked[-1]["messages"]] == [
+    assert [(message["role"], message["content"]) for message in gateway.bodies[-1]["messages"]] == [
         ("system", "Be brief"),
         ("user", "one two"),
         ("assistant", "one two "),
@@ -158,11 +119,11 @@ async def test_a_conversation_keeps_its_history_and_ctrl_c_stops_only_the_answer
 
 async def test_in_a_pipe_all_of_the_input_is_one_question(gateway, piped):
     assert await piped("first line\nsecond line\n", "--temperature", 0) == (0, "first line second line \n", "")
-    (asked,) = gateway.asked
+    (asked,) = gateway.bodies
     assert (asked["model"], asked["temperature"], asked["stream"]) == ("smollm2", 0, True)
     assert "max_completion_tokens" not in asked
     assert await piped("", "hello", "--max-tokens", 7) == (0, "hello \n", "")
-    assert gateway.asked[-1]["max_completion_tokens"] == 7
+    assert gateway.bodies[-1]["max_completion_tokens"] == 7
 
 
 @pytest.mark.parametrize(

@@ -1,32 +1,28 @@
 """Completion in real shells, by the script that `legato completion` prints."""
 
-import contextlib
 import shutil
 import subprocess
 
 import pytest
 import required
 
-from legato_cli import completion, main
+from legato_cli import completion
 
 
-@pytest.fixture(scope="module")
-def scripts(tmp_path_factory):
-    """The file with the script of each shell."""
-    folder = tmp_path_factory.mktemp("completion")
+@pytest.fixture
+def script(legato, tmp_path_factory):
+    """Writes the script of a shell into a file."""
 
-    def script(shell):
-        path = folder / shell
-        if not path.exists():
-            with path.open("w") as out, contextlib.redirect_stdout(out):
-                assert main.main(["completion", shell]) == 0
+    def write(shell):
+        path = tmp_path_factory.mktemp("completion") / shell
+        path.write_text(legato("completion", shell).out)
         return path
 
-    return script
+    return write
 
 
 def _completed(script, folder, *words):
-    """What bash offers for the last of these words."""
+    """Bash's offers for the last of these words."""
     program = (
         'source "$1"; shift; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMP_LINE="$*"; COMP_POINT=${#COMP_LINE}; '
         'function=$(complete -p legato | sed "s/.*-F \\([^ ]*\\).*/\\1/"); '
@@ -54,23 +50,21 @@ def _completed(script, folder, *words):
         (["nonsense"], {""}),
     ],
 )
-def test_bash_completes_commands_flags_values_and_files(scripts, tmp_path, words, offered):
+def test_bash_completes_commands_flags_values_and_files(script, tmp_path, words, offered):
     (tmp_path / "manifest.yaml").touch()
-    assert _completed(scripts("bash"), tmp_path, "legato", *words) == offered
+    assert _completed(script("bash"), tmp_path, "legato", *words) == offered
 
 
 @pytest.mark.parametrize("shell", completion.SHELLS)
-def test_each_shell_can_read_its_script_and_finds_every_command(scripts, shell):
-    script = scripts(shell)
-    for command in ("up", "api-key", "simulate", "completion"):
-        assert command in script.read_text()
+def test_each_shell_can_read_its_script_and_finds_every_command(script, shell):
+    path = script(shell)
+    text = path.read_text()
+    assert [command for command in ("up", "api-key", "simulate", "completion") if command not in text] == []
     if shutil.which(shell) is None:
         required.missing(f"no {shell} on the PATH")
-    assert subprocess.run([shell, "-n", str(script)], check=False, timeout=60).returncode == 0
+    assert subprocess.run([shell, "-n", str(path)], check=False, timeout=60).returncode == 0
 
 
-def test_another_shell_is_refused(capsys):
-    with pytest.raises(SystemExit) as ended:
-        main.main(["completion", "csh"])
-    assert ended.value.code == 2
-    assert "bash, zsh, fish" in capsys.readouterr().err
+def test_another_shell_is_refused(legato):
+    code, _, err = legato("completion", "csh")
+    assert (code, "bash, zsh, fish" in err) == (2, True)

@@ -23,11 +23,10 @@ def test_every_section_is_printed(legato, monkeypatch):
     """With two real processes and real UCX for the hand-off section, over TCP."""
     lacking = transports.available_transports() | {"SharedMemory": ["it is not tried"]}
     monkeypatch.setattr(transports, "available_transports", lambda: lacking)
-    monkeypatch.setattr(gpus, "find", lambda environ: Facts())  # what is found is in test_gpus
+    monkeypatch.setattr(gpus, "find", lambda environ: Facts())  # the facts of this machine are in test_gpus
     code, out, _ = legato("doctor")
     assert code == 0
-    for title, _ in doctor.SECTIONS:
-        assert title in out.splitlines()
+    assert {title for title, _ in doctor.SECTIONS} <= set(out.splitlines())
     lines = {line.split()[0]: line for line in out.splitlines() if line.startswith("  ")}
     assert "usable; " in lines["TCP"]
     assert "GB/s" in lines["TCP"]
@@ -35,10 +34,9 @@ def test_every_section_is_printed(legato, monkeypatch):
     assert lines["Auto"].split()[1] in ("TCP,", "RDMA;", "RDMA,", "GPUDirect;")
 
 
-def _service(memory="4Gi", length=4096, **spec):
-    source = spec.pop("source", {"builtin": BUILTIN})
+def _service(memory="4Gi", length=4096, source=None, **model):
     return manifest(
-        model={"source": source, "maxLength": length, **spec.pop("model", {})},
+        model={"source": source or {"builtin": BUILTIN}, "maxLength": length, **model},
         engine={"kvCacheMemory": "256Mi"},
         decode={"resources": {"requests": {"memory": memory}}},
     )
@@ -78,7 +76,7 @@ def test_a_manifest_whose_workers_do_not_fit_ends_with_1(memory, length, code, s
     assert ("fits: weights" in out.split("decode")[-1]) == (code == 0)
 
 
-def _gpu_lines(there: fit.Gpus | None, dtype: str = "Float16", **given: str) -> list[str]:
+def _gpu_lines(there, dtype="Float16", **given):
     service = parsing.read_mapping(_with_gpus(dtype=dtype, **given))
     return list(fit.lines(service.spec, model.resolve(f"builtin:{BUILTIN}", print), there))
 
@@ -87,32 +85,33 @@ def _gpu_lines(there: fit.Gpus | None, dtype: str = "Float16", **given: str) -> 
     ("count", "said"), [(1, "of 10,240 MiB free on a GPU for each of 2 workers"), (2, "of 20,480 MiB free on a GPU")]
 )
 def test_pools_with_gpus_are_judged_by_the_gpus_memory_and_formats(count, said):
-    """The host's 700 MiB do not bound them, and Float16 is computed by no processor."""
+    """The host's 700 MiB do not bound them, and Float16 is computed by no processor. Weights have two bytes a value."""
     lines = _gpu_lines(fit.Gpus(Interpreted(), 20 * GIB, count))
-    assert len(lines) == 2
-    for line in lines:
-        assert line.endswith(said)
-        assert "weights 257 MiB" in line  # two bytes a value
+    assert [(line.endswith(said), "weights 257 MiB" in line) for line in lines] == [(True, True)] * 2
 
 
-def test_too_little_memory_of_a_gpu_is_reported():
-    with pytest.raises(fit.DoesNotFit, match=r"^decode .* 500 MiB are available"):
-        _gpu_lines(fit.Gpus(Interpreted(), 1000 << 20, 1))
+@pytest.mark.parametrize(
+    ("there", "dtype", "message"),
+    [
+        (fit.Gpus(Interpreted(), 1000 << 20, 1), "Float16", r"^decode .* 500 MiB are available"),
+        (None, "Float32", "700 MiB are available"),
+    ],
+    ids=["a GPU", "the host, without a GPU"],
+)
+def test_too_little_memory_is_reported(there, dtype, message):
+    with pytest.raises(fit.DoesNotFit, match=message):
+        _gpu_lines(there, dtype)
 
 
 def test_pools_with_gpus_are_judged_for_the_processor_where_there_is_none():
-    with pytest.raises(fit.DoesNotFit, match="700 MiB are available"):
-        _gpu_lines(None, "Float32")
-    lines = _gpu_lines(None, "Float32", memory="4Gi")
-    assert [line.split()[:4] for line in lines[::2]] == [
-        [role, "requests", "a", "GPU;"] for role in ("decode", "prefill")
-    ]
-    assert all("fits: weights" in line for line in lines[1::2])
+    lines = [line.split() for line in _gpu_lines(None, "Float32", memory="4Gi")]
+    assert [words[:4] for words in lines[::2]] == [[role, "requests", "a", "GPU;"] for role in ("decode", "prefill")]
+    assert all(words[1:3] == ["fits:", "weights"] for words in lines[1::2])
 
 
 @pytest.fixture
 def checks(monkeypatch):
-    """What is asked about kernels, one of which does not compile."""
+    """Questions about kernels, one of which does not compile."""
     asked = []
 
     def problems(gpus, path, dtype, block_size, environ):
@@ -123,30 +122,30 @@ def checks(monkeypatch):
     return asked
 
 
-def _kernel_lines(monkeypatch, **facts):
-    monkeypatch.setattr(gpus, "find", lambda environ: Facts(**WITH_A_GPU | facts))
-    return [line for line in doctor.gpus() if line.startswith("kernels ")]
+@pytest.fixture
+def kernel_lines(checks, monkeypatch):
+    def lines(**facts):
+        monkeypatch.setattr(gpus, "find", lambda environ: Facts(**WITH_A_GPU | facts))
+        return [line for line in doctor.gpus() if line.startswith("kernels ")]
+
+    return lines
 
 
-def test_kernels_of_the_builtin_model_are_checked_where_there_is_a_gpu(checks, monkeypatch):
-    assert _kernel_lines(monkeypatch) == [
-        f"kernels        not all of builtin:{BUILTIN} compile for sm_90: _silu_mul: why"
-    ]
+def test_kernels_of_the_builtin_model_are_checked_where_there_is_a_gpu(checks, kernel_lines, monkeypatch):
+    problem = f"not all of builtin:{BUILTIN} compile for sm_90: _silu_mul: why"
+    assert kernel_lines() == [f"kernels        {problem}"]
     assert checks == [((H200,), BUILTIN_FILE, "Auto", 64)]
 
-
-@pytest.mark.parametrize("without", [{"gpus": ()}, {"triton": None}, {"cannot_compile": "no gcc"}])
-def test_nothing_is_compiled_where_nothing_could_be_launched(checks, monkeypatch, without):
-    assert _kernel_lines(monkeypatch, **without) == []
-    assert checks == []
-
-
-def test_kernels_are_unknown_without_the_builtin_model(checks, monkeypatch):
     def resolve(name, progress):
         raise model.ModelUnavailable("no network")
 
     monkeypatch.setattr(model, "resolve", resolve)
-    assert _kernel_lines(monkeypatch) == ["kernels        unknown: no network"]
+    assert kernel_lines() == ["kernels        unknown: no network"]
+
+
+@pytest.mark.parametrize("without", [{"gpus": ()}, {"triton": None}, {"cannot_compile": "no gcc"}])
+def test_nothing_is_compiled_where_nothing_could_be_launched(checks, kernel_lines, without):
+    assert (kernel_lines(**without), checks) == ([], [])
 
 
 @pytest.fixture
@@ -163,21 +162,15 @@ def test_a_manifest_s_kernels_that_do_not_compile_end_with_1_where_workers_would
     checks, with_a_gpu, judged, on_failure, ended
 ):
     code, out = judged(_with_gpus(dtype="Float16", blockSize=32, onKernelFailure=on_failure))
-    assert code == ended
-    assert f"not all of {BUILTIN_FILE} compile for sm_90: _silu_mul: why" in out
+    assert (code, f"not all of {BUILTIN_FILE} compile for sm_90: _silu_mul: why" in out) == (ended, True)
     assert checks == [((H200,), BUILTIN_FILE, "Float16", 32)]
 
 
-def test_a_manifest_whose_kernels_compile_fits(with_a_gpu, monkeypatch, judged):
+def test_a_manifest_whose_kernels_compile_fits_and_one_without_gpus_needs_none(checks, with_a_gpu, monkeypatch, judged):
+    assert (judged(_service())[0], checks) == (0, [])
     monkeypatch.setattr(kernels, "problems", lambda *_asked: {"sm_90": ""})
     code, out = judged(_with_gpus(dtype="Float16"))
-    assert code == 0
-    assert f"all of {BUILTIN_FILE} compile for sm_90" in out
-
-
-def test_a_manifest_without_gpus_needs_no_kernels(checks, with_a_gpu, judged):
-    assert judged(_service())[0] == 0
-    assert checks == []
+    assert (code, f"all of {BUILTIN_FILE} compile for sm_90" in out) == (0, True)
 
 
 def test_a_gpu_that_cannot_be_computed_on_is_reported(monkeypatch):
@@ -210,6 +203,5 @@ def test_a_model_that_cannot_be_read_ends_with_1(tmp_path, monkeypatch, legato):
 def test_the_model_s_defaults_for_sampling_are_printed(given, switch, code, said, tmp_path, monkeypatch, judged):
     monkeypatch.setattr(fit, "lines", lambda spec, path, gpus: iter(()))
     (tmp_path / "generation_config.json").write_text(given)
-    ended, out = judged(_service(source={"path": str(tmp_path)}, model={"generationConfig": switch}))
-    assert ended == code
-    assert said in out.partition("Sampling")[2]
+    ended, out = judged(_service(source={"path": str(tmp_path)}, generationConfig=switch))
+    assert (ended, said in out.partition("Sampling")[2]) == (code, True)

@@ -1,14 +1,20 @@
-"""What `legato doctor` tells of GPUs follows from the facts, line by line; the facts of this machine are found."""
+"""Lines of `legato doctor` about GPUs, their kernels and hand-offs follow from facts, which are found."""
 
+import os
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from legato_cli import gpus
+from legato_cli import gpus, kernels, model
 from legato_cli.gpus import Facts, Gpu
+from legato_cli.handoffs import Handoffs
+from legato_cli.loopback import Loopback
+from legato_engine.transfer.link import LinkError
 
 H200 = Gpu("NVIDIA H200", (9, 0), 132, 143_771 << 20, 227 << 10, dmabuf=True)
+L4 = Gpu("NVIDIA L4", (8, 9), 58, 23_034 << 20, 99 << 10, dmabuf=True)
+V100 = Gpu("Tesla V100", (7, 0), 80, 16_384 << 20, 96 << 10, dmabuf=False)
 WITHOUT_DMABUF = Gpu("NVIDIA A10", (8, 6), 72, 22_515 << 20, 99 << 10, dmabuf=False)
 GOOD = {
     "driver": "580.65.06",
@@ -22,14 +28,8 @@ GOOD = {
 }
 
 
-def _line(title, **facts):
-    """The one line of that title."""
-    (line,) = [line for line in gpus.lines(Facts(**GOOD | facts)) if line.startswith(f"{title} ")]
-    return line.removeprefix(title).strip()
-
-
 class Driver:
-    """libcuda with so many devices, or one that cannot begin."""
+    """libcuda with this number of devices, or one that cannot begin."""
 
     def __init__(self, devices, error=0):
         self._devices, self._error = devices, error
@@ -43,27 +43,22 @@ class Driver:
 
 
 @pytest.mark.parametrize(
-    ("driver", "environ", "names"),
+    ("driver", "version", "visible", "names"),
     [
-        (None, {}, ()),
-        (Driver(0), {}, ()),
-        (Driver(8, error=100), {}, ()),
-        (Driver(2), {}, ("0", "1")),
-        (Driver(2), {"CUDA_VISIBLE_DEVICES": "3, GPU-7f"}, ("3", "GPU-7f")),
-        (Driver(1), {"CUDA_VISIBLE_DEVICES": "3,99,1"}, ("3",)),
+        (None, "cu130", None, ()),
+        (Driver(0), "cu130", None, ()),
+        (Driver(8, error=100), "cu130", None, ()),
+        (Driver(2), "cpu", None, ()),
+        (Driver(2), "cu130", None, ("0", "1")),
+        (Driver(2), "cu130", "3, GPU-7f", ("3", "GPU-7f")),
+        (Driver(1), "cu130", "3,99,1", ("3",)),
     ],
-    ids=["no driver", "no device", "broken", "all", "some", "until the first unknown one"],
+    ids=["no driver", "no device", "broken", "a torch for CPUs", "all", "some", "until the first unknown one"],
 )
-def test_visible_gpus_are_named_as_programs_are_told_them(monkeypatch, driver, environ, names):
+def test_visible_gpus_have_the_names_that_programs_get(monkeypatch, driver, version, visible, names):
     monkeypatch.setattr(gpus, "_libcuda", lambda: driver)
-    monkeypatch.setattr(gpus, "_version", lambda _: "2.13.0+cu130")
-    assert gpus.visible(environ) == names
-
-
-def test_a_torch_for_cpus_finds_no_gpu(monkeypatch):
-    monkeypatch.setattr(gpus, "_libcuda", lambda: Driver(2))
-    monkeypatch.setattr(gpus, "_version", lambda _: "2.13.0+cpu")
-    assert gpus.visible({}) == ()
+    monkeypatch.setattr(gpus, "_version", lambda _: f"2.13.0+{version}")
+    assert gpus.visible({"CUDA_VISIBLE_DEVICES": visible} if visible else {}) == names
 
 
 NO_DMABUF = {"gpus": (H200, WITHOUT_DMABUF)}
@@ -93,6 +88,7 @@ NO_RDMA = {"ucx_has_cuda": False, "missing_for_rdma": ("no device", "no verbs")}
         ("triton", {"triton": None}, "not installed"),
         ("kernel cache", {}, "/cache/triton: writable"),
         ("kernel cache", {"cache_is_writable": False}, READ_ONLY),
+        ("kernel cache", {"triton": None}, None),
         ("GPUDirect", {}, "nothing is missing: nvidia_peermem, a UCX with CUDA and verbs"),
         ("GPUDirect", {"peer_memory": False}, "nothing is missing: dmabuf, a UCX with CUDA and verbs"),
         ("GPUDirect", {"peer_memory": False, **NO_DMABUF}, NOT_TO_DEVICES),
@@ -102,11 +98,8 @@ NO_RDMA = {"ucx_has_cuda": False, "missing_for_rdma": ("no device", "no verbs")}
     ],
 )
 def test_each_line_follows_from_its_facts(title, facts, line):
-    assert _line(title, **facts) == line
-
-
-def test_without_triton_nothing_is_said_about_its_cache():
-    assert not any("cache" in line for line in gpus.lines(Facts(**GOOD | {"triton": None})))
+    texts = [text for text in gpus.lines(Facts(**GOOD | facts)) if text.startswith(f"{title} ")]
+    assert [text.removeprefix(title).strip() for text in texts] == ([line] if line else [])
 
 
 CLOSED = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.183.01  Sun May 12 19:39:15 UTC 2024\nGCC 12.2"
@@ -160,3 +153,120 @@ def test_a_compiler_that_can_be_used_is_found(tmp_path, monkeypatch):
     found = gpus.find(environ)
     assert (found.cannot_compile, found.cache) == ("", f"{tmp_path}/.triton/cache")
     assert asked == [environ]
+
+
+@pytest.mark.parametrize(
+    ("problems", "line"),
+    [
+        ({"sm_90": ""}, "all of m compile for sm_90"),
+        ({"sm_90": "", "sm_89": ""}, "all of m compile for sm_90, sm_89"),
+        ({"sm_90": "", "sm_89": "_silu_mul: why"}, "not all of m compile for sm_89: _silu_mul: why"),
+        ({"sm_90": "why", "sm_89": "too"}, "not all of m compile for sm_90: why; sm_89: too"),
+    ],
+)
+def test_one_line_is_about_all_gpus(problems, line):
+    assert kernels.told("m", problems) == f"kernels        {line}"
+
+
+_RUN = kernels.subprocess.run
+
+
+@pytest.fixture
+def check(monkeypatch):
+    """Checks these GPUs by a shell command: the problems, and the arguments of each check."""
+
+    def run(script, *gpus):
+        asked = []
+
+        def started(command, *, env, **options):
+            asked.append(command[3:])
+            assert env["TRITON_INTERPRET"] == "0"
+            return _RUN(["sh", "-c", script], env=env, **options)
+
+        monkeypatch.setattr(kernels.subprocess, "run", started)
+        environ = {**os.environ, "TRITON_INTERPRET": "1"}
+        return kernels.problems(gpus, Path("/m"), "Float16", 32, environ), sorted(asked)
+
+    return run
+
+
+def test_each_kind_of_gpu_is_checked_once(check):
+    problems, asked = check("true", H200, L4, H200)
+    assert problems == {"sm_90": "", "sm_89": ""}
+    assert asked == [
+        ["/m", "Float16", "32", "sm_89", str(99 << 10), "58"],
+        ["/m", "Float16", "32", "sm_90", str(227 << 10), "132"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("script", "problem"),
+    [
+        ("echo choose; echo 'at 3:1:\n  x\nValueError(1)' >&2; exit 1", "choose: ValueError(1)"),
+        ("echo; echo 'no such model' >&2; exit 1", "no such model"),
+        ("kill -11 $$", "it ended without a word"),
+        ("exec sleep 60", "the compiler did not end within 0.5 s"),
+    ],
+    ids=["a kernel", "no kernel", "crash", "hangs"],
+)
+def test_the_kernel_and_the_line_that_says_why_are_given(check, monkeypatch, script, problem):
+    if "sleep" in script:
+        monkeypatch.setattr(kernels, "LIMIT", 0.5)
+    assert check(script, L4)[0] == {"sm_89": problem}
+
+
+def test_a_gpu_that_kernels_do_not_run_on_is_not_checked(check):
+    assert check("false", V100) == ({"sm_70": "kernels need compute capability 8.0 or higher"}, [])
+
+
+def test_a_real_check_of_the_builtin_model_for_a_gpu_that_is_not_here():
+    """Kernels that do not compile are in the tests of `kernel_check`; this one is refused before any."""
+    path = model.resolve("builtin:smollm2-135m-instruct", print)
+    (problem,) = kernels.problems([L4], path, "Auto", 8, os.environ).values()
+    assert problem.startswith("a block size of 8 tokens is not supported")
+
+
+def _handoffs(missing=(), failing=(), unmeasured=(), on_device=False):
+    """Whether this machine can hand over, the lines, and the transports whose self-test was tried."""
+    tried = []
+
+    def measure(name):
+        if name in unmeasured:
+            raise LinkError("no result within 40 s")
+        return Loopback(5e-6, 20e9)
+
+    def check(name):
+        tried.append(name)
+        if name in failing:
+            raise LinkError(CRASHED)
+
+    made = Handoffs({"TCP": [], "SharedMemory": [], "RDMA": list(missing)}, measure, check, on_device=on_device)
+    lines = {line.split()[0]: " ".join(line.split()[1:]) for line in made.lines()}
+    return made.usable, lines, tried
+
+
+CRASHED = "the self-test crashed with SIGSEGV"
+
+
+@pytest.mark.parametrize(
+    ("given", "auto", "tried"),
+    [
+        ({}, "RDMA; it passed the self-test", ["RDMA"]),
+        ({"failing": ["RDMA"]}, f"TCP, as RDMA: {CRASHED}", ["RDMA"]),
+        ({"failing": ["GPUDirect"], "on_device": True}, f"RDMA, as GPUDirect: {CRASHED}", ["GPUDirect", "RDMA"]),
+        ({"missing": ["no device"], "on_device": True}, "TCP, as RDMA: no device", []),
+    ],
+    ids=["the self-test decides", "it fails", "a GPU's memory is tried first", "what is missing is not tried"],
+)
+def test_the_transport_that_auto_would_be(given, auto, tried):
+    _, lines, asked = _handoffs(**given)
+    assert (lines["Auto"], asked) == (auto, tried)
+    usable = "usable; 5 µs a message, 20.0 GB/s between two processes here"
+    assert lines["RDMA"] == ("not usable: no device" if "missing" in given else usable)
+
+
+@pytest.mark.parametrize(("unmeasured", "usable"), [((), True), (("TCP",), True), (("TCP", "SharedMemory"), False)])
+def test_a_machine_with_one_transport_can_hand_over(unmeasured, usable):
+    able, lines, _ = _handoffs(missing=["no device"], unmeasured=unmeasured)
+    assert able == usable
+    assert {lines[name] for name in unmeasured} <= {"not usable: no result within 40 s"}

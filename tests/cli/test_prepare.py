@@ -32,23 +32,23 @@ def test_each_pair_of_formats_is_warmed_up_and_what_binds_threads_to_cores_is_co
     assert warm == [("bfloat16", "Auto"), ("bfloat16", "Float32"), "cores"]
 
 
-REPOSITORY = ("--hugging-face", "owner/name", "--revision", "0" * 40)
+REPOSITORY = "--hugging-face owner/name --revision " + "0" * 40
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("flags", "said"),
     [
-        (REPOSITORY[:2], "--hugging-face and --revision must be given together"),
-        (("--into", "folder"), "--into and --adapter are only allowed with --hugging-face"),
-        (("--adapter", "sql"), "--into and --adapter are only allowed with --hugging-face"),
-        ((*REPOSITORY, "--adapter", "sql", "--header-only"), "--adapter and --header-only cannot be given together"),
+        ("--hugging-face owner/name", "--hugging-face and --revision must be given together"),
+        ("--into folder", "--into and --adapter are only allowed with --hugging-face"),
+        ("--adapter sql", "--into and --adapter are only allowed with --hugging-face"),
+        (f"{REPOSITORY} --adapter sql --header-only", "--adapter and --header-only cannot be given together"),
     ],
 )
-def test_flags_that_do_not_go_together_are_refused(arguments, said, legato):
-    assert legato("prepare", *arguments) == (2, "", f"legato prepare: {said}\n")
+def test_flags_that_do_not_go_together_are_refused(flags, said, legato):
+    assert legato("prepare", *flags.split()) == (2, "", f"legato prepare: {said}\n")
 
 
-def test_what_binds_threads_to_cores_is_kept_for_later_processes():
+def test_code_that_binds_threads_to_cores_is_kept_for_later_processes():
     cores.prepare()
     assert cores.thread_ids.signatures
     assert cores.thread_ids.stats.cache_path

@@ -1,13 +1,12 @@
-"""`legato state`: what gateways answer on their control ports, to who has the service's token."""
+"""`legato state`: answers of gateways on their control ports, for the service's token."""
 
 import contextlib
 import json
-from functools import partial
 
 import certificates
 import pytest
-from aiohttp import web
 from answering_server import serving
+from fake_gateway import FakeGateway
 
 from legato_cli import state
 from legato_cli.ui import sources
@@ -19,16 +18,10 @@ pytestmark = pytest.mark.anyio
 
 
 @contextlib.asynccontextmanager
-async def gateways(*states, token="secret", context=None, tls=None):
-    """Control ports that answer with these states; with TLS if there is a `context`."""
-
-    async def answer(known, request):
-        if (request.path, request.headers.get("authorization")) != ("/state", "Bearer secret"):
-            return web.json_response({"error": "token"}, status=401)
-        return web.json_response(known)
-
+async def gateways(*known, token="secret", context=None, tls=None):
+    """Control ports with this state; with TLS if there is a `context`."""
     async with contextlib.AsyncExitStack() as stack:
-        addresses = [await stack.enter_async_context(serving(partial(answer, each), context)) for each in states]
+        addresses = [await stack.enter_async_context(serving(FakeGateway(each).answer, context)) for each in known]
         yield UITarget(tuple(GatewayTarget(f"g{i}", at, tls) for i, at in enumerate(addresses)), token, {})
 
 
@@ -41,22 +34,22 @@ async def _read(target):
 
 
 async def test_each_gateway_is_asked_with_the_token_and_named():
-    async with gateways({"workers": [1]}, {"workers": [2]}) as target:
-        assert await _read(target) == [{"gateway": "g0", "workers": [1]}, {"gateway": "g1", "workers": [2]}]
+    async with gateways("a", "b") as target:
+        assert await _read(target) == [{"gateway": "g0", "workers": ["a"]}, {"gateway": "g1", "workers": ["b"]}]
 
 
-async def test_a_gateway_with_tls_proves_who_it_is_before_it_is_shown_the_token(tmp_path):
+async def test_a_gateway_with_tls_proves_its_name_before_it_is_shown_the_token(tmp_path):
     files = certificates.make(tmp_path / "tls", names="subjectAltName=DNS:s-workers.n.svc")
     context, authority = server_context(files.certificate, files.key), files.authority.read_text()
-    async with gateways({"a": 1}, context=context, tls=PeerTLS(authority, "s-workers.n.svc")) as target:
-        assert await _read(target) == [{"gateway": "g0", "a": 1}]
-    async with gateways({"a": 1}, context=context, tls=PeerTLS(authority, "x-workers.n.svc")) as target:
+    async with gateways("a", context=context, tls=PeerTLS(authority, "s-workers.n.svc")) as target:
+        assert await _read(target) == [{"gateway": "g0", "workers": ["a"]}]
+    async with gateways("a", context=context, tls=PeerTLS(authority, "x-workers.n.svc")) as target:
         with pytest.raises(NoTarget, match=r"gateway g0 does not tell its state: .*certificate"):
             await _read(target)
 
 
 async def test_a_gateway_that_does_not_answer_is_named():
-    async with gateways({}, token="other") as target:
+    async with gateways("a", token="other") as target:
         with pytest.raises(NoTarget, match="gateway g0 does not tell its state: 401"):
             await _read(target)
     with pytest.raises(NoTarget, match=r"gateway g0 does not tell its state: .*connect"):

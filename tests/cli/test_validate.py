@@ -7,15 +7,17 @@ from pathlib import Path
 import local_services
 import pytest
 import yaml
-from local_services import manifest
+from local_services import ONE_GPU, manifest
 from wrong_manifests import WRONG
 
 from legato_cli import gpus
 
 ROOT = Path(__file__).parents[2]
-SERVICE = manifest("chat")
+SERVICE, VALID = manifest("chat"), "m.yaml: chat: valid\n"
 OTHER = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "keys"}, "stringData": {"a": "b"}}
 KSERVE = {"apiVersion": "serving.kserve.io/v1beta1", "kind": "InferenceService", "metadata": {"name": "theirs"}}
+PACED = {"runner": "Paced", "profile": "h200-llama-3.1-8b-bf16"}
+NO_EFFECT = {"gateway": {"ingress": {"hosts": ["a.example"]}, "resources": {"limits": {"cpu": 1}}}}
 
 
 @pytest.fixture
@@ -35,52 +37,42 @@ def _with(**spec):
     return manifest("chat", **spec)
 
 
-def test_a_valid_manifest_is_named_and_ends_with_0(validate):
-    assert validate(SERVICE) == (0, "m.yaml: chat: valid\n", "")
+@pytest.mark.parametrize(
+    ("spec", "flags", "key", "paths"),
+    [
+        (NO_EFFECT, ("--local",), "withoutEffect", ["spec.gateway.resources", "spec.gateway.ingress"]),
+        (NO_EFFECT, (), "withoutEffect", []),
+        *(
+            ({"engine": PACED, "slo": slo}, flags, "unmetObjectives", [f"spec.slo.{name}" for name in slo])
+            for slo in ({"ttft": "1ms", "tpot": "1ms"}, {})
+            for flags in ((), ("--local",))
+        ),
+        # The speed of other workers is not known.
+        *(
+            ({"engine": engine, "slo": {"tpot": "1ms"}}, (), "unmetObjectives", [])
+            for engine in ({}, {"runner": "Paced", "profile": "/profiles/mine.json"})
+        ),
+    ],
+)
+def test_fields_without_effect_and_objectives_that_paced_workers_miss_harm_nothing(validate, spec, flags, key, paths):
+    code, out, err = validate(_with(**spec), flags=flags)
+    valid, *rest = out.splitlines(keepends=True)
+    assert (code, valid, err) == (0, VALID, "")
+    assert [line.split(": ")[2] for line in rest] == paths
+    said = {"withoutEffect": "has no effect here", "unmetObjectives": ": slo."}[key]
+    assert all(said in line for line in rest)
+    (written,) = json.loads(validate(_with(**spec), flags=(*flags, "-o", "json"))[1])
+    assert [entry["path"] for entry in written[key]] == paths
 
 
-def test_what_has_no_effect_on_one_machine_is_told_and_harms_nothing(validate):
-    item = _with(gateway={"ingress": {"hosts": ["a.example"]}, "resources": {"limits": {"cpu": 1}}})
-    code, told, _ = validate(item, flags=("--local",))
-    assert code == 0
-    valid, *rest = told.splitlines()
-    assert valid == "m.yaml: chat: valid"
-    assert [line.split(": ")[2] for line in rest] == ["spec.gateway.resources", "spec.gateway.ingress"]
-    assert all("has no effect here" in line for line in rest)
-    assert validate(item) == (0, "m.yaml: chat: valid\n", "")
-    (found,) = json.loads(validate(item, flags=("--local", "-o", "json"))[1])
-    assert [entry["path"] for entry in found["withoutEffect"]] == ["spec.gateway.resources", "spec.gateway.ingress"]
-
-
-@pytest.mark.parametrize("flags", [(), ("--local",)])
-def test_objectives_that_paced_workers_miss_are_told_and_harm_nothing(validate, flags):
-    paced = {"runner": "Paced", "profile": "h200-llama-3.1-8b-bf16"}
-    item = _with(engine=paced, slo={"ttft": "1ms", "tpot": "1ms"})
-    code, told, _ = validate(item, flags=flags)
-    assert code == 0
-    valid, *rest = told.splitlines()
-    assert valid == "m.yaml: chat: valid"
-    assert [line.split(": ")[2] for line in rest] == ["spec.slo.ttft", "spec.slo.tpot"]
-    assert "a decode step of one sequence takes 6.48 ms" in rest[1]
-    (found,) = json.loads(validate(item, flags=(*flags, "-o", "json"))[1])
-    assert [entry["path"] for entry in found["unmetObjectives"]] == ["spec.slo.ttft", "spec.slo.tpot"]
-    assert validate(_with(engine=paced), flags=flags) == (0, "m.yaml: chat: valid\n", "")
-
-
-def test_how_fast_other_workers_are_is_not_known(validate):
-    elsewhere = {"runner": "Paced", "profile": "/profiles/mine.json"}
-    for engine in ({}, elsewhere):
-        assert validate(_with(engine=engine, slo={"tpot": "1ms"})) == (0, "m.yaml: chat: valid\n", "")
-
-
-def test_whether_gpus_have_an_effect_depends_on_this_machine(validate, monkeypatch):
-    asked = {"resources": {"limits": {"nvidia.com/gpu": 1}}}
-    for found, told in ((), 1), (("0",), 0):
-        monkeypatch.setattr(gpus, "visible", lambda _, found=found: found)
-        code, said, _ = validate(_with(prefill=asked, decode=asked), flags=("--local",))
-        assert (code, said.count("m.yaml: chat: spec.decode.resources: nvidia.com/gpu has no effect here")) == (0, told)
-        code, _, said = validate(_with(decode=asked), flags=("--local",))
-        assert (code, "spec.prefill.resources: must request GPUs" in said) == ((1, True) if found else (0, False))
+@pytest.mark.parametrize("there", [(), ("0",)], ids=["no GPU", "a GPU"])
+def test_gpus_have_an_effect_if_this_machine_has_some(validate, monkeypatch, there):
+    monkeypatch.setattr(gpus, "visible", lambda _: there)
+    code, out, _ = validate(_with(prefill=ONE_GPU, decode=ONE_GPU), flags=("--local",))
+    unused = "m.yaml: chat: spec.decode.resources: nvidia.com/gpu has no effect here"
+    assert (code, unused in out) == (0, not there)
+    code, _, err = validate(_with(decode=ONE_GPU), flags=("--local",))
+    assert (code, "spec.prefill.resources: must request GPUs" in err) == (len(there), bool(there))
 
 
 def test_the_examples_are_valid(legato):
@@ -90,7 +82,7 @@ def test_the_examples_are_valid(legato):
 
 
 def test_every_problem_is_given_with_its_path(validate):
-    """Those of the CRD's schema and of its CEL rules."""
+    """Of the CRD's schema and of its CEL rules."""
     code, _, said = validate(*(manifest(f"wrong-{number}", **spec) for number, (spec, _, _) in enumerate(WRONG)))
     assert code == 1
     for number, (_, path, message) in enumerate(WRONG):
@@ -98,14 +90,12 @@ def test_every_problem_is_given_with_its_path(validate):
         assert any(line.startswith(begin) and message in line for line in said.splitlines()), (path, message)
 
 
-def test_all_problems_of_all_documents_are_told_and_other_objects_left_out(validate):
+def test_all_problems_of_all_documents_are_printed_and_other_objects_left_out(validate):
     wrong = _with(decode={"replica": 2}, engine={"blockSize": 24}) | {"metadata": {"name": "wrong"}}
-    code, told, said = validate(OTHER, wrong, KSERVE, SERVICE)
-    assert (code, told) == (1, "m.yaml: chat: valid\n")
-    assert [line.split(": ")[1:3] for line in said.splitlines()] == [
-        ["wrong", "spec.engine.blockSize"],
-        ["wrong", "spec.decode.replica"],
-    ]
+    code, out, err = validate(OTHER, wrong, KSERVE, SERVICE)
+    assert (code, out) == (1, VALID)
+    problems = [line.split(": ")[1:3] for line in err.splitlines()]
+    assert problems == [["wrong", "spec.engine.blockSize"], ["wrong", "spec.decode.replica"]]
 
 
 @pytest.mark.parametrize(
@@ -113,16 +103,18 @@ def test_all_problems_of_all_documents_are_told_and_other_objects_left_out(valid
     [
         ({"engine": {"numerics": "Invariant"}}, "spec.engine.numerics", "both"),
         ({"model": {"source": {"path": "models/mine"}}}, "spec.model.source.path", "Kubernetes"),
-        ({"decode": {"template": {"spec": {"restartPolicy": "Never"}}}}, "spec.decode.template.spec.restartPolicy", ""),
+        (
+            {"decode": {"template": {"spec": {"restartPolicy": "Never"}}}},
+            "spec.decode.template.spec.restartPolicy",
+            "both",
+        ),
         ({"gateway": {"replicas": 2}}, "spec.gateway.replicas", "local"),
     ],
 )
-def test_what_the_operator_refuses_depends_on_where_it_runs(validate, spec, path, where):
-    on_kubernetes, _, said = validate(_with(**spec))
-    assert (on_kubernetes, path in said) == ((0, False) if where == "local" else (1, True))
-    if where:
-        locally, _, said = validate(_with(**spec), flags=["--local"])
-        assert (locally, path in said) == ((0, False) if where == "Kubernetes" else (1, True))
+def test_refusals_of_the_operator_depend_on_where_it_runs(validate, spec, path, where):
+    for flags, elsewhere in ((), "local"), (("--local",), "Kubernetes"):
+        code, _, err = validate(_with(**spec), flags=flags)
+        assert (code, path in err) == ((0, False) if where == elsewhere else (1, True))
 
 
 def test_what_kubectl_prints_is_valid(validate):

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 from legato_protocol.names import ENV_CACHE
@@ -18,20 +17,21 @@ REPO, COMMIT, TOKEN = "owner/tiny-model", "0123456789abcdef" * 2 + "01234567", "
 WEIGHTS = bytes(range(256)) * 4096
 
 
+FILES = {
+    "config.json": b'{"model_type": "llama"}',
+    "tokenizer.json": b"{}",
+    "model.safetensors": WEIGHTS,
+    "README.md": b"a model",
+    "onnx/model.json": b"{}",
+    "pytorch_model.bin": b"the same weights",
+}
+
+
 @dataclass
 class Hub:
     """One repository as the hub serves it. `serve` may change an answer: it gets path and whole content."""
 
-    files: dict[str, bytes] = field(
-        default_factory=lambda: {
-            "config.json": b'{"model_type": "llama"}',
-            "tokenizer.json": b"{}",
-            "model.safetensors": WEIGHTS,
-            "README.md": b"a model",
-            "onnx/model.json": b"{}",
-            "pytorch_model.bin": b"the same weights",
-        }
-    )
+    files: dict[str, bytes] = field(default_factory=FILES.copy)
     refusal: tuple[int, str] | None = None  # status and X-Error-Code of every answer
     serve: Callable[[str, bytes], bytes] = lambda _name, content: content
     asked: list[str] = field(default_factory=list)
@@ -60,18 +60,18 @@ class Hub:
             ended.set()
             self.serve = lambda _name, content: content
 
-    def tree(self) -> list[dict[str, Any]]:
-        return [self._entry(name, content) for name, content in self.files.items()]
-
-    def _entry(self, name: str, content: bytes) -> dict[str, Any]:
-        entry = {"type": "file", "path": name, "size": len(content), "oid": git_hash(content)}
-        if name.endswith(".safetensors"):
-            sha256 = hashlib.sha256(content).hexdigest()
-            entry |= {"lfs": {"oid": sha256, "size": len(content), "pointerSize": 130}}
-        return entry
+    def tree(self) -> bytes:
+        return json.dumps([_entry(name, content) for name, content in self.files.items()]).encode()
 
 
-def git_hash(content: bytes) -> str:
+def _entry(name, content):
+    entry = {"type": "file", "path": name, "size": len(content), "oid": _git_hash(content)}
+    if name.endswith(".safetensors"):
+        entry["lfs"] = {"oid": hashlib.sha256(content).hexdigest(), "size": len(content), "pointerSize": 130}
+    return entry
+
+
+def _git_hash(content):
     return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
 
 
@@ -79,38 +79,35 @@ class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     hub: Hub
 
-    def do_GET(self) -> None:
-        path = urlsplit(self.path).path
-        self.hub.asked.append(f"{self.command} {path}")
+    def do_GET(self):
+        path, hub, kind = urlsplit(self.path).path, self.hub, {"Content-Type": "application/json"}
+        hub.asked.append(f"{self.command} {path}")
         if self.headers.get("Authorization") != f"Bearer {TOKEN}":
             self._answer(401, b"", {"X-Error-Code": "RepoNotFound"})
-        elif self.hub.refusal:
-            self._answer(self.hub.refusal[0], b"", {"X-Error-Code": self.hub.refusal[1]})
+        elif hub.refusal:
+            self._answer(hub.refusal[0], b"", {"X-Error-Code": hub.refusal[1]})
         elif path == f"/api/models/{REPO}/tree/{COMMIT}":
-            self._answer(200, json.dumps(self.hub.tree()).encode(), {"Content-Type": "application/json"})
+            self._answer(200, hub.tree(), kind)
         elif path == f"/api/models/{REPO}":
-            self._answer(200, json.dumps({"id": REPO, "sha": COMMIT}).encode(), {"Content-Type": "application/json"})
-        elif (name := path.removeprefix(f"/{REPO}/resolve/{COMMIT}/")) in self.hub.files:
-            self._file(name)
+            self._answer(200, json.dumps({"id": REPO, "sha": COMMIT}).encode(), kind)
+        elif (name := path.removeprefix(f"/{REPO}/resolve/{COMMIT}/")) in hub.files:
+            self._file(name, hub.files[name])
         else:
             self._answer(404, b"", {"X-Error-Code": "RepoNotFound"})
 
     do_HEAD = do_GET
 
-    def _file(self, name: str) -> None:
-        whole = self.hub.files[name]
+    def _file(self, name, whole):
         content = self.hub.serve(name, whole) if self.command == "GET" else whole
-        etag = hashlib.sha256(whole).hexdigest() if name.endswith(".safetensors") else git_hash(whole)
+        etag = hashlib.sha256(whole).hexdigest() if name.endswith(".safetensors") else _git_hash(whole)
         headers = {"ETag": f'"{etag}"', "X-Repo-Commit": COMMIT, "Accept-Ranges": "bytes"}
-        wanted = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
-        if wanted:
+        start = 0
+        if wanted := re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", "")):
             start = int(wanted[1])
             headers["Content-Range"] = f"bytes {start}-{len(whole) - 1}/{len(whole)}"
-            self._answer(206, content[start:], headers, len(whole) - start)
-        else:
-            self._answer(200, content, headers, len(whole))
+        self._answer(206 if wanted else 200, content[start:], headers, len(whole) - start)
 
-    def _answer(self, status: int, content: bytes, headers: dict[str, str], length: int | None = None) -> None:
+    def _answer(self, status, content, headers, length=None):
         length = len(content) if length is None else length
         self.send_response(status)
         for key, value in {**headers, "Content-Length": str(length)}.items():
@@ -118,10 +115,9 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command == "GET":
             self.wfile.write(content)
-        if self.command == "GET" and len(content) < length:
-            self.close_connection = True  # the line breaks
+            self.close_connection |= len(content) < length  # the line breaks
 
-    def log_message(self, *_: object) -> None:
+    def log_message(self, *_):
         """Not of interest."""
 
 

@@ -23,7 +23,7 @@ NO_TRAFFIC = Traffic(60.0, (), 10.0, ())
 
 
 def spec(largest: int = 10_000, **parts: Any) -> Spec:
-    """A service's whose pools have no bounds to speak of, and whose workers compute chunks of 512 tokens."""
+    """A service whose pools have no bounds to speak of, and whose workers compute chunks of 512 tokens."""
     bounds = {"min": 0, "max": largest}
     scaling = {"prefill": bounds, "decode": {**bounds, "min": min(1, largest)}, **parts.pop("scaling", {})}
     model = {"source": {"builtin": "smollm2-135m-instruct"}}
@@ -37,28 +37,29 @@ def spec(largest: int = 10_000, **parts: Any) -> Spec:
     ).spec
 
 
+SERVING = {
+    "ready": True, "age": 900.0, "start_seconds": 60.0, "queue_tokens": 0, "parked_tokens": 0, "sample_age": 0.5
+}  # fmt: skip
+
+
 def prefiller(name: str = "prefill-0", **given: Any) -> WorkerSignals:
     """Ready, idle, with 8,000 tokens per second."""
-    told = {"queue_tokens": 0, "parked_tokens": 0, "prefill_cost": PrefillCost(1 / 8000), "sample_age": 0.5}
-    return WorkerSignals(name, "prefill", **{"ready": True, "age": 900.0, "start_seconds": 60.0, **told, **given})
+    return WorkerSignals(name, "prefill", **{**SERVING, "prefill_cost": PrefillCost(1 / 8000), **given})
 
 
 def decoder(name: str = "decode-0", **given: Any) -> WorkerSignals:
     """Ready, idle, with 1,000 blocks."""
-    told = {"decode_cost": DecodeCost(0.01, 0.001), "blocks": Blocks(1000, 0, 0), "queue_tokens": 0, "parked_tokens": 0}
-    loads = {"running": 0, "waiting": 0, "slots": 64, "context_tokens": 0, "sample_age": 0.5}
-    return WorkerSignals(
-        name, "decode", **{"ready": True, "age": 900.0, "start_seconds": 60.0, **told, **loads, **given}
-    )
+    idle = {"blocks": Blocks(1000, 0, 0), "running": 0, "waiting": 0, "slots": 64, "context_tokens": 0}
+    return WorkerSignals(name, "decode", **{**SERVING, "decode_cost": DecodeCost(0.01, 0.001), **idle, **given})
 
 
 def prompts(requests: int, tokens: int) -> tuple[PromptLengths, ...]:
-    """So many requests of so many uncached tokens each."""
+    """A number of requests of a number of uncached tokens each."""
     return (PromptLengths(1 << tokens.bit_length() - 1, requests, requests * tokens),)
 
 
 def arriving(requests: int, tokens: int, **given: Any) -> Traffic:
-    """So many in the last minute, evenly."""
+    """Requests in the last minute, evenly."""
     return Traffic(60.0, prompts(requests, tokens), 10.0, prompts(requests // 6, tokens), **given)
 
 
@@ -113,9 +114,5 @@ def signals(draw: st.DrawFn) -> Signals:
 
 def changed(known: Signals, pool: str, **given: Any) -> Signals:
     """With these fields in every worker of a pool."""
-    return dataclasses.replace(
-        known,
-        workers=tuple(
-            dataclasses.replace(worker, **given) if worker.pool == pool else worker for worker in known.workers
-        ),
-    )
+    workers = (dataclasses.replace(each, **given) if each.pool == pool else each for each in known.workers)
+    return dataclasses.replace(known, workers=tuple(workers))

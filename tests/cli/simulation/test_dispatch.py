@@ -82,25 +82,21 @@ def test_prompts_go_to_prefill_workers_and_where_a_decode_worker_helps(pools, pa
     _check_queued(dispatcher, queued, "prefill")
 
 
-@pytest.mark.parametrize(
-    ("knowing", "blocks", "parts", "before", "tokens", "backlogs"),
-    [
-        pytest.param(1, (1, 2), {}, (), 2000, [0, 2000 - 1024, 0], id="draws a prompt to its worker"),
-        # The one that knows most of the prompt would be late, the other one not.
-        pytest.param(
-            0,
-            (1, 2, 3, 4, 5, 6),
-            {**_slo("1s", "50ms"), "routing": {"weights": {"prefixCache": 9}}},
-            (12_000, 4000),
-            3500,
-            [12_000 + 3500 - 3072, 4000, 0],
-            id="is no reason to help where another prefill worker would be in time",
-        ),
-        # It takes longer than the objective, and less on the decode worker. Another prefill worker may be busy.
-        pytest.param(2, (1, 2), _slo("500ms", "500ms"), (4000,), 8000, [4000, 8000, 0], id="of an idle prefill worker"),
-    ],
-)
-def test_a_known_prefix(knowing, blocks, parts, before, tokens, backlogs):
+KNOWN = {
+    "draws a prompt to its worker": (1, (1, 2), {}, (), 2000, [0, 2000 - 1024, 0]),
+    # The worker that knows most of the prompt would be late, the other one not.
+    "does not make a decode worker help where another prefill worker would be in time": (
+        0, (1, 2, 3, 4, 5, 6), {**_slo("1s", "50ms"), "routing": {"weights": {"prefixCache": 9}}},
+        (12_000, 4000), 3500, [12_000 + 3500 - 3072, 4000, 0]),
+    # It takes longer than the objective, and less on the decode worker. Another prefill worker may be busy.
+    "does not make a decode worker help an idle prefill worker": (
+        2, (1, 2), _slo("500ms", "500ms"), (4000,), 8000, [4000, 8000, 0]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", KNOWN)
+def test_a_known_prefix(case):
+    knowing, blocks, parts, before, tokens, backlogs = KNOWN[case]
     dispatcher = _dispatcher(*(workers := _workers("ppd")), **parts)
     _send(dispatcher, *before)
     workers[knowing].prefixes.add(blocks)
@@ -108,10 +104,10 @@ def test_a_known_prefix(knowing, blocks, parts, before, tokens, backlogs):
     assert [worker.backlog for worker in workers] == backlogs
 
 
-@pytest.mark.parametrize(("pools", "count", "parts"), [("pdd", 4, {}), ("dd", 4, UNIFIED)])
-def test_sequences_spread_over_decode_workers(pools, count, parts):
+@pytest.mark.parametrize(("pools", "parts"), [("pdd", {}), ("dd", UNIFIED)])
+def test_sequences_spread_over_decode_workers(pools, parts):
     workers = _workers(pools)
-    _send(_dispatcher(*workers, **parts), *([1000] * count))
+    _send(_dispatcher(*workers, **parts), *([1000] * 4))
     assert [worker.in_flight for worker in workers[-2:]] == [2, 2]
 
 

@@ -21,7 +21,10 @@ from legato_cli.simulation.workload import Arrival
 
 BOTH, FLUID, SCHEDULER = tuple(ENGINES), ("fluid",), ("scheduler",)
 ONE_LESS = SteadyScaler((0.0, {"decode": 2, "prefill": 1}), (60.0, {"decode": 1}))
-UNIFIED = {"scaling": {"prefill": {"min": 0, "max": 0}, "decode": {"min": 1, "max": 1}}, "slo": {"tpot": "50ms"}}
+UNIFIED = {
+    "spec": spec(scaling={"prefill": {"min": 0, "max": 0}, "decode": {"min": 1, "max": 1}}, slo={"tpot": "50ms"}),
+    "scaler": SteadyScaler((0, {})),
+}
 OTHERS = [Arrival(2.0 + i, 2048, 1, tuple(range(10 * i, 10 * i + 4))) for i in range(1, 3)]
 
 
@@ -30,75 +33,51 @@ def kind(request):
     return request.param
 
 
-@pytest.mark.parametrize(
-    ("kinds", "arrivals", "given", "found"),
-    [
-        # Steps of 512, 512 and 176 tokens; each of the 10 later tokens takes a step of 10.1 ms.
-        (SCHEDULER, [Arrival(3.0, 1200, 11)], {}, {"0 ttft": 3 * 0.01 + 0.12, "0 tpot": 0.0101}),
-        # 512 tokens travel while the other 88 are computed, which then follow, 10,000 a second.
-        (SCHEDULER, [Arrival(3.0, 600, 2)], {"handoff_rate": 10_000}, {"0 ttft": 0.08 + (512 - 188 + 88) / 10_000}),
-        # The last of three steps, 176 tokens, has room for 336 of the second prompt's 600: 3 x (10 + 51.2) ms, and
-        # then 10 + 26.4 ms for its other 264.
-        (
-            FLUID,
-            [Arrival(3.0, 1200, 1), Arrival(3.0, 600, 1)],
-            {},
-            {"0 ttft": 3 * 0.0612, "1 ttft": 3 * 0.0612 + 0.0364},
-        ),
-        # Pairs of a prompt token and its context.
-        (FLUID, [Arrival(1.0, 1000, 1)], {"profile": profile(per_pair=1e-7)}, {"0 ttft": 0.12 + 1e-7 * 1000**2 / 2}),
-        # The first token comes from prefill; each of the others takes 10.1 ms, and 1 us for each token before it.
-        (FLUID, [Arrival(1.0, 100, 11)], {"profile": profile(per_context=1e-6)}, {"0 tpot": 0.0101 + 1e-6 * 105}),
-        # 0.1 ms more only while both decode.
-        (
-            FLUID,
-            [Arrival(1.0, 100, 1001), Arrival(2.0, 100, 11)],
-            {},
-            {"0 tpot": 0.0101 + 0.0001 * 10 / 1000, "1 tpot": 0.0102},
-        ),
-        # Of 50 ms a step, 10.1 are the decoding row's: 384 tokens fit, a multiple of 16, so 1,000 take 3 steps.
-        (
-            FLUID,
-            [Arrival(1.0, 100, 501), Arrival(2.0, 1000, 1)],
-            {"spec": spec(**UNIFIED), "scaler": SteadyScaler((0, {}))},
-            {"1 ttft": 3 * 0.0101 + 0.1},
-        ),
-        (
-            BOTH,
-            [Arrival(1.0, 2048, 1, (1, 2, 3, 4)), Arrival(5.0, 2560, 1, (1, 2, 3, 4, 5))],
-            {},
-            {"1 uncached": 512, "1 ttft": 0.01 + 0.0512},
-        ),
-        # Nothing is known of a prompt that begins otherwise; its second id is of course another one.
-        (SCHEDULER, [Arrival(1.0, 1024, 1, (1, 2)), Arrival(5.0, 1024, 1, (3, 4))], {}, {"1 uncached": 1024}),
-        # 4,096 tokens of KV hold 8 ids.
-        (
-            FLUID,
-            [Arrival(at, 2048, 1, (1, 2, 3, 4)) for at in (1.0, 9.0)] + OTHERS,
-            {"profile": profile(kv_tokens=4096)},
-            {"3 uncached": 2048},
-        ),
-    ],
-    ids=[
-        "chunks and steps",
-        "last blocks of a hand-off",
-        "two prompts in one step",
-        "pairs",
-        "context",
-        "two that decode",
-        "shorter chunks alongside decoding",
-        "known prefix",
-        "other beginning",
-        "forgotten prefix",
-    ],
-)
-def test_times_and_tokens_of_requests_are_those_computed_by_hand(kinds, arrivals, given, found):
+TIMES = {
+    # Steps of 512, 512 and 176 tokens; each of the 10 later tokens takes a step of 10.1 ms.
+    "chunks and steps": (SCHEDULER, [Arrival(3.0, 1200, 11)], {}, {"0 ttft": 3 * 0.01 + 0.12, "0 tpot": 0.0101}),
+    # 512 tokens travel while the other 88 are computed, which then follow, 10,000 a second.
+    "last blocks of a hand-off": (
+        SCHEDULER, [Arrival(3.0, 600, 2)], {"handoff_rate": 10_000}, {"0 ttft": 0.08 + (512 - 188 + 88) / 10_000}),
+    # The last of three steps, 176 tokens, has room for 336 of the second prompt's 600: 3 x (10 + 51.2) ms, and then
+    # 10 + 26.4 ms for its other 264.
+    "two prompts in one step": (
+        FLUID, [Arrival(3.0, 1200, 1), Arrival(3.0, 600, 1)], {},
+        {"0 ttft": 3 * 0.0612, "1 ttft": 3 * 0.0612 + 0.0364}),
+    "pairs of a prompt token and its context": (
+        FLUID, [Arrival(1.0, 1000, 1)], {"profile": profile(per_pair=1e-7)}, {"0 ttft": 0.12 + 1e-7 * 1000**2 / 2}),
+    # The first token comes from prefill; each of the others takes 10.1 ms, and 1 us for each token before it.
+    "context": (
+        FLUID, [Arrival(1.0, 100, 11)], {"profile": profile(per_context=1e-6)}, {"0 tpot": 0.0101 + 1e-6 * 105}),
+    # 0.1 ms more only while both decode.
+    "two that decode": (
+        FLUID, [Arrival(1.0, 100, 1001), Arrival(2.0, 100, 11)], {},
+        {"0 tpot": 0.0101 + 0.0001 * 10 / 1000, "1 tpot": 0.0102}),
+    # Of 50 ms a step, 10.1 are the decoding row's: 384 tokens fit, a multiple of 16, so 1,000 take 3 steps.
+    "shorter chunks alongside decoding": (
+        FLUID, [Arrival(1.0, 100, 501), Arrival(2.0, 1000, 1)], UNIFIED, {"1 ttft": 3 * 0.0101 + 0.1}),
+    "known prefix": (
+        BOTH, [Arrival(1.0, 2048, 1, (1, 2, 3, 4)), Arrival(5.0, 2560, 1, (1, 2, 3, 4, 5))], {},
+        {"1 uncached": 512, "1 ttft": 0.01 + 0.0512}),
+    # Nothing is known of a prompt that begins otherwise; its second id is of course another one.
+    "other beginning": (
+        SCHEDULER, [Arrival(1.0, 1024, 1, (1, 2)), Arrival(5.0, 1024, 1, (3, 4))], {}, {"1 uncached": 1024}),
+    # 4,096 tokens of KV hold 8 ids.
+    "forgotten prefix": (
+        FLUID, [Arrival(at, 2048, 1, (1, 2, 3, 4)) for at in (1.0, 9.0)] + OTHERS, {"profile": profile(kv_tokens=4096)},
+        {"3 uncached": 2048}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", TIMES)
+def test_times_and_tokens_of_requests_are_those_computed_by_hand(case):
+    kinds, arrivals, given, expected = TIMES[case]
     for kind in kinds:
         _, result, ended = serve(*arrivals, kind=kind, **given)
         assert result.finished == len(arrivals)
         ended.sort(key=lambda request: request.number)
-        names = [name.split() for name in found]
-        assert {f"{at} {name}": getattr(ended[int(at)], name) for at, name in names} == pytest.approx(found)
+        names = [name.split() for name in expected]
+        assert {f"{at} {name}": getattr(ended[int(at)], name) for at, name in names} == pytest.approx(expected)
 
 
 def test_a_full_cache_queues_requests_and_then_serves_them_all(kind):
@@ -296,26 +275,14 @@ def test_what_is_computed_again_is_not_a_prompt(again, told):
     assert worker.queue_tokens(now) == 556
 
 
-def test_a_worker_serves_once_it_has_started():
-    scaler = SteadyScaler((0.0, {"prefill": 1, "decode": 1}), (100.0, {"prefill": 2, "decode": 1}))
-    _, result, _ = serve(*steady(300.0, each=1.0), scaler=scaler, start=45.0)
+def test_a_worker_serves_once_it_has_started_and_costs_gpu_hours_from_creation_to_deletion():
+    """A second prefill worker exists from 100 s to 202 s: it drains for one poll."""
+    sizes = ((0.0, {"prefill": 1, "decode": 1}), (100.0, {"prefill": 2, "decode": 1}), (200.0, {"prefill": 1}))
+    _, result, _ = serve(*steady(300.0, each=1.0), Arrival(300.0, 10, 1), scaler=SteadyScaler(*sizes), start=45.0)
     ready = {sample.at: sample.ready["prefill"] for sample in result.timeline}
     assert (ready[144.0], ready[146.0]) == (1, 2)
     assert next(sample.at for sample in result.timeline if sample.wish["prefill"] == 2) == 100.0
-
-
-def test_gpu_hours_count_from_creation_to_deletion():
-    """A second prefill worker exists from 100 s to 202 s: it drains for one poll."""
-    wishes = ((0.0, {"prefill": 1, "decode": 1}), (100.0, {"prefill": 2, "decode": 1}), (200.0, {"prefill": 1}))
-    _, result, _ = serve(*steady(300.0, each=1.0), Arrival(300.0, 10, 1), scaler=SteadyScaler(*wishes))
     assert result.gpu_hours * 3600 == pytest.approx(2 * 300 + 102)
-
-
-def test_a_draining_worker_is_recalled_before_another_starts():
-    wishes = ((0.0, {"decode": 2, "prefill": 1}), (60.0, {"decode": 1}), (62.0, {"decode": 2}))
-    many = steady(70.0, each=0.25, tokens=1000, output=2000)  # more than one worker holds
-    made, *_ = serve(*many, scaler=SteadyScaler(*wishes), profile=profile(kv_tokens=150_000))
-    assert made.pods.created == 3
 
 
 def test_a_unified_service_has_one_pool_as_large_as_both():

@@ -26,42 +26,32 @@ def test_several_files_are_one_recording_without_its_blank_lines(tmp_path):
     assert _read(first, second) == _rounds(0, 2, 4)
 
 
-WHOLE = [_rounds(0, 2, 4)]
-ONE_LINE = len(signal_round.encode(_rounds(0)[0]))
+LINE = signal_round.encode(_rounds(0)[0])
+TWO_SERVICES = [*_rounds(0), *_rounds(2, service="other")]
+REFUSED = {
+    "out of order": ([_rounds(0, 4, 2)], {}, r"1:3: \S+ s before the round above it"),
+    "the same time": ([_rounds(0, 2, 2)], {}, r"1:3: \S+ s before the round above it"),
+    "files in the wrong order": ([_rounds(4), _rounds(0, 2)], {}, "2:1: 4 s before the round above it"),
+    "two services": ([TWO_SERVICES], {}, "1:2: a round of prod/other, and those above are of prod/chat"),
+    "empty": ([b""], {}, "1: no rounds"),
+    "blank": ([b"\n \n"], {}, "1: no rounds"),
+    "cut off": ([LINE + b"\n" + LINE[:-10]], {}, "1:2: not a round of a recording: .*truncated"),
+    "missing": ([], {}, "1: No such file"),
+    "too many rounds": ([_rounds(0, 2, 4)], {"MOST_ROUNDS": 2}, "1:3: too large"),
+    "a line that is too long": ([_rounds(0)], {"MOST_LINE": len(LINE) - 1}, "1:1: longer than"),
+}
 
 
-@pytest.mark.parametrize(
-    ("files", "changed", "limits", "message"),
-    [
-        pytest.param([_rounds(0, 4, 2)], None, {}, r"1:3: \S+ s before the round above it", id="out of order"),
-        pytest.param([_rounds(0, 2, 2)], None, {}, r"1:3: \S+ s before the round above it", id="the same time"),
-        pytest.param([_rounds(4), _rounds(0, 2)], None, {}, "2:1: 4 s before the round above it", id="order of files"),
-        pytest.param(
-            [[*_rounds(0), *_rounds(2, service="other")]],
-            None,
-            {},
-            "1:2: a round of prod/other, and those above are of prod/chat",
-            id="two services",
-        ),
-        pytest.param([[]], None, {}, "1: no rounds", id="empty"),
-        pytest.param(WHOLE, lambda content: b"\n \n", {}, "1: no rounds", id="blank"),
-        pytest.param(
-            WHOLE, lambda content: content[:-10], {}, "1:3: not a round of a recording: .*trunc", id="cut off"
-        ),
-        pytest.param(WHOLE, None, {"MOST_ROUNDS": 2}, "1:3: too large", id="too many"),
-        pytest.param(WHOLE, None, {"MOST_LINE": ONE_LINE - 1}, "1:1: longer than", id="too long"),
-    ],
-)
-def test_what_is_not_a_whole_recording_is_refused_with_the_line(tmp_path, monkeypatch, files, changed, limits, message):
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_recording_that_is_not_whole_and_in_order_is_refused_with_the_line(tmp_path, monkeypatch, case):
+    files, limits, message = REFUSED[case]
     for limit, most in limits.items():
         monkeypatch.setattr(recorded, limit, most)
-    paths = [write(tmp_path / str(number), rounds) for number, rounds in enumerate(files, 1)]
-    if changed is not None:
-        paths[0].write_bytes(changed(paths[0].read_bytes()))
+    paths = [tmp_path / "1", tmp_path / "2"][: max(1, len(files))]
+    for path, content in zip(paths, files, strict=False):
+        if isinstance(content, bytes):
+            path.write_bytes(content)
+        else:
+            write(path, content)
     with pytest.raises(RecordingError, match=message):
         _read(*paths)
-
-
-def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(RecordingError, match="1: No such file"):
-        _read(tmp_path / "1")

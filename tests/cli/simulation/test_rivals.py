@@ -51,56 +51,51 @@ def _at(now, *sizes, seconds=0, present=(2, 4), ready=None, flight=(0, 0), queue
     return seen, seconds, _pools(*sizes)
 
 
+AIBRIX, CONCURRENCY, DYNAMO, RATE = Aibrix(2, 0.5), Concurrency(2, 15), Dynamo(1000, 0.5), RequestRate(3, 2)
 WORK = {"queue_tokens": 60_000, "kv_usage": 0.9}
 SCALERS = {
     "fixed: nothing changes it": (Fixed(3, 7), _at(0, 3, 7, requests=1e6, queue_tokens=10**9)),
     "fixed: unified workers are the decode pool": (FixedUnified(0, 7), _at(0, None, 7, present=(None, 1))),
     **{  # target 0.5, the tolerance 10 %
-        f"aibrix: {usage} of the KV": (Aibrix(2, 0.5), _at(0, 2, size, flight=(4, 0), kv_usage=usage))
+        f"aibrix: {usage} of the KV": (AIBRIX, _at(0, 2, size, flight=(4, 0), kv_usage=usage))
         for usage, size in ((0.46, 4), (0.5, 4), (0.54, 4), (0.56, 5), (0.75, 6), (1.0, 8))
     },
     # 9 in flight at 2 workers is 4.5 times the target.
     "aibrix: at most doubles, at most halves": (Aibrix(1, 0.5), _at(0, 4, 2, flight=(9, 0))),
     "aibrix: down after 300 s and by half": (
-        Aibrix(2, 0.5),
+        AIBRIX,
         _at(0, 1, 4, kv_usage=0.5),
         _at(2, 1, 4, seconds=296),
         _at(300, 1, 2, seconds=10),
     ),
     # Twice the target, though another worker starts.
-    "aibrix: per worker that serves": (Aibrix(2, 0.5), _at(0, 4, 4, flight=(4, 0), ready=(1, 4), kv_usage=0.5)),
+    "aibrix: per worker that serves": (AIBRIX, _at(0, 4, 4, flight=(4, 0), ready=(1, 4), kv_usage=0.5)),
     # 6 ÷ 2 and 90 ÷ 15; neither is twice what serves, so it does not panic.
-    "concurrency: the mean of a minute by target": (Concurrency(2, 15), _at(0, 3, 6, seconds=60, flight=(6, 90))),
+    "concurrency: the mean of a minute by target": (CONCURRENCY, _at(0, 3, 6, seconds=60, flight=(6, 90))),
     # After a minute of nothing, means over 6 s are 2.7, 5.3 and 8, that of the minute is 0.8.
     "concurrency: panic follows the last seconds": (
-        Concurrency(2, 15),
+        CONCURRENCY,
         _at(0, 0, 0, seconds=58),
         *(_at(now, size, 2, flight=(8, 0)) for now, size in ((60, 1), (62, 1), (64, 4))),
     ),
     "concurrency: panic never shrinks and ends after a minute": (
-        Concurrency(2, 15),
+        CONCURRENCY,
         *(_at(now, 4, 2, present=(4, 4), ready=(2, 4), flight=(8, 0)) for now in (0, 2, 4)),
         _at(6, 4, 0, seconds=56, present=(4, 4)),
         _at(64, 2, 1, seconds=2, present=(4, 4)),
     ),
     # What serves counts, not what is desired.
-    "concurrency: one decision at most halves": (Concurrency(2, 15), _at(0, None, 4, present=(None, 9))),
-    "dynamo: one more if any worker is above": (
-        Dynamo(1000, 0.5),
-        _at(0, 3, 5, queues=(0, 1000), used=(30, 30, 30, 51)),
-    ),
+    "concurrency: one decision at most halves": (CONCURRENCY, _at(0, None, 4, present=(None, 9))),
+    "dynamo: one more if any worker is above": (DYNAMO, _at(0, 3, 5, queues=(0, 1000), used=(30, 30, 30, 51))),
     # Below 100 tokens and 30 of 100 blocks.
-    "dynamo: one less if all are below": (Dynamo(1000, 0.5), _at(0, 1, 3, queues=(99, 0), used=(29, 0, 0, 0))),
-    "dynamo: no change between thresholds": (Dynamo(1000, 0.5), _at(0, 2, 4, queues=(100, 0), used=(30, 0, 0, 0))),
-    "dynamo: only watches while a worker starts": (
-        Dynamo(1000, 0.5),
-        _at(0, 2, 3, queues=(5000, 0), used=(0,) * 4, ready=(1, 4)),
-    ),
+    "dynamo: one less if all are below": (DYNAMO, _at(0, 1, 3, queues=(99, 0), used=(29, 0, 0, 0))),
+    "dynamo: no change between thresholds": (DYNAMO, _at(0, 2, 4, queues=(100, 0), used=(30, 0, 0, 0))),
+    "dynamo: only watches while a worker starts": (DYNAMO, _at(0, 2, 3, queues=(5000, 0), used=(0,) * 4, ready=(1, 4))),
     "dynamo: decides every five seconds": (
-        Dynamo(1000, 0.5),
+        DYNAMO,
         *(_at(now, size, 4, queues=(2000, 0), used=(40,) * 4) for now, size in ((0, 3), (2, 2), (4, 2), (6, 3))),
     ),
-    "dynamo: the last worker stays": (Dynamo(1000, 0.5), _at(0, 1, 1, present=(1, 1), queues=(0,), used=(0,))),
+    "dynamo: the last worker stays": (DYNAMO, _at(0, 1, 1, present=(1, 1), queues=(0,), used=(0,))),
     # 60,000 tokens at 10,000 a second are 6 s, for 1.5 s each: 4. 4 workers 0.9 full are 3.6, for 0.6 each: 6.
     "llm-d: tokens become seconds and usage adds up": (LlmD(1.5, 0.6, 10_000, gradual=False), _at(0, 4, 6, **WORK)),
     "llm-d: the guide adds one worker in 180 s": (
@@ -109,24 +104,22 @@ SCALERS = {
         _at(15, 3, 5, present=(3, 5), **WORK),
     ),
     "llm-d: usage by workers that serve": (LlmD(1.5, 0.6, gradual=False), _at(0, 2, 4, kv_usage=0.9, ready=(2, 2))),
-    "request-rate: each pool has its own target": (RequestRate(3, 2), _at(0, 4, 6, seconds=60, requests=12.0)),
+    "request-rate: each pool has its own target": (RATE, _at(0, 4, 6, seconds=60, requests=12.0)),
     # At 64 s, 18 of the last 30 samples saw 12: a rate of 7.2.
     "request-rate: the mean of a minute": (
-        RequestRate(3, 2),
+        RATE,
         _at(0, 1, 1, seconds=28, present=(1, 1)),
         _at(30, 3, 4, seconds=34, present=(1, 1), requests=12.0),
     ),
     "request-rate: the length of requests is not seen": (
-        RequestRate(3, 2),
+        RATE,
         _at(0, 2, 4, seconds=60, requests=6.0, queue_tokens=10**9, kv_usage=1.0),
     ),
     # 3 requests a second are expected, and 12 from 600 s on.
     "schedule: ahead of its time and after nothing": (
         Schedule(3, 2, expected=(3.0, 12.0, 0.0), ahead=60),
-        *(
-            _at(now, *sizes)
-            for now, sizes in ((0, (2, 4)), (538, (1, 2)), (540, (4, 6)), (1150, (4, 6)), (1199, (4, 6)))
-        ),
+        _at(0, 2, 4),
+        *(_at(now, *sizes) for now, sizes in ((538, (1, 2)), (540, (4, 6)), (1150, (4, 6)), (1199, (4, 6)))),
     ),
     "schedule: the larger of schedule and rate": (
         Schedule(3, 2, expected=(3.0,)),

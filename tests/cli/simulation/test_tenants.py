@@ -1,20 +1,20 @@
 """Two tenants, one of which floods the service with long prompts, through one gateway or two: in virtual time."""
 
+import dataclasses
 import functools
 import itertools
 from collections import defaultdict
-from dataclasses import dataclass, field
 from functools import partial
 
 import pytest
 from known_signals import spec
+from simulated_service import KIND
 
 from legato_cli.simulation.kv_handoffs import KVHandoffs
 from legato_cli.simulation.request import SimulatedRequest
 from legato_cli.simulation.scheduled_request import ScheduledRequest
 from legato_cli.simulation.scheduled_worker import ScheduledWorker
 from legato_cli.simulation.simulated_gateway import SimulatedGateway
-from legato_cli.simulation.simulated_pod import WorkerKind
 from legato_cli.simulation.workload import Arrival
 from legato_engine.core.load_frame import BUSY_INTERVAL
 from legato_engine.core.served_tokens import ServedTokens
@@ -23,16 +23,8 @@ from legato_engine.transfer.virtual_time import VirtualTime
 
 PAIR, UNIFIED = ("prefill", "decode"), ("unified",)
 PROMPT, OUTPUT, EVERY, COUNT = 1500, 16, 0.37, 24
-H200 = WorkerKind(  # of an 8B model
-    times=StepTimes(per_step=0.0065, per_row=0, per_context=3.4e-8, per_token=3.3e-5, per_pair=1.1e-9),
-    kv_tokens=800_000,
-    chunk_tokens=512,
-    block_size=16,
-    tpot=0.1,
-    slots=64,
-    prefix_block=512,
-    start=0.0,
-)
+TIMES = StepTimes(per_step=0.0065, per_row=0, per_context=3.4e-8, per_token=3.3e-5, per_pair=1.1e-9)
+H200 = dataclasses.replace(KIND, times=TIMES, kv_tokens=800_000, slots=64, start=0.0)  # with an 8B model
 
 
 class TenantGateway(SimulatedGateway):
@@ -42,11 +34,11 @@ class TenantGateway(SimulatedGateway):
         self._admission.served_elsewhere(served, self._time.now)
 
 
-@dataclass
+@dataclasses.dataclass
 class Tenant:
     """Times to the first token, in seconds, and tokens of prompts that were answered."""
 
-    ttft: list[float] = field(default_factory=list)
+    ttft: list[float] = dataclasses.field(default_factory=list)
     prompt_tokens: int = 0
 
 
