@@ -1,4 +1,4 @@
-"""Every field of the manifest changes the plan, is refused, or the docs say that it takes effect later.
+"""Every field of the manifest changes the plan or is refused.
 
 What the plan starts is parsed by the processes' own settings, so that no flag is one that they do not know.
 """
@@ -31,7 +31,6 @@ PLACEMENT = placement.local(("legato",))
 CLUSTER = placement.kubernetes("engine", "gateway")
 DOCS = (Path(__file__).parents[2] / "docs" / "manifest.md").read_text()
 SCHEMA = crd.inference_service()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
-LATER = "*for the autoscaler*"
 PARSER = main.parser()
 
 GPU = {quantities.GPU: 1}
@@ -275,19 +274,12 @@ def _pools(service: resources.InferenceService, *desired: int) -> tuple[Any, ...
     )
 
 
-def _later(path: str) -> bool:
-    """The docs' row of a field says so in italics."""
-    row = next(line for line in DOCS.splitlines() if line.startswith("|") and f"`{path}`" in line.split("|")[1])
-    section = [line for line in DOCS.splitlines() if line.startswith(f"| `{path.split('.')[0]}` |")]
-    return any(LATER in line for line in (row, *section))
-
-
 def test_every_field_is_looked_at():
     assert set(_leaves(Spec)) == set(CHANGES)
 
 
 @pytest.mark.parametrize("path", sorted(CHANGES))
-def test_field_reaches_a_process_or_is_refused_or_comes_later(path):
+def test_field_reaches_a_process_or_is_refused(path):
     service = _changed(path)
     refused = checks.unavailable(service.spec)
     if refused:
@@ -302,7 +294,7 @@ def test_field_reaches_a_process_or_is_refused_or_comes_later(path):
     elif path in ("scaling.mode", "scaling.scaleDownStabilization", "scaling.idleAfter"):
         assert not _reaches(path)  # for whoever sets the replicas
     else:
-        assert _reaches(path) is not _later(path)
+        assert _reaches(path)
 
 
 @pytest.mark.parametrize("path", sorted(CHANGES))

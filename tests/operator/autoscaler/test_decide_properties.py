@@ -11,7 +11,7 @@ from known_signals import changed, signals, spec, traffics
 from legato_operator.autoscaler.decide import decide
 from legato_operator.autoscaler.equation import evaluate
 from legato_operator.autoscaler.prefill import LATE_EQUATION
-from legato_operator.autoscaler.signals import PrefillCost, PromptLengths, Signals, Traffic
+from legato_operator.autoscaler.signals import PrefillCost, PromptLengths, Signals
 from legato_operator.autoscaler.window import Window
 
 SPEC = spec()
@@ -33,14 +33,9 @@ def _grown(known: Signals, factor: int) -> Signals:
         return tuple(PromptLengths(each.least, each.requests * factor, each.tokens * factor) for each in lengths)
 
     traffic = known.traffic
-    return dataclasses.replace(
-        known,
-        traffic=dataclasses.replace(
-            traffic, arrivals=more(traffic.arrivals), recent=more(traffic.recent), newest=more(traffic.newest),
-            held=traffic.held * factor,
-            held_tokens=traffic.held_tokens * factor, held_prompt_tokens=traffic.held_prompt_tokens * factor,
-        ),
-    )  # fmt: skip
+    prompts = {name: more(getattr(traffic, name)) for name in ("arrivals", "recent", "newest")}
+    held = {name: getattr(traffic, name) * factor for name in ("held", "held_tokens", "held_prompt_tokens")}
+    return dataclasses.replace(known, traffic=dataclasses.replace(traffic, **prompts, **held))
 
 
 @many
@@ -116,41 +111,27 @@ def test_longer_queues_and_fuller_caches_never_lower_a_wish(known, current, toke
 @many
 @given(signals(), sizes, st.sampled_from((2, 4, 8)))
 def test_workers_so_many_times_as_fast_with_prompts_so_many_times_as_long_need_the_same(known, current, factor):
+    plain = _scaled(known, 1)
+    # Where a bucket begins is a whole number of tokens: costs right at its edge may fall on either side.
+    assume(not _at_the_edge(plain))
+    assert _wishes(_scaled(known, factor), current)["prefill"] == _wishes(plain, current)["prefill"]
+
+
+def _scaled(known: Signals, factor: int) -> Signals:
+    """With prompts that many times as long, and a cost for each token of prefill that is smaller by the factor."""
+
     def longer(lengths):
         return tuple(PromptLengths(each.least * factor, each.requests, each.tokens * factor) for each in lengths)
 
+    def faster(worker):
+        cost = worker.prefill_cost and PrefillCost(worker.prefill_cost.per_token / factor)
+        return dataclasses.replace(worker, queue_tokens=worker.queue_tokens * factor, prefill_cost=cost)
+
     traffic = known.traffic
-    scaled = dataclasses.replace(
-        known,
-        workers=tuple(
-            dataclasses.replace(
-                worker,
-                queue_tokens=worker.queue_tokens * factor,
-                prefill_cost=worker.prefill_cost and PrefillCost(worker.prefill_cost.per_token / factor),
-            )
-            for worker in known.workers
-        ),
-        traffic=dataclasses.replace(
-            traffic,
-            arrivals=longer(traffic.arrivals),
-            recent=longer(traffic.recent),
-            newest=longer(traffic.newest),
-            waiting=longer(traffic.waiting),
-            held_tokens=traffic.held_tokens * factor,
-            head_wait={},
-        ),
-    )
-    plain = dataclasses.replace(
-        known,
-        workers=tuple(
-            dataclasses.replace(worker, prefill_cost=worker.prefill_cost and PrefillCost(worker.prefill_cost.per_token))
-            for worker in known.workers
-        ),
-        traffic=dataclasses.replace(traffic, head_wait={}),
-    )
-    # Where a bucket begins is a whole number of tokens: costs right at its edge may fall on either side.
-    assume(not _at_the_edge(plain))
-    assert _wishes(scaled, current)["prefill"] == _wishes(plain, current)["prefill"]
+    prompts = {name: longer(getattr(traffic, name)) for name in ("arrivals", "recent", "newest", "waiting")}
+    held = traffic.held_tokens * factor
+    traffic = dataclasses.replace(traffic, **prompts, held_tokens=held, head_wait={})
+    return dataclasses.replace(known, workers=tuple(map(faster, known.workers)), traffic=traffic)
 
 
 def _at_the_edge(known: Signals) -> bool:
@@ -197,9 +178,3 @@ def test_prefill_workers_never_stay_without_one_that_decodes(known, current, sil
     windows = dict.fromkeys(POOLS, Window(((0.0, 0),)))
     wishes = {pool: each.wish for pool, each in decide(known, windows, EMPTY, current, 1.0).pools.items()}
     assert wishes["decode"] >= min(current["decode"], 1) or not wishes["prefill"]
-
-
-def test_no_traffic_lets_a_pool_shrink_to_its_minimum():
-    known = Signals((), Traffic(60.0, (), 10.0, ()))
-    window = dict.fromkeys(POOLS, Window(((0.0, 0),)))
-    assert _wishes(known, {"prefill": 9, "decode": 9}, window, 1.0) == {"prefill": 0, "decode": 1}
