@@ -6,13 +6,15 @@ from typing import Any
 from msgspec.structs import replace
 from relay_simulation import METRICS, SimulatedWorker, Simulation
 
+from legato_gateway.http.demand_report import DemandReporter
 from legato_gateway.relay.generation import RunningGeneration
 from legato_gateway.relay.lifecycle import Stage
 from legato_gateway.relay.sub_request import SubRequest
 from legato_gateway.routing.fleet_snapshot import WorkerView
-from legato_protocol import block_hash, kv_events
+from legato_gateway.testing.fake_engine import token_at
+from legato_protocol.demand import DemandReport
 from legato_protocol.packed_tokens import pack_tokens
-from legato_protocol.stream import Peer
+from legato_protocol.stream import Failed, Peer, TokenItem, Tokens
 
 PROMPT = tuple(range(100))  # of a request, unless it has another one
 
@@ -25,15 +27,10 @@ class Scripted(Simulation):
         super().__init__(0, lab.vocabulary, lab.request, roles, 1000, **drawn | retry)
         self.chaos = 0.0
         self.sent: list[tuple[str, Any]] = []
-        for worker in self.workers.values():
-            worker.take = self._noted(worker, worker.take)
 
-    def _noted(self, worker: SimulatedWorker, take: Callable[[Any], bool]) -> Callable[[Any], bool]:
-        def noted(frame: Any) -> bool:
-            self.sent.append((worker.name, frame))
-            return take(frame)
-
-        return noted
+    def send(self, worker: str, frame: Any) -> bool:
+        self.sent.append((worker, frame))
+        return super().send(worker, frame)
 
     def start(self, **overrides: Any) -> RunningGeneration:
         generation = self.relay.submit(self._make_request(**{"max_tokens": 1000, "deadline": 1e6} | overrides))
@@ -44,32 +41,43 @@ class Scripted(Simulation):
         (sub,) = self.relay.sub_requests(generation)
         return sub
 
-    def told(self, kind: type) -> list[tuple[str, Any]]:
+    def frames(self, kind: type) -> list[tuple[str, Any]]:
         return [(name, frame) for name, frame in self.sent if isinstance(frame, kind)]
 
-    def run(self, steps: int = 1, seconds: float = 0.01) -> None:
-        for _ in range(steps):
-            for worker in self.workers.values():
-                self._work(worker)
-                worker.outgoing.append(worker.load())
-                while worker.outgoing and worker.connected:
-                    self._deliver(worker)
-            for generation in self.generations:
-                self._read(generation)
-            self.time.advance(seconds)
-            self.check()
+    def demand(self) -> DemandReport:
+        return DemandReporter("gateway-1", self.relay, self.fleet, self.time.time).report()
 
     def load(self, worker: SimulatedWorker) -> None:
-        """A worker tells how busy it is, and the turn after it comes."""
+        """Delivers the worker's Load, and lets the turn after it come."""
         self.relay.workers.received(worker.name, worker.load())
         self.time.advance(0.01)
 
+    def drain(self, worker: SimulatedWorker) -> None:
+        super().drain(worker)
+        self.load(worker)
+
+    def stay(self, worker: SimulatedWorker) -> None:
+        super().stay(worker)
+        self.load(worker)
+
     def draining(self, generation: RunningGeneration) -> SimulatedWorker:
-        """The worker that decodes it, which is told to drain and has been looked at since."""
+        """Lets it decode, and drains its worker."""
         source = self.decoding(generation)
         self.drain(source)
-        self.load(source)
         return source
+
+    def fail(
+        self, sub: SubRequest, code: Any = "internal", at: str = "", part: Any = "decode", retry: bool = True
+    ) -> None:
+        """Reports that the current attempt failed at its decode worker or `at` another one."""
+        failed = Failed(sub.id, sub.attempt, code, "scripted", part, retry)
+        self.relay.workers.received(at or sub.place.decode, failed)
+
+    def token(self, sub: SubRequest, worker: str = "", choice: int = 0, index: int = 0, **fields: Any) -> None:
+        """Delivers the right token of that index, by default from its decode worker under the current attempt."""
+        values = {"id": sub.id, "attempt": sub.attempt, "token_ids": (token_at(7, choice, index),)} | fields
+        item = TokenItem(choice=choice, index=index, **values)
+        self.relay.workers.received(worker or sub.place.decode, Tokens((item,)))
 
     def until(self, condition: Callable[[], Any]) -> None:
         for _ in range(200):
@@ -77,6 +85,11 @@ class Scripted(Simulation):
                 return
             self.run()
         raise AssertionError("it never came to that")
+
+    def end(self, generation: RunningGeneration) -> BaseException | None:
+        """Lets it end, and returns its error."""
+        self.until(lambda: generation.ended)
+        return error_of(generation)
 
     def decoding(self, generation: RunningGeneration) -> SimulatedWorker:
         self.until(lambda: self.sub(generation).stage is Stage.DECODING)
@@ -87,10 +100,7 @@ class Scripted(Simulation):
 
     def hold(self, name: str, adapter: str = "") -> None:
         """The cache of that worker holds the prompt, computed with the adapter of this digest: six full blocks."""
-        worker = self.workers[name]
-        worker._events += 1
-        hashes = block_hash.chain(pack_tokens(PROMPT), 16, block_hash.root("r", adapter))
-        event = kv_events.Stored(worker.engine.epoch, worker._events, block_hash.join(hashes))
+        event = self.workers[name].stored(pack_tokens(PROMPT), adapter)
         assert not self.relay.workers.kv_event(name, event)
 
     def greet(self, name: str, **changes: Any) -> None:
@@ -105,6 +115,15 @@ class Scripted(Simulation):
         """What routing knows of that worker."""
         (view,) = [view for view in self.fleet.snapshot().workers if view.name == name]
         return view
+
+
+def started(
+    lab: Any, *roles: str, request: Any = None, **policy: Any
+) -> tuple[Scripted, RunningGeneration, SubRequest]:
+    """A relay among workers of these roles with one request."""
+    run = Scripted(lab, *roles, **policy)
+    generation = run.start(**request or {})
+    return run, generation, run.sub(generation)
 
 
 def error_of(generation: RunningGeneration) -> BaseException | None:

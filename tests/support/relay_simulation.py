@@ -90,19 +90,17 @@ class SimulatedWorker:
         self._fabric = fabric
         self._random = source
         self._incoming: deque[Any] = deque()
-        self._events = 0
         self.engine = self._fresh()
 
-    def _fresh(self) -> FakeEngine:
-        return FakeEngine(self.name, f"{self._random.getrandbits(64):x}", self._fabric)
+    def _fresh(self, draining: bool = False) -> FakeEngine:
+        engine = FakeEngine(self.name, f"{self._random.getrandbits(64):x}", self._fabric)
+        engine.draining, self._events = draining, 0
+        return engine
 
     def renew(self) -> None:
-        """Another process: nothing of the old one is left."""
-        draining = self.engine.draining
+        """Starts another process: nothing of the old one is left."""
         self.engine.stop()
-        self.engine = self._fresh()
-        self.engine.draining = draining
-        self._events = 0
+        self.engine = self._fresh(self.engine.draining)
 
     def disconnect(self) -> None:
         """The connection is gone, and with it all that was on its way; what ran for it stops."""
@@ -122,51 +120,49 @@ class SimulatedWorker:
 
     def load(self) -> Load:
         jobs = self.engine.jobs.values()
-        context = sum(len(job.sequence.token_ids) // 4 for job in jobs)
-        held = sum(len(job.sequence.token_ids) // 64 + len(job.made) for job in jobs)
-        used = min(self.blocks, held + self.other_blocks)
+        used = sum(len(job.sequence.token_ids) // 64 + len(job.made) for job in jobs)
+        used = min(self.blocks, used + self.other_blocks)
         queued = sum(job.sequence.prompt_len for job in jobs if job.stage in ("queued", "prefilling"))
-        free, credits = self.blocks - used, max(0, 6 - len(jobs))
-        counts = (queued, 0, len(jobs) + self.others, free, 0, used, 0)
-        drains = self.engine.draining
-        return Load(*counts, draining=drains, credits=credits, context_tokens=context, decode_cost=COST)
+        return Load(
+            *(queued, 0, len(jobs) + self.others, self.blocks - used, 0, used, 0),
+            draining=self.engine.draining,
+            credits=max(0, 6 - len(jobs)),
+            context_tokens=sum(len(job.sequence.token_ids) // 4 for job in jobs),
+            decode_cost=COST,
+        )
 
     def run(self) -> list[kv_events.Stored]:
-        """Reads all frames and makes one step. What it tells lies in `outgoing`."""
+        """Reads all frames and makes one step. Its frames are in `outgoing`."""
         while self._incoming:
-            self._read(self._incoming.popleft())
-        items: list[TokenItem] = []
-        for _, told in self.engine.step():
-            if isinstance(told, TokenItem):
-                items.append(told)
-            else:
-                self.outgoing.append(told)
+            if (answer := self._read(self._incoming.popleft())) is not None:
+                self.outgoing.append(answer)
+        reports = [report for _, report in self.engine.step()]
+        items = tuple(report for report in reports if isinstance(report, TokenItem))
+        self.outgoing += [report for report in reports if not isinstance(report, TokenItem)]
         if items:
-            self.outgoing.append(Tokens(tuple(items)))
-        return self._stored()
-
-    def _read(self, frame: Any) -> None:
-        engine, answer = self.engine, None
-        if isinstance(frame, Cancel):
-            engine.cancel(GATEWAY, frame)
-        elif isinstance(frame, Split):
-            engine.split(GATEWAY, frame)
-        elif isinstance(frame, Pause):
-            engine.pause(GATEWAY, frame.id, frame.on)
-        elif isinstance(frame, Handoff):
-            answer = engine.move(GATEWAY, frame)
-        else:
-            answer = engine.accept(GATEWAY, frame)
-        if answer is not None:
-            self.outgoing.append(answer)
-
-    def _stored(self) -> list[kv_events.Stored]:
-        events = []
-        while self.engine.prompts:
-            self._events += 1
-            hashes = block_hash.chain(self.engine.prompts.popleft(), 16, block_hash.root("r"))
-            events.append(kv_events.Stored(self.engine.epoch, self._events, block_hash.join(hashes)))
+            self.outgoing.append(Tokens(items))
+        events = [self.stored(prompt) for prompt in self.engine.prompts]
+        self.engine.prompts.clear()
         return events
+
+    def _read(self, frame: Any) -> Any:
+        engine = self.engine
+        match frame:
+            case Cancel():
+                return engine.cancel(GATEWAY, frame)
+            case Split():
+                return engine.split(GATEWAY, frame)
+            case Pause():
+                return engine.pause(GATEWAY, frame.id, frame.on)
+            case Handoff():
+                return engine.move(GATEWAY, frame)
+        return engine.accept(GATEWAY, frame)
+
+    def stored(self, tokens: bytes, adapter: str = "") -> kv_events.Stored:
+        """The event that it caches these tokens, computed with the adapter of this digest."""
+        self._events += 1
+        hashes = block_hash.chain(tokens, 16, block_hash.root("r", adapter))
+        return kv_events.Stored(self.engine.epoch, self._events, block_hash.join(hashes))
 
     def snapshot(self) -> kv_events.Snapshot:
         return kv_events.Snapshot(self.engine.epoch, self._events, 0, True, b"")
@@ -202,24 +198,23 @@ class Simulation:
         limits = AdmissionLimits(max_held=8, backfill_seconds=0.5, objectives=goal, quotas=quotas or {})
         self.admission = Admission(limits)
         policy = Policy(self.random.choice((0, 64)), self.random.choice(("Local", "Wait")), objectives=goal)
-        send = lambda worker, frame: self.workers[worker].take(frame)  # noqa: E731
-        drawn = {
-            "on_transfer_failure": self.random.choice(("Retry", "Recompute")),
-            "poison_deaths": self.random.choice((2, 1000)),
-        }
+        transfer, deaths = self.random.choice(("Retry", "Recompute")), self.random.choice((2, 1000))
         slow = self.random.choice(("Pause", "Pause", "Disconnect"))
+        patience = RetryPolicy(**{"on_transfer_failure": transfer, "poison_deaths": deaths} | retry)
         self.history = History()
         self.relay = RequestRelay(
             fleet=self.fleet,
             index=self.index,
             admission=self.admission,
-            dispatcher=Dispatcher(self.fleet, self.index, policy, send, self.random, self.time.time, self.admission),
+            dispatcher=Dispatcher(
+                self.fleet, self.index, policy, self.send, self.random, self.time.time, self.admission
+            ),
             vocabulary=vocabulary,
             snapshots=self,
             history=self.history,
             metrics=METRICS,
             timers=self.time,
-            policy=RelayPolicy(slow_client or slow, 8, RetryPolicy(**drawn | retry), rebalancing),
+            policy=RelayPolicy(slow_client or slow, 8, patience, rebalancing),
             jitter=random.Random(seed).random,
         )
         self.generations: list[RunningGeneration] = []
@@ -230,6 +225,9 @@ class Simulation:
             self.fleet.add(name, name)
             self._connect(worker)
 
+    def send(self, worker: str, frame: Any) -> bool:
+        return self.workers[worker].take(frame)
+
     def request_snapshot(self, worker: str) -> None:
         """As `Links` does: the answer is the next event."""
         self.relay.workers.kv_event(worker, self.workers[worker].snapshot())
@@ -238,16 +236,8 @@ class Simulation:
 
     def happen(self) -> None:
         """One thing at random."""
-        kinds = (
-            (self.submit, 2),
-            (self.work, 10),
-            (self.pass_time, 3),
-            (self.connect, 3),
-            (self.disturb, 2.5),
-            (self.read, 4),
-            (self.leave, 0.3),
-        )
-        self.random.choices([kind for kind, _ in kinds], [weight for _, weight in kinds])[0]()
+        kinds = (self.submit, self.work, self.pass_time, self.connect, self.disturb, self.read, self.leave)
+        self.random.choices(kinds, (2, 10, 3, 3, 2.5, 4, 0.3))[0]()
         self.check()
 
     def check(self) -> None:
@@ -256,23 +246,18 @@ class Simulation:
 
     def submit(self) -> None:
         chance = self.random
-        generation = self.relay.submit(
-            self._make_request(
-                seed=chance.randrange(1000),
-                prompt=tuple(range(chance.choice((5, 40, 100)))),
-                max_tokens=chance.choice((1, 5, 20, 40)),
-                choices=chance.choice((1, 1, 2, 3)),
-                deadline=chance.choice((1.0, 20.0, 60.0)),
-                tenant=chance.choice("ab"),
-                priority=chance.choice((0, 0, 1)),
-                stop=chance.choice(((), (), (), ("ab", "kc"))),
-                prompt_logprobs=chance.choice((None, None, 2)),
-            )
+        request = self._make_request(
+            seed=chance.randrange(1000),
+            prompt=tuple(range(chance.choice((5, 40, 100)))),
+            max_tokens=chance.choice((1, 5, 20, 40)),
+            choices=chance.choice((1, 1, 2, 3)),
+            deadline=chance.choice((1.0, 20.0, 60.0)),
+            tenant=chance.choice("ab"),
+            priority=chance.choice((0, 0, 1)),
+            stop=chance.choice(((), (), (), ("ab", "kc"))),
+            prompt_logprobs=chance.choice((None, None, 2)),
         )
-        self.generations.append(generation)
-
-    def _some_worker(self) -> SimulatedWorker:
-        return self.random.choice(list(self.workers.values()))
+        self.generations.append(self.relay.submit(request))
 
     def work(self) -> None:
         """Workers make steps, and some of what they tell arrives."""
@@ -321,7 +306,7 @@ class Simulation:
             self.relay.workers.greeted(worker.name, worker.hello())
 
     def disturb(self) -> None:
-        worker = self._some_worker()
+        worker = self.random.choice(list(self.workers.values()))
         kinds = (self.kill, self.cut, self.lose_core, self.replace, self.hang, self.pause, self.wake, self.stay)
         self.random.choice((*kinds, *(self.drain,) * 4, *(self.refuse,) * 2, *(self.crowd,) * 4))(worker)
 
@@ -351,8 +336,7 @@ class Simulation:
 
     def hang(self, worker: SimulatedWorker) -> None:
         if worker.connected and not worker.hangs:
-            worker.hangs = True
-            self.relay.workers.silent(worker.name)
+            self.pause(worker)
             self.relay.workers.hung(worker.name)
 
     def pause(self, worker: SimulatedWorker) -> None:
@@ -376,10 +360,6 @@ class Simulation:
         """Sequences of other gateways come or go."""
         worker.others, worker.other_blocks = self.random.choice(((0, 0), (4, 0), (1, worker.blocks - 2)))
 
-    def empty(self, worker: SimulatedWorker) -> None:
-        """They are all gone."""
-        worker.others = worker.other_blocks = 0
-
     def refuse(self, worker: SimulatedWorker) -> None:
         code = self.random.choice(("internal", "overloaded", "transfer", "peer_lost", "stale", "faulted"))
         worker.engine.refusals.append(Refusal(code, retry=True))
@@ -394,8 +374,8 @@ class Simulation:
             if key not in self.texts and generation.request.params.prompt_logprobs is not None:
                 assert delta.scores is not None, "the first thing said has them"
             if delta.scores is not None:
-                told = [token.logprob for token in delta.scores]
-                assert told == [-float(token) for token in generation.request.prompt[1:]]
+                logprobs = [token.logprob for token in delta.scores]
+                assert logprobs == [-float(token) for token in generation.request.prompt[1:]]
             self.texts[key] = self.texts.get(key, "") + delta.text
 
     def leave(self) -> None:
@@ -415,24 +395,27 @@ class Simulation:
         patient = {g for g in self.generations if not g.ended and g.expires > self.time.now + 15}
         for worker in self.workers.values():
             self.wake(worker)
-            self.stay(worker)
-            self.empty(worker)
+            worker.engine.draining, worker.others, worker.other_blocks = False, 0, 0
             self._connect(worker)
         for _ in range(4000):
             if not self.relay.active and not any(worker.engine.jobs for worker in self.workers.values()):
                 break
+            self.run(seconds=0.02 if lossless else 0.25)
+        self.run()
+        return patient if lossless else set()
+
+    def run(self, steps: int = 1, seconds: float = 0.01) -> None:
+        """All workers make a step, all their frames arrive, and all clients read."""
+        for _ in range(steps):
             for worker in self.workers.values():
                 self._work(worker)
                 worker.outgoing.append(worker.load())
-                while worker.outgoing:
+                while worker.outgoing and worker.connected and not worker.hangs:
                     self._deliver(worker)
             for generation in self.generations:
                 self._read(generation)
-            self.time.advance(0.02 if lossless else 0.25)
+            self.time.advance(seconds)
             self.check()
-        for generation in self.generations:
-            self._read(generation)
-        return patient if lossless else set()
 
     def reports(self) -> list[HandoffReport]:
         return [report for worker in self.workers.values() for report in worker.engine.received]

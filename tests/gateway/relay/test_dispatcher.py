@@ -1,22 +1,31 @@
-"""Which frames workers are sent, and what is noted of it, in virtual time."""
+"""Which frames workers are sent, and what is recorded and predicted of it, in virtual time."""
+
+import dataclasses
 
 import pytest
 from msgspec.structs import replace
-from relay_script import PROMPT, Scripted, count
+from relay_script import PROMPT, Scripted, count, started
 
 from legato_gateway.relay.lifecycle import Stage
 from legato_gateway.routing.filters import Need
+from legato_gateway.routing.fleet_snapshot import FleetSnapshot
+from legato_gateway.routing.predicted_prefixes import PREDICTED_SECONDS, SETTLING_SECONDS
+from legato_gateway.routing.prefix_hashes import Hashing
 from legato_protocol.packed_tokens import pack_tokens
-from legato_protocol.stream import Cancel, Decode, Failed, Generate, Prefill
+from legato_protocol.stream import Cancel, Decode, Generate, Prefill
 
 
-def test_a_pair_is_told_the_same_sequence_and_room_and_each_others_address(lab):
+@pytest.mark.parametrize(("prefill_has", "decode_has"), [(True, False), (False, True), (True, True)])
+def test_a_pair_is_sent_the_same_sequence_and_room_and_each_others_address(lab, prefill_has, decode_has):
+    """And whether the other one has TLS for hand-offs."""
     run = Scripted(lab, "p", "d")
+    run.greet("p0", handoff_tls=prefill_has)
+    run.greet("d1", handoff_tls=decode_has)
     generation = run.start(tenant="t", priority=3, cache_salt="salt", choices=2, deadline=50.0)
-    ((_, prefill),), ((_, decode),) = run.told(Prefill), run.told(Decode)
+    ((_, prefill),), ((_, decode),) = run.frames(Prefill), run.frames(Decode)
     sequence = prefill.sequence
-    assert decode == Decode(prefill.id, 1, prefill.room, sequence, run.peer("p0"))
-    assert prefill.to == run.peer("d1")
+    assert decode == Decode(prefill.id, 1, prefill.room, sequence, replace(run.peer("p0"), tls=prefill_has))
+    assert prefill.to == replace(run.peer("d1"), tls=decode_has)
     assert (sequence.token_ids, sequence.prompt_len, sequence.choices) == (pack_tokens(PROMPT), 100, (0, 1))
     assert (sequence.tenant, sequence.priority, sequence.cache_salt) == ("t", 3, "salt")
     assert (sequence.params, sequence.deadline) == (generation.request.params, 50.0)
@@ -24,69 +33,46 @@ def test_a_pair_is_told_the_same_sequence_and_room_and_each_others_address(lab):
     assert (route.prefill, route.decode, route.transport, route.attempt) == ("p0", "d1", "memory", 1)
 
 
-@pytest.mark.parametrize(("prefill_has", "decode_has"), [(True, False), (False, True), (True, True)])
-def test_each_of_a_pair_is_told_whether_the_other_has_tls_for_hand_offs(lab, prefill_has, decode_has):
-    run = Scripted(lab, "p", "d")
-    run.greet("p0", handoff_tls=prefill_has)
-    run.greet("d1", handoff_tls=decode_has)
-    run.start()
-    ((_, prefill),), ((_, decode),) = run.told(Prefill), run.told(Decode)
-    assert (decode.source.tls, prefill.to.tls) == (prefill_has, decode_has)
-
-
 def test_a_worker_that_does_all_needs_no_transport(lab):
-    run = Scripted(lab, "u")
-    route = run.start().route
+    route = Scripted(lab, "u").start().route
     assert (route.prefill, route.decode, route.transport) == ("local", "u0", "")
 
 
 def test_a_prompt_that_would_wait_too_long_for_a_prefill_worker_is_computed_where_it_decodes(lab):
     """The objective is 0.1 s, and 50 tokens a second take two for the first prompt."""
+
+    def placements():
+        return [count("placements_total", prefill=where) for where in ("separate", "busy")]
+
     run = Scripted(lab, "p", "d", when_busy="Local")
     run.fleet.loaded("p0", replace(run.workers["p0"].load(), prefill_rate=50.0))
-    before = [count("placements_total", prefill=where) for where in ("separate", "busy")]
+    before = placements()
     run.start()
     second = run.start()
-    assert [frame.id for _, frame in run.told(Generate)] == [run.sub(second).id]
+    assert [frame.id for _, frame in run.frames(Generate)] == [run.sub(second).id]
     assert "on prefill workers" in second.route.why
-    assert [count("placements_total", prefill=where) for where in ("separate", "busy")] == [n + 1 for n in before]
-
-
-def test_how_long_it_has_waited_is_told_until_it_has_a_token(lab):
-    run = Scripted(lab, "u")
-    generation = run.start()
-    need = run.relay._dispatcher.need
-    run.time.advance(3.0)
-    assert need(run.sub(generation)).waited == 3.0
-    run.until(lambda: generation.completion_tokens == 1)
-    assert need(run.sub(generation)).waited == 0.0
+    assert placements() == [number + 1 for number in before]
 
 
 def test_what_goes_on_needs_room_for_its_output_and_has_the_time_that_is_left(lab):
-    run = Scripted(lab, "u")
-    generation = run.start(max_tokens=50, deadline=50.0)
-    sub, need = run.sub(generation), run.relay._dispatcher.need
+    run, generation, sub = started(lab, "u", request={"max_tokens": 50, "deadline": 50.0})
+    need = run.relay._dispatcher.need
     assert need(sub) == Need(sub.id, 100, 50)
+    run.time.advance(3.0)
+    assert need(sub).waited == 3.0
     run.until(lambda: generation.completion_tokens == 7)
     assert need(sub) == Need(sub.id, 107, 43, 1, "r")
     run.time.advance(10.0 - run.time.now)
-    run.relay.workers.received("u0", Failed(sub.id, 1, "internal", "scripted", "decode", True))
+    run.fail(sub)
     assert need(sub) == Need(sub.id, 107, 43, 1, "r", frozenset({"u0"}))
-    sequence = run.told(Generate)[1][1].sequence
+    sequence = run.frames(Generate)[1][1].sequence
     assert (len(sequence.token_ids) // 4, sequence.prompt_len, sequence.deadline) == (107, 100, 40.0)
 
 
-def test_what_only_newer_workers_obey_is_part_of_the_need(lab):
-    run = Scripted(lab, "u")
-    generation = run.start(allowed_token_ids=(3, 4))
-    assert run.relay._dispatcher.need(run.sub(generation)).params == ("allowed_token_ids",)
-
-
-def test_an_expired_sequence_is_not_sent_without_a_deadline(lab):
-    """It has some time left on the wire until its timer goes off here."""
-    run = Scripted(lab, "u")
-    run.start(deadline=0.0)
-    assert run.told(Generate)[0][1].sequence.deadline > 0
+def test_parameters_that_only_newer_workers_obey_are_part_of_the_need(lab):
+    run, _, sub = started(lab, "u", request={"allowed_token_ids": (3, 4), "deadline": 0.0})
+    assert run.relay._dispatcher.need(sub).params == ("allowed_token_ids",)
+    assert run.frames(Generate)[0][1].sequence.deadline > 0, "some is left on the wire until its timer goes off here"
 
 
 @pytest.mark.parametrize(
@@ -98,7 +84,7 @@ def test_an_expired_sequence_is_not_sent_without_a_deadline(lab):
         ("u", None, {"u0": (100, 7, 1)}),
     ],
 )
-def test_what_was_sent_counts_at_its_workers_at_once_but_for_what_they_hold(lab, roles, holder, pending):
+def test_what_was_sent_counts_at_its_workers_immediately_but_for_what_they_cache(lab, roles, holder, pending):
     run = Scripted(lab, *roles)
     if holder:
         run.hold(holder)
@@ -108,13 +94,12 @@ def test_what_was_sent_counts_at_its_workers_at_once_but_for_what_they_hold(lab,
     assert generation.route.cached_tokens.get(holder, 0) == (96 if holder else 0)
 
 
-def test_a_worker_that_has_just_gone_takes_nothing_and_its_partner_is_told(lab):
+def test_a_worker_that_has_just_gone_takes_nothing_and_its_partner_is_notified(lab):
     run = Scripted(lab, "p", "d")
     run.workers["d1"].connected = False
-    generation = run.start()
-    sub = run.sub(generation)
+    sub = run.sub(run.start())
     assert sub.stage is Stage.WAITING
-    assert run.told(Cancel) == [("p0", Cancel(sub.id, 1)), ("d1", Cancel(sub.id, 1))]
+    assert run.frames(Cancel) == [("p0", Cancel(sub.id, 1)), ("d1", Cancel(sub.id, 1))]
     run.workers["d1"].connected = True
     run.load(run.workers["p0"])
     assert (sub.stage, sub.attempt) == (Stage.QUEUED, 2)
@@ -122,67 +107,124 @@ def test_a_worker_that_has_just_gone_takes_nothing_and_its_partner_is_told(lab):
 
 @pytest.mark.parametrize("has_output", [False, True])
 def test_only_what_has_output_is_bound_to_its_kv_revision(lab, has_output):
-    run = Scripted(lab, "u", "u")
-    generation = run.start()
-    worker = run.decoding(generation) if has_output else run.workers[run.sub(generation).place.decode]
+    run, generation, sub = started(lab, "u", "u")
+    worker = run.decoding(generation) if has_output else run.workers[sub.place.decode]
     (other,) = run.others(worker)
     run.greet(other.name, kv_revision="other")
     run.cut(worker)
-    assert run.sub(generation).stage is (Stage.WAITING if has_output else Stage.QUEUED)
+    assert sub.stage is (Stage.WAITING if has_output else Stage.QUEUED)
     run.connect()
     run.load(worker)
-    assert run.sub(generation).place.decode == (worker if has_output else other).name
+    assert sub.place.decode == (worker if has_output else other).name
 
 
 def test_after_a_failed_hand_off_the_policy_may_have_the_decode_worker_prefill(lab):
-    run = Scripted(lab, "p", "d", on_transfer_failure="Recompute")
-    generation = run.start()
-    sub = run.sub(generation)
+    run, _, sub = started(lab, "p", "d", on_transfer_failure="Recompute")
     placements = [sub.place.prefill_at]
     for code in ("transfer", "internal"):
-        run.relay.workers.received(sub.place.decode, Failed(sub.id, sub.attempt, code, "scripted", "transfer", True))
+        run.fail(sub, code, part="transfer")
         run.time.advance(1.0)
         placements.append(sub.place.prefill_at)
-    assert [type(frame) for _, frame in run.sent if not isinstance(frame, Cancel | Decode)] == [
-        Prefill,
-        Generate,
-        Prefill,
-    ]
+    kinds = [type(frame) for _, frame in run.sent if not isinstance(frame, Cancel | Decode)]
+    assert kinds == [Prefill, Generate, Prefill]
     assert placements == ["separate", "recompute", "separate"]
 
 
-def test_a_worker_that_made_the_last_token_need_not_be_told(lab):
-    run = Scripted(lab, "u")
-    generation = run.start(max_tokens=3)
-    run.until(lambda: generation.ended)
-    assert not run.told(Cancel)
+def test_a_worker_that_made_the_last_token_is_sent_no_cancel(lab):
+    run, generation, _ = started(lab, "u", request={"max_tokens": 3})
+    assert run.end(generation) is None
+    assert not run.frames(Cancel)
 
 
 @pytest.mark.parametrize("choices", [1, 2])
 def test_a_choice_that_ends_by_a_stop_string_is_cancelled(lab, choices):
-    run = Scripted(lab, "u")
-    text = lab.text_of(7, 20)
-    generation = run.start(stop=(text[10:16],), choices=choices)
+    def running():
+        return [set(job.made) for job in run.workers["u0"].engine.jobs.values()]
+
+    stop = lab.text_of(7, 20)[10:16]
+    run, generation, _ = started(lab, "u", request={"stop": (stop,), "choices": choices})
     run.until(lambda: generation.choices[0].finish)
-    ((_, cancel),) = run.told(Cancel)
-    assert cancel.choices == (() if choices == 1 else (0,))
-    assert [set(job.made) for job in run.workers["u0"].engine.jobs.values()] == [set(range(choices))]
+    ((_, cancel),) = run.frames(Cancel)
+    assert (cancel.choices, running()) == (() if choices == 1 else (0,), [set(range(choices))])
     run.run()
-    assert [set(job.made) for job in run.workers["u0"].engine.jobs.values()] == ([{1}] if choices > 1 else [])
+    assert running() == ([{1}] if choices > 1 else [])
 
 
-@pytest.mark.parametrize("holds", [False, True])
-def test_what_a_worker_holds_of_a_sequence_needs_no_room_there(lab, holds):
+@pytest.mark.parametrize("cached", [False, True])
+def test_what_a_worker_caches_of_a_sequence_needs_no_room_there(lab, cached):
     run = Scripted(lab, "u")
-    if holds:
+    if cached:
         run.hold("u0")
     run.workers["u0"].connected = False
-    generation = run.start()
+    sub = run.sub(run.start())
     run.workers["u0"].connected = True
     for _ in range(2):  # the second one surely counts what was sent
         run.relay.workers.received("u0", replace(run.workers["u0"].load(), free_blocks=3))
-    sub = run.sub(generation)
     assert sub.stage is Stage.WAITING
-    assert run.relay._dispatcher.may_fit(sub) is holds
+    assert run.relay._dispatcher.may_fit(sub) is cached
     run.time.advance(1.0)
-    assert sub.stage is (Stage.QUEUED if holds else Stage.WAITING)
+    assert sub.stage is (Stage.QUEUED if cached else Stage.WAITING)
+
+
+# ── what was sent to a worker is soon in its cache: until it reports so, that is predicted ──────────────────────────
+
+SHARED = tuple(range(3200))
+
+
+def _burst(run, requests, prefix=SHARED):
+    """The generations, and the workers of their prefills. No worker caches the prefix or reports anything."""
+    before = len(run.frames(Prefill))
+    generations = [run.start(prompt=prefix + (7,) * (20 + i)) for i in range(requests)]
+    return generations, [name for name, _ in run.frames(Prefill)[before:]]
+
+
+def test_a_burst_on_a_new_prefix_is_computed_where_its_first_request_is(lab):
+    run = Scripted(lab, "p", "p", "p", "d", "d")
+    _, workers = _burst(run, 6)
+    assert workers == workers[:1] * 6
+    assert run.view(workers[0]).pending_tokens < 3200 + 6 * 60, "the shared prefix is computed once"
+    _, (other,) = _burst(run, 1, tuple(range(1, 3201)))
+    assert other != workers[0]
+
+
+def test_a_long_queue_is_worth_computing_the_prefix_elsewhere(lab):
+    run = Scripted(lab, "p", "p", "d", "d")
+    _, (worker,) = _burst(run, 1)
+    busy = replace(run.workers[worker].load(), queue_tokens=run.view(worker).backlog + 4000)
+    for _ in range(2):
+        run.relay.workers.received(worker, busy)
+    _, (other,) = _burst(run, 1)
+    assert other != worker
+
+
+@pytest.mark.parametrize("end", ["failed", "left", "expired", "computed"])
+def test_a_prediction_ends_with_its_attempt(lab, end):
+    run = Scripted(lab, "p", "d")
+    (generation,), (worker,) = _burst(run, 1)
+    sub, predicted = run.sub(generation), run.relay._dispatcher._predicted
+    assert len(predicted) == 1
+    if end == "failed":
+        run.fail(sub, at=worker, retry=False)
+    elif end == "left":
+        run.relay.leave(generation)
+    elif end == "expired":
+        run.time.advance(PREDICTED_SECONDS)
+    elif end == "computed":
+        run.decoding(generation)
+        run.time.advance(SETTLING_SECONDS)
+    assert run.relay._dispatcher._predictions(sub, run.fleet.snapshot()) == {}
+    assert len(predicted) == 0
+
+
+def test_a_prediction_is_of_one_epoch(lab):
+    run = Scripted(lab, "p", "d")
+    (generation,), (worker,) = _burst(run, 1)
+    dispatcher, sub = run.relay._dispatcher, run.sub(generation)
+    assert dispatcher._predictions(sub, run.fleet.snapshot()) == {worker: 201}
+    views = [dataclasses.replace(view, epoch="another") for view in run.fleet.snapshot().workers]
+    assert dispatcher._predictions(sub, FleetSnapshot(tuple(views))) == {}
+    run.replace(run.workers[worker])
+    epoch = run.workers[worker].engine.epoch
+    assert sub.place.epochs[worker] == epoch
+    match = dispatcher._predicted.match(generation.hashes.of(generation.prompt, Hashing("r", 16)), run.time.now)
+    assert [holder[1] for holder in match] == [epoch]

@@ -1,142 +1,122 @@
-"""Single promises of the relay in virtual time: whose news counts, what waits, and for how long."""
+"""The relay in virtual time: whose reports count, what waits for how long, and which worker is blamed for a failure."""
+
+from itertools import pairwise
 
 import pytest
-from relay_script import Scripted, count, error_of
+from relay_script import Scripted, count, error_of, started
 
 from legato_gateway.admission.ticket import NO_WORKER
-from legato_gateway.errors import Overloaded
+from legato_gateway.errors import NotComputable, Overloaded, SuspectedPoison
 from legato_gateway.relay.lifecycle import Stage
 from legato_gateway.routing.choose import Policy
-from legato_gateway.testing.fake_engine import token_at
-from legato_protocol.stream import Begun, Cancel, Decode, Failed, TokenItem, Tokens
+from legato_gateway.testing.fake_engine import Refusal
+from legato_protocol.stream import Begun, Cancel, Decode, Failed, Generate
 
 
 def test_tokens_of_a_worker_that_does_not_decode_it_are_dropped(lab):
     """Also under the current attempt: the prefill worker of a pair has no say in what the client reads."""
-    run = Scripted(lab, "p", "d")
-    generation = run.start()
-    sub = run.sub(generation)
-    for worker, heard in ((sub.place.prefill, False), (sub.place.decode, True)):
-        run.relay.workers.received(worker, Tokens((TokenItem(sub.id, sub.attempt, 0, 0, (1,)),)))
-        assert (generation.completion_tokens == 1) is heard
+    run, generation, sub = started(lab, "p", "d")
+    for worker, tokens in ((sub.place.prefill, 0), (sub.place.decode, 1)):
+        run.token(sub, worker)
+        assert generation.completion_tokens == tokens
 
 
-def test_many_frames_are_one_turn(lab, monkeypatch):
-    run = Scripted(lab, "u", "u", "u")
-    offered = []
+def test_many_frames_are_one_pass(lab, monkeypatch):
+    run, offered, passes = Scripted(lab, "u", "u", "u"), [], []
     monkeypatch.setattr(run.relay._driver, "offer_room", lambda: offered.append(run.time.now))
-    run.time.advance(1.0)
-    before = len(offered)
-    for _ in range(50):
-        for worker in run.workers.values():
+    for frames, seconds in ((0, 1.0), (50, 0.0), (1, 0.001), (0, 0.01)):
+        for worker in [*run.workers.values()] * frames:
             run.relay.workers.received(worker.name, worker.load())
-    assert len(offered) == before
-    run.time.advance(0.0)
-    assert len(offered) == before + 1
-    for worker in run.workers.values():
-        run.relay.workers.received(worker.name, worker.load())
-    run.time.advance(0.001)
-    assert len(offered) == before + 1, "the next one comes a little later"
-    run.time.advance(0.01)
-    assert len(offered) == before + 2
+        run.time.advance(seconds)
+        passes.append(len(offered))
+    assert [after - before for before, after in pairwise(passes)] == [1, 0, 1], "the next one comes a little later"
 
 
-def test_what_waits_is_not_tried_again_before_room_opens(lab, monkeypatch):
-    """In a full fleet a drained sequence costs next to nothing, however often workers tell how busy they are."""
-    run = Scripted(lab, "u", "u")
-    generation = run.start()
+def _tries(monkeypatch, run, name):
+    """A list that grows with each call of this method of the dispatcher."""
+    tried, method = [], getattr(run.relay._dispatcher, name)
+    monkeypatch.setattr(run.relay._dispatcher, name, lambda sub: tried.append(sub) or method(sub))
+    return tried
+
+
+def test_a_drained_sequence_is_not_tried_again_before_room_opens(lab, monkeypatch):
+    """In a full fleet it costs next to nothing, however often workers report their load."""
+    run, generation, _ = started(lab, "u", "u")
     source = run.decoding(generation)
-    (target,) = set(run.workers.values()) - {source}
-    target.blocks, full = 0, run.fleet.worker(target.name)
+    (target,) = run.others(source)
+    target.blocks = 0
     run.load(target)
-    assert full.load.free_blocks == 0
-    looked = []
-    dispatcher = run.relay._dispatcher
-    look = dispatcher.may_migrate
-    monkeypatch.setattr(dispatcher, "may_migrate", lambda sub: looked.append(sub) or look(sub))
+    tried = _tries(monkeypatch, run, "may_migrate")
     run.drain(source)
-    run.load(source)
-    assert len(looked) == 1
     for _ in range(20):
         run.load(source)
         run.load(target)
-    assert len(looked) == 1
+    assert len(tried) == 1
     target.blocks = 1000
     run.load(target)
-    assert run.told(Decode)
+    assert run.frames(Decode)
 
 
-def test_what_waits_for_its_first_worker_is_not_tried_again_before_room_opens_either(lab, monkeypatch):
-    run = Scripted(lab, "u")
+def test_a_sequence_without_a_worker_is_not_tried_again_before_room_opens(lab, monkeypatch):
+    run, _, sub = started(lab, "u")
     worker = run.workers["u0"]
-    generation = run.start()
     worker.blocks = 0
     run.load(worker)
-    run.relay.workers.received("u0", Failed(run.sub(generation).id, 1, "overloaded", "scripted", "decode", True))
+    run.fail(sub, "overloaded")
     for _ in range(3):
         run.load(worker)
-    looked = []
-    dispatcher = run.relay._dispatcher
-    look = dispatcher.may_fit
-    monkeypatch.setattr(dispatcher, "may_fit", lambda sub: looked.append(sub) or look(sub))
+    tried = _tries(monkeypatch, run, "may_fit")
     for _ in range(20):
         run.load(worker)
-    assert looked == []
-    assert run.sub(generation).stage is Stage.WAITING
+    assert (tried, sub.stage) == ([], Stage.WAITING)
     worker.blocks = 1000
     run.load(worker)
-    assert run.sub(generation).stage is Stage.QUEUED
+    assert sub.stage is Stage.QUEUED
 
 
 @pytest.mark.parametrize("progress", [False, True])
 def test_failures_in_a_row_end_a_request_and_a_token_between_them_forgives(lab, progress):
-    run = Scripted(lab, "u", max_failures=2)
-    generation, before = run.start(), count("redispatches_total", reason="internal")
+    before = count("redispatches_total", reason="internal")
+    run, generation, sub = started(lab, "u", max_failures=2)
     for _ in range(3):
         run.time.advance(1.0)
         if progress:
             run.decoding(generation)
-        sub = run.sub(generation)
-        run.relay.workers.received("u0", Failed(sub.id, sub.attempt, "internal", "scripted", "decode", True))
+        run.fail(sub)
     assert generation.ended is not progress
     assert count("redispatches_total", reason="internal") == before + (3 if progress else 2)
 
 
 def test_after_the_second_failure_in_a_row_there_is_a_pause(lab):
-    run = Scripted(lab, "u", first_delay=0.5)
-    generation, other = run.start(), run.start()
-    for sub in (run.sub(generation), run.sub(other)):
+    run, _, sub = started(lab, "u", first_delay=0.5)
+    other = run.start()
+    for each in (sub, run.sub(other)):
         for stage in (Stage.QUEUED, Stage.BACKING_OFF):
-            run.relay.workers.received("u0", Failed(sub.id, sub.attempt, "internal", "scripted", "decode", True))
-            assert sub.stage is stage
+            run.fail(each)
+            assert each.stage is stage
     run.relay.leave(other)
-    run.time.advance(0.4)
-    assert run.sub(generation).stage is Stage.BACKING_OFF
-    run.time.advance(0.2)
-    assert run.sub(generation).stage is Stage.QUEUED
+    for seconds, stage in ((0.4, Stage.BACKING_OFF), (0.2, Stage.QUEUED)):
+        run.time.advance(seconds)
+        assert sub.stage is stage
     run.check()
 
 
-def test_a_tenant_is_charged_for_output_as_workers_tell_their_load_and_at_the_end(lab):
-    run = Scripted(lab, "u")
-    generation = run.start(tenant="t", max_tokens=10)
-    worker = run.decoding(generation)
-    run.load(worker)
+def test_a_tenant_is_charged_for_output_with_each_load_and_at_the_end(lab):
+    run, generation, _ = started(lab, "u", request={"tenant": "t", "max_tokens": 10})
+    run.load(run.decoding(generation))
     assert run.admission._counters["t"] == 100 + 2 * generation.completion_tokens
-    run.until(lambda: generation.ended)
+    assert run.end(generation) is None
     assert run.admission._counters["t"] == 100 + 2 * 10
 
 
-def test_news_of_an_attempt_that_is_over_or_of_nobody_changes_nothing(lab):
-    run = Scripted(lab, "u", "u")
-    generation = run.start()
-    sub = run.sub(generation)
+def test_reports_of_an_attempt_that_is_over_or_of_nobody_change_nothing(lab):
+    run, generation, sub = started(lab, "u", "u")
     first = sub.place.decode
-    run.relay.workers.received(first, Failed(sub.id, 1, "overloaded", "scripted", "prefill", True))
+    run.fail(sub, "overloaded")
     del run.sent[:]
     late = count("late_items_total")
     run.relay.workers.received(first, Begun(sub.id, 1))
-    run.relay.workers.received(first, Tokens((TokenItem(sub.id, 1, 0, 0, (1,)),)))
+    run.token(sub, first, attempt=1)
     run.relay.workers.received(first, Failed(sub.id, 1, "internal", "scripted", "prefill", True))
     run.relay.workers.received(first, Failed("nobody", 1, "internal", "?", "decode", True))
     assert (sub.stage, sub.attempt, sub.begun, generation.completion_tokens) == (Stage.QUEUED, 2, set(), 0)
@@ -151,7 +131,7 @@ def test_a_part_that_nobody_will_take_ends_its_siblings_too(lab):
     generation = run.start(choices=3)
     sub = run.sub(generation)
     decoder = run.workers[sub.place.decode]
-    run.relay.workers.received(decoder.name, Tokens((TokenItem(sub.id, 1, 2, 0, (token_at(7, 2, 0),)),)))
+    run.token(sub, choice=2)
     assert generation.completion_tokens == 1
     run.kill(run.workers["p0"])
     run.kill(decoder)
@@ -163,15 +143,132 @@ def test_a_part_that_nobody_will_take_ends_its_siblings_too(lab):
 @pytest.mark.parametrize("has_output", [False, True])
 def test_what_no_worker_can_ever_take_is_refused_unless_its_client_has_output(lab, has_output):
     """A larger worker may come, and a client that has read something waits for it."""
-    run = Scripted(lab, "u")
-    generation = run.start(max_tokens=50)
+    run, generation, sub = started(lab, "u", request={"max_tokens": 50})
     if has_output:
         run.decoding(generation)
     run.workers["u0"].blocks = 2
     run.replace(run.workers["u0"])
     if has_output:
-        assert run.sub(generation).stage is Stage.WAITING
+        assert sub.stage is Stage.WAITING
     else:
         error = error_of(generation)
-        assert isinstance(error, Overloaded)
-        assert error.reason == NO_WORKER
+        assert (type(error), error.reason) == (Overloaded, NO_WORKER)
+
+
+# ── blame ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(("code", "avoided"), [("peer_lost", "p"), ("transfer", "d"), ("overloaded", "d")])
+def test_for_a_lost_peer_the_other_worker_is_avoided(lab, code, avoided):
+    run, _, sub = started(lab, "p", "p", "d", "d")
+    place = sub.place
+    run.fail(sub, code)
+    assert (sub.attempt, sub.avoid) == (2, {place.prefill if avoided == "p" else place.decode})
+    assert sub.avoid.isdisjoint(sub.place.workers)
+
+
+def test_only_a_new_epoch_ends_what_ran_in_the_old_one(lab):
+    run, generation, sub = started(lab, "u", "u", request={"max_tokens": 30})
+    worker = run.decoding(generation)
+    run.greet(worker.name)
+    assert sub.attempt == 1
+    run.replace(worker)
+    assert sub.attempt == 2, "the worker is new and knows nothing of it"
+    assert run.end(generation) is None
+    assert run.texts[generation, 0] == lab.text_of(7, 30)
+
+
+@pytest.mark.parametrize("dies", [Scripted.replace, Scripted.kill])
+def test_two_deaths_of_different_processes_are_not_forgiven(lab, dies):
+    run, generation, _ = started(lab, "u", "u", poison_deaths=2)
+    for _ in range(2):
+        dies(run, run.decoding(generation))
+    assert isinstance(error_of(generation), SuspectedPoison)
+    assert len(run.frames(Generate)) == 2
+
+
+def test_reconnecting_forgives_what_looked_like_a_death(lab):
+    run, generation, _ = started(lab, "u", "u", request={"max_tokens": 30}, poison_deaths=2)
+    left = []
+    for _ in range(4):
+        worker = run.decoding(generation)
+        left.append(worker.name)
+        run.cut(worker)
+        run.connect()
+    assert left[0] != left[1], "it would be one process that went away, however often"
+    assert {name for name, _ in generation.deaths} == set(left)
+    assert run.end(generation) is None
+    assert run.texts[generation, 0] == lab.text_of(7, 30)
+
+
+def _faulty(run, *names, times=1):
+    for name in names:
+        run.workers[name].engine.refusals.extend([Refusal("faulted", retry=True)] * times)
+
+
+def _broken(run):
+    return [worker.name for worker in run.fleet.snapshot().workers if worker.broken]
+
+
+def test_a_request_whose_logits_are_not_finite_twice_is_refused_and_no_worker_is_blamed(lab):
+    run = Scripted(lab, "u", "u", "u")
+    for _ in range(5):
+        _faulty(run, *run.workers)
+        generation = run.start()
+        error = run.end(generation)
+        assert (type(error), error.permanent, generation.route.attempt) == (NotComputable, True, 2)
+        for worker in run.workers.values():
+            worker.engine.refusals.clear()
+    assert _broken(run) == []
+
+
+def test_faults_are_counted_when_the_decode_worker_is_first_to_report_the_end(lab):
+    """A prefill that faults aborts its hand-off: the decode worker's report of that may overtake the cause."""
+    run, generation, sub = started(lab, "p", "d")
+    for attempt in (1, 2, 3):
+        run.until(lambda attempt=attempt: sub.attempt == attempt)
+        prefill = sub.place.prefill
+        run.fail(sub, "transfer", part="transfer")
+        if attempt < 3:
+            run.relay.workers.received(prefill, Failed(sub.id, attempt, "faulted", "not finite", "prefill", True))
+    assert isinstance(error_of(generation), NotComputable)
+
+
+@pytest.mark.parametrize(("roles", "faults", "broken"), [("uu", 3, ["u0"]), ("u", 1, [])])
+def test_a_fault_is_its_workers_own_where_another_one_does_not_have_it(lab, roles, faults, broken):
+    """And nobody's where it does not come again at the same worker."""
+    run = Scripted(lab, *roles)
+    for number in range(30):
+        if number < 3 // faults:
+            _faulty(run, "u0", times=faults)
+        generation = run.start(max_tokens=1, prompt=(1, 2, 3))
+        assert run.end(generation) is None
+        assert len(roles) > 1 or generation.route.attempt == (2 if number < 3 else 1)
+    assert _broken(run) == broken
+
+
+@pytest.mark.parametrize(
+    ("code", "requests", "broken"),
+    [("internal", 3, ["u0"]), ("transfer", 3, ["u0"]), ("internal", 1, []), ("overloaded", 3, [])],
+)
+def test_a_worker_at_which_several_requests_failed_is_avoided(lab, code, requests, broken):
+    """One request that fails three times counts once, and a full worker not at all."""
+    run = Scripted(lab, "u")
+    subs = [run.sub(run.start()) for _ in range(requests)]
+    for sub in subs * (3 // requests):
+        run.fail(sub, code)
+        run.time.advance(1.0)
+        assert sub.stage is Stage.QUEUED, "there is no other worker"
+    assert _broken(run) == broken
+
+
+@pytest.mark.parametrize(
+    ("choice", "index", "message"), [(1, 0, "sent tokens of choice 1"), (0, 7, "left out tokens 0 to 6")]
+)
+def test_tokens_that_cannot_be_right_end_the_attempt(lab, choice, index, message):
+    run, generation, sub = started(lab, "u", "u")
+    worker = sub.place.decode
+    run.token(sub, choice=choice, index=index)
+    assert sub.last_failure == Failed(sub.id, 1, "internal", f"{worker} {message}", "decode", True)
+    assert (sub.attempt, sub.avoid, generation.completion_tokens) == (2, {worker}, 0)
+    assert (worker, Cancel(sub.id, 1)) in run.sent

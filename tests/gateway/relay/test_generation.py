@@ -1,6 +1,7 @@
 """One request under way, between the relay that feeds it and the client that reads it."""
 
 import asyncio
+from unittest.mock import Mock
 
 import pytest
 
@@ -10,21 +11,8 @@ from legato_protocol.reasoning import ReasoningTokens
 from legato_protocol.stream import TokenItem
 
 
-class Told:
-    """An owner that remembers what it was told."""
-
-    def __init__(self):
-        self.pauses, self.left = [], []
-
-    def pause(self, generation, on):
-        self.pauses.append(on)
-
-    def leave(self, generation):
-        self.left.append(generation)
-
-
 def _generation(lab, buffer_tokens=8, **overrides):
-    owner = Told()
+    owner = Mock()
     return RunningGeneration(lab.request(**overrides), lab.vocabulary, owner, buffer_tokens), owner
 
 
@@ -34,11 +22,17 @@ def _feed(generation, *tokens, choice=0, finish=None, cached=0):
     generation.take(one, item)
 
 
-async def test_a_reader_waits_for_what_comes_and_gets_the_error_after_it(lab):
-    generation, _ = _generation(lab)
+async def _reading(generation):
+    """A task that waits for the first delta."""
     reading = asyncio.ensure_future(anext(generation))
     await asyncio.sleep(0)
     assert not reading.done()
+    return reading
+
+
+async def test_a_reader_waits_for_what_comes_and_gets_the_error_after_it(lab):
+    generation, _ = _generation(lab)
+    reading = await _reading(generation)
     _feed(generation, 1)
     _feed(generation, 2)
     assert (await reading).text == "ab"
@@ -51,8 +45,7 @@ async def test_a_reader_waits_for_what_comes_and_gets_the_error_after_it(lab):
 
 async def test_the_end_wakes_the_reader(lab):
     generation, _ = _generation(lab)
-    reading = asyncio.ensure_future(anext(generation))
-    await asyncio.sleep(0)
+    reading = await _reading(generation)
     generation.end()
     generation.end()
     with pytest.raises(StopAsyncIteration):
@@ -61,8 +54,7 @@ async def test_the_end_wakes_the_reader(lab):
 
 async def test_a_reader_that_stopped_waiting_is_not_woken(lab):
     generation, _ = _generation(lab)
-    reading = asyncio.ensure_future(anext(generation))
-    await asyncio.sleep(0)
+    reading = await _reading(generation)
     reading.cancel()
     _feed(generation, 1)
     await asyncio.gather(reading, return_exceptions=True)
@@ -70,56 +62,53 @@ async def test_a_reader_that_stopped_waiting_is_not_woken(lab):
     assert generation.ready() == []
 
 
-def test_whoever_reads_too_slowly_is_paused_until_half_is_read(lab):
+def test_a_client_that_reads_too_slowly_is_paused_until_half_is_read(lab):
     generation, owner = _generation(lab, buffer_tokens=8)
+
+    def state():
+        return generation.unread, generation.paused, [call.args[1] for call in owner.pause.call_args_list]
+
     for token in range(7):
         _feed(generation, token)
-    assert (generation.unread, generation.paused, owner.pauses) == (7, False, [])
+    assert state() == (7, False, [])
     _feed(generation, 7, 8)
     _feed(generation, 9)
-    assert (generation.unread, generation.paused, owner.pauses) == (10, True, [True])
+    assert state() == (10, True, [True])
     for _ in range(5):
         asyncio.run(anext(generation))
-    assert (generation.unread, generation.paused, owner.pauses) == (5, True, [True])
+    assert state() == (5, True, [True])
     asyncio.run(anext(generation))
-    assert (generation.unread, generation.paused, owner.pauses) == (4, False, [True, False])
+    assert state() == (4, False, [True, False])
     for token in range(4):
         _feed(generation, token)
-    assert owner.pauses == [True, False, True]
+    assert state() == (8, True, [True, False, True])
     generation.end()
     generation.ready()
-    assert (generation.unread, owner.pauses) == (0, [True, False, True]), "nothing is left to go on"
+    assert state() == (0, False, [True, False, True]), "nothing is left to go on"
 
 
-def test_leaving_is_told_to_the_owner(lab):
+def test_its_owner_is_notified_that_the_client_left(lab):
     generation, owner = _generation(lab)
     asyncio.run(generation.cancel())
-    assert owner.left == [generation]
+    owner.leave.assert_called_once_with(generation)
 
 
-def test_usage_counts_all_choices_and_the_largest_cached_prefix(lab):
-    generation, _ = _generation(lab, choices=2)
+@pytest.mark.parametrize(("reasoning", "counted"), [(None, None), (ReasoningTokens(open=1, close=2, begun=True), 3)])
+def test_usage_counts_all_choices_and_the_largest_cached_prefix(lab, reasoning, counted):
+    generation, _ = _generation(lab, choices=2, reasoning=reasoning)
     assert generation.unfinished == 2
     assert generation.route.prompt_tokens == 100
-    _feed(generation, 1, 2, cached=64)
-    _feed(generation, 1, choice=1, cached=32, finish="length")
+    _feed(generation, 7, 7, 2, 7, cached=64)
+    _feed(generation, 7, choice=1, cached=32, finish="length")
     usage = generation.usage
-    assert (usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens) == (100, 3, 64)
-    assert usage.reasoning_tokens is None
-    assert generation.unfinished == 1
-
-
-def test_usage_counts_the_reasoning_of_all_choices(lab):
-    generation, _ = _generation(lab, choices=2, reasoning=ReasoningTokens(open=1, close=2, begun=True))
-    _feed(generation, 7, 7, 2, 7)
-    _feed(generation, 7, choice=1)
-    assert generation.usage.reasoning_tokens == 3
+    assert (usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens) == (100, 5, 64)
+    assert (usage.reasoning_tokens, generation.unfinished) == (counted, 1)
 
 
 @pytest.mark.parametrize(
     ("error", "finish"), [(None, "length,cancelled"), (SlowClient("left"), "slow_client"), (GatewayError("?"), "error")]
 )
-def test_the_route_tells_how_it_ended(lab, error, finish):
+def test_the_route_records_how_it_ended(lab, error, finish):
     generation, _ = _generation(lab, choices=2)
     _feed(generation, 1, 2, finish="length")
     generation.end(error)

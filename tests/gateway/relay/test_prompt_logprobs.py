@@ -1,34 +1,31 @@
-"""Logprobs of a prompt come to the client whole and before its answer, whoever tells them and in whatever order."""
-
-from typing import Any
+"""Logprobs of a prompt reach the client whole and before its answer, whichever worker sends them and in any order."""
 
 import pytest
 from msgspec.structs import replace
-from relay_script import Scripted
+from relay_script import Scripted, started
 
 from legato_protocol.packed_logprobs import PackedLogprobs
-from legato_protocol.stream import Decode, Generate, Prefill, PromptLogprobs, TokenItem, Tokens
+from legato_protocol.stream import Decode, Generate, Prefill, PromptLogprobs, Tokens
 
-PROMPT = tuple(range(100))
+WHOLE = [-float(token) for token in range(1, 100)]
 
 
-def logprobs(generation: Any) -> list[float]:
+def _logprobs(generation):
     return [token.logprob for token in generation.scores]
 
 
-def tell(run: Scripted, worker: str, kind: type) -> int:
-    """What that worker has to tell of one kind arrives; how much that is."""
-    found = [frame for frame in run.workers[worker].outgoing if isinstance(frame, kind)]
-    for frame in found:
+def _deliver(run, worker, kind):
+    """Delivers that worker's frames of one kind; returns their number."""
+    frames = [frame for frame in run.workers[worker].outgoing if isinstance(frame, kind)]
+    for frame in frames:
         run.workers[worker].outgoing.remove(frame)
         run.relay.workers.received(worker, frame)
-    return len(found)
+    return len(frames)
 
 
-def computed(lab: Any, *roles: str, **request: Any) -> tuple[Scripted, Any]:
-    """All workers have done all, and nobody was told anything."""
-    run = Scripted(lab, *roles)
-    generation = run.start(**{"prompt_logprobs": 2, "max_tokens": 3} | request)
+def _computed(lab, *roles):
+    """All workers have done all, and nothing was delivered."""
+    run, generation, _ = started(lab, *roles, request={"prompt_logprobs": 2, "max_tokens": 3})
     for _ in range(12):
         for worker in run.workers.values():
             run._work(worker)
@@ -37,68 +34,61 @@ def computed(lab: Any, *roles: str, **request: Any) -> tuple[Scripted, Any]:
 
 @pytest.mark.parametrize("roles", [("u",), ("p", "d")])
 def test_they_come_with_the_first_delta_of_each_choice(lab, roles):
-    run = Scripted(lab, *roles)
-    generation = run.start(prompt_logprobs=2, max_tokens=3, choices=2)
-    run.until(lambda: generation.ended)
-    assert logprobs(generation) == [-float(token) for token in PROMPT[1:]]
+    run, generation, _ = started(lab, *roles, request={"prompt_logprobs": 2, "max_tokens": 3, "choices": 2})
+    assert run.end(generation) is None
+    assert _logprobs(generation) == WHOLE
     assert next(iter(generation.scores)).top == ((1, -2.0), (2, -3.0))
     assert generation.usage.completion_tokens == 6
 
 
 def test_tokens_that_overtake_them_wait(lab):
-    run, generation = computed(lab, "p", "d")
-    assert tell(run, "d1", Tokens) == 3
+    run, generation = _computed(lab, "p", "d")
+    assert _deliver(run, "d1", Tokens) == 3
     assert (generation.completion_tokens, generation.ready()) == (0, [])
-    assert tell(run, "p0", PromptLogprobs) == 2
+    assert _deliver(run, "p0", PromptLogprobs) == 2
     first, *others = generation.ready()
     assert first.scores is generation.scores
     assert all(delta.scores is None for delta in others)
-    assert generation.ended
-    assert generation.completion_tokens == 3
+    assert (generation.ended, generation.completion_tokens) == (True, 3)
 
 
-def test_when_who_has_them_dies_another_computes_the_prompt(lab):
-    """Tokens that wait are not the next attempt's; what was told before is not told again."""
-    run, generation = computed(lab, "p", "p", "d")
+def test_when_the_worker_that_has_them_dies_another_computes_the_prompt(lab):
+    """Tokens that wait are not the next attempt's; what was sent before is not sent again."""
+    run, generation = _computed(lab, "p", "p", "d")
     prefill = run.workers[generation.route.prefill]
-    told = [frame for frame in prefill.outgoing if isinstance(frame, PromptLogprobs)]
-    run.relay.workers.received(prefill.name, told[0])
-    assert tell(run, "d2", Tokens) == 3
+    run.relay.workers.received(prefill.name, next(f for f in prefill.outgoing if isinstance(f, PromptLogprobs)))
+    assert _deliver(run, "d2", Tokens) == 3
     run.kill(prefill)
     assert generation.completion_tokens == 0
-    run.until(lambda: generation.ended)
-    assert logprobs(generation) == [-float(token) for token in PROMPT[1:]]
-    assert generation.completion_tokens == 3
-    assert generation.route.finish == "length"
+    assert run.end(generation) is None
+    assert _logprobs(generation) == WHOLE
+    assert (generation.completion_tokens, generation.route.finish) == (3, "length")
 
 
 def test_what_is_known_is_not_asked_for_again(lab):
-    run = Scripted(lab, "u", "u")
-    generation = run.start(prompt_logprobs=0, max_tokens=40)
+    run, generation, _ = started(lab, "u", "u", request={"prompt_logprobs": 0, "max_tokens": 40})
     run.until(lambda: generation.completion_tokens == 7)
     run.kill(run.workers[generation.route.decode])
-    run.until(lambda: generation.ended)
-    first, second = (frame.sequence.params for _, frame in run.told(Generate))
-    assert (first.prompt_logprobs, second.prompt_logprobs) == (0, None)
+    assert run.end(generation) is None
+    assert [frame.sequence.params.prompt_logprobs for _, frame in run.frames(Generate)] == [0, None]
     assert generation.completion_tokens == 40
 
 
 def test_a_prompt_of_one_token_has_none(lab):
-    run = Scripted(lab, "u")
-    generation = run.start(prompt_logprobs=3, prompt=(5,), max_tokens=2)
-    run.until(lambda: generation.ended)
-    assert logprobs(generation) == []
-    ((_, frame),) = run.told(Generate)
-    assert frame.sequence.params.prompt_logprobs is None
+    run, generation, _ = started(lab, "u", request={"prompt_logprobs": 3, "prompt": (5,), "max_tokens": 2})
+    assert run.end(generation) is None
+    assert _logprobs(generation) == []
+    assert [frame.sequence.params.prompt_logprobs for _, frame in run.frames(Generate)] == [None]
 
 
-def test_no_cache_counts_for_who_asks(lab):
-    run = Scripted(lab, "u")
-    done = run.start(max_tokens=1)
-    run.until(lambda: done.ended)
-    plain = run.start(max_tokens=1)
-    asking = run.start(max_tokens=1, prompt_logprobs=0)
+def test_no_cache_counts_for_a_request_that_asks(lab):
+    run, done, _ = started(lab, "u", request={"max_tokens": 1})
+    assert run.end(done) is None
+    plain, asking = (run.start(max_tokens=1, prompt_logprobs=asked) for asked in (None, 0))
     assert plain.uncached < asking.uncached == 100
+
+
+NONE = PackedLogprobs(0, bytes(8), b"", bytes(8))
 
 
 @pytest.mark.parametrize(
@@ -112,45 +102,34 @@ def test_no_cache_counts_for_who_asks(lab):
     ],
 )
 def test_nonsense_ends_the_attempt(lab, start, change, text):
-    run = Scripted(lab, "u")
-    generation = run.start(prompt_logprobs=0)
-    sub = run.sub(generation)
-    packed = PackedLogprobs(0, bytes(8), b"", bytes(8))
-    fields = {name: getattr(packed, name) for name in PackedLogprobs.__struct_fields__} | change
-    run.relay.workers.received("u0", PromptLogprobs(sub.id, 1, start, PackedLogprobs(**fields)))
+    run, _, sub = started(lab, "u", request={"prompt_logprobs": 0})
+    run.relay.workers.received("u0", PromptLogprobs(sub.id, 1, start, replace(NONE, **change)))
     assert text in sub.last_failure.message
     assert sub.attempt == 2
 
 
-def test_tokens_without_them_are_nonsense_where_one_worker_tells_both(lab):
-    run = Scripted(lab, "u")
-    generation = run.start(prompt_logprobs=0)
-    sub = run.sub(generation)
-    run.relay.workers.received("u0", Tokens((TokenItem(sub.id, 1, 0, 0, (3,)),)))
+def test_tokens_without_them_are_nonsense_where_one_worker_sends_both(lab):
+    run, generation, sub = started(lab, "u", request={"prompt_logprobs": 0})
+    run.token(sub)
     assert "tokens before all logprobs of their prompt" in sub.last_failure.message
     assert generation.completion_tokens == 0
 
 
-def test_what_nobody_asked_for_is_nonsense_and_what_is_late_is_dropped(lab):
-    run = Scripted(lab, "u")
-    generation = run.start()
-    sub = run.sub(generation)
-    packed = PackedLogprobs(0, bytes(8), b"", bytes(8))
-    run.relay.workers.received("u0", PromptLogprobs(sub.id, 7, 1, packed))
-    run.relay.workers.received("u0", PromptLogprobs("gone", 1, 1, packed))
-    run.relay.workers.received("elsewhere", PromptLogprobs(sub.id, 1, 1, packed))
+def test_unrequested_ones_are_nonsense_and_late_ones_are_dropped(lab):
+    run, _, sub = started(lab, "u")
+    for worker, id, attempt in (("u0", sub.id, 7), ("u0", "gone", 1), ("elsewhere", sub.id, 1)):
+        run.relay.workers.received(worker, PromptLogprobs(id, attempt, 1, NONE))
     assert sub.last_failure is None
-    run.relay.workers.received("u0", PromptLogprobs(sub.id, 1, 1, packed))
+    run.relay.workers.received("u0", PromptLogprobs(sub.id, 1, 1, NONE))
     assert "that nobody asked for" in sub.last_failure.message
 
 
 def test_a_worker_of_the_last_release_is_not_asked(lab):
     """It would pass over the field, and its tokens wait for ever."""
     run = Scripted(lab, "u", "u")
-    run.relay.workers.greeted("u0", replace(run.workers["u0"].hello(), params=()))
+    run.greet("u0", params=())
     generation = run.start(prompt_logprobs=0, max_tokens=2)
     assert generation.route.decode == "u1"
-    run.until(lambda: generation.ended)
-    pair = Scripted(lab, "p", "d")
-    pair.start(prompt_logprobs=0)
+    assert run.end(generation) is None
+    pair, _, _ = started(lab, "p", "d", request={"prompt_logprobs": 0})
     assert [type(frame) for _, frame in pair.sent] == [Prefill, Decode]

@@ -1,27 +1,17 @@
-"""How requests end early or late, and what their clients are told, in virtual time."""
+"""How requests end early or late, and what their clients receive, in virtual time."""
 
 import asyncio
 
 import pytest
-from relay_script import Scripted, count, error_of
+from relay_script import Scripted, count, error_of, started
 
 from legato_gateway.admission.ticket import Admit, Refuse
-from legato_gateway.errors import (
-    DeadlineExceeded,
-    InternalFault,
-    Overloaded,
-    QuotaExceeded,
-    SlowClient,
-    WorkerFailed,
-)
+from legato_gateway.errors import DeadlineExceeded, InternalFault, Overloaded, QuotaExceeded, SlowClient, WorkerFailed
 from legato_gateway.relay.lifecycle import Stage
 from legato_gateway.relay.relay import LONG_PROMPT
 from legato_gateway.routing.prefix_hashes import Hashing
 from legato_gateway.testing.fake_engine import token_at
-from legato_protocol import block_hash
-from legato_protocol.kv_events import Stored
-from legato_protocol.packed_tokens import pack_tokens
-from legato_protocol.stream import Begun, Cancel, Failed, Generate, Pause, TokenItem, Tokens
+from legato_protocol.stream import Begun, Cancel, Generate, Pause
 
 
 def _nothing(run, generation):
@@ -33,12 +23,7 @@ def _lose_worker(run, generation):
 
 
 def _fail_transfer(run, generation):
-    sub = run.sub(generation)
-    run.relay.workers.received(sub.place.decode, Failed(sub.id, sub.attempt, "transfer", "scripted", "transfer", True))
-
-
-def _decode(run, generation):
-    run.decoding(generation)
+    run.fail(run.sub(generation), "transfer", part="transfer")
 
 
 @pytest.mark.parametrize(
@@ -49,25 +34,23 @@ def _decode(run, generation):
         ("u", _nothing, "prefill", "waiting for its first token from u0"),
         ("pd", _nothing, "prefill", "waiting for its first token from p0"),
         ("pd", _fail_transfer, "transfer", "waiting for its first token from p0"),
-        ("pd", _decode, "decode", "being decoded"),
-        ("u", _decode, "decode", "being decoded"),
+        ("pd", Scripted.decoding, "decode", "being decoded"),
+        ("u", Scripted.decoding, "decode", "being decoded"),
     ],
 )
-def test_a_missed_deadline_tells_which_part_had_the_request(lab, roles, happens, part, doing):
-    run = Scripted(lab, *roles)
-    generation = run.start(deadline=5.0)
+def test_a_missed_deadline_names_the_part_that_had_the_request(lab, roles, happens, part, doing):
+    run, generation, _ = started(lab, *roles, request={"deadline": 5.0})
     happens(run, generation)
     run.time.advance(5.0)
     error = error_of(generation)
-    assert isinstance(error, DeadlineExceeded)
-    assert error.part == part
+    assert (type(error), error.part) == (DeadlineExceeded, part)
     assert str(error).startswith(f"5 s were not enough: it was {doing}")
     run.run(2)
     assert not any(worker.engine.jobs for worker in run.workers.values())
 
 
 def test_a_request_that_no_worker_took_yet_waits_for_one(lab):
-    """Its worker is gone, and nobody has told this gateway."""
+    """Its worker is gone, and this gateway does not know yet."""
     run = Scripted(lab, "u")
     run.workers["u0"].connected = False
     generation = run.start(deadline=5.0)
@@ -87,28 +70,39 @@ def test_a_gateway_that_stops_ends_every_request_also_those_that_still_come(lab)
     assert run.relay.active == 0
     run.run()
     assert not run.workers["u0"].engine.jobs
-    assert len(run.told(Generate)) == 2
+    assert len(run.frames(Generate)) == 2
 
 
 @pytest.mark.parametrize(("quota", "kind"), [(True, QuotaExceeded), (False, Overloaded)])
-def test_a_refusal_of_admission_is_told_as_it_is(lab, monkeypatch, quota, kind):
+def test_a_refusal_of_admission_reaches_the_client_as_it_is(lab, monkeypatch, quota, kind):
     run = Scripted(lab, "u")
     monkeypatch.setattr(run.admission, "offer", lambda *_: Refuse("why", "in words", 7.0, quota))
     error = error_of(run.start())
-    assert type(error) is kind
-    assert (error.reason, error.message, error.retry_after) == ("why", "in words", 7.0)
+    assert (type(error), error.reason, error.message, error.retry_after) == (kind, "why", "in words", 7.0)
     assert run.sent == []
 
 
-def test_admission_is_asked_with_what_no_worker_holds(lab, monkeypatch):
+async def test_a_client_learns_that_its_request_may_start_or_has_ended_without(lab):
+    run = Scripted(lab, "u")
+    assert await run.start(max_tokens=1).wait_admitted()
+    run.cut(run.workers["u0"])
+    queued = [run.start(deadline=deadline) for deadline in (5.0, 50.0)]
+    outcomes = [asyncio.create_task(generation.wait_admitted()) for generation in queued]
+    await asyncio.sleep(0)
+    assert not any(outcome.done() for outcome in outcomes)
+    run.time.advance(5.0)
+    run.connect()
+    run.load(run.workers["u0"])
+    assert await asyncio.gather(*outcomes) == [False, True]
+
+
+def test_admission_is_asked_with_what_no_worker_caches(lab, monkeypatch):
     run, tickets = Scripted(lab, "u", "u"), []
     monkeypatch.setattr(run.admission, "offer", lambda ticket, *_: tickets.append(ticket) or Admit())
-    prompt = tuple(range(100))
-    hashes = block_hash.chain(pack_tokens(prompt), 16, block_hash.root("r"))
-    run.relay.workers.kv_event("u1", Stored(run.workers["u1"].engine.epoch, 1, block_hash.join(hashes)))
+    run.hold("u1")
     run.time.advance(3.0)
     for length in (100, 96):
-        run.start(prompt=prompt[:length], tenant="t", priority=2, deadline=9.0, max_tokens=50)
+        run.start(prompt=tuple(range(length)), tenant="t", priority=2, deadline=9.0, max_tokens=50)
     assert [(ticket.need.tokens, ticket.need.growth, ticket.uncached) for ticket in tickets] == [
         (100, 50, 4),
         (96, 50, 1),  # the last token is always computed
@@ -117,7 +111,7 @@ def test_admission_is_asked_with_what_no_worker_holds(lab, monkeypatch):
         assert (ticket.tenant, ticket.priority, ticket.deadline, ticket.matches) == ("t", 2, 12.0, {"u1": 6})
 
 
-def test_held_requests_are_looked_at_by_the_clock_of_their_quotas(lab, monkeypatch):
+def test_queued_requests_are_tried_by_the_clock_of_their_quotas(lab, monkeypatch):
     run, times = Scripted(lab, "p"), []
     monkeypatch.setattr(run.admission, "next", lambda _, now: times.append(now) or [])
     run.start()
@@ -126,104 +120,74 @@ def test_held_requests_are_looked_at_by_the_clock_of_their_quotas(lab, monkeypat
     assert times == [0.0, 5.0]
 
 
-def test_what_ended_has_no_timer_left_and_its_tokens_are_counted(lab):
-    run, before = Scripted(lab, "u"), count("output_tokens_total")
-    generation = run.start(max_tokens=10)
-    run.until(lambda: generation.ended)
-    assert generation.timer.call is None
-    assert count("output_tokens_total") == before + 10
-
-
-def test_ends_are_counted_and_those_that_a_worker_failed(lab):
-    run = Scripted(lab, "u")
-    names = ("requests_total", "requests_total", "worker_failures_total", "active_requests")
-    labels = ({"finish": "length"}, {"finish": "worker_failed"}, {}, {})
-
+def test_ends_and_tokens_are_counted_and_the_failures_of_workers(lab):
     def counts():
-        return [count(name, **label) for name, label in zip(names, labels, strict=True)]
+        finishes = [count("requests_total", finish=finish) for finish in ("length", "worker_failed")]
+        return [*finishes, *map(count, ("worker_failures_total", "active_requests", "output_tokens_total"))]
 
-    before = counts()
-    run.start(max_tokens=1)
-    run.start(max_tokens=1)
-    run.run(5)
+    run, before = Scripted(lab, "u"), counts()
+    short = [run.start(max_tokens=tokens) for tokens in (1, 9)]
+    run.run(20)
+    assert [generation.timer.call for generation in short] == [None, None]
     failing = run.start()
-    run.relay.workers.received("u0", Failed(run.sub(failing).id, 1, "invalid", "scripted", "prefill", False))
+    run.fail(run.sub(failing), "invalid", retry=False)
     assert isinstance(error_of(failing), WorkerFailed)
     running = run.start()
-    assert [after - was for after, was in zip(counts(), before, strict=True)] == [2, 1, 1, 1]
+    assert [after - was for after, was in zip(counts(), before, strict=True)] == [2, 1, 1, 1, 10]
     run.relay.leave(running)
 
 
-def test_a_requests_stage_is_that_of_its_part_furthest_behind(lab):
-    run = Scripted(lab, "u", "u")
-    generation = run.start(choices=2)
+def test_a_requests_stage_is_that_of_its_slowest_part(lab):
+    run, generation, _ = started(lab, "u", "u", request={"choices": 2})
     run.cut(run.decoding(generation))
     first, second = run.relay.sub_requests(generation)
-    assert [frame.sequence.choices for _, frame in run.told(Generate)] == [(0, 1), (0,), (1,)], "each goes on alone"
+    assert [frame.sequence.choices for _, frame in run.frames(Generate)] == [(0, 1), (0,), (1,)], "each separately"
     assert run.relay.progress() == {generation.route: (Stage.QUEUED, 2)}
     for sub in (first, second):
         run.relay.workers.received(sub.place.decode, Begun(sub.id, sub.attempt))
-    item = TokenItem(second.id, second.attempt, 1, 1, (5,))
-    run.relay.workers.received(second.place.decode, Tokens((item,)))
+    run.token(second, choice=1, index=1)
     assert run.relay.progress() == {generation.route: (Stage.PREFILLING, 3)}
 
 
 # ── slow clients ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _flood(run, generation):
-    """Its client reads nothing of eight tokens."""
-    sub, known = run.sub(generation), generation.completion_tokens
+def _unread(lab, *roles, drains=False, slow_client="Pause"):
+    """A request whose client reads none of the eight tokens that came last, perhaps during a migration."""
+    run, generation, sub = started(lab, *roles, slow_client=slow_client)
+    worker, known = run.decoding(generation), generation.completion_tokens
+    if drains:
+        run.drain(worker)
     tokens = tuple(token_at(7, 0, index) for index in range(known, known + 8))
-    item = TokenItem(sub.id, sub.place.attempt, 0, known, tokens)
-    run.relay.workers.received(sub.place.decode, Tokens((item,)))
+    run.token(sub, index=known, attempt=sub.place.attempt, token_ids=tokens)
+    return run, generation, sub, worker
 
 
 def test_a_client_that_reads_slowly_pauses_its_worker(lab):
-    run = Scripted(lab, "u", slow_client="Pause")
-    generation = run.start()
-    worker, sub = run.decoding(generation), run.sub(generation)
-    _flood(run, generation)
-    assert run.told(Pause) == [(worker.name, Pause(sub.id, 1, True))]
+    run, generation, sub, worker = _unread(lab, "u")
     generation.ready()
-    assert run.told(Pause)[1:] == [(worker.name, Pause(sub.id, 1, False))]
+    assert run.frames(Pause) == [(worker.name, Pause(sub.id, 1, on)) for on in (True, False)]
 
 
 def test_a_paused_sequence_is_paused_wherever_it_goes(lab):
-    run = Scripted(lab, "u", "u", "u", slow_client="Pause")
-    generation = run.start()
-    worker = run.decoding(generation)
-    _flood(run, generation)
+    run, generation, sub, worker = _unread(lab, "u", "u", "u")
     run.drain(worker)
-    run.load(worker)
-    sub = run.sub(generation)
     target = run.workers[sub.target.decode]
-    assert run.told(Pause)[1:] == [(target.name, Pause(sub.id, 2, True))]
     run.kill(target)
-    assert run.told(Pause)[2:] == [(sub.place.decode, Pause(sub.id, 3, True))]
-    del run.sent[:]
     generation.ready()
-    assert run.told(Pause) == [(sub.place.decode, Pause(sub.id, 3, False))]
+    places = [(worker.name, 1, True), (target.name, 2, True), (sub.place.decode, 3, True), (sub.place.decode, 3, False)]
+    assert run.frames(Pause) == [(name, Pause(sub.id, attempt, on)) for name, attempt, on in places]
 
 
 def test_source_and_target_of_a_migration_are_paused(lab):
-    run = Scripted(lab, "u", "u", slow_client="Pause")
-    generation = run.start()
-    worker = run.decoding(generation)
-    run.drain(worker)
-    run.load(worker)
-    _flood(run, generation)
-    sub = run.sub(generation)
-    assert run.told(Pause) == [(worker.name, Pause(sub.id, 1, True)), (sub.target.decode, Pause(sub.id, 2, True))]
+    run, _, sub, worker = _unread(lab, "u", "u", drains=True)
+    assert run.frames(Pause) == [(worker.name, Pause(sub.id, 1, True)), (sub.target.decode, Pause(sub.id, 2, True))]
 
 
-def test_a_client_that_reads_slowly_is_left_where_the_policy_says_so(lab):
-    run = Scripted(lab, "u", slow_client="Disconnect")
-    generation = run.start()
-    worker = run.decoding(generation)
-    _flood(run, generation)
-    assert not run.told(Pause)
-    assert [name for name, _ in run.told(Cancel)] == [worker.name]
+def test_a_client_that_reads_slowly_is_disconnected_where_the_policy_says_so(lab):
+    run, generation, _, worker = _unread(lab, "u", slow_client="Disconnect")
+    assert not run.frames(Pause)
+    assert [name for name, _ in run.frames(Cancel)] == [worker.name]
     error = error_of(generation)
     assert isinstance(error, SlowClient)
     assert "8 tokens unread" in str(error)
@@ -250,13 +214,11 @@ async def test_a_long_prompt_is_hashed_before_it_is_offered(lab):
 
 
 async def test_a_long_prompt_whose_client_leaves_is_offered_to_nobody(lab):
-    run = Scripted(lab, "u")
-    generation = run.start(prompt=LONG)
+    run, generation, _ = started(lab, "u", request={"prompt": LONG})
     await asyncio.sleep(0)
     run.relay.leave(generation)
     await _hashed(run)
-    assert run.sent == []
-    assert error_of(generation) is None
+    assert (run.sent, error_of(generation)) == ([], None)
 
 
 async def test_a_fault_while_a_long_prompt_is_hashed_ends_its_request(lab):
@@ -272,9 +234,8 @@ async def test_a_fault_while_a_long_prompt_is_hashed_ends_its_request(lab):
 
 
 async def test_a_gateway_that_is_closed_while_it_hashes_stops_hashing(lab):
-    """A cancelled task is no fault."""
-    run = Scripted(lab, "u")
-    generation = run.start(prompt=LONG)
+    """A cancelled task is not a fault."""
+    run, generation, _ = started(lab, "u", request={"prompt": LONG})
     (hashing,) = run.relay._hashing
     hashing.cancel()
     await asyncio.gather(hashing, return_exceptions=True)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from legato_gateway.errors import DeadlineExceeded, WorkerFailed
-from legato_gateway.relay.retry import Again, End, RetryPolicy, after_failure, delay, migration_delay
+from legato_gateway.errors import DeadlineExceeded, NotComputable, WorkerFailed
+from legato_gateway.relay.retry import Again, RetryPolicy, after_failure, delay, migration_delay
 from legato_protocol.stream import Failed
 
 
@@ -11,43 +11,54 @@ def _failed(code, retry=True, part="decode"):
     return Failed("id", 1, code, "why", part, retry)
 
 
-@pytest.mark.parametrize("code", ["overloaded", "draining", "stale", "peer_lost", "internal", "transfer"])
-def test_the_first_failure_costs_no_time(code):
-    assert after_failure(_failed(code), 1, 0, RetryPolicy()) == Again(0.0)
+@pytest.mark.parametrize(
+    ("code", "failures", "policy", "answer"),
+    [
+        # the first failure costs no time
+        *(
+            (code, 1, {}, Again(0.0))
+            for code in ("overloaded", "draining", "stale", "peer_lost", "internal", "transfer")
+        ),
+        # a missing place is retried until the deadline
+        *((code, 1000, {}, Again(1.0)) for code in ("overloaded", "draining", "stale", "peer_lost")),
+        # faults are retried for a number of times
+        *((code, 8, {"max_failures": 8}, Again(1.0)) for code in ("internal", "transfer")),
+        # failed hand-offs follow their policy
+        *(
+            (code, 1, {"on_transfer_failure": "Recompute"}, Again(0.0, recompute=True))
+            for code in ("transfer", "peer_lost")
+        ),
+    ],
+)
+def test_what_may_help_is_tried_again(code, failures, policy, answer):
+    assert after_failure(_failed(code), failures, 0, RetryPolicy(**policy)) == answer
 
 
-@pytest.mark.parametrize("code", ["overloaded", "draining", "stale", "peer_lost"])
-def test_want_of_a_place_is_retried_until_the_deadline(code):
-    assert after_failure(_failed(code), 1000, 0, RetryPolicy()) == Again(1.0)
-
-
-@pytest.mark.parametrize("code", ["internal", "transfer"])
-def test_faults_are_retried_so_many_times(code):
-    assert isinstance(after_failure(_failed(code), 8, 0, RetryPolicy(max_failures=8)), Again)
-    answer = after_failure(_failed(code, part="transfer"), 9, 0, RetryPolicy(max_failures=8))
-    assert isinstance(answer, End)
-    assert answer.error.part == "transfer"
-
-
-@pytest.mark.parametrize("code", ["transfer", "peer_lost"])
-def test_failed_hand_offs_follow_their_policy(code):
-    assert after_failure(_failed(code), 1, 0, RetryPolicy("Recompute")) == Again(0.0, recompute=True)
-    assert isinstance(after_failure(_failed(code), 1, 0, RetryPolicy("Fail")).error, WorkerFailed)
-
-
-def test_permanent_failures_and_deadlines_end_the_request():
-    assert isinstance(after_failure(_failed("invalid", retry=False), 1, 0, RetryPolicy()).error, WorkerFailed)
-    assert isinstance(after_failure(_failed("deadline", part="prefill"), 1, 0, RetryPolicy()).error, DeadlineExceeded)
-
-
-def test_an_error_tells_where_and_why():
-    assert after_failure(_failed("invalid", retry=False), 1, 0, RetryPolicy()).error.message == "decode: why (invalid)"
-    for code, words in (
-        ("deadline", "its time ran out: why"),
-        ("faulted", "why, after 2 attempts that could not sample a token"),
-    ):
-        error = after_failure(_failed(code, part="prefill"), 1, 2, RetryPolicy()).error
-        assert (error.message, error.part) == (words, "prefill")
+@pytest.mark.parametrize(
+    ("failed", "failures", "faults", "policy", "kind", "message"),
+    [
+        (_failed("internal"), 9, 0, {"max_failures": 8}, WorkerFailed, None),
+        (_failed("transfer", part="transfer"), 9, 0, {"max_failures": 8}, WorkerFailed, None),
+        (_failed("transfer"), 1, 0, {"on_transfer_failure": "Fail"}, WorkerFailed, None),
+        (_failed("peer_lost"), 1, 0, {"on_transfer_failure": "Fail"}, WorkerFailed, None),
+        (_failed("invalid", retry=False), 1, 0, {}, WorkerFailed, "decode: why (invalid)"),
+        (_failed("deadline", part="prefill"), 1, 2, {}, DeadlineExceeded, "its time ran out: why"),
+        (
+            _failed("faulted", part="prefill"),
+            1,
+            2,
+            {},
+            NotComputable,
+            "why, after 2 attempts that could not sample a token",
+        ),
+    ],
+)
+def test_what_does_not_help_ends_the_request_with_the_part_and_the_reason(
+    failed, failures, faults, policy, kind, message
+):
+    error = after_failure(failed, failures, faults, RetryPolicy(**policy)).error
+    assert (type(error), error.part) == (kind, failed.part)
+    assert message is None or error.message == message
 
 
 def test_pauses_double_up_to_a_limit():
