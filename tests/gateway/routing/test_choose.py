@@ -20,17 +20,12 @@ BLOCK = 16
 ALWAYS_SPLIT = Policy(local_prefill_below_tokens=0)
 
 
+ROLES: Any = {"p": "prefill", "d": "decode", "u": "unified"}
+
+
 def worker(name: str, **overrides: Any) -> WorkerView:
-    role = {"p": "prefill", "d": "decode", "u": "unified"}[name[0]]
-    fields = {
-        "epoch": "e",
-        "kv_revision": "r1",
-        "address": name.encode(),
-        "block_size": BLOCK,
-        "num_blocks": 1000,
-        "max_length": 8000,
-    }
-    return WorkerView(name=name, role=role, **{**fields, "free_blocks": 1000, "prefill_rate": 1000.0, **overrides})
+    view = WorkerView(name, ROLES[name[0]], "e", "r1", BLOCK, 1000, 8000, free_blocks=1000, prefill_rate=1000.0)
+    return replace(view, **{"address": name.encode(), **overrides})
 
 
 def fleet(*workers: WorkerView) -> FleetSnapshot:
@@ -45,41 +40,38 @@ def need(tokens: int = 320, **overrides: Any) -> Need:
     return Need(**{"id": "r", "tokens": tokens, "growth": 100, **overrides})
 
 
-def routed(wanted: Need, snapshot: FleetSnapshot, policy: Policy = ALWAYS_SPLIT, **matches: int) -> Route:
-    route = choose(wanted, snapshot, matches, policy)
+def routed(
+    wanted: Need, snapshot: FleetSnapshot, policy: Policy = ALWAYS_SPLIT, predicted: Any = None, **matches: int
+) -> Route:
+    route = choose(wanted, snapshot, matches, policy, predicted or {})
     assert isinstance(route, Route), route
     return route
 
 
-def test_prefill_and_decode_are_apart_and_the_route_says_why():
-    route = routed(need(), fleet(worker("p0"), worker("d0")), p0=4, d0=2)
-    assert (route.prefill, route.decode) == ("p0", "d0")
-    assert route.cached == {"p0": 64, "d0": 32}
+P, D = worker("p0"), worker("d0")
+
+
+def test_prefill_and_decode_are_separate_and_the_route_explains_it():
+    route = routed(need(), fleet(P, D), p0=4, d0=2)
+    assert (route.prefill, route.decode, route.cached) == ("p0", "d0", {"p0": 64, "d0": 32})
     assert "p0" in route.why
     assert "64 tokens cached" in route.why
 
 
-def test_a_predicted_prefix_counts_in_the_cost_of_a_prefill_alone():
-    workers = worker("p0"), worker("p1"), worker("d0", free_blocks=19)
-    route = choose(need(), fleet(*workers[:2], worker("d0")), {}, ALWAYS_SPLIT, {"p1": 10})
-    assert isinstance(route, Route)
+def test_a_predicted_prefix_counts_only_in_the_cost_of_a_prefill():
+    route = routed(need(), fleet(P, worker("p1"), D), predicted={"p1": 10})
     assert (route.prefill, route.cached["p1"], route.to_compute) == ("p1", 0, 160)
-    assert isinstance(choose(need(), fleet(*workers), {}, ALWAYS_SPLIT, {"d0": 19}), NoRoute), "no room is predicted"
-    local = choose(need(), fleet(worker("p0"), worker("d0")), {}, Policy(64), {"d0": 19})
-    assert isinstance(local, Route)
+    tight = fleet(P, worker("p1"), worker("d0", free_blocks=19))
+    assert isinstance(choose(need(), tight, {}, ALWAYS_SPLIT, {"d0": 19}), NoRoute), "no room is predicted"
+    local = routed(need(), fleet(P, D), Policy(64), {"d0": 19})
     assert local.prefill == "p0", "what is not there yet is not a short prompt"
-    assert choose(need(), fleet(worker("u0"), worker("u1")), {}, Policy(), {"u1": 10}).decode == "u1"  # type: ignore
+    assert routed(need(), fleet(worker("u0"), worker("u1")), Policy(), {"u1": 10}).decode == "u1"
+    assert routed(need(), fleet(P, D), predicted={"p0": 5}, p0=10).to_compute == 160, "the cache has more"
 
 
-def test_what_is_cached_is_attended_to():
+def test_cached_tokens_are_attended_to():
     cost = PrefillCoefficients(0.5, 0.0, 1e-6, 100)
     assert scorers.compute_seconds(cost, 1000, 250) == pytest.approx(3 * 0.5 + 1e-6 * 250 * (750 + 125))
-
-
-def test_truth_counts_where_less_is_predicted():
-    route = choose(need(), fleet(worker("p0"), worker("d0")), {"p0": 10}, ALWAYS_SPLIT, {"p0": 5})
-    assert isinstance(route, Route)
-    assert route.to_compute == 160
 
 
 def test_what_this_gateway_has_just_sent_counts():
@@ -94,7 +86,7 @@ def test_what_this_gateway_has_just_sent_counts():
     assert pending["d0"] == pending["d1"] == 15
 
 
-def test_equal_workers_are_told_apart_by_request_and_always_alike():
+def test_equal_workers_are_chosen_by_request_and_always_alike():
     snapshot = fleet(*(worker(f"p{i}") for i in range(4)), *(worker(f"d{i}") for i in range(4)))
     chosen = [routed(need(id=f"request {i}"), snapshot) for i in range(200)]
     assert {route.prefill for route in chosen} == {"p0", "p1", "p2", "p3"}
@@ -103,50 +95,41 @@ def test_equal_workers_are_told_apart_by_request_and_always_alike():
     assert [routed(need(id=f"request {i}"), again) for i in range(200)] == chosen
 
 
-@pytest.mark.parametrize(("held", "local"), [(17, True), (16, False), (0, False)])
-def test_few_tokens_left_are_prefilled_where_the_prefix_is(held, local):
-    snapshot = fleet(worker("p0"), worker("d0"), worker("d1"))
-    route = routed(need(320), snapshot, Policy(local_prefill_below_tokens=64), d1=held)
-    assert (route.prefill is None) == local
-    if local:
-        assert route.decode == "d1"
-        assert "48 tokens" in route.why
-
-
-def test_a_whole_prompt_in_the_cache_still_computes_its_last_token():
-    route = routed(need(320), fleet(worker("d0")), Policy(local_prefill_below_tokens=64), d0=20)
-    assert route.cached == {"d0": 304}
+@pytest.mark.parametrize(("cached", "local"), [(20, 304), (17, 272), (16, None), (0, None)])
+def test_few_tokens_left_are_prefilled_where_the_prefix_is(cached, local):
+    """Also of a prompt that is whole in the cache, the last token is computed."""
+    route = routed(need(320), fleet(P, D, worker("d1")), Policy(local_prefill_below_tokens=64), d1=cached)
+    if local is None:
+        assert route.prefill == "p0"
+    else:
+        assert (route.prefill, route.decode, route.cached) == (None, "d1", {"d1": local})
+        assert f"{320 - local} tokens" in route.why
 
 
 @pytest.mark.parametrize(
-    "fault",
+    ("fault", "of_prefill"),  # a prefill worker holds only the prompt
     [
-        {"ready": False},
-        {"draining": True},
-        {"broken": True},
-        {"max_length": 400},
-        {"num_blocks": 20},
-        {"kv_revision": "r2"},
-        {"credits": 1, "pending_sequences": 1},
+        ({"ready": False}, {}),
+        ({"draining": True}, {}),
+        ({"broken": True}, {}),
+        ({"max_length": 400}, {"max_length": 300}),
+        ({"num_blocks": 20}, {"num_blocks": 10}),
+        ({"kv_revision": "r2"}, {}),
+        ({"credits": 1, "pending_sequences": 1}, {}),
     ],
 )
-def test_unfit_workers_are_left_out_and_named(fault):
-    wanted = need(kv_revision="r1")
-    for bad in ("p1", "d1"):
-        good = worker("p0", queue_tokens=900), worker("d0", running=20)
-        if bad == "p1" and "max_length" in fault:
-            fault = {"max_length": 300}  # a prefill worker holds the prompt only
-        if bad == "p1" and "num_blocks" in fault:
-            fault = {"num_blocks": 10}
-        route = routed(wanted, fleet(*good, worker(bad, **fault)))
+def test_unfit_workers_are_left_out_and_named(fault, of_prefill):
+    wanted, good = need(kv_revision="r1"), (worker("p0", queue_tokens=900), worker("d0", running=20))
+    for bad in (worker("p1", **fault | of_prefill), worker("d1", **fault)):
+        route = routed(wanted, fleet(*good, bad))
         assert (route.prefill, route.decode) == ("p0", "d0")
-    none = choose(wanted, fleet(worker("p0"), worker("d1", **fault)), {}, ALWAYS_SPLIT)
+    none = choose(wanted, fleet(P, bad), {}, ALWAYS_SPLIT)
     assert isinstance(none, NoRoute)
     assert "d1" in none.why
 
 
-def test_blocks_held_already_need_no_room():
-    tight = fleet(worker("p0"), worker("d0", free_blocks=8))
+def test_cached_blocks_need_no_room():
+    tight = fleet(P, worker("d0", free_blocks=8))
     assert isinstance(choose(need(320), tight, {"d0": 5}, ALWAYS_SPLIT), NoRoute)
     assert routed(need(320), tight, d0=15).decode == "d0"
 
@@ -164,48 +147,30 @@ def test_blocks_held_already_need_no_room():
     ],
 )
 def test_a_worker_that_failed_often_is_used_where_no_other_is_left(other, used):
-    snapshot = fleet(worker("p0"), worker("d0", broken=True), worker("d1", **other))
-    forgiven = named(filters.forgiven(snapshot, need(kv_revision="r1")), "d0")
-    assert forgiven.broken is not used
-    spared = named(filters.forgiven(fleet(worker("p0", broken=True), worker("d0")), need()), "p0")
+    snapshot = fleet(P, worker("d0", broken=True), worker("d1", **other))
+    assert named(filters.forgiven(snapshot, need(kv_revision="r1")), "d0").broken is not used
+    spared = named(filters.forgiven(fleet(worker("p0", broken=True), D), need()), "p0")
     assert not spared.broken, "the parts stand for themselves"
 
 
-def test_a_sequence_that_is_to_be_local_is_computed_where_most_of_it_is():
-    snapshot = fleet(worker("p0"), worker("d0"), worker("d1", queue_tokens=50_000))
-    route = routed(need(local=True), snapshot, d1=4)
+def test_a_sequence_that_is_to_be_local_is_computed_where_most_of_it_is_cached():
+    route = routed(need(local=True), fleet(P, D, worker("d1", queue_tokens=50_000)), d1=4)
     assert (route.prefill, route.decode, route.prefill_at) == (None, "d1", "recompute")
     assert "256 tokens to recompute" in route.why
-    assert routed(need(local=True), fleet(worker("p0"), worker("u0"))).prefill_at == "unified"
+    assert routed(need(local=True), fleet(P, worker("u0"))).prefill_at == "unified"
 
 
-def views() -> Any:
-    counts = st.integers(0, 1200)
-    return st.builds(
-        lambda kind, number, revision, ready, draining, free, queue, pending: worker(
-            f"{kind}{number}",
-            kv_revision=revision,
-            ready=ready,
-            draining=draining,
-            free_blocks=free,
-            queue_tokens=queue,
-            pending_blocks=pending,
-        ),
-        st.sampled_from("pdu"),
-        st.integers(0, 3),
-        st.sampled_from(["r1", "r2"]),
-        st.booleans(),
-        st.booleans(),
-        counts,
-        counts,
-        counts,
-    )
+COUNTS = st.integers(0, 1200)
+FIELDS = {"kv_revision": st.sampled_from(["r1", "r2"]), "ready": st.booleans(), "draining": st.booleans()}
+FIELDS |= {"free_blocks": COUNTS, "queue_tokens": COUNTS, "pending_blocks": COUNTS}
+NAMES = [f"{role}{number}" for role in "pdu" for number in range(4)]
+VIEWS = st.builds(lambda name, fields: worker(name, **fields), st.sampled_from(NAMES), st.fixed_dictionaries(FIELDS))
 
 
 @settings(max_examples=times(40), deadline=None)
 @given(
-    st.lists(views(), max_size=8, unique_by=lambda view: view.name),
-    st.dictionaries(st.sampled_from(["p0", "p1", "d0", "d1", "u0", "u1"]), st.integers(0, 500)),
+    st.lists(VIEWS, max_size=8, unique_by=lambda view: view.name),
+    st.dictionaries(st.sampled_from(NAMES), st.integers(0, 500)),
     st.integers(1, 9000),
     st.sampled_from(["Local", "Wait", "Fail"]),
     st.sampled_from([0, 64, 2000]),
@@ -215,19 +180,17 @@ def test_whatever_the_fleet_a_route_obeys_every_filter(workers, matches, tokens,
     route = choose(wanted, snapshot, matches, Policy(below, unavailable))
     if isinstance(route, NoRoute):
         return
-    used = [named(snapshot, name) for name in (route.prefill, route.decode) if name is not None]
+    used = [named(snapshot, name) for name in (route.prefill, route.decode) if name]
     for view in used:
         matched = min(matches.get(view.name, 0), (tokens - 1) // BLOCK)
         assert filters.why_not(view, wanted, matched) is None
         assert route.cached[view.name] == matched * BLOCK
-    assert len({view.kv_revision for view in used if view}) == 1
-    assert used[-1] is not None
+    assert len({view.kv_revision for view in used}) == 1
     assert used[-1].decodes
 
 
 # ── which of several workers ────────────────────────────────────────────────────────────────────────────────────────
 
-P, D = worker("p0"), worker("d0")
 FASTER, ROOMIER = worker("p1", queue_tokens=900, prefill_rate=3000.0), worker("d1", free_blocks=900, running=8)
 COST = DecodeCoefficients(0.02, 1e-3, 1e-6)
 SLOW_STEPS = worker("d0", decode_cost=replace_struct(COST, per_step=0.03), step_time=0.02)
@@ -268,12 +231,7 @@ def loading(queued):
         ((P, SLOW_STEPS, FAST_STEPS), need(), {}, ("p0", "d1")),
         ((P, SLOW_STEPS, replace(FAST_STEPS, context_tokens=50_000)), need(), {}, ("p0", "d0")),
         ((P, worker("d1", step_time=0.05), worker("d2", running=1)), need(), {}, ("p0", "d1")),
-        (
-            (P, worker("d0", free_blocks=300, running=8), ROOMIER),
-            need(),
-            {},
-            ("p0", "d1"),
-        ),
+        ((P, worker("d0", free_blocks=300, running=8), ROOMIER), need(), {}, ("p0", "d1")),
         # weights
         (WEIGHED, need(), {"p1": 10}, ("p1", "d1")),
         (WEIGHED, need(), {"p1": 10, "policy": Policy(0, weights=Weights(prefix_cache=1.0))}, ("p0", "d1")),
@@ -281,6 +239,7 @@ def loading(queued):
         # without prefill workers what decode workers hold counts as in a prefill
         ((worker("d0", running=5), worker("d1")), need(3200), {"d0": 150}, (None, "d0")),
         ((worker("d0", running=5, queue_tokens=9000), worker("d1")), need(3200), {"d0": 150}, (None, "d1")),
+        ((worker("p0", ready=False), D), need(), {"policy": Policy(0, "Local")}, (None, "d0")),
         # prefill where the prefix is wants room and no queue
         ((P, D, worker("d1")), need(), LOCAL, (None, "d1")),
         ((P, D, worker("d1", free_blocks=1)), need(), LOCAL, ("p0", "d0")),
@@ -343,7 +302,7 @@ def test_the_cheapest_workers_that_can_take_it_are_chosen(workers, wanted, optio
             need(grammar="rules"),
             ALWAYS_SPLIT,
             True,
-            "d1: cannot make output match a grammar of kind rules",
+            "d1: cannot make output match a grammar",
         ),
         (able(params=("bad_words",)), need(params=("bad_words", "later")), ALWAYS_SPLIT, True, "d1: cannot obey later"),
         (able(adapters=LAW), need(adapter="chess"), ALWAYS_SPLIT, True, "d1: has no adapter chess"),
@@ -355,7 +314,3 @@ def test_without_a_route_it_is_known_why_and_whether_that_lasts(workers, wanted,
     assert isinstance(found, NoRoute)
     assert why in found.why
     assert lasting is None or found.lasting is lasting
-
-
-def test_without_prefill_workers_decode_workers_prefill_where_the_policy_says_so():
-    assert routed(need(), fleet(worker("p0", ready=False), D), Policy(0, "Local")).prefill is None

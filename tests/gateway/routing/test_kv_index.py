@@ -2,7 +2,6 @@
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import pytest
 from budget import times
@@ -22,32 +21,28 @@ def hashes(blocks: int, seed: int = 0, shared: list[bytes] | None = None) -> lis
     return start + chain(tokens, 4, start[-1] if start else root("revision"))
 
 
-@dataclass
 class Worker:
-    """Tells of its cache as a real worker does, and remembers every earlier state."""
+    """Makes the events of a real worker and remembers every earlier state. Of an index, `stores` and `removes` return
+    whether events were lost."""
 
-    epoch: str = "e0"
-    number: int = 0
-    held: set[bytes] = field(default_factory=set)
-    history: dict[tuple[str, int], frozenset[bytes]] = field(default_factory=dict)
+    def __init__(self, blocks: Sequence[bytes] = (), name: str = "w", index: KVIndex | None = None) -> None:
+        self.name, self.index, self.held = name, index or KVIndex(), set(blocks)
+        self.epoch, self.number = name, int(bool(blocks))
+        self.history = {(self.epoch, self.number): frozenset(self.held)}
+        self.connect()
 
-    def __post_init__(self) -> None:
-        self._note()
+    def _next(self) -> tuple[str, int]:
+        self.number += 1
+        self.history[self.epoch, self.number] = frozenset(self.held)
+        return self.epoch, self.number
 
-    def _note(self) -> None:
-        self.history[(self.epoch, self.number)] = frozenset(self.held)
-
-    def store(self, blocks: list[bytes]) -> Stored:
+    def store(self, blocks: Sequence[bytes]) -> Stored:
         self.held |= set(blocks)
-        self.number += 1
-        self._note()
-        return Stored(self.epoch, self.number, join(blocks))
+        return Stored(*self._next(), join(list(blocks)))
 
-    def remove(self, blocks: list[bytes]) -> Removed:
+    def remove(self, blocks: Sequence[bytes]) -> Removed:
         self.held -= set(blocks)
-        self.number += 1
-        self._note()
-        return Removed(self.epoch, self.number, join(blocks))
+        return Removed(*self._next(), join(list(blocks)))
 
     def snapshot(self, pages: int = 1) -> list[Snapshot]:
         blocks = sorted(self.held)
@@ -58,252 +53,190 @@ class Worker:
         ]
 
     def restart(self, epoch: str) -> None:
-        self.epoch, self.number, self.held = epoch, 0, set()
-        self._note()
+        self.epoch, self.number, self.held = epoch, -1, set()
+        self._next()
+
+    def connect(self, pages: int = 1) -> None:
+        self.index.expect(self.name, self.epoch)
+        self.send_snapshot(pages)
+
+    def send_snapshot(self, pages: int = 1) -> None:
+        for page in self.snapshot(pages):
+            self.index.apply(self.name, page)
+        while self.index.read_on(self.name):
+            pass
+
+    def stores(self, blocks: list[bytes]) -> bool:
+        return self.index.apply(self.name, self.store(blocks))
+
+    def removes(self, blocks: list[bytes]) -> bool:
+        return self.index.apply(self.name, self.remove(blocks))
+
+    def match(self, prompt: list[bytes]) -> int:
+        """Blocks that it holds of the prompt; the index agrees with itself."""
+        self.index.check_integrity()
+        return self.index.match(prompt).get(self.name, 0)
 
 
 def unbroken(chain_of: list[bytes], held: set[bytes] | frozenset[bytes]) -> int:
     return next((i for i, block in enumerate(chain_of) if block not in held), len(chain_of))
 
 
-def started(worker: Worker, name: str = "w", index: KVIndex | None = None) -> KVIndex:
-    index = index or KVIndex()
-    index.expect(name, worker.epoch)
-    for page in worker.snapshot():
-        index.apply(name, page)
-    while index.read_on(name):
-        pass
-    return index
-
-
 def test_snapshot_then_events_give_the_workers_truth():
-    prompt, worker = hashes(10), Worker()
-    worker.store(prompt[:4])
-    index = started(worker)
-    assert index.match(prompt) == {"w": 4}
-    assert not index.apply("w", worker.store(prompt[4:8]))
-    assert index.match(prompt) == {"w": 8}
-    index.apply("w", worker.remove(prompt[6:8]))
-    assert index.match(prompt) == {"w": 6}
-    index.apply("w", worker.remove(prompt[:6]))
-    assert index.match(prompt) == {}
-    assert index.blocks == 0
-    assert not index.apply("w", worker.store(prompt))
-    assert index.match(prompt) == {"w": 10}
+    prompt = hashes(10)
+    worker = Worker(prompt[:4])
+    assert worker.index.match(prompt) == {"w": 4}
+    assert not worker.stores(prompt[4:8])
+    assert worker.match(prompt) == 8
+    worker.removes(prompt[6:8])
+    assert worker.match(prompt) == 6
+    worker.removes(prompt[:6])
+    assert worker.index.match(prompt) == {}
+    assert worker.index.blocks == 0
+    assert not worker.stores(prompt)
+    assert worker.match(prompt) == 10
 
 
 @pytest.mark.parametrize("fault", ["gap", "repeat", "epoch"])
 def test_a_doubtful_event_makes_the_worker_count_as_empty_until_a_snapshot(fault):
     prompt, worker = hashes(6), Worker()
-    index = started(worker)
     first = worker.store(prompt[:3])
-    index.apply("w", first)
+    worker.index.apply("w", first)
     lost = worker.store(prompt[3:4])
     event = {"gap": worker.store(prompt[4:]), "repeat": first, "epoch": Removed("other", lost.number, b"")}[fault]
-    assert index.apply("w", event), "the loss is reported, once"
-    assert index.match(prompt) == {}
-    assert not index.apply("w", event)
-    for page in worker.snapshot(pages=3):
-        index.apply("w", page)
-    assert index.match(prompt) == {"w": 6}
+    assert worker.index.apply("w", event), "the loss is reported, once"
+    assert worker.match(prompt) == 0
+    assert not worker.index.apply("w", event)
+    worker.send_snapshot(pages=3)
+    assert worker.match(prompt) == 6
 
 
-def test_a_snapshot_older_than_events_seen_is_refused():
-    prompt, worker = hashes(6), Worker()
-    worker.store(prompt)
-    old = worker.snapshot()
-    index = started(worker)
-    index.apply("w", worker.remove(prompt[3:]))
-    assert index.apply("w", old[0])
-    assert index.match(prompt) == {}
-
-
-def test_a_snapshot_older_than_events_of_the_last_connection_is_refused_but_not_one_of_a_new_epoch():
-    prompt, worker = hashes(6), Worker()
-    worker.store(prompt)
-    old = worker.snapshot()
-    worker.remove(prompt[3:])
-    index = started(worker)
-    index.expect("w", worker.epoch)
-    assert index.apply("w", old[0])
+@pytest.mark.parametrize("reconnects", [False, True])
+def test_a_snapshot_older_than_events_seen_is_refused_but_not_one_of_a_new_epoch(reconnects):
+    prompt = hashes(6)
+    worker = Worker(prompt)
+    (old,) = worker.snapshot()
+    worker.removes(prompt[3:])
+    if reconnects:
+        worker.index.expect("w", worker.epoch)
+        assert worker.match(prompt) == 0
+    assert worker.index.apply("w", old)
+    assert worker.match(prompt) == 0
     worker.restart("e1")
-    assert index.held("w") == 0
-    index.expect("w", "e1")
-    assert not index.apply("w", worker.snapshot()[0])
-    assert not index.apply("w", worker.store(prompt))
-    assert index.match(prompt) == {"w": 6}
+    worker.connect()
+    assert not worker.stores(prompt)
+    assert worker.match(prompt) == 6
+    worker.connect()
+    assert worker.match(prompt) == 6
+    worker.index.forget("w")
+    assert worker.index.blocks == 0
 
 
-def test_a_torn_snapshot_is_no_snapshot():
-    prompt, worker = hashes(9), Worker()
-    worker.store(prompt)
-    index = KVIndex()
+def test_a_torn_snapshot_is_not_a_snapshot():
+    worker = Worker(hashes(9))
+    index = worker.index
     index.expect("w", worker.epoch)
     first, _, last = worker.snapshot(pages=3)
     assert not index.apply("w", first)
     assert index.held("w") == 0, "nothing counts before its last page"
     assert index.apply("w", last)
-    assert index.match(prompt) == {}
-
-
-def test_a_new_connection_and_a_new_epoch_begin_with_nothing():
-    prompt, worker = hashes(6), Worker()
-    worker.store(prompt)
-    index = started(worker)
-    index.expect("w", worker.epoch)
-    assert index.match(prompt) == {}
-    index = started(worker, index=index)
-    assert index.match(prompt) == {"w": 6}
-    worker.restart("e1")
-    index.expect("w", "e1")
-    assert index.match(prompt) == {}
-    index.forget("w")
-    assert index.blocks == 0
+    assert index.match(hashes(9)) == {}
 
 
 def test_a_hole_ends_the_match_however_often_the_prompt_was_matched_before():
     """Workers are not trusted to evict leaves first: remembered runs lose their holder with any of their blocks."""
-    prompt, worker = hashes(5 * RUN + 7), Worker()
-    worker.store(prompt)
-    index = started(worker)
-    for _ in range(2):
-        assert index.match(prompt) == {"w": len(prompt)}
-    index.apply("w", worker.remove([prompt[2 * RUN + 3]]))
-    assert index.match(prompt) == {"w": 2 * RUN + 3}
-    index.apply("w", worker.store([prompt[2 * RUN + 3]]))
-    assert index.match(prompt) == {"w": len(prompt)}
-    index.check_integrity()
+    prompt = hashes(5 * RUN + 7)
+    worker = Worker(prompt)
+    assert [worker.match(prompt) for _ in range(2)] == [len(prompt)] * 2
+    worker.removes([prompt[2 * RUN + 3]])
+    assert worker.match(prompt) == 2 * RUN + 3
+    worker.stores([prompt[2 * RUN + 3]])
+    assert worker.match(prompt) == len(prompt)
 
 
-def test_a_prompt_that_was_matched_before_is_not_looked_through_again(monkeypatch):
-    prompt, worker = hashes(5 * RUN), Worker()
-    worker.store(prompt)
-    index = started(worker)
-    index.match(prompt)
-    monkeypatch.setattr(index, "_look", None)
-    assert index.match(prompt) == {"w": 5 * RUN}
-
-
-@pytest.mark.parametrize("length", [1, RUN - 1, RUN, RUN + 1, 2 * RUN - 1])
-def test_prompts_of_any_length_are_matched_to_their_end(length):
-    prompt, worker = hashes(2 * RUN), Worker()
-    worker.store(prompt)
-    assert started(worker).match(prompt[:length]) == {"w": length}
+def test_a_prompt_that_was_matched_before_is_not_walked_again(monkeypatch):
+    prompt = hashes(5 * RUN)
+    worker = Worker(prompt)
+    worker.match(prompt)
+    monkeypatch.setattr(worker.index, "_look", None)
+    assert worker.match(prompt) == 5 * RUN
 
 
 @pytest.mark.parametrize("part", [1, 5])
-def test_prompts_that_part_within_a_run_are_told_apart_after_removals(part):
+def test_prompts_that_part_within_a_run_are_distinguished_after_removals(part):
     shared = hashes(RUN + part)
     forks = [hashes(RUN, seed, shared) for seed in (1, 2)]
-    worker = Worker()
-    for fork in forks:
-        worker.store(fork)
-    index = started(worker)
+    worker = Worker([*forks[0], *forks[1]])
     for _ in range(2):
-        assert [index.match(fork) for fork in forks] == [{"w": 2 * RUN + part}] * 2
-        index.check_integrity()
-    index.apply("w", worker.remove([shared[-1]]))
-    assert [index.match(fork) for fork in forks] == [{"w": RUN + part - 1}] * 2
-    index.check_integrity()
+        assert list(map(worker.match, forks)) == [2 * RUN + part] * 2
+    worker.removes([shared[-1]])
+    assert list(map(worker.match, forks)) == [RUN + part - 1] * 2
 
 
-def test_workers_are_told_apart():
-    prompt = hashes(3 * RUN)
-    index, held = KVIndex(), {"a": 3 * RUN, "b": RUN + 1, "c": 0, "d": 2 * RUN}
+def test_workers_are_distinguished():
+    prompt, index = hashes(3 * RUN), KVIndex()
+    held = {"a": 3 * RUN, "b": RUN + 1, "c": 0, "d": 2 * RUN}
     for name, blocks in held.items():
-        worker = Worker(epoch=name)
-        worker.store(prompt[:blocks])
-        started(worker, name, index)
-    for _ in range(3):
-        assert index.match(prompt) == {name: blocks for name, blocks in held.items() if blocks}
-    late = Worker(epoch="e")
-    late.store(prompt[: RUN + 1])
-    started(late, "e", index)
-    assert index.match(prompt) == {"a": 3 * RUN, "b": RUN + 1, "d": 2 * RUN, "e": RUN + 1}
+        Worker(prompt[:blocks], name, index)
+    del held["c"]
+    assert [index.match(prompt) for _ in range(3)] == [held] * 3
+    Worker(prompt[: RUN + 1], "e", index)
+    assert index.match(prompt) == {**held, "e": RUN + 1}
     index.forget("a")
     assert index.match(prompt) == {"b": RUN + 1, "d": 2 * RUN, "e": RUN + 1}
     index.check_integrity()
 
 
-def test_memory_is_bounded_and_what_is_left_out_is_only_missed():
-    prompt, worker = hashes(50), Worker()
-    index = started(worker, index=KVIndex(max_blocks=20))
-    index.apply("w", worker.store(prompt))
-    assert index.blocks == 20
-    assert (index.dropped, index.evicted) == (30, 0)
-    assert index.match(prompt) == {"w": 20}
-    index.apply("w", worker.remove(prompt[:10] + prompt[40:]))
-    assert index.match(prompt) == {}
+def test_memory_is_bounded_and_blocks_left_out_are_only_missed():
+    prompt, worker = hashes(50), Worker(index=KVIndex(max_blocks=20))
+    index = worker.index
+    worker.stores(prompt)
+    assert (index.blocks, index.dropped, index.evicted) == (20, 30, 0)
+    assert worker.match(prompt) == 20
+    worker.removes(prompt[:10] + prompt[40:])
+    assert worker.match(prompt) == 0
     assert (index.blocks, index.held("w")) == (10, 10)
-    index.check_integrity()
 
 
 def test_a_full_index_forgets_what_was_used_least_recently_ends_of_prefixes_first():
     """A shared beginning shorter than a run, runs, and ends of prompts: what is matched stays."""
     shared = hashes(RUN // 2)
     prompts = [hashes(3 * RUN + 5, seed, shared) for seed in range(4)]
-    worker, index = Worker(), KVIndex(max_blocks=4 * len(prompts[0]) - 3 * len(shared))
-    started(worker, index=index)
+    worker = Worker(index=KVIndex(max_blocks=4 * len(prompts[0]) - 3 * len(shared)))
     for prompt in prompts:
-        index.apply("w", worker.store(prompt))
-    for _ in range(5):
-        assert index.match(prompts[0]) == {"w": len(prompts[0])}
-        index.apply("w", worker.store(hashes(RUN, 100 + _)))
-        index.check_integrity()
-    assert index.blocks == index.max_blocks
-    assert index.evicted == 5 * RUN
-    assert index.dropped == 0
-    left = [index.match(prompt).get("w", 0) for prompt in prompts]
-    assert left == [len(prompts[0]), len(shared), len(prompts[2]) - 5 * RUN + 3 * RUN + 5, len(prompts[3])]
-    assert index.match(hashes(RUN, 104)) == {"w": RUN}
+        worker.stores(prompt)
+    for seed in range(100, 105):
+        assert worker.match(prompts[0]) == len(prompts[0])
+        worker.stores(hashes(RUN, seed))
+    index = worker.index
+    assert (index.blocks, index.evicted, index.dropped) == (index.max_blocks, 5 * RUN, 0)
+    left = [len(prompts[0]), len(shared), len(prompts[2]) - 5 * RUN + 3 * RUN + 5, len(prompts[3])]
+    assert list(map(worker.match, prompts)) == left
+    assert worker.match(hashes(RUN, 104)) == RUN
 
 
 def test_what_was_matched_long_ago_is_forgotten_too():
-    worker, index = Worker(), KVIndex(max_blocks=3 * RUN)
-    started(worker, index=index)
-    index.apply("w", worker.store(hashes(RUN, 0)))
-    assert index.match(hashes(RUN, 0)) == {"w": RUN}
-    for seed in range(1, 8):
-        index.apply("w", worker.store(hashes(RUN, seed)))
-    assert [index.match(hashes(RUN, seed)) for seed in (0, 5, 6, 7)] == [{}, *[{"w": RUN}] * 3]
-    index.check_integrity()
+    worker = Worker(index=KVIndex(max_blocks=3 * RUN))
+    for seed in range(8):
+        worker.stores(hashes(RUN, seed))
+        if not seed:
+            assert worker.match(hashes(RUN, 0)) == RUN
+    assert [worker.match(hashes(RUN, seed)) for seed in (0, 5, 6, 7)] == [0, RUN, RUN, RUN]
 
 
 def test_a_snapshot_takes_no_more_than_an_equal_share_from_others():
-    mine, theirs = Worker(epoch="mine"), Worker(epoch="theirs")
-    mine.store(hashes(40, 1))
-    theirs.store(hashes(100, 2))
-    index = started(mine, "mine", KVIndex(max_blocks=40))
-    started(theirs, "theirs", index)
-    assert (index.held("mine"), index.held("theirs")) == (20, 20)
-    assert (index.evicted, index.dropped) == (20, 80)
-    index.check_integrity()
-
-
-def test_a_worker_of_which_blocks_were_forgotten_may_store_and_remove_them_again():
-    worker, index = Worker(), KVIndex(max_blocks=10)
-    started(worker, index=index)
-    first, second = hashes(10, 1), hashes(10, 2)
-    index.apply("w", worker.store(first))
-    index.apply("w", worker.store(second))
-    assert index.match(first) == {}
-    index.apply("w", worker.remove(first))
-    assert index.match(second) == {"w": 10}
-    index.apply("w", worker.store(first))
-    assert index.match(first) == {"w": 10}
-    assert index.held("w") == 10
+    index = KVIndex(max_blocks=40)
+    Worker(hashes(40, 1), "mine", index)
+    Worker(hashes(100, 2), "theirs", index)
+    assert (index.held("mine"), index.held("theirs"), index.evicted, index.dropped) == (20, 20, 20, 80)
     index.check_integrity()
 
 
 @settings(max_examples=times(30), deadline=None)
 @given(st.integers(0, 2**32))
-def test_a_small_index_says_no_more_than_is_true_and_keeps_what_is_asked_for_often(seed):
-    source = random.Random(seed)
-    index, workers = KVIndex(max_blocks=6 * RUN), {name: Worker(epoch=name) for name in "abc"}
-    favourite = hashes(RUN + 7, 999)
-    workers["a"].store(favourite)
-    for name, worker in workers.items():
-        started(worker, name, index)
+def test_a_small_index_claims_no_more_than_is_true_and_keeps_what_is_asked_for_often(seed):
+    source, index, favourite = random.Random(seed), KVIndex(max_blocks=6 * RUN), hashes(RUN + 7, 999)
+    workers = {name: Worker(favourite if name == "a" else (), name, index) for name in "abc"}
     for _ in range(40):
         name = source.choice("abc")
         index.apply(name, one_change(source, workers[name], spared=favourite))
@@ -314,16 +247,19 @@ def test_a_small_index_says_no_more_than_is_true_and_keeps_what_is_asked_for_oft
         index.check_integrity()
 
 
-def test_a_large_page_is_taken_in_by_pieces_and_counts_when_it_is_whole():
-    worker, prompt = Worker(), hashes(5 * PIECE + 1)
-    worker.store(prompt)
-    index = KVIndex()
+def read_in_pieces(pieces: int) -> tuple[Worker, KVIndex, list[bytes]]:
+    """A worker with so many pieces of a prompt, and an index that has taken in the first one of its page."""
+    prompt, index = hashes(pieces * PIECE), KVIndex()
+    worker = Worker(prompt)
     index.expect("w", worker.epoch)
-    (page,) = worker.snapshot()
-    assert not index.apply("w", page)
+    assert not index.apply("w", worker.snapshot()[0])
+    return worker, index, prompt
+
+
+def test_a_large_page_is_taken_in_by_pieces_and_counts_when_it_is_whole():
+    _, index, prompt = read_in_pieces(6)
     for pieces in range(1, 6):
-        assert index.blocks == pieces * PIECE
-        assert index.match(prompt) == {}
+        assert (index.blocks, index.match(prompt)) == (pieces * PIECE, {})
         assert index.read_on("w")
     assert not index.read_on("w")
     assert index.match(prompt) == {"w": len(prompt)}
@@ -332,11 +268,7 @@ def test_a_large_page_is_taken_in_by_pieces_and_counts_when_it_is_whole():
 
 @pytest.mark.parametrize("event", ["stored", "expected", "forgotten", "epoch"])
 def test_what_happens_between_two_pieces_of_a_page_is_followed(event):
-    worker, prompt = Worker(), hashes(3 * PIECE)
-    worker.store(prompt)
-    index = KVIndex()
-    index.expect("w", worker.epoch)
-    index.apply("w", worker.snapshot()[0])
+    worker, index, prompt = read_in_pieces(3)
     if event == "stored":
         assert not index.apply("w", worker.store(hashes(1, 5)))
         assert index.match(prompt) == {"w": len(prompt)}
@@ -351,68 +283,56 @@ def test_what_happens_between_two_pieces_of_a_page_is_followed(event):
     index.check_integrity()
 
 
-def test_a_doubt_looks_at_few_blocks_at_a_time_and_leaves_none_behind():
-    mine, theirs = Worker(epoch="mine"), Worker(epoch="theirs")
-    prompts = [hashes(4 * SWEEP, 1), hashes(SWEEP, 2)]
-    mine.store(prompts[0])
-    theirs.store(prompts[1])
-    index = started(theirs, "theirs", started(mine, "mine"))
+def test_a_doubt_sweeps_few_blocks_at_a_time_and_leaves_none_behind():
+    index, (many, few) = KVIndex(), (hashes(4 * SWEEP, 1), hashes(SWEEP, 2))
+    mine, theirs = Worker(many, "mine", index), Worker(few, "theirs", index)
     index.expect("mine", "mine")
-    assert (index.held("mine"), index.match(prompts[0])) == (0, {})
+    assert (index.held("mine"), index.match(many)) == (0, {})
     events = 0
     while index.blocks > SWEEP:
         before = index.blocks
-        index.apply("theirs", theirs.store(prompts[1][:1]))
+        theirs.stores(few[:1])
         assert before - index.blocks <= SWEEP
         events += 1
         index.check_integrity()
     assert events >= 4
-    assert index.match(prompts[1]) == {"theirs": SWEEP}
-    started(mine, "mine", index)
-    assert index.match(prompts[0]) == {"mine": 4 * SWEEP}
-    index.check_integrity()
+    assert theirs.match(few) == SWEEP
+    mine.connect()
+    assert mine.match(many) == 4 * SWEEP
 
 
-def test_blocks_that_go_while_a_doubt_is_swept_out_and_a_second_doubt_are_no_trouble():
-    index, workers = KVIndex(), [Worker(epoch=name) for name in "abc"]
-    stays = workers[2]
-    stays.store(hashes(10, 1))
-    for seed, worker in ((2, workers[0]), (3, workers[1])):
-        worker.store(hashes(2 * SWEEP, seed))
-    for worker in (stays, *workers[:2]):
-        started(worker, worker.epoch, index)
-    for worker in workers[:2]:
-        index.expect(worker.epoch, worker.epoch)
-    index.apply("c", stays.store(hashes(10, 1)))
-    index.apply("c", stays.remove(hashes(10, 1)))
+def test_blocks_that_go_while_a_doubt_is_swept_out_and_a_second_doubt_are_harmless():
+    index = KVIndex()
+    stays = Worker(hashes(10, 1), "c", index)
+    for name, seed in (("a", 2), ("b", 3)):
+        Worker(hashes(2 * SWEEP, seed), name, index)
+    for name in "ab":
+        index.expect(name, name)
+    stays.stores(hashes(10, 1))
+    stays.removes(hashes(10, 1))
     for _ in range(20):
-        index.apply("c", stays.store(hashes(1, 1)))
+        stays.stores(hashes(1, 1))
         index.check_integrity()
     assert index.blocks == 1
 
 
-def test_what_nobody_holds_any_more_takes_no_room():
-    old, new = Worker(), Worker()
-    old.store(hashes(20, 1))
-    new.store(hashes(20, 2))
-    index = started(old, index=KVIndex(max_blocks=20))
-    started(new, index=index)
+def test_blocks_that_no_worker_holds_take_no_room():
+    index = KVIndex(max_blocks=20)
+    Worker(hashes(20, 1), index=index)
+    assert Worker(hashes(20, 2), index=index).match(hashes(20, 2)) == 20
     assert index.dropped == 0
-    assert index.match(hashes(20, 2)) == {"w": 20}
-    index.check_integrity()
 
 
 def test_unknown_workers_are_ignored():
     index = KVIndex()
     assert not index.apply("nobody", Stored("e", 1, join(hashes(2))))
-    assert index.match(hashes(2)) == {}
-    assert index.match([]) == {}
+    assert (index.match(hashes(2)), index.match([])) == ({}, {})
     index.forget("nobody")
     assert index.held("nobody") == 0
 
 
 SHARED = hashes(RUN + 20)
-PROMPTS = [hashes(RUN, seed, SHARED) for seed in range(1, 4)] + [hashes(30, seed) for seed in range(4, 6)]
+PROMPTS = [hashes(RUN, seed, SHARED) for seed in range(1, 4)] + [hashes(blocks, blocks) for blocks in (1, 30, RUN - 1)]
 
 
 def shuffled_channel(source: random.Random, queue: list[KVEvent], past: list[KVEvent]) -> list[KVEvent]:
@@ -442,9 +362,8 @@ def one_change(source: random.Random, worker: Worker, spared: Sequence[bytes] = 
 @settings(max_examples=times(50), deadline=None)
 @given(st.integers(0, 2**32))
 def test_over_a_bad_channel_there_is_never_a_stale_hit_and_the_end_is_the_truth(seed):
-    source = random.Random(seed)
-    index = KVIndex()
-    workers = {name: Worker(epoch=f"{name}0") for name in ("a", "b")}
+    source, index = random.Random(seed), KVIndex()
+    workers = {name: Worker(name=name, index=index) for name in "ab"}
     queues: dict[str, list[KVEvent]] = {name: list(worker.snapshot(pages=2)) for name, worker in workers.items()}
     past: dict[str, list[KVEvent]] = {name: [] for name in workers}
     newest = dict.fromkeys(workers, 0)
@@ -466,24 +385,15 @@ def test_over_a_bad_channel_there_is_never_a_stale_hit_and_the_end_is_the_truth(
             if index.apply(name, event):
                 queues[name] += worker.snapshot(pages=2)
         for prompt in PROMPTS:
-            check_no_stale_hit(index.match(prompt), prompt, workers, newest)
+            for holder, blocks in index.match(prompt).items():  # exact at the newest event that was delivered
+                truth = workers[holder].history[workers[holder].epoch, newest[holder]]
+                assert blocks == unbroken(prompt, truth)
         index.check_integrity()
 
     for name, worker in workers.items():  # the channel is good again: what is lost is asked for
         if not index.held(name) or queues[name] or newest[name] != worker.number:
-            index.expect(name, worker.epoch)
-            for page in worker.snapshot(pages=2):
-                index.apply(name, page)
+            worker.connect(pages=2)
         assert index.held(name) == len(worker.held)
     for prompt in PROMPTS:
         expected = {name: unbroken(prompt, worker.held) for name, worker in workers.items()}
         assert index.match(prompt) == {name: blocks for name, blocks in expected.items() if blocks}
-
-
-def check_no_stale_hit(
-    found: dict[str, int], prompt: list[bytes], workers: dict[str, Worker], newest: dict[str, int]
-) -> None:
-    """A hit is exactly what the worker held at the newest event delivered, never an earlier or a later state."""
-    for name, blocks in found.items():
-        truth = workers[name].history[(workers[name].epoch, newest[name])]
-        assert blocks == unbroken(prompt, truth)

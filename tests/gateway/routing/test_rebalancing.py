@@ -1,7 +1,6 @@
-"""Which workers are hot, and who relieves them: over snapshots, and over random loads in virtual time."""
+"""Hot workers and those that relieve them: over snapshots, and over random loads in virtual time."""
 
 import random
-from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -96,9 +95,13 @@ class Sequence:
 class Pool:
     """Workers of sequences that grow by a token a step and end; views are exact."""
 
-    def __init__(self, seed: int, workers: int) -> None:
+    def __init__(self, seed: int, *running: int) -> None:
         self.random = random.Random(seed)
-        self.on: dict[str, list[Sequence]] = {f"d{i}": [] for i in range(workers)}
+        self.on = {f"d{i}": [Sequence(500, 1000) for _ in range(count)] for i, count in enumerate(running)}
+
+    @property
+    def sequences(self) -> list[Sequence]:
+        return [each for there in self.on.values() for each in there]
 
     def view(self, name: str) -> WorkerView:
         there = self.on[name]
@@ -117,69 +120,64 @@ class Pool:
                 each.tokens, each.left = each.tokens + 1, each.left - 1
             self.on[name] = [each for each in there if each.left]
 
-    def hot(self) -> tuple[HotWorker, ...]:
-        return hot_workers(FleetSnapshot(tuple(map(self.view, self.on))), TPOT)
+    @property
+    def hot(self) -> dict[str, HotWorker]:
+        return {each.worker.name: each for each in hot_workers(FleetSnapshot(tuple(map(self.view, self.on))), TPOT)}
 
     def rebalance(self) -> int:
-        """As fast as can be, so that what bounds moves is the decision alone."""
-        moves = 0
-        while True:
-            found = self._move()
-            if not found:
+        """Moves as fast as can be, so that only the decision bounds the moves; returns their number."""
+        for moves in range(1000):
+            possible = self._moves()
+            if not possible:
                 return moves
-            moves += 1
-            assert moves <= 1000, "it goes round and round"
+            sequence, source, target = self.random.choice(possible)
+            self.on[source].remove(sequence)
+            self.on[target].append(sequence)
+            sequence.moves.append((source, target))
+        raise AssertionError("it goes round and round")
 
-    def _move(self) -> bool:
-        for each in self.hot():
-            source = each.worker.name
-            for sequence in sorted(self.on[source], key=lambda s: s.tokens):
-                targets = [n for n in self.on if n != source and each.relieved_by(self.view(n), sequence.tokens)]
+    def _moves(self) -> list[tuple[Sequence, str, str]]:
+        """The shortest sequence of the first hot worker that can go, to each of its targets."""
+        for source, hot in self.hot.items():
+            for each in sorted(self.on[source], key=lambda s: s.tokens):
+                targets = [name for name in self.on if name != source and hot.relieved_by(self.view(name), each.tokens)]
                 if targets:
-                    target = self.random.choice(targets)
-                    self.on[source].remove(sequence)
-                    self.on[target].append(sequence)
-                    sequence.moves.append((source, target))
-                    return True
-        return False
+                    return [(each, source, target) for target in targets]
+        return []
 
 
 @pytest.mark.parametrize("seed", range(times(10)))
 def test_of_a_fixed_load_no_sequence_moves_back(seed):
     """However moves are drawn, they end, no sequence moves twice and no worker becomes hot by them."""
-    pool = Pool(seed, 4)
+    pool = Pool(seed, 0, 0, 0, 0)
     pool.arrive(pool.random.choice((5, 30, 60, 200)), pool.random.random())
-    before = {each.worker.name for each in pool.hot()}
+    before = pool.hot.keys()
     pool.rebalance()
-    assert {each.worker.name for each in pool.hot()} <= before
-    assert all(len(each.moves) <= 1 for there in pool.on.values() for each in there)
+    assert pool.hot.keys() <= before
+    assert all(len(each.moves) <= 1 for each in pool.sequences)
 
 
 @pytest.mark.parametrize("seed", range(times(3)))
 def test_of_loads_that_come_and_go_few_sequences_move_and_none_goes_to_and_fro(seed):
-    pool, every, moves = Pool(seed, 4), [], 0
+    pool, every, moves = Pool(seed, 0, 0, 0, 0), {}, 0
     for _ in range(300):
         pool.arrive(pool.random.choice((0, 0, 1)), 0.4)
         for _ in range(10):
             pool.step()
         moves += pool.rebalance()
-        every += [each for there in pool.on.values() for each in there if each not in every]
+        every |= dict.fromkeys(pool.sequences)
     assert moves == sum(len(each.moves) for each in every)
     assert moves <= len(every), "on average less than once each"
-    assert max(Counter(each.moves)[pair] for each in every for pair in [*each.moves, ("", "")]) <= 1
+    assert all(len(set(each.moves)) == len(each.moves) for each in every)
 
 
-def test_the_hot_worker_of_a_roomy_pool_cools_down():
-    pool = Pool(1, 4)
-    pool.on["d0"] = [Sequence(500, 1000) for _ in range(30)]
-    assert [each.worker.name for each in pool.hot()] == ["d0"]
-    moves = pool.rebalance()
-    assert pool.hot() == ()
-    assert moves == 13, "not one more than needed"
-
-
-@pytest.mark.parametrize("running", [30, 5], ids=["all are hot", "none is"])
-def test_nothing_moves_when(running):
-    pool = Pool(1, 4)
-    pool.on = {name: [Sequence(500, 1000) for _ in range(running)] for name in pool.on}
-    assert pool.rebalance() == 0
+@pytest.mark.parametrize(
+    ("running", "hot", "moves", "left"),
+    [((30, 0, 0, 0), 1, 13, 0), ((30, 30, 30, 30), 4, 0, 4), ((5, 5, 5, 5), 0, 0, 0)],
+    ids=["one is hot", "all are", "none is"],
+)
+def test_a_hot_worker_cools_down_with_the_fewest_moves_if_others_have_room(running, hot, moves, left):
+    pool = Pool(1, *running)
+    assert len(pool.hot) == hot
+    assert pool.rebalance() == moves
+    assert len(pool.hot) == left
