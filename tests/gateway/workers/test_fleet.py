@@ -1,5 +1,6 @@
-"""What is kept of each worker: the views that policy decides over, what was sent since, and what opens."""
+"""The fleet keeps each worker: the views that policy decides over, what was sent since, and openings."""
 
+import msgspec
 import pytest
 from scripted_gateway import Clock
 
@@ -7,24 +8,31 @@ from legato_gateway.workers.fleet import BREAKER_WINDOW, Fleet
 from legato_protocol.load import Load
 from legato_protocol.stream import Hello
 
-
-def hello(**overrides):
-    fields = {"worker": "u0", "epoch": "e1", "role": "unified", "kv_revision": "r", "weights": "w", "layout": "l"}
-    sizes = {"block_size": 16, "num_blocks": 100, "max_length": 1000, "address": b"u0", "transport": "memory"}
-    return Hello(**{**fields, **sizes, "model": "m", **overrides})
+HELLO = Hello("u0", "e1", "unified", "r", "w", "l", 16, 100, 1000, b"u0", "memory", model="m")
+LOAD = Load(0, 0, 0, 100, 0, 0, 0, credits=8)
 
 
-def load(**overrides):
-    fields = {"queue_tokens": 0, "waiting": 0, "running": 0, "free_blocks": 100, "cached_blocks": 0, "used_blocks": 0}
-    return Load(**{**fields, "quarantined_blocks": 0, "credits": 8, **overrides})
+def hello(**changes):
+    return msgspec.structs.replace(HELLO, **changes)
+
+
+def load(**changes):
+    return msgspec.structs.replace(LOAD, **changes)
+
+
+def listing(*names):
+    """A fleet of workers that were not spoken to yet."""
+    fleet = Fleet(Clock(), "m")
+    for name in names:
+        fleet.add(name, "address")
+    return fleet
 
 
 @pytest.fixture
 def fleet():
-    made = Fleet(Clock(), "m")
-    made.add("u0", "address")
-    made.greeted("u0", hello())
-    made.loaded("u0", load())
+    made = listing("u0")
+    made.greeted("u0", HELLO)
+    made.loaded("u0", LOAD)
     return made
 
 
@@ -34,37 +42,37 @@ def view(fleet):
     return only
 
 
+def pending(fleet):
+    return view(fleet).pending_tokens, view(fleet).pending_blocks, view(fleet).pending_sequences
+
+
 def test_only_the_second_load_after_it_surely_counts_what_was_sent(fleet):
     """The first one may have been on its way when the frame was sent."""
     fleet.sent("u0", queued=30, held=40)
-    for _ in range(2):
-        assert (view(fleet).pending_tokens, view(fleet).pending_blocks, view(fleet).pending_sequences) == (30, 3, 1)
-        fleet.loaded("u0", load())
-    assert (view(fleet).pending_tokens, view(fleet).pending_blocks, view(fleet).pending_sequences) == (0, 0, 0)
+    for expected in ((30, 3, 1), (30, 3, 1), (0, 0, 0)):
+        assert pending(fleet) == expected
+        fleet.loaded("u0", LOAD)
 
 
 def test_a_new_epoch_has_been_sent_nothing_and_has_not_failed(fleet):
     fleet.sent("u0", queued=30, held=40)
     for request in "abc":
         fleet.failed("u0", request)
-    assert view(fleet).broken
-    fleet.greeted("u0", hello())
-    assert view(fleet).broken
-    assert view(fleet).pending_sequences == 1
-    fleet.greeted("u0", hello(epoch="e2"))
-    assert not view(fleet).broken
-    assert view(fleet).pending_sequences == 0
+    for greeting, broken, sequences in ((HELLO, True, 1), (hello(epoch="e2"), False, 0)):
+        assert view(fleet).broken
+        fleet.greeted("u0", greeting)
+        assert (view(fleet).broken, view(fleet).pending_sequences) == (broken, sequences)
 
 
 def test_a_breaker_closes_in_time_and_that_is_an_opening(fleet):
     for request in "abc":
         fleet.failed("u0", request)
-    assert view(fleet).broken
     before = fleet.openings
-    fleet._clock.now = BREAKER_WINDOW - 0.01
-    assert view(fleet).broken
+    for now in (0, BREAKER_WINDOW - 0.01):
+        fleet._clock.now = now
+        assert view(fleet).broken
     fleet._clock.now = BREAKER_WINDOW
-    assert fleet.openings > before  # whoever waits compares this before a snapshot is taken
+    assert fleet.openings > before  # what waits compares this before a snapshot is taken
     assert not view(fleet).broken
 
 
@@ -80,23 +88,24 @@ def test_a_snapshot_is_kept_while_nothing_changes_and_other_views_always(fleet):
     before = fleet.snapshot()
     assert fleet.snapshot() is before
     fleet.loaded("u0", load(running=3))
-    after = {worker.name: worker for worker in fleet.snapshot().workers}
-    assert after["u0"].running == 3
-    assert after["u1"] is next(worker for worker in before.workers if worker.name == "u1")
+    u0, u1 = fleet.snapshot().workers
+    assert u0.running == 3
+    assert u1 is before.workers[1]
 
 
 @pytest.mark.parametrize(
     ("change", "opens"),
     [
-        (lambda fleet: fleet.loaded("u0", load()), False),
-        (lambda fleet: fleet.loaded("u0", load(free_blocks=50, running=4, queue_tokens=90, credits=5)), False),
+        ({}, False),
+        ({"free_blocks": 50, "running": 4, "queue_tokens": 90, "credits": 5}, False),
         (lambda fleet: fleet.sent("u0", queued=1, held=1), False),
-        (lambda fleet: fleet.loaded("u0", load(free_blocks=101)), True),
-        (lambda fleet: fleet.loaded("u0", load(cached_blocks=1)), True),
-        (lambda fleet: fleet.loaded("u0", load(paused_blocks=1)), True),
-        (lambda fleet: fleet.loaded("u0", load(credits=9)), True),
-        (lambda fleet: fleet.loaded("u0", load(prefill_rate=1.0)), True),
-        (lambda fleet: fleet.loaded("u0", load(draining=True)), True),  # others may be forgiven now
+        ({"free_blocks": 101}, True),
+        ({"cached_blocks": 1}, True),
+        ({"paused_blocks": 1}, True),
+        ({"credits": 9}, True),
+        ({"queue_tokens": 49}, True),  # a shorter queue
+        ({"prefill_rate": 1.0}, True),
+        ({"draining": True}, True),  # others may be forgiven now
         (lambda fleet: fleet.gone("u0", "silent", "why"), True),
         (lambda fleet: fleet.list("u0", False), True),
         (lambda fleet: fleet.greeted("u0", hello(epoch="e2")), True),
@@ -104,20 +113,17 @@ def test_a_snapshot_is_kept_while_nothing_changes_and_other_views_always(fleet):
     ],
 )
 def test_an_opening_is_what_may_let_something_start(fleet, change, opens):
+    fleet.loaded("u0", load(queue_tokens=50))
     before = fleet.openings
-    change(fleet)
+    if callable(change):
+        change(fleet)
+    else:
+        fleet.loaded("u0", load(**{"queue_tokens": 50} | change))
     fleet.check_integrity()
     assert (fleet.openings > before) is opens
 
 
-def test_a_shorter_queue_is_an_opening(fleet):
-    fleet.loaded("u0", load(queue_tokens=50))
-    before = fleet.openings
-    fleet.loaded("u0", load(queue_tokens=49))
-    assert fleet.openings > before
-
-
-def test_a_worker_of_another_model_is_no_part_of_the_snapshot(fleet):
+def test_a_worker_of_another_model_is_not_part_of_the_snapshot(fleet):
     fleet.greeted("u0", hello(model="other"))
     assert fleet.snapshot().workers == ()
     fleet.check_integrity()
@@ -125,41 +131,30 @@ def test_a_worker_of_another_model_is_no_part_of_the_snapshot(fleet):
 
 def test_that_very_process_lives_only_while_its_epoch_is_connected(fleet):
     assert fleet.lives("u0", "e1")
-    fleet.gone("u0", "silent", "why")
-    assert fleet.lives("u0", "e1"), "it may hang, but it has not died"
-    fleet.gone("u0", "connecting", "why")
-    assert not fleet.lives("u0", "e1")
+    for connection, lives in (("silent", True), ("connecting", False)):  # one that hangs has not died
+        fleet.gone("u0", connection, "why")
+        assert fleet.lives("u0", "e1") is lives
     fleet.greeted("u0", hello(epoch="e2"))
     assert not fleet.lives("u0", "e1")
 
 
 def test_it_is_known_who_serves_when_every_listed_worker_was_tried():
-    """What appears later changes nothing about that."""
-    fleet = Fleet(Clock(), "m")
-    fleet.add("u0", "address")
-    fleet.add("u1", "address")
-    fleet.greeted("u0", hello())
+    """What appears later changes nothing about that, and one that is not listed any more need not be tried."""
+    fleet, late, gone = listing("u0", "u1"), listing("u0", "u1"), listing("u0")
+    fleet.listed()
+    fleet.greeted("u0", HELLO)
+    assert not fleet.has_tried_all
     fleet.gone("u1", "connecting", "refused")
-    assert not fleet.has_tried_all
-    other = Fleet(Clock(), "m")
-    other.add("u0", "address")
-    other.add("u1", "address")
-    other.listed()
-    other.greeted("u0", hello())
-    assert not other.has_tried_all
-    other.gone("u1", "connecting", "refused")
-    assert other.has_tried_all
-    other.add("u2", "address")
-    other.greeted("u0", hello(epoch="e2"))
-    assert other.has_tried_all
-    fleet.listed()
     assert fleet.has_tried_all
-
-
-def test_a_worker_that_is_listed_no_more_need_not_be_tried():
-    fleet = Fleet(Clock(), "m")
-    fleet.add("u0", "address")
-    fleet.listed()
-    assert not fleet.has_tried_all
-    fleet.remove("u0")
+    fleet.add("u2", "address")
+    fleet.greeted("u0", hello(epoch="e2"))
     assert fleet.has_tried_all
+    late.greeted("u0", HELLO)
+    late.gone("u1", "connecting", "refused")
+    assert not late.has_tried_all
+    late.listed()
+    assert late.has_tried_all
+    gone.listed()
+    assert not gone.has_tried_all
+    gone.remove("u0")
+    assert gone.has_tried_all

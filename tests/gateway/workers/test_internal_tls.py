@@ -1,6 +1,7 @@
 """Workers with TLS: a gateway shows the service's token to none that cannot prove who it is."""
 
 import asyncio
+from unittest.mock import Mock
 
 import certificates
 import pytest
@@ -19,35 +20,19 @@ LIMITS = StreamLimits(backoff_first=0.001, backoff_most=0.01)
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory):
-    return certificates.make(tmp_path_factory.mktemp("tls") / "own", names=NAMES)
-
-
-@pytest.fixture(scope="module")
-def others(tmp_path_factory):
-    return certificates.make(tmp_path_factory.mktemp("tls") / "others", names=NAMES)
-
-
-class Heard:
-    """A listener that keeps what concerns connections."""
-
-    def __init__(self):
-        self.greeted_by, self.reasons = asyncio.Event(), asyncio.Queue()
-
-    def greeted(self, worker, hello):
-        self.greeted_by.set()
-
-    def disconnected(self, worker, reason):
-        self.reasons.put_nowait(reason)
-
-    def __getattr__(self, name):
-        return lambda *_: False
+def authorities(tmp_path_factory):
+    """Certificates of our authority and of another one."""
+    return [certificates.make(tmp_path_factory.mktemp("tls") / name, names=NAMES) for name in ("own", "others")]
 
 
 async def _outcome(lab, trust, *, served=None, tls=True, strict=False):
-    """ "greeted", or why not; and how many connections were made to the worker, which saw a token with each."""
+    """Returns "greeted", or why not, and the number of connections to the worker, which saw a token with each."""
     (worker,) = lab.unified(1)
-    seen = []
+    seen, outcome = [], asyncio.get_running_loop().create_future()
+
+    def end(result):
+        if not outcome.done():
+            outcome.set_result(result)
 
     async def talk(connection):
         seen.append(connection.request.headers["authorization"])
@@ -55,17 +40,17 @@ async def _outcome(lab, trust, *, served=None, tls=True, strict=False):
         await connection.send(stream.encode(worker._hello()))
         await connection.wait_closed()
 
+    listener = Mock()
+    listener.greeted.side_effect = lambda *_: end("greeted")
+    listener.disconnected.side_effect = lambda _, reason: end(reason)
     async with asyncio.timeout(20), serve(talk, "127.0.0.1", 0, ssl=served) as server:
         port = next(iter(server.sockets)).getsockname()[1]
-        heard, tokens = Heard(), ServiceTokens("secret")
-        opened = opener("g", tokens, LIMITS, trust, strict)(WorkerAddress("u0", f"127.0.0.1:{port}", tls), heard)
+        address = WorkerAddress("u0", f"127.0.0.1:{port}", tls)
+        opened = opener("g", ServiceTokens("secret"), LIMITS, trust, strict)(address, listener)
         opened.start(lambda fault: None, lambda stream: None)
-        greeted, failed = asyncio.create_task(heard.greeted_by.wait()), asyncio.create_task(heard.reasons.get())
-        await asyncio.wait((greeted, failed), return_when=asyncio.FIRST_COMPLETED)
+        await outcome
         await opened.close()
-        outcome = "greeted" if greeted.done() else failed.result()
-        greeted.cancel(), failed.cancel()
-        return outcome, len(seen)
+        return outcome.result(), len(seen)
 
 
 def _internal(folder, files, name=NAME):
@@ -74,9 +59,9 @@ def _internal(folder, files, name=NAME):
     return InternalTLS(folder, name)
 
 
-async def test_a_worker_is_known_by_the_authority_and_the_one_name_whatever_its_address(lab, files, others, tmp_path):
-    served = server_context(files.certificate, files.key)
-    own = _internal(tmp_path / "own", files)
+async def test_a_worker_is_known_by_the_authority_and_the_one_name_whatever_its_address(lab, authorities, tmp_path):
+    files, others = authorities
+    served, own = server_context(files.certificate, files.key), _internal(tmp_path / "own", files)
     assert (await _outcome(lab, own, served=served))[0] == "greeted"
     assert (await _outcome(lab, own, served=served, tls=False, strict=True))[0] == "greeted"
     for trust in (
@@ -89,10 +74,9 @@ async def test_a_worker_is_known_by_the_authority_and_the_one_name_whatever_its_
         assert connections == 0
 
 
-async def test_strict_speaks_to_no_worker_without_tls_and_permissive_does(lab, files, tmp_path):
-    own = _internal(tmp_path / "own", files)
+async def test_strict_speaks_to_no_worker_without_tls_and_permissive_does(lab, authorities, tmp_path):
+    own = _internal(tmp_path / "own", authorities[0])
     assert (await _outcome(lab, own, tls=False))[0] == "greeted"
     for given in ({"tls": False, "strict": True}, {"tls": True}):
         outcome, connections = await _outcome(lab, own, **given)
-        assert outcome != "greeted"
-        assert connections == 0
+        assert (outcome != "greeted", connections) == (True, 0)

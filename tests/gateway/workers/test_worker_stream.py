@@ -2,8 +2,8 @@
 
 import asyncio
 import contextlib
-import json
 import random
+from unittest.mock import AsyncMock, Mock
 
 import msgspec
 import pytest
@@ -21,12 +21,19 @@ from legato_protocol.stream import Greeting
 
 
 @contextlib.asynccontextmanager
-async def played(lab, talk):
-    """A gateway in front of a worker whose connections a test plays."""
+async def played(lab, frames):
+    """A gateway in front of a worker that sends `frames(path)` on a connection, and the number of a metric of it."""
+
+    async def talk(connection):
+        await connection.recv()
+        for frame in frames(connection.request.path):
+            await connection.send(frame if isinstance(frame, bytes | str) else stream.encode(frame))
+        await connection.wait_closed()
+
     async with serve(talk, "127.0.0.1", 0) as server:
         port = next(iter(server.sockets)).getsockname()[1]
         async with lab.following([("u0", f"127.0.0.1:{port}")]) as gateway:
-            yield gateway
+            yield gateway, lambda name: gateway.count(f"{name}_total", worker="u0")
 
 
 @pytest.mark.parametrize(
@@ -50,9 +57,8 @@ async def test_a_worker_that_knows_an_older_token_is_shown_that_one_and_refusals
     limits = StreamLimits(backoff_first=0.001, backoff_most=0.01)
     async with lab.following([("u0", lab.unified(1)[0])]) as gateway:
         tokens = ServiceTokens(folder=tmp_path)
-        stream = WorkerStream(
-            "u0", gateway.workers[0].address, gateway.relay.workers, gateway="g2", tokens=tokens, limits=limits
-        )
+        at, workers = gateway.workers[0].address, gateway.relay.workers
+        stream = WorkerStream("u0", at, workers, gateway="g2", tokens=tokens, limits=limits)
         stream.start(lambda fault: None, lambda stream: None)
         await gateway.until(lambda: stream.connected)
         text = gateway.metrics.render(gateway.demand.report())[0].decode()
@@ -66,60 +72,36 @@ async def test_a_worker_that_knows_an_older_token_is_shown_that_one_and_refusals
         await stream.close()
 
 
-@pytest.mark.parametrize("answer", [b"\xc1", b"", "text", stream.encode(Greeting("me"))])
+@pytest.mark.parametrize("answer", [b"\xc1", b"", "text", Greeting("me")])
 async def test_bad_frames_close_the_connection_and_are_counted(lab, answer):
-    async def talk(connection):
-        await connection.recv()
-        await connection.send(answer)
-        await connection.wait_closed()
-
-    async with played(lab, talk) as gateway:
-        await gateway.until(lambda: gateway.count("bad_frames_total", worker="u0") > 0)
+    async with played(lab, lambda _: [answer]) as (gateway, count):
+        await gateway.until(lambda: count("bad_frames") > 0)
         assert not gateway.fleet.worker("u0").ready
 
 
 @pytest.mark.parametrize("kind", ["/stream", "/events"])
 async def test_a_frame_of_a_kind_that_only_a_later_version_knows_is_skipped_and_counted(lab, kind):
-    """The worker is of the next version, and says that it understands this one."""
-    later = msgspec.msgpack.encode(["later", 1, "x"])
-    worker = lab.unified(1)[0]
-    hello = replace(worker._hello(), version=stream.VERSION + 1, oldest=stream.VERSION)
+    """The worker is of the next version, and declares that it understands this one."""
+    hello = replace(lab.unified(1)[0]._hello(), version=stream.VERSION + 1, oldest=stream.VERSION)
+    later = [msgspec.msgpack.encode(["later", 1, "x"])]
     stored = kv_events.Snapshot(hello.epoch, 0, 0, True, bytes(16))
-
-    async def talk(connection):
-        await connection.recv()
-        frames = [stream.encode(hello)] if connection.request.path == "/stream" else []
-        frames += [later] if connection.request.path == kind else []
-        frames += [stream.encode(stored)] if connection.request.path == "/events" else []
-        for frame in frames:
-            await connection.send(frame)
-        await connection.wait_closed()
-
-    async with played(lab, talk) as gateway:
-        await gateway.until(lambda: gateway.count("unknown_frames_total", worker="u0") == 1)
-        await gateway.until(lambda: gateway.fleet.worker("u0").ready)
-        assert gateway.count("bad_frames_total", worker="u0") == 0
+    frames = {"/stream": [hello], "/events": [stored]}
+    frames[kind] = frames[kind] + later if kind == "/stream" else later + frames[kind]
+    async with played(lab, frames.get) as (gateway, count):
+        await gateway.until(lambda: count("unknown_frames") == 1 and gateway.fleet.worker("u0").ready)
+        assert count("bad_frames") == 0
 
 
 @pytest.mark.parametrize("page", [100_000, 1000])
-async def test_a_large_snapshot_is_taken_in_a_few_blocks_a_turn_of_the_loop(lab, page):
-    """Whatever the size of its pages: a token that comes meanwhile has its turn."""
+async def test_a_large_snapshot_is_taken_in_a_few_blocks_at_a_time(lab, page):
+    """Whatever the size of its pages: a token that comes meanwhile is not kept waiting."""
     hello = lab.unified(1)[0]._hello()
-    pages = range(0, 100_000, page)
-    frames = [
-        kv_events.Snapshot(
-            hello.epoch, 0, number, start == pages[-1], b"".join(i.to_bytes(16) for i in range(start, start + page))
-        )
-        for number, start in enumerate(pages)
+    pages = [b"".join(i.to_bytes(16) for i in range(start, start + page)) for start in range(0, 100_000, page)]
+    snapshots = [
+        kv_events.Snapshot(hello.epoch, 0, number, number == len(pages) - 1, hashes)
+        for number, hashes in enumerate(pages)
     ]
-
-    async def talk(connection):
-        await connection.recv()
-        for frame in [hello] if connection.request.path == "/stream" else frames:
-            await connection.send(stream.encode(frame))
-        await connection.wait_closed()
-
-    async with played(lab, talk) as gateway:
+    async with played(lab, {"/stream": [hello], "/events": snapshots}.get) as (gateway, _):
         most = 0
         while gateway.index.held("u0") < 100_000:
             before = gateway.index.blocks
@@ -130,69 +112,46 @@ async def test_a_large_snapshot_is_taken_in_a_few_blocks_a_turn_of_the_loop(lab,
 
 @pytest.mark.parametrize(("version", "oldest"), [(stream.VERSION + 1, 0), (stream.OLDEST - 1, 0), (9, 8)])
 async def test_a_worker_of_no_version_in_common_is_named_and_not_used(lab, version, oldest):
-    async def talk(connection):
-        await connection.recv()
-        await connection.send(stream.encode(replace(hello, version=version, oldest=oldest)))
-        await connection.wait_closed()
-
-    hello = lab.unified(1)[0]._hello()
-    async with played(lab, talk) as gateway:
+    hello = replace(lab.unified(1)[0]._hello(), version=version, oldest=oldest)
+    async with played(lab, lambda _: [hello]) as (gateway, _):
         await gateway.until(lambda: "speaks version" in gateway.fleet.worker("u0").problem)
         assert not gateway.fleet.worker("u0").ready
 
 
-class Heard:
-    """A listener that notes what it is told of silence."""
-
-    def __init__(self):
-        self.told = []
-
-    def silent(self, worker):
-        self.told.append("silent")
-
-    def hung(self, worker):
-        self.told.append("hung")
-
-    def spoke(self, worker):
-        self.told.append("spoke")
-
-    def __getattr__(self, name):
-        return lambda *_: False
-
-
 class Connection:
-    """One end of a stream whose other end says what a test puts into `frames`."""
+    """One end of a stream whose other end sends what a test puts into `frames`."""
 
     def __init__(self):
         self.frames = asyncio.Queue()
-        self.aborted = False
-        self.transport = self
-
-    async def send(self, data):
-        pass
-
-    async def recv(self):
-        return await self.frames.get()
-
-    def abort(self):
-        self.aborted = True
+        self.transport = Mock()
+        self.send = AsyncMock()
+        self.recv = self.frames.get
 
     def __aiter__(self):
         return self
 
-    __anext__ = recv
+    async def __anext__(self):
+        return await self.recv()
 
 
 @contextlib.asynccontextmanager
-async def quiet_stream(worker, hang):
-    """A stream that has heard Hello, its connection, and what its listener was told."""
-    connection, listener = Connection(), Heard()
-    limits = StreamLimits(SilenceLimits(hang))
+async def quiet_stream(worker):
+    """A stream that has received Hello: its connection, a function that sends another frame, and one that returns the
+    calls of its listener."""
+    connection, listener = Connection(), Mock()
+    limits = StreamLimits(SilenceLimits(15.0))
     stream_ = WorkerStream("u0", "", listener, gateway="g", tokens=ServiceTokens(), limits=limits)
-    connection.frames.put_nowait(stream.encode(worker._hello()))
+
+    def send(frame):
+        connection.frames.put_nowait(stream.encode(frame))
+
+    def heard():
+        return [call[0] for call in listener.method_calls if call[0] in ("silent", "hung", "spoke")]
+
+    send(worker._hello())
     running = asyncio.create_task(stream_._run_stream(connection, Backoff(0.05, 2.0, random.Random(1))))
     try:
-        yield connection, listener.told
+        yield connection, send, heard
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
@@ -206,30 +165,29 @@ async def quiet_stream(worker, hang):
     ],
 )
 @pytest.mark.virtual_time
-async def test_silence_is_told_twice_and_a_connection_without_an_end_is_given_up(lab, step, passes):
+async def test_silence_is_reported_twice_and_a_connection_without_an_end_is_given_up(lab, step, passes):
     worker = lab.unified(1)[0]
-    async with quiet_stream(worker, hang=15.0) as (connection, told):
+    async with quiet_stream(worker) as (connection, send, heard):
         if step:
-            connection.frames.put_nowait(stream.encode(replace(worker._load(), step_expected=step)))
+            send(replace(worker._load(), step_expected=step))
         for seconds, expected in passes.items():
-            assert not connection.aborted
+            assert not connection.transport.abort.called
             await asyncio.sleep(seconds)
-            assert told == expected, seconds
-        assert connection.aborted is (step is None)
+            assert heard() == expected, seconds
+        assert connection.transport.abort.called is (step is None)
 
 
 @pytest.mark.virtual_time
 async def test_a_core_for_which_its_server_speaks_is_given_nothing_new_and_is_not_given_up(lab):
     worker = lab.unified(1)[0]
-    async with quiet_stream(worker, hang=15.0) as (connection, told):
-        repeated = stream.encode(replace(worker._load(), core_silence=2.0))
+    async with quiet_stream(worker) as (_, send, heard):
         for _ in range(60):
             await asyncio.sleep(1.0)
-            connection.frames.put_nowait(repeated)
-        assert told == ["silent"]
-        connection.frames.put_nowait(stream.encode(worker._load()))
+            send(replace(worker._load(), core_silence=2.0))
+        assert heard() == ["silent"]
+        send(worker._load())
         await asyncio.sleep(0.1)
-        assert told == ["silent", "spoke"]
+        assert heard() == ["silent", "spoke"]
 
 
 @pytest.mark.parametrize("stop", [1.1, 5.0, 20.0, 3600.0])
@@ -237,33 +195,26 @@ async def test_a_core_for_which_its_server_speaks_is_given_nothing_new_and_is_no
 async def test_a_gateway_that_was_stopped_itself_hears_its_workers_before_it_judges_them(lab, stop):
     """All timers are due when it wakes up, and nothing that came meanwhile was read."""
     worker = lab.unified(1)[0]
-    async with quiet_stream(worker, hang=15.0) as (connection, told):
-        load = stream.encode(worker._load())
+    async with quiet_stream(worker) as (_, send, heard):
         await asyncio.sleep(0.5)
         loop, clock = asyncio.get_running_loop(), asyncio.get_running_loop().time
         loop.time = lambda: clock() + stop
         await asyncio.sleep(0.5)
-        connection.frames.put_nowait(load)
+        send(worker._load())
         await asyncio.sleep(4.0)
-        assert told == []
+        assert heard() == []
         await asyncio.sleep(16.0)
-        assert told == ["silent", "hung"]  # a silence of its own is still noticed
+        assert heard() == ["silent", "hung"]  # a silence of its own is still noticed
 
 
-async def test_a_fault_while_it_watches_for_silence_is_told(lab):
-    class Listener:
-        def silent(self, worker):
-            raise KeyError("a fault")
-
-        def __getattr__(self, name):
-            return lambda *_: False
-
+async def test_a_fault_while_it_watches_for_silence_is_raised(lab):
     fault = asyncio.get_running_loop().create_future()
-    limits = StreamLimits(SilenceLimits(0.1))
+    listener = Mock(**{"kv_event.return_value": False, "kv_read_on.return_value": False})
+    listener.silent.side_effect = KeyError("a fault")
+    tokens, limits = ServiceTokens(lab.token), StreamLimits(SilenceLimits(0.1))
     async with asyncio.timeout(20), lab.unified(1)[0] as worker:
         worker.hang()
-        tokens = ServiceTokens(lab.token)
-        stream = WorkerStream("u0", worker.address, Listener(), gateway="g", tokens=tokens, limits=limits)
+        stream = WorkerStream("u0", worker.address, listener, gateway="g", tokens=tokens, limits=limits)
         stream.start(fault.set_exception, lambda _: None)
         with pytest.raises(KeyError):
             await fault
@@ -281,67 +232,58 @@ async def test_a_gap_in_kv_events_asks_for_a_snapshot(lab):
         gateway.index.check_integrity()
 
 
-async def test_a_worker_that_is_listed_no_more_finishes_and_gets_nothing_new(lab, tmp_path):
-    path = tmp_path / "workers.json"
-    workers = lab.unified(2)
+class Listing:
+    """A discovery that reports the workers that a test lists."""
 
-    def list_workers(*chosen):
-        draft = tmp_path / "draft"
-        draft.write_text(json.dumps([{"worker": worker.name, "address": worker.address} for worker in chosen]))
-        draft.replace(path)
+    problem = "scripted"
 
-    async with workers[0], workers[1]:
-        list_workers(workers[0])
-        async with lab.following(FileDiscovery(path, 0.01)) as gateway:
-            gateway.workers.extend(workers)
-            await gateway.until(lambda: gateway.fleet.worker("u0") and gateway.fleet.worker("u0").ready)
-            workers[0].hold("decoding", after=3)
-            reader = gateway.submit()
-            await workers[0].wait_at("decoding")
-            list_workers(workers[1])
-            await gateway.until(lambda: gateway.fleet.worker("u1") and gateway.fleet.worker("u1").ready)
-            assert gateway.fleet.worker("u0").draining
-            second = await gateway.submit(seed=8).read()
-            assert second.generation.route.decode == "u1"
-            workers[0].release()
-            assert (await reader.read()).text == lab.text_of(7, 20)
-            await workers[0].kill()
-            await gateway.until(lambda: gateway.fleet.worker("u0") is None)
-            await workers[0].start()
+    def __init__(self, *workers):
+        self._lists = asyncio.Queue()
+        self.list(*workers)
+
+    def list(self, *workers):
+        self._lists.put_nowait(tuple(WorkerAddress(worker.name, worker.address) for worker in workers))
+
+    async def watch(self):
+        while True:
+            yield await self._lists.get()
 
 
-async def test_nothing_stays_connected_to_a_worker_that_was_retired(lab):
-    """Also not to what listens at its address later; listed again, it has one stream and one event connection."""
-
-    class Listing:
-        def __init__(self):
-            self.lists = asyncio.Queue()
-
-        async def watch(self):
-            while True:
-                yield await self.lists.get()
+async def test_a_worker_that_is_not_listed_any_more_finishes_and_is_left(lab):
+    """It gets nothing new, and nothing stays connected to what listens at its address later. Listed again, it has one
+    stream and one event connection."""
 
     def connecting():
         return sum(task.get_coro().__name__ in ("_keep_stream", "_keep_events") for task in asyncio.all_tasks())
 
-    listing, worker = Listing(), lab.unified(1)[0]
-    async with worker:
-        found = (WorkerAddress("u0", worker.address),)
-        listing.lists.put_nowait(found)
-        async with lab.following(listing) as gateway:
-            for _ in range(2):
-                await gateway.wait_ready()
-                await worker.wait(lambda: len(worker._readers) == 1)
-                assert connecting() == 2
-                listing.lists.put_nowait(())
-                await gateway.until(lambda: gateway.fleet.worker("u0").draining)
-                await worker.kill()
-                await gateway.until(lambda: gateway.fleet.worker("u0") is None)
-                await gateway.until(lambda: connecting() == 0)
-                gateway.links.check_integrity()
-                await worker.start()
-                listing.lists.put_nowait(found)
-                await gateway.until(lambda: gateway.fleet.worker("u0") is not None)
+    def ready(name):
+        worker = gateway.fleet.worker(name)
+        return worker is not None and worker.ready
+
+    u0, u1 = lab.unified(2)
+    async with u0, u1, lab.following(listing := Listing(u0)) as gateway:
+        await gateway.until(lambda: ready("u0"))
+        assert gateway.state.state()["discovery"]["problem"] == "scripted"
+        u0.hold("decoding", after=3)
+        reader = gateway.submit()
+        await u0.wait_at("decoding")
+        listing.list(u1)
+        await gateway.until(lambda: ready("u1"))
+        assert gateway.fleet.worker("u0").draining
+        assert (await gateway.submit(seed=8).read()).generation.route.decode == "u1"
+        u0.release()
+        assert (await reader.read()).text == lab.text_of(7, 20)
+        for _ in range(2):
+            await u0.kill()
+            await gateway.until(lambda: gateway.fleet.worker("u0") is None and connecting() == 2)
+            gateway.links.check_integrity()
+            await u0.start()
+            listing.list(u0, u1)
+            await gateway.until(lambda: ready("u0"))
+            await u0.wait(lambda: len(u0._readers) == 1)
+            assert connecting() == 4
+            listing.list(u1)
+            await gateway.until(lambda: gateway.fleet.worker("u0").draining)
 
 
 async def test_a_workers_file_that_is_missing_or_broken_changes_nothing(tmp_path):
