@@ -54,7 +54,7 @@ class ByteTokens:
         self.marks = marks
         self.turn = turn
         self.before: Callable[[str], None] = lambda _: None
-        self.chat_template = template
+        self.chat_template = self.tool_template = template
         self.given: dict[str, Any] = {}  # of them, in the latest request
         self.messages: list[dict[str, Any]] = []  # of the latest request
 
