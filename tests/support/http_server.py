@@ -23,7 +23,7 @@ async def listening(
 ) -> AsyncIterator[tuple[str, int]]:
     """Serves the application and yields the address."""
     made = protocol.of(places or Connections(), origins)
-    config = uvicorn.Config(app, http=made, log_config=None, lifespan="off")
+    config = uvicorn.Config(app, http=made, log_config=None, lifespan="off", ws="none")
     config.load()
     common = {"config": config, "server_state": state or ServerState(), "app_state": app_state or {}}
     server = await asyncio.get_running_loop().create_server(lambda: made(**common), "127.0.0.1", 0, **tls)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, cast
 
+import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from legato_gateway.errors import BadRequest, GatewayError, HeadersTooLarge, LateRequest, Overloaded
@@ -20,6 +21,7 @@ from legato_gateway.http.lingering import AnswerTransport
 from legato_protocol.tls_server import EARLY, LAST_FLUSH, Secured
 
 MAX_HEAD_BYTES = 131_072  # the application refuses less than that with more to say; this only bounds memory
+FRAMING = (b"content-length", b"transfer-encoding")
 CONNECTIONS_FULL = "connections_full"  # drop reason
 
 
@@ -29,6 +31,8 @@ class BoundedProtocol(Secured, HttpToolsProtocol):
     _in_head = False
     _in_body = False
     _progress = False  # this piece of data completed a head, a message or a part of a body
+    _offered = False  # the request offers another protocol, before which the parser stopped
+    _resuming = False  # a new parser reads the framing of a request again whose offer was declined
     _kept = 0  # bytes of pieces that did not: of a head, of trailers
     _received = 0  # bytes of a body, in this window
     _closes_early = False  # an answer before the end of this body closes the connection, one after it does not
@@ -86,13 +90,32 @@ class BoundedProtocol(Secured, HttpToolsProtocol):
 
     def _parse(self, data: bytes) -> None:
         self._progress = False
-        super().data_received(data)
+        self._unset_keepalive_if_required()
+        self._feed(data)
         self._kept = 0 if self._progress else self._kept + len(data)
         if self._watch is None and not self._in_body and not self._progress:
             self._watch_head()  # also for line breaks before one, which the parser does not tell of
         if self._kept > MAX_HEAD_BYTES and not self.transport.is_closing():
             part = "trailer" if self._in_body else "head"
             self._refuse(HeadersTooLarge(f"the {part} of the request is longer than {MAX_HEAD_BYTES} bytes"))
+
+    def _feed(self, data: bytes) -> None:
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as stop:
+            self._decline_offer()
+            self._feed(data[stop.args[0] :])
+        except httptools.HttpParserError:
+            self.send_400_response("Invalid HTTP request received.")
+
+    def _decline_offer(self) -> None:
+        """Goes on in HTTP/1.1, as RFC 9110, 7.8 allows: Java's client offers h2c with its first request.
+
+        The parser cannot go on, so that a new one is told how this request is framed.
+        """
+        self.parser, self._resuming, self._offered = httptools.HttpRequestParser(self), True, False
+        framing = [b"%s: %s\r\n" % line for line in self.headers if line[0] in FRAMING]
+        self._feed(b"POST / HTTP/1.1\r\n%s\r\n" % b"".join(framing))
 
     def eof_received(self) -> bool:  # type: ignore[override]
         """Whether the connection stays open: with a whole request under way, until it is known to be gone."""
@@ -105,16 +128,26 @@ class BoundedProtocol(Secured, HttpToolsProtocol):
         return True
 
     def on_message_begin(self) -> None:
+        if self._resuming:
+            return
         self._in_head = True
         if self._watch is None:
             self._watch_head()
         super().on_message_begin()
+
+    def on_url(self, url: bytes) -> None:
+        if not self._resuming:
+            super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._in_head:  # a trailer is no header: nothing may be said in it that the checks of the head would miss
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
+        if self._resuming:
+            self._resuming = False
+            return
+        self._offered = self.parser.should_upgrade()
         self._in_head, self._in_body, self._progress = False, True, True
         self._places.waits(self, False)
         self._begin_window()
@@ -132,6 +165,8 @@ class BoundedProtocol(Secured, HttpToolsProtocol):
         self._flow.received(len(body))
 
     def on_message_complete(self) -> None:
+        if self._offered:
+            return  # the body is still to come
         self._in_body, self._progress, self._rest = False, True, None
         self._unwatch()
         if self._closes_early and not self.cycle.response_started:
