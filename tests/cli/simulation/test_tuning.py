@@ -39,7 +39,7 @@ def _tune(need, *grids, **given):
     ("most", "decode_for", "settings", "reaches", "runs"),
     [
         # (3, 1), (2, 3) and (1, 4) suffice; they cost 5, 8 and 9.
-        pytest.param(4, (4, 3, 1, 1), Fixed(3, 1), True, 10, id="the cheapest that suffices"),
+        pytest.param(4, (4, 3, 1, 1), Fixed(3, 1), True, 12, id="the cheapest that suffices"),
         # 1 of 256: (16, 16), and four for each axis to find (5, 3), which is enough.
         pytest.param(16, (99,) * 4 + (3,) * 12, Fixed(5, 3), True, 10, id="few of a large grid are tried"),
         pytest.param(4, (99,) * 4, Fixed(4, 4), False, 1, id="the most generous one if none suffices"),
