@@ -68,7 +68,7 @@ def gpu(monkeypatch):
         ("--table none", "No such file"),
         ("--table empty", "not a row of configurations"),
         ("--table configurations.json --kernel nonsense", "nonsense: not tuned; there are decode_attention"),
-        ("--table configurations.json", "{folder} cannot be written to"),
+        ("--table configurations.json", ". cannot be written to: name a table with --table"),
     ],
 )
 def test_arguments_that_cannot_be_used_are_named_before_anything_is_timed(
@@ -80,7 +80,7 @@ def test_arguments_that_cannot_be_used_are_named_before_anything_is_timed(
     monkeypatch.setattr(tune, "tune", lambda *_: pytest.fail("timed"))
     code, _, err = legato("tune", *flags.split())
     assert code == 2
-    assert message.format(folder=path.parent) in err
+    assert message in err
 
 
 def test_without_a_gpu_it_says_so(path, legato):

@@ -106,7 +106,7 @@ def test_all_problems_of_all_documents_are_printed_and_other_objects_left_out(va
         (
             {"decode": {"template": {"spec": {"restartPolicy": "Never"}}}},
             "spec.decode.template.spec.restartPolicy",
-            "both",
+            "Kubernetes",
         ),
         ({"gateway": {"replicas": 2}}, "spec.gateway.replicas", "local"),
     ],
