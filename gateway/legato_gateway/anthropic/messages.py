@@ -11,7 +11,7 @@ from msgspec import UNSET, Raw, UnsetType
 
 from legato_gateway.anthropic import blocks, paths, tools
 from legato_gateway.anthropic.schemas import CountTokensBody, MessagesBody, OutputConfig, PromptBody, Thinking
-from legato_gateway.anthropic.writer import MessageHead, MessagesWriter
+from legato_gateway.anthropic.writer import MessageHead, MessagesWriter, PrefixWriter
 from legato_gateway.errors import BadRequest
 from legato_gateway.openai import chat
 from legato_gateway.openai.schemas import ChatBody
@@ -41,11 +41,11 @@ def prepare(serving: ModelServing, asked: Asked, raw: bytearray) -> PreparedRequ
     with _told(talk.places):
         made = chat.chat_request(serving, asked, id, asking, talk.messages)
     room = serving.model.context - len(made.request.prompt)
-    params = msgspec.structs.replace(made.request.params, max_tokens=min(room, body.max_tokens))
+    params = msgspec.structs.replace(made.request.params, max_tokens=min(room, body.max_tokens or 1))
     head = MessageHead(id, served.name, len(made.request.prompt), body.max_tokens > room)
     return PreparedRequest(
         requests=(dataclasses.replace(made.request, params=params),),
-        writer=MessagesWriter(head, made.format),
+        writer=(MessagesWriter if body.max_tokens else PrefixWriter)(head, made.format),
         stream=bool(body.stream),
         explain=made.request.explain,
         id=id,

@@ -13,7 +13,8 @@ from legato_gateway.serving.openapi import json_schema
 from legato_protocol.sampling_limits import RANGES
 
 MAX_TOOLS = 128
-_TOKENS, _TEMPERATURE, _TOP_P, _TOP_K = (RANGES[name] for name in ("max_tokens", "temperature", "top_p", "top_k"))
+_TEMPERATURE, _TOP_P, _TOP_K = (RANGES[name] for name in ("temperature", "top_p", "top_k"))
+_TOKENS = RANGES["max_tokens"]._replace(least=0)  # 0 computes the prompt alone, so that it is cached
 
 
 Name = Annotated[str, Meta(min_length=1)]  # or an id

@@ -4,7 +4,7 @@ A message that is not streamed is made of the events that would have told it, so
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pydantic_core
@@ -145,6 +145,20 @@ class MessagesWriter:
         why = blocks.stop_reason(answer.finish, answer.stop, self._head.fills_context)
         told = {"content": content, "stop_reason": why, "stop_sequence": answer.stop, "usage": _usage(usage)}
         return encode(self._head.fields() | told)
+
+
+class PrefixWriter(MessagesWriter):
+    """Answers to `max_tokens: 0`, which only computes the prompt: the one token that this takes is not shown."""
+
+    def delta(self, index: int, delta: Delta) -> bytes:
+        return super().delta(index, Delta(index, "", finish=delta.finish and "length"))
+
+    def end(self, usage: Usage) -> bytes:
+        return super().end(replace(usage, completion_tokens=0))
+
+    def whole(self, answers: Sequence[CollectedChoice], usage: Usage) -> bytes:
+        shown = [CollectedChoice(answer.index, finish="length") for answer in answers]
+        return super().whole(shown, replace(usage, completion_tokens=0))
 
 
 def gathered(events: Sequence[_Event]) -> list[dict[str, Any]]:

@@ -19,7 +19,7 @@ from legato_gateway.anthropic import errors as anthropic_errors
 from legato_gateway.anthropic import routes as anthropic_routes
 from legato_gateway.clients.identify import Clients
 from legato_gateway.errors import GatewayError, HeadersTooLarge, InternalFault, NotFound
-from legato_gateway.http import about, cors, docs, health
+from legato_gateway.http import about, cors, docs, health, models
 from legato_gateway.http.health import StatusSource
 from legato_gateway.http.tracing import TraceRequests
 from legato_gateway.openai import routes, tokenization
@@ -87,6 +87,7 @@ def create(parts: Parts) -> FastAPI:
     app.include_router(routes.router(serving))
     app.include_router(response_routes.router(serving, parts.responses))
     app.include_router(anthropic_routes.router(serving))
+    app.include_router(models.router(serving))
     app.include_router(tokenization.router(serving))
     app.include_router(about.router(parts.status, parts.clients))
     app.router.routes.extend([*health.probes(parts.status), docs.page()])

@@ -22,6 +22,16 @@ class TemplateFault(ValueError):
     """The template is broken, or refuses these messages. The text is what it said."""
 
 
+class UnreadArguments(dict[str, str]):
+    """Arguments of an earlier call that are not a JSON object: `tojson` shows them as the model wrote them.
+
+    Templates that take arguments apart see one of the name INVALID_JSON, as Anthropic's clients do.
+    """
+
+    def __init__(self, written: str) -> None:
+        super().__init__(INVALID_JSON=written)
+
+
 class ChatTemplate:
     """A compiled template. Safe to use from several threads."""
 
@@ -92,4 +102,6 @@ def _tojson(
     sort_keys: bool = False,
 ) -> str:
     """jinja2's own filter escapes HTML characters, which models were not trained on."""
+    if isinstance(value, UnreadArguments):
+        return value["INVALID_JSON"]
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)

@@ -86,13 +86,12 @@ class Conversation:
         if role in ("tool", "function"):
             text = f"not a valid {at}.role: {role!r} (results of calls are items of type 'function_call_output')"
             raise BadRequest(text, param=f"{at}.role")
-        self.say(role, _text(item.content, f"{at}.content"), at)
+        self.say(role, _text(item.content, f"{at}.content", "" if role == "assistant" else "\n"), at)
 
     def _call(self, item: InputItem, at: str) -> None:
         """Calls belong to the message of the assistant before them, if there is one."""
         id, name = _given(item.call_id, f"{at}.call_id"), _given(item.name, f"{at}.name")
         arguments = _given(item.arguments, f"{at}.arguments")
-        _check_arguments(arguments, f"{at}.arguments")
         self.called.add(id)
         call = ToolCall(id, FunctionCall(name, arguments))
         last = self.messages[-1] if self.messages and not self.thought else None
@@ -165,12 +164,12 @@ def _given(value: str | None, at: str) -> str:
     return value
 
 
-def _text(content: Content | None, at: str) -> str:
+def _text(content: Content | None, at: str, between: str = "\n") -> str:
     if content is None:
         raise BadRequest(f"{at} is missing", param=at)
     if isinstance(content, str):
         return content
-    return "".join(_part(part, f"{at}[{number}]") for number, part in enumerate(content))
+    return between.join(_part(part, f"{at}[{number}]") for number, part in enumerate(content))
 
 
 def _part(part: ItemPart, at: str) -> str:
@@ -180,10 +179,3 @@ def _part(part: ItemPart, at: str) -> str:
         text = f"content parts of type {part.type[:40]!r} are not supported by this server; only text is"
         raise Unsupported(text, param=f"{at}.type")
     return _given(part.text, f"{at}.text")
-
-
-def _check_arguments(arguments: str, at: str) -> None:
-    try:
-        _ARGUMENTS.decode(arguments.strip() or "{}")
-    except (msgspec.DecodeError, RecursionError, UnicodeEncodeError):
-        raise BadRequest(f"{at}: not a JSON object", param=at) from None

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import msgspec
 from msgspec import UNSET
 
-from legato_gateway.errors import BadRequest, Unsupported
+from legato_gateway.errors import NotFound, Unsupported
 from legato_gateway.openai import chat, unsupported
 from legato_gateway.openai.responses import as_chat, head, items
 from legato_gateway.openai.responses import body as body_of
@@ -99,7 +99,8 @@ def _check_previous(body: ResponsesBody, stores: bool, found: bool) -> None:
     if asked is not None and not stores:
         raise Unsupported(f"{param} is not supported by this server: it stores no responses", param=param)
     if asked is not None and not found:
-        raise BadRequest(f"{param}: no response is stored here under {asked[:80]!r}, or not any more", param=param)
+        text = f"{param}: no response is stored here under {asked[:80]!r}, or not any more"
+        raise NotFound(text, param=param, code="previous_response_not_found", status=400)
 
 
 def _instructions(body: ResponsesBody) -> str | None:

@@ -82,6 +82,8 @@ def offered(body: ChatBody, family: str | None, why_not: str, answer: Grammar | 
     param = "functions" if older else "tools"
     found, shown = _functions(body.functions) if older else _tools(body.tools)
     choice = _choice(body, older)
+    if choice == "required" and not found:
+        choice = "auto"  # clients send it without any, too
     _check_required(older, choice, {function.name for function in found})
     _check_required(not older, _choice(body, not older), set())  # that of the other form, which offers none
     if family is None and found and choice != "none":

@@ -13,6 +13,7 @@ import msgspec
 
 from legato_gateway.errors import BadRequest
 from legato_gateway.openai.schemas import ChatMessage, FunctionCall
+from legato_gateway.tokenizer.chat_template import UnreadArguments
 
 _ARGUMENTS = msgspec.json.Decoder(dict[str, Any])
 _MISTRAL_ID: Final = re.compile(r"[a-zA-Z0-9]{9}")
@@ -64,11 +65,7 @@ class _Conversation:
 
     def _call(self, id: str, function: FunctionCall, at: str) -> dict[str, Any]:
         self._names[id] = function.name
-        try:
-            arguments = _ARGUMENTS.decode(function.arguments.strip() or "{}")
-        except (msgspec.DecodeError, RecursionError, UnicodeEncodeError):
-            raise BadRequest(f"{at}.arguments: not a JSON object", param=f"{at}.arguments") from None
-        shown = {"name": function.name, "arguments": arguments}
+        shown = {"name": function.name, "arguments": _arguments(function.arguments)}
         return {"id": self._id(id), "type": "function", "function": shown}
 
     def _result(self, message: ChatMessage, at: str) -> dict[str, Any]:
@@ -94,11 +91,19 @@ class _Conversation:
         return "".join(_LETTERS[byte % len(_LETTERS)] for byte in hashlib.sha256(id.encode()).digest()[:9])
 
 
+def _arguments(written: str) -> dict[str, Any]:
+    """Returns what a template gets: models do not always write a JSON object, and an answer may have been cut off."""
+    try:
+        return _ARGUMENTS.decode(written.strip() or "{}")
+    except (msgspec.DecodeError, RecursionError, UnicodeEncodeError):
+        return UnreadArguments(written)
+
+
 def _older_id(name: str) -> str:
     return f"function:{name}"
 
 
 def text(message: ChatMessage) -> str:
-    """Its content as one text; calls are none of it."""
-    content = message.content or ""
-    return content if isinstance(content, str) else "".join(part.text or "" for part in content)
+    """Returns the content as one text, without calls: parts of an answer as they are, others on lines of their own."""
+    content, between = message.content or "", "" if message.role == "assistant" else "\n"
+    return content if isinstance(content, str) else between.join(part.text or "" for part in content)

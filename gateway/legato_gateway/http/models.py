@@ -1,0 +1,50 @@
+"""The models that are served. Two APIs have this path: Anthropic's SDKs differ by a header that they always send."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+from fastapi import APIRouter, Request
+
+from legato_gateway.anthropic.messages import HEADER_VERSION
+from legato_gateway.serving import openapi
+from legato_gateway.serving.context import ServingContext
+from legato_gateway.serving.model_serving import ServedModel
+
+
+def router(serving: ServingContext) -> APIRouter:
+    """Routes under `/v1/models`."""
+    routes = APIRouter(prefix="/v1", responses=openapi.errors())
+
+    @routes.get("/models")
+    async def models(request: Request) -> dict[str, Any]:
+        """The model that is served, and its adapters."""
+        serving.clients.of(request.scope)
+        served = serving.of_model.models
+        data = [_fields(request, model) for model in served]
+        if HEADER_VERSION in request.headers:
+            return {"data": data, "first_id": served[0].name, "last_id": served[-1].name, "has_more": False}
+        return {"object": "list", "data": data}
+
+    @routes.get("/models/{name:path}")
+    async def model(request: Request, name: str) -> dict[str, Any]:
+        """The model of this name."""
+        serving.clients.of(request.scope)
+        return _fields(request, serving.of_model.check_model(name))
+
+    return routes
+
+
+def _fields(request: Request, model: ServedModel) -> dict[str, Any]:
+    if HEADER_VERSION in request.headers:
+        created = datetime.fromtimestamp(model.created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return {"type": "model", "id": model.name, "display_name": model.name, "created_at": created}
+    return {
+        "id": model.name,
+        "object": "model",
+        "created": model.created,
+        "owned_by": "legato",
+        "root": model.parent or model.name,
+        "parent": model.parent or None,
+        "max_model_len": model.context,
+        "default_sampling_params": model.defaults.given(),
+    }

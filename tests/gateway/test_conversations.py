@@ -1,0 +1,78 @@
+"""Conversations as clients send them: parts of messages, calls that were cut off, and requests for a prefix only."""
+
+import json
+
+import pytest
+from generation_apis import CHAT, MESSAGES, RESPONSES, SPEAKING
+
+from legato_gateway.tokenizer.chat_template import ChatTemplate, UnreadArguments
+
+PARTS = ("Hello,", "world")
+TYPES = {"user": "input_text", "assistant": "output_text"}
+WRITTEN = ['{"city": "Par', "", "null", "[1]", '"x"', "{'city': 1}", '{"a": 1} x']
+
+
+def conversation(api, role, *texts):
+    """The fields of a request that ends with a user's message, and has parts in one of this role."""
+    parts = [{"type": TYPES[role] if api is RESPONSES else "text", "text": text} for text in texts]
+    turns = [{"role": "user", "content": "hi"}, {"role": role, "content": parts}, {"role": "user", "content": "go"}]
+    return {"input" if api is RESPONSES else "messages": turns[1:] if role == "user" else turns}
+
+
+@pytest.mark.parametrize(("role", "joined"), [("user", "Hello,\nworld"), ("assistant", "Hello,world")])
+@pytest.mark.parametrize("api", SPEAKING, ids=str)
+async def test_parts_of_a_message_are_joined_alike(gateway, api, role, joined):
+    """On lines of their own, as vLLM and llama.cpp join them; parts of an answer are pieces of one text."""
+    assert (await api.post(gateway, **conversation(api, role, *PARTS))).is_success
+    said = [message["content"] for message in gateway.tokens.messages if message["role"] == role]
+    assert said[-1 if role == "assistant" else 0].startswith(joined)
+
+
+@pytest.mark.parametrize("written", WRITTEN)
+@pytest.mark.parametrize("api", [CHAT, RESPONSES], ids=str)
+async def test_a_call_in_the_history_may_have_arguments_that_are_not_an_object(make, api, written):
+    """Models write them, and answers are cut off. `""` has always been no arguments."""
+    gateway = make(template="{{ tools }} <tool_call>")
+    call = {"name": "f", "arguments": written}
+    if api is RESPONSES:
+        turns = [{"type": "function_call", "call_id": "c", **call}, {"role": "user", "content": "go"}]
+    else:
+        message = {"role": "assistant", "tool_calls": [{"id": "c", "type": "function", "function": call}]}
+        turns = [message, {"role": "tool", "tool_call_id": "c", "content": "x"}]
+    assert (await api.post(gateway, **{"input" if api is RESPONSES else "messages": turns})).is_success
+    (asked,) = (m["tool_calls"][0]["function"] for m in gateway.tokens.messages if m.get("tool_calls"))
+    assert asked["arguments"] == ({"INVALID_JSON": written} if written else {})
+
+
+def test_templates_show_such_arguments_as_they_were_written():
+    call = {"name": "f", "arguments": UnreadArguments('{"city": "Par')}
+    shown = (
+        "{{ call.arguments | tojson }} {% for key, value in call.arguments | items %}{{ key }}={{ value }}{% endfor %}"
+    )
+    assert ChatTemplate(shown, {}).render([], {"call": call}) == '{"city": "Par INVALID_JSON={"city": "Par'
+    nested = ChatTemplate("{{ call | tojson }}", {}).render([], {"call": call})
+    assert json.loads(nested) == {"name": "f", "arguments": {"INVALID_JSON": '{"city": "Par'}}
+
+
+@pytest.mark.parametrize("api", [CHAT, RESPONSES], ids=str)
+async def test_a_call_is_required_of_tools_only_if_there_are_any(gateway, api):
+    """LlamaIndex requires one without any."""
+    said = await api.ask(gateway, tool_choice="required")
+    assert said.text == "Paris é!"
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+async def test_max_tokens_0_of_messages_computes_the_prompt_only(gateway, stream):
+    said = await MESSAGES.ask(gateway, stream, max_tokens=0)
+    assert (said.text, said.finish, said.usage[2]) == ("", "length", 0)
+    assert gateway.relay.requests[0].params.max_tokens == 1
+
+
+async def test_models_are_listed_in_the_shape_of_the_client(gateway):
+    headers = {"anthropic-version": "2023-06-01"}
+    openai, anthropic = [(await gateway.http.get("/v1/models", headers=h)).json() for h in (None, headers)]
+    assert (openai["object"], openai["data"][0]["object"]) == ("list", "model")
+    (model,) = anthropic["data"]
+    assert (model["type"], model["id"], model["created_at"][-1]) == ("model", "tiny", "Z")
+    assert (anthropic["first_id"], anthropic["last_id"], anthropic["has_more"]) == ("tiny", "tiny", False)
+    assert (await gateway.http.get("/v1/models/tiny", headers=headers)).json() == model
