@@ -10,18 +10,12 @@ import control_plane
 from aiohttp import web
 
 Answer = Callable[[web.Request], web.StreamResponse | None]
-GONE = {
-    "kind": "Status",
-    "apiVersion": "v1",
-    "status": "Failure",
-    "reason": "Expired",
-    "code": 410,
-    "message": "too old",
-}
+FAILURE = {"kind": "Status", "apiVersion": "v1", "status": "Failure"}
+GONE = FAILURE | {"reason": "Expired", "code": 410, "message": "too old"}
 
 
 class ApiProxy:
-    """Passes on what `answer` does not answer. `url` is plain HTTP: what comes through is read."""
+    """Passes on calls that `answer` does not answer. `url` is plain HTTP, so that they can be read."""
 
     def __init__(self, api: control_plane.ApiServer) -> None:
         self._api = api
@@ -40,9 +34,8 @@ class ApiProxy:
         if answered is not None:
             return answered
         url = f"{self._api.url}{request.rel_url}"
-        headers = {
-            key: request.headers[key] for key in ("Authorization", "Accept", "Content-Type") if key in request.headers
-        }
+        passed = ("Authorization", "Accept", "Content-Type")
+        headers = {key: request.headers[key] for key in passed if key in request.headers}
         async with self._session.request(request.method, url, data=body or None, headers=headers, ssl=False) as there:
             if is_watch(request):
                 return await self._stream(request, there)
@@ -89,18 +82,10 @@ def is_watch(request: web.Request) -> bool:
 
 def refusal(code: int, **headers: str) -> web.Response:
     """As the API server refuses."""
-    status = {
-        "kind": "Status",
-        "apiVersion": "v1",
-        "status": "Failure",
-        "code": code,
-        "message": f"refused with {code}",
-    }
-    return web.json_response(
-        status, status=code, headers={key.replace("_", "-"): value for key, value in headers.items()}
-    )
+    named = {key.replace("_", "-"): value for key, value in headers.items()}
+    return web.json_response(FAILURE | {"code": code, "message": f"refused with {code}"}, status=code, headers=named)
 
 
 def expired() -> web.Response:
-    """A watch that begins with the word that its version is too old."""
+    """A watch whose first event says that its version is too old."""
     return web.Response(text=json.dumps({"type": "ERROR", "object": GONE}) + "\n", content_type="application/json")

@@ -22,6 +22,7 @@ from kubernetes.client import ApiClient, Configuration
 
 urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)  # the server makes its own certificate
 
+CRDS = tuple(sorted((Path(__file__).parents[2] / "crds").glob("*.yaml")))
 PROGRAMS = ("etcd", "kube-apiserver")
 START_SECONDS = 120
 CONTROLLERS = (
@@ -178,39 +179,29 @@ def running(folder: Path) -> Iterator[ApiServer]:
 
 
 @contextlib.contextmanager
-def controllers(folder: Path, api: ApiServer, flags: Sequence[str] = ()) -> Iterator[None]:
-    """Kubernetes' own controllers of that server: Deployments have pods, what lost its owner goes, HPAs scale,
-    and disruption budgets are counted.
+def controlled(folder: Path, crds: Sequence[Path] = CRDS) -> Iterator[ApiServer]:
+    """An API server that knows the CRDs, with Kubernetes' own controllers: Deployments have pods, objects that lost
+    their owner go, HPAs scale, and disruption budgets are counted.
     """
-    with tempfile.TemporaryDirectory(prefix="legato-controllers-") as scratch:
-        kubeconfig = Path(scratch) / "kubeconfig"
-        kubeconfig.write_text(api.kubeconfig())
-        with _process(
-            Path(scratch) / "controllers.log",
-            str(folder / "kube-controller-manager"),
-            f"--kubeconfig={kubeconfig}",
-            f"--controllers={','.join(CONTROLLERS)}",
-            "--horizontal-pod-autoscaler-sync-period=1s",
-            "--leader-elect=false",
-            "--secure-port=0",
-            *flags,
-        ):
-            yield
+    flags = (f"--controllers={','.join(CONTROLLERS)}", "--horizontal-pod-autoscaler-sync-period=1s")
+    with running(folder) as api, _client(folder / "kube-controller-manager", api, *flags):
+        api.install(crds)
+        yield api
+
+
+def scheduler(folder: Path, api: ApiServer) -> contextlib.AbstractContextManager[None]:
+    """Kubernetes' own scheduler of that server: it gives pods nodes, wherever Node objects have room for them."""
+    return _client(folder / "kube-scheduler", api)
 
 
 @contextlib.contextmanager
-def scheduler(folder: Path, api: ApiServer) -> Iterator[None]:
-    """Kubernetes' own scheduler of that server: it gives pods nodes, wherever Node objects have room for them."""
-    with tempfile.TemporaryDirectory(prefix="legato-scheduler-") as scratch:
+def _client(program: Path, api: ApiServer, *flags: str) -> Iterator[None]:
+    """A program that works on the objects of that server."""
+    with tempfile.TemporaryDirectory(prefix="legato-client-") as scratch:
         kubeconfig = Path(scratch) / "kubeconfig"
         kubeconfig.write_text(api.kubeconfig())
-        with _process(
-            Path(scratch) / "scheduler.log",
-            str(folder / "kube-scheduler"),
-            f"--kubeconfig={kubeconfig}",
-            "--leader-elect=false",
-            "--secure-port=0",
-        ):
+        command = (str(program), f"--kubeconfig={kubeconfig}", "--leader-elect=false", "--secure-port=0", *flags)
+        with _process(Path(scratch) / "log", *command):
             yield
 
 
@@ -218,19 +209,10 @@ def _start(folder: Path, scratch: Path, stack: contextlib.ExitStack) -> ApiServe
     client, peer, secure = _free_ports(3)
     etcd = f"http://127.0.0.1:{client}"
     own = f"http://127.0.0.1:{peer}"
-    stack.enter_context(
-        _process(
-            scratch / "etcd.log",
-            str(folder / "etcd"),
-            f"--data-dir={scratch / 'etcd'}",
-            f"--listen-client-urls={etcd}",
-            f"--advertise-client-urls={etcd}",
-            f"--listen-peer-urls={own}",
-            f"--initial-advertise-peer-urls={own}",
-            f"--initial-cluster=default={own}",
-            "--unsafe-no-fsync",
-        )
-    )
+    clients = (f"--listen-client-urls={etcd}", f"--advertise-client-urls={etcd}")
+    peers = (f"--listen-peer-urls={own}", f"--initial-advertise-peer-urls={own}", f"--initial-cluster=default={own}")
+    storage = (str(folder / "etcd"), f"--data-dir={scratch / 'etcd'}", "--unsafe-no-fsync")
+    stack.enter_context(_process(scratch / "etcd.log", *storage, *clients, *peers))
     token = secrets.token_urlsafe(16)
     (scratch / "tokens.csv").write_text(f'{token},admin,admin,"system:masters"\n')
     key = scratch / "accounts.key"

@@ -32,15 +32,8 @@ class Tools:
         path = _path(program)
         assert path is not None, program
         environment = {**os.environ, "KUBECONFIG": str(self.kubeconfig)}
-        return subprocess.run(
-            [path, *arguments],
-            input=stdin,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=120,
-            env=environment,
-        )
+        options = {"capture_output": True, "text": True, "check": False, "timeout": 120}
+        return subprocess.run([path, *arguments], input=stdin, env=environment, **options)
 
     def kubectl(self, *arguments: str, stdin: str = "") -> str:
         """What it prints. Fails with what it says when it fails."""
@@ -70,18 +63,6 @@ class Tools:
         status, answer = self.api.call("POST", path, {"spec": {"expirationSeconds": 3600}})
         assert status < 300, answer
         return replace(self.api, token=answer["status"]["token"])
-
-    def can(self, account: str, namespace: str, verb: str, what: str) -> bool:
-        """Whether an account (`namespace:name`) may do that; in namespace "*": everywhere.
-
-        A subresource is told by a flag: `pods/exec` would be a pod of that name.
-        """
-        where = ["--all-namespaces"] if namespace == "*" else ["--namespace", namespace]
-        said = self.run(
-            "kubectl", "auth", "can-i", verb, *what.split(), *where, "--as", f"system:serviceaccount:{account}"
-        )
-        assert said.stdout.strip() in ("yes", "no"), said.stderr
-        return said.stdout.strip() == "yes"
 
     def rights(self, account: str, namespace: str) -> Mapping[str, set[str]]:
         """All verbs by resource (`resource.group/name` where only one object is meant) that an account has there."""

@@ -1,6 +1,7 @@
 """A real API server with Kubernetes' own controllers, a kubelet that is none, and the operator as it really runs."""
 
 import asyncio
+import base64
 import contextlib
 import json
 import random
@@ -14,22 +15,22 @@ from typing import Any
 import control_plane
 import httpx
 import pytest
+import release
 import scrape
 import waiting
 from msgspec import structs
 
-from legato_operator.cluster import Object, Ref, is_leaving
+from legato_operator.cluster import Object, Ref, is_leaving, uid_of
 from legato_operator.controller import Retries
 from legato_operator.errors import ClusterError, Conflict, ObjectNotFound
 from legato_operator.kubernetes import main
 from legato_operator.kubernetes.api import KubernetesCluster
 from legato_operator.kubernetes.lease import Terms
-from legato_operator.kubernetes.settings import OperatorSettings
+from legato_operator.kubernetes.settings import LEASE, OperatorSettings
 from legato_protocol import demand
 from legato_protocol.demand import DemandReport
 from legato_protocol.followed_tokens import ServiceTokens
 
-CRDS = Path(__file__).parents[3] / "crds"
 CALLS = re.compile(r'^legato_operator_api_calls_total\{kind="(\w+)",outcome="(\w+)",verb="(\w+)"\} ([\d.e+]+)', re.M)
 CONTROL_PORT = 8082  # fixed on Kubernetes; every pod has a loopback address of its own
 QUICK = main.Timings(
@@ -51,8 +52,8 @@ class Kubelet:
     namespace: str
     busy: dict[str, int] = field(default_factory=dict)  # by pod: what a worker says that it runs
     asleep: set[str] = field(default_factory=set)  # pods that do not become ready, and do not end
-    demand: Callable[[], DemandReport] | None = None  # what every gateway tells; none: it does not answer
-    tokens: ServiceTokens | None = None  # that all pods follow, and ask for; none: they let everybody in
+    demand: Callable[[], DemandReport] | None = None  # reported by every gateway; None: it does not answer
+    tokens: ServiceTokens | None = None  # that all pods follow, and ask for; None: they let everybody in
     up: set[str] = field(default_factory=set)  # pods that run
     schedules: bool = True  # else it starts only what a scheduler gave a node
     drained: set[str] = field(default_factory=set)
@@ -173,15 +174,67 @@ class Space:
             task.cancel()
             await asyncio.wait((task,))
 
+    def path(self, plural: str = "inferenceservices") -> str:
+        return f"/apis/serving.legato.dev/v1alpha1/namespaces/{self.name}/{plural}"
+
     def ref(self, name: str = "demo", kind: str = "InferenceService") -> Ref:
         return Ref(kind, self.name, name)
 
     async def make(self, service: Object, name: str = "demo") -> None:
-        """Apply a service as a user does."""
+        """Applies a service as a user does."""
         await self.cluster.apply({**service, "metadata": {"name": name, "namespace": self.name}}, "user", force=True)
 
+    async def serve(self, service: Object, *names: str) -> None:
+        """Applies services of one manifest, and waits until all are ready and up to date."""
+        for name in names or ("demo",):
+            await self.make(service, name)
+        for name in names or ("demo",):
+            await self.wait(lambda name=name: self.is_settled(name))
+
+    async def end(self, name: str = "demo") -> None:
+        """Deletes a service, and waits until it and its token are gone."""
+        await self.cluster.delete(self.ref(name))
+        await self.wait(lambda: self.is_gone(name=name))
+        await self.wait(lambda: self.is_gone("Secret", f"{name}-token"))
+
+    async def scale(self, replicas: int) -> None:
+        """Scales the decode pool as `kubectl scale` does."""
+        path = f"{self.path('workerpools')}/demo-decode/scale?fieldManager=kubectl"
+        status, answer = await self.call("PATCH", path, {"spec": {"replicas": replicas}}, merge=True)
+        assert status == 200, answer
+
+    async def scalers(self) -> list[str]:
+        """Managers that own the size of the decode pool."""
+        entries = (await self.cluster.get(self.ref("demo-decode", "WorkerPool")))["metadata"]["managedFields"]
+        return [entry["manager"] for entry in entries if "f:replicas" in entry["fieldsV1"].get("f:spec", {})]
+
+    async def lease(self) -> Object:
+        """The spec of the operator's Lease; empty while it does not exist."""
+        try:
+            spec: Object = (await self.cluster.get(self.ref(LEASE, "Lease")))["spec"]
+        except ObjectNotFound:
+            return {}
+        return spec
+
+    async def hold_lease(self, **spec: Any) -> None:
+        """Takes the operator's Lease, or gives it back."""
+        metadata = {"name": LEASE, "namespace": self.name}
+        item = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec}
+        await self.cluster.apply(item, "thief", force=True)
+
+    async def crash(self, pod: str) -> None:
+        """Reports of a pod that its image has an invalid name, as a kubelet does."""
+        waiting = {"reason": "InvalidImageName", "message": "couldn't parse it"}
+        entry = {"name": "worker", "image": "i", "imageID": "", "ready": False, "restartCount": 0}
+        status = {"containerStatuses": [{**entry, "state": {"waiting": waiting}}]}
+        await self.cluster.patch_status(Ref("Pod", self.name, pod), status)
+
+    async def kubectl(self, *words: str) -> str:
+        with release.tools(self.api) as tools:
+            return await asyncio.to_thread(tools.kubectl, "--namespace", self.name, *words)
+
     async def edit(self, kind: str, name: str, change: Callable[[Object], None]) -> None:
-        """Change an object as `kubectl edit` does; again where another wrote it meanwhile."""
+        """Changes an object as `kubectl edit` does; again where another wrote it meanwhile."""
         while True:
             found = await self.cluster.get(Ref(kind, self.name, name))
             change(found)
@@ -220,7 +273,7 @@ class Space:
         """True if the service is ready, and all of the newest manifest is done."""
         item = await self.cluster.get(self.ref(name))
         found = {c["type"]: (c["status"], c["reason"]) for c in item.get("status", {}).get("conditions", ())}
-        is_ready = found.get("Ready", ("", ""))[0] == "True"
+        is_ready = found.get("Ready", ("",))[0] == "True"
         return _is_seen(item) and is_ready and found.get("Progressing") == ("False", "UpToDate")
 
     async def events(self) -> list[Object]:
@@ -236,6 +289,15 @@ class Space:
         found = await self.cluster.list("Pod", self.name, {"serving.legato.dev/role": role})
         return {item["metadata"]["name"]: item for item in found.items}
 
+    async def uids(self, *roles: str) -> dict[str, str]:
+        """UIDs of the pods of these roles, by name."""
+        return {name: uid_of(pod) for role in roles for name, pod in (await self.pods(role)).items()}
+
+    async def is_replaced(self, before: dict[str, str]) -> bool:
+        """True if the service is ready, and none of its decode workers is one of before."""
+        found = await self.uids("decode")
+        return await self.ready() and found != {} and not {*found.values()} & {*before.values()}
+
     async def exists(self, kind: str, name: str) -> bool:
         try:
             await self.cluster.get(Ref(kind, self.name, name))
@@ -246,9 +308,16 @@ class Space:
     async def is_gone(self, kind: str = "InferenceService", name: str = "demo") -> bool:
         return not await self.exists(kind, name)
 
-    async def has_none(self, kind: str, labels: dict[str, str] | None = None) -> bool:
-        """True if the namespace has no object of that kind."""
-        return not (await self.cluster.list(kind, self.name, labels)).items
+    async def has_none(self, kind: str) -> bool:
+        return not (await self.cluster.list(kind, self.name)).items
+
+    async def secret(self, name: str = "demo-token") -> dict[str, str]:
+        """The content of a Secret; empty while it does not exist."""
+        try:
+            data = (await self.cluster.get(Ref("Secret", self.name, name))).get("data", {})
+        except ClusterError:
+            return {}
+        return {key: base64.b64decode(value).decode() for key, value in data.items()}
 
     async def wait(self, condition: Callable[[], Any], *wanted: Any, seconds: float = 90) -> None:
         """Waits until it holds, or gives what is wanted."""
@@ -271,6 +340,9 @@ class Operator:
     async def metric(self, name: str, **labels: str) -> float:
         return await scrape.metric(self.port, f"legato_operator_{name}", **labels)
 
+    async def exceeds(self, before: float, name: str, **labels: str) -> bool:
+        return await self.metric(name, **labels) > before
+
     async def calls(self) -> Counter[tuple[str, str, str]]:
         """Number of calls to the API server by verb, kind and outcome."""
         lines = CALLS.findall((await self.get("/metrics")).text)
@@ -286,8 +358,14 @@ def programs() -> Path:
 @pytest.fixture(scope="session")
 def controlled(programs: Path) -> Iterator[control_plane.ApiServer]:
     """An API server with Kubernetes' own controllers, and for that not the one of other tests: these write, too."""
-    with control_plane.running(programs) as server, control_plane.controllers(programs, server):
-        server.install(sorted(CRDS.glob("*.yaml")))
+    with control_plane.controlled(programs) as server:
+        yield server
+
+
+@pytest.fixture
+def own(programs: Path) -> Iterator[control_plane.ApiServer]:
+    """Such an API server for one test."""
+    with control_plane.controlled(programs) as server:
         yield server
 
 

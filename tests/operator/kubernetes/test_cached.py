@@ -12,6 +12,7 @@ from legato_operator.kubernetes.store import Store
 from legato_operator.local.store import Store as LocalStore
 
 MINE = {"serving.legato.dev/service": "demo"}
+A, TOKEN = Ref("ConfigMap", "default", "a"), Ref("Secret", "default", "token")
 
 
 class Server(LocalStore):
@@ -47,6 +48,14 @@ class Server(LocalStore):
 def _item(name="a", kind="ConfigMap", labels=MINE, **metadata):
     made = {"name": name, "namespace": "default", "labels": labels, **metadata}
     return {"apiVersion": "v1", "kind": kind, "metadata": made}
+
+
+def _token(text):
+    return _item("token", "Secret") | {"data": {"x": text}}
+
+
+async def _text(cached):
+    return (await cached.get(TOKEN))["data"]["x"]
 
 
 @pytest.fixture
@@ -94,89 +103,79 @@ async def test_without_watches_to_rely_on_the_server_is_asked(server, cached):
     assert server.reads == 1
 
 
-async def test_object_of_which_no_watch_would_tell_is_asked_for(server, cached):
+async def test_object_that_no_watch_reports_is_asked_for(server, cached):
     """Of labelled kinds one object, lists by other labels or of the whole cluster, and kinds that nobody watches."""
     await server.apply(_item("theirs", labels={}), "two")
     await server.apply(_item("token", "Secret"), "two")
     assert await cached.get(Ref("ConfigMap", "default", "theirs"))
-    assert await cached.get(Ref("Secret", "default", "token"))
+    assert await cached.get(TOKEN)
     assert (await cached.list("Secret", "default", MINE)).items
     assert len((await cached.list("ConfigMap")).items) == 1
     assert not (await cached.list("ConfigMap", "default", MINE | {"x": "y"})).items
     assert server.reads == 5
 
 
-async def test_object_that_nobody_watches_is_believed_for_a_while_but_not_over_ones_own_writes(server, cached, store):
-    ref, now = Ref("Secret", "default", "token"), [0.0]
+async def test_object_that_nobody_watches_is_believed_for_a_while_but_not_over_ones_own_writes(server, store):
+    now = [0.0]
     cached = CachedCluster(server, store, (), lambda: now[0])
     with pytest.raises(ObjectNotFound):
-        await cached.get(ref)
-    await cached.apply(_item("token", "Secret") | {"data": {"x": "1"}}, "one")
-    for _ in range(3):
-        assert (await cached.get(ref))["data"] == {"x": "1"}
+        await cached.get(TOKEN)
+    await cached.apply(_token("1"), "one")
+    assert [await _text(cached) for _ in range(3)] == ["1", "1", "1"]
     assert server.reads == 2
-    await cached.apply(_item("token", "Secret") | {"data": {"x": "2"}}, "one")
-    assert (await cached.get(ref))["data"] == {"x": "2"}
-    await server.apply(_item("token", "Secret") | {"data": {"x": "3"}}, "one")
+    await cached.apply(_token("2"), "one")
+    assert await _text(cached) == "2"
+    await server.apply(_token("3"), "one")
     now[0] += BELIEVED_SECONDS
-    assert (await cached.get(ref))["data"] == {"x": "3"}
-    await cached.delete(ref)
+    assert await _text(cached) == "3"
+    await cached.delete(TOKEN)
     with pytest.raises(ObjectNotFound):
-        await cached.get(ref)
+        await cached.get(TOKEN)
 
 
-async def test_what_was_read_during_a_write_is_not_believed(server, cached):
-    ref = Ref("Secret", "default", "token")
-    await cached.apply(_item("token", "Secret") | {"data": {"x": "1"}}, "one")
+async def test_read_during_a_write_is_not_believed(server, cached):
+    await cached.apply(_token("1"), "one")
     server.hold = asyncio.Event()
-    reading = asyncio.create_task(cached.get(ref))
+    reading = asyncio.create_task(_text(cached))
     await asyncio.sleep(0)
-    await cached.apply(_item("token", "Secret") | {"data": {"x": "2"}}, "one")
+    await cached.apply(_token("2"), "one")
     server.hold.set()
-    assert (await reading)["data"] == {"x": "1"}
-    assert (await cached.get(ref))["data"] == {"x": "2"}
+    assert (await reading, await _text(cached)) == ("1", "2")
 
 
 async def test_own_writes_are_read(server, cached, store):
     await cached.create(_item("a"), "one")
     await cached.apply(_item("b"), "one")
+    known = store.known["ConfigMap"]
     made = await cached.patch_status(Ref("ConfigMap", "default", "b"), {"seen": 1})
-    assert store.known["ConfigMap"].get(("default", "b"))["status"] == {"seen": 1}
-    await cached.delete(Ref("ConfigMap", "default", "a"))
+    assert made == known.get(("default", "b"))
+    assert made["status"] == {"seen": 1}
+    await cached.delete(A)
     assert await _names(cached) == ["b"]
     await cached.apply(_item("c", finalizers=["example.com/x"]), "one")
     await cached.delete(Ref("ConfigMap", "default", "c"))
-    assert "deletionTimestamp" in store.known["ConfigMap"].get(("default", "c"))["metadata"]
-    assert made["metadata"]["name"] == "b"
+    assert "deletionTimestamp" in known.get(("default", "c"))["metadata"]
     assert not server.reads
 
 
 async def test_object_that_turns_out_to_be_gone_is_known_to_be(server, cached):
     await cached.create(_item("a"), "one")
-    await server.delete(Ref("ConfigMap", "default", "a"))
+    await server.delete(A)
     with pytest.raises(ObjectNotFound):
-        await cached.delete(Ref("ConfigMap", "default", "a"))
+        await cached.delete(A)
     assert await _names(cached) == []
 
 
-async def test_object_that_lost_its_label_is_not_known_any_more(cached, store):
-    """Its watch ends, and would tell of nothing that happens to it."""
+async def test_object_that_lost_its_label_is_no_longer_known(cached, store):
+    """Its watch ends, and would report nothing that happens to it."""
     await cached.apply(_item("a", labels={}), "one")
     assert store.known["ConfigMap"].get(("default", "a")) is None
 
 
-async def test_first_status_is_known_to_be_the_first(server, cached):
-    made = await cached.create(_item("a"), "one")
-    ref, uid = Ref("ConfigMap", "default", "a"), made["metadata"]["uid"]
-    for _ in range(2):
-        await cached.patch_status(ref, {"seen": len(server.first)}, uid)
-    await cached.patch_status(Ref("ConfigMap", "default", "a"), {"seen": 5})
-    assert server.first == [True, False, False]
-
-
-@pytest.mark.parametrize("trusted", [False])
-async def test_status_is_not_said_to_be_the_first_by_what_cannot_be_relied_on(server, cached):
-    """It would replace all that somebody else wrote."""
-    made = await cached.create(_item("a"), "one")
-    await cached.patch_status(Ref("ConfigMap", "default", "a"), {"seen": 1}, made["metadata"]["uid"])
-    assert server.first == [False]
+@pytest.mark.parametrize("trusted", [True, False])
+async def test_first_status_is_known_to_be_the_first_unless_watches_cannot_be_relied_on(server, cached, trusted):
+    """It replaces everything that somebody else wrote."""
+    uid = (await cached.create(_item("a"), "one"))["metadata"]["uid"]
+    for each in (uid, uid, None):
+        await cached.patch_status(A, {"seen": len(server.first)}, each)
+    assert server.first == [trusted, False, False]

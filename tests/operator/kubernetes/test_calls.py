@@ -6,7 +6,7 @@ import re
 WRITES = 44  # of a service with 20 workers: two for each pool, and one for everything else that it owns
 A_PASS = 4  # its token, and the status of the service and of each pool where it changes
 EVENTS = 6
-START = ("Ready is True", "KVTransportReady is True", "Progressing is False")  # what they tell last
+START = ("Ready is True", "KVTransportReady is True", "Progressing is False")  # reported last
 PASSES = re.compile(r'^legato_operator_reconciles_total\{result="done"\} ([\d.e+]+)', re.M)
 
 
@@ -15,16 +15,15 @@ async def test_service_with_twenty_workers_is_settled_with_few_calls_and_then_co
         await s.wait(lambda metric=metric: operator.metric(metric), 1)
     before, _ = await _counted(operator)
     pools = {"prefill": {"replicas": 10}, "decode": {"replicas": 10}}
-    await s.make(build(scaling={"mode": "Fixed"}, **pools))
-    await s.wait(s.is_settled)
-    await s.wait(lambda: _all_told(s, operator))
+    await s.serve(build(scaling={"mode": "Fixed"}, **pools))
+    await s.wait(lambda: _has_all_events(s, operator))
     after, passes = await _counted(operator)
     _check_until_settled(after - before, passes)
     before, passes = await _counted(operator)
     for number in range(3):
         mark = {"touched": str(number)}
-        await s.edit("WorkerPool", "demo-decode", lambda pool, mark=mark: _annotate(pool, mark))
-        await s.wait(lambda: _more_passes(operator, passes))
+        await s.edit("WorkerPool", "demo-decode", lambda pool, mark=mark: pool["metadata"]["annotations"].update(mark))
+        await s.wait(lambda: _has_more_passes(operator, passes))
     after, more = await _counted(operator)
     calls = after - before
     assert set(calls) <= {("get", "Secret")}, str(calls)
@@ -43,10 +42,6 @@ def _check_until_settled(calls, passes):
     assert calls["get", "Secret"] <= passes + 1
 
 
-def _annotate(item, mark):
-    item["metadata"].setdefault("annotations", {}).update(mark)
-
-
 async def _counted(operator):
     """Calls by verb and kind, but for those of the Lease and of audits, which are not a service's; and passes."""
     calls = collections.Counter()
@@ -56,12 +51,12 @@ async def _counted(operator):
     return calls, sum(int(float(count)) for count in PASSES.findall((await operator.get("/metrics")).text))
 
 
-async def _more_passes(operator, passes):
+async def _has_more_passes(operator, passes):
     return (await _counted(operator))[1] > passes
 
 
-async def _all_told(s, operator):
-    """Whether the Events of its start are written, one after the other beside the passes, and counted."""
-    told = [event["note"] for event in await s.events() if event.get("action") == "Reconcile"]
+async def _has_all_events(s, operator):
+    """True once the Events of its start are written, one after the other alongside the passes, and counted."""
+    notes = [event["note"] for event in await s.events() if event.get("action") == "Reconcile"]
     calls, _ = await _counted(operator)
-    return calls["create", "Event"] >= len(told) and all(any(n.startswith(start) for n in told) for start in START)
+    return calls["create", "Event"] >= len(notes) and all(any(n.startswith(start) for n in notes) for start in START)

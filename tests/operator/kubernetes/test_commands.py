@@ -4,14 +4,12 @@ import asyncio
 import json
 
 import pytest
+from known_signals import arriving, decoder, prefiller, spec
 
 from legato_cli import main
-
-SERVICE = {
-    "apiVersion": "serving.legato.dev/v1alpha1",
-    "kind": "InferenceService",
-    "spec": {"model": {"source": {"builtin": "smollm2-135m-instruct"}}},
-}
+from legato_operator.autoscaler import record
+from legato_operator.autoscaler.decide import decide
+from legato_operator.autoscaler.signals import Signals
 
 
 @pytest.fixture
@@ -28,70 +26,70 @@ def legato(controlled, tmp_path, monkeypatch, capsys):
     return run
 
 
-async def test_a_service_on_kubernetes_is_shown_and_scaled(s, operator, legato):
-    await s.make(SERVICE)
-    await s.wait(s.ready)
+async def test_a_service_on_kubernetes_is_shown_scaled_and_given_another_token(s, operator, build, legato):
+    """Each command leaves the others' requests as they are."""
+    await s.serve(build())
     mine = ("--namespace", s.name, "--service", "demo")
-    code, told, _ = await legato("status", *mine)
+    code, out, _ = await legato("status", *mine)
     assert code == 0
-    assert any(line.startswith("Ready") and "AllReady" in line for line in told.splitlines())
+    assert any(line.startswith("Ready") and "AllReady" in line for line in out.splitlines())
     (worker,) = await s.pods("decode")
-    assert any(line.split()[:3] == [worker, "True", "0"] for line in told.splitlines())
+    assert any(line.split()[:3] == [worker, "True", "0"] for line in out.splitlines())
 
     async def described():
-        code, told, _ = await legato("describe", "--output", "json", *mine)
+        code, out, _ = await legato("describe", "--output", "json", *mine)
         assert code == 0
-        return json.loads(told)
+        return json.loads(out)
+
+    async def has_event():  # after the status
+        return any(event["message"] == "Ready is True" for event in (await described())["events"])
 
     found = await described()
     assert found["url"] == f"http://demo.{s.name}.svc/v1"
     assert {pod["pool"] for pod in found["pods"]} == {"prefill", "decode", "gateway"}
-    await s.wait(lambda: _tells_ready(described))
+    await s.wait(has_event)
 
-    code, told, _ = await legato("scale", "decode", "2", *mine)
-    assert (code, told) == (0, "demo-decode: 2 workers desired; the autoscaler is paused for 30m\n")
-    pool = await s.cluster.get(s.ref("demo-decode", "WorkerPool"))
-    assert pool["spec"]["replicas"] == 2
-    await s.wait(lambda: _workers(s), 2)
-    code, _, said = await legato("scale", "decode", "9", *mine)
-    assert (code, "not a valid number of decode workers: 9" in said) == (1, True)
+    said = "demo-decode: 2 workers desired; the autoscaler is paused for 30m\n"
+    assert await legato("scale", "decode", "2", *mine) == (0, said, "")
+    assert (await s.cluster.get(s.ref("demo-decode", "WorkerPool")))["spec"]["replicas"] == 2
+    await s.wait(lambda: s.exists("Pod", "demo-decode-1"))
+    code, _, err = await legato("scale", "decode", "9", *mine)
+    assert (code, "not a valid number of decode workers: 9" in err) == (1, True)
 
-
-async def test_another_token_is_asked_for_and_comes(s, operator, legato):
-    """Once for each request, and what other commands wrote stays."""
-    await s.make(SERVICE)
-    await s.wait(s.ready)
-    mine = ("--namespace", s.name, "--service", "demo")
-    assert (await legato("scale", "decode", "1", *mine))[0] == 0
-    seen = []
+    requests = set()
     for _ in range(2):
-        code, told, _ = await legato("rotate-token", *mine)
-        assert (code, told.startswith("demo: another token was asked for")) == (0, True)
+        code, out, _ = await legato("rotate-token", *mine)
+        assert (code, out.startswith("demo: another token was asked for")) == (0, True)
         annotations = (await s.cluster.get(s.ref()))["metadata"]["annotations"]
         assert "serving.legato.dev/scaling-paused-until" in annotations
-        seen.append(annotations["serving.legato.dev/rotate-token"])
-    assert len(set(seen)) == 2
-    await s.wait(lambda: _has_next(s))
+        requests.add(annotations["serving.legato.dev/rotate-token"])
+    assert len(requests) == 2
+
+    async def has_next():
+        return "next" in await s.secret()
+
+    await s.wait(has_next)
 
 
-async def _has_next(space):
-    return "next" in (await space.cluster.get(space.ref("demo-token", "Secret")))["data"]
+@pytest.mark.parametrize("command", ["status", "rotate-token", "explain scaling"])
+async def test_missing_service_is_named(s, legato, command):
+    code, _, err = await legato(*command.split(), "-n", s.name, "--service", "other")
+    said = f"legato {command.split()[0]}: there is no InferenceService other in namespace {s.name}\n"
+    assert (code, err) == (1, said)
 
 
-async def _tells_ready(described):
-    """Events come after the status."""
-    return any(event["message"] == "Ready is True" for event in (await described())["events"])
+def _scaling():
+    known = Signals((prefiller(queue_tokens=10**6), decoder(running=9, blocks=None)), arriving(600, 2000))
+    made = decide(known, {}, spec(largest=3), {"prefill": 1, "decode": 1}, 0.0).pools
+    pools = {name: record.of(each, "2026-12-01T09:00:00Z") for name, each in made.items()}
+    records = [{"pool": name, **each} for name, each in pools.items()]
+    return {"pools": pools, "records": records, "pausedUntil": "2026-12-01T10:00:00Z"}
 
 
-async def test_what_cannot_be_asked_is_told_in_a_line(s, legato):
-    code, _, said = await legato("status", "-n", s.name, "--service", "other")
-    expected = f"legato status: there is no InferenceService other in namespace {s.name}\n"
-    assert (code, said) == (1, expected)
-    code, _, said = await legato("rotate-token", "-n", s.name, "--service", "other")
-    assert (code, said) == (1, expected.replace("status", "rotate-token"))
-    code, _, said = await legato("scale", "decode", "1", "-n", s.name)
-    assert (code, said) == (1, "legato scale: --service is required with --namespace\n")
-
-
-async def _workers(space):
-    return len(await space.pods("decode"))
+async def test_no_field_of_a_decision_is_pruned_and_legato_explains_it(s, build, legato):
+    """The CRD knows every field of the autoscaler's status."""
+    await s.make(build())
+    await s.cluster.patch_status(s.ref(), {"scaling": _scaling()})
+    assert (await s.cluster.get(s.ref()))["status"]["scaling"] == _scaling()
+    code, out, _ = await legato("explain", "scaling", "--namespace", s.name, "--service", "demo")
+    assert (code, "paused until 2026-12-01T10:00:00Z" in out) == (0, True)

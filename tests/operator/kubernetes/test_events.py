@@ -1,4 +1,4 @@
-"""Events are written beside the passes that they tell of: a pass neither waits for one nor fails by one."""
+"""Events are written alongside the passes that they report: a pass neither waits for one nor fails by one."""
 
 import asyncio
 import itertools
@@ -9,11 +9,8 @@ from legato_operator.errors import Forbidden
 from legato_operator.kubernetes.events import Events
 from legato_operator.local.store import Store
 
-ABOUT = {
-    "apiVersion": "serving.legato.dev/v1alpha1",
-    "kind": "InferenceService",
-    "metadata": {"name": "demo", "namespace": "default", "uid": "1"},
-}
+METADATA = {"name": "demo", "namespace": "default", "uid": "1"}
+ABOUT = {"apiVersion": "serving.legato.dev/v1alpha1", "kind": "InferenceService", "metadata": METADATA}
 
 
 class Held(Store):
@@ -39,14 +36,8 @@ def store():
 
 
 @pytest.fixture
-def given():
-    """Settings of `Events`."""
-    return {}
-
-
-@pytest.fixture
-async def events(store, given):
-    made = Events(store, "one", **given)
+async def events(store):
+    made = Events(store, "one", most_waiting=8)
     task = asyncio.create_task(made.run())
     async with asyncio.timeout(30):
         yield made
@@ -87,9 +78,8 @@ async def test_event_that_is_refused_stops_no_other(store, events):
     assert [event["note"] for event in await _written(store, 1)] == ["two"]
 
 
-@pytest.mark.parametrize("given", [{"most_waiting": 2}])
-async def test_no_more_wait_than_there_is_room_for(store, events):
+async def test_at_most_as_many_wait_as_there_is_room_for(store, events):
     for number in range(9):
         await events.record(ABOUT, False, "Scaling", str(number))
     store.opened.set()
-    assert {event["note"] for event in await _written(store, 2)} == {"0", "1"}
+    assert {event["note"] for event in await _written(store, 8)} == set("01234567")

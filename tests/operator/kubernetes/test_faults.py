@@ -1,22 +1,20 @@
-"""What an API server answers in bad times, to the operator as it runs: it goes on by itself and loses nothing."""
+"""Faults around the operator, and an API server in bad times: it goes on by itself and loses nothing."""
 
-import contextlib
+import asyncio
 import urllib.parse
 
 import api_proxy
+import pytest
 from tcp_relay import TcpRelay
 
-from legato_operator.cluster import Ref
 from legato_operator.kubernetes.handlers import WATCHED
 
-STATUS = "/status"
 
-
-@contextlib.asynccontextmanager
-async def _through_gate(space):
-    """A namespace whose operator comes through a proxy."""
-    async with space() as s, api_proxy.ApiProxy(s.api).running() as way, s.operator(url=way.url):
-        yield s, way
+@pytest.fixture
+async def way(s):
+    """A proxy between the API server and the operator of `s`."""
+    async with api_proxy.ApiProxy(s.api).running() as opened, s.operator(url=opened.url):
+        yield opened
 
 
 class Some:
@@ -35,76 +33,57 @@ class Some:
         return api_proxy.refusal(self._code, **self._headers)
 
 
-async def test_throttled_operator_gets_there(space, build):
-    """Reads, writes, watches and the Lease alike."""
-    async with _through_gate(space) as (s, way):
-        some = way.answer = Some(429, 12, lambda request: True, Retry_After="0")
-        await s.make(build())
-        await s.wait(s.ready)
+async def test_refused_calls_are_tried_again(s, way, build):
+    """Throttled reads, writes, watches and the Lease alike; conflicts of status and apply; errors of the server."""
+    for chunk, some in enumerate(
+        (
+            Some(429, 12, lambda request: True, Retry_After="0"),
+            Some(409, 6, lambda r: r.method == "PATCH" and r.path.endswith("/status")),
+            Some(409, 6, lambda r: r.method == "PATCH" and s.name in r.path),
+            Some(500, 20, lambda r: s.name in r.path),
+        )
+    ):
+        way.answer = some
+        await s.serve(build(engine={"chunkTokens": 64 << chunk}))
         assert not some.left
 
 
-async def test_conflicts_of_status_and_apply_are_tried_again(space, build):
-    async with _through_gate(space) as (s, way):
-        some = way.answer = Some(409, 6, lambda r: r.method == "PATCH" and r.path.endswith(STATUS))
-        await s.make(build())
-        await s.wait(s.ready)
-        assert not some.left
-        some = way.answer = Some(409, 6, lambda r: r.method == "PATCH" and s.name in r.path)
-        await s.make(build(engine={"chunkTokens": 256}))
-        await s.wait(s.is_settled)
-        assert not some.left
+@pytest.mark.parametrize("code", [403, 500])
+async def test_object_that_the_server_refuses_is_reported_and_keeps_nothing_else_from_being_made(s, way, build, code):
+    """As with a quota, or where a webhook for Services does not answer, or their addresses have run out."""
+    some = way.answer = Some(code, 10_000, lambda r: r.method != "GET" and "/services" in r.path)
+    await s.make(build())
+    await s.wait(lambda: s.condition("Progressing"), ("False", "APIRefused"))
+    await s.wait(lambda: s.exists("Deployment", "demo-gateway"))
+    some.left = 0
+    await s.wait(s.is_settled)
 
 
-async def test_errors_of_the_server_are_tried_again(space, build):
-    async with _through_gate(space) as (s, way):
-        await s.make(build())
-        await s.wait(s.ready)
-        some = way.answer = Some(500, 20, lambda r: s.name in r.path)
-        await s.make(build(engine={"chunkTokens": 256}))
-        await s.wait(s.is_settled)
-        assert not some.left
+async def test_watches_that_are_too_old_begin_anew_and_what_they_missed_is_mended(s, way, build):
+    """All watches end; each that follows is answered by 410 first. Meanwhile one object is deleted, one edited."""
+    await s.serve(build())
+    expired = set()
 
+    def answer(request):
+        if not api_proxy.is_watch(request) or request.path in expired:
+            return None
+        expired.add(request.path)
+        return api_proxy.expired()
 
-async def test_object_that_the_server_fails_on_is_told_and_keeps_nothing_else_from_being_made(space, build):
-    """As where a webhook for Services does not answer, or their addresses have run out: the server answers 500."""
-    async with _through_gate(space) as (s, way):
-        some = way.answer = Some(500, 10_000, lambda r: r.method != "GET" and "/services" in r.path)
-        await s.make(build())
-        await s.wait(lambda: s.condition("Progressing"), ("False", "APIRefused"))
-        await s.wait(lambda: s.exists("Deployment", "demo-gateway"))
-        some.left = 0
-        await s.wait(s.is_settled)
-
-
-async def test_watches_that_are_too_old_begin_anew_and_what_they_missed_is_mended(space, build):
-    """All watches end; each that follows is told 410 first. Meanwhile something is deleted and something edited."""
-    async with _through_gate(space) as (s, way):
-        await s.make(build())
-        await s.wait(s.is_settled)
-        told = set()
-
-        def answer(request):
-            if not api_proxy.is_watch(request) or request.path in told:
-                return None
-            told.add(request.path)
-            return api_proxy.expired()
-
-        way.answer = answer
-        way.end_watches()
-        await s.cluster.delete(Ref("Deployment", s.name, "demo-gateway"))
-        await s.make(build(engine={"chunkTokens": 256}))
-        await s.wait(lambda: s.exists("Deployment", "demo-gateway"))
-        await s.wait(s.is_settled)
-        await s.wait(lambda: len(told), len(WATCHED))
+    way.answer = answer
+    way.end_watches()
+    await s.cluster.delete(s.ref("demo-gateway", "Deployment"))
+    await s.make(build(engine={"chunkTokens": 256}))
+    await s.wait(lambda: s.exists("Deployment", "demo-gateway"))
+    await s.wait(s.is_settled)
+    await s.wait(lambda: len(expired), len(WATCHED))
 
 
 async def test_leader_that_is_cut_off_stops_and_the_one_that_followed_keeps_the_lease(s, build):
     there = urllib.parse.urlsplit(s.api.url)
     tcp_relay = TcpRelay(there.hostname, there.port)
     async with tcp_relay.running(), s.operator("one", url=f"https://127.0.0.1:{tcp_relay.port}") as one:
-        await s.make(build())
-        await s.wait(s.ready)
+        await s.serve(build())
         async with s.operator("two") as two:
             tcp_relay.block()
             await s.wait(lambda: two.metric("leader"), 1)
@@ -113,11 +92,56 @@ async def test_leader_that_is_cut_off_stops_and_the_one_that_followed_keeps_the_
             await s.wait(s.is_current)
             tcp_relay.unblock()
             before = await one.metric("watch_events_total")
-            await s.wait(lambda: _more_events(one, before))
+            await s.wait(lambda: one.exceeds(before, "watch_events_total"))
             await s.wait(s.is_settled)
             assert await one.metric("leader") == 0
             assert await two.metric("leader") == 1
 
 
-async def _more_events(operator, before):
-    return await operator.metric("watch_events_total") > before
+async def test_leader_whose_lease_was_taken_does_and_reports_nothing_until_it_has_it_again(s, build):
+    ready = {"service": "demo", "type": "Ready", "status": "True"}
+    async with s.operator("one") as one:
+        await s.make(build())
+        await s.wait(lambda: one.metric("condition", **ready), 1)
+        await s.wait(lambda: one.metric("pool_ready_replicas", pool="decode"), 1)
+        await s.hold_lease(holderIdentity="other", leaseDurationSeconds=3600)
+        await s.wait(lambda: one.metric("leader"), 0)
+        await s.wait(lambda: one.metric("condition"), 0)
+        passes = await one.metric("reconciles_total", result="done")
+        events = await one.metric("watch_events_total", kind="PodDisruptionBudget")
+        await s.cluster.delete(s.ref("demo-decode", "PodDisruptionBudget"))
+        await s.wait(lambda: one.exceeds(events, "watch_events_total", kind="PodDisruptionBudget"))
+        assert await one.metric("reconciles_total", result="done") == passes
+        assert not await s.exists("PodDisruptionBudget", "demo-decode")
+        await s.hold_lease(leaseDurationSeconds=1)
+        await s.wait(lambda: s.exists("PodDisruptionBudget", "demo-decode"))
+        await s.wait(lambda: one.metric("condition", **ready), 1)
+        await s.cluster.delete(s.ref())
+        await s.wait(lambda: one.metric("condition"), 0)
+
+
+async def test_killed_api_server_is_survived(own, space, build):
+    async with space(own) as s, s.operator() as one:
+        await s.serve(build())
+        await asyncio.to_thread(own.kill)
+        await s.wait(lambda: one.metric("leader"), 0)
+        await asyncio.to_thread(own.start)
+        await s.cluster.delete(s.ref("demo-decode-0", "Pod"))
+        await s.make(build(engine={"chunkTokens": 256}))
+        await s.wait(s.is_current)
+        await s.wait(s.ready)
+        assert not one.task.done()
+        assert (await one.get("/healthz")).status_code == 200
+
+
+async def test_objects_that_break_a_pass_stop_no_others(s, operator, build):
+    """A token that cannot be read, a mark that is not a time, and a stranger's object that carries our label."""
+    await s.serve(build(), "good", "torn")
+    stranger = {"name": "stranger", "namespace": s.name, "labels": {"serving.legato.dev/service": "torn"}}
+    port = {"ports": [{"port": 1}]}
+    await s.cluster.apply({"apiVersion": "v1", "kind": "Service", "metadata": stranger, "spec": port}, "x")
+    await s.edit("Secret", "torn-token", lambda secret: secret.update(data={"token": "/w=="}))  # not a text
+    mark = {"serving.legato.dev/draining-since": "yesterday"}
+    await s.edit("Pod", "torn-decode-0", lambda pod: pod["metadata"].update(annotations=mark))
+    await s.serve(build(scaling={"decode": {"max": 1}}, engine={"chunkTokens": 64}), "good")
+    assert await s.exists("Service", "stranger")

@@ -1,11 +1,13 @@
 """The Lease on a real API server: never two leaders, whatever they do at the same time."""
 
 import asyncio
+from types import SimpleNamespace
 
 import pytest
+import waiting
 
 from legato_operator.cluster import Ref
-from legato_operator.errors import NotLeading, ObjectNotFound
+from legato_operator.errors import NotLeading, Unavailable
 from legato_operator.kubernetes.leader import Leader, LedCluster
 from legato_operator.kubernetes.lease import Terms
 from legato_operator.kubernetes.settings import LEASE
@@ -15,12 +17,6 @@ TERMS = Terms(duration=1, renew_within=0.7, retry=0.05)
 
 async def _idle():
     await asyncio.Event().wait()
-
-
-async def _until(condition):
-    async with asyncio.timeout(60):
-        while not condition():  # noqa: ASYNC110 - a leader is asked, and tells nobody
-            await asyncio.sleep(0.01)
 
 
 async def _end(*tasks):
@@ -35,7 +31,7 @@ async def test_there_is_one_leader_at_a_time(s):
     tasks = {leader: asyncio.create_task(leader.lead(_idle)) for leader in leaders}
     watching = asyncio.create_task(_never_two(leaders))
     for _ in range(3):
-        await _until(lambda: any(leader.holds() for leader in leaders))
+        await waiting.until(lambda: any(leader.holds() for leader in leaders))
         (leading,) = [leader for leader in leaders if leader.holds()]
         await _end(tasks.pop(leading))
         assert not leading.holds()
@@ -62,16 +58,13 @@ async def test_work_begins_with_the_lease_and_ends_with_it(s):
 
     task = asyncio.create_task(leader.lead(work))
     await asyncio.wait_for(working.wait(), 30)
-    lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": LEASE}}
-    lease["metadata"]["namespace"] = s.name
-    taken = {"holderIdentity": "other", "leaseDurationSeconds": 3600}
-    await s.cluster.apply(lease | {"spec": taken}, "thief", force=True)
-    await _until(lambda: not working.is_set())
+    await s.hold_lease(holderIdentity="other", leaseDurationSeconds=3600)
+    await waiting.until(lambda: not working.is_set())
     assert not leader.holds()
-    await s.cluster.delete(Ref("Lease", s.name, LEASE))
+    await s.cluster.delete(s.ref(LEASE, "Lease"))
     await asyncio.wait_for(working.wait(), 30)
     await _end(task)
-    assert "holderIdentity" not in (await s.cluster.get(Ref("Lease", s.name, LEASE)))["spec"]
+    assert "holderIdentity" not in await s.lease()
 
 
 async def test_fault_of_the_work_is_raised_and_the_lease_given_back(s):
@@ -80,15 +73,14 @@ async def test_fault_of_the_work_is_raised_and_the_lease_given_back(s):
 
     with pytest.raises(KeyError):
         await Leader(s.cluster, s.name, "one", TERMS).lead(work)
-    assert "holderIdentity" not in (await s.cluster.get(Ref("Lease", s.name, LEASE)))["spec"]
+    assert "holderIdentity" not in await s.lease()
 
 
-async def test_who_does_not_lead_writes_nothing(s):
-    led = LedCluster(s.cluster, Leader(s.cluster, s.name, "one", TERMS))
-    ref = Ref("ConfigMap", s.name, "a")
-    item = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a", "namespace": s.name}}
-    for write in (led.apply(item, "m"), led.patch_status(ref, {}), led.delete(ref)):
-        with pytest.raises(NotLeading):
+@pytest.mark.parametrize(("leads", "claims", "error"), [(False, True, NotLeading), (True, False, Unavailable)])
+async def test_nothing_is_written_without_the_lease_and_the_namespaces_claim(leads, claims, error):
+    led = LedCluster(None, SimpleNamespace(holds=lambda: leads), lambda namespace: claims)
+    ref = Ref("ConfigMap", "default", "a")
+    item = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a", "namespace": "default"}}
+    for write in (led.create(item, "m"), led.apply(item, "m"), led.patch_status(ref, {}), led.delete(ref)):
+        with pytest.raises(error):
             await write
-    with pytest.raises(ObjectNotFound):
-        await led.get(ref)

@@ -6,55 +6,47 @@ from pathlib import Path
 import pytest
 import release
 
-from legato_operator.cluster import Ref
 from legato_operator.manifests import common
 
 SERVICE = "serving.legato.dev/service"
 CRD = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/inferenceservices.serving.kserve.io"
+LONG = "inferenceservices.serving.legato.dev"
 OTHER = Path(__file__).with_name("kserve_inferenceservices.yaml")
 
 
 async def test_two_services_of_a_namespace_choose_no_pods_of_each_other(s, operator, build):
-    for name in ("demo", "demo-2"):
-        await s.make(build(), name)
-    for name in ("demo", "demo-2"):
-        await s.wait(lambda name=name: s.is_settled(name))
+    await s.serve(build(), "demo", "demo-2")
     for name, other in (("demo", "demo-2"), ("demo-2", "demo")):
         mine, theirs = await _labels_of_pods(s, name), await _labels_of_pods(s, other)
         for selector in await _selectors(s, name):
             assert any(selector.items() <= labels.items() for labels in mine), selector
             assert not any(selector.items() <= labels.items() for labels in theirs), selector
-    tokens = [(await s.cluster.get(Ref("Secret", s.name, f"{n}-token")))["data"] for n in ("demo", "demo-2")]
-    assert tokens[0] != tokens[1]
+    assert await s.secret("demo-token") != await s.secret("demo-2-token")
     before = await _objects(s, "demo")
-    await s.cluster.delete(s.ref("demo-2"))
-    await s.wait(lambda: _is_gone(s, "demo-2"))
-    assert await _objects(s, "demo") == before
-    assert await s.ready("demo")
+    await s.end("demo-2")
+    assert (await _objects(s, "demo"), await s.ready()) == (before, True)
 
 
 async def test_service_whose_name_is_that_of_another_s_object_takes_nothing_from_it(s, operator, build):
     """The front Service of `demo-workers` would be the one by which gateways of `demo` find workers."""
-    await s.make(build())
-    await s.wait(s.is_settled)
+    await s.serve(build())
     before = await _objects(s, "demo")
     await s.make(build(), "demo-workers")
     await s.wait(lambda: s.condition("Progressing", "demo-workers"), ("False", "APIRefused"))
     assert "Service demo-workers is not the service's own" in await s.message(name="demo-workers")
-    await s.cluster.delete(s.ref("demo-workers"))
-    await s.wait(lambda: _is_gone(s, "demo-workers"))
+    await s.end("demo-workers")
     assert await _objects(s, "demo") == before
 
 
 @pytest.mark.parametrize(
-    ("plural", "item", "told"),
+    ("plural", "item", "named"),
     [
         ("serviceaccounts", {"metadata": {"name": "demo-gateway"}}, "ServiceAccount demo-gateway"),
         ("secrets", {"metadata": {"name": "demo-token"}, "stringData": {"token": "mine"}}, "Secret demo-token"),
     ],
 )
 async def test_somebody_else_s_object_is_left_as_it_is_though_it_disagrees_in_nothing(
-    s, operator, build, plural, item, told
+    s, operator, build, plural, item, named
 ):
     """Labels and an owner reference would make it the service's, and end it with that. A service `demo` and an access
     token `demo-token` are names that one user may well choose.
@@ -63,7 +55,7 @@ async def test_somebody_else_s_object_is_left_as_it_is_though_it_disagrees_in_no
     assert status == 201, before
     await s.make(build())
     await s.wait(lambda: s.condition("Progressing"), ("False", "APIRefused"))
-    assert f"{told} is not the service's own" in await s.message()
+    assert f"{named} is not the service's own" in await s.message()
     await s.cluster.delete(s.ref())
     await s.wait(s.is_gone)
     assert (await s.call("GET", f"{plural}/{item['metadata']['name']}"))[1] == before
@@ -75,8 +67,7 @@ async def test_pod_with_the_service_s_labels_that_is_not_its_own_is_never_sent_i
         await s.cluster.apply(_stranger(s, role, name), "somebody")
     await s.wait(lambda: s.kubelet.up >= {"demo-decode-0", "stranger"})
     async with s.operator():
-        await s.make(build())
-        await s.wait(s.is_settled)
+        await s.serve(build())
         pods = await s.pods("decode")
         assert set(pods) == {"demo-decode-0", "demo-decode-1"}
         assert (await s.cluster.get(s.ref()))["status"]["pools"]["decode"]["replicas"] == 1
@@ -85,8 +76,7 @@ async def test_pod_with_the_service_s_labels_that_is_not_its_own_is_never_sent_i
         gateways = set(await s.pods("gateway")) - {"stranger"}
         await s.wait(lambda: s.kubelet.trusted >= {"demo-decode-1", "demo-prefill-0", *gateways})
         assert s.kubelet.trusted & {"demo-decode-0", "stranger"} == set()
-        await s.cluster.delete(s.ref())
-        await s.wait(lambda: _is_gone(s, "demo"))
+        await s.end()
         assert set(await s.pods("decode")) == {"demo-decode-0"}
         assert s.kubelet.trusted & {"demo-decode-0", "stranger"} == set()
 
@@ -102,15 +92,11 @@ def _stranger(s, role, name):
 async def test_services_of_one_name_in_two_namespaces_know_nothing_of_each_other(space, build):
     async with space() as one, space() as two, one.operator(namespaces=(one.name, two.name)):
         for s in (one, two):
-            await s.make(build())
-        for s in (one, two):
-            await s.wait(s.is_settled)
+            await s.serve(build())
             assert set(await s.pods("decode")) == {"demo-decode-0"}
         before = await _objects(two, "demo")
-        await one.cluster.delete(one.ref())
-        await one.wait(lambda: _is_gone(one, "demo"))
-        assert await _objects(two, "demo") == before
-        assert await two.ready()
+        await one.end()
+        assert (await _objects(two, "demo"), await two.ready()) == (before, True)
 
 
 @release.NEEDED
@@ -123,22 +109,14 @@ async def test_another_kind_of_the_same_name_is_left_alone(s, build):
             foreign = {"apiVersion": "serving.kserve.io/v1beta1", "kind": "InferenceService", "spec": {"a": 1}}
             status, before = await s.call("POST", path, foreign | {"metadata": {"name": "demo"}})
             assert status == 201, before
-            await s.make(build())
-            await s.wait(s.ready)
-            assert await _names(s, "isvc") == "inferenceservice.serving.kserve.io/demo"
-            for name in ("lisvc", "inferenceservices.serving.legato.dev"):
-                assert await _names(s, name) == "inferenceservice.serving.legato.dev/demo"
-            await s.cluster.delete(s.ref())
-            await s.wait(lambda: _is_gone(s, "demo"))
-            _, after = await s.call("GET", f"{path}/demo")
-            assert after == before
+            await s.serve(build())
+            for name, group in (("isvc", "kserve.io"), ("lisvc", "legato.dev"), (LONG, "legato.dev")):
+                found = await s.kubectl("get", name, "--output=name")
+                assert found == f"inferenceservice.serving.{group}/demo\n"
+            await s.end()
+            assert (await s.call("GET", f"{path}/demo"))[1] == before
     finally:
         await s.call("DELETE", CRD)
-
-
-async def _names(s, kind):
-    with release.tools(s.api) as tools:
-        return (await asyncio.to_thread(tools.kubectl, "get", kind, "--namespace", s.name, "--output=name")).strip()
 
 
 async def _labels_of_pods(s, service):
@@ -174,7 +152,3 @@ async def _objects(s, service):
             applied = metadata.get("annotations", {}).get(common.ANNOTATION_APPLIED)
             found[kind, metadata["name"]] = (metadata["uid"], applied)
     return found
-
-
-async def _is_gone(s, service):
-    return not await s.exists("InferenceService", service) and not await s.exists("Secret", f"{service}-token")

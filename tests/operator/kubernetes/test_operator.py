@@ -1,96 +1,98 @@
 """The operator on a real API server: what is applied is what there is, whoever else writes there."""
 
-from legato_operator.cluster import Ref, uid_of
-from legato_operator.errors import ObjectNotFound
+import pytest
 
-KINDS = ("Service", "ServiceAccount", "Role", "RoleBinding", "NetworkPolicy", "PodDisruptionBudget")
+from legato_operator import apply
+from legato_operator.acceptance import accept
+from legato_operator.clock import SystemClock
+from legato_operator.cluster import ref_of, uid_of
+from legato_operator.errors import Conflict
+from legato_operator.manifests import common, placement
+from legato_operator.observing.observe import observe
+from legato_operator.planning.actions import Apply
+from legato_operator.planning.plan import plan
+
+PLACE = placement.kubernetes("engine:test", "gateway:test")
+
+
+class NoWorkers:
+    """None answers."""
+
+    async def state(self, address, tokens, tls=None):
+        return None
+
+
+async def test_everything_applied_twice_changes_nothing(s, build):
+    """All objects of a service, its pods among them: the second apply leaves every resourceVersion as it is."""
+    await s.make(build())
+    written = {}
+    for _ in range(3):  # pods start in the pass after their pools
+        stored = await s.cluster.get(s.ref())
+        accepted = await accept(s.cluster, stored, PLACE)
+        observed = await observe(s.cluster, NoWorkers(), SystemClock(), stored, accepted)
+        phases = plan(observed, PLACE).phases
+        await apply.apply(s.cluster, NoWorkers(), observed, phases)
+        done = [action for phase in phases for action in phase.actions if isinstance(action, Apply)]
+        written |= {(ref_of(action.item), action.manager): action for action in done}
+    kinds = {ref.kind for ref, _ in written}
+    assert kinds >= {"Pod", *common.OWNED_KINDS} - {common.REVISION}  # which keeps what came up; no worker answers here
+    for action in written.values():
+        await s.wait(lambda action=action: _changes_nothing(s, action))
+
+
+async def _changes_nothing(s, action):
+    """Asked again where Kubernetes' own controllers may have written between the two calls. Pods are made but once."""
+    before = await s.cluster.get(ref_of(action.item))
+    if before["kind"] == "Pod":
+        with pytest.raises(Conflict):
+            await s.cluster.create(action.item, action.manager)
+        return True
+    after = await s.cluster.apply(action.item, action.manager, action.force)
+    return after["metadata"]["resourceVersion"] == before["metadata"]["resourceVersion"]
 
 
 async def test_deleted_and_edited_objects_come_back_and_foreign_fields_stay(s, operator, build):
-    await s.make(build())
-    await s.wait(s.ready)
-    front = Ref("Service", s.name, "demo")
-    foreign = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "demo", "namespace": s.name}}
-    foreign["metadata"]["annotations"] = {"example.com/mine": "yes"}
-    await s.cluster.apply(foreign, "somebody")
-    desired = (await s.cluster.get(front))["spec"]["ports"]
-    await s.edit("Service", "demo", lambda edited: edited["spec"]["ports"][0].update(port=81))
+    """Owner references, labels, the hash of what was applied and the spec of owned objects, all by hand."""
+    await s.serve(build(), "demo", "other")
+    front = s.ref("demo", "Service")
+    mine = {"example.com/mine": "yes"}
+    await s.cluster.apply(
+        {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "demo", "namespace": s.name, "annotations": mine}},
+        "somebody",
+    )
+    desired = (await s.cluster.get(front))["spec"]
+    mark = {"serving.legato.dev/applied-hash": "nonsense"}
+    await s.edit("WorkerPool", "demo-decode", lambda pool: pool["metadata"].update(annotations=mark))
+    await s.edit("Service", "demo", lambda edited: _break_service(edited, mine))
 
     async def mended():
-        return (await s.cluster.get(front))["spec"]["ports"] == desired
+        found = (await s.cluster.get(front))["spec"]
+        return [found[key] for key in ("ports", "selector")] == [desired[key] for key in ("ports", "selector")]
 
     await s.wait(mended)
     assert (await s.cluster.get(front))["metadata"]["annotations"]["example.com/mine"] == "yes"
     for kind, name in (("NetworkPolicy", "demo-workers"), ("ServiceAccount", "demo-worker")):
-        before = uid_of(await s.cluster.get(Ref(kind, s.name, name)))
-        await s.cluster.delete(Ref(kind, s.name, name))
-
-        async def back(kind=kind, name=name, before=before):
-            try:
-                return uid_of(await s.cluster.get(Ref(kind, s.name, name))) != before
-            except ObjectNotFound:
-                return False
-
-        await s.wait(back)
-    gone = (await s.pods("decode"))["demo-decode-0"]
-    await s.cluster.delete(Ref("Pod", s.name, "demo-decode-0"))
-
-    async def replaced():  # by another name, if the old one is still leaving
-        return [uid_of(pod) for pod in (await s.pods("decode")).values()] not in ([], [uid_of(gone)])
-
-    await s.wait(replaced)
-    await s.wait(s.ready)
-
-
-async def test_settled_service_is_not_written_to(s, operator, build):
-    """With a mode that tells nothing: these pods answer no question, which the autoscaler's status would tell of."""
-    await s.make(build(scaling={"mode": "External"}))
+        before = uid_of(await s.cluster.get(s.ref(name, kind)))
+        await s.cluster.delete(s.ref(name, kind))
+        await s.wait(lambda kind=kind, name=name: s.exists(kind, name))
+        assert uid_of(await s.cluster.get(s.ref(name, kind))) != before
+    before = await s.uids("decode")
+    await s.cluster.delete(s.ref("demo-decode-0", "Pod"))
+    await s.wait(lambda: s.is_replaced(before))
+    await s.serve(build(engine={"chunkTokens": 64}), "other")
     await s.wait(s.is_settled)
-    before = await _versions(s)
-    for name in ("other", "third"):
-        await s.make(build(), name)
-        await s.wait(lambda name=name: s.ready(name))
-    assert {ref: await _version(s, ref) for ref in before} == before
 
 
-async def test_edited_while_no_operator_ran_is_mended_when_one_starts(s, build):
-    async with s.operator():
-        await s.make(build())
-        await s.wait(s.ready)
-    await s.cluster.delete(Ref("PodDisruptionBudget", s.name, "demo-decode"))
-    async with s.operator("two"):
-        await s.wait(lambda: s.exists("PodDisruptionBudget", "demo-decode"))
-
-
-async def test_scale_subresource_sets_the_replicas_with_external_scaling(s, operator, build):
-    """As `kubectl scale` does it; the operator makes as many workers as the bounds allow, and never takes the field."""
-    await s.make(build(scaling={"mode": "External", "decode": {"max": 3}}))
-    await s.wait(s.ready)
-    path = f"/apis/serving.legato.dev/v1alpha1/namespaces/{s.name}/workerpools/demo-decode"
-    for replicas, workers, reason in ((2, 2, "UpToDate"), (9, 3, "Capped")):
-        body = {"spec": {"replicas": replicas}}
-        status, answer = await s.call("PATCH", f"{path}/scale?fieldManager=kubectl", body, merge=True)
-        assert status == 200, answer
-        await s.wait(lambda workers=workers: _are(s, "decode", {f"demo-decode-{number}" for number in range(workers)}))
-        await s.wait(lambda reason=reason: s.condition("Progressing"), ("False", reason))
-
-        async def told(workers=workers):
-            _, scale = await s.call("GET", f"{path}/scale")
-            return scale["status"]["replicas"] == workers and scale["status"]["selector"]
-
-        await s.wait(told)
-        pool = await s.cluster.get(Ref("WorkerPool", s.name, "demo-decode"))
-        assert pool["spec"]["replicas"] == replicas
-        fields = [
-            (entry["manager"], entry["fieldsV1"].get("f:spec", {})) for entry in pool["metadata"]["managedFields"]
-        ]
-        assert [manager for manager, spec in fields if "f:replicas" in spec] == ["kubectl"]
+def _break_service(front, annotations):
+    front["metadata"] |= {"labels": {"serving.legato.dev/service": "demo"}, "annotations": annotations}
+    front["metadata"].pop("ownerReferences", None)
+    front["spec"]["ports"] = [{"port": 1, "name": "x"}, {"port": 2, "name": "y"}]
+    front["spec"]["selector"] = {}
 
 
 async def test_deletion_is_held_up_by_no_pod_for_longer_than_the_drain_deadline(s, operator, build):
     """A pod whose kubelet is gone never ends; the service goes without it."""
-    await s.make(build(drain={"deadline": "10ms"}))
-    await s.wait(s.ready)
+    await s.serve(build(drain={"deadline": "10ms"}))
     s.kubelet.asleep.add("demo-decode-0")
     await s.cluster.delete(s.ref())
     await s.wait(s.is_gone)
@@ -98,28 +100,23 @@ async def test_deletion_is_held_up_by_no_pod_for_longer_than_the_drain_deadline(
 
 async def test_namespace_with_a_service_can_be_deleted(s, build):
     async with s.operator(lease_namespace="default", identity="space"):
-        await s.make(build())
-        await s.wait(s.ready)
+        await s.serve(build())
         path = f"/api/v1/namespaces/{s.name}"
         assert (await s.call("DELETE", path))[0] == 200
-        await s.wait(lambda: _status(s, path), 404)
+
+        async def status():
+            return (await s.call("GET", path))[0]
+
+        await s.wait(status, 404)
 
 
-async def _versions(s):
-    found = {}
-    for kind in ("InferenceService", "WorkerPool", "Deployment", "Secret", *KINDS):
-        for item in (await s.cluster.list(kind, s.name)).items:
-            found[Ref(kind, s.name, item["metadata"]["name"])] = None
-    return {ref: await _version(s, ref) for ref in found}
-
-
-async def _version(s, ref):
-    return (await s.cluster.get(ref))["metadata"]["resourceVersion"]
-
-
-async def _are(s, role, names):
-    return set(await s.pods(role)) == names
-
-
-async def _status(s, path):
-    return (await s.call("GET", path))[0]
+async def test_service_that_outlived_its_operator_goes_when_its_finalizer_is_taken_away(s, build):
+    """As docs/kubernetes.md says: with all that it owned."""
+    async with s.operator():
+        await s.serve(build())
+    await s.cluster.delete(s.ref())
+    assert await s.exists("InferenceService", "demo")
+    await s.edit("InferenceService", "demo", lambda service: service["metadata"].pop("finalizers"))
+    for kind in ("InferenceService", "WorkerPool", "Deployment", "Pod", "Service", "Role", "PodDisruptionBudget"):
+        await s.wait(lambda kind=kind: s.has_none(kind))
+    await s.wait(lambda: s.is_gone("Secret", "demo-token"))

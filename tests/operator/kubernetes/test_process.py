@@ -9,68 +9,54 @@ import sys
 import pytest
 
 from legato_cli import main
-from legato_operator.cluster import Ref
-from legato_operator.errors import ObjectNotFound
 
 IMAGES = ("--engine-image=engine:1", "--gateway-image=gateway:1")
 
 
 async def test_process_reconciles_and_gives_the_lease_back(s, build, tmp_path):
     (tmp_path / "kubeconfig").write_text(s.api.kubeconfig())
-    environment = {
-        **os.environ,
-        "KUBECONFIG": str(tmp_path / "kubeconfig"),
-        "LEGATO_NAMESPACE": s.name,
-        "LEGATO_POD_NAME": "pod-1",
-    }
+    environment = os.environ | {"KUBECONFIG": str(tmp_path / "kubeconfig")}
+    environment |= {"LEGATO_NAMESPACE": s.name, "LEGATO_POD_NAME": "pod-1"}
     command = (sys.executable, "-m", "legato_cli.main", "operator", *IMAGES, f"--namespace={s.name}")
     process = await asyncio.create_subprocess_exec(*command, "--http-port=0", env=environment)
     try:
-        await s.make(build())
-        await s.wait(s.ready)
-        assert (await _lease(s)).get("holderIdentity") == "pod-1"
+        await s.serve(build())
+        assert (await s.lease()).get("holderIdentity") == "pod-1"
         process.send_signal(signal.SIGTERM)
         assert await asyncio.wait_for(process.wait(), 60) == 0
-        assert "holderIdentity" not in await _lease(s)
+        assert "holderIdentity" not in await s.lease()
     finally:
         with contextlib.suppress(ProcessLookupError):
             process.kill()
 
 
-async def _lease(s):
-    try:
-        return (await s.cluster.get(Ref("Lease", s.name, "legato-operator")))["spec"]
-    except ObjectNotFound:
-        return {}
-
-
 @pytest.mark.parametrize(
-    ("flags", "told"),
+    ("flags", "named"),
     [
-        (("--lease-namespace=x", "--namespace=No_Name"), "--namespace"),
-        (("--lease-namespace=X",), "--lease-namespace"),
-        ((), "--lease-namespace"),
-        (("--lease-namespace=x", "--engine-image="), "--engine-image"),
-        (("--lease-namespace=x", "--http-port=70000"), "--http-port"),
-        (("--lease-namespace=x", "--identity=-"), "--identity"),
-        (("--lease-namespace=x", "--token-role=r"), "--service-account"),
-        (("--lease-namespace=x", "--ignore-namespace=No_Name"), "--ignore-namespace"),
-        (("--lease-namespace=x", "--ignore-namespace=a", "--namespace=b"), "--ignore-namespace"),
-        (("--lease-namespace=x", "--gpu-resource=gpu"), "--gpu-resource"),
-        (("--lease-namespace=x", "--tracing-endpoint=collector:4318"), "--tracing-endpoint"),
+        ("--lease-namespace=X", "--lease-namespace"),
+        ("", "--lease-namespace"),
+        ("--lease-namespace=x --namespace=No_Name", "--namespace"),
+        ("--lease-namespace=x --engine-image=", "--engine-image"),
+        ("--lease-namespace=x --http-port=70000", "--http-port"),
+        ("--lease-namespace=x --identity=-", "--identity"),
+        ("--lease-namespace=x --token-role=r", "--service-account"),
+        ("--lease-namespace=x --ignore-namespace=No_Name", "--ignore-namespace"),
+        ("--lease-namespace=x --ignore-namespace=a --namespace=b", "--ignore-namespace"),
+        ("--lease-namespace=x --gpu-resource=gpu", "--gpu-resource"),
+        ("--lease-namespace=x --tracing-endpoint=collector:4318", "--tracing-endpoint"),
     ],
 )
-def test_wrong_setting_is_refused_by_its_name(flags, told, monkeypatch, capsys):
+def test_wrong_setting_is_refused_by_its_name(flags, named, monkeypatch, capsys):
     monkeypatch.delenv("LEGATO_NAMESPACE", raising=False)
     try:
-        code = main.main(["operator", *IMAGES, *flags])
+        code = main.main(["operator", *IMAGES, *flags.split()])
     except SystemExit as stopped:  # argparse refuses single flags
         code = stopped.code
     assert code == 2
-    assert told in capsys.readouterr().err
+    assert named in capsys.readouterr().err
 
 
-def test_no_way_to_an_api_server_is_told(monkeypatch, capsys, tmp_path):
+def test_missing_kubeconfig_is_named(monkeypatch, capsys, tmp_path):
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     assert main.main(["operator", *IMAGES, "--lease-namespace=x"]) == 2

@@ -1,10 +1,10 @@
 """A release's life with real Helm: it takes CRDs over that are there, and does not go while services need it."""
 
 import contextlib
-import copy
 import dataclasses
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -18,10 +18,12 @@ import yaml
 
 from legato_operator.kubernetes import remaining
 
-CRDS = sorted((Path(__file__).parents[3] / "crds").glob("*.yaml"))
+CRDS = Path(__file__).parents[3] / "crds"
 SYSTEM, OTHER = "legato-system", "legato-other"
 SERVICES = "inferenceservices.serving.legato.dev"
 PART_OF = "--selector=app.kubernetes.io/part-of=legato"
+ALL = "deployments,serviceaccounts,roles,clusterroles,clusterrolebindings,crds"
+EVERYTHING = ("get", ALL, "--namespace", SYSTEM, "--output=name", PART_OF)
 
 pytestmark = release.NEEDED
 
@@ -35,29 +37,31 @@ def tools(programs):
 
 
 def _crd(tools):
-    """Release, whether it knows a field of today's, and whether one of another version's."""
+    """The release, and if it knows a field of the present version, and one of another."""
     item = json.loads(tools.kubectl("get", "crd", SERVICES, "--output=json"))
     spec = item["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
     owner = item["metadata"].get("annotations", {}).get("meta.helm.sh/release-name", "")
     return owner, "rollout" in spec, "rolledOut" in spec
 
 
-def _older():
-    """The CRDs as another version has them."""
-    found = [yaml.safe_load(file.read_text()) for file in CRDS]
-    changed = copy.deepcopy(found)
-    (spec,) = (
-        item["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
-        for item in changed
-        if item["metadata"]["name"] == SERVICES
-    )
+@pytest.fixture
+def older(tmp_path):
+    """The chart as another version has it: with another CRD."""
+    chart = shutil.copytree(release.CHART, tmp_path / "chart")
+    file = chart / "files" / "crds" / "inferenceservices.yaml"
+    item = yaml.safe_load(file.read_text())
+    spec = item["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
     spec["rolledOut"] = spec.pop("rollout")
-    return yaml.safe_dump_all(changed)
+    file.write_text(yaml.safe_dump(item))
+    return chart
 
 
-def _helm(tools, verb, name, namespace, *more):
-    chart = () if verb == "uninstall" else (str(release.CHART),)
-    return tools.run("helm", verb, name, *chart, "--namespace", namespace, *more)
+def _helm(tools, verb, name, namespace, *more, chart=release.CHART, refused=False):
+    """Helm's errors. Fails unless it succeeds or, with `refused`, fails."""
+    charts = (str(chart),) if verb in ("install", "upgrade") else ()
+    done = tools.run("helm", verb, name, *charts, "--namespace", namespace, *more)
+    assert bool(done.returncode) is refused, done.stderr
+    return done.stderr
 
 
 @contextlib.contextmanager
@@ -83,39 +87,41 @@ def _delete_crds(tools):
     tools.kubectl("delete", "crd", PART_OF, "--ignore-not-found")
 
 
-def test_crds_of_kubectl_and_of_another_release_are_adopted_and_brought_up_to_date(tools):
-    """As docs/kubernetes.md says. Without the flag, Helm refuses and changes nothing."""
+def test_crds_are_adopted_brought_up_to_date_and_rolled_back(tools, older):
+    """As docs/kubernetes.md says: those of kubectl and of another release. Without the flag, Helm refuses and changes
+    nothing.
+    """
     with _without_release(tools):
-        tools.kubectl("create", "--filename=-", stdin=_older())
-        refused = _helm(tools, "install", "legato", SYSTEM)
-        assert refused.returncode != 0
-        assert "invalid ownership metadata" in refused.stderr
+        tools.kubectl("create", f"--filename={older / 'files' / 'crds'}")
+        assert "invalid ownership metadata" in _helm(tools, "install", "legato", SYSTEM, refused=True)
         assert _crd(tools) == ("", False, True)
-        done = _helm(tools, "install", "legato", SYSTEM, "--take-ownership")
-        assert done.returncode == 0, done.stderr
+        _helm(tools, "install", "legato", SYSTEM, "--take-ownership")
         assert _crd(tools) == ("legato", True, False)
+        _helm(tools, "upgrade", "legato", SYSTEM, chart=older)
+        assert _crd(tools) == ("legato", False, True)
+        _helm(tools, "rollback", "legato", SYSTEM, "1")
+        assert _crd(tools) == ("legato", True, False), "rolled back"
         _helm(tools, "uninstall", "legato", SYSTEM, "--no-hooks")
         assert _crd(tools) == ("legato", True, False), "kept, with all services"
-        done = _helm(tools, "install", "another", OTHER, "--take-ownership")
-        assert done.returncode == 0, done.stderr
+        _helm(tools, "install", "another", OTHER, "--take-ownership")
         assert _crd(tools) == ("another", True, False)
 
 
-def test_crds_are_adopted_by_a_helm_without_that_flag(tools):
+def test_crds_are_adopted_by_a_helm_without_that_flag(tools, older):
     with _without_release(tools):
-        tools.kubectl("create", "--filename=-", stdin=_older())
-        tools.kubectl("apply", "--server-side", "--force-conflicts", f"--filename={CRDS[0].parent}")
-        crds = [f"crd/{yaml.safe_load(file.read_text())['metadata']['name']}" for file in CRDS]
+        tools.kubectl("create", f"--filename={older / 'files' / 'crds'}")
+        crds = tools.kubectl(
+            "apply", "--server-side", "--force-conflicts", f"--filename={CRDS}", "--output=name"
+        ).split()
         tools.kubectl("label", "--overwrite", *crds, "app.kubernetes.io/managed-by=Helm")
         named = ("meta.helm.sh/release-name=legato", f"meta.helm.sh/release-namespace={SYSTEM}")
         tools.kubectl("annotate", "--overwrite", *crds, *named)
-        done = _helm(tools, "install", "legato", SYSTEM)
-        assert done.returncode == 0, done.stderr
+        _helm(tools, "install", "legato", SYSTEM)
         assert _crd(tools) == ("legato", True, False)
 
 
 def _run_hook(tools, tmp_path, stopped):
-    """What a kubelet does with the hook's pod: run it with its account's token, and tell how it ended."""
+    """Runs the hook's pod with its account's token and reports its end, as a kubelet does."""
     path = f"/api/v1/namespaces/{SYSTEM}/pods/legato-check-no-services"
     seen = None
     while not stopped.is_set():
@@ -129,9 +135,8 @@ def _run_hook(tools, tmp_path, stopped):
             command = [sys.executable, "-m", "legato_cli.main", *container["args"]]
             ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
             (tmp_path / "said").write_text(ran.stderr)
-            phase = "Failed" if ran.returncode else "Succeeded"
-            merge = "application/merge-patch+json"
-            tools.api.call("PATCH", f"{path}/status", {"status": {"phase": phase}}, merge)
+            status = {"status": {"phase": "Failed" if ran.returncode else "Succeeded"}}
+            tools.api.call("PATCH", f"{path}/status", status, "application/merge-patch+json")
         time.sleep(0.05)
 
 
@@ -145,30 +150,22 @@ def kubelet(tools, tmp_path):
     thread.join(60)
 
 
-ALL = "deployments,serviceaccounts,roles,clusterroles,clusterrolebindings,crds"
-EVERYTHING = ("get", ALL, "--namespace", SYSTEM, "--output=name", "--selector=app.kubernetes.io/part-of=legato")
-
-
 def test_uninstalling_fails_while_there_are_services_and_changes_nothing(tools, kubelet, build, tmp_path):
     """Helm holds such a release for one that is being uninstalled: docs/kubernetes.md says how it goes on."""
     with _without_release(tools):
         tools.install("legato", SYSTEM)
         before = tools.kubectl(*EVERYTHING)
         tools.kubectl("create", "--namespace=team", "--filename=-", stdin=yaml.safe_dump(build()))
-        refused = _helm(tools, "uninstall", "legato", SYSTEM)
-        assert refused.returncode != 0
-        assert "pod legato-check-no-services failed" in refused.stderr
+        refused = _helm(tools, "uninstall", "legato", SYSTEM, refused=True)
+        assert "pod legato-check-no-services failed" in refused
         assert "InferenceServices are left, which nobody would" in (tmp_path / "said").read_text()
         assert "team/demo" in (tmp_path / "said").read_text()
         assert tools.kubectl(*EVERYTHING) == before
-        assert "no deployed releases" in _helm(tools, "upgrade", "legato", SYSTEM).stderr
-        mended = tools.run("helm", "rollback", "legato", "1", "--namespace", SYSTEM)
-        assert mended.returncode == 0, mended.stderr
-        upgraded = _helm(tools, "upgrade", "legato", SYSTEM)
-        assert upgraded.returncode == 0, upgraded.stderr
+        assert "no deployed releases" in _helm(tools, "upgrade", "legato", SYSTEM, refused=True)
+        _helm(tools, "rollback", "legato", SYSTEM, "1")
+        _helm(tools, "upgrade", "legato", SYSTEM)
         tools.kubectl("delete", "--namespace=team", "inferenceservice", "demo")
-        done = _helm(tools, "uninstall", "legato", SYSTEM)
-        assert done.returncode == 0, done.stderr
+        _helm(tools, "uninstall", "legato", SYSTEM)
         assert "are left" not in (tmp_path / "said").read_text()
         assert _crd(tools)[0] == "legato"
         status, _ = tools.api.call("GET", f"/apis/apps/v1/namespaces/{SYSTEM}/deployments/legato")

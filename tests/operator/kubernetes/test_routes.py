@@ -23,20 +23,19 @@ async def test_routes_come_with_their_api_and_go_with_their_fields(s, operator, 
     await s.cluster.patch_status(s.ref("demo-gateway", "Ingress"), ADDRESS)
     await asyncio.to_thread(s.api.install, [GATEWAY_API])
     try:
-        await _look(s, "demo")
+        await _reconcile(s, 5)
         await s.wait(lambda: s.exists("HTTPRoute", "demo-gateway"))
         await s.wait(lambda: s.condition("RouteReady"), ("False", "RoutePending"))
         await s.cluster.patch_status(s.ref("demo-gateway", "HTTPRoute"), PARENTS)
         await s.wait(lambda: s.condition("RouteReady"), ("True", "Accepted"))
-        told = {entry["kind"]: entry for entry in (await s.cluster.get(s.ref()))["status"]["routes"]}
-        assert told["HTTPRoute"]["accepted"]
-        assert told["Ingress"]["addresses"] == ["192.0.2.1"]
+        routes = {entry["kind"]: entry for entry in (await s.cluster.get(s.ref()))["status"]["routes"]}
+        assert (routes["HTTPRoute"]["accepted"], routes["Ingress"]["addresses"]) == (True, ["192.0.2.1"])
         await _stays_as_it_is(s)
         await s.make(build())
         for kind in ("HTTPRoute", "Ingress"):
             await s.wait(lambda kind=kind: s.is_gone(kind, "demo-gateway"))
         await s.wait(lambda: s.condition("RouteReady"), ("", ""))
-        await s.wait(lambda: _forgotten(s))
+        await s.wait(lambda: _is_forgotten(s))
         assert await s.ready()
     finally:
         await s.call("DELETE", CRD)
@@ -54,24 +53,20 @@ async def test_two_services_with_one_host_and_the_end_of_a_service_with_a_route(
 
 
 async def _stays_as_it_is(s):
-    """What the API server fills in is no reason to write."""
+    """Checks that fields which the API server fills in are not a reason to write."""
     before = await s.cluster.get(s.ref("demo-gateway", "HTTPRoute"))
     assert before["spec"]["rules"][0]["matches"] == [{"path": {"type": "PathPrefix", "value": "/"}}]
-    await _look(s, "demo", ratio=6)
+    await _reconcile(s, 6)
     after = await s.cluster.get(s.ref("demo-gateway", "HTTPRoute"))
     assert after["metadata"]["resourceVersion"] == before["metadata"]["resourceVersion"]
     assert [owner["name"] for owner in after["metadata"]["ownerReferences"]] == ["demo"]
 
 
-async def _look(s, name, ratio=5):
-    """Make the operator look at a service: edit what changes no route and no pod, and wait until it has seen that."""
-
-    def change(item):
-        item["spec"]["scaling"] = {**item["spec"].get("scaling", {}), "maxPrefillPerDecode": ratio}
-
-    await s.edit("InferenceService", name, change)
-    await s.wait(lambda: s.is_current(name))
+async def _reconcile(s, ratio):
+    """Edits a field that changes no route and no pod, and waits until the operator has seen that."""
+    await s.edit("InferenceService", "demo", lambda item: item["spec"].update(scaling={"maxPrefillPerDecode": ratio}))
+    await s.wait(s.is_current)
 
 
-async def _forgotten(s):
+async def _is_forgotten(s):
     return "routes" not in (await s.cluster.get(s.ref()))["status"]

@@ -1,60 +1,58 @@
 """With `scaling.mode: External` others scale the pools, by means that Kubernetes has; the operator never does."""
 
-import asyncio
 from pathlib import Path
 
 import release
 import yaml
 
+from legato_operator.api import conditions
 from legato_operator.cluster import Ref
 
 DOCS = Path(__file__).parents[3] / "docs"
 HPA = "/apis/autoscaling/v2/namespaces/{}/horizontalpodautoscalers"
 EXTERNAL = {"mode": "External", "prefill": {"max": 0}, "decode": {"min": 1, "max": 5}}
+EVICTED, REFUSED = 201, 429
 
 pytestmark = release.NEEDED
 
 
 async def test_burst_while_two_workers_drain_recalls_both(s, operator, build):
     """They are in their pool's selector again, as the same pods."""
-    await s.make(build(scaling=EXTERNAL))
-    await s.wait(s.ready)
-    await _kubectl(s, "scale", "lwp/demo-decode", "--replicas=4")
+    await s.serve(build(scaling=EXTERNAL))
+    await s.kubectl("scale", "lwp/demo-decode", "--replicas=4")
     await s.wait(lambda: _has(s, 4))
-    before = {name: pod["metadata"]["uid"] for name, pod in (await s.pods("decode")).items()}
+    before = await s.uids("decode")
     s.kubelet.busy.update(dict.fromkeys(before, 1))
-    await _kubectl(s, "scale", "lwp/demo-decode", "--replicas=2")
+    await s.kubectl("scale", "lwp/demo-decode", "--replicas=2")
     await s.wait(lambda: len(s.kubelet.drained) == 2)
-    await s.wait(lambda: _is_staying(s, 2))
-    await _kubectl(s, "scale", "lwp/demo-decode", "--replicas=4")
+
+    async def staying():
+        return (await _pool(s))["status"]["replicas"]
+
+    await s.wait(staying, 2)
+    await s.kubectl("scale", "lwp/demo-decode", "--replicas=4")
     await s.wait(lambda: _has(s, 4))
     assert not s.kubelet.drained
-    pods = await s.pods("decode")
-    assert {name: pod["metadata"]["uid"] for name, pod in pods.items()} == before
-    for pod in pods.values():
+    assert await s.uids("decode") == before
+    for pod in (await s.pods("decode")).values():
         assert pod["metadata"]["labels"]["serving.legato.dev/serving"] == "true"
         assert "serving.legato.dev/draining-since" not in pod["metadata"].get("annotations", {})
-
-
-async def _is_staying(s, workers):
-    return (await _pool(s)).get("status", {}).get("replicas") == workers
 
 
 async def test_horizontal_pod_autoscaler_scales_a_pool_and_is_never_overwritten(s, build):
     """Outside of its own bounds an HPA needs no metrics. A new operator and an edit leave its replicas alone, too."""
     async with s.operator():
-        await s.make(build(scaling=EXTERNAL, drain={"deadline": "1s"}))
-        await s.wait(s.ready)
+        await s.serve(build(scaling=EXTERNAL, drain={"deadline": "1s"}))
         await _autoscale(s, 3, 4)
         await s.wait(lambda: _has(s, 3))
-        assert await _owners(s) == ["kube-controller-manager"]
+        assert await s.scalers() == ["kube-controller-manager"]
     async with s.operator("another"):
         await s.make(build(scaling=EXTERNAL, drain={"deadline": "1s"}, gateway={"defaultDeadline": "1m"}))
         await s.wait(s.is_current)
-        assert (await _replicas(s), await _owners(s)) == (3, ["kube-controller-manager"])
+        assert ((await _pool(s))["spec"]["replicas"], await s.scalers()) == (3, ["kube-controller-manager"])
         await _autoscale(s, 1, 2)
         await s.wait(lambda: _has(s, 2))
-        assert await _owners(s) == ["kube-controller-manager"]
+        assert await s.scalers() == ["kube-controller-manager"]
         await s.wait(lambda: _is_counted(s, 2))
 
 
@@ -65,6 +63,37 @@ async def test_the_autoscaler_of_the_docs_is_one_that_kubernetes_takes(s):
     status, stored = await s.call("PATCH", path, item, "application/apply-patch+yaml")
     assert status == 201, stored
     assert stored["spec"]["metrics"] == item["spec"]["metrics"]
+
+
+async def test_budget_follows_what_the_pool_gets_and_not_the_desired_replicas(s, operator, build):
+    """With 4 desired and a maximum of 2, no drain would end; with 1 desired and a minimum of 2, both could go. The
+    desired replicas stay as they are. A node can be drained, one worker at a time.
+    """
+    await s.serve(build(scaling=EXTERNAL | {"decode": {"min": 2, "max": 2}}))
+    for replicas in (4, 1):
+        await s.scale(replicas)
+        await s.wait(lambda: s.condition("Progressing"), ("False", conditions.CAPPED))
+        await s.wait(lambda: _has_workers(s, 2))
+        await s.wait(lambda: _allows(s, 1))
+        assert ((await _pool(s))["spec"]["replicas"], await s.scalers()) == (replicas, ["kubectl"])
+    s.kubelet.asleep.add("demo-decode-1")  # nothing takes the evicted worker's place in time
+    assert await _evict(s, "demo-decode-1") == EVICTED
+    assert await _evict(s, "demo-decode-0") == REFUSED
+
+
+async def test_budget_is_counted_again_when_a_rollout_has_ended(s, operator, build):
+    """Its old worker is marked and leaves; nothing changes afterwards."""
+    service = {"scaling": EXTERNAL | {"decode": {"min": 1, "max": 1}}}
+    await s.serve(build(**service))
+    await s.wait(lambda: _allows(s, 1))
+    s.kubelet.busy["demo-decode-0"] = 1
+    await s.make(build(**service, engine={"chunkTokens": 256}))
+    await s.wait(lambda: "demo-decode-0" in s.kubelet.drained)
+    await s.wait(lambda: _allows(s, 1))
+    s.kubelet.busy.clear()
+    await s.wait(s.is_settled)
+    assert list(await s.pods("decode")) == ["demo-decode-1"]
+    await s.wait(lambda: _allows(s, 1))
 
 
 def _documented(page):
@@ -86,33 +115,42 @@ async def _autoscale(s, least, most):
 
 
 async def _is_counted(s, workers):
-    """Whether the HPA can scale the pool, and sees that many workers."""
+    """True if the HPA can scale the pool, and sees that many workers."""
     _, found = await s.call("GET", f"{HPA.format(s.name)}/demo")
     conditions = {c["type"]: c["status"] for c in found["status"]["conditions"]}
     return conditions["AbleToScale"] == "True" and found["status"]["currentReplicas"] == workers
 
 
-async def _kubectl(s, *arguments):
-    with release.tools(s.api) as tools:
-        await asyncio.to_thread(tools.kubectl, "--namespace", s.name, *arguments)
-
-
 async def _pool(s):
-    return await s.cluster.get(Ref("WorkerPool", s.name, "demo-decode"))
-
-
-async def _replicas(s):
-    return (await _pool(s))["spec"]["replicas"]
-
-
-async def _owners(s):
-    """Who wrote spec.replicas, of all that ever wrote to the pool."""
-    entries = (await _pool(s))["metadata"]["managedFields"]
-    return [entry["manager"] for entry in entries if "f:replicas" in entry["fieldsV1"].get("f:spec", {})]
+    return await s.cluster.get(s.ref("demo-decode", "WorkerPool"))
 
 
 async def _has(s, workers):
-    """That many workers, as desired, and nothing in progress."""
-    status = (await _pool(s)).get("status", {})
-    counts = (len(await s.pods("decode")), await _replicas(s), status.get("replicas"), status.get("readyReplicas"))
+    """True if there are that many workers, as desired, and nothing is in progress."""
+    pool = await _pool(s)
+    status = pool.get("status", {})
+    counts = (
+        len(await s.pods("decode")),
+        pool["spec"]["replicas"],
+        status.get("replicas"),
+        status.get("readyReplicas"),
+    )
     return set(counts) == {workers} and await s.condition("Progressing") == ("False", "UpToDate")
+
+
+async def _has_workers(s, count):
+    return len(await s.pods("decode")) == count
+
+
+async def _allows(s, disruptions):
+    """True if the budget allows that many disruptions, counted after its last change."""
+    found = await s.cluster.get(Ref("PodDisruptionBudget", s.name, "demo-decode"))
+    status = found.get("status", {})
+    current = status.get("observedGeneration") == found["metadata"]["generation"]
+    return current and status["disruptionsAllowed"] == disruptions
+
+
+async def _evict(s, name):
+    """The API server's answer to an eviction, as `kubectl drain` sends it."""
+    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name, "namespace": s.name}}
+    return (await s.call("POST", f"pods/{name}/eviction", eviction))[0]

@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from kubernetes.client import ApiClient
+import release
 
 from legato_operator.cluster import Ref
 from legato_operator.errors import ClusterError, Forbidden, ObjectNotFound
@@ -35,8 +35,29 @@ def passes():
 
 @pytest.fixture
 async def mine(s):
-    """The API server as the operator's account sees it."""
-    cluster = await asyncio.to_thread(_account, s)
+    """The API server as an account sees it that may read services, and bind one role."""
+    tokens = {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"]}
+    few = [
+        {"apiGroups": ["serving.legato.dev"], "resources": ["inferenceservices"], "verbs": ["get", "list"]},
+        {"apiGroups": [GROUP], "resources": ["rolebindings"], "verbs": ["get", "list", "create", "patch", "delete"]},
+        {"apiGroups": [GROUP], "resources": ["clusterroles"], "resourceNames": [f"{s.name}-tokens"], "verbs": ["bind"]},
+    ]
+    subject = {"kind": "ServiceAccount", "namespace": s.name, "name": "operator"}
+    reference = {"apiGroup": GROUP, "kind": "ClusterRole", "name": s.name}
+    for path, item in (
+        ("serviceaccounts", {"metadata": {"name": "operator"}}),
+        (f"{RBAC}/clusterroles", {"metadata": {"name": f"{s.name}-tokens"}, "rules": [tokens]}),
+        (f"{RBAC}/clusterroles", {"metadata": {"name": s.name}, "rules": few}),
+        (
+            f"{RBAC}/clusterrolebindings",
+            {"metadata": {"name": s.name}, "roleRef": reference, "subjects": [subject]},
+        ),
+    ):
+        status, answer = await s.call("POST", path, item)
+        assert status < 300, answer
+    with release.tools(s.api) as tools:
+        account = await asyncio.to_thread(tools.as_account, s.name, "operator")
+    cluster = KubernetesCluster(account.client())
     yield cluster
     cluster.close()
 
@@ -66,19 +87,17 @@ async def test_service_that_is_gone_gives_no_rights(s, mine, access):
 
 
 async def test_binding_that_an_earlier_release_left_behind_breaks_no_service(s, build, passes, access):
-    """Of which role a binding speaks can never be changed; the release that made it had another name."""
-    await s.cluster.apply(_binding(s, "legato-operator-tokens", "gone-tokens"), "legato-operator")
-    await s.cluster.apply(_binding(s, "other-tokens", "gone-tokens", OURS), "legato-operator")
-    await s.cluster.apply(_binding(s, f"{s.name}-tokens", "gone-tokens", OURS), "legato-operator")
-    await s.cluster.apply(_binding(s, "somebody-s", "gone-tokens"), "user")
+    """The role of a binding can never be changed; the release that made it had another name."""
+    for name, labels in (("legato-operator", {}), ("other", OURS), (s.name, OURS), ("somebody-s", {})):
+        await _bind(s, f"{name}-tokens", labels)
     await s.make(build())
     await access.reconcile(s.ref())
     assert passes.done == [s.name]
-    assert await _bindings(s) == {f"{s.name}-tokens": f"{s.name}-tokens", "somebody-s": "gone-tokens"}
+    assert await _bindings(s) == {f"{s.name}-tokens": f"{s.name}-tokens", "somebody-s-tokens": "gone-tokens"}
 
 
-async def test_somebody_s_binding_of_that_name_is_left_and_told(s, build, access):
-    await s.cluster.apply(_binding(s, f"{s.name}-tokens", "gone-tokens"), "user")
+async def test_somebody_s_binding_of_that_name_is_left_and_reported(s, build, access):
+    await _bind(s, f"{s.name}-tokens", {})
     await s.make(build())
     with pytest.raises(ClusterError, match=f"RoleBinding {s.name}-tokens is not the operator's own"):
         await access.reconcile(s.ref())
@@ -105,49 +124,19 @@ async def test_bindings_of_namespaces_that_lost_their_services_unseen_are_remove
     async with space() as other:
         await other.make(build())
         for where in (s, other):
-            await s.cluster.apply(_binding(where, "other-tokens", "gone-tokens", OURS), "legato-operator")
+            await _bind(where, "other-tokens", OURS)
         await access.remove_unused((s.name, other.name))
         assert (await _bindings(s), set(await _bindings(other))) == ({}, {"other-tokens"})
 
 
-def _binding(s, name, role, labels=None):
-    metadata = {"name": name, "namespace": s.name, "labels": labels or {}}
-    reference = {"apiGroup": GROUP, "kind": "ClusterRole", "name": role}
-    return {"apiVersion": f"{GROUP}/v1", "kind": "RoleBinding", "metadata": metadata, "roleRef": reference}
+async def _bind(s, name, labels):
+    metadata = {"name": name, "namespace": s.name, "labels": labels}
+    role = {"apiGroup": GROUP, "kind": "ClusterRole", "name": "gone-tokens"}
+    item = {"apiVersion": f"{GROUP}/v1", "kind": "RoleBinding", "metadata": metadata, "roleRef": role}
+    await s.cluster.apply(item, "legato-operator")
 
 
 async def _bindings(s):
-    """Which role each binding of the namespace speaks of."""
+    """The role of each binding of the namespace."""
     found = (await s.cluster.list("RoleBinding", s.name)).items
     return {item["metadata"]["name"]: item["roleRef"]["name"] for item in found}
-
-
-def _account(s):
-    """The API server as an account sees it that may read services, and bind one role."""
-    path = f"/api/v1/namespaces/{s.name}/serviceaccounts"
-    tokens = {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"]}
-    few = [
-        {"apiGroups": ["serving.legato.dev"], "resources": ["inferenceservices"], "verbs": ["get", "list"]},
-        {"apiGroups": [GROUP], "resources": ["rolebindings"], "verbs": ["get", "list", "create", "patch", "delete"]},
-        {"apiGroups": [GROUP], "resources": ["clusterroles"], "resourceNames": [f"{s.name}-tokens"], "verbs": ["bind"]},
-    ]
-    subject = {"kind": "ServiceAccount", "namespace": s.name, "name": "operator"}
-    for where, item in (
-        (path, {"metadata": {"name": "operator"}}),
-        (f"{RBAC}/clusterroles", {"metadata": {"name": f"{s.name}-tokens"}, "rules": [tokens]}),
-        (f"{RBAC}/clusterroles", {"metadata": {"name": s.name}, "rules": few}),
-        (
-            f"{RBAC}/clusterrolebindings",
-            {
-                "metadata": {"name": s.name},
-                "roleRef": {"apiGroup": GROUP, "kind": "ClusterRole", "name": s.name},
-                "subjects": [subject],
-            },
-        ),
-    ):
-        status, answer = s.api.call("POST", where, item)
-        assert status < 300, answer
-    _, answer = s.api.call("POST", f"{path}/operator/token", {"spec": {"expirationSeconds": 3600}})
-    configuration = s.api.configuration()
-    configuration.api_key = {"authorization": answer["status"]["token"]}
-    return KubernetesCluster(ApiClient(configuration))

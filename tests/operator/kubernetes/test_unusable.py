@@ -1,35 +1,32 @@
-"""A manifest that cannot be had, on a real API server: a restart forgets nothing, and the server's words are told."""
+"""A manifest that cannot be had, on a real API server: a restart forgets nothing, the server's words are reported."""
 
-from legato_operator.cluster import Ref
+import pytest
 
-TYPO = {"decode": {"template": {"spec": {"nodeSelektor": {"disk": "ssd"}}}}}
+from legato_operator.errors import Invalid
+
+TYPO = {"template": {"spec": {"nodeSelektor": {"disk": "ssd"}}}}
 HUGE_PAGES = {"hugepages-2Mi": "4Mi"}  # which need a request of cpu or memory beside them
 HUB = {"repo": "a/b", "revision": "0" * 40}
+DOWNLOAD = {"source": {"huggingFace": HUB | {"resources": {"requests": HUGE_PAGES}}}}
 MINE = {"name": "mine", "image": "x", "imagePullPolicy": "Often"}
 BAD_VALUES = {
-    "unknown field": (TYPO, "spec.decode.template.spec.nodeSelektor: field not declared in schema"),
+    "unknown field": ({"decode": TYPO}, "spec.decode.template.spec.nodeSelektor: field not declared in schema"),
     "wrong type": ({"decode": {"template": {"spec": {"priority": "high"}}}}, "spec.decode.template.spec.priority: "),
     "wrong value": (
         {"prefill": {"template": {"spec": {"dnsPolicy": "Never"}}}},
         'spec.prefill.template.spec.dnsPolicy: Unsupported value: "Never"',
     ),
     "unknown field of gateways": (
-        {"gateway": {"template": {"spec": {"nodeSelektor": {"disk": "ssd"}}}}},
+        {"gateway": TYPO},
         "spec.gateway.template.spec.nodeSelektor: field not declared in schema",
     ),
     "resources of gateways": (
         {"gateway": {"resources": {"requests": {"example.com/port": "500m"}}}},
         "spec.gateway.resources.limits[example.com/port]: ",
     ),
-    "resources of the download": (
-        {"model": {"source": {"huggingFace": HUB | {"resources": {"requests": HUGE_PAGES}}}}},
-        "spec.model.source.huggingFace.resources.",
-    ),
+    "resources of the download": ({"model": DOWNLOAD}, "spec.model.source.huggingFace.resources."),
     "resources of the download beside a template": (
-        {
-            "model": {"source": {"huggingFace": HUB | {"resources": {"requests": HUGE_PAGES}}}},
-            "decode": {"template": {"metadata": {"annotations": {"a": "b"}}}},
-        },
+        {"model": DOWNLOAD, "decode": {"template": {"metadata": {"annotations": {"a": "b"}}}}},
         "spec.model.source.huggingFace.resources.",
     ),
     "a container of their own behind downloads": (
@@ -43,65 +40,97 @@ BAD_VALUES = {
         'spec.decode.template.spec.initContainers[0].imagePullPolicy: Unsupported value: "Often"',
     ),
 }
+NOT_AVAILABLE = {"decode": {"parallelism": {"tensor": 2}}}
+PERMISSIVE = {"secret": "x"}
+STRICT = {"secret": "x", "mode": "Strict"}
 
 
 async def test_deleted_pod_is_replaced_by_an_operator_that_knows_only_the_unusable_manifest(s, build):
     async with s.operator():
-        await s.make(build())
-        await s.wait(s.ready)
-        await s.make(build(decode={"parallelism": {"tensor": 2}}))
+        await s.serve(build())
+        await s.make(build(**NOT_AVAILABLE))
         await s.wait(lambda: s.condition("Progressing"), ("False", "NotAvailable"))
-    (before,) = (await s.pods("decode")).values()
-    await s.cluster.delete(Ref("Pod", s.name, before["metadata"]["name"]))
+    before = await s.uids("decode")
+    await s.cluster.delete(s.ref("demo-decode-0", "Pod"))
     async with s.operator():
-        await s.wait(lambda: _is_replaced(s, before["metadata"]["uid"]))
-        await s.wait(s.ready)
+        await s.wait(lambda: s.is_replaced(before))
         assert await s.condition("Progressing") == ("False", "NotAvailable")
-        await s.make(build(gateway={"replicas": 2}))
-        await s.wait(lambda: s.condition("Progressing"), ("False", "UpToDate"))
+        await s.serve(build(gateway={"replicas": 2}))
 
 
 async def test_templates_that_no_pod_can_have_are_the_manifests_fault(s, operator, build, caplog):
     """In an edit, the last usable manifest stays; in a new service, nothing is started. The log has no traceback."""
-    await s.make(build())
-    await s.wait(s.ready)
-    for number, (case, (edit, told)) in enumerate(BAD_VALUES.items()):
+    await s.serve(build())
+    for number, (case, (edit, message)) in enumerate(BAD_VALUES.items()):
         new = f"new-{number}"
         for name in ("demo", new):
             await s.make(build(**edit), name)
             await s.wait(lambda name=name: s.is_current(name))
             await s.wait(lambda name=name: s.condition("Progressing", name), ("False", "Invalid"))
-            assert (await s.message(name=name)).startswith(told), case
+            assert (await s.message(name=name)).startswith(message), case
         assert await s.condition("Ready") == ("True", "AllReady")
         assert await s.condition("Ready", new) == ("False", "Invalid")
-    (before,) = (await s.pods("decode")).values()
-    await s.cluster.delete(Ref("Pod", s.name, before["metadata"]["name"]))
-    await s.wait(lambda: _is_replaced(s, before["metadata"]["uid"]))
-    await s.wait(s.ready)
+    before = await s.uids("decode")
+    await s.cluster.delete(s.ref("demo-decode-0", "Pod"))
+    await s.wait(lambda: s.is_replaced(before))
     assert not [record for record in caplog.records if record.exc_info]
 
 
 async def test_kept_spec_is_of_this_service_and_not_of_one_before_it(s, operator, build):
-    await s.make(build())
-    await s.wait(s.ready)
-    (kept,) = await _kept(s)
+    await s.serve(build())
+    labels = {"serving.legato.dev/service": "demo", "serving.legato.dev/role": "manifest"}
+    (kept,) = (await s.cluster.list("ControllerRevision", s.name, labels)).items
     assert kept["data"] == (await s.cluster.get(s.ref()))["spec"]
     assert kept["revision"] == 1
-    stranger = {key: kept[key] for key in ("apiVersion", "kind", "data")}
-    labels = kept["metadata"]["labels"] | {"serving.legato.dev/service": "new"}
-    owner = kept["metadata"]["ownerReferences"]
-    metadata = {"name": "new-manifest-1", "namespace": s.name, "labels": labels, "ownerReferences": owner}
-    metadata["annotations"] = kept["metadata"]["annotations"]
-    await s.cluster.create(stranger | {"metadata": metadata, "revision": 1}, "test")
-    await s.make(build(decode={"parallelism": {"tensor": 2}}), "new")
+    metadata = {key: kept["metadata"][key] for key in ("ownerReferences", "annotations")}
+    metadata |= {
+        "name": "new-manifest-1",
+        "namespace": s.name,
+        "labels": labels | {"serving.legato.dev/service": "new"},
+    }
+    await s.cluster.create({**kept, "metadata": metadata}, "test")
+    await s.make(build(**NOT_AVAILABLE), "new")
     await s.wait(lambda: s.condition("Ready", "new"), ("False", "NotAvailable"))
     assert set(await s.pods("decode")) == {"demo-decode-0"}
 
 
-async def _is_replaced(s, uid):
-    return uid not in {pod["metadata"]["uid"] for pod in (await s.pods("decode")).values()} and await s.pods("decode")
+async def test_service_without_its_secret_starts_when_that_is_made(s, operator, build):
+    await s.make(build(model={"source": {"huggingFace": HUB | {"tokenSecret": "hub"}}}))
+    await s.wait(lambda: s.condition("Ready"), ("False", "NotFound"))
+    assert await s.message() == "spec.model.source.huggingFace.tokenSecret: Secret hub not found"
+    await s.wait(lambda: s.has_warning("NotFound"))
+    assert not await s.pods("decode")
+    assert not await s.exists("Deployment", "demo-gateway")
+    item = {"metadata": {"name": "hub"}, "stringData": {"token": "x"}}
+    assert (await s.call("POST", "secrets", item))[0] == 201
+    await s.wait(s.ready)
 
 
-async def _kept(s):
-    labels = {"serving.legato.dev/service": "demo", "serving.legato.dev/role": "manifest"}
-    return (await s.cluster.list("ControllerRevision", s.name, labels)).items
+async def test_refusal_of_the_api_server_is_reported_and_touches_no_worker_that_serves(s, operator, build):
+    await s.serve(build())
+    before = await s.uids("decode")
+    await s.make(build(decode={"template": {"spec": {"priorityClassName": "urgent"}}}))
+    await s.wait(lambda: s.condition("Progressing"), ("False", "APIRefused"))
+    assert "no PriorityClass with name urgent was found" in await s.message()
+    await s.wait(lambda: s.has_warning("APIRefused"))
+    assert (await s.uids("decode"), await s.ready()) == (before, True)
+    await s.serve(build())
+
+
+async def test_strict_tls_is_reached_and_left_by_way_of_permissive(s, build):
+    """Pods with and without TLS could not reach each other while one takes the place of the other."""
+    await s.make(build())
+    for refused, *allowed in ((STRICT, PERMISSIVE, STRICT, STRICT | {"secret": "y"}), (None, PERMISSIVE, None)):
+        with pytest.raises(Invalid, match="by way of mode Permissive"):
+            await _set_tls(s, refused)
+        for tls in allowed:
+            await _set_tls(s, tls)
+    await s.make(build(internalTLS=STRICT), "sealed")
+
+
+async def _set_tls(s, tls):
+    def change(service):
+        service["spec"].pop("internalTLS", None)
+        service["spec"] |= {"internalTLS": tls} if tls else {}
+
+    await s.edit("InferenceService", "demo", change)

@@ -1,44 +1,25 @@
 """Another version of the operator on a real API server: services take their turns, and nothing is lost meanwhile."""
 
 from legato_operator.api import conditions
-from legato_operator.cluster import Ref
+from legato_operator.cluster import is_leaving
 
 NAMES = ("one", "three", "two")
 WORKERS = 2
+MARK = "serving.legato.dev/draining-since"
 QUICK = {"upgrade_pause": 0.3}
 OLD = {"engine_image": "engine:1", "gateway_image": "gateway:1"}
 NEW = {"engine_image": "engine:2", "gateway_image": "gateway:2"}
 DONE = ("True", conditions.UP_TO_DATE)
 
 
-def _labels(pod):
-    return pod["metadata"]["labels"]
-
-
 def _of(pod):
-    return _labels(pod)["serving.legato.dev/service"]
+    return pod["metadata"]["labels"]["serving.legato.dev/service"]
 
 
 def _version(pod):
-    """Of its image, and of what the operator made beside that."""
+    """The tag of its image, and a field that the operator adds."""
     made = pod["spec"]["containers"][0]
     return int(made["image"].rpartition(":")[2]), made["readinessProbe"]["periodSeconds"]
-
-
-def _is_leaving(pod):
-    marked = "serving.legato.dev/draining-since" in pod["metadata"].get("annotations", {})
-    return marked or "deletionTimestamp" in pod["metadata"]
-
-
-async def _stand(s, build):
-    """Three services that run what the first version made of them."""
-    async with s.operator("one", **OLD, **QUICK):
-        for name in NAMES:
-            await s.make(_service(build), name)
-        for name in NAMES:
-            await s.wait(lambda name=name: s.ready(name))
-            await s.wait(lambda name=name: s.condition("Progressing", name), ("False", conditions.UP_TO_DATE))
-        await s.wait(lambda: _all_kept(s))
 
 
 def _service(build, **changes):
@@ -46,7 +27,7 @@ def _service(build, **changes):
 
 
 async def _all_kept(s):
-    """Whether it is stored what ran well: two templates and a manifest of each."""
+    """True if revisions that ran well are stored: two templates and a manifest of each."""
     return len((await s.cluster.list("ControllerRevision", s.name, {"serving.legato.dev/service": ""})).items) >= 9
 
 
@@ -59,20 +40,18 @@ async def _in_turn(s):
     return {item["metadata"]["name"] for item in stored if item["status"].get("upgradeTurn")}
 
 
-async def _nobody_in_turn(s):
-    return not await _in_turn(s)
-
-
 async def test_a_version_that_cannot_start_goes_no_further_than_one_service(s, build):
-    """Told in the condition and by an Event. An edit of another service takes its turn all the same, and a version that
+    """Reported in the condition and by an Event. An edit of another service takes its turn all the same. A version that
     can start goes on where the other one stopped.
     """
-    await _stand(s, build)
+    async with s.operator("one", **OLD, **QUICK):
+        await s.serve(_service(build), *NAMES)
+        await s.wait(lambda: _all_kept(s))
     s.kubelet.asleep |= {f"{name}-decode-{WORKERS}" for name in NAMES}
     async with s.operator("two", **NEW, **QUICK):
         await s.wait(lambda: _in_turn(s))
         (first,) = await _in_turn(s)
-        await s.wait(lambda: _break_new_pods(s, first))
+        await s.wait(lambda: _crash_new_pods(s, first))
         await s.wait(lambda: s.condition("Upgraded", first), ("False", conditions.UPGRADE_FAILED))
         assert await s.ready(first)
         await s.wait(lambda: s.has_warning(conditions.UPGRADE_FAILED, first))
@@ -86,25 +65,21 @@ async def test_a_version_that_cannot_start_goes_no_further_than_one_service(s, b
         assert await _versions(s, others[1]) == {(1, 2)}
     mended = {"engine_image": "engine:3", "gateway_image": "gateway:3"}
     async with s.operator("three", **mended, **QUICK):
-        await s.wait(lambda: _is_told_to_end(s, f"{first}-decode-{WORKERS}"))
+        await s.wait(lambda: _is_ending(s, f"{first}-decode-{WORKERS}"))
         s.kubelet.asleep.clear()
         for name in NAMES:
             await s.wait(lambda name=name: _versions(s, name), {(3, 2)})
-        await s.wait(lambda: _nobody_in_turn(s))
+        await s.wait(lambda: _in_turn(s), set())
 
 
-async def _break_new_pods(s, name):
-    """Tell of a new worker what a kubelet tells of an image that cannot be."""
-    found = [pod for pod in (await s.pods("decode")).values() if _of(pod) == name]
-    new = [pod["metadata"]["name"] for pod in found if _version(pod)[0] == 2]
-    waiting = {"reason": "InvalidImageName", "message": "couldn't parse it"}
-    entry = {"name": "worker", "image": "i", "imageID": "", "ready": False, "restartCount": 0}
+async def _crash_new_pods(s, name):
+    new = [pod for pod in (await s.pods("decode")).values() if _of(pod) == name and _version(pod)[0] == 2]
     for pod in new:
-        status = {"containerStatuses": [{**entry, "state": {"waiting": waiting}}]}
-        await s.cluster.patch_status(Ref("Pod", s.name, pod), status)
+        await s.crash(pod["metadata"]["name"])
     return new
 
 
-async def _is_told_to_end(s, name):
+async def _is_ending(s, name):
+    """True if a pod is on its way out, gone, or replaced by one of the third version."""
     pod = (await s.pods("decode")).get(name)
-    return pod is None or _is_leaving(pod) or _version(pod)[0] == 3
+    return pod is None or is_leaving(pod) or MARK in pod["metadata"].get("annotations", {}) or _version(pod)[0] == 3
