@@ -73,9 +73,11 @@ class Load(Meanwhile):
         return self
 
     def __exit__(self, *raised: object) -> None:
-        if not any(raised):
-            self.until_more(len(self._threads))
-        super().__exit__(*raised)
+        try:
+            if not any(raised):
+                self.until_more(len(self._threads))
+        finally:
+            super().__exit__(*raised)
         if not any(raised):
             assert self._failures == []
             assert not self._running, "a stream does not end"
@@ -93,14 +95,10 @@ class Load(Meanwhile):
             try:
                 text = completion(self._client, self._model, prompt)
             except Exception as error:  # every way to fail is one
-                self._note(f"{prompt!r} after {time.monotonic() - began:.1f} s: {error!r}")
+                self._failures.append(f"{prompt!r} after {time.monotonic() - began:.1f} s: {error!r}")
                 return
             if text != self._expected[prompt]:
-                self._note(f"{prompt!r}: {text!r} instead of {self._expected[prompt]!r}")
+                self._failures.append(f"{prompt!r}: {text!r} instead of {self._expected[prompt]!r}")
                 return
             with self._lock:
                 self._done += 1
-
-    def _note(self, failure: str) -> None:
-        with self._lock:
-            self._failures.append(failure)
