@@ -1,13 +1,17 @@
-"""Nothing can be set or measured that the docs do not know, and they know nothing else."""
+"""Nothing can be set or measured that the docs do not know, and they know nothing else; and source roots."""
 
 import dataclasses
+import operator
 import re
+import subprocess
+import sys
 from argparse import ArgumentParser
 from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
+from pydantic import BaseModel
 
 from legato_cli import bench, chat, logs, prepare, tune, up, validate
 from legato_cli.recording import arguments as record
@@ -22,12 +26,17 @@ from legato_gateway.anthropic import schemas as messages
 from legato_gateway.metrics import Metrics
 from legato_gateway.openai import schemas
 from legato_gateway.openai.responses.body import SHARED, ResponsesBody
+from legato_operator.api import conditions, field_errors
+from legato_operator.api.resources import InferenceService
+from legato_operator.autoscaler import decision
 from legato_operator.kubernetes import settings as operator_settings
 from legato_operator.metrics.operator_metrics import OperatorMetrics
 from legato_protocol import names, sampling_limits
 from legato_protocol.load import Load
 
-DOCS = Path(__file__).parents[1] / "docs"
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+SOURCE_ROOTS = ("protocol", "telemetry", "grammar", "engine", "gateway", "operator", "cli")
 
 
 def _section(page: str, heading: str) -> str:
@@ -124,14 +133,14 @@ def test_docs_know_the_range_of_every_parameter():
 
 
 def test_docs_know_every_error_code_and_its_status():
-    told = dict(re.findall(r"^\| `(\w+)` \| (\d{3}) \|", (DOCS / "errors.md").read_text(), re.MULTILINE))
+    documented = dict(re.findall(r"^\| `(\w+)` \| (\d{3}) \|", (DOCS / "errors.md").read_text(), re.MULTILINE))
     raised = {kind.code: str(kind.status) for kind in _subclasses(errors.GatewayError) if kind.code}
     by_path = {
         "not_found": "404",
         "model_not_found": "404",
         "method_not_allowed": "405",
     }  # a NotFound is given its code
-    assert told == raised | by_path
+    assert documented == raised | by_path
 
 
 def _subclasses(kind: type[errors.GatewayError]) -> Iterator[type[errors.GatewayError]]:
@@ -149,12 +158,58 @@ def test_docs_know_every_metric_of_a_worker():
     source = Path(worker_metrics.__file__).read_text()
     metrics = worker_metrics.WorkerMetrics()
     metrics.exposition(CoreStatus(Load(0, 0, 0, 1, 0, 0, 0), CoreTotals(), True), ready=True, gateways=0)
-    told = {metric.name for metric in metrics.families()} | set(re.findall(r'"(legato_worker_[a-z_]+)"', source))
-    assert _rows("metrics.md", "Worker") == told
+    exposed = {metric.name for metric in metrics.families()} | set(re.findall(r'"(legato_worker_[a-z_]+)"', source))
+    assert _rows("metrics.md", "Worker") == exposed
 
 
 def test_docs_know_everything_that_hand_offs_count():
     rows = _section("metrics.md", "What the hand-off counts").splitlines()
     cells = [line.split("|")[1] for line in rows if line.startswith("| `")]
-    told = {name for cell in cells for name in re.findall(r"`([^`]+)`", cell)}
-    assert told == {field.name for field in dataclasses.fields(Counts)}
+    documented = {name for cell in cells for name in re.findall(r"`([^`]+)`", cell)}
+    assert documented == {field.name for field in dataclasses.fields(Counts)}
+
+
+def _manifest_fields(model: type[BaseModel], path: str = "") -> Iterator[str]:
+    for field in model.model_fields.values():
+        here = f"{path}{field.alias}"
+        yield here
+        if inner := field_errors.model_in(field.annotation):
+            yield from _manifest_fields(inner, f"{here}.")
+
+
+def test_docs_know_every_manifest_field():
+    paths = [path.removeprefix("spec.") for path in _manifest_fields(InferenceService) if path.startswith("spec.")]
+    manifest = (DOCS / "manifest.md").read_text()
+    assert len(paths) > 100
+    assert [path for path in paths if f"`{path}`" not in manifest] == []
+
+
+@pytest.mark.parametrize(
+    ("page", "row", "reasons"),
+    [("status.md", "| `{}` |", conditions.REASONS), ("autoscaling.md", "`{}` |", decision.REASONS)],
+)
+def test_docs_know_every_reason_of_conditions_and_sizes(page, row, reasons):
+    text = (DOCS / page).read_text()
+    assert reasons
+    assert [reason for reason in reasons if row.format(reason) not in text] == []
+
+
+def test_every_reason_constant_is_explained():
+    types = {"READY", "PREFILL_READY", "DECODE_READY", "GATEWAY_READY", "KV_TRANSPORT_READY", "PROGRESSING"}
+    types |= {"ADAPTERS_READY", "ROUTE_READY", "SCALING_ACTIVE", "UPGRADED"}
+    constants = {value for name, value in vars(conditions).items() if name.isupper() and isinstance(value, str)}
+    assert constants - {vars(conditions)[name] for name in types} == set(conditions.REASONS)
+
+
+@pytest.mark.parametrize("name", SOURCE_ROOTS)
+def test_source_root_holds_one_package_and_nothing_loose(name):
+    content = [path.name for path in (ROOT / name).iterdir() if path.name not in ("__pycache__", "README.md")]
+    assert content == [f"legato_{name}"]
+    assert (ROOT / name / f"legato_{name}" / "__init__.py").is_file()
+
+
+def test_standard_library_operator_stays_importable():
+    """From the repository root, too, where a folder has the same name."""
+    code = "import operator; print(operator.__file__)"
+    found = subprocess.check_output([sys.executable, "-c", code], cwd=ROOT, text=True)
+    assert found.strip() == operator.__file__

@@ -20,7 +20,10 @@ def _prose(page: Path) -> str:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=_name)
-def test_every_link_leads_to_a_file_and_a_heading(page):
+def test_every_link_leads_to_a_file_and_a_heading_and_every_fence_is_closed(page):
+    assert len(re.findall(r"^```", page.read_text(), re.MULTILINE)) % 2 == 0
+    for path in re.findall(r"\.\./[\w./-]+", page.read_text()):
+        assert (page.parent / path).resolve().is_relative_to(ROOT), f"{path} is outside of the repository"
     text = _prose(page)
     for target in re.findall(r"\]\(([^)\s]+)\)", text) + re.findall(r"^\[[^\]]+\]: (\S+)$", text, re.MULTILINE):
         if "://" in target:
@@ -35,17 +38,6 @@ def _anchors(page: Path) -> set[str]:
     """Anchors of a page's headings, as GitHub and the site make them."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
-
-
-@pytest.mark.parametrize("page", PAGES, ids=_name)
-def test_every_fence_is_closed(page):
-    assert len(re.findall(r"^```", page.read_text(), re.MULTILINE)) % 2 == 0
-
-
-@pytest.mark.parametrize("page", PAGES, ids=_name)
-def test_page_names_no_folder_outside_the_repository(page):
-    for path in re.findall(r"\.\./[\w./-]+", page.read_text()):
-        assert (page.parent / path).resolve().is_relative_to(ROOT), path
 
 
 @pytest.mark.parametrize("page", [*sorted(DOCS.glob("add-*.md")), DOCS / "architecture.md"], ids=_name)
