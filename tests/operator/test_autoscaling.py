@@ -153,23 +153,15 @@ def test_a_request_at_zero_is_decided_about_at_once(look, held, prefill, decode,
     assert (again.status is first.status) is not decides
 
 
-def test_in_a_pause_nothing_is_decided_out_of_turn(look):
-    """However many requests are queued meanwhile: a pass may follow another immediately."""
-    paused = {"pods": (_holding(1),), "annotations": {common.ANNOTATION_PAUSED: UNTIL}, "prefill": 0, "decode": 0}
-    first = look(**paused)
-    assert look(1000.5, **paused).status is first.status
-
-
 def test_a_pause_ends_by_itself(look):
-    paused = {common.ANNOTATION_PAUSED: UNTIL}
-    during = look(1799.0, annotations=paused)
+    paused = {"annotations": {common.ANNOTATION_PAUSED: UNTIL}}
+    during = look(1799.0, **paused)
     assert (during.actions, during.condition.reason) == ((), conditions.PAUSED)
     assert during.status["pausedUntil"] == UNTIL
-    assert look(1801.0, annotations=paused).actions
-
-
-def test_a_pause_that_is_no_time_is_none(look):
-    assert look(annotations={common.ANNOTATION_PAUSED: "soon"}).actions
+    # However many requests are queued meanwhile, nothing is decided before its time.
+    assert look(1799.5, pods=[_holding(1)], prefill=0, decode=0, **paused).status is during.status
+    assert look(1801.0, **paused).actions
+    assert look(1803.0, annotations={common.ANNOTATION_PAUSED: "soon"}).actions, "not a time"
 
 
 def test_decisions_are_two_seconds_apart_however_often_passes_are(look):

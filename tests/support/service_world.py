@@ -5,11 +5,14 @@ All that the operator knows is in that world, and a pass may break off after any
 
 import dataclasses
 import functools
+import json
 import math
+
+from planned import observed
 
 from legato_operator.api import conditions, parsing
 from legato_operator.manifests import devices, placement
-from legato_operator.observing.observed import Observed, Pod, WorkerState
+from legato_operator.observing.observed import Pod, WorkerState
 from legato_operator.planning.actions import Apply, Delete, DrainWorker, PatchStatus, RecallWorker
 from legato_operator.planning.plan import plan
 from legato_protocol import durations
@@ -20,56 +23,40 @@ GOOD, OTHER, BROKEN = 512, 256, 333
 
 
 @functools.cache
-def _service(chunk, surge, unavailable, rollback, scaling=(), gpus=(0, 0)):
-    item = {
-        "apiVersion": "serving.legato.dev/v1alpha1",
-        "kind": "InferenceService",
-        "metadata": {"name": "demo"},
-        "spec": {
-            "model": {"source": {"builtin": "smollm2-135m-instruct"}},
-            "engine": {"chunkTokens": chunk},
-            "gateway": {"defaultDeadline": f"{chunk}s"},
-            "scaling": {"mode": "External", **dict(scaling)},
-            "rollout": {"maxSurge": surge, "maxUnavailable": unavailable, "autoRollback": rollback},
-            **{
-                pool: {"resources": {"requests": {"nvidia.com/gpu": count}}}
-                for pool, count in zip(POOLS, gpus, strict=True)
-                if count
-            },
-        },
+def _service(chunk, surge, unavailable, rollback, scaling, gpus):
+    """`scaling` are fields of `spec.scaling` as JSON."""
+    pools = zip(POOLS, gpus, strict=True)
+    spec = {
+        "model": {"source": {"builtin": "smollm2-135m-instruct"}},
+        "engine": {"chunkTokens": chunk},
+        "gateway": {"defaultDeadline": f"{chunk}s"},
+        "scaling": {"mode": "External", **json.loads(scaling)},
+        "rollout": {"maxSurge": surge, "maxUnavailable": unavailable, "autoRollback": rollback},
+        **{pool: {"resources": {"requests": {"nvidia.com/gpu": count}}} for pool, count in pools if count},
     }
-    return parsing.read_service(item)
-
-
-class ScalingItems(tuple):
-    """Fields of `spec.scaling`, hashable by their text."""
-
-    def __new__(cls, given):
-        return super().__new__(cls, tuple(given.items()))
-
-    def __hash__(self):
-        return hash(str(tuple(self)))
+    header = {"apiVersion": "serving.legato.dev/v1alpha1", "kind": "InferenceService", "metadata": {"name": "demo"}}
+    return parsing.read_service(header | {"spec": spec})
 
 
 class World:
     """`broken` are the pools whose pods fail with the broken setting, the gateway's too; `scaling` are fields of
-    `spec.scaling`, with a tuple of items in place of a mapping, and `gpus` those of a worker of each pool.
+    `spec.scaling`, and `gpus` those of a worker of each pool.
     """
 
-    def __init__(self, targets, bounds, rollback=False, broken=POOLS, scaling=(), gpus=(0, 0)):
+    def __init__(self, targets, bounds, rollback=False, broken=POOLS, scaling=None, gpus=(0, 0)):
         self.targets = dict(zip(POOLS, targets, strict=True))
         self.surge, self.unavailable = bounds
         self.broken = broken
         self._rollback = rollback
-        self._scaling, self.gpus = scaling, gpus
+        self._scaling, self.gpus = scaling or {}, gpus
         self.pods, self._objects, self.status, self._chunks, self._made = {}, {}, {}, {}, 0
         self.edit(GOOD)
 
     def edit(self, chunk, gpus=None):
         self.chunk = chunk
         self.gpus = gpus or self.gpus
-        given = self.surge, self.unavailable, self._rollback, self._scaling, self.gpus
-        self.service = _service(chunk, *given)
+        scaling = json.dumps(self._scaling)
+        self.service = _service(chunk, self.surge, self.unavailable, self._rollback, scaling, self.gpus)
 
     def allowed(self, pool):
         """Most workers above and below a pool's target, in numbers."""
@@ -131,10 +118,8 @@ class World:
         if pod.pool in self.broken and self._chunks[pod.name] == BROKEN:
             self.pods[pod.name] = dataclasses.replace(pod, blocked="ImagePullBackOff", blocked_for=301.0)
         else:
-            state = WorkerState(0, False, "ucx:tcp")
-            self.pods[pod.name] = dataclasses.replace(
-                pod, ready=True, address="127.0.0.1:1", state=state, unschedulable=False
-            )
+            up = {"ready": True, "address": "127.0.0.1:1", "unschedulable": False}
+            self.pods[pod.name] = dataclasses.replace(pod, **up, state=WorkerState(0, False, "ucx:tcp"))
 
     def work(self, pod):
         """A sequence begins there."""
@@ -181,9 +166,8 @@ class World:
         return found["status"], found["reason"]
 
     def _observed(self):
-        pods = tuple(sorted(self.pods.values(), key=lambda pod: pod.created))
-        objects = tuple(self._objects.values())
-        return Observed(self.service, "uid", 1, self.status, False, objects, pods, True, 1000.0, "2026-01-01T00:00:00Z")
+        pods = sorted(self.pods.values(), key=lambda pod: pod.created)
+        return observed(self.service, self._objects.values(), pods, status=self.status)
 
     def _take(self, action):
         match action:

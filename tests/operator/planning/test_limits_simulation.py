@@ -6,7 +6,7 @@ import budget
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from service_world import GOOD, OTHER, POOLS, ScalingItems, World
+from service_world import GOOD, OTHER, POOLS, World
 
 from legato_operator.api import pool_sizes, roles
 from legato_operator.observing.observed import Pod
@@ -28,8 +28,7 @@ def _targets(world):
 def _scaling(budget, least=(1, 1), most=(9, 9), ratios=(4, 4)):
     """`spec.scaling` as `World` takes it."""
     bounds = {pool: {"min": low, "max": high} for pool, low, high in zip(POOLS, least, most, strict=True)}
-    given = {"gpuBudget": budget, "maxPrefillPerDecode": ratios[0], "maxDecodePerPrefill": ratios[1], **bounds}
-    return ScalingItems(given)
+    return {"gpuBudget": budget, "maxPrefillPerDecode": ratios[0], "maxDecodePerPrefill": ratios[1], **bounds}
 
 
 def _starts(action):

@@ -2,12 +2,12 @@
 
 import pytest
 from planned import actions
-from service_world import BROKEN, GOOD, OTHER, POOLS, ScalingItems, World
+from service_world import BROKEN, GOOD, OTHER, POOLS, World
 
 from legato_operator.api import conditions
 from legato_operator.planning.actions import Apply, Delete
 
-EMPTY = ScalingItems({pool: {"min": 0, "max": 9} for pool in POOLS})
+EMPTY = {pool: {"min": 0, "max": 9} for pool in POOLS}
 
 
 def _world(broken=(), **more):
