@@ -1,7 +1,7 @@
 """A generation request as the relay runs it, and what it gives back. Tokens in, text out; no HTTP in here."""
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal, Protocol
 
@@ -46,6 +46,7 @@ class GenerationRequest:
     explains_end: bool = False  # logprobs are told of the token that ends a choice, too
     least_tokens: int = 0  # of a choice: a stop string that is complete with these ends nothing
     own_stop_tokens: frozenset[int] = frozenset()  # of `params.stop_token_ids`: those that the client named
+    special_stops: Mapping[int, str] = field(default_factory=dict)  # of those: special tokens that are stop strings
 
 
 @dataclass(frozen=True, slots=True)

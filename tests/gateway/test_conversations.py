@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from generation_apis import CHAT, MESSAGES, RESPONSES, SPEAKING
+from generation_apis import CHAT, COMPLETIONS, MESSAGES, RESPONSES, SPEAKING
 
 from legato_gateway.tokenizer.chat_template import ChatTemplate, UnreadArguments
 
@@ -76,3 +76,15 @@ async def test_models_are_listed_in_the_shape_of_the_client(gateway):
     assert (model["type"], model["id"], model["created_at"][-1]) == ("model", "tiny", "Z")
     assert (anthropic["first_id"], anthropic["last_id"], anthropic["has_more"]) == ("tiny", "tiny", False)
     assert (await gateway.http.get("/v1/models/tiny", headers=headers)).json() == model
+
+
+@pytest.mark.parametrize(("include", "shown"), [(False, set()), (True, {257})])
+@pytest.mark.parametrize("api", [CHAT, COMPLETIONS], ids=str)
+async def test_a_stop_string_that_is_a_special_token_ends_by_its_id(make, api, include, shown):
+    """It is not part of a text; one that ends every answer is not reported as a stop string."""
+    gateway = make(marks=("[STOP]", "[END]"))
+    await api.ask(gateway, stop=["[STOP]", "x"], include_stop_str_in_output=include)
+    (request,) = gateway.relay.requests
+    assert request.params.stop_token_ids == (256, 257)
+    assert (request.special_stops, request.shown_tokens, request.stop) == ({257: "[STOP]"}, shown, ("[STOP]", "x"))
+    assert request.own_stop_tokens == frozenset()

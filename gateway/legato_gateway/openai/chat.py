@@ -91,6 +91,7 @@ def chat_request(
     shown = _shown(serving, tools, reasoning) | serving.shown_tokens(body.skip_special_tokens)
     counted = reasoning.tokens if reasoning else None
     request = params.request(id, prompt, sampling, body, options, shown, counted, adapter=serving.adapter(body.model))
+    request = params.with_special_stops(request, serving.tokens.special_ids)
     return ChatRequest(request, AnswerFormat(tools.calls, reasoning), chat_start.of(body, messages))
 
 

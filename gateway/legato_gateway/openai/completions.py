@@ -70,6 +70,7 @@ def prepare(serving: ModelServing, asked: Asked, raw: bytearray) -> PreparedRequ
             choices=best.made,
             adapter=serving.adapter(body.model),
         )
+        made = params.with_special_stops(made, serving.tokens.special_ids)
         requests.append(dataclasses.replace(made, explains_end=logprobs is not None))
     kept = tuple(request.prompt for request in requests)
     prompt_logprobs.check_size(body, scored, sum(map(len, kept)) * (body.n or 1))

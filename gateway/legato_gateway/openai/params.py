@@ -1,10 +1,13 @@
 """What a checked body means: sampling parameters, limits, tenant, deadline. Much of it may refuse, nothing awaits."""
 
+import dataclasses
 import re
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
+
+import msgspec
 
 from legato_gateway.errors import BadRequest
 from legato_gateway.openai.schemas import ChatBody, SamplingBody
@@ -89,6 +92,17 @@ def limit(wanted: int | None, prompt_tokens: int, context: int, default: int | N
         asked = "" if wanted is None else f" and {wanted} of the answer"
         raise too_long(context, f"there are {prompt_tokens} tokens of the prompt{asked}", param)
     return wanted or min(default or room, room)
+
+
+def with_special_stops(
+    request: GenerationRequest, special_ids: Callable[[Collection[str]], frozenset[int]]
+) -> GenerationRequest:
+    """Returns the request with stop strings that are special tokens found by id: these do not show in a text."""
+    ends = request.params.stop_token_ids
+    found = {id: text for text in request.stop for id in special_ids((text,)) if id not in ends}
+    params = msgspec.structs.replace(request.params, stop_token_ids=(*ends, *found))
+    shown = request.shown_tokens | found.keys() if request.include_stop else request.shown_tokens
+    return dataclasses.replace(request, params=params, special_stops=found, shown_tokens=shown) if found else request
 
 
 def request(

@@ -61,6 +61,7 @@ class Choice:
         "_least",
         "_reasoning",
         "_said",
+        "_special_stops",
         "_stop",
         "_stop_tokens",
         "_told",
@@ -80,6 +81,7 @@ class Choice:
         self._include_stop = request.include_stop
         self._stop = StopStrings(request.stop, request.include_stop) if request.stop else None
         self._stop_tokens = request.own_stop_tokens
+        self._special_stops = request.special_stops
         self._least = request.least_tokens
         self._details = _Details(vocabulary, request.shown_tokens) if request.params.logprobs is not None else None
         self._reasoning = ReasoningSpan(request.reasoning) if request.reasoning is not None else None
@@ -129,6 +131,8 @@ class Choice:
             return None
         told, self._told = self._told, len(self.tokens)
         hit = self._stop.hit if self._stop is not None else None
+        if hit is None and self.finish == "stop" and self.tokens:
+            hit = self._special_stops.get(self.tokens[-1])
         new = tuple(self.tokens[told:])
         return Delta(self.index, text, details, self.finish, hit, self._stop_token(hit), token_ids=new)
 

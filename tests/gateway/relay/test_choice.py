@@ -45,6 +45,14 @@ def test_repeats_change_nothing(lab, pieces, ends):
     assert text == b"".join(map(lab.vocabulary.token_bytes, choice.tokens)).decode()
 
 
+@pytest.mark.parametrize(("last", "stop"), [(9, "<|x|>"), (8, None)])
+def test_a_special_token_that_is_a_stop_string_is_reported_as_one(lab, last, stop):
+    """By the text that the client named it by; other ends are the model's own."""
+    choice = _choice(lab, special_stops={9: "<|x|>"}, stop=("<|x|>",))
+    delta = choice.take(TokenItem("r", 1, 0, 0, (1, 2, last), finish="stop"))
+    assert (delta.text, delta.finish, delta.stop) == ("abac", "stop", stop)
+
+
 @settings(max_examples=times(50), deadline=None)
 @given(st.integers(1, 20), st.integers(0, 30), st.integers(1, 6))
 def test_a_stop_string_cuts_the_same_text_however_tokens_are_grouped(lab, size, at, length):
