@@ -161,7 +161,7 @@ class Terminal(io.StringIO):
 def test_a_watch_prints_only_changes_and_pauses_before_each_look(ready, as_json, terminal, shown):
     out, slept = Terminal() if terminal else io.StringIO(), []
     answers = ({"ready": count} for count in ready)
-    showing.show(answers, lambda told: iter([f"{told['ready']} ready"]), as_json, out, slept.append)
+    showing.show(answers, lambda service: iter([f"{service['ready']} ready"]), as_json, out, slept.append)
     text = "".join(out.getvalue().split()) if as_json else out.getvalue()
     assert (text, len(slept)) == (shown, len(ready) - 1)
 

@@ -227,7 +227,7 @@ def test_a_real_check_of_the_builtin_model_for_a_gpu_that_is_not_here():
 
 
 def _handoffs(missing=(), failing=(), unmeasured=(), on_device=False):
-    """Whether this machine can hand over, the lines, and the transports whose self-test was tried."""
+    """True if this machine can hand over; the lines; the transports whose self-test was tried."""
     tried = []
 
     def measure(name):

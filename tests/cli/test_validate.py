@@ -82,7 +82,7 @@ def test_the_examples_are_valid(legato):
 
 
 def test_every_problem_is_given_with_its_path(validate):
-    """Of the CRD's schema and of its CEL rules."""
+    """Problems of the CRD's schema and of its CEL rules."""
     code, _, said = validate(*(manifest(f"wrong-{number}", **spec) for number, (spec, _, _) in enumerate(WRONG)))
     assert code == 1
     for number, (_, path, message) in enumerate(WRONG):

@@ -138,7 +138,7 @@ def test_what_is_computed_of_a_prompt_no_longer_waits():
 @pytest.mark.parametrize(
     ("lengths", "queued"),
     [
-        # 64,000 tokens: 20,000, 20,000 and 32 + 8 for each fit beside 20,000, but no third one with what is expected.
+        # 64,000 tokens: two of 20,000 with 32 + 8 for each fit, but not a third one with its expected output.
         pytest.param([20_000, 20_000, 30_000, 100], [30_000, 100], id="and nothing overtakes it"),
         # Four times 15,970 tokens and half a block fit into 64,000, but 32 tokens of output for each do not.
         pytest.param([15_970] * 4, [15_970], id="for the answers that are expected"),

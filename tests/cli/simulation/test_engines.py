@@ -262,8 +262,8 @@ def test_chunks_suit_what_pools_request_unless_given(requested, chunks, tokens):
     assert engine(workload([]), ONE, spec=service).kind.chunk_tokens == tokens
 
 
-@pytest.mark.parametrize(("again", "told"), [(0, [(0, 0), (1, 300), (1, 300)]), (1, [(1, 512), (1, 512), (1, 256)])])
-def test_what_is_computed_again_is_not_a_prompt(again, told):
+@pytest.mark.parametrize(("again", "prompts"), [(0, [(0, 0), (1, 300), (1, 300)]), (1, [(1, 512), (1, 512), (1, 256)])])
+def test_what_is_computed_again_is_not_a_prompt(again, prompts):
     """512 tokens take 61.2 ms; 300 of another sequence wait behind them."""
     worker, now = SimulatedWorker("decode-0", "decode", 0, KIND, -100.0), 1.0 + 0.0612 / 2
     reported = []
@@ -271,7 +271,7 @@ def test_what_is_computed_again_is_not_a_prompt(again, told):
         first = 0.5 if number == again else None
         worker.compute(SimulatedRequest(number, Arrival(0.0, tokens, 9), tokens, uncached=tokens, first=first), 1.0)
         reported.append(worker.prompts_told(1.0))
-    assert [*reported, worker.prompts_told(now)] == told
+    assert [*reported, worker.prompts_told(now)] == prompts
     assert worker.queue_tokens(now) == 556
 
 

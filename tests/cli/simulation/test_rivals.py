@@ -30,7 +30,7 @@ def _pools(prefill, decode):
 
 
 def _signals(queues, used):
-    """Of workers with these queues in tokens, and with these numbers of 100 blocks used."""
+    """Workers with these queues in tokens, and with these numbers of 100 blocks used."""
     prefill = [WorkerSignals(f"p{i}", "prefill", True, queue_tokens=tokens) for i, tokens in enumerate(queues)]
     decode = [WorkerSignals(f"d{i}", "decode", True, blocks=Blocks(100 - n, 0, n)) for i, n in enumerate(used)]
     return Signals((*prefill, *decode))
@@ -42,9 +42,9 @@ def _ground(*arrivals, step=STEP, kv_tokens=10_000, tpot=0.05):
 
 
 def _at(now, *sizes, seconds=0, present=(2, 4), ready=None, flight=(0, 0), queues=(), used=(), **given):
-    """Sizes by pool after the same was seen every 2 s for `seconds`, while wishes were granted immediately.
+    """An observation that is made every 2 s for `seconds`, and the sizes in the end, while each is granted immediately.
 
-    Otherwise there are 2 prefill and 4 decode workers that serve, with nothing to do."""
+    Unless given, there are 2 prefill and 4 decode workers that serve, with nothing to do."""
     idle = {"requests": 0.0, "queue_tokens": 0, "kv_usage": 0.0, **given}
     ready = ready and _pools(*ready)
     seen = Observation(now, _signals(queues, used), _pools(*present), ready, in_flight=_pools(*flight), **idle)
