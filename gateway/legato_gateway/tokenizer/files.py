@@ -28,6 +28,7 @@ class TokenizerFiles:
     tool_template: str | None  # the one named `tool_use`, which precedes the other in chats with tools
     special: Mapping[str, str]  # variables of templates, such as `bos_token`
     eos_ids: tuple[int, ...]  # any of them ends a sequence
+    rows: int | None = None  # of the model's embedding, where that is known: a tokenizer may have more tokens
 
 
 def from_folder(path: Path) -> TokenizerFiles:
@@ -45,9 +46,14 @@ def from_folder(path: Path) -> TokenizerFiles:
     special = {key: _content(settings.get(key)) for key in SPECIAL_TOKENS}
     special = {key: text for key, text in special.items() if text or key in ALWAYS_DEFINED}
     eos_ids = {id for id in (*_declared_ends(path), tokenizer.token_to_id(special["eos_token"])) if id is not None}
-    templates = _folder_templates(path, settings)
+    templates, rows = _folder_templates(path, settings), _json(path / "config.json").get("vocab_size")
     return TokenizerFiles(
-        tokenizer, templates.get("default"), templates.get("tool_use"), special, tuple(sorted(eos_ids))
+        tokenizer,
+        templates.get("default"),
+        templates.get("tool_use"),
+        special,
+        tuple(sorted(eos_ids)),
+        rows if isinstance(rows, int) else None,
     )
 
 

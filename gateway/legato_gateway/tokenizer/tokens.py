@@ -39,12 +39,12 @@ class ModelTokenizer:
 
     def __init__(self, files: TokenizerFiles) -> None:
         self._tokenizer = files.tokenizer
-        self.eos_ids: tuple[int, ...] = files.eos_ids
         self._bytes = _byte_table(files)
-        self.vocab_size = len(self._bytes)  # the largest id + 1: ids may have holes
+        self.vocab_size = min(len(self._bytes), files.rows or len(self._bytes))  # ids may have holes
+        self.eos_ids: tuple[int, ...] = tuple(id for id in files.eos_ids if id < self.vocab_size)
         self._longest = max(map(len, self._bytes)) * (1 if files.tokenizer.normalizer is None else _COMPOSED)
         added = files.tokenizer.get_added_tokens_decoder()
-        self._special = {id: token.content for id, token in added.items() if token.special}
+        self._special = {id: token.content for id, token in added.items() if token.special and id < self.vocab_size}
         self.special_around = _special_around(files.tokenizer)  # ids that the model expects before and behind a text
         self._tables = {frozenset[int](): self._table(frozenset())}
         self.chat_template = files.chat_template

@@ -70,6 +70,20 @@ def test_all_ends_of_sequence_that_a_folder_declares(tmp_path, trained):
     assert ModelTokenizer.load(tmp_path).eos_ids == (1, 2, 9)
 
 
+def test_tokens_that_the_model_has_no_row_for_are_not_valid(tmp_path, trained):
+    """Neither ends nor stop strings: the worker would refuse them."""
+    more = Tokenizer.from_str(trained.to_str())
+    more.add_special_tokens(["<|row|>", "<|none|>"])
+    write_folder(tmp_path, more, eos_token="<|none|>")
+    rows = more.token_to_id("<|none|>")
+    (tmp_path / "config.json").write_text(json.dumps({"vocab_size": rows}))
+    tokens = ModelTokenizer.load(tmp_path)
+    assert (tokens.vocab_size, tokens.eos_ids) == (rows, ())
+    assert tokens.special_ids(["<|row|>", "<|none|>"]) == {rows - 1}
+    (tmp_path / "config.json").write_text(json.dumps({"vocab_size": rows + 100}))
+    assert ModelTokenizer.load(tmp_path).vocab_size == rows + 1
+
+
 LONGER = '{"name": "default", "template": "plain"}, {"name": "tool_use", "template": "tools {{ tools[0] }}"}'
 
 
