@@ -1,9 +1,7 @@
-"""Large bodies take turns: few are received at a time, in order, and nobody keeps a turn without sending."""
+"""Large bodies take turns, in virtual time: few are received at a time, in order, and no turn waits for its client."""
 
 import asyncio
 import random
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 from starlette.requests import ClientDisconnect, Request
@@ -13,75 +11,58 @@ from legato_gateway.serving import bodies
 from legato_gateway.serving.body_budget import SMALL, BodyBudget
 from legato_gateway.serving.body_turns import VERY_LARGE, LargeBodyTurns
 
+pytestmark = pytest.mark.virtual_time
 PIECE = b"x" * (SMALL + 1)
 PATIENCE = 10.0
 
 
-class Passing:
-    """The clock of the running loop, which stands still until it is set forward."""
-
-    def __init__(self) -> None:
-        self._loop, self.now = asyncio.get_running_loop(), 0.0
-        self._loop.time = lambda: self.now  # type: ignore[method-assign]
-
-    async def by(self, seconds: float) -> None:
-        self.now += seconds
-        await settled()
+async def passed(seconds=0.0):
+    """Returns once everything has happened that is due by then."""
+    await asyncio.sleep(seconds + 1e-6)
 
 
-async def settled() -> None:
-    """What can happen now has happened."""
-    for _ in range(200):
-        await asyncio.sleep(0)
-
-
-class Client:
-    """Sends a body of so many pieces, `pause` seconds before each but the first; the pieces that were read are told."""
-
-    def __init__(
-        self, pieces: int, read: Callable[[], None], pause: float | None = 0.0, announces: bool = False
-    ) -> None:
-        self._left, self._read, self._pause, self._first = pieces, read, pause, True
-        self.leaves = False
-        size = [(b"content-length", b"%d" % (pieces * len(PIECE)))] if announces else []
-        self.request = Request({"type": "http", "method": "POST", "path": "/", "headers": size}, self.receive)
-
-    async def receive(self) -> Any:
-        if not self._first and self._pause is None:
-            await asyncio.Event().wait()
-        if not self._first and self._pause:
-            await asyncio.sleep(self._pause)
-        if self.leaves:
-            return {"type": "http.disconnect"}
-        self._first = False
-        self._left -= 1
-        self._read()
-        return {"type": "http.request", "body": PIECE, "more_body": self._left > 0}
+def request(receive, *headers):
+    return Request({"type": "http", "method": "POST", "path": "/", "headers": headers}, receive)
 
 
 class Gateway:
     """Reads bodies, and prepares each until `prepared` is set."""
 
-    def __init__(self, turns: LargeBodyTurns, limit: int | None = None) -> None:
-        self.turns, self.budget = turns, BodyBudget(limit)
-        self.prepared = asyncio.Event()
-        self.read: list[str] = []  # the name of the body of each piece
-        self.whole: list[str] = []
-        self.tasks: dict[str, asyncio.Task[None]] = {}
+    def __init__(self, *lanes, prepared=False, limit=None):
+        self.turns, self.budget = LargeBodyTurns(*lanes), BodyBudget(limit)
+        self.prepared, self.tasks, self.leaving = asyncio.Event(), {}, set()
+        self.read, self.whole = [], []  # names of bodies: of each piece, and of those that are whole
+        if prepared:
+            self.prepared.set()
 
-    def start(self, name: str, pieces: int = 4, pause: float | None = 0.0, announces: bool = False) -> Client:
-        client = Client(pieces, lambda: self.read.append(name), pause, announces)
-        self.tasks[name] = asyncio.create_task(self._run(name, client.request))
-        return client
+    def start(self, *names, **body):
+        for name in names:
+            self.tasks[name] = asyncio.create_task(self._run(name, **body))
 
-    async def _run(self, name: str, request: Request) -> None:
+    async def _run(self, name, pieces=4, pause=0.0, announces=False):
+        """Takes a body whose client pauses before each piece but the first; None: for ever."""
+
+        async def receive():
+            if name in self.read:
+                await (asyncio.sleep(pause) if pause is not None else asyncio.Event().wait())
+            if name in self.leaving:
+                return {"type": "http.disconnect"}
+            self.read.append(name)
+            return {"type": "http.request", "body": PIECE, "more_body": self.read.count(name) < pieces}
+
+        size = [(b"content-length", b"%d" % (pieces * len(PIECE)))] if announces else []
         with self.budget.body() as held, self.turns.body() as turn:
-            await bodies.read(request, 1 << 30, held, turn)
+            await bodies.read(request(receive, *size), 1 << 30, held, turn)
             self.whole.append(name)
             await self.prepared.wait()
 
-    async def end(self) -> None:
-        """All ends well, and all is given back."""
+    async def cancel(self, *names):
+        for name in names:
+            self.tasks.pop(name).cancel()
+        await passed()
+
+    async def end(self):
+        """Checks that all ends well, and that everything is given back."""
         self.prepared.set()
         await asyncio.gather(*self.tasks.values())
         self.turns.check_integrity()
@@ -90,59 +71,43 @@ class Gateway:
 
 @pytest.mark.parametrize("announces", [False, True])
 async def test_of_large_bodies_only_a_first_piece_is_read_until_others_are_prepared(announces):
-    gateway = Gateway(LargeBodyTurns(2))
-    for name in "abcde":
-        gateway.start(name, announces=announces)
-    await settled()
+    gateway = Gateway(2)
+    gateway.start(*"abcde", announces=announces)
+    await passed()
     assert gateway.whole == ["a", "b"]
     assert [gateway.read.count(name) for name in "abcde"] == [4, 4, 1, 1, 1]
     await gateway.end()
     assert gateway.whole == list("abcde")
 
 
-async def test_a_small_body_waits_behind_no_large_one():
-    gateway = Gateway(LargeBodyTurns(1))
-    for name in "abc":
-        gateway.start(name)
-    await settled()
-    left = [b"a"] * 100
+async def test_a_small_body_waits_for_no_large_one():
+    gateway, left = Gateway(1), [b"a"] * 100
+    gateway.start(*"abc")
+    await passed()
 
-    async def receive() -> Any:
+    async def receive():
         return {"type": "http.request", "body": left.pop(), "more_body": bool(left)}
 
-    small = Request({"type": "http", "method": "POST", "path": "/", "headers": []}, receive)
     with gateway.budget.body() as held, gateway.turns.body() as turn:
-        assert await asyncio.wait_for(bodies.read(small, 1 << 30, held, turn), 10) == b"a" * 100
+        assert await asyncio.wait_for(bodies.read(request(receive), 1 << 30, held, turn), 10) == b"a" * 100
         assert not turn.held
     await gateway.end()
 
 
-async def test_a_long_prompt_waits_behind_no_very_large_body():
-    gateway = Gateway(LargeBodyTurns(1, 1))
-    for name in "abc":
-        gateway.start(name, pieces=100, announces=True)
-    await settled()
-    gateway.start("prompt")
-    await settled()
-    assert gateway.whole == ["a", "prompt"]
-    await gateway.end()
-
-
 async def test_a_body_that_turns_out_to_be_very_large_waits_among_those():
-    gateway = Gateway(LargeBodyTurns(1, 1))
+    gateway = Gateway(1, 1)
     gateway.start("announced", pieces=100, announces=True)
     gateway.start("grows", pieces=100)
     gateway.start("prompt")
-    await settled()
+    await passed()
     assert sorted(gateway.whole) == ["announced", "prompt"]
     assert gateway.read.count("grows") < 20
     await gateway.end()
 
 
 async def test_pieces_of_those_that_are_received_alternate_with_the_event_loop():
-    gateway = Gateway(LargeBodyTurns(10))
-    for name in "abcdefghij":
-        gateway.start(name, pieces=10)
+    gateway = Gateway(10)
+    gateway.start(*"abcdefghij", pieces=10)
     await asyncio.sleep(0)
     for _ in range(20):
         before = len(gateway.read)
@@ -152,77 +117,42 @@ async def test_pieces_of_those_that_are_received_alternate_with_the_event_loop()
 
 
 async def test_a_client_that_sends_slowly_loses_its_turn_and_its_body_comes_whole():
-    passing, gateway = Passing(), Gateway(LargeBodyTurns(1, 1, PATIENCE))
-    gateway.prepared.set()
+    gateway = Gateway(1, 1, PATIENCE, prepared=True)
     gateway.start("slow", pieces=3, pause=PATIENCE * 1.5)
     gateway.start("other")
-    await settled()
-    assert gateway.whole == []
-    await passing.by(PATIENCE - 0.1)
-    assert gateway.whole == []
-    await passing.by(0.1)
-    assert gateway.whole == ["other"]
-    for _ in range(4):
-        await passing.by(PATIENCE)
-    assert gateway.whole == ["other", "slow"]
-    await gateway.end()
-
-
-async def test_short_pauses_count_together():
-    """Or else a byte now and then would keep a turn for ever."""
-    passing, gateway = Passing(), Gateway(LargeBodyTurns(1, 1, PATIENCE))
-    gateway.prepared.set()
-    gateway.start("trickle", pieces=15, pause=PATIENCE / 4)
-    gateway.start("other")
-    for _ in range(5):
-        await passing.by(PATIENCE / 4)
-    assert gateway.whole == ["other"]
-    assert gateway.read.count("trickle") < 10
-    gateway.tasks.pop("trickle").cancel()
-    await settled()
+    for seconds, whole in ((0.0, []), (PATIENCE - 0.1, []), (0.1, ["other"]), (4 * PATIENCE, ["other", "slow"])):
+        await passed(seconds)
+        assert gateway.whole == whole
     await gateway.end()
 
 
 async def test_a_turn_whose_client_was_waited_for_is_kept_while_its_body_is_prepared():
-    passing, gateway = Passing(), Gateway(LargeBodyTurns(1, 1, PATIENCE))
+    gateway = Gateway(1, 1, PATIENCE)
     gateway.start("first", pieces=2, pause=PATIENCE / 2)
     gateway.start("other")
-    await settled()
-    await passing.by(PATIENCE / 2)
-    for _ in range(4):
-        await passing.by(PATIENCE)
+    await passed(PATIENCE * 4.5)
     assert gateway.whole == ["first"]
     await gateway.end()
 
 
-async def test_a_large_body_comes_whole_beside_many_that_trickle():
-    passing, gateway = Passing(), Gateway(LargeBodyTurns(1, 2, PATIENCE))
-    gateway.prepared.set()
-    for number in range(20):
-        gateway.start(f"trickle {number}", pieces=1000, pause=PATIENCE / 4, announces=True)
-    await settled()
+async def test_a_large_body_comes_whole_alongside_many_that_trickle():
+    """Short pauses count together, or else a byte now and then would keep a turn for ever."""
+    gateway = Gateway(1, 2, PATIENCE, prepared=True)
+    gateway.start(*(f"trickle {number}" for number in range(20)), pieces=1000, pause=PATIENCE / 4, announces=True)
+    await passed()
     gateway.start("other", pieces=100, announces=True)
-    for _ in range(11 * 4):  # once around, in two turns
-        await passing.by(PATIENCE / 4)
+    await passed(11 * PATIENCE)  # once around, in two turns
     assert gateway.whole == ["other"]
-    del gateway.tasks["other"]
-    for task in gateway.tasks.values():
-        task.cancel()
-    await asyncio.wait(gateway.tasks.values())
-    gateway.tasks.clear()
+    await gateway.cancel(*gateway.tasks.keys() - {"other"})
     await gateway.end()
 
 
 async def test_a_turn_passes_on_from_clients_that_left_and_from_requests_that_ended():
-    gateway = Gateway(LargeBodyTurns(1))
-    gateway.start("first")
-    left = gateway.start("left")
-    gateway.start("late")
-    gateway.start("last")
-    await settled()
-    left.leaves = True
-    late = gateway.tasks.pop("late")
-    late.cancel()  # as its deadline does
+    gateway = Gateway(1)
+    gateway.start("first", "left", "late", "last")
+    await passed()
+    gateway.leaving.add("left")
+    gateway.tasks.pop("late").cancel()  # as its deadline does
     gateway.prepared.set()
     with pytest.raises(ClientDisconnect):
         await gateway.tasks.pop("left")
@@ -232,27 +162,23 @@ async def test_a_turn_passes_on_from_clients_that_left_and_from_requests_that_en
 
 
 async def test_one_that_finds_no_room_gives_its_turn_back():
-    gateway = Gateway(LargeBodyTurns(1), limit=8 * len(PIECE))
+    gateway = Gateway(1, limit=8 * len(PIECE))
     gateway.start("stuck", pieces=6, pause=None)
     gateway.start("large", pieces=10)
-    await settled()
+    await passed()
     with pytest.raises(Overloaded):
         await gateway.tasks.pop("large")
-    gateway.tasks.pop("stuck").cancel()
-    await settled()
+    await gateway.cancel("stuck")
     await gateway.end()
 
 
-async def test_a_turn_that_is_asked_for_and_not_needed_any_more_is_lost_to_nobody():
-    """It is cancelled just when it is its turn."""
-    gateway = Gateway(LargeBodyTurns(1))
-    for name in "abc":
-        gateway.start(name)
-    await settled()
+async def test_a_turn_that_comes_as_it_is_given_up_is_lost_to_nobody():
+    gateway = Gateway(1)
+    gateway.start(*"abc")
+    await passed()
     gateway.tasks.pop("a").cancel()
-    await asyncio.sleep(0)  # it is the turn of b, which has not been told
-    gateway.tasks.pop("b").cancel()
-    await settled()
+    await asyncio.sleep(0)  # it is the turn of b, which has not been woken
+    await gateway.cancel("b")
     assert gateway.whole == ["a", "c"]
     await gateway.end()
 
@@ -266,14 +192,11 @@ async def test_bodies_of_64_kib_need_no_turn_and_those_of_a_mebibyte_none_of_the
 
 @pytest.mark.parametrize("seed", range(30))
 async def test_turns_go_round_in_order_whoever_comes_leaves_or_is_cancelled(seed):
-    """Whatever happens in whatever order: never more than two have a turn, and none is free while somebody waits."""
+    """Never more than two have a turn, and none is free while somebody waits."""
     chance, turns = random.Random(seed), LargeBodyTurns(2, 1)
-    asked: list[int] = []
-    got: list[int] = []
-    over: dict[int, asyncio.Event] = {}
-    running: dict[int, asyncio.Task[None]] = {}
+    asked, got, over, running = [], [], {}, {}
 
-    async def body(number: int) -> None:
+    async def body(number):
         with turns.body() as turn:
             asked.append(number)
             await turn.take(len(PIECE))

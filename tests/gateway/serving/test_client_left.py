@@ -3,38 +3,34 @@
 import asyncio
 import json
 import threading
-from typing import Any
 
 import pytest
 from starlette.requests import ClientDisconnect
-from tests.support import asgi
+from tests.support.asgi import Sender
 
 from legato_gateway.access_log import CLIENT_LEFT
 from legato_gateway.serving.body_budget import SMALL
 from legato_gateway.serving.client_left import unless_left
 
 
-async def stays() -> Any:
-    return await asyncio.Event().wait()
-
-
-async def answer() -> str:
+async def answer():
     await asyncio.sleep(0)
     return "answer"
 
 
-async def fault() -> str:
+async def fault():
     raise ZeroDivisionError
 
 
 async def test_what_work_returns_and_raises_for_a_client_that_stays():
+    stays = asyncio.Event().wait
     assert await asyncio.wait_for(unless_left(stays, answer()), 10) == "answer"
     with pytest.raises(ZeroDivisionError):
         await asyncio.wait_for(unless_left(stays, fault()), 10)
 
 
 async def test_work_that_ends_as_its_client_leaves_was_done():
-    async def leaves() -> Any:
+    async def leaves():
         await asyncio.sleep(0)
         return {"type": "http.disconnect"}
 
@@ -43,24 +39,22 @@ async def test_work_that_ends_as_its_client_leaves_was_done():
 
 @pytest.mark.parametrize("leaves", [True, False])
 async def test_work_has_ended_when_its_client_left_or_nobody_waits_for_it(leaves):
-    messages: asyncio.Queue[Any] = asyncio.Queue()
-    messages.put_nowait({"type": "http.request", "body": b"", "more_body": False})  # it may still be there
-    begun, ended = asyncio.Event(), False
+    client, begun, ended = Sender(b""), asyncio.Event(), False  # the end of its body may still be there
 
-    async def work() -> None:
+    async def work():
         nonlocal ended
         begun.set()
         try:
             await asyncio.Event().wait()
         finally:
-            for _ in range(20):  # longer than who waits for this takes to notice
+            for _ in range(20):  # longer than the waiting task takes to notice
                 await asyncio.sleep(0)
             ended = True
 
-    task = asyncio.create_task(unless_left(messages.get, work()))
+    task = asyncio.create_task(unless_left(client.receive, work()))
     await asyncio.wait_for(begun.wait(), 10)
     if leaves:
-        messages.put_nowait({"type": "http.disconnect"})
+        client.leave()
     else:
         task.cancel()
     with pytest.raises(ClientDisconnect if leaves else asyncio.CancelledError):
@@ -71,26 +65,18 @@ async def test_work_has_ended_when_its_client_left_or_nobody_waits_for_it(leaves
 async def test_a_request_ends_whose_client_leaves_while_its_body_is_tokenized(gateway):
     loop, tokenizing, go_on = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
 
-    def block(_: str) -> None:
+    def block(_):
         loop.call_soon_threadsafe(tokenizing.set)
         go_on.wait(20)
 
     gateway.tokens.before = block
-    body = json.dumps({"model": "tiny", "prompt": "hi" + " " * 10, "user": "x"}).encode() + b" " * SMALL
-    messages: asyncio.Queue[Any] = asyncio.Queue()
-    messages.put_nowait({"type": "http.request", "body": body, "more_body": False})
-    sent: list[Any] = []
-
-    async def send(message: Any) -> None:
-        sent.append(message)
-
-    task = asyncio.create_task(asgi.post(gateway.app, messages.get, send))
+    client = Sender(json.dumps({"model": "tiny", "prompt": "hi" + " " * 10, "user": "x"}).encode() + b" " * SMALL)
+    task = asyncio.create_task(client.run(gateway.app))
     try:
         await asyncio.wait_for(tokenizing.wait(), 10)
-        messages.put_nowait({"type": "http.disconnect"})
+        client.leave()
         await asyncio.wait_for(task, 10)
     finally:
         go_on.set()
     assert [entry.status for entry in gateway.entries] == [CLIENT_LEFT]
-    assert gateway.budget.used == 0
-    assert gateway.relay.requests == []
+    assert (gateway.budget.used, gateway.relay.requests) == (0, [])

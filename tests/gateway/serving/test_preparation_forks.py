@@ -31,14 +31,10 @@ def forks(tokens: ModelTokenizer) -> Iterator[PreparationForks]:
     made.close()
 
 
-def running(forks: PreparationForks) -> list[psutil.Process]:
-    """Processes that read a body."""
-    return psutil.Process(forks.pid).children()
-
-
-async def until_none_runs(forks: PreparationForks) -> None:
+async def until_running(forks: PreparationForks, processes: int) -> None:
+    """Returns once this number of processes read a body."""
     async with asyncio.timeout(20):
-        while running(forks):  # noqa: ASYNC110 - another process
+        while len(psutil.Process(forks.pid).children()) != processes:  # noqa: ASYNC110 - another process
             await asyncio.sleep(0.01)
 
 
@@ -47,7 +43,7 @@ def body(size: int = SIZE) -> bytearray:
 
 
 class Prepare:
-    """Runs there: only what it holds is pickled."""
+    """Runs there: only its own attributes are pickled."""
 
     def __init__(self, tokens: ModelTokenizer) -> None:
         self.tokens = tokens
@@ -79,17 +75,14 @@ async def test_the_body_is_read_in_a_process_that_yields_and_has_the_same_tokeni
     assert pid not in (os.getpid(), forks.pid)
     assert niceness == min(19, os.nice(0) + NICENESS)
     assert os.getpriority(os.PRIO_PROCESS, forks.pid) == niceness, "forking comes before the gateway's own work"
-    await until_none_runs(forks)
+    await until_running(forks, 0)
 
 
-async def test_a_short_body_stays_in_this_process(forks, tokens):
-    _, pid, _, _ = await PreparationPool(forks).run(Prepare(tokens), body(LONG - 1))
-    assert pid == os.getpid()
-
-
-async def test_a_short_body_that_brings_much_to_read_is_a_long_one(forks, tokens):
-    _, pid, _, _ = await PreparationPool(forks).run(Prepare(tokens), body(100), LONG)
-    assert pid not in (os.getpid(), forks.pid)
+@pytest.mark.parametrize(("size", "more", "here"), [(LONG - 1, 0, True), (100, LONG, False)])
+async def test_only_a_short_body_that_brings_little_more_to_read_stays_in_this_process(forks, tokens, size, more, here):
+    _, pid, _, _ = await PreparationPool(forks).run(Prepare(tokens), body(size), more)
+    assert (pid == os.getpid()) is here
+    assert pid != forks.pid
 
 
 async def test_what_is_raised_there_is_raised_here(forks):
@@ -107,19 +100,17 @@ async def test_one_that_is_killed_is_an_error_and_the_next_body_is_read(forks, t
     assert (await forks.run(Prepare(tokens), body()))[0] == SIZE
 
 
-async def test_whoever_stops_waiting_ends_the_work(forks):
-    await until_none_runs(forks)
+async def test_a_caller_that_stops_waiting_ends_the_work(forks):
+    await until_running(forks, 0)
     task = asyncio.create_task(PreparationPool(forks).run(work_forever, body()))
-    async with asyncio.timeout(20):
-        while not running(forks):  # noqa: ASYNC110 - another process
-            await asyncio.sleep(0.01)
+    await until_running(forks, 1)
     task.cancel()
-    await until_none_runs(forks)
+    await until_running(forks, 0)
     with pytest.raises(asyncio.CancelledError):
         await task
 
 
-def test_one_whose_client_left_before_the_kernel_was_asked_to_tell_ends_too():
+def test_a_process_ends_whose_client_left_before_the_kernel_watched_it():
     ours, theirs = socket.socketpair()
     with theirs:
         ours.close()
