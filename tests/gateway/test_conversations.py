@@ -5,8 +5,10 @@ import json
 import pytest
 from generation_apis import CHAT, COMPLETIONS, MESSAGES, RESPONSES, SPEAKING
 
+from legato_gateway.request import Delta
 from legato_gateway.tokenizer.chat_template import ChatTemplate, UnreadArguments
 
+BOTH = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 PARTS = ("Hello,", "world")
 TYPES = {"user": "input_text", "assistant": "output_text"}
 WRITTEN = ['{"city": "Par', "", "null", "[1]", '"x"', "{'city': 1}", '{"a": 1} x']
@@ -61,7 +63,7 @@ async def test_a_call_is_required_of_tools_only_if_there_are_any(gateway, api):
     assert said.text == "Paris é!"
 
 
-@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@BOTH
 async def test_max_tokens_0_of_messages_computes_the_prompt_only(gateway, stream):
     said = await MESSAGES.ask(gateway, stream, max_tokens=0)
     assert (said.text, said.finish, said.usage[2]) == ("", "length", 0)
@@ -88,3 +90,15 @@ async def test_a_stop_string_that_is_a_special_token_ends_by_its_id(make, api, i
     assert request.params.stop_token_ids == (256, 257)
     assert (request.special_stops, request.shown_tokens, request.stop) == ({257: "[STOP]"}, shown, ("[STOP]", "x"))
     assert request.own_stop_tokens == frozenset()
+
+
+@pytest.mark.parametrize(
+    "written", ["<tool_call>\n", '<tool_call>\n{"name": "no', '<tool_call>\n{"name": "now", "arguments": {']
+)
+@BOTH
+@pytest.mark.parametrize("api", SPEAKING, ids=str)
+async def test_a_required_call_that_is_cut_off_shows_no_markup(gateway, api, stream, written):
+    gateway.script(Delta(0, written), Delta(0, "", (), "length"))
+    said = await api.ask(gateway, stream, **api.meant("tools", [{"name": "now"}]), **api.meant("choice", "required"))
+    assert (said.text, said.finish) == ("", "length")
+    assert [name for name, _ in said.calls] == ["now"] * ("arguments" in written)

@@ -10,7 +10,7 @@ from legato_gateway.parsers.reasoning.families import FAMILIES
 from legato_gateway.parsers.reasoning.parser import ReasoningParser
 from legato_gateway.parsers.reasoning.support import ReasoningFormat
 from legato_gateway.parsers.tool_calls.families import CallParser
-from legato_gateway.parsers.tool_calls.said import CallArguments, CallStart, Place, Text
+from legato_gateway.parsers.tool_calls.said import CallArguments, CallStart, Piece, Place, Text
 from legato_gateway.request import TokenText
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
@@ -108,8 +108,15 @@ class AnswerReader:
         return [
             self._text_fields(piece) if isinstance(piece, Text) else (self._call_fields(piece), ())
             for piece in pieces
-            if isinstance(piece, Text) or self._most is None or piece.index < self._most
+            if self._is_told(piece)
         ]
+
+    def _is_told(self, piece: Piece) -> bool:
+        """True but for calls beyond the most that may be, and for the markup of a required call that was cut off."""
+        assert self._calls is not None
+        if isinstance(piece, Text):
+            return not self._calls.written
+        return self._most is None or piece.index < self._most
 
     def _text_fields(self, piece: Text) -> tuple[dict[str, Any], Sequence[Place]]:
         first = self._content_at

@@ -14,6 +14,7 @@ from legato_gateway.parsers.tool_calls.reading import (
     Reader,
     json_container,
     json_string,
+    mended_string,
     skip_space,
 )
 from legato_gateway.parsers.tool_calls.said import Said
@@ -65,7 +66,7 @@ class JSONCall:
         if key in _ARGUMENTS and first == "{" and self._name is not None and not self.started:
             self._start(self._name)
             self._out.arguments(first)
-            yield from json_container(self._out.arguments)
+            yield from json_container(self._out.arguments, mended_string)
             return (yield from self._next())
         value = [first]
         char = yield from self._any(first, value)
@@ -104,7 +105,7 @@ class JSONCall:
         if not text.startswith("{"):
             raise self._broken("}")
         self._start(self._name)
-        self._out.arguments(text)
+        self._out.arguments(mended(text))
 
     def _start(self, name: str) -> None:
         self.started = True
@@ -169,6 +170,21 @@ def read_object(out: Said, names: frozenset[str] | None = None, before: str = ""
         if not call.started:
             out.text(before + call.raw, len(broken.char))
         raise
+
+
+def mended(text: str) -> str:
+    """Returns a whole JSON object with strings as `mended_string` keeps them; broken ones as they are."""
+    kept: list[str] = [text[0]]
+    reader = json_container(kept.append, mended_string)
+    next(reader)
+    try:
+        for char in text[1:]:
+            reader.send(char)
+    except StopIteration:
+        return "".join(kept)
+    except Broken:
+        pass
+    return text
 
 
 def _unquoted(text: str) -> str:

@@ -7,7 +7,15 @@ https://docs.mistral.ai/capabilities/function_calling, and the tokenizers in htt
 from typing import Final
 
 from legato_gateway.parsers.tool_calls.json_calls import NAME, read_array, read_object
-from legato_gateway.parsers.tool_calls.reading import END, Broken, Reader, json_container, skip_space, until
+from legato_gateway.parsers.tool_calls.reading import (
+    END,
+    Broken,
+    Reader,
+    json_container,
+    mended_string,
+    skip_space,
+    until,
+)
 from legato_gateway.parsers.tool_calls.said import Said
 
 OPEN: Final = "[TOOL_CALLS]"
@@ -47,4 +55,4 @@ def _named(out: Said, before: str, first: str) -> Reader[None]:
         raise Broken(char)
     out.start(name)
     out.arguments(char)
-    yield from json_container(out.arguments)
+    yield from json_container(out.arguments, mended_string)

@@ -3,7 +3,9 @@
 A reader is written as if all of the text were there; `END` is what it gets when nothing more comes.
 """
 
+import json
 from collections.abc import Callable, Generator
+from string import hexdigits
 from typing import Final, TypeVar
 
 _T = TypeVar("_T")
@@ -61,14 +63,57 @@ def json_string(keep: Callable[[str], None]) -> Reader[None]:
         escaped = char == "\\" and not escaped
 
 
-def json_container(keep: Callable[[str], None]) -> Reader[None]:
+def mended_string(keep: Callable[[str], None]) -> Reader[None]:
+    """Reads as `json_string`, and keeps valid JSON: models write line breaks and backslashes as they are.
+
+    Control characters are escaped, and so is a backslash that does not begin an escape. Raises Broken.
+    """
+    held = ""
+    while True:
+        char = held or (yield)
+        held = ""
+        if char == END:
+            raise Broken(char)
+        if char == "\\":
+            held = yield from _escape(keep)
+        elif char < " ":
+            keep(json.dumps(char)[1:-1])
+        else:
+            keep(char)
+            if char == '"':
+                return
+
+
+def _escape(keep: Callable[[str], None]) -> Reader[str]:
+    """Reads what follows a backslash. Returns the character after it, if that had to be read. Raises Broken."""
+    read, char = "", (yield)
+    if char == "u":
+        read, char = "u", (yield)
+        while char != END and char in hexdigits:
+            read += char
+            if len(read) == 5:
+                keep("\\" + read)
+                return ""
+            char = yield
+    if char == END:
+        raise Broken(char)
+    if not read and char in '"\\/bfnrt':
+        keep("\\" + char)
+        return ""
+    keep("\\\\" + read)
+    return char
+
+
+def json_container(
+    keep: Callable[[str], None], read_string: Callable[[Callable[[str], None]], Reader[None]] = json_string
+) -> Reader[None]:
     """Reads to the end of a JSON object or array whose first bracket was read. Raises Broken."""
     depth = 1
     while depth:
         char = yield
         if char == '"':
             keep(char)
-            yield from json_string(keep)
+            yield from read_string(keep)
         elif char == END or char not in _OUTSIDE_STRINGS:
             raise Broken(char)
         else:

@@ -1,4 +1,4 @@
-"""Reasoning in what models write, whatever pieces it comes in, and what is none."""
+"""Reasoning in what models write, whatever pieces it comes in, and which models do reason."""
 
 import re
 
@@ -7,26 +7,28 @@ from budget import times
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from legato_gateway.parsers.reasoning import families, support
 from legato_gateway.parsers.reasoning.families import FAMILIES
 from legato_gateway.parsers.reasoning.parser import ReasoningParser
+from legato_gateway.settings import REASONING_PARSER
+from legato_gateway.tokenizer.chat_template import ChatTemplate
 
-EXAMPLES = [  # family, whether the prompt ends within it, what the model writes, its reasoning, its content
-    ("Think", True, "Okay, 9.8 > 9.11.\n</think>\n\n9.8 is greater.", "Okay, 9.8 > 9.11.", "9.8 is greater."),
-    ("Think", False, "<think>\nOkay.\n</think>\n\nHello!\n", "Okay.", "Hello!\n"),
-    ("Think", True, "<think>\nOkay.\n</think>\n\nHello!", "Okay.", "Hello!"),
-    ("Think", False, "\n<think>Okay.</think>Hello!", "Okay.", "Hello!"),
-    ("Mistral", False, "[THINK]Two and two.[/THINK]4", "Two and two.", "4"),
-    ("Think", False, "<think>\n\n</think>\n\nParis.", "", "Paris."),
-    ("Think", True, "It goes on and on\n", "It goes on and on", ""),
-    ("Think", True, "It goes on </thin", "It goes on </thin", ""),
-    ("Think", False, " Paris. <think> is a tag </think> ", "", " Paris. <think> is a tag </think> "),
-    ("Think", False, "<thin", "", "<thin"),
-    ("Think", False, " \n", "", " \n"),
-    ("Think", True, " \n", "", ""),
-    ("Think", True, "a < b </ think></think>< c", "a < b </ think>", "< c"),
-    ("Think", True, "a</think>b</think>c", "a", "b</think>c"),
-    ("Think", True, "[THINK]a[/THINK]b", "[THINK]a[/THINK]b", ""),
-    ("Think", False, "", "", ""),
+EXAMPLES = [  # whether the prompt ends within reasoning, what the model writes, its reasoning, its content
+    (True, "Okay, 9.8 > 9.11.\n</think>\n\n9.8 is greater.", "Okay, 9.8 > 9.11.", "9.8 is greater."),
+    (False, "<think>\nOkay.\n</think>\n\nHello!\n", "Okay.", "Hello!\n"),
+    (True, "<think>\nOkay.\n</think>\n\nHello!", "Okay.", "Hello!"),
+    (False, "\n<think>Okay.</think>Hello!", "Okay.", "Hello!"),
+    (False, "<think>\n\n</think>\n\nParis.", "", "Paris."),
+    (True, "It goes on and on\n", "It goes on and on", ""),
+    (True, "It goes on </thin", "It goes on </thin", ""),
+    (False, " Paris. <think> is a tag </think> ", "", " Paris. <think> is a tag </think> "),
+    (False, "<thin", "", "<thin"),
+    (False, " \n", "", " \n"),
+    (True, " \n", "", ""),
+    (True, "a < b </ think></think>< c", "a < b </ think>", "< c"),
+    (True, "a</think>b</think>c", "a", "b</think>c"),
+    (True, "[THINK]a[/THINK]b", "[THINK]a[/THINK]b", ""),
+    (False, "", "", ""),
 ]
 
 
@@ -57,21 +59,99 @@ def at_once(family, begun, text):
     return reasoning.strip(), content.lstrip() if closed else ""
 
 
-@pytest.mark.parametrize(("family", "begun", "text", "reasoning", "content"), EXAMPLES)
-def test_examples_are_read(family, begun, text, reasoning, content):
-    assert read(family, begun, text) == (reasoning, content)
-    assert read(family, begun, text, range(len(text))) == (reasoning, content)
+@pytest.mark.parametrize(("begun", "text", "reasoning", "content"), EXAMPLES)
+def test_examples_are_read(begun, text, reasoning, content):
+    assert read("Think", begun, text) == (reasoning, content)
+    assert read("Think", begun, text, range(len(text))) == (reasoning, content)
+    assert at_once("Think", begun, text) == (reasoning, content)
 
 
-pieces = st.lists(
-    st.sampled_from(
-        ["<think>", "</think>", "<thi", "nk>", "</", "[THINK]", "[/THINK]", " ", "\n", "a", "<", "é", "b c"]
-    )
-)
+def test_mistral_has_its_own_marks():
+    assert read("Mistral", False, "[THINK]Two and two.[/THINK]4") == ("Two and two.", "4")
+
+
+PIECES = ["<think>", "</think>", "<thi", "nk>", "</", "[THINK]", "[/THINK]", " ", "\n", "a", "<", "é", "b c"]
+TEXT = st.lists(st.sampled_from(PIECES)).map("".join)
 
 
 @settings(max_examples=times(50), deadline=None)
-@given(st.sampled_from(sorted(FAMILIES)), st.booleans(), pieces.map("".join), st.lists(st.integers(0, 60)))
+@given(st.sampled_from(sorted(FAMILIES)), st.booleans(), TEXT, st.lists(st.integers(0, 60)))
 @example("Think", True, "a \n</think", [2, 3])
 def test_random_pieces_are_read_as_at_once(family, begun, text, cuts):
     assert read(family, begun, text, [min(cut, len(text)) for cut in cuts]) == at_once(family, begun, text)
+
+
+# ── which models reason, by the decisive lines of published templates, and where it begins ───────────────────────────
+
+
+SAID = "{% for message in messages %}<{{ message.role }}>{{ message.content }}{% endfor %}"
+TEMPLATES = {
+    "Qwen3": SAID
+    + "{% if add_generation_prompt %}<assistant>\n{% if enable_thinking is defined and enable_thinking is false %}"
+    "{{ '<think>\\n\\n</think>\\n\\n' }}{% endif %}{% endif %}",
+    "DeepSeek-R1-Distill": SAID.replace("message.content", "message.content.split('</think>')[-1]")
+    + "{% if add_generation_prompt %}{{ '<assistant><think>\\n' }}{% endif %}",
+    "DeepSeek-V3.1": SAID + "{% if not thinking is defined %}{% set thinking = false %}{% endif %}"
+    "{% if thinking %}{{ '<think>' }}{% else %}{{ '</think>' }}{% endif %}",
+    "Magistral": "Think between [THINK] and [/THINK]." + SAID,
+    "SmolLM2": SAID + "<assistant>",
+}
+HI = [{"role": "user", "content": "What does <think> mean?"}]
+
+
+class Tokens:
+    """Bytes, and tokens of their own for these texts."""
+
+    def __init__(self, *words):
+        self.words = [*(bytes([byte]) for byte in range(256)), *(word.encode() for word in words)]
+
+    def encode(self, text, add_special, most):
+        return [self.words.index(text.encode())] if text.encode() in self.words else list(text.encode())
+
+    def token_bytes(self, id):
+        return self.words[id]
+
+
+def begins(name, **variables):
+    """Whether the answer's reasoning has begun in the prompt; None where it has none."""
+    tokens = Tokens()
+    prompt = ChatTemplate(TEMPLATES[name], {}).render(HI, variables).encode()
+    format = support.of_model("Auto", TEMPLATES[name], tokens).of_prompt(prompt, tokens, True)
+    return format.begun if format else None
+
+
+FAMILIES_OF = dict.fromkeys(("Qwen3", "DeepSeek-R1-Distill", "DeepSeek-V3.1"), "Think")
+FAMILIES_OF |= {"Magistral": "Mistral", "SmolLM2": None, "none": None}
+
+
+@pytest.mark.parametrize(("name", "family"), FAMILIES_OF.items())
+def test_the_family_is_found_in_the_template(name, family):
+    template = TEMPLATES.get(name)
+    assert families.of_template(template) == family
+    settings = {"Auto": family, "Off": None, "Mistral": "Mistral"}
+    assert {each: support.of_model(each, template, Tokens()).family for each in settings} == settings
+    assert families.SETTINGS == REASONING_PARSER
+
+
+def test_prompts_say_where_reasoning_begins():
+    for name, begun in (("Qwen3", False), ("DeepSeek-R1-Distill", True), ("Magistral", False)):
+        assert begins(name) is begun
+    assert begins("DeepSeek-V3.1", thinking=True) is True
+    assert begins("Qwen3", enable_thinking=False) is begins("DeepSeek-V3.1") is begins("SmolLM2") is None
+
+
+def test_what_a_user_says_opens_no_reasoning():
+    tokens = Tokens("<think>", "</think>")
+    qwen = support.of_model("Auto", TEMPLATES["Qwen3"], tokens)
+    for said in ("<think>", "</think>"):
+        prompt = ChatTemplate(TEMPLATES["Qwen3"], {}).render([{"role": "user", "content": said}])
+        assert qwen.of_prompt(prompt.encode(), tokens, True).begun is False
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_marks_are_counted_by_where_each_is_one_token(family):
+    marks = FAMILIES[family]
+    whole = support.of_model(family, None, Tokens(marks.open, marks.close, "\n\n"))
+    tokens = whole.of_prompt([97, 256], Tokens(marks.open), True).tokens
+    assert (tokens.open, tokens.close, tokens.begun, set(tokens.space)) == (256, 257, True, {10, 32, 258})
+    assert support.of_model(family, None, Tokens(marks.open)).of_prompt([97], Tokens(), True).tokens is None

@@ -23,6 +23,8 @@ TWO = (
     '</tool_call>\n<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
 )
 LIST = '<tool_call>[{"name": "get_weather", "arguments": {"city": "Paris"}}, {"name": "now"}]</tool_call>'
+ONE = '{"name": "f", "arguments": {"a": 1}}'
+QUOTED = json.dumps({"name": "f", "arguments": json.dumps(WEATHER)})
 CONDITIONS = {"location": "San Francisco, CA", "unit": "Fahrenheit"}
 LLAMA = '{"name": "now", "parameters": {}}; {"name": "f", "parameters": {"a": [1, {"b": "}"}]}}'
 MISTRAL = (
@@ -34,38 +36,47 @@ CITIES = "[get_weather(city='San Francisco'), get_weather(city=\"Seattle\")]"
 VALUES = "[f(a=[1, (2, 3)], b={'x': None}, c=True, d='it\\'s, (ok)', e=true, g=-1.5), now()]"
 VALUED = {"a": [1, [2, 3]], "b": {"x": None}, "c": True, "d": "it's, (ok)", "e": True, "g": -1.5}
 
+BROKEN_ARGUMENTS = '{"code": "one\ntwo\t\\d+ \\u00e9 \\user \\\\", "b": ["\x01"]}'
+BROKEN = f'{{"name": "f", "arguments": {BROKEN_ARGUMENTS}}}'
+BROKEN_EARLY = f'{{"arguments": {BROKEN_ARGUMENTS}, "name": "f"}}'
+MENDED = {"code": "one\ntwo\t\\d+ é \\user \\", "b": ["\x01"]}
+CALLED = ("get_current_conditions", CONDITIONS)
 EXAMPLES = [  # family, what the model writes, its text, its calls
     ("Hermes", TSLA, "", [("get_stock_fundamentals", {"symbol": "TSLA"})]),  # Nous Research's model card
     ("Hermes", TWO, "Let me look.", [("get_weather", SF), ("now", {})]),  # Qwen's documentation
     ("Hermes", LIST, "", [PARIS, ("now", {})]),  # SmolLM2's model card: a list in one tag
-    (
-        "Llama3Json",  # Meta's prompt format
-        f'{{"name": "get_current_conditions", "parameters": {json.dumps(CONDITIONS)}}}',
-        "",
-        [("get_current_conditions", CONDITIONS)],
-    ),
+    ("Hermes", f"<tool_call>{ONE[:-1]}</tool_call> done", " done", [("f", {"a": 1})]),  # that lacks a bracket
+    ("Hermes", f"<tool_call>{ONE}}}</tool_call> done", " done", [("f", {"a": 1})]),  # or has one too many
+    ("Hermes", f"<tool_call>{QUOTED}</tool_call>", "", [("f", WEATHER)]),  # or arguments that are quoted
+    ("Llama3Json", json.dumps({"name": CALLED[0], "parameters": CONDITIONS}), "", [CALLED]),  # Meta's prompt format
     ("Llama3Json", LLAMA, "", [("now", {}), ("f", {"a": [1, {"b": "}"}]})]),
     ("Mistral", MISTRAL, "", [PARIS, ("now", {})]),  # up to the tokenizer of version 7
     ("Mistral", LATER, "A moment.", [PARIS, ("now", {})]),  # from version 11 on
-    # Meta's prompt format
-    ("Pythonic", CITIES, "", [("get_weather", {"city": city}) for city in ("San Francisco", "Seattle")]),
+    # Control characters, and backslashes that begin no escape, are escaped: arguments are JSON.
+    *(("Hermes", f"<tool_call>{call}</tool_call>", "", [("f", MENDED)]) for call in (BROKEN, BROKEN_EARLY)),
+    ("Llama3Json", BROKEN.replace("arguments", "parameters"), "", [("f", MENDED)]),
+    ("Mistral", f"[TOOL_CALLS]f{BROKEN_ARGUMENTS}", "", [("f", MENDED)]),
+    ("Pythonic", CITIES, "", [("get_weather", {"city": city}) for city in ("San Francisco", "Seattle")]),  # Meta's
     ("Pythonic", VALUES, "", [("f", VALUED), ("now", {})]),
 ]
-NO_CALLS = [
-    ("Hermes", "1 < 2 and <tool_cal is nothing"),
-    ("Hermes", "<tool_call>what?</tool_call> so"),
-    ("Hermes", '<tool_call>{"name": 3, "arguments": {}}</tool_call>'),
-    ("Hermes", '<tool_call> {"arguments": {}}</tool_call>\n'),
-    ("Hermes", '<tool_call>{"name": "f", "arguments": [1]}</tool_call>'),
-    ("Llama3Json", '{"answer": 4}'),
-    ("Llama3Json", ' {"name": "Ada", "parameters": {"born": 1815}} is a person\n'),
-    ("Llama3Json", '{"name": "f"}'),
-    ("Llama3Json", 'It is {"name": "f", "parameters": {}}'),
-    ("Mistral", "[TOOL_CALLS] are what I would make, if I could\n"),
-    ("Pythonic", "[1, 2, 3]"),
-    ("Pythonic", "[Ada(born=1815)]"),
-    ("Pythonic", "[f"),
-]
+NO_CALLS = {
+    "Hermes": [
+        "1 < 2 and <tool_cal is nothing",
+        "<tool_call>what?</tool_call> so",
+        '<tool_call>{"name": 3, "arguments": {}}</tool_call>',
+        '<tool_call> {"arguments": {}}</tool_call>\n',
+        '<tool_call>{"name": "f", "arguments": [1]}</tool_call>',
+    ],
+    "Llama3Json": [
+        '{"answer": 4}',
+        ' {"name": "Ada", "parameters": {"born": 1815}} is a person\n',
+        '{"name": "f"}',
+        'It is {"name": "f", "parameters": {}}',
+    ],
+    "Mistral": ["[TOOL_CALLS] are what I would make, if I could\n"],
+    "Pythonic": ["[1, 2, 3]", "[Ada(born=1815)]", "[f"],
+}
+WRITTEN = [example[:2] for example in EXAMPLES]
 
 
 def read(family, text, cuts=()):
@@ -97,17 +108,18 @@ def read(family, text, cuts=()):
 
 @pytest.mark.parametrize(("family", "text", "said", "calls"), EXAMPLES)
 def test_published_examples_are_read(family, text, said, calls):
-    found_text, found = read(family, text)
-    assert found_text == said
-    assert [(name, json.loads(arguments)) for name, arguments in found] == calls
+    found, called = read(family, text)
+    assert (found, [(name, json.loads(arguments)) for name, arguments in called]) == (said, calls)
 
 
-@pytest.mark.parametrize(("family", "text"), NO_CALLS)
-def test_what_is_no_call_is_text_in_full(family, text):
-    assert read(family, text) == (text, [])
+@pytest.mark.parametrize("family", NO_CALLS)
+def test_what_is_not_a_call_is_text_in_full(family):
+    for text in NO_CALLS[family]:
+        assert read(family, text) == (text, [])
+        assert read(family, text, range(len(text))) == (text, [])
 
 
-@pytest.mark.parametrize(("family", "text"), [case[:2] for case in EXAMPLES] + NO_CALLS)
+@pytest.mark.parametrize(("family", "text"), WRITTEN)
 @settings(max_examples=times(10), deadline=None)
 @given(data=st.data())
 def test_pieces_change_nothing(family, text, data):
@@ -116,7 +128,7 @@ def test_pieces_change_nothing(family, text, data):
     assert read(family, text, range(len(text))) == read(family, text)
 
 
-@pytest.mark.parametrize(("family", "text"), [case[:2] for case in EXAMPLES])
+@pytest.mark.parametrize(("family", "text"), WRITTEN)
 def test_an_answer_that_is_cut_off_anywhere_begins_as_the_whole_one(family, text):
     _, whole = read(family, text)
     for end in range(len(text)):
@@ -131,16 +143,6 @@ def test_arguments_are_told_while_they_are_written():
     pieces = parser.push('<tool_call>{"name": "f", "arguments": {"text": "Once upon a')
     assert pieces == [CallStart(0, "f"), CallArguments(0, '{"text": "Once upon a')]
     assert parser.push(" time") == [CallArguments(0, " time")]
-
-
-def test_a_call_that_lacks_a_bracket_or_has_one_too_many_is_one():
-    for wrong in ('{"name": "f", "arguments": {"a": 1}', '{"name": "f", "arguments": {"a": 1}}}'):
-        assert read("Hermes", f"<tool_call>{wrong}</tool_call> done") == (" done", [("f", '{"a": 1}')])
-
-
-def test_arguments_that_were_quoted_are_unquoted():
-    quoted = json.dumps({"name": "f", "arguments": json.dumps(WEATHER)})
-    assert read("Hermes", f"<tool_call>{quoted}</tool_call>")[1] == [("f", json.dumps(WEATHER))]
 
 
 WORDS = """<tool_call> </tool_call> [TOOL_CALLS] [ARGS] [CALL_ID] f ( { } [ ] ) = , : " ' \\ ; a 1 é \\ud8"""
@@ -178,21 +180,15 @@ TEMPLATES = {  # how each family's own template writes what its model wrote
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_calls_come_back_through_the_template(family):
-    count = 1 if family == "Llama3Json" else 2
-    calls = [("get_weather", WEATHER), ("f", {"a": [1, 2], "b": {"c": "x"}})][:count]
-    spelled = [{"id": "123456789", "function": {"name": name, "arguments": given}} for name, given in calls]
-    template = ChatTemplate(TEMPLATES[family], {})
-    written = template.render([{"role": "assistant", "content": "", "tool_calls": spelled}])
-    found = read(family, written)
-    assert (found[0], [(name, json.loads(text)) for name, text in found[1]]) == ("", calls)
+    calls = [("get_weather", WEATHER), ("f", {"a": [1, 2], "b": {"c": "x"}})][: 1 if family == "Llama3Json" else 2]
+    given = [{"id": "123456789", "function": {"name": name, "arguments": arguments}} for name, arguments in calls]
+    message = {"role": "assistant", "content": "", "tool_calls": given}
+    text, found = read(family, ChatTemplate(TEMPLATES[family], {}).render([message]))
+    assert (text, [(name, json.loads(arguments)) for name, arguments in found]) == ("", calls)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_the_family_is_found_in_the_template(family):
-    assert families.of_template(TEMPLATES[family]) == family
-    assert "tools" in ChatTemplate(TEMPLATES[family], {}).variables
-
-
-@pytest.mark.parametrize("template", [None, "{{ tools }}", "<tool_call><function={{ tools }}>", "<tool_call><arg_key>"])
-def test_formats_that_are_not_known_are_not_guessed(template):
-    assert families.of_template(template) is None
+def test_the_family_is_found_in_the_template():
+    found = {family: families.of_template(template) for family, template in TEMPLATES.items()}
+    assert found == {family: family for family in FAMILIES}
+    for unknown in (None, "{{ tools }}", "<tool_call><function={{ tools }}>", "<tool_call><arg_key>"):
+        assert families.of_template(unknown) is None, "formats that are not known are not guessed"
