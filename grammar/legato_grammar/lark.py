@@ -5,6 +5,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
+from legato_grammar.normal_form import normalized
+
 # Room to indent, but not for a model to go on with nothing but spaces.
 SPACED: Final[Mapping[str, Any]] = {"whitespace_pattern": r"[ \t\n\r]{0,32}", "whitespace_flexible": True}
 _STRICT: Final = {"lenient": False}
@@ -23,6 +25,7 @@ def pattern(regex: str) -> str:
 
 def schema(schema: Any, spacing: Mapping[str, Any] = SPACED) -> str:
     """JSON of a schema, with that space between its parts, and nothing taken leniently."""
+    schema = normalized(schema)
     if isinstance(schema, dict):
         schema = {**schema, "x-guidance": {**spacing, **_STRICT}}
     return f"%json {_escaped(json.dumps(schema))}"

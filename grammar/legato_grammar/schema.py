@@ -63,6 +63,31 @@ def check_ends(schema: Schema) -> None:
         raise InvalidGrammar("no finite value matches it: each one has to contain another one")
 
 
+def check_counts(schema: Schema, path: Path = ()) -> None:
+    """Raises InvalidGrammar for a count of properties that repeated names could seem to reach.
+
+    Grammars cannot forbid that a name which a schema does not list comes twice.
+    """
+    if isinstance(schema, dict) and not _counts_hold(schema):
+        most = len(_required(schema)) + 1
+        text = f"minProperties above {most} needs additionalProperties: false, since another name could come twice"
+        raise InvalidGrammar(f"at {shown(path)}: {text}")
+    for step, part in _children(schema):
+        check_counts(part, path + step)
+
+
+def _counts_hold(node: dict[str, Any]) -> bool:
+    least = node.get("minProperties", 0)
+    is_open = node.get("additionalProperties", True) is not False or bool(node.get("patternProperties"))
+    return not is_open or not isinstance(least, int | float) or least <= len(_required(node)) + 1
+
+
+def _required(node: dict[str, Any]) -> set[str]:
+    """Names that are listed and have to be there: these come once."""
+    properties = node.get("properties")
+    return {name for name in _list(node, "required") if isinstance(properties, dict) and name in properties}
+
+
 def locate(schema: Schema, fault: str, judge: Callable[[Schema], str]) -> Path:
     """Where in `schema` the smallest part is that `judge` finds `fault` in, which it found in the whole."""
     shared = {key: schema[key] for key in ("$defs", "definitions") if isinstance(schema, dict) and key in schema}
@@ -143,6 +168,8 @@ def _target(schema: Schema, ref: str) -> Schema:
     """What a reference within the schema means; None for any other, which the compiler judges."""
     if not ref.startswith("#"):
         return None
+    if ref[1:] and not ref.startswith("#/"):
+        return next((node for _, node in _nodes(schema) if ref[1:] in _anchors(node)), None)
     found = schema
     for step in _steps(ref):
         if isinstance(found, dict):
@@ -152,6 +179,10 @@ def _target(schema: Schema, ref: str) -> Schema:
         else:
             return None
     return found
+
+
+def _anchors(node: dict[str, Any]) -> list[Any]:
+    return [node.get("$anchor"), node.get("$dynamicAnchor")]
 
 
 def _steps(ref: str) -> Path:

@@ -40,6 +40,7 @@ def _judge(kind: str, source: str) -> None:
         path = schemas.locate(schema, fault, _fault)
         raise InvalidGrammar(f"at {schemas.shown(path)}: {fault}")
     schemas.check_ends(schema)
+    schemas.check_counts(schema)
 
 
 def _fault(schema: Any) -> str:

@@ -1,7 +1,6 @@
 """How JSON is written where a request says so."""
 
 import json
-from typing import Any
 
 import pytest
 
@@ -15,12 +14,12 @@ COMPILER = Compiler(SINGLE_BYTES)
 PAIR = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "array"}}, "required": ["a"]}
 
 
-def matches(kind: str, source: str, text: str) -> bool:
+def matches(kind, source, text):
     matcher = COMPILER.compile(kind, source).matcher()
     return matcher.consume(text.encode()) and matcher.accepting
 
 
-def test_objects_that_name_properties_have_no_others() -> None:
+def test_objects_that_name_properties_have_no_others():
     schema = {
         "properties": {"additionalProperties": PAIR, "open": {**PAIR, "additionalProperties": True}},
         "$defs": {"x": {"patternProperties": {"^y": PAIR}}},
@@ -39,13 +38,13 @@ def test_objects_that_name_properties_have_no_others() -> None:
     assert not matches(JSON_SCHEMA, json.dumps(json_options.closed(PAIR)), '{"a": 1, "c": 2}')
 
 
-def test_what_is_no_schema_stays_as_it_is() -> None:
+def test_what_is_no_schema_stays_as_it_is():
     """Whoever compiles it says what is wrong."""
     assert json_options.closed({"properties": 3, "$defs": [PAIR]}) == {"properties": 3, "$defs": [PAIR]}
 
 
 @pytest.mark.parametrize("schema", [PAIR, True, {}], ids=str)
-def test_space_is_what_the_options_say(schema: Any) -> None:
+def test_space_is_what_the_options_say(schema):
     tight, wide = '{"a":1,"b":[1,2]}', '{"a": 1, "b": [1, 2]}'
     assert matches(RULES, json_options.compact(schema), tight)
     assert not matches(RULES, json_options.compact(schema), wide)
@@ -57,11 +56,11 @@ def test_space_is_what_the_options_say(schema: Any) -> None:
 
 
 @pytest.mark.parametrize("pattern", ["x?", "[ x]", ".*", "\\s", "\f", "("])
-def test_space_is_nothing_else(pattern: str) -> None:
+def test_space_is_nothing_else(pattern):
     with pytest.raises(InvalidGrammar):
         json_options.spaced_by(PAIR, pattern)
 
 
-def test_a_schema_that_cannot_be_obeyed_is_refused_with_the_place_in_it() -> None:
+def test_a_schema_that_cannot_be_obeyed_is_refused_with_the_place_in_it():
     with pytest.raises(InvalidGrammar, match=r"at \$.items: .*uniqueItems"):
         json_options.compact({"items": {"type": "array", "uniqueItems": True}})

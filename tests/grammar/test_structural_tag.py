@@ -1,7 +1,6 @@
 """Structural tags: which texts match them."""
 
 import json
-from typing import Any
 
 import pytest
 from structural_formats import (
@@ -28,14 +27,14 @@ from legato_protocol.sampling_params import RULES
 COMPILER = Compiler(SINGLE_BYTES)
 
 
-def matches(given: Any, text: str) -> bool:
+def matches(given, text):
     source = structural_tag.rules(given)
     validation.check(RULES, source)
     matcher = COMPILER.compile(RULES, source).matcher()
     return matcher.consume(text.encode()) and matcher.accepting
 
 
-CASES: list[tuple[Any, list[str], list[str]]] = [
+CASES = [
     (const('a"%json::=\x7f😀\n'), ['a"%json::=\x7f😀\n'], ["a", ""]),
     (INTEGER, ["7", "99"], ["", "100", "a"]),
     ({"type": "regex", "pattern": "^a/b|c$"}, ["a/b", "c"], ["a", "a/bc", "a\\/b"]),
@@ -120,13 +119,13 @@ CASES: list[tuple[Any, list[str], list[str]]] = [
 
 
 @pytest.mark.parametrize(("format", "texts", "others"), CASES, ids=lambda value: json.dumps(value)[:60])
-def test_which_texts_match(format: Any, texts: list[str], others: list[str]) -> None:
+def test_which_texts_match(format, texts, others):
     given = {"type": "structural_tag", "format": format}
     assert [text for text in texts if not matches(given, text)] == []
     assert [text for text in others if matches(given, text)] == []
 
 
-def test_the_older_form_means_triggered_tags() -> None:
+def test_the_older_form_means_triggered_tags():
     structures = [{"begin": each["begin"], "schema": each["content"]["json_schema"], "end": "</f>"} for each in (F, G)]
     older = {"structures": structures, "triggers": ["<f="]}
     assert structural_tag.rules({"type": "structural_tag", **older}) == structural_tag.rules({"format": triggered()})
@@ -135,7 +134,7 @@ def test_the_older_form_means_triggered_tags() -> None:
     assert not matches(older | {"at_least_one": True}, "a")
 
 
-def test_128_tools_are_a_grammar() -> None:
+def test_128_tools_are_a_grammar():
     """As many as a request may offer."""
     tags = [
         {"begin": f"<f=n{i}>", "content": {"type": "json_schema", "json_schema": CITY}, "end": "</f>"}
@@ -144,7 +143,7 @@ def test_128_tools_are_a_grammar() -> None:
     assert matches({"format": triggered(tags=tags)}, 'a<f=n77>{"city": "x"}</f>')
 
 
-def test_what_is_repeated_is_spelled_once() -> None:
+def test_what_is_repeated_is_spelled_once():
     """There may be only so many rules."""
     same = tagged({"type": "grammar", "grammar": 'start: "x"'})
     assert matches({"format": sequence(*[same] * (MAX_RULES // 2))}, "<t>x</t>" * (MAX_RULES // 2))

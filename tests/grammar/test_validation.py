@@ -1,11 +1,10 @@
 """Grammars that are refused, with the place in them; and that judging any of them takes bounded time and memory."""
 
 import json
-from typing import Any
 
 import pytest
 
-from legato_grammar import validation
+from legato_grammar import lark, validation
 from legato_grammar.errors import InvalidGrammar
 from legato_grammar.guidance import MAX_RULES, Compiler
 from legato_grammar.schema import MAX_LEVELS
@@ -19,29 +18,80 @@ TREE = {
 }
 
 
-def nested(levels: int) -> dict[str, Any]:
-    schema: dict[str, Any] = {"type": "integer"}
+INTEGERS = {"type": "integer"}
+WITHOUT_EFFECT = [
+    {"propertyNames": {"type": "string"}, "type": "object", "additionalProperties": INTEGERS},
+    {"propertyNames": True, "unevaluatedProperties": {}, "type": "object"},
+    *({"type": "string", "format": name} for name in ("password", "poem", "int32")),
+    {"type": "array", "items": {"type": "object", "properties": {"format": {"type": "string", "format": "color"}}}},
+    {"uniqueItems": False, "unevaluatedItems": True, "type": "array"},
+    {"not": False},
+    {"if": {"type": "string"}},
+    {"then": False, "else": False},
+    {"type": "array", "contains": {"type": "null"}, "minContains": 0},
+    {"type": "array", "maxContains": 1},
+    {"dependentSchemas": {}, "dependentRequired": {}, "dependencies": {}},
+]
+
+
+@pytest.mark.parametrize("schema", WITHOUT_EFFECT, ids=json.dumps)
+def test_keywords_that_constrain_nothing_are_accepted(schema):
+    """Clients write them: zod's records have `propertyNames`. In JSON Schema 2020-12, other formats are annotations."""
+    validation.check(JSON_SCHEMA, json.dumps(schema))
+    validation.check(RULES, f"start: {lark.schema({'type': 'array', 'items': schema})}")
+
+
+HALF = {"type": "number", "exclusiveMinimum": 0, "maximum": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("schema", "good", "bad"),
+    [
+        (HALF, ["0.25", "0.5", "0.0000001"], ["0", "0.0", "-0", "0.6"]),
+        ({"type": "array", "items": HALF}, ["[0.5]"], ["[0]"]),
+        ({"type": ["number", "null"], "exclusiveMinimum": 1, "exclusiveMaximum": 1.5}, ["1.25", "null"], ["1", "1.5"]),
+        ({"type": "number", "minimum": -0.5, "exclusiveMaximum": 0}, ["-0.5", "-0.1"], ["0", "-0", "-0.0"]),
+        ({"minimum": 0.2, "exclusiveMinimum": 0, "maximum": 1}, ["0.2", "1"], ["0.1", "0"]),
+        ({"type": "integer", "exclusiveMinimum": 0, "exclusiveMaximum": 2}, ["1"], ["0", "2"]),
+        ({"$defs": {"x": {"$anchor": "foo", "type": "integer"}}, "$ref": "#foo"}, ["3"], ['"a"']),
+        ({"minProperties": 1, "additionalProperties": INTEGERS, "type": "object"}, ['{"a":1}'], ["{}"]),
+        (
+            {"properties": {"a": INTEGERS}, "required": ["a"], "minProperties": 2, "type": "object"},
+            ['{"a":1,"b":2}'],
+            ['{"a":1}', '{"a":1,"a":2}'],
+        ),
+    ],
+    ids=str,
+)
+def test_bounds_anchors_and_counts_are_obeyed(schema, good, bad):
+    source = json.dumps(schema)
+    validation.check(JSON_SCHEMA, source)
+    assert [text for text in (*good, *bad) if matches(JSON_SCHEMA, source, text)] == good
+
+
+def nested(levels):
+    schema = {"type": "integer"}
     for _ in range(levels):
         schema = {"type": "array", "items": schema}
     return schema
 
 
-def chain(links: int) -> dict[str, Any]:
-    definitions: dict[str, Any] = {str(i): {"$ref": f"#/$defs/{i + 1}"} for i in range(links)}
+def chain(links):
+    definitions = {str(i): {"$ref": f"#/$defs/{i + 1}"} for i in range(links)}
     return {"$defs": {**definitions, str(links): {"type": "integer"}}, "$ref": "#/$defs/0"}
 
 
 PATTERNS = [{"type": "string", "pattern": f"a{{{i}}}"} for i in range(25)]
 
 
-def nested_patterns(levels: int) -> dict[str, Any]:
-    schema: dict[str, Any] = {"type": "string"}
+def nested_patterns(levels):
+    schema = {"type": "string"}
     for level in range(levels):
         schema = {"type": "string", "pattern": f"b{level}", "anyOf": [schema]}
     return schema
 
 
-def matches(kind: str, source: str, text: str) -> bool:
+def matches(kind, source, text):
     matcher = COMPILER.compile(kind, source).matcher()
     return matcher.consume(text.encode()) and matcher.accepting
 
@@ -52,7 +102,9 @@ def matches(kind: str, source: str, text: str) -> bool:
         ({"type": "object", "properties": {"a": {"type": "array", "items": {"uniqueItems": True}}}}, "$.properties.a"),
         ({"type": "object", "properties": {"a": {"type": "text"}, "b": {}}}, "$.properties.a"),
         ({"type": "array", "items": {"type": "string", "pattern": "("}}, "$.items"),
-        ({"type": "array", "items": {"type": "string", "format": "poem"}}, "$.items"),
+        ({"type": "array", "items": {"type": "string", "format": "uri-template"}}, "$.items"),
+        ({"items": {"type": "object", "minProperties": 2}}, "$.items"),
+        ({"properties": {"a": {}}, "required": ["a", "b"], "minProperties": 3, "additionalProperties": {}}, "$:"),
         (
             {"$defs": {"x": {"properties": {"y": {"not": {}}}}}, "items": {"$ref": "#/$defs/x"}},
             "$.$defs.x.properties.y",
@@ -67,10 +119,14 @@ def matches(kind: str, source: str, text: str) -> bool:
     ],
     ids=str,
 )
-def test_a_schema_that_cannot_be_obeyed_is_refused_with_the_place_in_it(schema: Any, place: str) -> None:
+def test_a_schema_that_cannot_be_obeyed_is_refused_with_the_place_in_it(schema, place):
     with pytest.raises(InvalidGrammar) as refused:
         validation.check(JSON_SCHEMA, json.dumps(schema))
     assert str(refused.value).startswith(f"at {place}"), refused.value
+
+
+A = {"type": "object", "properties": {"b": {"$ref": "#/$defs/b"}}, "required": ["b"]}
+B = {"anyOf": [{"$ref": "#/$defs/a"}, {"type": "array", "prefixItems": [{"$ref": "#"}], "minItems": 1}]}
 
 
 @pytest.mark.parametrize(
@@ -78,18 +134,10 @@ def test_a_schema_that_cannot_be_obeyed_is_refused_with_the_place_in_it(schema: 
     [
         {"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]},
         {"$defs": {"a": {"type": "array", "items": {"$ref": "#/$defs/a"}, "minItems": 1}}, "$ref": "#/$defs/a"},
-        {
-            "$defs": {
-                "a": {"type": "object", "properties": {"b": {"$ref": "#/$defs/b"}}, "required": ["b"]},
-                "b": {
-                    "anyOf": [{"$ref": "#/$defs/a"}, {"type": "array", "prefixItems": [{"$ref": "#"}], "minItems": 1}]
-                },
-            },
-            "$ref": "#/$defs/a",
-        },
+        {"$defs": {"a": A, "b": B}, "$ref": "#/$defs/a"},
     ],
 )
-def test_a_schema_that_no_finite_value_matches_is_refused(schema: Any) -> None:
+def test_a_schema_that_no_finite_value_matches_is_refused(schema):
     with pytest.raises(InvalidGrammar, match="no finite value matches it"):
         validation.check(JSON_SCHEMA, json.dumps(schema))
 
@@ -108,7 +156,7 @@ def test_a_schema_that_no_finite_value_matches_is_refused(schema: Any) -> None:
     ],
     ids=lambda schema: str(schema)[:40],
 )
-def test_recursion_that_ends_is_allowed(schema: Any) -> None:
+def test_recursion_that_ends_is_allowed(schema):
     validation.check(JSON_SCHEMA, json.dumps(schema))
 
 
@@ -144,21 +192,20 @@ def test_recursion_that_ends_is_allowed(schema: Any) -> None:
     ],
     ids=lambda value: value[:30],
 )
-def test_what_cannot_be_compiled_is_refused_in_words(kind: str, source: str, why: str) -> None:
+def test_what_cannot_be_compiled_is_refused_in_words(kind, source, why):
     with pytest.raises(InvalidGrammar, match=why):
         validation.check(kind, source)
 
 
-def test_patterns_that_no_text_has_to_match_together_may_be_many() -> None:
+def test_patterns_that_no_text_has_to_match_together_may_be_many():
     properties = {str(i): {"anyOf": [{"type": "string", "pattern": f"^a{i}$"}, {"type": "null"}]} for i in range(100)}
     validation.check(JSON_SCHEMA, json.dumps({"type": "object", "properties": properties}))
 
 
-def test_the_deepest_schema_that_is_allowed_fits_the_stack() -> None:
+def test_the_deepest_schema_that_is_allowed_fits_the_stack():
     """Of objects, which take most of it, and by references, which the compiler follows."""
     levels = (MAX_LEVELS - 40) // 40
-    part: dict[str, Any]
-    definitions: dict[str, Any] = {}
+    definitions = {}
     for i in range(20):
         part = {"$ref": f"#/$defs/{i + 1}"}
         for _ in range(levels // 2):
@@ -182,13 +229,13 @@ def test_the_deepest_schema_that_is_allowed_fits_the_stack() -> None:
         (JSON_SCHEMA, '{"properties": {"b": {}, "a": {}}}', '{\n  "b": 1,\n  "a": 2\n}', '{"b": 1,'),
     ],
 )
-def test_a_text_matches_as_a_whole(kind: str, source: str, text: str, other: str) -> None:
+def test_a_text_matches_as_a_whole(kind, source, text, other):
     assert kind in GRAMMAR_KINDS
     assert matches(kind, source, text)
     assert not matches(kind, source, other)
 
 
-def test_space_is_bounded() -> None:
+def test_space_is_bounded():
     """A model that likes nothing better must go on at some point."""
     assert matches(JSON_SCHEMA, '{"type": "object"}', "{" + " " * 32 + "}")
     assert not matches(JSON_SCHEMA, '{"type": "object"}', "{" + " " * 33 + "}")

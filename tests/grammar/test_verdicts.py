@@ -9,16 +9,16 @@ from legato_protocol.sampling_params import JSON_SCHEMA, REGEX
 
 
 class Judge:
-    def __init__(self) -> None:
-        self.asked: list[tuple[str, str]] = []
+    def __init__(self):
+        self.asked = []
 
-    def __call__(self, kind: str, source: str) -> None:
+    def __call__(self, kind, source):
         self.asked.append((kind, source))
         if source.startswith("("):
             raise InvalidGrammar("unclosed group")
 
 
-def test_a_good_grammar_is_judged_once_and_one_of_another_kind_by_itself() -> None:
+def test_a_good_grammar_is_judged_once_and_one_of_another_kind_by_itself():
     judge = Judge()
     found = Verdicts(judge)
     for _ in range(3):
@@ -28,14 +28,14 @@ def test_a_good_grammar_is_judged_once_and_one_of_another_kind_by_itself() -> No
     assert judge.asked == [(REGEX, "a"), (JSON_SCHEMA, "a"), (REGEX, "b\ud800")]
 
 
-def test_a_bad_one_is_refused_each_time() -> None:
+def test_a_bad_one_is_refused_each_time():
     found = Verdicts(Judge())
     for _ in range(2):
         with pytest.raises(InvalidGrammar, match="unclosed"):
             found.check(REGEX, "(")
 
 
-def test_the_oldest_is_forgotten_first() -> None:
+def test_the_oldest_is_forgotten_first():
     judge = Judge()
     found = Verdicts(judge)
     for number in range(verdicts.MOST_KEPT + 1):

