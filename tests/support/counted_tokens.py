@@ -1,4 +1,4 @@
-"""What penalties follow from, counted anew, and tokens that tell what is read of them."""
+"""Counts that penalties follow from, counted anew, and tokens that know which of them were read."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from legato_engine.scheduler.batch import Draw
 
 
 def check_counts(draw: Draw) -> None:
-    """Those of the draw are what a recount of its tokens gives; with the prompt where its seed is even."""
+    """The counts of the draw are those of its tokens; with the prompt where its seed is even."""
     with_prompt = draw.params.seed % 2 == 0
     ids, outputs = draw.counts.follow(draw.tokens, draw.prompt_len, with_prompt)
     expected = Counter(draw.tokens[draw.prompt_len :])

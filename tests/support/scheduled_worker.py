@@ -1,4 +1,4 @@
-"""A worker without a model: an arena whose slots tell what was written to them, and clients that know every token.
+"""A worker without a model: an arena whose slots hold what was written to them, and clients that know every token.
 
 The "KV" of a position is a hash over the KV of all positions before it, as read through the block table, and the token.
 The next token is a hash over all KV. So a block that is stale, foreign, shared wrongly or not copied gives other tokens
@@ -23,7 +23,7 @@ from legato_engine.scheduler.results import Emission, Ended, ScoredTokens, Seque
 from legato_engine.scheduler.scheduler import Scheduler
 from legato_engine.scheduler.transfers import IncomingTransfer, OutgoingTransfer
 from legato_protocol.block_hash import split
-from legato_protocol.kv_events import KVEvent, Removed, Stored
+from legato_protocol.kv_events import KVEvent, Stored
 from legato_protocol.packed_logprobs import PackedLogprobs
 from legato_protocol.sampling_params import SamplingParams
 from legato_protocol.stream import Peer
@@ -42,12 +42,20 @@ def kv(before: Sequence[int], token: int) -> int:
     return hash((*before, token)) & 0xFFFFFFFFFFFF
 
 
+def all_kv(tokens: Sequence[int]) -> list[int]:
+    """The KV of a sequence from its begin."""
+    values: list[int] = []
+    for token in tokens:
+        values.append(kv(values, token))
+    return values
+
+
 def next_token(values: Sequence[int], seed: int, choice: int) -> int:
     return hash((seed, choice, *values)) % VOCABULARY
 
 
 def logprob(values: Sequence[int], token: int) -> float:
-    """Of a token of a prompt after all before it, whose KV are `values`."""
+    """The logprob of a token of a prompt after all before it, whose KV are `values`."""
     return -float(hash((token, *values)) % 4096)
 
 
@@ -64,7 +72,7 @@ def ask(length: int, start: int = 0, **fields: Any) -> "Client":
 
 @dataclass
 class Client:
-    """Who sent a request: checks each token that comes back."""
+    """The sender of a request: checks each token that comes back."""
 
     prompt: tuple[int, ...]
     max_tokens: int = 4
@@ -95,23 +103,16 @@ class Client:
         return all(self.got[c] == self.expected[c] and c in self.finished for c in set(self.choices) - self.dropped)
 
     def request(self, now: float = 0.0, **overrides: object) -> Request:
-        values: dict[str, object] = {
-            "id": self.id,
-            "attempt": 1,
-            "tokens": list(self.prompt),
-            "prompt_len": len(self.prompt),
-            "params": self.params,
-            "deadline": now + 1e6,
-            "choices": self.choices,
-        }
-        return Request(**{**values, **overrides})  # type: ignore[arg-type]
+        values = {"id": self.id, "attempt": 1, "tokens": list(self.prompt), "prompt_len": len(self.prompt)}
+        values |= {"params": self.params, "deadline": now + 1e6, "choices": self.choices}
+        return Request(**values | overrides)
 
-    def take_scores(self, told: ScoredTokens) -> None:
-        assert told.start == len(self.scored) + 1, "logprobs come in order, and each once"
-        self.scored += [token.logprob for token in told.logprobs]
+    def take_scores(self, scored: ScoredTokens) -> None:
+        assert scored.start == len(self.scored) + 1, "logprobs come in order, and each once"
+        self.scored += [token.logprob for token in scored.logprobs]
 
     def take(self, emission: Emission) -> None:
-        assert not self.scores or self.scored == self.expected_scores(), "those of the prompt come before its answer"
+        assert not self.scores or self.scored == self.expected_scores(), "logprobs of the prompt come before its answer"
         assert emission.choice not in self.dropped, "a token came after its choice was cancelled"
         got, expected = self.got[emission.choice], self.expected[emission.choice]
         assert emission.index <= len(got), "a token is missing"
@@ -121,20 +122,14 @@ class Client:
                 got.append(sampled.token)
         if emission.finish:
             self.finished[emission.choice] = emission.finish
-            assert got == expected
-            assert emission.finish == ("stop" if got[-1] in self.stop else "length")
+            assert (got, emission.finish) == (expected, "stop" if got[-1] in self.stop else "length")
 
     def expected_scores(self) -> list[float]:
-        values = [list[int]()]
-        for token in self.prompt:
-            values.append([*values[-1], kv(values[-1], token)])
-        return [logprob(before, token) for before, token in zip(values[1:], self.prompt[1:], strict=False)]
+        values = all_kv(self.prompt)
+        return [logprob(values[:place], self.prompt[place]) for place in range(1, len(self.prompt))]
 
     def _reference(self, choice: int) -> list[int]:
-        values: list[int] = []
-        for token in self.prompt:
-            values.append(kv(values, token))
-        output: list[int] = []
+        values, output = all_kv(self.prompt), list[int]()
         while len(output) < self.max_tokens and not (output and output[-1] in self.stop):
             output.append(next_token(values, self.seed, choice))
             values.append(kv(values, output[-1]))
@@ -166,7 +161,6 @@ class Arena:
 
     def _row(self, row: Row, tokens: Sequence[int]) -> tuple[Sampled, ...] | Scored:
         values = self.read(row.blocks, row.start)
-        assert len(values) == row.start
         logprobs, targets = array("f"), iter(row.targets.tokens if row.targets is not None else ())
         for token in tokens:
             block, slot = self._place(row, len(values))
@@ -188,22 +182,16 @@ class Worker:
     """A scheduler with its arena, and a gateway's view of its events."""
 
     def __init__(self, num_blocks: int = 32, block_size: int = 4, **limits: object) -> None:
-        defaults: dict[str, object] = {
-            "role": "unified",
-            "block_size": block_size,
-            "max_length": 64,
-            "chunk_tokens": 16,
-            "growth_tokens": 4,
-        }
+        defaults = {"role": "unified", "max_length": 64, "chunk_tokens": 16, "growth_tokens": 4}
         self.pool = BlockPool(num_blocks, EventLog("epoch"))
-        self.scheduler = Scheduler(SchedulerLimits(**{**defaults, **limits}), self.pool, "revision")  # type: ignore[arg-type]
+        self.scheduler = Scheduler(SchedulerLimits(block_size=block_size, **defaults | limits), self.pool, "revision")
         self.incoming, self.outgoing = self.scheduler.incoming, self.scheduler.outgoing
         self.arena = Arena(num_blocks, block_size)
         self.clients: dict[str, Client] = {}
         self.now = 0.0
         self.before: StepOutput = ()  # of the step that was processed last
         self.batches: list[Batch] = []
-        self.known: set[bytes] = set()  # what a reader of the events believes
+        self.known: set[bytes] = set()  # hashes that a reader of the events knows
         self.numbers: list[int] = []
         self.flight: Batch | None = None
         self.output: StepOutput | None = None
@@ -220,13 +208,13 @@ class Worker:
         return [self.add(client, **overrides) for client in clients]
 
     def reserve(self, client: Client, **overrides: object) -> IncomingTransfer:
-        """For a sequence that comes from some peer."""
+        """Reserves room for a sequence that comes from some peer."""
         self.clients[client.id] = client
         request = client.request(self.now, **{"room": 1, **overrides})
         return self.incoming.reserve(request, PEER, self.now)
 
     def granted(self, client: Client, **overrides: object) -> IncomingTransfer:
-        """For a sequence that comes from some peer, which may write from here on."""
+        """Grants room to a sequence that comes from some peer, which may write from here on."""
         transfer = self.reserve(client, **overrides)
         assert self.incoming.grants() == (transfer,)
         return transfer
@@ -244,7 +232,7 @@ class Worker:
         self.outgoing.grant(outgoing_of(request), blocks)
 
     def migrate(self, request: Request, blocks: int) -> None:
-        """To a receiver that has room for this many of its blocks."""
+        """Migrates it to a receiver that has room for this many of its blocks."""
         self.outgoing.migrate(request, room=5, attempt=2)
         self.grant(request, blocks)
 
@@ -253,9 +241,8 @@ class Worker:
         return self.outgoing.finish(outgoing_of(request))
 
     def hand_over(self, request: Request, receiver: "Worker", transfer: IncomingTransfer) -> None:
-        """A prefill that is computed goes on at its receiver."""
+        """Lets a prefill that is computed go on at its receiver."""
         kv = self.finish(request)
-        assert kv is not None
         assert (kv.token_ids, kv.blocks) == (tuple(request.tokens), tuple(request.blocks))
         self.transfer(kv.blocks, receiver, transfer)
         receiver.adopt(transfer, kv.computed, {choice: (sampled,) for choice, sampled in request.first.items()})
@@ -283,7 +270,7 @@ class Worker:
         return self.scheduler.idle
 
     def begin(self, compute: bool = True) -> Batch | None:
-        """Schedule; the device works at once, or only at the end of the step."""
+        """Schedules; the device works immediately, or only at the end of the step."""
         self.now += 1.0
         self.flight, self.output = self.scheduler.schedule(self.now), None
         if self.flight is not None:
@@ -292,12 +279,11 @@ class Worker:
             assert all(row.tokens for row in self.flight.rows), "a row that computes nothing"
             tables = {id(request.blocks) for client in self.clients for request in self.scheduler.requests(client)}
             assert all(id(row.blocks) in tables for row in self.flight.rows), "a row of one that was preempted"
-            if compute:
-                self.output = self.arena.run(self.flight)
+            self.output = self.arena.run(self.flight) if compute else None
         return self.flight
 
     def begin_ahead(self, compute: bool = True) -> Batch | None:
-        """Schedule the step after the one in flight, if it can be known; the device works as with `begin`."""
+        """Schedules the step after the one in flight, if it can be known; the device works as with `begin`."""
         assert self.flight is not None
         assert self.next is None
         self.next, self.next_output = self.scheduler.schedule_ahead(self.now), None
@@ -322,8 +308,8 @@ class Worker:
         if fault:
             output = (*output[:-1], tuple(Sampled(0, None, "no numbers") for _ in output[-1]))
         result = self.scheduler.process(batch, output, self.now)
-        for told in result.scored:
-            self.clients[told.request.id].take_scores(told)
+        for scored in result.scored:
+            self.clients[scored.request.id].take_scores(scored)
         self.deliver(result.emissions)
         self.check()
         return result
@@ -341,7 +327,7 @@ class Worker:
             self.step()
 
     def run(self, *complete: Client) -> int:
-        """Steps until nothing can be computed, when these must be complete; returns how many steps that took."""
+        """Steps until nothing can be computed, when these must be complete; returns the number of steps."""
         for done in range(400):
             if self.step() is None:
                 assert all(client.complete for client in complete)
@@ -365,20 +351,12 @@ class Worker:
         return ended
 
     def check(self) -> None:
-        """Every owner's books balance, and the events tell the truth."""
+        """Every owner's books balance, and the events are true."""
         self.scheduler.check_integrity()
         for event in self.pool.events.take():
             self._read(event)
         assert self.known == set(self.pool.cache)
         assert self.numbers == list(range(1, len(self.numbers) + 1))
-
-    @staticmethod
-    def kv(tokens: Sequence[int]) -> list[int]:
-        """The KV of a sequence from its begin."""
-        values: list[int] = []
-        for token in tokens:
-            values.append(kv(values, token))
-        return values
 
     def write(self, blocks: Mapping[int, Sequence[int]]) -> None:
         """A peer's puts: content by block."""
@@ -393,17 +371,11 @@ class Worker:
 
     def _check_held(self, batch: Batch) -> None:
         """Whatever happens, nobody else gets a block that the step in flight touches."""
-        touched = {block for row in batch.rows for block in row.blocks}
-        touched |= {block for copy in batch.copies for block in copy}
-        assert all(self.pool.references(block) for block in touched)
+        for blocks in (*(row.blocks for row in batch.rows), *batch.copies):
+            assert all(map(self.pool.references, blocks))
 
     def _read(self, event: KVEvent) -> None:
         self.numbers.append(event.number)
-        if isinstance(event, Stored):
-            fresh = set(split(event.hashes))
-            assert not fresh & self.known
-            self.known |= fresh
-        else:
-            assert isinstance(event, Removed)
-            assert set(split(event.hashes)) <= self.known
-            self.known -= set(split(event.hashes))
+        hashes = set(split(event.hashes))
+        assert self.known & hashes == (set() if isinstance(event, Stored) else hashes)
+        self.known ^= hashes

@@ -46,38 +46,27 @@ def test_blocks_come_in_runs_of_neighbours():
 
 
 def test_the_search_goes_on_where_it_ended_and_begins_anew_at_the_end():
-    """So what was given back is joined by its neighbours before it is given again."""
+    """So blocks that were given back are joined by their neighbours before they are given again."""
     pool = pool_of(8)
-    first = pool.allocate(3)
-    pool.release(first)
-    assert pool.allocate(3) == [3, 4, 5]
-    assert pool.allocate(2) == [6, 7]
-    assert pool.allocate(2) == [0, 1]
-    assert pool.allocate(2) is None
-    assert pool.allocate(1) == [2]
+    pool.release(pool.allocate(3))
+    assert [pool.allocate(count) for count in (3, 2, 2, 2, 1)] == [[3, 4, 5], [6, 7], [0, 1], None, [2]]
 
 
-def test_a_table_grows_behind_its_last_block_where_that_is_free():
-    pool = pool_of(16)
-    blocks = pool.allocate(8)
-    pool.release(blocks[4:6])
-    assert pool.allocate(2, after=3) == [4, 5]
-
-
-def test_runs_of_half_the_length_are_taken_where_there_is_no_whole_one():
-    pool = pool_of(7)
-    blocks = pool.allocate(7)
-    pool.release(blocks[:3])
-    pool.release(blocks[4:])
-    assert pool.allocate(6) == [0, 1, 2, 4, 5, 6]
-
-
-def test_scattered_blocks_are_given_when_there_is_no_run():
-    pool = pool_of(8)
-    blocks = pool.allocate(8)
-    pool.release(blocks[::2])
-    assert sorted(pool.allocate(4)) == [0, 2, 4, 6]
-    assert pool.allocate(1) is None
+@pytest.mark.parametrize(
+    ("size", "free", "count", "after", "expected"),
+    [
+        (16, [4, 5], 2, 3, [4, 5]),
+        (7, [0, 1, 2, 4, 5, 6], 6, None, [0, 1, 2, 4, 5, 6]),
+        (8, [0, 2, 4, 6], 4, None, [0, 2, 4, 6]),
+        (8, [0, 2, 4, 6], 5, None, None),
+    ],
+    ids=["from the table's last block on", "in runs of half the length", "scattered", "too few"],
+)
+def test_blocks_are_given_in_the_best_runs_that_are_free(size, free, count, after, expected):
+    pool = pool_of(size)
+    blocks = pool.allocate(8 if size == 16 else size)
+    pool.release([blocks[index] for index in free])
+    assert pool.allocate(count, after) == expected
 
 
 def test_the_least_recently_used_leaf_goes_first():
@@ -88,8 +77,7 @@ def test_the_least_recently_used_leaf_goes_first():
     pool.allocate(2)
     assert len(pool.cache.match(new)) == 1
     pool.allocate(2)
-    assert len(pool.cache.match(new)) == 0
-    assert len(pool.cache.match(old)) == 1
+    assert [len(pool.cache.match(chain)) for chain in (new, old)] == [0, 1]
     pool.check_integrity()
 
 
@@ -135,17 +123,13 @@ def test_events_are_numbered_in_order_and_joined_by_kind():
     pool = pool_of(2)
     first = store_chain(pool, b"ab")
     pool.allocate(1)
-    stored, removed = pool.events.take()
-    assert (stored.number, split(stored.hashes)) == (1, first)
-    assert (removed.number, split(removed.hashes)) == (2, first[1:])
-    assert stored.epoch == removed.epoch == "epoch"
+    events = [(type(event), event.epoch, event.number, split(event.hashes)) for event in pool.events.take()]
+    assert events == [(Stored, "epoch", 1, first), (Removed, "epoch", 2, first[1:])]
     assert pool.events.take() == ()
-    assert isinstance(stored, Stored)
-    assert isinstance(removed, Removed)
 
 
-def test_a_forgotten_sequence_loses_what_it_alone_computed():
-    """What another holds, or has computed further blocks from, stays findable; so does what is no part of it."""
+def test_a_forgotten_sequence_loses_the_blocks_that_only_it_computed():
+    """Blocks that another has, or has computed further blocks from, stay findable, and so do all others."""
     pool = pool_of(12)
     held, built_on, other = store_chain(pool, b"ab"), store_chain(pool, b"xyz"), store_chain(pool, b"q")
     pool.take(pool.cache.match(held))
@@ -203,9 +187,9 @@ def test_random_owners_keep_the_books(seed, size):
             pool.readmit(away.pop(random.randrange(len(away))))
         elif operation == 6 and tables and random.random() < 0.3:
             blocks, _ = tables.pop(random.randrange(len(tables)))
-            found = {block for block in range(size) if pool.cache.is_stored(block)}
+            stored = {block for block in range(size) if pool.cache.is_stored(block)}
             pool.forget(blocks)
-            lost = {block for block in found if not pool.cache.is_stored(block)}
+            lost = {block for block in stored if not pool.cache.is_stored(block)}
             assert lost <= set(blocks)
             assert all(pool.references(block) == 1 for block in lost)
             pool.release(blocks)
@@ -215,7 +199,8 @@ def test_random_owners_keep_the_books(seed, size):
         assert counts.quarantined == sum(map(len, away))
         assert counts.free + counts.cached == pool.available == size - counts.used - counts.quarantined
         for event in pool.events.take():
-            known = _told(known, event)
+            hashes = set(split(event.hashes))
+            known = known | hashes if isinstance(event, Stored) else known - hashes
         assert known == set(pool.cache)
 
 
@@ -226,43 +211,34 @@ def _chain(prompt):
     return hashes
 
 
-def _told(known, event):
-    hashes = set(split(event.hashes))
-    return known | hashes if isinstance(event, Stored) else known - hashes
-
-
-def test_what_is_wrong_with_the_books_is_named():
-    def wrong(break_it):
-        pool = pool_of(4)
-        blocks = pool.allocate(2)
-        store_chain(pool, b"a")
-        break_it(pool, blocks)
-        with pytest.raises(AssertionError) as caught:
-            pool.check_integrity()
-        return str(caught.value)
-
-    def free_a_used_one(pool, blocks):
-        pool._free[blocks[0]] = 1
-        pool._free_count += 1
-
-    def lose_a_free_one(pool, _):
-        pool._free[3] = 0
-        pool._free_count -= 1
-
-    def both(pool, blocks):
-        free_a_used_one(pool, blocks)
-        lose_a_free_one(pool, blocks)
-
-    def find_a_free_one(pool, blocks):
-        pool.store(blocks[0], b"other", None)
-        pool._references[blocks[0]] = 0
-        pool._set_free(blocks[0])
-
-    def miscount(pool, _):
-        pool._free_count += 1
-
-    assert wrong(free_a_used_one) == "block 0 is in 2 states of free, cached, used, quarantined"
-    assert wrong(lose_a_free_one) == "block 3 is in 0 states of free, cached, used, quarantined"
-    assert wrong(both) == "block 0 is in 2 states of free, cached, used, quarantined"
-    assert wrong(find_a_free_one) == "free block 0 can be found"
-    assert wrong(miscount) == "1 blocks are free, 2 are counted"
+@pytest.mark.parametrize(
+    ("faults", "named"),
+    [
+        (["free a used one"], "block 0 is in 2 states of free, cached, used, quarantined"),
+        (["lose a free one"], "block 3 is in 0 states of free, cached, used, quarantined"),
+        (["free a used one", "lose a free one"], "block 0 is in 2 states of free, cached, used, quarantined"),
+        (["find a free one"], "free block 0 can be found"),
+        (["miscount"], "1 blocks are free, 2 are counted"),
+    ],
+)
+def test_a_fault_of_the_books_is_named(faults, named):
+    pool = pool_of(4)
+    blocks = pool.allocate(2)
+    store_chain(pool, b"a")
+    for fault in faults:
+        match fault:
+            case "free a used one":
+                pool._free[blocks[0]] = 1
+                pool._free_count += 1
+            case "lose a free one":
+                pool._free[3] = 0
+                pool._free_count -= 1
+            case "find a free one":
+                pool.store(blocks[0], b"other", None)
+                pool._references[blocks[0]] = 0
+                pool._set_free(blocks[0])
+            case "miscount":
+                pool._free_count += 1
+    with pytest.raises(AssertionError) as caught:
+        pool.check_integrity()
+    assert str(caught.value) == named

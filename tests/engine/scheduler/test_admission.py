@@ -1,4 +1,4 @@
-"""Who may start: slots, room for what runs to grow, and prefills that nobody has asked for yet."""
+"""Admission of waiting requests: slots, room for running ones to grow, and prefills without a grant."""
 
 import pytest
 from scheduled_worker import Worker, ask
@@ -78,13 +78,13 @@ def test_a_transfer_leaves_room_for_its_own_growth_too(most, granted):
     assert len(worker.incoming.grants()) == granted
 
 
-def test_alone_a_sequence_may_fill_the_worker():
+def test_a_single_sequence_may_fill_the_worker():
     worker = Worker(num_blocks=4, growth_tokens=100)
     worker.add(client := ask(13, max_tokens=3))
     worker.run(client)
 
 
-def test_alone_a_sequence_starts_although_its_growth_has_no_room_yet():
+def test_a_single_sequence_starts_although_its_growth_has_no_room_yet():
     """5 of 8 blocks may still be written by a peer that was granted them."""
     worker = Worker(num_blocks=8, growth_tokens=100)
     worker.incoming.abandon(worker.granted(ask(13)))
@@ -103,7 +103,7 @@ def test_slots_are_sequences_and_choices_count_apart(incoming):
     transfer = worker.reserve(ask(3, 90), room=2)
     assert worker.incoming.grants() == ()
     worker.scheduler.cancel(two.id, 9)
-    assert worker.incoming.grants() == ()  # who came before it goes first
+    assert worker.incoming.grants() == ()  # `one` came before it and goes first
     assert starts(worker, one)
     assert worker.incoming.grants() == (transfer,)
 
@@ -119,46 +119,53 @@ def test_an_adopted_or_abandoned_transfer_gives_its_slots_back():
 
 
 def answered(worker, tokens, **fields):
-    """So many answers of this length that it is the usual one."""
+    """Serves enough answers of this length that it is the usual one."""
     for _ in range(LEAST_ANSWERS):
         worker.add(ask(3, max_tokens=tokens), **fields)
         worker.run()
 
 
-@pytest.mark.parametrize(("tokens", "expected"), [(6, True), (7, True), (8, False), (30, False)])
-def test_what_runs_is_expected_to_become_as_long_as_answers_usually_do(tokens, expected):
-    """14 blocks: 3 are the running one's, 10 the newcomer's. One block lets the running one make 7 tokens."""
-    worker = Worker(num_blocks=14, growth_tokens=0, max_waiting=1000)
-    answered(worker, tokens)
+@pytest.mark.parametrize(
+    ("usual", "growth", "steps", "newcomer", "expected"),
+    [
+        # 14 blocks: 3 are the running one's, 10 the newcomer's. One block lets the running one make 7 tokens.
+        (6, 0, 1, 39, True),
+        (7, 0, 1, 39, True),
+        (8, 0, 1, 39, False),
+        (30, 0, 1, 39, False),
+        # It became longer than usual, and is expected to go on like an unknown one.
+        (2, 4, 3, 37, True),
+        (2, 5, 3, 37, False),
+    ],
+)
+def test_a_running_sequence_is_expected_to_become_as_long_as_usual(usual, growth, steps, newcomer, expected):
+    worker = Worker(num_blocks=14, growth_tokens=growth, max_waiting=1000)
+    answered(worker, usual)
     worker.add(ask(10, max_tokens=40))
-    worker.step()
-    assert started(worker, ask(39, 100, max_tokens=1)) is expected
+    worker.steps(steps)
+    assert started(worker, ask(newcomer, 100, max_tokens=1)) is expected
 
 
-@pytest.mark.parametrize(("growth", "expected"), [(4, True), (5, False)])
-def test_what_became_longer_than_usual_is_expected_to_go_on_like_an_unknown_one(growth, expected):
-    worker = Worker(num_blocks=14, growth_tokens=growth)
-    answered(worker, 2)
-    worker.add(ask(10, max_tokens=40))
-    worker.steps(3)
-    assert started(worker, ask(37, 100, max_tokens=1)) is expected
-
-
-@pytest.mark.parametrize("how", ["cut short by its client", "cut off", "by its deadline"])
-def test_an_answer_is_as_long_as_its_client_let_it_become_and_one_that_was_cut_off_says_nothing(how):
+@pytest.mark.parametrize(
+    ("end", "counts"),
+    [
+        (lambda scheduler, id, now: scheduler.cancel(id, 99), True),
+        (lambda scheduler, id, now: scheduler.cancel(id, 99, cut_off=True), False),
+        (lambda scheduler, id, now: scheduler.expire(now), False),
+    ],
+    ids=["ended by its client", "cut off", "by its deadline"],
+)
+def test_an_answer_is_as_long_as_its_client_let_it_become_and_one_that_was_cut_off_says_nothing(end, counts):
     """Stop strings end at the gateway, which cancels."""
     worker = Worker(num_blocks=14, growth_tokens=100)
     for number in range(1, LEAST_ANSWERS + 1):
         worker.add(client := ask(3, max_tokens=40), deadline=float(number))
         worker.steps(3)
         client.over = True
-        scheduler, cut_off = worker.scheduler, how == "cut off"
-        by_deadline = how == "by its deadline"
-        ended = scheduler.expire(number) if by_deadline else scheduler.cancel(client.id, 99, cut_off=cut_off)
-        assert len(ended.requests) == 1
+        assert len(end(worker.scheduler, client.id, number).requests) == 1
     worker.add(ask(10, max_tokens=40))
     worker.step()
-    assert started(worker, ask(37, 100, max_tokens=1)) is (how == "cut short by its client")
+    assert started(worker, ask(37, 100, max_tokens=1)) is counts
 
 
 def test_a_sequence_that_was_handed_off_is_expected_to_be_like_those_before_it():

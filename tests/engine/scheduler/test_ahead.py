@@ -20,7 +20,7 @@ def decoding(worker, *clients, **params):
 
 
 def run(worker, *complete, compute=True):
-    """To the end, a step ahead where that is possible; how many were."""
+    """Runs to the end, a step ahead where that is possible; the number of steps ahead."""
     ahead = 0
     while worker.flight is not None or worker.begin(compute):
         if worker.next is None:
@@ -40,14 +40,13 @@ def test_every_token_but_the_first_and_last_is_ahead(compute):
 def test_tokens_are_named_by_their_draw():
     worker = Worker()
     decoding(worker, *[ask(6, 10 * n, seed=n) for n in range(2)])
-    rows = worker.begin_ahead().rows
-    assert [row.tokens for row in rows] == [(-1,), (-2,)]
-    assert [row.start for row in rows] == [row.start + 1 for row in worker.flight.rows]
-    assert [row.draws[0].position for row in rows] == [row.draws[0].position + 1 for row in worker.flight.rows]
+    found = [(row.tokens, row.start, row.draws[0].position) for row in worker.begin_ahead().rows]
+    before = enumerate(worker.flight.rows, 1)
+    assert found == [((-number,), row.start + 1, row.draws[0].position + 1) for number, row in before]
 
 
 def test_draws_of_the_step_are_counted_not_its_rows():
-    """Also those of a prompt of several choices that is cancelled meanwhile."""
+    """Also draws of a prompt of several choices that is cancelled meanwhile."""
     worker, client = Worker(chunk_tokens=6), ask(6, max_tokens=9)
     worker.add(client)
     worker.step()
@@ -78,32 +77,28 @@ def test_one_that_reaches_its_length_gets_no_row():
     run(worker, short, long)
 
 
-def test_one_that_stops_has_a_row_for_nothing_and_keeps_its_blocks_until_then():
-    reference = ask(6, max_tokens=9)
-    stop = reference.expected[0][1]
+def test_one_that_stops_has_an_unused_row_and_keeps_its_blocks_until_then():
+    stop = ask(6, max_tokens=9).expected[0][1]
     worker, client = Worker(), ask(6, max_tokens=9, stop=(stop,))
     (request,) = decoding(worker, client)
     blocks = list(request.blocks)
     worker.begin_ahead(compute=False)
     worker.end()
-    assert client.complete
-    assert request.state is RequestState.ENDED
+    assert (client.complete, request.state) == (True, RequestState.ENDED)
     assert all(worker.pool.references(block) for block in blocks)
     worker.end()
-    assert worker.idle
-    assert worker.counts.used == 0
+    assert (worker.idle, worker.counts.used) == (True, 0)
 
 
 READING = {"repetition_penalty": 1.1, "presence_penalty": 0.1, "frequency_penalty": 0.1, "bad_words": ((1, 2),)}
 
 
 @pytest.mark.parametrize(("name", "value"), [*READING.items(), ("min_tokens", 5)])
-def test_what_reads_tokens_is_not_drawn_without_them(name, value):
+def test_a_draw_whose_parameters_read_tokens_waits_for_them(name, value):
     worker, client = Worker(), ask(6, max_tokens=9)
     decoding(worker, client, params=replace(client.params, **{name: value}))
     assert worker.begin_ahead() is None
-    assert run(worker) == (3 if name == "min_tokens" else 0)
-    assert client.complete
+    assert run(worker, client) == (3 if name == "min_tokens" else 0)
 
 
 def test_a_grammar_needs_the_token():
@@ -112,8 +107,9 @@ def test_a_grammar_needs_the_token():
     assert worker.begin_ahead() is None
 
 
-def test_several_choices_fork_first():
-    worker, client = Worker(), ask(6, max_tokens=9, choices=(0, 1, 2))
+@pytest.mark.parametrize("client", [ask(6, max_tokens=9, choices=(0, 1, 2)), ask(13)], ids=["forks", "goes on"])
+def test_a_prompt_that_forks_or_goes_on_is_planned_as_usual(client):
+    worker = Worker(chunk_tokens=12)
     worker.add(client)
     worker.begin()
     assert worker.begin_ahead() is None
@@ -123,21 +119,13 @@ def test_several_choices_fork_first():
     run(worker, client)
 
 
-def test_a_prompt_that_goes_on_is_planned_as_usual():
-    worker = Worker(chunk_tokens=4)
-    worker.add(ask(13))
-    worker.begin()
-    assert worker.begin_ahead() is None
-
-
 def test_nobodys_blocks_are_taken():
     """Blocks are short: a step that is planned as usual preempts."""
     worker = Worker(num_blocks=4, growth_tokens=0)
     clients = [ask(7, n, max_tokens=8, seed=n) for n in (0, 20)]
     worker.add_all(clients)
-    run(worker)
+    run(worker, *clients)
     assert worker.load.preemptions
-    assert all(client.complete for client in clients)
 
 
 def test_one_that_comes_starts_with_the_next_step():
@@ -153,34 +141,28 @@ def test_one_that_comes_starts_with_the_next_step():
 
 
 def test_those_that_cannot_start_hold_nobody_up():
-    worker = Worker(max_running=1)
-    worker.add(first := ask(6, max_tokens=12))
-    worker.add(second := ask(6, max_tokens=3))
-    assert run(worker) >= 10
-    assert first.complete
-    assert second.complete
+    worker, clients = Worker(max_running=1), (ask(6, max_tokens=12), ask(6, max_tokens=3))
+    worker.add_all(clients)
+    assert run(worker, *clients) >= 10
 
 
 def test_prompts_that_wait_for_room_in_a_step_are_in_the_next_one():
     """Each fills a step to its last token, so that none goes on and all that run decode."""
     worker = Worker(chunk_tokens=6, num_blocks=64)
-    for n in range(6):
-        worker.add(ask(6, 10 * n, max_tokens=30, seed=n))
+    worker.add_all(ask(6, 10 * n, max_tokens=30, seed=n) for n in range(6))
     run(worker)
     prompts = [sum(len(row.tokens) for row in batch.rows if len(row.tokens) > 1) for batch in worker.batches]
-    assert prompts[:6] == [6] * 6
-    assert not any(prompts[6:])
+    assert prompts == [6] * 6 + [0] * (len(prompts) - 6)
 
 
 def test_one_that_waits_for_the_prefix_of_another_starts_when_that_is_computed():
     worker = Worker()
-    for seed in range(2):
-        worker.add(ask(13, max_tokens=30, seed=seed))
+    worker.add_all(ask(13, max_tokens=30, seed=seed) for seed in range(2))
     run(worker)
     assert [[len(row.tokens) for row in batch.rows] for batch in worker.batches[:3]] == [[13], [1, 1], [1, 1]]
 
 
-def test_one_that_waits_is_looked_at_again():
+def test_one_that_waits_is_tried_again():
     """It may start for a reason that nobody counts, such as the end of its pause."""
     worker = Worker()
     decoding(worker, ask(6, max_tokens=50))
@@ -242,17 +224,21 @@ def test_a_migration_waits_for_both_steps():
     assert worker.begin_ahead() is None
     worker.end()
     kv = worker.finish(request)
-    assert kv.token_ids == tuple(request.tokens)
-    assert kv.computed == len(kv.token_ids) - 1
+    assert (kv.token_ids, kv.computed) == (tuple(request.tokens), len(request.tokens) - 1)
+
+
+def twins(max_tokens):
+    """A worker, and two clients that ask for the same."""
+    worker, clients = Worker(), [ask(6, max_tokens=max_tokens, seed=1) for _ in range(2)]
+    for client in clients:
+        worker.add(client)
+        worker.step()
+    return worker, clients
 
 
 def test_a_block_that_another_had_first_is_read_until_the_step_ends():
     """Two compute the same: the second gives a full block up for the first one's, while a step in flight reads it."""
-    worker = Worker()
-    clients = [ask(6, max_tokens=12, seed=1) for _ in range(2)]
-    for client in clients:
-        worker.add(client)
-        worker.step()
+    worker, clients = twins(12)
     second = worker.scheduler.requests(clients[1].id)[0]
     given_up = []
     while worker.flight is not None or worker.begin():
@@ -267,13 +253,9 @@ def test_a_block_that_another_had_first_is_read_until_the_step_ends():
     assert all(client.complete for client in clients)
 
 
-def test_what_was_given_up_is_not_kept_as_long_as_there_is_a_step_ahead():
+def test_blocks_that_were_given_up_are_not_kept_as_long_as_there_is_a_step_ahead():
     """There is always one, and the sequence always has a row in it."""
-    worker = Worker()
-    clients = [ask(6, max_tokens=40, seed=1) for _ in range(2)]
-    for client in clients:
-        worker.add(client)
-        worker.step()
+    worker, clients = twins(40)
     while not all(client.complete for client in clients):
         if worker.flight is None:
             worker.begin()

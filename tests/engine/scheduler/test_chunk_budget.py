@@ -1,4 +1,4 @@
-"""How many prompt tokens a step may compute."""
+"""The budget of prompt tokens of a step."""
 
 from math import inf
 
@@ -15,11 +15,9 @@ def test_without_a_time_only_tokens_bound_it():
     budget = ChunkBudget(100)
     assert budget.count(5000, 60) == 60
     budget.spend(60, 5000)
-    assert budget.count(0, 60) == 40
-    assert not budget.exhausted
+    assert (budget.count(0, 60), budget.exhausted) == (40, False)
     budget.spend(40, 0)
-    assert budget.count(0, 60) == 0
-    assert budget.exhausted
+    assert (budget.count(0, 60), budget.exhausted) == (0, True)
 
 
 @pytest.mark.parametrize("start", [0, 100, 4000])
@@ -31,17 +29,12 @@ def test_a_chunk_takes_the_time_there_is_and_no_more(start, per_token, per_pair)
     assert cost(budget, count, start) <= 1.0 < cost(budget, count + MULTIPLE, start)
 
 
-def test_the_end_of_a_prompt_need_not_be_a_multiple():
-    assert ChunkBudget(1000, 1.0, per_token=1e-3).count(0, 517) == 517
-
-
 def test_prompts_share_the_time():
     budget = ChunkBudget(1000, 0.1, per_token=1e-3)
     budget.spend(60, 0)
     assert budget.count(0, 1000) == 32
     budget.spend(32, 0)
-    assert budget.count(0, 1000) == 0
-    assert budget.exhausted
+    assert (budget.count(0, 1000), budget.exhausted) == (0, True)
 
 
 @pytest.mark.parametrize(
@@ -50,11 +43,9 @@ def test_prompts_share_the_time():
 def test_one_prompt_advances_however_late_the_step_is(decoding, least):
     """By the least chunk where the step is then late by no more than it may be."""
     budget = ChunkBudget(1000, 0.1 - decoding, decoding, 1e-3)
-    assert not budget.exhausted
-    assert budget.count(0, 1000) == least
+    assert (budget.count(0, 1000), budget.exhausted) == (least, False)
     budget.spend(least, 0)
-    assert budget.count(0, 1000) == 0
-    assert budget.exhausted
+    assert (budget.count(0, 1000), budget.exhausted) == (0, True)
 
 
 def test_a_late_step_takes_at_most_twice_as_long_as_with_the_least_chunk():
@@ -78,11 +69,15 @@ def test_time_that_is_left_counts_where_it_is_enough_for_more_than_the_least():
     assert [count(0.1), count(0.017), count(0.015), count(0.1, 20)] == [96, MULTIPLE, LEAST_CHUNK, 20]
 
 
-def test_no_more_than_its_tokens_even_if_that_is_less_than_the_least():
-    assert ChunkBudget(5, 0.0, per_token=1e-3).count(0, 1000) == 5
-    assert ChunkBudget(1000, 0.0, per_token=1e-3).count(0, 5) == 5
-
-
-def test_prompts_that_are_measured_to_cost_nothing_are_bounded_by_tokens():
-    assert ChunkBudget(100, 0.5).count(50, 1000) == 100
-    assert ChunkBudget(100, inf).count(50, 1000) == 100
+@pytest.mark.parametrize(
+    ("budget", "start", "remaining", "count"),
+    [
+        (ChunkBudget(5, 0.0, per_token=1e-3), 0, 1000, 5),  # less than the least
+        (ChunkBudget(1000, 0.0, per_token=1e-3), 0, 5, 5),
+        (ChunkBudget(100, 0.5), 50, 1000, 100),  # prompts that were measured to cost nothing
+        (ChunkBudget(100, inf), 50, 1000, 100),
+        (ChunkBudget(1000, 1.0, per_token=1e-3), 0, 517, 517),  # the end of a prompt need not be a multiple
+    ],
+)
+def test_a_chunk_has_no_more_tokens_than_are_left_in_the_step_or_the_prompt(budget, start, remaining, count):
+    assert budget.count(start, remaining) == count

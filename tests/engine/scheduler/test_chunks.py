@@ -83,18 +83,14 @@ def test_when_nothing_decodes_chunks_have_their_full_size():
     assert [tokens for _, _, tokens in prefill(worker)] == [CHUNK] * 7 + [PROMPT - 7 * CHUNK]
 
 
-def test_a_paused_stream_keeps_no_tpot():
-    worker = machine()
+@pytest.mark.parametrize(("tpot", "paused"), [(TPOT, True), (float("inf"), False)], ids=["it is paused", "no TPOT"])
+def test_chunks_have_their_full_size_beside_a_stream_without_a_tpot_to_keep(tpot, paused):
+    worker = machine(tpot=tpot)
     worker.add(slow := ask(20, 0, max_tokens=900))
     step(worker)
-    worker.pause(slow)
-    assert prefill(worker)[0][2] == CHUNK
-
-
-def test_without_a_tpot_chunks_have_their_full_size_beside_decodes():
-    worker = machine(tpot=float("inf"))
-    decode(worker, 2)
-    assert prefill(worker)[0][1:] == (2, CHUNK)
+    if paused:
+        worker.pause(slow)
+    assert prefill(worker)[0][1:] == (not paused, CHUNK)
 
 
 def test_prompts_advance_although_decodes_alone_take_longer():
@@ -140,8 +136,8 @@ def test_decodes_with_much_context_leave_less_time():
     assert max(step(worker, **slow)[0] for _ in range(5)) <= TPOT
 
 
-def test_what_prefills_for_a_hand_off_does_not_decode():
-    """Its last token alone is no stream that a chunk beside it would slow down."""
+def test_a_prefill_for_a_hand_off_does_not_decode():
+    """Its last token is not a stream that a chunk in the same step would slow down."""
     worker = machine(role="prefill")
     worker.add(ask(CHUNK + 1, 0), room=1)
     step(worker)

@@ -1,5 +1,4 @@
-"""A row for which nothing could be sampled: what it alone computed is found by nobody any more, and nothing else is
-lost."""
+"""A row for which nothing could be sampled: only the blocks that nobody else computed cannot be found any longer."""
 
 import pytest
 from scheduled_worker import Client, Worker, ask, outgoing_of, prompt
@@ -28,7 +27,7 @@ def test_a_peer_that_is_sent_faulty_blocks_keeps_them_from_nobody_else():
 
 
 @pytest.mark.parametrize("length", [9, 13, 16])
-def test_who_shares_blocks_with_a_faulty_request_goes_on_and_its_blocks_stay_findable(length):
+def test_a_request_that_shares_blocks_with_a_faulty_one_goes_on_and_its_blocks_stay_findable(length):
     worker = Worker()
     first, third = ask(length, max_tokens=14), Client((*prompt(length), 7), seed=3)
     worker.add(first)
@@ -54,14 +53,13 @@ def test_a_faulty_request_takes_nothing_of_the_cache_that_is_not_its_own():
     assert set(worker.pool.cache) == kept
 
 
-def test_who_faults_together_takes_what_only_they_shared():
+def test_requests_that_fault_together_take_what_only_they_shared():
     """Choices of one request: the first to fault leaves its siblings theirs, the last one leaves nothing."""
     worker = Worker()
     worker.add(ask(9, max_tokens=8, choices=(0, 1)))
     worker.step()
     for left in (2, 0):
         assert len(worker.pool.cache) == 2
-        assert len(worker.break_down().faulted) == 1
-        assert len(worker.pool.cache) == left
+        assert (len(worker.break_down().faulted), len(worker.pool.cache)) == (1, left)
     worker.check()
     assert worker.counts.free == worker.pool.size

@@ -6,12 +6,7 @@ from scheduled_worker import Client, Worker, ask, outgoing_of, prompt
 from legato_engine.scheduler.planner import MOST_LOOKED_AT
 from legato_engine.scheduler.request import RequestState
 
-PARKED, WAITING, COMPUTED, RUNNING = (
-    RequestState.PARKED,
-    RequestState.WAITING,
-    RequestState.COMPUTED,
-    RequestState.RUNNING,
-)
+COMPUTED, ENDED, PARKED, RUNNING, WAITING = map(RequestState, ("computed", "ended", "parked", "running", "waiting"))
 
 
 @pytest.fixture
@@ -25,7 +20,7 @@ def dispatch(pair, client):
 
 
 def hand_over(pair, request, transfer, client):
-    """What was granted is computed, handed over and decoded to the end."""
+    """Computes a granted prompt, hands it over and decodes it to the end."""
     sender, receiver = pair
     sender.grant(request)
     sender.run()
@@ -54,7 +49,7 @@ def test_a_sequence_goes_on_at_the_receiver(pair, length, choices, max_tokens):
 
 @pytest.mark.parametrize(("length", "max_tokens"), [(14, 2), (13, 40), (12, 4), (15, 1)])
 def test_an_arena_of_one_longest_sequence_takes_its_hand_off(length, max_tokens):
-    """What `Generate` would serve here is no more when it comes from elsewhere: nothing is reserved beyond its end."""
+    """As `Generate` would be served here: nothing is reserved beyond its end."""
     pair = [Worker(role=role, num_blocks=4, max_length=16) for role in ("prefill", "decode")]
     client = ask(length, max_tokens=max_tokens)
     client.expected = {0: client.expected[0][: 16 - length]}
@@ -62,7 +57,7 @@ def test_an_arena_of_one_longest_sequence_takes_its_hand_off(length, max_tokens)
     assert pair[1].idle
 
 
-def test_each_chunk_tells_of_its_blocks(pair):
+def test_each_chunk_announces_its_blocks(pair):
     sender, _ = pair
     request, _ = dispatch(pair, ask(21))
     ready = []
@@ -88,11 +83,9 @@ def test_without_a_grant_only_cached_blocks_are_left(pair):
 def test_a_prefill_is_ready_when_it_is_parked_and_once_more_when_it_was_granted(pair):
     sender, _ = pair
     request, _ = dispatch(pair, ask(5))
-    assert sender.step().prefilled == [request]
-    assert request.state is PARKED
+    assert (sender.step().prefilled, request.state) == ([request], PARKED)
     sender.grant(request)
-    assert sender.step().prefilled == [request]
-    assert request.state is COMPUTED
+    assert (sender.step().prefilled, request.state) == ([request], COMPUTED)
 
 
 def test_a_parked_prefill_is_recomputed_when_its_blocks_were_taken():
@@ -116,8 +109,8 @@ def test_parked_prefills_are_limited():
     assert worker.scheduler._registry.ungranted() == 2
 
 
-def test_prefills_that_may_not_be_parked_keep_nobody_behind_them():
-    """More of them than are looked at in one step."""
+def test_prefills_that_may_not_be_parked_do_not_hold_others_up():
+    """More of them than are tried in one step."""
     worker = Worker(role="prefill", max_parked=2, num_blocks=64)
     for i in range(MOST_LOOKED_AT + 2):
         worker.add(ask(5, 10 * i), room=i)
@@ -127,8 +120,8 @@ def test_prefills_that_may_not_be_parked_keep_nobody_behind_them():
 
 
 @pytest.mark.parametrize(("skipped", "starts"), [(MOST_LOOKED_AT - 2, True), (MOST_LOOKED_AT - 1, False)])
-def test_a_step_looks_at_a_part_of_a_long_queue(skipped, starts):
-    """At one that starts, at those that wait for the prefix that it computes, and then at the last one."""
+def test_a_step_tries_a_part_of_a_long_queue(skipped, starts):
+    """One that starts, those that wait for the prefix that it computes, and then the last one."""
     worker = Worker()
     worker.add_all(Client((*prompt(8), 100 + i)) for i in range(1 + skipped))
     last = worker.add(ask(3, 300))
@@ -203,7 +196,7 @@ def test_a_running_prefill_goes_on_when_its_grant_is_withdrawn_and_one_that_has_
         assert sender.counts.used > 0
     sender.outgoing.withdraw(outgoing_of(request))
     if cancelled:
-        assert (request.state, sender.counts.used, sender.idle) == (RequestState.ENDED, 0, True)
+        assert (request.state, sender.counts.used, sender.idle) == (ENDED, 0, True)
     else:
         assert (request.state, request.computed, request.sending) == (RUNNING, 8, False)
 
@@ -214,8 +207,7 @@ def test_a_grant_for_one_that_has_ended_changes_nothing(pair):
     sender.cancel(client)
     with pytest.raises(ValueError, match="has ended"):
         sender.grant(request)
-    assert (request.state, request.sending) == (RequestState.ENDED, False)
-    assert sender.idle
+    assert (request.state, request.sending, sender.idle) == (ENDED, False, True)
 
 
 def test_prefills_that_are_being_computed_count_among_those_that_will_be_parked():

@@ -4,7 +4,7 @@ What each event makes of a transfer in each state is in test_transfers.
 """
 
 import pytest
-from scheduled_worker import Client, Worker, ask, prompt
+from scheduled_worker import Client, Worker, all_kv, ask, prompt
 
 from legato_engine.scheduler.batch import Sampled
 from legato_engine.scheduler.limits import RequestRejected
@@ -16,10 +16,17 @@ def sizes(batches):
     return [[len(row.tokens) for row in batch.rows] for batch in batches]
 
 
-def adopted(worker, client, computed=0, sampled=None, **overrides):
-    """A sequence of another worker that goes on here, of which KV of `computed` tokens came along."""
-    worker.adopt(worker.granted(client, **overrides), computed, sampled)
+def adopted(worker, client, **overrides):
+    """A sequence of another worker that goes on here without KV."""
+    worker.adopt(worker.granted(client, **overrides))
     return worker.scheduler.requests(client.id)[0]
+
+
+def end(worker, transfer):
+    """It is given up, and no write to it is on its way."""
+    worker.incoming.abandon(transfer)
+    worker.incoming.released(transfer)
+    worker.check()
 
 
 def test_incoming_transfers_queue_in_order_until_there_is_room():
@@ -33,11 +40,8 @@ def test_incoming_transfers_queue_in_order_until_there_is_room():
     worker.incoming.released(first)
     assert worker.incoming.grants() == (second, third)
     for transfer in (second, third):
-        worker.incoming.abandon(transfer)
-        worker.incoming.released(transfer)
-    worker.check()
-    assert worker.idle
-    assert worker.counts.free == 8
+        end(worker, transfer)
+    assert (worker.idle, worker.counts.free) == (True, 8)
 
 
 def test_a_late_write_into_quarantined_blocks_hurts_nobody():
@@ -51,9 +55,10 @@ def test_a_late_write_into_quarantined_blocks_hurts_nobody():
     assert client.complete
 
 
-@pytest.fixture
-def pressed():
-    """A worker whose running sequence needs the blocks of two grants, of which one was written to."""
+@pytest.mark.parametrize("end", ["revoked", "written", "abandon"])
+def test_running_sequences_take_back_unwritten_grants(end):
+    """One needs the blocks of two grants, of which one was written to. The other comes back, unless it was written to
+    as well, or is abandoned meanwhile."""
     worker = Worker(num_blocks=8, growth_tokens=0)
     worker.add(client := ask(7, max_tokens=17))
     worker.step()
@@ -61,37 +66,17 @@ def pressed():
     assert worker.incoming.grants() == (written, fresh)
     worker.incoming.written(written)
     worker.run()
-    assert worker.incoming.revocations() == (fresh,)
-    assert not client.complete
-    return worker, client, fresh
-
-
-def test_running_sequences_take_back_unwritten_grants(pressed):
-    worker, client, fresh = pressed
-    worker.incoming.revoked(fresh)
-    assert worker.counts.quarantined == 0
-    worker.run(client)
-    assert worker.incoming.grants() == (fresh,)
-    worker.check()
-
-
-def test_a_grant_that_turns_out_to_be_written_is_kept(pressed):
-    worker, _, fresh = pressed
-    worker.incoming.written(fresh)
-    worker.incoming.revoked(fresh)
-    worker.run()
-    assert fresh.state is IncomingState.WRITING
-    assert worker.incoming.revocations() == ()
-
-
-def test_a_grant_that_is_being_revoked_may_be_abandoned(pressed):
-    worker, client, fresh = pressed
-    worker.incoming.abandon(fresh)
-    worker.incoming.revoked(fresh)
-    assert worker.counts.quarantined == 2
+    assert (worker.incoming.revocations(), client.complete) == ((fresh,), False)
+    for name in (end, "revoked"):
+        getattr(worker.incoming, name)(fresh)
+    assert worker.counts.quarantined == (2 if end == "abandon" else 0)
+    if end == "written":
+        worker.run()
+        assert (fresh.state, worker.incoming.revocations()) == (IncomingState.WRITING, ())
+        return
     worker.incoming.released(fresh)
     worker.run(client)
-    worker.check()
+    assert worker.incoming.grants() == ((fresh,) if end == "revoked" else ())
 
 
 def test_a_grant_that_nobody_heard_of_is_undone_without_quarantine():
@@ -116,22 +101,18 @@ def granted():
     return worker, transfers
 
 
-def test_the_newest_grant_is_revoked_first_and_no_more_than_are_needed(granted):
-    worker, (_, _, newest) = granted
+@pytest.mark.parametrize(("written", "revoked"), [((), 2), ((2,), 1)])
+def test_only_the_newest_grant_that_was_not_written_to_is_revoked(granted, written, revoked):
+    worker, transfers = granted
+    for index in written:
+        worker.incoming.written(transfers[index])
     worker.run()
-    assert worker.incoming.revocations() == (newest,)
-
-
-def test_what_was_written_to_is_not_revoked(granted):
-    worker, (oldest, middle, newest) = granted
-    worker.incoming.written(newest)
-    worker.run()
-    assert worker.incoming.revocations() == (middle,)
-    assert oldest.state is IncomingState.GRANTED
+    assert worker.incoming.revocations() == (transfers[revoked],)
+    assert transfers[0].state is IncomingState.GRANTED
 
 
 def test_blocks_that_are_on_their_way_are_waited_for(granted):
-    """Those of a grant that is being revoked, and those in quarantine."""
+    """Blocks of a grant that is being revoked, and those in quarantine."""
     worker, (_, middle, newest) = granted
     worker.incoming.abandon(newest)
     worker.steps(4)
@@ -155,15 +136,7 @@ def test_as_many_grants_are_revoked_as_are_needed_and_each_once(granted, length,
     assert worker.incoming.revocations() == ()
 
 
-def test_only_older_attempts_of_a_transfer_are_cancelled():
-    worker, client = Worker(), ask(5)
-    transfer = worker.reserve(client, attempt=3)
-    worker.reserve(ask(5, 50), room=2)
-    assert worker.scheduler.cancel(client.id, 2).incoming == ()
-    assert worker.scheduler.cancel(client.id, 3).incoming == (transfer,)
-
-
-def test_revoked_transfers_are_granted_again_in_their_turn(granted):
+def test_revoked_transfers_are_granted_again_in_order(granted):
     worker, transfers = granted
     revoked = []
     for _ in range(4):
@@ -175,8 +148,7 @@ def test_revoked_transfers_are_granted_again_in_their_turn(granted):
             assert worker.load.waiting == waiting + 1
             revoked.append(transfer)
     assert next(iter(worker.clients.values())).complete
-    assert tuple(reversed(revoked)) == transfers
-    assert worker.incoming.grants() == transfers
+    assert tuple(reversed(revoked)) == transfers == worker.incoming.grants()
     assert worker.load.waiting == 0
     worker.check()
 
@@ -189,27 +161,19 @@ def test_revoked_transfers_are_granted_again_in_their_turn(granted):
         (7, {0: [Sampled(1)], 1: [Sampled(1)]}, "KV of"),
         (6, {0: [Sampled(1)]}, "some choices"),
         (6, {1: [Sampled(1)]}, "some choices"),
+        # The sender decoded on, further than the three blocks that it was granted reach.
+        (13, {choice: [Sampled(token) for token in range(10)] for choice in (0, 1)}, "KV of 13 tokens"),
     ],
 )
 def test_a_handoff_that_does_not_match_changes_nothing(computed, sampled, reason):
     worker = Worker()
     transfer = worker.granted(ask(6, choices=(0, 1)))
+    assert len(transfer.blocks) == 3
     with pytest.raises(ValueError, match=reason):
         worker.adopt(transfer, computed, sampled)
-    worker.incoming.abandon(transfer)
-    worker.incoming.released(transfer)
-    worker.check()
-    assert worker.idle
-
-
-def test_no_more_kv_is_adopted_than_was_granted():
-    """The sender decoded on, further than the blocks that it was given reach."""
-    worker = Worker()
-    transfer = worker.granted(ask(5))
-    assert len(transfer.blocks) == 3
-    with pytest.raises(ValueError, match="KV of 13 tokens"):
-        worker.adopt(transfer, 13, {0: [Sampled(token) for token in range(10)]})
     assert transfer.state is IncomingState.GRANTED
+    end(worker, transfer)
+    assert worker.idle
 
 
 @pytest.mark.parametrize(("length", "code"), [(3, "overloaded"), (60, "invalid")])
@@ -223,53 +187,71 @@ def test_incoming_transfers_are_bounded(length, code):
 
 def test_the_blocks_of_a_grant_are_its_own_until_it_is_released_and_free_once(granted):
     worker, (oldest, _, _) = granted
-    for client in list(worker.clients.values())[:1]:
-        worker.cancel(client)
+    worker.cancel(next(iter(worker.clients.values())))
     worker.incoming.abandon(oldest)
     blocks = list(oldest.blocks)
     worker.incoming.abandon(oldest)
-    assert oldest.blocks == blocks
-    assert worker.counts.quarantined == 2
-    worker.incoming.released(oldest)
-    worker.incoming.released(oldest)
-    assert oldest.blocks == []
-    assert worker.counts.quarantined == 0
+    assert (oldest.blocks, worker.counts.quarantined) == (blocks, 2)
+    for _ in range(2):
+        worker.incoming.released(oldest)
+        assert (oldest.blocks, worker.counts.quarantined) == ([], 0)
     worker.check()
 
 
-def test_an_incoming_transfer_ends_at_its_deadline_and_not_before():
-    worker = Worker()
-    transfer = worker.reserve(ask(5), deadline=7.0)
-    assert worker.scheduler.expire(6.9).incoming == ()
-    assert worker.scheduler.expire(7.0).incoming == (transfer,)
+def test_a_transfer_ends_with_a_cancel_of_its_attempt_or_at_its_deadline_and_not_before():
+    worker, client = Worker(), ask(5)
+    other = worker.reserve(ask(5, 50), deadline=7.0)
+    transfer = worker.reserve(client, attempt=3, room=2)
+    scheduler = worker.scheduler
+    ended = [
+        scheduler.cancel(client.id, 2),
+        scheduler.cancel(client.id, 3),
+        scheduler.expire(6.9),
+        scheduler.expire(7.0),
+    ]
+    assert [one.incoming for one in ended] == [(), (transfer,), (), (other,)]
 
 
-@pytest.mark.parametrize(("choices", "grants"), [((0, 1), 1), ((0, 1, 2), 0)])
-def test_a_grant_takes_no_more_slots_than_there_are(choices, grants):
+@pytest.mark.parametrize(("asked", "grants"), [([2], 1), ([3], 0), ([1, 1, 1], 2)])
+def test_a_grant_takes_no_more_slots_than_there_are(asked, grants):
+    """One for each choice, of two that are left."""
     worker = Worker(max_running=3)
     worker.add(ask(3, max_tokens=9))
     worker.step()
-    worker.reserve(ask(5, 50, choices=choices))
+    for room, choices in enumerate(asked):
+        worker.reserve(ask(5, 50 * room, choices=tuple(range(choices))), room=room)
     assert len(worker.incoming.grants()) == grants
 
 
-def test_every_grant_takes_its_slots():
-    worker = Worker(max_running=2)
-    for room in range(3):
-        worker.reserve(ask(3, 50 * room), room=room)
-    assert len(worker.incoming.grants()) == 2
-
-
-def test_cached_blocks_of_a_transfer_are_not_stored_again():
-    """What was adopted over cached blocks tells nothing twice, and computes on behind them."""
+@pytest.mark.parametrize(
+    ("first", "client", "cached", "fresh", "computed", "begin", "kept"),
+    [
+        (ask(14), Client((*prompt(12), 50, 51)), 3, 2, 3, 12, 5),
+        (
+            ask(8, max_tokens=1),
+            ask(8, max_tokens=6),
+            2,
+            1,
+            8,
+            4,
+            1,
+        ),  # no token follows: its last block is computed here
+    ],
+)
+def test_cached_blocks_of_a_transfer_are_not_stored_again(first, client, cached, fresh, computed, begin, kept):
+    """Nor are their events repeated, and the sequence is computed on from their end."""
     worker = Worker()
-    worker.add(ask(14))
+    worker.add(first)
     worker.run()
-    transfer = worker.granted(client := Client((*prompt(12), 50, 51)))
-    assert (transfer.cached, transfer.fresh) == (3, 2)
-    worker.adopt(transfer, 3)
-    request = worker.scheduler.requests(client.id)[0]
-    assert (request.computed, request.stored, request.farthest) == (12, 3, 12)
+    transfer = worker.granted(client)
+    assert (transfer.cached, transfer.fresh) == (cached, fresh)
+    blocks = list(transfer.blocks)
+    worker.adopt(transfer, computed)
+    (request,) = worker.scheduler.requests(client.id)
+    assert (request.computed, request.stored, request.farthest) == (begin, begin // 4, begin)
+    assert request.blocks == blocks[:kept]
+    worker.step()
+    assert request.blocks[:cached] == blocks[:cached]
     worker.run(client)
 
 
@@ -278,36 +260,19 @@ def test_cached_blocks_of_a_transfer_are_not_stored_again():
     [*((8, computed, computed) for computed in (0, 3, 4, 7)), (3, 3, 0), (8, 8, 4), (9, 9, 8), (10, 10, 8)],
 )
 def test_at_least_one_token_of_an_adopted_sequence_is_computed_here(length, computed, begin):
-    """Where its KV is complete and no token follows, the last block is computed anew."""
+    """The last block is computed anew where its KV is complete and no token follows."""
     worker, client = Worker(), ask(length)
     transfer = worker.granted(client)
-    values = worker.kv(client.prompt)
+    values = all_kv(client.prompt)
     worker.write({transfer.blocks[0]: values[:4], transfer.blocks[1]: values[4:8]})
     worker.adopt(transfer, computed)
-    request = worker.scheduler.requests(client.id)[0]
+    (request,) = worker.scheduler.requests(client.id)
     assert (request.computed, request.farthest) == (begin, begin)
-    worker.run(client)
-    worker.check()
-
-
-def test_what_is_computed_anew_of_cached_blocks_is_stored_anew():
-    """All of the prompt is cached and no token follows: its last block is computed here and is the cached one."""
-    worker = Worker()
-    worker.add(ask(8, max_tokens=1))
-    worker.run()
-    transfer = worker.granted(client := ask(8, max_tokens=6))
-    assert transfer.cached == 2
-    cached = list(transfer.blocks[:2])
-    worker.adopt(transfer, 8)
-    request = worker.scheduler.requests(client.id)[0]
-    assert (request.computed, request.stored, request.blocks) == (4, 1, cached[:1])
-    worker.step()
-    assert request.blocks[:2] == cached
     worker.run(client)
 
 
 @pytest.mark.parametrize("seen", [0, 1])
-def test_what_follows_the_end_of_a_sequence_is_not_told(seen):
+def test_tokens_after_the_end_of_a_sequence_are_dropped(seen):
     """The sender sampled on after the stop token, or after the last one asked for."""
     worker, client = Worker(), ask(5, max_tokens=3)
     known, rest = client.expected[0][:seen], client.expected[0][seen:]
@@ -333,7 +298,7 @@ def test_nobody_overtakes_a_transfer_that_came_first_and_must_wait():
     assert later.finish == "length"
 
 
-def test_a_transfer_waits_for_no_prompt_that_only_waits_for_its_turn_to_be_computed():
+def test_a_transfer_does_not_wait_for_prompts_whose_tokens_come_in_a_later_step():
     """A decode worker may have a long queue of prompts of its own; sequences that come need blocks alone."""
     worker = Worker(num_blocks=100, chunk_tokens=8)
     worker.add_all(ask(40, start, max_tokens=1) for start in (50, 100))
@@ -363,7 +328,7 @@ def test_prompts_that_go_first_do_not_stall_decoding():
 
 
 def test_who_gives_way_itself_takes_nothing_of_others():
-    """Of a prompt, say, for which the step has no tokens left."""
+    """Such as a prompt for which the step has no tokens left."""
     worker = Worker(num_blocks=10, growth_tokens=0, chunk_tokens=8)
     decoding = worker.add(ask(7, 200, max_tokens=9))
     worker.steps(2)

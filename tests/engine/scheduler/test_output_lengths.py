@@ -1,4 +1,4 @@
-"""How long answers become, by class, from the latest ones."""
+"""Usual lengths of answers, by class, from the latest ones."""
 
 import pytest
 from scheduled_worker import ask
@@ -45,23 +45,20 @@ def test_only_the_latest_answers_count(lengths):
 @pytest.mark.parametrize(
     ("ended", "tokens"), [(True, 0), (False, 30)], ids=["ended before the first token", "only cut off"]
 )
-def test_what_says_nothing(lengths, ended, tokens):
+def test_answers_that_do_not_count(lengths, ended, tokens):
     repeat(lengths.ended if ended else lengths.cut_off, 2 * LEAST_ANSWERS, tokens)
     assert lengths.usual(answer()) is None
 
 
-@pytest.mark.parametrize("tokens", [0, 3, 8])
-def test_what_was_cut_off_does_not_make_answers_seem_short(lengths, tokens):
+@pytest.mark.parametrize(
+    ("count", "tokens", "longer", "usual"),
+    [*((WINDOW, tokens, 2, 20) for tokens in (0, 3, 8)), (2, 30, 0, 30)],  # 20: two of 22, not of all that were cut off
+)
+def test_only_answers_that_were_cut_off_later_than_others_end_count(lengths, count, tokens, longer, usual):
     repeat(lengths.ended, LEAST_ANSWERS, 8)
-    repeat(lengths.cut_off, WINDOW, tokens)
-    repeat(lengths.ended, 2, 20)
-    assert lengths.usual(answer()) == 20  # two of 22, not of all that were cut off
-
-
-def test_what_was_cut_off_later_than_answers_end_makes_them_longer(lengths):
-    repeat(lengths.ended, LEAST_ANSWERS, 8)
-    repeat(lengths.cut_off, 2, 30)
-    assert lengths.usual(answer()) == 30
+    repeat(lengths.cut_off, count, tokens)
+    repeat(lengths.ended, longer, 20)
+    assert lengths.usual(answer()) == usual
 
 
 @pytest.mark.parametrize("other", [{"adapter": "poet"}, {"priority": 1}, {"handed_off": True}, {"room": 4}])

@@ -1,4 +1,4 @@
-"""Who gives way when blocks are short, and who does not."""
+"""Sequences that give way when blocks are short, and those that do not."""
 
 import pytest
 from scheduled_worker import Client, Worker, ask
@@ -25,12 +25,7 @@ def waiting(requests):
 @pytest.mark.parametrize(
     ("preemptions", "victim"),
     [((0, 0, 0), 2), ((0, 0, MOST_PREEMPTIONS - 1), 2), ((0, 0, MOST_PREEMPTIONS), 1), ((MOST_PREEMPTIONS,) * 3, 2)],
-    ids=[
-        "the newest",
-        "one preemption is no protection",
-        "not again without progress",
-        "somebody, if all are protected",
-    ],
+    ids=["the newest", "even if preempted once", "not again without progress", "somebody, if all are protected"],
 )
 def test_the_newest_that_is_not_protected_gives_way(crowded, preemptions, victim):
     worker, requests = crowded
@@ -56,7 +51,7 @@ def test_paused_sequences_give_way_before_newer_ones_and_of_two_the_newer(crowde
     worker.run(*worker.clients.values())
 
 
-def test_whose_blocks_a_peer_reads_does_not_give_way(crowded):
+def test_a_sequence_whose_blocks_a_peer_reads_does_not_give_way(crowded):
     worker, requests = crowded
     worker.pause(requests[2])
     worker.migrate(requests[2], 3)
@@ -68,7 +63,6 @@ def test_preemptions_count_until_the_sequence_is_further_than_it_ever_was(crowde
     """Recomputing what it had before is no progress."""
     worker, requests = crowded
     worker.step()
-    assert requests[2].preemptions == 1
     while requests[2].computed < 8:
         assert requests[2].preemptions == 1
         worker.step()
@@ -80,10 +74,9 @@ def test_preemptions_count_until_the_sequence_is_further_than_it_ever_was(crowde
 def test_recomputing_all_it_had_is_no_progress():
     worker = Worker(chunk_tokens=8)
     request = worker.add(ask(20), farthest=8, preemptions=1)
-    worker.step()
-    assert (request.computed, request.preemptions) == (8, 1)
-    worker.step()
-    assert (request.computed, request.preemptions) == (16, 0)
+    for expected in ((8, 1), (16, 0)):
+        worker.step()
+        assert (request.computed, request.preemptions) == expected
 
 
 def test_preemptions_are_counted(crowded):
@@ -95,8 +88,8 @@ def test_preemptions_are_counted(crowded):
 
 
 @pytest.mark.parametrize("preemptions", [0, MOST_PREEMPTIONS])
-def test_blocks_of_one_who_gave_way_are_not_given_to_one_who_waits(preemptions):
-    """In the same step: what runs took them because it needs them, and a newcomer would have to give way next."""
+def test_blocks_of_a_preempted_sequence_are_not_given_to_one_that_waits(preemptions):
+    """In the same step: the running ones took them because they need them, and a newcomer would give way next."""
     worker = Worker(num_blocks=8, growth_tokens=0, chunk_tokens=32)
     requests = [worker.add(ask(n, 50 * i, max_tokens=9)) for i, n in enumerate((7, 7, 15))]
     worker.steps(2)
@@ -112,7 +105,7 @@ def test_blocks_of_one_who_gave_way_are_not_given_to_one_who_waits(preemptions):
     assert newcomer.finish == "length"
 
 
-def test_blocks_of_a_grant_that_was_undone_may_be_given_to_one_who_waits():
+def test_blocks_of_a_grant_that_was_undone_may_be_given_to_one_that_waits():
     """Nobody had to give way: a sequence that runs takes one of the two blocks, a newcomer the other."""
     worker = Worker(num_blocks=4, growth_tokens=0)
     running = worker.add(ask(7, max_tokens=9))
@@ -126,8 +119,8 @@ def test_blocks_of_a_grant_that_was_undone_may_be_given_to_one_who_waits():
     assert newcomer.state is RequestState.RUNNING
 
 
-def test_one_who_gave_way_twice_keeps_its_blocks_when_it_alone_runs():
-    """What it lacks comes from elsewhere: here a peer writes to it."""
+def test_a_sequence_preempted_twice_keeps_its_blocks_when_only_it_runs():
+    """The blocks that it lacks come from elsewhere: here a peer writes to them."""
     worker = Worker(num_blocks=4, growth_tokens=0)
     request = worker.add(ask(7, max_tokens=9))
     worker.step()
@@ -138,7 +131,7 @@ def test_one_who_gave_way_twice_keeps_its_blocks_when_it_alone_runs():
     assert (request.state, request.computed) == (RequestState.RUNNING, 8)
 
 
-def test_who_gave_way_holds_nothing_and_goes_before_newcomers(crowded):
+def test_a_preempted_sequence_has_nothing_and_goes_before_newcomers(crowded):
     worker, (_, _, preempted) = crowded
     worker.step()
     assert (preempted.blocks, preempted.computed, preempted.stored, preempted.writable) == ([], 0, 0, 0)
@@ -158,19 +151,17 @@ def slow():
     return worker
 
 
-def test_a_paused_sequence_gives_way_to_one_who_waits(slow):
-    """It may be long until whatever else runs gives its blocks back."""
-    slow.add(eager := ask(15, 200, max_tokens=1))
-    slow.step()
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_a_paused_sequence_gives_way_to_one_that_waits_and_to_one_from_elsewhere(slow, elsewhere):
+    """It may take long until a running one gives its blocks back, or its client reads."""
+    if elsewhere:
+        slow.granted(ask(11, 200))
+    else:
+        slow.add(eager := ask(15, 200, max_tokens=1))
+        slow.step()
+        assert eager.complete
     assert waiting([slow.paused, slow.running]) == [0]
-    assert eager.complete
     assert slow.load.paused_blocks == 0
-
-
-def test_a_paused_sequence_gives_way_to_one_that_comes_from_elsewhere(slow):
-    """Before, hand-offs waited for as long as its client did not read."""
-    slow.granted(ask(11, 200))
-    assert slow.paused.state is RequestState.WAITING
     slow.check()
 
 
@@ -178,9 +169,7 @@ def test_a_paused_sequence_keeps_its_blocks_where_they_are_not_enough(slow):
     slow.add(ask(27, 200, max_tokens=1))
     transfer = slow.reserve(ask(27, 300))
     slow.step()
-    assert slow.incoming.grants() == ()
-    assert slow.paused.state is RequestState.RUNNING
-    assert transfer.fresh == 0
+    assert (slow.incoming.grants(), slow.paused.state, transfer.fresh) == ((), RequestState.RUNNING, 0)
 
 
 def test_a_paused_sequence_keeps_its_blocks_while_the_step_in_flight_writes_to_them(slow):
@@ -193,7 +182,7 @@ def test_a_paused_sequence_keeps_its_blocks_while_the_step_in_flight_writes_to_t
     assert slow.incoming.grants() == (transfer,)
 
 
-def test_a_paused_sequence_gives_its_slot_to_one_who_waits():
+def test_a_paused_sequence_gives_its_slot_to_one_that_waits():
     worker = Worker(max_running=2)
     paused, _ = worker.add_all((ask(7, max_tokens=8), ask(7, 100, max_tokens=20)))
     worker.step()
@@ -203,7 +192,7 @@ def test_a_paused_sequence_gives_its_slot_to_one_who_waits():
     assert eager.complete
 
 
-def test_blocks_that_others_share_are_none_that_a_paused_sequence_could_give():
+def test_a_paused_sequence_cannot_give_blocks_that_others_share():
     worker = Worker(num_blocks=16, growth_tokens=0)
     paused = worker.add(ask(11, max_tokens=8))
     worker.step()
@@ -213,16 +202,14 @@ def test_blocks_that_others_share_are_none_that_a_paused_sequence_could_give():
     assert worker.load.paused_blocks == len(paused.blocks) - 2
 
 
-def test_a_paused_sequence_that_migrates_keeps_its_blocks_from_those_who_wait():
+def test_a_paused_sequence_that_migrates_keeps_its_blocks():
     worker = Worker(num_blocks=6, growth_tokens=0, chunk_tokens=32)
     paused = worker.add(ask(11, max_tokens=8))
     worker.step()
     worker.pause(paused)
     worker.migrate(paused, 3)
     worker.add(ask(14, 200, max_tokens=1))
-    assert worker.load.paused_blocks == 0
-    assert worker.step() is None
-    assert paused.state is RequestState.RUNNING
+    assert (worker.load.paused_blocks, worker.step(), paused.state) == (0, None, RequestState.RUNNING)
 
 
 def test_the_last_in_precedence_gives_way_itself():

@@ -1,8 +1,8 @@
 """The prefill rate is that of full steps, whatever steps a worker has seen lately. Steps take what formulas say."""
 
-from dataclasses import dataclass
 from itertools import count
 from random import Random
+from typing import NamedTuple
 
 import pytest
 
@@ -19,8 +19,7 @@ CHUNK, BLOCK = 512, 16
 PROMPTS = {"short": (32,), "long": (512,), "mixed": (32, 48, 200, 512, 1500)}
 
 
-@dataclass(frozen=True)
-class Device:
+class Device(NamedTuple):
     """Seconds of a step: of itself, a prompt's token, a pair of tokens, a sequence that decodes, a token of context."""
 
     step: float
@@ -29,13 +28,13 @@ class Device:
     row: float
     context: float
 
-    def rate(self, kind: str) -> float:
+    def rate(self, kind):
         """Tokens per second of full chunks of such prompts."""
         lengths = PROMPTS[kind]
         tokens, attended = sum(lengths), sum(pairs(length, 0) for length in lengths)
         return tokens / (self.step * tokens / CHUNK + self.token * tokens + self.pair * attended)
 
-    def seconds(self, batch) -> float:
+    def seconds(self, batch):
         total = self.step
         for row in batch.rows:
             if len(row.tokens) == 1:
@@ -47,17 +46,16 @@ class Device:
 
 CPU = Device(6e-3, 5e-4, 1.5e-7, 1.5e-3, 2e-7)
 GPU = Device(12e-3, 4e-5, 2e-9, 3e-5, 2e-8)  # a small step takes almost as long as a full one
-DEVICES = {"cpu": CPU, "gpu": GPU}
 
 
 class Machine:
     """A worker on which requests arrive at random, as many as keep it busy for a part of the time."""
 
-    def __init__(self, device: Device = CPU, noise: float = 0.0, outputs: int = 1, **limits: object) -> None:
+    def __init__(self, device=CPU, noise=0.0, outputs=1, **limits):
         self.device = device
         limits = {"role": "unified", "chunk_tokens": CHUNK, "max_length": 4000, "max_running": 32, **limits}
         pool = BlockPool(4000, EventLog("epoch"))
-        self.scheduler = Scheduler(SchedulerLimits(block_size=BLOCK, **limits), pool, "revision")  # type: ignore[arg-type]
+        self.scheduler = Scheduler(SchedulerLimits(block_size=BLOCK, **limits), pool, "revision")
         self.random, self.noise, self.outputs, self.now = Random(7), noise, outputs, 0.0
         self.ids = count()
 
@@ -66,9 +64,10 @@ class Machine:
         cost = self.scheduler.load().prefill_cost
         return cost.rate if cost is not None else 0.0
 
-    def serve(self, kind: str, requests: int, utilisation: float = 0.5, slowness: float = 1.0) -> None:
+    def serve(self, kind, requests, slowness=1.0):
+        """Busy for half of the time."""
         lengths = PROMPTS[kind]
-        between = sum(lengths) / len(lengths) / self.device.rate(kind) / utilisation
+        between = 2 * sum(lengths) / len(lengths) / self.device.rate(kind)
         due = self.now
         while requests or not self.scheduler.idle:
             while requests and due <= self.now:
@@ -83,78 +82,68 @@ class Machine:
             output = tuple(tuple(Sampled(1) for _ in row.draws) for row in batch.rows)
             self.scheduler.process(batch, output, self.now)
 
-    def arrive(self, length: int) -> None:
+    def arrive(self, length):
         number = next(self.ids)
         tokens = [10_000 + number, *range(1, length)]  # no other prompt begins so: nothing is cached
         params = SamplingParams(max_tokens=self.outputs, seed=1)
         self.scheduler.add(Request(f"r{number}", 1, tokens, length, params, self.now + 1e6), self.now)
 
-    def rates(self, kind: str, slowness: float = 1.0):
-        """Whether the rate that it tells is the true one, within 15 %."""
+    def is_true(self, kind, slowness=1.0):
+        """True if the rate in its load is the device's, within 15 %."""
         return self.rate == pytest.approx(self.device.rate(kind) / slowness, rel=0.15)
 
 
-@pytest.fixture(params=["cpu", "gpu"])
+@pytest.fixture(params=[CPU, GPU], ids=["cpu", "gpu"])
 def device(request):
-    return DEVICES[request.param]
+    return request.param
 
 
-@pytest.fixture(params=["exact", "noisy", "decoding"])
+@pytest.fixture(
+    params=[{}, {"noise": 0.1}, {"noise": 0.1, "outputs": 20, "tpot": 0.15}], ids=["exact", "noisy", "decoding"]
+)
 def machine(request, device):
-    """One that only prefills, or one whose prompts are computed alongside sequences that decode."""
-    if request.param == "decoding":
-        return Machine(device, noise=0.1, outputs=20, tpot=0.15)
-    return Machine(device, noise=0.1 if request.param == "noisy" else 0.0)
+    """Only prefills, or computes its prompts alongside sequences that decode."""
+    return Machine(device, **request.param)
 
 
 @pytest.mark.parametrize("kind", PROMPTS)
 def test_the_rate_of_a_fresh_worker_is_true_for_all_kinds_of_prompts(machine, kind):
     machine.serve(kind, 150)
-    assert machine.rates(kind)
+    assert machine.is_true(kind)
 
 
 def test_the_rate_stays_true_when_prompts_change(machine):
     for kind in ("long", "short", "mixed", "short", "long"):
         machine.serve(kind, 120)
-        assert machine.rates(kind), kind
+        assert machine.is_true(kind), kind
 
 
-def test_small_steps_one_at_a_time_leave_what_large_ones_told(device):
-    """Hundreds of equal ones say nothing about larger steps, and are not asked."""
-    machine = Machine(device, noise=0.1)
-    machine.serve("mixed", 100)
-    for _ in range(800):
-        machine.serve("short", 1)
-    assert machine.rates("short")
+@pytest.mark.parametrize(
+    ("noise", "history"),
+    [
+        (0.1, [("mixed", 100), *[("short", 1)] * 800]),
+        (0.0, [("long", 2, 50.0), ("mixed", 60)]),
+        (0.0, [("short", 100), ("long", 1, 10.0), ("short", 30), ("long", 20)]),
+        (0.1, [("mixed", 150), ("mixed", 200, 2.0)]),
+        (0.1, [("mixed", 150), ("long", 200, 2.0)]),
+    ],
+    ids=[
+        "hundreds of equal small steps say nothing about larger ones",
+        "cold steps do not count",
+        "one slow step of a size says little",
+        "the machine becomes slower",
+        "… and steps of other sizes were seen last while it was faster",
+    ],
+)
+def test_the_rate_stays_true(device, noise, history):
+    machine = Machine(device, noise)
+    for served in history:
+        machine.serve(*served)
+    kind, _, *slowness = served
+    assert machine.is_true(kind, *slowness)
 
 
-def test_cold_steps_do_not_lower_the_rate(device):
-    machine = Machine(device)
-    machine.serve("long", 2, slowness=50.0)
-    machine.serve("mixed", 60)
-    assert machine.rates("mixed")
-
-
-def test_one_slow_step_of_a_size_says_little(device):
-    """Its first step may load code of its own."""
-    machine = Machine(device)
-    machine.serve("short", 100)
-    machine.serve("long", 1, slowness=10.0)
-    machine.serve("short", 30)
-    machine.serve("long", 20)
-    assert machine.rates("long")
-
-
-@pytest.mark.parametrize("kind", ["mixed", "long"])
-def test_the_rate_follows_a_machine_that_becomes_slower(device, kind):
-    """Also when steps of other sizes were seen last while it was faster."""
-    machine = Machine(device, noise=0.1)
-    machine.serve("mixed", 150)
-    machine.serve(kind, 200, slowness=2.0)
-    assert machine.rates(kind, slowness=2.0)
-
-
-def test_from_small_steps_alone_nothing_is_concluded_of_much_larger_ones():
+def test_nothing_is_concluded_from_only_small_steps_for_much_larger_ones():
     machine = Machine()
     for _ in range(50):
         machine.serve("short", 1)

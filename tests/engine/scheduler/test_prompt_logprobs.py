@@ -1,7 +1,5 @@
 """Logprobs of a prompt: each token's once, in order and before the answer, whatever is cached, cut or preempted."""
 
-from typing import Any
-
 import pytest
 from scheduled_worker import Client, Worker
 
@@ -10,27 +8,27 @@ from legato_engine.scheduler.step_cost import StepCost
 PROMPT = tuple(range(1, 24))  # five blocks of four, and three tokens
 
 
-def asked(worker: Any, prompt: tuple[int, ...] = PROMPT, **fields: Any) -> Any:
+def asked(worker, prompt=PROMPT, **fields):
     worker.add(client := Client(prompt, scores=True, **fields))
     return client
 
 
-def computed(worker: Any, since: int = 0) -> int:
+def computed(worker, since=0):
     """Prompt tokens of all steps from that one on."""
     return sum(len(row.tokens) for batch in worker.batches[since:] for row in batch.rows if row.targets is not None)
 
 
 @pytest.mark.parametrize("chunk", [1, 3, 4, 7, 16, 64])
 @pytest.mark.parametrize("length", [1, 2, 4, 5, 23])
-def test_they_are_whole_however_the_prompt_is_cut(chunk: int, length: int) -> None:
+def test_they_are_whole_however_the_prompt_is_cut(chunk, length):
     worker = Worker(chunk_tokens=chunk)
     client = asked(worker, PROMPT[:length])
     worker.run(client)
     assert len(client.scored) == length - 1
 
 
-def test_a_prompt_that_is_cached_is_computed_anew() -> None:
-    """What it stores is what was there: the cache holds each block once."""
+def test_a_prompt_that_is_cached_is_computed_anew():
+    """It stores the blocks that were there: the cache has each block once."""
     worker = Worker()
     worker.add(Client(PROMPT))
     worker.run()
@@ -42,10 +40,10 @@ def test_a_prompt_that_is_cached_is_computed_anew() -> None:
     worker.add(again := Client(PROMPT))
     steps = len(worker.batches)
     worker.run(again)
-    assert len(worker.batches[steps].rows[0].tokens) == 3, "who does not ask has its prefix from the cache"
+    assert len(worker.batches[steps].rows[0].tokens) == 3, "without logprobs the prefix comes from the cache"
 
 
-def test_who_asks_does_not_wait_for_another_that_computes_the_same() -> None:
+def test_a_prompt_with_logprobs_does_not_wait_for_another_that_computes_the_same():
     worker = Worker(chunk_tokens=48)
     worker.add(plain := Client(PROMPT))
     client = asked(worker)
@@ -54,15 +52,13 @@ def test_who_asks_does_not_wait_for_another_that_computes_the_same() -> None:
     worker.run(plain, client)
 
 
-def test_choices_share_them() -> None:
+def test_choices_share_them():
     worker = Worker()
     worker.run(asked(worker, choices=(0, 1, 2)))
 
 
 @pytest.mark.parametrize(("choices", "steps"), [((0, 1), 1), ((0,), 2)])
-def test_one_preempted_after_the_fork_or_while_it_decodes_computes_nothing_anew(
-    choices: tuple[int, ...], steps: int
-) -> None:
+def test_one_preempted_after_the_fork_or_while_it_decodes_computes_nothing_anew(choices, steps):
     worker = Worker(chunk_tokens=64)
     client = asked(worker, choices=choices, max_tokens=6)
     worker.steps(steps)
@@ -72,8 +68,8 @@ def test_one_preempted_after_the_fork_or_while_it_decodes_computes_nothing_anew(
     assert computed(worker, 1) == 0
 
 
-def test_a_preempted_prompt_goes_on_where_it_was() -> None:
-    """What was told is not told again, and its blocks may come from the cache."""
+def test_a_preempted_prompt_goes_on_where_it_was():
+    """No logprob is reported again, and its blocks may come from the cache."""
     worker = Worker(chunk_tokens=10)
     client = asked(worker)
     (request,) = worker.scheduler.requests(client.id)
@@ -85,8 +81,8 @@ def test_a_preempted_prompt_goes_on_where_it_was() -> None:
 
 
 @pytest.mark.parametrize("granted", [True, False])
-def test_the_prefill_of_a_pair_tells_them(granted: bool) -> None:
-    """Also where it is parked and computed again, for its receiver had no room."""
+def test_the_prefill_of_a_pair_reports_them(granted):
+    """Also where it is parked and computed again, because its receiver had no room."""
     worker = Worker(role="prefill")
     request = worker.add(client := Client(PROMPT, scores=True), room=5)
     if granted:
@@ -103,7 +99,7 @@ def test_the_prefill_of_a_pair_tells_them(granted: bool) -> None:
     worker.outgoing.commit(request.outgoing)
 
 
-def test_the_receiver_of_a_pair_tells_none() -> None:
+def test_the_receiver_of_a_pair_reports_none():
     sender, receiver = Worker(role="prefill"), Worker(role="decode")
     request = sender.add(client := Client(PROMPT, scores=True), room=5)
     sender.grant(request)
@@ -115,19 +111,19 @@ def test_the_receiver_of_a_pair_tells_none() -> None:
     assert computed(receiver) == 0
 
 
-def test_a_row_without_numbers_ends_its_request_alone() -> None:
+def test_a_row_whose_logits_are_not_finite_ends_only_its_request():
     worker = Worker(chunk_tokens=64)
     client = asked(worker)
     worker.begin()
     (scored,) = worker.output
-    worker.output = (type(scored)(scored.logprobs, scored.sampled, 0.0, "no numbers"),)
+    worker.output = (type(scored)(scored.logprobs, scored.sampled, 0.0, "not finite"),)
     result = worker.end()
-    assert [fault for _, fault in result.faulted] == ["no numbers"]
+    assert [fault for _, fault in result.faulted] == ["not finite"]
     assert (result.scored, result.emissions, client.scored) == ([], [], [])
-    assert not set(worker.pool.cache), "its blocks may be why"
+    assert not set(worker.pool.cache), "its blocks may be the reason"
 
 
-def test_their_time_is_not_taken_for_that_of_prompts() -> None:
+def test_their_time_is_not_taken_for_that_of_prompts():
     cost = StepCost()
     for tokens in (64, 128, 256, 512) * 20:
         cost.measured(0, 0, tokens, tokens * tokens / 2, tokens * 1e-3)
@@ -142,8 +138,8 @@ def test_their_time_is_not_taken_for_that_of_prompts() -> None:
     assert budget.count(96, 512) <= 16
 
 
-def test_a_step_is_measured_without_them() -> None:
-    """Each row says how long they took: 0.25 s of a step of 1 s here."""
+def test_a_step_is_measured_without_them():
+    """Each row has the time that they took: 0.25 s of a step of 1 s here."""
     worker = Worker(chunk_tokens=8)
     for number in range(3):
         asked(worker, tuple(range(100 * number, 100 * number + 41)), max_tokens=1)
@@ -152,5 +148,4 @@ def test_a_step_is_measured_without_them() -> None:
             worker.end()
     assert worker.scheduler._cost._per_scored == pytest.approx(0.25 / 8)
     prefill = worker.load.prefill_cost
-    assert prefill is not None
     assert prefill.per_step + 8 * prefill.per_token == pytest.approx(0.75, rel=0.1)

@@ -1,4 +1,4 @@
-"""In which order waiting requests start."""
+"""The order in which waiting requests start."""
 
 import pytest
 from scheduled_worker import ask
@@ -15,11 +15,9 @@ def order(role="unified"):
 @pytest.fixture
 def make_request():
     def make(tokens=6, granted=False, **fields):
-        request = ask(tokens).request()
+        request = ask(tokens).request(**{"uncached": tokens} | fields)
         if granted:
             request.outgoing = OutgoingTransfer(request, room=1, attempt=1, state=OutgoingState.GRANTED)
-        for name, value in {"uncached": tokens, **fields}.items():
-            setattr(request, name, value)
         return request
 
     return make
@@ -54,18 +52,15 @@ def test_prefill_workers_add_the_time_it_takes_and_some_of_its_patience(make_req
     assert key(patient, 10.0)[1] == pytest.approx(2 + PATIENCE_LIMIT * PATIENCE_WEIGHT)
 
 
-def test_who_came_first_goes_first_among_equals(make_request):
+def test_the_first_to_come_goes_first_among_equals(make_request):
     queue = WaitingQueue(order())
     requests = [make_request(number=number) for number in (3, 1, 2)]
     for request in requests:
         queue.push(request)
-    assert [request.number for request in queue] == [1, 2, 3]
-    assert queue.tokens == 18
+    assert ([request.number for request in queue], queue.tokens) == ([1, 2, 3], 18)
     queue.remove(requests[2])
-    assert [request.number for request in queue] == [1, 3]
-    assert (len(queue), queue.tokens) == (2, 12)
-    assert requests[1] in queue
-    assert requests[2] not in queue
+    assert ([request.number for request in queue], len(queue), queue.tokens) == ([1, 3], 2, 12)
+    assert [request in queue for request in requests] == [True, True, False]
     with pytest.raises(KeyError):
         queue.remove(requests[2])
 
@@ -76,8 +71,7 @@ def test_of_two_with_one_key_the_right_one_is_removed(make_request):
     for request in (first, second, third):
         queue.push(request)
     queue.remove(second)
-    assert list(queue) == [first, third]
-    assert queue.tokens == 12
+    assert (list(queue), queue.tokens) == ([first, third], 12)
     fourth = make_request()
     queue.push(fourth)
     queue.remove(fourth)

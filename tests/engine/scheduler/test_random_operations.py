@@ -4,6 +4,7 @@ A step's device work happens at its begin or only at its end, so that everything
 late into blocks that they were granted once, until those are released.
 """
 
+from contextlib import suppress
 from dataclasses import dataclass
 from random import Random
 
@@ -24,17 +25,17 @@ HOLDING = (IncomingState.ALLOCATED, IncomingState.GRANTED, IncomingState.REVOKIN
 
 @dataclass(eq=False)
 class Session:
-    """One hand-off or migration, driven by hand; what the transfer agents of both sides would do."""
+    """One hand-off or migration, driven by hand as the transfer agents of both sides would."""
 
-    client: object
-    source: object
-    target: object
+    client: Client
+    source: Worker
+    target: Worker
     request: Request
     incoming: IncomingTransfer
     migrating: bool
     outgoing: OutgoingTransfer | None = None  # a migration has none before its sender knows of the grant
     put: int = 0
-    told: bool = False  # the sender knows of the grant
+    granted: bool = False  # the sender knows of the grant
     over: bool = False
 
 
@@ -72,10 +73,6 @@ class World:
         client = self._client(a // 2, b)
         try:
             request = source.add(client, room=1)
-        except RequestRejected:
-            client.over = True
-            return
-        try:
             incoming = target.reserve(client)
         except RequestRejected:
             source.cancel(client)
@@ -90,11 +87,9 @@ class World:
         client, request = running[b % len(running)]
         lag = b % 2 if request.outputs else 0
         known = request.tokens[: len(request.tokens) - lag]
-        try:
+        with suppress(RequestRejected):
             incoming = target.reserve(client, tokens=known, attempt=request.attempt + 1, choices=request.choices)
-        except RequestRejected:
-            return
-        self.sessions.append(Session(client, source, target, request, incoming, True))
+            self.sessions.append(Session(client, source, target, request, incoming, True))
 
     def grants(self, a, b):
         self.workers[a % 2].incoming.grants()
@@ -118,12 +113,12 @@ class World:
         self._settle()
 
     def transfer(self, a, b):
-        if live := self._live(self.sessions):
-            self._advance(live[a % len(live)])
+        for session in self._one(self.sessions, a):
+            self._advance(session)
 
     def abort(self, a, b):
-        if live := self._live(self.sessions):
-            self._abort(live[a % len(live)])
+        for session in self._one(self.sessions, a):
+            self._abort(session)
 
     def give_back(self, a, b):
         """A sender answers that it gives its grant back, unless it has put something already."""
@@ -132,26 +127,24 @@ class World:
         session = self.revoking.pop(a % len(self.revoking))
         if session.over or session.put:
             return
-        if session.told:
+        if session.granted:
             session.source.outgoing.withdraw(session.outgoing)
-        session.told, session.put = False, 0
+        session.granted, session.put = False, 0
         session.target.incoming.revoked(session.incoming)
 
     def cancel(self, a, b):
-        if live := self._live(self.clients):
-            client = live[a % len(live)]
+        for client in self._one(self.clients, a):
             for worker in self.workers:
                 worker.cancel(client)
             self._settle()
 
     def pause(self, a, b):
-        if live := self._live(self.clients):
+        for client in self._one(self.clients, a):
             for worker in self.workers:
-                worker.scheduler.pause(live[a % len(live)].id, 1, b % 2 == 0)
+                worker.scheduler.pause(client.id, 1, b % 2 == 0)
 
     def drop(self, a, b):
-        if several := [client for client in self._live(self.clients) if len(client.choices) > 1]:
-            client = several[b % len(several)]
+        for client in self._one([client for client in self.clients if len(client.choices) > 1], b):
             ended = self.workers[a % 2].drop(client, client.choices[b % len(client.choices)])
             for session in self.sessions:
                 if session.incoming in ended.incoming:
@@ -179,7 +172,7 @@ class World:
     # After all operations
 
     def finish(self):
-        """Nothing is stopped any more: everything comes to its end, and nothing stays behind."""
+        """Nothing is stopped any longer: everything comes to its end, and nothing stays behind."""
         for client in self.clients:
             for worker in self.workers:
                 for attempt in range(1, 6):
@@ -200,8 +193,7 @@ class World:
                 self.give_back(0, 0)
             self.check()
         for worker in self.workers:
-            assert worker.idle
-            assert (worker.counts.used, worker.counts.quarantined) == (0, 0)
+            assert (worker.idle, worker.counts.used, worker.counts.quarantined) == (True, 0, 0)
         assert all(client.over or client.complete for client in self.clients)
 
     def check(self):
@@ -215,6 +207,11 @@ class World:
     @staticmethod
     def _live(those):
         return [one for one in those if not one.over]
+
+    def _one(self, those, number):
+        """One of these that is not over, if there is any."""
+        live = self._live(those)
+        return live and [live[number % len(live)]]
 
     def _client(self, a, b):
         prefix = PREFIXES[a % 3]
@@ -241,8 +238,8 @@ class World:
         if session.incoming.state not in HOLDING:
             if session.incoming.over:
                 self._abort(session)
-        elif not session.told:
-            self._tell(session)
+        elif not session.granted:
+            self._grant(session)
         elif session.migrating:
             kv = session.source.outgoing.finish(session.outgoing)
             if session.request.state is RequestState.ENDED:
@@ -257,13 +254,13 @@ class World:
         elif session.request.state is RequestState.COMPUTED:
             self._commit(session, session.source.outgoing.finish(session.outgoing))
 
-    def _tell(self, session):
+    def _grant(self, session):
         outgoing = session.source.outgoing
         try:
             attempt = session.incoming.request.attempt
             session.outgoing = session.outgoing or outgoing.migrate(session.request, 1, attempt)
             outgoing.grant(session.outgoing, len(session.incoming.blocks))
-            session.told = True
+            session.granted = True
         except ValueError:
             self._abort(session)
 

@@ -34,59 +34,44 @@ def test_a_long_prompt_is_computed_in_chunks_while_others_decode():
     worker.run()
 
 
-def test_chunk_tokens_bound_the_prompt_tokens_of_a_step():
-    worker = Worker(chunk_tokens=8)
-    worker.add_all(ask(7, start) for start in range(0, 500, 100))
-    worker.run()
-    assert max(sum(size for size in sizes(batch) if size > 1) for batch in worker.batches) == 8
+@pytest.mark.parametrize(
+    ("most", "clients", "expected"),
+    [
+        (8, [ask(7, start, max_tokens=1) for start in range(0, 500, 100)], [8, 8, 8, 8, 3]),
+        (1, [ask(5, max_tokens=2)], [1] * 6),
+    ],
+)
+def test_chunk_tokens_bound_the_prompt_tokens_of_a_step(most, clients, expected):
+    worker = Worker(chunk_tokens=most)
+    worker.add_all(clients)
+    worker.run(*clients)
+    assert [sum(sizes(batch)) for batch in worker.batches] == expected
 
 
-def test_even_one_token_a_step_computes_a_prompt():
-    worker = Worker(chunk_tokens=1)
-    worker.add(client := ask(5, max_tokens=2))
-    worker.run(client)
-    assert [size for batch in worker.batches for size in sizes(batch)] == [1] * 6
-
-
-def test_a_known_prefix_is_not_computed_again():
+@pytest.mark.parametrize(
+    ("first", "tokens", "fields", "cached"),
+    [
+        (ask(14), (*prompt(12), 77, 78), {}, 12),
+        (ask(8), prompt(8), {}, 4),
+        (answered := ask(6, max_tokens=7), (*answered.prompt, *answered.expected[0], 5), {}, 12),
+        (ask(12), prompt(12), {"cache_salt": "other"}, 0),
+        (ask(12), prompt(12), {"adapter": "other"}, 0),
+    ],
+    ids=["prefix", "all but the last token", "answer", "salt", "adapter"],
+)
+def test_a_known_prefix_is_not_computed_again(first, tokens, fields, cached):
     worker = Worker()
-    worker.add(ask(14))
-    worker.run()
-    request = worker.add(again := Client((*prompt(12), 77, 78)))
-    worker.step()
-    assert worker.batches[-1].rows[0].start == request.cached_tokens == 12
-    assert request.stored == 3
+    worker.add(first)
+    worker.run(first)
+    request = worker.add(again := Client(tokens), **fields)
+    worker.begin()
+    assert (worker.batches[-1].rows[0].start, request.computed, request.cached_tokens) == (cached, cached, cached)
+    worker.end()
+    assert request.stored == len(tokens) // 4
     worker.run(again)
 
 
-def test_at_least_the_last_token_is_computed():
-    worker = Worker()
-    for _ in range(2):
-        worker.add(client := ask(8))
-        worker.run(client)
-    assert [row.start for batch in worker.batches for row in batch.rows if row.start + len(row.tokens) == 8] == [0, 4]
-
-
-def test_generated_tokens_are_found_by_the_next_turn():
-    worker = Worker()
-    worker.add(first := ask(6, max_tokens=7))
-    worker.run()
-    request = worker.add(second := Client((*first.prompt, *first.got[0], 5)))
-    worker.run(second)
-    assert request.cached_tokens == 12
-
-
-@pytest.mark.parametrize("field", ["cache_salt", "adapter"])
-def test_salts_and_adapters_do_not_share(field):
-    worker = Worker()
-    worker.add(ask(12))
-    worker.run()
-    request = worker.add(ask(12), **{field: "other"})
-    worker.run()
-    assert request.cached_tokens == 0
-
-
-def test_of_a_sequence_that_goes_on_here_only_its_prompt_counts_as_cached():
+def test_only_the_prompt_of_a_sequence_that_goes_on_here_counts_as_cached():
     worker = Worker()
     worker.add(ask(12))
     worker.run()
@@ -118,8 +103,8 @@ def test_who_waits_for_a_prefix_goes_on_when_its_owner_stops(steps, how):
         worker.run(owner)
 
 
-def test_who_stopped_computing_a_prefix_is_waited_for_no_longer():
-    """Also when it comes back: only what it will store is announced."""
+def test_nobody_waits_for_a_prefix_whose_owner_stopped():
+    """Also when it comes back: only blocks that it will store are announced."""
     worker = Worker(chunk_tokens=8)
     worker.add(owner := Client((*prompt(20), 1)))
     worker.step()
@@ -167,38 +152,6 @@ def test_out_of_blocks_the_newest_of_lowest_priority_gives_way():
     assert 1 not in preempted
 
 
-def test_who_was_preempted_finds_its_blocks_again():
-    worker = Worker(num_blocks=10, growth_tokens=0)
-    old, young = ask(9, max_tokens=20), ask(13, 100, max_tokens=20)
-    _, request = worker.add_all((old, young))
-    while not request.preemptions:
-        worker.step()
-    assert request.state is RequestState.WAITING
-    worker.run(old, young)
-    assert request.preemptions == 0
-
-
-def test_nobody_starves_under_constant_pressure():
-    """A low priority request ends although higher ones keep coming, since waiting is worth priority."""
-    worker = Worker(num_blocks=12, max_running=2, aging=2.0)
-    worker.add(low := ask(6, max_tokens=3), priority=0)
-    for i in range(60):
-        worker.add(ask(6, 100 + 10 * i, max_tokens=3), priority=3)
-        worker.step()
-        if low.complete:
-            break
-    assert low.complete
-
-
-def test_what_was_preempted_twice_is_left_alone_until_it_progressed():
-    worker = Worker(num_blocks=8, growth_tokens=0)
-    clients = [ask(7, 100 * i, max_tokens=12) for i in range(3)]
-    requests = worker.add_all(clients)
-    while worker.step():
-        assert all(request.preemptions <= 2 for request in requests)
-    assert all(client.complete for client in clients)
-
-
 @pytest.mark.parametrize(
     ("length", "max_tokens", "overrides", "reason"),
     [
@@ -221,17 +174,13 @@ def test_what_can_never_run_is_refused_at_once(length, max_tokens, overrides, re
 
 
 def test_what_just_fits_is_taken():
-    """A prompt that leaves room for one token, and a sequence that lacks one."""
-    worker = Worker(max_length=12)
+    """A prompt that leaves room for one token, and a sequence that lacks one; two in a queue of two."""
+    worker = Worker(max_length=12, max_waiting=2)
     request = worker.add(ask(11, max_tokens=1))
     worker.run()
     assert len(request.tokens) == 12
     worker.add(ask(5, max_tokens=3), prompt_len=3)
-
-
-def test_a_full_queue_refuses():
-    worker = Worker(max_waiting=2)
-    worker.add_all(ask(3, i) for i in range(2))
+    worker.add(ask(3, 1))
     with pytest.raises(RequestRejected) as refusal:
         worker.add(ask(3, 9))
     assert (refusal.value.code, refusal.value.retry) == ("overloaded", True)
@@ -251,8 +200,7 @@ def test_cancel_at_any_step_frees_all_and_disturbs_nobody(steps, compute):
     worker.add(ask(9, 30))
     worker.end()
     worker.run(other)
-    assert worker.idle
-    assert worker.counts.used == 0
+    assert (worker.idle, worker.counts.used) == (True, 0)
 
 
 @pytest.mark.parametrize("compute", [True, False])
@@ -268,11 +216,9 @@ def test_a_cancelled_choice_gives_its_own_blocks_back_and_its_siblings_go_on(ste
     worker.scheduler.check_integrity()
     worker.end()
     left = [request.blocks for request in worker.scheduler.requests(client.id)]
-    assert len(left) == 2
-    assert worker.counts.used == len(set().union(*left))
+    assert (len(left), worker.counts.used) == (2, len(set().union(*left)))
     worker.run(client)
-    assert worker.idle
-    assert worker.counts.used == 0
+    assert (worker.idle, worker.counts.used) == (True, 0)
 
 
 def test_choices_that_are_one_sequence_still_are_not_cancelled_apart():
@@ -312,36 +258,17 @@ def test_deadlines_end_requests():
     assert worker.idle
 
 
-def test_a_paused_request_makes_no_tokens_and_gives_way():
-    worker = Worker(num_blocks=8)
-    worker.add(slow := ask(16, max_tokens=8))
-    worker.step()
-    worker.pause(slow)
-    assert worker.step() is None
-    worker.add(eager := ask(20, 50, max_tokens=4))
-    worker.run(eager)
-    assert not slow.finished
-    worker.resume(slow)
-    worker.run(slow)
-
-
-def test_prefill_workers_start_short_prompts_first_but_long_ones_by_and_by():
+@pytest.mark.parametrize(("length", "deadline"), [(4, 1e6), (8, 8.0)], ids=["short prompts", "near deadlines"])
+def test_prefill_workers_put_short_prompts_and_near_deadlines_first_but_others_run_by_and_by(length, deadline):
     worker = Worker(role="prefill", chunk_tokens=4, max_running=1)
     worker.scheduler._queue.tokens_per_second = 10.0
-    long, short = ask(40, max_tokens=1), ask(4, 100, max_tokens=1)
-    worker.add_all((long, short))
-    worker.step()
-    assert short.complete
-    worker.run(long)
-
-
-def test_prefill_workers_put_near_deadlines_first():
-    worker = Worker(role="prefill", chunk_tokens=4, max_running=1)
-    worker.add(ask(8, max_tokens=1))
+    worker.add(long := ask(40, max_tokens=1))
     worker.now = 3.0
-    urgent = worker.add(ask(8, 100, max_tokens=1), deadline=8.0)
-    worker.step()
-    assert urgent.state is RequestState.RUNNING
+    first = worker.add(client := ask(length, 100, max_tokens=1), deadline=deadline)
+    worker.begin()
+    assert first.state is RequestState.RUNNING
+    worker.end()
+    worker.run(long, client)
 
 
 def test_load_counts_uncached_tokens():
@@ -349,8 +276,7 @@ def test_load_counts_uncached_tokens():
     worker.add(ask(12, max_tokens=1), tenant="a")
     worker.run()
     request = worker.add(Client((*prompt(8), *prompt(10, 50)), max_tokens=1), tenant="b")
-    load = worker.load
-    assert (load.queue_tokens, load.waiting, load.running) == (10, 1, 0)
+    assert (worker.load.queue_tokens, worker.load.waiting, worker.load.running) == (10, 1, 0)
     worker.step()
     load = worker.load
     assert (load.queue_tokens, load.waiting, load.running) == (2, 0, 1)
@@ -360,7 +286,7 @@ def test_load_counts_uncached_tokens():
 
 
 @pytest.mark.parametrize(("length", "uncached"), [(8, 4), (9, 1), (12, 4), (13, 1)])
-def test_what_is_cached_is_no_part_of_the_queue_but_the_last_token_is(length, uncached):
+def test_cached_tokens_are_not_part_of_the_queue_but_the_last_token_is(length, uncached):
     worker = Worker()
     worker.add(ask(16))
     worker.run()
@@ -368,17 +294,12 @@ def test_what_is_cached_is_no_part_of_the_queue_but_the_last_token_is(length, un
     assert worker.load.queue_tokens == uncached
 
 
-def test_all_rows_of_a_tenant_in_one_step_count():
-    worker = Worker()
-    worker.add_all((ask(5), ask(5, 50)), tenant="a")
-    worker.step()
-    assert worker.load.tokens_by_tenant == {"a": 10}
-
-
-def test_a_draw_tells_where_the_prompt_ends():
+def test_all_rows_of_a_tenant_in_one_step_count_and_a_draw_has_the_end_of_its_prompt():
     """Penalties count from there."""
     worker = Worker()
-    worker.add(ask(5, choices=(0, 1)))
+    worker.add_all((ask(5, choices=(0, 1)), ask(5, 50)), tenant="a")
+    worker.step()
+    assert worker.load.tokens_by_tenant == {"a": 10}
     worker.run()
     assert {draw.prompt_len for batch in worker.batches for row in batch.rows for draw in row.draws} == {5}
 
@@ -388,15 +309,14 @@ def test_a_request_begins_once_with_all_its_choices():
     request = worker.add(ask(9, choices=(0, 1)))
     assert worker.scheduler.begun() == []
     worker.begin()
-    assert worker.scheduler.begun() == [request]
-    assert worker.scheduler.begun() == []
+    assert [worker.scheduler.begun(), worker.scheduler.begun()] == [[request], []]
     for _ in range(4):
         worker.end()
         worker.begin()
         assert worker.scheduler.begun() == []
 
 
-def test_prompt_tokens_and_decoding_rows_of_a_step_are_counted_apart():
+def test_prompt_tokens_and_decoding_rows_of_a_step_are_counted_separately():
     worker = Worker(chunk_tokens=8)
     worker.add_all((ask(3, max_tokens=9), ask(3, 20, max_tokens=9)))
     assert (worker.step().prompt_tokens, worker.step().decode_rows) == (6, 2)
@@ -432,12 +352,10 @@ def test_a_request_has_one_name_at_a_time():
     worker.step()
     worker.clients["other"] = client
     worker.scheduler.rename(request, "other")
-    assert worker.scheduler.requests(client.id) == ()
-    assert worker.scheduler.requests("other") == (request,)
-    assert len(worker.scheduler._registry) == 1
+    requests, registry = worker.scheduler.requests, worker.scheduler._registry
+    assert (requests(client.id), requests("other"), len(registry)) == ((), (request,), 1)
     worker.run(client)
-    assert worker.idle
-    assert not worker.scheduler._registry._by_id
+    assert (worker.idle, registry._by_id) == (True, {})
 
 
 def test_one_step_is_in_flight_at_a_time():
@@ -461,22 +379,16 @@ def test_an_output_with_too_few_rows_or_tokens_is_refused(choices, room):
         worker.scheduler.process(batch, (sampled[:2],) if len(choices) > 1 else (), 0.0)
 
 
-def test_a_sequence_that_decodes_is_no_part_of_the_queue():
-    worker = Worker()
-    worker.add(ask(3, max_tokens=9))
-    worker.steps(2)
-    assert (worker.load.queue_tokens, worker.load.running) == (0, 1)
-
-
-def test_the_share_of_slots_that_hold_kv_is_told():
-    """Of 16 slots in 4 blocks, the running one's 3 hold 9 after its prompt, those of a grant none."""
+def test_the_load_has_the_share_of_slots_with_kv():
+    """A running one fills 9 of its 12 slots after its prompt, a grant none of its 8. A sequence that decodes is not
+    part of the queue."""
     worker = Worker(num_blocks=20)
     assert worker.load.kv_utilization == 1
     worker.add(ask(9, max_tokens=3))
-    worker.step()
-    assert worker.load.kv_utilization == 9 / 12
-    worker.step()
-    assert worker.load.kv_utilization == 10 / 12
+    for filled in (9, 10):
+        worker.step()
+        assert worker.load.kv_utilization == filled / 12
+        assert (worker.load.queue_tokens, worker.load.running) == (0, 1)
     worker.granted(ask(3, 50))
     assert worker.load.kv_utilization == 10 / 20
     worker.run()
@@ -498,9 +410,6 @@ def test_blocks_and_owners_that_disagree_are_a_mismatch():
     assert worker.scheduler.mismatch() == "block 1 has 1 references and 0 owners"
     worker.pool.release((block, *request.blocks))
     assert worker.scheduler.mismatch() == "block 0 has 0 references and 1 owners"
-
-
-def test_a_mismatch_without_a_name_is_told_by_the_condition_that_failed():
     worker = Worker(num_blocks=4)
     worker.incoming._admission.reserved.add(ask(3).request())
-    assert worker.scheduler.mismatch().startswith("assert self._admission.reserved == ")
+    assert worker.scheduler.mismatch().startswith("assert self._admission.reserved == "), "the condition without a name"

@@ -1,4 +1,4 @@
-"""What a step takes is learned from steps, whatever is odd about some of them."""
+"""The time of a step is learned from steps, whatever is odd about some of them."""
 
 from random import Random
 
@@ -65,18 +65,11 @@ def test_a_machine_that_becomes_slower_is_expected_to_be_slow():
     assert cost.expected(6, 1800, 0, 0) > 5 * before
 
 
-def test_nothing_is_expected_of_a_kind_of_step_that_was_never_measured():
+def test_before_any_prompt_was_measured_nothing_is_expected_of_one_and_a_chunk_is_a_short_one():
     cost = StepCost()
     for _ in range(10):
         measure(cost, 4)
-    assert cost.expected(4, 1200, 64, pairs(64, 0)) == 0
-    assert cost.expected(4, 1200, 0, 0) > 0
-
-
-def test_before_any_prompt_was_measured_a_chunk_is_a_short_one():
-    cost = StepCost()
-    for _ in range(10):
-        measure(cost, 4)
+    assert cost.expected(4, 1200, 64, pairs(64, 0)) == 0 < cost.expected(4, 1200, 0, 0)
     assert chunk(cost, 4, 0) == LATE_CHUNK
 
 
@@ -97,8 +90,7 @@ def test_chunk_tokens_bound_a_chunk_however_much_time_there_is():
 def test_a_slow_machine_computes_the_least_chunk_as_long_as_that_is_nearly_in_time():
     slow = trained(speed=0.1)
     assert chunk(slow, 1, 0) == LEAST_CHUNK
-    assert taken(1, 0, LEAST_CHUNK, speed=0.1) < 1.5 * TPOT
-    assert taken(4, 0, LEAST_CHUNK, speed=0.1) > 1.5 * TPOT
+    assert taken(1, 0, LEAST_CHUNK, speed=0.1) < 1.5 * TPOT < taken(4, 0, LEAST_CHUNK, speed=0.1)
     assert LEAST_CHUNK < chunk(slow, 4, 0) <= LATE_CHUNK
     assert chunk(trained(), 100, 0) == LATE_CHUNK
 
@@ -124,13 +116,13 @@ def test_noise_in_short_prompts_does_not_make_long_ones_dear(seed):
         size = random.choice((40, 64, 100, 128))
         work = 0, 0, size, pairs(size, 0)
         cost.measured(*work, seconds(*work) * random.lognormvariate(0, 0.3))
-    found, whole = cost.prefill(512), pairs(4000, 0)
-    expected = 4000 / found.chunk_tokens * found.per_step + 4000 * found.per_token + whole * found.per_pair
+    prefill, whole = cost.prefill(512), pairs(4000, 0)
+    expected = 4000 / prefill.chunk_tokens * prefill.per_step + 4000 * prefill.per_token + whole * prefill.per_pair
     assert expected < 1.1 * (8 * seconds(0, 0, 0, 0) + seconds(0, 0, 4000, whole))
 
 
-def test_chunks_that_are_short_for_want_of_time_do_not_make_the_prompts_of_a_worker_look_dear():
-    """What a step costs by itself is shared by the tokens of a chunk as long as prompts alone would have."""
+def test_chunks_that_are_short_because_of_missing_time_do_not_make_the_prompts_of_a_worker_look_dear():
+    """The fixed cost of a step is shared by the tokens of a chunk as long as only prompts would have."""
     cost = StepCost()
     for _ in range(20):
         measure(cost, 4, LEAST_CHUNK)
@@ -153,19 +145,25 @@ def test_cold_steps_do_not_count():
     assert taken(4, 0, chunk(cost, 4, 0)) > 0.8 * TPOT
 
 
-def test_a_step_in_which_the_machine_stood_still_changes_little():
-    cost = trained()
-    before = chunk(cost, 4, 0)
-    cost.measured(4, 1200, 64, pairs(64, 0), 5.0)
-    cost.measured(4, 1200, 0, 0, 5.0)
-    assert abs(chunk(cost, 4, 0) - before) <= 16
+PROMPT, DECODE = (4, 1200, 64, pairs(64, 0)), (4, 1200, 0, 0)
 
 
-def test_a_step_without_a_duration_says_nothing():
+@pytest.mark.parametrize(
+    ("steps", "change"),
+    [
+        ([(PROMPT, 5.0), (DECODE, 5.0)], 16),
+        ([(PROMPT, 0.0)], 0),
+        ([(DECODE, seconds(*DECODE))] * 10_000, 16),
+        ([(DECODE, seconds(*DECODE))] * 10_000 + [(PROMPT, 5.0)], 16),
+    ],
+    ids=["the machine stood still", "no duration", "a long phase of decodes", "and a first slow prompt after it"],
+)
+def test_odd_steps_change_little(steps, change):
     cost = trained()
     before = chunk(cost, 4, 0)
-    cost.measured(4, 1200, 64, pairs(64, 0), 0.0)
-    assert chunk(cost, 4, 0) == before
+    for work, took in steps:
+        cost.measured(*work, took)
+    assert abs(chunk(cost, 4, 0) - before) <= change
 
 
 def test_it_follows_a_machine_that_becomes_slower():
@@ -174,16 +172,6 @@ def test_it_follows_a_machine_that_becomes_slower():
         measure(cost, 4, speed=0.5)
         measure(cost, 4, 64, 25 * step, speed=0.5)
     assert 0.8 * TPOT < taken(4, 1000, chunk(cost, 4, 1000), speed=0.5) <= 1.05 * TPOT
-
-
-def test_a_long_phase_of_decodes_leaves_what_is_known_of_prompts():
-    cost = trained()
-    before = chunk(cost, 4, 0)
-    for _ in range(10_000):
-        measure(cost, 4)
-    assert abs(chunk(cost, 4, 0) - before) <= 16
-    cost.measured(4, 1200, 64, pairs(64, 0), 5.0)  # nor does the first prompt after it count for all before
-    assert abs(chunk(cost, 4, 0) - before) <= 16
 
 
 def test_larger_chunks_that_took_less_time_do_not_make_time_negative():
@@ -209,5 +197,6 @@ def test_the_first_step_does_not_make_a_long_prompt_dear():
     cost = StepCost()
     for step in range(COLD_STEPS + 1):
         cost.measured(0, 0, 64, 64 * (64 * step + 32), 0.5)
-    found = cost.prefill(64)
-    assert 80 * 0.5 * 0.9 < 80 * found.per_step + 5120 * found.per_token + 5120**2 / 2 * found.per_pair < 80 * 0.5 * 1.5
+    prefill = cost.prefill(64)
+    expected = 80 * prefill.per_step + 5120 * prefill.per_token + 5120**2 / 2 * prefill.per_pair
+    assert 80 * 0.5 * 0.9 < expected < 80 * 0.5 * 1.5

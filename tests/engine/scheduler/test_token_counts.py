@@ -10,19 +10,13 @@ from legato_engine.scheduler.batch import Draw
 from legato_protocol.sampling_params import SamplingParams
 
 TOKENS = st.integers(0, 9) | st.integers(0, 1 << 20)
+STEPS = st.tuples(st.sampled_from(["append", "count", "fork", "adopt"]), st.integers(0), TOKENS)
 
 
 @settings(deadline=None)
-@given(
-    prompt=st.lists(TOKENS, min_size=1),
-    output=st.lists(TOKENS),
-    seed=st.integers(0, 1),
-    steps=st.lists(st.tuples(st.sampled_from(["append", "count", "fork", "adopt"]), st.integers(0), TOKENS)),
-)
-def test_counts_are_those_of_a_recount(
-    prompt: list[int], output: list[int], seed: int, steps: list[tuple[str, int, int]]
-) -> None:
-    """Whether they are asked for after each token or seldom; `check_counts` takes the prompt in where `seed` is 0."""
+@given(st.lists(TOKENS, min_size=1), st.lists(TOKENS), st.integers(0, 1), st.lists(STEPS))
+def test_counts_are_those_of_a_recount(prompt, output, seed, steps):
+    """After each token or seldom; `check_counts` includes the prompt where `seed` is 0."""
     params = SamplingParams(max_tokens=9, seed=seed)
     draws = [Draw(0, 0, params, prompt + output, len(prompt))]
     for name, place, token in steps:
@@ -40,8 +34,8 @@ def test_counts_are_those_of_a_recount(
         check_counts(draw)
 
 
-def test_each_draw_has_the_counts_of_its_sequence() -> None:
-    """That of the prompt, those that decode, one of a step ahead, and that after a preemption."""
+def test_each_draw_has_the_counts_of_its_sequence():
+    """The draw of the prompt, those that decode, one of a step ahead, and that after a preemption."""
     worker, client = Worker(), ask(6, max_tokens=9)
     request = worker.add(client)
     worker.step()
@@ -55,7 +49,7 @@ def test_each_draw_has_the_counts_of_its_sequence() -> None:
     assert all(draw.counts is request.counts for batch in worker.batches for row in batch.rows for draw in row.draws)
 
 
-def test_choices_go_on_from_the_counts_of_their_prompt() -> None:
+def test_choices_go_on_from_the_counts_of_their_prompt():
     worker, client = Worker(), ask(6, choices=(0, 1, 2), seed=8)
     worker.add(client)
     worker.step()
