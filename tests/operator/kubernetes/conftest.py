@@ -290,11 +290,12 @@ class Space:
         return {item["metadata"]["name"]: item for item in found.items}
 
     async def uids(self, *roles: str) -> dict[str, str]:
-        """UIDs of the pods of these roles, by name."""
-        return {name: uid_of(pod) for role in roles for name, pod in (await self.pods(role)).items()}
+        """UIDs of the pods of `demo` in these roles, by name."""
+        pods = [pod for role in roles for pod in (await self.pods(role)).items()]
+        return {name: uid_of(pod) for name, pod in pods if name.startswith("demo-")}
 
     async def is_replaced(self, before: dict[str, str]) -> bool:
-        """True if the service is ready, and none of its decode workers is one of before."""
+        """True if `demo` is ready, and none of its decode workers is one of before."""
         found = await self.uids("decode")
         return await self.ready() and found != {} and not {*found.values()} & {*before.values()}
 

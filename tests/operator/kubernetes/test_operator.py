@@ -52,42 +52,48 @@ async def _changes_nothing(s, action):
 
 
 async def test_deleted_and_edited_objects_come_back_and_foreign_fields_stay(s, operator, build):
-    """Owner references, labels, the hash of what was applied and the spec of owned objects, all by hand."""
-    await s.serve(build(), "demo", "other")
-    front = s.ref("demo", "Service")
-    mine = {"example.com/mine": "yes"}
-    await s.cluster.apply(
-        {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "demo", "namespace": s.name, "annotations": mine}},
-        "somebody",
-    )
-    desired = (await s.cluster.get(front))["spec"]
+    """Also owner references, labels and the hash of the applied object, which keeps no other service back."""
+    await s.serve(build(), "demo", "torn")
+    metadata = {"name": "demo", "namespace": s.name, "annotations": {"example.com/mine": "yes"}}
+    front = await s.cluster.apply({"apiVersion": "v1", "kind": "Service", "metadata": metadata}, "somebody")
+
+    async def ports():
+        return (await s.cluster.get(ref_of(front)))["spec"]["ports"]
+
+    await s.edit("Service", "demo", lambda edited: edited["spec"]["ports"][0].update(port=81))
+    await s.wait(ports, front["spec"]["ports"])
+    assert (await s.cluster.get(ref_of(front)))["metadata"]["annotations"]["example.com/mine"] == "yes"
     mark = {"serving.legato.dev/applied-hash": "nonsense"}
-    await s.edit("WorkerPool", "demo-decode", lambda pool: pool["metadata"].update(annotations=mark))
-    await s.edit("Service", "demo", lambda edited: _break_service(edited, mine))
-
-    async def mended():
-        found = (await s.cluster.get(front))["spec"]
-        return [found[key] for key in ("ports", "selector")] == [desired[key] for key in ("ports", "selector")]
-
-    await s.wait(mended)
-    assert (await s.cluster.get(front))["metadata"]["annotations"]["example.com/mine"] == "yes"
+    await s.edit("WorkerPool", "torn-decode", lambda pool: pool["metadata"].update(annotations=mark))
+    await s.edit("Service", "torn", _break_service)
+    await s.wait(lambda: _is_mended(s))
     for kind, name in (("NetworkPolicy", "demo-workers"), ("ServiceAccount", "demo-worker")):
-        before = uid_of(await s.cluster.get(s.ref(name, kind)))
-        await s.cluster.delete(s.ref(name, kind))
-        await s.wait(lambda kind=kind, name=name: s.exists(kind, name))
-        assert uid_of(await s.cluster.get(s.ref(name, kind))) != before
+        old = await s.cluster.get(s.ref(name, kind))
+        await s.cluster.delete(ref_of(old))
+        await s.wait(lambda old=old: _has_successor(s, old))
     before = await s.uids("decode")
     await s.cluster.delete(s.ref("demo-decode-0", "Pod"))
     await s.wait(lambda: s.is_replaced(before))
-    await s.serve(build(engine={"chunkTokens": 64}), "other")
-    await s.wait(s.is_settled)
+    await s.serve(build(engine={"chunkTokens": 64}))
+    await s.wait(lambda: s.ready("torn"))
 
 
-def _break_service(front, annotations):
-    front["metadata"] |= {"labels": {"serving.legato.dev/service": "demo"}, "annotations": annotations}
+def _break_service(front):
+    front["metadata"] |= {"labels": {"serving.legato.dev/service": "torn"}, "annotations": {}}
     front["metadata"].pop("ownerReferences", None)
     front["spec"]["ports"] = [{"port": 1, "name": "x"}, {"port": 2, "name": "y"}]
     front["spec"]["selector"] = {}
+
+
+async def _has_successor(s, old):
+    """True if another object has the name of one that was deleted."""
+    found = {ref_of(item): uid_of(item) for item in (await s.cluster.list(old["kind"], s.name)).items}
+    return found.get(ref_of(old), uid_of(old)) != uid_of(old)
+
+
+async def _is_mended(s):
+    spec = (await s.cluster.get(s.ref("torn", "Service")))["spec"]
+    return 80 in [port["port"] for port in spec["ports"]] and spec.get("selector")
 
 
 async def test_deletion_is_held_up_by_no_pod_for_longer_than_the_drain_deadline(s, operator, build):

@@ -2,16 +2,15 @@
 
 import asyncio
 
-import api_proxy
 import pytest
+from aiohttp import web
+from answering_server import serving
+from kubernetes.client import Configuration
 
-from legato_operator.cluster import Ref
 from legato_operator.errors import Throttled
 from legato_operator.kubernetes import connection
 from legato_operator.kubernetes.api import TRIES, KubernetesCluster
 from legato_operator.kubernetes.throttle import LONGEST, UNNAMED, Throttle, retry_after
-
-HERE = Ref("ConfigMap", "default", "kube-root-ca.crt")
 
 
 class Sleeps:
@@ -26,32 +25,41 @@ class Sleeps:
         await self.over.wait()
 
 
+class Server:
+    """An API server that refuses a call by each of `pauses`, and then has empty lists."""
+
+    def __init__(self):
+        self.asked = []
+        self.pauses = []
+
+    async def __call__(self, request):
+        self.asked.append(request.path)
+        if self.pauses:
+            return web.Response(status=429, headers={"Retry-After": self.pauses.pop()})
+        return web.json_response({"items": [], "metadata": {"resourceVersion": "1"}})
+
+
 @pytest.fixture
 def sleeps():
     return Sleeps()
 
 
 @pytest.fixture
-async def way(api_server):
-    async with api_proxy.ApiProxy(api_server).running() as opened:
-        yield opened
+def server():
+    return Server()
 
 
 @pytest.fixture
-def cluster(api_server, way, sleeps):
-    opened = KubernetesCluster(connection.client(api_server.configuration(way.url)), throttle=Throttle(sleeps))
-    yield opened
-    opened.close()
+async def cluster(server, sleeps):
+    async with serving(server) as address:
+        client = connection.client(Configuration(host=f"http://{address}"))
+        opened = KubernetesCluster(client, throttle=Throttle(sleeps))
+        yield opened
+        opened.close()
 
 
-async def test_call_is_repeated_after_the_pause_that_the_server_names_and_others_wait_too(way, cluster, sleeps):
-    refusals, asked = [api_proxy.refusal(429, Retry_After="7")], []
-
-    def answer(request):
-        asked.append(request.path)
-        return refusals.pop() if refusals else None
-
-    way.answer = answer
+async def test_call_is_repeated_after_the_pause_that_the_server_names_and_others_wait_too(server, cluster, sleeps):
+    server.pauses = ["7"]
     first = asyncio.create_task(cluster.list("Secret", "default"))
     while not sleeps.asked:  # noqa: ASYNC110 - the test's own list
         await asyncio.sleep(0.001)
@@ -59,17 +67,17 @@ async def test_call_is_repeated_after_the_pause_that_the_server_names_and_others
     for _ in range(50):
         await asyncio.sleep(0.001)
     assert sleeps.asked == [7.0]
-    assert len(asked) == 1, "nobody else asks meanwhile"
+    assert len(server.asked) == 1, "nobody else asks meanwhile"
     sleeps.over.set()
     await asyncio.gather(first, second)
-    assert sorted(asked) == [f"/api/v1/namespaces/default/{kind}" for kind in ("pods", "secrets", "secrets")]
+    assert sorted(server.asked) == [f"/api/v1/namespaces/default/{kind}" for kind in ("pods", "secrets", "secrets")]
 
 
-async def test_server_that_stays_busy_is_an_error(way, cluster, sleeps):
+async def test_server_that_stays_busy_is_an_error(server, cluster, sleeps):
     sleeps.over.set()
-    way.answer = lambda request: api_proxy.refusal(429, Retry_After="2")
+    server.pauses = ["2"] * TRIES
     with pytest.raises(Throttled):
-        await cluster.get(HERE)
+        await cluster.list("Pod", "default")
     assert sleeps.asked == [2.0] * TRIES
 
 

@@ -6,10 +6,12 @@ from legato_operator.cluster import is_leaving
 NAMES = ("one", "three", "two")
 WORKERS = 2
 MARK = "serving.legato.dev/draining-since"
-QUICK = {"upgrade_pause": 0.3}
-OLD = {"engine_image": "engine:1", "gateway_image": "gateway:1"}
-NEW = {"engine_image": "engine:2", "gateway_image": "gateway:2"}
 DONE = ("True", conditions.UP_TO_DATE)
+
+
+def _flags(version):
+    """Settings of an operator of this version."""
+    return {"engine_image": f"engine:{version}", "gateway_image": f"gateway:{version}", "upgrade_pause": 0.3}
 
 
 def _of(pod):
@@ -44,11 +46,11 @@ async def test_a_version_that_cannot_start_goes_no_further_than_one_service(s, b
     """Reported in the condition and by an Event. An edit of another service takes its turn all the same. A version that
     can start goes on where the other one stopped.
     """
-    async with s.operator("one", **OLD, **QUICK):
+    async with s.operator("one", **_flags(1)):
         await s.serve(_service(build), *NAMES)
         await s.wait(lambda: _all_kept(s))
     s.kubelet.asleep |= {f"{name}-decode-{WORKERS}" for name in NAMES}
-    async with s.operator("two", **NEW, **QUICK):
+    async with s.operator("two", **_flags(2)):
         await s.wait(lambda: _in_turn(s))
         (first,) = await _in_turn(s)
         await s.wait(lambda: _crash_new_pods(s, first))
@@ -63,8 +65,7 @@ async def test_a_version_that_cannot_start_goes_no_further_than_one_service(s, b
         await s.make(_service(build, engine={"chunkTokens": 64}), others[0])
         await s.wait(lambda: s.condition("Upgraded", others[0]), DONE)
         assert await _versions(s, others[1]) == {(1, 2)}
-    mended = {"engine_image": "engine:3", "gateway_image": "gateway:3"}
-    async with s.operator("three", **mended, **QUICK):
+    async with s.operator("three", **_flags(3)):
         await s.wait(lambda: _is_ending(s, f"{first}-decode-{WORKERS}"))
         s.kubelet.asleep.clear()
         for name in NAMES:
