@@ -98,27 +98,22 @@ async def test_create_makes_what_is_not_there_and_leaves_alone_what_is(cluster, 
     assert (await cluster.get(Ref(made["kind"], "default", "a"))) == stored
 
 
+BOTH = {"x": 1, "y": 2}
+
+
 @pytest.mark.parametrize(
     "steps",
     [
-        pytest.param([("one", {"x": 1, "y": 2}, {"x": 1, "y": 2}), ("one", {"y": 2}, {"y": 2})], id="left out"),
-        pytest.param(
-            [("one", {"x": 1}, {"x": 1}), ("two", {"y": 2}, {"x": 1, "y": 2}), ("one", {}, {"y": 2})],
-            id="of another manager",
-        ),
-        pytest.param(
-            [("one", {"x": 1}, {"x": 1}), ("two", {"x": 1}, {"x": 1}), ("one", {}, {"x": 1}), ("two", {}, {})],
-            id="shared, until its last owner leaves it",
-        ),
-        pytest.param([("one", {"x": 1}, {"x": 1}), ("two", {"x": 2}, "x")], id="of another manager with another value"),
-        pytest.param(
-            [("one", {"x": 1}, {"x": 1}), ("two by force", {"x": 2}, {"x": 2}), ("one", {"x": 1}, "x")], id="taken over"
-        ),
+        # A field that is left out is dropped, but not one of another manager.
+        [("one", BOTH, BOTH), ("one", {"y": 2}, {"y": 2})],
+        [("one", {"x": 1}, {"x": 1}), ("two", {"y": 2}, BOTH), ("one", {}, {"y": 2})],
+        # A shared one stays until its last owner leaves it.
+        [("one", {"x": 1}, {"x": 1}), ("two", {"x": 1}, {"x": 1}), ("one", {}, {"x": 1}), ("two", {}, {})],
+        # Another value is a conflict, unless it is taken over.
+        [("one", {"x": 1}, {"x": 1}), ("two", {"x": 2}, "x")],
+        [("one", {"x": 1}, {"x": 1}), ("two by force", {"x": 2}, {"x": 2}), ("one", {"x": 1}, "x")],
         # A plain POST would keep it for ever: its fields belong to another operation than those of an apply.
-        pytest.param(
-            [("create one", {"x": 1, "y": 2}, {"x": 1, "y": 2}), ("one", {"y": 2}, {"y": 2}), ("two", {"y": 3}, "y")],
-            id="of a created object",
-        ),
+        [("create one", BOTH, BOTH), ("one", {"y": 2}, {"y": 2}), ("two", {"y": 3}, "y")],
     ],
 )
 async def test_field_belongs_to_who_applied_it(cluster, steps):

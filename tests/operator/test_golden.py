@@ -17,7 +17,6 @@ from legato_operator.manifests import adapters
 from legato_operator.planning import checks, drift
 from legato_operator.planning.actions import Apply
 
-SERVED = [case for case in golden.CASES if case != golden.REFUSED]
 EXAMPLES = {path.parent.name: path for path in sorted((Path(__file__).parents[2] / "examples").glob("*/*.yaml"))}
 UNRESTRICTED = {"adapters", "gpu-rdma", "rdma"}
 MANAGER = "legato-operator"
@@ -38,7 +37,7 @@ def test_a_delta_loses_nothing(case):
     assert stored(case) == golden.Golden(case).run()
 
 
-@pytest.mark.parametrize("case", SERVED)
+@pytest.mark.parametrize("case", golden.CASES)
 def test_second_pass_starts_workers_and_writes_nothing_else(case):
     made = golden.Golden(case)
     made.take(made.look())
@@ -46,7 +45,7 @@ def test_second_pass_starts_workers_and_writes_nothing_else(case):
     assert {item["kind"] for item in second} == {"Pod"}
 
 
-@pytest.mark.parametrize("case", SERVED)
+@pytest.mark.parametrize("case", golden.CASES)
 def test_objects_belong_to_their_service(case):
     """So that garbage collection ends what the operator did not, and the operator finds what is its own."""
     for item in stored(case):
@@ -55,7 +54,7 @@ def test_objects_belong_to_their_service(case):
         assert item["metadata"]["labels"]["serving.legato.dev/service"] == golden.Golden(case).service.metadata.name
 
 
-@pytest.mark.parametrize("case", SERVED)
+@pytest.mark.parametrize("case", golden.CASES)
 def test_processes_accept_what_they_are_started_with(case):
     variables = {"LEGATO_POD_NAME": "pod", "LEGATO_POD_IP": "10.0.0.1", "LEGATO_POD_REVISION": "abc"}
     deadline = golden.Golden(case).service.spec.drain.deadline
@@ -82,7 +81,7 @@ def _containers(objects):
         )
 
 
-@pytest.mark.parametrize("case", SERVED)
+@pytest.mark.parametrize("case", golden.CASES)
 async def test_api_server_takes_all_of_them_and_finds_nothing_to_change(api_server, case):
     """Every field is known to it, pods run at the restricted level, and a second apply writes nothing."""
     await _check_taken(api_server, f"golden-{case}", case in UNRESTRICTED, stored(case))

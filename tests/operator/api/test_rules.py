@@ -9,7 +9,6 @@ from legato_operator.errors import ManifestError
 SERVICES = "/apis/serving.legato.dev/v1alpha1/namespaces/default/inferenceservices?fieldValidation=Strict&dryRun=All"
 BUILTIN = {"builtin": "smollm2-135m-instruct"}
 GPU = "nvidia.com/gpu"
-HUB = {"repo": "a/b", "revision": "0" * 40}
 
 
 def _fixed(prefill=1, decode=1):
@@ -20,13 +19,27 @@ def _fixed(prefill=1, decode=1):
 
 def _resources(part, **resources):
     """Resources of a pool, of the gateway or of the hub's download."""
-    if part == "model.source.huggingFace":
-        return _source(huggingFace=HUB | {"resources": resources})
-    return {part: {"resources": resources}}
+    return _hub(resources=resources) if part == "model.source.huggingFace" else {part: {"resources": resources}}
 
 
 def _source(**source):
     return {"model": {"source": source}}
+
+
+def _hub(**fields):
+    return _source(huggingFace={"repo": "a/b", "revision": "0" * 40, **fields})
+
+
+def _claim(path):
+    return {"claim": "a.b", "path": path}
+
+
+def _volumes(*volumes):
+    return _model(adapterVolumes=list(volumes))
+
+
+def _rollout(surge, unavailable):
+    return {"rollout": {"maxSurge": surge, "maxUnavailable": unavailable}}
 
 
 def _model(**fields):
@@ -130,26 +143,14 @@ QUOTAS, WAIT = {"*": 1, "a": 1}, {"routing": {"whenPrefillUnavailable": "Wait"}}
 CASES = {
     ("model.source", "exactly one"): (_source(**BUILTIN, path="/m"), _source(path="/m")),
     ("model.source.path", "must not contain"): (_source(path="/a/../b"), _source(path="/a/..b/c...")),
-    ("model.source.pvc.path", "must not contain"): (
-        _source(pvc={"claim": "a.b", "path": "../b"}),
-        _source(pvc={"claim": "a.b", "path": "..b/.c"}),
-    ),
-    ("model.source.huggingFace.nodeCache", "must not contain"): (
-        _source(huggingFace=HUB | {"nodeCache": "/a/.."}),
-        _source(huggingFace=HUB | {"nodeCache": "/a/..."}),
-    ),
+    ("model.source.pvc.path", "must not contain"): (_source(pvc=_claim("../b")), _source(pvc=_claim("..b/.c"))),
+    ("model.source.huggingFace.nodeCache", "must not contain"): (_hub(nodeCache="/a/.."), _hub(nodeCache="/a/...")),
     ("model.adapters", "exactly one"): (_adapters(PATH, {}), _adapters(PATH, {"image": "b"})),
     ("model.adapters", "paths must not"): (_adapters({"path": "/a/../b"}, CLAIM), _adapters({"path": "/a/..b"}, CLAIM)),
     ("model.adapters", "maxRank must"): (_adapters(PATH, maxRank=65), _adapters(PATH, CLAIM, maxRank=64)),
     ("model.adapters", "names must differ"): (_adapters(PATH, CLAIM, names="aa"), _adapters(PATH, CLAIM, names="aA")),
-    ("model.adapterVolumes", "exactly one"): (
-        _model(adapterVolumes=[PATH, {"path": "/b", "claim": "b"}]),
-        _model(adapterVolumes=[PATH, {"claim": "b"}]),
-    ),
-    ("model.adapterVolumes", "paths must not"): (
-        _model(adapterVolumes=[{"path": "/a/.."}]),
-        _model(adapterVolumes=[{"path": "/a/..b"}, {"claim": "b"}]),
-    ),
+    ("model.adapterVolumes", "exactly one"): (_volumes(PATH, PATH | {"claim": "b"}), _volumes(PATH, {"claim": "b"})),
+    ("model.adapterVolumes", "paths must not"): (_volumes({"path": "/a/.."}), _volumes({"path": "/a/..b"})),
     ("engine.profile", "required"): (
         _engine(runner="Paced"),
         _engine(runner="Paced", profile="h200-llama-3.1-8b-bf16"),
@@ -166,7 +167,7 @@ CASES = {
     **_of_hosts("ingress", "hosts"),
     ("gateway.responseStore", "only allowed with"): (
         _gateway(responseStore={}, replicas=2),
-        _gateway(responseStore={}, replicas=1),
+        _gateway(responseStore={}),
     ),
     ("gateway.tenantTokensPerMinute", "needs apiKeys"): (
         _gateway(tenantTokensPerMinute=QUOTAS),
@@ -178,10 +179,7 @@ CASES = {
         _rdma(hugePages={"pageSize": "1Gi", "memory": "1.5Gi"}),
         _rdma(hugePages={"memory": "1.5Gi"}),
     ),
-    ("rollout", "maxSurge and"): (
-        {"rollout": {"maxSurge": 0, "maxUnavailable": 0}},
-        {"rollout": {"maxSurge": 0, "maxUnavailable": 1}},
-    ),
+    ("rollout", "maxSurge and"): (_rollout(0, 0), _rollout(0, 1)),
     ("scaling.decode.max", "must be at least 1"): (
         _bounds(EMPTY, EMPTY | {"max": 0}),
         _bounds(EMPTY, EMPTY | {"max": 1}),
@@ -252,9 +250,9 @@ def test_rule_refuses_what_breaks_it_and_nothing_more(request, problems, rule):
         ({"drain": {"deadline": "1ms"}}, ""),
         ({"drain": {"deadline": "168h"}}, ""),
         ({"drain": {"deadline": "168h1ms"}}, "1ms to 168h"),
-        ({"rollout": {"maxSurge": "0%", "maxUnavailable": 0}}, "must not both be 0"),
-        ({"rollout": {"maxSurge": 0, "maxUnavailable": "0%"}}, "must not both be 0"),
-        ({"rollout": {"maxSurge": "0%", "maxUnavailable": "1%"}}, ""),
+        (_rollout("0%", 0), "must not both be 0"),
+        (_rollout(0, "0%"), "must not both be 0"),
+        (_rollout("0%", "1%"), ""),
         (_engine(kvCacheMemory="1Pi"), ""),
         (_engine(kvCacheMemory="Auto"), ""),
         (_engine(kvCacheMemory="1025Ti"), "1Mi to 1Pi"),
@@ -264,8 +262,8 @@ def test_rule_refuses_what_breaks_it_and_nothing_more(request, problems, rule):
         (_engine(kvCacheMemory="0.5Gi"), ""),
         (_gateway(tenantTokensPerMinute={"*": 6000}), ""),
         ({"drain": {"deadline": "30s1m"}, "slo": {"tpot": "1ms"}}, ""),
-        ({"rollout": {"maxSurge": "25%", "maxUnavailable": "100%"}}, ""),
-        ({"rollout": {"maxSurge": 10_000, "maxUnavailable": "0%"}}, ""),
+        (_rollout("25%", "100%"), ""),
+        (_rollout(10_000, "0%"), ""),
         *((_source(image=name), "") for name in ("models", "registry.example:5000/team/a-b__c.d:v1.2_x", "Host/a")),
         *((_source(image=f"a{tag}@sha256:" + digit * 64), "") for tag, digit in (("/b", "0"), (":1", "f"))),
     ],

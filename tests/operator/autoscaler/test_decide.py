@@ -40,6 +40,10 @@ def _decoding(traffic=NO_TRAFFIC, *others, **given):
 
 
 BURST = prompts(26, 2000)
+NEWEST = Traffic(60.0, BURST, 10.0, BURST, newest_seconds=4.0, newest=BURST)
+LATELY = dataclasses.replace(arriving(60, 2000), recent=prompts(200, 2000))
+BEHIND = arriving(60, 2000, waiting=(*prompts(20, 2000), *prompts(3, 100_000)))
+DRAINING = [prefiller(f"prefill-{n}", queue_tokens=50_000, draining=True) for n in (1, 2)]
 LONG = arriving(1, 100_000, waiting=prompts(1, 100_000))
 
 
@@ -66,30 +70,11 @@ def test_prefill_follows_its_work(known, reason, workers, wish):
     ("known", "reason", "number", "value"),
     [
         # 200 prompts of 0.25 s in 10 s: 50 s of work, of which half a deviation, the root of 200 x 0.25 ^ 2, is chance.
-        (
-            _queued(800_000, dataclasses.replace(arriving(60, 2000), recent=prompts(200, 2000))),
-            BACKLOG,
-            "arrivals",
-            (50 - 0.5 * 12.5**0.5) / 10,
-        ),
+        (_queued(800_000, LATELY), BACKLOG, "arrivals", (50 - 0.5 * 12.5**0.5) / 10),
         # 26 prompts of 0.25 s in 4 s are 1.3 workers' work more or less, while 10 s show 0.65.
-        (
-            _queued(20_000, Traffic(60.0, BURST, 10.0, BURST, newest_seconds=4.0, newest=BURST)),
-            BACKLOG,
-            "load",
-            (26 - 26**0.5) * 0.25 / 4,
-        ),
+        (_queued(20_000, NEWEST), BACKLOG, "load", (26 - 26**0.5) * 0.25 / 4),
         # Three of 100,000 tokens are half done, two of them on workers that drain; 20 of 2,000 wait behind the third.
-        (
-            _queued(
-                90_000,
-                arriving(60, 2000, waiting=(*prompts(20, 2000), *prompts(3, 100_000))),
-                *(prefiller(f"prefill-{n}", queue_tokens=50_000, draining=True) for n in (1, 2)),
-            ),
-            BACKLOG,
-            "backlogTokens",
-            40_000,
-        ),
+        (_queued(90_000, BEHIND, *DRAINING), BACKLOG, "backlogTokens", 40_000),
         # 100,000 tokens take 12.5 s where 1 s is the objective: counted separately.
         (_queued(100_000, LONG), ARRIVALS, "oversizedTokens", 100_000),
     ],
@@ -101,20 +86,15 @@ def test_numbers_of_a_prefill_term(known, reason, number, value):
 @pytest.mark.parametrize(
     "known",
     [
-        pytest.param(_queued(4_000, arriving(120, 2000)), id="a queue that ready workers do within the objective"),
-        pytest.param(_queued(100_000, LONG), id="a prompt that exceeds the objective by itself"),
+        _queued(4_000, arriving(120, 2000)),  # a queue that ready workers do within the objective
+        _queued(100_000, LONG),  # a prompt that exceeds the objective by itself
         # 12.5 s of work within the first 4 s: one of a kind that lasts for a minute, as far as is known.
-        pytest.param(
-            _queued(100_000, dataclasses.replace(LONG, seconds=4.0, recent_seconds=4.0)), id="… in a young window"
-        ),
+        _queued(100_000, dataclasses.replace(LONG, seconds=4.0, recent_seconds=4.0)),
         # 0.9 s of work: a rate of 0.45 workers, if two seconds showed one.
-        *(
-            pytest.param(_queued(0, Traffic(seconds, one, seconds, one)), id=f"a prompt within {seconds} s")
-            for one, seconds in ((prompts(1, 7200), 2.0), (prompts(1, 7200), 10.0))
-        ),
+        *(_queued(0, Traffic(seconds, prompts(1, 7200), seconds, prompts(1, 7200))) for seconds in (2.0, 10.0)),
     ],
 )
-def test_no_prefill_worker_is_added_for(known):
+def test_no_prefill_worker_is_added_for_little_or_lone_work(known):
     made = _decide(known)["prefill"]
     assert (made.wish, made.needed) == (1, 1)
     assert BACKLOG not in _reasons(made)
@@ -206,6 +186,7 @@ def test_one_hot_worker_in_a_roomy_pool_is_no_reason_to_grow():
     assert _decide(known, {"prefill": 1, "decode": 4})["decode"].wish == 2
 
 
+GROWING = {"blocks": Blocks(900, 0, 100, pending=200, growth=600), "running": 60, "waiting": 40, "slots": 1000}
 LEAVING = decoder("decode-1", draining=True, blocks=Blocks(0, 0, 1000), running=10)
 
 
@@ -213,17 +194,7 @@ LEAVING = decoder("decode-1", draining=True, blocks=Blocks(0, 0, 1000), running=
     ("known", "reason", "workers"),
     [
         # What is promised, and the spread of output lengths: 100 + 200 + 600 + 1.645 x 160 / 16 x 10 for 100 sequences.
-        (
-            _decoding(
-                arriving(60, 100, output=OutputLengths(200, 160)),
-                blocks=Blocks(900, 0, 100, pending=200, growth=600),
-                running=60,
-                waiting=40,
-                slots=1000,
-            ),
-            KV_BLOCKS,
-            (900 + 164.5) / 900,
-        ),
+        (_decoding(arriving(60, 100, output=OutputLengths(200, 160)), **GROWING), KV_BLOCKS, (900 + 164.5) / 900),
         # A step that would exceed the objective: 100 rows at 1 ms in addition to 10 ms are 100 / (0.9 x 100 - 10).
         (_decoding(running=100, slots=1000), STEP_TIME, 1.25),
         # Sequences of a draining worker count, and its room does not.

@@ -25,41 +25,22 @@ def arrived(window, seconds=60.0):
     return span, sum(lengths.requests for lengths in counts.arrivals())
 
 
+AGAIN = [report("g0-again", requests=requests, uptime=uptime) for requests, uptime in ((4, 1.0), (6, 3.0))]
+NEW = [report("b", requests=requests, uptime=uptime) for requests, uptime in ((1000, 500.0), (1003, 502.0))]
+
+
 @pytest.mark.parametrize(
     ("passes", "expected"),
     [
-        pytest.param([[report(requests=1000)]], None, id="one report shows no rate"),
-        pytest.param(
-            [[report(requests=1000)], [report(requests=1007)]],
-            (2.0, 7),
-            id="what came before the first pass is not recent",
-        ),
-        pytest.param([[report(requests=1000)]] * 2, (2.0, 0), id="no traffic is zero"),
-        pytest.param(
-            [
-                [report(requests=1000)],
-                [report(requests=1010)],
-                [report("g0-again", requests=4, uptime=1.0)],
-                [report("g0-again", requests=6, uptime=3.0)],
-            ],
-            (6.0, 16),
-            id="a gateway that restarts counts from nothing",
-        ),
-        # The operator began while it was away, or unknown.
-        pytest.param(
-            [
-                [report("a")],
-                [report("a"), report("b", requests=1000, uptime=500.0)],
-                [report("a"), report("b", requests=1003, uptime=502.0)],
-            ],
-            (4.0, 3),
-            id="a gateway that only the operator does not know yet counts from then",
-        ),
-        pytest.param(
-            [[report("a", 10), report("b", 10)], [report("a", 20), report("b", 20)], [report("a", 25)]],
-            (4.0, 25),
-            id="a gateway that is gone takes nothing away",
-        ),
+        ([[report(requests=1000)]], None),  # one report shows no rate
+        ([[report(requests=1000)], [report(requests=1007)]], (2.0, 7)),  # what came before the first is not recent
+        ([[report(requests=1000)]] * 2, (2.0, 0)),  # no traffic is zero
+        # A gateway that restarts counts from nothing.
+        ([[report(requests=1000)], [report(requests=1010)], *([each] for each in AGAIN)], (6.0, 16)),
+        # One that only the operator does not know yet counts from then: it began while that was away, or unknown.
+        ([[report("a")], *([report("a"), each] for each in NEW)], (4.0, 3)),
+        # One that is gone takes nothing away.
+        ([[report("a", 10), report("b", 10)], [report("a", 20), report("b", 20)], [report("a", 25)]], (4.0, 25)),
     ],
 )
 def test_requests_that_arrived_in_passes_of_two_seconds(passes, expected):

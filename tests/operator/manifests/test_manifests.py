@@ -10,6 +10,7 @@ from legato_operator.planning import checks
 
 PLACEMENT = placement.kubernetes("engine:1", "gateway:1", pull_secrets=("registry",))
 REVISION = "a" * 40
+CLAIMED = {"persistentVolumeClaim": {"claimName": "c", "readOnly": True}}
 ONE_GPU = {"resources": {"limits": {"nvidia.com/gpu": 1}}}
 
 
@@ -57,13 +58,8 @@ def test_gateways_hold_requests_without_ever_having_seen_a_worker_where_there_ma
     ("source", "argument", "volume", "at"),
     [
         ({"builtin": "smollm2-135m-instruct"}, "builtin:smollm2-135m-instruct", None, None),
-        ({"pvc": {"claim": "c"}}, "/model", {"persistentVolumeClaim": {"claimName": "c", "readOnly": True}}, "/model"),
-        (
-            {"pvc": {"claim": "c", "path": "/a/b.gguf"}},
-            "/model/a/b.gguf",
-            {"persistentVolumeClaim": {"claimName": "c", "readOnly": True}},
-            "/model",
-        ),
+        ({"pvc": {"claim": "c"}}, "/model", CLAIMED, "/model"),
+        ({"pvc": {"claim": "c", "path": "/a/b.gguf"}}, "/model/a/b.gguf", CLAIMED, "/model"),
         ({"path": "/data/m.gguf"}, "/model/m.gguf", {"hostPath": {"path": "/data/m.gguf"}}, "/model/m.gguf"),
         ({"path": "/data/m/"}, "/model/m", {"hostPath": {"path": "/data/m"}}, "/model/m"),
         ({"image": "i"}, "/model", {"image": {"reference": "i", "pullPolicy": "IfNotPresent"}}, "/model"),

@@ -167,11 +167,13 @@ def test_end_releases_only_when_every_pod_is_gone(build):
     assert actions(_plan(build(), [], deleting=True), Release)
 
 
-def test_manifest_that_is_not_available_is_refused_by_its_path(build):
-    made = plan(_observed(build(model={"source": {"image": "x"}})), PLACEMENT)
+def test_manifest_that_is_not_available_is_refused_by_all_its_paths(build):
+    made = plan(_observed(build(**{role: {"parallelism": {"tensor": 4}} for role in SETTLED})), PLACEMENT)
     assert not made.phases
-    assert condition(made, "Progressing")["reason"] == conditions.NOT_AVAILABLE
-    assert "spec.model.source.image" in condition(made, "Progressing")["message"]
+    refused = [f"spec.{role}.parallelism.tensor: more than 1 is not available yet" for role in SETTLED]
+    entry = {"status": "False", "reason": "NotAvailable", "message": "; ".join(refused), "observedGeneration": 1}
+    entry["lastTransitionTime"] = "2026-01-01T00:00:00Z"
+    assert made.status["conditions"] == [{"type": kind, **entry} for kind in ("Ready", "Progressing")]
 
 
 def test_service_without_any_usable_manifest_tells_of_its_pods_and_nothing_old(build):
