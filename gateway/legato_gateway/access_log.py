@@ -14,6 +14,8 @@ from urllib.parse import quote
 import msgspec
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from legato_gateway import client_request_id
+
 AccessLogFormat = Literal["Text", "JSON", "Off"]
 
 ENTRY: Final = "legato.access"  # key of a scope: what is generated for it fills it in
@@ -35,6 +37,7 @@ class AccessEntry:
     status: int = CLIENT_LEFT
     seconds: float = 0.0
     id: str | None = None
+    request_id: str | None = None  # of the client's own
     model: str | None = None
     prompt_tokens: int | None = None
     cached_tokens: int | None = None
@@ -85,7 +88,8 @@ class AccessLog:
 def _entry(scope: Scope) -> AccessEntry:
     """With its path escaped again: a client may have put line breaks into it."""
     now = datetime.now(UTC).isoformat(timespec="milliseconds").removesuffix("+00:00")
-    return AccessEntry(f"{now}Z", scope["method"], quote(scope["path"])[:LONGEST_PATH])
+    path = quote(scope["path"])[:LONGEST_PATH]
+    return AccessEntry(f"{now}Z", scope["method"], path, request_id=client_request_id.read(scope))
 
 
 def writer(kind: AccessLogFormat) -> Callable[[AccessEntry], None] | None:

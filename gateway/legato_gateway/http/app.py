@@ -17,6 +17,7 @@ from legato_gateway import errors
 from legato_gateway.access_log import CLIENT_LEFT, AccessEntry, AccessLog
 from legato_gateway.anthropic import errors as anthropic_errors
 from legato_gateway.anthropic import routes as anthropic_routes
+from legato_gateway.client_request_id import EchoRequestId
 from legato_gateway.clients.identify import Clients
 from legato_gateway.errors import GatewayError, HeadersTooLarge, InternalFault, NotFound
 from legato_gateway.http import about, cors, docs, health, models
@@ -96,6 +97,7 @@ def create(parts: Parts) -> FastAPI:
     app.add_middleware(ServerErrorMiddleware, handler=_unknown)  # within CORS: starlette's own is around everything
     if parts.allowed_origins:
         cors.allow(app, parts.allowed_origins)
+    app.add_middleware(EchoRequestId)
     if parts.tracing is not None:
         app.add_middleware(TraceRequests, tracing=parts.tracing)
     if parts.log_access is not None:

@@ -1,0 +1,115 @@
+"""Requests as clients send them: parts of messages, calls that were cut off, stop strings, ids of their own."""
+
+import json
+
+import pytest
+from generation_apis import CHAT, COMPLETIONS, MESSAGES, RESPONSES, SPEAKING
+
+from legato_gateway.request import Delta
+from legato_gateway.tokenizer.chat_template import ChatTemplate, UnreadArguments
+
+BOTH = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+PARTS = ("Hello,", "world")
+TYPES = {"user": "input_text", "assistant": "output_text"}
+WRITTEN = ['{"city": "Par', "", "null", "[1]", '"x"', "{'city': 1}", '{"a": 1} x']
+
+
+def conversation(api, role, *texts):
+    """The fields of a request that ends with a user's message, and has parts in one of this role."""
+    parts = [{"type": TYPES[role] if api is RESPONSES else "text", "text": text} for text in texts]
+    turns = [{"role": "user", "content": "hi"}, {"role": role, "content": parts}, {"role": "user", "content": "go"}]
+    return {"input" if api is RESPONSES else "messages": turns[1:] if role == "user" else turns}
+
+
+@pytest.mark.parametrize(("role", "joined"), [("user", "Hello,\nworld"), ("assistant", "Hello,world")])
+@pytest.mark.parametrize("api", SPEAKING, ids=str)
+async def test_parts_of_a_message_are_joined_alike(gateway, api, role, joined):
+    """On lines of their own, as vLLM and llama.cpp join them; parts of an answer are pieces of one text."""
+    assert (await api.post(gateway, **conversation(api, role, *PARTS))).is_success
+    said = [message["content"] for message in gateway.tokens.messages if message["role"] == role]
+    assert said[-1 if role == "assistant" else 0].startswith(joined)
+
+
+@pytest.mark.parametrize("written", WRITTEN)
+@pytest.mark.parametrize("api", [CHAT, RESPONSES], ids=str)
+async def test_a_call_in_the_history_may_have_arguments_that_are_not_an_object(make, api, written):
+    """Models write them, and answers are cut off. `""` has always been no arguments."""
+    gateway = make(template="{{ tools }} <tool_call>")
+    call = {"name": "f", "arguments": written}
+    if api is RESPONSES:
+        turns = [{"type": "function_call", "call_id": "c", **call}, {"role": "user", "content": "go"}]
+    else:
+        message = {"role": "assistant", "tool_calls": [{"id": "c", "type": "function", "function": call}]}
+        turns = [message, {"role": "tool", "tool_call_id": "c", "content": "x"}]
+    assert (await api.post(gateway, **{"input" if api is RESPONSES else "messages": turns})).is_success
+    (asked,) = (m["tool_calls"][0]["function"] for m in gateway.tokens.messages if m.get("tool_calls"))
+    assert asked["arguments"] == ({"INVALID_JSON": written} if written else {})
+
+
+def test_templates_show_such_arguments_as_they_were_written():
+    call = {"name": "f", "arguments": UnreadArguments('{"city": "Par')}
+    shown = (
+        "{{ call.arguments | tojson }} {% for key, value in call.arguments | items %}{{ key }}={{ value }}{% endfor %}"
+    )
+    assert ChatTemplate(shown, {}).render([], {"call": call}) == '{"city": "Par INVALID_JSON={"city": "Par'
+    nested = ChatTemplate("{{ call | tojson }}", {}).render([], {"call": call})
+    assert json.loads(nested) == {"name": "f", "arguments": {"INVALID_JSON": '{"city": "Par'}}
+
+
+@pytest.mark.parametrize("api", [CHAT, RESPONSES], ids=str)
+async def test_a_call_is_required_of_tools_only_if_there_are_any(gateway, api):
+    """LlamaIndex requires one without any."""
+    said = await api.ask(gateway, tool_choice="required")
+    assert said.text == "Paris é!"
+
+
+@BOTH
+async def test_max_tokens_0_of_messages_computes_the_prompt_only(gateway, stream):
+    said = await MESSAGES.ask(gateway, stream, max_tokens=0)
+    assert (said.text, said.finish, said.usage[2]) == ("", "length", 0)
+    assert gateway.relay.requests[0].params.max_tokens == 1
+
+
+async def test_models_are_listed_in_the_shape_of_the_client(gateway):
+    headers = {"anthropic-version": "2023-06-01"}
+    openai, anthropic = [(await gateway.http.get("/v1/models", headers=h)).json() for h in (None, headers)]
+    assert (openai["object"], openai["data"][0]["object"]) == ("list", "model")
+    (model,) = anthropic["data"]
+    assert (model["type"], model["id"], model["created_at"][-1]) == ("model", "tiny", "Z")
+    assert (anthropic["first_id"], anthropic["last_id"], anthropic["has_more"]) == ("tiny", "tiny", False)
+    assert (await gateway.http.get("/v1/models/tiny", headers=headers)).json() == model
+
+
+@pytest.mark.parametrize(("include", "shown"), [(False, set()), (True, {257})])
+@pytest.mark.parametrize("api", [CHAT, COMPLETIONS], ids=str)
+async def test_a_stop_string_that_is_a_special_token_ends_by_its_id(make, api, include, shown):
+    """It is not part of a text; one that ends every answer is not reported as a stop string."""
+    gateway = make(marks=("[STOP]", "[END]"))
+    await api.ask(gateway, stop=["[STOP]", "x"], include_stop_str_in_output=include)
+    (request,) = gateway.relay.requests
+    assert request.params.stop_token_ids == (256, 257)
+    assert (request.special_stops, request.shown_tokens, request.stop) == ({257: "[STOP]"}, shown, ("[STOP]", "x"))
+    assert request.own_stop_tokens == frozenset()
+
+
+@pytest.mark.parametrize(
+    "written", ["<tool_call>\n", '<tool_call>\n{"name": "no', '<tool_call>\n{"name": "now", "arguments": {']
+)
+@BOTH
+@pytest.mark.parametrize("api", SPEAKING, ids=str)
+async def test_a_required_call_that_is_cut_off_shows_no_markup(gateway, api, stream, written):
+    gateway.script(Delta(0, written), Delta(0, "", (), "length"))
+    said = await api.ask(gateway, stream, **api.meant("tools", [{"name": "now"}]), **api.meant("choice", "required"))
+    assert (said.text, said.finish) == ("", "length")
+    assert [name for name, _ in said.calls] == ["now"] * ("arguments" in written)
+
+
+@pytest.mark.parametrize(("given", "kept"), [("a-1:b", True), ("x" * 128, True), ("x" * 129, False), ("a b", False)])
+@pytest.mark.parametrize("api", SPEAKING, ids=str)
+async def test_a_client_s_request_id_is_echoed_and_logged(gateway, api, given, kept):
+    """Of errors, too. Anthropic's `request-id` stays the gateway's own."""
+    for fields in ({}, {"stream": True}, {"model": "other"}):
+        answer = await api.post(gateway, {"X-Request-Id": given}, **fields)
+        assert (answer.headers.get_list("x-request-id") == [given]) == kept
+        assert gateway.entries[-1].request_id == (given if kept else None)
+    assert (await api.post(gateway)).headers.get("x-request-id") != given
