@@ -9,6 +9,7 @@ import msgspec
 from legato_engine.adapters.resident import OfferedAdapter
 from legato_engine.errors import CorruptModel
 from legato_engine.scheduler.batch import Sampled
+from legato_protocol.stream import Generate
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ def shifting(token_runner):
 
         def __init__(self):
             super().__init__()
-            self.together = set()  # how many adapters there were in a step
+            self.together = set()  # counts of adapters in a step
 
         def step(self, batch):
             self.together.add(len({row.adapter for row in batch.rows}))
@@ -38,10 +39,7 @@ def shifting(token_runner):
             by = row.adapter.by if row.adapter is not None else 0
             shifted = type(row)([token + by for token in row.tokens], row.start, row.blocks)
             known = [token - by for token in self.write(shifted)]
-            return tuple(self._shifted(known, draw, by) for draw in row.draws)
-
-        def _shifted(self, known, draw, by):
-            return Sampled(self._draw(known, draw).token + by)
+            return tuple(Sampled(self._draw(known, draw).token + by) for draw in row.draws)
 
     return Runner
 
@@ -72,6 +70,8 @@ class Loads:
 
 
 class Adapted:
+    """Cores with adapters, and what their gateway asks of them."""
+
     def __init__(self, world, runner):
         self.world = world
         self.make_runner = runner
@@ -85,6 +85,18 @@ class Adapted:
         wanted = self.world.sequence(prompt or self.world.prompt, **{"max_tokens": 6, **params})
         return msgspec.structs.replace(wanted, adapter=f"digest-{adapter}" if adapter else "")
 
+    def ask(self, worker, id, adapter="", prompt=None, **params):
+        worker.send(Generate(id, 1, self.sequence(adapter, prompt, **params)))
+
+    def finish(self, worker, *ids, **patience):
+        self.until(lambda: all(worker.finished(id=id) for id in ids), **patience)
+
+    def serve(self, worker, id, adapter="", **params):
+        """Asks, and checks the answer."""
+        self.ask(worker, id, adapter, **params)
+        self.finish(worker, id)
+        assert worker.tokens(id) == self.expected(adapter, count=params.get("max_tokens", 6))
+
     def expected(self, adapter="", prompt=None, count=6):
         tokens, by = list(prompt or self.world.prompt), Loads.by(adapter)
         for _ in range(count):
@@ -92,7 +104,7 @@ class Adapted:
         return tokens[-count:]
 
     def until(self, condition, seconds=60):
-        """Turns of all workers; loading takes real time."""
+        """Runs all workers; loading takes real time."""
         give_up = time.monotonic() + seconds
         while not condition():
             assert time.monotonic() < give_up, "it hangs"

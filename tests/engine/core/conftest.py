@@ -84,10 +84,10 @@ class TokenRunner:
     formats = "tokens"
     kv_revision = "tokens-1"
     written = ahead = None
+    layout = KVLayout(layers=1, kv_heads=1, block_size=BLOCK, head_dim=2, dtype="float32")
+    num_blocks = BLOCKS
 
     def __init__(self) -> None:
-        self.layout = KVLayout(layers=1, kv_heads=1, block_size=BLOCK, head_dim=2, dtype="float32")
-        self.num_blocks = BLOCKS
         self.arena = Arena(self.layout, BLOCKS, torch.device("cpu"))
         self.steps = 0
 
@@ -120,12 +120,13 @@ class TokenRunner:
 
 
 class InlineCompute:
-    """Computes a step when it is started, and tells of it `turns()` turns later than it could."""
+    """Computes a step when it is started, and reports it `turns()` iterations later than it could."""
 
     def __init__(self, turns: Callable[[], int]) -> None:
         self._turns = turns
         self._left = 0
         self._done: Mailbox[StepOutput] = Mailbox()
+        self.fileno = self._done.fileno
 
     def start(self, step: Callable[[], StepOutput]) -> None:
         self._left = self._turns()
@@ -133,18 +134,12 @@ class InlineCompute:
 
     def result(self) -> StepOutput | None:
         self._left -= 1
-        if self._left >= 0:
-            return None
-        (output,) = self._done.take()
-        return output
-
-    def fileno(self) -> int:
-        return self._done.fileno()
+        return None if self._left >= 0 else self._done.take()[0]
 
 
 @dataclass
 class Worker:
-    """A core and the far end of its channel: what the server would see."""
+    """A core and the far end of its channel: all that the server would see."""
 
     core: Core
     end: socket.socket
@@ -160,7 +155,7 @@ class Worker:
     offer: AdapterOffer | None = None  # the last one
     splitter: Splitter = field(default_factory=Splitter)
 
-    def tell(self, *said: stream.ToWorker, gateway: int = GATEWAY, **inbox: object) -> None:
+    def send(self, *said: stream.ToWorker, gateway: int = GATEWAY, **inbox: object) -> None:
         forwarded = tuple(FromGateway(gateway, stream.encode(frame)) for frame in said)
         self.end.sendall(frames.encode(Inbox(forwarded, **inbox)))
 
@@ -200,9 +195,8 @@ class Worker:
     def reports(self) -> list[HandoffReport]:
         return [frame for frame in self.heard if isinstance(frame, HandoffReport)]
 
-    def finished(self, **which: int) -> bool:
-        items = self.items(**which)
-        return bool(items) and items[-1].finish is not None
+    def finished(self, *id: str, **which: Any) -> bool:
+        return any(item.finish is not None for item in self.items(*id, **which)[-1:])
 
     @property
     def used(self) -> int:
@@ -233,33 +227,35 @@ class World:
     @staticmethod
     def known(output: list[int], **params: object) -> Sequence:
         """The sequence as its gateway knows it after these tokens."""
-        wanted = sequence(**params)
-        return msgspec.structs.replace(wanted, token_ids=pack_tokens([*PROMPT, *output]))
+        return msgspec.structs.replace(sequence(**params), token_ids=pack_tokens([*PROMPT, *output]))
 
-    def generate(self, worker: Worker, prompt: list[int] = PROMPT, *, turns: int = 60, **params: Any) -> None:
-        """A gateway asks for `r`, and turns are taken."""
-        worker.tell(Generate("r", 1, sequence(prompt, **params)))
-        self.run(turns)
-
-    def hand_off(
-        self,
-        prefill: Worker,
-        decode: Worker,
-        wanted: Sequence,
-        room: int = 99,
-        attempt: int = 1,
-        id: str = "r",
-        turns: int = 0,
+    def generate(
+        self, worker: Worker, prompt: list[int] = PROMPT, *, id: str = "r", turns: int = 60, **params: Any
     ) -> None:
-        """What a gateway tells both workers; and turns are taken."""
-        decode.tell(Decode(id, attempt, room, wanted, prefill.peer))
-        prefill.tell(Prefill(id, attempt, room, wanted, decode.peer))
+        """Requests a sequence, and runs the workers."""
+        worker.send(Generate(id, 1, sequence(prompt, **params)))
         self.run(turns)
 
-    def migrate(self, old: Worker, new: Worker, known: Sequence, room: int = 55, attempt: int = 2) -> None:
-        """What a gateway tells both workers."""
-        old.tell(Handoff("r", attempt, room, new.peer))
-        new.tell(Decode("r", attempt, room, known, old.peer))
+    def hand_off(self, prefill: Worker, decode: Worker, wanted: Sequence, turns: int = 0, **which: Any) -> None:
+        """Sends both workers the frames of their gateway, and runs them."""
+        which = {"id": "r", "attempt": 1, "room": 99} | which
+        decode.send(Decode(**which, sequence=wanted, source=prefill.peer))
+        prefill.send(Prefill(**which, sequence=wanted, to=decode.peer))
+        self.run(turns)
+
+    def migrate(
+        self, old: Worker, new: Worker, known: Sequence, room: int = 55, attempt: int = 2, id: str = "r"
+    ) -> None:
+        """Sends both workers the frames of their gateway."""
+        old.send(Handoff(id, attempt, room, new.peer))
+        new.send(Decode(id, attempt, room, known, old.peer))
+
+    def check_done(self) -> None:
+        """Nothing failed, and nothing is left, which is reported a moment later."""
+        for worker in self.workers:
+            assert (worker.failures(), worker.used, worker.scheduler.idle) == ([], 0, True)
+        self.run(3)
+        assert all(worker.status.idle for worker in self.workers)
 
     def __init__(self, network: Network | None = None, lease: float = 1e6) -> None:
         self.network = network or Network()
@@ -292,7 +288,19 @@ class World:
         if link is True:
             reached = slots.memory if slots else memory
             link = MemoryLink(self.network, name, reached.address, reached.length)
-        agent = self._agent(link, name, epoch, runner, memory, slots) if link else None
+        agent = (link or None) and TransferAgent(
+            link,
+            memory,
+            staging=slots.staging if slots else None,
+            worker=name,
+            epoch=epoch,
+            kv_revision=runner.kv_revision,
+            layout=str(runner.layout),
+            block_size=runner.layout.block_size,
+            token="secret",
+            lease=self.lease,
+            clock=self.network.clock,
+        )
         pulse = Pulse(self.network.clock)
         resident = ResidentAdapters(adapters, adapters_in_memory, scheduler.adapters)
         core = Core(
@@ -312,7 +320,7 @@ class World:
         )
         peer = Peer(name, epoch, link.address if link else b"")
         worker = Worker(core, ours, scheduler, agent, runner, peer, pulse)
-        worker.tell(joined=(GATEWAY,))
+        worker.send(joined=(GATEWAY,))
         self.workers.append(worker)
         return worker
 
@@ -329,23 +337,6 @@ class World:
             worker.end.close()
             if worker.agent is not None:
                 worker.agent.close()
-
-    def _agent(
-        self, link: Link, name: str, epoch: str, runner: StepRunner, memory: ArenaMemory, slots: StagedArena | None
-    ) -> TransferAgent:
-        return TransferAgent(
-            link,
-            memory,
-            staging=slots.staging if slots else None,
-            worker=name,
-            epoch=epoch,
-            kv_revision=runner.kv_revision,
-            layout=str(runner.layout),
-            block_size=runner.layout.block_size,
-            token="secret",
-            lease=self.lease,
-            clock=self.network.clock,
-        )
 
 
 @pytest.fixture(scope="session")

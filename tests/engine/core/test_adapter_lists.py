@@ -28,19 +28,18 @@ class Listed:
         (files,) = [each for each in self.adapted.loads.offered if each.name == entry.path]
         return OfferedAdapter(entry.name, files.digest, files.load)
 
-    def tell(self, **paths):
+    def send(self, **paths):
         """Names and paths to offer from now on."""
         self.lists += 1
         entries = tuple(AdapterEntry(name, path) for name, path in paths.items())
-        self.worker.tell(adapters=AdapterList(entries, f"list-{self.lists}"))
+        self.worker.send(adapters=AdapterList(entries, f"list-{self.lists}"))
 
-    def until_read(self):
+    def offer(self, **paths):
+        """The worker's offer once it has read this list."""
+        self.send(**paths)
         wanted = f"list-{self.lists}"
         self.adapted.until(lambda: self.worker.offer is not None and self.worker.offer.list == wanted)
         return self.worker.offer
-
-    def say(self, id, name, **params):
-        self.worker.tell(Generate(id, 1, self.adapted.sequence(name, **params)))
 
     def in_memory(self):
         self.adapted.world.run(3)
@@ -53,23 +52,17 @@ def listed(adapted):
 
 
 def test_one_that_a_later_list_names_is_offered_without_a_new_epoch(adapted, listed):
-    listed.tell(sql="a")
-    assert listed.until_read().adapters == {"sql": "digest-a"}
-    listed.tell(sql="a", law="b")
-    assert listed.until_read().adapters == {"sql": "digest-a", "law": "digest-b"}
+    assert listed.offer(sql="a").adapters == {"sql": "digest-a"}
+    assert listed.offer(sql="a", law="b").adapters == {"sql": "digest-a", "law": "digest-b"}
     assert listed.opened == ["a", "b"], "what is offered already is not opened again"
-    listed.say("r", "b")
-    adapted.until(listed.worker.finished)
-    assert listed.worker.tokens() == adapted.expected("b")
+    adapted.serve(listed.worker, "r", "b")
 
 
 def test_one_that_is_removed_is_computed_with_to_the_end_and_then_leaves_memory(adapted, listed):
-    listed.tell(sql="a", law="b")
-    listed.until_read()
-    listed.say("r", "a", max_tokens=30)
+    listed.offer(sql="a", law="b")
+    adapted.ask(listed.worker, "r", "a", max_tokens=30)
     adapted.until(listed.worker.tokens)
-    listed.tell(law="b")
-    listed.until_read()
+    listed.offer(law="b")
     assert listed.in_memory() == {"digest-a"}
     assert not listed.worker.finished()
     adapted.until(listed.worker.finished)
@@ -79,39 +72,32 @@ def test_one_that_is_removed_is_computed_with_to_the_end_and_then_leaves_memory(
 
 def test_what_began_with_one_that_is_removed_can_come_here_later(adapted, listed):
     """Its worker died, or hands it over: this one has to have it still. Whoever has not read the list asks by name."""
-    listed.tell(sql="a")
-    listed.until_read()
-    listed.tell()
-    assert listed.until_read().adapters == {"sql": "digest-a"}
+    listed.offer(sql="a")
+    assert listed.offer().adapters == {"sql": "digest-a"}
     truth = adapted.expected("a", count=12)
     known = adapted.sequence("a", [*adapted.world.prompt, *truth[:5]], max_tokens=12)
-    listed.worker.tell(Generate("r", 1, msgspec.structs.replace(known, prompt_len=len(adapted.world.prompt))))
+    listed.worker.send(Generate("r", 1, msgspec.structs.replace(known, prompt_len=len(adapted.world.prompt))))
     adapted.until(listed.worker.finished)
     assert listed.worker.tokens() == truth[5:]
     assert listed.in_memory() == set()
 
 
 def test_another_under_the_same_name_leaves_the_former_to_those_that_began_with_it(adapted, listed):
-    listed.tell(sql="a")
-    listed.until_read()
-    listed.say("old", "a", max_tokens=30)
+    listed.offer(sql="a")
+    adapted.ask(listed.worker, "old", "a", max_tokens=30)
     adapted.until(lambda: listed.worker.tokens("old"))
-    listed.tell(sql="b")
-    offer = listed.until_read()
+    offer = listed.offer(sql="b")
     assert (offer.adapters, offer.former) == ({"sql": "digest-b"}, ("digest-a",))
-    listed.say("new", "b")
-    adapted.until(lambda: listed.worker.finished(id="old") and listed.worker.finished(id="new"))
+    adapted.serve(listed.worker, "new", "b")
+    adapted.finish(listed.worker, "old")
     assert listed.worker.tokens("old") == adapted.expected("a", count=30)
-    assert listed.worker.tokens("new") == adapted.expected("b")
     assert listed.in_memory() == {"digest-b"}
 
 
 def test_one_that_cannot_be_opened_changes_nothing_else_and_is_tried_again(adapted, listed):
     listed.broken = {"b", "c"}
-    listed.tell(sql="a")
-    listed.until_read()
-    listed.tell(sql="b", law="c", chess="d")
-    offer = listed.until_read()
+    listed.offer(sql="a")
+    offer = listed.offer(sql="b", law="c", chess="d")
     assert offer.adapters == {"sql": "digest-a", "chess": "digest-d"}, "the one before stays under its name"
     assert offer.problems == {"sql": "b: it is damaged", "law": "c: it is damaged"}
     adapted.world.run(int(RETRY) - 2)
@@ -122,21 +108,19 @@ def test_one_that_cannot_be_opened_changes_nothing_else_and_is_tried_again(adapt
     assert listed.opened.count("d") == 1
 
 
-def test_a_fault_in_opening_one_is_told_like_any_other_problem(adapted, listed):
-    listed.tell(sql="no such files", law="a")
-    offer = listed.until_read()
+def test_a_fault_in_opening_one_is_reported_like_any_other_problem(listed):
+    offer = listed.offer(sql="no such files", law="a")
     assert offer.adapters == {"law": "digest-a"}
     assert "no such files cannot be opened: ValueError" in offer.problems["sql"]
 
 
 def test_who_waits_for_room_begins_when_one_that_is_removed_leaves_memory(adapted):
     listed = Listed(adapted, adapters_in_memory=1)
-    listed.tell(sql="a", law="b")
-    listed.until_read()
-    listed.say("first", "a", max_tokens=20)
+    listed.offer(sql="a", law="b")
+    adapted.ask(listed.worker, "first", "a", max_tokens=20)
     adapted.until(lambda: listed.worker.tokens("first"))
-    listed.say("second", "b")
-    listed.tell(law="b")
-    adapted.until(lambda: listed.worker.finished(id="second"))
+    adapted.ask(listed.worker, "second", "b")
+    listed.send(law="b")
+    adapted.finish(listed.worker, "second")
     assert listed.worker.tokens("first") == adapted.expected("a", count=20)
     assert listed.worker.tokens("second") == adapted.expected("b")

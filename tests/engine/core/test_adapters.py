@@ -9,23 +9,21 @@ from legato_protocol.stream import Cancel, Decode, Generate, Prefill
 
 def test_four_adapters_and_the_base_run_in_one_batch(adapted):
     worker = adapted.worker(max_running=16, max_waiting=16, chunk=400)
-    worker.tell(*[Generate(name, 1, adapted.sequence(name)) for name in "abcd"])
-    adapted.until(lambda: all(worker.finished(id=name) for name in "abcd"))  # loading takes as long as threads let it
+    worker.send(*[Generate(name, 1, adapted.sequence(name)) for name in "abcd"])
+    adapted.finish(worker, *"abcd")  # loading takes as long as threads let it
     names, prompts = ["", "a", "b", "c", "d"] * 3 + [""], [[*range(i, i + 9)] for i in range(16)]
-    worker.tell(*[Generate(f"r{i}", 1, adapted.sequence(names[i], prompts[i], max_tokens=10)) for i in range(16)])
-    adapted.until(lambda: all(worker.finished(id=f"r{i}") for i in range(16)))
+    worker.send(*[Generate(f"r{i}", 1, adapted.sequence(names[i], prompts[i], max_tokens=10)) for i in range(16)])
+    adapted.finish(worker, *(f"r{i}" for i in range(16)))
     for i, name in enumerate(names):
         assert worker.tokens(f"r{i}") == adapted.expected(name, prompts[i], count=10)
     assert max(worker.runner.together) == 5
     assert worker.used == 0
 
 
-def test_prefixes_are_shared_with_the_same_adapter_alone(adapted):
+def test_prefixes_are_shared_only_with_the_same_adapter(adapted):
     worker = adapted.worker()
     for number, (name, cached) in enumerate([("", 0), ("a", 0), ("a", 16), ("b", 0), ("", 16)]):
-        worker.tell(Generate(f"r{number}", 1, adapted.sequence(name)))
-        adapted.until(lambda number=number: worker.finished(id=f"r{number}"))
-        assert worker.tokens(f"r{number}") == adapted.expected(name)
+        adapted.serve(worker, f"r{number}", name)
         assert worker.items(f"r{number}")[0].cached_tokens == cached
 
 
@@ -40,7 +38,7 @@ def test_a_prefilled_sequence_goes_on_elsewhere_with_its_adapter(adapted, world)
 
 def test_a_running_sequence_migrates_with_its_adapter(adapted, world):
     old, new = adapted.worker("a"), adapted.worker("b")
-    old.tell(Generate("r", 1, adapted.sequence("c", max_tokens=30)))
+    adapted.ask(old, "r", "c", max_tokens=30)
     adapted.until(lambda: len(old.tokens()) > 3)
     sent = old.tokens()
     known = adapted.sequence("c", [*world.prompt, *sent], max_tokens=30)
@@ -52,7 +50,7 @@ def test_a_running_sequence_migrates_with_its_adapter(adapted, world):
 def test_a_resumed_sequence_is_computed_again_with_its_adapter(adapted, world):
     worker, truth = adapted.worker(), adapted.expected("d", count=12)
     known = adapted.sequence("d", [*world.prompt, *truth[:5]], max_tokens=12)
-    worker.tell(Generate("r", 1, msgspec.structs.replace(known, prompt_len=len(world.prompt))))
+    worker.send(Generate("r", 1, msgspec.structs.replace(known, prompt_len=len(world.prompt))))
     adapted.until(worker.finished)
     assert worker.tokens() == truth[5:]
 
@@ -60,35 +58,31 @@ def test_a_resumed_sequence_is_computed_again_with_its_adapter(adapted, world):
 def test_preempted_sequences_are_computed_again_with_their_adapters(adapted):
     worker = adapted.worker(blocks=22, growth_tokens=0, max_running=4)
     for name in "abc":  # so that all begin together
-        worker.tell(Generate(f"warm-{name}", 1, adapted.sequence(name, [1, 2, 3], max_tokens=1)))
-        adapted.until(lambda name=name: worker.finished(id=f"warm-{name}"))
-    names = ["a", "b", "", "c"]
-    worker.tell(*[Generate(f"r{i}", 1, adapted.sequence(name, max_tokens=20)) for i, name in enumerate(names)])
-    adapted.until(lambda: all(worker.finished(id=f"r{i}") for i in range(4)))
+        adapted.ask(worker, f"warm-{name}", name, [1, 2, 3], max_tokens=1)
+        adapted.finish(worker, f"warm-{name}")
+    worker.send(*[Generate(f"r{name}", 1, adapted.sequence(name, max_tokens=20)) for name in ("a", "b", "", "c")])
+    adapted.finish(worker, "ra", "rb", "r", "rc")
     assert worker.status.totals.preemptions > 0
-    for i, name in enumerate(names):
-        assert worker.tokens(f"r{i}") == adapted.expected(name, count=20)
+    for name in ("a", "b", "", "c"):
+        assert worker.tokens(f"r{name}") == adapted.expected(name, count=20)
 
 
 def test_steps_go_on_while_an_adapter_is_loaded(adapted):
     worker = adapted.worker()
     adapted.loads.gate.clear()
-    worker.tell(Generate("slow", 1, adapted.sequence("a")), Generate("r", 1, adapted.sequence()))
+    worker.send(Generate("slow", 1, adapted.sequence("a")), Generate("r", 1, adapted.sequence()))
     adapted.until(worker.finished)
     assert worker.items("slow") == []
-    assert worker.status.load.waiting == 1
-    assert not worker.status.idle
+    assert (worker.status.load.waiting, worker.status.idle) == (1, False)
     adapted.loads.gate.set()
-    adapted.until(lambda: worker.finished(id="slow"))
+    adapted.finish(worker, "slow")
     assert worker.status.load.adapters == ("digest-a",)
 
 
 def test_the_least_recently_used_is_pushed_out_and_loaded_again(adapted):
     worker = adapted.worker(adapters_in_memory=2)
     for number, name in enumerate("abacab"):
-        worker.tell(Generate(f"r{number}", 1, adapted.sequence(name)))
-        adapted.until(lambda number=number: worker.finished(id=f"r{number}"))
-        assert worker.tokens(f"r{number}") == adapted.expected(name)
+        adapted.serve(worker, f"r{number}", name)
     assert adapted.loads.counts == {"a": 1, "b": 2, "c": 1, "d": 0, "e": 0}
 
 
@@ -97,47 +91,44 @@ def test_one_in_use_is_not_pushed_out_and_nobody_starves(adapted):
     worker = adapted.worker(adapters_in_memory=1, max_running=4, max_waiting=64)
     names = ["a", "a", "b", "a", "b", "", "a", "c", "b", "a"] * 3
     for i, name in enumerate(names):
-        worker.tell(Generate(f"r{i}", 1, adapted.sequence(name, [*range(i, i + 9)])))
+        adapted.ask(worker, f"r{i}", name, [*range(i, i + 9)])
         adapted.world.run(1)
-    adapted.until(lambda: all(worker.finished(id=f"r{i}") for i in range(len(names))))
+    adapted.finish(worker, *(f"r{i}" for i in range(len(names))))
     for i, name in enumerate(names):
         assert worker.tokens(f"r{i}") == adapted.expected(name, [*range(i, i + 9)])
-    assert worker.failures() == []
-    assert worker.used == 0
+    adapted.world.check_done()
 
 
 def test_who_waits_for_room_begins_after_one_that_a_loaded_adapter_let_begin(adapted):
     """Its only user begins when it is loaded, and ends with the next step."""
     worker = adapted.worker(adapters_in_memory=1, chunk=400)
-    worker.tell(*[Generate(name, 1, adapted.sequence(name, max_tokens=1)) for name in "ba"])
-    adapted.until(lambda: worker.finished(id="a"), seconds=10)
-    assert worker.tokens("b") == adapted.expected("b", count=1)
-    assert worker.tokens("a") == adapted.expected("a", count=1)
+    worker.send(*[Generate(name, 1, adapted.sequence(name, max_tokens=1)) for name in "ba"])
+    adapted.finish(worker, "a", seconds=10)
+    assert [worker.tokens(name) for name in "ab"] == [adapted.expected(name, count=1) for name in "ab"]
 
 
 @pytest.mark.parametrize("turns", range(1, 9))
 def test_who_comes_whenever_the_only_user_ends_begins(adapted, turns):
-    """Also in the turn in which that has its last token."""
+    """Also in the iteration in which that has its last token."""
     worker = adapted.worker(adapters_in_memory=1, chunk=400)
-    worker.tell(Generate("warm", 1, adapted.sequence("a", max_tokens=1)))
-    adapted.until(lambda: worker.finished(id="warm"))
-    worker.tell(Generate("a", 1, adapted.sequence("a", max_tokens=4)))
+    adapted.serve(worker, "warm", "a", max_tokens=1)
+    adapted.ask(worker, "a", "a", max_tokens=4)
     adapted.world.run(turns)
-    worker.tell(Generate("b", 1, adapted.sequence("b", max_tokens=1)))
-    adapted.until(lambda: worker.finished(id="b"), seconds=10)
+    adapted.ask(worker, "b", "b", max_tokens=1)
+    adapted.finish(worker, "b", seconds=10)
     assert worker.tokens("a") == adapted.expected("a", count=4)
 
 
 def test_a_stream_of_requests_for_one_does_not_keep_another_waiting(adapted):
     worker = adapted.worker(adapters_in_memory=1)
-    worker.tell(Generate("a0", 1, adapted.sequence("a", max_tokens=20)))
+    adapted.ask(worker, "a0", "a", max_tokens=20)
     adapted.until(lambda: worker.tokens("a0"))
-    worker.tell(Generate("b", 1, adapted.sequence("b")))
+    adapted.ask(worker, "b", "b")
     number = 0
     while not worker.finished(id="b"):
         number += 1
         assert number < 300, "it starves"
-        worker.tell(Generate(f"a{number}", 1, adapted.sequence("a", max_tokens=20)))
+        adapted.ask(worker, f"a{number}", "a", max_tokens=20)
         adapted.world.run(1)
         adapted.until(lambda: worker.status.load.waiting < 3)
     assert worker.tokens("b") == adapted.expected("b")
@@ -147,46 +138,41 @@ def test_a_load_that_fails_ends_those_who_wait_for_it_and_is_tried_again(adapted
     worker = adapted.worker()
     adapted.loads.faults.add("a")
     adapted.loads.gate.clear()
-    worker.tell(*[Generate(id, 1, adapted.sequence(name)) for id, name in (("x", "a"), ("y", "a"), ("z", "b"))])
+    worker.send(*[Generate(id, 1, adapted.sequence(name)) for id, name in (("x", "a"), ("y", "a"), ("z", "b"))])
     adapted.world.run(1)
     adapted.loads.gate.set()
-    adapted.until(lambda: worker.finished(id="z"))
-    assert [(each.id, each.code, each.retry) for each in worker.failures()] == [
-        ("x", "internal", True),
-        ("y", "internal", True),
-    ]
-    assert worker.failures()[0].message == "adapter a: /adapters/a: it is damaged"
+    adapted.finish(worker, "z")
+    failures = [(each.id, each.code, each.retry, each.message) for each in worker.failures()]
+    assert failures == [(id, "internal", True, "adapter a: /adapters/a: it is damaged") for id in "xy"]
     assert worker.status.load.adapters == ("digest-b",)
     adapted.loads.faults.clear()
-    worker.tell(Generate("again", 1, adapted.sequence("a")))
-    adapted.until(lambda: worker.finished(id="again"))
-    assert worker.tokens("again") == adapted.expected("a")
+    adapted.serve(worker, "again", "a")
 
 
-def test_one_that_is_not_there_fails_that_request_alone(adapted):
+def test_one_that_is_not_there_fails_only_that_request(adapted):
     worker = adapted.worker()
-    worker.tell(Generate("x", 1, adapted.sequence("nowhere")), Generate("r", 1, adapted.sequence("a")))
-    adapted.until(worker.finished)
+    adapted.ask(worker, "x", "nowhere")
+    adapted.serve(worker, "r", "a")
     (failure,) = worker.failures()
     assert (failure.id, failure.message, failure.retry) == ("x", "this worker has no adapter 'digest-nowhere'", True)
 
 
 @pytest.mark.parametrize("how", ["cancelled", "expired", "gone"])
 def test_one_that_ends_while_it_waits_for_room_makes_way(adapted, how):
-    """Those behind it are not kept from the adapter that would have been pushed out for it."""
+    """Requests after it are not kept from the adapter that would have been pushed out for it."""
     worker = adapted.worker(adapters_in_memory=1)
-    worker.tell(joined=(8,))
-    worker.tell(Generate("a", 1, adapted.sequence("a", max_tokens=120)))
+    worker.send(joined=(8,))
+    adapted.ask(worker, "a", "a", max_tokens=120)
     adapted.until(lambda: worker.tokens("a"))
-    worker.tell(Generate("b", 1, adapted.sequence("b", deadline=3.0 if how == "expired" else 1e6)), gateway=8)
-    worker.tell(Generate("a2", 1, adapted.sequence("a")))
+    worker.send(Generate("b", 1, adapted.sequence("b", deadline=3.0 if how == "expired" else 1e6)), gateway=8)
+    adapted.ask(worker, "a2", "a")
     adapted.world.run(2)
     assert worker.status.load.waiting == 2
     if how == "cancelled":
-        worker.tell(Cancel("b", 1), gateway=8)
+        worker.send(Cancel("b", 1), gateway=8)
     elif how == "gone":
-        worker.tell(left=(8,))
-    adapted.until(lambda: worker.finished(id="a2"))
+        worker.send(left=(8,))
+    adapted.finish(worker, "a2")
     assert not worker.finished(id="a"), "it came after that"
     assert worker.tokens("a2") == adapted.expected("a")
     assert adapted.loads.counts["b"] == 0
@@ -197,40 +183,40 @@ def test_one_that_ends_while_it_waits_for_room_makes_way(adapted, how):
 def test_those_that_wait_are_counted_and_no_more_than_allowed(adapted):
     worker = adapted.worker(max_waiting=3)
     adapted.loads.gate.clear()
-    worker.tell(*[Generate(f"r{i}", 1, adapted.sequence("a")) for i in range(5)])
+    worker.send(*[Generate(f"r{i}", 1, adapted.sequence("a")) for i in range(5)])
     adapted.world.run(2)
     assert [(each.id, each.code) for each in worker.failures()] == [("r3", "overloaded"), ("r4", "overloaded")]
     assert (worker.status.load.waiting, worker.status.load.credits) == (3, 0)
     adapted.loads.gate.set()
-    adapted.until(lambda: all(worker.finished(id=f"r{i}") for i in range(3)))
+    adapted.finish(worker, "r0", "r1", "r2")
 
 
 def test_a_draining_worker_sends_those_that_wait_elsewhere(adapted):
     worker = adapted.worker()
     adapted.loads.gate.clear()
-    worker.tell(Generate("r", 1, adapted.sequence("a")))
+    adapted.ask(worker, "r", "a")
     adapted.world.run(1)
-    worker.tell(drain=True)
-    adapted.until(lambda: worker.failures())
+    worker.send(drain=True)
+    adapted.until(worker.failures)
     assert (worker.failures()[0].code, worker.failures()[0].retry) == ("draining", True)
     adapted.loads.gate.set()
 
 
 def test_two_workers_do_not_wait_for_each_others_room_for_ever(adapted, world):
-    """Each has the one place taken by the half of a pair whose other half is held at the other worker."""
+    """Each has the one place taken by the half of a pair whose other half is queued at the other worker."""
     prefill, decode = (adapted.worker(name, adapters_in_memory=1, chunk=400) for name in "pd")
     x, y = adapted.sequence("a"), adapted.sequence("b")
-    prefill.tell(Prefill("x", 1, 1, x, decode.peer))
-    decode.tell(Decode("y", 1, 2, y, prefill.peer))
+    prefill.send(Prefill("x", 1, 1, x, decode.peer))
+    decode.send(Decode("y", 1, 2, y, prefill.peer))
     adapted.until(lambda: prefill.scheduler.adapters() and decode.scheduler.adapters())
-    prefill.tell(Prefill("y", 1, 2, y, decode.peer))
-    decode.tell(Decode("x", 1, 1, x, prefill.peer))
+    prefill.send(Prefill("y", 1, 2, y, decode.peer))
+    decode.send(Decode("x", 1, 1, x, prefill.peer))
     adapted.until(prefill.failures, seconds=10)
     (failure,) = prefill.failures()
     assert (failure.id, failure.code, failure.retry, failure.part) == ("y", "overloaded", True, "prefill")
     assert decode.failures() == []
-    decode.tell(Cancel("y", 1))  # as the gateway does
-    adapted.until(lambda: decode.finished(id="x"))
+    decode.send(Cancel("y", 1))  # as the gateway does
+    adapted.finish(decode, "x")
     assert decode.tokens("x") == adapted.expected("a")
     world.hand_off(prefill, decode, y, room=3, attempt=2, id="y")
     adapted.until(lambda: decode.finished(id="y", attempt=2))
@@ -241,46 +227,42 @@ def test_two_workers_do_not_wait_for_each_others_room_for_ever(adapted, world):
 
 def test_a_prefill_waits_for_room_where_others_are_computed_however_long_they_are(adapted, world):
     prefill, decode = (adapted.worker(name, adapters_in_memory=1, chunk=400) for name in "pd")
-    prefill.tell(Generate("long", 1, adapted.sequence("a", max_tokens=60)))
+    adapted.ask(prefill, "long", "a", max_tokens=60)
     adapted.until(lambda: prefill.tokens("long"))
     world.hand_off(prefill, decode, adapted.sequence("b"), id="y")
-    adapted.until(lambda: decode.finished(id="y"))
+    adapted.finish(decode, "y")
     assert prefill.finished(id="long")
     assert prefill.failures() == decode.failures() == []
 
 
-def test_a_grant_outlasts_its_lease_while_the_prefill_waits_for_its_adapter(make_world, shifting_runner):
+@pytest.fixture
+def leased(make_world, shifting_runner):
+    """A prefill that waits for its adapter, and its receiver, which has granted it room, with leases of 8 s."""
     adapted, receiving = Adapted(make_world(lease=8.0), shifting_runner), Loads()
-    try:
-        prefill = adapted.worker("p")
-        decode = adapted.world.worker("d", runner=shifting_runner(), adapters=receiving.offered)
-        adapted.loads.gate.clear()
-        adapted.world.hand_off(prefill, decode, adapted.sequence("b"))
-        adapted.until(decode.scheduler.adapters)
-        adapted.world.run(40)
-        assert prefill.failures() == decode.failures() == []
-        adapted.loads.gate.set()
-        adapted.until(decode.finished)
-        assert decode.tokens() == adapted.expected("b")
-        assert prefill.agent.counts().fences == decode.agent.counts().fences == 0
-    finally:
-        adapted.loads.gate.set()
-        adapted.world.close()
+    prefill = adapted.worker("p")
+    decode = adapted.world.worker("d", runner=shifting_runner(), adapters=receiving.offered)
+    adapted.loads.gate.clear()
+    adapted.world.hand_off(prefill, decode, adapted.sequence("b"))
+    adapted.until(decode.scheduler.adapters)
+    yield adapted, prefill, decode
+    adapted.loads.gate.set()
+    adapted.world.close()
 
 
-def test_a_grant_for_a_prefill_that_waits_no_more_ends_with_its_lease(make_world, shifting_runner):
-    adapted, receiving = Adapted(make_world(lease=8.0), shifting_runner), Loads()
-    try:
-        prefill = adapted.worker("p")
-        decode = adapted.world.worker("d", runner=shifting_runner(), adapters=receiving.offered)
-        adapted.loads.gate.clear()
-        adapted.world.hand_off(prefill, decode, adapted.sequence("b"))
-        adapted.until(decode.scheduler.adapters)
-        adapted.world.run(20)
-        assert decode.failures() == []
-        prefill.tell(Cancel("r", 1))
-        adapted.until(decode.failures, seconds=10)
-        assert decode.failures()[0].retry
-    finally:
-        adapted.loads.gate.set()
-        adapted.world.close()
+def test_a_grant_outlasts_its_lease_while_the_prefill_waits_for_its_adapter(leased):
+    adapted, prefill, decode = leased
+    adapted.world.run(40)
+    adapted.loads.gate.set()
+    adapted.until(decode.finished)
+    assert decode.tokens() == adapted.expected("b")
+    assert prefill.failures() == decode.failures() == []
+    assert prefill.agent.counts().fences == decode.agent.counts().fences == 0
+
+
+def test_a_grant_for_a_prefill_that_was_cancelled_ends_with_its_lease(leased):
+    adapted, prefill, decode = leased
+    adapted.world.run(20)
+    assert decode.failures() == []
+    prefill.send(Cancel("r", 1))
+    adapted.until(decode.failures, seconds=10)
+    assert decode.failures()[0].retry

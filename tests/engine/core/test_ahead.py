@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from legato_engine.scheduler.batch import Batch
-from legato_protocol.stream import Cancel, Generate
+from legato_protocol.stream import Cancel
 
 PROMPTS = [list(range(10, 30)), list(range(40, 46)), [1, 2, 3]]
 
@@ -42,17 +42,19 @@ def ahead_of(runner):
 
 
 @pytest.fixture
-def turns():
-    """Steps that take up to three turns of the loop."""
+def make_worker(world, make_token_runner):
+    """Makes workers whose steps take up to three iterations of the loop."""
     random = Random(5)
-    return lambda: random.randrange(4)
+    return lambda name="u": world.worker(
+        name, runner=ahead_of(make_token_runner()), step_turns=lambda: random.randrange(4)
+    )
 
 
-def test_tokens_are_those_of_steps_one_by_one(world, make_token_runner, turns):
-    worker = world.worker("u", runner=ahead_of(make_token_runner()), step_turns=turns)
+def test_tokens_are_those_of_steps_one_by_one(world, make_worker):
+    worker = make_worker()
     seen = []
     for index, prompt in enumerate(PROMPTS):
-        worker.tell(Generate(str(index), 1, world.sequence(prompt, max_tokens=20)))
+        world.generate(worker, prompt, id=str(index), max_tokens=20, turns=0)
     for _ in range(150):
         world.run(1)
         seen.append(worker.runner.launched)
@@ -60,46 +62,39 @@ def test_tokens_are_those_of_steps_one_by_one(world, make_token_runner, turns):
         assert worker.tokens(str(index)) == world.continuation(prompt, 20)
     assert max(seen) == 1  # one is in flight while the last one's output is processed
     assert seen[-1] == 0
-    assert worker.used == 0
+    world.check_done()
 
 
-def test_a_cancel_frees_everything_once_both_steps_are_over(world, make_token_runner, turns):
-    worker = world.worker("u", runner=ahead_of(make_token_runner()), step_turns=turns)
+def test_a_cancel_frees_everything_once_both_steps_are_over(world, make_worker):
+    worker = make_worker()
     world.generate(worker, max_tokens=100, turns=30)
-    told = len(worker.tokens())
-    assert told > 3
-    worker.tell(Cancel("r", 1))
+    assert len(worker.tokens()) > 3
+    worker.send(Cancel("r", 1))
     world.run(12)
-    assert worker.used == 0
-    assert worker.scheduler.idle
+    world.check_done()
 
 
-def test_hand_offs_and_migrations_go_on_where_they_were(world, make_token_runner, turns):
+def test_hand_offs_and_migrations_go_on_where_they_were(world, make_worker):
     """From a prefill worker to one that decodes a step ahead, and on to a third in the midst of it."""
-    prefill, first, second = (
-        world.worker(name, runner=ahead_of(make_token_runner()), step_turns=turns) for name in ("p", "d", "e")
-    )
+    prefill, first, second = (make_worker(name) for name in "pde")
     world.hand_off(prefill, first, world.sequence(max_tokens=60))
     while len(first.tokens()) < 20:
         world.run(1)
-    known = world.known(first.tokens(), max_tokens=60)
-    world.migrate(first, second, known)
+    world.migrate(first, second, world.known(first.tokens(), max_tokens=60))
     world.run(300)
     output = first.tokens()
     items = second.items(attempt=2)
     assert items[0].index <= len(output)
     output[items[0].index :] = [token for item in items for token in item.token_ids]
     assert output == world.continuation(world.prompt, 60)
-    assert not any(worker.used for worker in (prefill, first, second))
+    world.check_done()
 
 
-def test_what_was_decoded_ahead_is_found_by_the_next_turn_of_a_conversation(world, make_token_runner, turns):
-    worker = world.worker("u", runner=ahead_of(make_token_runner()), step_turns=turns)
-    worker.tell(Generate("a", 1, world.sequence(max_tokens=30)))
-    world.run(150)
+def test_what_was_decoded_ahead_is_found_by_the_next_turn_of_a_conversation(world, make_worker):
+    worker = make_worker()
+    world.generate(worker, id="a", max_tokens=30, turns=150)
     known = world.prompt + world.continuation(world.prompt, 30)
-    worker.tell(Generate("b", 1, world.sequence([*known, 7, 7], max_tokens=4)))
-    world.run(40)
+    world.generate(worker, [*known, 7, 7], id="b", max_tokens=4, turns=40)
     assert worker.tokens("b") == world.continuation([*known, 7, 7], 4)
     assert worker.items("b")[0].cached_tokens == (len(known) - 1) // 4 * 4
 

@@ -1,4 +1,4 @@
-"""What a core is made of follows from its settings."""
+"""The parts of a core follow from its settings."""
 
 import threading
 import time
@@ -34,15 +34,13 @@ class DeviceArena(Arena):
     on_host = False
 
 
-def silent(what, share):
-    """Progress that nobody hears of."""
+def opener(settings):
+    arena = DeviceArena(LAYOUT, BLOCKS, torch.device("cpu"))
+    runner = SimpleNamespace(layout=LAYOUT, num_blocks=BLOCKS, kv_revision="kv", arena=arena, fallback="")
+    return runner, LinkOpener(settings, runner, LONGEST, lambda what, share: None)
 
 
-def runner_of(arena):
-    return SimpleNamespace(layout=LAYOUT, num_blocks=BLOCKS, kv_revision="kv", arena=arena, fallback="")
-
-
-def test_limits_of_the_scheduler_are_those_of_the_settings() -> None:
+def test_limits_of_the_scheduler_are_those_of_the_settings():
     settings = WorkerSettings(
         "decode", "d0", "m", block_size=32, chunk_tokens=64, slo_tpot=0.03, output_reservation="Maximum", max_batch=5
     )
@@ -53,48 +51,47 @@ def test_limits_of_the_scheduler_are_those_of_the_settings() -> None:
 
 
 @pytest.mark.parametrize(
-    ("role", "device", "lower"),
-    [("prefill", "cpu", True), ("decode", "cpu", False), ("unified", "cpu", False), ("prefill", "cuda", False)],
+    ("role", "fields", "lower"),
+    [
+        ("prefill", {}, True),
+        ("decode", {}, False),
+        ("unified", {}, False),
+        ("prefill", {"device": "cuda"}, False),
+        ("prefill", {"runner": "paced", "profile": "x"}, False),  # it shares no cores with others
+    ],
 )
-def test_prompts_of_prefill_workers_give_way_to_tokens_of_others(role, device, lower):
-    assert (niceness(WorkerSettings(role, "w0", "m", device=device)) > 0) == lower
+def test_prompts_of_prefill_workers_give_way_to_tokens_of_others(role, fields, lower):
+    assert (niceness(WorkerSettings(role, "w0", "m", **fields)) > 0) == lower
 
 
 @pytest.mark.parametrize(
     ("runner", "device", "bound"), [("model", "cpu", 1), ("model", "cuda", 0), ("paced", "cpu", 0)]
 )
 def test_threads_of_steps_have_cores_of_their_own_once_the_model_is_loaded(monkeypatch, runner, device, bound):
-    done, threads = [], set()
+    done = []
 
     def note(what):
-        done.append(what)
-        threads.add(threading.get_ident())
+        done.append((what, threading.get_ident()))
         return SimpleNamespace(runner=None, max_length=LONGEST)
 
     monkeypatch.setattr(assembly, "_loader", lambda _settings: lambda *_given: note("loaded"))
     monkeypatch.setattr(cores, "bind", lambda: note("bound"))
     settings = WorkerSettings("unified", "w0", "m", runner=runner, device=device)
     with pytest.raises(AttributeError):  # there is no runner
-        assembly.load(settings, Path(), "e", silent, time.monotonic)
-    assert done == ["loaded", *["bound"] * bound]
-    assert len(threads - {threading.get_ident()}) == len(threads) == 1
+        assembly.load(settings, Path(), "e", lambda what, share: None, time.monotonic)
+    thread = done[0][1]
+    assert done == [("loaded", thread), *[("bound", thread)] * bound]
+    assert thread != threading.get_ident()
 
 
-def test_a_paced_worker_shares_no_cores_with_what_it_would_give_way_to():
-    settings = WorkerSettings("prefill", "p0", "m", runner="paced", profile="x")
-    assert niceness(settings) == 0
-
-
-def test_what_only_the_device_reaches_is_handed_over_through_the_host_s_memory():
+def test_memory_that_only_the_device_reaches_is_handed_over_through_the_host_s():
     """By the agents that two workers would get, over UCX."""
     arenas, agents = [], []
-    for name in ("a", "b"):
-        arena = DeviceArena(LAYOUT, BLOCKS, torch.device("cpu"))
-        settings = WorkerSettings("prefill" if name == "a" else "decode", name, "m", transport="TCP", block_size=16)
-        arenas.append(arena)
-        runner = runner_of(arena)
-        carrier = LinkOpener(settings, runner, LONGEST, silent).open()
-        agents.append(assembly._agent(settings, runner, carrier, f"epoch-{name}", time.monotonic))
+    for name, role in (("a", "prefill"), ("b", "decode")):
+        settings = WorkerSettings(role, name, "m", transport="TCP", block_size=16)
+        runner, link = opener(settings)
+        arenas.append(runner.arena)
+        agents.append(assembly._agent(settings, runner, link.open(), f"epoch-{name}", time.monotonic))
     sender, receiver = agents
     arenas[0].blocks.copy_(torch.randn(arenas[0].blocks.shape))
     root = block_hash.root("kv")
@@ -119,8 +116,7 @@ def test_what_only_the_device_reaches_is_handed_over_through_the_host_s_memory()
 
 
 def test_too_little_memory_of_the_host_for_hand_offs_is_refused(monkeypatch):
-    settings = WorkerSettings("unified", "a", "m", transport="TCP", block_size=16)
-    arena = DeviceArena(LAYOUT, BLOCKS, torch.device("cpu"))
+    _, link = opener(WorkerSettings("unified", "a", "m", transport="TCP", block_size=16))
     monkeypatch.setattr(memory, "available", lambda: 18 * LAYOUT.block_bytes)
     with pytest.raises(TooLittleMemory, match="7 blocks of 4,096 bytes that a sequence lands in and 12"):
-        LinkOpener(settings, runner_of(arena), LONGEST, silent).open()
+        link.open()

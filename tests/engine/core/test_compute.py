@@ -1,7 +1,9 @@
 """The thread that steps are computed in."""
 
+import functools
 import os
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from readiness import wait_readable
@@ -19,47 +21,41 @@ def compute():
     made._done.close()
 
 
-def wait(compute):
+def result(compute):
     assert wait_readable([compute], PATIENCE)
+    return compute.result()
 
 
-def test_a_step_is_told_of_when_it_is_done_and_once(compute):
+def test_a_step_is_reported_when_it_is_done_and_once(compute):
     go = threading.Event()
     compute.start(lambda: ((), ()) if go.wait(PATIENCE) else None)
     assert compute.result() is None
     go.set()
-    wait(compute)
-    assert compute.result() == ((), ())
+    assert result(compute) == ((), ())
     assert compute.result() is None
 
 
-def test_what_a_step_raises_reaches_the_loop(compute):
+def test_an_error_of_a_step_reaches_the_loop(compute):
     compute.start(lambda: 1 // 0)
-    wait(compute)
     with pytest.raises(ZeroDivisionError):
-        compute.result()
+        result(compute)
 
 
-def test_all_is_computed_in_one_thread_beside_the_callers(compute):
+def test_all_is_computed_in_one_thread_that_is_not_the_callers(compute):
     first = compute.call(threading.get_ident)
-    compute.start(lambda: threading.get_ident())
-    wait(compute)
-    assert compute.result() == first != threading.get_ident()
+    compute.start(threading.get_ident)
+    assert result(compute) == first != threading.get_ident()
 
 
 def test_the_thread_and_those_that_it_starts_give_way_to_others():
-    compute = ComputeThread(niceness=5)
-    mine = os.getpriority(os.PRIO_PROCESS, 0)
-    found = []
+    compute, own = ComputeThread(niceness=5), functools.partial(os.getpriority, os.PRIO_PROCESS, 0)
+    mine = own()
 
     def start_another():
-        thread = threading.Thread(target=lambda: found.append(os.getpriority(os.PRIO_PROCESS, 0)))
-        thread.start()
-        thread.join()
-        return os.getpriority(os.PRIO_PROCESS, 0)
+        with ThreadPoolExecutor() as threads:
+            return own(), threads.submit(own).result()
 
-    assert compute.call(start_another) == min(19, mine + 5)
-    assert found == [min(19, mine + 5)]
-    assert os.getpriority(os.PRIO_PROCESS, 0) == mine
+    assert compute.call(start_another) == (min(19, mine + 5), min(19, mine + 5))
+    assert own() == mine
     compute._thread.shutdown()
     compute._done.close()

@@ -1,13 +1,14 @@
-"""What sums up blocks that only a GPU reaches, and what happens where its kernel cannot be compiled."""
+"""Sums of blocks that only a GPU reaches, also where their kernel cannot be compiled."""
 
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from legato_engine.core import device_sums
+from legato_engine.core import device_staging, device_sums
 from legato_engine.errors import KernelFailed
 from legato_engine.kernels.configurations import Configuration
+from legato_engine.kvcache.layout import KVLayout
 from legato_engine.settings import WorkerSettings
 from legato_engine.transfer.checksum import MASK, ArenaMemory
 
@@ -16,12 +17,21 @@ TORCH = {"on_kernel_failure": "Torch"}
 
 
 def made(fallback="", **settings):
-    """The sums, what the host makes of two blocks, and what was made of them."""
+    """The sums, and True if those of two blocks are the host's."""
     blocks = torch.randn(BLOCKS, 2, 16, 16).half()
     runner = SimpleNamespace(num_blocks=BLOCKS, arena=SimpleNamespace(blocks=blocks), fallback=fallback)
     found = device_sums.of_worker(WorkerSettings("decode", "d", "m", **settings), runner)
     expected = ArenaMemory(blocks, BLOCKS).sums([7, 2])
     return found, found.sums and ([total & MASK for total in found.sums.parts([7, 2]).sum(1).tolist()] == expected)
+
+
+def test_sums_of_copies_into_slots_are_those_of_the_host():
+    layout = KVLayout(layers=2, kv_heads=2, block_size=16, head_dim=16, dtype="float16")
+    blocks = torch.randn(BLOCKS, *layout.block_shape).half()
+    runner = SimpleNamespace(layout=layout, num_blocks=BLOCKS, arena=SimpleNamespace(blocks=blocks), fallback="")
+    settings = WorkerSettings("decode", "d", "m")
+    staging = device_staging.of_worker(settings, runner, 100, device_sums.of_worker(settings, runner).sums)
+    assert staging.copies.to_slots([7, 2], [0, 1]).sums() == ArenaMemory(blocks, BLOCKS).sums([7, 2])
 
 
 @pytest.fixture
@@ -50,12 +60,10 @@ def test_torch_takes_over_where_that_is_asked_and_says_why(broken):
 
 
 @pytest.mark.parametrize("settings", [{}, TORCH])
-def test_torch_sums_up_where_it_computes_the_steps_whose_reason_is_told_already(broken, settings):
+def test_torch_sums_up_where_it_computes_the_steps_and_its_reason_is_reported_already(broken, settings):
     found, equal = made("no kernels", **settings)
-    assert equal
-    assert found.fallback == ""
+    assert (equal, found.fallback) == (True, "")
 
 
 def test_no_kernel_is_needed_without_checksums(broken):
-    found, _ = made(checksum=False)
-    assert found.sums is None
+    assert made(checksum=False)[0].sums is None

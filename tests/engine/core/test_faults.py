@@ -45,7 +45,7 @@ class Gateway:
         return id, self.attempts.get(id, 1)
 
     def generate(self):
-        self.ways()[0].tell(Generate(self.fresh(), 1, self.sequence()))
+        self.ways()[0].send(Generate(self.fresh(), 1, self.sequence()))
 
     def dispatch(self):
         """Both workers are told, or only one of them; as it happens, of different sequences."""
@@ -54,10 +54,10 @@ class Gateway:
         id, wanted = self.fresh(), self.sequence()
         heard = self.random.random()
         if heard > 0.05:
-            decode.tell(Decode(id, 1, self.rooms, wanted, prefill.peer))
+            decode.send(Decode(id, 1, self.rooms, wanted, prefill.peer))
         if heard < 0.95:
             other = self.sequence() if heard > 0.9 else wanted
-            prefill.tell(Prefill(id, 1, self.rooms, other, decode.peer))
+            prefill.send(Prefill(id, 1, self.rooms, other, decode.peer))
 
     def migrate(self):
         self.rooms += 1
@@ -66,26 +66,26 @@ class Gateway:
         for request in old.scheduler.requests(f"{self.world.gateway}/{id}"):
             self.attempts[id] = attempt + 1
             known = Sequence(pack_tokens(request.tokens), request.prompt_len, request.params, 40.0, request.choices)
-            old.tell(Handoff(id, attempt + 1, self.rooms, new.peer))
+            old.send(Handoff(id, attempt + 1, self.rooms, new.peer))
             if self.random.random() > 0.1:
-                new.tell(Decode(id, attempt + 1, self.rooms, known, old.peer))
+                new.send(Decode(id, attempt + 1, self.rooms, known, old.peer))
             return
 
     def cancel(self):
         id, attempt = self.some()
         for worker in self.random.sample(self.workers, self.random.randint(1, 2)):
-            worker.tell(Cancel(id, attempt))
+            worker.send(Cancel(id, attempt))
 
     def pause(self):
         id, attempt = self.some()
         for worker in self.workers:
-            worker.tell(Pause(id, attempt, self.random.random() < 0.5))
+            worker.send(Pause(id, attempt, self.random.random() < 0.5))
 
     def disconnect(self):
         """All its requests at one worker are over; it comes back at once."""
         worker = self.random.choice(self.workers)
-        worker.tell(left=(self.world.gateway,))
-        worker.tell(joined=(self.world.gateway,))
+        worker.send(left=(self.world.gateway,))
+        worker.send(joined=(self.world.gateway,))
 
     def stop(self):
         """A worker hangs for a while; what it had under way lands late."""

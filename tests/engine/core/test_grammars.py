@@ -43,7 +43,7 @@ PROMPT = list(range(10, 30))  # that of the world
 
 
 def logits(known, choice):
-    """Of a model that knows nothing but likes to close what is open: they follow from all tokens before."""
+    """Logits of a model that knows nothing but likes to close what is open: they follow from all tokens before."""
     source = torch.Generator().manual_seed(zlib.crc32(pack_tokens([*known, choice])))
     found = torch.randn(1, len(TOKENS), generator=source) * 3
     found[0, CLOSING] += 3
@@ -80,11 +80,15 @@ class Drawing:
         return self.world.worker(name, runner=self._runner(), grammars=Compilations(make), **options)
 
     def until(self, condition):
-        """Turns of all workers; compiling takes real time."""
+        """Runs all workers; compiling takes real time."""
         give_up = time.monotonic() + 60
         while not condition():
             assert time.monotonic() < give_up, "it hangs"
             self.world.run(1)
+
+    def serve(self, worker, **params):
+        self.world.generate(worker, turns=0, **params)
+        self.until(worker.finished)
 
 
 @pytest.fixture
@@ -111,23 +115,15 @@ def whole(tokens, asked=ASKED):
     return True
 
 
-def test_an_answer_matches_and_ends_with_a_stop(drawing, world):
+@pytest.mark.parametrize(("most", "finish"), [(120, "stop"), (5, "length")])
+def test_an_answer_matches_and_ends_with_a_stop_or_is_cut_off(drawing, world, most, finish):
     worker = drawing.worker("u")
-    worker.tell(Generate("r", 1, world.sequence(**ASKED)))
-    drawing.until(worker.finished)
-    assert worker.tokens() == expected()
-    assert whole(worker.tokens())
-    assert worker.items()[-1].finish == "stop"
+    drawing.serve(worker, **{**ASKED, "max_tokens": most})
+    assert worker.tokens() == expected()[:most]
+    assert finish == "length" or whole(worker.tokens())
+    assert worker.items()[-1].finish == finish
     world.run(2)
-    assert worker.used == 0
-
-
-def test_one_that_is_cut_off_is_the_begin_of_an_answer(drawing, world):
-    worker = drawing.worker("u")
-    worker.tell(Generate("r", 1, world.sequence(**{**ASKED, "max_tokens": 5})))
-    drawing.until(worker.finished)
-    assert worker.tokens() == expected()[:5]
-    assert worker.items()[-1].finish == "length"
+    world.check_done()
 
 
 @either
@@ -135,17 +131,17 @@ def test_a_prefilled_sequence_and_its_choices_go_on_elsewhere(drawing, world, as
     prefill, decode = drawing.worker("p"), drawing.worker("d")
     world.hand_off(prefill, decode, world.sequence(choices=(0, 1, 2), **asked))
     drawing.until(lambda: all(decode.finished(choice=choice) for choice in range(3)))
-    for choice in range(3):
-        assert decode.tokens(choice=choice) == expected(choice, asked=asked)
-        assert whole(decode.tokens(choice=choice), asked)
-    assert len({str(decode.tokens(choice=choice)) for choice in range(3)}) == 3
+    answers = [decode.tokens(choice=choice) for choice in range(3)]
+    assert answers == [expected(choice, asked=asked) for choice in range(3)]
+    assert all(whole(answer, asked) for answer in answers)
+    assert len({str(answer) for answer in answers}) == 3
     assert prefill.failures() == decode.failures() == []
 
 
 @either
 def test_a_running_sequence_migrates(drawing, world, asked):
     old, new = drawing.worker("a"), drawing.worker("b")
-    old.tell(Generate("r", 1, world.sequence(**asked)))
+    world.generate(old, turns=0, **asked)
     drawing.until(lambda: len(old.tokens()) >= 8)
     sent = old.tokens()
     world.migrate(old, new, world.known(sent, **asked))
@@ -159,7 +155,7 @@ def test_it_is_dispatched_again_with_what_was_sent(drawing, world, asked):
     truth = expected(asked=asked)
     worker = drawing.worker("w", max_waiting=100)
     known = range(1, len(truth) - 1, 9)
-    worker.tell(*[Generate(str(count), 2, world.known(truth[:count], **asked)) for count in known])
+    worker.send(*[Generate(str(count), 2, world.known(truth[:count], **asked)) for count in known])
     drawing.until(lambda: all(worker.finished(id=str(count), attempt=2) for count in known))
     for count in known:
         assert truth[:count] + worker.tokens(str(count), 2) == truth
@@ -174,23 +170,23 @@ def test_sequences_that_are_preempted_begin_again(drawing, world, kind, source):
     prompts = [[10 + i] * 20 for i in range(4)]
     worker = drawing.worker("u", blocks=40)
     asked = {**ASKED, "max_tokens": 90, "grammar": source, "grammar_kind": kind}
-    worker.tell(*[Generate(str(i), 1, world.sequence(prompts[i], **asked)) for i in range(4)])
+    worker.send(*[Generate(str(i), 1, world.sequence(prompts[i], **asked)) for i in range(4)])
     drawing.until(lambda: all(worker.finished(id=str(i)) for i in range(4)))
-    for i, prompt in enumerate(prompts):
-        assert worker.tokens(str(i)) == expected(prompt=prompt, asked=asked)
-        assert len(worker.tokens(str(i))) >= 50
+    answers = [worker.tokens(str(i)) for i in range(4)]
+    assert answers == [expected(prompt=prompt, asked=asked) for prompt in prompts]
+    assert min(map(len, answers)) >= 50
     assert worker.status.load.preemptions > 0
 
 
 def test_a_grammar_that_cannot_be_compiled_fails_for_good(drawing, world):
     worker = drawing.worker("u")
-    worker.tell(Generate("r", 1, world.sequence(**{**ASKED, "grammar": '{"type": "poem"}'})))
-    worker.tell(Generate("s", 1, world.sequence(**{**ASKED, "grammar_kind": "haiku"})))
+    for id, wrong in (("r", {"grammar": '{"type": "poem"}'}), ("s", {"grammar_kind": "haiku"})):
+        world.generate(worker, id=id, turns=0, **ASKED | wrong)
     drawing.until(lambda: len(worker.failures()) == 2)
-    failed = {failure.id: failure for failure in worker.failures()}
-    assert (failed["r"].code, failed["r"].retry) == ("invalid", False)
-    assert "Invalid type: poem" in failed["r"].message
-    assert "'haiku' are not supported here" in failed["s"].message
+    first, second = sorted(worker.failures(), key=lambda failure: failure.id)
+    assert (first.code, first.retry) == ("invalid", False)
+    assert "Invalid type: poem" in first.message
+    assert "'haiku' are not supported here" in second.message
 
 
 def test_a_worker_without_a_vocabulary_takes_no_grammar(world):
@@ -202,7 +198,8 @@ def test_a_worker_without_a_vocabulary_takes_no_grammar(world):
 def test_others_go_on_while_a_grammar_is_compiled(drawing, world):
     drawing.compiling.clear()
     worker = drawing.worker("u")
-    worker.tell(Generate("r", 1, world.sequence(**ASKED)), Generate("plain", 1, world.sequence(max_tokens=3)))
+    world.generate(worker, turns=0, **ASKED)
+    world.generate(worker, id="plain", max_tokens=3, turns=0)
     drawing.until(lambda: worker.finished(id="plain"))
     assert not worker.items()
     drawing.compiling.set()
@@ -214,28 +211,28 @@ def test_others_go_on_while_a_grammar_is_compiled(drawing, world):
 def test_what_ends_while_its_grammar_is_compiled_never_begins(drawing, world, end):
     drawing.compiling.clear()
     worker = drawing.worker("u")
-    worker.tell(Generate("r", 1, world.sequence(choices=(0, 1), **ASKED)), Pause("r", 1, True))
+    worker.send(Generate("r", 1, world.sequence(choices=(0, 1), **ASKED)), Pause("r", 1, True))
     world.run(2)
     if end == "cancelled":
-        worker.tell(Cancel("r", 0))
+        worker.send(Cancel("r", 0))
         world.run(1)
         assert not worker.core._handler.idle
-        worker.tell(Cancel("r", 1))
+        worker.send(Cancel("r", 1))
     elif end == "its gateway leaves":
-        worker.tell(left=(world.gateway,))
+        worker.send(left=(world.gateway,))
     else:
-        worker.tell(Cancel("r", 1, (1,)))
+        worker.send(Cancel("r", 1, (1,)))
     world.run(2)
     drawing.compiling.set()
     if end != "a part of its choices":
         assert worker.core._handler.idle
-        worker.tell(Generate("s", 1, world.sequence(**ASKED)))
+        world.generate(worker, id="s", turns=0, **ASKED)
         drawing.until(lambda: worker.finished(id="s") or end == "its gateway leaves")
         assert not worker.items()
         return
     drawing.until(lambda: not worker.core._handler._held)
     world.run(5)
     assert not worker.items(), "it is paused"
-    worker.tell(Pause("r", 1, False))
+    worker.send(Pause("r", 1, False))
     drawing.until(lambda: worker.finished(choice=0))
     assert worker.tokens() == expected()

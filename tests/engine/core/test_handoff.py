@@ -8,8 +8,7 @@ import pytest
 from legato_engine.scheduler.batch import Sampled
 from legato_engine.scheduler.transfers import IncomingState
 from legato_engine.transfer.late_device import LateStream
-from legato_protocol.packed_tokens import pack_tokens
-from legato_protocol.stream import Cancel, Decode, Generate, Handoff, Pause, Prefill, Sequence, Split
+from legato_protocol.stream import Cancel, Decode, Handoff, Pause, Prefill, Split
 
 
 def test_a_prefilled_sequence_goes_on_elsewhere_with_exactly_its_tokens(world):
@@ -21,7 +20,7 @@ def test_a_prefilled_sequence_goes_on_elsewhere_with_exactly_its_tokens(world):
     (report,) = decode.reports()
     assert (report.id, report.room, report.source, report.blocks) == ("r", 99, "p", 5)
     assert (prefill.status.totals.sent_handoffs, decode.status.totals.received_handoffs) == (1, 1)
-    assert prefill.used == decode.used == 0
+    world.check_done()
 
 
 def test_the_first_token_may_be_the_last_and_choices_travel_together(world):
@@ -37,8 +36,7 @@ def test_the_first_token_may_be_the_last_and_choices_travel_together(world):
 
 def test_blocks_that_the_receiver_holds_do_not_travel(world):
     prefill, decode = world.worker("p"), world.worker("d")
-    decode.tell(Generate("warm", 1, world.sequence()))
-    world.run(20)
+    world.generate(decode, id="warm", turns=20)
     world.hand_off(prefill, decode, world.sequence([*world.prompt, 5, 6]), turns=60)
     assert decode.tokens() == world.continuation([*world.prompt, 5, 6], 12)
     (report,) = decode.reports()
@@ -51,78 +49,53 @@ def test_sequences_go_through_slots_where_links_do_not_reach_an_arena(world, old
     prefill, decode = world.worker("p", chunk=4, staged=old), world.worker("d", staged=new)
     for room in range(3):
         world.hand_off(prefill, decode, world.sequence(max_tokens=20), room=room, id=str(room))
-    for _ in range(60):
-        if decode.tokens("0"):
-            break
+    while not (known := decode.tokens("0")):
         world.run(1)
-    known = decode.tokens("0")
-    decode.tell(Handoff("0", 2, 50, prefill.peer))
-    prefill.tell(Decode("0", 2, 50, world.known(known, max_tokens=20), decode.peer))
+    decode.send(Handoff("0", 2, 50, prefill.peer))
+    prefill.send(Decode("0", 2, 50, world.known(known, max_tokens=20), decode.peer))
     world.run(120)
     first = known + prefill.tokens("0", attempt=2)
     assert [first, decode.tokens("1"), decode.tokens("2")] == [world.continuation(world.prompt, 20)] * 3
-    assert prefill.failures() == decode.failures() == []
-    assert prefill.used == decode.used == 0
+    world.check_done()
 
 
-def test_cancelling_while_blocks_travel_frees_both_sides(world):
+@pytest.mark.parametrize("turns", [0, 4], ids=["both in one iteration", "the receiver hears from the sender first"])
+def test_cancelling_while_blocks_travel_frees_both_sides(world, turns):
     prefill, decode = world.worker("p", chunk=4), world.worker("d")
     world.hand_off(prefill, decode, world.sequence(), turns=3)
-    assert prefill.used > 0
-    assert decode.used > 0
-    prefill.tell(Cancel("r", 1))
-    decode.tell(Cancel("r", 1))
+    assert prefill.used > 0 < decode.used
+    prefill.send(Cancel("r", 1))
+    world.run(turns)
+    failures = [(failed.code, failed.part, failed.retry) for failed in decode.failures()]
+    assert failures == [("transfer", "transfer", True)] * (turns > 0)
+    decode.send(Cancel("r", 1))
     world.run(6)
     assert prefill.used == decode.used == 0
-    assert prefill.failures() == decode.failures() == []
+    assert prefill.failures() == decode.failures()[1:] == []
     totals = [worker.status.totals for worker in (prefill, decode)]
     assert [one.failed_handoffs for one in totals] == [0, 0], "it was given up, and did not fail"
 
 
-def test_a_hand_off_that_the_sender_gives_up_before_the_receiver_hears_of_it_did_not_fail(world):
-    prefill, decode = world.worker("p", chunk=4), world.worker("d")
-    world.hand_off(prefill, decode, world.sequence(), turns=3)
-    prefill.tell(Cancel("r", 1))
-    world.run(4)
-    assert decode.failures(), "the receiver heard of it before its own order to cancel"
-    decode.tell(Cancel("r", 1))
-    world.run(6)
-    assert prefill.used == decode.used == 0
-    assert [worker.status.totals.failed_handoffs for worker in (prefill, decode)] == [0, 0]
-
-
-def test_a_prefill_that_ends_is_told_to_the_receiver_and_its_gateway(world):
-    prefill, decode = world.worker("p", chunk=4), world.worker("d")
-    world.hand_off(prefill, decode, world.sequence(), turns=3)
-    prefill.tell(Cancel("r", 1))
-    world.run(6)
-    (failed,) = decode.failures()
-    assert (failed.code, failed.part, failed.retry) == ("transfer", "transfer", True)
-    assert prefill.used == decode.used == 0
-
-
-def test_a_running_sequence_migrates_and_every_token_is_made_once(world):
+@pytest.mark.parametrize("paused", [False, True])
+def test_a_running_sequence_migrates_and_every_token_is_made_once(world, paused):
+    """Also while it is paused and nothing is computed."""
     old, new = world.worker("a"), world.worker("b")
-    wanted = world.sequence(max_tokens=40, logprobs=0)
-    old.tell(Generate("r", 1, wanted))
-    world.run(12)
+    world.generate(old, max_tokens=40, logprobs=0, turns=10)
+    old.send(Pause("r", 1, paused))
+    world.run(2)
     sent = old.tokens()
     assert 0 < len(sent) < 40
-    old.tell(drain=True)
+    old.send(drain=True)
     world.migrate(old, new, world.known(sent, max_tokens=40, logprobs=0))
     world.run(60)
-    truth = world.continuation(world.prompt, 40)
-    before, after = old.tokens(attempt=1), new.tokens(attempt=2)
+    truth, before = world.continuation(world.prompt, 40), old.tokens(attempt=1)
     assert new.items(attempt=2)[0].index == len(sent)
-    assert [*sent, *after] == truth
+    assert [*sent, *new.tokens(attempt=2)] == truth
     assert before == truth[: len(before)]
     assert all(len(item.logprobs) == len(item.token_ids) for item in new.items(attempt=2))
     assert not old.finished(attempt=1)
-    assert old.failures() == new.failures() == []
     assert len(new.reports()) == 1
-    assert old.used == new.used == 0
-    assert old.status is not None
-    assert old.status.idle
+    world.check_done()
 
 
 def test_a_migration_that_repeats_many_tokens_loses_the_logprobs_of_the_oldest_alone(world):
@@ -136,8 +109,7 @@ def test_a_migration_that_repeats_many_tokens_loses_the_logprobs_of_the_oldest_a
     while not new.items(attempt=2):
         world.run(1)
     items = new.items(attempt=2)
-    assert items[0].index == 5
-    assert not items[0].logprobs
+    assert (items[0].index, items[0].logprobs) == (5, ())
     assert sum(len(item.token_ids) for item in items if item.logprobs) >= 64
     world.migrate(new, last, world.known([*sent[:5], *new.tokens(attempt=2)], **params), room=56, attempt=3)
     world.run(60)
@@ -145,17 +117,22 @@ def test_a_migration_that_repeats_many_tokens_loses_the_logprobs_of_the_oldest_a
     assert told == world.continuation(world.prompt, 140)[: len(told)]
     assert all(len(item.logprobs) == len(item.token_ids) for item in last.items(attempt=3))
     assert last.finished(attempt=3)
-    assert old.failures() == new.failures() == last.failures() == []
+    world.check_done()
+
+
+def sending(world, worker):
+    """Sequences of `r` here whose receiver has granted them room."""
+    return [request for request in worker.scheduler.requests(f"{world.gateway}/r") if request.sending]
 
 
 def split_and_migrate(world, old, new, migrating, **params):
     """Choices 0 to 2 of `r` run at `old`: all are split, `migrating` of them migrate; what each had sent by then."""
     sent = {choice: old.tokens(choice=choice) for choice in range(3)}
-    old.tell(Split("r", 1, {choice: f"r/{choice}" for choice in range(3)}))
+    old.send(Split("r", 1, {choice: f"r/{choice}" for choice in range(3)}))
     for choice in migrating:
         known = world.known(sent[choice], choices=(choice,), **params)
-        old.tell(Handoff(f"r/{choice}", 2, 50 + choice, new.peer))
-        new.tell(Decode(f"r/{choice}", 2, 50 + choice, known, old.peer))
+        old.send(Handoff(f"r/{choice}", 2, 50 + choice, new.peer))
+        new.send(Decode(f"r/{choice}", 2, 50 + choice, known, old.peer))
     return sent
 
 
@@ -163,8 +140,7 @@ def split_and_migrate(world, old, new, migrating, **params):
 @pytest.mark.parametrize("migrating", [(0, 1, 2), (1,)])
 def test_choices_migrate_alone_and_every_token_is_made_once(world, turns, migrating):
     old, new = world.worker("a"), world.worker("b")
-    old.tell(Generate("r", 1, world.sequence(max_tokens=40, choices=(0, 1, 2), logprobs=0)))
-    world.run(turns)
+    world.generate(old, max_tokens=40, choices=(0, 1, 2), logprobs=0, turns=turns)
     sent = split_and_migrate(world, old, new, migrating, max_tokens=40, logprobs=0)
     assert all(0 < len(tokens) < 40 for tokens in sent.values())
     world.run(80)
@@ -177,11 +153,8 @@ def test_choices_migrate_alone_and_every_token_is_made_once(world, turns, migrat
             assert len(here) < 40
         else:
             assert here == truth
-    assert old.failures() == new.failures() == []
     assert len(new.reports()) == len(migrating)
-    assert old.used == new.used == 0
-    assert old.status.idle
-    assert new.status.idle
+    world.check_done()
 
 
 def test_a_choice_that_is_cancelled_while_it_migrates_takes_no_other_with_it(world):
@@ -189,58 +162,51 @@ def test_a_choice_that_is_cancelled_while_it_migrates_takes_no_other_with_it(wor
     world.generate(old, max_tokens=40, choices=(0, 1, 2), turns=9)
     sent = split_and_migrate(world, old, new, (0, 1, 2), max_tokens=40)
     world.run(1)
-    old.tell(Cancel("r/1", 2))
-    new.tell(Cancel("r/1", 2))
+    old.send(Cancel("r/1", 2))
+    new.send(Cancel("r/1", 2))
     world.run(80)
     for choice in (0, 2):
         after = new.tokens(id=f"r/{choice}", attempt=2, choice=choice)
         assert [*sent[choice], *after] == world.continuation(world.prompt, 40, choice)
     assert not new.finished(id="r/1", attempt=2, choice=1)
-    assert old.failures() == new.failures() == []
-    assert old.used == new.used == 0
+    world.check_done()
 
 
 def test_split_choices_end_with_their_gateway(world):
     old = world.worker("a")
     world.generate(old, max_tokens=150, choices=(0, 1), turns=9)
-    old.tell(Split("r", 1, {0: "r/0", 1: "r/1"}))
+    old.send(Split("r", 1, {0: "r/0", 1: "r/1"}))
     world.run(3)
     assert old.tokens(id="r/0")
-    old.tell(left=(world.gateway,))
+    old.send(left=(world.gateway,))
     world.run(3)
-    assert old.used == 0
+    world.check_done()
 
 
 def test_what_is_one_sequence_still_or_of_another_attempt_is_not_split(world):
     worker = world.worker("u", chunk=4)
     world.generate(worker, choices=(0, 1), turns=2)
-    worker.tell(Split("r", 1, {0: "r/0", 1: "r/1"}), Split("nobody", 1, {0: "r/0"}))
+    worker.send(Split("r", 1, {0: "r/0", 1: "r/1"}), Split("nobody", 1, {0: "r/0"}))
     world.run(7)
     assert worker.tokens()
-    worker.tell(Split("r", 2, {0: "r/0"}))
+    worker.send(Split("r", 2, {0: "r/0"}))
     world.run(33)
     for choice in (0, 1):
         assert worker.tokens(choice=choice) == world.continuation(world.prompt, 12, choice)
 
 
 @pytest.mark.parametrize("granted", [True, False])
-def test_a_sequence_that_cannot_migrate_goes_on_under_its_old_attempt(world, granted: bool):
+def test_a_sequence_that_cannot_migrate_goes_on_under_its_old_attempt(world, granted):
     old, new = world.worker("a"), world.worker("b")
     world.generate(old, max_tokens=40, turns=10)
-    known = Sequence(
-        pack_tokens([*world.prompt, *old.tokens()]), len(world.prompt), world.sequence(max_tokens=40).params, 1e6
-    )
-    old.tell(Handoff("r", 2, 55, new.peer))
-    new.tell(Decode("r", 2, 55, known, old.peer))
-    if granted:
-        while not any(request.sending for request in old.scheduler.requests(f"{world.gateway}/r")):
-            world.run(1)
-    new.tell(Cancel("r", 2))
+    world.migrate(old, new, world.known(old.tokens(), max_tokens=40))
+    while granted and not sending(world, old):
+        world.run(1)
+    new.send(Cancel("r", 2))
     world.run(60)
     assert old.tokens(attempt=1) == world.continuation(world.prompt, 40)
     assert [(failed.attempt, failed.code) for failed in old.failures()] == [(2, "transfer")] * granted
     assert old.used == new.used == 0
-    assert old.status is not None
     assert old.status.idle
 
 
@@ -249,10 +215,9 @@ def test_a_sequence_that_cannot_migrate_goes_on_under_its_old_attempt(world, gra
 )
 def test_a_sequence_that_is_not_the_one_asked_for_is_refused(world, other):
     prefill, decode = world.worker("p"), world.worker("d")
-    decode.tell(Generate("warm", 1, world.sequence()))
-    world.run(20)
-    decode.tell(Decode("r", 1, 99, world.sequence(), prefill.peer))
-    prefill.tell(Prefill("r", 1, 99, world.sequence(other), decode.peer))
+    world.generate(decode, id="warm", turns=20)
+    decode.send(Decode("r", 1, 99, world.sequence(), prefill.peer))
+    prefill.send(Prefill("r", 1, 99, world.sequence(other), decode.peer))
     world.run(20)
     assert decode.items() == []
     (failed,) = decode.failures()
@@ -263,9 +228,8 @@ def test_a_sequence_that_is_not_the_one_asked_for_is_refused(world, other):
 def test_blocks_that_running_sequences_need_come_back_and_the_hand_off_goes_on_later(world):
     """The prefill is held up by another, so nothing is written yet when the decode worker runs out of blocks."""
     prefill, decode = world.worker("p", chunk=4), world.worker("d", blocks=14, growth_tokens=4)
-    prefill.tell(Generate("other", 1, world.sequence([5] * 180, max_tokens=1)))
-    decode.tell(Generate("long", 1, world.sequence([1, 2, 3], max_tokens=50)))
-    world.run(3)
+    world.generate(prefill, [5] * 180, id="other", max_tokens=1, turns=0)
+    world.generate(decode, [1, 2, 3], id="long", max_tokens=50, turns=3)
     world.hand_off(prefill, decode, world.sequence())
     granted = []
     for _ in range(150):
@@ -274,8 +238,7 @@ def test_blocks_that_running_sequences_need_come_back_and_the_hand_off_goes_on_l
     assert [now for before, now in pairwise(granted) if before != now] == [True, False, True]
     assert decode.tokens("long") == world.continuation([1, 2, 3], 50)
     assert decode.tokens() == world.continuation(world.prompt, 12)
-    assert prefill.failures() == decode.failures() == []
-    assert prefill.used == decode.used == 0
+    world.check_done()
 
 
 @pytest.mark.parametrize("lost", ["p", "d"])
@@ -284,7 +247,6 @@ def test_a_worker_whose_peer_died_says_so(world, lost):
     world.hand_off(prefill, decode, world.sequence([3] * 100), turns=10)
     gone, left = (prefill, decode) if lost == "p" else (decode, prefill)
     world.workers.remove(gone)
-    assert gone.agent is not None
     gone.agent.close()
     world.run(6)
     assert [(failed.code, failed.retry) for failed in left.failures()] == [("peer_lost", True)]
@@ -300,35 +262,19 @@ def test_a_sequence_goes_on_while_its_blocks_travel_and_its_pause_is_reported(wo
     world.migrate(old, new, world.known(known, max_tokens=150))
     world.run(4)
     world.network.faults.delay = 4.0
-    sending = []
-    for _ in range(100):
+    decoding = 0
+    while not new.reports():
         world.run(1)
-        sending += [
-            not request.outgoing.stopped for request in old.scheduler.requests(f"{world.gateway}/r") if request.sending
-        ]
-        if new.reports():
-            break
-    assert sending.count(True) >= 2
+        decoding += sum(not request.outgoing.stopped for request in sending(world, old))
+    assert decoding >= 2
     (report,) = new.reports()
     assert 0 < report.boundary < report.seconds
     world.run(170)
     assert [*known, *new.tokens(attempt=2)] == world.continuation(world.prompt, 150)
-    assert old.used == new.used == 0
+    world.check_done()
 
 
-def test_a_paused_sequence_migrates_although_nothing_is_computed(world):
-    old, new = world.worker("a"), world.worker("b")
-    world.generate(old, max_tokens=40, turns=12)
-    old.tell(Pause("r", 1, True))
-    world.run(2)
-    known = old.tokens()
-    world.migrate(old, new, world.known(known, max_tokens=40))
-    world.run(60)
-    assert [*known, *new.tokens(attempt=2)] == world.continuation(world.prompt, 40)
-    assert old.used == new.used == 0
-
-
-def test_a_prefill_whose_logits_are_no_numbers_ends_on_both_sides(world):
+def test_a_prefill_whose_logits_are_not_finite_ends_on_both_sides(world):
     prefill, decode = world.worker("p"), world.worker("d")
     step = prefill.runner.step
     prefill.runner.step = lambda batch: tuple(tuple(Sampled(0, None, "nan") for _ in row) for row in step(batch))
@@ -342,17 +288,14 @@ def test_a_hand_off_that_is_cancelled_as_its_grant_comes_back_keeps_no_blocks(wo
     """The peer says nothing, so the grant was never sent, and nothing is heard of it but that it was revoked."""
     prefill, decode = world.worker("p"), world.worker("d", blocks=14, growth_tokens=4)
     prefill.agent._link.stop()
-    decode.tell(Generate("long", 1, world.sequence([1, 2, 3], max_tokens=50)))
-    world.run(3)
-    decode.tell(Decode("r", 1, 99, world.sequence(), prefill.peer))
+    world.generate(decode, [1, 2, 3], id="long", max_tokens=50, turns=3)
+    decode.send(Decode("r", 1, 99, world.sequence(), prefill.peer))
     while not any(transfer.state is IncomingState.REVOKING for transfer in decode.scheduler.incoming):
         world.run(1)
-    decode.tell(Cancel("r", 1))
+    decode.send(Cancel("r", 1))
     world.run(60)
     assert decode.tokens("long") == world.continuation([1, 2, 3], 50)
-    assert decode.failures() == []
-    assert decode.used == 0
-    assert decode.scheduler.idle
+    assert (decode.failures(), decode.used, decode.scheduler.idle) == ([], 0, True)
 
 
 def test_a_grant_for_a_migration_that_another_has_replaced_is_given_up(world):
@@ -360,10 +303,10 @@ def test_a_grant_for_a_migration_that_another_has_replaced_is_given_up(world):
     old, first, second = world.worker("a"), world.worker("b"), world.worker("c")
     world.generate(old, max_tokens=40, turns=12)
     known = old.tokens()
-    first.tell(Decode("r", 2, 55, world.known(known, max_tokens=40), old.peer))
+    first.send(Decode("r", 2, 55, world.known(known, max_tokens=40), old.peer))
     world.run(6)
-    old.tell(Handoff("r", 2, 55, first.peer), Handoff("r", 3, 56, second.peer))
-    second.tell(Decode("r", 3, 56, world.known(known, max_tokens=40), old.peer))
+    old.send(Handoff("r", 2, 55, first.peer), Handoff("r", 3, 56, second.peer))
+    second.send(Decode("r", 3, 56, world.known(known, max_tokens=40), old.peer))
     world.run(60)
     assert [*known, *second.tokens(attempt=3)] == world.continuation(world.prompt, 40)
     assert old.failures() == []
@@ -373,20 +316,18 @@ def test_a_grant_for_a_migration_that_another_has_replaced_is_given_up(world):
 
 def test_what_ends_after_its_migration_failed_ends_no_other_in_the_same_room(world):
     old, new = world.worker("a"), world.worker("b")
-    for id in ("r", "s"):
-        old.tell(Generate(id, 1, world.sequence(max_tokens=60)))
-    world.run(12)
-    old.tell(Handoff("r", 2, 55, new.peer))
-    new.tell(Decode("r", 2, 55, world.known(old.tokens("r"), max_tokens=60), old.peer))
-    while not any(request.sending for request in old.scheduler.requests(f"{world.gateway}/r")):
+    world.generate(old, max_tokens=60, turns=0)
+    world.generate(old, id="s", max_tokens=60, turns=12)
+    world.migrate(old, new, world.known(old.tokens("r"), max_tokens=60))
+    while not sending(world, old):
         world.run(1)
-    new.tell(Cancel("r", 2))
+    new.send(Cancel("r", 2))
     world.run(6)
     known = old.tokens("s")
-    old.tell(Handoff("s", 3, 55, new.peer))
+    old.send(Handoff("s", 3, 55, new.peer))
     world.run(1)
-    old.tell(Cancel("r", 1))
-    new.tell(Decode("s", 3, 55, world.known(known, max_tokens=60), old.peer))
+    old.send(Cancel("r", 1))
+    new.send(Decode("s", 3, 55, world.known(known, max_tokens=60), old.peer))
     world.run(80)
     assert [*known, *new.tokens("s", attempt=3)] == world.continuation(world.prompt, 60)
     assert new.failures() == []
@@ -411,10 +352,9 @@ def test_chunks_without_draws_are_handed_off_once_the_device_has_written_them(wo
             self.stream.synchronize()
             return output[0]
 
-    stream = LateStream(world.network, Random(1), 6.0)
-    runner = LateRunner(stream)
+    runner = LateRunner(LateStream(world.network, Random(1), 6.0))
     prefill, decode = world.worker("p", chunk=4, runner=runner), world.worker("d")
     world.hand_off(prefill, decode, world.sequence(), turns=80)
     assert runner.early >= 4
     assert decode.tokens() == world.continuation(world.prompt, 12)
-    assert prefill.used == decode.used == 0
+    world.check_done()

@@ -1,7 +1,8 @@
-"""How a worker comes to what carries its hand-offs: with machines that have what this one lacks."""
+"""The choice of a transport for hand-offs, on machines that have what this one lacks."""
 
 import socket
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -31,7 +32,7 @@ class Machine:
     """Notes what is tried and opened. `failing` do not pass their self-test, `closed` cannot be opened."""
 
     def __init__(self, missing=(), failing=(), closed=(), has_device=True):
-        self.tried, self.opened, self.told = [], [], []
+        self.tried, self.opened, self.progress = [], [], []
         self._missing, self._failing, self._closed = list(missing), failing, closed
         self.transports = MachineTransports(self.missing, lambda: has_device, self.check, self.open)
 
@@ -51,59 +52,74 @@ class Machine:
 
 
 def opened(machine, transport="Auto", required=False, on_device=False, role="decode", host="127.0.0.1"):
-    """What is opened, and the runner that it is for."""
+    """The link, and the runner that it is for."""
     kind = DeviceArena if on_device else Arena
     arena = kind(LAYOUT, BLOCKS, torch.device("cpu"))
     runner = SimpleNamespace(layout=LAYOUT, num_blocks=BLOCKS, arena=arena, fallback="")
     settings = WorkerSettings(
         role, "d", "m", host, transport=transport, transport_required=required, transfer_ports=PORTS, block_size=16
     )
-    opener = LinkOpener(settings, runner, LONGEST, lambda what, share: machine.told.append(what), machine.transports)
+    opener = LinkOpener(
+        settings, runner, LONGEST, lambda what, share: machine.progress.append(what), machine.transports
+    )
     return opener.open(), runner
 
 
 @pytest.fixture
 def direct(monkeypatch):
     """The GPU and its memory allow GPUDirect."""
-    made = SimpleNamespace()
-    monkeypatch.setattr(device_direct, "of_worker", lambda runner, sums: made)
-    return made
+    monkeypatch.setattr(device_direct, "of_worker", made := Mock())
+    return made.return_value
 
 
-def test_a_machine_whose_name_has_no_address_needs_to_be_told_one(monkeypatch):
-    def unknown(name):
-        raise OSError("not known")
-
-    monkeypatch.setattr(socket, "gethostbyname", unknown)
+def test_a_machine_whose_name_has_no_address_needs_a_setting(monkeypatch):
+    monkeypatch.setattr(socket, "gethostbyname", Mock(side_effect=OSError("not known")))
     with pytest.raises(LinkError, match="set --transfer-host"):
         opened(Machine(), "TCP", host="0.0.0.0")
     assert opened(Machine(), "TCP")[0].link.transport == "TCP"
 
 
-@pytest.mark.parametrize("transport", ["Auto", "RDMA"])
-def test_rdma_is_tried_before_it_is_used(transport):
-    machine = Machine()
-    found, runner = opened(machine, transport)
-    assert machine.tried == [("RDMA", "127.0.0.1", PORTS)]
-    assert machine.told == ["testing RDMA"]
-    assert machine.opened == [("RDMA", runner.arena.address, runner.arena.nbytes)]
-    assert (found.reason, found.fallback, found.staging, found.direct) == ("", False, None, None)
-
-
-@pytest.mark.parametrize("spoiled", ["failing", "closed"])
-def test_what_does_not_pass_or_cannot_be_opened_gives_way_to_tcp(spoiled):
-    machine = Machine(**{spoiled: ["RDMA"]})
-    found, _ = opened(machine)
-    assert found.link.transport == "TCP"
-    assert found.reason.startswith("RDMA: ")
-    assert found.fallback
-
-
-def test_nothing_is_tried_where_something_is_missing_and_without_a_device_nobody_need_hear_of_it():
+def test_nothing_is_tried_where_something_is_missing_and_without_a_device_that_is_no_fallback():
     machine = Machine(missing=["no device", "no verbs"], has_device=False)
     found, _ = opened(machine, on_device=True)
     assert (found.link.transport, found.reason, found.fallback) == ("TCP", "RDMA: no device; no verbs", False)
     assert machine.tried == []
+
+
+GPU = {"on_device": True}
+
+
+@pytest.mark.parametrize(
+    ("machine", "options", "tried", "used", "reason"),
+    [
+        ({}, {}, ["RDMA"], "RDMA", ""),
+        ({}, {"transport": "RDMA"}, ["RDMA"], "RDMA", ""),
+        ({"failing": ["RDMA"]}, {}, ["RDMA"], "TCP", "RDMA: "),
+        ({"closed": ["RDMA"]}, {}, ["RDMA"], "TCP", "RDMA: "),
+        ({}, {"transport": "TCP", "required": True}, [], "TCP", ""),
+        ({}, GPU, ["GPUDirect"], "GPUDirect", ""),
+        ({"failing": ["GPUDirect"]}, GPU, ["GPUDirect", "RDMA"], "RDMA", "GPUDirect: "),
+        ({"closed": ["GPUDirect"]}, GPU, ["GPUDirect", "RDMA"], "RDMA", "GPUDirect: "),
+        ({"failing": ["GPUDirect", "RDMA"]}, GPU, ["GPUDirect", "RDMA"], "TCP", "GPUDirect: "),
+        ({"closed": ["GPUDirect", "RDMA"]}, GPU, ["GPUDirect", "RDMA"], "TCP", "GPUDirect: "),
+    ],
+)
+def test_the_first_transport_that_passes_its_self_test_and_opens_is_used(direct, machine, options, tried, used, reason):
+    """A GPU's memory is given only to the transport that was tried with it; others use the ring."""
+    machine = Machine(**machine)
+    found, runner = opened(machine, **options)
+    assert machine.tried == [(name, "127.0.0.1", PORTS) for name in tried]
+    assert machine.progress == [f"testing {name}" for name in tried]
+    ring = bool(options.get("on_device")) and used != "GPUDirect"
+    assert (found.direct, found.staging is not None) == (direct if used == "GPUDirect" else None, ring)
+    memory = runner.arena.address, runner.arena.nbytes
+    if ring:
+        slots = found.staging.copies
+        assert slots.address != runner.arena.address
+        memory = slots.address, found.staging.slots * LAYOUT.block_bytes
+    assert machine.opened == [(used, *memory)]
+    assert found.link.transport == used
+    assert (found.reason[: len(reason)], bool(found.reason), found.fallback) == (reason, bool(reason), bool(reason))
 
 
 @pytest.mark.parametrize("transport", ["Auto", "RDMA"])
@@ -113,38 +129,8 @@ def test_what_is_required_and_cannot_be_had_stops_the_worker(transport, machine)
         opened(Machine(**machine), transport, required=True)
 
 
-def test_tcp_is_opened_without_a_self_test():
-    machine = Machine()
-    found, _ = opened(machine, "TCP", required=True)
-    assert (found.link.transport, machine.tried) == ("TCP", [])
-
-
-def test_a_gpu_s_memory_is_given_only_to_what_was_tried_with_it(direct):
-    machine = Machine()
-    found, runner = opened(machine, on_device=True)
-    assert [name for name, *_ in machine.tried] == ["GPUDirect"]
-    assert machine.opened == [("GPUDirect", runner.arena.address, runner.arena.nbytes)]
-    assert (found.direct, found.staging) == (direct, None)
-
-
-@pytest.mark.parametrize("spoiled", ["failing", "closed"])
-@pytest.mark.parametrize("then", ["RDMA", "TCP"])
-def test_otherwise_it_goes_through_the_ring_whose_memory_is_taken_once(direct, spoiled, then):
-    machine = Machine(**{spoiled: ["GPUDirect"] if then == "RDMA" else ["GPUDirect", "RDMA"]})
-    found, runner = opened(machine, on_device=True)
-    slots = found.staging.copies
-    assert machine.opened == [(then, slots.address, found.staging.slots * LAYOUT.block_bytes)]
-    assert slots.address != runner.arena.address
-    assert found.direct is None
-    assert found.reason.startswith("GPUDirect: ")
-    assert found.fallback
-
-
 def test_a_gpu_that_does_not_allow_it_is_not_tried(monkeypatch):
-    def refuse(runner, sums):
-        raise LinkError("memory of expandable_segments")
-
-    monkeypatch.setattr(device_direct, "of_worker", refuse)
+    monkeypatch.setattr(device_direct, "of_worker", Mock(side_effect=LinkError("memory of expandable_segments")))
     machine = Machine()
     found, _ = opened(machine, on_device=True)
     assert [name for name, *_ in machine.tried] == ["RDMA"]
@@ -152,13 +138,12 @@ def test_a_gpu_that_does_not_allow_it_is_not_tried(monkeypatch):
 
 
 def test_a_shared_ring_is_pinned_once(direct, monkeypatch):
-    made, of_worker = [], device_staging.of_worker
-    monkeypatch.setattr(device_staging, "of_worker", lambda *given: made.append(of_worker(*given)) or made[-1])
+    monkeypatch.setattr(device_staging, "of_worker", made := Mock(wraps=device_staging.of_worker))
     opened(Machine(closed=["GPUDirect", "RDMA"]), on_device=True)
-    assert len(made) == 1
+    made.assert_called_once()
 
 
-def test_a_kernel_of_checksums_that_is_replaced_is_told(direct, monkeypatch):
+def test_a_kernel_of_checksums_that_is_replaced_is_reported(direct, monkeypatch):
     monkeypatch.setattr(device_sums, "of_worker", lambda settings, runner: DeviceSums(None, "no kernel"))
     assert opened(Machine(), on_device=True)[0].kernel_fallback == "no kernel"
     assert opened(Machine())[0].kernel_fallback == ""

@@ -1,6 +1,8 @@
-"""What the heartbeat tells of the loop."""
+"""Heartbeats say how long the loop has been busy."""
 
 import socket
+
+import pytest
 
 from legato_engine.core.channel import Channel
 from legato_engine.core.frames import Beat, Splitter, decode_from_core
@@ -9,50 +11,43 @@ from legato_engine.core.heartbeat import Heartbeat, Pulse
 PATIENCE = 20.0  # seconds until a test gives up; nothing waits this long when all is well
 
 
-def test_a_start_lasts_from_one_sign_of_progress_to_the_next():
+def test_a_beat_has_the_number_of_the_step_its_time_and_the_time_that_it_should_take():
+    """A start lasts from one sign of progress to the next."""
     now = 5.0
     pulse = Pulse(lambda: now)
     now = 8.0
-    assert pulse.beat() == Beat(0, 3.0)
-    pulse.progress()
-    now = 9.0
-    assert pulse.beat() == Beat(0, 1.0)
-    pulse.end()
-    assert pulse.beat() == Beat(0, 0.0)
+    beats = [pulse.beat()]
+    for change, later in (
+        (pulse.progress, 9.0),
+        (pulse.end, 9.0),
+        (pulse.begin, 11.5),
+        (pulse.end, 11.5),
+        (pulse.begin, 11.5),
+        (lambda: pulse.expect(2.5), 11.5),
+        (pulse.begin, 11.5),
+    ):
+        change()
+        now = later
+        beats.append(pulse.beat())
+    first, second = [Beat(0, 3.0), Beat(0, 1.0), Beat(0, 0.0)], [Beat(1, 2.5), Beat(1, 0.0), Beat(2, 0.0)]
+    assert beats == [*first, *second, Beat(2, 0.0, 2.5), Beat(3, 0.0)]
 
 
-def test_a_beat_tells_the_turn_and_how_long_it_lasts():
-    now = 5.0
-    pulse = Pulse(lambda: now)
-    pulse.end()
-    assert pulse.beat() == Beat(0, 0.0)
-    pulse.begin()
-    now = 7.5
-    assert pulse.beat() == Beat(1, 2.5)
-    pulse.end()
-    assert pulse.beat() == Beat(1, 0.0)
-    pulse.begin()
-    assert pulse.beat() == Beat(2, 0.0)
-
-
-def test_a_beat_tells_what_the_step_should_take():
-    pulse = Pulse(lambda: 5.0)
-    pulse.begin()
-    pulse.expect(2.5)
-    assert pulse.beat() == Beat(1, 0.0, 2.5)
-    pulse.begin()
-    assert pulse.beat() == Beat(2, 0.0)
-
-
-def test_time_in_which_the_process_was_stopped_is_not_counted():
-    """A stop of 100 s between two beats, during a step and before the next one."""
-    now = [0.0]
-    pulse = Pulse(lambda: now[0])
+@pytest.fixture
+def pair():
     ours, theirs = socket.socketpair()
     theirs.settimeout(PATIENCE)
+    with ours, theirs:
+        yield Channel(ours), theirs
+
+
+def test_time_in_which_the_process_was_stopped_is_not_counted(pair):
+    """A stop of 100 s between two beats, during a step and before the next one."""
+    now = [0.0]
+    pulse, (channel, theirs) = Pulse(lambda: now[0]), pair
     pulse.begin()
     now[0] = 1.0
-    heartbeat = Heartbeat(Channel(ours), pulse, 0.001, lambda: now[0])
+    heartbeat = Heartbeat(channel, pulse, 0.001, lambda: now[0])
     heartbeat.start()
     splitter, beats = Splitter(), []
 
@@ -71,21 +66,16 @@ def test_time_in_which_the_process_was_stopped_is_not_counted():
     assert pulse.beat().busy == 0.5
     heartbeat.stop()
     heartbeat.join(PATIENCE)
-    ours.close()
-    theirs.close()
 
 
-def test_it_beats_until_the_server_is_gone():
-    ours, theirs = socket.socketpair()
-    theirs.settimeout(PATIENCE)
-    heartbeat = Heartbeat(Channel(ours), Pulse(lambda: 5.0), 0.001)
+def test_it_beats_until_the_server_is_gone(pair):
+    channel, theirs = pair
+    heartbeat = Heartbeat(channel, Pulse(lambda: 5.0), 0.001)
     heartbeat.start()
-    beats: list[bytes] = []
-    splitter = Splitter()
+    splitter, beats = Splitter(), []
     while len(beats) < 2:
         beats += splitter.feed(theirs.recv(4096))
     assert {type(decode_from_core(beat)) for beat in beats} == {Beat}
     theirs.close()
     heartbeat.join(PATIENCE)
     assert not heartbeat.is_alive()
-    ours.close()

@@ -1,4 +1,4 @@
-"""What a core tells of itself while nothing happens: whether every block has its owners."""
+"""Reports of a core while nothing happens: every block has its owners, or a mismatch is named."""
 
 from types import SimpleNamespace
 
@@ -18,7 +18,7 @@ from legato_protocol.sampling_params import SamplingParams
 class Quiet:
     """A reporter over a scheduler without requests, and its time."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.pool = BlockPool(8, EventLog("epoch"))
         scheduler = Scheduler(SchedulerLimits("unified", 4, 64), self.pool, "revision")
         self.handler = SimpleNamespace(
@@ -35,78 +35,82 @@ class Quiet:
             agent=None,
         )
         self.rates = Rates()
-        self.reporter = LoadReporter(self.handler, self.rates, Pulse(), max_waiting=4)  # type: ignore[arg-type]
+        self.reporter = LoadReporter(self.handler, self.rates, Pulse(), max_waiting=4)
         self.now = 0.0
 
-    def mismatch(self) -> str:
-        """What is told at the next report."""
+    def report(self):
+        """The mismatch in the next report."""
         self.now += IDLE_INTERVAL
-        status = self.reporter.status_if_due(self.now)
-        assert status is not None
-        return status.mismatch
+        return self.reporter.status_if_due(self.now).mismatch
 
-    def work(self) -> None:
+    def work(self):
         """Something is computed, and everything ends."""
-        self.handler.idle = False
-        self.reporter.changed()
-        self.mismatch()
+        self.run()
+        self.change()
+        self.report()
         self.handler.idle = True
+
+    def run(self):
+        self.handler.idle = False
+
+    def change(self):
+        self.reporter.changed()
+
+    def lose(self):
+        self.pool.allocate(1)
+
+    def find(self):
+        self.pool.release([0])
 
 
 @pytest.fixture
-def quiet() -> Quiet:
+def quiet():
     return Quiet()
 
 
-def test_blocks_without_an_owner_are_told_of_once_work_is_over(quiet: Quiet) -> None:
-    quiet.work()
-    quiet.pool.allocate(1)
-    assert quiet.mismatch() == "block 0 has 1 references and 0 owners"
-    assert quiet.mismatch() == "block 0 has 1 references and 0 owners"
+LOST = "block 0 has 1 references and 0 owners"
 
 
-def test_nothing_is_looked_at_while_something_changes(quiet: Quiet) -> None:
-    quiet.work()
-    quiet.pool.allocate(1)
-    quiet.reporter.changed()
-    assert quiet.mismatch() == ""
-    assert quiet.mismatch() != ""
+@pytest.mark.parametrize(
+    ("history", "reports"),
+    [
+        ("work lose report report", [LOST, LOST]),
+        ("work lose change report report", ["", LOST]),
+        ("work run lose report", [""]),
+        ("work report lose report work report", ["", "", LOST]),
+        ("work lose report work find report", [LOST, ""]),
+    ],
+    ids=["lost block", "nothing is checked during a change", "nor during work", "once after work", "until it is found"],
+)
+def test_blocks_without_an_owner_are_reported_once_work_is_over(quiet, history, reports):
+    results = [(name, getattr(quiet, name)()) for name in history.split()]
+    assert [mismatch for name, mismatch in results if name == "report"] == reports
 
 
-def test_nothing_is_looked_at_while_something_runs(quiet: Quiet) -> None:
-    quiet.work()
-    quiet.handler.idle = False
-    quiet.pool.allocate(1)
-    assert quiet.mismatch() == ""
-
-
-def test_owners_are_looked_at_once_in_each_phase_without_work(quiet: Quiet) -> None:
-    quiet.work()
-    assert quiet.mismatch() == ""
-    quiet.pool.allocate(1)
-    assert quiet.mismatch() == ""
-    quiet.work()
-    assert quiet.mismatch() != ""
-
-
-def test_a_mismatch_is_told_until_the_owners_agree_again(quiet: Quiet) -> None:
-    quiet.work()
-    blocks = quiet.pool.allocate(1)
-    assert blocks is not None
-    assert quiet.mismatch() != ""
-    quiet.work()
-    quiet.pool.release(blocks)
-    assert quiet.mismatch() == ""
-
-
-def test_demand_and_the_age_of_measurements_are_told(quiet: Quiet) -> None:
+def test_demand_and_the_age_of_measurements_are_reported(quiet):
     quiet.rates.measured(32, 2, 0.1, now=1.0)
     quiet.pool.events.take()
     request = Request("r", 1, [1, 2, 3, 4, 5], 5, SamplingParams(max_tokens=4, seed=1), 100.0)
     quiet.handler.scheduler.add(request, 1.0)
-    status = quiet.reporter.status_if_due(3.5)
-    assert status is not None
-    assert (status.load.pending_blocks, status.load.growth_blocks) == (2, 0)
-    assert (status.load.prompts, status.load.prompt_tokens) == (1, 5)
-    assert (status.load.prefill_age, status.load.decode_age) == (2.5, 2.5)
-    assert (status.load.prefill_rate, status.load.prefill_cost) == (0.0, None)
+    load = quiet.reporter.status_if_due(3.5).load
+    assert (load.pending_blocks, load.growth_blocks) == (2, 0)
+    assert (load.prompts, load.prompt_tokens) == (1, 5)
+    assert (load.prefill_age, load.decode_age) == (2.5, 2.5)
+    assert (load.prefill_rate, load.prefill_cost) == (0.0, None)
+
+
+def test_ages_of_measurements_are_those_of_the_last_step_of_each_kind():
+    rates = Rates()
+    ages = [(rates.prefill_age(5.0), rates.decode_age(5.0))]
+    for step in ((32, 0, 0.1, 1.0), (0, 2, 0.1, 2.0), (32, 2, 0.1, 4.5)):
+        rates.measured(*step)
+        ages.append((rates.prefill_age(5.0), rates.decode_age(5.0)))
+    assert ages == [(0.0, 0.0), (4.0, 0.0), (4.0, 3.0), (0.5, 0.5)]
+
+
+def test_the_time_of_a_step_is_that_of_steps_that_decoded_and_were_not_cold():
+    rates, times = Rates(), []
+    for now, step in enumerate([(0, 1, 9.0), (0, 1, 9.0), (64, 0, 5.0), (0, 1, 0.1), (0, 1, 0.2)]):
+        rates.measured(*step, float(now))
+        times.append(rates.step_time)
+    assert times == [0.0, 0.0, 0.0, pytest.approx(0.1), pytest.approx(0.11)]

@@ -1,11 +1,11 @@
-"""What goes on while a step computes, however long it takes: hand-offs, cancels, deadlines and reports."""
+"""Hand-offs, cancels, deadlines and reports while a step computes, however long it takes."""
 
 import pytest
 
 from legato_protocol.stream import Cancel, Generate
 
 LEASE = 10.0
-LONG = 15  # turns of a step, a second each: longer than a lease
+LONG = 15  # iterations of a step, a second each: longer than a lease
 
 
 @pytest.fixture
@@ -25,65 +25,49 @@ def test_hand_offs_outlive_steps_that_are_longer_than_their_lease(slow_pair):
     assert prefill.used == decode.used == 0
 
 
-def test_the_first_token_of_a_hand_off_waits_for_no_step_of_either_worker(make_world):
-    world, prefilled = make_world(), iter((5, 0, 0))
+def test_the_first_token_of_a_hand_off_waits_for_no_step_of_either_worker(world):
+    prefilled = iter((5, 0, 0))
     # The prompt takes three steps; the peers meet in the first.
     prefill = world.worker("p", chunk=8, step_turns=lambda: next(prefilled, 1000))
     decode = world.worker("d", step_turns=lambda: 1000)
-    decode.tell(Generate("other", 1, world.sequence([1, 2, 3])))
+    decode.send(Generate("other", 1, world.sequence([1, 2, 3])))
     world.hand_off(prefill, decode, world.sequence())
-    prefill.tell(Generate("other", 1, world.sequence(list(range(8)))))
-    world.run(30)
-    assert prefill.runner.steps == 4
-    assert decode.runner.steps == 1
+    world.generate(prefill, list(range(8)), id="other", turns=30)
+    assert (prefill.runner.steps, decode.runner.steps) == (4, 1)
     assert decode.tokens() == world.continuation(world.prompt, 1)
-    world.close()
 
 
-def test_what_is_cancelled_during_a_step_keeps_its_blocks_until_the_step_is_done(make_world):
-    world = make_world()
+def test_what_is_cancelled_during_a_step_keeps_its_blocks_until_the_step_is_done(world):
     worker = world.worker("u", step_turns=lambda: 5)
     world.generate(worker, turns=2)
-    worker.tell(Cancel("r", 1))
+    worker.send(Cancel("r", 1))
     world.run(2)
-    assert worker.status.load.running == 0
-    assert worker.status.load.used_blocks > 0
+    assert worker.status.load.running == 0 < worker.status.load.used_blocks
     world.run(4)
-    assert worker.status.load.used_blocks == 0
-    assert worker.tokens() == []
-    world.close()
+    assert (worker.status.load.used_blocks, worker.tokens()) == (0, [])
 
 
-def test_a_deadline_is_told_during_a_step(make_world):
-    world = make_world()
+def test_a_deadline_is_reported_during_a_step(world):
     worker = world.worker("u", step_turns=lambda: 50)
     world.generate(worker, deadline=5.0, turns=10)
     assert [failed.code for failed in worker.failures()] == ["deadline"]
-    world.close()
 
 
-def test_a_step_under_way_is_told_with_what_it_should_take(make_world):
-    world, turns = make_world(), iter([2] * 12)
+def test_a_step_under_way_is_reported_with_the_time_that_it_should_take(world):
+    turns = iter([2] * 12)
     worker = world.worker("u", step_turns=lambda: next(turns, 30))
     world.generate(worker, max_tokens=20, turns=1)
     while worker.status.load.step_age < 20:
         world.run(1)
     expected = worker.status.load.step_expected
-    assert expected == pytest.approx(3.0, rel=0.2)  # a turn to launch it, and two
+    assert expected == pytest.approx(3.0, rel=0.2)  # an iteration to launch it, and two
     assert worker.pulse.beat().expected == expected
     world.run(700)
     assert (worker.status.load.step_age, worker.status.load.step_expected) == (0, 0)
-    world.close()
 
 
-def test_the_pulse_counts_from_the_launch_of_a_step_to_its_end(make_world):
-    world = make_world()
+def test_the_pulse_counts_from_the_launch_of_a_step_to_its_end(world):
     worker = world.worker("u", step_turns=lambda: 5)
-    worker.tell(Generate("r", 1, world.sequence(max_tokens=1)))
-    busy = []
-    for _ in range(30):
-        world.run(1)
-        busy.append(worker.pulse.beat().busy)
-    assert max(busy) == 5.0
-    assert busy[-1] == 0.0
-    world.close()
+    world.generate(worker, max_tokens=1, turns=0)
+    busy = [(world.run(1), worker.pulse.beat().busy)[1] for _ in range(30)]
+    assert (max(busy), busy[-1]) == (5.0, 0.0)

@@ -1,173 +1,128 @@
-"""Greedy float32 output of a tiny model, served by real cores and schedulers, is that of transformers.
+"""Greedy float32 output of tiny models, served by real cores and schedulers, is that of transformers: after a hand-off,
+from the prefix cache, and under a grammar, whose masks apply to transformers' logits, too.
 
-That the real model's is, too, however it is computed: see test_oracle.
+The real model, and other ways to compute, are in test_oracle.
 """
 
+import json
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 
 import interpreted_models
 import lora_folders
+import numpy as np
 import pytest
 import torch
+from grammar_vocabulary import COMPILER, END, TOKENS, text
 
+from legato_engine.grammars.compilations import Compilations
 from legato_engine.runner.runner import Runner
-from legato_engine.scheduler.request import RequestState
 from legato_engine.transfer import ucx
-from legato_engine.transfer.link import Link
-from legato_protocol.stream import Generate
+from legato_protocol.sampling_params import CHOICE, JSON_SCHEMA, REGEX
 
 CHECKPOINT = lora_folders.RandomCheckpoint(replace(interpreted_models.LLAMA, max_length=1024))
 LENGTHS = (5, 1, 12, 3, 33, 64, 17, 9, 2, 40, 21, 31, 8, 130, 277, 6)  # of 16 prompts
 NEW_TOKENS = 32
 PATIENCE = 250.0  # seconds; only a hang reaches it
+LIMITS = {"max_running": 16, "max_waiting": 16}
 
 
-def load():
+def load(checkpoint, **options):
     """A worker's model and arena. No block holds zeros by chance: whatever is read must have come."""
-    made = Runner.load(CHECKPOINT, block_size=16, kv_cache_bytes=4 << 20, dtype="float32", threads=1, max_length=1024)
+    made = Runner.load(checkpoint, block_size=16, kv_cache_bytes=4 << 20, dtype="float32", threads=1, **options)
     with torch.inference_mode():
         made.arena.blocks.fill_(3.0)
     return made
 
 
-@pytest.fixture(scope="module")
-def runner():
-    return load()
+@pytest.fixture
+def serve(world):
+    """Runs all workers until one has all tokens of some requests; these, by request."""
 
-
-@pytest.fixture(scope="module")
-def prompts():
-    return interpreted_models.prompts(CHECKPOINT.config.vocab_size, LENGTHS)
-
-
-class Serving:
-    """Requests for all prompts, each under its index as id."""
-
-    def __init__(self, world, prompts):
-        self.world = world
-        self.prompts = prompts
-        self.ids = [str(index) for index in range(len(prompts))]
-
-    def worker(self, name, runner, **options):
-        limits = {"max_length": 1024, "max_running": 16, "max_waiting": 16, "chunk": 128}
-        return self.world.worker(name, runner=runner, **{**limits, **options})
-
-    def sequence(self, index):
-        return self.world.sequence(self.prompts[index], max_tokens=NEW_TOKENS, temperature=0.0, stop_token_ids=())
-
-    def generate(self, worker, prefix="", order=None):
-        """In this order of arrival, that of the prompts unless given."""
-        worker.tell(*[Generate(f"{prefix}{i}", 1, self.sequence(i)) for i in order or range(len(self.prompts))])
-
-    def run(self, worker, prefix="", watch=lambda: None):
-        """Turns of all workers until `worker` told the ends of all its sequences; returns their tokens."""
+    def serve(worker, ids):
         give_up = time.monotonic() + PATIENCE
-        while time.monotonic() < give_up:
-            self.world.run(1)
-            watch()
+        while not all(worker.finished(id=id) for id in ids):
+            assert time.monotonic() < give_up, "it hangs"
+            world.run(1)
             assert not worker.failures()
-            if all(worker.finished(id=prefix + id) for id in self.ids):
-                return [worker.tokens(prefix + id) for id in self.ids]
-        raise AssertionError("it hangs")
+        return {id: worker.tokens(id) for id in ids}
+
+    return serve
 
 
-@pytest.fixture
-def serving(world, prompts):
-    return Serving(world, prompts)
-
-
-@pytest.fixture
-def check(oracle_of, prompts):
-    oracle = oracle_of(CHECKPOINT)
-
-    def check_all(outputs):
-        for prompt, output in zip(prompts, outputs, strict=True):
-            assert len(output) == NEW_TOKENS
-            oracle.check(prompt, output)
-
-    return check_all
-
-
-class Recorder:
-    """A runner that remembers of each batch how many rows decoded and how many had more than a token; and how many
-    sequences that had output already were computed again."""
-
-    def __init__(self, runner):
-        self._runner = runner
-        self.batches = []
-        self.again = 0
-
-    def __getattr__(self, name):
-        return getattr(self._runner, name)
-
-    def step(self, batch):
-        longer = [row for row in batch.rows if len(row.tokens) > 1]
-        self.batches.append((len(batch.rows) - len(longer), len(longer)))
-        self.again += sum(draw.position > draw.prompt_len for row in longer for draw in row.draws)
-        return self._runner.step(batch)
-
-
-@pytest.fixture
-def open_link() -> Iterator:
-    """Opens links over TCP, whose UCX threads end with the test."""
-    opened: list[Link] = []
-
-    def open_one(runner: Runner) -> Link:
-        opened.append(ucx.open("TCP", "127.0.0.1", runner.arena.address, runner.arena.nbytes))
-        return opened[-1]
-
-    yield open_one
-    for link in opened:
-        link.close()
-
-
-def test_unified_in_batches_of_16_then_from_the_prefix_cache(serving, runner, check, prompts):
-    runner = Recorder(runner)
-    worker = serving.worker("u", runner, link=False)
-    serving.generate(worker)
-    check(serving.run(worker))
-    assert (16, 0) in runner.batches
-    assert any(decoding and prompt for decoding, prompt in runner.batches)
-
-    serving.generate(worker, "again-")
-    check(serving.run(worker, "again-"))
-    for index, prompt in enumerate(prompts):
-        assert worker.items(f"again-{index}")[0].cached_tokens == (len(prompt) - 1) // 16 * 16
-
-
-def test_disaggregated(serving, runner, check, open_link):
+def test_disaggregated_then_from_the_prefix_cache(world, serve, oracle_of, request):
     """Every KV block goes from one core to the other over UCX, as between two processes."""
-    prefill, decode = (
-        serving.worker(name, made, link=open_link(made)) for name, made in (("p", runner), ("d", load()))
-    )
-    for index, id in enumerate(serving.ids):
-        serving.world.hand_off(prefill, decode, serving.sequence(index), room=index + 1, id=id)
-    check(serving.run(decode))
+    workers, oracle = [], oracle_of(CHECKPOINT)
+    for name in ("p", "d"):
+        made = load(CHECKPOINT, max_length=1024)
+        link = ucx.open("TCP", "127.0.0.1", made.arena.address, made.arena.nbytes)
+        request.addfinalizer(link.close)
+        workers.append(world.worker(name, runner=made, link=link, max_length=1024, chunk=128, **LIMITS))
+    prefill, decode = workers
+    prompts = dict(enumerate(interpreted_models.prompts(CHECKPOINT.config.vocab_size, LENGTHS)))
+    params = {"max_tokens": NEW_TOKENS, "temperature": 0.0, "stop_token_ids": ()}
+    for index, prompt in prompts.items():
+        world.hand_off(prefill, decode, world.sequence(prompt, **params), room=index + 1, id=str(index))
+    outputs = serve(decode, [str(index) for index in prompts])
     assert {report.transport for report in decode.reports()} == {"ucx:tcp"}
-    assert sorted(report.id for report in decode.reports()) == sorted(serving.ids)
-    assert not any(prefill.items(id) for id in serving.ids)
+    assert {report.id for report in decode.reports()} == set(outputs)
+    assert not any(prefill.items(id) for id in outputs)
+
+    for index, prompt in prompts.items():
+        world.generate(decode, prompt, id=f"again-{index}", turns=0, **params)
+    outputs |= serve(decode, [f"again-{index}" for index in prompts])
+    for id, output in outputs.items():
+        prompt = prompts[int(id.removeprefix("again-"))]
+        assert len(output) == NEW_TOKENS
+        oracle.check(prompt, output)
+        if id.startswith("again-"):
+            assert decode.items(id)[0].cached_tokens == (len(prompt) - 1) // 16 * 16
 
 
-def test_after_preemption(serving, runner, check, prompts):
-    """Sequences are taken in without regard to their growth, so that some lose their blocks while they decode: first
-    the three that came last, then, when these were preempted as often as may be, the longest one."""
-    longest = max(range(len(prompts)), key=lambda index: len(prompts[index]))
-    last = [index for index in range(len(prompts)) if len(prompts[index]) < 32][-3:]
-    order = [index for index in range(len(prompts)) if index not in (longest, *last)] + [longest, *last]
-    blocks = sum(len(prompt) // 16 + 1 for prompt in prompts)
-    runner, preempted = Recorder(runner), set()
-    worker = serving.worker("u", runner, link=False, blocks=blocks, growth_tokens=0)
+WORDS = lora_folders.RandomCheckpoint(replace(interpreted_models.LLAMA, vocab_size=len(TOKENS)))
+TIE = 2e-3
+SIZES = {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 99}, "maxItems": 4}
+PROPERTIES = {"name": {"type": "string", "maxLength": 20}, "sizes": SIZES, "kind": {"enum": ["é", "日本", None]}}
+SCHEMA = {"type": "object", "properties": PROPERTIES, "required": [*PROPERTIES], "additionalProperties": False}
+CITIES = ["Berlin", "Paris", "Parma", "Rome"]
+GRAMMARS = {
+    "schema": (JSON_SCHEMA, json.dumps(SCHEMA)),
+    "regex": (REGEX, "[A-Z][a-z]{2,9}( [a-z]{1,9}){1,12}\\."),
+    "choice": (CHOICE, json.dumps(CITIES)),
+}
 
-    def watch():
-        for id in serving.ids:
-            for request in worker.scheduler.requests(f"{serving.world.gateway}/{id}"):
-                if request.state is RequestState.WAITING and request.outputs:
-                    preempted.add(int(id))
 
-    serving.generate(worker, order=order)
-    check(serving.run(worker, watch=watch))
-    assert longest in preempted
-    assert len(preempted) > 1
-    assert runner.again
+@pytest.fixture
+def masked(oracle_of):
+    """The check: each token has the best logit of those that the grammar allows then, or is tied with it."""
+    oracle = oracle_of(WORDS)
+
+    def check(prompt, output, kind, source):
+        matcher = COMPILER.compile(kind, source).matcher()
+        allowed = np.zeros((len(output), 32 * COMPILER.words), bool)
+        for row, token in zip(allowed, output, strict=True):
+            row[:] = np.unpackbits(np.frombuffer(matcher.mask(), np.uint8), bitorder="little").astype(bool)
+            row[END] = matcher.accepting
+            assert token == END or matcher.consume([token])
+        assert not allowed.all()
+        logits = oracle.logits(prompt, output)
+        logits[~torch.from_numpy(allowed[:, : logits.shape[1]])] = -torch.inf
+        behind = logits.max(-1).values - logits.gather(1, torch.tensor(output)[:, None])[:, 0]
+        assert behind.max() <= TIE, (int(behind.argmax()), float(behind.max()))
+
+    return check
+
+
+def test_under_grammars(world, serve, masked):
+    runner = load(WORDS, max_length=512)
+    grammars = Compilations(lambda: COMPILER)
+    worker = world.worker("u", runner=runner, grammars=grammars, link=False, max_length=512, chunk=512, **LIMITS)
+    prompts = dict(zip(GRAMMARS, interpreted_models.prompts(256, (5, 21, 3)), strict=True))
+    params = {"temperature": 0.0, "stop_token_ids": (END,), "max_tokens": 40, "turns": 0}
+    for id, (kind, source) in GRAMMARS.items():
+        world.generate(worker, prompts[id], id=id, grammar_kind=kind, grammar=source, **params)
+    outputs = serve(worker, list(GRAMMARS))
+    for id, grammar in GRAMMARS.items():
+        masked(prompts[id], outputs[id], *grammar)
+    *chosen, last = outputs["choice"]
+    assert (text(chosen).decode() in CITIES, last) == (True, END)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from interpreted_models import MODELS, load, prompts
 
-from legato_protocol.stream import Generate
+from legato_engine.runner.runner import Runner
 
 NEW_TOKENS = 4
 SAMPLED = {"temperature": 0.9, "top_p": 0.8, "logprobs": 2}
@@ -34,12 +34,9 @@ def test_disaggregated(world, oracle_of, name, block_size, staged):
     for index, prompt in enumerate(given):
         wanted = world.sequence(prompt, max_tokens=NEW_TOKENS, temperature=0.0, stop_token_ids=())
         world.hand_off(prefill, decode, wanted, room=index + 1, id=str(index))
-    for _ in range(100):
+    while not all(decode.finished(id=str(index)) for index in range(len(given))):
         world.run(1)
-        if all(decode.finished(id=str(index)) for index in range(len(given))):
-            break
-
-    assert not decode.failures()
+        assert not decode.failures()
     assert len(decode.reports()) == len(given)
     assert not any(prefill.items(str(index)) for index in range(len(given)))
     oracle = oracle_of(checkpoint)
@@ -50,53 +47,39 @@ def test_disaggregated(world, oracle_of, name, block_size, staged):
 
 
 def logprobs(items):
-    told = [one for item in items for one in item.logprobs]
-    return [value for one in told for value in (one.logprob, *[top.logprob for top in one.top])]
+    return [each.logprob for item in items for one in item.logprobs for each in (one, *one.top)]
 
 
-class OneByOne:
-    """The same runner, a step at a time."""
+class OneByOne(Runner):
+    """Computes a step at a time."""
 
     ahead = None
 
-    def __init__(self, runner):
-        self._runner = runner
 
-    def __getattr__(self, name):
-        return getattr(self._runner, name)
+class Ahead(Runner):
+    """Counts rows that are launched before their token is known."""
 
-
-class Ahead:
-    """The same runner; counts rows that are launched before their token is known."""
-
-    def __init__(self, runner):
-        self._runner = runner
-        self.unknown = 0
-
-    def __getattr__(self, name):
-        return getattr(self._runner, name)
-
-    @property
-    def ahead(self):
-        return self
+    unknown = 0
 
     def launch(self, batch):
         self.unknown += sum(row.tokens[0] < 0 for row in batch.rows)
-        return self._runner.launch(batch)
+        return super().launch(batch)
 
 
 def test_steps_ahead_give_what_steps_one_by_one_give(world):
     """Tokens and log probabilities, drawn and best ones, of sequences that come and go at different times."""
     checkpoint = lora_folders.RandomCheckpoint(MODELS["qwen 3"])
-    ahead = Ahead(runner(checkpoint))
-    both = ahead, OneByOne(runner(checkpoint))
-    workers = [world.worker(name, runner=made, link=False, **LIMITS) for name, made in zip("ab", both, strict=True)]
+    workers = []
+    for kind in (Ahead, OneByOne):
+        made = runner(checkpoint)
+        made.__class__ = kind
+        workers.append(world.worker(kind.__name__, runner=made, link=False, **LIMITS))
     given = prompts(checkpoint.config.vocab_size, (5, 40, 9))
     for index, prompt in enumerate(given):
-        params = SAMPLED if index % 2 else {"temperature": 0.0}
-        wanted = world.sequence(prompt, max_tokens=3 + 2 * index, seed=index, stop_token_ids=(), **params)
+        params = {"max_tokens": 3 + 2 * index, "seed": index, "stop_token_ids": ()}
+        params |= SAMPLED if index % 2 else {"temperature": 0.0}
         for worker in workers:
-            worker.tell(Generate(str(index), 1, wanted))
+            world.generate(worker, prompt, id=str(index), turns=0, **params)
         world.run(3)
     world.run(40)
 
@@ -105,4 +88,4 @@ def test_steps_ahead_give_what_steps_one_by_one_give(world):
         assert sum(len(item.token_ids) for item in first) == 3 + 2 * index
         assert [item.token_ids for item in first] == [item.token_ids for item in second]
         assert logprobs(first) == pytest.approx(logprobs(second), abs=1e-4)  # batches were others
-    assert ahead.unknown > 6
+    assert workers[0].runner.unknown > 6
