@@ -64,9 +64,6 @@ def test_a_token_has_one_entry_with_all_that_concerns_it(draws: list[Draw], more
             draw.tokens.append(token)  # type: ignore[attr-defined]
         table = collect(draws, VOCAB).table
         biases, drops = table[2].copy().view(np.float32), table[3].copy().view(np.float32)
-        rows = [table[0].tolist(), table[1].tolist(), biases.tolist(), drops.tolist(), table[4].tolist()]
-        found = list(zip(*rows, strict=True))
-        expected = [
-            (index, token, *told) for index, draw in enumerate(draws) for token, told in reference(draw).items()
-        ]
-        assert found == expected
+        columns = (table[0], table[1], biases, drops, table[4])
+        expected = [(i, token, *entry) for i, draw in enumerate(draws) for token, entry in reference(draw).items()]
+        assert list(zip(*(column.tolist() for column in columns), strict=True)) == expected

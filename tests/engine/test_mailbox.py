@@ -9,24 +9,21 @@ from readiness import wait_readable
 from legato_engine.mailbox import Mailbox
 
 
-def is_readable(box):
-    return bool(wait_readable([box], 0))
+def look(box):
+    """True if it is readable, and its items."""
+    return bool(wait_readable([box], 0)), box.take()
 
 
 def test_it_is_readable_from_a_put_until_the_next_take():
     box = Mailbox()
-    assert not is_readable(box)
-    assert box.take() == []
+    assert look(box) == (False, [])
     box.put(1)
     box.put(2)
-    assert is_readable(box)
-    assert box.take() == [1, 2]
-    assert not is_readable(box)
-    box.close()
+    assert [look(box), look(box)] == [(True, [1, 2]), (False, [])]
 
 
 class TakenBeforeItWakes(Mailbox):
-    """The taker looks when the item is there and its wake is yet to come."""
+    """The items are taken when they are there and their wake is yet to come."""
 
     def wake(self):
         self.early = self.take()
@@ -36,11 +33,7 @@ class TakenBeforeItWakes(Mailbox):
 def test_an_item_that_is_taken_before_its_wake_costs_an_empty_take():
     box = TakenBeforeItWakes()
     box.put(1)
-    assert box.early == [1]
-    assert is_readable(box)
-    assert box.take() == []
-    assert not is_readable(box)
-    box.close()
+    assert [box.early, look(box), look(box)] == [[1], (True, []), (False, [])]
 
 
 @pytest.mark.parametrize("closed", [True, False])

@@ -1,14 +1,17 @@
-"""Masks of one step, computed by several threads."""
+"""Masks of one step, computed by several threads, and on logits."""
 
 import threading
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
+import numpy as np
 import pytest
+import torch
 from grammar_vocabulary import COMPILER, END, TOKENS
 
 from legato_engine.grammars.position import GrammarPosition
+from legato_engine.kernels.sampling import torch as by_torch
 from legato_engine.runner import cores
 from legato_engine.runner.runner import Runner
 from legato_engine.sampling import constrain
@@ -67,7 +70,7 @@ def test_lines_are_computed_at_the_same_time_and_once() -> None:
     assert [each.asked for each in meeting] == [1] * 8
 
 
-def test_each_thread_begins_as_it_is_told() -> None:
+def test_each_thread_is_initialized() -> None:
     barrier, begun = threading.Barrier(2), set[int]()
     masks = MaskThreads(2, lambda: begun.add(threading.get_ident()))
     masks.start([drawing(Meeting(barrier)), drawing(Meeting(barrier))], [0, 1]).result()
@@ -96,3 +99,21 @@ def test_a_fault_of_one_thread_is_raised() -> None:
 def test_a_step_without_constraints_has_no_masks() -> None:
     assert MaskThreads(2).start([drawing(None)], [0]).result() == {}
     assert MaskThreads(2).start([], []).result() == {}
+
+
+@pytest.mark.parametrize("vocabulary", [1, 31, 32, 100, 49_152])
+@pytest.mark.parametrize("density", [0.0, 0.01, 0.5, 1.0])
+def test_only_allowed_tokens_stay_possible_and_nan_stays_nan(vocabulary: int, density: float) -> None:
+    random = np.random.default_rng(vocabulary)
+    logits = random.standard_normal((4, vocabulary), dtype=np.float32)
+    logits[2, -1] = np.nan
+    words = (vocabulary + 1 + 31) // 32  # one bit more than the vocabulary, for the end
+    allowed = random.random((2, 32 * words)) < density
+    bits = np.packbits(allowed, axis=1, bitorder="little")
+    expected, masked, elsewhere = logits.copy(), torch.tensor(logits), torch.tensor(logits)
+    expected[[0, 2]] += np.where(allowed[:, :vocabulary], np.float32(0), np.float32(-np.inf))
+    neither = {1: b"", 3: "neither all of it nor a dead end changes anything"}
+    constrain.apply(masked, {0: bits[0].tobytes(), 2: bits[1].tobytes(), **neither})
+    by_torch.mask(elsewhere, torch.tensor([0, 2]), torch.from_numpy(bits))
+    for found in (masked, elsewhere):
+        assert np.array_equal(found.numpy(), expected, equal_nan=True)

@@ -1,4 +1,4 @@
-"""How much memory a process may still take, by the files in which Linux says so."""
+"""The memory that a process may still take, by the files in which Linux says so."""
 
 from pathlib import Path
 
@@ -35,8 +35,10 @@ def test_a_limit_holds_for_its_group_and_those_below(tmp_path: Path, limited: st
     assert memory.available(machine(tmp_path, "0::/pod/worker\n", files)) == 2 << 30
 
 
-def test_a_container_sees_its_own_group_as_the_root(tmp_path: Path) -> None:
-    assert memory.available(machine(tmp_path, "0::/\n", group("sys/fs/cgroup", str(1 << 30), 1 << 20, 0))) == 1023 << 20
+@pytest.mark.parametrize(("limit", "usage", "left"), [(1 << 30, 1 << 20, 1023 << 20), (1000, 2000, -1000)])
+def test_a_container_sees_its_own_group_as_the_root(tmp_path: Path, limit: int, usage: int, left: int) -> None:
+    """Beyond its limit there is less than nothing."""
+    assert memory.available(machine(tmp_path, "0::/\n", group("sys/fs/cgroup", str(limit), usage, 0))) == left
 
 
 def test_limits_of_version_1(tmp_path: Path) -> None:
@@ -48,10 +50,6 @@ def test_limits_of_version_1(tmp_path: Path) -> None:
     }
     groups = "9:cpu:/pod\n4:memory:/pod\n0::/\n"
     assert memory.available(machine(tmp_path, groups, files)) == (1 << 30) + (1 << 20)
-
-
-def test_a_group_beyond_its_limit_leaves_less_than_nothing(tmp_path: Path) -> None:
-    assert memory.available(machine(tmp_path, "0::/\n", group("sys/fs/cgroup", "1000", 2000, 0))) == -1000
 
 
 def test_this_machine_has_some() -> None:
