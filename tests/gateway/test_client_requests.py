@@ -5,6 +5,7 @@ import json
 import pytest
 from generation_apis import CHAT, COMPLETIONS, MESSAGES, RESPONSES, SPEAKING
 
+from legato_gateway.parsers.tool_calls.support import ToolSupport
 from legato_gateway.request import Delta
 from legato_gateway.tokenizer.chat_template import ChatTemplate, UnreadArguments
 
@@ -113,3 +114,33 @@ async def test_a_client_s_request_id_is_echoed_and_logged(gateway, api, given, k
         assert (answer.headers.get_list("x-request-id") == [given]) == kept
         assert gateway.entries[-1].request_id == (given if kept else None)
     assert (await api.post(gateway)).headers.get("x-request-id") != given
+
+
+def _turns(*calls):
+    """A conversation with a call of each id and its result, in which the user says more."""
+    called = [{"id": id, "type": "function", "function": {"name": "f", "arguments": "{}"}} for id in calls]
+    results = [{"role": "tool", "tool_call_id": id, "name": "f", "content": id} for id in calls]
+    asked = {"role": "assistant", "content": None, "tool_calls": called}
+    return [{"role": "user", "content": "hi"}, asked, *results, {"role": "user", "content": "go"}]
+
+
+async def test_results_of_calls_are_one_turn_for_templates_without_tools(gateway):
+    """Such templates may demand that turns alternate, as that of Mistral 7B v0.1."""
+    await CHAT.ask(gateway, messages=_turns("a", "b"))
+    said = gateway.tokens.messages
+    assert [message["role"] for message in said] == ["user", "assistant", "user"]
+    assert said[-1]["content"].count("<tool_response>") == 2
+    assert said[-1]["content"].endswith("</tool_response>\ngo")
+    two = [{"role": "user", "content": text} for text in "ab"]
+    await CHAT.ask(gateway, messages=two)
+    assert gateway.tokens.messages == two, "a client's own messages are left as they are"
+
+
+@pytest.mark.parametrize("has_system", [True, False])
+def test_tools_are_told_where_a_template_can_show_them(has_system):
+    tools = [{"type": "function", "function": {"name": "now"}}]
+    support = ToolSupport("Hermes", in_system=has_system)
+    messages, _ = support.told(_turns("a"), tools)
+    assert [message["role"] for message in messages] == ["system"] * has_system + ["user", "assistant", "user"]
+    assert '{"name": "now"}' in messages[0]["content"]
+    assert messages[0]["content"].endswith("hi") != has_system

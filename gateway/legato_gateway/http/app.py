@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from fastapi import FastAPI, Request
@@ -35,6 +35,7 @@ from legato_gateway.serving.event_stream import StreamPolicy
 from legato_gateway.serving.model_serving import ModelServing, ServedModel, Tokenizer
 from legato_gateway.serving.preparation import PreparationPool
 from legato_gateway.serving.preparation_forks import PreparationForks
+from legato_gateway.tokenizer.tokens import TokenizeError
 
 if TYPE_CHECKING:
     from legato_telemetry.spans import Tracing
@@ -108,8 +109,19 @@ def create(parts: Parts) -> FastAPI:
 def _of_model(parts: Parts) -> ModelServing:
     tokens = parts.tokens
     tools = support.of_model(parts.tool_call_parser, tokens.tool_template, tokens.template_takes("tools"))
+    tools = replace(tools, in_system=_has_system(tokens))
     thinking = reasoning.of_model(parts.reasoning_parser, tokens.chat_template, tokens)
     return ModelServing(tokens, parts.model, tools, thinking)
+
+
+def _has_system(tokens: Tokenizer) -> bool:
+    """True unless the chat template refuses system messages."""
+    messages = [{"role": role, "content": "a"} for role in ("system", "user")]
+    try:
+        tokens.encode_chat(messages, 1 << 20, {})
+    except TokenizeError:
+        return False
+    return True
 
 
 class HeaderLimit:

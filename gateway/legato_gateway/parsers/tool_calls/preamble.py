@@ -16,16 +16,38 @@ _BEHIND: Final = (
 )
 
 
-def told(messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The messages in the three roles that every template knows, with the tools in the first."""
-    plain = [_plain(message) for message in messages]
+def told(
+    messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]], in_system: bool = True
+) -> list[dict[str, Any]]:
+    """Returns the messages in the three roles that every template knows, with the tools in the first.
+
+    `in_system` is False for templates without system messages: the first of the user's has the tools then.
+    """
+    plain = _merged(messages)
     if not tools:
         return plain
     lines = "\n".join(json.dumps(tool["function"], ensure_ascii=False) for tool in tools)
     said = _BEFORE + lines + _BEHIND
+    role = "system" if in_system else "user"
     if plain and plain[0]["role"] == "system":
         return [{"role": "system", "content": f"{plain[0]['content']}\n\n{said}"}, *plain[1:]]
-    return [{"role": "system", "content": said}, *plain]
+    if plain and plain[0]["role"] == role:
+        return [{**plain[0], "content": f"{said}\n\n{plain[0]['content']}"}, *plain[1:]]
+    return [{"role": role, "content": said}, *plain]
+
+
+def _merged(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Results of calls are one message with each other and with the user's next: templates may demand turns."""
+    found: list[dict[str, Any]] = []
+    composed = False  # the latest message is results
+    for message in messages:
+        plain, is_result = _plain(message), message["role"] == "tool"
+        if found and found[-1]["role"] == plain["role"] == "user" and (composed or is_result):
+            found[-1] = {**found[-1], "content": f"{found[-1]['content']}\n{plain['content']}"}
+            continue
+        found.append(plain)
+        composed = is_result
+    return found
 
 
 def _plain(message: dict[str, Any]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ class ToolSupport:
     family: str | None = None
     in_template: bool = False
     why_not: str = "tools are switched off (gateway.toolCallParser)"
+    in_system: bool = True  # the template has system messages
 
     def told(
         self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]]
@@ -22,7 +23,7 @@ class ToolSupport:
         """Messages and variables for the chat template."""
         if self.in_template:
             return list(messages), {"tools": list(tools)} if tools else {}
-        return preamble.told(messages, tools), {}
+        return preamble.told(messages, tools, self.in_system), {}
 
 
 def of_model(setting: str, template: str | None, takes_tools: bool) -> ToolSupport:
