@@ -46,6 +46,12 @@ def legato(monkeypatch, capsys):
     return run
 
 
+def pytest_collectstart(collector):
+    """Coroutines of this folder are tests without a mark of their own."""
+    if isinstance(collector, pytest.Module):
+        collector.add_marker("anyio")
+
+
 @pytest.fixture
 def anyio_backend():
     return "asyncio"

@@ -19,7 +19,6 @@ from legato_operator.autoscaler import record
 from legato_operator.autoscaler.decide import decide
 from legato_operator.autoscaler.signals import Signals
 
-pytestmark = pytest.mark.anyio
 TOKENS = workload.TokenRange(10, 1000)
 
 

@@ -14,7 +14,7 @@ from fake_gateway import FakeGateway
 from legato_cli import admin
 from legato_cli.ui.target import GatewayTarget, UITarget
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(90)]  # a hang is a failure, a busy machine is not
+pytestmark = pytest.mark.timeout(90)  # a hang is a failure, a busy machine is not
 
 
 @pytest.fixture

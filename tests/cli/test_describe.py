@@ -68,7 +68,6 @@ def test_a_service_that_nobody_has_looked_at_yet_has_no_empty_sections():
     assert list(status.lines(BARE))[1:] == ["NAME  READY  RESTARTS  REVISION  STATE"]
 
 
-@pytest.mark.anyio
 async def test_events_that_legato_up_recorded_are_described():
     store = Store(lambda: NOW)
     await store.apply(manifest(), "user")
@@ -130,7 +129,6 @@ def test_a_pause_is_printed_first_and_no_changes_where_none_are_asked_for():
     assert (text.startswith(f"paused until {NOW}"), "changes" in text) == (True, False)
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize(
     ("scaling", "code", "said"),
     [(_scaling(), 0, "Arrivals: 3.33 workers"), (None, 1, "scaling.mode must be Managed or Advisory")],

@@ -74,7 +74,6 @@ def test_lines_hidden_from_the_terminal_are_kept():
     assert _printed(lines) == ["decode-0 | INFO started", "decode-0 | WARNING slow"]
 
 
-@pytest.mark.anyio
 async def test_a_running_service_is_asked(legato):
     running = operations(Store(lambda: "now"))
     for number in range(3000):

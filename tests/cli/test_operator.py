@@ -3,13 +3,11 @@
 import asyncio
 import json
 
-import pytest
 from aiohttp import web
 from answering_server import serving
 from kubernetes.config import kube_config
 
 
-@pytest.mark.anyio
 async def test_check_that_is_refused_says_how_to_uninstall_without_it(tmp_path, monkeypatch, legato):
     """A watched namespace that was deleted took the operator's right to look there with it, for good."""
 

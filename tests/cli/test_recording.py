@@ -26,7 +26,6 @@ from legato_operator.manifests import common, pool, secret
 from legato_protocol import names
 from legato_protocol.demand import DemandReport, LengthBucket
 
-pytestmark = pytest.mark.anyio
 KNOWN = Signals((prefiller(), decoder(sample_age=None, blocks=None), decoder("decode-1")), arriving(600, 2000))
 QUIET = Signals((), NO_TRAFFIC)
 

@@ -14,8 +14,6 @@ from legato_cli.ui.target import GatewayTarget, NoTarget, UITarget
 from legato_operator.observing.observed import PeerTLS
 from legato_protocol.tls_files import server_context
 
-pytestmark = pytest.mark.anyio
-
 
 @contextlib.asynccontextmanager
 async def gateways(*known, token="secret", context=None, tls=None):

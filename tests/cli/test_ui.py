@@ -23,7 +23,7 @@ from legato_operator.local.store import Store
 from legato_operator.manifests import common, secret
 from legato_protocol import names
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60)]  # a hang is a failure
+pytestmark = pytest.mark.timeout(60)  # a hang is a failure
 SERVICE = {"name": "chat", "namespace": "prod", "conditions": [], "scaling": {"pools": {}}}
 
 

@@ -193,7 +193,6 @@ QUEUED = "paused for 30m; requests are held until there is a decode worker again
 TOO_MANY = "not a valid number of decode workers: 9 (spec.scaling.decode: 1 to 4)"
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize(
     ("spec", "order", "answer"),
     [
@@ -215,7 +214,6 @@ async def test_orders(spec, order, answer):
     assert answer in json.dumps(await running.answer(order))
 
 
-@pytest.mark.anyio
 async def test_scaling_writes_replicas(runtime_folder):
     """Over the socket, as `legato scale` does it; a second service of that name is refused meanwhile."""
     running = await _service(store := Store(lambda: "now"))

@@ -43,18 +43,20 @@ class World:
         return text.splitlines()
 
 
-def in_virtual_time(scenario):
-    async def check():
-        world = World()
-        await world.store.apply(local_services.manifest(), "user")
-        following = asyncio.create_task(world.progress.follow())
-        await scenario(world)
-        following.cancel()
-
-    return lambda: virtual_loop.run(check())
+@pytest.fixture
+def anyio_backend():
+    return virtual_loop.BACKEND
 
 
-@in_virtual_time
+@pytest.fixture
+async def world():
+    world = World()
+    await world.store.apply(local_services.manifest(), "user")
+    following = asyncio.create_task(world.progress.follow())
+    yield world
+    following.cancel()
+
+
 async def test_a_start_reports_each_pod_once_and_no_percentages(world):
     await world.pod("demo-decode-0", "starting")
     await world.condition("Progressing", "True", "Scaling")
@@ -67,13 +69,11 @@ async def test_a_start_reports_each_pod_once_and_no_percentages(world):
     assert await world.lines() == []
 
 
-@in_virtual_time
 async def test_a_process_that_ends_is_reported_during_a_start(world):
     await world.pod("demo-decode-0", "exited with code 1, starts again in 0.2 s: boom")
     assert await world.lines() == ["legato: demo-decode-0: exited with code 1, starts again in 0.2 s: boom"]
 
 
-@in_virtual_time
 async def test_a_start_without_news_says_what_it_waits_for(world):
     await world.pod("demo-decode-0", "no worker is connected (a long story)")
     for _ in range(2):
@@ -82,7 +82,6 @@ async def test_a_start_without_news_says_what_it_waits_for(world):
         assert await world.lines() == ["legato: waiting for demo-decode-0: no worker is connected"]
 
 
-@in_virtual_time
 async def test_after_the_start_only_changes_are_reported(world):
     await world.pod("demo-decode-0", "ready", ready=True)
     await world.condition("Ready", "True", "AllReady")
