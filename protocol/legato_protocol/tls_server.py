@@ -110,11 +110,14 @@ class TLSServer:
 class Handshake:
     """One of them. It has a place, which the connection's protocol takes over."""
 
+    waits = True  # for a request
+
     def __init__(self, connection: socket.socket, places: Places, pending: set[Any], patience: float) -> None:
         self._connection = connection
         self._places = places
         self._pending = pending
         self._patience = patience
+        self.since = asyncio.get_running_loop().time()
 
     def start(self, context: ssl.SSLContext, protocol: Secured) -> None:
         """Begins it; `protocol` is made for the connection."""

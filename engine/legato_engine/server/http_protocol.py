@@ -1,7 +1,8 @@
 """uvicorn's connection as a worker uses it: bounds how many there are and how long one takes to send a request."""
 
 import asyncio
-from collections.abc import Callable, Sized
+from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from functools import partial
 from typing import Any, Final, cast
 
@@ -21,6 +22,7 @@ class BoundedConnection(Secured, H11Protocol):
     _body = 0  # bytes that came of one after its head, and have not completed it
     _watch: asyncio.TimerHandle | None = None
     _seen: RequestResponseCycle | None = None  # the request under way at the last look
+    since = 0.0  # when it was opened, by the loop's clock
 
     def __init__(self, refused: Callable[[str], None], *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -28,11 +30,21 @@ class BoundedConnection(Secured, H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        if len(self.connections) > MOST:
-            self._refused("connections")
-            transport.abort()
+        self.since = self.loop.time()
+        own = {self, self.handshake}
+        if len(self.connections - own) >= MOST and not make_room(self.connections, self._refused, own):
+            self.make_room()
         else:
             self._watch = self.loop.call_later(PATIENCE, self._look)
+
+    @property
+    def waits(self) -> bool:
+        """True if no request is under way."""
+        return self.cycle is None or self.cycle.response_complete
+
+    def make_room(self) -> None:
+        """Closes the connection."""
+        self.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._unwatch()
@@ -65,18 +77,30 @@ class BoundedConnection(Secured, H11Protocol):
             self._watch.cancel()
 
 
+def make_room(open: set[Any], refused: Callable[[str], None], newcomer: AbstractSet[Any] = frozenset()) -> bool:
+    """Closes the oldest connection without a request under way, so that silent strangers do not keep a gateway out.
+
+    Returns False if all others have one; then the newcomer is closed. Either is counted by `refused`.
+    """
+    refused("connections")
+    waiting = [each for each in open - newcomer if getattr(each, "waits", False)]
+    if not waiting:
+        return False
+    oldest = min(waiting, key=lambda each: each.since)
+    open.discard(oldest)
+    oldest.make_room()
+    return True
+
+
 class Places:
     """Of TLS connections: `open` holds connections and handshakes."""
 
-    def __init__(self, open: Sized, refused: Callable[[str], None]) -> None:
+    def __init__(self, open: set[Any], refused: Callable[[str], None]) -> None:
         self._open = open
         self._count = refused
 
     def enter(self, connection: Any, port: int | None) -> bool:
-        if len(self._open) >= MOST:
-            self._count("connections")
-            return False
-        return True
+        return len(self._open) < MOST or make_room(self._open, self._count)
 
     def leave(self, connection: Any) -> None:
         """`open` tells."""

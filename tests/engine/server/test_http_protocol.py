@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-from typing import Any
 
 import pytest
 
@@ -13,7 +12,7 @@ from legato_engine.server.http_protocol import PATIENCE
 @pytest.mark.parametrize("settings", [{"core_silence": 1000.0}])
 @pytest.mark.parametrize("port", ["health", "control"])
 @pytest.mark.parametrize("sent", [b"", b"GET /state HTT"])
-async def test_a_connection_that_sends_no_whole_request_is_closed(bench: Any, port: str, sent: bytes) -> None:
+async def test_a_connection_that_sends_no_whole_request_is_closed(bench, port, sent):
     async with bench.served() as (_, gateway):
         reader, writer = await asyncio.open_connection("127.0.0.1", bench.ports[port])
         writer.write(sent)
@@ -30,7 +29,7 @@ async def test_a_connection_that_sends_no_whole_request_is_closed(bench: Any, po
 @pytest.mark.parametrize("settings", [{"core_silence": 1000.0}])
 @pytest.mark.parametrize("port", ["health", "control"])
 @pytest.mark.parametrize("head", ["content-length: 1000000000\r\n", "transfer-encoding: chunked\r\n"])
-async def test_no_more_of_a_body_is_read_than_any_request_needs(bench: Any, port: str, head: str) -> None:
+async def test_no_more_of_a_body_is_read_than_any_request_needs(bench, port, head):
     """The token is not asked for before: a stranger, who is answered at once, could go on sending for a minute."""
     async with bench.served() as (_, gateway):
         reader, writer = await asyncio.open_connection("127.0.0.1", bench.ports[port])
@@ -49,7 +48,7 @@ async def test_no_more_of_a_body_is_read_than_any_request_needs(bench: Any, port
         assert (await bench.get("control", "/state"))[0] == 200
 
 
-async def test_each_request_may_have_as_much(bench: Any) -> None:
+async def test_each_request_may_have_as_much(bench):
     await bench.core()
     size = http_protocol.MAX_BODY_BYTES // 2
     head, body = b"GET /healthz HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % size, b"x" * size
@@ -62,17 +61,24 @@ async def test_each_request_may_have_as_much(bench: Any) -> None:
     writer.close()
 
 
-async def test_connections_beyond_the_most_are_closed_and_places_come_back(
-    bench: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(http_protocol, "MOST", 2)
+async def test_the_oldest_silent_connection_makes_room_and_gateways_keep_their_places(bench, monkeypatch):
     address = ("127.0.0.1", bench.ports["control"])
-    kept = [await asyncio.open_connection(*address) for _ in range(2)]
-    reader, _ = await asyncio.open_connection(*address)
-    with contextlib.suppress(ConnectionResetError):
-        assert await asyncio.wait_for(reader.read(), 10) == b""
-    assert await bench.refused("connections") == 1  # at the other port, which has places of its own
-    for _, writer in kept:
+
+    async def is_closed(reader):
+        with contextlib.suppress(ConnectionResetError):
+            assert await asyncio.wait_for(reader.read(), 10) == b""
+        return True
+
+    async with bench.served() as (_, gateway):
+        monkeypatch.setattr(http_protocol, "MOST", 3)
+        (oldest, _), (younger, writer) = [await asyncio.open_connection(*address) for _ in range(2)]
+        assert (await bench.get("control", "/state"))[0] == 200
+        assert await is_closed(oldest)
+        assert not younger.at_eof()
+        assert await bench.refused("connections") == 1  # asked at the other port, which has places of its own
         writer.close()
         await writer.wait_closed()
-    assert (await bench.get("control", "/state"))[0] == 200
+        monkeypatch.setattr(http_protocol, "MOST", 1)
+        newcomer, _ = await asyncio.open_connection(*address)
+        assert await is_closed(newcomer)
+        await gateway.ping()
