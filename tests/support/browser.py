@@ -1,7 +1,6 @@
 """A headless Chromium, driven over its DevTools protocol: real keys, real layout, no further dependency."""
 
 import asyncio
-import base64
 import contextlib
 import itertools
 import json
@@ -95,10 +94,6 @@ class BrowserPage:
         )
         scheme = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
         await self.call("Emulation.setEmulatedMedia", features=scheme)
-
-    async def screenshot(self) -> bytes:
-        """Of what can be seen, as PNG."""
-        return base64.b64decode((await self.call("Page.captureScreenshot", format="png"))["data"])
 
 
 @contextlib.asynccontextmanager

@@ -2,12 +2,10 @@
 
 import asyncio
 import selectors
-from collections.abc import Coroutine
-from typing import Any
 
 
 class _Jumping(selectors.DefaultSelector):
-    """Reports what is ready at once; instead of waiting it lets `passed` seconds pass."""
+    """Reports ready files immediately; instead of waiting it lets `passed` seconds pass."""
 
     passed = 0.0
 
@@ -29,13 +27,5 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self._jumping.passed
 
 
-BACKEND = (
-    "asyncio",
-    {"loop_factory": VirtualLoop},
-)  # what the fixture `anyio_backend` returns for tests in virtual time
-
-
-def run(main: Coroutine[Any, Any, None]) -> None:
-    """As `asyncio.run`. Only for code that waits for nothing but timers of this loop: no threads, no processes."""
-    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
-        runner.run(main)
+BACKEND = ("asyncio", {"loop_factory": VirtualLoop})
+"""The fixture `anyio_backend` of tests in virtual time, which wait for nothing but timers: no threads, no processes."""
