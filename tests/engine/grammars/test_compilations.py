@@ -2,8 +2,6 @@
 
 import json
 import selectors
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from grammar_vocabulary import COMPILER
@@ -17,33 +15,33 @@ class Counting:
 
     words = COMPILER.words
 
-    def __init__(self) -> None:
-        self.compiled: list[str] = []
+    def __init__(self):
+        self.compiled = []
 
-    def compile(self, kind: str, source: str) -> Any:
+    def compile(self, kind, source):
         self.compiled.append(source)
         return COMPILER.compile(kind, source)
 
 
 @pytest.fixture
-def counting() -> Iterator[tuple[Compilations, Counting]]:
+def counting():
     counting = Counting()
     made = Compilations(lambda: counting)  # type: ignore[arg-type,return-value]
     yield made, counting
     made._thread.shutdown()
 
 
-def params(source: str, kind: str = REGEX) -> SamplingParams:
+def params(source, kind=REGEX):
     return SamplingParams(max_tokens=1, seed=0, grammar=source, grammar_kind=kind, stop_token_ids=(1,))
 
 
-def ready(made: Compilations) -> bool:
+def ready(made):
     with selectors.DefaultSelector() as selector:
         selector.register(made, selectors.EVENT_READ)
         return bool(selector.select(60))
 
 
-def wait(made: Compilations, asked: SamplingParams) -> Any:
+def wait(made, asked):
     """The grammar, or why there is none."""
     while (found := made.ask(asked)) is None:
         assert ready(made), "it is never ready"
@@ -51,7 +49,7 @@ def wait(made: Compilations, asked: SamplingParams) -> Any:
     return found
 
 
-def test_one_grammar_is_compiled_once_however_often_it_is_asked_for(counting: tuple[Compilations, Counting]) -> None:
+def test_one_grammar_is_compiled_once_however_often_it_is_asked_for(counting):
     made, compiler = counting
     assert [made.ask(params("a")) for _ in range(3)] == [None] * 3
     assert wait(made, params("a")) is wait(made, params("a"))
@@ -59,7 +57,7 @@ def test_one_grammar_is_compiled_once_however_often_it_is_asked_for(counting: tu
     assert compiler.compiled == ["a"]
 
 
-def test_the_same_text_may_be_of_two_kinds(counting: tuple[Compilations, Counting]) -> None:
+def test_the_same_text_may_be_of_two_kinds(counting):
     made, _ = counting
     text = json.dumps(["a"])
     regex, choice = wait(made, params(text)), wait(made, params(text, CHOICE))
@@ -68,7 +66,7 @@ def test_the_same_text_may_be_of_two_kinds(counting: tuple[Compilations, Countin
     assert not regex.matcher().consume(b"a]"), "a set of characters"
 
 
-def test_those_that_were_not_asked_for_in_a_while_are_forgotten(counting: tuple[Compilations, Counting]) -> None:
+def test_those_that_were_not_asked_for_in_a_while_are_forgotten(counting):
     made, compiler = counting
     first, second = "a", "b"
     wait(made, params(first))

@@ -1,7 +1,6 @@
 """Whatever the schema and however bad the model: an answer that ends by itself is valid."""
 
 import json
-from typing import Any
 
 import pytest
 import random_schemas
@@ -18,11 +17,11 @@ MOST = 150  # tokens
 CLOSING = [id for id, raw in enumerate(TOKENS) if raw and raw[-1:] in b'"}]'] + [END, EOT]
 
 
-def answer(position: GrammarPosition, seed: int, temperature: float) -> tuple[list[int], bool]:
+def answer(position, seed, temperature):
     """Tokens of a model that knows nothing but tends to close what is open; and whether they ended by themselves."""
     source = torch.Generator().manual_seed(seed)
     params = SamplingParams(max_tokens=MOST, seed=seed, temperature=temperature, stop_token_ids=(END, EOT))
-    output: list[int] = []
+    output = []
     while len(output) < MOST:
         logits = torch.randn(1, len(TOKENS), generator=source) * 3
         logits[0, CLOSING] += 4.0
@@ -44,7 +43,7 @@ class Finished:
     max_examples=times(70), deadline=None, suppress_health_check=list(HealthCheck), derandomize=True, database=None
 )
 @given(schema=random_schemas.WHOLE, seed=st.integers(0, 1 << 30), temperature=st.sampled_from([0.0] * 7 + [1.0]))
-def random_answers_are_valid(schema: dict[str, Any], seed: int, temperature: float) -> None:
+def random_answers_are_valid(schema, seed, temperature):
     if not random_schemas.is_supported(schema):
         Finished.refused += 1
         assume(False)
@@ -56,14 +55,14 @@ def random_answers_are_valid(schema: dict[str, Any], seed: int, temperature: flo
         random_schemas.check(schema, text(output).decode())
 
 
-def test_every_answer_that_ends_is_valid() -> None:
+def test_every_answer_that_ends_is_valid():
     random_answers_are_valid()
     assert Finished.schemas >= times(60)
     assert Finished.answers >= 0.8 * Finished.schemas, vars(Finished)
 
 
 @pytest.mark.parametrize("kind", ["replayed", "followed"])
-def test_a_position_follows_from_the_output_alone(kind: str) -> None:
+def test_a_position_follows_from_the_output_alone(kind):
     """One that has seen nothing before says the same as one that has followed every token."""
     grammar = COMPILER.compile(JSON_SCHEMA, json.dumps(random_schemas.whole({"$ref": "#/$defs/shared"})))
     followed = GrammarPosition(grammar)

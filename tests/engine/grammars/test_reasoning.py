@@ -1,8 +1,6 @@
 """Reasoning that has to end in time, and a grammar behind it: masks follow from the output alone."""
 
 import json
-from collections.abc import Sequence
-from typing import Any
 
 import jsonschema
 import msgspec
@@ -24,7 +22,7 @@ CLOSING = [TOKENS.index(b"]"), TOKENS.index(b",")]
 MOST = 60
 
 
-def rules(begun: bool, budget: int | None, schema: Any = None, regex: str = "") -> ReasoningRules:
+def rules(begun, budget, schema=None, regex=""):
     """As the core compiles them."""
     marks = ReasoningTokens(OPEN, CLOSE, begun, (SPACE,))
     grammar = json.dumps(schema) if schema is not None else regex
@@ -34,9 +32,7 @@ def rules(begun: bool, budget: int | None, schema: Any = None, regex: str = "") 
     return found
 
 
-def answer(
-    given_rules: ReasoningRules, seed: int, temperature: float, begins: bool, replays: Sequence[bool]
-) -> list[int]:
+def answer(given_rules, seed, temperature, begins, replays):
     """What a model says that knows nothing, likes to end at once, and `begins` to reason if it may."""
     source = torch.Generator().manual_seed(seed)
     params = SamplingParams(max_tokens=MOST, seed=seed, temperature=temperature, stop_token_ids=(END, EOT))
@@ -53,7 +49,7 @@ def answer(
     return output
 
 
-def parted(output: list[int], begun: bool) -> tuple[list[int], list[int] | None]:
+def parted(output, begun):
     """Reasoning, and what is behind it; None where that has not begun."""
     if not begun:
         if output[:1] != [OPEN]:
@@ -92,7 +88,7 @@ def test_whatever_a_model_wants_to_say(begun, begins, budget, constrained, seed,
         assert rest[-1] in (END, EOT)
 
 
-def mask(made: ReasoningRules, output: Sequence[int], early: bool = False) -> set[int] | None:
+def mask(made, output, early=False):
     """What may follow; None: everything."""
     found = ReasoningPosition(made).allowed(output, (END, EOT), early)
     if not found:

@@ -6,12 +6,10 @@ import json
 import socket
 import urllib.error
 import urllib.request
-from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from websockets.asyncio.client import ClientConnection, connect
+from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
 from legato_engine.core import frames
@@ -34,18 +32,18 @@ VOCABULARY = 100
 class ScriptedCore:
     """What a test says in a core's place."""
 
-    def __init__(self, end: socket.socket, server: asyncio.WriteTransport) -> None:
+    def __init__(self, end, server):
         end.setblocking(False)
         self._end = end
         self._server = server
         self._splitter = Splitter()
-        self._received: list[frames.ToCore] = []
+        self._received = []
         self.epoch = ""
 
-    async def say(self, frame: frames.FromCore) -> None:
+    async def say(self, frame):
         await asyncio.get_running_loop().sock_sendall(self._end, frames.encode(frame))
 
-    async def hear(self) -> Any:
+    async def hear(self):
         while not self._received:
             data = await asyncio.wait_for(asyncio.get_running_loop().sock_recv(self._end, 1 << 20), PATIENCE)
             if not data:
@@ -53,14 +51,14 @@ class ScriptedCore:
             self._received += [frames.decode_to_core(body) for body in self._splitter.feed(data)]
         return self._received.pop(0)
 
-    async def hear_frame(self) -> tuple[int, stream.ToWorker]:
+    async def hear_frame(self):
         """The next frame that a gateway sent, and which gateway."""
         while not (inbox := await self.hear()).frames:
             assert isinstance(inbox, Inbox)
         (only,) = inbox.frames
         return only.gateway, stream.decode_to_worker(only.data)
 
-    async def start(self, begin: frames.ToCore | None = None, **told: Any) -> None:
+    async def start(self, begin=None, **told):
         """Everything up to Ready, which says `told` in addition to the rest."""
         begin = begin or await self.hear()
         assert isinstance(begin, frames.Start)
@@ -68,64 +66,26 @@ class ScriptedCore:
         await self.say(Ready(hello(self.epoch), "tokens", VOCABULARY, **told))
 
     @property
-    def holds_the_server_up(self) -> bool:
+    def holds_the_server_up(self):
         """The server has more for it than it keeps, and waits until the core has read some."""
         return self._server.get_write_buffer_size() > self._server.get_write_buffer_limits()[1]
 
-    def die(self) -> None:
+    def die(self):
         self._end.close()
 
 
-async def until(holds: Callable[[], bool]) -> None:
+async def until(holds):
     deadline = asyncio.get_running_loop().time() + PATIENCE
     while not holds():
         assert asyncio.get_running_loop().time() < deadline
         await asyncio.sleep(0.005)
 
 
-def hello(epoch: str) -> Hello:
+def hello(epoch):
     return Hello("d0", epoch, "decode", "kv", "weights", "layout", 16, 8, 128, b"", "memory")
 
 
-def status(*, draining: bool = False, idle: bool = False, order: int = 0) -> CoreStatus:
-    load = Load(0, 0, 0, 5, 2, 1, 0, draining=draining)
-    return CoreStatus(load, CoreTotals(steps=3, output_tokens=4), idle, order=order)
-
-
-def generate(id: str = "r", tokens: tuple[int, ...] = (1, 2, 3), **params: object) -> Generate:
-    wanted = SamplingParams(**{"max_tokens": 4, "seed": 1} | params)
-    return Generate(id, 1, Sequence(pack_tokens(tokens), len(tokens), wanted, 30.0))
-
-
-async def greet(socket: ClientConnection) -> Hello:
-    await socket.send(stream.encode(Greeting("g0")))
-    return await heard(socket, Hello)
-
-
-async def heard(socket: ClientConnection, kind: Any = object) -> Any:
-    """The next frame, which is of this kind."""
-    data = await asyncio.wait_for(socket.recv(), PATIENCE)
-    assert isinstance(data, bytes)
-    frame = stream.decode_from_worker(data)
-    assert isinstance(frame, kind), frame
-    return frame
-
-
-async def event(socket: ClientConnection) -> Any:
-    data = await asyncio.wait_for(socket.recv(), PATIENCE)
-    assert isinstance(data, bytes)
-    return kv_events.decode_event(data)
-
-
-async def closed(socket: ClientConnection) -> tuple[int | None, str]:
-    """How the server closed; frames before it are skipped."""
-    with contextlib.suppress(ConnectionClosed):
-        async for _ in socket:
-            pass
-    return socket.close_code, socket.close_reason or ""
-
-
-def fetch(url: str, method: str, token: str) -> tuple[int, str]:
+def fetch(url, method, token):
     request = urllib.request.Request(url, method=method, headers={"Authorization": f"Bearer {token}"})
     try:
         with urllib.request.urlopen(request, timeout=PATIENCE) as response:
@@ -140,100 +100,129 @@ class Bench:
     patience = PATIENCE
     vocabulary = VOCABULARY
     until = staticmethod(until)
-    greet = staticmethod(greet)
-    heard = staticmethod(heard)
-    event = staticmethod(event)
-    closed = staticmethod(closed)
-    status = staticmethod(status)
-    generate = staticmethod(generate)
 
-    def __init__(
-        self, worker: WorkerServer, cores: "asyncio.Queue[ScriptedCore]", announce: Path, silence: float
-    ) -> None:
+    def __init__(self, worker, cores, announce, silence):
         self.worker = worker
         self.silence = silence  # seconds that a core may be silent for
         self.cores = cores
         self._announce = announce
-        self.ports: dict[str, int] = {}
-        self.logged: list[str] = []
-        self.running: asyncio.Task[None]
-        self._kept: list[ScriptedCore] = []  # one that is let go of closes its socket
+        self.ports = {}
+        self.logged = []
+        self._kept = []  # one that is let go of closes its socket
         self._ahead = 0.0  # seconds by which the loop's clock is before the machine's
         loop = asyncio.get_running_loop()
         clock = loop.time
         loop.time = lambda: clock() + self._ahead  # type: ignore[method-assign]
 
-    async def skip(self, seconds: float) -> None:
+    @staticmethod
+    def status(*, draining=False, idle=False, order=0):
+        load = Load(0, 0, 0, 5, 2, 1, 0, draining=draining)
+        return CoreStatus(load, CoreTotals(steps=3, output_tokens=4), idle, order=order)
+
+    @staticmethod
+    def generate(id="r", tokens=(1, 2, 3), **params):
+        wanted = SamplingParams(**{"max_tokens": 4, "seed": 1} | params)
+        return Generate(id, 1, Sequence(pack_tokens(tokens), len(tokens), wanted, 30.0))
+
+    @staticmethod
+    async def greet(socket):
+        await socket.send(stream.encode(Greeting("g0")))
+        return await Bench.heard(socket, Hello)
+
+    @staticmethod
+    async def heard(socket, kind=object):
+        """The next frame, which is of this kind."""
+        data = await asyncio.wait_for(socket.recv(), PATIENCE)
+        assert isinstance(data, bytes)
+        frame = stream.decode_from_worker(data)
+        assert isinstance(frame, kind), frame
+        return frame
+
+    @staticmethod
+    async def event(socket):
+        data = await asyncio.wait_for(socket.recv(), PATIENCE)
+        assert isinstance(data, bytes)
+        return kv_events.decode_event(data)
+
+    @staticmethod
+    async def closed(socket):
+        """How the server closed; frames before it are skipped."""
+        with contextlib.suppress(ConnectionClosed):
+            async for _ in socket:
+                pass
+        return socket.close_code, socket.close_reason or ""
+
+    async def skip(self, seconds):
         """The clock goes on at once, and all that is due by then happens, as after a stop of the process."""
         self._ahead += seconds
         for _ in range(9):  # what one timer does may take some turns of the loop
             await asyncio.sleep(0)
 
-    async def stay_silent(self, seconds: float) -> None:
+    async def stay_silent(self, seconds):
         """The clock goes on, in steps so short that the server could have heard its core in between."""
         step = self.silence / 20
         for _ in range(round(seconds / step)):
             await self.skip(step)
 
-    async def wait_ports(self) -> None:
+    async def wait_ports(self):
         await until(self._announce.exists)
         self.ports = json.loads(self._announce.read_text())
 
-    async def next_core(self) -> ScriptedCore:
+    async def next_core(self):
         """The next core that the server starts, which has said nothing yet."""
         core = await asyncio.wait_for(self.cores.get(), PATIENCE)
         self._kept.append(core)
         return core
 
-    async def core(self, **told: Any) -> ScriptedCore:
+    async def core(self, **told):
         """The next core that the server starts, serving."""
         return await self.serves(await self.next_core(), **told)
 
-    async def serves(self, core: ScriptedCore, begin: frames.Start | None = None, **told: Any) -> ScriptedCore:
+    async def serves(self, core, begin=None, **told):
         """That core, from here on; it heard `begin` already, if given."""
         await core.start(begin, **told)
         await until(lambda: self.worker.hub.core is not None)
         return core
 
-    async def reported(self) -> None:
+    async def reported(self):
         """Returns once the core's status has arrived."""
         await until(lambda: bool(self.worker.hub.core and self.worker.hub.core.status))
 
-    async def metrics(self) -> str:
+    async def metrics(self):
         return (await self.get("health", "/metrics"))[1]
 
-    async def state(self, **options: Any) -> Any:
+    async def state(self, **options):
         return json.loads((await self.get("control", "/state", **options))[1])
 
     @contextlib.asynccontextmanager
-    async def gateway(self) -> AsyncIterator[ClientConnection]:
+    async def gateway(self):
         """A gateway that was greeted."""
         async with self.dial("/stream") as socket:
-            await greet(socket)
+            await self.greet(socket)
             yield socket
 
     @contextlib.asynccontextmanager
-    async def served(self) -> AsyncIterator[tuple[ScriptedCore, ClientConnection]]:
+    async def served(self):
         """A core that serves, and a gateway that was greeted."""
         core = await self.core()
         async with self.gateway() as gateway:
             yield core, gateway
 
     @contextlib.asynccontextmanager
-    async def listener(self) -> AsyncIterator[ClientConnection]:
+    async def listener(self):
         async with self.dial("/events") as socket:
             await socket.send(stream.encode(Greeting("g0")))
             yield socket
 
-    def dial(self, path: str, token: str = TOKEN) -> connect:
+    def dial(self, path, token=TOKEN):
         headers = {"Authorization": f"Bearer {token}"}
         url = f"ws://127.0.0.1:{self.ports['control']}{path}"
         return connect(url, additional_headers=headers, compression=None, max_size=None, proxy=None)
 
-    async def get(self, port: str, path: str, method: str = "GET", token: str = TOKEN) -> tuple[int, str]:
+    async def get(self, port, path, method="GET", token=TOKEN):
         return await asyncio.to_thread(fetch, f"http://127.0.0.1:{self.ports[port]}{path}", method, token)
 
-    async def refused(self, reason: str) -> float:
+    async def refused(self, reason):
         text = await self.metrics()
         name = f'legato_worker_refused_frames_total{{reason="{reason}"}} '
         (line,) = [line for line in text.splitlines() if line.startswith(name)]
@@ -241,10 +230,10 @@ class Bench:
 
 
 @contextlib.asynccontextmanager
-async def serving(tmp_path: Path, **overrides: object) -> AsyncIterator[Bench]:
-    cores: asyncio.Queue[ScriptedCore] = asyncio.Queue()
+async def serving(tmp_path, **overrides):
+    cores = asyncio.Queue()
 
-    async def launch() -> CoreLink:
+    async def launch():
         ours, theirs = socket.socketpair()
         reader, writer = await asyncio.open_unix_connection(sock=ours, limit=1 << 24)
         cores.put_nowait(ScriptedCore(theirs, writer.transport))
@@ -253,7 +242,7 @@ async def serving(tmp_path: Path, **overrides: object) -> AsyncIterator[Bench]:
     announce = tmp_path / "ports.json"
     chosen = {"role": "decode", "name": "d0", "model": "m", "health_port": 0, "control_port": 0, "token": TOKEN}
     settings = WorkerSettings(**chosen | {"announce": str(announce)} | overrides)
-    logged: list[str] = []
+    logged = []
     worker = WorkerServer(
         settings, lambda _m, _p: Path("/model"), launch, lambda level, text: logged.append(f"{level} {text}")
     )
@@ -272,17 +261,17 @@ async def serving(tmp_path: Path, **overrides: object) -> AsyncIterator[Bench]:
 
 
 @pytest.fixture(autouse=True)
-def anyio_backend() -> str:
+def anyio_backend():
     return "asyncio"
 
 
 @pytest.fixture
-def settings() -> dict[str, Any]:
+def settings():
     """Settings of the server that differ from those of `serving`."""
     return {}
 
 
 @pytest.fixture
-async def bench(tmp_path: Path, settings: dict[str, Any], anyio_backend: str) -> AsyncIterator[Bench]:
+async def bench(tmp_path, settings, anyio_backend):
     async with serving(tmp_path, **settings) as made:
         yield made

@@ -1,8 +1,5 @@
 """The list of adapters is followed: the core is sent it, and gateways hear the result."""
 
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 from legato_engine.adapters.offer import AdapterOffer
@@ -13,7 +10,7 @@ from legato_protocol.followed_files import INTERVAL
 
 
 @pytest.fixture
-def write(tmp_path: Path) -> Any:
+def write(tmp_path):
     """Writes a list of these adapters."""
     return lambda *names: (tmp_path / "adapters.json").write_text(
         adapter_list.text(tuple(AdapterEntry(name, f"/{name}") for name in names))
@@ -21,12 +18,12 @@ def write(tmp_path: Path) -> Any:
 
 
 @pytest.fixture
-def settings(tmp_path: Path, write: Any) -> dict[str, Any]:
+def settings(tmp_path, write):
     write("sql")
     return {"adapters_file": str(tmp_path / "adapters.json")}
 
 
-async def begins(bench: Any, *names: str) -> tuple[Any, Any]:
+async def begins(bench, *names):
     """A core that has heard that it begins with these adapters, and does not serve yet."""
     core = await bench.next_core()
     begin = await core.hear()
@@ -34,14 +31,14 @@ async def begins(bench: Any, *names: str) -> tuple[Any, Any]:
     return core, begin
 
 
-async def test_another_list_reaches_the_core_and_gateways_hear_what_came_of_it(bench: Any, write: Any) -> None:
+async def test_another_list_reaches_the_core_and_gateways_hear_what_came_of_it(bench, write):
     core = await bench.serves(*await begins(bench, "sql"))
     async with bench.dial("/stream") as gateway:
         before = await bench.greet(gateway)
         assert before.adapters == {}
         write("sql", "law")
         await bench.skip(INTERVAL)
-        told: list[Any] = []
+        told = []
         while not any(each.names == ("sql", "law") for each in told):
             inbox = await core.hear()
             told += [inbox.adapters] if inbox.adapters else []
@@ -61,9 +58,7 @@ async def test_another_list_reaches_the_core_and_gateways_hear_what_came_of_it(b
         assert (await bench.state())["adapters"]["list"] == "another"
 
 
-async def test_a_core_is_told_of_a_list_that_came_while_it_started_and_begins_with_it_later(
-    bench: Any, write: Any
-) -> None:
+async def test_a_core_is_told_of_a_list_that_came_while_it_started_and_begins_with_it_later(bench, write):
     core, begin = await begins(bench, "sql")
     write("sql", "law")
     await bench.skip(INTERVAL)

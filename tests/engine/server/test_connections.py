@@ -2,7 +2,6 @@
 
 import asyncio
 import socket
-from typing import Any
 
 import pytest
 
@@ -17,15 +16,15 @@ from legato_protocol.stream import Cancel, Greeting
 class Gateway:
     """In place of a WebSocket: its frames, and how many were read."""
 
-    def __init__(self, *frames: Any) -> None:
+    def __init__(self, *frames):
         self.frames = [stream.encode(frame) for frame in frames]
         self.read = 0
 
-    async def accept(self) -> None: ...
+    async def accept(self): ...
 
-    async def send_bytes(self, data: bytes) -> None: ...
+    async def send_bytes(self, data): ...
 
-    async def receive(self) -> dict[str, Any]:
+    async def receive(self):
         await asyncio.sleep(0)
         if self.read == len(self.frames):
             return {"type": "websocket.disconnect"}
@@ -33,7 +32,7 @@ class Gateway:
         return {"type": "websocket.receive", "bytes": self.frames[self.read - 1]}
 
 
-async def test_nothing_is_read_from_gateways_while_the_core_does_not_read() -> None:
+async def test_nothing_is_read_from_gateways_while_the_core_does_not_read():
     writable = asyncio.Event()
     gateway = Gateway(Greeting("g"), *(Cancel(f"r{n}", 1) for n in range(5)))
     connections = Connections(Hub(WorkerMetrics(), lambda: None), lambda: writable.wait())
@@ -47,7 +46,7 @@ async def test_nothing_is_read_from_gateways_while_the_core_does_not_read() -> N
 
 
 @pytest.mark.parametrize("reads", [True, False])
-async def test_a_core_is_writable_again_when_it_has_read_or_is_gone(reads: bool) -> None:
+async def test_a_core_is_writable_again_when_it_has_read_or_is_gone(reads):
     ours, theirs = socket.socketpair()
     link = await core_link.connect(ours)
     link._writer.write(bytes(8 << 20))

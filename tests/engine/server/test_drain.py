@@ -4,7 +4,6 @@ import contextlib
 import json
 import socket
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,7 +14,7 @@ from legato_engine.settings import WorkerSettings
 from legato_protocol.flags import SettingsError
 
 
-async def test_draining_reaches_the_core_and_stopping_waits_until_nothing_runs(bench: Any) -> None:
+async def test_draining_reaches_the_core_and_stopping_waits_until_nothing_runs(bench):
     core = await bench.core()
     assert (await bench.get("control", "/drain", "POST"))[0] == 202
     inbox = await core.hear()
@@ -32,7 +31,7 @@ async def test_draining_reaches_the_core_and_stopping_waits_until_nothing_runs(b
     await bench.until(lambda: "INFO drained" in bench.logged)
 
 
-async def test_a_draining_worker_that_is_recalled_serves_again(bench: Any) -> None:
+async def test_a_draining_worker_that_is_recalled_serves_again_and_one_that_stops_is_not_recalled(bench):
     core = await bench.core()
     await bench.get("control", "/drain", "POST")
     assert (await core.hear()).drain is True
@@ -42,12 +41,6 @@ async def test_a_draining_worker_that_is_recalled_serves_again(bench: Any) -> No
     assert (inbox.drain, inbox.order) == (False, 2)
     assert (await bench.get("health", "/readyz"))[0] == 200
     assert (await bench.get("control", "/drain", "DELETE"))[0] == 200, "whoever asks twice is not refused"
-
-
-async def test_a_worker_that_was_told_to_stop_is_not_recalled(bench: Any) -> None:
-    core = await bench.core()
-    await bench.get("control", "/drain", "POST")
-    assert (await core.hear()).drain is True
     assert not (await bench.state())["stopping"]
     bench.worker.stop()
     status, answer = await bench.get("control", "/drain", "DELETE")
@@ -55,7 +48,7 @@ async def test_a_worker_that_was_told_to_stop_is_not_recalled(bench: Any) -> Non
     assert (await bench.state())["stopping"]
 
 
-async def test_what_the_core_said_before_it_was_recalled_does_not_end_it(bench: Any) -> None:
+async def test_what_the_core_said_before_it_was_recalled_does_not_end_it(bench):
     """It may have taken requests since."""
     core, hub = await bench.core(), bench.worker.hub
     await bench.get("control", "/drain", "POST")
@@ -73,7 +66,7 @@ async def test_what_the_core_said_before_it_was_recalled_does_not_end_it(bench: 
 
 
 @pytest.mark.parametrize("settings", [{"drain_deadline": 0.2}])
-async def test_the_drain_deadline_ends_what_still_runs(bench: Any) -> None:
+async def test_the_drain_deadline_ends_what_still_runs(bench):
     core = await bench.core()
     await core.say(Turn(status=bench.status()))
     bench.worker.stop()
@@ -83,7 +76,7 @@ async def test_the_drain_deadline_ends_what_still_runs(bench: Any) -> None:
     assert any("deadline" in line for line in bench.logged)
 
 
-async def test_a_port_that_is_taken_is_said_before_anything_starts() -> None:
+async def test_a_port_that_is_taken_is_said_before_anything_starts():
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         settings = WorkerSettings("decode", "d", "m", health_port=port, control_port=0, token="a secret")

@@ -5,13 +5,10 @@ import contextlib
 import ssl
 import urllib.error
 import urllib.request
-from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
 
 import certificates
 import pytest
-from certificates import TLSFiles
 from websockets.asyncio.client import connect
 
 from legato_engine.server import http_protocol
@@ -24,22 +21,22 @@ NAME = "s-workers.demo.svc"
 TOKEN = "a secret"
 
 
-def made(factory: pytest.TempPathFactory, names: str = f"subjectAltName=DNS:{NAME}", **more: Any) -> TLSFiles:
+def made(factory, names=f"subjectAltName=DNS:{NAME}", **more):
     return certificates.make(factory.mktemp("tls") / "made", names=names, **more)
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> TLSFiles:
+def files(tmp_path_factory):
     return made(tmp_path_factory)
 
 
 @pytest.fixture(scope="module")
-def others(tmp_path_factory: pytest.TempPathFactory) -> TLSFiles:
+def others(tmp_path_factory):
     return made(tmp_path_factory)
 
 
 @pytest.fixture
-def folder(tmp_path: Path, files: TLSFiles) -> Path:
+def folder(tmp_path, files):
     installed = tmp_path / "internal-tls"
     installed.mkdir()
     files.install(installed)
@@ -47,41 +44,35 @@ def folder(tmp_path: Path, files: TLSFiles) -> Path:
 
 
 @pytest.fixture
-def more() -> dict[str, str]:
+def more():
     return {}
 
 
 @pytest.fixture
-def settings(folder: Path, more: dict[str, str]) -> dict[str, Any]:
+def settings(folder, more):
     return {"internal_tls_folder": str(folder), "control_tls_port": 0, **more}
 
 
-def dial(bench: Any, authority: Path, path: str = "/stream", name: str = NAME) -> connect:
+def dial(bench, authority, path="/stream", name=NAME):
     context, headers = ssl.create_default_context(cafile=authority), {"Authorization": f"Bearer {TOKEN}"}
     url, plain = f"wss://127.0.0.1:{bench.ports['control-tls']}{path}", {"compression": None, "proxy": None}
     return connect(url, ssl=context, server_hostname=name, additional_headers=headers, max_size=None, **plain)
 
 
-async def until(condition: Callable[[], Awaitable[bool]]) -> None:
+async def until(condition):
     async with asyncio.timeout(20):
         while not await condition():  # noqa: ASYNC110 - of files, or of another end
             await asyncio.sleep(0.005)
 
 
-async def until_refused(bench: Any, reason: str) -> None:
-    await until(lambda: bench.refused(reason))
-
-
-async def until_invalid(bench: Any, value: int) -> None:
-    async def holds() -> bool:
+async def until_invalid(bench, value):
+    async def holds():
         return f"legato_worker_internal_tls_invalid {value}.0" in await bench.metrics()
 
     await until(holds)
 
 
-async def test_streams_and_events_are_served_over_tls_and_beside_it_while_that_is_permissive(
-    bench: Any, folder: Path, files: TLSFiles
-) -> None:
+async def test_streams_and_events_are_served_over_tls_and_beside_it_while_that_is_permissive(bench, folder, files):
     core = await bench.core()
     async with dial(bench, files.authority) as secured, bench.dial("/stream") as plain:
         for gateway in (secured, plain):
@@ -96,21 +87,19 @@ async def test_streams_and_events_are_served_over_tls_and_beside_it_while_that_i
 
 
 @pytest.mark.parametrize("more", [{"internal_tls_mode": "Strict"}])
-async def test_strict_listens_nowhere_without_tls(bench: Any, folder: Path, files: TLSFiles) -> None:
+async def test_strict_listens_nowhere_without_tls(bench, folder, files):
     assert bench.ports.keys() == {"health", "control-tls"}
     await bench.core()
     async with dial(bench, files.authority) as gateway:
         await bench.greet(gateway)
     context = ssl.create_default_context(cafile=files.authority)
     context.check_hostname = False
-    request = urllib.request.Request(f"https://127.0.0.1:{bench.ports['control-tls']}/state")
+    url = f"https://127.0.0.1:{bench.ports['control-tls']}/state"
     with pytest.raises(urllib.error.HTTPError, match="401"):
-        await asyncio.to_thread(urllib.request.urlopen, request, timeout=10, context=context)
+        await asyncio.to_thread(urllib.request.urlopen, url, timeout=10, context=context)
 
 
-async def test_who_expects_another_name_or_authority_or_sends_no_tls_gets_nothing(
-    bench: Any, folder: Path, files: TLSFiles, others: TLSFiles
-) -> None:
+async def test_who_expects_another_name_or_authority_or_sends_no_tls_gets_nothing(bench, folder, files, others):
     for authority, name in ((others.authority, NAME), (files.authority, "x-workers.demo.svc")):
         with pytest.raises(ssl.SSLCertVerificationError):
             async with dial(bench, authority, name=name):
@@ -120,22 +109,20 @@ async def test_who_expects_another_name_or_authority_or_sends_no_tls_gets_nothin
     with contextlib.suppress(ConnectionResetError):
         assert b"HTTP" not in await asyncio.wait_for(reader.read(), 10)
     writer.close()
-    await until_refused(bench, "bad_handshake")
+    await until(lambda: bench.refused("bad_handshake"))
 
 
 @pytest.fixture
-def little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+def little_patience(monkeypatch):
     monkeypatch.setattr(http_protocol, "PATIENCE", 0.3)
 
 
 @pytest.mark.usefixtures("little_patience")
-async def test_handshakes_count_as_connections_and_end(
-    bench: Any, folder: Path, files: TLSFiles, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_handshakes_count_as_connections_and_end(bench, folder, files, monkeypatch):
     monkeypatch.setattr(http_protocol, "MOST", 2)
     address = ("127.0.0.1", bench.ports["control-tls"])
     silent = [await asyncio.open_connection(*address) for _ in range(3)]
-    await until_refused(bench, "connections")
+    await until(lambda: bench.refused("connections"))
     for reader, writer in silent:
         assert await asyncio.wait_for(reader.read(), 10) == b""
         writer.close()
@@ -145,10 +132,8 @@ async def test_handshakes_count_as_connections_and_end(
         await bench.greet(gateway)
 
 
-async def test_a_certificate_changes_under_a_stream_and_a_bad_one_changes_nothing(
-    bench: Any, folder: Path, files: TLSFiles, others: TLSFiles
-) -> None:
-    async def shows(authority: Path) -> bool:
+async def test_a_certificate_changes_under_a_stream_and_a_bad_one_changes_nothing(bench, folder, files, others):
+    async def shows(authority):
         try:
             async with dial(bench, authority):
                 return True
@@ -170,8 +155,8 @@ async def test_a_certificate_changes_under_a_stream_and_a_bad_one_changes_nothin
 
 @pytest.mark.parametrize("more", [{"internal_tls_name": NAME}])
 async def test_a_certificate_that_only_hand_offs_refuse_is_told_and_streams_use_it(
-    bench: Any, folder: Path, files: TLSFiles, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+    bench, folder, files, tmp_path_factory
+):
     """Other workers do not take one that is for servers alone; gateways, which it is shown to, do."""
     servers_only = made(tmp_path_factory, f"subjectAltName=DNS:{NAME}\nextendedKeyUsage=serverAuth", of=files)
     await bench.core()
@@ -187,26 +172,26 @@ async def test_a_certificate_that_only_hand_offs_refuse_is_told_and_streams_use_
     assert "other workers would refuse it in hand-offs" in told
 
 
-def server(folder: Path, **more: Any) -> WorkerServer:
+def server(folder, **more):
     given = WorkerSettings("decode", "d0", "m", internal_tls_folder=str(folder), **more)
-    return WorkerServer(given, lambda _m, _p: Path("/model"), lambda: None, lambda _l, _t: None)  # type: ignore[arg-type, return-value]
+    return WorkerServer(given, lambda _m, _p: Path("/model"), lambda: None, lambda _l, _t: None)
 
 
-def test_one_that_they_refuse_from_the_start_stops_it_where_there_are_hand_offs(folder: Path) -> None:
+def test_a_certificate_that_other_workers_would_refuse_stops_the_start_where_there_are_hand_offs(folder):
     other = {"internal_tls_name": "other.demo.svc"}
     with pytest.raises(SettingsError, match=r"--internal-tls-folder .* other workers would refuse it in hand-offs"):
         server(folder, **other)
     server(folder, transport="None", **other)
 
 
-@pytest.mark.parametrize("missing", ["tls.crt", "tls.key", "ca.crt"])
-def test_without_a_file_a_worker_does_not_start(folder: Path, missing: str) -> None:
-    (folder / missing).unlink()
-    with pytest.raises(SettingsError, match=rf"--internal-tls-folder .*{missing}: No such file"):
-        server(folder)
-
-
-def test_an_authority_that_is_none_is_named(folder: Path) -> None:
-    (folder / "ca.crt").write_text("nothing")
-    with pytest.raises(SettingsError, match=r"ca\.crt: no certificates in PEM"):
+@pytest.mark.parametrize(
+    ("name", "content", "problem"),
+    [
+        *((name, None, "No such file") for name in ("tls.crt", "tls.key", "ca.crt")),
+        ("ca.crt", "nothing", "no certificates in PEM"),
+    ],
+)
+def test_without_a_file_or_an_authority_in_it_a_worker_does_not_start(folder, name, content, problem):
+    (folder / name).unlink() if content is None else (folder / name).write_text(content)
+    with pytest.raises(SettingsError, match=rf"--internal-tls-folder .*{name}: {problem}"):
         server(folder)

@@ -1,7 +1,5 @@
 """Probes, state and metrics: what the server tells of its core, and to whom."""
 
-from typing import Any
-
 import pytest
 from websockets.exceptions import InvalidStatus
 
@@ -9,7 +7,7 @@ from legato_engine.core.frames import Loading, Turn
 from legato_protocol.stream import HandoffReport
 
 
-async def test_readiness_tells_the_phase_and_comes_with_the_core(bench: Any) -> None:
+async def test_readiness_tells_the_phase_and_comes_with_the_core(bench):
     core = await bench.next_core()
     await core.say(Loading("loading", 0.42))
     await bench.until(lambda: bench.worker.hub.phase != "resolving")
@@ -19,7 +17,7 @@ async def test_readiness_tells_the_phase_and_comes_with_the_core(bench: Any) -> 
     assert await bench.get("health", "/readyz") == (200, "ready\n")
 
 
-async def test_the_control_port_wants_the_token(bench: Any) -> None:
+async def test_the_control_port_wants_the_token(bench):
     await bench.core()
     assert (await bench.get("control", "/state", token="wrong"))[0] == 401
     assert (await bench.get("control", "/drain", "POST", token=""))[0] == 401
@@ -32,32 +30,26 @@ async def test_the_control_port_wants_the_token(bench: Any) -> None:
     assert not bench.worker.hub.draining
 
 
-@pytest.mark.parametrize(("fallback", "value"), [("", 0.0), ("a kernel failed", 1.0)])
-async def test_kernels_that_are_not_used_are_told(bench: Any, fallback: str, value: float) -> None:
-    await bench.core(fallback=fallback)
-    text = await bench.metrics()
-    assert f"legato_worker_kernel_fallback {value}" in text
-    assert (await bench.state())["fallback"] == fallback
-    warned = [line for line in bench.logged if "torch's own operators compute instead" in line]
-    assert warned == ([f"WARNING {fallback}; torch's own operators compute instead, as asked for"] if fallback else [])
-
-
 @pytest.mark.parametrize("fallback", [False, True])
 @pytest.mark.parametrize("reason", ["", "RDMA: no device"])
-async def test_what_hand_offs_do_not_go_by_is_told_with_the_reason(bench: Any, reason: str, fallback: bool) -> None:
-    await bench.core(transport_reason=reason, transport_fallback=fallback)
-    text = await bench.metrics()
+async def test_kernels_and_transports_that_are_not_used_are_reported_with_the_reason(bench, reason, fallback):
+    kernels = "a kernel failed" if reason else ""
+    await bench.core(transport_reason=reason, transport_fallback=fallback, fallback=kernels)
+    text, state = await bench.metrics(), await bench.state()
     assert f"legato_worker_transport_fallback {float(fallback)}" in text
-    state = await bench.state()
-    assert (state["transport_reason"], state["transport_fallback"]) == (reason, fallback)
+    assert f"legato_worker_kernel_fallback {float(bool(kernels))}" in text
+    reported = (state["transport_reason"], state["transport_fallback"], state["fallback"])
+    assert reported == (reason, fallback, kernels)
     why = f" ({reason})" if reason else ""
-    warned = [line for line in bench.logged if "hand-offs fall back" in line]
-    assert warned == ([f"WARNING hand-offs fall back to memory{why}"] if fallback else [])
+    transport = f"WARNING hand-offs fall back to memory{why}"
+    assert [line for line in bench.logged if "hand-offs fall back" in line] == [transport] * fallback
+    kernel = f"WARNING {kernels}; torch's own operators compute instead, as asked for"
+    assert [line for line in bench.logged if "compute instead" in line] == [kernel] * bool(kernels)
     ready = next(line for line in bench.logged if "hand-offs by memory" in line)
     assert ready.endswith("hand-offs by memory" + ("" if fallback else why))
 
 
-async def test_state_and_metrics_show_what_the_core_said(bench: Any) -> None:
+async def test_state_and_metrics_show_what_the_core_said(bench):
     core = await bench.core()
     report = HandoffReport("r", 1, 9, "p0", 4, 1, 4096, 0.01, 0.001, "memory")
     await core.say(Turn(handoffs=(report,), status=bench.status()))

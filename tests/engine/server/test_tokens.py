@@ -1,8 +1,5 @@
 """The service's tokens are followed: by the control port, and by the core for its hand-offs."""
 
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 from legato_protocol.followed_tokens import INTERVAL
@@ -10,24 +7,24 @@ from legato_protocol.service_tokens import token_id
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     made = tmp_path / "tokens"
     made.mkdir()
     return made
 
 
 @pytest.fixture
-def settings(folder: Path) -> dict[str, Any]:
+def settings(folder):
     return {"token": "", "token_folder": str(folder)}
 
 
 @pytest.fixture
-def token_a(folder: Path) -> None:
+def token_a(folder):
     (folder / "token").write_text("a")
 
 
 @pytest.mark.usefixtures("token_a")
-async def test_another_token_is_taken_without_a_restart_and_open_streams_stay(folder: Path, bench: Any) -> None:
+async def test_another_token_is_taken_without_a_restart_and_open_streams_stay(folder, bench):
     core = await bench.next_core()
     begin = await core.hear()
     assert begin.settings.token == "a"
@@ -44,14 +41,14 @@ async def test_another_token_is_taken_without_a_restart_and_open_streams_stay(fo
         assert (await bench.get("control", "/state", token="a"))[0] == 401
         assert any("WARNING refused 127.0.0.1 at /state" in line for line in bench.logged)
         await open_stream.ping()
-        told: list[tuple[str, ...]] = []
+        told = []
         while told[-1:] != [("b",)]:
             inbox = await core.hear()
             told += [inbox.tokens] if inbox.tokens else []
         assert told == [("a",), ("a", "b"), ("b",)]
 
 
-async def test_nothing_is_served_before_there_is_a_token(folder: Path, bench: Any) -> None:
+async def test_nothing_is_served_before_there_is_a_token(folder, bench):
     assert (await bench.get("control", "/state", token=""))[0] == 401
     assert await bench.get("health", "/readyz") == (503, "waiting for the service's token\n")
     assert bench.cores.empty()
