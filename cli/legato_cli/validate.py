@@ -116,7 +116,8 @@ def judged(item: Any, local: bool) -> tuple[Sequence[Problem], Sequence[Problem]
         return error.problems, (), ()
     unmet = unmet_objectives.of_paced(spec)
     if not local:
-        return checks.unavailable(spec, in_containers=True), (), unmet
+        refused = [*checks.unavailable(spec, in_containers=True), *checks.contradictions(spec, (GPU,), True)]
+        return refused, (), unmet
     has_gpus = bool(gpus.visible(os.environ))
     refused = [*checks.unavailable(spec), *checks.contradictions(spec, (GPU,), has_gpus)]
     return refused, checks.without_effect(spec, has_gpus), unmet

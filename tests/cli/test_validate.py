@@ -75,6 +75,13 @@ def test_gpus_have_an_effect_if_this_machine_has_some(validate, monkeypatch, the
     assert (code, "spec.prefill.resources: must request GPUs" in err) == (len(there), bool(there))
 
 
+def test_what_workers_on_kubernetes_never_do_is_refused_there(validate):
+    code, _, err = validate(_with(decode=ONE_GPU, engine={"dtype": "Float16"}))
+    assert (code, "spec.prefill.resources: must request GPUs" in err) == (1, True)
+    code, _, err = validate(_with(engine={"dtype": "Float16"}))
+    assert (code, "spec.engine.dtype: Float16 needs workers that request GPUs" in err) == (1, True)
+
+
 def test_the_examples_are_valid(legato):
     files = [*(ROOT / "examples").rglob("inferenceservice*.yaml")]
     assert files

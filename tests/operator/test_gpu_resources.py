@@ -64,6 +64,8 @@ RDMA = {"transfer": {"transport": "RDMA", "rdma": {"resource": SLICE}}}
             for size in (8, 128)
         ),
         ([], [], {"engine": {"blockSize": 128}}, ""),
+        ([SLICE], [SLICE, "nvidia.com/gpu"], {}, "spec.decode.resources: request 2 GPUs, but a worker computes on one"),
+        ([SLICE], [SLICE, "nvidia.com/gpu"], PACED, ""),
         ([], [], RDMA, "spec.transfer.rdma.resource: must be devices for RDMA, and not GPUs"),
     ],
 )

@@ -61,6 +61,11 @@ def _contradicting_devices(spec: Spec, gpu_resources: Sequence[str]) -> list[Pro
     elif spec.engine.runner == "Model" and with_gpus and spec.engine.block_size not in ("Auto", *_BLOCK_SIZES_OF_GPUS):
         allowed = ", ".join(map(str, _BLOCK_SIZES_OF_GPUS))
         found.append(("spec.engine.blockSize", f"must be one of {allowed} for workers that request GPUs ({names})"))
+    if spec.engine.runner == "Model":
+        for role in with_gpus:
+            if (count := roles.gpus(spec, role, gpu_resources)) > 1:
+                told = f"request {count} GPUs, but a worker computes on one; more workers use more"
+                found.append((f"spec.{role}.resources", told))
     if spec.transfer.rdma is not None and spec.transfer.rdma.resource in gpu_resources:
         found.append(("spec.transfer.rdma.resource", "must be devices for RDMA, and not GPUs"))
     return found

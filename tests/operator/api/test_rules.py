@@ -118,6 +118,8 @@ def _of_resources(part):
         (f"{here}.requests", GPU): (given(requests={GPU: "500m"}), given(requests={GPU: "2"})),
         (f"{here}.limits", GPU): (given(limits={GPU: "1500m"}), given(limits={GPU: "2000m"})),
         (f"{here}.requests", "cpu must"): (given(requests={"cpu": "1024001m"}), given(requests={"cpu": 1024})),
+        (f"{here}.requests", "memory must"): (given(requests={"memory": "512m"}), given(requests={"memory": "1Mi"})),
+        (f"{here}.limits", "memory must"): (given(limits={"memory": 1048575}), given(limits={"memory": 1048576})),
     }
 
 
@@ -301,7 +303,13 @@ def test_contradiction_is_blamed_on_one_field(problems, spec, blamed):
 
 
 BEYOND_BUDGET = "must be at least the number of GPUs of the smallest pools: "
-BEYOND_RATIO = "cannot be kept: the minimum of decode is more than it allows beside the other pool's maximum: "
+
+
+def _beyond_ratio(decode, ratio, prefill):
+    return (
+        "cannot be kept: the minimum of decode is more than it allows beside the other pool's maximum: "
+        f"{decode} decode workers at least > maxDecodePerPrefill {ratio} × {prefill} prefill workers at most"
+    )
 
 
 @pytest.mark.parametrize(
@@ -313,16 +321,8 @@ BEYOND_RATIO = "cannot be kept: the minimum of decode is more than it allows bes
             "gpuBudget",
             f"{BEYOND_BUDGET}decode 5 × 1 + prefill 2 × 2 = 9 > 8",
         ),
-        (
-            _ratio("decode", 7),
-            "maxDecodePerPrefill",
-            f"{BEYOND_RATIO}7 decode workers at least > maxDecodePerPrefill 2 × 3 prefill workers at most",
-        ),
-        (
-            _fixed(1, 5),
-            "maxDecodePerPrefill",
-            f"{BEYOND_RATIO}5 decode workers at least > maxDecodePerPrefill 4 × 1 prefill workers at most",
-        ),
+        (_ratio("decode", 7), "maxDecodePerPrefill", _beyond_ratio(7, 2, 3)),
+        (_fixed(1, 5), "maxDecodePerPrefill", _beyond_ratio(5, 4, 1)),
         (
             {"scaling": {"decode": EMPTY}},
             "decode.min",

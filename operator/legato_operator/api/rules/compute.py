@@ -56,8 +56,23 @@ def _countable_cpus(resources: Resources) -> bool:
     return 0 < quantities.quantity(resources.requests.get("cpu", "1")) <= MAX_CPUS
 
 
+def _is_memory(amounts: Mapping[str, str]) -> bool:
+    return "memory" not in amounts or quantities.quantity(amounts["memory"]) >= quantities.LEAST_MEMORY
+
+
 def _of_resources(at: str) -> tuple[Rule, ...]:
     return (
+        *(
+            Rule(
+                at=at,
+                field=kind,
+                message="memory must be at least 1Mi (512m is half a byte)",
+                holds=lambda resources, kind=kind: _is_memory(getattr(resources, kind)),  # type: ignore[misc]
+                cel=f"!has(self.{kind}) || !('memory' in self.{kind}) || "
+                f"quantity(string(self.{kind}['memory'])).compareTo(quantity('1Mi')) >= 0",
+            )
+            for kind in ("requests", "limits")
+        ),
         Rule(
             at=at,
             field="limits",
