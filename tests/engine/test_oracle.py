@@ -18,13 +18,18 @@ def check_all(oracle, run):
         oracle.check(prompt, output)
 
 
-def test_the_real_model(oracle, smollm2_float32, prompts, sequences):
-    """Prompts of all kinds, each computed whole, then decoded in one batch."""
-    run = sequences(smollm2_float32, [prompt[:200] for prompt in prompts[::2]], 12)
+def prefill_all(run, chunk):
     for index in range(len(run.prompts)):
-        run.prefill(index, chunk=4096)
+        run.prefill(index, chunk)
+
+
+def test_the_real_model(oracle_of, smollm2, prompts, sequences):
+    """Prompts of all kinds, each computed whole, then decoded in one batch."""
+    runner = Runner.load(smollm2, block_size=16, kv_cache_bytes=128 << 20, dtype="float32", threads=1, max_length=512)
+    run = sequences(runner, prompts, 12)
+    prefill_all(run, chunk=4096)
     run.decode(range(len(run.prompts)))
-    check_all(oracle, run)
+    check_all(oracle_of(smollm2), run)
 
 
 @pytest.fixture(scope="module")
@@ -38,19 +43,11 @@ def run(tiny, sequences):
     return sequences(tiny, interpreted_models.prompts(TINY.config.vocab_size, LENGTHS))
 
 
-def test_whole_prompts(oracle_of, run):
-    for index in range(16):
-        run.prefill(index, chunk=4096)
-    for first in (0, 8):
-        run.decode(range(first, first + 8))
-    check_all(oracle_of(TINY), run)
-
-
-def test_chunked_prefill(oracle_of, run):
-    """Chunks that end in the middle of blocks; all sequences then decode in one batch of 16."""
-    for index in range(16):
-        run.prefill(index, chunk=45)
-    run.decode(range(16))
+@pytest.mark.parametrize(("chunk", "batch"), [(4096, 8), (45, 16)])
+def test_whole_prompts_and_chunks_that_end_in_the_middle_of_blocks(oracle_of, run, chunk, batch):
+    prefill_all(run, chunk)
+    for first in range(0, 16, batch):
+        run.decode(range(first, first + batch))
     check_all(oracle_of(TINY), run)
 
 

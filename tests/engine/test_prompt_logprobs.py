@@ -1,8 +1,6 @@
 """Logprobs of prompts: those of transformers on the same weights, however the prompt was computed."""
 
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import interpreted_models
 import lora_folders
@@ -11,8 +9,7 @@ import torch
 
 from legato_engine.runner.runner import Runner
 from legato_engine.sampling.scores import Scores, rows_at_once
-from legato_engine.scheduler.batch import Batch, Draw, Row, Scored, Targets
-from legato_protocol.packed_logprobs import PromptToken
+from legato_engine.scheduler.batch import Batch, Draw, Row, Targets
 from legato_protocol.sampling_params import SamplingParams
 
 TOP = 5
@@ -21,48 +18,39 @@ NEAR = 2e-3  # float32 logprobs of the two implementations differ by less than t
 TINY = lora_folders.RandomCheckpoint(replace(interpreted_models.LLAMA, vocab_size=40_000))
 
 
-def tiny(block_size: int) -> Runner:
+def tiny(block_size):
     return Runner.load(TINY, block_size=block_size, kv_cache_bytes=4 << 20, dtype="float32", max_length=512, threads=1)
 
 
-@pytest.fixture(scope="module")
-def prompt() -> list[int]:
-    """Of ordinary length, so that slices of rows are cut as well."""
-    return interpreted_models.prompts(TINY.config.vocab_size, (170,))[0]
+# Of ordinary length, so that slices of rows are cut as well.
+PROMPT = interpreted_models.prompts(TINY.config.vocab_size, (170,))[0]
+PARAMS = SamplingParams(max_tokens=1, seed=0, temperature=0.0)
 
 
 @pytest.fixture(scope="module")
-def expected(huggingface: Any, prompt: list[int]) -> torch.Tensor:
+def expected(huggingface):
     """Logprobs of all tokens at each place of the prompt, by transformers."""
-    model = huggingface(TINY, TINY.config)
     with torch.inference_mode():
-        found: torch.Tensor = model(input_ids=torch.tensor([prompt])).logits[0].log_softmax(1)
-    return found
+        return huggingface(TINY, TINY.config)(input_ids=torch.tensor([PROMPT])).logits[0].log_softmax(1)
 
 
-def scored(runner: Any, prompt: list[int], cuts: Sequence[int], beside: Row | None = None) -> list[PromptToken]:
-    """What steps tell that compute the prompt in these pieces, each beside another row."""
-    blocks = list(range(1, 1 + runner.layout.blocks_for(len(prompt) + 1)))
-    params = SamplingParams(max_tokens=1, seed=0, temperature=0.0)
-    told: list[PromptToken] = []
+def scored(runner, prompt, cuts, other=None):
+    """Logprobs from steps that compute the prompt in these pieces, each in a batch with another row."""
+    blocks, tokens = list(range(1, 1 + runner.layout.blocks_for(len(prompt) + 1))), []
     for begin, end in zip([0, *cuts], [*cuts, len(prompt)], strict=True):
         targets = Targets(prompt[begin + 1 : end + 1], TOP)
-        draws = (Draw(0, end, params, prompt, end),) if end == len(prompt) else ()
+        draws = (Draw(0, end, PARAMS, prompt, end),) if end == len(prompt) else ()
         row = Row(prompt[begin:end], begin, blocks, draws, targets if targets.tokens else None)
-        rows = (beside, row) if beside is not None else (row,)
-        output = runner.step(Batch(rows))[-1]
+        output = runner.step(Batch((other, row) if other is not None else (row,)))[-1]
         if row.targets is not None:
-            assert isinstance(output, Scored)
             assert not output.fault
             assert output.seconds > 0
-            told += output.logprobs
-    return told
+            tokens += output.logprobs
+    return tokens
 
 
-def check(told: list[PromptToken], prompt: list[int], expected: torch.Tensor) -> None:
-    assert len(told) == len(prompt) - 1
-    for place, (token, found) in enumerate(zip(prompt[1:], told, strict=True)):
-        truth = expected[place]
+def check(scores, prompt, expected):
+    for token, found, truth in zip(prompt[1:], scores, expected[: len(prompt) - 1], strict=True):
         assert found.logprob == pytest.approx(float(truth[token]), abs=NEAR)
         near = [int((truth > truth[token] + shift).sum()) + 1 for shift in (2 * NEAR, -2 * NEAR)]
         assert near[0] <= found.rank <= near[1], "its place among all tokens, but for ties"
@@ -72,32 +60,31 @@ def check(told: list[PromptToken], prompt: list[int], expected: torch.Tensor) ->
 
 
 @pytest.mark.parametrize("cuts", [[], [64, 100, 133]], ids=["whole", "chunks"])
-def test_they_are_those_of_transformers(prompt: list[int], expected: Any, cuts: list[int]) -> None:
-    check(scored(tiny(16), prompt, cuts), prompt, expected)
+def test_they_are_those_of_transformers(expected, cuts):
+    check(scored(tiny(16), PROMPT, cuts), PROMPT, expected)
 
 
-def test_few_rows_and_rows_of_others_change_nothing(prompt: list[int], expected: Any) -> None:
+def test_few_rows_and_rows_of_others_change_nothing(expected):
     """Few rows are computed by a recorded program; the other row comes first in the step, and draws."""
-    short, params = prompt[:21], SamplingParams(max_tokens=1, seed=0, temperature=0.0)
-    other = Row(prompt[:3], 0, [40], (Draw(0, 3, params, prompt, 3),))
-    check(scored(tiny(16), short, [8, 12], other), short, expected)
+    other = Row(PROMPT[:3], 0, [40], (Draw(0, 3, PARAMS, PROMPT, 3),))
+    check(scored(tiny(16), PROMPT[:21], [8, 12], other), PROMPT[:21], expected)
 
 
-def test_another_backend_agrees(prompt: list[int], expected: Any) -> None:
+def test_another_backend_agrees(expected):
     """By torch's own operators: no kernel takes blocks of 10."""
     runner = tiny(10)
     assert "torch's own operators" in runner.formats
-    check(scored(runner, prompt, [70]), prompt, expected)
+    check(scored(runner, PROMPT, [70]), PROMPT, expected)
 
 
-def naive(logits: torch.Tensor, target: int, alternatives: int) -> tuple[float, int, list[float]]:
+def naive(logits, target, alternatives):
     logprobs = logits.double().log_softmax(0).tolist()
     rank = 1 + sum(other > logprobs[target] for other in logprobs)
     return logprobs[target], rank, sorted(logprobs, reverse=True)[:alternatives]
 
 
 @pytest.mark.parametrize("alternatives", [0, 1, 7])
-def test_slices_are_joined(alternatives: int) -> None:
+def test_slices_are_joined(alternatives):
     logits = torch.randn(9, 50, generator=torch.Generator().manual_seed(1)) * 4
     logits[3, 10:20] = -torch.inf
     targets = [0, 49, 7, 12, 5, 5, 6, 20, 1]
@@ -116,7 +103,7 @@ def test_slices_are_joined(alternatives: int) -> None:
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_logits_that_are_no_numbers_are_a_fault(bad: float) -> None:
+def test_logits_that_are_not_finite_are_a_fault(bad):
     logits = torch.zeros(2, 50)
     logits[1, 7] = bad
     scores = Scores(1)
@@ -124,7 +111,5 @@ def test_logits_that_are_no_numbers_are_a_fault(bad: float) -> None:
     assert scores.packed()[1] == "the model's logits for it are not finite numbers"
 
 
-def test_rows_at_once_are_bounded_by_bytes() -> None:
-    assert rows_at_once(49_152) == 64
-    assert rows_at_once(151_936) == 32
-    assert rows_at_once(1 << 20) == 32
+def test_rows_at_once_are_bounded_by_bytes():
+    assert [rows_at_once(vocabulary) for vocabulary in (49_152, 151_936, 1 << 20)] == [64, 32, 32]

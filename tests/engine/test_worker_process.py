@@ -1,63 +1,56 @@
 """A real worker: two processes with a tiny model, real signals. Two started workers serve most tests of this file."""
 
 import asyncio
-import contextlib
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import tiny_llama
-from websockets.asyncio.client import ClientConnection
-from websockets.exceptions import ConnectionClosed
-from worker_process import PATIENCE, PROMPT, Process, alive, collect, generate, greet, hand_over, hear, start, until
+from worker_process import PATIENCE, PROMPT, alive, collect, generate, greet, hand_over, hear, start, until
 
 from legato_engine.runner.runner import Runner
 from legato_engine.weights.opening import open_weights
 from legato_protocol import stream
 from legato_protocol.kv_events import Snapshot, decode_event
 from legato_protocol.load import Load
-from legato_protocol.messages import MAX_FRAME_BYTES
 from legato_protocol.stream import Failed, Greeting, Hello, Lost, Pause, Tokens
 
 COUNT = 4  # tokens
-Workers = tuple[Process, Process]
 
 
 @pytest.fixture(autouse=True)
-def anyio_backend() -> str:
+def anyio_backend():
     return "asyncio"
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def model(tmp_path_factory):
     folder = tmp_path_factory.mktemp("model")
     tiny_llama.write(folder, vocab_size=5000, max_position_embeddings=512)
     return folder
 
 
 @pytest.fixture(scope="module")
-def workers(tmp_path_factory: pytest.TempPathFactory, model: Path) -> Iterator[Workers]:
+def workers(tmp_path_factory, model):
     flags = ("--transport", "TCP", "--dtype", "Float32")
     made = [start(tmp_path_factory.mktemp(name), "--name", name, *flags, model=str(model)) for name in ("w0", "d0")]
     for process in made:
         until(lambda process=process: process.ready)
-    yield made[0], made[1]
+    yield made
     for process in made:
         process.popen.kill()
         process.popen.wait()
 
 
 @pytest.fixture
-def worker(workers: Workers) -> Process:
+def worker(workers):
     return workers[0]
 
 
 @pytest.fixture(scope="module")
-def truth(model: Path, sequences: Any) -> list[int]:
-    """What the model makes in one process."""
+def truth(model, sequences):
+    """The tokens that the model makes in one process."""
     runner = Runner.load(
         open_weights(model), block_size=16, kv_cache_bytes=4 << 20, dtype="float32", threads=1, max_length=512
     )
@@ -67,12 +60,12 @@ def truth(model: Path, sequences: Any) -> list[int]:
     return alone.outputs[0]
 
 
-async def generate_here(socket: ClientConnection, id: str) -> list[int]:
+async def generate_here(socket, id):
     await socket.send(stream.encode(generate(id, COUNT)))
     return await collect(socket, id, COUNT)
 
 
-async def test_it_computes_with_its_model(worker: Process, truth: list[int]) -> None:
+async def test_it_computes_with_its_model(worker, truth):
     async with worker.dial("/stream") as gateway, worker.dial("/events") as events:
         hello = await greet(gateway)
         assert (hello.worker, hello.role, hello.max_length) == ("w0", "unified", 512)
@@ -84,104 +77,62 @@ async def test_it_computes_with_its_model(worker: Process, truth: list[int]) -> 
         assert isinstance(decode_event(await asyncio.wait_for(events.recv(), PATIENCE)), Snapshot)
 
 
-async def test_bad_frames_leave_it_working(worker: Process, truth: list[int]) -> None:
-    before = worker.core()
-    for garbage in (b"\xc1", bytes(MAX_FRAME_BYTES + 1), "text"):
-        async with worker.dial("/stream") as offender:
-            await greet(offender)
-            with contextlib.suppress(ConnectionClosed):
-                await offender.send(garbage)
-            await asyncio.wait_for(offender.wait_closed(), PATIENCE)
-    async with worker.dial("/stream") as gateway:
-        await greet(gateway)
-        assert await generate_here(gateway, "after") == truth
-    assert worker.core() == before
-
-
-def test_the_server_process_is_lean(worker: Process) -> None:
+def test_the_server_process_is_lean(worker):
     pages = int(Path(f"/proc/{worker.popen.pid}/statm").read_text().split()[1])
     assert pages * os.sysconf("SC_PAGE_SIZE") <= 120 << 20
     assert "libtorch" not in Path(f"/proc/{worker.popen.pid}/maps").read_text()
 
 
-def test_a_core_is_out_of_reach_of_ctrl_c_but_in_the_session_of_its_server(worker: Process) -> None:
+def test_a_core_is_out_of_reach_of_ctrl_c_but_in_the_session_of_its_server(worker):
     """Priorities hold within a session: one for each core would make those of prefill workers useless."""
     assert os.getpgid(worker.core()) == worker.core()
     assert os.getsid(worker.core()) == os.getsid(worker.popen.pid)
 
 
-async def test_a_sequence_goes_from_one_process_to_another(workers: Workers) -> None:
+async def test_a_sequence_goes_from_one_process_to_another(workers):
     """Over UCX, with the KV of the model: its tokens are those of one worker. On to a third: see test_paced_process."""
     alone, travelled = await hand_over(*workers)
     assert travelled == alone
 
 
-async def test_a_killed_core_is_reported_and_replaced(worker: Process, truth: list[int]) -> None:
+async def test_a_killed_core_is_reported_and_replaced(worker, truth):
     async with worker.dial("/stream") as gateway:
         hello = await greet(gateway)
         os.kill(worker.core(), signal.SIGKILL)
-        lost = await hear(gateway, Lost)
-        assert lost.epoch == hello.epoch
+        lost, again = await hear(gateway, Lost), await hear(gateway, Hello)
         assert "SIGKILL" in lost.reason
-        again = await hear(gateway, Hello)
-        assert again.epoch != hello.epoch
+        assert lost.epoch == hello.epoch != again.epoch
         assert again.kv_revision == hello.kv_revision
         assert await generate_here(gateway, "again") == truth
     assert worker.ready
 
 
-async def begin_long(socket: ClientConnection) -> None:
-    """One that runs, and ends only when it is let go on."""
-    await socket.send(stream.encode(generate("long", 60)))
-    await hear(socket, Tokens)
-    await socket.send(stream.encode(Pause("long", 1, True)))
-
-
-async def end_long(socket: ClientConnection) -> None:
-    await socket.send(stream.encode(Pause("long", 1, False)))
-    while not any(item.id == "long" and item.finish for item in (await hear(socket, Tokens)).items):
-        pass
-
-
-async def test_a_recalled_worker_finishes_what_it_ran_and_takes_more(worker: Process) -> None:
-    async with worker.dial("/stream") as gateway:
-        await greet(gateway)
-        await begin_long(gateway)
-        assert worker.get("control", "/drain", "POST")[0] == 202
-        while not (await hear(gateway, Load)).draining:
-            pass
-        assert worker.ready
-        assert worker.get("control", "/drain", "DELETE")[0] == 200
-        while (load := await hear(gateway, Load)).draining:
-            pass
-        assert load.credits
-        assert worker.ready
-        assert len(await generate_here(gateway, "more")) == COUNT
-        await end_long(gateway)
-
-
-def test_no_core_outlives_a_killed_server(workers: Workers) -> None:
+def test_no_core_outlives_a_killed_server(workers):
     """The last test of the second worker."""
-    _, process = workers
+    process = workers[1]
     core = process.core()
     process.popen.kill()
     process.popen.wait()
     until(lambda: not alive(core), 10)
 
 
-async def test_sigterm_lets_it_finish_and_exit_with_0(worker: Process) -> None:
+async def test_sigterm_lets_it_finish_and_exit_with_0(worker):
     """The last test of the first worker."""
     core = worker.core()
     async with worker.dial("/stream") as gateway:
         await greet(gateway)
-        await begin_long(gateway)
+        await gateway.send(stream.encode(generate("long", 60)))
+        await hear(gateway, Tokens)
+        await gateway.send(stream.encode(Pause("long", 1, True)))
         worker.popen.send_signal(signal.SIGTERM)
         while not (await hear(gateway, Load)).draining:
             pass
         await gateway.send(stream.encode(generate("late")))
         refused = await hear(gateway, Failed)
         assert (refused.id, refused.code, refused.retry) == ("late", "draining", True)
-        await end_long(gateway)
+        await gateway.send(stream.encode(Pause("long", 1, False)))
+        while not any(item.id == "long" and item.finish for item in (await hear(gateway, Tokens)).items):
+            pass
     assert worker.popen.wait(PATIENCE) == 0
     assert not alive(core)
 
@@ -195,10 +146,8 @@ async def test_sigterm_lets_it_finish_and_exit_with_0(worker: Process) -> None:
         (["--runner", "paced"], "--profile: required with --runner paced"),
     ],
 )
-def test_settings_and_models_that_cannot_work_end_the_start_with_2(
-    tmp_path: Path, model: Path, flags: list[str], said: str
-) -> None:
-    """Said by the server or its core; what else ends a core so: see core/test_main."""
+def test_settings_and_models_that_cannot_work_end_the_start_with_2(tmp_path, model, flags, said):
+    """By the server or its core; other reasons of a core are in core/test_main."""
     process = start(tmp_path, *flags, model=str(model))
     assert process.popen.wait(PATIENCE) == 2
     assert said in process.log.read_text()
