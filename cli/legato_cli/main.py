@@ -2,6 +2,8 @@
 
 import argparse
 import importlib.metadata
+import os
+import select
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
@@ -35,6 +37,7 @@ from legato_cli.simulation import arguments as simulate
 BAD_ARGUMENTS = 2
 CANNOT_RUN = 2  # as of a bad setting: trying again does not help
 INTERRUPTED = 130  # as shells say it
+READER_LEFT = 141  # by SIGPIPE
 
 
 class _Parser(argparse.ArgumentParser):
@@ -82,6 +85,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser().parse_args(argv)
     try:
         code: int = args.run(args)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        if not _has_lost_reader():
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more when it ends
+        return READER_LEFT
     except KeyboardInterrupt:
         return INTERRUPTED
     except ModuleNotFoundError as error:
@@ -90,6 +99,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"legato {args.command}: {extras.advice(args.command, error.name)}", file=sys.stderr)
         return CANNOT_RUN
     return code
+
+
+def _has_lost_reader() -> bool:
+    """True if standard output is a pipe that nobody reads any longer, as behind `| head`."""
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)
+    return any(events & select.POLLERR for _, events in poll.poll(0))
 
 
 if __name__ == "__main__":

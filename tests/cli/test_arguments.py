@@ -3,11 +3,14 @@
 import argparse
 import os
 import re
+import subprocess
+import sys
+from subprocess import PIPE
 from types import SimpleNamespace
 
 import pytest
 
-from legato_cli import doctor, extras, main
+from legato_cli import doctor, extras, main, up
 from legato_protocol import names, parent
 
 BAD = "\x00"  # nothing accepts it: not even a name may have control characters
@@ -132,3 +135,11 @@ def test_a_process_whose_parent_is_gone_ends_immediately(command, legato, monkey
     monkeypatch.setattr(parent, "ctypes", SimpleNamespace(CDLL=lambda *_, **__: None))  # this process is not to die
     monkeypatch.setenv(names.ENV_PARENT, str(os.getpid()))
     assert legato(*command, *MODEL) == (1, "", "")
+
+
+@pytest.mark.parametrize("command", [("completion", "bash"), ("validate", "-o", "json", str(up.QUICKSTART))])
+def test_a_command_whose_output_nobody_reads_ends_quietly(command):
+    """As behind `| head`."""
+    process = subprocess.Popen([sys.executable, "-m", "legato_cli.main", *command], stdout=PIPE, stderr=PIPE)
+    process.stdout.close()
+    assert (process.communicate()[1], process.returncode) == (b"", 141)
