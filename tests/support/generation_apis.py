@@ -84,6 +84,11 @@ class API:
 # ── chats and completions ───────────────────────────────────────────────────────────────────────────────────────────
 
 FINISHES = {"tool_calls": "calls", "function_call": "calls"}
+WORDS = ("auto", "none", "required")  # choices that name no tool
+
+
+def _user(text: str) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": text}]}
 
 
 def _usage(usage: dict[str, Any] | None, prompt: str, made: str) -> dict[str, Any]:
@@ -111,14 +116,9 @@ def _openai(answer: dict[str, Any], choice: dict[str, Any], usage: dict[str, Any
 
 def _of_chunks(chunks: list[dict[str, Any]]) -> Said:
     """Puts deltas together as a client does."""
-    if "error" in chunks[-1]:
-        texts = [
-            c["delta"].get("content") or "" if "delta" in c else c["text"] for e in chunks[:-1] for c in e["choices"]
-        ]
-        return Said(text="".join(texts), error=chunks[-1]["error"]["message"])
     message: dict[str, Any] = {"content": "", "reasoning": "", "tool_calls": []}
     finish, logprobs = None, {"content": [], "tokens": [], "token_logprobs": []}
-    for choice in (choice for chunk in chunks for choice in chunk["choices"]):
+    for choice in (choice for chunk in chunks for choice in chunk.get("choices", ())):
         delta = choice.get("delta") or {"content": choice.get("text")}
         for name in ("content", "reasoning"):
             message[name] += delta.get(name) or ""
@@ -129,6 +129,8 @@ def _of_chunks(chunks: list[dict[str, Any]]) -> Said:
         for name, tokens in (choice.get("logprobs") or {}).items():
             logprobs.setdefault(name, []).extend(tokens or ())
         finish = choice["finish_reason"] or finish
+    if "error" in chunks[-1]:
+        return Said(text=message["content"], error=chunks[-1]["error"]["message"])
     return _openai(chunks[0], {"message": message, "finish_reason": finish, "logprobs": logprobs}, chunks[-1]["usage"])
 
 
@@ -154,12 +156,10 @@ CHAT = API(
     SHARED
     | {
         "most": lambda count: {"max_completion_tokens": count},
-        "long": lambda text: {"messages": [{"role": "user", "content": text}]},
+        "long": _user,
         "logprobs": lambda top: {"logprobs": True, "top_logprobs": top},
         "tools": lambda tools: {"tools": [_function(tool) for tool in tools]},
-        "choice": lambda name: {
-            "tool_choice": name if name in ("auto", "none", "required") else _function({"name": name})
-        },
+        "choice": lambda name: {"tool_choice": name if name in WORDS else _function({"name": name})},
         "one call": lambda _: {"parallel_tool_calls": False},
     },
 )
@@ -203,10 +203,8 @@ def _response(answer: dict[str, Any]) -> Said:
 def _of_response_events(events: list[dict[str, Any]]) -> Said:
     said = _response(events[-1]["response"])
     if said.tokens:  # which grow by no events of their own
-        streamed = [
-            one["token"] for event in events if event["type"].endswith("output_text.delta") for one in event["logprobs"]
-        ]
-        assert streamed == [token for token, _ in said.tokens]
+        deltas = [event for event in events if event["type"].endswith("output_text.delta")]
+        assert [one["token"] for event in deltas for one in event["logprobs"]] == [token for token, _ in said.tokens]
     return said
 
 
@@ -224,9 +222,7 @@ RESPONSES = API(
         "logprobs": lambda top: {"include": [LOGPROBS], "top_logprobs": top},
         "schema": lambda schema: {"text": {"format": {"type": "json_schema", "name": "a", "schema": schema}}},
         "tools": lambda tools: {"tools": [{"type": "function", "strict": None, **tool} for tool in tools]},
-        "choice": lambda name: {
-            "tool_choice": name if name in ("auto", "none", "required") else {"type": "function", "name": name}
-        },
+        "choice": lambda name: {"tool_choice": name if name in WORDS else {"type": "function", "name": name}},
         "one call": lambda _: {"parallel_tool_calls": False},
     },
 )
@@ -285,7 +281,7 @@ MESSAGES = API(
     _of_message_events,
     {
         "most": lambda count: {"max_tokens": count},
-        "long": lambda text: {"messages": [{"role": "user", "content": text}]},
+        "long": _user,
         "stop": lambda texts: {"stop_sequences": texts},
         "schema": lambda schema: {"output_config": {"format": {"type": "json_schema", "schema": schema}}},
         "tools": lambda tools: {
@@ -294,9 +290,7 @@ MESSAGES = API(
             ]
         },
         "choice": lambda name: {
-            "tool_choice": {"type": CHOICES.get(name, name)}
-            if name in ("auto", "none", "required")
-            else {"type": "tool", "name": name}
+            "tool_choice": {"type": CHOICES.get(name, name)} if name in WORDS else {"type": "tool", "name": name}
         },
         "one call": lambda _: {"tool_choice": {"type": "auto", "disable_parallel_tool_use": True}},
     },

@@ -53,37 +53,28 @@ def expected(*items: str) -> list[str]:
 
 
 def replayed(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The items that events tell of. Each begins, grows and ends before the next one."""
+    """The items that events make up. Each begins, grows and ends before the next one."""
     done: list[dict[str, Any]] = []
-    item: dict[str, Any] | None = None
+    item: Any = None
     for event in found:
         kind = event["type"].removeprefix("response.")
         if "item_id" in event:
-            assert item is not None
             assert (event["item_id"], event["output_index"]) == (item["id"], len(done))
         if kind == "output_item.added":
-            assert item is None
-            assert event["output_index"] == len(done)
+            assert (item, event["output_index"]) == (None, len(done))
             item = event["item"]
-        elif kind == "content_part.added":
-            assert item is not None
-            assert event["content_index"] == len(item["content"])
-            item["content"].append(event["part"])
-        elif kind in ("output_text.delta", "reasoning_text.delta"):
-            assert item is not None
-            item["content"][0]["text"] += event["delta"]
-        elif kind == "function_call_arguments.delta":
-            assert item is not None
-            item["arguments"] += event["delta"]
-        elif kind in ("output_text.done", "reasoning_text.done", "content_part.done", "function_call_arguments.done"):
-            assert item is not None
-            whole = event if kind.endswith("text.done") else event.get("part", event)
-            key = "arguments" if "arguments" in event else "text"
-            assert whole[key] == (item["arguments"] if key == "arguments" else item["content"][0]["text"])
         elif kind == "output_item.done":
-            assert item is not None
             assert event["item"] == {**item, "status": event["item"]["status"]}
             done.append(event["item"])
             item = None
+        elif kind == "content_part.added":
+            assert event["content_index"] == len(item["content"])
+            item["content"].append(event["part"])
+        elif item is not None:
+            holder, key = (item, "arguments") if "arguments" in kind else (item["content"][0], "text")
+            if kind.endswith(".delta"):
+                holder[key] += event["delta"]
+            else:
+                assert event.get("part", event)[key] == holder[key]
     assert item is None
     return done

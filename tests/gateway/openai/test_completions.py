@@ -10,24 +10,8 @@ from legato_gateway.errors import WorkerFailed
 from legato_gateway.request import Delta, TokenText
 from legato_protocol.stream import TokenLogprobs
 
-STREAMED = pytest.mark.parametrize("stream", [False, True])
 
-
-async def texts(answer, stream):
-    """The text of each choice of the official client's answer."""
-    found = {}
-    for choice in [chunk.choices[0] async for chunk in answer] if stream else answer.choices:
-        found[choice.index] = found.get(choice.index, "") + choice.text
-    return found
-
-
-async def test_an_answer_is_what_the_official_client_expects(gateway):
-    answer = await gateway.client.completions.create(model="tiny", prompt="hi")
-    assert (answer.object, answer.choices[0].text, answer.choices[0].index) == ("text_completion", "Paris é!", 0)
-    assert gateway.relay.requests[0].params.max_tokens == 16
-
-
-@STREAMED
+@pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("prompt", [["hi", "you"], [[104, 105], [121, 111, 117]]])
 async def test_several_prompts_have_n_answers_each(gateway, stream, prompt):
     def named(request):
@@ -36,7 +20,9 @@ async def test_several_prompts_have_n_answers_each(gateway, stream, prompt):
 
     gateway.relay.script = named
     answer = await gateway.client.completions.create(model="tiny", prompt=prompt, n=2, stream=stream)
-    assert await texts(answer, stream) == {0: "hi0", 1: "hi1", 2: "you0", 3: "you1"}
+    assert stream or answer.object == "text_completion"
+    choices = [chunk.choices[0] async for chunk in answer] if stream else answer.choices
+    assert {choice.index: choice.text for choice in choices} == {0: "hi0", 1: "hi1", 2: "you0", 3: "you1"}
     assert stream or (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (5, 4)
 
 
@@ -47,22 +33,6 @@ async def test_one_failing_prompt_fails_the_request_and_stops_the_others(gateway
     gateway.relay.script = one_fails
     assert (await gateway.complete(prompt=["good", "bad"])).status_code == 502
     assert all(generation.cancelled.is_set() for generation in gateway.relay.generations)
-
-
-@STREAMED
-@pytest.mark.parametrize("prompt", ["hi", [104, 105]])
-async def test_echo_puts_the_prompt_before_each_answer(gateway, stream, prompt):
-    answer = await gateway.client.completions.create(model="tiny", prompt=prompt, echo=True, n=2, stream=stream)
-    assert await texts(answer, stream) == {0: "hiParis é!", 1: "hiParis é!"}
-
-
-@STREAMED
-async def test_logprobs_have_offsets_and_alternatives(gateway, stream):
-    answer = await gateway.client.completions.create(model="tiny", prompt="hi", logprobs=2, stream=stream)
-    choices = [chunk.choices[0] async for chunk in answer] if stream else answer.choices
-    found = [choice.logprobs for choice in choices if choice.logprobs]
-    assert [offset for part in found for offset in part.text_offset] == [0, 5, 7]
-    assert found[0].top_logprobs[0] == {"P": -0.5, "z": -3.0}
 
 
 async def test_the_routes_of_several_prompts_are_explained_one_by_one(gateway):
@@ -98,39 +68,32 @@ def script(gateway, answers=ANSWERS):
     gateway.script(*(delta for answer in answers for delta in answer))
 
 
-async def test_the_best_by_mean_come_first_and_are_numbered_anew(gateway):
+BEST = [  # fields, texts of the answer, and the log probabilities that workers are asked for
+    ({"n": 3, "best_of": 5}, ["likeliest", "long and likely enough", "as likely as the first"], 0),
+    ({"best_of": 5, "logprobs": 2}, ["likeliest"], 2),
+    ({"n": 5, "best_of": 5}, [answer[0].text for answer in ANSWERS], None),
+]
+
+
+@pytest.mark.parametrize(("fields", "texts", "logprobs"), BEST)
+async def test_the_best_by_mean_come_first_and_are_numbered_anew(gateway, fields, texts, logprobs):
+    """Where all are returned, they come as they are made."""
     script(gateway)
-    answer = (await gateway.complete(n=3, best_of=5)).json()
-    assert [(choice["index"], choice["text"], choice["finish_reason"]) for choice in answer["choices"]] == [
-        (0, "likeliest", "length"),
-        (1, "long and likely enough", "stop"),
-        (2, "as likely as the first", "stop"),
-    ]
-    assert all(choice["logprobs"] is None for choice in answer["choices"]), "nobody asked for them"
+    answer = (await gateway.complete(**fields)).json()
+    choices = answer["choices"]
+    assert [(choice["index"], choice["text"]) for choice in choices] == list(enumerate(texts))
+    assert [choice["finish_reason"] for choice in choices] == ["length" if t == "likeliest" else "stop" for t in texts]
+    shown = [choice["logprobs"] and choice["logprobs"]["token_logprobs"] for choice in choices]
+    assert shown == ([[-0.5, -0.7]] if "logprobs" in fields else [None] * len(texts))
     (request,) = gateway.relay.requests
-    assert (request.choices, request.params.logprobs) == (5, 0)
+    assert (request.choices, request.params.logprobs) == (5, logprobs)
     assert answer["usage"]["completion_tokens"] == 10, "all that was made has cost"
 
 
-async def test_one_is_returned_where_n_is_not_given(gateway):
-    script(gateway)
-    (choice,) = (await gateway.complete(best_of=5, logprobs=2)).json()["choices"]
-    assert (choice["index"], choice["text"]) == (0, "likeliest")
-    assert choice["logprobs"]["token_logprobs"] == [-0.5, -0.7]
-    assert gateway.relay.requests[0].params.logprobs == 2
-
-
-async def test_an_answer_of_no_tokens_comes_last(gateway):
+async def test_an_answer_of_no_tokens_comes_last_and_none_is_streamed_that_may_not_be_best(gateway):
     script(gateway, [said(0, "nothing"), said(1, "unlikely", -9.0), said(2, "as empty")])
     answer = (await gateway.complete(n=2, best_of=3)).json()
     assert [choice["text"] for choice in answer["choices"]] == ["unlikely", "nothing"]
-
-
-async def test_where_all_are_returned_they_come_as_they_are_made(gateway):
-    script(gateway)
-    answer = (await gateway.complete(n=5, best_of=5)).json()
-    assert [choice["text"] for choice in answer["choices"]] == [answer[0].text for answer in ANSWERS]
-    assert gateway.relay.requests[0].params.logprobs is None
     assert (await gateway.complete(n=2, best_of=2, stream=True)).status_code == 200
 
 

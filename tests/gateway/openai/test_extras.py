@@ -176,7 +176,6 @@ BEGINS = [  # messages, fields, the prompt, whose message an answer is, and its 
     ([USER, HALF], {**CONTINUED, "add_generation_prompt": False}, OPEN, "assistant", "Paris"),
     ([USER, HALF], {**CONTINUED, "echo": True}, OPEN, "assistant", "The capital is Paris"),
     ([USER, HALF], {"echo": True}, NEXT, "assistant", "The capital is Paris"),
-    ([USER, HALF], {"echo": False}, NEXT, "assistant", "Paris"),
     ([USER, HALF], {"add_special_tokens": False}, NEXT, "assistant", "Paris"),
     ([USER, HALF], {"add_special_tokens": True}, f"<|mark|>{NEXT}", "assistant", "Paris"),
     ([USER], {"echo": True}, f"{ASKED}<|im_start|>assistant\n", "assistant", "Paris"),

@@ -121,7 +121,7 @@ WRONG_BIASES: list[Any] = [
     *({f"{id:05}": 0 for id in range(1025)}, [], 1),
 ]
 FLAGS = ("echo", "add_generation_prompt", "continue_final_message", "add_special_tokens", "include_stop_str_in_output")
-FLAGS += ("skip_special_tokens", "return_token_ids", "return_tokens_as_token_ids", "ignore_eos", "logprobs")
+FLAGS += ("skip_special_tokens", "return_token_ids", "return_tokens_as_token_ids", "ignore_eos", "logprobs", "stream")
 OTHERS: list[tuple[str, dict[str, Any], list[Any], list[Any]]] = [
     ("stop", CHAT, ["x", ["x"], [], ["x"] * 16, "x" * 1024], ["", [""], ["x"] * 17, "x" * 1025, 1, True, {}, [1]]),
     ("stop_token_ids", CHAT, [[], [0], [256], [1] * 16], [[-1], [257], [1 << 31], [1] * 17, ["1"], [True], 1, "1", {}]),
@@ -130,7 +130,6 @@ OTHERS: list[tuple[str, dict[str, Any], list[Any], list[Any]]] = [
     ("bad_words", CHAT, [[], ["x"], ["x" * 64], ["x"] * 128, None], WRONG_WORDS),
     ("user", CHAT, ["", "é" * 512], ["x" * 513, 1, True, []]),
     ("cache_salt", CHAT, ["x", "x" * 512], ["", "x" * 513, 1]),
-    ("stream", CHAT, [True, False], [1, 0, "true", [], {}]),
     ("echo", COMPLETION, [True, False], [1, "true"]),
     *((name, CHAT, [True, False], [1, 0, "true"]) for name in FLAGS),
     ("stream_options", CHAT, [], [{"include_usage": 1}, [], "x", True]),

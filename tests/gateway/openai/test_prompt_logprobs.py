@@ -47,46 +47,45 @@ def asked(gateway: Any) -> Any:
     return ask
 
 
+def shown(token: str, logprob: float | None = None, rank: int | None = None) -> dict[str, Any]:
+    id = ord(token)
+    entry = {"logprob": logprob or -float(id), "rank": rank or id, "decoded_token": token}
+    return {str(id): entry}
+
+
 @pytest.mark.parametrize("alternatives", [0, 2])
 async def test_completions_list_them_in_each_choice(asked, gateway, alternatives):
     answer = await asked(prompt=["hex", "A"], n=2, prompt_logprobs=alternatives)
     assert [request.params.prompt_logprobs for request in gateway.relay.requests] == [alternatives] * 2
-    top = {
-        "101": {"logprob": -0.5, "rank": 1, "decoded_token": "e"},
-        "116": {"logprob": -1.5, "rank": 2, "decoded_token": "t"},
-    }
-    e = {"101": {"logprob": -101.0, "rank": 101, "decoded_token": "e"}}
-    x = {"120": {"logprob": -120.0, "rank": 120, "decoded_token": "x"}}
-    expected = [None, {**top, **e}, {**x, **top}] if alternatives else [None, e, x]
+    top = shown("e", -0.5, 1) | shown("t", -1.5, 2) if alternatives else {}
+    expected = [None, {**top, **shown("e")}, {**shown("x"), **top}]
     assert [choice["prompt_logprobs"] for choice in answer["choices"]] == [expected, expected, [None], [None]]
     assert all(choice["logprobs"] is None for choice in answer["choices"])
 
 
-@pytest.mark.parametrize(
-    ("fields", "param"),
-    [
-        ({"n": 64, "prompt_logprobs": 20}, "prompt_logprobs"),
-        ({"n": 64, "echo": True, "logprobs": 20}, "echo"),
-        ({"prompt": ["x" * 900] * 64, "prompt_logprobs": 20}, "prompt_logprobs"),
-        ({"n": 5, "prompt_logprobs": 20}, None),
-        ({"n": 64, "prompt_logprobs": 0}, None),
-    ],
-)
-async def test_answers_that_would_repeat_too_much_are_refused(gateway, fields, param):
-    """Each choice of a completion tells those of its prompt again."""
-    answer = await gateway.complete(**{"prompt": "x" * 900, "max_tokens": 1} | fields)
-    assert answer.status_code == (400 if param else 200)
-    if param:
-        assert answer.json()["error"]["param"] == param
-        assert str(1 << 19) in answer.json()["error"]["message"]
+REPEATED: list[tuple[dict[str, Any], str | None]] = [
+    ({"n": 64, "prompt_logprobs": 20}, "prompt_logprobs"),
+    ({"n": 64, "echo": True, "logprobs": 20}, "echo"),
+    ({"prompt": ["x" * 900] * 64, "prompt_logprobs": 20}, "prompt_logprobs"),
+    ({"n": 5, "prompt_logprobs": 20}, None),
+    ({"n": 64, "prompt_logprobs": 0}, None),
+]
+
+
+async def test_answers_that_would_repeat_too_much_are_refused(gateway):
+    """Each choice of a completion repeats those of its prompt."""
+    for fields, param in REPEATED:
+        answer = await gateway.complete(**{"prompt": "x" * 900, "max_tokens": 1} | fields)
+        assert answer.status_code == (400 if param else 200)
+        if param:
+            assert answer.json()["error"]["param"] == param
+            assert str(1 << 19) in answer.json()["error"]["message"]
 
 
 async def test_chats_list_them_once(gateway):
     gateway.relay.script = script
     answer = (await gateway.chat(prompt_logprobs=0, n=2)).json()
-    listed = answer["prompt_logprobs"]
-    assert [None, *(int(next(iter(one))) for one in listed[1:])] == [None, *b"user: hi\n"[1:]]
-    assert listed[1] == {"115": {"logprob": -115.0, "rank": 115, "decoded_token": "s"}}
+    assert answer["prompt_logprobs"] == [None, *map(shown, "user: hi\n"[1:])]
     assert all("prompt_logprobs" not in choice for choice in answer["choices"])
     assert "prompt_logprobs" not in (await gateway.chat()).json()
 
@@ -123,12 +122,10 @@ async def test_both_may_be_asked_for(asked, gateway):
 async def test_a_prompt_alone_is_echoed_without_what_was_made_for_it(asked, gateway):
     answer = await asked(prompt="hi", echo=True, logprobs=0, max_tokens=0)
     assert gateway.relay.requests[0].params.max_tokens == 1
-    assert answer["choices"][0]["text"] == "hi"
-    assert answer["choices"][0]["logprobs"]["tokens"] == ["h", "i"]
-    assert answer["choices"][0]["finish_reason"] == "length"
+    (choice,) = answer["choices"]
+    assert (choice["text"], choice["logprobs"]["tokens"], choice["finish_reason"]) == ("hi", ["h", "i"], "length")
     assert answer["usage"]["completion_tokens"] == 0
-    plain = await asked(prompt="hi", echo=True, max_tokens=0)
-    assert plain["choices"][0]["text"] == "hi"
+    assert (await asked(prompt="hi", echo=True, max_tokens=0))["choices"][0]["text"] == "hi"
 
 
 @pytest.mark.parametrize("most", [0, 5])
@@ -138,17 +135,14 @@ async def test_streams_begin_with_those_of_the_prompt(gateway, most):
     body = (await gateway.complete(**fields, stream_options={"include_usage": True})).text
     chunks = [json.loads(line[6:]) for line in body.splitlines() if line.startswith("data: {")]
     choices = [choice for chunk in chunks for choice in chunk["choices"]]
-    assert choices[0]["text"] == "hi"
-    assert choices[0]["logprobs"]["token_logprobs"] == [None, -105.0]
-    assert "".join(choice["text"] for choice in choices) == ("hi!" if most else "hi")
-    told = [token for choice in choices if choice["logprobs"] for token in choice["logprobs"]["tokens"]]
-    assert told == (["h", "i", "!", ""] if most else ["h", "i"])
-    assert choices[-1]["finish_reason"] == ("stop" if most else "length")
+    assert (choices[0]["text"], choices[0]["logprobs"]["token_logprobs"]) == ("hi", [None, -105.0])
+    tokens = [token for choice in choices if choice["logprobs"] for token in choice["logprobs"]["tokens"]]
+    ends = "".join(choice["text"] for choice in choices), tokens, choices[-1]["finish_reason"]
+    assert ends == (("hi!", ["h", "i", "!", ""], "stop") if most else ("hi", ["h", "i"], "length"))
     assert chunks[-1]["usage"]["completion_tokens"] == (1 if most else 0)
 
 
-async def test_tokens_before_a_text_are_not_in_it(asked, gateway, monkeypatch):
-    """Such as one that begins every sequence."""
+async def test_a_token_before_a_text_is_not_in_it(asked, gateway, monkeypatch):
     monkeypatch.setattr(gateway.tokens, "encode", lambda text, *_: [60, 62, *text.encode()])
     choice = (await asked(prompt="hi", echo=True, logprobs=0, max_tokens=0))["choices"][0]
     assert choice["logprobs"]["text_offset"] == [0, 0, 0, 1]

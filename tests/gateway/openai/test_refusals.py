@@ -105,13 +105,9 @@ WRONG_COMPLETIONS: list[tuple[dict[str, Any], str, str | None]] = [
     ({"best_of": 65, "prompt": ["a", "b"]}, "best_of", None),
     ({"n": 65, "prompt": ["a", "b"]}, "n", None),
     ({"best_of": 1, "n": 2}, "best_of", None),
-    ({"prompt": []}, "prompt", None),
     ({"prompt": ""}, "prompt", None),
-    ({"prompt": [[]]}, "prompt[0]", None),
     ({"prompt": [300]}, "prompt", None),
     ({"prompt": [-1]}, "prompt[0]", None),
-    ({"prompt": {"a": 1}}, "prompt", None),
-    ({"prompt": ["x"] * 100, "n": 2}, "n", None),
 ]
 
 
@@ -137,17 +133,18 @@ async def test_json_is_announced_with_or_without_parameters(gateway):
 
 
 async def test_every_wrong_bias_is_named(gateway):
-    message = check(gateway, await gateway.chat(logit_bias={"x": 1, "300": 1, "7": 1}), 400, "logit_bias")
-    assert ("'x'" in message, "'300'" in message, "'7'" in message) == (True, True, False)
-    message = check(gateway, await gateway.chat(logit_bias={"1": 101, "2": -200, "3": 100}), 400, "logit_bias")
-    assert ("101.0 of 1" in message, "-200.0 of 2" in message, "of 3" in message) == (True, True, False)
     many = {str(token): 1 for token in range(300, 1000)}
-    message = check(gateway, await gateway.chat(logit_bias=many), 400, "logit_bias")
-    assert "and 684 more" in message
-    assert len(message) < 1000
+    for biases, named, others in (
+        ({"x": 1, "300": 1, "7": 1}, ["'x'", "'300'"], "'7'"),
+        ({"1": 101, "2": -200, "3": 100}, ["101.0 of 1", "-200.0 of 2"], "of 3"),
+        (many, ["and 684 more"], "'900'"),
+    ):
+        message = check(gateway, await gateway.chat(logit_bias=biases), 400, "logit_bias")
+        assert ([text in message for text in named], others in message) == ([True] * len(named), False)
+        assert len(message) < 1000
 
 
-async def test_a_prompt_beyond_the_context_is_told_with_numbers(gateway):
+async def test_a_prompt_beyond_the_context_is_refused_with_numbers(gateway):
     for fields in ({"prompt": "x" * 1000}, {"prompt": "x" * 990, "max_tokens": 11}):
         message = check(gateway, await gateway.complete(**fields), 400, "prompt", "context_length_exceeded")
         assert message.startswith("This model's maximum context length is 1000 tokens")
@@ -169,11 +166,10 @@ async def test_a_large_body_is_refused_while_it_arrives(gateway):
 
 
 async def test_unknown_paths_and_methods_have_openais_shape_too(gateway):
-    check(gateway, await gateway.http.get("/v1/nothing"), 404, None, "not_found")
+    for method, path in (("GET", "/v1/nothing"), ("GET", "/"), ("POST", "/v1/completions/")):
+        message = check(gateway, await gateway.http.request(method, path), 404, None, "not_found")
+        assert message == f"Not Found: {method} {path}"
     check(gateway, await gateway.http.get("/v1/completions"), 405, None, "method_not_allowed")
-    text = check(gateway, await gateway.http.post("/v1/completions/"), 404, None, "not_found")
-    assert text == "Not Found: POST /v1/completions/"
-    check(gateway, await gateway.http.get("/"), 404, None, "not_found")
 
 
 async def test_embeddings_are_not_supported(gateway):

@@ -52,7 +52,6 @@ SPELLINGS: list[tuple[dict[str, Any], str, Any]] = [
     ({"response_format": {"type": "json_object", "schema": REFERS}}, JSON_SCHEMA, REFERS),
     ({"response_format": {"type": "json_object", "schema": None, "strict": None}}, JSON_SCHEMA, {"type": "object"}),
     ({"response_format": named(SCHEMA, description="a person")}, JSON_SCHEMA, SCHEMA),
-    ({"response_format": named(SCHEMA)}, JSON_SCHEMA, SCHEMA),
     ({"response_format": named(SCHEMA, strict=True)}, JSON_SCHEMA, SCHEMA),
     ({"response_format": named(SCHEMA, strict=False)}, JSON_SCHEMA, SCHEMA),
     ({"response_format": named(Person.model_json_schema())}, JSON_SCHEMA, Person.model_json_schema()),
@@ -62,11 +61,7 @@ SPELLINGS: list[tuple[dict[str, Any], str, Any]] = [
     ({"structured_outputs": {"json": SCHEMA, "disable_additional_properties": True}}, JSON_SCHEMA, CLOSED),
     ({"structured_outputs": {"json": SCHEMA, "disable_any_whitespace": False}}, JSON_SCHEMA, SCHEMA),
     ({"structured_outputs": {"json": SCHEMA, "disable_any_whitespace": True}}, RULES, json_options.compact(SCHEMA)),
-    (
-        {"structured_outputs": {"json": SCHEMA, "whitespace_pattern": " ?", "disable_additional_properties": True}},
-        RULES,
-        json_options.spaced_by(CLOSED, " ?"),
-    ),
+    ({"structured_outputs": {"json": CLOSED, "whitespace_pattern": " ?"}}, RULES, json_options.spaced_by(CLOSED, " ?")),
     ({"structured_outputs": {"regex": "[a-c]+"}}, REGEX, "[a-c]+"),
     ({"structured_outputs": {"choice": ["é", "no", "é"]}}, CHOICE, ["é", "no"]),
     ({"structured_outputs": {"grammar": 'start: "a"'}}, RULES, 'start: "a"'),
@@ -80,6 +75,7 @@ SPELLINGS: list[tuple[dict[str, Any], str, Any]] = [
     ({"guided_choice": ["a", "b"], "guided_json": None}, CHOICE, ["a", "b"]),
     ({"guided_grammar": 'root ::= "a"'}, RULES, 'root ::= "a"'),
     ({"response_format": {"type": "text"}, "guided_regex": "a"}, REGEX, "a"),
+    ({"response_format": {"type": "text"}, "structured_outputs": None, "guided_json": None}, JSON_SCHEMA, ""),
 ]
 
 
@@ -92,11 +88,6 @@ async def test_every_spelling_reaches_the_worker(gateway):
             assert list(found.get("properties", ())) == list(source.get("properties", ())), "in the schema's own order"
 
 
-async def test_nothing_is_asked_for_where_nothing_was_said(gateway):
-    params = await asked(gateway, response_format={"type": "text"}, structured_outputs=None, guided_json=None)
-    assert params.grammar == ""
-
-
 async def test_an_answer_that_nothing_can_follow_ends_in_spite_of_ignore_eos(gateway):
     params = await asked(gateway, guided_regex="a+", ignore_eos=True, max_tokens=9)
     assert (params.stop_token_ids, params.min_tokens) == ((256,), 9)
@@ -104,6 +95,7 @@ async def test_an_answer_that_nothing_can_follow_ends_in_spite_of_ignore_eos(gat
     assert (plain.stop_token_ids, plain.min_tokens) == ((), 0)
 
 
+COMPACT = "disable_any_whitespace"
 WRONG: list[tuple[str, Any, str, str]] = [  # a field, its value, where in it the error is, and what it says
     ("response_format", 3, ".type", "json_object"),
     ("response_format", {"type": "poem"}, ".type", "'poem'"),
@@ -129,22 +121,11 @@ WRONG: list[tuple[str, Any, str, str]] = [  # a field, its value, where in it th
     ("response_format", tagged(NOT_SUPPORTED), "", "at $.format.tags[0].content.json_schema.items"),
     ("response_format", {"type": "structural_tag", "format": {"type": "token"}}, "", "'token'"),
     ("response_format", {"type": "structural_tag", "a": "a" * 300_000}, "", "at most 262144"),
-    (
-        "structured_outputs",
-        {"regex": "a", "disable_any_whitespace": True},
-        ".disable_any_whitespace",
-        "with json and json_object only",
-    ),
+    ("structured_outputs", {"regex": "a", COMPACT: True}, f".{COMPACT}", "with json and json_object only"),
     ("structured_outputs", {"json": {}, "disable_any_whitespace": "yes"}, ".disable_any_whitespace", "true or false"),
-    (
-        "structured_outputs",
-        {"json": {}, "disable_any_whitespace": True, "whitespace_pattern": " "},
-        ".whitespace_pattern",
-        "contradict",
-    ),
+    ("structured_outputs", {"json": {}, COMPACT: True, "whitespace_pattern": " "}, ".whitespace_pattern", "contradict"),
     ("structured_outputs", {"json": {}, "whitespace_pattern": " |x"}, ".whitespace_pattern", "more than space"),
     ("structured_outputs", {"json": {}, "whitespace_pattern": "("}, ".whitespace_pattern", "unclosed"),
-    ("structured_outputs", {"json": NOT_SUPPORTED, "disable_any_whitespace": True}, ".json", "at $.items"),
     ("structured_outputs", {"anything": 3}, ".anything", "not supported"),
     ("guided_json", "{", "", "no JSON"),
     ("guided_json", {"$ref": "#/x"}, "", "does not exist"),
@@ -152,8 +133,8 @@ WRONG: list[tuple[str, Any, str, str]] = [  # a field, its value, where in it th
     ("guided_regex", "", "", "at least one"),
     ("guided_regex", "a" * 300_000, "", "at most 262144"),
     ("guided_choice", [], "", "1 to 1000"),
-    ("guided_choice", ["a", 3], "", "texts"),
     ("guided_choice", ["a"] * 1001, "", "1 to 1000"),
+    ("guided_choice", ["a", 3], "", "texts"),
     ("guided_grammar", "start: x", "", "unknown name"),
 ]
 TOGETHER = [

@@ -42,17 +42,15 @@ def test_those_of_all_deltas_are_in_what_ends_it():
     batches = [(token(0),), (), (token(1), token(2)), (token(3),)]
     said = b"".join([made.delta(0, Delta(0, "text", tokens)) for tokens in batches])
     found = read((said + made.delta(0, Delta(0, "", (), "stop")) + made.end(Usage())).decode())
-    told = [one for event in found if event["type"].endswith("text.delta") for one in event["logprobs"]]
-    assert [one["logprob"] for one in told] == [-number / 7 for number in range(4)]
-    assert all(len(one["top_logprobs"]) == 20 for one in told)
+    streamed = [one for event in found if event["type"].endswith("text.delta") for one in event["logprobs"]]
+    assert [(one["logprob"], len(one["top_logprobs"])) for one in streamed] == [(-n / 7, 20) for n in range(4)]
     (done,) = (event for event in found if event["type"].endswith("text.done"))
     (part,) = (event["part"] for event in found if event["type"].endswith("part.done"))
     (item,) = found[-1]["response"]["output"]
-    assert done["logprobs"] == part["logprobs"] == item["content"][0]["logprobs"] == told
+    assert done["logprobs"] == part["logprobs"] == item["content"][0]["logprobs"] == streamed
     assert json.loads(encode(made.final)) == found[-1]["response"]
     answer = CollectedChoice(0, ["text"] * 4, [one for tokens in batches for one in tokens], "stop")
-    whole = json.loads(writer().whole([answer], Usage()))
-    assert whole["output"][0]["content"] == item["content"]
+    assert json.loads(writer().whole([answer], Usage()))["output"][0]["content"] == item["content"]
 
 
 def test_a_stream_that_fails_has_those_so_far():
@@ -107,28 +105,24 @@ def messages(output: list[Any]) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("most", [1, 9])
-def test_those_of_messages_are_told_whatever_else_is_in_an_answer(most):
+def test_those_of_messages_are_sent_whatever_else_is_in_an_answer(most):
     """Tokens of one character are exactly the text; longer ones hold it, and may begin before it or end behind it."""
     pieces = ["One. ", CALL, "\n", "Two < three", "<tool_call>", " no call", "<tool_call>[" + CALL[12:-13] + ", x", " "]
-    draw = random.Random(most)
-    told = 0
+    draw, count = random.Random(most), 0
     for _ in range(times(40)):
         text = draw.choice([REASONED, ""]) + "".join(draw.choices(pieces, k=draw.randint(0, 6)))
-        made, said, tokens = writer(BOTH), b"", tokens_of(text, draw, most)
-        for token in tokens:
-            said += made.delta(0, Delta(0, token.text, (token,)))
-        said += made.delta(0, Delta(0, "", (), "stop")) + made.end(Usage())
-        found = read(said.decode())
+        made, tokens = writer(BOTH), tokens_of(text, draw, most)
+        said = b"".join([made.delta(0, Delta(0, token.text, (token,))) for token in tokens])
+        found = read((said + made.delta(0, Delta(0, "", (), "stop")) + made.end(Usage())).decode())
         streamed = messages(found[-1]["response"]["output"])
         deltas = [event for event in found if event["type"].endswith("output_text.delta")]
         assert "".join(one["token"] for event in deltas for one in event["logprobs"]) == "".join(t for _, t in streamed)
-        at_once = json.loads(writer(BOTH).whole([CollectedChoice(0, [text], tokens, "stop")], Usage()))
-        assert messages(at_once["output"]) == streamed
-        for said_text, of_tokens in streamed:
-            told += 1
-            assert said_text in of_tokens, text
-            assert len(of_tokens) <= len(said_text) + 2 * (most - 1), text
-    assert told > 20
+        whole = json.loads(writer(BOTH).whole([CollectedChoice(0, [text], tokens, "stop")], Usage()))
+        assert messages(whole["output"]) == streamed
+        assert all(shown in of_tokens for shown, of_tokens in streamed), text
+        assert all(len(of_tokens) <= len(shown) + 2 * (most - 1) for shown, of_tokens in streamed), text
+        count += len(streamed)
+    assert count > 20
 
 
 @pytest.mark.parametrize(

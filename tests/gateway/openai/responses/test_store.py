@@ -96,7 +96,7 @@ def test_the_bound_is_one_of_memory():
         kept, _ = store(size=2 << 20)
         last: Turn | None = None
         for number in range(3000):
-            end = _next(last)
+            end = Turn(b"%40d" % 1, Turn(b"%40d" % 0, last))  # of an answer, behind that of a request
             kept.put("a", StoredResponse(f"resp_{number:032}", b"%1000d" % number, end))
             last = end if number < 500 else last
         gc.collect()
@@ -107,11 +107,6 @@ def test_the_bound_is_one_of_memory():
     assert kept.used > kept.policy.bytes * 0.99
     assert kept.used / 2 < taken < kept.used * 1.2
     kept.check_integrity()
-
-
-def _next(last: Turn | None) -> Turn:
-    """The turn of an answer, behind that of a request."""
-    return Turn(b"%40d" % 1, Turn(b"%40d" % 0, last))
 
 
 def test_random_operations_keep_the_books():

@@ -1,4 +1,4 @@
-"""Responses that are stored: found again, continued, deleted, and never by another tenant."""
+"""Responses that are stored: found again, continued, listed, deleted, and never by another tenant."""
 
 import json
 import threading
@@ -6,6 +6,7 @@ from typing import Any
 
 import openai
 import pytest
+from openai.types.responses import ResponseItemList
 from scripted_gateway import keyed
 from tests.support.response_events import ask, events
 
@@ -13,11 +14,6 @@ from legato_gateway.clients.identify import Clients
 from legato_gateway.errors import WorkerFailed
 from legato_gateway.request import Delta
 from legato_gateway.serving import preparation
-
-
-async def listed(gateway: Any, path: str, **params: Any) -> Any:
-    return await gateway.http.get(f"{path}/input_items", params=params)
-
 
 WEATHER: Any = {"type": "function", "name": "get_weather", "parameters": None, "strict": None}
 CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Rome"}}\n</tool_call>'
@@ -52,21 +48,22 @@ async def test_what_ended_is_stored_as_it_ended_and_what_failed_is_not(storing):
 
 
 async def test_one_with_log_probabilities_is_stored_with_them_and_goes_on(storing):
-    final = (await events(storing, include=["message.output_text.logprobs"], top_logprobs=1))[-1]["response"]
+    final = (await events(storing, include=["message.output_text.logprobs"]))[-1]["response"]
     assert final["output"][0]["content"][0]["logprobs"]
     assert (await storing.http.get(f"/v1/responses/{final['id']}")).json() == final
     assert (await ask(storing, previous_response_id=final["id"])).status_code == 200
 
 
 async def test_it_and_its_items_are_there_for_their_time(storing, clock):
-    path = f"/v1/responses/{(await ask(storing)).json()['id']}"
+    id = (await ask(storing)).json()["id"]
+    path = f"/v1/responses/{id}"
     clock.now = 3599.0
-    assert (await storing.http.get(path)).status_code == (await listed(storing, path)).status_code == 200
+    assert (await storing.http.get(path)).status_code == (await items_of(storing, id)).status_code == 200
     clock.now = 3600.0
     answer = await storing.http.get(path)
     assert (answer.status_code, answer.json()["error"]["param"]) == (404, "response_id")
-    assert (await listed(storing, path)).json() == answer.json()
-    assert (await ask(storing, previous_response_id=path.rpartition("/")[2])).status_code == 400
+    assert (await items_of(storing, id)).json() == answer.json()
+    assert (await ask(storing, previous_response_id=id)).status_code == 400
 
 
 async def test_who_does_not_want_it_stored_has_it_so(storing):
@@ -109,17 +106,15 @@ async def test_a_short_request_waits_among_long_ones_where_what_it_goes_on_from_
 
 
 async def test_a_conversation_goes_on(storing):
-    """Instructions are of one response alone, as at OpenAI."""
+    """Instructions are of one response only, as at OpenAI."""
     first = (await ask(storing, input="one", instructions="Be brief.")).json()
     second = (await ask(storing, input="two", previous_response_id=first["id"])).json()
     assert second["previous_response_id"] == first["id"]
     await storing.client.responses.delete(first["id"])
-    found = await events(storing, input=[{"role": "user", "content": "three"}], previous_response_id=second["id"])
-    assert found[-1]["response"]["previous_response_id"] == second["id"]
-    said = ["one", "Paris é!", "two", "Paris é!", "three"]
-    roles = ["user", "assistant"]
-    expected = [{"role": roles[number % 2], "content": text} for number, text in enumerate(said)]
-    assert storing.tokens.messages == expected
+    await ask(storing, input=[{"role": "user", "content": "three"}], previous_response_id=second["id"])
+    said = [(message["role"], message["content"]) for message in storing.tokens.messages]
+    user, answer = zip(("user",) * 3, ("one", "two", "three"), strict=True), ("assistant", "Paris é!")
+    assert said == [next(user), answer, next(user), answer, next(user)]
 
 
 async def test_results_of_stored_calls_may_follow(make, store):
@@ -163,3 +158,149 @@ async def test_long_conversations_have_as_many_items_as_one_request(storing):
     for input in ("hi", [said]):
         answer = await ask(storing, input=input, previous_response_id=last)
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, "input")
+
+
+# ── the items that it was made of: all of them, in order, page by page, with ids that stay ───────────────────────────
+
+
+async def items_of(gateway: Any, id: str, **params: Any) -> Any:
+    return await gateway.http.get(f"/v1/responses/{id}/input_items", params=params)
+
+
+def said(*texts: object) -> list[dict[str, Any]]:
+    return [{"role": "user", "content": str(text)} for text in texts]
+
+
+async def test_the_official_client_reads_the_input_of_a_response(storing):
+    made = await storing.client.responses.create(model="tiny", input="hi", instructions="Be brief.")
+    page = await storing.client.responses.input_items.list(made.id)
+    (item,) = page.data
+    assert (item.type, item.role, item.status, item.id[:4]) == ("message", "user", "completed", "msg_")
+    assert [(part.type, part.text) for part in item.content] == [("input_text", "hi")]
+    assert page.has_more is False
+
+
+async def test_a_conversation_is_listed_from_its_beginning_and_the_client_turns_the_pages(storing):
+    """Ids of an answer's items are those that it had, and all stay the same in whatever goes on from it."""
+    responses = storing.client.responses
+    first = await responses.create(model="tiny", input=said(*range(4)))
+    earlier = await responses.input_items.list(first.id, order="asc")
+    second = await responses.create(model="tiny", input="4", previous_response_id=first.id)
+    await responses.delete(first.id)
+    for limit in (1, 2, 5, 6, 100):
+        found = [item async for item in responses.input_items.list(second.id, order="asc", limit=limit)]
+        assert [part.text for item in found for part in item.content] == ["0", "1", "2", "3", "Paris é!", "4"]
+        assert [item.id for item in found[:4]] == [item.id for item in earlier.data]
+        (answer,) = (item.to_dict() for item in first.output)
+        assert found[4].to_dict() == answer | {
+            "content": [{"type": "output_text", "text": "Paris é!", "annotations": []}]
+        }
+        backwards = [item async for item in responses.input_items.list(second.id, limit=limit)]
+        assert backwards == found[::-1], "the latest is first unless one asks"
+    assert len({item.id for item in found}) == 6
+
+
+async def test_a_page_is_a_list_of_openais(storing):
+    made = (await ask(storing, input=said(*range(21)))).json()["id"]
+    ids = [item["id"] for item in (await items_of(storing, made, limit=100)).json()["data"]]
+    ResponseItemList.model_validate((await items_of(storing, made)).json())
+    for after, found, more in (
+        ({}, ids[:20], True),
+        ({"after": ids[19]}, ids[20:], False),
+        ({"after": ids[20]}, [], False),
+    ):
+        page = (await items_of(storing, made, **after)).json()
+        assert [item["id"] for item in page.pop("data")] == found
+        ends = {"first_id": found[0], "last_id": found[-1]} if found else {"first_id": None, "last_id": None}
+        assert page == {"object": "list", "has_more": more, **ends}
+
+
+async def test_ids_of_clients_are_not_kept(storing):
+    """They may come twice, and a page that begins after such a one would come again and again."""
+    same = {**said("hi")[0], "id": "msg_mine", "status": "in_progress"}
+    made = (await ask(storing, input=[same, same])).json()["id"]
+    found = (await items_of(storing, made)).json()["data"]
+    assert len({item["id"] for item in found} | {"msg_mine"}) == 3
+    assert [item["status"] for item in found] == ["completed"] * 2
+
+
+async def test_items_of_every_type(make, store):
+    template = "{{ tools }}<tool_call>{{ enable_thinking }}<think>"
+    gateway = make(responses=store, template=template)
+    gateway.script(Delta(0, f"<think>\nHm.\n</think>\n\n{CALL}", (), "stop"))
+    first = (await ask(gateway, tools=[WEATHER], input=[{"role": "developer", "content": "Be brief."}])).json()
+    thought, call = first["output"]
+    parts = [{"type": "output_text", "text": "rain"}, {"type": "input_text", "text": "y"}]
+    items: list[dict[str, Any]] = [
+        {"type": "function_call_output", "call_id": call["call_id"], "output": "rain"},
+        {"type": "function_call_output", "call_id": call["call_id"], "output": parts},
+        {"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}, {"type": "text", "text": "well"}]},
+        {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "so"}]},
+        {"type": "reasoning", "summary": []},
+        *said("And?"),
+    ]
+    gateway.script(Delta(0, "Rai", (), "length"))
+    second = (await ask(gateway, tools=[WEATHER], input=items, previous_response_id=first["id"])).json()
+    page = (await items_of(gateway, second["id"], order="asc")).json()
+    ResponseItemList.model_validate(page)
+    found = page["data"]
+    assert " ".join(item["id"].partition("_")[0] for item in found) == "msg rs fc fco fco msg rs rs msg"
+    assert found[1:3] == [thought, call]
+    told = [{key: value for key, value in item.items() if key not in ("id", "status")} for item in found]
+    brief = [{"type": "input_text", "text": "Be brief."}]
+    assert told[0] == {"type": "message", "role": "developer", "content": brief}
+    assert told[3] == items[0]
+    assert told[4] == {**items[1], "output": [{"type": "input_text", "text": text} for text in ("rain", "y")]}
+    refusal, text = {"type": "refusal", "refusal": "no"}, {"type": "output_text", "text": "well", "annotations": []}
+    assert told[5] == {"type": "message", "role": "assistant", "content": [refusal, text]}
+    assert told[6] == items[3]
+    assert told[7] == {**items[4], "content": []}
+    gateway.script(Delta(0, "n", (), "stop"))
+    third = (await ask(gateway, previous_response_id=second["id"])).json()["id"]
+    cut_off = (
+        await items_of(gateway, third, limit=1, after=(await items_of(gateway, third)).json()["first_id"])
+    ).json()
+    assert [item["status"] for item in cut_off["data"]] == ["incomplete"]
+
+
+async def test_an_answer_with_log_probabilities_is_listed_without(storing):
+    included = ["message.output_text.logprobs"]
+    made = (await ask(storing, include=included)).json()["id"]
+    last = (await ask(storing, previous_response_id=made)).json()["id"]
+    found = (await items_of(storing, last)).json()["data"]
+    assert "logprobs" not in found[1]["content"][0]
+    with pytest.raises(openai.BadRequestError, match="not supported") as refused:
+        await storing.client.responses.input_items.list(last, include=included)
+    assert refused.value.body["param"] == "include"
+    page = await storing.client.responses.input_items.list(last, include=["reasoning.encrypted_content"])
+    assert len(page.data) == 3
+
+
+QUERIES = {
+    "limit": ("0", "101", "-1", "x", "", "1.0", "٣", "9" * 5000),
+    "order": ("up", ""),
+    "after": ("msg_other", ""),
+    "include": ["all"],
+    "include[]": ["x"],
+    "before": ["msg_1"],
+    "starting_after": ["3"],
+}
+
+
+async def test_what_is_wrong_with_a_query_is_named(storing):
+    made = (await ask(storing)).json()["id"]
+    for name, value in ((name, value) for name, values in QUERIES.items() for value in values):
+        answer = await items_of(storing, made, **{name: value})
+        error = answer.json()["error"]
+        assert (answer.status_code, error["param"]) == (400, name.removesuffix("[]")), error
+        assert len(error["message"]) < 400
+
+
+async def test_ids_count_among_the_memory_of_responses(storing, store):
+    """Of many short items, they are most of what is stored."""
+    used = [0]
+    for count in (50, 100):
+        assert (await ask(storing, input=said("") * count)).status_code == 200
+        used.append(store.used - used[-1])
+    assert used[2] - used[1] > 50 * len(json.dumps(said("")[0]) + "msg_" + "0" * 32)
+    store.check_integrity()
