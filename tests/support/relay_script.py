@@ -60,12 +60,6 @@ class Scripted(Simulation):
         super().stay(worker)
         self.load(worker)
 
-    def draining(self, generation: RunningGeneration) -> SimulatedWorker:
-        """Lets it decode, and drains its worker."""
-        source = self.decoding(generation)
-        self.drain(source)
-        return source
-
     def fail(
         self, sub: SubRequest, code: Any = "internal", at: str = "", part: Any = "decode", retry: bool = True
     ) -> None:
