@@ -14,7 +14,7 @@ from legato_operator.api.conditions import Condition
 from legato_operator.api.resources import Spec
 from legato_operator.autoscaler import outlook, record
 from legato_operator.autoscaler.decide import decide
-from legato_operator.autoscaler.decision import Decision, PoolDecision
+from legato_operator.autoscaler.decision import REASONS, Decision, PoolDecision
 from legato_operator.autoscaler.window import Window
 from legato_operator.cluster import Ref, ref_of
 from legato_operator.manifests import common, pool
@@ -197,10 +197,12 @@ def _action(observed: Observed, made: PoolDecision) -> Apply:
 
 
 def _event(made: PoolDecision) -> tuple[str, str]:
-    """The same text each time, so that a repeat is a count; the numbers are in the status."""
-    grows = made.wish > made.current
-    reason = SCALED_UP if grows else SCALED_DOWN
-    return reason, f"{made.pool} pool has {'more' if grows else 'fewer'} workers desired: see status.scaling.records"
+    """The sizes, the reason and its number; the whole arithmetic is in the status."""
+    needed = next((term.workers for term in made.terms if term.reason == made.reason), None)
+    number = "" if needed is None else f" ({needed:.3g} needed)"
+    why = REASONS.get(made.reason, made.reason).replace("`", "")
+    event = SCALED_UP if made.wish > made.current else SCALED_DOWN
+    return event, f"{made.pool} {made.current} → {made.wish}: {made.reason}, {why}{number}"
 
 
 def _status(

@@ -82,7 +82,7 @@ def test_managed_writes_the_wish_as_its_own_field_manager_and_says_why(look):
     assert scaled.status["records"][0]["pool"] == "prefill"
     assert scaled.status["pools"]["prefill"]["reason"] == "Arrivals"
     assert scaled.condition.reason == conditions.AUTOSCALING
-    assert [reason for reason, _ in scaled.news] == [SCALED_UP]
+    assert scaled.news == ((SCALED_UP, "prefill 1 → 4: Arrivals, prompt tokens arriving per second (3.33 needed)"),)
 
 
 @pytest.mark.parametrize(
