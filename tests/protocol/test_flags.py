@@ -30,32 +30,32 @@ FLAGS = (
 )
 
 
-def parser() -> ArgumentParser:
+def parser():
     made = ArgumentParser()
     flags.add(made, FLAGS, Example)
     return made
 
 
-def read(*arguments: str) -> Example:
+def read(*arguments):
     return Example(**flags.given(parser().parse_args(arguments), Example))
 
 
-def test_what_is_not_given_has_the_default_of_its_field() -> None:
+def test_what_is_not_given_has_the_default_of_its_field():
     assert read("--name", "a") == Example("a")
 
 
-def test_values_are_read_as_their_kind() -> None:
+def test_values_are_read_as_their_kind():
     given = read("--name=a", "--port=81", "--deadline=1m", "--memory=1Gi", "--worker=b", "--worker=c", "--worker=b")
     assert given == Example("a", 81, 60.0, 1 << 30, ("b", "c"))
 
 
-def test_a_field_without_a_default_is_required(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_field_without_a_default_is_required(capsys):
     with pytest.raises(SystemExit):
         read()
     assert "required: --name" in capsys.readouterr().err
 
 
-def test_help_says_kind_and_default_as_they_are_written() -> None:
+def test_help_says_kind_and_default_as_they_are_written():
     shown = " ".join(parser().format_help().split())
     assert "--name NAME its name (required)" in shown
     assert "--port PORT its port (default: 80)" in shown
@@ -74,16 +74,14 @@ def test_help_says_kind_and_default_as_they_are_written() -> None:
         ("--worker=a b", "argument --worker: not a valid host: 'a b' (a host name or an IP address)"),
     ],
 )
-def test_a_bad_value_ends_with_2_and_says_flag_value_and_what_is_allowed(
-    value: str, message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_bad_value_ends_with_2_and_says_flag_value_and_what_is_allowed(value, message, capsys):
     with pytest.raises(SystemExit) as stopped:
         read("--name=a", value)
     assert stopped.value.code == 2
     assert message in capsys.readouterr().err
 
 
-def test_the_parent_is_a_process_id() -> None:
+def test_the_parent_is_a_process_id():
     assert flags.parent({}) == 0
     assert flags.parent({names.ENV_PARENT: "42"}) == 42
     with pytest.raises(SettingsError, match=rf"^{names.ENV_PARENT}: not a valid process id: init \(0 to \d+\)$"):

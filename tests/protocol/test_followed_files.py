@@ -1,49 +1,54 @@
-"""Files that are followed: read again only when they have changed, all of them or none."""
+"""Followed files: read again only when they have changed, all of them or none; internal TLS and adapters among them."""
 
 import asyncio
-from pathlib import Path
-from typing import Any
+import logging
 
+import certificates
 import pytest
 
+from legato_protocol import adapter_list, names
+from legato_protocol.adapter_file import AdapterFile
+from legato_protocol.adapter_list import AdapterEntry, AdapterList, InvalidList
 from legato_protocol.followed_files import FollowedFiles, InvalidFile
+from legato_protocol.tls_files import InternalTLS, client_context
 
 pytestmark = pytest.mark.anyio
+ENTRIES = (AdapterEntry("sql", "/adapters/sql"), AdapterEntry("team/law", "/adapters/law", 8))
 
 
 @pytest.fixture
-def anyio_backend() -> str:
+def anyio_backend():
     return "asyncio"
 
 
-class Looked:
-    """A file that counts how often it was looked at."""
+class Watched:
+    """A file that counts how often it was read."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path):
         self._path = path
         self.times = 0
 
-    def read_bytes(self) -> bytes:
+    def read_bytes(self):
         self.times += 1
         return self._path.read_bytes()
 
-    def __str__(self) -> str:
+    def __str__(self):
         return self._path.name
 
 
-async def until(condition: Any) -> None:
-    async with asyncio.timeout(10):
+async def until(condition):
+    async with asyncio.timeout(20):
         while not condition():  # noqa: ASYNC110 - of a file
             await asyncio.sleep(0.001)
 
 
-async def test_what_has_not_changed_is_not_read_again_and_a_bad_pair_changes_nothing(tmp_path: Path) -> None:
-    paths: Any = [Looked(tmp_path / name) for name in ("a", "b")]
+async def test_what_has_not_changed_is_not_read_again_and_a_bad_pair_changes_nothing(tmp_path):
+    paths = [Watched(tmp_path / name) for name in ("a", "b")]
     (tmp_path / "a").write_text("1")
     (tmp_path / "b").write_text("1")
-    read: list[tuple[bytes, bytes]] = []
+    read = []
 
-    def equal(first: bytes, second: bytes) -> bytes:
+    def equal(first, second):
         read.append((first, second))
         if first != second:
             raise InvalidFile("they differ")
@@ -62,3 +67,98 @@ async def test_what_has_not_changed_is_not_read_again_and_a_bad_pair_changes_not
     await until(lambda: not followed.problem)
     assert followed.value == b"2"
     following.cancel()
+
+
+# internal TLS
+
+
+async def test_an_authority_that_cannot_be_read_is_reported_and_the_next_is_taken(tmp_path_factory, tmp_path):
+    """Comments alongside it may have any bytes."""
+    certificates.make(tmp_path_factory.mktemp("tls") / "made").install(tmp_path)
+    authority = tmp_path / names.TLS_AUTHORITY
+    good = "# Autorité de la société\n".encode() + authority.read_bytes() + b"\xff\n"
+    authority.write_bytes(good)
+    followed = InternalTLS(tmp_path, interval=0.001)
+    assert len(followed.value.client.get_ca_certs()) == 1
+    following = asyncio.create_task(followed.follow(lambda _level, _line: None))
+    for wrong in (b"\xe9\xff", good.replace(b"\nM", b"\n\xe9", 1)):
+        before = followed.value
+        authority.write_bytes(wrong)
+        await until(lambda: following.done() or followed.problem)
+        assert str(authority) in followed.problem
+        assert followed.value is before
+        authority.write_bytes(good)
+        await until(lambda: following.done() or not followed.problem)
+        assert not following.done()
+        assert followed.value is not before
+    following.cancel()
+
+
+def test_other_letters_than_those_of_pem_are_refused():
+    with pytest.raises(InvalidFile, match="no certificates in PEM: they have bytes that are not ASCII"):
+        client_context("café")
+
+
+# lists of adapters
+
+
+def test_a_list_that_is_written_is_read():
+    text = adapter_list.text(ENTRIES)
+    assert '"maxRank":8' in text
+    found = adapter_list.read(text.encode())
+    assert (found.entries, found.names) == (ENTRIES, ("sql", "team/law"))
+    assert found.id != adapter_list.read(adapter_list.text(ENTRIES[:1]).encode()).id
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"[", "not a list of adapters"),
+        (b'{"name": "a"}', "not a list of adapters"),
+        (b'[{"name": "a"}]', "path"),
+        (b'[{"name": "a", "path": "\xff"}]', "not a list of adapters"),
+        (b'[{"name": "a", "path": "b"}, {"name": "a", "path": "c"}]', "a is listed more than once"),
+    ],
+)
+def test_what_is_not_a_list_is_refused(content, problem):
+    with pytest.raises(InvalidList, match=problem):
+        adapter_list.read(content)
+
+
+async def test_a_list_may_come_later_and_each_problem_is_logged_once(tmp_path):
+    path, heard = tmp_path / "adapters.json", asyncio.Queue()
+    file = AdapterFile(path, interval=0.001)
+    assert file.value == AdapterList()
+
+    def log(level, line):
+        heard.put_nowait(f"{level} {line}")
+
+    following = asyncio.create_task(file.follow_changes(log, lambda: heard.put_nowait(" ".join(file.value.names))))
+    good = f"{logging.INFO} adapters are read again from {path}"
+    bad = f"{logging.ERROR} adapters stay as they were: {path}: "
+
+    async def hears(content, *expected):
+        if content is not None:
+            path.with_suffix(".new").write_text(content)
+            path.with_suffix(".new").replace(path)
+        for each in expected:
+            assert (await asyncio.wait_for(heard.get(), 60)).startswith(each)
+
+    await hears(None, f"{bad}No such file or directory")
+    await hears(adapter_list.text(ENTRIES), good, "sql team/law")
+    await hears("[", f"{bad}not a list of adapters")
+    await file.look_later(log)
+    await file.look_later(log)
+    assert (heard.empty(), file.value.names) == (True, ("sql", "team/law"))
+    await hears(adapter_list.text(ENTRIES[:1]), good, "sql")
+    following.cancel()
+
+
+def test_a_list_that_is_bad_at_the_start_is_logged(tmp_path):
+    path, lines = tmp_path / "adapters.json", []
+    path.write_text("[")
+    file = AdapterFile(path, interval=0)
+    for _ in range(2):
+        asyncio.run(file.look_later(lambda *line: lines.append(line)))
+    ((level, line),) = lines
+    assert (level, line.startswith(f"adapters stay as they were: {path}: not a list")) == (logging.ERROR, True)

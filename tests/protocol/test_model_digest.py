@@ -1,7 +1,6 @@
 """The digest tells models apart by what their files say, and sees nothing else."""
 
 import shutil
-from pathlib import Path
 
 import pytest
 
@@ -11,7 +10,7 @@ from legato_protocol.gguf_header import BadGguf
 ONE_KEY = b"GGUF" + (3).to_bytes(4, "little") + (0).to_bytes(8, "little") + (1).to_bytes(8, "little")
 
 
-def gguf(path: Path, name: str, tensors: bytes = b"") -> Path:
+def gguf(path, name, tensors=b""):
     """A file whose header has one key."""
     key, text = b"tokenizer.ggml.pre", name.encode()
     strings = len(key).to_bytes(8, "little") + key + (8).to_bytes(4, "little") + len(text).to_bytes(8, "little") + text
@@ -19,14 +18,14 @@ def gguf(path: Path, name: str, tensors: bytes = b"") -> Path:
     return path
 
 
-def folder(path: Path, **files: str) -> Path:
+def folder(path, **files):
     path.mkdir()
     for name, text in {"config": "{}", "tokenizer": '{"a": 0}', **files}.items():
         (path / f"{name}.json").write_text(text)
     return path
 
 
-def test_a_gguf_is_told_by_its_header(tmp_path: Path) -> None:
+def test_a_gguf_is_told_by_its_header(tmp_path):
     one = model_digest.of(gguf(tmp_path / "a", "smollm"))
     assert len(one) == 32
     assert one == model_digest.of(gguf(tmp_path / "b", "smollm", b"weights"))
@@ -34,7 +33,7 @@ def test_a_gguf_is_told_by_its_header(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["config", "tokenizer", "tokenizer_config", "generation_config"])
-def test_a_folder_is_told_by_its_texts(tmp_path: Path, name: str) -> None:
+def test_a_folder_is_told_by_its_texts(tmp_path, name):
     one = folder(tmp_path / "a")
     shutil.copytree(one, tmp_path / "b")
     (tmp_path / "b" / "model.safetensors").write_bytes(b"weights")
@@ -42,12 +41,12 @@ def test_a_folder_is_told_by_its_texts(tmp_path: Path, name: str) -> None:
     assert model_digest.of(one) != model_digest.of(folder(tmp_path / "c", **{name: '{"b": 1}'}))
 
 
-def test_texts_of_two_files_are_not_mixed_up(tmp_path: Path) -> None:
+def test_texts_of_two_files_are_not_mixed_up(tmp_path):
     one, two = folder(tmp_path / "a", config="x", tokenizer=""), folder(tmp_path / "b", config="", tokenizer="x")
     assert model_digest.of(one) != model_digest.of(two)
 
 
-def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
+def test_what_is_no_model_is_refused(tmp_path):
     (tmp_path / "a").write_bytes(b"text")
     with pytest.raises(BadGguf):
         model_digest.of(tmp_path / "a")

@@ -20,17 +20,17 @@ except SettingsError as error:
 """
 
 
-def said(soft: int, hard: int) -> str:
+def said(soft, hard):
     """What a process with these limits finds."""
     code = CODE.format(soft=soft, hard=hard)
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
 
 
-def test_the_soft_limit_is_raised_to_the_hard_one() -> None:
+def test_the_soft_limit_is_raised_to_the_hard_one():
     assert said(64, LEAST + 7) == f"{LEAST + 7} {LEAST + 7} {LEAST + 7}"
 
 
-def test_too_low_a_hard_limit_is_named_with_what_is_needed() -> None:
+def test_too_low_a_hard_limit_is_named_with_what_is_needed():
     assert (
         said(16, 32) == f"the limit of open files is 32, and at least {LEAST} are needed: raise it (ulimit -n {LEAST})"
     )
@@ -44,8 +44,8 @@ def test_too_low_a_hard_limit_is_named_with_what_is_needed() -> None:
         ["up", "--port", "0"],
     ],
 )
-def test_a_process_that_cannot_have_enough_ends_with_one_line_and_code_2(command: list[str]) -> None:
-    def limit() -> None:
+def test_a_process_that_cannot_have_enough_ends_with_one_line_and_code_2(command):
+    def limit():
         resource.setrlimit(resource.RLIMIT_NOFILE, (16, 16))
 
     ended = subprocess.run(

@@ -14,7 +14,7 @@ TOKENS = [
 ]
 
 
-def packed(tokens: list[PromptToken], alternatives: int = 2) -> PackedLogprobs:
+def packed(tokens, alternatives=2):
     logprobs = [number for token in tokens for number in (token.logprob, *(logprob for _, logprob in token.top))]
     ids = [id for token in tokens for id, _ in token.top]
     ranks = [token.rank for token in tokens]
@@ -23,7 +23,7 @@ def packed(tokens: list[PromptToken], alternatives: int = 2) -> PackedLogprobs:
 
 
 @pytest.mark.parametrize("count", range(4))
-def test_they_are_read_as_written_from_any_of_them_on(count: int) -> None:
+def test_they_are_read_as_written_from_any_of_them_on(count):
     given = packed(TOKENS)
     assert len(given) == 3
     assert list(given.after(count)) == TOKENS[count:]
@@ -32,7 +32,7 @@ def test_they_are_read_as_written_from_any_of_them_on(count: int) -> None:
     assert not given.fault(10)
 
 
-def test_there_may_be_no_alternatives() -> None:
+def test_there_may_be_no_alternatives():
     tokens = [PromptToken(-1.0, 2, ())] * 2
     assert list(packed(tokens, 0)) == tokens
     assert not packed(tokens, 0).fault(1)
@@ -52,5 +52,5 @@ def test_there_may_be_no_alternatives() -> None:
         (packed([PromptToken(-1.0, 1, ((-1, -1.0),))], 1), "not in the vocabulary"),
     ],
 )
-def test_nonsense_is_told(wrong: PackedLogprobs, text: str) -> None:
+def test_nonsense_is_told(wrong, text):
     assert text in wrong.fault(10)

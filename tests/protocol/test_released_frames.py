@@ -1,7 +1,5 @@
 """Peers of the last release understand what this version sends, and are understood."""
 
-from typing import Any
-
 import msgspec
 import pytest
 from released_frames import CHANNELS, RELEASES, read
@@ -13,23 +11,23 @@ LINES = [(f"{release}: {line['channel']}: {line['name']}", line) for release in 
 FRAMES = [(name, line) for name, line in LINES if line["frame"]]
 
 
-def lines(of: list[tuple[str, dict[str, Any]]]) -> Any:
+def lines(of):
     return pytest.mark.parametrize("line", [line for _, line in of], ids=[name for name, _ in of])
 
 
-def continues(now: Any, then: Any) -> bool:
+def continues(now, then):
     """Whether `now` is `then` with fields appended, in messages and in parts of them."""
     if not (isinstance(now, list) and isinstance(then, list)):
         return bool(now == then)
     return len(now) >= len(then) and all(map(continues, now, then))
 
 
-def test_there_is_a_release() -> None:
+def test_there_is_a_release():
     assert {line["channel"] for _, line in FRAMES} == set(CHANNELS)
 
 
 @lines(FRAMES)
-def test_a_frame_of_the_last_release_is_understood(line: dict[str, Any]) -> None:
+def test_a_frame_of_the_last_release_is_understood(line):
     frame = bytes.fromhex(line["frame"])
     message = CHANNELS[line["channel"]].decode(frame)
     assert type(message).__name__ == line["name"]
@@ -38,14 +36,14 @@ def test_a_frame_of_the_last_release_is_understood(line: dict[str, Any]) -> None
 
 
 @lines(LINES)
-def test_the_last_release_understands_what_is_sent_now(line: dict[str, Any]) -> None:
+def test_the_last_release_understands_what_is_sent_now(line):
     """It reads fields by their place and skips those after the last that it knows."""
     now = CHANNELS[line["channel"]].schemas()[line["name"]]
     assert now["fields"][: len(line["fields"])] == line["fields"], "a field was removed, moved or given another type"
     assert now["required"] == line["required"], "a field that was appended needs a default: the last release omits it"
 
 
-def test_the_versions_of_the_last_release_are_spoken() -> None:
+def test_the_versions_of_the_last_release_are_spoken():
     """It greets with version 2 (1 between workers), and refuses any other."""
     assert in_common(2, 0)
     assert in_common(1, 0, (handoff.OLDEST, handoff.VERSION))
@@ -65,5 +63,5 @@ def test_the_versions_of_the_last_release_are_spoken() -> None:
         (9, 1, True),
     ],
 )
-def test_a_version_in_common_is_enough(version: int, oldest: int, spoken: bool) -> None:
+def test_a_version_in_common_is_enough(version, oldest, spoken):
     assert in_common(version, oldest, own=(3, 4)) is spoken

@@ -7,7 +7,7 @@ schema, how many of them must be there, and (of a message) a frame in hexadecima
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -30,7 +30,7 @@ class Channel:
     messages: Any  # their union
     samples: Sequence[msgspec.Struct]
 
-    def schemas(self) -> dict[str, dict[str, Any]]:
+    def schemas(self):
         """By the name of a message or part of one."""
         _, components = msgspec.json.schema_components([self.messages])
         return {
@@ -38,7 +38,7 @@ class Channel:
             for name, each in components.items()
         }
 
-    def lines(self) -> Iterator[dict[str, Any]]:
+    def lines(self):
         frames = {type(sample).__name__: stream.encode(sample).hex() for sample in self.samples}
         for name, schema in self.schemas().items():
             yield {"name": name, **schema, "frame": frames.get(name)}
@@ -53,17 +53,17 @@ CHANNELS = {
 }
 
 
-def _type(field: dict[str, Any]) -> dict[str, Any]:
+def _type(field):
     """What a field may hold. Its default does not matter: every field is sent."""
     return {key: value for key, value in field.items() if key != "default"}
 
 
-def read(release: str) -> list[dict[str, Any]]:
+def read(release):
     """The lines of that release's file."""
     return [json.loads(line) for line in (FOLDER / f"{release}.jsonl").read_text().splitlines()]
 
 
-def main() -> None:
+def main():
     path = FOLDER / f"{version('legato')}.jsonl"
     if path.exists():
         sys.exit(f"{path.name} exists already: the frames of a release do not change")

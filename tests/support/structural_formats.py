@@ -1,7 +1,5 @@
 """Formats of structural tags, as clients write them."""
 
-from typing import Any
-
 INTEGER = {"type": "json_schema", "json_schema": {"type": "integer", "minimum": 0, "maximum": 99}}
 CITY = {
     "type": "object",
@@ -16,29 +14,29 @@ F = {"begin": "<f=a>", "content": INTEGER, "end": "</f>"}
 G = {"begin": "<f=b>", "content": {"type": "json_schema", "json_schema": CITY}, "end": "</f>"}
 
 
-def const(value: str) -> dict[str, Any]:
+def const(value):
     return {"type": "const_string", "value": value}
 
 
-def tagged(content: Any, end: Any = "</t>") -> dict[str, Any]:
+def tagged(content, end="</t>"):
     return {"type": "tag", "begin": "<t>", "content": content, "end": end}
 
 
-def triggered(**more: Any) -> dict[str, Any]:
+def triggered(**more):
     return {"type": "triggered_tags", "triggers": ["<f="], "tags": [F, G], **more}
 
 
-def sequence(*elements: Any) -> dict[str, Any]:
+def sequence(*elements):
     return {"type": "sequence", "elements": list(elements)}
 
 
-def either(*elements: Any) -> dict[str, Any]:
+def either(*elements):
     return {"type": "or", "elements": list(elements)}
 
 
-def separated(**more: Any) -> dict[str, Any]:
+def separated(**more):
     return {"type": "tags_with_separator", "tags": [F, G], "separator": ", ", **more}
 
 
-def dispatch(**more: Any) -> dict[str, Any]:
+def dispatch(**more):
     return {"type": "dispatch", "rules": [["[a]", INTEGER], ["[b]", const("!")]], **more}
