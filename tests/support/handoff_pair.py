@@ -5,6 +5,7 @@ from staged_arena import DirectArena, StagedArena
 
 from legato_engine.transfer.agent import TransferAgent
 from legato_engine.transfer.checksum import ArenaMemory
+from legato_engine.transfer.events import Arrived, Committed
 from legato_engine.transfer.link import Connected, Received
 from legato_engine.transfer.memory import MemoryLink, Network
 from legato_engine.transfer.peers import Peers
@@ -133,6 +134,17 @@ class Pair:
     def hand_over(self):
         """All of room 1 is sent, and arrives where nothing is in the way."""
         self.send()
+        self.run()
+
+    def arrives(self):
+        """True if the hand-off of room 1 still comes to a good end."""
+        self.run()
+        self.hand_over()
+        return len(self.receiver.events(Arrived)) == len(self.sender.events(Committed)) == 1
+
+    def revoke(self):
+        """The receiver takes its grant of room 1 back, and the sender hears of it."""
+        self.receiver.agent.revoke(1)
         self.run()
 
     def send(self):

@@ -53,27 +53,25 @@ def test_room_index_and_hash_are_bound(total, room, index, content):
     assert len({bind(total, *place) for place in places}) == 4
 
 
-def test_an_arena_of_odd_size_is_refused():
-    with pytest.raises(ValueError, match="does not hold 3 blocks"):
-        ArenaMemory(torch.zeros(100, dtype=torch.uint8), 3)
-
-
-@pytest.mark.parametrize("size", [4, 12])
-def test_a_block_is_a_whole_number_of_words(size):
-    with pytest.raises(ValueError, match="whole 64-bit words"):
-        ArenaMemory(torch.zeros(4 * size, dtype=torch.uint8), 4)
-
-
-def test_an_arena_is_one_run_of_memory():
-    with pytest.raises(ValueError, match="does not hold"):
-        ArenaMemory(torch.zeros(4, 2 * BYTES, dtype=torch.uint8)[:, :BYTES], 4)
+@pytest.mark.parametrize(
+    ("memory", "blocks", "reason"),
+    [
+        (torch.zeros(100, dtype=torch.uint8), 3, "does not hold 3 blocks"),
+        (torch.zeros(4, 2 * BYTES, dtype=torch.uint8)[:, :BYTES], 4, "does not hold"),  # not one run of memory
+        (torch.zeros(16, dtype=torch.uint8), 4, "whole 64-bit words"),
+        (torch.zeros(48, dtype=torch.uint8), 4, "whole 64-bit words"),
+    ],
+)
+def test_an_arena_holds_blocks_of_whole_words_in_one_run_of_memory(memory, blocks, reason):
+    with pytest.raises(ValueError, match=reason):
+        ArenaMemory(memory, blocks)
 
 
 def test_an_arenas_figures():
     tensor = arena(1)
     memory = ArenaMemory(tensor, 4)
-    assert (memory.address, memory.num_blocks, memory.block_bytes) == (tensor.data_ptr(), 4, BYTES)
-    assert memory.length == 4 * BYTES
+    figures = (memory.address, memory.num_blocks, memory.block_bytes, memory.length)
+    assert figures == (tensor.data_ptr(), 4, BYTES, 4 * BYTES)
     assert memory.sums([2, 0]) == [memory.sums([2])[0], memory.sums([0])[0]]
     assert memory.sums([]) == []
 

@@ -1,5 +1,7 @@
 """Which transport is used: what is asked for, whether it is required, and what comes of it."""
 
+import re
+
 import pytest
 
 from legato_engine.transfer import choice
@@ -30,23 +32,25 @@ def decide(transport, required=False, on_device=False, lacking=(), failing=()):
 def test_rdma_is_used_where_it_passes(transport, required):
     assert decide(transport, required) == ("RDMA", "")
     assert decide(transport, required, on_device=True) == ("GPUDirect", "")
-    assert decide(transport, required, on_device=True, failing=["GPUDirect"]) == (
-        "RDMA",
-        "GPUDirect: the self-test failed",
-    )
+    second = decide(transport, required, on_device=True, failing=["GPUDirect"])
+    assert second == ("RDMA", "GPUDirect: the self-test failed")
 
 
 @pytest.mark.parametrize("transport", ["Auto", "RDMA"])
 @pytest.mark.parametrize("on_device", [False, True])
-def test_tcp_takes_over_unless_rdma_is_required(transport, on_device):
-    assert decide(transport, lacking=[DEVICE], on_device=on_device) == ("TCP", "RDMA: no RDMA device")
-    opened, reason = decide(transport, failing=["GPUDirect", "RDMA"], on_device=on_device)
+@pytest.mark.parametrize(
+    ("spoiled", "reason"),
+    [
+        ({"lacking": [DEVICE]}, "RDMA: no RDMA device"),
+        ({"failing": ["GPUDirect", "RDMA"]}, "(GPUDirect: .*)?RDMA: the self-test failed"),
+    ],
+)
+def test_tcp_takes_over_unless_rdma_is_required(transport, on_device, spoiled, reason):
+    opened, why = decide(transport, on_device=on_device, **spoiled)
     assert opened == "TCP"
-    assert reason.endswith("RDMA: the self-test failed")
-    for spoiled in ({"lacking": [DEVICE]}, {"failing": ["GPUDirect", "RDMA"]}):
-        why = "no RDMA device" if "lacking" in spoiled else "the self-test failed"
-        with pytest.raises(LinkError, match=f"no transport .* can be used: .*RDMA: {why}$"):
-            decide(transport, required=True, on_device=on_device, **spoiled)
+    assert re.fullmatch(reason, why)
+    with pytest.raises(LinkError, match=f"no transport .* can be used: .*{reason}$"):
+        decide(transport, required=True, on_device=on_device, **spoiled)
 
 
 @pytest.mark.parametrize("required", [False, True])

@@ -31,6 +31,10 @@ class Sides:
         self.a.attach(self.at_a, self.b.rkey)
         self.network.faults = Faults(**faults)
 
+    def send_all(self):
+        for data in MESSAGES:
+            self.a.send(self.at_a, data)
+
     def put(self, length=SIZE):
         self.memory["a"].fill(7)
         span = PutSpan(self.memory["a"].ctypes.data, self.memory["b"].ctypes.data, length)
@@ -46,40 +50,22 @@ def changed_bits(data, original):
     return sum((one ^ other).bit_count() for one, other in zip(data, original, strict=True))
 
 
-def send_all(sides):
-    for data in MESSAGES:
-        sides.a.send(sides.at_a, data)
-
-
-def test_without_faults_messages_arrive_at_once_in_order():
-    sides = Sides()
-    send_all(sides)
-    assert sides.heard(until=0) == MESSAGES
-
-
-def test_messages_that_are_lost_do_not_arrive():
-    sides = Sides(lose_message=1.0)
-    send_all(sides)
-    assert sides.heard() == []
-
-
-def test_messages_that_are_doubled_arrive_twice():
-    sides = Sides(duplicate=1.0)
-    send_all(sides)
-    assert sides.heard() == [data for data in MESSAGES for _ in range(2)]
-
-
-def test_a_damaged_message_has_one_bit_changed():
-    sides = Sides(corrupt_message=1.0)
-    send_all(sides)
-    bits = [changed_bits(data, original) for data, original in zip(sides.heard(), MESSAGES, strict=True)]
-    assert bits == [1] * len(MESSAGES)
+@pytest.mark.parametrize(
+    ("faults", "times", "bits"),
+    [({}, 1, 0), ({"lose_message": 1.0}, 0, 0), ({"duplicate": 1.0}, 2, 0), ({"corrupt_message": 1.0}, 1, 1)],
+    ids=["none", "lost", "doubled", "one bit damaged"],
+)
+def test_messages_arrive_at_once_in_order_unless_a_fault_prevents_it(faults, times, bits):
+    sides = Sides(**faults)
+    sides.send_all()
+    sent = [data for data in MESSAGES for _ in range(times)]
+    assert [changed_bits(*both) for both in zip(sides.heard(until=0), sent, strict=True)] == [bits] * len(sent)
 
 
 @pytest.mark.parametrize("reorder", [0.0, 1.0])
 def test_delayed_messages_overtake_each_other_only_when_told_so(reorder):
     sides = Sides(delay=1.0, reorder=reorder)
-    send_all(sides)
+    sides.send_all()
     early = sides.heard(until=0.5)
     late = sides.heard(until=1.0)
     assert 0 < len(early) < len(MESSAGES)
@@ -90,7 +76,7 @@ def test_delayed_messages_overtake_each_other_only_when_told_so(reorder):
 def test_a_put_does_not_overtake_messages():
     """As on one connection of a network."""
     sides = Sides(delay=1.0)
-    send_all(sides)
+    sides.send_all()
     sides.put()
     wait(sides.memory["b"].any, lambda: sides.network.run(sides.network.now + 0.01))
     assert sides.heard(until=sides.network.now) == MESSAGES
@@ -111,24 +97,24 @@ def test_a_put_beyond_the_memory_is_a_mistake_of_the_caller():
         sides.network.run(1)
 
 
+def events(link):
+    return [(type(event), event.connection) for event in link.poll()]
+
+
 def test_a_connection_that_breaks_ends_on_both_sides():
     sides = Sides(break_connection=1.0)
     sides.a.send(sides.at_a, b"x")
     sides.network.run(1)
-    assert [(type(event), event.connection) for event in sides.a.poll()] == [(PeerDown, sides.at_a)]
-    assert [(type(event), event.connection) for event in sides.b.poll()] == [(PeerDown, sides.at_b)]
+    assert (events(sides.a), events(sides.b)) == ([(PeerDown, sides.at_a)], [(PeerDown, sides.at_b)])
 
 
-def test_a_wrong_remote_key_ends_the_connection():
-    sides = Sides()
-    sides.a.attach(sides.at_a, sides.a.rkey)
-    assert [(type(event), event.connection) for event in sides.a.poll()] == [(PeerDown, sides.at_a)]
-
-
-def test_nothing_is_put_before_the_remote_key_is_known():
+def test_nothing_is_put_before_the_remote_key_is_known_and_a_wrong_one_ends_the_connection():
     sides = Sides()
     sides.b.put(sides.at_b, [PutSpan(0, 0, 1)], 9)
-    assert [(type(event), event.connection, event.tag) for event in sides.b.poll()] == [(PutFailed, sides.at_b, 9)]
+    ((failed, connection, tag),) = [(type(event), event.connection, event.tag) for event in sides.b.poll()]
+    assert (failed, connection, tag) == (PutFailed, sides.at_b, 9)
+    sides.a.attach(sides.at_a, sides.a.rkey)
+    assert events(sides.a) == [(PeerDown, sides.at_a)]
 
 
 @pytest.mark.parametrize("before", [True, False], ids=["asked before", "asked after"])
@@ -136,7 +122,7 @@ def test_the_file_is_readable_while_an_event_waits(before):
     sides = Sides()
     if before:
         assert not wait_readable([sides.b.fileno()], 0)
-    send_all(sides)
+    sides.send_all()
     sides.network.run(1)
     assert wait_readable([sides.b.fileno()], 0)
     assert len(sides.b.poll()) == len(MESSAGES)
@@ -152,7 +138,7 @@ def test_the_file_is_readable_while_an_event_waits(before):
 def test_a_stopped_process_reads_and_writes_when_it_goes_on():
     sides = Sides()
     sides.a.stop()
-    send_all(sides)
+    sides.send_all()
     sides.put()
     sides.b.send(sides.at_b, b"answer")
     assert sides.heard() == []

@@ -83,19 +83,11 @@ def test_a_lease_ends_when_it_is_due_and_not_before(side, state):
 @pytest.mark.parametrize("side", SIDES)
 def test_a_lease_that_ends_is_reported_as_silence_of_the_other_side(side):
     world = World(side, S.PUSHING if side == "sender" else S.RECEIVING)
+    world.in_state((6, 1), world.record.state)
     world.at(LEASE)
     other = {"sender": "receiver", "receiver": "sender"}[side]
     assert world.record.failure == SessionFailure("peer_silent", f"the {other} said nothing for too long", retry=True)
-    assert world.wire.fenced == [1]
-    assert world.context.totals.fences == 1
-
-
-def test_a_connection_that_is_being_closed_already_is_not_counted_as_another_fence():
-    world = World("sender", S.PUSHING)
-    world.in_state((6, 1), S.PUSHING)
-    world.at(LEASE)
-    assert world.wire.fenced == [1, 1]
-    assert world.context.totals.fences == 1
+    assert (world.wire.fenced, world.context.totals.fences) == ([1, 1], 1), "a connection is counted once"
 
 
 @pytest.mark.parametrize(("side", "state"), EVERY)
@@ -117,9 +109,11 @@ def test_a_session_under_way_is_renewed_four_times_in_a_lease(side, state):
         assert world.timers() == [LEASE / 3]
 
 
-def test_a_lease_begins_and_is_extended_from_now_on():
-    world = World("receiver", S.OFFERED)
+def test_a_lease_begins_and_is_extended_from_now_on_and_not_by_an_event_that_changes_no_state():
+    world = World("receiver", S.RECEIVING)
     world.time.run(3.0)
+    world.registry.step(world.record, E.GOT_WRITTEN)
+    assert world.record.due == LEASE
     world.registry.begin_lease(world.record)
     assert (world.record.due, world.record.renew_at) == (3.0 + LEASE, 3.0 + LEASE / 4)
     world.time.run(5.0)
@@ -146,13 +140,6 @@ def test_a_session_that_gives_up_has_one_more_lease_to_end(side, state, event, a
     assert world.record.due == 5.0 + LEASE, "and no more, whatever comes"
 
 
-def test_what_changes_no_state_gives_no_time():
-    world = World("receiver", S.RECEIVING)
-    world.time.run(5.0)
-    world.registry.step(world.record, E.GOT_WRITTEN)
-    assert world.record.due == LEASE
-
-
 # the end
 
 
@@ -175,38 +162,33 @@ def test_the_end_of_a_connection_ends_its_sessions_and_no_others(side, state):
         assert world.record.due == 3.0 + 4 * LEASE
 
 
-@pytest.mark.parametrize("state", sorted(ENDED, key=lambda state: state.value), ids=lambda state: state.value)
-def test_a_session_that_has_ended_is_remembered_for_four_leases_and_then_forgotten(state):
-    side = "receiver" if state in (S.RELEASED, S.REVOKED) else "sender"
-    last = {
-        S.COMMITTED: (S.FINISHED, E.GOT_COMMIT),
-        S.ABORTED: (S.GRANTED, E.CANCEL),
-        S.RELEASED: (S.ABORTING, E.GOT_ACK),
-        S.REVOKED: (S.REVOKING, E.GOT_REVOKED),
-    }
-    before, event = last[state]
+LAST = {
+    S.COMMITTED: ("sender", S.FINISHED, E.GOT_COMMIT),
+    S.ABORTED: ("sender", S.GRANTED, E.CANCEL),
+    S.RELEASED: ("receiver", S.ABORTING, E.GOT_ACK),
+    S.REVOKED: ("receiver", S.REVOKING, E.GOT_REVOKED),
+    S.UNKNOWN: ("sender", None, None),
+}
+
+
+@pytest.mark.parametrize("state", LAST, ids=lambda state: state.value)
+def test_a_session_that_has_ended_or_was_only_asked_for_is_remembered_for_four_leases(state):
+    side, before, event = LAST[state]
     world = World(side, before)
     world.time.run(1.0)
-    world.registry.step(world.record, event)
+    if event is None:
+        world.record = world.registry.open(KEY)
+    else:
+        world.registry.step(world.record, event)
+        world.time.run(2.0)
+        world.registry.step(world.record, E.GOT_ACK)  # late, and no reason to remember it longer
     assert world.record.state is state
-    world.time.run(2.0)
-    world.registry.step(world.record, E.GOT_ACK)  # late, and no reason to remember it longer
     assert world.timers() == [1.0 + 4 * LEASE]
     world.at(1.0 + 4 * LEASE - 0.001)
     assert world.registry.get(KEY) is world.record
     world.at(1.0 + 4 * LEASE)
     assert world.registry.get(KEY) is None
     assert list(world.registry) == world.registry.of_room(5) == world.timers() == []
-
-
-def test_a_room_that_was_only_asked_for_is_remembered_as_long():
-    world = World("sender")
-    world.time.run(1.0)
-    world.registry.open(KEY)
-    world.at(1.0 + 4 * LEASE - 0.001)
-    assert world.registry.get(KEY) is not None
-    world.at(1.0 + 4 * LEASE)
-    assert list(world.registry) == []
 
 
 def test_to_forget_one_attempt_is_not_to_forget_the_room():
@@ -248,28 +230,21 @@ def test_the_first_failure_is_the_one_that_is_reported():
     assert world.context.totals.aborted == 1
 
 
-def test_the_cores_own_reason_is_reported():
+def test_the_cores_own_reason_is_reported_and_a_revocation_names_its_side():
     world = World("receiver", S.OFFERED)
     world.registry.fail(world.record, E.CANCEL, SessionFailure("cancelled", "the client is gone", retry=False))
-    assert world.context.outbox == [Aborted("receiver", 5, 1, "cancelled", "the client is gone", False)]
+    other = world.in_state((6, 1), S.REVOKING)
+    world.registry.step(other, E.GOT_REVOKED)
+    aborted = Aborted("receiver", 5, 1, "cancelled", "the client is gone", False)
+    assert world.context.outbox == [aborted, GrantRevoked("receiver", 6, 1)]
     assert world.performed == [Action.SEND_ABORT]
 
 
-def test_a_revocation_names_its_side():
-    world = World("receiver", S.REVOKING)
-    world.registry.step(world.record, E.GOT_REVOKED)
-    assert world.context.outbox == [GrantRevoked("receiver", 5, 1)]
-
-
-def test_nothing_is_sent_without_a_connection():
-    world = World("receiver", S.CONNECTING)
+def test_nothing_is_sent_without_a_connection_and_an_illegal_event_changes_nothing():
+    world = World("receiver", S.OFFERED)
     world.record.connection = None
     world.registry.send(world.record, handoff.Renew(*NAME))
     assert world.wire.sent == []
-
-
-def test_an_illegal_event_changes_nothing():
-    world = World("receiver", S.OFFERED)
     with pytest.raises(IllegalSessionEvent):
         world.registry.step(world.record, E.VERIFIED)
     assert (world.record.state, world.record.due, world.performed) == (S.OFFERED, LEASE, [])

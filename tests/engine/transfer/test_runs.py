@@ -4,6 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from legato_engine.transfer.link import PutSpan
+from legato_engine.transfer.puts import spans
 from legato_engine.transfer.runs import runs
 
 
@@ -31,6 +33,7 @@ def test_every_block_is_moved_once_in_its_order(pairs):
     assert moved == pairs
 
 
-def test_every_block_has_its_place():
+def test_every_block_has_its_place_and_each_run_a_span():
     with pytest.raises(ValueError, match="shorter"):
         runs([1, 2], [1])
+    assert spans([3, 5, 6], 1000, [4, 1, 2], 5000, 10) == [PutSpan(1030, 5040, 10), PutSpan(1050, 5010, 20)]

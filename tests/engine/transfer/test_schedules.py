@@ -6,6 +6,7 @@ overwritten at once, so that whoever reads or writes too late is found out by th
 """
 
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 
 import numpy as np
@@ -35,11 +36,9 @@ class Job:
     start_send: float
     start_receive: float
     attempt: int = 1
-    cancel_send: float | None = None
-    cancel_receive: float | None = None
+    acts: list = field(default_factory=list)  # (time, side, call): cancels and grants that are taken back
     prefill: float = 0.0  # seconds from the grant to the first push, in which it can be taken back
     granted: float | None = None  # when, at the sender, and nothing was pushed yet
-    revokes: list = field(default_factory=list)
     regrants: int = 0
     cached: float = 0.0  # share of its full blocks that the receiver holds already
     repeated: bool = False  # both sides are told again of a room that has committed
@@ -105,17 +104,16 @@ class World:
 
     def job(self, room):
         draw = self.random
-        soon = lambda chance: draw.uniform(0, 3) if draw.random() < chance else None  # noqa: E731
+        acts = [(draw.uniform(0, 3), side, "abort") for side in ("sender", "receiver") if draw.random() < 0.15]
+        acts += [(draw.uniform(0, 4), "receiver", "revoke") for _ in range(draw.choice([0, 0, 1, 2, 3]))]
         return Job(
             room,
             *draw.sample(range(4), 2),
             [draw.randrange(1000) for _ in range(draw.randint(1, LONGEST * BLOCK))],
             draw.uniform(0, 1.5),
             draw.uniform(0, 1.5),
-            cancel_send=soon(0.15),
-            cancel_receive=soon(0.15),
+            acts=acts,
             prefill=draw.choice([0.0, draw.uniform(0, 2)]),
-            revokes=sorted(draw.uniform(0, 4) for _ in range(draw.choice([0, 0, 1, 2, 3]))),
             cached=draw.choice([0.0, 0.0, draw.random(), 1.0]),
             repeated=draw.random() < 0.2,
         )
@@ -147,15 +145,12 @@ class World:
             sender.agent.expect(job.room, job.attempt, receiver.peer, ROOT)
         if not job.receiving and now >= job.start_receive and not receiver.link.stopped:
             self.offer(job, receiver, sender)
-        if job.cancel_send is not None and now >= job.cancel_send and not sender.link.stopped:
-            job.cancel_send = None
-            sender.agent.abort(job.room, "cancelled")
-        if job.cancel_receive is not None and now >= job.cancel_receive and not receiver.link.stopped:
-            job.cancel_receive = None
-            receiver.agent.abort(job.room, "cancelled")
-        if job.revokes and now >= job.revokes[0] and not receiver.link.stopped:
-            job.revokes.pop(0)
-            receiver.agent.revoke(job.room)
+        sides = {"sender": sender, "receiver": receiver}
+        for act in [act for act in job.acts if act[0] <= now and not sides[act[1]].link.stopped]:
+            job.acts.remove(act)
+            _, side, call = act
+            agent = sides[side].agent
+            agent.revoke(job.room) if call == "revoke" else agent.abort(job.room, "cancelled")
         if job.granted is not None and now >= job.granted + job.prefill and not sender.link.stopped:
             job.granted = None
             self.send(sender, job)
@@ -316,18 +311,13 @@ def chance(top):
 UNRELIABLE = st.builds(Faults, chance(0.5), chance(0.2), chance(0.3), chance(0.5))
 
 
+DELAYED = partial(st.builds, Faults, chance(0.3))
 FAULTS = {
-    "deaths, stops and cancels alone": (st.builds(Faults, chance(0.3)), ""),
-    "the network breaks": (st.builds(Faults, chance(0.3), break_connection=chance(0.1)), ""),
+    "deaths, stops and cancels": (DELAYED(), ""),
+    "the network breaks": (DELAYED(break_connection=chance(0.1)), ""),
     "messages are lost, doubled and reordered": (UNRELIABLE, ""),
-    "bytes change on the way": (
-        st.builds(Faults, chance(0.3), corrupt_message=chance(0.2), corrupt_put=chance(0.5)),
-        "",
-    ),
-    "slots of the host, few of them and late": (
-        st.builds(Faults, chance(0.3), break_connection=chance(0.05), corrupt_put=chance(0.2)),
-        "staged",
-    ),
+    "bytes change on the way": (DELAYED(corrupt_message=chance(0.2), corrupt_put=chance(0.5)), ""),
+    "slots, few and late": (DELAYED(break_connection=chance(0.05), corrupt_put=chance(0.2)), "staged"),
     "slots of the host, unreliable": (UNRELIABLE, "staged"),
     "straight from and to a device": (
         st.builds(Faults, chance(0.5), chance(0.2), chance(0.3), chance(0.3), corrupt_put=chance(0.2)),
@@ -354,8 +344,7 @@ def test_undisturbed_hand_offs_all_arrive(device):
     """The schedules above are worth something only if hand-offs succeed when nothing disturbs them."""
     world = World(11, Faults(delay=0.05), device)
     for job in world.jobs:
-        job.cancel_send = job.cancel_receive = None
-        job.revokes.clear()
+        job.acts.clear()
     world.run([])
     check_ended(world)
     assert world.arrived == len(world.jobs)

@@ -15,28 +15,25 @@ MESSAGE = b"a message"
         ("ключ", "8930672679e103cf", "6c2d46f6807bb2ed0e444c149d571d5e6e678d7f7e54f5cc2a9e2b9bca02b011"),
     ],
 )
-def test_they_never_change(token: str, seal: str, proof: str) -> None:
+def test_they_never_change(token, seal, proof):
     """A worker of the last release would refuse others, and each hand-off during an upgrade fail."""
     assert sealed(MESSAGE, Token.of(token)) == bytes.fromhex(seal) + MESSAGE
     assert prove(token, "d0", "e1") == bytes.fromhex(proof)
 
 
-def test_a_sealed_message_is_opened_by_its_token_alone_and_undamaged() -> None:
+def test_a_sealed_message_is_opened_by_its_token_alone_and_undamaged():
     own, message = Token.of("a secret"), sealed(MESSAGE, Token.of("a secret"))
     assert unsealed(message, own) == MESSAGE
     assert unsealed(sealed(b"", own), own) == b""
     assert unsealed(message, Token.of("a secret ")) is None
+    assert unsealed(sealed(MESSAGE, Token.of("s" * 100 + "a")), Token.of("s" * 100 + "b")) is None
     for at in range(len(message)):
         assert unsealed(message[:at] + bytes([message[at] ^ 1]) + message[at + 1 :], own) is None
         assert unsealed(message[:at], own) is None
     assert unsealed(message + b"\0", own) is None
 
 
-def test_long_tokens_with_one_beginning_are_told_apart() -> None:
-    assert unsealed(sealed(MESSAGE, Token.of("s" * 100 + "a")), Token.of("s" * 100 + "b")) is None
-
-
-def test_a_proof_is_of_one_worker_and_one_epoch() -> None:
+def test_a_proof_is_of_one_worker_and_one_epoch():
     """One that was heard serves nobody else, not even one whose name takes a part of the epoch."""
     said = [("d0", "e1"), ("d0", "e2"), ("d1", "e1"), ("d0e", "1"), ("d0:", "e1"), ("d0", ":e1"), ("", "d0e1")]
     assert len({prove("a secret", *each) for each in said}) == len(said)

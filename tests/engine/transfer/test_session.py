@@ -14,6 +14,7 @@ from legato_engine.transfer.session import (
 
 S, E = SessionState, SessionEvent
 SIDES = ("sender", "receiver")
+MOVES = [(side, state, event, move) for side in SIDES for (state, event), move in TABLES[side].items()]
 
 
 def states_of(side):
@@ -35,22 +36,18 @@ def test_what_is_not_in_the_table_raises_and_changes_nothing(side):
 
 @pytest.mark.parametrize("side", SIDES)
 def test_every_state_is_reached_and_every_unfinished_one_can_end(side):
-    moves = {}
-    for (state, _), move in TABLES[side].items():
-        moves.setdefault(state, set()).add(move.state)
-    reached, edge = {S.UNKNOWN}, [S.UNKNOWN]
-    while edge:
-        for state in moves[edge.pop()] - reached:
-            reached.add(state)
-            edge.append(state)
-    assert reached == states_of(side)
-    for state in reached - ENDED:
-        seen, edge = {state}, [state]
+    def reached(start):
+        seen, edge = {start}, [start]
         while edge:
-            for after in moves[edge.pop()] - seen:
-                seen.add(after)
-                edge.append(after)
-        assert seen & ENDED, f"{state} cannot end"
+            before = edge.pop()
+            after = {move.state for (state, _), move in TABLES[side].items() if state is before} - seen
+            seen |= after
+            edge += after
+        return seen
+
+    assert reached(S.UNKNOWN) == states_of(side)
+    for state in states_of(side) - ENDED:
+        assert reached(state) & ENDED, f"{state} cannot end"
 
 
 FROM_PEER = {
@@ -71,50 +68,46 @@ def test_messages_may_come_late_or_twice_in_every_state_but_a_few(side):
 
 
 def test_no_message_opens_a_session_that_has_to_be_ended():
-    """What is not known is parked, or refused and remembered as such: it holds nothing."""
-    for side in SIDES:
-        for event in FROM_PEER[side]:
-            transition = TABLES[side].get((S.UNKNOWN, event))
-            assert transition is None or transition.state in {S.UNKNOWN, S.PARKED} | ENDED, (side, event)
+    """An unknown one is parked, or refused and remembered as such: it holds nothing."""
+    for side, state, event, move in MOVES:
+        if state is S.UNKNOWN and event in FROM_PEER[side]:
+            assert move.state in {S.UNKNOWN, S.PARKED} | ENDED, (side, event)
 
 
-@pytest.mark.parametrize("side", SIDES)
-def test_in_quarantine_only_the_peers_last_word_or_a_closed_endpoint_changes_anything(side):
+def test_in_quarantine_only_the_peers_last_word_or_a_closed_endpoint_changes_anything():
     """Nor does a session that is being fenced come back to life."""
-    ends = {E.GOT_ACK, E.GOT_ABORT, E.FENCED} if side == "receiver" else {E.FENCED}
-    for (state, event), transition in TABLES[side].items():
-        if state is S.FENCING and event not in ends:
-            assert (transition.state, transition.actions) == (S.FENCING, ()), event
+    ends = {"receiver": {E.GOT_ACK, E.GOT_ABORT, E.FENCED}, "sender": {E.FENCED}}
+    for side, state, event, move in MOVES:
+        if state is S.FENCING and event not in ends[side]:
+            assert (move.state, move.actions) == (S.FENCING, ()), (side, event)
         elif state is S.FENCING:
-            assert transition.state in ENDED, event
+            assert move.state in ENDED, (side, event)
 
 
 @pytest.mark.parametrize("side", SIDES)
-def test_an_abort_is_answered_at_once_or_after_the_puts_in_flight(side):
+def test_an_abort_is_answered_immediately_or_after_the_puts_in_flight(side):
     """Promise to the peer: an Abort is legal in every state, and leads to an ack wherever no put is in flight."""
     for state in states_of(side):
         move = TABLES[side][state, E.GOT_ABORT]
-        waits = move.state in (S.ANSWERING, S.FENCING)
-        assert waits or Action.SEND_ACK in move.actions, state
+        assert move.state in (S.ANSWERING, S.FENCING) or Action.SEND_ACK in move.actions, state
 
 
-def test_a_sender_tells_its_core_that_blocks_are_free_only_when_no_put_can_read_them():
-    for (state, event), move in TABLES["sender"].items():
-        if Action.REPORT_ABORTED in move.actions and state in (S.PUSHING, S.DRAINING, S.ANSWERING):
-            assert event in (E.DRAINED, E.PEER_DOWN), (state, event)
-
-
-def test_a_receiver_releases_blocks_only_after_the_peers_word_or_a_closed_endpoint():
+def test_blocks_are_free_only_when_no_put_can_read_or_write_them():
+    """A sender's after its puts have ended; a receiver's after the peer's word or with a closed endpoint."""
     safe = {E.GOT_ACK, E.GOT_ABORT, E.PEER_DOWN, E.FENCED}
     nothing_granted = {S.UNKNOWN, S.CONNECTING, S.RELEASED, S.REVOKED}
-    for (state, event), move in TABLES["receiver"].items():
-        if Action.REPORT_RELEASED in move.actions:
+    for side, state, event, move in MOVES:
+        if side == "sender" and Action.REPORT_ABORTED in move.actions:
+            assert state not in (S.PUSHING, S.DRAINING, S.ANSWERING) or event in (E.DRAINED, E.PEER_DOWN), (
+                state,
+                event,
+            )
+        if side == "receiver" and Action.REPORT_RELEASED in move.actions:
             again = state in ENDED and event is E.OFFER  # refused: the blocks of this offer were never granted
             assert event in safe or state in nothing_granted or again, (state, event)
 
 
 def test_once_a_session_has_ended_it_stays_ended_unless_it_is_offered_again():
-    for side in SIDES:
-        for (state, event), move in TABLES[side].items():
-            if state in ENDED and event is not E.OFFER:
-                assert move.state is state, (side, state, event)
+    for side, state, event, move in MOVES:
+        if state in ENDED and event is not E.OFFER:
+            assert move.state is state, (side, state, event)

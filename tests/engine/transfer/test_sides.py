@@ -37,19 +37,18 @@ def context():
     return TransferContext(link, peers, ArenaMemory(arena, 4), 4, "e1", True, 1.0, network.clock)
 
 
-def grant():
-    return handoff.Grant("e2", ROOM, ATTEMPT, (0, 1), 0, 1.0, 1)
+def session_in(side, state):
+    session = Session(side)
+    session.state = state
+    return session
 
 
 def sender_in(state, flying):
     """With a put in flight where there can be one."""
-    sender = Sender(context())
-    session = Session("sender")
-    session.state = state
-    late = state not in (S.UNKNOWN, S.WAITING)
-    out = OutgoingSession(
-        KEY, session, "e2", CONNECTION if late else None, peer=PEER, current=True, grant=grant() if late else None
-    )
+    sender, session = Sender(context()), session_in("sender", state)
+    out = OutgoingSession(KEY, session, "e2", None, peer=PEER, current=True)
+    if state not in (S.UNKNOWN, S.WAITING):
+        out.connection, out.grant = CONNECTION, handoff.Grant("e2", ROOM, ATTEMPT, (0, 1), 0, 1.0, 1)
     if state in (S.DRAINING, S.ANSWERING):
         out.failure = SessionFailure("broken", "a put failed")
     if state is S.FINISHED:
@@ -61,39 +60,49 @@ def sender_in(state, flying):
     return sender, session
 
 
-def receiver_in(state):
-    receiver = Receiver(context())
-    session = Session("receiver")
-    session.state = state
+def receiver_in(state, flying=False):
+    receiver, session = Receiver(context()), session_in("receiver", state)
     receiver.sessions._rooms[ROOM] = {ATTEMPT: IncomingSession(KEY, session, "e1", CONNECTION, blocks=(0, 1), serial=1)}
     return receiver, session
 
 
-SENDER_CALLS = {
-    "cancel": lambda sender: sender.cancel(ROOM, "cancelled"),
-    "lease end": lambda sender: sender.sessions.tick(1e9),
-    "renewal": lambda sender: sender.sessions.tick(0.0),
-    "peer down": lambda sender: sender.sessions.connection_ended(CONNECTION, "peer_died", "gone"),
-    "put done": lambda sender: sender.put_ended(PutDone(CONNECTION, TAG)),
-    "put failed": lambda sender: sender.put_ended(PutFailed(CONNECTION, TAG, "broken")),
-    "push": lambda sender: sender.push(ROOM, 0, [0], [b"h"]),
-    "finish": lambda sender: sender.finish(ROOM, b"", 0, (), None),
-    "device done": lambda sender: sender.advance(),
+BOTH = {
+    "cancel": lambda side: side.cancel(ROOM, "cancelled"),
+    "lease end": lambda side: side.sessions.tick(1e9),
+    "renewal": lambda side: side.sessions.tick(0.0),
+    "peer down": lambda side: side.sessions.connection_ended(CONNECTION, "peer_died", "gone"),
+    "device done": lambda side: side.advance(),
 }
+CALLS = {
+    sender_in: BOTH
+    | {
+        "put done": lambda sender: sender.put_ended(PutDone(CONNECTION, TAG)),
+        "put failed": lambda sender: sender.put_ended(PutFailed(CONNECTION, TAG, "broken")),
+        "push": lambda sender: sender.push(ROOM, 0, [0], [b"h"]),
+        "finish": lambda sender: sender.finish(ROOM, b"", 0, (), None),
+    },
+    receiver_in: BOTH | {"revoke": lambda receiver: receiver.revoke(ROOM)},
+}
+CASES = [
+    pytest.param(side_in, state, call, id=f"{name}-{state.value}-{call}")
+    for side_in, name in ((sender_in, "sender"), (receiver_in, "receiver"))
+    for state in states_of(name)
+    for call in CALLS[side_in]
+    if (name, state) != ("receiver", S.UNKNOWN)  # it keeps no session that has not begun
+]
 
 
-@pytest.mark.parametrize("call", SENDER_CALLS)
-@pytest.mark.parametrize("state", states_of("sender"), ids=lambda state: state.value)
-def test_a_sender_takes_every_call_and_event_in_every_state(state, call):
-    for flying in {False, state in IN_FLIGHT}:
+@pytest.mark.parametrize(("side_in", "state", "call"), CASES)
+def test_every_call_and_event_is_legal_in_every_state(side_in, state, call):
+    for flying in {False, side_in is sender_in and state in IN_FLIGHT}:
         if flying and call == "peer down":
-            continue  # a link tells the end of every put first
+            continue  # a link reports the end of every put first
         if state in (S.PUSHING, S.DRAINING, S.ANSWERING) and call == "put failed" and not flying:
             continue
-        sender, session = sender_in(state, flying)
-        SENDER_CALLS[call](sender)
-        sender.check_integrity()
-        if call == "peer down" and state not in (S.UNKNOWN, S.WAITING):
+        side, session = side_in(state, flying)
+        CALLS[side_in][call](side)
+        side.check_integrity()
+        if call == "peer down" and (side_in is receiver_in or state not in (S.UNKNOWN, S.WAITING)):
             assert session.ended
         if state in ENDED:
             assert session.state is state
@@ -105,31 +114,6 @@ def test_a_room_that_a_sender_does_not_serve_may_be_expected(state):
     sender.expect(ROOM, ATTEMPT, PEER, b"root")
     assert sender.sessions.get(KEY).session.state is not S.UNKNOWN
     assert session.state is state or state not in ENDED
-
-
-RECEIVER_CALLS = {
-    "cancel": lambda receiver: receiver.cancel(ROOM, "cancelled"),
-    "revoke": lambda receiver: receiver.revoke(ROOM),
-    "lease end": lambda receiver: receiver.sessions.tick(1e9),
-    "renewal": lambda receiver: receiver.sessions.tick(0.0),
-    "device done": lambda receiver: receiver.advance(),
-    "peer down": lambda receiver: receiver.sessions.connection_ended(CONNECTION, "peer_died", "gone"),
-}
-
-
-@pytest.mark.parametrize("call", RECEIVER_CALLS)
-@pytest.mark.parametrize(
-    "state", [state for state in states_of("receiver") if state is not S.UNKNOWN], ids=lambda state: state.value
-)
-def test_a_receiver_takes_every_call_and_event_in_every_state(state, call):
-    """It keeps no session that has not begun: see the next test."""
-    receiver, session = receiver_in(state)
-    RECEIVER_CALLS[call](receiver)
-    receiver.check_integrity()
-    if call == "peer down":
-        assert session.ended
-    if state in ENDED:
-        assert session.state is state
 
 
 @pytest.mark.parametrize("state", [S.UNKNOWN, *(s for s in states_of("receiver") if s in ENDED)])

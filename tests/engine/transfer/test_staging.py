@@ -38,27 +38,21 @@ def test_the_lowest_free_slots_are_taken_in_their_order():
 
 
 @pytest.mark.parametrize(
-    ("longest", "num_blocks", "available", "counts"),
+    ("block", "longest", "num_blocks", "available", "many", "counts"),
     [
-        (10, 10000, 100000 * MIB, (4096, 32)),  # 8 GiB, and 64 MiB
-        (5000, 10000, 100000 * MIB, (5000, 32)),
-        (10, 1000, 4000 * MIB, (500, 32)),  # a quarter of 4,000 MiB, and 64 MiB
-        (600, 1000, 4000 * MIB, (600, 32)),  # no fewer than the longest sequence needs
-        (10, 300, 4000 * MIB, (300, 32)),  # no more than the arena has
-        (10, 20, 4000 * MIB, (20, 20)),
-        (10, 1000, 84 * MIB, (10, 32)),
+        (2, 10, 10000, 100000, True, (4096, 32)),  # 8 GiB, and 64 MiB
+        (2, 5000, 10000, 100000, True, (5000, 32)),
+        (2, 10, 1000, 4000, True, (500, 32)),  # a quarter of 4,000 MiB, and 64 MiB
+        (2, 600, 1000, 4000, True, (600, 32)),  # no fewer than the longest sequence needs
+        (2, 10, 300, 4000, True, (300, 32)),  # no more than the arena has
+        (2, 10, 20, 4000, True, (20, 20)),
+        (2, 10, 1000, 84, True, (10, 32)),
+        (2, 10, 1000, 4000, False, (10, 32)),  # hardly any sequence lands: only the longest has slots
+        (40, 2, 100, 400, True, (2, 4)),  # blocks larger than the ring's share have four slots there
     ],
 )
-def test_slots_follow_from_the_host_s_memory(longest, num_blocks, available, counts):
-    assert slot_counts(2 * MIB, longest, num_blocks, available, many=True) == counts
-
-
-def test_blocks_that_are_larger_than_the_ring_s_share_have_four_slots_there():
-    assert slot_counts(40 * MIB, 2, 100, 400 * MIB, many=True) == (2, 4)
-
-
-def test_where_hardly_any_sequence_lands_the_longest_has_slots():
-    assert slot_counts(2 * MIB, 10, 1000, 4000 * MIB, many=False) == (10, 32)
+def test_slots_follow_from_the_host_s_memory(block, longest, num_blocks, available, many, counts):
+    assert slot_counts(block * MIB, longest, num_blocks, available * MIB, many=many) == counts
 
 
 def test_too_little_memory_of_the_host_is_refused_with_what_is_needed():
@@ -131,25 +125,19 @@ def test_copies_are_looked_after_on_both_sides_while_they_are_under_way():
     assert torch.equal(pair.receiver.arena[:4], pair.sender.arena[:4])
 
 
-def test_a_grant_that_fits_does_not_overtake_one_that_waits_for_slots():
-    pair = staged()
-    pair.begin(table=range(3))
-    for room, table in ((2, (4, 5)), (3, (6,))):
-        pair.offer(room, table)
-    pair.run()
-    assert [event.room for event in pair.sender.events(Granted)] == [1]
-    pair.receiver.agent.abort(1, "cancelled")
-    pair.run()
-    assert [event.room for event in pair.sender.events(Granted)] == [1, 2, 3]
-
-
-def test_grants_may_wait_for_slots_longer_than_a_lease():
-    """Nothing is missing from their sender, which is not taken for silent."""
+@pytest.mark.parametrize("aborted", [False, True])
+def test_grants_wait_for_slots_in_their_order_and_longer_than_a_lease(aborted):
+    """One that would fit does not overtake, and their sender is not taken for silent: nothing is missing from it."""
     pair = Pair(staged=(Random(0), 4, 4, 0.0))
-    pair.begin()
+    pair.begin(table=range(3) if aborted else range(4))
     for room, table in ((2, (4, 5)), (3, (6,))):
         pair.offer(room, table)
     pair.run(5.0)
+    assert [event.room for event in pair.sender.events(Granted)] == [1]
     assert not pair.receiver.events(Aborted)
-    pair.hand_over()
+    if aborted:
+        pair.receiver.agent.abort(1, "cancelled")
+        pair.run()
+    else:
+        pair.hand_over()
     assert [event.room for event in pair.sender.events(Granted)] == [1, 2, 3]

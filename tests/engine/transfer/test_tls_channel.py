@@ -3,13 +3,11 @@
 import contextlib
 import random
 import ssl
-from dataclasses import dataclass
-from pathlib import Path
 from ssl import PROTOCOL_TLS_CLIENT, SSLContext, TLSVersion
+from types import SimpleNamespace
 
 import certificates
 import pytest
-from certificates import TLSFiles
 
 from legato_engine.transfer.certificates import HandoffCertificates, contexts
 from legato_engine.transfer.tls_channel import ALPN, MARK, ChannelError, TLSChannel, is_for
@@ -20,39 +18,30 @@ NAME = "s-workers.demo.svc"
 FOR_NAME = f"subjectAltName=DNS:{NAME}"
 
 
-@dataclass(frozen=True)
-class Made:
-    """Certificates of one authority, and one of another."""
-
-    good: TLSFiles
-    other_name: TLSFiles
-    server_only: TLSFiles
-    expired: TLSFiles
-    foreign: TLSFiles
-
-
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+def made(tmp_path_factory):
+    """Certificates of one authority, and one of another."""
     folder = tmp_path_factory.mktemp("tls")
     good = certificates.make(folder / "good", names=FOR_NAME)
-    return Made(
-        good,
-        certificates.make(folder / "name", names="subjectAltName=DNS:t-workers.demo.svc", of=good),
-        certificates.make(folder / "purpose", names=f"{FOR_NAME}\nextendedKeyUsage=serverAuth", of=good),
-        certificates.make(folder / "expired", names=FOR_NAME, of=good, days=-1),
-        certificates.make(folder / "foreign", names=FOR_NAME),
-    )
+    more = {
+        "other_name": {"names": "subjectAltName=DNS:t-workers.demo.svc", "of": good},
+        "server_only": {"names": f"{FOR_NAME}\nextendedKeyUsage=serverAuth", "of": good},
+        "expired": {"names": FOR_NAME, "of": good, "days": -1},
+        "foreign": {"names": FOR_NAME},
+    }
+    made = {name: certificates.make(folder / name, **asked) for name, asked in more.items()}
+    return SimpleNamespace(good=good, **made)
 
 
-def read(files: TLSFiles) -> Contexts:
+def read(files):
     return contexts(files.certificate, files.key, files.authority.read_text())
 
 
-def ends(client: Contexts, server: Contexts) -> tuple[TLSChannel, TLSChannel]:
+def ends(client, server):
     return TLSChannel(client.client, NAME, connects=True), TLSChannel(server.server, NAME, connects=False)
 
 
-def shake(one: TLSChannel, other: TLSChannel) -> None:
+def shake(one, other):
     """As a link does, whose messages are never empty. Raises what an end raises."""
     while data := one.outgoing():
         other.receive(data)
@@ -60,30 +49,32 @@ def shake(one: TLSChannel, other: TLSChannel) -> None:
             one.receive(data)
 
 
+def refuses(reason=None):
+    return pytest.raises(ChannelError, match=reason)
+
+
 @pytest.fixture
-def connected(made: Made) -> tuple[TLSChannel, TLSChannel]:
-    one, other = ends(read(made.good), read(made.good))
-    shake(one, other)
-    assert one.ready
-    assert other.ready
-    return one, other
+def fresh(made):
+    """Two ends before their handshake."""
+    return ends(read(made.good), read(made.good))
+
+
+@pytest.fixture
+def connected(fresh):
+    shake(*fresh)
+    assert [end.ready for end in fresh] == [True, True]
+    return fresh
 
 
 @pytest.mark.parametrize("size", [0, 1, 16_380, 16_384, 1 << 20, 5_000_001])
-def test_messages_of_any_size_arrive_both_ways(connected: tuple[TLSChannel, TLSChannel], size: int) -> None:
+def test_messages_of_any_size_arrive_both_ways(connected, size):
     for source, target in (connected, connected[::-1]):
-        message = random.Random(size).randbytes(size)
-        assert target.receive(source.wrapped(message)) == message
+        messages = [random.Random(size).randbytes(size), b"another"]
+        assert [target.receive(data) for data in [*map(source.wrapped, messages)]] == messages
 
 
-def test_many_messages_arrive_each_as_one(connected: tuple[TLSChannel, TLSChannel]) -> None:
-    one, other = connected
-    sent = [one.wrapped(b"%d" % number) for number in range(100)]
-    assert [other.receive(data) for data in sent] == [b"%d" % number for number in range(100)]
-
-
-def test_nothing_of_a_message_or_certificate_is_readable_on_the_way(made: Made) -> None:
-    one, other = ends(read(made.good), read(made.good))
+def test_nothing_of_a_message_or_certificate_is_readable_on_the_way(fresh):
+    one, other = fresh
     heard = [one.outgoing()]
     other.receive(heard[0])
     heard += [other.outgoing()]
@@ -96,8 +87,8 @@ def test_nothing_of_a_message_or_certificate_is_readable_on_the_way(made: Made) 
 
 
 @pytest.mark.parametrize("step", [1, 7, 500])
-def test_a_handshake_in_pieces_is_one(made: Made, step: int) -> None:
-    one, other = ends(read(made.good), read(made.good))
+def test_a_handshake_in_pieces_is_one(fresh, step):
+    one, other = fresh
     while data := one.outgoing():
         first = len(MARK) if data.startswith(MARK) else 0
         for start in range(0, len(data), step):
@@ -107,44 +98,37 @@ def test_a_handshake_in_pieces_is_one(made: Made, step: int) -> None:
         back = other.outgoing()
         for start in range(0, len(back), step):
             one.receive(back[start : start + step])
-    assert one.ready
-    assert other.ready
+    assert (one.ready, other.ready) == (True, True)
     assert other.receive(one.wrapped(b"hello")) == b"hello"
 
 
-@pytest.mark.parametrize("kept", [0.0, 0.3, 0.9, 0.9999])
-@pytest.mark.parametrize("size", [40, 100_000])
-def test_a_message_that_is_cut_ends_the_connection(
-    connected: tuple[TLSChannel, TLSChannel], size: int, kept: float
-) -> None:
+def first_record(data):
+    return data[: 5 + int.from_bytes(data[3:5], "big")]
+
+
+@pytest.mark.parametrize(
+    ("size", "cut"),
+    [
+        *(
+            (size, lambda data, share=share: data[: int(share * len(data))])
+            for size in (40, 100_000)
+            for share in (0.0, 0.3, 0.9, 0.9999)
+        ),
+        (100_000, first_record),
+    ],
+)
+def test_a_message_that_is_cut_ends_the_connection(connected, size, cut):
     one, other = connected
-    data = one.wrapped(bytes(size))
-    with pytest.raises(ChannelError, match="its message is cut"):
-        other.receive(data[: int(kept * len(data))])
+    with refuses("its message is cut"):
+        other.receive(cut(one.wrapped(bytes(size))))
 
 
-def test_a_message_that_lacks_whole_records_is_cut(connected: tuple[TLSChannel, TLSChannel]) -> None:
-    one, other = connected
-    data = one.wrapped(bytes(40_000))
-    record = 5 + int.from_bytes(data[3:5], "big")
-    assert record < len(data)
-    with pytest.raises(ChannelError, match="its message is cut"):
-        other.receive(data[:record])
-
-
-def test_two_messages_in_one_are_refused(connected: tuple[TLSChannel, TLSChannel]) -> None:
-    one, other = connected
-    with pytest.raises(ChannelError, match="or more than one"):
-        other.receive(one.wrapped(b"a") + one.wrapped(b"b"))
-
-
-@pytest.mark.parametrize("what", ["damaged", "repeated", "out of order", "foreign", "alert"])
-def test_what_is_not_the_peers_next_message_ends_the_connection(
-    connected: tuple[TLSChannel, TLSChannel], what: str
-) -> None:
+@pytest.mark.parametrize("what", ["two in one", "damaged", "repeated", "out of order", "foreign", "alert"])
+def test_what_is_not_the_peers_next_message_ends_the_connection(connected, what):
     one, other = connected
     first, second = one.wrapped(b"first"), one.wrapped(b"second")
     wrong = {
+        "two in one": first + second,
         "damaged": first[:-3] + bytes([first[-3] ^ 1]) + first[-2:],
         "repeated": first,
         "out of order": second,
@@ -153,122 +137,95 @@ def test_what_is_not_the_peers_next_message_ends_the_connection(
     }
     if what == "repeated":
         assert other.receive(first) == b"first"
-    with pytest.raises(ChannelError, match="TLS with it failed"):
+    with refuses("or more than one" if what == "two in one" else "TLS with it failed"):
         other.receive(wrong[what])
 
 
-def babble(channel: TLSChannel, draw: random.Random, start: bytes) -> None:
+def babble(channel, draw, start):
     for number in range(100):
         channel.receive(start * (number == 0) + draw.randbytes(draw.randrange(1, 400)))
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_garbage_in_place_of_a_handshake_raises_nothing_else(made: Made, seed: int) -> None:
+def test_garbage_in_place_of_a_handshake_raises_nothing_else(made, seed):
     one, other = ends(read(made.good), read(made.good))
     for channel, start in ((other, MARK), (one, b"")):
-        with pytest.raises(ChannelError):
+        with refuses():
             babble(channel, random.Random(seed), start)
         assert not channel.ready
 
 
-def test_a_message_that_is_no_tls_is_told_so(made: Made) -> None:
-    _, other = ends(read(made.good), read(made.good))
-    with pytest.raises(ChannelError, match="it does not begin with TLS"):
-        other.receive(b"a digest, and a hello")
+def test_a_message_without_tls_is_named_as_such(fresh):
+    with refuses("it does not begin with TLS"):
+        fresh[1].receive(b"a digest, and a hello")
 
 
-REFUSED = {
-    "other_name": "not valid for|it is not for s-workers.demo.svc",
-    "expired": "certificate has expired",
-    "foreign": "unable to get local issuer certificate|self-signed|self signed",
-}
+def contexts_of(made, which):
+    """Contexts of one that knows the service's authority, which has not signed a foreign certificate."""
+    files = getattr(made, which, made.good)
+    found = contexts(files.certificate, files.key, made.good.authority.read_text())
+    if which == "without":
+        bare = SSLContext(PROTOCOL_TLS_CLIENT)
+        bare.load_verify_locations(made.good.authority)
+        bare.set_alpn_protocols([ALPN])
+        found = Contexts(found.server, bare)
+    elif which == "older TLS":
+        found.client.minimum_version = found.client.maximum_version = TLSVersion.TLSv1_2
+    elif which == "web":
+        found.client.set_alpn_protocols(["http/1.1"])
+    return found
 
 
-@pytest.mark.parametrize(("which", "reason"), REFUSED.items(), ids=REFUSED)
-@pytest.mark.parametrize("connects", [True, False])
-def test_a_certificate_that_is_not_of_the_service_is_refused_by_either_end(
-    made: Made, which: str, reason: str, connects: bool
-) -> None:
-    bad, good = read(getattr(made, which)), read(made.good)
-    if which == "foreign":  # it knows the service's authority, which has not signed its certificate
-        files = made.foreign
-        bad = contexts(files.certificate, files.key, made.good.authority.read_text())
+NOT_ACCEPTED = "its certificate is not accepted: .*"
+FOREIGN = f"{NOT_ACCEPTED}(unable to get local issuer certificate|self-signed|self signed)"
+OTHER_NAME = f"{NOT_ACCEPTED}(not valid for|it is not for s-workers.demo.svc)"
+
+
+@pytest.mark.parametrize(
+    ("which", "connects", "reason"),
+    [
+        *(("other_name", connects, OTHER_NAME) for connects in (True, False)),
+        *(("expired", connects, f"{NOT_ACCEPTED}certificate has expired") for connects in (True, False)),
+        *(("foreign", connects, FOREIGN) for connects in (True, False)),
+        ("server_only", True, f"{NOT_ACCEPTED}purpose"),
+        ("without", True, "did not return a certificate"),
+        ("older TLS", True, "TLS with it failed: .*protocol"),
+        ("web", True, "for something else than hand-offs"),
+    ],
+)
+def test_one_that_is_not_of_the_service_is_refused_by_either_end_which_says_why(made, which, connects, reason):
+    bad, good = contexts_of(made, which), read(made.good)
     one, other = ends(bad, good) if connects else ends(good, bad)
-    with pytest.raises(ChannelError, match=f"its certificate is not accepted: .*({reason})"):
+    judge, refused = (other, one) if connects else (one, other)
+    with refuses(reason):
         shake(one, other)
-    judge = other if connects else one
-    assert not judge.ready
-
-
-def test_a_certificate_for_servers_alone_is_refused_of_who_connects(made: Made) -> None:
-    one, other = ends(read(made.server_only), read(made.good))
-    with pytest.raises(ChannelError, match=r"its certificate is not accepted: .*purpose"):
-        shake(one, other)
-
-
-def test_who_shows_no_certificate_is_refused(made: Made) -> None:
-    context = SSLContext(PROTOCOL_TLS_CLIENT)
-    context.load_verify_locations(made.good.authority)
-    context.set_alpn_protocols([ALPN])
-    one, other = TLSChannel(context, NAME, connects=True), ends(read(made.good), read(made.good))[1]
-    with pytest.raises(ChannelError, match="did not return a certificate"):
-        shake(one, other)
-    assert not other.ready
-
-
-def test_the_refused_end_hears_why(made: Made) -> None:
-    files = made.foreign
-    bad = contexts(files.certificate, files.key, made.good.authority.read_text())
-    one, other = ends(bad, read(made.good))
-    with pytest.raises(ChannelError, match="its certificate is not accepted"):
-        shake(one, other)
-    with pytest.raises(ChannelError, match=r"TLS with it failed: .*alert unknown ca"):
-        one.receive(other.outgoing())
+    if which != "web":  # which has shown a good certificate
+        assert not judge.ready
+    if which == "foreign" and connects:
+        with refuses("TLS with it failed: .*alert unknown ca"):
+            refused.receive(judge.outgoing())
 
 
 @pytest.mark.parametrize("said", [b"", b"the last one"])
-def test_a_peer_that_ends_tls_is_refused_even_behind_a_message(
-    connected: tuple[TLSChannel, TLSChannel], said: bytes
-) -> None:
+def test_a_peer_that_ends_tls_is_refused_even_behind_a_message(connected, said):
     """No worker does so: it closes the connection."""
     one, other = connected
     data = one.wrapped(said) if said else b""
     with contextlib.suppress(ssl.SSLWantReadError):
         one._tls.unwrap()
-    with pytest.raises(ChannelError, match="it has ended TLS"):
+    with refuses("it has ended TLS"):
         other.receive(data + one.outgoing())
 
 
-def test_older_versions_and_other_protocols_are_refused(made: Made) -> None:
-    old, other = read(made.good), read(made.good)
-    old.client.minimum_version, old.client.maximum_version = TLSVersion.TLSv1_2, TLSVersion.TLSv1_2
-    with pytest.raises(ChannelError, match=r"TLS with it failed: .*protocol"):
-        shake(*ends(old, other))
-    web = read(made.good)
-    web.client.set_alpn_protocols(["http/1.1"])
-    with pytest.raises(ChannelError, match="for something else than hand-offs"):
-        shake(*ends(web, other))
+MATCHING = [[NAME], ["x", NAME.upper()], ["*.demo.svc"]]
+OTHERS = [[], ["*"], ["*.svc"], ["s-workers.demo"], ["*-workers.demo.svc"], ["s-workers.demo.svc.evil"]]
 
 
-@pytest.mark.parametrize(
-    ("names", "found"),
-    [
-        ([NAME], True),
-        (["x", NAME.upper()], True),
-        (["*.demo.svc"], True),
-        ([], False),
-        (["*"], False),
-        (["*.svc"], False),
-        (["s-workers.demo"], False),
-        (["*-workers.demo.svc"], False),
-        (["s-workers.demo.svc.evil"], False),
-    ],
-)
-def test_names_of_certificates(names: list[str], found: bool) -> None:
-    assert is_for(NAME, names) is found
+def test_names_of_certificates():
+    assert [names for names in MATCHING + OTHERS if is_for(NAME, names)] == MATCHING
 
 
-def test_new_connections_show_the_files_of_now(made: Made, tmp_path: Path) -> None:
+def test_new_connections_show_the_files_of_now(made, tmp_path):
     made.good.install(tmp_path)
     followed = HandoffCertificates(tmp_path, NAME)
     first = followed.current()
@@ -279,7 +236,7 @@ def test_new_connections_show_the_files_of_now(made: Made, tmp_path: Path) -> No
     made.foreign.install(tmp_path)
     second = followed.current()
     shake(*ends(second, second))
-    with pytest.raises(ChannelError, match="its certificate is not accepted"):
+    with refuses("its certificate is not accepted"):
         shake(*ends(first, second))
     assert before[1].receive(before[0].wrapped(b"goes on")) == b"goes on"
 
@@ -290,16 +247,12 @@ def test_new_connections_show_the_files_of_now(made: Made, tmp_path: Path) -> No
     shake(*ends(followed.current(), first))
 
 
-@pytest.mark.parametrize("which", ["other_name", "expired", "server_only"])
-def test_a_certificate_that_every_peer_would_refuse_is_found_at_the_start(
-    made: Made, tmp_path: Path, which: str
-) -> None:
+@pytest.mark.parametrize(
+    ("which", "name"),
+    [("other_name", NAME), ("expired", NAME), ("server_only", NAME), pytest.param("good", f".{NAME}", id="not a name")],
+)
+def test_files_that_every_peer_would_refuse_are_found_at_the_start(made, tmp_path, which, name):
     getattr(made, which).install(tmp_path)
-    with pytest.raises(InvalidFile, match="other workers would refuse it in hand-offs: its certificate"):
-        HandoffCertificates(tmp_path, NAME)
-
-
-def test_what_is_no_name_is_refused_at_the_start(made: Made, tmp_path: Path) -> None:
-    made.good.install(tmp_path)
-    with pytest.raises(InvalidFile, match="other workers would refuse it in hand-offs: "):
-        HandoffCertificates(tmp_path, f".{NAME}")
+    certificate = "its certificate" if name == NAME else ""
+    with pytest.raises(InvalidFile, match=f"other workers would refuse it in hand-offs: {certificate}"):
+        HandoffCertificates(tmp_path, name)

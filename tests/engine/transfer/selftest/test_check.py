@@ -20,11 +20,7 @@ class Trial:
         self.sender = kind(self.network, "sender", self.source.address, size)
         self.receiver = kind(self.network, "receiver", self.target.address, size)
         for link in (self.sender, self.receiver):
-            self.move_time_in(link)
-
-    def move_time_in(self, link):
-        poll = link.poll
-        link.poll = lambda: (self.network.run(self.network.now + 1.0), poll())[1]
+            link.poll = lambda poll=link.poll: (self.network.run(self.network.now + 1.0), poll())[1]
 
     def run(self):
         SelfTest(self.sender, self.receiver, self.source, self.target, patience=1.0).run()
@@ -79,24 +75,18 @@ def test_a_link_that_breaks_one_fails(kind, said):
         Trial(kind=kind).run()
 
 
-def test_a_bit_that_changes_on_the_way_is_found():
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        ("corrupt_put", "did not arrive as they were sent"),
+        ("break_connection", "the network broke"),
+        ("lose_message", "a message did not come within 1 s"),
+    ],
+)
+def test_a_network_that_fails_is_found_with_its_reason(fault, reason):
     trial = Trial()
-    trial.network.faults.corrupt_put = 1.0
-    with pytest.raises(LinkError, match="did not arrive as they were sent"):
-        trial.run()
-
-
-def test_a_connection_that_breaks_is_told_at_once_with_its_reason():
-    trial = Trial()
-    trial.network.faults.break_connection = 1.0
-    with pytest.raises(LinkError, match="the network broke"):
-        trial.run()
-
-
-def test_silence_is_given_up():
-    trial = Trial()
-    trial.network.faults.lose_message = 1.0
-    with pytest.raises(LinkError, match="a message did not come within 1 s"):
+    setattr(trial.network.faults, fault, 1.0)
+    with pytest.raises(LinkError, match=reason):
         trial.run()
 
 

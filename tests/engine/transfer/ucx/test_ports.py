@@ -39,19 +39,28 @@ def port_of(link):
     return int(link.address.rpartition(b":")[2])
 
 
-def test_links_listen_only_on_the_ports_they_were_given():
-    memory = np.zeros(4096, np.uint8)
+@pytest.fixture
+def opened():
+    """Opens two links; and their addresses and ports, of which none is left once they are closed."""
+    memory, before, links = np.zeros(4096, np.uint8), listening(), []
+
+    def open_two(transport, host, *ports):
+        links.extend(ucx.open(transport, host, memory.ctypes.data, 4096, *ports) for _ in range(2))
+        found = listening() - before
+        assert {port_of(link) for link in links} <= {port for _, port in found}
+        return links, found
+
+    yield open_two
+    for link in links:
+        link.close()
+    assert not listening() - before
+
+
+def test_links_listen_only_on_the_ports_they_were_given(opened):
     low = random.randrange(20000, 30000, 64)
-    before, links = listening(), []
-    try:
-        links += [ucx.open("TCP", "127.0.0.1", memory.ctypes.data, 4096, (low, low + 63)) for _ in range(2)]
-        opened = {port for _, port in listening() - before}
-    finally:
-        for link in links:
-            link.close()
-    assert len(opened) >= 2
-    assert all(low <= port < low + 64 for port in opened), opened
-    assert {port_of(link) for link in links} <= opened
+    _, found = opened("TCP", "127.0.0.1", (low, low + 63))
+    assert len(found) >= 2
+    assert all(low <= port < low + 64 for _, port in found), found
 
 
 def own_addresses():
@@ -63,25 +72,14 @@ def own_addresses():
 
 @pytest.mark.parametrize("transport", ["TCP", "SharedMemory"])
 @pytest.mark.parametrize("host", own_addresses())
-def test_links_listen_only_at_the_address_they_were_given_and_reach_each_other_there(host, transport):
-    memory = np.zeros(4096, np.uint8)
-    before, links = listening(), []
-    try:
-        links += [ucx.open(transport, host, memory.ctypes.data, 4096) for _ in range(2)]
-        opened = listening() - before
-        a, b = links
-        connection = a.connect(b.address)
-        a.send(connection, b"hi")
-        seen = []
-        while Received not in seen and wait_readable([b.fileno()], PATIENCE):
-            seen += [type(event) for event in b.poll()]
-    finally:
-        for link in links:
-            link.close()
-    assert {address for address, _ in opened} == {host}
-    assert {port_of(link) for link in links} <= {port for _, port in opened}
+def test_links_listen_only_at_the_address_they_were_given_and_reach_each_other_there(opened, host, transport):
+    (a, b), found = opened(transport, host)
+    assert {address for address, _ in found} == {host}
+    a.send(a.connect(b.address), b"hi")
+    seen = []
+    while Received not in seen and wait_readable([b.fileno()], PATIENCE):
+        seen += [type(event) for event in b.poll()]
     assert seen == [Connected, Received]
-    assert not listening() - before
 
 
 def test_an_address_of_another_machine_is_refused():

@@ -1,13 +1,20 @@
-"""The UCX thread and endpoints that misbehave."""
+"""The UCX thread and its link: endpoints that misbehave, and events that come from a thread of its own."""
 
+import os
 from itertools import count
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
+from readiness import wait_readable
 
-from legato_engine.transfer.link import LinkError
+from legato_engine.transfer import ucx
+from legato_engine.transfer.link import LinkError, PeerDown
 from legato_engine.transfer.ucx import thread
+from legato_engine.transfer.ucx.endpoint import UcxEndpoint
 from legato_engine.transfer.ucx.thread import UcxThread
+
+PATIENCE = 20.0
 
 
 def test_an_endpoint_that_never_closes_ends_the_thread_instead_of_hanging_it(monkeypatch):
@@ -18,3 +25,62 @@ def test_an_endpoint_that_never_closes_ends_the_thread_instead_of_hanging_it(mon
     running._worker = SimpleNamespace(progress_once=lambda: None)
     with pytest.raises(LinkError, match="endpoint 7 did not close"):
         running.fence(7)
+
+
+@pytest.fixture
+def link():
+    memory = np.zeros(4096, np.uint8)
+    link = ucx.open("TCP", "127.0.0.1", memory.ctypes.data, 4096)
+    yield link
+    link.close()
+
+
+def test_an_event_whose_wake_is_still_to_come_is_no_fault(link):
+    """The thread may stand still, under SIGSTOP for seconds, after it has queued an event and before it says so."""
+    number = link.connect(b"nowhere")
+    assert wait_readable([link], PATIENCE)
+    os.eventfd_read(link.fileno())
+    ((kind, connection),) = [(type(event), event.connection) for event in link.poll()]
+    assert (kind, connection) == (PeerDown, number)
+
+
+def test_a_wake_that_comes_after_its_event_does_not_stay(link):
+    """Otherwise whoever waits for the link would spin."""
+    os.eventfd_write(link.fileno(), 1)
+    assert link.poll() == []
+    assert not wait_readable([link], 0)
+
+
+@pytest.fixture
+def endpoint():
+    return UcxEndpoint(1, 1, None, ("127.0.0.1", 1))  # it calls UCX only to send, put and close
+
+
+def numbered(number, data=b"x"):
+    return number.to_bytes(8, "little") + data
+
+
+def test_messages_that_overtook_another_wait_for_it_and_one_that_came_before_is_refused(endpoint):
+    for number in (2, 1):
+        endpoint.take(numbered(number, b"%d" % number))
+    assert list(endpoint.received()) == []
+    endpoint.take(numbered(0, b"0"))
+    assert list(endpoint.received()) == [b"0", b"1", b"2"]
+    with pytest.raises(LinkError):
+        endpoint.take(numbered(0))
+
+
+@pytest.mark.parametrize("number", [1 << 40, (1 << 64) - 2, 4096])
+def test_a_message_that_cannot_have_overtaken_so_many_is_refused(endpoint, number):
+    with pytest.raises(LinkError, match=f"message {number} came, where 0 is next"):
+        endpoint.take(numbered(number))
+
+
+def test_waiting_messages_are_bounded_in_bytes_and_those_taken_do_not_count(endpoint):
+    mebibyte = bytes(1 << 20)
+    for number in range(200):
+        endpoint.take(numbered(number, mebibyte))
+        assert len(list(endpoint.received())) == 1
+    early = (endpoint.take(numbered(number, mebibyte)) for number in range(201, 300))
+    with pytest.raises(LinkError):
+        list(early)
