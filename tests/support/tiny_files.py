@@ -28,24 +28,13 @@ CONFIG = {
     "rms_norm_eps": 1e-5,
     "tie_word_embeddings": True,
 }
-TENSORS = {
-    "token_embd.weight": (VOCAB, HIDDEN),
-    "output_norm.weight": (HIDDEN,),
-    **{
-        f"blk.{layer}.{name}.weight": shape
-        for layer in range(LAYERS)
-        for name, shape in {
-            "attn_norm": (HIDDEN,),
-            "ffn_norm": (HIDDEN,),
-            "attn_q": (HIDDEN, HIDDEN),
-            "attn_k": (KV_HEADS * HEAD, HIDDEN),
-            "attn_v": (KV_HEADS * HEAD, HIDDEN),
-            "attn_output": (HIDDEN, HIDDEN),
-            "ffn_gate": (INNER, HIDDEN),
-            "ffn_up": (INNER, HIDDEN),
-            "ffn_down": (HIDDEN, INNER),
-        }.items()
-    },
+LAYER = {
+    "attn_norm": (HIDDEN,), "ffn_norm": (HIDDEN,), "attn_q": (HIDDEN, HIDDEN), "attn_k": (KV_HEADS * HEAD, HIDDEN),
+    "attn_v": (KV_HEADS * HEAD, HIDDEN), "attn_output": (HIDDEN, HIDDEN), "ffn_gate": (INNER, HIDDEN),
+    "ffn_up": (INNER, HIDDEN), "ffn_down": (HIDDEN, INNER),
+}  # fmt: skip
+TENSORS = {"token_embd.weight": (VOCAB, HIDDEN), "output_norm.weight": (HIDDEN,)} | {
+    f"blk.{layer}.{name}.weight": shape for layer in range(LAYERS) for name, shape in LAYER.items()
 }
 Tensors = dict[str, tuple[np.ndarray, Type]]
 
@@ -75,16 +64,12 @@ def tiny(kind: Type, seed: int = 0) -> Tensors:
 
 def write_gguf(path: Path, tensors: Tensors, architecture: str = "llama", **metadata: object) -> Path:
     writer = gguf.GGUFWriter(path, architecture)
-    writer.add_block_count(LAYERS)
-    writer.add_context_length(128)
-    writer.add_embedding_length(HIDDEN)
-    writer.add_feed_forward_length(INNER)
-    writer.add_head_count(HEADS)
-    writer.add_head_count_kv(KV_HEADS)
-    writer.add_rope_freq_base(5000.0)
-    writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_vocab_size(VOCAB)
-    for key, value in metadata.items():
+    sizes = {
+        "block_count": LAYERS, "context_length": 128, "embedding_length": HIDDEN, "feed_forward_length": INNER,
+        "head_count": HEADS, "head_count_kv": KV_HEADS, "rope_freq_base": 5000.0, "layer_norm_rms_eps": 1e-5,
+        "vocab_size": VOCAB,
+    }  # fmt: skip
+    for key, value in (sizes | metadata).items():
         getattr(writer, f"add_{key}")(value)
     for name, (data, kind) in tensors.items():
         writer.add_tensor(name, data, raw_dtype=kind)

@@ -16,29 +16,18 @@ def step(lengths):
 
 @pytest.mark.parametrize("shared", [1, 3, 8, 16, 40])
 @pytest.mark.parametrize("lengths", [[(0, 512)], MIXED, [(n, 1) for n in range(0, 3200, 100)]])
-def test_tiles_that_see_the_most_positions_are_first(lengths, shared):
-    """Whatever threads end with is short, so that none works long after the others."""
-    seen = [start + (lane + lanes - 1) // shared + 1 for _, _, start, lane, lanes in tiles(step(lengths), shared)]
+def test_every_query_is_in_one_tile_and_those_that_see_the_most_positions_are_first(lengths, shared):
+    """Whatever threads end with is short, so that none works long after the others. All tiles of a row but the last are
+    full, as keys and values are read once for 32 lanes."""
+    work = tiles(step(lengths), shared)
 
-    assert seen == sorted(seen, reverse=True)
-    assert max(seen) == max(start + count for start, count in lengths)
-
-
-@pytest.mark.parametrize("shared", [1, 3, 8, 16, 40])
-def test_every_query_is_in_one_tile(shared):
-    work = tiles(step(MIXED), shared)
-
+    positions = [start + (lane + lanes - 1) // shared + 1 for _, _, start, lane, lanes in work]
+    assert positions == sorted(positions, reverse=True)
+    assert max(positions) == max(start + count for start, count in lengths)
     queries = [
         (token + at // shared, at % shared) for _, token, _, lane, lanes in work for at in range(lane, lane + lanes)
     ]
-    assert sorted(queries) == [(token, head) for token in range(sum(n for _, n in MIXED)) for head in range(shared)]
-
-
-@pytest.mark.parametrize("shared", [1, 3, 8, 16, 40])
-def test_all_tiles_of_a_row_but_the_last_are_full(shared):
-    """Keys and values are read once for 32 lanes."""
-    work = tiles(step(MIXED), shared)
-
-    for row, (_, count) in enumerate(MIXED):
-        lanes = sorted(lanes for of, _, _, _, lanes in work if of == row)
-        assert lanes[1:] == [32] * ((count * shared - 1) // 32)
+    assert sorted(queries) == [(token, head) for token in range(sum(n for _, n in lengths)) for head in range(shared)]
+    for row, (_, count) in enumerate(lengths):
+        sizes = sorted(lanes for of, _, _, _, lanes in work if of == row)
+        assert sizes[1:] == [32] * ((count * shared - 1) // 32)

@@ -24,13 +24,11 @@ def test_what_steps_launch_was_compiled_in_the_warm_up(model, block_size, max_ba
     assert told[model, block_size, max_batch]["only in steps"] == []
 
 
-@pytest.mark.parametrize("kernel", ["_expand", "make_lists", "combine_parts", "_norm_rotate_write", "_silu_mul"])
-def test_a_kernel_is_compiled_once_for_all_sizes_of_a_step(kernel, told):
-    assert Counter(each.split()[0] for each in told[CASES[0]]["warm-up"])[kernel] == 1
-
-
-def test_norms_are_compiled_with_and_without_something_to_add(told):
-    assert Counter(each.split()[0] for each in told[CASES[0]]["warm-up"])["_add_rms_norm"] == 2
+def test_a_kernel_is_compiled_once_for_all_sizes_of_a_step(told):
+    """Norms twice: with and without something to add."""
+    counts = Counter(each.split()[0] for each in told[CASES[0]]["warm-up"])
+    once = dict.fromkeys(("_expand", "make_lists", "combine_parts", "_norm_rotate_write", "_silu_mul"), 1)
+    assert counts.items() >= {**once, "_add_rms_norm": 2}.items()
 
 
 def test_the_steps_launch_all_kernels_of_the_warm_up(told):

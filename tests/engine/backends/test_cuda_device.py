@@ -15,19 +15,19 @@ PLACE = torch.device("cuda")
 def gpu(monkeypatch):
     """A GPU of that compute capability."""
 
-    def made(major, minor):
-        found = SimpleNamespace(name="Some GPU", major=major, minor=minor, multi_processor_count=40)
-        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _place: found)
+    def make(major, minor):
+        properties = SimpleNamespace(name="Some GPU", major=major, minor=minor, multi_processor_count=40)
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _place: properties)
         return Cuda(PLACE)
 
-    return made
+    return make
 
 
-@pytest.mark.parametrize(("major", "minor"), [(7, 0), (7, 5)])
-def test_a_gpu_older_than_kernels_need_is_refused(gpu, major, minor):
-    told = rf"^Some GPU has compute capability {major}\.{minor}; kernels need at least 8\.0 .*: use such a GPU, or cpu$"
-    with pytest.raises(NoDevice, match=told):
-        gpu(major, minor)
+@pytest.mark.parametrize("minor", [0, 5])
+def test_a_gpu_older_than_kernels_need_is_refused(gpu, minor):
+    message = rf"^Some GPU has compute capability 7\.{minor}; kernels need at least 8\.0 .*: use such a GPU, or cpu$"
+    with pytest.raises(NoDevice, match=message):
+        gpu(7, minor)
 
 
 @pytest.mark.parametrize(("major", "minor", "chip"), [(8, 0, "sm_80"), (8, 9, "sm_89"), (12, 0, "sm_120")])

@@ -138,17 +138,3 @@ def test_memory_lives_as_long_as_the_program_that_has_its_address():
     del program
     gc.collect()
     assert held() is None
-
-
-def test_numbers_stand_in_a_row_of_the_table_as_kernels_read_them():
-    program, array = Program(AVX2), np.zeros((2, 4), np.float32)
-    program.add(kernels.NORM, array, array[1], np.float32(1e-5), np.int64(7), True)
-
-    (row,) = program._table
-    assert len(row) == kernels.FIELDS
-    assert row[:6] == [kernels.NORM, array.ctypes.data, array.ctypes.data + 16, 0x3727C5AC, 7, 1]
-
-
-def test_memory_with_gaps_is_refused():
-    with pytest.raises(AssertionError):
-        Program(AVX2).add(kernels.NORM, np.zeros((4, 4), np.float32)[:, :2])
