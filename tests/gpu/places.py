@@ -46,32 +46,20 @@ def here() -> Place | None:
     return Place(torch.device("cuda", 0), chip, found.multi_processor_count, (torch.bfloat16, torch.float16), False)
 
 
-def over(**choices: tuple[Any, ...]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Marks a test to be called with every combination of these arguments, beside `place` and `dtype`."""
+def over(always: dict[str, tuple[Any, ...]] | None = None, **choices: tuple[Any, ...]) -> Callable[..., Any]:
+    """Marks a test to be called with every combination of these arguments, in addition to `place` and `dtype`. In the
+    interpreter, it is called with the first of each, but with all that are given as `always`."""
 
     def mark(test: Callable[..., None]) -> Callable[..., None]:
-        test.choices = choices  # type: ignore[attr-defined]
+        test.choices, test.always = choices, always or {}  # type: ignore[attr-defined]
         return test
 
     return mark
 
 
-def always(**choices: tuple[Any, ...]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """As `over`, but in the interpreter, too, the test is called with all of them."""
-
-    def mark(test: Callable[..., None]) -> Callable[..., None]:
-        test.kept = choices  # type: ignore[attr-defined]
-        return test
-
-    return mark
-
-
-def combinations(test: Callable[..., None], place: Place) -> Iterator[dict[str, Any]]:
+def combinations(test: Any, place: Place) -> Iterator[dict[str, Any]]:
     """All arguments but `place`."""
-    choices: dict[str, tuple[Any, ...]] = getattr(test, "choices", {})
-    kept: dict[str, tuple[Any, ...]] = getattr(test, "kept", {})
-    if place.small:
-        choices = {name: values[:1] for name, values in choices.items()}
-    choices = {"dtype": place.dtypes, **kept, **choices}
+    first = {name: values[:1] for name, values in test.choices.items()}
+    choices = {"dtype": place.dtypes, **test.always, **(first if place.small else test.choices)}
     for values in itertools.product(*choices.values()):
         yield dict(zip(choices, values, strict=True))

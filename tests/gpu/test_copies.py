@@ -4,7 +4,7 @@ import time
 from functools import partial
 
 import torch
-from places import Place, always, over
+from places import Place, over
 
 from legato_engine.kernels.block_sums.triton import sum_blocks
 from legato_engine.kernels.configurations import choose
@@ -26,8 +26,7 @@ def _shuffled(count: int, run: int) -> list[int]:
     return torch.arange(count).view(-1, run)[torch.randperm(count // run)].flatten().tolist()
 
 
-@over(words=(64, 1 << 18))
-@always(repeated=(1, 20))
+@over({"repeated": (1, 20)}, words=(64, 1 << 18))
 def test_round_trips(place: Place, dtype: torch.dtype, words: int, repeated: int) -> None:
     """Half of the blocks go out, and come back to the others, while more is computed than copied."""
     if place.small:

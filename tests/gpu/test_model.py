@@ -6,7 +6,7 @@ from dataclasses import replace
 import plain_model
 import torch
 from made_model import LLAMA_3_8B, MadeModel, MadeWeights, Row
-from places import Place, always, over
+from places import Place, over
 
 from legato_engine.backends.cuda.device import Cuda, Device, Interpreted
 from legato_engine.backends.cuda.workspace import Room
@@ -85,8 +85,7 @@ class Sequences:
         assert bool((away <= TOLERANCE[self.dtype]).all()), f"off by {away.tolist()}"  # NaN is not
 
 
-@always(family=tuple(FAMILIES))
-@over(size=(16, 64))
+@over({"family": tuple(FAMILIES)}, size=(16, 64))
 @torch.inference_mode()
 def test_a_prompt_whole_in_chunks_and_behind_a_cached_prefix(
     place: Place, dtype: torch.dtype, family: str, size: int

@@ -1,4 +1,4 @@
-"""Small kernels compiled for chips that are not here, and what was told of them; called by `uninterpreted`."""
+"""A small kernel compiled for chips that are not here, and what was reported of it; called by `uninterpreted`."""
 
 from typing import Any
 
@@ -15,28 +15,13 @@ def _double(x, out, count, SIZE: tl.constexpr):
     tl.store(out + at, tl.load(x + at, mask=at < count) * 2, mask=at < count)
 
 
-@triton.jit
-def _sums_of_products(x, y, out, count, ROWS: tl.constexpr, WIDTH: tl.constexpr):
-    row, column = tl.arange(0, ROWS)[:, None], tl.arange(0, WIDTH)[None, :]
-    total = tl.zeros((ROWS, ROWS), tl.float32)
-    for at in range(count):
-        left = tl.load(x + at * ROWS * WIDTH + row * WIDTH + column)
-        right = tl.load(y + at * ROWS * WIDTH + row * WIDTH + column)
-        total = tl.dot(left, tl.trans(right), total)
-    tl.store(out + row * ROWS + tl.arange(0, ROWS)[None, :], total)
-
-
 def double(x: torch.Tensor, out: torch.Tensor, size: int = 64) -> None:
     _double[(triton.cdiv(len(x), size),)](x, out, len(x), SIZE=size, num_warps=2, num_stages=1)
 
 
 def everything(cache: str) -> dict[str, Any]:
-    """All of it by chip, in one process, as starting one takes seconds: launches, what is said of a kernel that holds
-    tiles of 64 KiB for 2, 3 and 4 stages, and whether one was in a folder before.
-    """
-    room = [{chip: _shared_memory(chip, stages) for chip in ahead.CHIPS} for stages in (2, 3, 4)]
-    found = {"launched": {chip: launched(chip) for chip in ahead.CHIPS}, "room": room}
-    return {**found, "in cache": found_in_cache(cache, "sm_90")}
+    """In one process, as starting one takes seconds: launches by chip, and whether one was in a folder before."""
+    return {"launched": {chip: launched(chip) for chip in ahead.CHIPS}, "in cache": found_in_cache(cache, "sm_90")}
 
 
 def launched(chip: str) -> dict[str, Any]:
@@ -59,16 +44,6 @@ def launched(chip: str) -> dict[str, Any]:
         "out": out.abs().sum().item(),
         "driver is back": triton.runtime.driver._active is None,
     }
-
-
-def _shared_memory(chip: str, stages: int) -> str:
-    x = torch.empty(1 << 20, dtype=torch.float16)
-    try:
-        with ahead.launches(chip) as found:
-            _sums_of_products[(1,)](x, x, x, 9, ROWS=128, WIDTH=128, num_warps=8, num_stages=stages)
-    except triton.runtime.errors.OutOfResources as error:
-        return str(error)
-    return f"fits: {found[0].facts()['shared'] <= ahead.CHIPS[chip].shared}"
 
 
 def found_in_cache(folder: str, *chips: str) -> list[bool]:

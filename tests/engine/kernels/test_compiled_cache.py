@@ -27,17 +27,18 @@ print(len(compiled.buffer) // 2)
 """
 
 
-def start(cache: Path, *kinds: str, engine: Path | None = None) -> "subprocess.Popen[str]":
-    environment = os.environ | {"NUMBA_CACHE_DIR": str(cache)}
+def start(cache: Path, *kinds: str, engine: Path | None = None, **variables: str) -> "subprocess.Popen[str]":
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(cache), **variables}
     if engine is not None:
         environment["PYTHONPATH"] = os.pathsep.join([str(engine), environment.get("PYTHONPATH", "")])
-    command = [sys.executable, "-c", PROGRAM, *kinds]
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+    command, pipe = [sys.executable, "-c", PROGRAM, *kinds], subprocess.PIPE
+    return subprocess.Popen(command, env=environment, stdout=pipe, stderr=pipe, text=True)
 
 
-def compiled(process: "subprocess.Popen[str]") -> int:
-    output, _ = process.communicate(timeout=240)
-    assert process.returncode == 0
+def compiled(process: "subprocess.Popen[str]", warning: str = "") -> int:
+    output, errors = process.communicate(timeout=240)
+    assert process.returncode == 0, errors
+    assert warning in errors
     return int(output)
 
 
@@ -72,9 +73,6 @@ def test_what_an_image_was_built_with_is_copied_to_where_it_can_be_written(
 
 def test_without_a_folder_that_can_be_written_kernels_are_compiled_and_a_warning_says_so(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    command = [sys.executable, "-c", PROGRAM, "float32"]
-    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "file"), "TMPDIR": str(tmp_path)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=240)
-    assert int(done.stdout) > 0
-    assert f"compiled kernels cannot be kept in {tmp_path / 'file'}" in done.stderr
+    process = start(tmp_path / "file", "float32", TMPDIR=str(tmp_path))
+    assert compiled(process, f"compiled kernels cannot be kept in {tmp_path / 'file'}") > 0
     assert [path.name for path in tmp_path.iterdir()] == ["file"]

@@ -3,12 +3,10 @@
 import budget
 import gpu_kernels
 import pytest
-import slow_attention
 import uninterpreted
 
-from legato_engine.backends.cuda import support
 from legato_engine.kernels import ahead
-from legato_engine.kernels.configurations import choose, triton_minor
+from legato_engine.kernels.configurations import triton_minor
 
 WHOLE = budget.FACTOR > 1
 LEAST_WGMMA = 64  # lanes of a tile
@@ -20,7 +18,7 @@ MOST_SPILLED = {"sm_90": 8}
 
 @pytest.fixture(scope="module")
 def everything():
-    """What the page tells, and the sample of other shapes."""
+    """What the page shows, and the sample of other shapes."""
     return uninterpreted.call(gpu_kernels.all_described, list(ahead.CHIPS), WHOLE)
 
 
@@ -34,15 +32,10 @@ def sample(everything):
     return everything[1]
 
 
-def test_no_kernel_spills_registers(kernels):
+def test_no_kernel_spills_registers_or_exceeds_the_shared_memory_of_its_chip(kernels, sample):
+    """Of the sample, no loop."""
     assert [each for each in kernels if each["spilled"]] == []
-
-
-def test_no_loop_spills_registers_in_a_sample_of_other_shapes(sample):
     assert [each for each in sample if each["spilled"] > MOST_SPILLED.get(each["chip"], 0)] == []
-
-
-def test_every_kernel_fits_the_shared_memory_of_its_chip(kernels, sample):
     assert [each for each in kernels + sample if each["shared"] > ahead.CHIPS[each["chip"]].shared] == []
 
 
@@ -60,26 +53,6 @@ def test_wide_tiles_are_multiplied_by_the_instructions_of_whole_warp_groups(kern
     }  # fmt: skip
 
 
-def test_each_chip_s_shapes_reach_to_the_ends_of_what_is_supported():
-    for chip in ahead.CHIPS:
-        shapes = (*gpu_kernels.ATTENTION, *gpu_kernels.SAMPLE[chip])
-        assert {shape.block_size for shape in shapes} == set(support.BLOCK_SIZES)
-        assert {1, support.MOST_GROUP} <= {shape.group for shape in shapes}
-        assert {shape.dtype for shape in shapes} == {"bfloat16", "float16"}
-        assert {shape.window is None for shape in shapes} == {True, False}
-        assert max(shape.head_dim for shape in shapes) == support.HEAD_DIMS[-1]
-    sampled = [shape for shapes in gpu_kernels.SAMPLE.values() for shape in shapes]
-    assert {shape.head_dim for shape in sampled} == {80, 96, 160, 192}
-
-
-@pytest.mark.parametrize("chip", [*ahead.CHIPS, "sm_86", "sm_120"])
-@pytest.mark.parametrize("kernel", ["decode_attention", "prefill_attention"])
-def test_heads_that_are_padded_have_the_configuration_of_those_they_are_padded_to(kernel, chip):
-    for head_dim, padded in ((80, 128), (96, 128), (160, 256), (192, 256)):
-        assert choose(kernel, {"head_dim": head_dim}, chip) == choose(kernel, {"head_dim": padded}, chip)
-    assert choose(kernel, {"head_dim": 128}, chip) != choose(kernel, {"head_dim": 256}, chip)
-
-
 def rows_by_chip(tables):
     sections = [section.splitlines() for section in tables.split("\n### ")[1:]]
     return {(chip, line) for chip, *lines in sections for line in lines if line.startswith("| `")}
@@ -93,11 +66,3 @@ def test_the_page_tells_what_was_compiled(kernels):
     found = gpu_kernels.tables(kernels)
     assert rows_by_chip(found) <= rows_by_chip(told)
     assert not WHOLE or told == found
-
-
-def test_block_ids_loaded_in_the_loop_that_uses_them_are_found_out(tmp_path):
-    """The checks above see that nothing is loaded while a tile is computed."""
-    changed = tmp_path / "changed.py"
-    changed.write_text(slow_attention.source())
-    told = uninterpreted.call(slow_attention.tiles_in_flight, str(changed))
-    assert told == {chip: [1, 1] for chip in ("sm_89", "sm_90", "sm_100")}

@@ -47,8 +47,8 @@ def kinds_and_types():
     return pytest.mark.parametrize(("kind", "type_"), [*vnni, *avx2])
 
 
-def weight(kind, outputs=80):
-    return packed_weights.packed(kind, outputs, INPUTS)
+def weight(kind):
+    return packed_weights.packed(kind, 80, INPUTS)
 
 
 def product(packed, x, rows, kind):
@@ -63,18 +63,11 @@ def product(packed, x, rows, kind):
 @pytest.mark.parametrize("rows", [1, 2, 4, 5, 8, 9, 24, 25, 40])
 @kinds_and_types()
 def test_products_are_those_of_rounded_rows(kind, type_, rows):
-    packed, x = weight(type_), torch.randn(40, INPUTS) * torch.rand(40, 1).exp()
+    """In any batch, and by both kinds, to the last bit."""
+    packed, x = weight(type_), torch.randn(48, INPUTS) * torch.rand(48, 1).exp()
     expected, found = naive.linear(naive.rounded(x[:rows]), packed.floats()), product(packed, x, rows, kind)
     torch.testing.assert_close(found, expected, atol=2e-5 * float(expected.abs().max()), rtol=1e-5)
-
-
-@WITH_AVX2
-@pytest.mark.parametrize("outputs", [16, 32, 80])
-@pytest.mark.parametrize("type_", OF_FOUR)
-def test_both_kinds_come_to_the_same_bits(type_, outputs):
-    packed, x = weight(type_, outputs), torch.randn(40, INPUTS)
-    for rows in (1, 3, 8, 20, 25, 40):
-        assert torch.equal(product(packed, x, rows, AVX2), product(packed, x, rows, VNNI))
+    assert torch.equal(found, torch.cat([product(packed, x[row : row + 8], 1, VNNI) for row in range(rows)]))
 
 
 @WITH_AVX2
@@ -99,22 +92,6 @@ def test_rows_are_rounded_as_written_down():
     torch.testing.assert_close(scaled.transpose(1, 2).reshape(x.shape), expected, atol=0, rtol=1e-6)
 
 
-@BOTH
-def test_rounding_costs_about_half_a_percent(kind):
-    packed, x = weight("Q4_1"), torch.randn(32, INPUTS)
-    exact = naive.linear(x, packed.floats())
-    error = (product(packed, x, 32, kind) - exact).pow(2).mean().sqrt() / exact.std()
-    assert 0.001 < error < 0.01
-
-
-@kinds_and_types()
-def test_a_row_is_the_same_in_any_batch(kind, type_):
-    packed, x = weight(type_), torch.randn(40, INPUTS)
-    alone = torch.cat([product(packed, x[row : row + 8], 1, kind) for row in range(33)])
-    for rows in (2, 8, 17, 33):
-        assert torch.equal(product(packed, x, rows, kind), alone[:rows])
-
-
 @pytest.mark.parametrize("sign", [1, -1])
 def test_the_largest_sums_are_the_same_in_any_batch(sign):
     packed = weight("Q8_0")
@@ -134,10 +111,10 @@ def test_what_is_no_number_stays_none_and_in_its_row(kind, rows, number):
     assert found[1:].isfinite().all()
 
 
-@pytest.mark.parametrize("size", [0.0, 1e-38])
 @BOTH
-def test_rows_of_nothing_give_nothing(kind, size):
-    assert product(weight("Q4_1"), torch.full((8, INPUTS), size), 2, kind).abs().max() < 1e-30
+def test_rows_of_nothing_give_nothing(kind):
+    for size in (0.0, 1e-38):
+        assert product(weight("Q4_1"), torch.full((8, INPUTS), size), 2, kind).abs().max() < 1e-30
 
 
 @pytest.mark.parametrize(("kind", "type_"), [(VNNI, "Q6_K"), (AVX2, "Q6_K"), (AVX2, "Q8_0")])

@@ -1,6 +1,7 @@
 """What products of bfloat16 take: queries in pairs of neighbouring dimensions, and weights of values."""
 
 import numpy as np
+import pytest
 import torch
 from numba import njit
 
@@ -12,37 +13,26 @@ LANES, DIM = 32, 64
 SPECIAL = [0x3F808000, 0x3F818000, 0x3F808001, 0x7F7FFFFF, 0x7F800000, 0xFF800000, 0x7F800001, 0xFFFFFFFF, 0x80000001]
 
 
-def test_queries_are_rounded_as_torch_does_and_paired():
-    """Ties go to even, too large ones become infinite, and what is no number stays none. Of 32 dimensions, 16 even ones
-    are before 16 odd ones."""
-    asked = torch.randn(DIM, LANES).numpy()
+@pytest.mark.parametrize("which", ["tile", "decoding row"])
+def test_queries_are_rounded_as_torch_does_and_paired(which):
+    """Ties go to even, too large ones become infinite, and NaN stays NaN. Of 32 dimensions, 16 even ones are before 16
+    odd ones. A tile has [dim, lanes], a decoding row [lanes, dim]."""
+    queries = torch.randn(DIM, LANES).numpy()
     for place, bits in enumerate(SPECIAL):
-        asked.view(np.uint32)[place::16, place] = bits
-    expected = torch.from_numpy(asked).bfloat16().float().reshape(DIM // 32, 2, 16, LANES)
+        queries.view(np.uint32)[place::16, place] = bits
+    expected = torch.from_numpy(queries).bfloat16().float().reshape(DIM // 32, 2, 16, LANES)
 
-    numba_pairs_tile.pack_queries(asked.ctypes.data, DIM)
+    if which == "tile":
+        numba_pairs_tile.pack_queries(queries.ctypes.data, DIM)
+    else:
+        rows = queries.T.copy()
+        numba_pairs_row.pack_queries(rows.ctypes.data, DIM, LANES)
+        queries = rows.T.copy()
 
-    words = asked.view(np.uint32)[: DIM // 2].reshape(DIM // 32, 16, LANES)
-    check(words, expected)
-
-
-def test_so_are_those_of_a_decoding_row():
-    asked = torch.randn(LANES, DIM).numpy()
-    for place, bits in enumerate(SPECIAL):
-        asked.view(np.uint32)[place, place::16] = bits
-    expected = torch.from_numpy(asked).bfloat16().float().reshape(LANES, DIM // 32, 2, 16)
-
-    numba_pairs_row.pack_queries(asked.ctypes.data, DIM, LANES)
-
-    words = asked.view(np.uint32)[:, : DIM // 2].reshape(LANES, DIM // 32, 16)
-    check(words.transpose(1, 2, 0), expected.permute(1, 2, 3, 0))
-
-
-def check(words, expected):
-    """words [dim / 32, 16, lanes] hold the even and the odd ones of expected [dim / 32, 2, 16, lanes]."""
-    for which, halves in enumerate((words << 16, words & 0xFFFF0000)):
+    words = queries.view(np.uint32)[: DIM // 2].reshape(DIM // 32, 16, LANES)
+    for odd, halves in enumerate((words << 16, words & 0xFFFF0000)):
         found = torch.from_numpy(halves.view(np.float32))
-        torch.testing.assert_close(found, expected[:, which], atol=0, rtol=0, equal_nan=True)
+        torch.testing.assert_close(found, expected[:, odd], atol=0, rtol=0, equal_nan=True)
 
 
 @njit

@@ -2,24 +2,15 @@
 
 import pytest
 import torch
+from attention_step import Step
 from budget import times
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from legato_engine.kernels.attention import naive
 from legato_engine.kernels.attention import triton as attention
 from legato_engine.kernels.configurations import Configuration
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
-
-
-def tolerance(dtype):
-    """Absolute and relative. In 16 bits, the kernel rounds the weights of values and the result, the twin the result,
-    each by at most half of `eps`. So they differ by at most eps / 2 · Σ weight · |value| + eps · |result|. 2 · eps
-    allows more, unless the weighted |values| add up to 4: those of normal numbers do not. In float32, only the order
-    of sums differs.
-    """
-    return 1e-5 if dtype == torch.float32 else 2 * torch.finfo(dtype).eps
 
 
 def decode_config(tile_m=16, tile_n=32, splits=2, shortest=1):
@@ -30,64 +21,14 @@ def prefill_config(tile_m=32, tile_n=32):
     return Configuration({"TILE_M": tile_m, "TILE_N": tile_n})
 
 
-class Step:
-    """Rows (prefix, query tokens) of a step in an arena that holds NaN wherever no row has written."""
-
-    def __init__(self, rows, group=2, kv_heads=2, dim=32, block=16, dtype=torch.float32, padding=(0, 0), seed=0,
-                 window=None):  # fmt: skip
-        random = torch.Generator().manual_seed(seed)
-        self.rows, self.group, self.kv_heads, self.dim, self.block = rows, group, kv_heads, dim, block
-        self.window = window
-        counts = [-(-(prefix + count) // block) for prefix, count in rows]
-        ids = torch.randperm(sum(counts) + 3, generator=random).tolist()
-        arena = torch.full((len(ids), 2, 2, kv_heads, block, dim), torch.nan, dtype=dtype)  # two layers
-        self.layer = arena[:, 1]
-        self.tables = torch.full((len(rows) + padding[0], max(counts) + 1), -1, dtype=torch.int32)
-        for row, (prefix, count) in enumerate(rows):
-            mine = [ids.pop() for _ in range(counts[row])]
-            self.tables[row, : len(mine)] = torch.tensor(mine)
-            kept = 0 if window is None else max(0, prefix - window + 1)  # before it, blocks may be another's already
-            for position in range(kept, prefix + count):
-                kv = torch.randn(2, kv_heads, dim, generator=random).to(dtype)
-                self.layer[mine[position // block], :, :, position % block] = kv
-        tokens = [count for _, count in rows]
-        self.starts = torch.tensor([0, *tokens, *[0] * padding[0]]).cumsum(0).to(torch.int32)
-        self.lengths = torch.tensor([*(sum(row) for row in rows), *[0] * padding[0]], dtype=torch.int32)
-        self.tokens = sum(tokens) + padding[1]
-        heads = group * kv_heads
-        qkv = torch.randn(self.tokens, heads + 2 * kv_heads, dim, generator=random).to(dtype)
-        qkv[sum(tokens) :] = torch.nan
-        self.queries = qkv[:, :heads]
-
-    def work(self, processors=4, more=0):
-        shape = self.group * self.kv_heads, self.kv_heads, self.dim, self.block, "cpu", processors
-        return attention.Work(len(self.lengths) + more, self.tokens + more, *shape)
-
-    def run(self, decode, prefill, work=None):
-        work = work or self.work()
-        for buffer in (work.partials, work.stats):
-            buffer.fill_(torch.nan)
-        out = torch.full_like(self.queries, 7)
-        prompts = any(count > attention.DECODE_QUERIES for _, count in self.rows)
-        attention.plan(self.starts, self.lengths, work, self.window, decode, prefill)
-        attention.attend(
-            self.queries, self.layer, self.starts, self.lengths, self.tables, work, self.window, out, decode, prefill,
-            prompts,
-        )  # fmt: skip
-        return out
-
-    def expected(self):
-        out = torch.full_like(self.queries, 7)
-        for row, (prefix, _) in enumerate(self.rows):
-            own = slice(self.starts[row], self.starts[row + 1])
-            table = self.tables[row].tolist()
-            out[own] = naive.attention(self.queries[own], self.layer, table, prefix, self.window)
-        return out
-
-    def check(self, decode, prefill, work=None):
-        found = self.run(decode, prefill, work)
-        allowed = tolerance(self.queries.dtype)
-        torch.testing.assert_close(found, self.expected(), rtol=allowed, atol=allowed)
+def check(step, decode, prefill, work=None):
+    """In 16 bits, the kernel rounds the weights of values and the result, the twin the result, each by at most half of
+    `eps`. So they differ by at most eps / 2 · Σ weight · |value| + eps · |result|. 2 · eps allows more, unless the
+    weighted |values| add up to 4: those of normal numbers do not. In float32, only the order of sums differs.
+    """
+    dtype = step.queries.dtype
+    allowed = 1e-5 if dtype == torch.float32 else 2 * torch.finfo(dtype).eps
+    torch.testing.assert_close(step.run(decode, prefill, work), step.expected(), rtol=allowed, atol=allowed)
 
 
 @settings(max_examples=times(6), deadline=None)
@@ -114,7 +55,7 @@ def test_any_step_gives_what_the_twin_gives(data):
         draw(st.integers(1, 3)),
     )  # fmt: skip
     prefill = prefill_config(draw(st.sampled_from([16, 32, 64, 128])), draw(st.sampled_from([16, 32, 64])))
-    step.check(decode, prefill, step.work(draw(st.integers(1, 8)), draw(st.integers(0, 2))))
+    check(step, decode, prefill, step.work(draw(st.integers(1, 8)), draw(st.integers(0, 2))))
 
 
 HEAD_SIZES = (64, 128, 160, 192, 256)
@@ -127,7 +68,7 @@ def test_head_sizes_of_large_models(slot, group):
     dtype, dim = DTYPES[slot % 3], HEAD_SIZES[slot % 5]
     block, tile_n, window = (16, 32, 64)[slot % 3], (64, 16, 32)[slot // 2 % 3], (None, 33, 100)[slot // 3 % 3]
     step = Step(MIXED, group=group, kv_heads=1, dim=dim, block=block, dtype=dtype, window=window, seed=group)
-    step.check(decode_config(tile_n=tile_n), prefill_config(64, tile_n))
+    check(step, decode_config(tile_n=tile_n), prefill_config(64, tile_n))
 
 
 def test_a_long_row_is_read_in_parts_and_a_draft_of_eight_tokens_too():
@@ -135,14 +76,14 @@ def test_a_long_row_is_read_in_parts_and_a_draft_of_eight_tokens_too():
     for rows, window in [([(700, 1)], None), ([(400, 8), (3, 1)], None), ([(450, 8), (0, 8)], 40)]:
         step = Step(rows, group=4, kv_heads=1, window=window)
         work = step.work(processors=8)
-        step.check(decode_config(tile_n=16, splits=8), prefill_config(), work)
+        check(step, decode_config(tile_n=16, splits=8), prefill_config(), work)
         assert work.counts[1] > 0
 
 
 def test_rows_that_fill_the_chip_are_not_split():
     step = Step([(200, 1)] * 6)
     work = step.work(processors=1)
-    step.check(decode_config(splits=1), prefill_config(), work)
+    check(step, decode_config(splits=1), prefill_config(), work)
     assert work.counts.tolist() == [6, 0, 0]
 
 
@@ -150,9 +91,9 @@ def test_lists_of_an_earlier_step_leave_nothing_behind():
     """The same work for a large step, a smaller one, one with a window, and one with no row at all."""
     large = Step([(90, 1), (300, 8), (5, 40), (64, 1)], padding=(1, 0))
     work = large.work()
-    large.check(decode_config(), prefill_config(), work)
-    Step([(33, 2)], padding=(0, 1)).check(decode_config(), prefill_config(), work)
-    Step([(90, 1), (100, 30)], window=20).check(decode_config(), prefill_config(), work)
+    check(large, decode_config(), prefill_config(), work)
+    check(Step([(33, 2)], padding=(0, 1)), decode_config(), prefill_config(), work)
+    check(Step([(90, 1), (100, 30)], window=20), decode_config(), prefill_config(), work)
     empty = Step([(0, 0)], padding=(2, 3))
     assert (empty.run(decode_config(), prefill_config(), work) == 7).all()
 
@@ -240,7 +181,7 @@ def test_blocks_far_into_a_large_arena_are_found(tmp_path):
                 far[new] = step.layer[old]
                 step.tables[row, index] = new
     step.layer = far
-    step.check(decode_config(), prefill_config())
+    check(step, decode_config(), prefill_config())
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 import mmap
 from functools import partial
 
-import pytest
 import torch
 from budget import times
 from hypothesis import given, settings
@@ -41,20 +40,6 @@ def test_sums_are_those_of_the_host(words, num_blocks, tile, data):
 
     assert sums(by_triton(tile), blocks, ids) == expected
     assert sums(naive.sum_blocks, blocks, ids) == expected
-
-
-@pytest.mark.parametrize("word", EXTREMES)
-def test_blocks_of_one_word(word):
-    blocks = torch.full((2, 100), word)
-    expected = [word * sum(weights(100).tolist()) & MASK]
-    assert sums(by_triton(16), blocks, [1]) == expected
-    assert sums(naive.sum_blocks, blocks, [1]) == expected
-
-
-def test_how_many_parts_there_are():
-    given = torch.ones(4, 100, dtype=torch.int64), torch.tensor([2, 0]).int(), torch.ones(100, dtype=torch.int64)
-    assert by_triton(16)(*given).tolist() == [[16] * 6 + [4]] * 2
-    assert naive.sum_blocks(*given).tolist() == [[100]] * 2
 
 
 def test_blocks_that_begin_where_32_bits_end():

@@ -4,16 +4,14 @@ import torch
 from budget import times
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rotation import EPS, check_rotation
 
 from legato_engine.kernels.configurations import Configuration
 from legato_engine.kernels.rms_norm import naive as naive_rms_norm
 from legato_engine.kernels.rms_norm import triton as rms_norm
-from legato_engine.kernels.rope import naive as naive_rope
-from legato_engine.kernels.rope import triton as rope
 from legato_engine.kernels.silu_mul import naive as naive_silu_mul
 from legato_engine.kernels.silu_mul import triton as silu_mul
 
-EPS = 1e-5
 DTYPES = st.sampled_from([torch.bfloat16, torch.float16, torch.float32])
 WIDTHS = st.sampled_from([1, 16, 63, 64, 100, 500])
 few = settings(max_examples=times(12), deadline=None)
@@ -82,57 +80,21 @@ def test_gate_at_its_ends():
     assert out.tolist() == [[0.0, 200.0, 0.0]]
 
 
-@st.composite
-def shapes(draw):
-    kv_heads = draw(st.integers(1, 3))
-    return {
-        "tokens": draw(st.integers(1, 9)),
-        "heads": kv_heads * draw(st.sampled_from([1, 2, 3, 7, 16])),
-        "kv_heads": kv_heads,
-        "dim": draw(st.sampled_from([16, 32, 64, 80, 96, 128, 160, 192, 256])),
-        "block": draw(st.sampled_from([16, 32, 64])),
-        "dtype": draw(DTYPES),
-        "norms": draw(st.sampled_from([(True, True), (False, False), (True, False), (False, True)])),
-        "tiles": {"TOKENS": draw(st.sampled_from([1, 2, 4])), "HEADS": draw(st.sampled_from([1, 4, 8]))},
-        "layers": draw(st.integers(1, 2)),
-        "padded": draw(st.integers(0, 3)),
-    }
-
-
-def turned(part, positions, cos, sin, norm):
-    if norm is not None:
-        part = naive_rms_norm.rms_norm(part, norm, EPS)
-    return naive_rope.rotate(part, cos[positions], sin[positions])
-
-
 @few
-@given(shapes())
-def test_rotation_and_write(shape):
-    tokens, heads, kv_heads, dim = shape["tokens"], shape["heads"], shape["kv_heads"], shape["dim"]
-    dtype, padded = shape["dtype"], shape["padded"]
-    angles = torch.randn(50, dim // 2)
-    cos, sin = angles.cos(), angles.sin()
-    qkv = torch.randn(tokens + padded, (heads + 2 * kv_heads) * dim).to(dtype)
-    norms = [torch.randn(dim).to(dtype) if normed else None for normed in shape["norms"]]
-    positions = torch.randint(0, 50, (tokens + padded,), dtype=torch.int32)
-    slots = torch.randperm(4 * shape["block"])[: tokens + padded].int()
-    real = sorted(torch.randperm(tokens + padded)[:tokens].tolist())
-    slots[[t for t in range(tokens + padded) if t not in real]] = -1
-    arena = torch.randn(4, shape["layers"], 2, kv_heads, shape["block"], dim).to(dtype)
-    expected, before = arena.clone(), qkv.clone()
-    layer = shape["layers"] - 1
-
-    rope.norm_rotate_write(
-        qkv, positions, slots, cos, sin, *norms, EPS, heads, arena[:, layer], Configuration(shape["tiles"])
-    )
-
-    queries, keys, values = before[real].view(tokens, -1, dim).split((heads, kv_heads, kv_heads), 1)
-    where = slots[real].long()
-    written = arena[where // shape["block"], layer, 0, :, where % shape["block"]]
-    rounded_alike(written, turned(keys, positions[real], cos, sin, norms[1]))
-    naive_rope.write_kv(written, values, expected[:, layer], where)
-    assert torch.equal(arena, expected)
-    found = qkv[real][:, : heads * dim].view(tokens, heads, dim)
-    rounded_alike(found, turned(queries, positions[real], cos, sin, norms[0]))
-    before[real, : heads * dim] = qkv[real, : heads * dim]
-    assert torch.equal(qkv, before)
+@given(
+    kv_heads=st.integers(1, 3),
+    group=st.sampled_from([1, 2, 3, 7, 16]),
+    dim=st.sampled_from([16, 32, 64, 80, 96, 128, 160, 192, 256]),
+    block=st.sampled_from([16, 32, 64]),
+    dtype=DTYPES,
+    normed=st.tuples(st.booleans(), st.booleans()),
+    tiles=st.fixed_dictionaries({"TOKENS": st.sampled_from([1, 2, 4]), "HEADS": st.sampled_from([1, 4, 8])}),
+    layers=st.integers(1, 2),
+    tokens=st.integers(1, 9),
+    padding=st.integers(0, 3),
+)
+def test_rotation_and_write(kv_heads, group, dim, block, dtype, normed, tiles, layers, tokens, padding):
+    qkv = torch.randn(tokens + padding, (group + 2) * kv_heads * dim).to(dtype)
+    norms = [torch.randn(dim).to(dtype) if each else None for each in normed]
+    arena = torch.randn(4, layers, 2, kv_heads, block, dim).to(dtype)
+    check_rotation(rounded_alike, qkv, norms, arena, padding, Configuration(tiles))

@@ -27,16 +27,14 @@ def some_logits(rows: int, vocab: int, seed: int, spread: float = 3.0) -> torch.
 def some_draws(count: int, **columns: Any) -> Draws:
     """Plain ones, from a row each, but for what is given: one value for all, or a list."""
     plain = {
-        "rows": range(count), "numbers": 0.5, "top_ps": 1.0, "temperatures": 1.0, "log_min_ps": -math.inf,
-        "repetitions": 1.0, "top_ks": 0, "tops": -1, "changes": -1, "restricted": 0,
+        "rows": (torch.int32, range(count)), "numbers": (torch.float64, 0.5), "top_ps": (torch.float64, 1.0),
+        "temperatures": (torch.float32, 1.0), "log_min_ps": (torch.float32, -math.inf),
+        "repetitions": (torch.float32, 1.0), "top_ks": (torch.int32, 0), "tops": (torch.int32, -1),
+        "changes": (torch.int32, -1), "restricted": (torch.int32, 0),
     }  # fmt: skip
-    kinds = dict.fromkeys(plain, torch.int32) | dict.fromkeys(("numbers", "top_ps"), torch.float64)
-    kinds |= dict.fromkeys(("temperatures", "log_min_ps", "repetitions"), torch.float32)
-    found = {}
-    for name, value in (plain | columns).items():
-        values = [value] * count if isinstance(value, int | float) else list(value)
-        found[name] = torch.tensor(values, dtype=kinds[name])
-    return Draws(**found)
+    values = {name: columns.get(name, value) for name, (_, value) in plain.items()}
+    lists = {name: [value] * count if isinstance(value, int | float) else value for name, value in values.items()}
+    return Draws(**{name: torch.tensor(list(lists[name]), dtype=kind) for name, (kind, _) in plain.items()})
 
 
 def results_for(count: int) -> Results:
@@ -56,16 +54,11 @@ def picked(logits: torch.Tensor, draws: Draws, work: Work | None = None, config:
     return results
 
 
-def drawn_by_numba(logits: torch.Tensor, draws: Draws) -> tuple[list[int], list[bool]]:
-    count = len(draws.rows)
-    tokens, sound = np.zeros(count, np.int64), np.zeros(count, np.bool_)
-    given = (draws.rows, draws.temperatures, draws.top_ks, draws.top_ps, draws.log_min_ps.exp(), draws.numbers)
-    rows, temperatures, top_ks, top_ps, min_ps, numbers = [column.numpy() for column in given]
-    by_numba.draw(
-        logits.numpy(), rows.astype(np.int64), temperatures, top_ks.astype(np.int64), top_ps, min_ps, numbers,
-        tokens, sound,
-    )  # fmt: skip
-    return tokens.tolist(), sound.tolist()
+def drawn_by_numba(logits: torch.Tensor, draws: Draws) -> list[int]:
+    tokens, sound = np.zeros(len(draws.rows), np.int64), np.zeros(len(draws.rows), np.bool_)
+    given = (draws.rows.long(), draws.temperatures, draws.top_ks.long(), draws.top_ps, draws.log_min_ps.exp())
+    by_numba.draw(logits.numpy(), *[column.numpy() for column in (*given, draws.numbers)], tokens, sound)
+    return tokens.tolist()
 
 
 # The interpreter warns where distances between infinities are computed, which no result depends on.
@@ -102,7 +95,7 @@ def test_draws_the_tokens_that_the_kernel_for_processors_draws(
     draws = some_draws(3, **{name: [one[name] for one in mixed] for name in mixed[0]})
     results = picked(logits, draws)
     assert results.states.tolist() == [by_triton.FINE] * 3
-    assert results.tokens.tolist() == drawn_by_numba(logits, draws)[0]
+    assert results.tokens.tolist() == drawn_by_numba(logits, draws)
 
 
 @pytest.mark.parametrize("config", [SMALL, Configuration({"TILE": 32, "CHUNK": 16, "PIVOTS": 4}, warps=1)], ids=str)
@@ -110,53 +103,63 @@ def test_sizes_of_tiles_change_no_token(config: Configuration) -> None:
     """Also where all tokens have to be looked at, and one part or many hold what stays."""
     logits = some_logits(3, 200, 1, 0.01)
     draws = some_draws(3, top_ks=[0, 180, 0], top_ps=[0.999, 0.9, 1.0], numbers=[0.1, 0.5, 0.99])
-    assert picked(logits, draws, config=config).tokens.tolist() == drawn_by_numba(logits, draws)[0]
+    assert picked(logits, draws, config=config).tokens.tolist() == drawn_by_numba(logits, draws)
 
 
-def test_a_vocabulary_of_several_parts_of_the_shipped_size() -> None:
-    """Draws of every kind from each part, and where logits are alike, more tokens stay than are compared at a time."""
-    tile, vocab = SHIPPED.tiles["TILE"], 2 * SHIPPED.tiles["TILE"] + 1808
-    logits = some_logits(2, vocab, 8, 1.0)
+LARGE = 2 * SHIPPED.tiles["TILE"] + 1808  # a vocabulary of several parts of the shipped size
+
+
+def test_draws_from_each_of_several_parts() -> None:
+    """Of every kind, and where logits are alike, more tokens stay than are compared at a time."""
+    tile = SHIPPED.tiles["TILE"]
+    logits = some_logits(2, LARGE, 8, 1.0)
     logits[1] = (logits[1] * 4).round() / 4
-    logits[1, [5, tile, vocab - 1]] = 9.0
+    logits[1, [5, tile, LARGE - 1]] = 9.0
     kinds = [{}, {"top_ps": 0.9}, {"top_ks": 3000}, {"top_ks": 2000, "top_ps": 0.8}, {"log_min_ps": math.log(0.02)}]
     plain = {"rows": 0, "numbers": 0.5, "top_ps": 1.0, "top_ks": 0, "log_min_ps": -math.inf}
     mixed = [plain | kind | {"numbers": number} for kind in kinds for number in (0.1, 0.6, 0.99)]
     mixed += [plain | {"rows": 1, "top_ks": 2, "numbers": number} for number in (0.2, 0.5, 0.8)]
     draws = some_draws(len(mixed), **{name: [one[name] for one in mixed] for name in plain})
-    results = picked(logits, draws, config=SHIPPED)
-    assert results.tokens.tolist() == drawn_by_numba(logits, draws)[0]
-    parts = [token // tile for token in results.tokens.tolist()]
-    assert parts == [0, 1, 2] * len(kinds) + [0, 1, 2]
-    assert results.tokens[-3:].tolist() == [5, tile, vocab - 1]
+    tokens = picked(logits, draws, config=SHIPPED).tokens.tolist()
+    assert tokens == drawn_by_numba(logits, draws)
+    assert [token // tile for token in tokens] == [0, 1, 2] * (len(kinds) + 1)
+    assert tokens[-3:] == [5, tile, LARGE - 1]
 
 
-def test_greedy_draws_logprobs_masks_and_entries_of_several_parts_of_the_shipped_size() -> None:
-    tile, vocab = SHIPPED.tiles["TILE"], 2 * SHIPPED.tiles["TILE"] + 1808
-    logits = (some_logits(2, vocab, 9) * 2).round() / 2
-    bits = np.random.default_rng(9).integers(0, 2**32, (1, -(-vocab // 32)), dtype=np.uint32)
+def test_greedy_draws_logprobs_masks_and_entries_of_several_parts() -> None:
+    logits = (some_logits(2, LARGE, 9) * 2).round() / 2
+    bits = np.random.default_rng(9).integers(0, 2**32, (1, -(-LARGE // 32)), dtype=np.uint32)
     expected = logits.clone()
     by_numba.mask(expected.numpy(), np.array([1]), bits)
     by_triton.mask(logits, torch.tensor([1], dtype=torch.int32), torch.from_numpy(bits.view(np.int32)), SHIPPED)
     assert torch.equal(logits, expected)
 
     draws = some_draws(3, rows=[0, 1, 0], temperatures=0.0, tops=MOST_TOPS, changes=[-1, -1, 0])
-    entries = entries_of(*[(2, token, 50.0 + token, 0.0, 0) for token in range(1, vocab, 30)])
+    entries = entries_of(*[(2, token, 50.0 + token, 0.0, 0) for token in range(1, LARGE, 30)])
     assert entries.shape[1] > SHIPPED.tiles["ENTRIES"]
-    work = Work(3, vocab, CPU, SHIPPED)
+    work = Work(3, LARGE, CPU, SHIPPED)
     by_triton.change(logits, draws, entries, work, SHIPPED)
     changed = logits[0].clone()
-    changed[1::30] += 50 + torch.arange(1, vocab, 30)
+    changed[1::30] += 50 + torch.arange(1, LARGE, 30)
     assert torch.equal(work.changed[0], changed)
     results = picked(logits, draws, work, SHIPPED)
     assert results.tokens.tolist() == [*logits.numpy().argmax(1), int(changed.argmax())]
-    logprobs = logits[[0, 1, 0]].log_softmax(1)
-    best = [np.lexsort((np.arange(vocab), -row.numpy()))[:MOST_TOPS] for row in logprobs]
-    assert results.top_ids.tolist() == [row.tolist() for row in best]
-    assert {token // tile for token in results.top_ids[0].tolist()} == {0, 1, 2}
-    torch.testing.assert_close(results.top_logprobs, logprobs.gather(1, results.top_ids.long()), atol=1e-5, rtol=0)
-    own = logprobs[range(3), results.tokens.long()]
-    torch.testing.assert_close(results.logprobs, own, atol=1e-5, rtol=1e-6)
+    assert {token // SHIPPED.tiles["TILE"] for token in results.top_ids[0].tolist()} == {0, 1, 2}
+    check_logprobs(results, logits, draws)
+
+
+def check_logprobs(results: Results, logits: torch.Tensor, draws: Draws) -> None:
+    """Logprobs of the tokens, and as many alternatives as asked for, are those of the rows as given."""
+    for index, (row, count) in enumerate(zip(draws.rows.tolist(), draws.tops.tolist(), strict=True)):
+        if count < 0:
+            assert results.logprobs[index] == -7
+            continue
+        logprobs = logits[row].log_softmax(0)
+        assert results.logprobs[index].item() == pytest.approx(logprobs[results.tokens[index]].item(), abs=1e-5)
+        best = np.lexsort((np.arange(len(logprobs)), -logits[row].numpy()))[:count]
+        assert results.top_ids[index, :count].tolist() == best.tolist()
+        torch.testing.assert_close(results.top_logprobs[index, :count], logprobs[best], atol=1e-5, rtol=0)
+        assert set(results.top_ids[index, count:].tolist()) <= {-7}
 
 
 @pytest.mark.parametrize("filters", [{}, {"top_ps": 1 - 1e-15}], ids=str)
@@ -167,24 +170,6 @@ def test_sums_are_as_exact_as_float64(filters: dict[str, float]) -> None:
     draws = some_draws(len(numbers), rows=[0] * len(numbers), numbers=numbers, **filters)
     found = picked(torch.zeros(1, 500), draws).tokens.tolist()
     assert found == [token for border in borders for token in (border - 1, border)]
-
-
-@pytest.mark.parametrize(
-    ("filters", "kept"),
-    [
-        ({"top_ks": 2}, [1, 2, 3, 4]),
-        ({"top_ks": 6}, [0, 1, 2, 3, 4, 5, 6]),
-        ({"top_ps": 0.5}, [1, 2, 3, 4]),
-        ({"top_ps": 0.0}, [1]),
-    ],
-    ids=str,
-)
-def test_tokens_that_tie_at_the_border_are_all_kept(filters: dict[str, Any], kept: list[int]) -> None:
-    logits = torch.tensor([[1.0, 3.0, 2.0, 2.0, 2.0, 0.0, -0.0]])
-    shares = logits[0, kept].softmax(0)
-    middles = (shares.cumsum(0) - shares / 2).tolist()
-    draws = some_draws(len(kept), rows=[0] * len(kept), numbers=middles, **filters)
-    assert picked(logits, draws).tokens.tolist() == kept
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
@@ -203,7 +188,7 @@ def test_a_batch_mixes_greedy_and_random_draws_padding_and_rows_that_lie_apart()
     results = picked(logits, draws)
     for i in (2, 3, 4):
         alone = Draws(*[column[i : i + 1] for column in draws])
-        assert drawn_by_numba(logits, alone)[0] == [results.tokens[i].item()]
+        assert drawn_by_numba(logits, alone) == [results.tokens[i].item()]
     assert results.tokens[0] == logits[2].argmax()
     assert (results.tokens[1], results.tokens[5]) == (0, 0)
     assert results.logprobs.tolist() == [-7.0] * 6
@@ -235,19 +220,8 @@ def test_a_row_that_is_not_numbers_is_told_and_others_are_not_touched(
 def test_logprobs_are_those_of_the_rows_as_given(counts: list[int], vocab: int, seed: int) -> None:
     logits = (some_logits(3, vocab, seed) * 2).round() / 2
     logits[:, ::5] = -math.inf
-    results = picked(logits, some_draws(3, tops=counts, temperatures=[0.0, 2.0, 1.0]))
-    logprobs = logits.log_softmax(1)
-    for row, count in enumerate(counts):
-        if count < 0:
-            assert results.logprobs[row] == -7
-            continue
-        own = logprobs[row, results.tokens[row]].item()
-        assert results.logprobs[row].item() == pytest.approx(own, abs=1e-5)
-        best = np.lexsort((np.arange(vocab), -logits[row].numpy()))[:count]
-        assert results.top_ids[row, :count].tolist() == best.tolist()
-        values = results.top_logprobs[row, :count].tolist()
-        assert values == pytest.approx(logprobs[row, best].tolist(), abs=1e-5)
-        assert set(results.top_ids[row, count:].tolist()) <= {-7}
+    draws = some_draws(3, tops=counts, temperatures=[0.0, 2.0, 1.0])
+    check_logprobs(picked(logits, draws), logits, draws)
 
 
 @pytest.mark.parametrize("vocab", [31, 64, 100, 500])

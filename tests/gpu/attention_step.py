@@ -1,0 +1,76 @@
+"""A step of attention: by Triton's kernels, and as written down."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from legato_engine.kernels.attention import naive
+from legato_engine.kernels.attention import triton as attention
+from legato_engine.kernels.configurations import Configuration
+
+
+class Step:
+    """Rows (prefix, query tokens) in the second of two layers of an arena, which holds NaN wherever no row has written.
+    There may be more rows and tokens, as padding."""
+
+    def __init__(
+        self,
+        rows: Sequence[tuple[int, int]],
+        dtype: torch.dtype = torch.float32,
+        *,
+        dim: int = 32,
+        group: int = 2,
+        kv_heads: int = 2,
+        block: int = 16,
+        window: int | None = None,
+        padding: tuple[int, int] = (0, 0),
+        seed: int = 0,
+        device: Any = "cpu",
+    ) -> None:
+        torch.manual_seed(seed)
+        self.rows, self.window = rows, window
+        self._shape = group * kv_heads, kv_heads, dim, block, device
+        counts = [-(-(prefix + count) // block) for prefix, count in rows]
+        ids = torch.randperm(sum(counts) + 3).tolist()
+        self.layer = torch.full((len(ids), 2, 2, kv_heads, block, dim), torch.nan, dtype=dtype, device=device)[:, 1]
+        tables = torch.full((len(rows) + padding[0], max(counts) + 1), -1, dtype=torch.int32)
+        for table, (prefix, count) in zip(tables, rows, strict=False):
+            kept = 0 if window is None else max(0, prefix - window + 1)  # before it, blocks may be another's already
+            for index in range(-(-(prefix + count) // block)):
+                table[index] = ids.pop()
+                written = slice(max(0, kept - index * block), max(0, prefix + count - index * block))
+                part = self.layer[table[index], :, :, written]
+                part.copy_(torch.randn(part.shape, device=device))
+        self.tables, tokens = tables.to(device), [count for _, count in rows]
+        self.starts = torch.tensor([0, *tokens, *[0] * padding[0]]).cumsum(0).int().to(device)
+        self.lengths = torch.tensor([*map(sum, rows), *[0] * padding[0]]).int().to(device)
+        self.tokens = sum(tokens) + padding[1]
+        qkv = torch.randn(self.tokens, (group + 2) * kv_heads, dim, device=device).to(dtype)
+        qkv[sum(tokens) :] = torch.nan
+        self.queries = qkv[:, : group * kv_heads]
+        self.out = torch.empty_like(self.queries)
+
+    def work(self, processors: int = 4, more: int = 0) -> attention.Work:
+        return attention.Work(len(self.lengths) + more, self.tokens + more, *self._shape, processors)
+
+    def run(self, decode: Configuration, prefill: Configuration, work: attention.Work | None = None) -> torch.Tensor:
+        """Into `out`, which has 7 wherever nothing is written."""
+        work = work or self.work()
+        for buffer, value in ((work.partials, torch.nan), (work.stats, torch.nan), (self.out, 7)):
+            buffer.fill_(value)
+        prompts = any(count > attention.DECODE_QUERIES for _, count in self.rows)
+        attention.plan(self.starts, self.lengths, work, self.window, decode, prefill)
+        attention.attend(
+            self.queries, self.layer, self.starts, self.lengths, self.tables, work, self.window, self.out, decode,
+            prefill, prompts,
+        )  # fmt: skip
+        return self.out
+
+    def expected(self) -> torch.Tensor:
+        queries, layer = self.queries.cpu(), self.layer.cpu()
+        out, first = torch.full_like(queries, 7), 0
+        for (prefix, count), table in zip(self.rows, self.tables.tolist(), strict=False):
+            own = slice(first, first := first + count)
+            out[own] = naive.attention(queries[own], layer, table, prefix, self.window)
+        return out

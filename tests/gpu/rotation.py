@@ -1,0 +1,50 @@
+"""Norms and rotation with the KV write, checked against what is written down."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from legato_engine.kernels.rms_norm import naive as naive_rms_norm
+from legato_engine.kernels.rope import naive as naive_rope
+from legato_engine.kernels.rope.triton import norm_rotate_write
+
+EPS = 1e-5
+
+
+def check_rotation(
+    close: Callable[[torch.Tensor, torch.Tensor], None],
+    qkv: torch.Tensor,
+    norms: Sequence[torch.Tensor | None],
+    arena: torch.Tensor,
+    padding: int,
+    config: Any,
+) -> None:
+    """Queries and keys of some tokens, all but `padding` of those in `qkv`, are normed and rotated; keys and values are
+    written to their slots of the last layer, and nothing else is."""
+    (blocks, _, _, kv_heads, block, dim), layer = arena.shape, arena[:, -1]
+    count, heads = len(qkv), qkv.shape[1] // dim - 2 * kv_heads
+    angles = torch.outer(torch.arange(500.0), torch.rand(dim // 2))
+    positions, slots = torch.randint(0, 500, (count,)).int(), torch.randperm(blocks * block)[:count].int()
+    real = torch.randperm(count)[padding:].sort().values
+    padded = torch.ones(count, dtype=torch.bool).index_fill(0, real, False)
+    slots[padded] = -1
+    before, expected = qkv.cpu().clone(), arena.cpu().clone()
+
+    given = [each.to(qkv.device) for each in (positions, slots, angles.cos(), angles.sin())]
+    norm_rotate_write(qkv, *given, *norms, EPS, heads, layer, config)
+
+    found, written = qkv.cpu(), arena.cpu()
+    where = slots[real].long()
+    keys = written[where // block, -1, 0, :, where % block]
+    parts = before[real].view(len(real), -1, dim).split((heads, kv_heads, kv_heads), 1)
+    results = found[real, : heads * dim].view(len(real), heads, dim), keys
+    for part, norm, result in zip(parts[:2], norms, results, strict=True):
+        normed = part if norm is None else naive_rms_norm.rms_norm(part, norm.cpu(), EPS)
+        close(
+            result, naive_rope.rotate(normed, *(each[positions[real].long()] for each in (angles.cos(), angles.sin())))
+        )
+    naive_rope.write_kv(keys, parts[2], expected[:, -1], where)
+    assert torch.equal(written, expected)
+    before[real, : heads * dim] = found[real, : heads * dim]
+    assert torch.equal(found, before)
