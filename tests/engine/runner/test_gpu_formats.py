@@ -32,12 +32,9 @@ def load(config=LLAMA, **changes):
 @pytest.mark.parametrize(
     ("sizes", "changes", "message"),
     [
-        ({"head_dim": 8}, {}, f"a head size of 8 is not supported; {COMPUTES}"),
-        ({"head_dim": 20}, {}, f"a head size of 20 is not supported; {COMPUTES}"),
-        ({"head_dim": 264}, {}, f"a head size of 264 is not supported; {COMPUTES}"),
+        *(({"head_dim": dim}, {}, f"a head size of {dim} is not supported; {COMPUTES}") for dim in (8, 20, 264)),
         ({"heads": 34}, {}, f"17 query heads for each KV head are not supported; {COMPUTES}"),
-        ({}, {"block_size": 8}, f"a block size of 8 tokens is not supported; {COMPUTES}"),
-        ({}, {"block_size": 128}, f"a block size of 128 tokens is not supported; {COMPUTES}"),
+        *(({}, {"block_size": n}, f"a block size of {n} tokens is not supported; {COMPUTES}") for n in (8, 128)),
         ({}, {"dtype": "bfloat16"}, "bfloat16 is not computed by interpreter; supported: auto, float16, float32"),
         ({}, {"kv_dtype": "float32"}, "KV cannot be float32 with float16"),
     ],

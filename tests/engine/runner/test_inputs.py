@@ -1,7 +1,5 @@
 """A batch as flat arrays."""
 
-import pytest
-
 from legato_engine.runner import inputs
 from legato_engine.scheduler.batch import Row
 
@@ -22,12 +20,3 @@ def test_rows_become_one_sequence_of_tokens_with_the_places_of_their_kv(greedy_d
     assert step.lengths.tolist() == [6, 1, 9]
     assert step.tables.tolist() == [[7, 2, 7], [4, 4, 4], [5, 1, 3]]
     assert step.sampled.tolist() == [2, 4]
-
-
-@pytest.mark.parametrize("block_size", [1, 3, 16])
-def test_a_table_ends_with_the_block_of_the_last_token(block_size):
-    for length in range(1, 40):
-        blocks = list(range(100, 140))
-        step = inputs.build([Row([1], length - 1, blocks)], block_size)
-        assert step.tables.shape == (1, -(-length // block_size))
-        assert step.slots[0] // block_size == step.tables[0, -1]

@@ -76,49 +76,33 @@ def test_an_adapter_of_a_flag_that_cannot_be_used_ends_the_start(load, adapter):
         load(replace(SETTINGS, adapters=(("sql", str(adapter)),), max_adapter_rank=3))
 
 
-@pytest.fixture
-def allowed(monkeypatch, load):
-    """The bytes that a worker with these settings may take, of what a GPU and the host have."""
-
-    def found(settings, *, free, total, host=0):
-        def refuse(*_args, available, **_kwargs):
-            raise EngineError(str(available))
-
-        monkeypatch.setattr(Runner, "load", refuse)
-        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (free, total))
-        monkeypatch.setattr(memory, "available", lambda: host)
-        with pytest.raises(EngineError) as raised:
-            load(settings)
-        return int(str(raised.value))
-
-    return found
-
-
-GPU = replace(SETTINGS, device="cuda", kv_cache_memory=None)
+AUTO = replace(SETTINGS, kv_cache_memory=None)
+GPU = replace(AUTO, device="cuda")
 
 
 @pytest.mark.parametrize(
-    ("free", "share", "bytes_"),
+    ("settings", "share", "free", "host", "bytes_"),
     [
-        (80, 1, 80),
-        (60, 1, 60),  # what others hold cannot be had
-        (80, 2, 40),
-        (44, 2, 40),  # as much for the one that starts second, or again, as for the first
-        (30, 2, 30),  # other programs hold memory, too
-        (80, 3, 26),
+        (GPU, 1, 80, 0, 80),
+        (GPU, 1, 60, 0, 60),  # what others have cannot be had
+        (GPU, 2, 80, 0, 40),
+        (GPU, 2, 44, 0, 40),  # as much for the one that starts second, or again, as for the first
+        (GPU, 2, 30, 0, 30),  # other programs have memory, too
+        (GPU, 3, 80, 0, 26),
+        (replace(GPU, kv_cache_memory=1), 2, 70, 0, 70),  # a given size may take what is free
+        (AUTO, 2, 80, 10, 5),  # on the host, also where there is a GPU
+        (replace(AUTO, kv_cache_memory=1), 2, 80, 10, 10),
     ],
 )
-def test_auto_is_a_share_of_all_of_a_gpu_s_memory_as_far_as_it_is_free(allowed, free, share, bytes_):
-    assert allowed(replace(GPU, memory_share=share), free=free, total=80) == bytes_
+def test_auto_is_a_share_of_all_memory_as_far_as_it_is_free(monkeypatch, load, settings, share, free, host, bytes_):
+    """A GPU has 80 bytes."""
 
+    def refuse(*_args, available, **_kwargs):
+        raise EngineError(str(available))
 
-def test_a_kv_cache_of_a_given_size_may_take_what_is_free(allowed):
-    assert allowed(replace(GPU, memory_share=2, kv_cache_memory=1), free=70, total=80) == 70
-
-
-def test_auto_is_a_share_of_what_the_host_has_left(allowed):
-    """Also on a machine with a GPU."""
-    settings = replace(SETTINGS, kv_cache_memory=None, memory_share=2)
-    assert allowed(settings, free=80, total=80, host=10) == 5
-    assert allowed(replace(settings, kv_cache_memory=1), free=80, total=80, host=10) == 10
+    monkeypatch.setattr(Runner, "load", refuse)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (free, 80))
+    monkeypatch.setattr(memory, "available", lambda: host)
+    with pytest.raises(EngineError, match=f"^{bytes_}$"):
+        load(replace(settings, memory_share=share))

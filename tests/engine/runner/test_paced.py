@@ -35,26 +35,24 @@ class Time:
     """A clock that goes on by a little whenever it is read, as real work takes time; and while something sleeps."""
 
     def __init__(self) -> None:
-        self.now = 0.0
-        self.slept: list[float] = []
+        self.now, self.slept = 0.0, 0
 
     def clock(self) -> float:
         self.now += 0.001
         return self.now
 
     def sleep(self, seconds: float) -> None:
-        self.slept.append(seconds)
+        self.slept += 1
         self.now += seconds
 
 
-def runner(given: Profile = PROFILE, time: Time | None = None, block_size: int = 4, digest: str = "m") -> PacedRunner:
-    time = time or Time()
-    return PacedRunner(given, block_size, 300, digest, time.clock, time.sleep)
+def runner(time: Time | None = None, block_size: int = 4, digest: str = "m", **changes: object) -> PacedRunner:
+    time, profile = time or Time(), msgspec.structs.replace(PROFILE, **changes)
+    return PacedRunner(profile, block_size, 300, digest, time.clock, time.sleep)
 
 
 def draw(position: int = 9, **params: object) -> Draw:
-    wanted = SamplingParams(**{"max_tokens": 5, "seed": 7, **params})
-    return Draw(0, position, wanted, [1], 1)
+    return Draw(0, position, SamplingParams(**{"max_tokens": 5, "seed": 7, **params}), [1], 1)
 
 
 def decoding(start: int) -> Row:
@@ -76,26 +74,23 @@ def test_a_step_takes_what_its_profile_says_whatever_it_did_meanwhile(rows: tupl
     time = Time()
     runner(time=time).step(Batch(rows))
     assert time.now == pytest.approx(0.001 + seconds, abs=1e-9)
-    assert len(time.slept) == 1
+    assert time.slept == 1
 
 
 def test_a_step_that_is_late_does_not_sleep() -> None:
-    time, quick = Time(), msgspec.structs.replace(PROFILE, step=StepTimes(1e-6, 0, 0, 0, 0))
-    runner(quick, time).step(Batch((decoding(3),)))
-    assert time.slept == []
+    time = Time()
+    runner(time, step=StepTimes(1e-6, 0, 0, 0, 0)).step(Batch((decoding(3),)))
+    assert time.slept == 0
 
 
-def test_a_token_follows_from_seed_choice_and_position_alone() -> None:
-    one, other = runner(), runner(msgspec.structs.replace(PROFILE, source="another"), block_size=8)
-    alone = one.step(Batch((Row([1], 8, range(16), (draw(),)),)))[0]
-    beside = other.step(Batch((decoding(3), Row([1, 2, 3], 6, range(8), (draw(),)))))[1]
-    assert alone == beside
-    assert alone[0].token == token_at(draw().params, 0, 9, 300)
-    tokens = {
-        token_at(draw(seed=seed).params, choice, position, 300)
-        for seed, choice, position in ((7, 0, 9), (8, 0, 9), (7, 1, 9), (7, 0, 10))
-    }
-    assert len(tokens) == 4
+def test_a_token_follows_only_from_seed_choice_and_position() -> None:
+    (first,) = runner().step(Batch((Row([1], 8, range(16), (draw(),)),)))
+    rows = decoding(3), Row([1, 2, 3], 6, range(8), (draw(),))
+    _, second = runner(block_size=8, source="another").step(Batch(rows))
+    assert first == second
+    assert first[0].token == token_at(draw().params, 0, 9, 300)
+    ways = (7, 0, 9), (8, 0, 9), (7, 1, 9), (7, 0, 10)
+    assert len({token_at(draw(seed=seed).params, choice, position, 300) for seed, choice, position in ways}) == 4
     assert all(0 <= token_at(draw(seed=seed).params, 0, 9, 300) < 300 for seed in range(2000))
 
 
@@ -129,11 +124,11 @@ def test_the_kv_of_a_token_lies_in_its_block_and_is_copied_whole() -> None:
 
 
 def test_only_workers_of_one_profile_and_model_exchange_kv() -> None:
-    slower = msgspec.structs.replace(PROFILE, step=StepTimes(0.6, 0.25, 0.001, 0.01, 0.0001))
-    assert runner().kv_revision == runner().kv_revision
-    others = [runner(slower), runner(digest="n"), runner(block_size=8)]
-    assert len({runner().kv_revision, *(other.kv_revision for other in others)}) == 4
-    assert runner().weights == runner(slower).weights != runner(digest="n").weights
+    slower = StepTimes(0.6, 0.25, 0.001, 0.01, 0.0001)
+    revisions = [each.kv_revision for each in (runner(), runner(step=slower), runner(digest="n"), runner(block_size=8))]
+    assert runner().kv_revision == revisions[0]
+    assert len(set(revisions)) == 4
+    assert runner().weights == runner(step=slower).weights != runner(digest="n").weights
 
 
 def settings(profile: Path, **given: object) -> WorkerSettings:

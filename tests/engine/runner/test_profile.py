@@ -7,7 +7,6 @@ import pytest
 
 from legato_engine.errors import UnusableProfile
 from legato_engine.runner import profile
-from legato_engine.runner.profile import StepTimes
 
 STEP = {"perStep": 0.01, "perRow": 0.001, "perContext": 1e-6, "perToken": 2e-5, "perPair": 1e-9}
 GIVEN = {"source": "a test", "step": STEP, "kvTokens": 4096, "startSeconds": 2}
@@ -17,12 +16,6 @@ def written(folder: Path, content: object) -> str:
     path = folder / "profile.json"
     path.write_text(content if isinstance(content, str) else json.dumps(content))
     return str(path)
-
-
-def test_a_step_takes_time_for_each_part_of_it() -> None:
-    times = StepTimes(1.0, 0.1, 0.01, 0.001, 0.0001)
-    assert times.seconds(0, 0, 0, 0) == 1.0
-    assert times.seconds(2, 30, 400, 5000) == pytest.approx(1.0 + 0.2 + 0.3 + 0.4 + 0.5)
 
 
 def test_a_profile_is_a_file_or_a_shipped_one(tmp_path: Path) -> None:
@@ -53,11 +46,16 @@ def test_what_is_wrong_in_a_file_is_named(tmp_path: Path, content: object, said:
     assert said in str(refused.value)
 
 
-def test_what_is_missing_is_named() -> None:
-    with pytest.raises(UnusableProfile, match=r"/no/such.json: No such file"):
-        profile.find("/no/such.json")
-    with pytest.raises(UnusableProfile, match=r"no such profile: h100 \(a JSON file, or one of cpu-2-cores"):
-        profile.find("h100")
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("/no/such.json", "/no/such.json: No such file"),
+        ("h100", r"no such profile: h100 \(a JSON file, or one of cpu-2-cores"),
+    ],
+)
+def test_what_is_missing_is_named(name: str, message: str) -> None:
+    with pytest.raises(UnusableProfile, match=message):
+        profile.find(name)
 
 
 def test_the_profile_of_this_cpu_gives_the_steps_that_it_was_fitted_to() -> None:

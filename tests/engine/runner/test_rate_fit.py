@@ -19,6 +19,7 @@ from legato_protocol.sampling_params import SamplingParams
 
 VOCABULARY = 49_152
 CHUNK = 512
+MIXED = [32, 512, 100, 1500, 32, 300, 4000] * 15
 RATE = 0.15  # relative error: the autoscaler has no number that matters more
 
 
@@ -61,49 +62,39 @@ class VirtualWorker:
 
 
 @pytest.mark.parametrize("name", profile.shipped())
+@pytest.mark.parametrize("output", [1, 20], ids=["only prompts", "with decodes"])
 @pytest.mark.parametrize(
     ("prompts", "utilization"),
-    [
-        ([32] * 200, 0.5),
-        ([32] * 200, 0.9),
-        ([512] * 100, 0.2),
-        ([512] * 100, 0.9),
-        ([32, 512, 100, 1500, 32, 300, 4000] * 15, 0.5),
-    ],
+    [([32] * 200, 0.5), ([32] * 200, 0.9), ([512] * 100, 0.2), ([512] * 100, 0.9), (MIXED, 0.5)],
     ids=["32", "32, busy", "512, idle", "512, busy", "mixed"],
 )
-@pytest.mark.parametrize("output", [1, 20], ids=["prompts alone", "beside decodes"])
 def test_the_rate_is_that_of_the_profile(name: str, prompts: list[int], utilization: float, output: int) -> None:
-    given = profile.find(name)
-    cost = VirtualWorker(given).serve(prompts, output, utilization).prefill_cost
-    assert cost is not None
-    assert cost.rate == pytest.approx(true_rate(given, cost.chunk_tokens, cost.context), rel=RATE)
+    assert relative_rate(name, prompts, output, utilization) == pytest.approx(1, rel=RATE)
 
 
 @pytest.mark.parametrize("name", profile.shipped())
 def test_short_prompts_that_come_alone_give_a_rate_that_is_rather_too_low(name: str) -> None:
-    """Steps of nearly one size do not tell which part of their time is fixed."""
+    """Steps of nearly one size do not show which part of their time is fixed."""
+    assert 0.75 < relative_rate(name, [32] * 200, 1, 0.2) < 1 + RATE
+
+
+def relative_rate(name: str, prompts: list[int], output: int, utilization: float) -> float:
+    """The fitted rate of prompt tokens, relative to the profile's for steps of that size."""
     given = profile.find(name)
-    cost = VirtualWorker(given).serve([32] * 200, 1, 0.2).prefill_cost
+    cost = VirtualWorker(given).serve(prompts, output, utilization).prefill_cost
     assert cost is not None
-    assert 0.75 < cost.rate / true_rate(given, cost.chunk_tokens, cost.context) < 1 + RATE
+    tokens = cost.chunk_tokens
+    return cost.rate * given.step.seconds(0, 0, tokens, tokens * cost.context) / tokens
 
 
 def test_with_mixed_prompts_each_coefficient_is_that_of_the_profile() -> None:
     for given in map(profile.find, profile.shipped()):
-        load = VirtualWorker(given).serve([32, 512, 100, 1500, 32, 300, 4000] * 15, 20, 0.5)
-        prefill, decode, step = load.prefill_cost, load.decode_cost, given.step
+        load, step = VirtualWorker(given).serve(MIXED, 20, 0.5), given.step
+        prefill, decode = load.prefill_cost, load.decode_cost
         assert prefill is not None
         assert decode is not None
-        assert prefill.per_step == pytest.approx(step.per_step, rel=RATE)
-        assert prefill.per_token == pytest.approx(step.per_token, rel=RATE)
-        assert prefill.per_pair == pytest.approx(step.per_pair, rel=RATE)
-        assert decode.per_step == pytest.approx(step.per_step, rel=RATE)
+        fitted = prefill.per_step, prefill.per_token, prefill.per_pair, decode.per_step
+        assert fitted == pytest.approx((step.per_step, step.per_token, step.per_pair, step.per_step), rel=RATE)
         for rows in (1, 8):
-            fitted = decode.per_step + rows * (decode.per_row + 1000 * decode.per_context)
-            assert fitted == pytest.approx(step.seconds(rows, 1000 * rows, 0, 0), rel=RATE)
-
-
-def true_rate(given: Profile, tokens: int, context: float) -> float:
-    """Prompt tokens per second of steps with so many, each of which attends to so many on average."""
-    return tokens / given.step.seconds(0, 0, tokens, tokens * context)
+            seconds = decode.per_step + rows * (decode.per_row + 1000 * decode.per_context)
+            assert seconds == pytest.approx(step.seconds(rows, 1000 * rows, 0, 0), rel=RATE)
