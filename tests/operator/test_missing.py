@@ -53,11 +53,7 @@ def test_what_serves_stays_while_a_new_revision_misses_its_claim(build):
     ("state", "reason", "progressing"),
     [
         ({"downloading": True, "message": "downloading its model"}, "Downloading", ("True", "RollingOut")),
-        (
-            {"unschedulable": True, "message": "0/2 nodes: no example.com/tpu"},
-            "Unschedulable",
-            ("True", "Unschedulable"),
-        ),
+        ({"unschedulable": True, "message": "0/2 nodes: no TPU"}, "Unschedulable", ("True", "Unschedulable")),
     ],
 )
 def test_reason_of_a_pod_that_is_not_ready_is_one_of_its_own(build, state, reason, progressing):

@@ -53,10 +53,9 @@ def _gateway(name="gateway-0", **fields):
 
 def _observed(build, pods, prefill=0, decode=0, mode="Managed", **changes):
     bounds = {"mode": mode, "prefill": {"min": 0}, "decode": {"min": 0}}
-    sizes = {"prefill": prefill, "decode": decode}
-    return observed(
-        build(scaling=bounds), pools(sizes), pods, **{"token": ServiceToken("secret"), "now": 0.0} | changes
-    )
+    objects = pools({"prefill": prefill, "decode": decode})
+    known = {"objects": objects, "pods": tuple(pods), "token": ServiceToken("secret"), "now": 0.0} | changes
+    return observed(build(scaling=bounds), **known)
 
 
 @pytest.fixture

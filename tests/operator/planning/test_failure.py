@@ -21,11 +21,7 @@ BLOCKED = {"blocked": "ErrImagePull: connection refused"}
         ({"refused": "weights are truncated"}, FAILED, "weights are truncated"),
         (BLOCKED | {"blocked_for": 301.0}, FAILED, "ErrImagePull: connection refused"),
         ({"blocked": "InvalidImageName: UPPER", "doomed": True}, FAILED, "InvalidImageName: UPPER"),
-        (
-            {"restarts": 3, "ended": "worker exited with code 1: x"},
-            FAILED,
-            "keeps crashing: worker exited with code 1: x",
-        ),
+        ({"restarts": 3, "ended": "exited with code 1: x"}, FAILED, "keeps crashing: exited with code 1: x"),
         ({"waiting": 61.0}, LATE, "not ready within 1m: loading the model"),
         (BLOCKED | {"blocked_for": 61.0, "waiting": 61.0}, LATE, "not ready within 1m: loading the model"),
         ({}, None, ""),

@@ -4,11 +4,10 @@ import copy
 import dataclasses
 
 import pytest
-from planned import observed
+from planned import actions, observed, pod
 
-from legato_operator.api import conditions, parsing
+from legato_operator.api import conditions
 from legato_operator.manifests import common, gateway, placement, worker
-from legato_operator.observing.observed import Pod, WorkerState
 from legato_operator.planning.actions import Apply, Delete
 from legato_operator.planning.plan import plan
 
@@ -22,7 +21,7 @@ class Service:
 
     def __init__(self, item):
         self.item, self.objects, self.pods, self.status = item, {}, {}, {}
-        self.generation = 1
+        self.generation, self.made_with = 1, {}
 
     def edit(self, item):
         self.item, self.generation = item, self.generation + 1
@@ -34,9 +33,8 @@ class Service:
     def step(self, by):
         """One pass of an operator; the plan."""
         made = plan(self.observed(), by)
-        for phase in made.phases:
-            for action in phase.actions:
-                self._carry_out(action)
+        for action in actions(made, object):
+            self._carry_out(action)
         self.status = {**self.status, **made.status}
         return made
 
@@ -73,21 +71,14 @@ class Service:
             self.objects[key] = item
 
     def _start(self, name, item):
-        labels, state = item["metadata"]["labels"], WorkerState(0, False, "ucx:tcp")
-        pool, revision = labels["serving.legato.dev/role"], labels["serving.legato.dev/pod-revision"]
-        self.pods[name] = Pod(name, f"uid-{name}", pool, revision, name, True, False, address="h:1", state=state)
+        labels = item["metadata"]["labels"]
+        self.pods[name] = pod(name, labels["serving.legato.dev/role"], labels["serving.legato.dev/pod-revision"])
+        self.made_with[name] = item["spec"]["containers"][0].get("image")  # none on one machine
 
     def images(self):
-        """By role, of what runs or would be started."""
+        """By role, of what runs."""
         front = self.objects["Deployment", "demo-gateway"]["spec"]["template"]["spec"]["containers"][0]["image"]
-        return {**{role: self._image(role) for role in ("prefill", "decode")}, "gateway": front}
-
-    def _image(self, role):
-        service = parsing.read_service(self.item)
-        known = {
-            common.revision_of(worker.template(service, role, by)): by.containers.engine_image for by in (OLD, NEW)
-        }
-        return {known.get(pod.revision, "?") for pod in self.pods.values() if pod.pool == role}.pop()
+        return {**{each.pool: self.made_with[each.name] for each in self.pods.values()}, "gateway": front}
 
     def upgraded(self):
         found = conditions.find(self.status, "Upgraded")
@@ -197,9 +188,9 @@ def test_a_failure_in_the_turn_is_told(settled):
     settled.status["upgradeTurn"] = {"since": "2026-01-01T00:00:00Z"}
     settled.step(NEW)
     new = common.revision_of(worker.template(settled.observed().service, "decode", NEW))
-    for name, pod in settled.pods.items():
-        if pod.revision == new:
-            settled.pods[name] = dataclasses.replace(pod, ready=False, refused="no such model")
+    for name, each in settled.pods.items():
+        if each.revision == new:
+            settled.pods[name] = dataclasses.replace(each, ready=False, refused="no such model")
     settled.step(NEW)
     assert settled.upgraded() == ("False", conditions.UPGRADE_FAILED)
     assert "no such model" in conditions.find(settled.status, "Upgraded")["message"]
