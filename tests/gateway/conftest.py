@@ -12,6 +12,7 @@ import shutil
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -50,6 +51,7 @@ LIMIT = 20  # seconds: a hang is a failure, not a timeout of the suite
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "virtual_time: runs on a loop whose waits take no time")
+    config.addinivalue_line("markers", "uvloop: runs on the gateway's own loop, whose transports differ from asyncio's")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -63,7 +65,7 @@ def pytest_pycollect_makeitem(name: str, obj: object) -> None:
 def anyio_backend(request: pytest.FixtureRequest) -> Any:
     if request.node.get_closest_marker("virtual_time"):
         return "asyncio", {"loop_factory": VirtualLoop}
-    return "asyncio"
+    return "asyncio", {"use_uvloop": request.node.get_closest_marker("uvloop") is not None}
 
 
 class Letters:
@@ -79,7 +81,7 @@ class Letters:
 
 
 def text_of(seed: int, count: int, choice: int = 0) -> str:
-    """What an undisturbed run of `count` tokens reads."""
+    """The text of an undisturbed run of `count` tokens."""
     return b"".join(Letters.table[token_at(seed, choice, index)] for index in range(count)).decode()
 
 
@@ -207,9 +209,9 @@ async def following(found: Discovery | list[tuple[str, FakeWorker | str]], **opt
 
 def pools(prefill: int = 1, decode: int = 2, **options: Any) -> list[FakeWorker]:
     """Workers p0…, d0… on one fabric."""
+    roles = [*[("prefill", f"p{i}") for i in range(prefill)], *[("decode", f"d{i}") for i in range(decode)]]
     fabric = Fabric()
-    made = [FakeWorker(f"p{i}", "prefill", fabric=fabric, token=TOKEN, **options) for i in range(prefill)]
-    return made + [FakeWorker(f"d{i}", "decode", fabric=fabric, token=TOKEN, **options) for i in range(decode)]
+    return [FakeWorker(name, role, fabric=fabric, token=TOKEN, **options) for role, name in roles]
 
 
 def unified(count: int = 2, **options: Any) -> list[FakeWorker]:
@@ -218,27 +220,15 @@ def unified(count: int = 2, **options: Any) -> list[FakeWorker]:
     return [FakeWorker(f"u{i}", "unified", fabric=fabric, token=TOKEN, **options) for i in range(count)]
 
 
-@dataclass(frozen=True)
-class Lab:
+@pytest.fixture(scope="session")
+def lab() -> SimpleNamespace:
     """The builders above, for tests that cannot import this file."""
 
-    running: Callable[..., contextlib.AbstractAsyncContextManager[Gateway]] = running
-    following: Callable[..., contextlib.AbstractAsyncContextManager[Gateway]] = following
-    pools: Callable[..., list[FakeWorker]] = pools
-    unified: Callable[..., list[FakeWorker]] = unified
-    text_of: Callable[..., str] = text_of
-    request: Callable[..., GenerationRequest] = request
-    token: str = TOKEN
-    vocabulary: Letters = field(default_factory=Letters)
-
-    @staticmethod
     def worker(gateway: Gateway, name: str) -> FakeWorker:
         return next(worker for worker in gateway.workers if worker.name == name)
 
-
-@pytest.fixture(scope="session")
-def lab() -> Lab:
-    return Lab()
+    builders = (running, following, pools, unified, text_of, request, worker)
+    return SimpleNamespace(**{each.__name__: each for each in builders}, token=TOKEN, vocabulary=Letters())
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections import Counter
+from functools import partial
 from typing import Any
 
 import pytest
@@ -25,27 +26,12 @@ class Sent:
     def __init__(self) -> None:
         self.reading, self.closing = True, False
         self.answer = b""
-
-    def pause_reading(self) -> None:
-        self.reading = False
-
-    def resume_reading(self) -> None:
-        self.reading = True
-
-    def is_closing(self) -> bool:
-        return self.closing
+        self.pause_reading, self.resume_reading = (partial(setattr, self, "reading", on) for on in (False, True))
+        self.close, self.is_closing = partial(setattr, self, "closing", True), lambda: self.closing
+        self.get_extra_info, self.get_write_buffer_size = lambda name: None, lambda: 0
 
     def write(self, data: bytes) -> None:
         self.answer += data
-
-    def close(self) -> None:
-        self.closing = True
-
-    def get_extra_info(self, name: str) -> Any:
-        return None
-
-    def get_write_buffer_size(self) -> int:
-        return 0
 
 
 class Application:
@@ -66,7 +52,7 @@ class Server:
     """One connection, at a time that is set forward."""
 
     def __init__(self) -> None:
-        self._passing = Passing()
+        self.by = Passing().by
         self.app, self.counted = Application(), Counter[str]()
         owner = Connections(LIMITS, count=lambda reason: self.counted.update([reason]))
         config = uvicorn.Config(self.app, http=protocol.of(owner), log_config=None, lifespan="off")
@@ -85,12 +71,6 @@ class Server:
         self.app.wanted.put_nowait(more)
         await settled()
 
-    async def by(self, seconds: float) -> None:
-        await self._passing.by(seconds)
-
-    def end(self) -> None:
-        self.protocol.connection_lost(None)
-
 
 async def settled() -> None:
     for _ in range(20):
@@ -101,7 +81,7 @@ async def settled() -> None:
 async def server() -> Any:
     made = Server()
     yield made
-    made.end()
+    made.protocol.connection_lost(None)
 
 
 def announced(size: int) -> bytes:
@@ -127,14 +107,13 @@ async def test_a_body_of_unknown_size_is_one_once_64_kib_of_it_have_come(server)
     assert not server.client.reading
 
 
-async def test_a_small_body_is_read_at_once(server):
+async def test_a_small_body_is_read_in_one_go(server):
     await server.send(announced(60_000) + PIECE)
-    await server.send(PIECE)
-    await server.send(PIECE)
+    for _ in range(2):
+        await server.send(PIECE)
     await server.want()
     await server.want(False)
-    assert server.client.answer.startswith(b"HTTP/1.1 200")
-    assert server.client.reading
+    assert (server.client.answer[:12], server.client.reading) == (b"HTTP/1.1 200", True)
 
 
 async def test_after_an_answer_the_rest_of_a_body_is_read(server):

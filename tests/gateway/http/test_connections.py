@@ -4,6 +4,7 @@ import errno
 import logging
 import os
 from collections import Counter
+from unittest.mock import Mock
 
 import pytest
 from budget import times
@@ -42,13 +43,12 @@ def owner(most: int) -> tuple[Connections, Clock, Counter[str]]:
 
 def test_the_connection_that_waits_longest_for_a_request_makes_room_and_no_busy_one():
     places, clock, counted = owner(3)
-    busy, first, second, new = Client(), Client(), Client(), Client()
-    for client in (busy, first, second):
-        assert places.enter(client, PUBLIC)
+    clients = busy, _, _, new = [Client() for _ in range(4)]
+    assert all(places.enter(client, PUBLIC) for client in clients[:3])
     places.waits(busy, False)
     clock.now += YOUNG
     assert places.enter(new, PUBLIC)
-    assert [client.closed for client in (busy, first, second, new)] == [False, True, False, False]
+    assert [client.closed for client in clients] == [False, True, False, False]
     assert (places.open, counted) == (3, {MADE_ROOM: 1})
     places.check_integrity()
 
@@ -58,8 +58,7 @@ def test_a_new_one_is_refused_where_all_have_requests_or_are_young():
     busy, young = Client(), Client()
     assert places.enter(busy, PUBLIC)
     places.waits(busy, False)
-    assert places.enter(young, PUBLIC)
-    assert not places.enter(Client(), PUBLIC)
+    assert [places.enter(client, PUBLIC) for client in (young, Client())] == [True, False]
     assert (busy.closed, young.closed, counted) == (False, False, {NO_ROOM: 1})
     places.leave(busy)
     assert places.enter(Client(), PUBLIC)
@@ -98,24 +97,19 @@ def test_the_books_agree_after_any_steps(steps):
 
 def test_every_one_is_counted_and_a_flood_of_them_is_a_few_lines(caplog):
     places, clock, counted = owner(1)
-    for _ in range(100):
+    for number in range(101):
+        clock.now += BETWEEN_LINES if number == 100 else 0
         places.refused(LATE_HEAD, "late")
-    clock.now += BETWEEN_LINES
-    places.refused(LATE_HEAD, "late")
     assert counted == {LATE_HEAD: 101}
     assert [record.levelno for record in caplog.records] == [logging.WARNING] * 2
     assert "99 more" in caplog.text
 
 
-async def test_descriptors_that_ran_out_are_told(caplog, monkeypatch):
+async def test_descriptors_that_ran_out_are_logged(caplog, monkeypatch):
     places, _, counted = owner(1)
     await places.check_descriptors()
     assert not counted
-
-    def dup(_: int) -> int:
-        raise OSError(errno.EMFILE, "Too many open files")
-
-    monkeypatch.setattr(os, "dup", dup)
+    monkeypatch.setattr(os, "dup", Mock(side_effect=OSError(errno.EMFILE, "Too many open files")))
     await places.check_descriptors()
     assert counted == {NO_DESCRIPTORS: 1}
     assert "no file descriptor is left" in caplog.text

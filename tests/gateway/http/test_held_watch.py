@@ -3,62 +3,49 @@
 import asyncio
 
 import pytest
-import virtual_loop
 
 from legato_gateway.http.held_watch import HeldWatch
 from legato_protocol.demand import LONGEST_WAIT
 
 
 class _Client:
-    """Who asks, by ASGI: it stays until it goes."""
+    """An ASGI client, which stays until it goes."""
 
     def __init__(self):
         self.left = asyncio.Event()
-        self.body = True
+        self.messages = [{"type": "http.request", "body": b"", "more_body": False}]
 
     async def receive(self):
-        if self.body:
-            self.body = False
-            return {"type": "http.request", "body": b"", "more_body": False}
+        if self.messages:
+            return self.messages.pop()
         await self.left.wait()
         return {"type": "http.disconnect"}
 
 
-def _waited(act, held=0, most=1e9):
-    """Seconds that a wait took, with `act` after 2."""
-    took = []
-
-    async def check():
-        client, watch = _Client(), HeldWatch(lambda: held)
-        loop = asyncio.get_running_loop()
-        loop.call_later(2.0, act, watch, client)
-        began = loop.time()
-        await watch.wait(most, client.receive)
-        took.append(loop.time() - began)
-        await asyncio.sleep(0)
-        assert not watch._waiting
-        assert asyncio.all_tasks() == {asyncio.current_task()}
-        await asyncio.sleep(60.0)  # what is told afterwards is told to nobody
-
-    virtual_loop.run(check())
-    return took[0]
+WAITS = {
+    "a request that is queued ends the wait": (lambda watch, client: watch.notify(), {}, 2.0),
+    "one that is queued already is not waited for": (lambda watch, client: watch.notify(), {"held": 1}, 0.0),
+    "without one, the time ends it": (lambda watch, client: None, {"most": 1.0}, 1.0),
+    "or a bound on the time": (lambda watch, client: None, {}, LONGEST_WAIT),
+    "a client that has gone is not waited for": (lambda watch, client: client.left.set(), {}, 2.0),
+}
 
 
-def test_a_request_that_is_held_ends_the_wait():
-    assert _waited(lambda watch, client: watch.notify()) == 2.0
-
-
-def test_one_that_is_held_already_is_not_waited_for():
-    assert _waited(lambda watch, client: watch.notify(), held=1) == 0.0
-
-
-def test_without_a_request_the_time_ends_it():
-    assert _waited(lambda watch, client: None, most=1.0) == 1.0
-    assert _waited(lambda watch, client: None) == LONGEST_WAIT
-
-
-def test_who_has_gone_is_not_waited_for():
-    assert _waited(lambda watch, client: client.left.set()) == 2.0
+@pytest.mark.virtual_time
+@pytest.mark.parametrize(("act", "asked", "seconds"), WAITS.values(), ids=WAITS)
+async def test_what_ends_a_wait(act, asked, seconds):
+    """With `act` after 2 seconds."""
+    client, watch = _Client(), HeldWatch(lambda: asked.get("held", 0))
+    loop = asyncio.get_running_loop()
+    others = asyncio.all_tasks()
+    loop.call_later(2.0, act, watch, client)
+    began = loop.time()
+    await watch.wait(asked.get("most", 1e9), client.receive)
+    assert loop.time() - began == seconds
+    await asyncio.sleep(0)
+    assert not watch._waiting
+    assert asyncio.all_tasks() == others
+    await asyncio.sleep(60.0)  # a notification that comes later reaches nobody
 
 
 @pytest.mark.virtual_time

@@ -8,7 +8,7 @@ import ssl
 import time
 import weakref
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,17 +20,14 @@ from uvicorn.server import ServerState
 from legato_gateway.http.connections import UNREAD_BODY, ConnectionLimits, Connections
 from legato_gateway.http.protocol import BoundedProtocol
 
+pytestmark = pytest.mark.uvloop
 START = b"POST / HTTP/1.1\r\nhost: x\r\n"
 CHUNKED = START + b"transfer-encoding: chunked\r\n\r\n"
+EMPTY = START + b"content-length: 0\r\n\r\n"
+READ = b"POST /read HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n"
 CHUNK = b"8000\r\n" + b"y" * 0x8000 + b"\r\n"
 LIMITS = ConnectionLimits(discard=1 << 20, discard_time=5.0, body_rate=100, body_window=30.0)
 PATIENCE = 20.0  # seconds; longer than all limits
-
-
-@pytest.fixture
-def anyio_backend() -> tuple[str, dict[str, Any]]:
-    """The gateway's own loop, whose transports differ from asyncio's."""
-    return "asyncio", {"use_uvloop": True}
 
 
 async def refuses(scope: Any, receive: Any, send: Any) -> None:
@@ -58,25 +55,22 @@ class Service:
     asked: list[str] = field(default_factory=list)  # paths of requests
 
     def __post_init__(self) -> None:
-        self.connections = Connections(
-            self.limits,
-            count=lambda reason: self.counted.update([reason]),
-            clock=lambda: time.monotonic() + self.passed,
-        )
+        clock = lambda: time.monotonic() + self.passed  # noqa: E731
+        self.connections = Connections(self.limits, count=lambda reason: self.counted.update([reason]), clock=clock)
 
-    async def talk(self, client: Callable[["Client"], Any]) -> Any:
-        """What a client makes of it, in a thread; then all connections have ended."""
+    async def talk(self, client: Callable[["Client"], Any], trusted: ssl.SSLContext | None = None) -> Any:
+        """Runs a client in a thread and returns its result once all connections have ended."""
 
         def connect() -> Any:
-            with Client.to(self.address) as made:
-                return client(made)
+            with socket.create_connection(self.address, timeout=PATIENCE) as own:
+                return client(Client(trusted.wrap_socket(own, server_hostname="localhost") if trusted else own))
 
         found = await asyncio.to_thread(connect)
         await self.end()
         return found
 
     async def end(self) -> None:
-        """Of all connections."""
+        """Waits for the end of all connections."""
         async with asyncio.timeout(PATIENCE):
             while self.connections.open:  # noqa: ASYNC110 - of the other end
                 await asyncio.sleep(0.005)
@@ -95,36 +89,39 @@ class Client:
 
     def __init__(self, own: socket.socket) -> None:
         self.own = own
-        self.sent = 0
 
-    @classmethod
-    @contextlib.contextmanager
-    def to(cls, address: tuple[str, int]) -> "Iterator[Client]":
-        with socket.create_connection(address, timeout=PATIENCE) as own:
-            yield cls(own)
-
-    def flood(self, piece: bytes, most: int) -> None:
-        """Sends `most` bytes, or until it is refused."""
-        with contextlib.suppress(ConnectionError, ssl.SSLError):
-            while self.sent < most:
-                self.own.sendall(piece)
-                self.sent += len(piece)
+    def ask(self, data: bytes, times: int = 1) -> bytes:
+        self.own.sendall(data)
+        return self.read(times)
 
     def read(self, times: int = 1) -> bytes:
-        """So many answers, or all there is."""
+        """Reads so many answers, or all there is."""
         found = b""
         while found.count(b"refused") < times and (piece := self.own.recv(65536)):
             found += piece
         return found
 
+    def flood(self, piece: bytes, most: int) -> int:
+        """Sends `most` bytes, or until it is refused; returns how many were sent."""
+        sent = 0
+        with contextlib.suppress(ConnectionError, ssl.SSLError):
+            while sent < most:
+                self.own.sendall(piece)
+                sent += len(piece)
+        return sent
+
+    def rest(self) -> bytes:
+        found = b""
+        with contextlib.suppress(ConnectionError):
+            while piece := self.own.recv(65536):
+                found += piece
+        return found
+
 
 async def test_a_body_without_end_is_not_read_for_ever_and_its_client_gets_the_answer():
-    most = 256 << 20
-
     def client(made: Client) -> tuple[int, bytes]:
         made.own.sendall(CHUNKED)
-        made.flood(CHUNK, most)
-        return made.sent, made.read()
+        return made.flood(CHUNK, 256 << 20), made.read()
 
     async with serving() as service:
         sent, answer = await service.talk(client)
@@ -137,8 +134,7 @@ async def test_nor_a_slow_one_and_what_is_late_in_it_is_no_second_answer():
     limits = ConnectionLimits(discard=1 << 20, discard_time=0.3, body_rate=1 << 20, body_window=0.1)
 
     def client(made: Client) -> bytes:
-        made.own.sendall(CHUNKED)
-        answer = made.read()
+        answer = made.ask(CHUNKED)
         with contextlib.suppress(ConnectionError):
             made.own.settimeout(0.01)
             for _ in range(2000):
@@ -156,18 +152,20 @@ async def test_nor_a_slow_one_and_what_is_late_in_it_is_no_second_answer():
     assert service.counted == {UNREAD_BODY: 1}
 
 
-async def test_a_body_that_ends_soon_leaves_the_connection_for_another_request():
+async def test_a_body_that_ends_soon_or_is_read_leaves_the_connection_for_another_request():
     def client(made: Client) -> bytes:
+        answers = b""
         for _ in range(3):
-            made.own.sendall(CHUNKED + CHUNK * 31)
-            first = made.read()
+            answers += made.ask(CHUNKED + CHUNK * 31)
             made.own.sendall(b"0\r\n\r\n")
-        made.own.sendall(START + b"content-length: 0\r\n\r\n")
-        return first + made.read()
+        body = b"x" * (LIMITS.discard + 100_000)
+        for _ in range(2):
+            answers += made.ask(READ % len(body) + body)
+        return answers
 
     async with serving() as service:
         answers = await service.talk(client)
-    assert answers.count(b"HTTP/1.1 413") == 2
+    assert answers.count(b"HTTP/1.1 413") == 5
     assert b"connection: close" not in answers
     assert not service.counted
 
@@ -175,32 +173,27 @@ async def test_a_body_that_ends_soon_leaves_the_connection_for_another_request()
 @pytest.mark.parametrize("garbage", [b"this is no chunk\r\n", b"0\r\n" + b"x: y\r\n" * 30_000])
 async def test_what_is_wrong_in_it_is_no_second_answer(garbage):
     def client(made: Client) -> bytes:
-        made.own.sendall(CHUNKED)
-        answer = made.read()
+        answer = made.ask(CHUNKED)
         made.flood(garbage, 1)
-        with contextlib.suppress(ConnectionError):
-            while more := made.own.recv(65536):
-                answer += more
-        return answer
+        return answer + made.rest()
 
     async with serving() as service:
         assert (await service.talk(client)).count(b"HTTP/1.1") == 1
 
 
-@pytest.mark.parametrize(
-    "head",
-    [
-        START + b"connection: close\r\ncontent-length: 1000000\r\n\r\n",
-        START + b"content-length: 9000000\r\n\r\n",
-        b"POST / HTTP/1.0\r\nhost: x\r\ncontent-length: 1000000\r\n\r\n",
-    ],
-)
+HEADS = [
+    START + b"connection: close\r\ncontent-length: 1000000\r\n\r\n",
+    START + b"content-length: 9000000\r\n\r\n",
+    b"POST / HTTP/1.0\r\nhost: x\r\ncontent-length: 1000000\r\n\r\n",
+]
+
+
+@pytest.mark.parametrize("head", HEADS)
 async def test_a_connection_that_its_answer_closes_is_not_reset_under_a_client_that_still_sends(head):
     """It sees the end of what it is sent at once, and the server takes some of the rest."""
 
     def client(made: Client) -> bytes:
-        made.own.sendall(head)
-        answer = made.read(times=2)
+        answer = made.ask(head, times=2)
         for _ in range(9):
             made.own.sendall(b"x" * 100_000)
         return answer
@@ -217,39 +210,19 @@ async def test_behind_the_last_answer_of_a_connection_no_request_is_read():
     """Its client would get no answer, and not know whether it was obeyed."""
 
     def client(made: Client) -> bytes:
-        made.own.sendall(START.replace(b"/", b"/last", 1) + b"content-length: 9\r\n\r\n")
-        answer = made.read(times=2)
-        made.own.sendall(b"x" * 9 + START + b"content-length: 0\r\n\r\n")
+        answer = made.ask(START.replace(b"/", b"/last", 1) + b"content-length: 9\r\n\r\n", times=2)
+        made.own.sendall(b"x" * 9 + EMPTY)
         return answer
 
     async with serving() as service:
-        answer = await service.talk(client)
-    assert answer.endswith(b"refused")
+        assert (await service.talk(client)).endswith(b"refused")
     assert service.asked == ["/last"]
-
-
-async def test_a_long_body_that_is_read_leaves_the_connection_open():
-    def client(made: Client) -> bytes:
-        body = b"x" * (LIMITS.discard + 100_000)
-        request = b"POST /read HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body)
-        answers = b""
-        for _ in range(2):
-            made.own.sendall(request + body)
-            answers += made.read()
-        return answers
-
-    async with serving() as service:
-        answers = await service.talk(client)
-    assert answers.count(b"HTTP/1.1 413") == 2
-    assert b"connection: close" not in answers
 
 
 async def test_one_that_ends_with_the_server_does_so_behind_a_long_body_that_is_read():
     async with serving() as service:
         reader, writer = await asyncio.open_connection(*service.address)
-        size = LIMITS.discard + 100_000
-        writer.write(b"POST /read HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % size)
-        writer.write(b"x" * 100_000)
+        writer.write(READ % (LIMITS.discard + 100_000) + b"x" * 100_000)
         async with asyncio.timeout(PATIENCE):
             while not any(each.cycle for each in service.state.connections):  # noqa: ASYNC110 - of the other end
                 await asyncio.sleep(0.005)
@@ -263,14 +236,13 @@ async def test_one_that_ends_with_the_server_does_so_behind_a_long_body_that_is_
 
 
 async def test_it_makes_room_for_new_connections():
-    limits = ConnectionLimits(most=1, discard_time=PATIENCE)
-    async with serving(limits) as service:
+    async with serving(ConnectionLimits(most=1, discard_time=PATIENCE)) as service:
         reader, writer = await asyncio.open_connection(*service.address)
         writer.write(CHUNKED)
         await reader.readuntil(b"refused")
         service.passed = 2.0
         other, sending = await asyncio.open_connection(*service.address)
-        sending.write(START + b"content-length: 0\r\n\r\n")
+        sending.write(EMPTY)
         assert (await asyncio.wait_for(other.readuntil(b"refused"), PATIENCE)).startswith(b"HTTP/1.1 413")
         assert service.counted == {"made_room": 1}
         for each in (writer, sending):
@@ -282,34 +254,24 @@ async def test_over_tls_it_is_the_same(tmp_path):
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(files.certificate, files.key)
 
-    def client(address: tuple[str, int]) -> tuple[int, bytes]:
-        trusted = ssl.create_default_context(cafile=files.authority)
-        with (
-            socket.create_connection(address, timeout=PATIENCE) as plain,
-            trusted.wrap_socket(plain, server_hostname="localhost") as secured,
-        ):
-            made = Client(secured)
-            made.own.sendall(START + b"connection: close\r\ntransfer-encoding: chunked\r\n\r\n")
-            answer = made.read()
-            made.flood(CHUNK, 256 << 20)
-            return made.sent, answer
+    def client(made: Client) -> tuple[bytes, int]:
+        with made.own:
+            answer = made.ask(START + b"connection: close\r\ntransfer-encoding: chunked\r\n\r\n")
+            return answer, made.flood(CHUNK, 256 << 20)
 
     async with serving(ssl=context, ssl_shutdown_timeout=1.0) as service:
-        sent, answer = await asyncio.to_thread(client, service.address)
-        await service.end()
+        answer, sent = await service.talk(client, ssl.create_default_context(cafile=files.authority))
     assert answer.startswith(b"HTTP/1.1 413")
     assert sent < 32 << 20
     assert service.counted == {UNREAD_BODY: 1}
 
 
-async def test_a_connection_that_is_over_is_freed_at_once(monkeypatch):
+async def test_a_connection_that_is_over_is_freed_immediately(monkeypatch):
     """Not when cycles of references are searched for: a gateway does that seldom."""
-    freed: list[asyncio.Event] = []
-    begin = BoundedProtocol.connection_made
+    freed, begin = asyncio.Event(), BoundedProtocol.connection_made
 
     def connection_made(self: BoundedProtocol, transport: asyncio.Transport) -> None:
-        freed.append(asyncio.Event())
-        weakref.finalize(self, freed[-1].set)
+        weakref.finalize(self, freed.set)
         begin(self, transport)
 
     monkeypatch.setattr(BoundedProtocol, "connection_made", connection_made)
@@ -317,11 +279,10 @@ async def test_a_connection_that_is_over_is_freed_at_once(monkeypatch):
     try:
         async with serving() as service:
             reader, writer = await asyncio.open_connection(*service.address)
-            writer.write(START + b"content-length: 0\r\n\r\n")
+            writer.write(EMPTY)
             await reader.readuntil(b"refused")
             writer.close()
             await service.end()
-            (it,) = freed
-            assert await asyncio.wait_for(it.wait(), PATIENCE)
+            assert await asyncio.wait_for(freed.wait(), PATIENCE)
     finally:
         gc.enable()

@@ -1,4 +1,4 @@
-"""What probes are told: when a Service may send requests to a gateway."""
+"""Readiness: when a Service may send requests to a gateway."""
 
 import asyncio
 
@@ -9,15 +9,15 @@ from legato_protocol.load import PrefillCoefficients
 
 
 class Discovered:
-    """Tells what a test says, when it says so."""
+    """Lists the workers that a test names, when it names them."""
 
     problem = ""
 
     def __init__(self):
         self._lists = asyncio.Queue()
 
-    def tell(self, *workers):
-        self._lists.put_nowait(tuple(WorkerAddress(name, address) for name, address in workers))
+    def list(self, *workers):
+        self._lists.put_nowait(tuple(WorkerAddress(worker.name, worker.address) for worker in workers))
 
     async def watch(self):
         while True:
@@ -25,10 +25,11 @@ class Discovered:
 
 
 async def test_a_gateway_waits_for_its_first_worker(lab):
-    workers = lab.pools(1, 1)
-    decode = next(worker for worker in workers if worker.role == "decode")
-    async with lab.following([(worker.name, worker) for worker in workers if worker is not decode]) as gateway:
+    prefill, _ = lab.pools(1, 1)
+    async with lab.following([("p0", prefill)]) as gateway:
         await gateway.until(lambda: gateway.fleet.worker("p0").ready)
+        assert "no decode worker" in gateway.state.unready()
+    async with lab.following([]) as gateway:
         assert "no decode worker" in gateway.state.unready()
 
 
@@ -43,27 +44,17 @@ async def test_a_gateway_that_lost_its_last_worker_holds_requests_for_the_next(l
         assert (await reader.read()).text == lab.text_of(7, 20)
 
 
-async def test_a_gateway_whose_workers_serve_another_model_now_is_unready(lab):
-    async with lab.running(lab.unified(1)) as gateway:
-        (worker,) = gateway.workers
-        await worker.kill()
-        worker._model = "another"
-        await worker.start()
-        await gateway.until(lambda: gateway.fleet.worker("u0").foreign)
-        assert "another model" in gateway.state.unready()
-
-
 async def test_a_fresh_gateway_that_may_have_no_worker_holds_requests_for_the_first(lab):
     """Also while that one is listed and does not answer yet."""
     found = Discovered()
-    found.tell()
+    found.list()
     async with lab.following(found, hold_without_workers=True) as gateway:
         assert gateway.state.unready() is None
         reader = gateway.submit()
         (worker,) = lab.unified(1)
         async with worker:
             await worker.kill()
-            found.tell((worker.name, worker.address))
+            found.list(worker)
             await gateway.until(lambda: gateway.fleet.worker("u0") is not None)
             assert gateway.state.unready() is None
             await gateway.until(lambda: gateway.fleet.worker("u0").problem)
@@ -86,21 +77,14 @@ async def test_it_is_not_ready_beside_workers_of_another_model(lab):
     found = Discovered()
     async with lab.unified(1)[0] as worker:
         worker._model = "another"
-        found.tell((worker.name, worker.address))
+        found.list(worker)
         async with lab.following(found, hold_without_workers=True) as gateway:
             await gateway.until(lambda: gateway.fleet.worker("u0").foreign)
             assert "another model" in gateway.state.unready()
             await worker.kill()
-            found.tell()
+            found.list()
             await gateway.until(lambda: not list(gateway.fleet))
             assert gateway.state.unready() is None
-
-
-async def test_without_that_setting_a_fresh_gateway_waits_for_its_first_worker(lab):
-    found = Discovered()
-    found.tell()
-    async with lab.following(found) as gateway:
-        assert "no decode worker" in gateway.state.unready()
 
 
 async def test_state_has_what_workers_say_of_their_costs_by_name(lab):

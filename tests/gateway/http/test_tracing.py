@@ -45,7 +45,6 @@ def test_where_the_sampler_wants_none_nothing_behind_it_begins_one(monkeypatch):
     monkeypatch.setenv("OTEL_TRACES_SAMPLER", "always_off")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
     tracing = Tracing("gateway", "g", pytest.fail)
-    assert _parent_seen(tracing, "/v1/completions", CLIENT) == []
-    assert _parent_seen(tracing, "/v1/responses", CLIENT) == []
-    assert _parent_seen(tracing, "/v1/completions", "nonsense") == []
+    for path, parent in (("completions", CLIENT), ("responses", CLIENT), ("completions", "nonsense")):
+        assert _parent_seen(tracing, f"/v1/{path}", parent) == []
     tracing.close()
