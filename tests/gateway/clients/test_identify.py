@@ -1,15 +1,24 @@
-"""Who may ask, as whom, over HTTP."""
+"""Clients: as whom each may ask over HTTP, and the file with hashes of their keys, which is followed."""
 
+import asyncio
+import json
+import logging
 from ipaddress import ip_network
 from itertools import product
+from typing import Any
 
 import httpx
 import openai
 import pytest
 import scripted_gateway
 
-from legato_gateway.clients.identify import Clients
+from legato_gateway.clients import api_keys
+from legato_gateway.clients.api_keys import InvalidAPIKeys
+from legato_gateway.clients.client import Client
+from legato_gateway.clients.identify import Clients, Quotas
+from legato_gateway.clients.key_file import KeyFile
 from legato_gateway.http.control import WithAPI
+from legato_protocol.followed_files import InvalidFile
 
 CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}
 
@@ -28,8 +37,8 @@ async def test_without_a_known_key_nothing_is_answered(keyed):
     keys = (None, "", "key-a", "Basic key-a", "Bearer", "Bearer ", "Bearer key-c", "Bearer é")
     for shown, path in product(keys, ("models", "models/tiny", "chat/completions")):
         headers = {} if shown is None else {"authorization": shown.encode()}
-        body = {"method": "POST", "json": CHAT} if path.endswith("completions") else {"method": "GET"}
-        answer = await keyed.http.request(url=f"/v1/{path}", headers=headers, **body)
+        method = "POST" if path == "chat/completions" else "GET"
+        answer = await keyed.http.request(method, f"/v1/{path}", headers=headers, json=CHAT)
         assert (answer.status_code, answer.json()["error"]["code"]) == (401, "invalid_api_key")
         assert answer.headers["www-authenticate"] == "Bearer"
     assert not keyed.relay.generations
@@ -52,13 +61,12 @@ async def test_tenants_have_prefix_caches_of_their_own_unless_theirs_is_shared(k
 
 
 async def test_a_priority_beyond_the_keys_is_refused(keyed):
-    said = {"authorization": "Bearer key-a"}
-    assert (await keyed.chat({**said, "x-legato-priority": "5"})).status_code == 200
-    assert (await keyed.chat(said, priority=-5)).status_code == 200
-    assert (await keyed.chat(said, priority=1000)).status_code == 200
-    for answer in (await keyed.chat({**said, "x-legato-priority": "6"}), await keyed.chat(said, priority=-6)):
-        assert (answer.status_code, answer.json()["error"]["code"]) == (403, "priority_not_allowed")
-    assert len(keyed.relay.generations) == 3
+    asked = [({"x-legato-priority": "5"}, {}, 200), ({}, {"priority": -5}, 200), ({}, {"priority": 1000}, 200)]
+    asked += [({"x-legato-priority": "6"}, {}, 403), ({}, {"priority": -6}, 403)]
+    for headers, fields, status in asked:
+        answer = await keyed.chat({"authorization": "Bearer key-a", **headers}, **fields)
+        assert answer.status_code == status
+        assert status == 200 or answer.json()["error"]["code"] == "priority_not_allowed"
 
 
 async def test_a_body_of_nobody_is_not_read(keyed):
@@ -76,10 +84,6 @@ async def test_the_official_client_raises_its_error(keyed):
     assert [model.id async for model in client.models.list()] == ["tiny"]
 
 
-async def test_probes_need_no_key(keyed):
-    assert (await keyed.http.get("/healthz")).status_code == 200
-
-
 async def test_the_word_of_a_trusted_proxy_is_taken_and_nobody_elses(keys, make):
     named = {"x-legato-tenant": "team"}
     trusted = make(clients=Clients(keys, [ip_network("127.0.0.0/8")]))
@@ -92,19 +96,16 @@ async def test_the_word_of_a_trusted_proxy_is_taken_and_nobody_elses(keys, make)
     assert [request.tenant for request in other.relay.requests] == [""]
 
 
-@pytest.mark.parametrize(
-    ("network", "peer", "tenant"),
-    [
+def test_which_peers_are_proxies():
+    for network, peer, tenant in (
         ("10.0.0.0/8", "10.1.2.3", "team"),
         ("10.0.0.0/8", "::ffff:10.1.2.3", "team"),
         ("10.0.0.0/8", "fd00::1", ""),
         ("fd00::/8", "fd00::1", "team"),
         ("10.1.2.3/32", "10.1.2.4", ""),
-    ],
-)
-def test_which_peers_are_proxies(network, peer, tenant):
-    scope = {"client": (peer, 1), "headers": [(b"x-legato-tenant", b"team")]}
-    assert Clients(proxies=[ip_network(network)]).of(scope).tenant == tenant
+    ):
+        scope = {"client": (peer, 1), "headers": [(b"x-legato-tenant", b"team")]}
+        assert Clients(proxies=[ip_network(network)]).of(scope).tenant == tenant, peer
 
 
 async def test_the_control_port_has_asked_for_a_token_already(keyed):
@@ -112,3 +113,84 @@ async def test_the_control_port_has_asked_for_a_token_already(keyed):
     async with httpx.AsyncClient(transport=transport, base_url="http://control") as http:
         answer = await http.post("/v1/chat/completions", json=CHAT, headers={"authorization": "Bearer service-token"})
         assert answer.status_code == 200
+
+
+# ── the file with hashes of API keys ─────────────────────────────────────────────────────────────────────────────────
+
+
+HASH = api_keys.digest("a")
+
+
+def _file(**tenants: Any) -> bytes:
+    return json.dumps({"tenants": tenants}).encode()
+
+
+def test_a_key_says_who_asks():
+    a, b = {"keys": [api_keys.digest("a-1"), api_keys.digest("a-2")]}, {"keys": [api_keys.digest("b")]}
+    a |= {"maxPriority": 5, "tokensPerMinute": 60}
+    keys = api_keys.parse(_file(a=a, b=b | {"sharedPrefixCache": True}))
+    assert keys.client("a-1") == keys.client("a-2") == Client("a", 5, own_prefix_cache=True)
+    assert keys.client("b") == Client("b", 0, own_prefix_cache=False)
+    assert keys.client("a") is keys.client(api_keys.digest("b")) is None
+    assert keys.quotas == {"a": 60}
+
+
+WRONG = [
+    (b"", "truncated"),
+    (b"[]", "Expected `object`"),
+    (_file(a={}), "missing required field `keys`"),
+    (_file(a={"keys": []}), "length >= 1"),
+    (_file(a={"keys": [HASH], "quota": 1}), "unknown field `quota`"),
+    (_file(a={"keys": [HASH], "maxPriority": 1001}), "<= 1000"),
+    (_file(a={"keys": [HASH], "tokensPerMinute": 0}), ">= 1"),
+    (_file(a={"keys": [HASH, "sk-secret"]}), r"not a hash at \$\.tenants\['a'\]\.keys\[1\]"),
+    (_file(a={"keys": [HASH]}, b={"keys": [HASH]}), "also one of 'a'"),
+    *((_file(**{name: {"keys": [HASH]}}), "not a valid tenant") for name in ("*", "", "a\nb", "a" * 513)),
+]
+
+
+def test_a_wrong_file_is_refused_with_place_and_reason_and_without_a_key():
+    """A key may have been written instead of its hash."""
+    for content, said in WRONG:
+        with pytest.raises(InvalidAPIKeys, match=said) as refused:
+            api_keys.parse(content)
+        assert "sk-secret" not in str(refused.value)
+
+
+def test_no_text_of_a_client_is_another_ones_salt():
+    a, b, shared = Client("a", own_prefix_cache=True), Client("a\0b", own_prefix_cache=True), Client("c")
+    asked = ["", "x", "b\0x", "tenant\0a\0x", "\0a\0x"]
+    salts = [client.cache_salt(text) for client in (a, shared) for text in asked]
+    assert len(set(salts)) == len(salts)
+    assert shared.cache_salt("") == Client("d").cache_salt("") == ""
+    assert b.cache_salt("") != a.cache_salt("")
+
+
+async def test_keys_and_quotas_change_without_a_restart_and_a_wrong_file_changes_nothing(tmp_path, caplog):
+    path = tmp_path / "api-keys.json"
+    with pytest.raises(InvalidFile, match="No such file"):
+        KeyFile(path)
+    path.write_bytes(_file(a={"keys": [HASH]}))
+    followed = KeyFile(path, interval=0.001)
+    quotas = Quotas({"a": 60, "*": 120}, followed)
+    following = asyncio.create_task(followed.follow(logging.getLogger(__name__).log))
+
+    async def until(condition: Any) -> None:
+        async with asyncio.timeout(10):
+            while not condition():  # noqa: ASYNC110 - a file says no event
+                await asyncio.sleep(0)
+
+    assert (quotas["a"].rate, quotas.get("b"), set(quotas)) == (1, None, {"a", "*"})
+    path.write_bytes(_file(b={"keys": [HASH], "tokensPerMinute": 30}))
+    await until(lambda: followed.keys.client("a") == Client("b", 0, True))
+    assert (quotas["b"].burst, quotas["*"].burst, len(quotas)) == (30, 120, 3)
+    path.write_bytes(b"{")
+    await until(lambda: followed.problem)
+    path.unlink()
+    await until(lambda: "No such file" in followed.problem)
+    assert followed.keys.client("a") == Client("b", 0, True)
+    path.write_bytes(_file(c={"keys": [HASH]}))
+    await until(lambda: not followed.problem)
+    assert followed.keys.client("a") == Client("c", 0, True)
+    assert [record.levelname for record in caplog.records].count("ERROR") == 2
+    following.cancel()

@@ -19,16 +19,12 @@ EXAMPLES = [  # whether the prompt ends within reasoning, what the model writes,
     (True, "<think>\nOkay.\n</think>\n\nHello!", "Okay.", "Hello!"),
     (False, "\n<think>Okay.</think>Hello!", "Okay.", "Hello!"),
     (False, "<think>\n\n</think>\n\nParis.", "", "Paris."),
-    (True, "It goes on and on\n", "It goes on and on", ""),
     (True, "It goes on </thin", "It goes on </thin", ""),
     (False, " Paris. <think> is a tag </think> ", "", " Paris. <think> is a tag </think> "),
-    (False, "<thin", "", "<thin"),
-    (False, " \n", "", " \n"),
     (True, " \n", "", ""),
     (True, "a < b </ think></think>< c", "a < b </ think>", "< c"),
     (True, "a</think>b</think>c", "a", "b</think>c"),
     (True, "[THINK]a[/THINK]b", "[THINK]a[/THINK]b", ""),
-    (False, "", "", ""),
 ]
 
 
