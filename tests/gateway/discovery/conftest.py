@@ -12,6 +12,7 @@ NAMESPACE = "/api/v1/namespaces/demo"
 POOLS = "/apis/serving.legato.dev/v1alpha1/namespaces/demo/workerpools"
 CRDS = Path(__file__).parents[3] / "crds"
 SLICES = "/apis/discovery.k8s.io/v1/namespaces/demo/endpointslices"
+RBAC = "/apis/rbac.authorization.k8s.io/v1/namespaces/demo"
 
 
 class Cluster:
@@ -20,10 +21,16 @@ class Cluster:
     def __init__(self, server: control_plane.ApiServer) -> None:
         self.server = server
 
-    def make(self, path: str, item: dict) -> dict:
-        status, answer = self.server.call("POST", path, item)
+    def call(self, *request: object) -> dict:
+        status, answer = self.server.call(*request)
         assert status < 300, answer
         return answer
+
+    def make(self, path: str, item: dict) -> dict:
+        return self.call("POST", path, item)
+
+    def _apply(self, path: str, item: dict) -> None:
+        self.call("PATCH", f"{path}?fieldManager=test&force=true", item, "application/apply-patch+yaml")
 
     def put(
         self, name: str, *pods: tuple[str, str], service: str = "s-workers", port: int = 8082, **conditions: bool
@@ -40,53 +47,32 @@ class Cluster:
                 for pod, at in pods
             ],
         }
-        path = f"{SLICES}/{name}?fieldManager=test&force=true"
-        status, answer = self.server.call("PATCH", path, item, "application/apply-patch+yaml")
-        assert status < 300, answer
+        self._apply(f"{SLICES}/{name}", item)
 
-    def tell(self, pool: str, *uids: str) -> None:
-        """Whose pods a WorkerPool has, as its operator tells; the pool is made where there is none."""
-        role = pool.rpartition("-")[2]
-        item = {"apiVersion": "serving.legato.dev/v1alpha1", "kind": "WorkerPool", "metadata": {"name": pool}}
-        for path, part in (
-            (pool, {"spec": {"service": "s", "role": role}}),
-            (f"{pool}/status", {"status": {"workers": uids}}),
-        ):
-            path = f"{POOLS}/{path}?fieldManager=test&force=true"
-            status, answer = self.server.call("PATCH", path, item | part, "application/apply-patch+yaml")
-            assert status < 300, answer
+    def pool(self, name: str, *uids: str) -> None:
+        """Writes a WorkerPool, which the operator reports to have these pods."""
+        item = {"apiVersion": "serving.legato.dev/v1alpha1", "kind": "WorkerPool", "metadata": {"name": name}}
+        self._apply(f"{POOLS}/{name}", item | {"spec": {"service": "s", "role": name.rpartition("-")[2]}})
+        self._apply(f"{POOLS}/{name}/status", item | {"status": {"workers": uids}})
 
     def drop(self, name: str) -> None:
-        status, answer = self.server.call("DELETE", f"{SLICES}/{name}")
-        assert status < 300, answer
+        self.call("DELETE", f"{SLICES}/{name}")
 
     def account(self, name: str) -> str:
-        """A new service account's token; it may do nothing yet."""
+        """Returns a new service account's token; it may do nothing yet."""
         self.make(f"{NAMESPACE}/serviceaccounts", {"metadata": {"name": name}})
         answer = self.make(f"{NAMESPACE}/serviceaccounts/{name}/token", {"spec": {"expirationSeconds": 3600}})
         return answer["status"]["token"]
 
     def allow(self, name: str) -> None:
-        """What the operator grants to a gateway's account."""
-        rbac = "/apis/rbac.authorization.k8s.io/v1/namespaces/demo"
+        """Grants the rights that the operator grants to a gateway's account."""
         slices = {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["get", "list", "watch"]}
         pools = {"apiGroups": ["serving.legato.dev"], "resources": ["workerpools"], "verbs": ["get"]}
         pools["resourceNames"] = ["s-prefill", "s-decode"]
-        self.make(f"{rbac}/roles", {"metadata": {"name": name}, "rules": [slices, pools]})
+        self.make(f"{RBAC}/roles", {"metadata": {"name": name}, "rules": [slices, pools]})
         role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name}
         subject = {"kind": "ServiceAccount", "name": name, "namespace": "demo"}
-        self.make(f"{rbac}/rolebindings", {"metadata": {"name": name}, "roleRef": role, "subjects": [subject]})
-
-    def kubeconfig(self, token: str = "", port: int | None = None) -> str:
-        """The text of a kubeconfig for this server, or for another way to it by a local port."""
-        at = {"server": f"https://127.0.0.1:{port}" if port else self.server.url, "insecure-skip-tls-verify": True}
-        config = {
-            "clusters": [{"name": "c", "cluster": at}],
-            "users": [{"name": "u", "user": {"token": token or self.server.token}}],
-            "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
-            "current-context": "x",
-        }
-        return yaml.safe_dump(config)
+        self.make(f"{RBAC}/rolebindings", {"metadata": {"name": name}, "roleRef": role, "subjects": [subject]})
 
 
 @pytest.fixture(scope="session")
@@ -99,11 +85,23 @@ def cluster() -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def config(cluster: Cluster, tmp_path: Path) -> Path:
-    """A kubeconfig of the cluster's administrator."""
-    path = tmp_path / "kubeconfig"
-    path.write_text(cluster.kubeconfig())
-    return path
+def kubeconfig(tmp_path: Path, request: pytest.FixtureRequest):
+    """Writes a kubeconfig, by default of the cluster's administrator, and returns its path."""
+
+    def write(server: str = "", token: str = "") -> Path:
+        admin = None if server and token else request.getfixturevalue("cluster").server
+        at = {"server": server or admin.url, "insecure-skip-tls-verify": True}
+        config = {
+            "clusters": [{"name": "c", "cluster": at}],
+            "users": [{"name": "u", "user": {"token": token or admin.token}}],
+            "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+            "current-context": "x",
+        }
+        path = tmp_path / "kubeconfig"
+        path.write_text(yaml.safe_dump(config))
+        return path
+
+    return write
 
 
 @pytest.fixture(autouse=True)

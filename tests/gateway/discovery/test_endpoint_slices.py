@@ -1,4 +1,4 @@
-"""What a Service's EndpointSlices say about its workers, whatever form they take."""
+"""Workers by the EndpointSlices of a Service, whatever form they take."""
 
 import json
 
@@ -36,8 +36,12 @@ def listed(*items, version="9", ports=PLAIN):
     return slices
 
 
-def told(slices):
-    return {worker.worker: worker.address for worker in slices.workers(slices.uids)}
+def workers(slices):
+    return slices.workers(slices.uids)
+
+
+def addresses(slices):
+    return {worker.worker: worker.address for worker in workers(slices)}
 
 
 def event(kind, of):
@@ -49,7 +53,7 @@ def test_addresses_of_all_slices_count_ready_or_not():
         item("a", pod("d-0", "10.0.0.1", ready=True), pod("d-1", "10.0.0.2", ready=False, serving=False)),
         item("b", pod("p-0", "10.0.0.3"), ports=({"name": "other", "port": 1}, {"name": "control", "port": 9000})),
     )
-    assert slices.workers(slices.uids) == (
+    assert workers(slices) == (
         WorkerAddress("d-0", "10.0.0.1:8082"),
         WorkerAddress("d-1", "10.0.0.2:8082"),
         WorkerAddress("p-0", "10.0.0.3:9000"),
@@ -69,9 +73,8 @@ def test_addresses_of_all_slices_count_ready_or_not():
         item("a") | {"endpoints": None, "ports": None},
     ],
 )
-def test_what_names_no_reachable_pod_is_no_worker(useless):
-    slices = listed(useless, item("b", pod("d-1", "10.0.0.2")))
-    assert slices.workers(slices.uids) == (WorkerAddress("d-1", "10.0.0.2:8082"),)
+def test_a_slice_without_a_reachable_pod_has_no_worker(useless):
+    assert workers(listed(useless, item("b", pod("d-1", "10.0.0.2")))) == (WorkerAddress("d-1", "10.0.0.2:8082"),)
 
 
 SECURED = {"name": "control-tls", "port": 8084}
@@ -88,28 +91,28 @@ def test_worker_is_reached_with_tls_where_both_ends_have_it(ports):
     )
     old = WorkerAddress("old", "10.0.0.1:8082")
     if ports is PLAIN:
-        assert slices.workers(slices.uids) == (WorkerAddress("both", "10.0.0.2:8082"), old)
+        assert workers(slices) == (WorkerAddress("both", "10.0.0.2:8082"), old)
     else:
         both, sealed = WorkerAddress("both", "10.0.0.2:8084", True), WorkerAddress("sealed", "10.0.0.3:8084", True)
-        assert slices.workers(slices.uids) == (both, old, sealed)
+        assert workers(slices) == (both, old, sealed)
 
 
 def test_events_change_single_slices():
     slices = listed(item("a", pod("d-0", "10.0.0.1")), item("b", pod("d-1", "10.0.0.2")))
     slices.apply(event("MODIFIED", item("a", pod("d-0", "10.0.0.9"), version="11")))
-    assert told(slices) == {"d-0": "10.0.0.9:8082", "d-1": "10.0.0.2:8082"}
+    assert addresses(slices) == {"d-0": "10.0.0.9:8082", "d-1": "10.0.0.2:8082"}
     slices.apply(event("DELETED", item("b", version="12")))
     slices.apply(event("ADDED", item("c", pod("d-2", "10.0.0.3"), version="13")))
-    assert told(slices) == {"d-0": "10.0.0.9:8082", "d-2": "10.0.0.3:8082"}
+    assert addresses(slices) == {"d-0": "10.0.0.9:8082", "d-2": "10.0.0.3:8082"}
     slices.apply(event("BOOKMARK", {"kind": "EndpointSlice", "metadata": {"resourceVersion": "99"}}))
-    assert told(slices) == {"d-0": "10.0.0.9:8082", "d-2": "10.0.0.3:8082"}
+    assert addresses(slices) == {"d-0": "10.0.0.9:8082", "d-2": "10.0.0.3:8082"}
     assert slices.version == "99"
 
 
 def test_a_list_forgets_what_it_does_not_have():
     slices = listed(item("a", pod("d-0", "10.0.0.1")))
     slices.replace(json.dumps({"metadata": {"resourceVersion": "20"}, "items": None}).encode())
-    assert slices.workers(slices.uids) == ()
+    assert workers(slices) == ()
     assert slices.version == "20"
 
 
@@ -130,22 +133,19 @@ ENDING = item("a", at("10.0.0.1", terminating=True), version="9")
         (item("a", at("10.0.0.1")), item("b", at("fd00::1"), version="10", family="IPv6"), "10.0.0.1:8082"),
     ],
 )
-def test_a_worker_in_two_slices_is_told_once(first, second, address, swapped):
+def test_a_worker_in_two_slices_is_reported_once(first, second, address, swapped):
     pair = (second, first) if swapped else (first, second)
-    slices = listed(*pair)
-    assert slices.workers(slices.uids) == (WorkerAddress("d-0", address),)
+    assert workers(listed(*pair)) == (WorkerAddress("d-0", address),)
 
 
 def test_ipv6_addresses_are_bracketed():
-    slices = listed(item("a", pod("d-0", "fd00::1"), family="IPv6"))
-    assert told(slices) == {"d-0": "[fd00::1]:8082"}
+    assert addresses(listed(item("a", pod("d-0", "fd00::1"), family="IPv6"))) == {"d-0": "[fd00::1]:8082"}
 
 
-def test_an_expired_watch_is_told_apart_from_another_refusal():
-    with pytest.raises(Expired, match="too old"):
-        listed().apply(event("ERROR", {"kind": "Status", "code": 410, "message": "too old resource version"}))
-    with pytest.raises(BadAnswer, match="500: no"):
-        listed().apply(event("ERROR", {"kind": "Status", "code": 500, "message": "no"}))
+def test_an_expired_watch_is_distinguished_from_another_refusal():
+    for code, kind, text in ((410, Expired, "too old"), (500, BadAnswer, "500: too old")):
+        with pytest.raises(kind, match=text):
+            listed().apply(event("ERROR", {"kind": "Status", "code": code, "message": "too old"}))
 
 
 @pytest.mark.parametrize(
@@ -153,13 +153,12 @@ def test_an_expired_watch_is_told_apart_from_another_refusal():
 )
 def test_what_the_api_does_not_promise_is_a_bad_answer(line):
     slices = listed(item("a", pod("d-0", "10.0.0.1")))
-    with pytest.raises(BadAnswer):
-        slices.apply(line)
-    with pytest.raises(BadAnswer):
-        slices.replace(line)
-    assert told(slices) == {"d-0": "10.0.0.1:8082"}
+    for take in (slices.apply, slices.replace):
+        with pytest.raises(BadAnswer):
+            take(line)
+    assert addresses(slices) == {"d-0": "10.0.0.1:8082"}
 
 
-def test_a_refusal_says_its_message():
+def test_a_refusal_has_its_message():
     assert message(b'{"kind": "Status", "message": "endpointslices is forbidden"}') == "endpointslices is forbidden"
     assert message(b"no healthy upstream") == "no healthy upstream"

@@ -1,6 +1,5 @@
 """`legato gateway` as a process that finds its workers in a real API server."""
 
-import asyncio
 import contextlib
 import socket
 
@@ -18,9 +17,11 @@ def own_address():
     pytest.skip("this machine has no address but loopback's")
 
 
-async def test_a_gateway_serves_by_workers_of_a_service(cluster, config, lab, model, tcp_relay, tmp_path, monkeypatch):
-    """It goes on while the API server is away, and a watch that waits does not hold it up when it stops."""
-    monkeypatch.setenv("KUBECONFIG", str(config))
+async def test_a_gateway_serves_by_workers_of_a_service(
+    cluster, kubeconfig, lab, model, tcp_relay, tmp_path, monkeypatch
+):
+    """And a watch that waits does not hold it up when it stops."""
+    monkeypatch.setenv("KUBECONFIG", str(kubeconfig()))
     host = own_address()
     flags = ("--workers-service", "s-workers", "--namespace", "demo")
     (worker,) = lab.unified(1, model=model_digest.of(model))
@@ -30,20 +31,10 @@ async def test_a_gateway_serves_by_workers_of_a_service(cluster, config, lab, mo
         gateway_process(tmp_path, model, *flags) as gateway,
     ):
 
-        async def troubled():
-            return bool((await gateway.get("/state", "control", token=True)).json()["discovery"]["problem"])
-
         async def unlisted():
             return "none is listed)" in (await gateway.get("/readyz")).text
 
         await gateway.until(unlisted)
         cluster.put("a", ("u0", host), port=way.port)
         await gateway.until_ready()
-        cluster.server.kill()
-        try:
-            await gateway.until(troubled)
-            answer = (await gateway.ask()).json()
-        finally:
-            await asyncio.to_thread(cluster.server.start)
-        assert answer["usage"]["completion_tokens"] == 30
-        await gateway.until(troubled, False)
+        assert (await gateway.ask()).json()["usage"]["completion_tokens"] == 30

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import json
 from functools import partial
-from pathlib import Path
 
 import pytest
 
@@ -16,30 +15,27 @@ PATIENT = Limits(watch=60)  # no watch ends by itself while a test lasts
 
 
 class Watched:
-    """What a discovery told last."""
+    """The last workers that a discovery reported, and the number of its reports."""
 
-    def __init__(self, config: Path, limits: Limits) -> None:
+    def __init__(self, config, limits):
         self.discovery = KubernetesDiscovery(partial(connect, str(config)), "demo", "s-workers", limits)
-        self.last: dict[str, str] | None = None
+        self.last = None
         self.times = 0
 
-    async def follow(self) -> None:
+    async def follow(self):
         async for workers in self.discovery.watch():
             self.last = {worker.worker: worker.address for worker in workers}
             self.times += 1
 
-    async def until(self, **expected: str) -> None:
-        """Told of exactly these pods (their names with `_` for `-`) and addresses."""
-        wanted = {name.replace("_", "-"): f"{address}:8082" for name, address in expected.items()}
-        while self.last != wanted:  # noqa: ASYNC110 – a thread finds out
+    async def until(self, **expected):
+        """Returns once exactly these pods (their names with `_` for `-`) and addresses were reported."""
+        desired = {name.replace("_", "-"): f"{address}:8082" for name, address in expected.items()}
+        while self.last != desired:  # noqa: ASYNC110 – a thread finds out
             await asyncio.sleep(0.01)
 
-    async def until_problem(self, text: str) -> None:
-        while text not in self.discovery.problem:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-
-    async def until_well(self) -> None:
-        while self.discovery.problem:  # noqa: ASYNC110
+    async def until_problem(self, text):
+        """Returns once a problem has this text, or without text once there is none."""
+        while text not in self.discovery.problem or bool(text) != bool(self.discovery.problem):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
 
@@ -56,39 +52,25 @@ async def watching(config, limits=QUICK):
             await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_pods_that_only_carry_the_service_s_labels_are_no_workers(cluster, config):
-    """They would be sent its token. Whose pods are whose, the WorkerPools tell; one that was a worker stays one."""
-    cluster.tell("s-decode", "d-0")
+async def test_pods_that_only_carry_the_service_s_labels_are_no_workers(cluster, kubeconfig):
+    """They would be sent its token. WorkerPools report their pods; one that was a worker stays one."""
+    cluster.pool("s-decode", "d-0")
     cluster.put("a", ("stranger", "10.1.0.9"), ("d-0", "10.1.0.1"), ("p-0", "10.1.0.2"))
-    async with watching(config, PATIENT) as watched:
+    async with watching(kubeconfig(), PATIENT) as watched:
         await watched.until(d_0="10.1.0.1")
-        cluster.tell("s-prefill", "p-0")
+        cluster.pool("s-prefill", "p-0")
         await watched.until(d_0="10.1.0.1", p_0="10.1.0.2")
-        cluster.tell("s-decode")
+        cluster.pool("s-decode")
         cluster.put("b", ("d-1", "10.1.0.3"))
-        cluster.tell("s-decode", "d-1")
+        cluster.pool("s-decode", "d-1")
         await watched.until(d_0="10.1.0.1", p_0="10.1.0.2", d_1="10.1.0.3")
         cluster.put("a", ("stranger", "10.1.0.9"))
         await watched.until(d_1="10.1.0.3")
 
 
-async def test_where_no_pool_tells_all_of_the_service_s_pods_are_workers(cluster, config):
-    """The operator is an older one, or there is none."""
-    cluster.put("a", ("d-0", "10.1.0.1"))
-    async with watching(config) as watched:
-        await watched.until(d_0="10.1.0.1")
-    cluster.make(POOLS, {**POOL, "metadata": {"name": "s-decode"}})
-    async with watching(config) as watched:
-        await watched.until(d_0="10.1.0.1")
-
-
-POOLS = "/apis/serving.legato.dev/v1alpha1/namespaces/demo/workerpools"
-POOL = {"apiVersion": "serving.legato.dev/v1alpha1", "kind": "WorkerPool", "spec": {"service": "s", "role": "decode"}}
-
-
-async def test_changes_of_the_services_slices_are_told_at_once(cluster, config):
+async def test_changes_of_the_services_slices_are_reported_immediately(cluster, kubeconfig):
     cluster.put("others", ("x-0", "10.1.0.9"), service="x-workers")
-    async with watching(config, PATIENT) as watched:
+    async with watching(kubeconfig(), PATIENT) as watched:
         await watched.until()
         cluster.put("a", ("d-0", "10.1.0.1"), ready=False)
         await watched.until(d_0="10.1.0.1")
@@ -98,16 +80,16 @@ async def test_changes_of_the_services_slices_are_told_at_once(cluster, config):
         await watched.until(d_0="10.1.0.1", p_0="10.1.0.4")
         cluster.drop("a")
         await watched.until(p_0="10.1.0.4")
-        told = watched.times
+        times = watched.times
         cluster.put("b", ("p-0", "10.1.0.4"), ready=True)
         cluster.put("c", ("p-1", "10.1.0.5"))
         await watched.until(p_0="10.1.0.4", p_1="10.1.0.5")
-        assert watched.times == told + 1  # readiness is no change of addresses
+        assert watched.times == times + 1  # readiness is no change of addresses
 
 
-async def test_what_is_known_outlives_the_api_server(cluster, config):
+async def test_what_is_known_outlives_the_api_server(cluster, kubeconfig):
     cluster.put("a", ("d-0", "10.1.0.1"))
-    async with watching(config) as watched:
+    async with watching(kubeconfig()) as watched:
         await watched.until(d_0="10.1.0.1")
         cluster.server.kill()
         try:
@@ -117,41 +99,39 @@ async def test_what_is_known_outlives_the_api_server(cluster, config):
             await asyncio.to_thread(cluster.server.start)
         cluster.put("a", ("d-0", "10.1.0.1"), ("d-1", "10.1.0.2"))
         await watched.until(d_0="10.1.0.1", d_1="10.1.0.2")
-        await watched.until_well()
-        assert watched.times == 2  # never told that there are none
+        await watched.until_problem("")
+        assert watched.times == 2  # never that there are none
 
 
-async def test_a_connection_that_dies_unheard_is_noticed(cluster, tcp_relay, tmp_path):
+async def test_a_connection_that_dies_unheard_is_noticed(cluster, kubeconfig, tcp_relay):
     cluster.put("a", ("d-0", "10.1.0.1"))
     port = int(cluster.server.url.rpartition(":")[2])
-    async with tcp_relay("127.0.0.1", port).running() as way:
-        config = tmp_path / "config"
-        config.write_text(cluster.kubeconfig(port=way.port))
-        async with watching(config) as watched:
-            await watched.until(d_0="10.1.0.1")
-            await watched.until_well()
-            way.block()
-            cluster.put("a", ("d-0", "10.1.0.2"))
-            await watched.until_problem("timed out")
-            assert watched.last == {"d-0": "10.1.0.1:8082"}
-            way.unblock()
-            await watched.until(d_0="10.1.0.2")
-            await watched.until_well()
+    async with (
+        tcp_relay("127.0.0.1", port).running() as way,
+        watching(kubeconfig(f"https://127.0.0.1:{way.port}")) as watched,
+    ):
+        await watched.until(d_0="10.1.0.1")
+        await watched.until_problem("")
+        way.block()
+        cluster.put("a", ("d-0", "10.1.0.2"))
+        await watched.until_problem("timed out")
+        assert watched.last == {"d-0": "10.1.0.1:8082"}
+        way.unblock()
+        await watched.until(d_0="10.1.0.2")
+        await watched.until_problem("")
 
 
-async def test_rights_and_tokens_may_come_later_and_change(cluster, tmp_path):
+async def test_rights_and_tokens_may_come_later_and_change(cluster, kubeconfig):
     cluster.put("a", ("d-0", "10.1.0.1"))
-    config = tmp_path / "config"
-    config.write_text(cluster.kubeconfig("outdated"))
-    async with watching(config) as watched:
+    async with watching(kubeconfig(token="outdated")) as watched:
         await watched.until_problem("401: ")
         token = cluster.account("gateway")
-        config.write_text(cluster.kubeconfig(token))
+        kubeconfig(token=token)
         await watched.until_problem("403: endpointslices.discovery.k8s.io is forbidden")
         assert token not in watched.discovery.problem
         cluster.allow("gateway")
         await watched.until(d_0="10.1.0.1")
-        await watched.until_well()
+        await watched.until_problem("")
 
 
 class FakeApi:
@@ -181,19 +161,11 @@ class FakeApi:
                 writer.write(b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body) if status == 200 else body)
 
     @contextlib.asynccontextmanager
-    async def running(self, tmp_path, limits):
+    async def running(self, kubeconfig):
         server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
-        config = {
-            "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{port}"}}],
-            "users": [{"name": "u", "user": {"token": "t"}}],
-            "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
-            "current-context": "x",
-        }
-        path = tmp_path / "config"
-        path.write_text(json.dumps(config))
         try:
-            async with watching(path, limits) as watched:
+            async with watching(kubeconfig(f"http://127.0.0.1:{port}", "t")) as watched:
                 yield watched
         finally:
             server.close()
@@ -210,22 +182,21 @@ def listing(version, **pods):
     return 200, json.dumps({"metadata": {"resourceVersion": version}, "items": [item]}).encode()
 
 
-def versions(path):
-    """From which version on a watch was asked for; empty for a list."""
+def version(path):
+    """The version from which a watch was asked for; empty for a list."""
     return path.partition("resourceVersion=")[2].partition("&")[0]
 
 
-GONE = {"kind": "Status", "code": 410, "message": "too old resource version"}
+STATUS = {"kind": "Status", "code": 410, "message": "too old resource version"}
+GONE = (410, json.dumps(STATUS).encode())
 
 
-@pytest.mark.parametrize(
-    "gone", [(410, json.dumps(GONE).encode()), (200, json.dumps({"type": "ERROR", "object": GONE}).encode() + b"\n")]
-)
-async def test_a_watch_that_is_too_old_is_followed_by_a_list(gone, tmp_path):
+@pytest.mark.parametrize("gone", [GONE, (200, json.dumps({"type": "ERROR", "object": STATUS}).encode() + b"\n")])
+async def test_a_watch_that_is_too_old_is_followed_by_a_list(gone, kubeconfig):
     api = FakeApi(listing("5", d="10.1.0.1"), (200, b""), gone, listing("9", d="10.1.0.2"))
-    async with api.running(tmp_path, QUICK) as watched:
+    async with api.running(kubeconfig) as watched:
         await watched.until(d="10.1.0.2")
-        assert [versions(path) for path in api.asked[:4]] == ["", "5", "5", ""]
+        assert [version(path) for path in api.asked[:4]] == ["", "5", "5", ""]
         assert watched.times == 2
 
 
@@ -237,23 +208,22 @@ async def test_a_watch_that_is_too_old_is_followed_by_a_list(gone, tmp_path):
         ((200, b"<html>sign in</html>"), "no Listing"),
     ],
 )
-async def test_an_answer_that_makes_no_sense_changes_nothing(trouble, problem, tmp_path):
-    gone = (410, json.dumps(GONE).encode())
-    api = FakeApi(listing("5", d="10.1.0.1"), gone, trouble)
-    async with api.running(tmp_path, QUICK) as watched:
+async def test_an_answer_that_makes_no_sense_changes_nothing(trouble, problem, kubeconfig):
+    api = FakeApi(listing("5", d="10.1.0.1"), GONE, trouble)
+    async with api.running(kubeconfig) as watched:
         await watched.until_problem(problem)
         assert watched.last == {"d": "10.1.0.1:8082"}
 
 
-async def test_watches_that_end_are_followed_by_others_from_where_they_ended(tmp_path):
+async def test_watches_that_end_are_followed_by_others_from_where_they_ended(kubeconfig):
     _, listed = listing("7", d="10.1.0.2")
     changed = json.dumps({"type": "MODIFIED", "object": json.loads(listed)["items"][0]}).encode() + b"\n"
     api = FakeApi(listing("5", d="10.1.0.1"), (200, b""), (200, changed), (200, b""))
-    async with api.running(tmp_path, QUICK) as watched:
+    async with api.running(kubeconfig) as watched:
         await watched.until(d="10.1.0.2")
         while len(api.asked) < 5:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
-        assert [versions(path) for path in api.asked[:5]] == ["", "5", "5", "7", "7"]
+        assert [version(path) for path in api.asked[:5]] == ["", "5", "5", "7", "7"]
         assert watched.times == 2
         assert watched.discovery.problem == ""
 
@@ -266,8 +236,7 @@ def test_a_server_that_is_away_is_asked_ever_less_often():
 
 
 def test_a_cluster_that_cannot_be_known_is_refused(tmp_path):
-    with pytest.raises(Unreachable, match="cannot be read"):
-        connect(str(tmp_path / "missing"))
     (tmp_path / "bad").write_text("{a: [")
-    with pytest.raises(Unreachable, match="cannot be read"):
-        connect(str(tmp_path / "bad"))
+    for name in ("missing", "bad"):
+        with pytest.raises(Unreachable, match="cannot be read"):
+            connect(str(tmp_path / name))

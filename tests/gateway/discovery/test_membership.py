@@ -1,4 +1,4 @@
-"""Of which pods the service's own pools tell."""
+"""Workers of a service are the pods that its own pools report."""
 
 import json
 
@@ -13,47 +13,37 @@ def pool(*uids):
     return json.dumps({"kind": "WorkerPool", "status": {"workers": uids, "replicas": 1}}).encode()
 
 
-UNTOLD = (b'{"spec": {}}', b'{"status": {"replicas": 1}}', None)
+SILENT = (b'{"spec": {}}', b'{"status": {"replicas": 1}}', None)
 
 
-def known(uids, *answers, before=()):
+@pytest.mark.parametrize(
+    ("passes", "known"),
+    [
+        ([("abx", pool("a", "gone"), pool("b"))], "ab"),
+        ([("x", pool(), None)], ""),
+        *(([("ax", pool("a"), other)], "a") for other in SILENT),  # one pool that reports is enough
+        *(([("ax", other, None)], "ax") for other in SILENT),  # where none reports, all are workers
+        # one that was a worker stays one as long as it is there
+        ([("a", pool("a")), ("ab", pool("b"))], "ab"),
+        ([("a", pool("a")), ("b", pool("b")), ("ab", pool("b"))], "b"),
+    ],
+)
+def test_pods_that_a_pool_reports_are_workers(passes, known):
     members = Members()
-    for each in before:
-        members.learn(frozenset(each[0]), each[1:])
-    members.learn(frozenset(uids), answers)
-    return set(members.known)
-
-
-def test_pods_that_a_pool_tells_of_are_workers_and_no_others():
-    assert known("abx", pool("a", "gone"), pool("b")) == {"a", "b"}
-    assert known("x", pool(), None) == set()
-
-
-@pytest.mark.parametrize("other", UNTOLD)
-def test_one_pool_that_tells_is_enough(other):
-    assert known("ax", pool("a"), other) == {"a"}
-
-
-@pytest.mark.parametrize("answer", UNTOLD)
-def test_where_none_tells_all_are(answer):
-    assert known("ax", answer, None) == {"a", "x"}
-
-
-def test_one_that_was_a_worker_stays_one_as_long_as_it_is_there():
-    assert known("ab", pool("b"), before=[("a", pool("a"))]) == {"a", "b"}
-    assert known("ab", pool("b"), before=[("a", pool("a")), ("b", pool("b"))]) == {"b"}
+    for uids, *answers in passes:
+        members.learn(frozenset(uids), answers)
+    assert set(members.known) == set(known)
 
 
 def test_only_pods_that_are_not_known_raise_doubts():
     members = Members()
     members.learn(frozenset("ax"), [pool("a")])
-    assert not members.doubts(frozenset("a"))
-    assert members.doubts(frozenset("ax"))
+    assert [members.doubts(frozenset(uids)) for uids in ("a", "ax")] == [False, True]
 
 
-def test_answer_that_is_no_pool_is_told():
+def test_an_answer_that_is_not_a_pool_is_reported():
     with pytest.raises(BadAnswer, match="no WorkerPool"):
-        known("a", b"<html>")
+        Members().learn(frozenset("a"), [b"<html>"])
 
 
 def test_pools_are_those_of_the_service_whose_workers_are_asked_for():
