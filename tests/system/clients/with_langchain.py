@@ -10,6 +10,7 @@ import sys
 import pytest
 from langchain_openai import ChatOpenAI
 from langchain_tests.integration_tests import ChatModelIntegrationTests
+from shared import GREEDY, KEY, MODEL, URL
 
 # What the model of these tests cannot do, whoever serves it: read a schema in a prompt, call one tool after another.
 TOO_HARD = (
@@ -35,27 +36,16 @@ class SmallModel:
 
 
 class TestLegato(ChatModelIntegrationTests):
-    @property
-    def chat_model_class(self):
-        return ChatOpenAI
-
-    @property
-    def chat_model_params(self):
-        url = os.environ["LEGATO_URL"]
-        settings = {"model": "smollm2", "base_url": f"{url}/v1", "api_key": "none", "temperature": 0}
-        return settings | {"max_tokens": 300, "stream_usage": True, "model_kwargs": {"parallel_tool_calls": False}}
-
-    @property
-    def tool_choice_value(self):
-        return "any"
-
-    @property
-    def supports_json_mode(self):
-        return True
+    chat_model_class = ChatOpenAI
+    chat_model_params = {  # noqa: RUF012
+        "model": MODEL, "base_url": URL, "api_key": KEY, **GREEDY, "max_tokens": 300, "stream_usage": True,
+        "model_kwargs": {"parallel_tool_calls": False},
+    }  # fmt: skip
+    tool_choice_value = "any"
+    supports_json_mode = True
 
 
 if __name__ == "__main__":
-    os.environ["LEGATO_URL"] = sys.argv[1]
     alone = ["-c", os.devnull, "--rootdir", os.path.dirname(__file__), "--noconftest", "-p", "no:cacheprovider"]
     scopes = ["-o", "asyncio_default_fixture_loop_scope=class", "-o", "asyncio_default_test_loop_scope=class"]
     sys.exit(

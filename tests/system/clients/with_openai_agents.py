@@ -4,45 +4,21 @@
 # ///
 """OpenAI's Agents SDK with its default way to call models, the Responses API: text, typed output, and a tool."""
 
-import sys
-
 from agents import Agent, ModelSettings, RunConfig, Runner, function_tool, set_default_openai_client
 from openai import AsyncOpenAI
-from pydantic import BaseModel
+from shared import CAPITAL, GREEDY, KEY, MODEL, URL, WEATHER, City, asked, get_weather
 
-asked = []
-
-
-class City(BaseModel):
-    name: str
-    country: str
+set_default_openai_client(AsyncOpenAI(base_url=URL, api_key=KEY), use_for_tracing=False)
 
 
-@function_tool
-def get_weather(city: str) -> str:
-    """The weather of a city."""
-    asked.append(city)
-    return "sunny"
+def answer(question, once=None, **more):
+    agent = Agent(name="helper", model=MODEL, model_settings=ModelSettings(**GREEDY | (once or {})), **more)
+    return Runner.run_sync(agent, question, run_config=RunConfig(tracing_disabled=True)).final_output
 
 
-def main(url: str) -> None:
-    set_default_openai_client(AsyncOpenAI(base_url=f"{url}/v1", api_key="none"), use_for_tracing=False)
-    plain = {"temperature": 0, "max_tokens": 100}
-    run = RunConfig(tracing_disabled=True)
-
-    def agent(**more):
-        settings = ModelSettings(**plain | more.pop("settings", {}))
-        return Agent(name="helper", model="smollm2", model_settings=settings, **more)
-
-    said = Runner.run_sync(agent(), "Name the capital of France.", run_config=run).final_output
-    assert said
-    found = Runner.run_sync(agent(output_type=City), "Name the capital of France.", run_config=run).final_output
-    assert isinstance(found, City)
-    once = {"tool_choice": "required", "parallel_tool_calls": False}
-    weather = agent(tools=[get_weather], settings=once, tool_use_behavior="stop_on_first_tool")
-    assert Runner.run_sync(weather, "What is the weather in Paris?", run_config=run).final_output == "sunny"
-    assert asked
-
-
-if __name__ == "__main__":
-    main(sys.argv[1])
+assert answer(CAPITAL)
+assert isinstance(answer(CAPITAL, output_type=City), City)
+once = {"tool_choice": "required", "parallel_tool_calls": False}
+tools = [function_tool(get_weather)]
+assert answer(WEATHER, once, tools=tools, tool_use_behavior="stop_on_first_tool") == "sunny"
+assert asked
