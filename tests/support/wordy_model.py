@@ -68,24 +68,16 @@ def _write(file: Path) -> None:
         said = gguf_header.parse(data).metadata
     tokens: Any = said["tokenizer.ggml.tokens"]
     writer = gguf.GGUFWriter(file, "llama")
-    writer.add_block_count(LAYERS)
-    writer.add_embedding_length(WIDTH)
-    writer.add_feed_forward_length(INNER)
-    writer.add_head_count(HEADS)
-    writer.add_head_count_kv(KV_HEADS)
-    writer.add_key_length(HEAD)
-    writer.add_value_length(HEAD)
-    writer.add_rope_dimension_count(HEAD)
-    writer.add_context_length(8192)
-    writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("smollm")
-    writer.add_token_list([MARKS.get(token, token) for token in tokens])
-    writer.add_token_types(said["tokenizer.ggml.token_type"])
-    writer.add_token_merges(said["tokenizer.ggml.merges"])
-    writer.add_bos_token_id(1)
-    writer.add_eos_token_id(2)
-    writer.add_chat_template(str(said["tokenizer.chat_template"]) + REASONING)
+    values: dict[str, Any] = {
+        "block_count": LAYERS, "embedding_length": WIDTH, "feed_forward_length": INNER, "head_count": HEADS,
+        "head_count_kv": KV_HEADS, "key_length": HEAD, "value_length": HEAD, "rope_dimension_count": HEAD,
+        "context_length": 8192, "layer_norm_rms_eps": 1e-5, "tokenizer_model": "gpt2", "tokenizer_pre": "smollm",
+        "token_list": [MARKS.get(token, token) for token in tokens], "token_types": said["tokenizer.ggml.token_type"],
+        "token_merges": said["tokenizer.ggml.merges"], "bos_token_id": 1, "eos_token_id": 2,
+        "chat_template": str(said["tokenizer.chat_template"]) + REASONING,
+    }  # fmt: skip
+    for name, value in values.items():
+        getattr(writer, f"add_{name}")(value)
     for name, weights in _weights(tokens).items():
         if weights.ndim == 1:
             writer.add_tensor(name, weights)

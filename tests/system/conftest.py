@@ -25,6 +25,8 @@ from legato_cli import admin
 from legato_protocol.names import ENV_CACHE
 
 T = TypeVar("T")
+LEGATO = [sys.executable, "-m", "legato_cli.main"]
+TIE = 2e-3  # logprobs closer than this are one value in float32 sums of another order
 PATIENCE = 240.0  # seconds; only a hang reaches it, or much else that runs on the machine
 
 # The service that tests share. Its chunks are small, so that a prompt is computed in steps that can be interrupted.
@@ -56,7 +58,6 @@ class Stream:
     finish: str | None = None
     error: BaseException | None = None
     logprobs: list[Any] = field(default_factory=list)
-    started: threading.Event = field(default_factory=threading.Event)
     done: threading.Event = field(default_factory=threading.Event)
 
     def result(self) -> str:
@@ -65,6 +66,16 @@ class Stream:
         if self.error:
             raise self.error
         return self.text
+
+    def check(self, expected: "Stream") -> None:
+        """The text is the same; for greedy streams a first difference is allowed where the logits prove a tie."""
+        if self.result() == expected.text:
+            return
+        assert expected.logprobs, f"{self.text!r} is not {expected.text!r}"
+        pairs = zip(self.logprobs, expected.logprobs, strict=False)
+        ours, theirs = next((a, b) for a, b in pairs if max(a, key=a.__getitem__) != max(b, key=b.__getitem__))
+        best, second = sorted(theirs.values(), reverse=True)[:2]
+        assert best - second < TIE, f"not a tie: {theirs} and {ours}"
 
 
 class Service:
@@ -85,17 +96,11 @@ class Service:
         self.file.write_text(MANIFEST.format(source=source, adapters=adapters, engine=engine, scaling=scaling))
         self._log = folder / "up.log"
         self.environment = os.environ | {"XDG_RUNTIME_DIR": str(folder)} | environment
-        command = [sys.executable, "-m", "legato_cli.main", "up", "-f", str(self.file), "--port", "0"]
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(
-                command,
-                stdout=log,
-                stderr=log,
-                env=self.environment,
-                cwd=folder,
-                process_group=0,
-                preexec_fn=_die_with_pytest,
-            )
+                [*LEGATO, "up", "-f", str(self.file), "--port", "0"], stdout=log, stderr=log, env=self.environment,
+                cwd=folder, process_group=0, preexec_fn=_die_with_pytest,
+            )  # fmt: skip
         self._control: str | None = None
         self._authorization: dict[str, str] = {}
         try:
@@ -107,8 +112,7 @@ class Service:
         self.http = httpx.Client(base_url=self.url, timeout=PATIENCE)
 
     def _ready(self) -> str | None:
-        lines = self.log().splitlines()
-        return next((line.split()[1] for line in lines if line.startswith("Ready: ")), None)
+        return next((line.split()[1] for line in self.log().splitlines() if line.startswith("Ready: ")), None)
 
     def log(self) -> str:
         return self._log.read_text(errors="replace")
@@ -132,20 +136,22 @@ class Service:
 
     def state(self) -> dict[str, Any]:
         """What a gateway that is ready knows."""
-        return self.until(self._told_by_gateway, "a gateway tells its state")
+        return self.until(self._gateway_state, "a gateway reports its state")
 
-    def _told_by_gateway(self) -> dict[str, Any] | None:
+    def _gateway_state(self) -> dict[str, Any] | None:
+        self._control = self._control or self._find_control()
         if self._control is None:
-            self._control = self._find_control()
-            if self._control is None:
-                return None
+            return None
         try:
-            answer = self.http.get(f"http://{self._control}/state", headers=self._authorization)
+            return self._get_state(self._control)
         except httpx.TransportError:  # it is gone; the next one has another port
             self._control = None
             return None
-        found: dict[str, Any] = answer.raise_for_status().json()
-        return found
+
+    def _get_state(self, control: str) -> dict[str, Any]:
+        answer = self.http.get(f"http://{control}/state", headers=self._authorization)
+        state: dict[str, Any] = answer.raise_for_status().json()
+        return state
 
     def _find_control(self) -> str | None:
         """Address of the control port of a gateway that is ready, and the service's token."""
@@ -166,11 +172,8 @@ class Service:
         return next(r for r in self.state()["requests"] if r["id"] == completion_id)
 
     def told_by(self, name: str) -> dict[str, Any]:
-        """What a worker tells of itself on its control port."""
-        address = self.worker(name)["address"]
-        answer = self.http.get(f"http://{address}/state", headers=self._authorization)
-        found: dict[str, Any] = answer.raise_for_status().json()
-        return found
+        """The state of a worker, by its control port."""
+        return self._get_state(self.worker(name)["address"])
 
     def drain(self, name: str, on: bool) -> None:
         """Tells a worker to take nothing new, or to serve again."""
@@ -238,25 +241,20 @@ class Service:
 
     def stream(self, prompt: str | list[int], max_tokens: int = 40, **options: Any) -> Stream:
         """Starts reading a completion in the background."""
-        stream = Stream()
+        stream, create = Stream(), self.client.completions.create
 
         def read() -> None:
             try:
-                chunks = self.client.completions.create(
-                    model="smollm2", prompt=prompt, max_tokens=max_tokens, stream=True, **options
-                )
-                for chunk in chunks:
+                for chunk in create(model="smollm2", prompt=prompt, max_tokens=max_tokens, stream=True, **options):
                     for choice in chunk.choices:
                         stream.text += choice.text
                         stream.finish = choice.finish_reason or stream.finish
                         if choice.logprobs:
                             stream.logprobs += choice.logprobs.top_logprobs or []
                     stream.chunks += 1
-                    stream.started.set()
             except BaseException as error:
                 stream.error = error
             finally:
-                stream.started.set()
                 stream.done.set()
 
         threading.Thread(target=read, daemon=True).start()
@@ -264,11 +262,7 @@ class Service:
 
     def command(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
         return subprocess.run(
-            [sys.executable, "-m", "legato_cli.main", *arguments],
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
+            [*LEGATO, *arguments], env=self.environment, capture_output=True, text=True, timeout=PATIENCE
         )
 
     def stop(self) -> None:
@@ -341,6 +335,11 @@ def start_shared(folder: Path, hub: fake_hub.Hub) -> Service:
     adapters = json.dumps([{"name": "red", "source": {"path": str(red)}}])
     of_hub = {"HF_ENDPOINT": hub.url, "HF_TOKEN": fake_hub.TOKEN, "HF_HOME": str(folder / "home")}
     return Service(folder, adapters=adapters, **of_hub, **{ENV_CACHE: str(folder / "cache")})
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    return "asyncio"
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,7 @@ runs: its workers and gateway stay, and so do its streams."""
 
 import json
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -37,11 +37,21 @@ class Adapted:
         self._now = f"adapters: {json.dumps(entries)}"
         self.service.edit((before, self._now), told=told)
 
+    def serve(self, *names: str, more: Sequence[dict[str, Any]] = ()) -> None:
+        """Edits the manifest, and returns once these adapters are models."""
+        self.edit(*names, more=more)
+        self.until_models(*names, *(entry["name"] for entry in more))
+
     def models(self) -> list[str]:
         return [model.id for model in self.service.client.models.list()]
 
     def until_models(self, *names: str) -> None:
         self.service.until(lambda: self.models() == ["smollm2", *names], lambda: f"the models are {names}")
+
+    def stream(self, model: str, tokens: int, prompt: str = PROMPT) -> Any:
+        return self.service.client.completions.create(
+            model=model, prompt=prompt, max_tokens=tokens, temperature=0, stream=True
+        )
 
     def said(self, model: str, tokens: int = 16, prompt: str = PROMPT) -> str:
         answer = self.service.client.completions.create(model=model, prompt=prompt, max_tokens=tokens, temperature=0)
@@ -57,8 +67,7 @@ def adapted(shared: Any) -> Iterator[Adapted]:
     made = Adapted(shared.get())
     made.until_models(*NAMES)
     yield made
-    made.edit("red")
-    made.until_models("red")
+    made.serve("red")
 
 
 def test_each_is_a_model_that_answers_in_its_own_way_alone_and_together(adapted: Adapted) -> None:
@@ -73,80 +82,60 @@ def test_each_is_a_model_that_answers_in_its_own_way_alone_and_together(adapted:
     adapted.service.until_idle()
 
 
-def test_a_stream_with_prefill_elsewhere_is_of_the_adapter(adapted: Adapted) -> None:
-    service, prompt = adapted.service, f"{STORY} {STORY} Then the fox"
-    chunks = list(
-        service.client.completions.create(model="green", prompt=prompt, max_tokens=16, temperature=0, stream=True)
-    )
-    assert "".join(chunk.choices[0].text for chunk in chunks if chunk.choices) == adapted.said("green", prompt=prompt)
-    assert service.record(chunks[0].id)["prefill"] not in ("", "local")
-
-
-def test_others_are_not_found(adapted: Adapted) -> None:
-    with pytest.raises(openai.NotFoundError, match="'yellow' does not exist; 'smollm2', 'red', 'green', 'blue' do"):
-        adapted.said("yellow")
+def text_of(chunks: Iterable[Any]) -> str:
+    return "".join(chunk.choices[0].text for chunk in chunks if chunk.choices)
 
 
 def test_they_are_added_and_removed_under_streams(adapted: Adapted) -> None:
     """No stream fails or changes, and no process is another one than before."""
     service, epochs = adapted.service, adapted.epochs()
-    adapted.edit("red")
-    adapted.until_models("red")
-    alone = {model: adapted.said(model, 48) for model in ("smollm2", "red")}
-    assert alone["smollm2"] != alone["red"]
+    adapted.serve("red")
+    expected = {model: adapted.said(model, 48) for model in ("smollm2", "red")}
+    assert expected["smollm2"] != expected["red"]
     enough, counts, wrong = threading.Event(), {"smollm2": 0, "red": 0}, []
 
     def ask(model: str) -> None:
         """One stream after the other."""
         while not enough.is_set():
             try:
-                asked = service.client.completions.create(
-                    model=model, prompt=PROMPT, max_tokens=48, temperature=0, stream=True
-                )
-                text = "".join(chunk.choices[0].text for chunk in asked if chunk.choices)
-                counts[model] += 1
-                if text != alone[model]:
-                    wrong.append((model, text))
+                text = text_of(adapted.stream(model, 48))
             except openai.OpenAIError as error:
-                wrong.append((model, str(error)))
+                text = str(error)
+            counts[model] += 1
+            if text != expected[model]:
+                wrong.append((model, text))
 
-    threads = [threading.Thread(target=ask, args=(model,), daemon=True) for model in counts]
-    for thread in threads:
-        thread.start()
-    for _ in range(2):
-        before = dict(counts)
-        adapted.edit("red", "green")
-        adapted.until_models("red", "green")
-        assert adapted.said("green", 48) not in alone.values()
-        adapted.edit("red")
-        adapted.until_models("red")
-        with pytest.raises(openai.NotFoundError, match="'green' does not exist; 'smollm2', 'red' do"):
-            adapted.said("green")
-        service.until(lambda before=before: all(counts[m] > before[m] for m in counts), "streams go on")
-    enough.set()
-    for thread in threads:
-        thread.join(240)
+    with ThreadPoolExecutor(len(counts)) as pool:
+        pool.map(ask, counts)
+        try:
+            for _ in range(2):
+                before = dict(counts)
+                adapted.serve("red", "green")
+                assert adapted.said("green", 48) not in expected.values()
+                adapted.serve("red")
+                with pytest.raises(openai.NotFoundError, match="'green' does not exist; 'smollm2', 'red' do"):
+                    adapted.said("green")
+                service.until(lambda before=before: all(counts[m] > before[m] for m in counts), "streams go on")
+        finally:
+            enough.set()
     assert not wrong
     assert adapted.epochs() == epochs, "nothing was restarted"
 
 
 def test_one_that_is_removed_is_finished_where_it_runs_and_leaves_memory(adapted: Adapted) -> None:
     service = adapted.service
-    adapted.edit("red", "green")
-    adapted.until_models("red", "green")
-    alone = adapted.said("green", 96)
-    asked = service.client.completions.create(model="green", prompt=PROMPT, max_tokens=96, temperature=0, stream=True)
-    text = next(asked).choices[0].text
-    adapted.edit("red")
-    adapted.until_models("red")
-    text += "".join(chunk.choices[0].text for chunk in asked if chunk.choices)
-    assert text == alone
-    digests = {digest for told in map(service.told_by, adapted.epochs()) for digest in told["adapters"]["loaded"]}
+    adapted.serve("red", "green")
+    expected = adapted.said("green", 96)
+    stream = adapted.stream("green", 96)
+    text = next(stream).choices[0].text
+    adapted.serve("red")
+    assert text + text_of(stream) == expected
+
+    def loaded() -> set[str]:
+        return {digest for name in adapted.epochs() for digest in service.told_by(name)["adapters"]["loaded"]}
+
     red = {service.told_by(name)["adapters"]["offered"]["red"] for name in adapted.epochs()}
-    service.until(
-        lambda: {d for name in adapted.epochs() for d in service.told_by(name)["adapters"]["loaded"]} <= red,
-        lambda: f"only red is in memory: {digests}",
-    )
+    service.until(lambda: loaded() <= red, lambda: f"only red is in memory: {loaded()}")
 
 
 def test_one_that_cannot_be_used_is_told_of_and_changes_nothing(adapted: Adapted) -> None:
@@ -161,8 +150,7 @@ def test_one_that_cannot_be_used_is_told_of_and_changes_nothing(adapted: Adapted
     assert adapted.models() == ["smollm2", "red"]
     wordy_model.write_adapter(adapted.folder / "missing", 3)  # its files come later
     adapted.until_models("red", "missing")
-    adapted.edit("red")
-    adapted.until_models("red")
+    adapted.serve("red")
     assert adapted.epochs() == epochs
 
 
@@ -172,8 +160,7 @@ def test_one_of_the_hub_is_downloaded_and_one_that_is_not_there_changes_nothing(
     service, epochs = adapted.service, adapted.epochs()
     hub.files = {file.name: file.read_bytes() for file in (adapted.folder / "green").iterdir()}
     repository = {"repo": fake_hub.REPO, "revision": fake_hub.COMMIT}
-    adapted.edit("red", "green", more=[{"name": "of the hub", "source": {"huggingFace": repository}}])
-    adapted.until_models("red", "green", "of the hub")
+    adapted.serve("red", "green", more=[{"name": "of the hub", "source": {"huggingFace": repository}}])
     assert adapted.said("of the hub") == adapted.said("green") != adapted.said("smollm2")
     gone = {"name": "lost", "source": {"huggingFace": repository | {"repo": "owner/lost"}}}
     adapted.edit("red", more=[gone], told="change rejected")
@@ -181,14 +168,12 @@ def test_one_of_the_hub_is_downloaded_and_one_that_is_not_there_changes_nothing(
     assert f"spec.model.adapters.1.source.huggingFace: {lost}" in service.log()
     assert adapted.models() == ["smollm2", "red", "green", "of the hub"]
     assert adapted.epochs() == epochs
-    adapted.edit("red")
-    adapted.until_models("red")
+    adapted.serve("red")
 
 
 def test_a_worker_that_starts_again_has_those_of_now(adapted: Adapted) -> None:
     service = adapted.service
-    adapted.edit("green")
-    adapted.until_models("green")
+    adapted.serve("green")
     said, (decode,) = adapted.said("green"), [w["worker"] for w in service.workers("decode")]
     epoch = service.epoch(decode)
     service.processes(decode)[1].kill()

@@ -47,20 +47,20 @@ def service(start: Callable[..., Any]) -> Any:
 def prometheus(service: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     """Scrapes the operator, the gateway and both workers once a second, and evaluates the rules."""
     folder = tmp_path_factory.mktemp("prometheus")
-    tree = psutil.Process(service.process.pid).children()
-    (gateway,) = [process for process in tree if "gateway" in process.cmdline()]
+    operator = psutil.Process(service.process.pid)
+    (gateway,) = [process for process in operator.children() if "gateway" in process.cmdline()]
     workers = [(service.processes(worker["worker"])[0], worker["role"]) for worker in service.workers()]
     targets = [(_metrics_of(service, process), role) for process, role in [(gateway, "gateway"), *workers]]
     labels = {"namespace": "default", "service": "test"}
     jobs = [{"targets": [at], "labels": {**labels, "role": role, "pod": at}} for at, role in targets]
-    operator = _metrics_of(service, psutil.Process(service.process.pid))
-    release = {"targets": [operator], "labels": {"namespace": "legato-system", "pod": "legato-0"}}
+    release = {"namespace": "legato-system", "pod": "legato-0"}
+    own = [{"targets": [_metrics_of(service, operator)], "labels": release}]
     config = {
         "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
         "rule_files": [str(file) for file in (FILES / "rules").glob("*.yaml")],
         "scrape_configs": [
             {"job_name": "legato", "static_configs": jobs},
-            {"job_name": "operator", "static_configs": [release], "honor_labels": True},  # as the chart's PodMonitor
+            {"job_name": "operator", "static_configs": own, "honor_labels": True},  # as the chart's PodMonitor
         ],
     }
     (folder / "config.yaml").write_text(yaml.safe_dump(config))
@@ -117,13 +117,15 @@ def test_dashboards_show_something_in_every_panel(prometheus):
 
 
 def test_time_to_first_token_is_the_sum_of_its_parts(prometheus):
+    def value(query: str) -> float:
+        (row,) = _ask(prometheus, query)
+        return float(row["value"][1])
+
     parts = "+".join(f"sum(legato_gateway_request_{part}_time_seconds_sum)" for part in ("queue", "prefill", "handoff"))
-    (told,) = _ask(prometheus, f"({parts}) / sum(legato_gateway_time_to_first_token_seconds_sum)")
-    assert float(told["value"][1]) == pytest.approx(1.0)
-    (count,) = _ask(prometheus, "sum(legato_gateway_request_handoff_time_seconds_count)")
-    assert float(count["value"][1]) == 16, "the last question was cached where it was decoded"
-    (cached,) = _ask(prometheus, "sum(legato_gateway_prompt_tokens_cached_total)")
-    assert float(cached["value"][1]) > 100
+    assert value(f"({parts}) / sum(legato_gateway_time_to_first_token_seconds_sum)") == pytest.approx(1.0)
+    handoffs = value("sum(legato_gateway_request_handoff_time_seconds_count)")
+    assert handoffs == 16, "the last question was cached where it was decoded"
+    assert value("sum(legato_gateway_prompt_tokens_cached_total)") > 100
 
 
 def test_workers_needed_are_recorded_for_both_pools(prometheus, service):
@@ -139,14 +141,10 @@ def test_rules_have_no_errors_and_nothing_is_alarming(prometheus):
     assert [rule["name"] for rule in rules if rule.get("state") == "firing"] == []
 
 
-def _rules() -> str:
-    """All of the chart, those about the operator itself too."""
-    files = [*(FILES / "rules").glob("*.yaml"), FILES.parent / "templates" / "_helpers.tpl"]
-    return "\n".join(file.read_text() for file in files)
-
-
 def test_rules_find_each_series_of_the_operator_with_the_labels_that_they_use(prometheus):
-    rules, words = _rules(), {word for word in vars(conditions).values() if isinstance(word, str)}
+    files = [*(FILES / "rules").glob("*.yaml"), FILES.parent / "templates" / "_helpers.tpl"]  # and about the operator
+    rules = "\n".join(file.read_text() for file in files)
+    words = {word for word in vars(conditions).values() if isinstance(word, str)}
     used = USED.findall(rules)
     assert len(used) == len(OPERATORS.findall(rules)), "each is read here"
     for labels, name, matchers in used:
@@ -159,35 +157,6 @@ def test_rules_find_each_series_of_the_operator_with_the_labels_that_they_use(pr
         asked = [f'{label}{sign}"{text}"' for label, sign, text in told if not rare & {*text.split("|")}]
         query = ", ".join([*asked, *(f'{label}!=""' for label in named | known)])
         assert _ask(prometheus, f"{name}{{{query}}}") or name == FAILED, (name, query)
-
-
-def test_the_operator_s_series_join_those_of_the_service(prometheus):
-    """By its namespace and name, not by those of the operator's pod."""
-    found = _ask(
-        prometheus,
-        "sum by (namespace, service) (legato_gateway_time_to_first_token_seconds_count)"
-        ' > on (namespace, service) max by (namespace, service) (legato_operator_objective_seconds{objective="ttft"})',
-    )
-    assert [each["metric"] for each in found] == [{"namespace": "default", "service": "test"}]
-    blind = _ask(
-        prometheus,
-        "max by (namespace, service, pool) (legato_operator_scaling_missing_signals)"
-        ' and on (namespace, service) legato_operator_condition{type="ScalingActive"} == 1',
-    )
-    assert {each["metric"]["pool"] for each in blind} == {"prefill", "decode"}
-
-
-def test_an_operator_alone_leads_and_misses_nothing(prometheus):
-    for name in ("leader", "cache_synced"):
-        (told,) = _ask(prometheus, f"legato_operator_{name}")
-        assert told["value"][1] == "1", name
-
-
-def test_metrics_that_the_operator_tells_are_those_of_the_docs(prometheus):
-    told = prometheus.get("/api/v1/targets/metadata", params={"match_target": '{job="operator"}'}).json()["data"]
-    names = {each["metric"].removesuffix("_total") for each in told if each["metric"].startswith("legato_")}
-    section = (ROOT / "docs" / "metrics.md").read_text().partition("## Operator\n")[2].partition("\n## ")[0]
-    assert {name for name in names if not name.endswith("_created")} == set(re.findall(r"^\| `(\w+)`", section, re.M))
 
 
 def test_a_pool_that_is_capped_and_one_that_is_not_ready_are_noticed(prometheus, service):

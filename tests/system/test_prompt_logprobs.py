@@ -52,30 +52,15 @@ def test_long_prompts_are_whole_wherever_they_are_computed(service: Any, oracle:
         assert [one["logprob"] for one in likeliest] == pytest.approx(rows.max(1).values.tolist(), abs=NEAR)
 
 
-def test_a_killed_worker_leaves_nothing_out(service: Any, oracle: torch.nn.Module) -> None:
-    """The prefill worker, while it computes the prompt or right after."""
-    prompt = PROMPT[::-1] * 6
-    stream = service.stream(prompt, 1, logprobs=0, echo=True, temperature=0)
-    service.until(lambda: service.worker("test-prefill-0").get("running"), "the prompt is computed", 0.002)
-    epoch = service.epoch("test-prefill-0")
-    for process in service.processes("test-prefill-0"):
-        process.kill()
-    assert stream.result()
-    first, *told = stream.logprobs[: len(prompt)]
-    assert first is None
-    assert [min(place.values()) for place in told] == own(logprobs(oracle, prompt), prompt), "the token's own only"
-    service.until_connected("test-prefill-0", not_epoch=epoch)
-    service.until_idle()
-
-
-def test_chats_have_them_beside_their_choices(service: Any) -> None:
-    answer = service.client.chat.completions.create(
-        model="smollm2",
-        messages=[{"role": "user", "content": "Name the capital of France."}],
-        max_tokens=1,
-        extra_body={"prompt_logprobs": 0},
-    )
-    listed = answer.prompt_logprobs
-    assert len(listed) == answer.usage.prompt_tokens
-    assert listed[0] is None
-    assert all(one["rank"] >= 1 and one["logprob"] <= 0 for place in listed[1:] for one in place.values())
+def test_evaluations_get_those_of_prompts_and_what_follows_them(service: Any, oracle: torch.nn.Module) -> None:
+    """As lm-evaluation-harness's `local-completions` asks: several prompts, echoed, with one token more or none. It is
+    too large to be a dependency of tests."""
+    prompts = [PROMPT[:5], PROMPT[40:80], PROMPT[300:330]]
+    for most in (1, 0):
+        body = {"model": "smollm2", "prompt": prompts, "max_tokens": most, "logprobs": 1, "echo": True}
+        answer = service.http.post("/v1/completions", json={**body, "temperature": 0, "seed": 1234})
+        for choice, prompt in zip(answer.json()["choices"], prompts, strict=True):
+            rows, parts = logprobs(oracle, prompt), choice["logprobs"]
+            assert parts["token_logprobs"][1 : len(prompt)] == own(rows, prompt)
+            likeliest = [max(place.values()) for place in parts["top_logprobs"][1 : len(prompt)]]
+            assert likeliest == pytest.approx(rows.max(1).values.tolist(), abs=NEAR)

@@ -5,36 +5,27 @@ import signal
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import psutil
 import pytest
-from answers import assert_same
 
 GREEDY = {"temperature": 0, "logprobs": 2}
 SEEDED = {"temperature": 0.8, "seed": 7, "top_p": 0.9}
 OUTPUT = 300  # tokens
-CHAPTERS = 240  # of a prompt: some forty chunks, so that it can be stopped between the first and the last
+# Some forty chunks, so that it can be stopped between the first and the last.
+STORY = " ".join(f"Chapter {i}: {i * 37 % 101} stones." for i in range(240))
 TRIES = 20  # requests that may slip past the stage before their worker stops
 
 
 @pytest.fixture(scope="module")
-def prompts() -> dict[str, str]:
-    story = " ".join(f"Chapter {i}: {i * 37 % 101} stones." for i in range(CHAPTERS))
-    return {"greedy": "Greedy. " + story, "seeded": "Seeded. " + story}
-
-
-@pytest.fixture(scope="module")
-def undisturbed(shared: Any, prompts: dict[str, str]) -> list[Any]:
-    streams = _ask(shared.get(), prompts)
-    for stream in streams:
-        assert stream.result()
+def undisturbed(shared: Any) -> list[Any]:
+    streams = _ask(shared.get())
+    assert all(stream.result() for stream in streams)
     return streams
 
 
-def _ask(service: Any, prompts: dict[str, str]) -> list[Any]:
+def _ask(service: Any) -> list[Any]:
     """A greedy and a seeded stream, of which nothing is in a cache: each time, the salt is another one."""
     body = {"extra_body": {"cache_salt": secrets.token_hex(4), "ignore_eos": True}, "max_tokens": OUTPUT}
-    greedy = service.stream(prompts["greedy"], **GREEDY, **body)
-    return [greedy, service.stream(prompts["seeded"], **SEEDED, **body)]
+    return [service.stream(f"{kind['temperature']}. {STORY}", **kind, **body) for kind in (GREEDY, SEEDED)]
 
 
 class Round:
@@ -43,17 +34,14 @@ class Round:
     The stage is what the gateway's record of that request says, before the signal and again after it.
     """
 
-    def __init__(self, service: Any, prompts: dict[str, str], role: str, stage: str) -> None:
+    def __init__(self, service: Any, role: str, stage: str) -> None:
         service.until_idle()
-        self._service = service
-        self._role, self._stage = role, stage
-        self._sent = self._bytes_sent()
-        workers = [worker["worker"] for worker in service.workers(role)]
-        self._processes: dict[str, list[psutil.Process]] = {name: service.processes(name) for name in workers}
+        self._service, self._role, self._stage = service, role, stage
+        self._processes = {worker["worker"]: service.processes(worker["worker"]) for worker in service.workers(role)}
+        self._before = {worker["worker"]: self._transfers(worker["worker"]) for worker in service.workers()}
         self.epochs = {worker["worker"]: worker["epoch"] for worker in service.workers()}
         self._earlier = {record["id"] for record in service.state()["requests"]}
-        self._aborted = {worker["worker"]: self._aborts(worker["worker"]) for worker in service.workers("decode")}
-        self.streams = _ask(service, prompts)
+        self.streams = _ask(service)
         self.victim = self.target = self.receiver = ""
 
     def records(self) -> list[dict[str, Any]]:
@@ -83,14 +71,14 @@ class Round:
 
     @property
     def receiver_gave_up(self) -> bool:
-        """Whether the receiver has aborted a hand-off since the round began. Its blocks are quarantined from then on,
+        """True if the receiver has aborted a hand-off since the round began. Its blocks are quarantined from then on,
         until its connection to the sender is closed: that may be over before anybody sees it."""
-        return self._aborts(self.receiver) > self._aborted[self.receiver]
+        return self._transfers(self.receiver)["aborted"] > self._before[self.receiver]["aborted"]
 
     def finish(self, undisturbed: list[Any]) -> None:
         """Both streams end rightly; the request was computed again if, and only if, its worker had to do with it."""
         for found, expected in zip(self.streams, undisturbed, strict=True):
-            assert_same(found, expected)
+            found.check(expected)
         record = self._service.until(lambda: (r := self.record())["stage"] == "ended" and r, "the request has ended")
         assert record["output_tokens"] == OUTPUT
         needed = self._role == "decode" or self._stage != "decoding"
@@ -99,42 +87,34 @@ class Round:
     def _seen(self) -> Any:
         """The record of a request that is there; True once it is too late."""
         there = [record for record in self.records() if self._is_there(record)]
-        if self._stage == "pushing" and self._bytes_sent() == self._sent:
-            there = []
+        if self._stage == "pushing":
+            (sender,) = (worker["worker"] for worker in self._service.workers("prefill"))
+            if self._transfers(sender)["bytes_sent"] == self._before[sender]["bytes_sent"]:
+                there = []
         return there[0] if there else all(stream.done.is_set() for stream in self.streams)
 
     def _is_there(self, record: dict[str, Any]) -> bool:
         if record["attempt"] != 1:
             return False
         others = {other["stage"] for other in self.records() if other["id"] != record["id"]}
-        match self._stage:
-            case "queued":  # behind the other one
-                return record["stage"] == "queued" and others == {"prefilling"}
-            case "pushing":  # what is sent is its own: the other one has not begun
-                return record["stage"] == "prefilling" and others <= {"waiting", "queued"}
-            case _:
-                return record["stage"] == "decoding" and record["output_tokens"] < OUTPUT / 2
+        if self._stage == "pushing":  # what is sent is its own: the other one has not begun
+            return record["stage"] == "prefilling" and others <= {"waiting", "queued"}
+        return record["stage"] == "decoding" and record["output_tokens"] < OUTPUT / 2
 
-    def _bytes_sent(self) -> int:
-        """By hand-offs, since the prefill worker's start."""
-        (worker,) = self._service.workers("prefill")
-        return self._transfer_count(worker["worker"], "bytes_sent")
-
-    def _aborts(self, worker: str) -> int:
-        return self._transfer_count(worker, "aborted")
-
-    def _transfer_count(self, worker: str, what: str) -> int:
-        return int(self._service.told_by(worker)["totals"]["transfer"][what])
+    def _transfers(self, worker: str) -> dict[str, int]:
+        """What it counts of hand-offs, since its start."""
+        counts: dict[str, int] = self._service.told_by(worker)["totals"]["transfer"]
+        return counts
 
 
 @pytest.fixture
-def stopped(service: Any, prompts: dict[str, str]) -> Iterator[Callable[[str, str], Round]]:
+def stopped(service: Any) -> Iterator[Callable[[str, str], Round]]:
     """Gives rounds whose victim stopped at the stage; asks again when a request was faster than the signal."""
     rounds: list[Round] = []
 
     def stop(role: str, stage: str) -> Round:
         for _ in range(TRIES):
-            round = Round(service, prompts, role, stage)
+            round = Round(service, role, stage)
             rounds.append(round)
             if round.stop():
                 return round
