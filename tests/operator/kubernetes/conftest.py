@@ -209,11 +209,8 @@ class Space:
         return [entry["manager"] for entry in entries if "f:replicas" in entry["fieldsV1"].get("f:spec", {})]
 
     async def lease(self) -> Object:
-        """The spec of the operator's Lease; empty while it does not exist."""
-        try:
-            spec: Object = (await self.cluster.get(self.ref(LEASE, "Lease")))["spec"]
-        except ObjectNotFound:
-            return {}
+        """The spec of the operator's Lease."""
+        spec: Object = (await self.cluster.get(self.ref(LEASE, "Lease")))["spec"]
         return spec
 
     async def hold_lease(self, **spec: Any) -> None:
