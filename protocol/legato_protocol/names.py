@@ -34,6 +34,7 @@ API_KEYS = "api-keys.json"  # key of the Secret with hashes of API keys, and nam
 HEADER_DEADLINE = "x-legato-deadline"  # seconds, or a duration such as 30s
 HEADER_EXPLAIN = "x-legato-explain"
 HEADER_ROUTE = "x-legato-route"
+HEADER_IGNORED = "x-legato-ignored"
 HEADER_DROP_REASON = "x-legato-drop-reason"
 HEADER_TENANT = "x-legato-tenant"
 HEADER_PRIORITY = "x-legato-priority"

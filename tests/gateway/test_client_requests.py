@@ -144,3 +144,45 @@ def test_tools_are_told_where_a_template_can_show_them(has_system):
     assert [message["role"] for message in messages] == ["system"] * has_system + ["user", "assistant", "user"]
     assert '{"name": "now"}' in messages[0]["content"]
     assert messages[0]["content"].endswith("hi") != has_system
+
+
+HOSTED = {"type": "web_search_20250305", "name": "web_search"}
+EXTRAS = [
+    (MESSAGES, {"context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]}}, "context_management"),
+    (MESSAGES, {"tools": [HOSTED, {"name": "now", "input_schema": {"type": "object"}}]}, "tools[0]"),
+    (MESSAGES, {"thinking": {"type": "enabled", "budget_tokens": 1024}}, "thinking.budget_tokens"),
+    (MESSAGES, {"output_config": {"effort": "high"}}, "output_config.effort"),
+    (RESPONSES, {"client_metadata": {"a": "b"}}, None),
+    (RESPONSES, {"context_management": [{"type": "compaction"}]}, "context_management"),
+    (RESPONSES, {"tools": [{"type": "function", "name": "now"}, {"type": "web_search"}]}, "tools[1]"),
+    (RESPONSES, {"reasoning": {"effort": "low", "summary": "auto"}}, "reasoning.summary, reasoning.effort"),
+    (RESPONSES, {"text": {"verbosity": "low"}}, "text.verbosity"),
+    (CHAT, {"tools": [{"type": "web_search"}, {"type": "function", "function": {"name": "now"}}]}, "tools[0]"),
+    (CHAT, {"reasoning_effort": "low", "verbosity": "low"}, "verbosity, reasoning_effort"),
+    (CHAT, {"prediction": {"type": "content", "content": "x"}, "web_search_options": {}}, "prediction"),
+]
+
+
+@BOTH
+@pytest.mark.parametrize(("api", "extra", "named"), EXTRAS, ids=str)
+async def test_what_only_asks_for_an_extra_is_answered_without_it_and_named(gateway, api, extra, named, stream):
+    """Agents cannot switch these off."""
+    answer = await api.post(gateway, **extra, stream=stream)
+    assert (answer.status_code, answer.headers.get("x-legato-ignored")) == (200, named), answer.text
+
+
+@pytest.mark.parametrize("api", [CHAT, RESPONSES, MESSAGES], ids=str)
+async def test_functions_keep_their_numbers_alongside_tools_that_are_ignored(gateway, api):
+    """An error names the tool that the client sent at that place."""
+    tools = api.meant("tools", [{"name": "a b"}])["tools"]
+    answer = await api.post(gateway, tools=[HOSTED, *tools])
+    assert (answer.status_code, "tools[1]" in api.error(answer)[1]) == (400, True), answer.text
+
+
+async def test_anthropic_s_sdk_goes_on_without_a_thread(gateway):
+    """It looks for this code in the details of an error."""
+    answer = await MESSAGES.post(gateway, thread={"type": "create"})
+    error = answer.json()["error"]
+    assert (answer.status_code, error["details"]["error_code"]) == (400, "thread_unsupported_request")
+    assert error["details"]["unsupported"] == ["thread"]
+    assert (await MESSAGES.post(gateway, thread=None)).is_success

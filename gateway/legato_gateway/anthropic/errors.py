@@ -1,10 +1,10 @@
 """Errors in the shape of Anthropic's API: `{"type": "error", "error": {"type", "message"}}`."""
 
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
-from legato_gateway.errors import GatewayError
+from legato_gateway.errors import GatewayError, Unsupported
 
 PATH: Final = "/v1/messages"
 _TYPES: Final = {
@@ -42,4 +42,13 @@ def body(error: GatewayError) -> bytes:
     status = error.http_status
     kind = _TYPES.get(status, "invalid_request_error" if error.permanent else "api_error")
     text = error.message if error.permanent or error.part == "gateway" else f"{error.message} ({error.part})"
-    return msgspec.json.encode({"type": "error", "error": {"type": kind, "message": text}})
+    shown: dict[str, Any] = {"type": kind, "message": text}
+    if isinstance(error, ThreadUnsupported):
+        shown["details"] = {"error_code": error.code, "unsupported": [error.param]}
+    return msgspec.json.encode({"type": "error", "error": shown})
+
+
+class ThreadUnsupported(Unsupported):
+    """Asks for a thread. In these words, Anthropic's SDK goes on without one."""
+
+    code = "thread_unsupported_request"

@@ -10,12 +10,13 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from legato_gateway.anthropic import blocks, paths, tools
+from legato_gateway.anthropic.errors import ThreadUnsupported
 from legato_gateway.anthropic.schemas import CountTokensBody, MessagesBody, OutputConfig, PromptBody, Thinking
 from legato_gateway.anthropic.writer import MessageHead, MessagesWriter, PrefixWriter
 from legato_gateway.errors import BadRequest
 from legato_gateway.openai import chat
 from legato_gateway.openai.schemas import ChatBody
-from legato_gateway.serving import bodies
+from legato_gateway.serving import bodies, ignored
 from legato_gateway.serving.model_serving import ModelServing
 from legato_gateway.serving.prepared_request import Asked, PreparedRequest
 
@@ -24,6 +25,7 @@ HEADER_VERSION: Final = "anthropic-version"
 _THINKING = msgspec.json.Decoder(Thinking | None)
 _SWITCHED_ON: Final = Raw(b'{"enable_thinking":true,"thinking":true}')
 _OUTPUT = msgspec.json.Decoder(OutputConfig | None)
+_NAMES: Final = {"reasoning_effort": "output_config.effort", "thinking_token_budget": "thinking.budget_tokens"}
 _ABSENT: Final = ("container", "diagnostics", "inference_geo")
 
 
@@ -35,11 +37,14 @@ def prepare(serving: ModelServing, asked: Asked, raw: bytearray) -> PreparedRequ
     for field in _ABSENT:
         if blocks.is_given(getattr(body, field)):
             raise blocks.unsupported(field)
+    if blocks.is_given(body.thread):
+        raise ThreadUnsupported("thread is not supported by this server", param="thread")
     talk = blocks.conversation(body.system, body.messages)
     asking = _chat(body, stop=body.stop_sequences, temperature=body.temperature, top_p=body.top_p, top_k=body.top_k)
     id = f"msg_{secrets.token_hex(12)}"
     with _told(talk.places):
         made = chat.chat_request(serving, asked, id, asking, talk.messages)
+    ignored.rename(_NAMES)
     room = serving.model.context - len(made.request.prompt)
     params = msgspec.structs.replace(made.request.params, max_tokens=min(room, body.max_tokens or 1))
     head = MessageHead(id, served.name, len(made.request.prompt), body.max_tokens > room)
@@ -68,6 +73,8 @@ def count(serving: ModelServing, asked: Asked, raw: bytearray) -> int:
 
 def _chat(body: PromptBody, **fields: Any) -> ChatBody:
     """What is asked of a chat, apart from its messages. Raises BadRequest."""
+    if blocks.is_given(body.context_management):
+        ignored.note("context_management")
     config = None if body.output_config is UNSET else bodies.decode(_OUTPUT, body.output_config, "output_config")
     tool_choice, parallel = tools.choice(body.tool_choice)
     return ChatBody(

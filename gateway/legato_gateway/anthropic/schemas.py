@@ -128,6 +128,8 @@ class PromptBody(msgspec.Struct, frozen=True, kw_only=True):
     tool_choice: Annotated[Raw | UnsetType, Meta(extra_json_schema=json_schema(ToolChoice))] = UNSET
     output_config: Annotated[Raw | UnsetType, Meta(extra_json_schema=json_schema(OutputConfig))] = UNSET
     thinking: Annotated[Raw | UnsetType, Meta(extra_json_schema=json_schema(Thinking))] = UNSET
+    # an extra that an answer means the same without
+    context_management: Absent = UNSET
     # what changes no answer
     cache_control: NoEffect = UNSET  # prefixes are cached without it
     speed: NoEffect = UNSET
@@ -160,6 +162,7 @@ class MessagesBody(PromptBody, frozen=True, kw_only=True):
     container: Absent = UNSET
     diagnostics: Absent = UNSET
     inference_geo: Absent = UNSET
+    thread: Absent = UNSET  # the official SDK goes on without one
     # what changes no answer
     metadata: NoEffect = UNSET
     service_tier: NoEffect = UNSET

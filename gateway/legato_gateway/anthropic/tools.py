@@ -7,7 +7,7 @@ from msgspec import UNSET, Raw, UnsetType
 
 from legato_gateway.anthropic.blocks import is_given, unsupported
 from legato_gateway.anthropic.schemas import Kind, Tool, ToolChoice, Tools
-from legato_gateway.errors import BadRequest, Unsupported
+from legato_gateway.errors import BadRequest
 from legato_gateway.openai.tools.definitions import MAX_TOOLS_BYTES
 from legato_gateway.serving import bodies
 
@@ -46,8 +46,7 @@ def choice(raw: Raw | UnsetType) -> tuple[Raw | UnsetType, bool | None]:
 def _function(raw: Raw, at: str) -> dict[str, Any]:
     kind = bodies.decode(_KIND, raw, at).type
     if kind not in (None, "custom"):
-        text = f"{at}: tools of type {str(kind)[:40]!r} run at Anthropic; only tools with an input_schema are supported"
-        raise Unsupported(text, param=f"{at}.type")
+        return {"type": kind}  # one that runs at Anthropic: chats are answered without
     tool = bodies.decode(_TOOL, raw, at)
     if tool.defer_loading:
         raise unsupported(f"{at}.defer_loading")

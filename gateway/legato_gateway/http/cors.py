@@ -16,6 +16,7 @@ EXPOSED: Final = (
     "x-should-retry",
     names.HEADER_DROP_REASON,
     names.HEADER_ROUTE,
+    names.HEADER_IGNORED,
 )
 
 

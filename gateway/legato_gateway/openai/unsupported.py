@@ -8,7 +8,7 @@ from msgspec import UNSET
 
 from legato_gateway.errors import BadRequest, Unsupported
 from legato_gateway.openai.schemas import Absent, ChatBody, ChatMessage, CompletionBody, SamplingBody
-from legato_gateway.serving import bodies
+from legato_gateway.serving import bodies, ignored
 
 _ROLE = re.compile(r"[A-Za-z0-9_-]{1,64}")  # which of them there are is for the model's chat template to say
 _SHORT = 256  # bytes of JSON: nothing that leaves a feature off is longer
@@ -27,9 +27,8 @@ _CHAT = (
     "documents",
     "mm_processor_kwargs",
     "moderation",
-    "prediction",
-    "web_search_options",
 )
+_OPTIONAL = ("prediction", "web_search_options")  # extras: an answer means the same without them
 
 
 _INSTEAD = {  # what to do without a feature, or why it is not there
@@ -46,7 +45,10 @@ def check_chat(body: ChatBody) -> None:
     if _value(body, "modalities") not in (None, ["text"]):
         raise _unsupported("modalities")
     if _value(body, "verbosity") not in (None, "medium"):
-        raise _unsupported("verbosity")
+        ignored.note("verbosity")
+    for field in _OPTIONAL:
+        if not _means_off(body, field):
+            ignored.note(field)
 
 
 def check_completion(body: CompletionBody) -> None:

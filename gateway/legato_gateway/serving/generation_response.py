@@ -17,6 +17,7 @@ from starlette.types import Receive, Scope, Send
 from legato_gateway.access_log import ENTRY, AccessEntry
 from legato_gateway.errors import GatewayError, InternalFault
 from legato_gateway.request import Delta, Generation, Relay, Usage
+from legato_gateway.serving import ignored
 from legato_gateway.serving.event_stream import EventStream, StreamPolicy
 from legato_gateway.serving.prepared_request import PreparedRequest
 from legato_gateway.serving.writer import CollectedChoice, Writer
@@ -40,6 +41,7 @@ class GenerationResponse(Response):
         self._events: EventStream | None = None  # of a streamed answer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._ignored = ignored.header(scope)
         self._generations = [self._relay.submit(request) for request in self._prepared.requests]
         run = asyncio.create_task(self._stream(send) if self._prepared.stream else self._whole(send))
         gone = asyncio.create_task(self._wait_gone(receive))
@@ -134,6 +136,8 @@ class GenerationResponse(Response):
 
     async def _begin(self, send: Send, headers: Sequence[tuple[bytes, bytes]]) -> None:
         own = [(self._prepared.id_header, self._prepared.id.encode())]
+        if self._ignored:
+            own.append((names.HEADER_IGNORED.encode(), self._ignored.encode()))
         if self._prepared.explain:
             own.append((names.HEADER_ROUTE.encode(), self._routes().encode()))
         await send({"type": "http.response.start", "status": 200, "headers": [*headers, *own]})

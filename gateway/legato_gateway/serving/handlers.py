@@ -1,5 +1,6 @@
 """How a request of any API is handled. FastAPI reads no bodies: their size is limited while they arrive."""
 
+import logging
 from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
@@ -8,13 +9,14 @@ import msgspec
 from fastapi import APIRouter, Request
 
 from legato_gateway.errors import DeadlineExceeded, LateBody
-from legato_gateway.serving import bodies, openapi
+from legato_gateway.serving import bodies, ignored, openapi
 from legato_gateway.serving.client_left import unless_left
 from legato_gateway.serving.context import ServingContext
 from legato_gateway.serving.generation_response import GenerationResponse
 from legato_gateway.serving.model_serving import ModelServing
 from legato_gateway.serving.prepared_request import Asked, Prepare
 
+_log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 _LATE = "the body did not arrive before the deadline, or other large ones were received until then"
 
@@ -48,5 +50,10 @@ async def prepared(
         async with deadline.limit(DeadlineExceeded("the prompt was not tokenized before the deadline")):
             asked = Asked(client, request.headers, deadline)
             found, more = look_up(asked, raw) if look_up else ({}, 0)
-            work = serving.preparation.run(partial(prepare, serving.of_model, asked, **found), raw, more)
-            return await (unless_left(request.receive, work) if turn.held else work)
+            checked = partial(ignored.collected, partial(prepare, serving.of_model, asked, **found))
+            work = serving.preparation.run(checked, raw, more)
+            made, names = await (unless_left(request.receive, work) if turn.held else work)
+            if names:
+                ignored.keep(request.scope, names)
+                _log.debug("answered without %s", ", ".join(names))
+            return made

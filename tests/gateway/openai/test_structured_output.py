@@ -126,6 +126,7 @@ WRONG: list[tuple[str, Any, str, str]] = [  # a field, its value, where in it th
     ("structured_outputs", {"json": {}, COMPACT: True, "whitespace_pattern": " "}, ".whitespace_pattern", "contradict"),
     ("structured_outputs", {"json": {}, "whitespace_pattern": " |x"}, ".whitespace_pattern", "more than space"),
     ("structured_outputs", {"json": {}, "whitespace_pattern": "("}, ".whitespace_pattern", "unclosed"),
+    ("structured_outputs", {"json": NOT_SUPPORTED, COMPACT: True}, ".json", "at $.items"),
     ("structured_outputs", {"anything": 3}, ".anything", "not supported"),
     ("guided_json", "{", "", "no JSON"),
     ("guided_json", {"$ref": "#/x"}, "", "does not exist"),

@@ -7,6 +7,7 @@ import msgspec
 from legato_gateway.errors import BadRequest, Unsupported
 from legato_gateway.openai.structured_output import Grammar
 from legato_gateway.parsers.reasoning.support import ReasoningFormat, ReasoningSupport
+from legato_gateway.serving import ignored
 from legato_protocol.reasoning import ReasoningBounds
 from legato_protocol.sampling_limits import MAX_GRAMMAR_BYTES
 from legato_protocol.sampling_params import REASONING
@@ -19,10 +20,10 @@ def check_budget(budget: int | None, support: ReasoningSupport) -> None:
     """Raises Unsupported where a model's reasoning cannot be bounded."""
     if budget is None or budget == UNLIMITED or support.counts:
         return
-    why = (
-        "this model does not reason" if support.family is None else "the marks of its reasoning are several tokens each"
-    )
-    raise Unsupported(f"{_BUDGET} is not supported: {why}", param=_BUDGET)
+    if support.family is not None:
+        text = f"{_BUDGET} is not supported: the marks of this model's reasoning are several tokens each"
+        raise Unsupported(text, param=_BUDGET)
+    ignored.note(_BUDGET)  # a model that does not reason keeps to it
 
 
 def bounded(format: ReasoningFormat | None, budget: int | None, answer: Grammar | None) -> Grammar | None:

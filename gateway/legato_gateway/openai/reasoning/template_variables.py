@@ -9,7 +9,7 @@ from msgspec import UNSET, Raw
 
 from legato_gateway.errors import BadRequest, Unsupported
 from legato_gateway.openai.schemas import ChatBody
-from legato_gateway.serving import bodies
+from legato_gateway.serving import bodies, ignored
 
 MAX_BYTES: Final = 1 << 16  # of JSON
 EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
@@ -37,9 +37,11 @@ def of(body: ChatBody, takes: Callable[[str], bool], reasons: bool) -> dict[str,
     found: dict[str, Any] = {switch: effort != _NONE for switch in _SWITCHES if takes(switch)}
     if takes(_GRADED):
         found[_GRADED] = effort
-    if not found and (reasons or effort != _NONE):
-        why = "this model's chat template has no variable for it" if reasons else "this model does not reason"
-        raise Unsupported(f"reasoning_effort {effort!r} is not supported: {why}", param="reasoning_effort")
+    if not found and reasons and effort == _NONE:
+        text = "reasoning_effort 'none' is not supported: this model's chat template has no variable for it"
+        raise Unsupported(text, param="reasoning_effort")
+    if not found and effort != _NONE:
+        ignored.note("reasoning_effort")
     return found | given
 
 

@@ -89,8 +89,7 @@ def _tools(raw: Raw | UnsetType) -> Raw | UnsetType:
 
 def _tool(tool: dict[str, Any], at: str) -> dict[str, Any]:
     if (kind := tool.get("type")) != "function":
-        text = f"tools of type {str(kind)[:40]!r} are not supported by this server; only function is"
-        raise Unsupported(text, param=f"{at}.type")
+        return {"type": kind}  # one that would run in the server: chats are answered without
     for key, value in tool.items():
         off = value is None or value is False or (key == "allowed_callers" and value == ["direct"])
         if key not in ("type", *_TOOL_FIELDS) and not off:

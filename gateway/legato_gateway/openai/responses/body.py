@@ -9,7 +9,7 @@ from legato_gateway.errors import BadRequest, Unsupported
 from legato_gateway.openai.responses.items import Input
 from legato_gateway.openai.schemas import Absent, NoEffect, SamplingBody
 from legato_gateway.request import MAX_NAME_CHARACTERS
-from legato_gateway.serving import bodies
+from legato_gateway.serving import bodies, ignored
 from legato_gateway.serving.openapi import json_schema
 from legato_protocol.sampling_limits import MAX_LOGPROBS, RANGES
 
@@ -66,7 +66,6 @@ _REFUSED: Final = (
     *(field.name for field in msgspec.structs.fields(SamplingBody) if field.name not in (*SHARED, "n")),
     "access_programs",
     "background_options",
-    "context_management",
     "conversation",
     "image",
     "moderation",
@@ -136,12 +135,14 @@ class ResponsesBody(SamplingBody, frozen=True, kw_only=True):
     # features that are not there
     access_programs: Absent = UNSET
     background_options: Absent = UNSET
-    context_management: Absent = UNSET
     conversation: Absent = UNSET
     image: Absent = UNSET
     moderation: Absent = UNSET
     prompt: Absent = UNSET
+    # an extra that an answer means the same without
+    context_management: Absent = UNSET
     # what changes no answer
+    client_metadata: NoEffect = UNSET
     max_tool_calls: NoEffect = UNSET  # of tools that run in the server: there are none
     prompt_cache_key: NoEffect = UNSET
     prompt_cache_options: NoEffect = UNSET
@@ -174,6 +175,8 @@ def check(body: ResponsesBody) -> None:
     for field in _REFUSED:
         if _is_on(getattr(body, field)):
             raise _unsupported(field)
+    if _is_on(body.context_management):
+        ignored.note("context_management")
     if body.stream_options is not None and body.stream_options.continuous_usage_stats:
         raise _unsupported("stream_options.continuous_usage_stats")
     if body.background:
@@ -201,21 +204,21 @@ def may_be_stored(body: ResponsesBody) -> bool:
 
 
 def text(body: ResponsesBody) -> TextConfig:
-    """How the text of the answer is to be. Raises BadRequest, Unsupported."""
+    """How the text of the answer is to be. Raises BadRequest."""
     given = (bodies.decode(_TEXT, body.text, "text") if body.text is not UNSET else None) or TextConfig()
     if given.verbosity not in (None, "medium"):
-        raise _unsupported("text.verbosity")
+        ignored.note("text.verbosity")
     return given
 
 
 def effort(body: ResponsesBody) -> str | None:
-    """How much the model is to reason. Raises BadRequest, Unsupported."""
+    """How much the model is to reason. Raises BadRequest."""
     given = (bodies.decode(_REASONING, body.reasoning, "reasoning") if body.reasoning is not UNSET else None) or (
         Reasoning()
     )
     for field in ("summary", "generate_summary", "context", "mode"):
         if getattr(given, field) not in (None, _DEFAULTS.get(field)):
-            raise _unsupported(f"reasoning.{field}")
+            ignored.note(f"reasoning.{field}")
     return given.effort
 
 

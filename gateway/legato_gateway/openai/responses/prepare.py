@@ -18,7 +18,7 @@ from legato_gateway.openai.responses.output import item_id
 from legato_gateway.openai.responses.writer import ResponseWriter
 from legato_gateway.openai.schemas import ChatBody
 from legato_gateway.request import GenerationRequest
-from legato_gateway.serving import bodies
+from legato_gateway.serving import bodies, ignored
 from legato_gateway.serving.model_serving import ModelServing
 from legato_gateway.serving.prepared_request import Asked
 
@@ -48,6 +48,7 @@ def prepare(
     id = item_id("resp")
     with as_chat.told_as_here(meant.talk.places):
         checked = chat.chat_request(serving, asked, id, meant.chat, meant.talk.messages)
+    ignored.rename({"reasoning_effort": "reasoning.effort"})
     known = head.fields(
         id, served, body, meant.instructions, meant.text, meant.effort, metadata, kept, checked.request.params
     )

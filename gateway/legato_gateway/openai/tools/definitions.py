@@ -3,6 +3,7 @@
 """
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
@@ -15,7 +16,7 @@ from legato_gateway.openai.structured_output import Grammar
 from legato_gateway.openai.tools import constraint
 from legato_gateway.parsers.tool_calls.families import FAMILIES
 from legato_gateway.parsers.tool_calls.json_calls import NAME
-from legato_gateway.serving import bodies
+from legato_gateway.serving import bodies, ignored
 
 MAX_TOOLS: Final = 128  # OpenAI's
 MAX_TOOLS_BYTES: Final = 1 << 19  # of JSON
@@ -30,7 +31,7 @@ class Function(msgspec.Struct, frozen=True):
 
 class Tool(msgspec.Struct, frozen=True):
     type: str
-    function: Function
+    function: Function | None = None  # of the type function
 
 
 class _Named(msgspec.Struct, frozen=True):
@@ -49,6 +50,17 @@ _FUNCTIONS = msgspec.json.Decoder(Functions)
 _CHOICE = msgspec.json.Decoder(str | _NamedTool | None)
 _FUNCTION_CHOICE = msgspec.json.Decoder(str | _Named | None)
 _ANYTHING = msgspec.json.Decoder(list[dict[str, Any]])
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Paths of functions in a request, by their number among the functions."""
+
+    template: str
+    numbers: Sequence[int]
+
+    def format(self, number: int) -> str:
+        return self.template.format(self.numbers[number])
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +92,7 @@ def offered(body: ChatBody, family: str | None, why_not: str, answer: Grammar | 
     if older and _given(body.tools):
         raise BadRequest("functions cannot be given beside tools, of which they are the older form", param="functions")
     param = "functions" if older else "tools"
-    found, shown = _functions(body.functions) if older else _tools(body.tools)
+    found, shown, numbers = _functions(body.functions) if older else _tools(body.tools)
     choice = _choice(body, older)
     if choice == "required" and not found:
         choice = "auto"  # clients send it without any, too
@@ -88,7 +100,7 @@ def offered(body: ChatBody, family: str | None, why_not: str, answer: Grammar | 
     _check_required(not older, _choice(body, not older), set())  # that of the other form, which offers none
     if family is None and found and choice != "none":
         raise Unsupported(f"{param} are not supported by this server: {why_not}", param=param)
-    place = "functions[{}]" if older else "tools[{}].function"
+    place = _Place("functions[{}]" if older else "tools[{}].function", numbers)
     _check_functions(found, family, place)
     if not found or family is None or choice == "none":
         return OfferedTools(grammar=answer)
@@ -107,23 +119,32 @@ def _given(raw: Raw | msgspec.UnsetType) -> bool:
     return raw is not UNSET and bytes(memoryview(raw)[:16]).strip() not in (b"null", b"[]")
 
 
-def _tools(raw: Raw | msgspec.UnsetType) -> tuple[tuple[Function, ...], list[dict[str, Any]]]:
+_Found = tuple[tuple[Function, ...], list[dict[str, Any]], Sequence[int]]  # with their numbers in the request
+
+
+def _tools(raw: Raw | msgspec.UnsetType) -> _Found:
+    """The functions among the tools. Agents send tools that would run in a server alongside them."""
     if not _given(raw):
-        return (), []
+        return (), [], ()
     json = _bounded(raw, "tools")
-    tools = bodies.decode(_TOOLS, json, "tools")
+    functions: dict[int, Function] = {}
+    tools: tuple[Tool, ...] = bodies.decode(_TOOLS, json, "tools")
     for number, tool in enumerate(tools):
         if tool.type != "function":
-            text = f"tools of type {tool.type[:40]!r} are not supported by this server; only function is"
-            raise Unsupported(text, param=f"tools[{number}].type")
-    return tuple(tool.function for tool in tools), bodies.decode(_ANYTHING, json, "tools")
+            ignored.note(f"tools[{number}]")
+        elif tool.function is None:
+            raise BadRequest(f"tools[{number}].function is missing", param=f"tools[{number}].function")
+        else:
+            functions[number] = tool.function
+    shown = bodies.decode(_ANYTHING, json, "tools")
+    return tuple(functions.values()), [shown[number] for number in functions], tuple(functions)
 
 
-def _functions(raw: Raw | msgspec.UnsetType) -> tuple[tuple[Function, ...], list[dict[str, Any]]]:
+def _functions(raw: Raw | msgspec.UnsetType) -> _Found:
     json = _bounded(raw, "functions")
     functions = bodies.decode(_FUNCTIONS, json, "functions")
     shown = bodies.decode(_ANYTHING, json, "functions")
-    return functions, [{"type": "function", "function": function} for function in shown]
+    return functions, [{"type": "function", "function": function} for function in shown], range(len(shown))
 
 
 def _bounded(raw: Raw | msgspec.UnsetType, param: str) -> Raw:
@@ -161,7 +182,7 @@ def _check_required(older: bool, choice: str, names: set[str]) -> None:
         raise BadRequest(f"{param} names a function that is not offered: {choice[1:60]!r}", param=param)
 
 
-def _check_functions(functions: tuple[Function, ...], family: str | None, place: str) -> None:
+def _check_functions(functions: tuple[Function, ...], family: str | None, place: _Place) -> None:
     allowed = FAMILIES[family].name if family is not None else NAME
     seen: set[str] = set()
     for number, function in enumerate(functions):

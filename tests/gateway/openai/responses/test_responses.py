@@ -197,6 +197,6 @@ async def test_effort_reaches_the_template(make):
     gateway = make(template="{{ enable_thinking }}<think>")
     assert (await ask(gateway, reasoning={"effort": "none"})).status_code == 200
     assert gateway.tokens.given == {"enable_thinking": False}
-    error = (await ask(make(template="<think>"), reasoning={"effort": "low"})).json()["error"]
+    error = (await ask(make(template="<think>"), reasoning={"effort": "none"})).json()["error"]
     assert error["param"] == "reasoning.effort"
-    assert error["message"].startswith("reasoning.effort 'low' is not supported")
+    assert error["message"].startswith("reasoning.effort 'none' is not supported")

@@ -126,8 +126,7 @@ async def test_mistral_is_given_ids_and_markers_that_it_knows(make):
 WRONG: list[tuple[dict[str, Any], str, str | None]] = [
     ({"tools": "x"}, "tools", None),
     ({"tools": [5]}, "tools[0]", None),
-    ({"tools": [{"type": "function"}]}, "tools[0]", None),
-    ({"tools": [{"type": "retrieval", "function": {"name": "f"}}]}, "tools[0].type", "unsupported_value"),
+    ({"tools": [{"type": "function"}]}, "tools[0].function", None),
     ({"tools": [NOW] * 129}, "tools", None),
     ({"tools": [{"type": "function", "function": {"name": "f", "description": "x" * (1 << 19)}}]}, "tools", None),
     ({"tools": [NOW, NOW]}, "tools[1].function.name", None),

@@ -1,0 +1,48 @@
+"""Optional extras that a request is answered without: noted while it is prepared, and named in a header of the answer.
+
+What would change the meaning of an answer is refused instead. Agents send extras that cannot be switched off.
+"""
+
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from typing import Final, TypeVar
+
+from starlette.types import Scope
+
+MOST: Final = 16  # names in the header
+_SCOPE: Final = "legato.ignored"
+_noted: ContextVar[list[str] | None] = ContextVar("noted", default=None)
+
+_T = TypeVar("_T")
+
+
+def note(field: str) -> None:
+    """Notes the path of a field; nothing where nobody collects them."""
+    if (names := _noted.get()) is not None and field not in names:
+        names.append(field)
+
+
+def rename(names: Mapping[str, str]) -> None:
+    """Replaces the names that chats have for fields by those of another API."""
+    if (noted := _noted.get()) is not None:
+        noted[:] = [names.get(name, name) for name in noted]
+
+
+def collected(prepare: Callable[[bytearray], _T], body: bytearray) -> tuple[_T, list[str]]:
+    """Returns what `prepare` makes of a body, and the names that it notes."""
+    names: list[str] = []
+    before = _noted.set(names)
+    try:
+        return prepare(body), names
+    finally:
+        _noted.reset(before)
+
+
+def keep(scope: Scope, names: list[str]) -> None:
+    """Keeps the names with the request until its answer begins."""
+    scope[_SCOPE] = names
+
+
+def header(scope: Scope) -> str:
+    """Returns the names of the header; empty if nothing was ignored."""
+    return ", ".join(scope.get(_SCOPE, ())[:MOST])
