@@ -13,7 +13,7 @@ from legato_gateway.routing import filters, scorers
 from legato_gateway.routing.choose import NoRoute, Policy, Route, choose
 from legato_gateway.routing.filters import Need
 from legato_gateway.routing.fleet_snapshot import FleetSnapshot, WorkerView
-from legato_gateway.routing.scorers import Weights
+from legato_gateway.routing.scorers import Objectives, Weights
 from legato_protocol.load import DecodeCoefficients, PrefillCoefficients
 
 BLOCK = 16
@@ -314,3 +314,79 @@ def test_without_a_route_it_is_known_why_and_whether_that_lasts(workers, wanted,
     assert isinstance(found, NoRoute)
     assert why in found.why
     assert lasting is None or found.lasting is lasting
+
+
+# ── decode workers compute prompts that prefill workers would have too late, where they keep both objectives ────────
+
+HELPED = Policy(local_prefill_below_tokens=0, objectives=Objectives(ttft=2.0, tpot=0.1))
+HALF = DecodeCoefficients(per_step=0.03, per_row=0.01, per_context=0.0)  # 50 ms a step with two sequences
+
+
+def long(name: str, **overrides: Any) -> WorkerView:
+    """A worker that takes long prompts."""
+    return worker(name, max_length=16_000, **overrides)
+
+
+def helped(
+    *workers: WorkerView, tokens: int = 1000, policy: Policy = HELPED, matches: Any = (), **wanted: Any
+) -> Route:
+    return routed(need(tokens, **wanted), fleet(*workers), policy, **dict(matches))
+
+
+SLOW = PrefillCoefficients(0.0, 1e-3, 1e-6, 512)
+TAKEN = long("d0", running=2, decode_cost=HALF, queue_tokens=50)
+NEAR, QUICK, LATE = long("d0"), long("d0", prefill_rate=2000.0), long("d0", queue_tokens=9000)
+THREE = (long("p0", queue_tokens=500), long("p1", queue_tokens=500), long("p2", draining=True), NEAR)
+NEXT = replace(long("p1"), kv_revision="next")
+
+
+def queue(tokens: int) -> WorkerView:
+    return long("p0", queue_tokens=tokens)
+
+
+@pytest.mark.parametrize(
+    ("workers", "options", "where"),
+    [
+        pytest.param((queue(1000), NEAR), {}, "separate", id="a queue within the objective"),
+        pytest.param((queue(1001), NEAR), {}, "busy", id="a queue that misses it"),
+        pytest.param((queue(9000), NEAR), {"policy": Policy(0)}, "separate", id="no objectives"),
+        pytest.param((long("p0"), QUICK), {"tokens": 9000}, "separate", id="a prompt that alone takes too long"),
+        pytest.param((queue(9000), long("p1"), QUICK), {"tokens": 9000}, "separate", id="one idle worker is enough"),
+        pytest.param((queue(100), NEAR), {"tokens": 400, "waited": 1.4}, "separate", id="it waited a little"),
+        pytest.param((queue(100), NEAR), {"tokens": 400, "waited": 1.6}, "busy", id="it waited"),
+        # two prefill workers compute 2,000 tokens a second; a third one leaves
+        pytest.param(THREE, {"behind": 1000}, "separate", id="those behind it are in time"),
+        pytest.param(THREE, {"behind": 1100}, "busy", id="those behind it are to be in time too"),
+        # whatever they have queued: workers compute prompts of tenants in turn
+        pytest.param((queue(9000), NEAR), {"turns": 2}, "separate", id="a tenant's only prompt has its turn"),
+        pytest.param((queue(9000), NEAR), {"turns": 3}, "busy", id="behind one of each other tenant"),
+        pytest.param((queue(900), NEAR), {"turns": 60}, "separate", id="no longer than the queue"),
+        # a prompt of one second, behind one like it, at either
+        pytest.param((queue(9000), LATE), {"turns": 2, "waited": 1.0}, "separate", id="soon at either"),
+        # as in a rollout
+        pytest.param((queue(9000), NEXT, NEAR), {}, "busy", id="an idle one of another KV revision"),
+        # half of each step is left, so a prompt of 1,000 tokens and the 50 before it take 2.1 s there
+        pytest.param((queue(1100), TAKEN), {}, "separate", id="less time there"),
+        pytest.param((queue(1200), TAKEN), {}, "busy", id="but sooner"),
+        pytest.param((queue(9000), replace(TAKEN, running=7)), {}, "separate", id="no time is left"),
+        pytest.param((queue(9000), replace(TAKEN, running=8)), {}, "separate", id="less than none"),
+    ],
+)
+def test_a_decode_worker_computes_what_prefill_workers_would_have_too_late(workers, options, where):
+    route = helped(*workers, **options)
+    assert (route.prefill_at, route.prefill is None) == (where, where == "busy")
+
+
+def test_the_route_says_how_much_sooner_it_is():
+    assert "local: 1.00 s, on prefill workers 4.00 s" in helped(queue(3000), NEAR).why
+
+
+def test_a_prefill_worker_that_would_be_in_time_is_not_busy_though_another_is_cheaper():
+    """p0 knows most of the prompt, so it is the cheaper one in spite of its queue."""
+    route = helped(queue(1600), long("p1", queue_tokens=500), NEAR, matches={"p0": 56}, waited=0.4)
+    assert (route.prefill_at, route.prefill) == ("separate", "p0")
+
+
+@pytest.mark.parametrize("unfit", [{"prefill_cost": SLOW}, {"queue_tokens": 100}, {"free_blocks": 10}])
+def test_the_one_that_is_done_first_and_has_room_computes_it(unfit):
+    assert helped(queue(3000), long("d0", **unfit), long("d1"), long("d2", **unfit)).decode == "d1"

@@ -128,6 +128,9 @@ def test_a_snapshot_older_than_events_seen_is_refused_but_not_one_of_a_new_epoch
     assert worker.match(prompt) == 6
     worker.connect()
     assert worker.match(prompt) == 6
+    worker.restart("e2")
+    worker.index.expect("w", "e2")
+    assert worker.match(prompt) == 0
     worker.index.forget("w")
     assert worker.index.blocks == 0
 
@@ -160,6 +163,12 @@ def test_a_prompt_that_was_matched_before_is_not_walked_again(monkeypatch):
     worker.match(prompt)
     monkeypatch.setattr(worker.index, "_look", None)
     assert worker.match(prompt) == 5 * RUN
+
+
+@pytest.mark.parametrize("length", [1, RUN - 1, RUN, RUN + 1, 2 * RUN - 1])
+def test_prompts_of_any_length_are_matched_to_their_end(length):
+    prompt = hashes(2 * RUN)
+    assert Worker(prompt).match(prompt[:length]) == length
 
 
 @pytest.mark.parametrize("part", [1, 5])
@@ -230,6 +239,17 @@ def test_a_snapshot_takes_no_more_than_an_equal_share_from_others():
     Worker(hashes(100, 2), "theirs", index)
     assert (index.held("mine"), index.held("theirs"), index.evicted, index.dropped) == (20, 20, 20, 80)
     index.check_integrity()
+
+
+def test_a_worker_of_which_blocks_were_forgotten_may_store_and_remove_them_again():
+    first, second = hashes(10, 1), hashes(10, 2)
+    worker = Worker(first, index=KVIndex(max_blocks=10))
+    worker.stores(second)
+    assert worker.match(first) == 0
+    worker.removes(first)
+    assert worker.match(second) == 10
+    worker.stores(first)
+    assert worker.match(first) == worker.index.held("w") == 10
 
 
 @settings(max_examples=times(30), deadline=None)
@@ -332,7 +352,7 @@ def test_unknown_workers_are_ignored():
 
 
 SHARED = hashes(RUN + 20)
-PROMPTS = [hashes(RUN, seed, SHARED) for seed in range(1, 4)] + [hashes(blocks, blocks) for blocks in (1, 30, RUN - 1)]
+PROMPTS = [hashes(RUN, seed, SHARED) for seed in range(1, 4)] + [hashes(30, seed) for seed in range(4, 6)]
 
 
 def shuffled_channel(source: random.Random, queue: list[KVEvent], past: list[KVEvent]) -> list[KVEvent]:
