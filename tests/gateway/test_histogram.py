@@ -29,9 +29,8 @@ def test_a_histogram_tells_the_same_as_the_library_s():
 
 
 def test_a_clock_that_went_back_counts_as_nothing():
-    histogram = UnlockedHistogram("h", "Text", BOUNDS)
+    histogram, registry = UnlockedHistogram("h", "Text", BOUNDS), CollectorRegistry()
     histogram.observe(-1.0)
-    registry = CollectorRegistry()
     registry.register(histogram)
     assert registry.get_sample_value("h_sum") == 0
     assert registry.get_sample_value("h_bucket", {"le": "0.1"}) == 1

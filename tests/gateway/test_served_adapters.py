@@ -41,14 +41,11 @@ def test_one_is_served_once_workers_of_each_kind_have_it(served):
 
 
 def test_workers_that_are_gone_count_for_nothing_and_without_any_requests_wait(served):
-    assert served() == ("sql", "law")
-    assert served(worker("u0", "unified", ready=False)) == ("sql", "law")
-    assert served(worker("u0", "unified", "law", "sql", ready=False), worker("u1", "unified", "law")) == ("law",)
+    gone = worker("u0", "unified", "law", "sql", ready=False)
+    assert served() == served(worker("u0", "unified", ready=False)) == ("sql", "law")
+    assert served(gone, worker("u1", "unified", "law")) == ("law",)
 
 
-def test_what_a_list_names_no_more_is_not_served_though_workers_have_it(served):
+def test_only_the_adapters_of_the_list_or_of_flags_are_served_whatever_workers_have(served):
     assert served(worker("u0", "unified", "law", "sql"), listed=("law",)) == ("law",)
-
-
-def test_those_of_flags_are_served_whatever_workers_have():
     assert ServedAdapters(Fleet(worker("u0", "unified")), ("sql",), None, "tiny").names() == ("sql",)

@@ -1,6 +1,5 @@
 """`/ui` on the control port: the page is open and holds no data; data needs the token and holds no content."""
 
-import asyncio
 import json
 import re
 from importlib import resources
@@ -11,10 +10,13 @@ import pytest
 from legato_gateway.http import control
 from legato_gateway.http.held_watch import HeldWatch
 from legato_gateway.serving.model_serving import ServedModel
-from legato_gateway.ui import routes
+from legato_gateway.ui import load_samples, routes
 from legato_gateway.ui.load_samples import LoadSampler
 from legato_gateway.ui.ui_state import REQUESTS, UIState
+from legato_gateway.workers.fleet import Fleet
 from legato_protocol.followed_tokens import ServiceTokens
+from legato_protocol.load import Load
+from legato_protocol.stream import Hello
 
 TOKEN = {"authorization": "Bearer secret"}
 STATIC = resources.files("legato_gateway.ui") / "static"
@@ -25,36 +27,25 @@ async def _public(scope, receive, send):
     await send({"type": "http.response.body", "body": f"public {scope['path']}".encode()})
 
 
-def _client(report, token="secret"):
-    tokens, held = ServiceTokens(token), HeldWatch(lambda: 0)
+async def _get(path, report=lambda since: {"since": since}, headers=TOKEN):
+    tokens, held = ServiceTokens("secret"), HeldWatch(lambda: 0)
     app = control.create(lambda: None, lambda: {"workers": []}, report, _public, tokens, lambda who: None, held)
-    return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://gateway")
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://gateway") as client:
+        return await client.get(path, headers=headers)
 
 
-def _get(path, report=lambda since: {"since": since}, headers=TOKEN):
-    async def get():
-        async with _client(report) as client:
-            return await client.get(path, headers=headers)
-
-    return asyncio.run(get())
-
-
-@pytest.mark.parametrize(
-    "path", ["/ui/state", "/demand", "/state", "/v1/models", "/v1/chat/completions", "/ui/nothing"]
-)
-def test_without_the_token_nothing_but_the_page_is_served(path):
-    assert _get(path, headers={}).status_code == 401
-    assert _get(path, headers={"authorization": "Bearer other"}).status_code == 401
+@pytest.mark.parametrize("headers", [{}, {"authorization": "Bearer other"}])
+async def test_without_the_token_nothing_but_the_page_is_served(headers):
+    for path in ("/ui/state", "/demand", "/state", "/v1/models", "/v1/chat/completions", "/ui/nothing"):
+        assert (await _get(path, headers=headers)).status_code == 401
 
 
 @pytest.mark.parametrize("path", sorted(routes.OPEN))
-def test_the_page_is_served_to_browsers_which_send_no_token_with_a_strict_policy(path):
-    answer = _get(path, headers={})
-    assert answer.status_code == 200
+async def test_the_page_is_served_to_browsers_which_send_no_token_with_a_strict_policy(path):
+    answer = await _get(path, headers={})
     policy = answer.headers["content-security-policy"]
-    assert "default-src 'none'" in policy
-    assert "unsafe" not in policy
-    assert "http" not in policy
+    assert (answer.status_code, "default-src 'none'" in policy) == (200, True)
+    assert not any(word in policy for word in ("unsafe", "http"))
     assert answer.headers["x-content-type-options"] == "nosniff"
     assert answer.headers["referrer-policy"] == "no-referrer"
 
@@ -75,25 +66,15 @@ def test_the_scripts_are_small_enough_to_be_read():
     assert sum(len((STATIC / name).read_text().splitlines()) for name in routes.FILES if name.endswith(".js")) < 600
 
 
-def test_the_api_of_the_playground_is_the_public_one():
-    assert _get("/v1/models").text == "public /v1/models"
-    assert _get("/healthz").status_code == 404
-
-
-def test_the_gateway_s_whole_state_is_told():
-    assert _get("/state").json() == {"workers": []}
-
-
-def test_state_is_asked_with_the_time_up_to_which_samples_are_known():
-    assert _get("/ui/state").json() == {"since": 0.0}
-    assert _get("/ui/state?since=12.5").json() == {"since": 12.5}
-
-
-@pytest.mark.parametrize("since", ["x", "nan", "inf", ""])
-def test_a_time_that_is_none_is_refused(since):
-    answer = _get(f"/ui/state?since={since}")
-    assert answer.status_code == 400
-    assert "not a time" in answer.json()["error"]
+async def test_what_the_control_port_serves():
+    assert (await _get("/v1/models")).text == "public /v1/models", "the playground's API is the public one"
+    assert (await _get("/healthz")).status_code == 404
+    assert (await _get("/state")).json() == {"workers": []}
+    for query, since in (("", 0.0), ("?since=12.5", 12.5)):
+        assert (await _get(f"/ui/state{query}")).json() == {"since": since}
+    for since in ("x", "nan", "inf", ""):
+        answer = await _get(f"/ui/state?since={since}")
+        assert (answer.status_code, "not a time" in answer.json()["error"]) == (400, True)
 
 
 def _shown(gateway, wall=lambda: 100.0):
@@ -101,7 +82,7 @@ def _shown(gateway, wall=lambda: 100.0):
     return samples, UIState("gateway-1", ServedModel("m", 4096), gateway.state.state, gateway.relay, samples, wall)
 
 
-async def test_state_tells_workers_samples_and_where_the_time_of_a_request_went(lab):
+async def test_state_has_workers_samples_and_where_the_time_of_a_request_went(lab):
     async with lab.running(lab.pools(1, 1)) as gateway:
         await gateway.submit(seed=7).read()
         samples, shown = _shown(gateway)
@@ -109,51 +90,87 @@ async def test_state_tells_workers_samples_and_where_the_time_of_a_request_went(
         samples.sample()
         report = json.loads(json.dumps(shown.report(0.0)))
         assert report["service"] is None
-        (told,) = report["gateways"]
-        assert told["gateway"] == "gateway-1"
-        assert told["time"] == 100.0
-        assert told["model"] == {"name": "m", "context": 4096}
-        assert told["active"] == 0
-        assert {(worker["worker"], worker["role"]) for worker in told["workers"]} == {
+        (state,) = report["gateways"]
+        known = {"gateway": "gateway-1", "time": 100.0, "model": {"name": "m", "context": 4096}, "active": 0}
+        assert state | known == state
+        assert {(worker["worker"], worker["role"]) for worker in state["workers"]} == {
             ("p0", "prefill"),
             ("d0", "decode"),
         }
-        (request,) = told["requests"]
+        (request,), (sample,) = state["requests"], state["samples"]
         assert request["workers"] == ["p0", "d0"]
         assert set(request["seconds"]) == {"queue", "prefill", "handoff", "first_token", "total"}
-        (sample,) = told["samples"]
-        assert sample["time"] == 100.0
-        assert sample["pools"]["decode"]["ready"] == 1
+        assert (sample["time"], sample["pools"]["decode"]["ready"]) == (100.0, 1)
         assert sample["pools"]["decode"]["total_blocks"] == 10_000
         assert shown.report(100.0)["gateways"][0]["samples"] == []
 
 
-async def test_recent_requests_hold_no_prompt_and_no_answer(lab):
-    """Neither as text nor as token ids."""
+async def test_recent_requests_are_the_last_and_hold_no_prompt_and_no_answer(lab):
+    """Neither as text nor as token ids. One that was stopped has its time, too."""
     async with lab.running(lab.unified(1)) as gateway:
-        prompt = tuple(range(100, 220))
-        reader = await gateway.submit(prompt=prompt, seed=7).read()
+        for number in range(REQUESTS + 2):
+            most = 1 if number <= REQUESTS else 20
+            reader = await gateway.submit(id=f"r{number}", max_tokens=most, prompt=tuple(range(100, 220))).read()
+        gateway.workers[0].hold("decoding", after=3)
+        stopped = gateway.submit(id="stopped")
+        await gateway.workers[0].wait_at("decoding")
+        await stopped.generation.cancel()
         _, shown = _shown(gateway)
         text = json.dumps(shown.report(0.0))
-        assert reader.text not in text
-        assert reader.text[:8] not in text
-        assert "101, 102, 103" not in text
+        assert not any(said in text for said in (reader.text, reader.text[:8], "101, 102, 103"))
+        requests = shown.report(0.0)["gateways"][0]["requests"]
+        assert [request["id"] for request in requests] == [
+            *(f"r{number}" for number in range(3, REQUESTS + 2)),
+            "stopped",
+        ]
+        assert requests[-1]["seconds"]["total"] > 0
 
 
-async def test_the_list_of_requests_is_bounded_and_keeps_the_last(lab):
-    async with lab.running(lab.unified(1)) as gateway:
-        for number in range(REQUESTS + 3):
-            await gateway.submit(id=f"r{number}", max_tokens=1).read()
-        _, shown = _shown(gateway)
-        found = [request["id"] for request in shown.report(0.0)["gateways"][0]["requests"]]
-        assert found == [f"r{number}" for number in range(3, REQUESTS + 3)]
+# ── the timeline's samples ───────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_stopped_request_shows_how_long_it_took(lab):
-    async with lab.running(lab.unified(1)) as gateway:
-        (worker,) = gateway.workers
-        worker.hold("decoding", after=3)
-        reader = gateway.submit()
-        await worker.wait_at("decoding")
-        await reader.generation.cancel()
-        assert gateway.history.records[0].seconds["total"] > 0
+class NoRequests:
+    active = 3
+
+    def unplaced(self):
+        return []
+
+
+def _fleet():
+    fleet = Fleet(lambda: 0.0, "model")
+    for name, role, model in (("p0", "prefill", "model"), ("d0", "decode", "model"), ("x0", "decode", "other")):
+        fleet.add(name, "127.0.0.1:1")
+        fleet.greeted(name, Hello(name, "e", role, "kv", "w", "l", 16, 100, 4096, b"", "memory", model=model))
+        fleet.loaded(name, Load(50, 1, 2, 60, 10, 30, 0))
+    return fleet
+
+
+def test_a_sample_adds_up_the_workers_of_a_role_and_leaves_out_those_of_another_model():
+    samples = LoadSampler(_fleet(), NoRequests(), lambda: 5.0)
+    samples.sample()
+    (sample,) = samples.since(0.0)
+    assert (sample.active, set(sample.pools)) == (3, {"prefill", "decode"})
+    assert sample.pools["decode"] == load_samples.PoolSample(1, 50, 2, 30, 100)
+
+
+def test_workers_that_drain_or_are_gone_are_not_ready():
+    fleet = _fleet()
+    fleet.loaded("d0", Load(50, 1, 2, 60, 10, 30, 0, draining=True))
+    fleet.gone("p0", "lost", "why")
+    samples = LoadSampler(fleet, NoRequests(), lambda: 5.0)
+    samples.sample()
+    pools = samples.since(0.0)[0].pools
+    assert (pools["decode"].ready, pools["decode"].used_blocks) == (0, 30)
+    assert pools["prefill"] == load_samples.PoolSample(0, 0, 0, 0, 0)
+
+
+def test_the_oldest_samples_are_dropped():
+    now = [0.0]
+    samples = LoadSampler(_fleet(), NoRequests(), lambda: now[0])
+    for step in range(load_samples.KEPT + 5):
+        now[0] = 1.0 + step
+        samples.sample()
+    kept = samples.since(0.0)
+    assert len(kept) == load_samples.KEPT
+    assert kept[0].time == 6.0
+    assert [sample.time for sample in samples.since(now[0] - 2)] == [now[0] - 1, now[0]]
