@@ -5,10 +5,13 @@ import json
 import shutil
 import signal
 import socket
+import ssl
 import sys
 from asyncio.subprocess import PIPE
 
+import certificates
 import httpx
+import openai
 import pytest
 from gateway_process import BODY, LEGATO, LIMIT, gateway_process, refused
 
@@ -28,17 +31,17 @@ def _worker(lab, model):
 
 
 def _list(path, *workers):
-    """Writes a workers file at one stroke."""
+    """Writes a workers file in one step."""
     draft = path.with_name("draft")
     draft.write_text(json.dumps([{"worker": worker.name, "address": worker.address} for worker in workers]))
     draft.replace(path)
 
 
-def _wait_closed(url):
-    """Until nobody listens there any more."""
+async def _closed(url):
+    """Waits until nobody listens there any more."""
     while True:
         with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", httpx.URL(url).port)) != 0:
+            if await asyncio.to_thread(probe.connect_ex, ("127.0.0.1", httpx.URL(url).port)) != 0:
                 return
 
 
@@ -60,7 +63,7 @@ async def test_serves_follows_its_workers_and_finishes_streams_on_sigterm(lab, m
         streaming = asyncio.create_task(gateway.ask(stream=True))
         await worker.wait_at("decoding")
         gateway.process.send_signal(signal.SIGTERM)
-        await asyncio.to_thread(_wait_closed, gateway.url("http"))
+        await _closed(gateway.url("http"))
         worker.release()
         assert (await streaming).text.rstrip().endswith("data: [DONE]")
         line, _ = await gateway.end()
@@ -70,10 +73,8 @@ async def test_serves_follows_its_workers_and_finishes_streams_on_sigterm(lab, m
         assert line.endswith(" finish=length")
 
 
-async def test_of_many_requests_at_zero_those_in_the_buffer_are_answered_and_the_others_told_to_come_back(
-    lab, model, tmp_path
-):
-    """Whoever waits for demand is answered when the first of them is held."""
+async def test_at_zero_as_many_requests_as_the_buffer_has_places_are_answered_and_others_refused(lab, model, tmp_path):
+    """A wait for demand ends when the first of them is queued."""
     listed = tmp_path / "workers.json"
     _list(listed)
     flags = ("--workers-file", str(listed), "--hold-without-workers", "--max-queued-requests", "40")
@@ -89,10 +90,10 @@ async def test_of_many_requests_at_zero_those_in_the_buffer_are_answered_and_the
         async with _worker(lab, model) as worker:
             _list(listed, worker)
             answers = await asyncio.gather(*asked)
-        refusals = [answer for answer in answers if answer.status_code == 503]
+        refusals = [answer.headers for answer in answers if answer.status_code == 503]
         assert sorted(answer.status_code for answer in answers) == [200] * 40 + [503] * 20
-        assert all(int(answer.headers["retry-after"]) >= 1 for answer in refusals)
-        assert {answer.headers["x-legato-drop-reason"] for answer in refusals} == {"queue_full"}
+        assert all(int(each["retry-after"]) >= 1 for each in refusals)
+        assert {each["x-legato-drop-reason"] for each in refusals} == {"queue_full"}
 
 
 PATHS = {  # by path: the status at each port, with the service's token, and at the control port without it
@@ -107,33 +108,33 @@ PATHS = {  # by path: the status at each port, with the service's token, and at 
 
 async def test_each_port_answers_what_is_its_own_and_the_control_port_only_with_the_token(lab, model, tmp_path):
     """Pages may read what connections of the public port answer, and of no other."""
+    flags, ports = ("--allowed-origin", "https://chat.example.com"), ("http", "health", "control")
     async with (
         _worker(lab, model) as worker,
-        gateway_process(tmp_path, model, "--allowed-origin", "https://chat.example.com", workers=[worker]) as gateway,
+        gateway_process(tmp_path, model, *flags, workers=[worker]) as gateway,
     ):
         await gateway.until_ready()
         await gateway.ask()
         for path, statuses in PATHS.items():
-            found = [(await gateway.get(path, port, token=True)).status_code for port in ("http", "health", "control")]
+            found = [(await gateway.get(path, port, token=True)).status_code for port in ports]
             assert (*found, (await gateway.get(path, "control")).status_code) == statuses, path
         wrong = {"authorization": "Bearer x"}
         assert (await gateway.client.get(gateway.url("control") + "/state", headers=wrong)).status_code == 401
         report = demand.decode((await gateway.get("/demand", "control", token=True)).content)
         assert (report.arrivals, report.outputs) == ((LengthBucket(4, 1, 5),), (LengthBucket(16, 1, 30),))
-        assert [(told.worker, told.role) for told in report.workers] == [("u0", "unified")]
+        assert [(each.worker, each.role) for each in report.workers] == [("u0", "unified")]
         metrics = await gateway.get("/metrics", "health")
         assert metrics.headers["content-type"].startswith("text/plain")
         assert "legato_gateway_arrived_prompt_tokens_sum 5.0" in metrics.text
         assert 'legato_gateway_output_length_tokens_bucket{le="31.0"} 1.0' in metrics.text
         assert 'legato_gateway_output_length_tokens_bucket{le="15.0"} 0.0' in metrics.text
-        answers = []
-        for port in ("http", "health", "control"):
+        for port in ports:
             reader, writer = await asyncio.open_connection("127.0.0.1", gateway.ports[port])
             writer.write(b"GET / HTTP/1.1\r\norigin: https://chat.example.com\r\nx: x\r\n\0: x\r\n\r\n")
-            answers.append(await reader.read())
+            answer = await reader.read()
             writer.close()
-        assert all(answer.startswith(b"HTTP/1.1 400 ") for answer in answers)
-        assert [b"access-control-allow-origin" in answer for answer in answers] == [True, False, False]
+            readable = b"access-control-allow-origin" in answer
+            assert (answer.startswith(b"HTTP/1.1 400 "), readable) == (True, port == "http")
 
 
 async def test_streams_beyond_the_drain_deadline_end_with_an_error_and_clients_that_leave_stop_their_work(
@@ -161,7 +162,7 @@ async def test_streams_beyond_the_drain_deadline_end_with_an_error_and_clients_t
 
 
 async def test_a_fault_of_ours_ends_every_request_at_once(lab, model):
-    """Nothing listens to the workers any more: whoever waits or still comes is told, and not left to a deadline."""
+    """Nothing listens to the workers any more: requests end with an error, and are not left to their deadlines."""
 
     class Faulty:
         def __init__(self, listed):
@@ -173,9 +174,8 @@ async def test_a_fault_of_ours_ends_every_request_at_once(lab, model):
             raise KeyError("a fault")
 
     async with asyncio.timeout(LIMIT), _worker(lab, model) as worker:
-        settings = GatewaySettings(str(model), "m", 4096, token=lab.token)
-        digest = model_digest.of(model)
-        gateway = Gateway(settings, ModelTokenizer.load(model), digest, asyncio.get_running_loop())
+        settings, loop = GatewaySettings(str(model), "m", 4096, token=lab.token), asyncio.get_running_loop()
+        gateway = Gateway(settings, ModelTokenizer.load(model), model_digest.of(model), loop)
         gateway.discovery = Faulty((WorkerAddress("u0", worker.address),))
         following = asyncio.create_task(gateway.follow())
         worker.hold("decoding", after=3)
@@ -191,10 +191,20 @@ async def test_a_fault_of_ours_ends_every_request_at_once(lab, model):
 
 async def test_gateways_that_share_a_socket_take_over_from_one_another(lab, model, tmp_path):
     """The first ends while requests keep coming on new and on kept connections, and while one streams: none fails."""
+    stop = asyncio.Event()
+
+    async def ask_until(url, kept):
+        headers = {} if kept else {"connection": "close"}
+        async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=30, headers=headers) as client:
+            count = 0
+            while not stop.is_set():
+                (await client.get("/readyz")).raise_for_status()
+                count += 1
+            return count
+
     with socket.create_server(("127.0.0.1", 0)) as front:
-        shared = {"workers": [_worker(lab, model)], "fds": (front.fileno(),)}
-        flags = ("--listen-fd", str(front.fileno()))
-        (worker,) = shared["workers"]
+        worker, flags = _worker(lab, model), ("--listen-fd", str(front.fileno()))
+        shared = {"workers": [worker], "fds": (front.fileno(),)}
         async with worker, gateway_process(tmp_path, model, *flags, **shared) as first:
             assert first.ports["http"] == front.getsockname()[1] != first.ports["health"]
             await first.until_ready()
@@ -203,41 +213,30 @@ async def test_gateways_that_share_a_socket_take_over_from_one_another(lab, mode
             await worker.wait_at("decoding")
             async with gateway_process(tmp_path, model, *flags, **shared) as second:
                 await second.until_ready("health")
-                stop, url = asyncio.Event(), first.url("http")
-                users = [asyncio.create_task(_ask_until(stop, url, kept)) for kept in (True, True, False, False)]
+                users = [asyncio.create_task(ask_until(first.url("http"), kept)) for kept in (True, True, False, False)]
                 first.process.send_signal(signal.SIGTERM)
-                await asyncio.to_thread(_wait_closed, first.url("health"))
+                await _closed(first.url("health"))
                 worker.release()
                 assert (await streaming).text.rstrip().endswith("data: [DONE]")
                 await first.end()
                 stop.set()
-                assert all([await user for user in users])
+                assert all(await asyncio.gather(*users))
 
 
-async def _ask_until(stop, url, kept):
-    """Asks on without a pause, on one connection or on a new one each time. How many answers came; all must be 200."""
-    count, headers = 0, {} if kept else {"connection": "close"}
-    async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=30, headers=headers) as client:
-        while not stop.is_set():
-            (await client.get("/readyz")).raise_for_status()
-            count += 1
-    return count
+UNUSABLE = {
+    "--model={model} --port={taken}": "--port {taken}: ",
+    "--model={folder} --port=0": "tokenizer.json",
+    "--model={tuned} --port=0": "legato gateway: {tuned}/generation_config.json: temperature: not a valid ",
+}
 
 
-@pytest.mark.parametrize(
-    ("flags", "said"),
-    [
-        ("--model={model} --port={taken}", "--port {taken}: "),
-        ("--model={folder} --port=0", "tokenizer.json"),
-        ("--model={tuned} --port=0", "legato gateway: {tuned}/generation_config.json: temperature: not a valid "),
-    ],
-)
-async def test_what_it_cannot_start_with_is_named_in_a_line(model, tmp_path, flags, said):
+@pytest.mark.parametrize("flags", UNUSABLE)
+async def test_what_it_cannot_start_with_is_named_in_a_line(model, tmp_path, flags):
     tuned = shutil.copytree(model, tmp_path / "tuned")
     (tuned / "generation_config.json").write_text('{"temperature": "hot"}')
     with socket.create_server(("127.0.0.1", 0)) as front:
         known = {"model": model, "taken": front.getsockname()[1], "folder": tmp_path, "tuned": tuned}
-        assert said.format(**known) in await refused(*flags.format(**known).split())
+        assert UNUSABLE[flags].format(**known) in await refused(*flags.format(**known).split())
 
 
 async def test_a_gateway_dies_with_its_parent(model, tmp_path):
@@ -254,7 +253,7 @@ async def test_a_gateway_dies_with_its_parent(model, tmp_path):
             await asyncio.sleep(0.01)
         parent.kill()
         await parent.wait()
-        await asyncio.to_thread(_wait_closed, f"http://127.0.0.1:{json.loads(announced.read_text())['http']}")
+        await _closed(f"http://127.0.0.1:{json.loads(announced.read_text())['http']}")
 
 
 async def test_what_its_folder_and_its_settings_say_reaches_workers_and_clients(lab, chat_model, tmp_path):
@@ -286,3 +285,37 @@ async def test_what_its_folder_and_its_settings_say_reaches_workers_and_clients(
         assert listed[1]["id"] == made["output"][0]["id"]
         assert "legato_gateway_stored_responses 2.0" in (await gateway.get("/metrics", "health")).text
         assert "sampling defaults of the model: temperature 0.3, top_k 40" in "".join(await gateway.end())
+
+
+async def test_a_certificate_that_is_replaced_is_for_new_connections_of_the_official_client(lab, model, tmp_path):
+    files, others = (certificates.make(tmp_path / name) for name in ("first", "second"))
+    installed = files.install(tmp_path)
+    flags = ("--tls-certificate-file", str(installed.certificate), "--tls-key-file", str(installed.key))
+    async with _worker(lab, model) as worker, gateway_process(tmp_path, model, *flags, workers=[worker]) as gateway:
+
+        async def invalid():
+            return "legato_gateway_tls_certificate_invalid 1.0" in (await gateway.get("/metrics", "health")).text
+
+        async def answers(authority):
+            url, context = f"https://127.0.0.1:{gateway.ports['http']}/v1", ssl.create_default_context(cafile=authority)
+            http = httpx.AsyncClient(verify=context, trust_env=False)
+            async with openai.AsyncOpenAI(base_url=url, api_key="-", http_client=http, max_retries=0) as client:
+                try:
+                    stream = await client.completions.create(model="m", prompt="hi", max_tokens=9, stream=True)
+                except openai.APIConnectionError:
+                    return False
+                return [chunk.choices[0].finish_reason async for chunk in stream][-1] == "length"
+
+        await gateway.until_ready("health")
+        installed.key.write_text("nothing")
+        await gateway.until(invalid)
+        assert await answers(files.authority)
+        others.install(tmp_path)
+        await gateway.until(lambda: answers(others.authority))
+        assert (await invalid(), await answers(files.authority)) == (False, False)
+        with pytest.raises(httpx.TransportError):
+            await gateway.get("/v1/models")
+        reader, silent = await asyncio.open_connection("127.0.0.1", gateway.ports["http"])
+        await gateway.end()  # a client that says nothing holds up no end
+        assert await reader.read() == b""
+        silent.close()
