@@ -1,8 +1,8 @@
-"""Hand-offs, cancels, deadlines and reports while a step computes, however long it takes."""
+"""Hand-offs, deadlines and reports while a step computes, however long it takes."""
 
 import pytest
 
-from legato_protocol.stream import Cancel, Generate
+from legato_protocol.stream import Generate
 
 LEASE = 10.0
 LONG = 15  # iterations of a step, a second each: longer than a lease
@@ -35,16 +35,6 @@ def test_the_first_token_of_a_hand_off_waits_for_no_step_of_either_worker(world)
     world.generate(prefill, list(range(8)), id="other", turns=30)
     assert (prefill.runner.steps, decode.runner.steps) == (4, 1)
     assert decode.tokens() == world.continuation(world.prompt, 1)
-
-
-def test_what_is_cancelled_during_a_step_keeps_its_blocks_until_the_step_is_done(world):
-    worker = world.worker("u", step_turns=lambda: 5)
-    world.generate(worker, turns=2)
-    worker.send(Cancel("r", 1))
-    world.run(2)
-    assert worker.status.load.running == 0 < worker.status.load.used_blocks
-    world.run(4)
-    assert (worker.status.load.used_blocks, worker.tokens()) == (0, [])
 
 
 def test_a_deadline_is_reported_during_a_step(world):
