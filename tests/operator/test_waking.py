@@ -101,8 +101,9 @@ async def test_a_request_wakes_a_service_at_zero_at_once(waker, gateways, woken,
 async def test_a_wake_that_changes_nothing_is_repeated_no_sooner_than_looks_are(waker, gateways, woken, build):
     """As where another gateway does not answer, so that nothing is decided."""
     gateways.hold("gateway-0:8082")
+    at_zero = _observed(build, [_gateway()])
     for _ in range(1000):
-        waker.follow(DEMO, _observed(build, [_gateway()]))
+        waker.follow(DEMO, at_zero)
         await asyncio.sleep(0.01)
     assert len(woken) == 10 / DECIDE_EVERY
 
