@@ -4,6 +4,7 @@
     ├── BadRequest               400  permanent: the request itself is wrong
     │   ├── ContextLengthExceeded 400
     │   ├── Unsupported          400  a feature that is not there
+    │   │   └── ThreadUnsupported 400 a thread of messages, without which Anthropic's SDK goes on
     │   ├── NotComputable        400  its own logits are not finite, wherever it is computed
     │   ├── InvalidAPIKey        401
     │   ├── PriorityNotAllowed   403
@@ -75,6 +76,12 @@ class Unsupported(BadRequest):
     """Asks for a feature that this server does not have."""
 
     code = "unsupported_value"
+
+
+class ThreadUnsupported(Unsupported):
+    """Asks for a thread. In these words, Anthropic's SDK goes on without one."""
+
+    code = "thread_unsupported_request"
 
 
 class NotComputable(BadRequest):

@@ -4,7 +4,7 @@ from typing import Any, Final
 
 import msgspec
 
-from legato_gateway.errors import GatewayError, Unsupported
+from legato_gateway.errors import GatewayError, ThreadUnsupported
 
 PATH: Final = "/v1/messages"
 _TYPES: Final = {
@@ -46,9 +46,3 @@ def body(error: GatewayError) -> bytes:
     if isinstance(error, ThreadUnsupported):
         shown["details"] = {"error_code": error.code, "unsupported": [error.param]}
     return msgspec.json.encode({"type": "error", "error": shown})
-
-
-class ThreadUnsupported(Unsupported):
-    """Asks for a thread. In these words, Anthropic's SDK goes on without one."""
-
-    code = "thread_unsupported_request"

@@ -10,10 +10,9 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from legato_gateway.anthropic import blocks, paths, tools
-from legato_gateway.anthropic.errors import ThreadUnsupported
 from legato_gateway.anthropic.schemas import CountTokensBody, MessagesBody, OutputConfig, PromptBody, Thinking
 from legato_gateway.anthropic.writer import MessageHead, MessagesWriter, PrefixWriter
-from legato_gateway.errors import BadRequest
+from legato_gateway.errors import BadRequest, ThreadUnsupported
 from legato_gateway.openai import chat
 from legato_gateway.openai.schemas import ChatBody
 from legato_gateway.serving import bodies, ignored

@@ -41,7 +41,7 @@ class ModelTokenizer:
         self._tokenizer = files.tokenizer
         self._bytes = _byte_table(files)
         self.vocab_size = min(len(self._bytes), files.rows or len(self._bytes))  # ids may have holes
-        self.eos_ids: tuple[int, ...] = tuple(id for id in files.eos_ids if id < self.vocab_size)
+        self.eos_ids: tuple[int, ...] = tuple(id for id in files.eos_ids if files.rows is None or id < files.rows)
         self._longest = max(map(len, self._bytes)) * (1 if files.tokenizer.normalizer is None else _COMPOSED)
         added = files.tokenizer.get_added_tokens_decoder()
         self._special = {id: token.content for id, token in added.items() if token.special and id < self.vocab_size}
