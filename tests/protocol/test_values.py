@@ -46,7 +46,7 @@ READ = {
 }
 
 
-@pytest.mark.parametrize("read", READ, ids=str)
+@pytest.mark.parametrize("read", READ)
 def test_what_is_valid_is_read(read):
     assert {text: read(text) for text in READ[read]} == pytest.approx(READ[read])
 
