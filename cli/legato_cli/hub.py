@@ -8,6 +8,7 @@ import contextlib
 import fcntl
 import glob
 import importlib.util
+import json
 import os
 import re
 import signal
@@ -127,7 +128,7 @@ def newest(repo: str) -> str:
 
 
 def cached(repo: str, cache: Path) -> Path | None:
-    """Returns the folder of the last snapshot that was downloaded whole, into our cache or else the library's."""
+    """Returns the folder of the last complete download in our cache, or else in huggingface_hub's."""
     snapshots = [HubSnapshot(repo, folder.name) for folder in (cache / hub_folder(repo, "")).glob("[0-9a-f]" * 40)]
     whole = [each.folder(cache) for each in snapshots if each.complete(each.folder(cache), MODEL)]
     if whole:
@@ -139,7 +140,17 @@ def cached(repo: str, cache: Path) -> Path | None:
         folder = Path(snapshot_download(repo, local_files_only=True, allow_patterns=list(HEADER + WEIGHTS)))
     except LocalEntryNotFoundError:
         return None
-    return folder if all(any(folder.glob(pattern)) for pattern in MODEL.needed) else None
+    return folder if _is_whole(folder) else None
+
+
+def _is_whole(folder: Path) -> bool:
+    """True for a model with all its shards: the library also returns the remains of an interrupted download."""
+    index, shards = folder / "model.safetensors.index.json", set[str]()
+    if index.is_file() and not (folder / "model.safetensors").is_file():
+        shards = set(json.loads(index.read_bytes())["weight_map"].values())
+    return all(any(folder.glob(pattern)) for pattern in MODEL.needed) and all(
+        (folder / name).is_file() for name in shards
+    )
 
 
 def _require_library(about: object) -> None:

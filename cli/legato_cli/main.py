@@ -85,7 +85,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser().parse_args(argv)
     try:
         code: int = args.run(args)
-        sys.stdout.flush()
+        if sys.stdout is not None:  # else it is closed
+            sys.stdout.flush()
     except BrokenPipeError:
         if not _has_lost_reader():
             raise
@@ -103,6 +104,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _has_lost_reader() -> bool:
     """True if standard output is a pipe that nobody reads any longer, as behind `| head`."""
+    if sys.stdout is None:
+        return False
     poll = select.poll()
     poll.register(sys.stdout.fileno(), 0)
     return any(events & select.POLLERR for _, events in poll.poll(0))

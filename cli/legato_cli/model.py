@@ -136,7 +136,7 @@ def is_downloaded(repo: str, commit: str, content: hub.HubContent) -> bool:
 
 
 def download_newest(repo: str, progress: Progress) -> Path:
-    """The folder with the newest commit of a repository; while the hub is away, with the last one that was downloaded.
+    """Returns a folder with the newest commit of a repository; while the hub is away, with the last one downloaded.
 
     Raises ModelUnavailable; its subclass ModelAway when trying again may help.
     """

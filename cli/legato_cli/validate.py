@@ -7,11 +7,14 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from legato_cli import gpus
 from legato_cli.services import options
 from legato_protocol import flags, names
+
+if TYPE_CHECKING:
+    from legato_operator.api.resources import Spec
 
 REFUSED = 1
 Problem = tuple[str, str]  # path of the field, and what is wrong with it
@@ -116,7 +119,7 @@ def judged(item: Any, local: bool) -> tuple[Sequence[Problem], Sequence[Problem]
         return error.problems, (), ()
     unmet = unmet_objectives.of_paced(spec)
     if not local:
-        refused = [*checks.unavailable(spec, in_containers=True), *checks.contradictions(spec, (GPU,), True)]
+        refused = [*checks.unavailable(spec, in_containers=True), *checks.contradictions(spec, _devices(spec), True)]
         return refused, (), unmet
     has_gpus = bool(gpus.visible(os.environ))
     refused = [*checks.unavailable(spec), *checks.contradictions(spec, (GPU,), has_gpus)]
@@ -149,3 +152,14 @@ def _as_written(item: Any) -> Any:
         return item
     metadata = {key: value for key, value in item["metadata"].items() if key not in _OF_SERVER}
     return {**{key: value for key, value in item.items() if key != "status"}, "metadata": metadata}
+
+
+def _devices(spec: "Spec") -> tuple[str, ...]:
+    """Returns what may be a GPU on a cluster, where that is a setting: every device that pools request but RDMA's."""
+    from legato_operator.api import roles
+    from legato_operator.api.quantities import GPU
+
+    resources = [roles.pool(spec, role).resources for role in roles.of(spec)]
+    names = {name for each in resources for name in (*each.requests, *each.limits) if "/" in name}
+    rdma = {spec.transfer.rdma.resource} if spec.transfer.rdma is not None else set()
+    return (GPU, *sorted(names - rdma - {GPU}))

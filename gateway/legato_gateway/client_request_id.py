@@ -10,13 +10,13 @@ _ALLOWED: Final = re.compile(rb"[\x21-\x7e]{1,128}")
 
 
 def read(scope: Scope) -> str | None:
-    """Returns the id; None without one, and for one that is too long or has other characters than visible ASCII."""
+    """Returns the id, or None if it is missing, too long, or has characters other than visible ASCII."""
     given = next((value for name, value in scope["headers"] if name == HEADER), b"")
     return given.decode() if _ALLOWED.fullmatch(given) else None
 
 
 class EchoRequestId:
-    """A part of the application: a client's id takes the place of the gateway's, which is in the body as well."""
+    """Middleware that answers with a client's id in place of the gateway's, which is in the body as well."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

@@ -79,7 +79,7 @@ class Unsupported(BadRequest):
 
 
 class ThreadUnsupported(Unsupported):
-    """Asks for a thread. In these words, Anthropic's SDK goes on without one."""
+    """The request asks for a thread. On this error code, Anthropic's SDK goes on without one."""
 
     code = "thread_unsupported_request"
 

@@ -136,7 +136,7 @@ def _translated(kind: str, source: str) -> str:
         return f"{_rules(kind, source)}\n%llguidance {_OPTIONS}\n"
     except InvalidGrammar:
         raise
-    except (ValueError, TypeError, RecursionError) as error:
+    except (ValueError, TypeError, RecursionError, ArithmeticError) as error:
         raise InvalidGrammar(_short(str(error))) from None
 
 

@@ -1,4 +1,4 @@
-"""JSON schemas as the compiler obeys them: without keywords that constrain nothing, and with its faults avoided."""
+"""Rewrites JSON schemas for the compiler: drops keywords that constrain nothing, and works around its bugs."""
 
 from collections.abc import Mapping
 from decimal import Decimal
@@ -71,10 +71,12 @@ def _with_included_bounds(schema: dict[str, Any]) -> dict[str, Any]:
     if not lower or not upper:
         return schema
     found = dict(schema)
+    least, most = max(schema[key] for key in lower), min(schema[key] for key in upper)
+    width = abs(Decimal(repr(most)) - Decimal(repr(least)))
     for excluded, included, sign in (("exclusiveMinimum", "minimum", 1), ("exclusiveMaximum", "maximum", -1)):
         if _is_number(schema.get(excluded)):
             bound = Decimal(repr(found.pop(excluded)))
-            moved = float(bound + sign * _STEP * max(abs(bound), Decimal(1)))
+            moved = float(bound + sign * _STEP * min(max(abs(bound), Decimal(1)), width))
             bounds = [moved, *(each for each in (schema.get(included),) if isinstance(each, int | float))]
             found[included] = max(bounds) if sign > 0 else min(bounds)
     return found

@@ -64,9 +64,9 @@ def check_ends(schema: Schema) -> None:
 
 
 def check_counts(schema: Schema, path: Path = ()) -> None:
-    """Raises InvalidGrammar for a count of properties that repeated names could seem to reach.
+    """Raises InvalidGrammar for a `minProperties` that repeated names could satisfy.
 
-    Grammars cannot forbid that a name which a schema does not list comes twice.
+    Grammars cannot forbid the repetition of a name that the schema does not list.
     """
     if isinstance(schema, dict) and not _counts_hold(schema):
         most = len(_required(schema)) + 1
@@ -85,7 +85,8 @@ def _counts_hold(node: dict[str, Any]) -> bool:
 def _required(node: dict[str, Any]) -> set[str]:
     """Names that are listed and have to be there: these come once."""
     properties = node.get("properties")
-    return {name for name in _list(node, "required") if isinstance(properties, dict) and name in properties}
+    names = {name for name in _list(node, "required") if isinstance(name, str)}
+    return names & properties.keys() if isinstance(properties, dict) else set()
 
 
 def locate(schema: Schema, fault: str, judge: Callable[[Schema], str]) -> Path:

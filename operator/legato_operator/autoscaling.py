@@ -197,7 +197,7 @@ def _action(observed: Observed, made: PoolDecision) -> Apply:
 
 
 def _event(made: PoolDecision) -> tuple[str, str]:
-    """The sizes, the reason and its number; the whole arithmetic is in the status."""
+    """Returns an event's reason and note: the sizes, the reason and its number. The status has all terms."""
     needed = next((term.workers for term in made.terms if term.reason == made.reason), None)
     number = "" if needed is None else f" ({needed:.3g} needed)"
     why = REASONS.get(made.reason, made.reason).replace("`", "")

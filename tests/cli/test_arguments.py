@@ -3,6 +3,7 @@
 import argparse
 import os
 import re
+import shlex
 import subprocess
 import sys
 from subprocess import PIPE
@@ -143,3 +144,7 @@ def test_a_command_whose_output_nobody_reads_ends_quietly(command):
     process = subprocess.Popen([sys.executable, "-m", "legato_cli.main", *command], stdout=PIPE, stderr=PIPE)
     process.stdout.close()
     assert (process.communicate()[1], process.returncode) == (b"", 141)
+    closed = subprocess.run(
+        ["sh", "-c", f"{shlex.join([sys.executable, '-m', 'legato_cli.main', *command])} >&-"], stderr=PIPE
+    )
+    assert (closed.stderr, closed.returncode) == (b"", 0)

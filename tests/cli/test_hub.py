@@ -3,6 +3,7 @@
 import contextlib
 import fcntl
 import functools
+import json
 import os
 import signal
 import subprocess
@@ -221,11 +222,16 @@ def test_while_the_hub_is_away_the_last_download_is_served(server, prepare, fold
     monkeypatch.setattr(server, "refusal", (503, ""))
     with pytest.raises(model.ModelAway, match="the hub answers 503"):
         model.download_newest(REPO, said.append)
-    for name in ("config.json", "tokenizer.json", "model.safetensors"):
+    for name in ("config.json", "tokenizer.json", "model-1-of-2.safetensors"):
         snapshot.mkdir(parents=True, exist_ok=True)
-        (snapshot / name).write_bytes(server.files[name])
+        (snapshot / name).write_bytes(server.files.get(name, WEIGHTS))
     (theirs / "refs").mkdir()
     (theirs / "refs" / "main").write_text(snapshot.name)
+    shards = {"a": "model-1-of-2.safetensors", "b": "model-2-of-2.safetensors"}
+    (snapshot / "model.safetensors.index.json").write_text(json.dumps({"weight_map": shards}))
+    with pytest.raises(model.ModelAway, match="the hub answers 503"):
+        model.download_newest(REPO, said.append)
+    (snapshot / "model-2-of-2.safetensors").write_bytes(WEIGHTS)
     assert model.download_newest(REPO, said.append) == snapshot
     server.refusal = None
     assert prepare().code == 0

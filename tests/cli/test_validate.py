@@ -78,6 +78,8 @@ def test_gpus_have_an_effect_if_this_machine_has_some(validate, monkeypatch, the
 def test_what_workers_on_kubernetes_never_do_is_refused_there(validate):
     code, _, err = validate(_with(decode=ONE_GPU, engine={"dtype": "Float16"}))
     assert (code, "spec.prefill.resources: must request GPUs" in err) == (1, True)
+    other = {"resources": {"requests": {"amd.com/gpu": 1}}}  # GPUs, if the operator is given that name
+    assert validate(_with(prefill=other, decode=other, engine={"dtype": "Float16"}))[0] == 0
     code, _, err = validate(_with(engine={"dtype": "Float16"}))
     assert (code, "spec.engine.dtype: Float16 needs workers that request GPUs" in err) == (1, True)
 

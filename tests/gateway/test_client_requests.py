@@ -62,6 +62,8 @@ async def test_a_call_is_required_of_tools_only_if_there_are_any(gateway, api):
     """LlamaIndex requires one without any."""
     said = await api.ask(gateway, tool_choice="required")
     assert said.text == "Paris é!"
+    answer = await api.post(gateway, tool_choice="required", tools=[{"type": "custom", "name": "apply_patch"}])
+    assert (answer.status_code, api.names(answer, "tool_choice")) == (400, True)
 
 
 @BOTH

@@ -31,6 +31,7 @@ WITHOUT_EFFECT = [
     {"type": "array", "contains": {"type": "null"}, "minContains": 0},
     {"type": "array", "maxContains": 1},
     {"dependentSchemas": {}, "dependentRequired": {}, "dependencies": {}},
+    {"type": "string", "required": [{}], "properties": {}, "minProperties": 1},
 ]
 
 
@@ -53,6 +54,11 @@ HALF = {"type": "number", "exclusiveMinimum": 0, "maximum": 0.5}
         ({"type": "number", "minimum": -0.5, "exclusiveMaximum": 0}, ["-0.5", "-0.1"], ["0", "-0", "-0.0"]),
         ({"minimum": 0.2, "exclusiveMinimum": 0, "maximum": 1}, ["0.2", "1"], ["0.1", "0"]),
         ({"type": "integer", "exclusiveMinimum": 0, "exclusiveMaximum": 2}, ["1"], ["0", "2"]),
+        (
+            {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1e-10},
+            ["0.00000000005"],
+            ["0", "0.0000000001"],
+        ),
         ({"$defs": {"x": {"$anchor": "foo", "type": "integer"}}, "$ref": "#foo"}, ["3"], ['"a"']),
         ({"minProperties": 1, "additionalProperties": INTEGERS, "type": "object"}, ['{"a":1}'], ["{}"]),
         (

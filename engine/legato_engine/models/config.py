@@ -123,7 +123,7 @@ def from_gguf(
     if raw.get("rope.dimension_count", head_dim) != head_dim:
         raise UnsupportedModel(f"{source}: rotary embeddings of a part of head_dim {head_dim} are not supported")
     if raw.get("attention.value_length", head_dim) != head_dim:
-        lengths = f"attention.value_length {raw['attention.value_length']} beside keys of {head_dim}"
+        lengths = f"attention.value_length {raw['attention.value_length']} with keys of {head_dim}"
         raise UnsupportedModel(f"{source}: {lengths} is not supported")
     if raw.get("rope.scaling.attn_factor", 1.0) != 1.0:
         raise UnsupportedModel(f"{source}: rope.scaling.attn_factor {raw['rope.scaling.attn_factor']} is not supported")
@@ -161,7 +161,7 @@ def _architecture(names: object, source: str) -> str:
 
 
 def _check_model_type(given: object, architecture: str, source: str) -> None:
-    """Transformers chooses a class by `model_type`, other servers by `architectures`."""
+    """Raises UnsupportedModel if `model_type`, which transformers goes by, contradicts `architectures`."""
     if given in _MODEL_TYPES.values() and given != _MODEL_TYPES[architecture]:
         raise UnsupportedModel(f"{source}: model_type {given!r} contradicts architectures [{architecture!r}]")
 

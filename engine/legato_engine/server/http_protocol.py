@@ -80,7 +80,7 @@ class BoundedConnection(Secured, H11Protocol):
 def make_room(open: set[Any], refused: Callable[[str], None], newcomer: AbstractSet[Any] = frozenset()) -> bool:
     """Closes the oldest connection without a request under way, so that silent strangers do not keep a gateway out.
 
-    Returns False if all others have one; then the newcomer is closed. Either is counted by `refused`.
+    Returns False if every other one has a request; the caller then refuses the newcomer. `refused` counts both.
     """
     refused("connections")
     waiting = [each for each in open - newcomer if getattr(each, "waits", False)]

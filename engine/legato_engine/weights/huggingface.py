@@ -75,11 +75,11 @@ class HuggingFaceFolder(Checkpoint):
 
 
 def _shards(path: Path) -> dict[str, Path]:
-    """Returns the file of each tensor by the index; empty where all are in one file, which precedes any index."""
+    """Returns each tensor's file by the index; empty if one file has all of them, which takes precedence."""
     if not (path / _INDEX).exists():
         return {}
     if (path / _SINGLE).exists():
-        _log.warning("%s: weights are read from %s alone; %s beside it is ignored", path, _SINGLE, _INDEX)
+        _log.warning("%s: weights are read only from %s; %s is ignored", path, _SINGLE, _INDEX)
         return {}
     names = read_json(path / _INDEX).get("weight_map")
     if not isinstance(names, dict) or not all(isinstance(file, str) and "/" not in file for file in names.values()):

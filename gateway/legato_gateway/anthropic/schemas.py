@@ -14,7 +14,7 @@ from legato_protocol.sampling_limits import RANGES
 
 MAX_TOOLS = 128
 _TEMPERATURE, _TOP_P, _TOP_K = (RANGES[name] for name in ("temperature", "top_p", "top_k"))
-_TOKENS = RANGES["max_tokens"]._replace(least=0)  # 0 computes the prompt alone, so that it is cached
+_TOKENS = RANGES["max_tokens"]._replace(least=0)  # 0 only computes the prompt, so that it is cached
 
 
 Name = Annotated[str, Meta(min_length=1)]  # or an id

@@ -46,7 +46,7 @@ def choice(raw: Raw | UnsetType) -> tuple[Raw | UnsetType, bool | None]:
 def _function(raw: Raw, at: str) -> dict[str, Any]:
     kind = bodies.decode(_KIND, raw, at).type
     if kind not in (None, "custom"):
-        return {"type": kind}  # one that runs at Anthropic: chats are answered without
+        return {"type": kind}  # chats are answered without it
     tool = bodies.decode(_TOOL, raw, at)
     if tool.defer_loading:
         raise unsupported(f"{at}.defer_loading")

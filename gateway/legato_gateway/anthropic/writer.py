@@ -148,7 +148,7 @@ class MessagesWriter:
 
 
 class PrefixWriter(MessagesWriter):
-    """Answers to `max_tokens: 0`, which only computes the prompt: the one token that this takes is not shown."""
+    """Writes the answer to `max_tokens: 0`, which only computes the prompt: the one token generated is left out."""
 
     def delta(self, index: int, delta: Delta) -> bytes:
         return super().delta(index, Delta(index, "", finish=delta.finish and "length"))

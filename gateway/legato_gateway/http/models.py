@@ -1,4 +1,4 @@
-"""The models that are served. Two APIs have this path: Anthropic's SDKs differ by a header that they always send."""
+"""Routes of the served models, in OpenAI's shape or, with the header that Anthropic's SDKs send, in Anthropic's."""
 
 from datetime import UTC, datetime
 from typing import Any

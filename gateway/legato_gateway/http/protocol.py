@@ -21,6 +21,7 @@ from legato_gateway.http.lingering import AnswerTransport
 from legato_protocol.tls_server import EARLY, LAST_FLUSH, Secured
 
 MAX_HEAD_BYTES = 131_072  # the application refuses less than that with more to say; this only bounds memory
+MOST_OFFERS = 8  # of another protocol in one piece of data: each costs a parser
 FRAMING = (b"content-length", b"transfer-encoding")
 CONNECTIONS_FULL = "connections_full"  # drop reason
 
@@ -32,7 +33,7 @@ class BoundedProtocol(Secured, HttpToolsProtocol):
     _in_body = False
     _progress = False  # this piece of data completed a head, a message or a part of a body
     _offered = False  # the request offers another protocol, before which the parser stopped
-    _resuming = False  # a new parser reads the framing of a request again whose offer was declined
+    _resuming = False  # a new parser reads the framing headers of a request whose offer was declined
     _kept = 0  # bytes of pieces that did not: of a head, of trailers
     _received = 0  # bytes of a body, in this window
     _closes_early = False  # an answer before the end of this body closes the connection, one after it does not
@@ -100,22 +101,28 @@ class BoundedProtocol(Secured, HttpToolsProtocol):
             self._refuse(HeadersTooLarge(f"the {part} of the request is longer than {MAX_HEAD_BYTES} bytes"))
 
     def _feed(self, data: bytes) -> None:
-        try:
-            self.parser.feed_data(data)
-        except httptools.HttpParserUpgrade as stop:
-            self._decline_offer()
-            self._feed(data[stop.args[0] :])
-        except httptools.HttpParserError:
-            self.send_400_response("Invalid HTTP request received.")
+        """Parses, and declines offers of another protocol, as RFC 9110, 7.8 allows: Java's client begins with one."""
+        left, offers = memoryview(data), 0
+        while left and not self.transport.is_closing():
+            try:
+                self.parser.feed_data(left)
+                return
+            except httptools.HttpParserUpgrade as stop:
+                left, offers = left[stop.args[0] :], offers + 1
+                if offers > MOST_OFFERS:
+                    self.send_400_response("Too many offers of another protocol.")
+                    return
+                self._resume()
+            except httptools.HttpParserError:
+                self.send_400_response("Invalid HTTP request received.")
+                return
 
-    def _decline_offer(self) -> None:
-        """Goes on in HTTP/1.1, as RFC 9110, 7.8 allows: Java's client offers h2c with its first request.
-
-        The parser cannot go on, so that a new one is told how this request is framed.
-        """
+    def _resume(self) -> None:
+        """Goes on with a new parser, since the old one cannot: it first reads the headers that frame this request."""
         self.parser, self._resuming, self._offered = httptools.HttpRequestParser(self), True, False
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's own
         framing = [b"%s: %s\r\n" % line for line in self.headers if line[0] in FRAMING]
-        self._feed(b"POST / HTTP/1.1\r\n%s\r\n" % b"".join(framing))
+        self.parser.feed_data(b"POST / HTTP/1.1\r\n%s\r\n" % b"".join(framing))
 
     def eof_received(self) -> bool:  # type: ignore[override]
         """Whether the connection stays open: with a whole request under way, until it is known to be gone."""

@@ -108,11 +108,11 @@ class AnswerReader:
         return [
             self._text_fields(piece) if isinstance(piece, Text) else (self._call_fields(piece), ())
             for piece in pieces
-            if self._is_told(piece)
+            if self._is_shown(piece)
         ]
 
-    def _is_told(self, piece: Piece) -> bool:
-        """True but for calls beyond the most that may be, and for the markup of a required call that was cut off."""
+    def _is_shown(self, piece: Piece) -> bool:
+        """False for calls above the limit, and for the markup of a required call that was cut off."""
         assert self._calls is not None
         if isinstance(piece, Text):
             return not self._calls.written

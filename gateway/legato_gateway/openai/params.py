@@ -97,7 +97,7 @@ def limit(wanted: int | None, prompt_tokens: int, context: int, default: int | N
 def with_special_stops(
     request: GenerationRequest, special_ids: Callable[[Collection[str]], frozenset[int]]
 ) -> GenerationRequest:
-    """Returns the request with stop strings that are special tokens found by id: these do not show in a text."""
+    """Adds the ids of stop strings that are special tokens, which text does not contain."""
     ends = request.params.stop_token_ids
     found = {id: text for text in request.stop for id in special_ids((text,)) if id not in ends}
     params = msgspec.structs.replace(request.params, stop_token_ids=(*ends, *found))

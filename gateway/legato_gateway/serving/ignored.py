@@ -17,7 +17,7 @@ _T = TypeVar("_T")
 
 
 def note(field: str) -> None:
-    """Notes the path of a field; nothing where nobody collects them."""
+    """Notes the path of a field that is ignored; has no effect outside of `collected`."""
     if (names := _noted.get()) is not None and field not in names:
         names.append(field)
 

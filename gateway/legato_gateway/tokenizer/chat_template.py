@@ -23,9 +23,9 @@ class TemplateFault(ValueError):
 
 
 class UnreadArguments(dict[str, str]):
-    """Arguments of an earlier call that are not a JSON object: `tojson` shows them as the model wrote them.
+    """Arguments of an earlier call that are not a JSON object: `arguments | tojson` shows them as the model wrote them.
 
-    Templates that take arguments apart see one of the name INVALID_JSON, as Anthropic's clients do.
+    Templates that take arguments apart, or show the whole function, see one named INVALID_JSON (Anthropic's word).
     """
 
     def __init__(self, written: str) -> None:

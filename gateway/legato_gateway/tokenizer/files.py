@@ -65,7 +65,7 @@ def _declared_ends(path: Path) -> tuple[int, ...]:
 
 
 def _folder_templates(path: Path, settings: dict[str, Any]) -> dict[str, str]:
-    """Returns templates by name, read as transformers does: if there is a file of one, only files count."""
+    """Returns templates by name. As in transformers, template files replace all of `tokenizer_config.json`."""
     paths = [path / "chat_template.jinja", *sorted((path / "additional_chat_templates").glob("*.jinja"))]
     if files := [each for each in paths if each.exists()]:
         names = ["default" if each.parent == path else each.stem for each in files]

@@ -17,6 +17,7 @@ _CONTROL, _USER_DEFINED = 3, 4
 _TEMPLATE_TOKENS = {
     "bos": "bos", "eos": "eos", "unknown": "unk", "seperator": "sep", "padding": "pad", "cls": "cls", "mask": "mask",
 }  # fmt: skip
+_NEEDED = ("bos", "eos", "eot", "eom")  # others may be out of range, as with llama.cpp
 _ENDS = ("eos", "eot", "eom", "fim_pad", "fim_rep", "fim_sep")
 # llama.cpp (src/llama-vocab.cpp) also finds ends by their text, since many files name only one of several.
 _END_TEXTS = frozenset({
@@ -95,10 +96,11 @@ def _strings(values: dict[str, Any], key: str, source: str) -> list[str]:
 def _special_ids(values: dict[str, Any], size: int, source: str) -> dict[str, int]:
     keys = (*_TEMPLATE_TOKENS, *_ENDS)
     found = {key: values[f"{key}_token_id"] for key in keys if f"{key}_token_id" in values}
+    valid = {key: id for key, id in found.items() if isinstance(id, int) and 0 <= id < size}
     for key, id in found.items():
-        if not isinstance(id, int) or not 0 <= id < size:
+        if key in _NEEDED and key not in valid:
             raise TokenizeError(f"{source}: {key}_token_id is {id!r}, of {size} tokens")
-    return found
+    return valid
 
 
 def _byte_pairs(values: dict[str, Any], tokens: list[str], source: str) -> Tokenizer:

@@ -23,6 +23,7 @@ from legato_protocol import token_bytes
 __all__ = ["Detokenizer", "ModelTokenizer", "StopStrings", "TextTooLong", "TokenizeError"]
 
 _NO_VARIABLES: Mapping[str, Any] = MappingProxyType({})
+_MOST_TABLES = 8  # that are kept, of some megabyte each
 _COMPOSED = 4  # bytes that a normalizer makes one of, at most: NFC 9 of 3, NFKC 4 of 1
 
 
@@ -96,7 +97,7 @@ class ModelTokenizer:
             raise TokenizeError(str(error)) from None
 
     def template_takes(self, variable: str) -> bool:
-        """True if a chat template does anything with a variable of this name."""
+        """True if a chat template uses a variable of this name."""
         templates = (self._template, self._tool_template)
         return any(variable in template.variables for template in templates if template is not None)
 
@@ -135,7 +136,9 @@ class ModelTokenizer:
         """For one choice. Special tokens show as nothing, apart from those."""
         table = self._tables.get(shown)
         if table is None:
-            table = self._tables[shown] = self._table(shown)
+            table = self._table(shown)
+            if len(self._tables) < _MOST_TABLES:  # clients choose which tokens are shown
+                self._tables[shown] = table
         return Detokenizer(table)
 
     def _cut(self, ids: list[int], add_special: bool, keep: int) -> list[int]:

@@ -64,8 +64,8 @@ def _contradicting_devices(spec: Spec, gpu_resources: Sequence[str]) -> list[Pro
     if spec.engine.runner == "Model":
         for role in with_gpus:
             if (count := roles.gpus(spec, role, gpu_resources)) > 1:
-                told = f"request {count} GPUs, but a worker computes on one; more workers use more"
-                found.append((f"spec.{role}.resources", told))
+                text = f"request {count} GPUs, but a worker computes on one; more workers use more"
+                found.append((f"spec.{role}.resources", text))
     if spec.transfer.rdma is not None and spec.transfer.rdma.resource in gpu_resources:
         found.append(("spec.transfer.rdma.resource", "must be devices for RDMA, and not GPUs"))
     return found

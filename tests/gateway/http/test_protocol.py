@@ -14,7 +14,7 @@ from openai._constants import DEFAULT_CONNECTION_LIMITS
 
 from legato_gateway.http import protocol
 from legato_gateway.http.connections import LATE_HEAD, ConnectionLimits, Connections
-from legato_gateway.http.protocol import MAX_HEAD_BYTES
+from legato_gateway.http.protocol import MAX_HEAD_BYTES, MOST_OFFERS
 
 START = b"POST / HTTP/1.1\r\nhost: x\r\n"
 CHUNKED = START + b"transfer-encoding: chunked\r\n\r\n"
@@ -132,6 +132,14 @@ async def test_an_offer_of_another_protocol_is_declined_and_the_connection_stays
         answers = await asyncio.wait_for(reader.read(), 10)
     assert answers.count(b"200 OK") == 3
     assert bodies == [b"" if offer == "no body" else b"abc"] * 2 + [b"end"]
+
+
+async def test_a_flood_of_offers_in_one_piece_ends_the_connection():
+    """Each offer costs a parser."""
+    bodies = []
+    with contextlib.suppress(ConnectionResetError):  # more had been sent
+        bodies = (await talk((START + OFFERS["no body"]) * 5000)).split(b"\r\n\r\n")
+    assert len(bodies) <= MOST_OFFERS + 3
 
 
 async def test_requests_on_one_connection_are_counted_each_for_itself():

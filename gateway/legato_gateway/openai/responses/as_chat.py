@@ -89,7 +89,7 @@ def _tools(raw: Raw | UnsetType) -> Raw | UnsetType:
 
 def _tool(tool: dict[str, Any], at: str) -> dict[str, Any]:
     if (kind := tool.get("type")) != "function":
-        return {"type": kind}  # one that would run in the server: chats are answered without
+        return {"type": kind}  # chats are answered without it
     for key, value in tool.items():
         off = value is None or value is False or (key == "allowed_callers" and value == ["direct"])
         if key not in ("type", *_TOOL_FIELDS) and not off:

@@ -204,7 +204,7 @@ def may_be_stored(body: ResponsesBody) -> bool:
 
 
 def text(body: ResponsesBody) -> TextConfig:
-    """How the text of the answer is to be. Raises BadRequest."""
+    """Returns the requested format of the answer's text. Raises BadRequest."""
     given = (bodies.decode(_TEXT, body.text, "text") if body.text is not UNSET else None) or TextConfig()
     if given.verbosity not in (None, "medium"):
         ignored.note("text.verbosity")
@@ -212,7 +212,7 @@ def text(body: ResponsesBody) -> TextConfig:
 
 
 def effort(body: ResponsesBody) -> str | None:
-    """How much the model is to reason. Raises BadRequest."""
+    """Returns the requested reasoning effort. Raises BadRequest."""
     given = (bodies.decode(_REASONING, body.reasoning, "reasoning") if body.reasoning is not UNSET else None) or (
         Reasoning()
     )

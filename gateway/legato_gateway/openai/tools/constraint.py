@@ -43,13 +43,13 @@ def format_of(family: str) -> str:
     return family if family in ("Hermes", "Llama3Json") else ARRAY
 
 
-class Place(Protocol):
+class FunctionPath(Protocol):
     """The path of a function by its number."""
 
     def format(self, number: int, /) -> str: ...
 
 
-def required(functions: Mapping[int, Function], place: Place, family: str, several: bool) -> Grammar:
+def required(functions: Mapping[int, Function], place: FunctionPath, family: str, several: bool) -> Grammar:
     """One of these calls and, if there may be `several`, more of them. `place` is the path of a function by its number.
     Raises BadRequest with the path of a schema that cannot be obeyed."""
     match format_of(family):
@@ -65,7 +65,7 @@ def required(functions: Mapping[int, Function], place: Place, family: str, sever
     return _checked(rules, "tool_choice")
 
 
-def optional(functions: Sequence[Function], place: Place, family: str, answer: Grammar | None) -> Grammar | None:
+def optional(functions: Sequence[Function], place: FunctionPath, family: str, answer: Grammar | None) -> Grammar | None:
     """Text, or what matches `answer`, and calls. None where nothing constrains either.
 
     Raises BadRequest with the path of a schema that cannot be obeyed, or of `strict` where a format cannot be held.
@@ -90,7 +90,7 @@ def optional(functions: Sequence[Function], place: Place, family: str, answer: G
     return _checked([*rules, f'call: open GAP? object GAP? "{hermes.CLOSE}"', *objects], "tools")
 
 
-def _objects(functions: Mapping[int, Function], place: Place, key: str) -> list[str]:
+def _objects(functions: Mapping[int, Function], place: FunctionPath, key: str) -> list[str]:
     """Rules of `object`: a call as JSON, its name first. Each schema is one of its own, with its own references."""
     rules = ["object: " + " | ".join(f"function_{number}" for number in functions)]
     for number, function in functions.items():

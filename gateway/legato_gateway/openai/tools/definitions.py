@@ -95,6 +95,8 @@ def offered(body: ChatBody, family: str | None, why_not: str, answer: Grammar | 
     found, shown, numbers = _functions(body.functions) if older else _tools(body.tools)
     choice = _choice(body, older)
     if choice == "required" and not found:
+        if not older and _given(body.tools):
+            raise Unsupported("tool_choice requires a call, but no tool is a function", param="tool_choice")
         choice = "auto"  # clients send it without any, too
     _check_required(older, choice, {function.name for function in found})
     _check_required(not older, _choice(body, not older), set())  # that of the other form, which offers none
@@ -123,7 +125,7 @@ _Found = tuple[tuple[Function, ...], list[dict[str, Any]], Sequence[int]]  # wit
 
 
 def _tools(raw: Raw | msgspec.UnsetType) -> _Found:
-    """The functions among the tools. Agents send tools that would run in a server alongside them."""
+    """Returns the functions among the tools: agents send other tools, too, and cannot switch them off."""
     if not _given(raw):
         return (), [], ()
     json = _bounded(raw, "tools")

@@ -21,7 +21,7 @@ def told(
 ) -> list[dict[str, Any]]:
     """Returns the messages in the three roles that every template knows, with the tools in the first.
 
-    `in_system` is False for templates without system messages: the first of the user's has the tools then.
+    `in_system` is False for templates that refuse system messages; the first user message then has the tools.
     """
     plain = _merged(messages)
     if not tools:
@@ -37,7 +37,7 @@ def told(
 
 
 def _merged(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Results of calls are one message with each other and with the user's next: templates may demand turns."""
+    """Merges results of calls with each other and the next user message: templates may demand alternating roles."""
     found: list[dict[str, Any]] = []
     composed = False  # the latest message is results
     for message in messages:
