@@ -81,6 +81,8 @@ async def test_models_are_listed_in_the_shape_of_the_client(gateway):
     assert (model["type"], model["id"], model["created_at"][-1]) == ("model", "tiny", "Z")
     assert (anthropic["first_id"], anthropic["last_id"], anthropic["has_more"]) == ("tiny", "tiny", False)
     assert (await gateway.http.get("/v1/models/tiny", headers=headers)).json() == model
+    wrong = [(await gateway.http.get("/v1/models/other", headers=h)).json() for h in (None, headers)]
+    assert [error.get("type") for error in wrong] == [None, "error"]
 
 
 @pytest.mark.parametrize(("include", "shown"), [(False, set()), (True, {257})])

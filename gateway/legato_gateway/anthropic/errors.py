@@ -1,5 +1,6 @@
 """Errors in the shape of Anthropic's API: `{"type": "error", "error": {"type", "message"}}`."""
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
@@ -7,6 +8,8 @@ import msgspec
 from legato_gateway.errors import GatewayError, ThreadUnsupported
 
 PATH: Final = "/v1/messages"
+MODELS: Final = "/v1/models"
+HEADER_VERSION: Final = "anthropic-version"
 _TYPES: Final = {
     400: "invalid_request_error",
     401: "authentication_error",
@@ -32,8 +35,10 @@ SCHEMA: Final = {
 }
 
 
-def has(path: str) -> bool:
-    """Whether errors at this path have this shape."""
+def has(path: str, headers: Mapping[str, str]) -> bool:
+    """True if errors of a request have this shape: OpenAI's clients ask for models at the same path."""
+    if path == MODELS or path.startswith(f"{MODELS}/"):
+        return HEADER_VERSION in headers
     return path == PATH or path.startswith(f"{PATH}/")
 
 

@@ -10,6 +10,7 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from legato_gateway.anthropic import blocks, paths, tools
+from legato_gateway.anthropic.errors import HEADER_VERSION
 from legato_gateway.anthropic.schemas import CountTokensBody, MessagesBody, OutputConfig, PromptBody, Thinking
 from legato_gateway.anthropic.writer import MessageHead, MessagesWriter, PrefixWriter
 from legato_gateway.errors import BadRequest, ThreadUnsupported
@@ -20,7 +21,6 @@ from legato_gateway.serving.model_serving import ModelServing
 from legato_gateway.serving.prepared_request import Asked, PreparedRequest
 
 VERSIONS: Final = ("2023-06-01", "2026-10-21")  # alike in all that is supported here
-HEADER_VERSION: Final = "anthropic-version"
 _THINKING = msgspec.json.Decoder(Thinking | None)
 _SWITCHED_ON: Final = Raw(b'{"enable_thinking":true,"thinking":true}')
 _OUTPUT = msgspec.json.Decoder(OutputConfig | None)

@@ -136,27 +136,28 @@ class HeaderLimit:
             size = sum(len(name) + len(value) for name, value in raw)
             if len(raw) > MAX_HEADERS or size > MAX_HEADER_BYTES:
                 text = f"{len(raw)} headers with {size} bytes; at most {MAX_HEADERS} with {MAX_HEADER_BYTES} are read"
-                await error_response(HeadersTooLarge(text), scope["path"])(scope, receive, send)
+                await error_response(HeadersTooLarge(text), scope)(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
 
-def error_response(error: GatewayError, path: str) -> Response:
-    """`error` as HTTP says it, in the shape of the API that `path` is of."""
-    body = anthropic_errors.body(error) if anthropic_errors.has(path) else errors.body(error)
+def error_response(error: GatewayError, scope: Scope) -> Response:
+    """`error` as HTTP says it, in the shape of the API that the request is of."""
+    is_anthropic = anthropic_errors.has(scope["path"], Headers(scope=scope))
+    body = anthropic_errors.body(error) if is_anthropic else errors.body(error)
     return Response(body, error.http_status, error.headers, "application/json")
 
 
 def _add_error_handlers(app: FastAPI) -> None:
     async def known(request: Request, error: Exception) -> Response:
         assert isinstance(error, GatewayError)
-        return error_response(error, request.url.path)
+        return error_response(error, request.scope)
 
     async def of_routing(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         code = _CODES.get(error.status_code, "invalid_request")
         said = NotFound(f"{error.detail}: {request.method} {request.url.path}", code=code, status=error.status_code)
-        response = error_response(said, request.url.path)
+        response = error_response(said, request.scope)
         response.headers.update(error.headers or {})
         return response
 
@@ -170,4 +171,4 @@ def _add_error_handlers(app: FastAPI) -> None:
 
 async def _unknown(request: Request, _: Exception) -> Response:
     """The error is raised on, for the server to log."""
-    return error_response(InternalFault("the gateway failed to handle this request"), request.url.path)
+    return error_response(InternalFault("the gateway failed to handle this request"), request.scope)

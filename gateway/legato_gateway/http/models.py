@@ -5,7 +5,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 
-from legato_gateway.anthropic.messages import HEADER_VERSION
+from legato_gateway.anthropic.errors import HEADER_VERSION
 from legato_gateway.serving import openapi
 from legato_gateway.serving.context import ServingContext
 from legato_gateway.serving.model_serving import ServedModel
