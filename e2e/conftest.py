@@ -22,8 +22,7 @@ import kube
 import nodes
 from helm import Release
 from kube import Namespace
-from load import answers
-from service import Service, network_is_the_clusters
+from service import network_is_the_clusters
 
 # Files that restart their operator, take it apart or have another version of it: the others keep theirs.
 OWN_OPERATOR = ("disturbed", "namespaced", "pods", "rollouts", "upgrade")
@@ -107,12 +106,6 @@ def operator(namespace: Namespace, request: pytest.FixtureRequest) -> Iterator[R
     yield release
     namespace.delete_services()
     release.uninstall()
-
-
-@pytest.fixture(scope="module")
-def undisturbed(service: Service) -> dict[str, str]:
-    """The texts of streams to which nothing happens."""
-    return answers(service.client, service.name)
 
 
 @pytest.fixture(scope="session")

@@ -3,9 +3,12 @@
 Other tests have paced workers, whose tokens need no KV cache. Here every token depends on the tokens before.
 """
 
+from collections.abc import Iterator
+
 import kube
 import pytest
-from load import Load
+from kube import Namespace
+from load import Load, answers
 from service import Service
 
 # Float32, so that a text does not depend on who computes it in which batch.
@@ -25,7 +28,7 @@ spec:
 
 
 @pytest.fixture(scope="module")
-def service(network, namespace):
+def service(network: None, namespace: Namespace) -> Service:
     namespace.apply(MANIFEST)
     service = Service(namespace, "exact")
     service.until_settled()
@@ -35,26 +38,34 @@ def service(network, namespace):
     return service
 
 
+@pytest.fixture(scope="module")
+def undisturbed(service: Service) -> dict[str, str]:
+    """The texts of streams to which nothing happens."""
+    return answers(service.client, service.name)
+
+
 @pytest.fixture
-def load(service, undisturbed):
+def load(service: Service, undisturbed: dict[str, str]) -> Iterator[Load]:
     """Two streams. None may fail, or say anything else than undisturbed."""
     with Load(service.client, service.name, undisturbed, streams=2) as load:
         yield load
+        load.until_more(2)
+    assert load.failures == []
 
 
 @pytest.mark.parametrize("role", ["decode", "prefill"])
-def test_streams_survive_a_killed_worker(service, load, role):
+def test_streams_survive_a_killed_worker(service: Service, load: Load, role: str) -> None:
     service.lose(role, grace=0)
     service.until_pods(role, {"decode": 2, "prefill": 1}[role])
 
 
-def test_streams_survive_a_drained_worker(service, load):
+def test_streams_survive_a_drained_worker(service: Service, load: Load) -> None:
     service.scale("decode", 1)
     service.until_pods("decode", 1)
     service.until_settled()
 
 
-def test_streams_survive_a_rollout(service, load):
+def test_streams_survive_a_rollout(service: Service, load: Load) -> None:
     before = service.workers()
     service.patch({"engine": {"chunkTokens": 128}})
     kube.until(lambda: not before & service.workers(ready=True), "every worker is a new one")

@@ -1,10 +1,12 @@
 """A second release for one namespace, with a Role there and no rights on the cluster, beside the first."""
 
 import paced
+from helm import Release
+from kube import Namespace
 from service import Service
 
 
-def test_a_release_for_one_namespace_serves_and_stays_while_needed(operator, namespace):
+def test_a_release_for_one_namespace_serves_and_stays_while_needed(operator: Release, namespace: Namespace) -> None:
     namespace.apply(paced.manifest("ours"))
     service = Service(namespace, "ours")
     service.until_ready()

@@ -8,13 +8,15 @@ import helm
 import kube
 import paced
 import pytest
+from helm import Release
+from kube import Namespace, Object
 from service import Service
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "quickstart" / "inferenceservice.yaml"
 
 
 @pytest.fixture(scope="module")
-def service(release, namespace):
+def service(release: Release, namespace: Namespace) -> Service:
     began = time.monotonic()
     namespace.apply(EXAMPLE.read_text())
     service = Service(namespace, "smollm2")
@@ -23,7 +25,7 @@ def service(release, namespace):
     return service
 
 
-def test_the_openai_client_is_answered_and_the_kv_cache_goes_from_one_pod_to_another(service):
+def test_the_openai_client_is_answered_and_the_kv_cache_goes_from_one_pod_to_another(service: Service) -> None:
     answer, route = service.ask("Name the capital of France.")
     assert "Paris" in answer
     assert route["prefill"] in service.pods("prefill")
@@ -35,7 +37,7 @@ def test_the_openai_client_is_answered_and_the_kv_cache_goes_from_one_pod_to_ano
     assert handoff["blocks"] > 0
 
 
-def test_kubectl_get_shows_it_ready(service):
+def test_kubectl_get_shows_it_ready(service: Service) -> None:
     heading, row = service.namespace.kubectl("get", "inferenceservices").splitlines()
     shown = dict(zip(heading.split(), row.split(), strict=False))
     assert shown["NAME"] == "smollm2"
@@ -43,7 +45,7 @@ def test_kubectl_get_shows_it_ready(service):
     assert (shown["MODEL"], shown["PREFILL"], shown["DECODE"]) == ("smollm2", "1", "1")
 
 
-def test_every_pod_runs_at_the_restricted_level(service, release):
+def test_every_pod_runs_at_the_restricted_level(service: Service, release: Release) -> None:
     """The namespaces enforce it, also the operator's; a read-only root file system is more than that."""
     ours = [pod for role in ("prefill", "decode", "gateway") for pod in service.found(role)]
     operators = release.namespace.list("pods", helm.OPERATOR)
@@ -52,13 +54,13 @@ def test_every_pod_runs_at_the_restricted_level(service, release):
     assert all(c["securityContext"]["readOnlyRootFilesystem"] for c in containers)
 
 
-def test_helm_test_asks_a_question(release):
+def test_helm_test_asks_a_question(release: Release) -> None:
     said = kube.run("helm", "test", release.name, "--namespace", release.namespace.name, "--timeout", "4m", "--logs")
     assert "Succeeded" in said
     assert "Paris" in said
 
 
-def test_a_deleted_service_leaves_nothing_behind(service):
+def test_a_deleted_service_leaves_nothing_behind(service: Service) -> None:
     """Nor does it take anything of another service of the namespace."""
     service.namespace.apply(paced.manifest("another"))
     another = Service(service.namespace, "another")
@@ -70,13 +72,13 @@ def test_a_deleted_service_leaves_nothing_behind(service):
     assert _names(service) == before
 
 
-def _owned(service):
+def _owned(service: Service) -> list[Object]:
     kinds = "pods,services,secrets,deployments,workerpools,networkpolicies,poddisruptionbudgets,roles,rolebindings"
     selector = f"serving.legato.dev/service={service.name}"
     text = service.namespace.kubectl("get", kinds, "--output", "json", "--selector", selector)
-    found = json.loads(text)["items"]
+    found: list[Object] = json.loads(text)["items"]
     return found
 
 
-def _names(service):
+def _names(service: Service) -> set[tuple[str, str]]:
     return {(item["kind"], item["metadata"]["uid"]) for item in _owned(service)}

@@ -2,11 +2,14 @@
 
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import kube
 import pytest
 import yaml
+from helm import Release
+from kube import Namespace, Object
 from service import Service
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "two-gpus" / "inferenceservice.yaml"
@@ -25,7 +28,7 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def most(release):
+def most(release: Release) -> int:
     """The number of GPUs of the node with the most of them; skips where there are none."""
     nodes = json.loads(kube.run("kubectl", "get", "nodes", "--output=json"))["items"]
     found = max(int(node["status"]["allocatable"].get(GPU, 0)) for node in nodes)
@@ -35,9 +38,9 @@ def most(release):
 
 
 @pytest.fixture
-def manifest():
+def manifest() -> Object:
     """The example, by its own name, with NVIDIA's runtime where the cluster has a class for it."""
-    made = yaml.safe_load(EXAMPLE.read_text())
+    made: Object = yaml.safe_load(EXAMPLE.read_text())
     del made["spec"]["model"]["servedName"]
     if kube.run("kubectl", "get", "runtimeclass", RUNTIME, "--ignore-not-found"):
         for pool in ("prefill", "decode"):
@@ -46,13 +49,13 @@ def manifest():
 
 
 @pytest.fixture
-def service(namespace, manifest):
+def service(namespace: Namespace, manifest: Object) -> Iterator[Service]:
     made = Service(namespace, manifest["metadata"]["name"])
     yield made
     namespace.kubectl("delete", "inferenceservice", made.name, "--ignore-not-found", "--timeout=120s")
 
 
-def test_one_worker_computes_on_a_gpu(most, namespace, manifest, service):
+def test_one_worker_computes_on_a_gpu(most: int, namespace: Namespace, manifest: Object, service: Service) -> None:
     """As an unprivileged user with a read-only root file system, by kernels that were compiled there."""
     spec = manifest["spec"]
     del spec["prefill"], spec["decode"]["replicas"]
@@ -69,7 +72,9 @@ def test_one_worker_computes_on_a_gpu(most, namespace, manifest, service):
     assert _fallbacks(namespace, pod) == ["0.0"]
 
 
-def test_prefill_and_decode_have_a_gpu_each_and_hand_over(most, namespace, manifest, service):
+def test_prefill_and_decode_have_a_gpu_each_and_hand_over(
+    most: int, namespace: Namespace, manifest: Object, service: Service
+) -> None:
     if most < 2:
         pytest.skip(f"needs a node with two GPUs; the largest has {most}")
     _serve(namespace, manifest, service)
@@ -82,12 +87,12 @@ def test_prefill_and_decode_have_a_gpu_each_and_hand_over(most, namespace, manif
     assert [_fallbacks(namespace, pod["metadata"]["name"]) for pod in pods] == [["0.0"], ["0.0"]]
 
 
-def _serve(namespace, manifest, service):
+def _serve(namespace: Namespace, manifest: Object, service: Service) -> None:
     namespace.apply(yaml.safe_dump(manifest))
-    kube.until(lambda: service.is_true("Ready"), "the service is ready", patience=START)
+    kube.until(lambda: service.condition("Ready").get("status") == "True", "the service is ready", patience=START)
 
 
-def _fallbacks(namespace, pod):
+def _fallbacks(namespace: Namespace, pod: str) -> list[str]:
     """Returns the values of the metric of kernels' fallbacks; each worker has one."""
     code = "import urllib.request; print(urllib.request.urlopen('http://127.0.0.1:8081/metrics').read().decode())"
     lines = namespace.kubectl("exec", pod, "--", "python", "-c", code).splitlines()

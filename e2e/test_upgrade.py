@@ -4,12 +4,15 @@ Both are releases for one namespace, with the present CRDs: how a release upgrad
 """
 
 import contextlib
+from collections.abc import Iterator
 
 import helm
 import httpx
 import kube
 import paced
 import pytest
+from helm import Release
+from kube import Namespace
 from load import Load, answers
 from restarts import Restarts
 from service import PATIENCE, Service
@@ -21,12 +24,11 @@ NEWER = {"gateway": {"allowedOrigins": [ORIGIN]}}  # a field that the older vers
 # The older version does not know the present CRDs' defaults of these fields.
 ENGINE = {"blockSize": 16, "chunkTokens": 256}
 SCALING = {**paced.PAIR, "decode": {"min": 2, "max": 3}}
-IMAGES = {"gateway": "gateway", "prefill": "engine", "decode": "engine"}
 AT_ONCE = "upgrade.pause=1s"
 
 
 @pytest.fixture(scope="module")
-def services(network, operator, namespace):
+def services(network: None, operator: Release, namespace: Namespace) -> list[Service]:
     made = [Service(namespace, name) for name in SERVICES]
     for service in made:
         namespace.apply(paced.manifest(service.name, engine=ENGINE, scaling=SCALING))
@@ -37,54 +39,65 @@ def services(network, operator, namespace):
 
 
 @pytest.fixture(scope="module")
-def expected(services):
+def expected(services: list[Service]) -> dict[str, str]:
     """The texts of all streams: tokens of paced workers follow from the request alone."""
     return answers(services[0].client, services[0].name)
 
 
 @pytest.fixture
-def unharmed(services, expected, namespace):
+def unharmed(services: list[Service], expected: dict[str, str], namespace: Namespace) -> Iterator[None]:
     """Streams to all services, which run the older version so far. No stream fails or says anything else, one service
     has its turn at a time, and in its pools one worker at a time is replaced."""
     assert helm.PREVIOUS is not None
     assert [images(service) for service in services] == [images_of(helm.PREVIOUS)] * len(services)
     with contextlib.ExitStack() as stack:
-        for service in services:
-            stack.enter_context(Load(service.client, service.name, expected, streams=2))
+        loads = [stack.enter_context(Load(each.client, each.name, expected, streams=2)) for each in services]
         restarts = stack.enter_context(Restarts(namespace))
         yield
-    assert (restarts.most_turns, max(restarts.most_starting.values())) == (1, 1)
-    fewest = {"prefill": 1, "decode": 2}
-    assert restarts.fewest_ready == {(name, role): fewest[role] for name in SERVICES for role in fewest}
+        for load in loads:
+            load.until_more(2)
+    assert [load.failures for load in loads] == [[], []]
+    assert restarts.most_turns == 1
+    assert max(restarts.most_starting.values()) == 1
+    assert restarts.fewest_ready == {
+        **{(name, "prefill"): 1 for name in SERVICES},
+        **{(name, "decode"): 2 for name in SERVICES},
+    }
 
 
-def images(service):
+def images(service: Service) -> dict[str, set[str]]:
     """Returns the images of each role's pods."""
-    return {role: {pod["spec"]["containers"][0]["image"] for pod in service.found(role)} for role in IMAGES}
+    return {
+        role: {str(pod["spec"]["containers"][0]["image"]) for pod in service.found(role)}
+        for role in ("gateway", "prefill", "decode")
+    }
 
 
-def images_of(version):
+def images_of(version: helm.Version) -> dict[str, set[str]]:
     """Returns the images of a service that runs a version."""
-    return {role: {version.image(image)} for role, image in IMAGES.items()}
+    workers = {role: {version.image("engine")} for role in ("prefill", "decode")}
+    return {"gateway": {version.image("gateway")}, **workers}
 
 
-def until_run(services, version):
+def until_run(services: list[Service], version: helm.Version) -> None:
     for service in services:
         kube.until(
-            lambda service=service: images(service) == images_of(version) and service.is_true("Upgraded"),
+            lambda service=service: (
+                images(service) == images_of(version) and service.condition("Upgraded").get("status") == "True"
+            ),
             f"{service.name} runs {version.tag}",
         )
         service.until_settled()
 
 
-def lets_pages_in(service):
+def lets_pages_in(service: Service) -> bool:
     """True if web pages of `ORIGIN` may read its answers."""
     answer = httpx.get(f"{service.url}/v1/models", headers={"origin": ORIGIN}, timeout=PATIENCE)
     return answer.headers.get("access-control-allow-origin") == ORIGIN
 
 
 @pytest.mark.usefixtures("unharmed")
-def test_an_upgrade_is_taken_back_in_the_middle_of_the_first_turn(operator, services):
+def test_an_upgrade_is_taken_back_in_the_middle_of_the_first_turn(operator: Release, services: list[Service]) -> None:
     assert helm.PREVIOUS is not None
     first, second = services
     present = helm.PRESENT.image("engine")
@@ -97,7 +110,7 @@ def test_an_upgrade_is_taken_back_in_the_middle_of_the_first_turn(operator, serv
 
 
 @pytest.mark.usefixtures("unharmed")
-def test_services_take_the_present_version_over_in_turns(operator, services):
+def test_services_take_the_present_version_over_in_turns(operator: Release, services: list[Service]) -> None:
     """The older operator goes on with a service that has a field of newer CRDs, and says that it does not know it."""
     assert helm.PREVIOUS is not None
     first, second = services

@@ -1,10 +1,14 @@
 """Services of paced workers on GPUs that are only numbers, and the figures that tests of them have measured."""
 
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import nodes
 import paced
 import pytest
+from helm import Release
+from kube import Namespace, Object
 from samples import Samples, violations
 from service import Service
 
@@ -19,13 +23,21 @@ SCALING = {
     "maxDecodePerPrefill": 3,
     "scaleDownStabilization": "5s",
 }
+Serve = Callable[..., Service]
 
 
 @pytest.fixture(scope="module")
-def serve(release, namespace):
+def serve(release: Release, namespace: Namespace) -> Serve:
     """Applies a service, with other `scaling` fields than `SCALING` has."""
 
-    def apply(name, gateways=1, step=STEP, kv_tokens=100_000, gpu=nodes.GPU, **scaling):
+    def apply(
+        name: str,
+        gateways: int = 1,
+        step: Object = STEP,
+        kv_tokens: int = 100_000,
+        gpu: str = nodes.GPU,
+        **scaling: Any,
+    ) -> Service:
         text = paced.manifest(
             name,
             step=step,
@@ -44,14 +56,14 @@ def serve(release, namespace):
 
 
 @pytest.fixture
-def watch():
+def watch() -> Callable[[Service], Any]:
     """Samples of a service, as a context. No promise of its manifest may be broken in any of them."""
     return _watched
 
 
 @contextmanager
-def _watched(service):
-    spec = service.object()["spec"]
+def _watched(service: Service) -> Iterator[Samples]:
+    spec: Object = service.object()["spec"]
     with Samples(service) as samples:
         samples.until(lambda sample: True, "there is a sample")
         yield samples
@@ -59,10 +71,10 @@ def _watched(service):
 
 
 @pytest.fixture
-def figure(record_property):
+def figure(record_property: Callable[[str, object], None]) -> Callable[[str, float | str], None]:
     """Notes a measured value, which is printed at the end, and written into JUnit's file."""
 
-    def note(what, found):
+    def note(what: str, found: float | str) -> None:
         record_property(what, f"{found:.1f}" if isinstance(found, float) else found)
 
     return note

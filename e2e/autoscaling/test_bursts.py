@@ -1,17 +1,50 @@
 """A burst makes only the pool grow that it needs; afterwards the pool returns. Its gateways share the requests."""
 
-import burst
+import time
+from collections.abc import Callable
+from typing import Any
+
 import pytest
+from burst import Burst
+from samples import ROLES, Sample
+from service import Service
+
+PROMPTS = {"rate": 3.0, "requests": 40, "prompt": 100, "output": 2}
+ANSWERS = {"rate": 8.0, "requests": 40, "prompt": 8, "output": 60}
 
 
 @pytest.fixture(scope="module")
-def service(serve):
+def service(serve: Callable[..., Service]) -> Service:
     service = serve("burst", gateways=2)
     service.until_settled()
     return service
 
 
-@pytest.mark.parametrize(("load", "role"), [(burst.PROMPTS, "prefill"), (burst.ANSWERS, "decode")])
-def test_only_the_pool_grows_that_a_burst_needs(service, watch, load, role, figure):
+@pytest.mark.parametrize(
+    ("load", "grows", "stays"), [(PROMPTS, "prefill", "decode"), (ANSWERS, "decode", "prefill")], ids=ROLES
+)
+def test_only_the_pool_grows_that_a_burst_needs(
+    service: Service,
+    watch: Callable[[Service], Any],
+    load: dict[str, Any],
+    grows: str,
+    stays: str,
+    figure: Callable[[str, float | str], None],
+) -> None:
     with watch(service) as samples:
-        burst.grow(service, samples, load, role, figure)
+        samples.until(_rests, "it rests")
+        began = time.monotonic()
+        with Burst(service, **load) as burst:
+            pass
+        assert burst.failures() == []
+        figure("first desired after, s", samples.first(grows, 1, began))
+        figure("desired at most", f"{grows} {samples.largest(grows, began)}, {stays} {samples.largest(stays, began)}")
+        figure("TTFT p50, s", burst.ttft()[len(burst.ttft()) // 2])
+        assert samples.largest(grows, began) > 1
+        assert samples.largest(stays, began) <= 2
+        samples.until(_rests, "it has returned")
+        figure("returned after, s", samples.last.at - began)
+
+
+def _rests(sample: Sample) -> bool:
+    return sample.settled and sample.desired == dict.fromkeys(ROLES, 1)

@@ -1,45 +1,57 @@
 """Bursts during a rollout, while the operator is killed, and while it cannot ask the gateways."""
 
 import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import kube
 import probe
 import pytest
-from burst import ANSWERS, PROMPTS, Burst
+from burst import Burst
+from helm import Release
+from kube import Object
+from service import Service
 
-LONG_ANSWERS = {**ANSWERS, "requests": 48}
+PROMPTS = {"rate": 3.0, "requests": 40, "prompt": 100, "output": 2}
+ANSWERS = {"rate": 8.0, "requests": 48, "prompt": 8, "output": 60}
 STABILIZATION = 15.0  # seconds
 SILENCE = 30.0  # seconds: more than STABILIZATION
+Watch = Callable[[Service], Any]
+Note = Callable[[str, float | str], None]
 
 
 @pytest.fixture(scope="module")
-def service(operator, serve):
+def service(operator: Release, serve: Callable[..., Service]) -> Service:
     service = serve("disturbed", scaleDownStabilization=f"{STABILIZATION:.0f}s")
     service.until_settled()
     return service
 
 
-def test_a_burst_during_a_rollout_keeps_every_limit(service, watch, figure):
+def test_a_burst_during_a_rollout_keeps_every_limit(service: Service, watch: Watch, figure: Note) -> None:
     before = service.workers()
     with watch(service) as samples:
         began = time.monotonic()
         service.patch({"engine": {"chunkTokens": 128}})
         samples.until(lambda sample: {w.uid for w in sample.workers} - before, "the rollout has begun")
-        with Burst(service, **PROMPTS):
+        with Burst(service, **PROMPTS) as burst:
             kube.until(lambda: not before & service.workers(), "every worker is a new one")
+        assert burst.failures() == []
         assert samples.largest("prefill", began) > 1
         figure("samples", str(len(samples.taken)))
         figure("GPUs at most, of 6", str(max(sum(w.gpus for w in sample.workers) for sample in samples.taken)))
 
 
-def test_an_operator_that_is_killed_takes_no_worker_early(service, operator, watch, figure):
+def test_an_operator_that_is_killed_takes_no_worker_early(
+    service: Service, operator: Release, watch: Watch, figure: Note
+) -> None:
     with watch(service) as samples:
         samples.until(lambda sample: sample.settled and sample.desired["decode"] == 1, "decode rests")
         began = time.monotonic()
-        with Burst(service, **LONG_ANSWERS):
+        with Burst(service, **ANSWERS) as burst:
             samples.until(lambda sample: sample.desired["decode"] > 1, "the pool grows")
             operator.restart_operator(grace=0)
+        assert burst.failures() == []
         sizes = [sample.desired["decode"] for sample in samples.since(began)]
         assert sizes == sorted(sizes)
         killed = time.monotonic()  # within the window, when the latest size is not needed any more
@@ -49,7 +61,9 @@ def test_an_operator_that_is_killed_takes_no_worker_early(service, operator, wat
         assert fewer.at - killed >= STABILIZATION
 
 
-def test_while_gateways_are_silent_no_pool_shrinks(service, operator, watch, figure):
+def test_while_gateways_are_silent_no_pool_shrinks(
+    service: Service, operator: Release, watch: Watch, figure: Note
+) -> None:
     probe.needs_policies(service.namespace)
     with watch(service) as samples:
         service.patch({"scaling": {"scaleDownStabilization": "10m"}})  # however long the second worker takes to start
@@ -70,7 +84,7 @@ def test_while_gateways_are_silent_no_pool_shrinks(service, operator, watch, fig
 
 
 @contextmanager
-def _blind(operator):
+def _blind(operator: Release) -> Iterator[None]:
     """Keeps the operator from connecting to pods. Connections from before go on."""
     policy = operator.namespace.get("networkpolicies", operator.name)
     _allow(operator, [rule for rule in policy["spec"]["egress"] if "to" not in rule])
@@ -78,9 +92,9 @@ def _blind(operator):
     _allow(operator, policy["spec"]["egress"])
 
 
-def _allow(operator, egress):
+def _allow(operator: Release, egress: list[Object]) -> None:
     operator.namespace.patch("networkpolicies", operator.name, {"spec": {"egress": egress}})
 
 
-def _scaling(service):
-    return service.condition("ScalingActive").get("reason")
+def _scaling(service: Service) -> str:
+    return str(service.condition("ScalingActive").get("reason"))

@@ -1,13 +1,17 @@
 """At zero a gateway is lost, too. Another one comes, which holds a request until a worker is there."""
 
 import time
+from collections.abc import Callable
 
 import kube
 from burst import Burst
 from samples import ROLES
+from service import Service
 
 
-def test_a_new_gateway_at_zero_answers(serve, figure):
+def test_a_new_gateway_at_zero_answers(
+    serve: Callable[..., Service], figure: Callable[[str, float | str], None]
+) -> None:
     bounds = {"min": 0, "max": 2}
     service = serve("zero", prefill=bounds, decode=bounds, idleAfter="5s")
     kube.until(lambda: service.object().get("status"), "it was observed")
@@ -23,4 +27,5 @@ def test_a_new_gateway_at_zero_answers(serve, figure):
     with Burst(service, rate=20.0, requests=10, prompt=100, output=4) as burst:
         service.until_pods("decode", 1)
         figure("a worker was ready after, s", time.monotonic() - began)
+    assert burst.failures() == []
     figure("first token after, s", burst.ttft()[0])

@@ -1,27 +1,32 @@
 """One service of paced workers with two gateways, API keys and traces. Every test leaves it as it found it."""
 
+from collections.abc import Iterator
+
 import api_keys
 import collector
 import kube
 import paced
 import pytest
+from api_keys import Key
+from helm import Release
+from kube import Namespace
 from service import Service
 
 
 @pytest.fixture(scope="session")
-def space(release):
+def space(release: Release) -> Iterator[Namespace]:
     with kube.namespace("e2e-shared") as made:
         yield made
 
 
 @pytest.fixture(scope="session")
-def key():
+def key() -> Key:
     """The key of the service's client."""
     return api_keys.new("steady")
 
 
 @pytest.fixture(scope="session")
-def service(space, key):
+def service(space: Namespace, key: Key) -> Service:
     api_keys.store(space, key)
     tracing = {"endpoint": collector.start(space)}
     gateway = {"replicas": 2, "apiKeys": {"secret": api_keys.SECRET}}

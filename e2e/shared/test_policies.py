@@ -1,8 +1,13 @@
 """With NetworkPolicies enforced a service works, and strangers reach only the ports of clients and probes."""
 
+from collections.abc import Iterator
+
 import kube
 import probe
 import pytest
+from helm import Release
+from kube import Namespace
+from service import Service
 
 HTTP, HEALTH, CONTROL, OPERATOR_HTTP = 8080, 8081, 8082, 8083
 TRANSFER = range(8100, 8200)
@@ -11,18 +16,18 @@ ROLES = ("prefill", "decode", "gateway")
 
 
 @pytest.fixture(scope="module", autouse=True)
-def enforced(space):
+def enforced(space: Namespace) -> None:
     probe.needs_policies(space)
 
 
 @pytest.fixture(scope="module")
-def hosts(service):
+def hosts(service: Service) -> dict[str, str]:
     """The address of one pod of each role."""
     return {role: service.found(role)[0]["status"]["podIP"] for role in ROLES}
 
 
 @pytest.fixture(params=["another namespace", "the same namespace"])
-def strangers(request, space):
+def strangers(request: pytest.FixtureRequest, space: Namespace) -> Iterator[Namespace]:
     """Where a pod runs that is not a part of the service."""
     if request.param == "the same namespace":
         probe.start(space, probe.STRANGER)
@@ -34,7 +39,7 @@ def strangers(request, space):
             yield other
 
 
-def test_peers_reach_control_and_transfer(service, hosts):
+def test_peers_reach_control_and_transfer(service: Service, hosts: dict[str, str]) -> None:
     """The ports that strangers must not reach are there: workers hand over, and the operator asks them."""
     _, route = service.ask("Name the capital of France.")
     assert route["transport"].startswith("ucx:")
@@ -45,7 +50,9 @@ def test_peers_reach_control_and_transfer(service, hosts):
     assert found & {*TRANSFER}
 
 
-def test_strangers_reach_only_ports_of_clients_and_probes(service, hosts, release, strangers):
+def test_strangers_reach_only_ports_of_clients_and_probes(
+    service: Service, hosts: dict[str, str], release: Release, strangers: Namespace
+) -> None:
     """A stranger with the label of the operator's pods is one, too: these are let in from their own namespace."""
     (operator,) = release.operators()
     hosts = {**hosts, "operator": probe.address(release.namespace, operator)}

@@ -4,12 +4,13 @@ import secrets
 
 import collector
 import kube
+from service import Service
 
 PARENT = "b7ad6b7169203331"  # the client's span
 NAMES = {"POST /v1/completions", "legato.admission", "legato.prefill", "legato.handoff", "legato.decode"}
 
 
-def test_spans_of_gateway_and_both_workers_make_one_trace(service):
+def test_spans_of_gateway_and_both_workers_make_one_trace(service: Service) -> None:
     trace = secrets.token_hex(16)
     answer = service.client.completions.create(
         model=service.name,

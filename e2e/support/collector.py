@@ -1,8 +1,9 @@
-"""A collector of traces as a pod: it prints the spans that it receives over OTLP, one in a line, for `kubectl logs`."""
+"""A collector of traces as a pod: it prints what is sent to it over OTLP, a span in a line, for `kubectl logs`."""
 
 import json
 
-import probe
+import helm
+import kube
 from kube import Namespace, Object
 
 NAME, PORT = "collector", 4318
@@ -33,18 +34,35 @@ def texts(attributes):
 
 ThreadingHTTPServer(("", %d), Handler).serve_forever()
 """
-_SERVICE = f"""
+_OBJECTS = """
+apiVersion: v1
+kind: Pod
+metadata: {{name: {name}, labels: {{app: {name}}}}}
+spec:
+  automountServiceAccountToken: false
+  terminationGracePeriodSeconds: 0
+  securityContext: {{runAsNonRoot: true, runAsUser: 65532, seccompProfile: {{type: RuntimeDefault}}}}
+  containers:
+    - name: {name}
+      image: {image}
+      command: [python3, -c]
+      args: [{script}]
+      readinessProbe: {{tcpSocket: {{port: {port}}}, periodSeconds: 1}}
+      resources: {{requests: {{cpu: 10m, memory: 32Mi}}}}
+      securityContext: {{allowPrivilegeEscalation: false, capabilities: {{drop: [ALL]}}}}
+---
 apiVersion: v1
 kind: Service
-metadata: {{name: {NAME}}}
-spec: {{selector: {{app: {NAME}}}, ports: [{{port: {PORT}}}]}}
+metadata: {{name: {name}}}
+spec: {{selector: {{app: {name}}}, ports: [{{port: {port}}}]}}
 """
 
 
 def start(namespace: Namespace) -> str:
     """Returns its address, for `spec.tracing.endpoint`."""
-    namespace.apply(_SERVICE)
-    probe.start(namespace, NAME, code=_SCRIPT % PORT, port=PORT)
+    script = json.dumps(_SCRIPT % PORT)
+    namespace.apply(_OBJECTS.format(name=NAME, image=helm.image("gateway"), script=script, port=PORT))
+    namespace.kubectl("wait", "pod", NAME, "--for=condition=Ready", f"--timeout={kube.PATIENCE:.0f}s")
     return f"http://{NAME}.{namespace.name}.svc:{PORT}"
 
 

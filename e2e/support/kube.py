@@ -8,7 +8,7 @@ import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NoReturn, TypeVar
+from typing import Any, Literal, NoReturn, TypeVar
 from urllib.parse import quote
 
 import pytest
@@ -18,12 +18,27 @@ T = TypeVar("T")
 Object = dict[str, Any]  # as the API gives it
 PATIENCE = 300.0  # seconds; only a hang reaches it
 MERGE = "application/merge-patch+json"
-GROUPS = {
+Resource = Literal[
+    "events",
+    "horizontalpodautoscalers",
+    "inferenceservices",
+    "networkpolicies",
+    "nodes",
+    "poddisruptionbudgets",
+    "pods",
+    "secrets",
+    "workerpools",
+]
+GROUPS: dict[Resource, str] = {
     "events": "/apis/events.k8s.io/v1",
     "horizontalpodautoscalers": "/apis/autoscaling/v2",
+    "inferenceservices": "/apis/serving.legato.dev/v1alpha1",
     "networkpolicies": "/apis/networking.k8s.io/v1",
-    **dict.fromkeys(("nodes", "pods", "secrets"), "/api/v1"),
-    **dict.fromkeys(("inferenceservices", "workerpools"), "/apis/serving.legato.dev/v1alpha1"),
+    "nodes": "/api/v1",
+    "poddisruptionbudgets": "/apis/policy/v1",
+    "pods": "/api/v1",
+    "secrets": "/api/v1",
+    "workerpools": "/apis/serving.legato.dev/v1alpha1",
 }
 
 
@@ -60,13 +75,13 @@ def call(method: str, path: str, body: Object | None = None, content: str = "app
     return answer.status, json.loads(text)
 
 
-def path(resource: str, namespace: str = "", name: str = "") -> str:
+def path(resource: Resource, namespace: str = "", name: str = "") -> str:
     """The path of an object, or of all objects if there is no name."""
     place = f"/namespaces/{namespace}" if namespace else ""
     return f"{GROUPS[resource]}{place}/{resource}" + (f"/{name}" if name else "")
 
 
-def items(resource: str, namespace: str = "", selector: str = "") -> list[Object]:
+def items(resource: Resource, namespace: str = "", selector: str = "") -> list[Object]:
     """All objects, without their kinds."""
     status, listing = call("GET", f"{path(resource, namespace)}?labelSelector={quote(selector)}")
     assert status == 200, f"the cluster does not know {resource}"
@@ -93,19 +108,19 @@ class Namespace:
         """Applies a manifest's text."""
         self.kubectl("apply", "--filename", "-", stdin=manifest)
 
-    def get(self, resource: str, name: str) -> Object:
+    def get(self, resource: Resource, name: str) -> Object:
         """Returns the object; empty if it does not exist."""
         status, found = call("GET", path(resource, self.name, name))
         return found if status == 200 else {}
 
-    def list(self, resource: str, selector: str = "") -> list[Object]:
+    def list(self, resource: Resource, selector: str = "") -> list[Object]:
         return items(resource, self.name, selector)
 
-    def patch(self, resource: str, name: str, change: Mapping[str, Any]) -> None:
+    def patch(self, resource: Resource, name: str, change: Mapping[str, Any]) -> None:
         """Changes an object; null removes a field."""
         patch(path(resource, self.name, name), change)
 
-    def delete(self, resource: str, name: str, grace: int | None = None) -> None:
+    def delete(self, resource: Resource, name: str, grace: int | None = None) -> None:
         """Deletes an object, without waiting for its end. `grace`: seconds that a pod has for it; 0 kills it."""
         body = {} if grace is None else {"gracePeriodSeconds": grace}
         call("DELETE", path(resource, self.name, name), body)

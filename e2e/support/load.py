@@ -5,10 +5,9 @@ import threading
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Self
+from types import TracebackType
 
 import kube
-from meanwhile import Meanwhile
 from openai import OpenAI
 
 PROMPTS = (
@@ -51,43 +50,41 @@ def answers(client: OpenAI, model: str) -> dict[str, str]:
     return found
 
 
-class Load(Meanwhile):
-    """`streams` clients that ask again and again for the expected answers, each until one goes wrong.
-
-    Leaving it waits for that many more answers, and fails where one went wrong.
-    """
+class Load:
+    """`streams` clients that ask again and again for the expected answers, each until one goes wrong."""
 
     def __init__(self, client: OpenAI, model: str, expected: Mapping[str, str], streams: int = 4) -> None:
-        super().__init__(streams)
         self._client = client
         self._model = model
         self._expected = expected
+        self._stop = threading.Event()
         self._prompts = itertools.cycle(PROMPTS)
-        self._failures: list[str] = []
-        self._done = 0
+        self._threads = [threading.Thread(target=self._read, daemon=True) for _ in range(streams)]
+        self.failures: list[str] = []
+        self.done = 0
         self._lock = threading.Lock()
 
-    def __enter__(self) -> Self:
-        super().__enter__()
+    def __enter__(self) -> "Load":
+        for thread in self._threads:
+            thread.start()
         self.until_more(1)
         return self
 
-    def __exit__(self, *raised: object) -> None:
-        try:
-            if not any(raised):
-                self.until_more(len(self._threads))
-        finally:
-            super().__exit__(*raised)
-        if not any(raised):
-            assert self._failures == []
-            assert not self._running, "a stream does not end"
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(kube.PATIENCE)
+            if thread.is_alive():
+                self._note("a stream does not end")
 
     def until_more(self, streams: int) -> None:
         """Waits until that many more streams have ended well."""
-        before = self._done
-        kube.until(lambda: self._done >= before + streams or self._failures, f"{streams} more streams have ended")
+        before = self.done
+        kube.until(lambda: self.done >= before + streams or self.failures, f"{streams} more streams have ended")
 
-    def _run(self) -> None:
+    def _read(self) -> None:
         while not self._stop.is_set():
             with self._lock:
                 prompt = next(self._prompts)
@@ -95,10 +92,14 @@ class Load(Meanwhile):
             try:
                 text = completion(self._client, self._model, prompt)
             except Exception as error:  # every way to fail is one
-                self._failures.append(f"{prompt!r} after {time.monotonic() - began:.1f} s: {error!r}")
+                self._note(f"{prompt!r} after {time.monotonic() - began:.1f} s: {error!r}")
                 return
             if text != self._expected[prompt]:
-                self._failures.append(f"{prompt!r}: {text!r} instead of {self._expected[prompt]!r}")
+                self._note(f"{prompt!r}: {text!r} instead of {self._expected[prompt]!r}")
                 return
             with self._lock:
-                self._done += 1
+                self.done += 1
+
+    def _note(self, failure: str) -> None:
+        with self._lock:
+            self.failures.append(failure)

@@ -26,13 +26,10 @@ async def scan(hosts, ports):
     return [pair for pair, reached in zip(pairs, found) if reached]
 print(json.dumps(asyncio.run(scan(*map(json.loads, sys.argv[1:])))))
 """
-_LISTEN = (
-    f"from http import server as s; s.HTTPServer(('', {LISTENING_PORT}), s.BaseHTTPRequestHandler).serve_forever()"
-)
 _POD = """
 apiVersion: v1
 kind: Pod
-metadata: {{name: {name}, labels: {{app: {name}}}}}
+metadata: {{name: {name}, labels: {{probe: {name}}}}}
 spec:
   automountServiceAccountToken: false
   terminationGracePeriodSeconds: 0
@@ -41,7 +38,7 @@ spec:
     - name: python
       image: {image}
       command: [python3, -c]
-      args: [{code}]
+      args: ["from http import server as s; s.HTTPServer(('', {port}), s.BaseHTTPRequestHandler).serve_forever()"]
       readinessProbe: {{tcpSocket: {{port: {port}}}, periodSeconds: 1}}
       resources: {{requests: {{cpu: 10m, memory: 32Mi}}}}
       securityContext: {{allowPrivilegeEscalation: false, capabilities: {{drop: [ALL]}}}}
@@ -50,15 +47,15 @@ _NOBODY_IN = """
 apiVersion: networking.k8s.io/v1
 kind: NetworkPolicy
 metadata: {name: nobody-in}
-spec: {podSelector: {matchLabels: {app: inside}}, policyTypes: [Ingress]}
+spec: {podSelector: {matchLabels: {probe: inside}}, policyTypes: [Ingress]}
 """
 
 
-def start(namespace: Namespace, *names: str, code: str = _LISTEN, port: int = LISTENING_PORT) -> None:
-    """Starts pods that run Python code which listens on a port, and from which can be probed."""
+def start(namespace: Namespace, *names: str) -> None:
+    """Starts pods that listen, and from which can be probed."""
     for name in names:
-        namespace.apply(_POD.format(name=name, image=helm.image("gateway"), code=json.dumps(code), port=port))
-    namespace.kubectl("wait", "pod", *names, "--for=condition=Ready", f"--timeout={kube.PATIENCE:.0f}s")
+        namespace.apply(_POD.format(name=name, image=helm.image("gateway"), port=LISTENING_PORT))
+    namespace.kubectl("wait", "pod", *names, "--for=condition=Ready", "--timeout=120s")
 
 
 def reached(namespace: Namespace, pod: str, hosts: Iterable[str], ports: Sequence[int]) -> dict[str, set[int]]:

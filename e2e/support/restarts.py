@@ -1,33 +1,39 @@
 """Samples the workers of several services again and again, while these are rolled out."""
 
+import threading
 from collections import defaultdict
-from typing import Self
+from types import TracebackType
 
+import kube
 from kube import Namespace
-from meanwhile import Meanwhile
 from service import is_ready, stays
 
 ROLE, SERVICE = "serving.legato.dev/role", "serving.legato.dev/service"
 
 
-class Restarts(Meanwhile):
+class Restarts:
     """By pool: the fewest workers that were ready and stayed, and the most that were starting at a time. And the most
     services that had their turn at a time."""
 
     def __init__(self, namespace: Namespace) -> None:
-        super().__init__()
         self._namespace = namespace
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
         self.fewest_ready: dict[tuple[str, str], int] = {}
         self.most_starting: dict[tuple[str, str], int] = defaultdict(int)
         self.most_turns = 0
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "Restarts":
         self._sample()
-        return super().__enter__()
+        self._thread.start()
+        return self
 
-    def __exit__(self, *raised: object) -> None:
-        super().__exit__(*raised)
-        assert not self._running
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._thread.join(kube.PATIENCE)
+        assert not self._thread.is_alive()
 
     def _run(self) -> None:
         while not self._stop.wait(0.5):

@@ -1,14 +1,15 @@
 """Samples of a service's pools, four times a second, and the moments at which they broke a promise of its manifest."""
 
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from types import TracebackType
 from typing import Any
 
 import kube
 import service
 from kube import Object
-from meanwhile import Meanwhile
 from nodes import GPU, SCARCE_GPU
 from service import Service
 
@@ -52,18 +53,26 @@ class Sample:
         return all(self.serving(role) == len(self.of(role)) == self.desired[role] for role in ROLES)
 
 
-class Samples(Meanwhile):
+class Samples:
     """Taken from entering to leaving."""
 
     def __init__(self, service: Service) -> None:
-        super().__init__()
         self._service = service
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._stop = threading.Event()
         self.taken: list[Sample] = []
 
-    def __exit__(self, *raised: object) -> None:
-        running = self._running
-        super().__exit__(*raised)
-        assert running or any(raised), "samples ended before the test: what broke a promise after that was not seen"
+    def __enter__(self) -> "Samples":
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        running = self._thread.is_alive()
+        self._stop.set()
+        self._thread.join(10)
+        assert running or error, "samples ended before the test: what broke a promise after that was not seen"
 
     @property
     def last(self) -> Sample:

@@ -67,29 +67,30 @@ class Service:
         conditions = found.get("status", {}).get("conditions", [])
         return next((c for c in conditions if c["type"] == kind and c.get("observedGeneration") == generation), {})
 
-    def is_true(self, kind: str) -> bool:
-        return bool(self.condition(kind).get("status") == "True")
-
     def until_ready(self) -> None:
-        kube.until(lambda: self.is_true("Ready"), f"{self.name} is ready")
+        kube.until(lambda: self.condition("Ready").get("status") == "True", f"{self.name} is ready")
 
     def until_settled(self) -> None:
-        """Waits until it is ready, up to date, and nothing is in progress."""
+        """Ready, up to date, and nothing in progress."""
         kube.until(
-            lambda: self.is_true("Ready") and self.condition("Progressing").get("reason") == "UpToDate",
+            lambda: (
+                self.condition("Ready").get("status") == "True"
+                and self.condition("Progressing").get("reason") == "UpToDate"
+            ),
             f"{self.name} has settled",
         )
 
     def until_gateways_ready(self) -> None:
         """Waits until gateways know the service's workers."""
-        kube.until(lambda: self.is_true("GatewayReady"), f"{self.name}'s gateways are ready")
+        kube.until(lambda: self.condition("GatewayReady").get("status") == "True", f"{self.name}'s gateways are ready")
 
     def events(self) -> list[Object]:
         """Returns the Events about it."""
         return [each for each in self.namespace.list("events") if each["regarding"].get("name") == self.name]
 
-    def until_event(self, reason: str) -> None:
-        kube.until(lambda: self.has_event(reason), f"{self.name} has an Event {reason}")
+    def until_event(self, reason: str, patience: float = PATIENCE) -> None:
+        """Waits for an Event of this reason."""
+        kube.until(lambda: self.has_event(reason), f"{self.name} has an Event {reason}", patience=patience)
 
     def found(self, role: str) -> list[Object]:
         """Returns the pods of a role that stay: neither on their way out nor chosen to go."""
@@ -120,21 +121,25 @@ class Service:
             f"{pod['metadata']['name']} is gone",
         )
 
-    def until_pods(self, role: str, count: int) -> None:
+    def until_pods(self, role: str, count: int, patience: float = PATIENCE) -> None:
         """Waits until that many pods of a role stay, all of them ready."""
-        what = f"{self.name} has {count} {role} pods, all ready"
-        kube.until(lambda: [is_ready(pod) for pod in self.found(role)] == [True] * count, what)
+        kube.until(
+            lambda: [is_ready(pod) for pod in self.found(role)] == [True] * count,
+            f"{self.name} has {count} {role} pods, all ready",
+            patience=patience,
+        )
+
+    def refresh_secrets(self) -> None:
+        """Makes kubelets write changed Secrets into its pods now. They do so when a pod changes, else once a minute."""
+        change = {"metadata": {"annotations": {"e2e.legato.dev/refreshed": str(time.monotonic_ns())}}}
+        for pod in self.namespace.list("pods", f"serving.legato.dev/service={self.name}"):
+            kube.call("PATCH", kube.path("pods", self.namespace.name, pod["metadata"]["name"]), change, kube.MERGE)
 
     def until_refreshed(self, condition: Callable[[], Any], what: str) -> None:
-        """Waits until what follows from changed Secrets holds, some of which may be changed meanwhile.
-
-        Makes kubelets write them into its pods now: they do so when a pod changes, else once a minute.
-        """
+        """Waits until what follows from changed Secrets holds, some of which may be changed meanwhile."""
 
         def holds() -> bool:
-            change = {"metadata": {"annotations": {"e2e.legato.dev/refreshed": str(time.monotonic_ns())}}}
-            for pod in self.namespace.list("pods", f"serving.legato.dev/service={self.name}"):
-                kube.call("PATCH", kube.path("pods", self.namespace.name, pod["metadata"]["name"]), change, kube.MERGE)
+            self.refresh_secrets()
             return bool(condition())
 
         kube.until(holds, what, pause=1.0, patience=ROTATION)

@@ -1,21 +1,24 @@
 """A service of paced workers for all that is done to it in a file, with streams that must not notice."""
 
+from collections.abc import Iterator
+
 import paced
 import pytest
-from load import Load
+from kube import Namespace, Object
+from load import Load, answers
 from service import Service
 
 ROLES = ("prefill", "decode", "gateway")
 
 
 @pytest.fixture(scope="module")
-def pods():
+def pods() -> Object:
     """More of the `spec` of the service's pods."""
     return {}
 
 
 @pytest.fixture(scope="module")
-def service(network, namespace, pods):
+def service(network: None, namespace: Namespace, pods: Object) -> Service:
     namespace.apply(paced.manifest("steady", pod=pods, gateway={"replicas": 2}))
     service = Service(namespace, "steady")
     service.until_ready()
@@ -24,7 +27,7 @@ def service(network, namespace, pods):
 
 
 @pytest.fixture
-def settled(service):
+def settled(service: Service) -> Service:
     """Two pods of each role, and nothing on its way."""
     for role in ("prefill", "decode"):
         service.scale(role, 2)
@@ -34,8 +37,16 @@ def settled(service):
     return service
 
 
+@pytest.fixture(scope="module")
+def undisturbed(service: Service) -> dict[str, str]:
+    """The texts of streams to which nothing happens."""
+    return answers(service.client, service.name)
+
+
 @pytest.fixture
-def load(settled, undisturbed):
+def load(settled: Service, undisturbed: dict[str, str]) -> Iterator[Load]:
     """Streams that use all workers. None may fail, or say anything else than undisturbed."""
     with Load(settled.client, settled.name, undisturbed) as load:
         yield load
+        load.until_more(4)
+    assert load.failures == []

@@ -6,8 +6,10 @@ import shlex
 import kube
 import nodes
 import pytest
+from kube import Object
 from load import Load
-from nodes import draining
+from nodes import PATIENCE, draining
+from service import Service
 
 # Commands that cut a node's power and start it again, but for its name: `scripts/e2e` knows those of its clusters.
 STOP = shlex.split(os.environ.get("LEGATO_E2E_STOP_NODE", ""))
@@ -16,14 +18,14 @@ ROLES = ("prefill", "decode", "gateway")
 
 
 @pytest.fixture(scope="module")
-def pods(release):
+def pods(release: object) -> Object:
     if not kube.items("nodes", selector=nodes.RESERVED):
         kube.lacks(f"this needs a cluster of more than {nodes.RESERVED_NODES} nodes")
     return nodes.on_reserved()
 
 
 @pytest.fixture
-def spread(settled):
+def spread(settled: Service) -> Service:
     """Pods of every role on both nodes."""
     for role in ROLES:
         one, other = settled.found(role)
@@ -37,7 +39,7 @@ def spread(settled):
     return settled
 
 
-def test_a_node_is_drained(spread, load):
+def test_a_node_is_drained(spread: Service, load: Load) -> None:
     leaving = spread.found("decode")[0]
     with draining(nodes.of(leaving)):
         spread.until_gone(leaving)
@@ -45,7 +47,7 @@ def test_a_node_is_drained(spread, load):
         spread.until_pods(role, 2)
 
 
-def test_a_node_with_the_only_worker_is_drained_while_its_pool_is_capped(service, load):
+def test_a_node_with_the_only_worker_is_drained_while_its_pool_is_capped(service: Service, load: Load) -> None:
     """A desired size that the manifest does not allow is no reason to keep the workers that there are on their node."""
     service.patch({"scaling": {"decode": {"max": 1}}})
     service.scale("decode", 3)
@@ -59,7 +61,7 @@ def test_a_node_with_the_only_worker_is_drained_while_its_pool_is_capped(service
 
 
 @pytest.mark.skipif(not (STOP and START), reason="LEGATO_E2E_STOP_NODE and LEGATO_E2E_START_NODE are not set")
-def test_a_node_is_lost_and_comes_back(spread, undisturbed):
+def test_a_node_is_lost_and_comes_back(spread: Service, undisturbed: dict[str, str]) -> None:
     """A client's connection goes with its gateway, so these clients are those of a gateway that stays."""
     stays, goes = spread.found("gateway")
     lost = nodes.of(goes)
@@ -68,11 +70,15 @@ def test_a_node_is_lost_and_comes_back(spread, undisturbed):
         try:
             load.until_more(4)
             for role in ROLES:
-                gone = f"the cluster gives {role} pods on {lost} up"
-                kube.until(lambda role=role: lost not in map(nodes.of, spread.found(role)), gone)
-                spread.until_pods(role, 2)
+                kube.until(
+                    lambda role=role: lost not in map(nodes.of, spread.found(role)),
+                    f"the cluster gives {role} pods on {lost} up",
+                    patience=PATIENCE,
+                )
+                spread.until_pods(role, 2, patience=PATIENCE)
             load.until_more(4)
         finally:
             kube.run(*START, lost)
         kube.run("kubectl", "wait", "--for=condition=Ready", f"node/{lost}", "--timeout=60s")
         spread.until_settled()
+    assert load.failures == []

@@ -3,21 +3,28 @@
 import helm
 import kube
 import pytest
+from helm import Release
+from kube import Object
+from load import Load
+from service import Service
 
 SURGES = {1: {"maxSurge": 1, "maxUnavailable": 0}, 0: {"maxSurge": 0, "maxUnavailable": 1}}
 
 pytestmark = pytest.mark.usefixtures("operator")
 
 
-def with_image(service, image):
+def with_image(service: Service, image: str) -> Object:
     """Returns a change to the manifest: another image of all workers."""
-    templates = {role: service.object()["spec"][role]["template"] for role in ("prefill", "decode")}
-    for template in templates.values():
-        template["spec"]["containers"][0]["image"] = image
-    return {role: {"template": template} for role, template in templates.items()}
+    return {role: {"template": _with_image(service, role, image)} for role in ("prefill", "decode")}
 
 
-def roll_out(service, change):
+def _with_image(service: Service, role: str, image: str) -> Object:
+    template: Object = service.object()["spec"][role]["template"]
+    (worker,) = template["spec"]["containers"]
+    return {"spec": {**template["spec"], "containers": [{**worker, "image": image}]}}
+
+
+def roll_out(service: Service, change: Object) -> set[str]:
     """Returns the workers before, once the first of the new ones is there."""
     before = service.workers()
     service.patch(change)
@@ -25,7 +32,7 @@ def roll_out(service, change):
     return before
 
 
-def until_rolled_out(service, before):
+def until_rolled_out(service: Service, before: set[str]) -> None:
     kube.until(lambda: not before & service.workers(), "every worker is a new one")
     for role in ("prefill", "decode"):
         service.until_pods(role, 2)
@@ -39,7 +46,7 @@ def until_rolled_out(service, before):
     [(helm.image("none"), "Retrying"), (helm.image("gateway"), "RolloutFailed")],
     ids=["missing", "crashing"],
 )
-def test_a_failed_revision_leaves_the_old_one_serving(service, load, image, reason):
+def test_a_failed_revision_leaves_the_old_one_serving(service: Service, load: Load, image: str, reason: str) -> None:
     before, spec = service.workers(), service.object()["spec"]
     service.patch({**with_image(service, image), "rollout": SURGES[1]})
     try:
@@ -54,7 +61,7 @@ def test_a_failed_revision_leaves_the_old_one_serving(service, load, image, reas
     assert service.workers() == before
 
 
-def test_a_setting_is_rolled_out_while_the_operator_restarts(service, load, operator):
+def test_a_setting_is_rolled_out_while_the_operator_restarts(service: Service, load: Load, operator: Release) -> None:
     before = roll_out(service, {"engine": {"chunkTokens": 128}, "rollout": SURGES[1]})
     operator.restart_operator()
     until_rolled_out(service, before)
@@ -62,6 +69,6 @@ def test_a_setting_is_rolled_out_while_the_operator_restarts(service, load, oper
 
 
 # Which worker goes when, with any numbers, is tested without a cluster.
-def test_an_image_is_rolled_out_without_a_surge(service, load):
-    before = roll_out(service, {**with_image(service, helm.image("engine", f"{helm.TAG}-next")), "rollout": SURGES[0]})
+def test_an_image_is_rolled_out_without_a_surge(service: Service, load: Load) -> None:
+    before = roll_out(service, {**with_image(service, helm.next_engine_image()), "rollout": SURGES[0]})
     until_rolled_out(service, before)
