@@ -147,7 +147,10 @@ def _is_whole(folder: Path) -> bool:
     """True for a model with all its shards: the library also returns the remains of an interrupted download."""
     index, shards = folder / "model.safetensors.index.json", set[str]()
     if index.is_file() and not (folder / "model.safetensors").is_file():
-        shards = set(json.loads(index.read_bytes())["weight_map"].values())
+        try:
+            shards = set(json.loads(index.read_bytes())["weight_map"].values())
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return False
     return all(any(folder.glob(pattern)) for pattern in MODEL.needed) and all(
         (folder / name).is_file() for name in shards
     )

@@ -112,7 +112,7 @@ async def test_a_required_call_that_is_cut_off_shows_no_markup(gateway, api, str
 @pytest.mark.parametrize(("given", "kept"), [("a-1:b", True), ("x" * 128, True), ("x" * 129, False), ("a b", False)])
 @pytest.mark.parametrize("api", SPEAKING, ids=str)
 async def test_a_client_s_request_id_is_echoed_and_logged(gateway, api, given, kept):
-    """Of errors, too. Anthropic's `request-id` stays the gateway's own."""
+    """Errors echo it, too. Anthropic's `request-id` stays the gateway's own."""
     for fields in ({}, {"stream": True}, {"model": "other"}):
         answer = await api.post(gateway, {"X-Request-Id": given}, **fields)
         assert (answer.headers.get_list("x-request-id") == [given]) == kept
