@@ -66,8 +66,7 @@ def test_while_gateways_are_silent_no_pool_shrinks(
 ) -> None:
     probe.needs_policies(service.namespace)
     with watch(service) as samples:
-        service.patch({"scaling": {"scaleDownStabilization": "10m"}})  # however long the second worker takes to start
-        service.scale("decode", 2)
+        service.patch({"scaling": {"decode": {"min": 2}}})  # however long the second worker takes to start
         samples.until(lambda sample: sample.serving("decode") == 2, "two decode workers serve")
         with _blind(operator):
             service.lose("gateway")
@@ -75,7 +74,7 @@ def test_while_gateways_are_silent_no_pool_shrinks(
             kube.until(lambda: _scaling(service) == "MetricsStale", "the condition says so")
             stale = time.monotonic()
             figure("MetricsStale after, s", stale - began)
-            service.patch({"scaling": {"scaleDownStabilization": f"{STABILIZATION:.0f}s"}})
+            service.patch({"scaling": {"decode": {"min": 1}}})
             samples.until(lambda sample: sample.at > stale + SILENCE, "time has passed")
             assert {sample.desired["decode"] for sample in samples.since(began)} == {2}
             assert service.object()["status"]["scaling"]["pools"]["decode"]["reason"] == "MetricsMissing"
