@@ -26,8 +26,8 @@ sys.dont_write_bytecode = False
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Those of whole services first: they are one long row, and the last file to end should be a short one. Then those
-    on an API server, which wait half of their time: in CI, that is while images are built."""
+    """Orders tests. Whole services come first: they are one long row, and the last file to end should be a short one.
+    Then tests on an API server, which wait half of their time: in CI, that is while images are built."""
     items.sort(key=lambda item: ("system" not in item.path.parts, "kubernetes" not in item.path.parts))
 
 
@@ -53,7 +53,7 @@ def no_process_is_left() -> Iterator[None]:
 
 
 def _session(process: psutil.Process) -> str:
-    """Of which session's tests it is; empty for strangers."""
+    """The session whose tests started it; empty for strangers."""
     try:
         return process.environ().get(MARK, "")
     except psutil.Error:

@@ -1,4 +1,4 @@
-"""What processes expose: clean to read for Prometheus, and of few series."""
+"""Metrics that processes expose: clean to read for Prometheus, and of few series."""
 
 import re
 import subprocess

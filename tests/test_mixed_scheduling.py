@@ -26,7 +26,7 @@ class Node:
 
 @pytest.fixture
 def run(pytestconfig):
-    """What each of two processes ran, and all that ran at one time."""
+    """Runs two processes; returns what each of them ran, and all that ran at one time."""
 
     def play(collection):
         option = SimpleNamespace(tx=["popen"] * 2, maxprocesses=None, loadscopereorder=False)

@@ -1,4 +1,4 @@
-"""What the README tells people to type is what the product prints and has."""
+"""Commands and outputs of the README are those of the product."""
 
 import json
 import re

@@ -28,7 +28,7 @@ def hosts(service: Service) -> dict[str, str]:
 
 @pytest.fixture(params=["another namespace", "the same namespace"])
 def strangers(request: pytest.FixtureRequest, space: Namespace) -> Iterator[Namespace]:
-    """Where a pod runs that is not a part of the service."""
+    """A namespace with a pod that is not a part of the service."""
     if request.param == "the same namespace":
         probe.start(space, probe.STRANGER)
         yield space

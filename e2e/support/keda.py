@@ -34,7 +34,7 @@ def installed() -> Iterator[None]:
 
 
 def scaled_object(service: Service, role: str, most: int, stabilization: int) -> Object:
-    """That of the docs for a pool of this service, with another maximum and quicker to shrink (seconds)."""
+    """The example of the docs for a pool of this service, with another maximum and quicker to shrink (seconds)."""
     (text,) = (block for block in _DOCS.read_text().split("```") if "kind: ScaledObject" in block)
     for documented, ours in (("prefill", role), ("chat", service.name), ("prod", service.namespace.name)):
         text = text.replace(documented, ours)

@@ -47,7 +47,7 @@ def of_kind(objects: list[Object], kind: str) -> dict[str, Object]:
 
 
 def verbs(role: Object, group: str, resource: str) -> set[str]:
-    """What a role allows on all objects of a resource."""
+    """Returns the verbs that a role allows on all objects of a resource."""
     fitting = [r for r in role["rules"] if group in r["apiGroups"] and resource in r["resources"]]
     return {verb for rule in fitting if "resourceNames" not in rule for verb in rule["verbs"]}
 

@@ -70,7 +70,7 @@ class Person:
 
 @contextlib.asynccontextmanager
 async def _at_terminal(*arguments):
-    """Where Ctrl-C is heard, also if these tests run in a shell's background, which ignores it."""
+    """Runs it where Ctrl-C is heard, also if these tests run in a shell's background, which ignores it."""
     mine, theirs = pty.openpty()
     start = "import fcntl, signal, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
     start += "signal.signal(signal.SIGINT, signal.default_int_handler); "

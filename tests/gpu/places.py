@@ -1,4 +1,4 @@
-"""Where the kernels of these tests run: on a GPU, or interpreted, which shows that the tests themselves are right.
+"""Places to run the kernels of these tests: a GPU, or the interpreter, which shows that the tests are right.
 
 Neither this folder's modules nor what they import need more than torch, triton and numpy.
 """

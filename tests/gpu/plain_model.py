@@ -1,4 +1,4 @@
-"""What a model computes, as written down: one sequence at once, in float32 on the processor, with no KV cache."""
+"""A model as written down: one whole sequence, in float32 on the processor, with no KV cache."""
 
 import torch
 
@@ -7,7 +7,7 @@ from legato_engine.weights.checkpoint import Checkpoint
 
 
 def logits(weights: Checkpoint, tokens: list[int]) -> torch.Tensor:
-    """Of a Llama or a Qwen3, after each token: float32 [tokens, vocab]."""
+    """Logits of a Llama or a Qwen3, after each token: float32 [tokens, vocab]."""
     config = weights.config
     hidden = _matrix(weights, "model.embed_tokens")[tokens]
     for layer in range(config.layers):

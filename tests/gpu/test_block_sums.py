@@ -12,7 +12,7 @@ BLOCKS, EXTREMES = 5, (-(1 << 63), (1 << 63) - 1, -1, 0, 1)
 
 @over(words=(4097, 1, 4096, 12288, 1 << 20), count=(3, 200))
 def test_sums(place: Place, dtype: torch.dtype, words: int, count: int) -> None:
-    """Of blocks that come twice, too, and of words that are as large as words can be."""
+    """Blocks may come twice, and words be as large as words can be."""
     blocks = torch.randint(-(1 << 63), (1 << 63) - 1, (BLOCKS, words))
     blocks[0], blocks[1] = -1, torch.tensor(EXTREMES).repeat(-(-words // 5))[:words]
     ids = torch.randint(0, BLOCKS, (count,)).int()

@@ -1,4 +1,4 @@
-"""What is captured into a CUDA graph and replayed is what the launches themselves give, bit for bit."""
+"""Replayed CUDA graphs give the results of the launches that they captured, bit for bit."""
 
 import torch
 from attention_step import Step

@@ -1,4 +1,4 @@
-"""How JSON is written where a request says so."""
+"""Options of a request for the JSON of an answer."""
 
 import json
 

@@ -209,7 +209,7 @@ def test_patterns_that_no_text_has_to_match_together_may_be_many():
 
 
 def test_the_deepest_schema_that_is_allowed_fits_the_stack():
-    """Of objects, which take most of it, and by references, which the compiler follows."""
+    """By objects, which take most of it, and by references, which the compiler follows."""
     levels = (MAX_LEVELS - 40) // 40
     definitions = {}
     for i in range(20):

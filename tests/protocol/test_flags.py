@@ -1,4 +1,4 @@
-"""How settings become flags, and what a bad value says."""
+"""Settings become flags, and bad values are named."""
 
 from argparse import ArgumentParser
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Which token a process shows, and which it takes, while the files with them change."""
+"""Tokens that a process shows, and accepts, while their files change."""
 
 import os
 

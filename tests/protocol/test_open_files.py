@@ -21,7 +21,7 @@ except SettingsError as error:
 
 
 def said(soft, hard):
-    """What a process with these limits finds."""
+    """Runs a process with these limits."""
     code = CODE.format(soft=soft, hard=hard)
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
 

@@ -1,4 +1,4 @@
-"""Where an output reasons, by its tokens."""
+"""Finds the reasoning in an output, by its tokens."""
 
 import pytest
 from hypothesis import given

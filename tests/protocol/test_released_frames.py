@@ -16,7 +16,7 @@ def lines(of):
 
 
 def continues(now, then):
-    """Whether `now` is `then` with fields appended, in messages and in parts of them."""
+    """True if `now` is `then` with fields appended, in messages and in parts of them."""
     if not (isinstance(now, list) and isinstance(then, list)):
         return bool(now == then)
     return len(now) >= len(then) and all(map(continues, now, then))

@@ -22,7 +22,7 @@ async def post(
 
 
 class Poster(ABC):
-    """Who sends the request; derived classes say what comes from it. `sent` is all that the application answers."""
+    """The client of a request; derived classes say what comes from it. `sent` is all that the application answers."""
 
     def __init__(self) -> None:
         self.sent: list[dict[str, Any]] = []

@@ -20,7 +20,7 @@ KEYS = {"Tab": 9, "Enter": 13, "Escape": 27, "ArrowLeft": 37, "ArrowRight": 39, 
 
 
 def program() -> str | None:
-    """Where a Chromium is; None where there is none."""
+    """The path of a Chromium; None without one."""
     return next((found for name in PROGRAMS if (found := shutil.which(name))), None)
 
 
@@ -56,7 +56,7 @@ class BrowserPage:
         return result
 
     async def value(self, expression: str) -> Any:
-        """What a script says."""
+        """Returns the value of a script."""
         told = await self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in told, told["exceptionDetails"]
         return told["result"].get("value")
@@ -124,6 +124,6 @@ async def opened(program: str, folder: Path, url: str) -> AsyncIterator[BrowserP
 
 
 def _port(path: Path) -> int | None:
-    """Where it listens, once it has said so."""
+    """The port that it listens on, once it has reported it."""
     lines = path.read_text().splitlines() if path.exists() else []
     return int(lines[0]) if lines else None

@@ -1,4 +1,4 @@
-"""How much random tests try: a little by default, much in the nightly job."""
+"""The budget of random tests: small by default, large in the nightly job."""
 
 import os
 

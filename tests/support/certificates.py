@@ -35,7 +35,7 @@ class TLSFiles:
 
 
 def make(folder: Path, password: str = "", names: str = NAMES, of: TLSFiles | None = None, days: int = 30) -> TLSFiles:
-    """Those of this machine, of a new authority or that `of` others. With a password, the key is encrypted.
+    """Makes files for this machine, by a new authority or that `of` others. With a password, the key is encrypted.
 
     `names` may have more lines, for further extensions; with days below 0, it has expired."""
     if shutil.which("openssl") is None:

@@ -1,4 +1,4 @@
-"""Which kernels random steps would have Triton compile that were not compiled while the worker warmed up; called by
+"""Kernels that random steps would have Triton compile, and that were not compiled in the warm-up; called by
 `uninterpreted`.
 
 Nothing is compiled: what a launch would be compiled for is taken from Triton before it compiles.
@@ -85,7 +85,7 @@ class RandomSteps:
 
 @contextlib.contextmanager
 def asked_for() -> Iterator[set[str]]:
-    """What kernels that are launched within would be compiled for: names, and all that Triton specializes them on."""
+    """Collects the kernels that would be compiled within: names, and all that Triton specializes them on."""
     found: set[str] = set()
 
     def note(*, fn: Any, compile: Any, **_rest: Any) -> bool:
@@ -101,7 +101,7 @@ def asked_for() -> Iterator[set[str]]:
 
 
 def told(model: str, block_size: int, max_batch: int, steps: int) -> dict[str, list[str]]:
-    """What is asked for in the warm-up, in so many steps afterwards, and in these alone."""
+    """Kernels asked for in the warm-up, in this number of steps afterwards, and only in these."""
     with torch.inference_mode(), asked_for() as found:
         runner = load(
             RandomCheckpoint(MODELS[model]), dtype="float16", gpu=Interpreted(132, "sm_90"),

@@ -62,7 +62,7 @@ class Program:
 
 @dataclass(frozen=True)
 class ApiServer:
-    """Where it is reached, and by which token as the cluster's administrator."""
+    """A running API server: its address, and the token of the cluster's administrator."""
 
     url: str
     token: str
@@ -100,7 +100,7 @@ class ApiServer:
         return self.client()
 
     def configuration(self, url: str | None = None) -> Configuration:
-        """What such a client is made from."""
+        """The configuration of such a client."""
         configuration = Configuration(host=url or self.url)
         configuration.verify_ssl = False
         configuration.ssl_ca_cert = str(self.certificate)

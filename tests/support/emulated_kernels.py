@@ -49,7 +49,7 @@ def _taken_out() -> dict[str, ModuleType]:
 
 @contextlib.contextmanager
 def _imported_anew() -> Iterator[None]:
-    """What is imported within is forgotten afterwards."""
+    """Forgets afterwards what is imported within."""
     before = _taken_out()
     try:
         yield

@@ -33,7 +33,7 @@ _AT_TILES, _AT_STATE, _AT_FAULTS = (int(array.ctypes.data) for array in (_tiles,
 
 
 def faults() -> list[str]:
-    """What no kernel may do and was done since the last call, and tiles that are still held."""
+    """Mistakes of kernels since the last call, and tiles that are still held."""
     found = [what for what, times in zip(FAULTS, _faults.sum(0), strict=True) if times]
     held = ["not released"] if _state[:, CONFIGURED].any() else []
     _faults[:], _state[:, CONFIGURED] = 0, 0
@@ -41,7 +41,7 @@ def faults() -> list[str]:
 
 
 def products() -> int:
-    """Of two tiles, since the last call."""
+    """Products of two tiles, since the last call."""
     found = int(_state[:, PRODUCTS].sum())
     _state[:, PRODUCTS] = 0
     return found

@@ -38,7 +38,7 @@ class Hub:
     url: str = ""
 
     def environ(self, cache: Path) -> dict[str, str]:
-        """What a process needs to download from here into a cache folder."""
+        """Environment of a process that downloads from here into a cache folder."""
         token = {"HF_ENDPOINT": self.url, "HF_TOKEN": TOKEN, "HF_HUB_DOWNLOAD_TIMEOUT": "90"}
         return token | {"HF_HOME": str(cache / "home"), ENV_CACHE: str(cache)}
 

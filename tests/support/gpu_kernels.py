@@ -1,4 +1,4 @@
-"""What kernels need of each chip, in `docs/gpu-kernels.md`. Run it, and it writes the tables there again.
+"""Resources that kernels need of each chip, in `docs/gpu-kernels.md`. Run it, and it writes the tables there again.
 
 Everything is compiled by the functions that a worker launches it with, in the shapes of real models, and attention in a
 sample of all others that are supported, which the page leaves out.
@@ -37,7 +37,7 @@ HEAD = (
 
 
 class Shape(NamedTuple):
-    """Of attention. `window` makes a loop more of prompts."""
+    """A shape of attention. `window` makes a loop more of prompts."""
 
     head_dim: int
     group: int
@@ -101,7 +101,7 @@ def _of_case(chip: str, shape: str, launch: Launch) -> Iterator[Described]:
 
 
 def _cases(chip: str, whole: bool) -> Iterator[tuple[str, Launch]]:
-    """What is launched together, and for which shape."""
+    """Launches, each with its shape."""
     for shape in ATTENTION if whole else (EVERY_RUN[chip],):
         yield str(shape), partial(attend, chip, shape)
     if chip == ATTENTION_ALONE or not (whole or chip == OTHERS_IN_EVERY_RUN):
@@ -167,7 +167,7 @@ def _sample(chip: str) -> None:
 
 
 def _layer(head_dim: int, block_size: int, dtype: torch.dtype = DTYPE) -> torch.Tensor:
-    """Of an arena with two."""
+    """A layer of an arena with two."""
     return empty(BLOCKS, 2, 2, KV_HEADS, block_size, head_dim, dtype=dtype)[:, 0]
 
 
@@ -180,7 +180,7 @@ def ints(*shape: int) -> torch.Tensor:
 
 
 def tables(found: Sequence[Described]) -> str:
-    """What stands in the page between its marks."""
+    """The text of the page between its marks."""
     parts = [f"{BEGIN}\nTriton {triton_minor()}, {str(DTYPE).removeprefix('torch.')}.\n"]
     for chip, kernels in itertools.groupby(found, lambda each: each["chip"]):
         parts += [f"\n### {chip}\n", *HEAD, *map(_line, kernels)]
@@ -199,7 +199,7 @@ def _line(kernel: Described) -> str:
 
 
 def page() -> tuple[str, str, str]:
-    """What stands before the tables, the tables, and what stands behind them."""
+    """The text before the tables, the tables, and the text after them."""
     before, rest = PAGE.read_text().split(BEGIN)
     inside, after = rest.split(END)
     return before, f"{BEGIN}{inside}{END}", after

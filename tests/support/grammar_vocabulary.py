@@ -43,7 +43,7 @@ def text(tokens: Sequence[int]) -> bytes:
 
 
 def step(position: GrammarPosition, output: Sequence[int], logits: torch.Tensor, params: SamplingParams) -> Sampled:
-    """What the runner does for one sequence."""
+    """Samples one token, as the runner does for one sequence."""
     tokens = [*PROMPT, *output]
     draw = Draw(0, len(tokens), params, tokens, len(PROMPT), position)
     masks = constrain.masks(constrain.due([draw], [0]))

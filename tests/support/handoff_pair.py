@@ -101,7 +101,7 @@ class Pair:
         wait(holds, lambda: self.run(0.05))
 
     def deliver(self):
-        """What is on its way arrives; nobody looks at it yet."""
+        """Has everything in flight arrive; nobody looks at it yet."""
         self.network.run(self.network.now + 0.05)
 
     def begin(self, table=range(4), cached=0):

@@ -50,7 +50,7 @@ def huggingface_model(checkpoint: Checkpoint, config: ModelConfig) -> torch.nn.M
 
 
 def _huggingface_kind(config: ModelConfig) -> tuple[str, dict[str, object]]:
-    """What transformers calls this architecture, and what it wants to know of it beside."""
+    """The name of this architecture in transformers, and its further arguments."""
     if config.architecture == "MistralForCausalLM":
         return "mistral", {"sliding_window": config.sliding_window}
     if config.architecture == "LlamaForCausalLM":

@@ -96,7 +96,7 @@ def traffics(draw: st.DrawFn) -> Traffic:
 
 @st.composite
 def signals(draw: st.DrawFn) -> Signals:
-    """Of pools of 1 to 5 workers that all answered."""
+    """Signals of pools of 1 to 5 workers that all answered."""
     cost = st.builds(PrefillCost, st.floats(1e-6, 1e-2), st.floats(0, 1e-8))
     step = st.builds(DecodeCost, st.floats(0, 0.05), st.floats(1e-5, 1e-2), st.floats(0, 1e-6))
     count = st.integers(0, 2000)

@@ -1,4 +1,4 @@
-"""Which tests one process of pytest-xdist runs in a row."""
+"""Schedules the tests that one process of pytest-xdist runs in a row."""
 
 from xdist.scheduler import LoadFileScheduling
 

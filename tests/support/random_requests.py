@@ -229,7 +229,7 @@ class Fuzz:
 
 @dataclass
 class Answers:
-    """What came of many requests."""
+    """Counts the answers to many requests."""
 
     without_grammars: bool = False  # workers that obey none: what asks for one is refused with a 503
     statuses: dict[str, dict[int, int]] = field(default_factory=dict)

@@ -6,7 +6,7 @@ from typing import Any
 
 
 def wait_readable(files: Iterable[Any], seconds: float) -> list[Any]:
-    """Those that can be read, waited for at most so long."""
+    """Returns the files that can be read, after at most this time."""
     with selectors.PollSelector() as selector:
         for file in files:
             selector.register(file, selectors.EVENT_READ)

@@ -54,7 +54,7 @@ def rows(draw: random.Random, count: int) -> tuple[Row, ...]:
 
 
 def steps(runner: Runner, take: Callable[[], Any]) -> list[Any]:
-    """Of 5 to 8 rows, all of which are padded to 8."""
+    """Steps of 5 to 8 rows, all of which are padded to 8."""
     draw, found = random.Random(1), []
     for _ in range(times(15)):
         runner.logits(rows(draw, draw.randint(5, 8)))

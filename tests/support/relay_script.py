@@ -98,15 +98,15 @@ class Scripted(Simulation):
         assert not self.relay.workers.kv_event(name, event)
 
     def greet(self, name: str, **changes: Any) -> None:
-        """That worker says hello once more, with these changes."""
+        """Has that worker say hello once more, with these changes."""
         self.relay.workers.greeted(name, replace(self.workers[name].hello(), **changes))
 
     def peer(self, name: str) -> Peer:
-        """That worker, as the other one of a hand-off is told of it."""
+        """Describes that worker to the other one of a hand-off."""
         return Peer(name, self.workers[name].engine.epoch, name.encode())
 
     def view(self, name: str) -> WorkerView:
-        """What routing knows of that worker."""
+        """Routing's view of that worker."""
         (view,) = [view for view in self.fleet.snapshot().workers if view.name == name]
         return view
 
@@ -121,7 +121,7 @@ def started(
 
 
 def error_of(generation: RunningGeneration) -> BaseException | None:
-    """What ended a request."""
+    """The error that ended a request."""
     assert generation.ended
     generation.ready()
     try:

@@ -184,7 +184,7 @@ class Simulation:
         rebalancing: RebalancingPolicy | None = BRISK,
         **retry: Any,
     ) -> None:
-        """What is not given is drawn."""
+        """Draws the arguments that are not given."""
         self.random = random.Random(seed)
         self.time = VirtualTime()
         self._make_request = request

@@ -36,7 +36,7 @@ class Tools:
         return subprocess.run([path, *arguments], input=stdin, env=environment, **options)
 
     def kubectl(self, *arguments: str, stdin: str = "") -> str:
-        """What it prints. Fails with what it says when it fails."""
+        """Returns its output. Fails with its errors when it fails."""
         done = self.run("kubectl", *arguments, stdin=stdin)
         assert done.returncode == 0, f"{' '.join(arguments)}: {done.stderr or done.stdout}"
         return done.stdout
@@ -48,7 +48,7 @@ class Tools:
         assert done.returncode == 0, done.stderr
 
     def settings(self, release: str, namespace: str) -> operator_settings.OperatorSettings:
-        """What a release's operator would read from its flags and environment."""
+        """Settings that a release's operator would read from its flags and environment."""
         status, deployment = self.api.call("GET", f"/apis/apps/v1/namespaces/{namespace}/deployments/{release}")
         assert status == 200, deployment
         (container,) = deployment["spec"]["template"]["spec"]["containers"]

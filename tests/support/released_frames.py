@@ -24,7 +24,7 @@ RELEASES = sorted(path.stem for path in FOLDER.glob("*.jsonl"))
 
 @dataclass(frozen=True)
 class Channel:
-    """What goes one way between two processes."""
+    """Messages that go one way between two processes."""
 
     decode: Callable[[bytes], Any]
     messages: Any  # their union
@@ -54,7 +54,7 @@ CHANNELS = {
 
 
 def _type(field):
-    """What a field may hold. Its default does not matter: every field is sent."""
+    """The type of a field. Its default does not matter: every field is sent."""
     return {key: value for key, value in field.items() if key != "default"}
 
 

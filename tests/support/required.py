@@ -1,4 +1,4 @@
-"""What tests need beside Python, and what is done where it is missing."""
+"""Programs that tests need in addition to Python, and skips where they are missing."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""What a process tells at its metrics' page."""
+"""Reads the metrics of a process."""
 
 import httpx
 

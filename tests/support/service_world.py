@@ -1,4 +1,4 @@
-"""What a cluster would hold of one service, planned by the operator: pods come up, fail and go in any order.
+"""A cluster with one service, planned by the operator: pods come up, fail and go in any order.
 
 All that the operator knows is in that world, and a pass may break off after any of its actions: each one is a restart.
 """
@@ -148,7 +148,7 @@ class World:
         del self.pods[pod.name]
 
     def settle(self):
-        """What comes up comes up and what leaves leaves, until nothing changes any more."""
+        """Completes starts and ends of pods, until nothing changes any more."""
         for _ in range(200):
             before = (dict(self.pods), self.status)
             self.look()

@@ -16,7 +16,7 @@ class TcpRelay:
         self.port = 0
 
     def block(self) -> None:
-        """What is on its way, and all later connections, go nowhere."""
+        """Drops everything in flight, and all later connections."""
         self._open.clear()
 
     def unblock(self) -> None:

@@ -93,5 +93,5 @@ def write_folder(path: Path, architecture: str = "LlamaForCausalLM", **changes: 
 
 
 def as_converted(rows: torch.Tensor, heads: int) -> torch.Tensor:
-    """What llama.cpp's conversion does to the rows of q_proj and k_proj."""
+    """Permutes the rows of q_proj and k_proj, as llama.cpp's conversion does."""
     return rows.view(heads, 2, rows.shape[0] // heads // 2, -1).transpose(1, 2).reshape(rows.shape)

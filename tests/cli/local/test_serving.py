@@ -1,4 +1,4 @@
-"""What one run of `legato up` begins with, and how it ends."""
+"""Starts and ends of `legato up`, in process."""
 
 import asyncio
 import contextlib

@@ -192,7 +192,6 @@ def test_what_is_still_computed_stays():
 
 
 def test_what_was_preempted_stays_until_it_is_computed_again():
-    """Of a worker that preempts all the time."""
     made, _ = _serve(_burst(output=600), (0, 1), (40, 2), kv_tokens=2000, per_token=0.02)
     assert {migration.uncomputed for migration in made.begun} == {1}
 

@@ -1,4 +1,4 @@
-"""Which adapters are taken, and what those that are not are refused for."""
+"""Adapters are accepted, or refused with the reason."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Which adapters a worker has, and which of those that were removed it still keeps."""
+"""Resident adapters, and the removed ones that a worker still keeps."""
 
 from legato_engine.adapters.resident import MOST_WITHDRAWN, OfferedAdapter, ResidentAdapters
 
@@ -8,7 +8,7 @@ def offered(name, digest):
 
 
 def test_only_so_many_that_were_removed_are_kept():
-    """Those that are offered still do not count among them."""
+    """Adapters that are still offered do not count."""
     stays = offered("law", "stays")
     resident = ResidentAdapters([stays], 8, lambda: ())
     for number in range(MOST_WITHDRAWN + 10):

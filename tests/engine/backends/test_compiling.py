@@ -1,4 +1,4 @@
-"""What counts as a kernel that cannot be compiled."""
+"""Errors that count as a kernel that cannot be compiled."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Which GPUs are computed on."""
+"""Supported GPUs, by compute capability."""
 
 from types import SimpleNamespace
 

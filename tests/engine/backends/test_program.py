@@ -59,7 +59,7 @@ STEPS = (
 
 
 def by_operator(runner):
-    """What the same runner computes without a program."""
+    """Computes with the same runner, without a program."""
     runner._backend._numerics.products = None
     return runner
 

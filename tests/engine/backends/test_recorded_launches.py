@@ -1,4 +1,4 @@
-"""What a CUDA graph needs: steps of one padded size launch the same, at the same addresses, and allocate nothing."""
+"""CUDA graphs require that steps of one padded size launch the same, at the same addresses, and allocate nothing."""
 
 import pytest
 import recorded_steps

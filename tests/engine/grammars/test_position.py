@@ -1,4 +1,4 @@
-"""Which tokens may follow, by a grammar, by the tokens that end an answer, and by how short it may be."""
+"""Allowed next tokens, by a grammar, by the tokens that end an answer, and by its least length."""
 
 import numpy as np
 import pytest
@@ -63,7 +63,7 @@ def test_a_position_follows_a_text_that_grew_by_several_tokens_and_one_that_is_a
 
 @pytest.mark.parametrize(("known", "expected"), [(1, {A}), (2, {A, END}), (3, {A, END})])
 def test_an_output_is_too_short_up_to_its_least_tokens(known, expected):
-    """Those of the prompt are none of it."""
+    """Tokens of the prompt do not count."""
     position = GrammarPosition(COMPILER.compile(REGEX, "a*"))
     params = SamplingParams(max_tokens=9, seed=1, min_tokens=2, stop_token_ids=(END,))
     tokens = [C, C, *[A] * known]

@@ -34,7 +34,7 @@ def answer(position, seed, temperature):
 
 
 class Finished:
-    """How many answers ended by themselves, so that the test cannot pass without any."""
+    """Counts answers that ended by themselves, so that the test cannot pass without any."""
 
     schemas = answers = refused = 0
 

@@ -33,7 +33,7 @@ def rules(begun, budget, schema=None, regex=""):
 
 
 def answer(given_rules, seed, temperature, begins, replays):
-    """What a model says that knows nothing, likes to end at once, and `begins` to reason if it may."""
+    """Samples a model that knows nothing, likes to end immediately, and `begins` to reason if it may."""
     source = torch.Generator().manual_seed(seed)
     params = SamplingParams(max_tokens=MOST, seed=seed, temperature=temperature, stop_token_ids=(END, EOT))
     position, output = ReasoningPosition(given_rules), list[int]()
@@ -89,7 +89,7 @@ def test_whatever_a_model_wants_to_say(begun, begins, budget, constrained, seed,
 
 
 def mask(made, output, early=False):
-    """What may follow; None: everything."""
+    """Returns the tokens that may follow; None: all of them."""
     found = ReasoningPosition(made).allowed(output, (END, EOT), early)
     if not found:
         return None

@@ -1,4 +1,4 @@
-"""Which configuration a kernel is compiled with."""
+"""Choice of the configuration that a kernel is compiled with."""
 
 import pytest
 

@@ -143,7 +143,7 @@ def step_of(
 
 @pytest.fixture(autouse=True)
 def the_same_numbers_in_every_run() -> None:
-    """Where much is rounded, some draw would be off by more than the largest error."""
+    """Seeds torch. Where much is rounded, some draw would be off by more than the largest error."""
     torch.manual_seed(1)
 
 

@@ -98,7 +98,7 @@ def test_products_of_tiles(tiles, rows):
 
 
 def test_tiles_that_come_in_groups(tiles):
-    """Of two pairs of panels each, so that threads have a group and a part of one."""
+    """Groups have two pairs of panels, so that threads have a group and a part of one."""
     inputs = tiles.CACHED // 128
     x, weight = torch.randn(64, inputs).bfloat16(), torch.randn(160, inputs).bfloat16()
     out = np.full((64, 160), np.nan, np.float32)

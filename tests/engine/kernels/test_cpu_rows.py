@@ -83,7 +83,7 @@ def test_norm(rows, width):
 
 @pytest.mark.parametrize("dim", [20, 64])
 def test_norm_of_heads(dim):
-    """Those of a range, and no others."""
+    """Heads of a range are normed, and no others."""
     parts, weight = normal(7, 5, dim), normal(dim)
     expected = parts.copy()
     for row in expected:
@@ -164,7 +164,6 @@ def test_low_rank_updates_are_added_for_their_tokens_alone(kind, count):
 
 @pytest.mark.parametrize(("tokens", "width"), [(1, 15), (7, 96), (1, 500)])
 def test_a_low_rank_update_to_the_last_bit(tokens, width):
-    """Of one projection, ranks 0 to 2."""
     x, down, up, out = normal(tokens, width), normal(3, width), normal(3, 20), normal(tokens, 20)
     expected = out.copy()
     for row, to in zip(x, expected, strict=True):

@@ -1,4 +1,4 @@
-"""What compiled kernels need of each chip, and that the docs tell it: of some shapes, and with a budget of all."""
+"""Resources that compiled kernels need of each chip, as documented: some shapes, and with a budget all of them."""
 
 import budget
 import gpu_kernels
@@ -18,7 +18,7 @@ MOST_SPILLED = {"sm_90": 8}
 
 @pytest.fixture(scope="module")
 def everything():
-    """What the page shows, and the sample of other shapes."""
+    """The kernels of the page, and the sample of other shapes."""
     return uninterpreted.call(gpu_kernels.all_described, list(ahead.CHIPS), WHOLE)
 
 
@@ -33,7 +33,7 @@ def sample(everything):
 
 
 def test_no_kernel_spills_registers_or_exceeds_the_shared_memory_of_its_chip(kernels, sample):
-    """Of the sample, no loop."""
+    """Kernels of the sample may spill outside their loops."""
     assert [each for each in kernels if each["spilled"]] == []
     assert [each for each in sample if each["spilled"] > MOST_SPILLED.get(each["chip"], 0)] == []
     assert [each for each in kernels + sample if each["shared"] > ahead.CHIPS[each["chip"]].shared] == []

@@ -52,7 +52,7 @@ def weight(kind):
 
 
 def product(packed, x, rows, kind):
-    """What the codes of `packed` give for the first `rows` of x [room, in], in columns 16 and on of the output."""
+    """Multiplies the first `rows` of x [room, in] by the codes of `packed`, into columns 16 and on of the output."""
     out = np.full((len(x), len(packed.codes) + 16), np.nan, np.float32)
     codes = Codes(packed, kind)
     assert codes.int8

@@ -44,7 +44,7 @@ def by_near(logits, top_k, top_p):
 
 
 def draw(logits, top_ks, top_ps, numbers):
-    """What the kernel draws, one token from each row."""
+    """Draws one token from each row by the kernel."""
     count = len(logits)
     tokens, sound = np.zeros(count, np.int64), np.zeros(count, np.bool_)
     ones, none = np.ones(count, np.float32), np.zeros(count, np.float32)

@@ -1,4 +1,4 @@
-"""What products of bfloat16 take: queries in pairs of neighbouring dimensions, and weights of values."""
+"""Operands of bfloat16 products: queries in pairs of neighbouring dimensions, and weights of values."""
 
 import numpy as np
 import pytest
@@ -42,7 +42,7 @@ def weights_of(x):
 
 
 def test_weights_are_powers_of_two_in_bfloat16():
-    """Those that are no numbers stay none: a score of tiles has no bits in its lower half then."""
+    """NaN stays NaN: a score of tiles has no bits in its lower half then."""
     x = np.linspace(-130, 0, 16 * 4096, dtype=np.float32)
     x[:4], exact = [np.nan, -np.inf, -1e30, -127.5], np.exp2(x, dtype=np.float64)
     x.view(np.uint32)[4:7] = 0x7FFF0000, 0xFFFF0000, 0xFF810000

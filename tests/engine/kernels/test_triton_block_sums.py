@@ -30,7 +30,7 @@ def sums(sum_blocks, blocks, ids):
 @settings(max_examples=times(8), deadline=None)
 @given(words=WORDS, num_blocks=st.integers(1, 9), tile=st.sampled_from([1, 16, 64, 1024, 4096]), data=st.data())
 def test_sums_are_those_of_the_host(words, num_blocks, tile, data):
-    """Of one block and of many, of blocks that come twice, and of words as large as words can be."""
+    """One block and many, blocks that come twice, and the largest words."""
     tile = max(tile, 512) if words > 64 else tile  # each program takes the interpreter a millisecond
     ids = data.draw(st.lists(st.integers(0, num_blocks - 1), min_size=1, max_size=6))
     blocks = torch.randint(-(1 << 63), (1 << 63) - 1, (num_blocks, words))
@@ -43,7 +43,7 @@ def test_sums_are_those_of_the_host(words, num_blocks, tile, data):
 
 
 def test_blocks_that_begin_where_32_bits_end():
-    """Of an arena of 32 GiB, of which only the pages that are touched take memory. Its first block has no ones."""
+    """The arena has 32 GiB, of which only the pages that are touched take memory. Its first block has no ones."""
     words = 1 << 20
     far = (1 << 32) // words
     memory = mmap.mmap(-1, (far + 1) * words * 8, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE)

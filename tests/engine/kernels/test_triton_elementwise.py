@@ -55,7 +55,7 @@ def test_norm(rows, width, dtype, tile, spare, adds):
 
 
 def test_norm_divides_by_the_width_and_sees_eps():
-    """Where nearly all of a padded row is padding, and what is there is as small as eps."""
+    """Nearly all of a padded row is padding, and the rest is as small as eps."""
     residual, out = torch.full((1, 33), 1e-3), torch.empty(1, 33)
     rms_norm.add_rms_norm(None, residual, torch.ones(33), 1e-6, out, Configuration({"ROWS": 1}))
     torch.testing.assert_close(out, torch.full((1, 33), 0.5**0.5))

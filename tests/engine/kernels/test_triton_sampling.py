@@ -110,7 +110,7 @@ LARGE = 2 * SHIPPED.tiles["TILE"] + 1808  # a vocabulary of several parts of the
 
 
 def test_draws_from_each_of_several_parts() -> None:
-    """Of every kind, and where logits are alike, more tokens stay than are compared at a time."""
+    """Draws of every kind; where logits are alike, more tokens stay than are compared at a time."""
     tile = SHIPPED.tiles["TILE"]
     logits = some_logits(2, LARGE, 8, 1.0)
     logits[1] = (logits[1] * 4).round() / 4
@@ -164,7 +164,7 @@ def check_logprobs(results: Results, logits: torch.Tensor, draws: Draws) -> None
 
 @pytest.mark.parametrize("filters", [{}, {"top_ps": 1 - 1e-15}], ids=str)
 def test_sums_are_as_exact_as_float64(filters: dict[str, float]) -> None:
-    """Of 500 tokens that tie, one border is 1e-12 away from each number: sums in float32 would often miss it."""
+    """500 tokens tie, and a border is 1e-12 away from each number: sums in float32 would often miss it."""
     borders = range(3, 500, 82)
     numbers = [border / 500 + shift for border in borders for shift in (-1e-12, 1e-12)]
     draws = some_draws(len(numbers), rows=[0] * len(numbers), numbers=numbers, **filters)

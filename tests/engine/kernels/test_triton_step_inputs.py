@@ -1,4 +1,4 @@
-"""What the device makes of rows is what the readable twin makes of them, and what backends on the host are given."""
+"""Rows expanded on the device equal those of the readable twin, and those that backends on the host are given."""
 
 import torch
 from budget import times

@@ -1,4 +1,4 @@
-"""Which configurations win, and that what is timed computes what it should."""
+"""Winning configurations, and correct results of the candidates that are timed."""
 
 from math import inf
 

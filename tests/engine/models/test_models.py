@@ -120,7 +120,7 @@ def test_logits_do_not_depend_on_the_size_of_blocks(dtype, block_size, draws):
     ],
 )
 def test_formats_stay_close_to_float32(dtype, name, draws):
-    """Those that `auto` picks round inputs of linear layers to bfloat16 at worst."""
+    """Formats that `auto` picks round inputs of linear layers to bfloat16 at worst."""
     checkpoint = RandomCheckpoint(SHAPES[name])
     tokens, runner = prompt(1, 90), load(checkpoint, dtype)
     exact = last_logits(load(checkpoint), tokens, 90, draws)

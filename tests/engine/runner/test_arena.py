@@ -1,4 +1,4 @@
-"""Where the bytes of a block lie, and how many blocks a worker's memory holds."""
+"""Layout of blocks in an arena, and the number of blocks in a worker's memory."""
 
 import re
 from dataclasses import replace

@@ -72,7 +72,7 @@ def test_a_step_samples_from_its_logits(runner: Runner) -> None:
 
 
 def test_steps_are_collected_after_the_next_one_was_launched(runner: Runner) -> None:
-    """Whose logits are in the same memory."""
+    """Logits of both steps are in the same memory."""
     batches = [Batch((drawing(0, draw(seed=seed)), drawing(2, draw(temperature=0.0)))) for seed in range(4)]
     expected = [runner.step(batch) for batch in batches]
     first, second = runner.launch(batches[0]), runner.launch(batches[1])

@@ -1,4 +1,4 @@
-"""Which numbers a processor computes in, and why."""
+"""Choice of the number formats that a processor computes in, with the reason."""
 
 from dataclasses import replace
 

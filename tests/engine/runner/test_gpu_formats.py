@@ -1,4 +1,4 @@
-"""What a GPU does not compute is refused before any weight is read, with what it does compute."""
+"""Formats that a GPU does not compute are refused before any weight is read, with those that it does."""
 
 from dataclasses import replace
 

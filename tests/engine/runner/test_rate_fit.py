@@ -1,4 +1,4 @@
-"""What a worker tells of its costs is what its profile says: the real scheduler on a paced runner, in virtual time."""
+"""Costs that a worker reports are those of its profile: the real scheduler on a paced runner, in virtual time."""
 
 import random
 from collections import deque

@@ -19,7 +19,7 @@ LAYOUT = KVLayout(layers=8, kv_heads=4, block_size=16, head_dim=128, dtype="floa
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory):
-    """Of types as files mix them: the embedding has more bits."""
+    """Mixes types as files do: the embedding has more bits."""
     name, path = "token_embd.weight", tmp_path_factory.mktemp("model") / "tiny.gguf"
     tensors = files.tiny(Type.Q4_1) | {name: files.tiny(Type.Q8_0)[name]}
     return open_weights(files.write_gguf(path, tensors))

@@ -30,7 +30,7 @@ VOCABULARY = 100
 
 
 class ScriptedCore:
-    """What a test says in a core's place."""
+    """Stands in for a core, and says only what a test has it say."""
 
     def __init__(self, end, server):
         end.setblocking(False)
@@ -146,7 +146,7 @@ class Bench:
 
     @staticmethod
     async def closed(socket):
-        """How the server closed; frames before it are skipped."""
+        """Returns the close code of the server; frames before it are skipped."""
         with contextlib.suppress(ConnectionClosed):
             async for _ in socket:
                 pass
@@ -179,7 +179,7 @@ class Bench:
         return await self.serves(await self.next_core(), **told)
 
     async def serves(self, core, begin=None, **told):
-        """That core, from here on; it heard `begin` already, if given."""
+        """Serves as that core from here on; it heard `begin` already, if given."""
         await core.start(begin, **told)
         await until(lambda: self.worker.hub.core is not None)
         return core

@@ -1,4 +1,4 @@
-"""What is read from gateways, and when."""
+"""Reading from gateways, and its backpressure."""
 
 import asyncio
 import socket

@@ -1,4 +1,4 @@
-"""What the agent promises its core, between two agents in virtual time."""
+"""Promises of the agent to its core, between two agents in virtual time."""
 
 import pytest
 from handoff_pair import BLOCK, BLOCK_BYTES, BLOCKS, ROOT, TOKENS, Stranger

@@ -1,4 +1,4 @@
-"""Which transport is used: what is asked for, whether it is required, and what comes of it."""
+"""Choice of the transport: requested or required, working or failing."""
 
 import re
 
@@ -11,7 +11,7 @@ DEVICE = "no RDMA device"
 
 
 def decide(transport, required=False, on_device=False, lacking=(), failing=()):
-    """What is opened, and why nothing better; transports in `failing` do not pass. Raises LinkError."""
+    """Returns the transport that is opened, and why no better one; those in `failing` do not pass. Raises LinkError."""
     tried = []
 
     def use(name):

@@ -1,4 +1,4 @@
-"""What GPUDirect needs of a GPU's driver, by one that is made up, and of torch's allocator."""
+"""Requirements of GPUDirect on a GPU's driver, which is made up here, and on torch's allocator."""
 
 import pytest
 

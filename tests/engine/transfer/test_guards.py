@@ -1,4 +1,4 @@
-"""What a session does not believe: messages that are stale, of another worker, or contradict the grant."""
+"""Sessions refuse messages that are stale, of another worker, or contradict the grant."""
 
 import pytest
 from handoff_pair import BLOCK, HASHES, TOKENS, Stranger
@@ -54,7 +54,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("message", "reason"), REFUSED)
 def test_blocks_that_were_not_granted_and_an_end_that_contradicts_are_refused_as_corrupt(pair, message, reason):
-    """Of 4 blocks the receiver has the first: it granted those from 1 to 3."""
+    """The receiver has the first of 4 blocks: it granted those from 1 to 3."""
     pair.begin(table=[6, 1, 4, 2], cached=1)
     pair.say(pair.sender, message)
     (aborted,) = pair.receiver.events(Aborted)

@@ -1,4 +1,4 @@
-"""What every link promises, on the one in memory and on UCX between two processes."""
+"""Promises of every link, on the one in memory and on UCX between two processes."""
 
 import os
 import pickle

@@ -1,4 +1,4 @@
-"""What tests and simulations rely on in the link in memory, beside what every link promises: faults happen as told."""
+"""Further promises of the link in memory, which simulations rely on: faults happen as requested."""
 
 from random import Random
 

@@ -1,4 +1,4 @@
-"""Who is believed to be at the other end of a connection, and for how long a silent one is kept."""
+"""Trust in the other end of a connection, and the time for which a silent one is kept."""
 
 import msgspec
 import pytest

@@ -1,4 +1,4 @@
-"""What the receiving side offers, counts and answers."""
+"""Grants, counts and answers of the receiving side."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""What both sides of a hand-off have alike: leases, tombstones and their memory, the ends of connections."""
+"""Parts that both sides of a hand-off share: leases, tombstones and their memory, ends of connections."""
 
 import pytest
 

@@ -54,7 +54,7 @@ class Job:
         return -(-len(self.tokens) // BLOCK)
 
     def content(self, index):
-        """What a right block holds: bytes made from its tokens alone."""
+        """Bytes of a correct block, made from its tokens only."""
         part = self.packed[: (index + 1) * BLOCK * 4]
         return np.frombuffer((block_hash.child(ROOT, part) * 4)[:BLOCK_BYTES], np.uint8)
 

@@ -66,7 +66,7 @@ def hand_off(pair, attempt=1):
 
 
 def refused(pair):
-    """How a hand-off ends that begins and is refused."""
+    """Begins a hand-off that is refused, and returns its end."""
     pair.begin()
     pair.wait(lambda: pair.receiver.events(Released))
     (aborted,) = pair.receiver.events(Aborted)

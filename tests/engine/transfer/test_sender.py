@@ -1,4 +1,4 @@
-"""What the sending side does with its core's calls: where blocks go, what is announced, what is refused."""
+"""Calls of a core to the sending side: destinations of blocks, announcements, refusals."""
 
 import pytest
 from handoff_pair import BLOCK, BLOCK_BYTES, BLOCKS, HASHES, ROOT, TOKENS, Pair

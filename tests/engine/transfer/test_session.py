@@ -23,7 +23,7 @@ def states_of(side):
 
 @pytest.mark.parametrize("side", SIDES)
 def test_what_is_not_in_the_table_raises_and_changes_nothing(side):
-    """What is, and has to be, is tried with the code that drives it: see test_sides."""
+    """Legal events are tried with the code that drives them: see test_sides."""
     for state in SessionState:
         for event in SessionEvent:
             session = Session(side)

@@ -1,4 +1,4 @@
-"""What a model says of itself, in either format: rotary settings, defaults, architectures."""
+"""Configs of models, in either format: rotary settings, defaults, architectures."""
 
 import copy
 from pathlib import Path

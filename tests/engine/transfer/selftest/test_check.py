@@ -1,4 +1,4 @@
-"""What a self-test finds out, over links in memory that may do anything."""
+"""Faults that a self-test detects, over links in memory that may do anything."""
 
 import pytest
 import torch
