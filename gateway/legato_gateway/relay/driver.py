@@ -20,7 +20,7 @@ from legato_gateway.routing.choose import NoRoute
 from legato_gateway.routing.rebalancing import HotWorker
 from legato_gateway.timers import Timers
 from legato_gateway.workers.fleet import Fleet
-from legato_protocol.stream import Begun, Failed, HandoffReport, PromptLogprobs, TokenItem
+from legato_protocol.stream import Begun, Failed, HandoffReport, Part, PromptLogprobs, TokenItem
 
 E, A = LifecycleEvent, LifecycleAction
 Finish = Callable[[RunningGeneration, GatewayError | None], None]
@@ -152,7 +152,9 @@ class SubRequestDriver:
         sub = self._registry.get(report.id)
         if sub is not None:
             self._latency.handed_off(sub.generation, report)
-        if sub is not None and sub.target is not None and sub.target.attempt == report.attempt:
+        if sub is not None and sub.place is not None and sub.place.attempt == report.attempt:
+            sub.arrived = True
+        elif sub is not None and sub.target is not None and sub.target.attempt == report.attempt:
             self._committed(sub)
 
     def lost(self, worker: str, text: str, died: bool) -> None:
@@ -160,6 +162,8 @@ class SubRequestDriver:
         for sub in self._registry.at(worker):
             if sub.needs(worker):
                 self._worker_lost(sub, worker, text, died)
+        for generation in self._registry.generations():
+            self._confirm(generation, worker, died)
 
     def drained(self, worker: str) -> None:
         """`worker` is to be left: what runs there migrates as soon as another worker can take it."""
@@ -223,6 +227,7 @@ class SubRequestDriver:
         if sub.faulted_at and sub.faulted_at not in sub.workers:
             self._fleet.failed(sub.faulted_at, sub.generation.id)
         sub.failures, sub.faulted_at, sub.avoid = 0, "", set()
+        sub.generation.suspected.clear()
         self._dispatcher.computed(sub)
         self.step(sub, E.FIRST_TOKEN)
 
@@ -260,6 +265,7 @@ class SubRequestDriver:
         self._attempt_failed(sub, worker, Failed(sub.id, sub.place.attempt, "internal", text, "decode", True))
 
     def _attempt_failed(self, sub: SubRequest, worker: str, failed: Failed) -> None:
+        """`worker` reported it, or would have if this gateway had not noticed first."""
         sub.failures += 1
         sub.last_failure = failed
         sub.generation.faults += failed.code == "faulted"
@@ -278,23 +284,40 @@ class SubRequestDriver:
         others = sub.place.workers - {worker}
         culprit = next(iter(others)) if failed.code == "peer_lost" and others else worker
         sub.avoid.add(culprit)
+        if culprit in others and sub.ran_at(culprit):
+            sub.generation.suspected.add((culprit, sub.place.epochs[culprit]))
         if failed.code == "faulted":
             sub.faulted_at = culprit
         elif failed.code in ("internal", "transfer"):
             self._fleet.failed(culprit, sub.generation.id)
 
     def _worker_lost(self, sub: SubRequest, worker: str, text: str, died: bool) -> None:
+        """While a pair hands off, this is a failed hand-off, as it is when the other worker reports it first."""
         assert sub.place is not None
-        generation = sub.generation
         if died and sub.ran_at(worker):
-            generation.deaths.add((worker, sub.place.epochs[worker]))
-        if self._poisonous(generation):
-            error = SuspectedPoison("two workers died while they ran this request", part=sub.part)
-            self._finish(generation, error)
+            sub.generation.deaths.add((worker, sub.place.epochs[worker]))
+        if self._refused_as_poison(sub.generation, sub.part):
+            return
+        if sub.hands_off:
+            (other,) = sub.place.workers - {worker}
+            self._attempt_failed(sub, other, Failed(sub.id, sub.attempt, "peer_lost", text, "transfer", True))
             return
         sub.last_failure = Failed(sub.id, sub.attempt, "peer_lost", text, sub.part, True)
         self._metrics.redispatched("worker_lost")
         self.step(sub, E.WORKER_LOST)
+
+    def _confirm(self, generation: RunningGeneration, worker: str, died: bool) -> None:
+        """A loss that the other worker of the pair reported first is a death, too, once this gateway noticed it."""
+        noticed = {process for process in generation.suspected if process[0] == worker}
+        generation.suspected -= noticed
+        if died and noticed:
+            generation.deaths |= noticed
+            self._refused_as_poison(generation, "prefill")
+
+    def _refused_as_poison(self, generation: RunningGeneration, part: Part) -> bool:
+        if poisonous := self._poisonous(generation):
+            self._finish(generation, SuspectedPoison("two workers died while they ran this request", part=part))
+        return poisonous
 
     def _poisonous(self, generation: RunningGeneration) -> bool:
         """A broken connection looks like a death until the same epoch is back."""
@@ -316,7 +339,7 @@ class SubRequestDriver:
             if outcome.lasting and not sub.has_output:
                 self._finish(sub.generation, Overloaded(outcome.why, reason=NO_WORKER))
             return False
-        sub.begun, sub.early, sub.recompute = set(), [], False
+        sub.begun, sub.arrived, sub.early, sub.recompute = set(), False, [], False
         worker = self._fleet.worker(outcome.decode)
         if worker is not None and worker.hello is not None:
             sub.kv_revision = worker.hello.kv_revision

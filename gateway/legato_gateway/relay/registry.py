@@ -84,6 +84,10 @@ class Registry:
         """Those of that request."""
         return list(self._of.get(generation, ()))
 
+    def generations(self) -> list[RunningGeneration]:
+        """All requests under way."""
+        return list(self._of)
+
     def add(self, sub: SubRequest) -> None:
         """It begins."""
         self._by_id[sub.id] = sub

@@ -45,6 +45,7 @@ class SubRequest:
     place: AttemptPlace | None = None
     target: AttemptPlace | None = None  # where it migrates to, while it decodes on at `place`
     begun: set[str] = field(default_factory=set)  # workers of `place` that had it in a step
+    arrived: bool = False  # the decode worker of `place` has received the hand-off
     recompute: bool = False  # the next attempt prefills where it decodes
     kv_revision: str = ""  # of the workers that made its output
     adapter_digest: str = ""  # of the adapter that they made it with
@@ -93,16 +94,24 @@ class SubRequest:
             return place.decode == worker
         return target is not None and target.attempt == attempt and target.decode == worker
 
-    def needs(self, worker: str) -> bool:
-        """Whether the loss of `worker` ends the current attempt.
+    @property
+    def hands_off(self) -> bool:
+        """True while the decode worker waits for the prefill worker's KV, as far as this gateway knows."""
+        return self.place is not None and bool(self.place.prefill) and not (self.arrived or self.started)
 
-        One that handed its prefill over is needed no more. The target of a migration is needed: nobody here can know
-        whether it had committed when it was lost, and if it had, the source has nothing left.
+    def needs(self, worker: str) -> bool:
+        """True if the loss of `worker` ends the current attempt.
+
+        A prefill worker is needed until its KV and the logprobs of the prompt have arrived. The target of a migration
+        is needed: nobody here can know whether it had committed when it was lost, and if it had, the source has nothing
+        left.
         """
         place, target = self.place, self.target
         if target is not None and worker == target.decode:
             return True
-        return place is not None and (worker == place.decode or (worker == place.prefill and not self.started))
+        if place is None or worker not in place.workers:
+            return False
+        return worker == place.decode or self.hands_off or self.generation.lacks_scores
 
     def computed_by(self) -> str:
         """The worker that was computing it, as far as can be known from here."""

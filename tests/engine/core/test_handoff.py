@@ -241,16 +241,32 @@ def test_blocks_that_running_sequences_need_come_back_and_the_hand_off_goes_on_l
     world.check_done()
 
 
-@pytest.mark.parametrize("lost", ["p", "d"])
-def test_a_worker_whose_peer_died_says_so(world, lost):
-    prefill, decode = world.worker("p", chunk=4), world.worker("d")
-    world.hand_off(prefill, decode, world.sequence([3] * 100), turns=10)
+@pytest.mark.parametrize(
+    ("phase", "lost", "codes"),
+    [
+        (IncomingState.PENDING, "p", ["peer_lost"]),
+        (IncomingState.GRANTED, "p", ["peer_lost"]),
+        (IncomingState.WRITING, "p", ["peer_lost"]),
+        (IncomingState.ADOPTED, "p", []),
+        (IncomingState.WRITING, "d", ["peer_lost"]),
+    ],
+)
+def test_a_worker_whose_peer_died_says_so(world, phase, lost, codes):
+    prefill, decode = world.worker("p", chunk=4), world.worker("d", blocks=40)
+    if phase is IncomingState.PENDING:
+        world.generate(decode, [5] * 80, id="other", turns=2)
+    world.hand_off(prefill, decode, world.sequence([3] * 100))
+    while not (decode.reports() or any(transfer.state is phase for transfer in decode.scheduler.incoming)):
+        world.run(1)
     gone, left = (prefill, decode) if lost == "p" else (decode, prefill)
     world.workers.remove(gone)
     gone.agent.close()
-    world.run(6)
-    assert [(failed.code, failed.retry) for failed in left.failures()] == [("peer_lost", True)]
-    assert left.status.totals.failed_handoffs == 1
+    world.run(40)
+    assert [(failed.id, failed.code, failed.retry) for failed in left.failures()] == [
+        ("r", code, True) for code in codes
+    ]
+    assert left.status.totals.failed_handoffs == len(codes)
+    assert left.finished() is (codes == [])
     assert left.used == 0
 
 

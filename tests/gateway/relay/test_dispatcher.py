@@ -220,9 +220,9 @@ def test_a_prediction_ends_with_its_attempt(lab, end):
 
 
 def test_a_prediction_is_of_one_epoch(lab):
-    run = Scripted(lab, "p", "d")
-    (generation,), (worker,) = _burst(run, 1)
-    dispatcher, sub = run.relay._dispatcher, run.sub(generation)
+    run = Scripted(lab, "u")
+    (generation,), _ = _burst(run, 1)
+    dispatcher, sub, worker = run.relay._dispatcher, run.sub(generation), "u0"
     assert dispatcher._predictions(sub, run.fleet.snapshot()) == {worker: 201}
     views = [dataclasses.replace(view, epoch="another") for view in run.fleet.snapshot().workers]
     assert dispatcher._predictions(sub, FleetSnapshot(tuple(views))) == {}

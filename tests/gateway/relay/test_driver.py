@@ -6,7 +6,7 @@ import pytest
 from relay_script import Scripted, count, error_of, started
 
 from legato_gateway.admission.ticket import NO_WORKER
-from legato_gateway.errors import NotComputable, Overloaded, SuspectedPoison
+from legato_gateway.errors import NotComputable, Overloaded, SuspectedPoison, WorkerFailed
 from legato_gateway.relay.lifecycle import Stage
 from legato_gateway.routing.choose import Policy
 from legato_gateway.testing.fake_engine import Refusal
@@ -165,6 +165,54 @@ def test_for_a_lost_peer_the_other_worker_is_avoided(lab, code, avoided):
     run.fail(sub, code)
     assert (sub.attempt, sub.avoid) == (2, {place.prefill if avoided == "p" else place.decode})
     assert sub.avoid.isdisjoint(sub.place.workers)
+
+
+def _dies(run, prefill, noticed_by):
+    """The gateway notices it, too, after the decode worker did."""
+    if noticed_by == "gateway":
+        run.kill(prefill)
+    prefill.renew()
+    run.run()
+    run.cut(prefill)
+
+
+HELD_AT = {"pending": "queued", "granted": "prefilling", "writing": "pushing", "adopted": "decoding"}
+
+
+@pytest.mark.parametrize("noticed_by", ["gateway", "decode worker"])
+@pytest.mark.parametrize("phase", HELD_AT)
+@pytest.mark.parametrize(
+    ("policy", "then"),
+    [("Retry", (2, "separate", 1)), ("Recompute", (2, "recompute", 1)), ("Fail", ("transfer", WorkerFailed, 0))],
+)
+def test_a_dead_prefill_worker_is_a_failed_hand_off_whoever_notices_it(lab, noticed_by, phase, policy, then):
+    """Until the decode worker has all KV, whose phases are those of an incoming transfer."""
+    before = count("redispatches_total", reason="peer_lost")
+    run, generation, sub = started(lab, "p", "p", "d", request={"max_tokens": 9}, on_transfer_failure=policy)
+    for worker in run.workers.values():
+        worker.engine.hold(HELD_AT[phase])
+    prefill, decode = (run.workers[name] for name in (sub.place.prefill, sub.place.decode))
+    run.until(lambda: prefill.engine.at(HELD_AT[phase]) or decode.engine.at(HELD_AT[phase]))
+    _dies(run, prefill, noticed_by)
+    outcome = (
+        (sub.attempt, sub.place.prefill_at) if sub.place else (error_of(generation).part, type(error_of(generation)))
+    )
+    redispatches = count("redispatches_total", reason="peer_lost") - before
+    assert (*outcome, redispatches) == ((1, "separate", 0) if phase == "adopted" else then)
+    assert sub.place is None or prefill.name not in sub.place.workers or phase == "adopted"
+    for worker in run.workers.values():
+        worker.engine.release()
+    assert run.end(generation) is None or policy == "Fail" != phase
+    assert generation.ended
+
+
+@pytest.mark.parametrize("noticed_by", ["gateway", "decode worker"])
+def test_two_deaths_while_a_prompt_is_computed_are_counted_whoever_notices_them(lab, noticed_by):
+    run, generation, sub = started(lab, "p", "p", "p", "d", poison_deaths=2)
+    for _ in range(2):
+        run.until(lambda: sub.stage is Stage.PREFILLING)
+        _dies(run, run.workers[sub.place.prefill], noticed_by)
+    assert isinstance(error_of(generation), SuspectedPoison)
 
 
 def test_only_a_new_epoch_ends_what_ran_in_the_old_one(lab):
