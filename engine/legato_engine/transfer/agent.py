@@ -209,6 +209,7 @@ class TransferAgent:
             refused_peers=self._peers.refused,
             refused_plain=self._peers.refused_plain,
             failed_tls=self._peers.failed_tls,
+            failed_in_a_row=self._peers.failed_in_a_row,
             bad_messages=self._peers.bad_messages + totals.bad_messages,
             unknown_epochs=totals.unknown_epochs,
             corrupt_blocks=totals.corrupt_blocks,
@@ -271,4 +272,4 @@ class TransferAgent:
     def _ended(self, connection: int, cause: Cause, reason: str) -> None:
         for sessions in self._registries:
             sessions.connection_ended(connection, cause, reason)
-        self._peers.forget(connection)
+        self._peers.forget(connection, reason)

@@ -33,6 +33,7 @@ class Counts:
     refused_peers: int
     refused_plain: int  # of these, those that spoke no TLS and had to
     failed_tls: int  # of these, those with a wrong certificate, or without TLS where it was asked for
+    failed_in_a_row: int  # connections opened here that ended before the peer identified itself; 0 once one does
     bad_messages: int  # malformed, badly sealed, or no move of the session's table
     unknown_epochs: int  # messages about an arena that neither side has: refused
     corrupt_blocks: int

@@ -52,6 +52,7 @@ class Peers:
         self.refused_plain = 0
         self.failed_tls = 0
         self.bad_messages = 0
+        self.failed_in_a_row = 0  # connections opened here, since the last peer that identified itself
 
     def trust(self, tokens: Sequence[str]) -> None:
         """Show the first of these to peers from now on, and take any of them. Those that are connected keep theirs."""
@@ -134,9 +135,14 @@ class Peers:
             if connection.channel.ready:
                 self._say_hello(number, connection)
 
-    def forget(self, number: int) -> None:
+    def forget(self, number: int, reason: str) -> None:
         """The link says that the connection has ended."""
-        self._connections.pop(number, None)
+        connection = self._connections.pop(number, None)
+        if connection is None or connection.accepted or connection.trusted:
+            return
+        self.failed_in_a_row += 1
+        if self.failed_in_a_row == 1:
+            _log.warning("a connection to %s failed before a message came from it: %s", connection.worker, reason)
 
     def receive(self, number: int, data: bytes) -> handoff.HandoffMessage | None:
         """The message, for a trusted peer; None for one that was refused. A hello that is accepted is returned too."""
@@ -205,6 +211,7 @@ class Peers:
         if connection.accepted:
             self._say_hello(number, connection)
         connection.trusted = True
+        self.failed_in_a_row = 0
         return hello
 
     def _say_hello(self, number: int, connection: Connection) -> None:

@@ -38,6 +38,7 @@ NO_READY_WORKER = "NoReadyWorker"
 NO_TRANSPORT = "NoTransport"
 OPERATOR_FAULT = "OperatorFault"
 PAUSED = "Paused"
+PEERS_UNREACHABLE = "PeersUnreachable"
 PROGRESS_DEADLINE_EXCEEDED = "ProgressDeadlineExceeded"
 RETRYING = "Retrying"
 ROLLING_OUT = "RollingOut"
@@ -82,6 +83,7 @@ REASONS = {
     NO_TRANSPORT: "a worker has no transport for hand-offs",
     OPERATOR_FAULT: "the operator failed to reconcile this object and will retry; see its log",
     PAUSED: "the autoscaler is paused until the time in the message, by `legato scale` or an annotation",
+    PEERS_UNREACHABLE: "the last connections of a worker to others failed, so it receives no KV; its log says why",
     PROGRESS_DEADLINE_EXCEEDED: "a worker of the latest revision was not ready within `rollout.progressDeadline`",
     RETRYING: "a container cannot be created, for want of its image for one; the kubelet tries again for 5 minutes",
     ROLLING_OUT: "workers of an older revision are being replaced",

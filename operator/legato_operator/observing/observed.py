@@ -38,6 +38,7 @@ class WorkerState:
     adapters: AdapterState | None = None  # None: it follows no list
     transport_reason: str = ""  # why not a transport that comes before this one
     transport_fallback: bool = False  # whether that is less than was asked for, or than its devices promise
+    failed_connections: int = 0  # to other workers, since the last that succeeded
 
 
 @dataclass(frozen=True)

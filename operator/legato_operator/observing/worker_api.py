@@ -60,6 +60,7 @@ def _read(state: dict[str, Any]) -> WorkerState:
         adapters,
         str(state.get("transport_reason", "")),
         bool(state.get("transport_fallback", False)),
+        int(state.get("totals", {}).get("transfer", {}).get("failed_in_a_row", 0)),
     )
 
 

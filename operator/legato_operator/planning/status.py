@@ -24,6 +24,7 @@ _PARTS = {
     conditions.GATEWAY_READY: common.GATEWAY,
 }
 _NEEDED = {conditions.DECODE_READY, conditions.GATEWAY_READY}
+FAILED_CONNECTIONS = 3  # in a row: one or two may be those to a worker that died
 
 
 def of(
@@ -247,6 +248,11 @@ def _transport(observed: Observed) -> Condition:
     without = sorted(name for name, state in states.items() if not state.transport)
     if without:
         return Condition(kind, False, conditions.NO_TRANSPORT, ", ".join(without))
+    cut_off = {name: state.failed_connections for name, state in states.items()}
+    cut_off = {name: failed for name, failed in cut_off.items() if failed >= FAILED_CONNECTIONS}
+    if cut_off:
+        texts = (f"{name}: its last {failed} connections to other workers failed" for name, failed in cut_off.items())
+        return Condition(kind, False, conditions.PEERS_UNREACHABLE, "; ".join(sorted(texts)))
     fallen = sorted(f"{name}: {_carrier(state)}" for name, state in states.items() if state.transport_fallback)
     if fallen:
         return Condition(kind, True, conditions.TRANSPORT_FALLBACK, "; ".join(fallen))

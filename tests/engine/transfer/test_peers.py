@@ -165,10 +165,22 @@ def test_a_hello_comes_first_and_once(own, other):
 
 def test_nothing_is_read_from_a_connection_that_is_gone(own, other):
     number = greeted(own, other)
-    own.peers.forget(number)
+    own.peers.forget(number, "gone")
     assert own.peers.receive(number, other.sealed(RENEW)) is None
     assert (own.peers.trusted(number), own.peers.refusal(number)) == (False, "")
-    own.peers.forget(number)
+    own.peers.forget(number, "gone")
+
+
+def test_connections_that_fail_before_a_peer_answers_are_counted_until_one_does(own, other):
+    """Those that peers open, and those that end later, say nothing about who can be reached from here."""
+    failed = []
+    for answers in (False, False, True, False):
+        number = greeted(own, other) if answers else own.peers.reach(OTHER)
+        own.peers.connected(7, accepted=True)
+        for each in (number, 7):
+            own.peers.forget(each, "refused")
+        failed.append(own.peers.failed_in_a_row)
+    assert failed == [1, 2, 0, 1]
 
 
 def test_messages_go_to_trusted_peers_only(own, other):

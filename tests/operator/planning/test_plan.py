@@ -207,6 +207,19 @@ def test_missing_transport_is_reported_and_with_required_not_ready(build, requir
     assert condition(made, "Ready")["status"] == str(not required)
 
 
+@pytest.mark.parametrize(("failed", "status"), [(2, "True"), (3, "False"), (40, "False")])
+def test_transport_is_not_ready_while_every_connection_of_a_worker_fails(build, failed, status):
+    first, *rest = _running(build())
+    made = _plan(
+        build(), [dataclasses.replace(first, state=WorkerState(0, False, "ucx:tcp", failed_connections=failed)), *rest]
+    )
+    transport = condition(made, "KVTransportReady")
+    assert (transport["status"], condition(made, "Ready")["status"]) == (status, "True")
+    if status == "False":
+        assert transport["reason"] == conditions.PEERS_UNREACHABLE
+        assert transport["message"] == f"demo-decode-0: its last {failed} connections to other workers failed"
+
+
 @pytest.mark.parametrize(
     ("fallback", "reason", "message"),
     [
