@@ -37,7 +37,7 @@ def check_type(request: Request) -> None:
 
 
 async def read(request: Request, limit: int, held: HeldBody, turn: Turn) -> bytearray:
-    """The body. Of a large one only a first piece is read before its turn, which it still has when it is whole.
+    """The body. Of a large one little more than `SMALL` is read before its turn, which it still has when it is whole.
 
     Raises BodyTooLarge as soon as it is known to be longer than `limit`, without keeping it, and Overloaded where
     `held` has no room for it.
@@ -56,7 +56,7 @@ async def read(request: Request, limit: int, held: HeldBody, turn: Turn) -> byte
                 raise _too_large(limit)
             held.grow(len(piece))
             body += piece
-        await turn.take(max(len(body), announced))
+        await turn.take(len(body), announced)
         if piece is None:
             return body
 

@@ -2,8 +2,11 @@
 
 Nothing is read of a body that waits, so TCP holds its client back, and many large bodies cost the event loop and the
 memory no more than few. Turns go in the order in which they are asked for; very large bodies have turns of their own,
-so that long prompts do not wait behind them. A client that lets its turn wait loses it and asks again behind the
-others, so slow ones hold up nobody for long.
+so that long prompts do not wait behind them.
+
+Only bytes that arrived ask for a turn, and only bytes that arrive in it let it wait for more. So slow clients hold up
+nobody, however many they are: one that lets its turn wait loses it, and asks again with its next bytes. Meanwhile it is
+read, and the time for its body runs.
 """
 
 import asyncio
@@ -15,7 +18,9 @@ from legato_gateway.serving.body_budget import SMALL
 VERY_LARGE = 1 << 20  # bytes; more have turns of their own
 AT_ONCE = 3  # large ones: two that are prepared, and one that is received
 VERY_LARGE_AT_ONCE = 2
-PATIENCE = 2.0  # seconds that a turn waits for its client, all its pauses together
+PATIENCE = 0.5  # seconds that a turn waits for its client, at most
+PACE = 16 << 20  # bytes per second that keep a turn
+ROUNDS = 5  # of the event loop, in which bytes that the kernel has are read: TLS takes the most
 
 
 class LargeBodyTurns:
@@ -85,28 +90,33 @@ class _Lane:
 
 
 class Turn:
-    """That of one body."""
+    """A large body's place among those that are received. It waits for its client as long as `PACE` allows."""
 
     def __init__(self, turns: LargeBodyTurns) -> None:
         self._turns = turns
         self._lane: _Lane | None = None  # of the turn that is held
         self._left = 0.0  # seconds that it may still wait for its client
+        self._received = 0  # bytes, when it was last asked for
+        self._lost: asyncio.Handle | None = None
 
     @property
     def held(self) -> bool:
         """Whether it is this body's turn."""
         return self._lane is not None
 
-    async def take(self, size: int) -> None:
-        """Waits until it is the turn of this body, of `size` bytes as far as is known, and until one more piece may be
-        read. Small ones wait for nothing."""
-        lane = self._turns.lane(size)
+    async def take(self, received: int, announced: int = 0) -> None:
+        """Waits until it is the turn of this body, of which `received` bytes are here, and until one more piece may be
+        read. Small ones wait for nothing, nor does one of which no more has come yet."""
+        lane = self._turns.lane(max(received, announced)) if received > SMALL else None
         if lane is None:
             return
-        if lane is not self._lane:
+        if lane is self._lane:
+            self._left = min(self._turns.patience, self._left + (received - self._received) / PACE)
+        else:
             self.give_back()
             await lane.take(self)
-            self._lane, self._left = lane, self._turns.patience
+            self._lane, self._left = lane, 0.0
+        self._received = received
         async with self._turns.piece:
             await asyncio.sleep(0)
 
@@ -123,9 +133,17 @@ class Turn:
             yield
             return
         loop = asyncio.get_running_loop()
-        begun, lost = loop.time(), loop.call_later(max(0.0, self._left), self.give_back)
+        begun = loop.time()
+        self._lost = loop.call_later(self._left, self._lose) if self._left > 0 else loop.call_soon(self._lose)
         try:
             yield
         finally:
-            lost.cancel()
+            self._lost.cancel()
             self._left -= loop.time() - begun
+
+    def _lose(self, rounds: int = ROUNDS) -> None:
+        """Gives it back, unless bytes that are here already are read first."""
+        if rounds:
+            self._lost = asyncio.get_running_loop().call_soon(self._lose, rounds - 1)
+        else:
+            self.give_back()

@@ -9,11 +9,11 @@ from starlette.requests import ClientDisconnect, Request
 from legato_gateway.errors import Overloaded
 from legato_gateway.serving import bodies
 from legato_gateway.serving.body_budget import SMALL, BodyBudget
-from legato_gateway.serving.body_turns import VERY_LARGE, LargeBodyTurns
+from legato_gateway.serving.body_turns import PACE, VERY_LARGE, LargeBodyTurns
 
 pytestmark = pytest.mark.virtual_time
 PIECE = b"x" * (SMALL + 1)
-PATIENCE = 10.0
+PATIENCE = 0.5
 
 
 async def passed(seconds=0.0):
@@ -39,12 +39,13 @@ class Gateway:
         for name in names:
             self.tasks[name] = asyncio.create_task(self._run(name, **body))
 
-    async def _run(self, name, pieces=4, pause=0.0, announces=False):
-        """Takes a body whose client pauses before each piece but the first; None: for ever."""
+    async def _run(self, name, pieces=4, pause=0.0, announces=False, burst=1):
+        """Takes a body whose client pauses before each piece but the first ones; None: for ever."""
 
         async def receive():
             if name in self.read:
-                await (asyncio.sleep(pause) if pause is not None else asyncio.Event().wait())
+                seconds = 0.0 if self.read.count(name) < burst else pause
+                await (asyncio.sleep(seconds) if seconds is not None else asyncio.Event().wait())
             if name in self.leaving:
                 return {"type": "http.disconnect"}
             self.read.append(name)
@@ -117,33 +118,44 @@ async def test_pieces_of_those_that_are_received_alternate_with_the_event_loop()
 
 
 async def test_a_client_that_sends_slowly_loses_its_turn_and_its_body_comes_whole():
-    gateway = Gateway(1, 1, PATIENCE, prepared=True)
-    gateway.start("slow", pieces=3, pause=PATIENCE * 1.5)
+    gateway = Gateway(1, prepared=True)
+    gateway.start("slow", pieces=3, pause=PATIENCE)
     gateway.start("other")
-    for seconds, whole in ((0.0, []), (PATIENCE - 0.1, []), (0.1, ["other"]), (4 * PATIENCE, ["other", "slow"])):
+    for seconds, whole in ((0.0, ["other"]), (2 * PATIENCE, ["other", "slow"])):
         await passed(seconds)
         assert gateway.whole == whole
     await gateway.end()
 
 
-async def test_a_turn_whose_client_was_waited_for_is_kept_while_its_body_is_prepared():
+@pytest.mark.parametrize(
+    ("pieces", "pause", "whole"), [(4, 0.9, "first"), (4, 1.1, "other"), (200, 0.9, "first"), (200, 1.1, "other")]
+)
+async def test_a_turn_waits_for_its_client_as_long_as_the_pace_allows_and_is_kept_while_its_body_is_prepared(
+    pieces, pause, whole
+):
     gateway = Gateway(1, 1, PATIENCE)
-    gateway.start("first", pieces=2, pause=PATIENCE / 2)
-    gateway.start("other")
-    await passed(PATIENCE * 4.5)
-    assert gateway.whole == ["first"]
+    earned = min(PATIENCE, (pieces - 1) * len(PIECE) / PACE)  # with all that came in its turn
+    gateway.start("first", pieces=pieces + 1, pause=pause * earned, burst=pieces, announces=True)
+    gateway.start("other", pieces=pieces, announces=True)
+    await passed(1.5 * PATIENCE)
+    assert gateway.whole == [whole]
+    await gateway.cancel("first")
     await gateway.end()
 
 
-async def test_a_large_body_comes_whole_alongside_many_that_trickle():
-    """Short pauses count together, or else a byte now and then would keep a turn for ever."""
-    gateway = Gateway(1, 2, PATIENCE, prepared=True)
-    gateway.start(*(f"trickle {number}" for number in range(20)), pieces=1000, pause=PATIENCE / 4, announces=True)
+@pytest.mark.parametrize(("pause", "burst"), [(3.0, 1), (3.0, 3), (None, 1), (None, 3)])
+@pytest.mark.parametrize("announces", [False, True])
+async def test_a_large_body_waits_for_none_of_many_slow_ones_which_are_read_all_the_time(pause, burst, announces):
+    gateway = Gateway(prepared=True)
+    slow = [f"slow {number}" for number in range(60)]
+    gateway.start(*slow, pieces=1000, pause=pause, burst=burst, announces=announces)
     await passed()
-    gateway.start("other", pieces=100, announces=True)
-    await passed(11 * PATIENCE)  # once around, in two turns
+    gateway.start("other", pieces=100, announces=announces)
+    await passed(0.5)
     assert gateway.whole == ["other"]
-    await gateway.cancel(*gateway.tasks.keys() - {"other"})
+    await passed(9.0)
+    assert {gateway.read.count(name) for name in slow} == {burst + (3 if pause else 0)}
+    await gateway.cancel(*slow)
     await gateway.end()
 
 
