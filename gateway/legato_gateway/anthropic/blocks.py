@@ -1,5 +1,6 @@
 """Conversations of Anthropic's API as chat messages: blocks of text, of calls and of their results, one by one."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -33,7 +34,10 @@ _BLOCKS: dict[str, msgspec.json.Decoder[Any]] = {
     "tool_result": msgspec.json.Decoder(ToolResultBlock),
     "thinking": msgspec.json.Decoder(ThinkingBlock),
 }
-_OF_ROLE = {"user": ("text", "tool_result"), "assistant": ("text", "tool_use", "thinking"), "system": ("text",)}
+_OF_ROLE = {"user": ("text", "tool_result"), "assistant": ("text", "tool_use", "thinking")}
+# Claude Code accounts for each request in such a line of its system prompt. It differs every time, so nothing after it
+# would be found in the prefix cache. vLLM leaves it out, too.
+_ACCOUNTING = re.compile(r"^x-anthropic-billing-header.*\n?", re.MULTILINE)
 
 Block = TextBlock | ToolUseBlock | ToolResultBlock | ThinkingBlock
 
@@ -78,15 +82,20 @@ def unsupported(at: str) -> Unsupported:
 
 def _system(raw: Raw | UnsetType) -> str:
     given = None if raw is UNSET else bodies.decode(_SYSTEM, raw, "system")
-    if given is None or isinstance(given, str):
-        return given or ""
-    return _joined(_read(given, "system", ("text",)))
+    return "" if given is None else _system_text(given, "system")
+
+
+def _system_text(content: str | Sequence[Raw], at: str) -> str:
+    """Text of the system without lines of accounting."""
+    return _ACCOUNTING.sub("", content if isinstance(content, str) else _joined(_read(content, at, ("text",))))
 
 
 def _chat(message: Message, at: str) -> list[tuple[ChatMessage, str]]:
     if message.role not in _ROLES:
         text = f"not a valid {at}.role: {message.role[:40]!r} ({', '.join(_ROLES)})"
         raise BadRequest(text, param=f"{at}.role")
+    if message.role == "system":
+        return [(ChatMessage("system", _system_text(message.content, f"{at}.content")), at)]
     if isinstance(message.content, str):
         return [(ChatMessage(message.role, message.content), at)]
     blocks = _read(message.content, f"{at}.content", _OF_ROLE[message.role])

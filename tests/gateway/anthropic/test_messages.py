@@ -100,6 +100,37 @@ async def test_the_system_prompt_is_a_message(gateway, client):
     assert gateway.relay.requests[0].operation == "chat"
 
 
+LINE = "x-anthropic-billing-header: cc_version=2.1.177.{0:03x}; cc_entrypoint=cli; cch={0:05x};"
+PLACES: dict[str, Any] = {
+    "a block of its own": {"system": [{"type": "text", "text": LINE}, {"type": "text", "text": "kind"}]},
+    "the first line of a block": {"system": [{"type": "text", "text": LINE + "\r\nkind"}]},
+    "the first line of a text": {"system": LINE + "\nkind"},
+    "a later block": {"system": [{"type": "text", "text": "kind"}, {"type": "text", "text": LINE}]},
+    "nothing else": {"system": LINE},
+    "a message": {"messages": [*HI, {"role": "system", "content": LINE}, *HI]},
+    "a block of a message": {
+        "messages": [{"role": "system", "content": [{"type": "text", "text": LINE + "\nkind"}]}, *HI]
+    },
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+async def test_what_claude_code_accounts_for_in_the_system_prompt_is_not_shown_to_the_model(gateway, client, place):
+    """It differs in each request, so nothing after it would be found in the prefix cache."""
+    shown = []
+    for number in (1, 0xABC):
+        await client.messages.create(**ASKED | json.loads(json.dumps(PLACES[place]).replace(LINE, LINE.format(number))))
+        shown.append(gateway.tokens.messages)
+    assert shown[0] == shown[1]
+    assert ("kind" in json.dumps(PLACES[place])) == ("kind" in json.dumps(shown[0]))
+
+
+async def test_what_others_say_of_accounting_is_shown_to_the_model(gateway, client):
+    said = [{"role": "user", "content": LINE}]
+    await client.messages.create(**{**ASKED, "messages": said}, system=f"Look for `{LINE}`.")
+    assert gateway.tokens.messages == [{"role": "system", "content": f"Look for `{LINE}`."}, *said]
+
+
 async def test_turns_of_one_role_are_one_turn(gateway, client):
     turns: Any = [
         {"role": "user", "content": "a"},
@@ -174,8 +205,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     (called(name=""), r"messages\[1\].content\[0\].name"),
     ({"system": [{"type": "image"}]}, r"system\[0\]"),
     ({"tools": [{**TOOL, "name": "a b"}]}, r"tools\[0\].name"),
-    ({"tools": [{**TOOL, "defer_loading": True}]}, r"tools\[0\].defer_loading"),
-    ({"tools": [{**TOOL, "input_examples": [{}]}]}, r"tools\[0\].input_examples"),
+    ({"tools": [{**TOOL, "allowed_callers": ["code_execution_20250825"]}]}, r"tools\[0\].allowed_callers"),
+    (user({"type": "tool_reference", "tool_name": "f"}), "'tool_reference'"),
     ({"tools": [{**TOOL, "strict": True, "input_schema": {"not": {}}}]}, r"tools\[0\].input_schema"),
     ({"tools": [TOOL], "tool_choice": {"type": "tool"}}, "tool_choice.name"),
     ({"tools": [TOOL], "tool_choice": {"type": "some"}}, "tool_choice.type"),
@@ -184,7 +215,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"thinking": {"type": "between_tools"}}, "thinking.type"),
     ({"container": "c"}, "container"),
     ({"inference_geo": "eu"}, "inference_geo"),
-    ({"mcp_servers": []}, "mcp_servers"),
+    ({"compaction": {"type": "summarize"}}, "compaction"),
+    ({"colour": []}, "colour"),
     ({"stop_sequences": [""]}, "stop_sequences"),
 ]
 
