@@ -23,11 +23,15 @@ class PrefillCoefficients(Value, frozen=True):
 
 
 class DecodeCoefficients(Value, frozen=True):
-    """What decoding costs a worker, fitted to its steps: seconds a step, a sequence in it, and a token of context."""
+    """What decoding costs a worker, fitted to its steps: seconds a step, a sequence in it, and a token of context.
+
+    `only_rows`: all steps had so many sequences, so `per_step` has all of their cost; 0 once their number has varied.
+    """
 
     per_step: Measure
     per_row: Measure
     per_context: Measure
+    only_rows: Count = 0
 
 
 class TenantService(Value, frozen=True):

@@ -6,6 +6,7 @@ of a prompt token and its context. Here the five coefficients follow from runnin
 they also follow a machine that becomes slower. Pure: times are passed in.
 """
 
+from collections.abc import Mapping, Sequence
 from itertools import combinations_with_replacement
 
 from legato_engine.scheduler.chunk_budget import LATE_CHUNK, ChunkBudget
@@ -16,11 +17,13 @@ FORGET = 1 / 32  # weight of a new step against all before it, of its kind
 RIDGE = 1e-3  # relative: directions in which the steps so far say nothing are split evenly
 FAR = 50  # tokens of context: steps with less tell little of what pairs cost, which long prompts have most of
 REMEMBERED = 0.1  # of a new step's weight: what steps of each size keep, so that they tell only what others do not
+ROW_SPREAD = 0.2  # rows: steps whose rows differ by less tell little of what a row costs …
+CONTEXT_SPREAD = 100  # tokens … and of their context, of what a token of it costs
 REFIT = 8  # steps after which `expected` looks at them: a fit takes tens of microseconds
 REACH = 2  # a chunk is at most so many times the largest one measured: farther, the fit is a guess
 
 _DECODE, _PROMPT = 3, 5  # features of a step: 1, rows, context[, tokens, pairs]
-_TOKENS, _PAIRS = 3, 4
+_FIXED, _ROWS, _CONTEXT, _TOKENS, _PAIRS = range(_PROMPT)
 
 
 class StepCost:
@@ -32,21 +35,24 @@ class StepCost:
 
     For the next step, recent ones count. What prompts cost in steps of another size follows from steps of all sizes,
     none of which (in powers of two) is quite forgotten: one size alone does not tell which part of its time is fixed.
+    The same holds for what decodes cost with other numbers of rows. Until rows vary, all of a step is its fixed part.
     """
 
     def __init__(self) -> None:
         self._decode = _Moments(_DECODE)
         self._prompt = _Moments(_PROMPT)
         self._sizes: dict[int, _Moments] = {}
+        self._rows: dict[int, _Moments] = {}  # of steps that only decode, by powers of two of their rows
+        self._fewest_rows = self._most_rows = 0  # of steps that decode; 0 before any
         self._steps = {False: 0, True: 0}  # without and with prompts
         self._tokens = 0.0  # of recent steps with prompts: mean
         self._pairs = 0.0
-        self._decoded = False
         self._largest = 0
         self._per_scored = 0.0  # seconds for a prompt token whose logprob is asked for, beside its own: mean
         self._scored = 0.0  # tokens that it is the mean of
         self._next_fit: list[float] | None = None
         self._prefill_fit: list[float] | None = None
+        self._decode_fit: list[float] | None = None
         self._expected_fit = [0.0] * _PROMPT
         self._since_expected = REFIT
 
@@ -55,14 +61,15 @@ class StepCost:
         prompts with so many `pairs` of a token and one that it attends to."""
         if seconds <= 0 or self._is_cold(tokens > 0):
             return
-        self._next_fit = self._prefill_fit = None
+        self._next_fit = self._prefill_fit = self._decode_fit = None
         self._since_expected += 1
-        self._decoded |= rows > 0
+        if rows:
+            self._fewest_rows = min(rows, self._fewest_rows or rows)
+            self._most_rows = max(rows, self._most_rows)
         if tokens:
             self._measured_prompts((1.0, rows, context, tokens, pairs), tokens, pairs, seconds)
         else:
-            self._decode.fade()
-            self._decode.add((1.0, rows, context), seconds)
+            self._measured_decodes(rows, context, seconds)
 
     def measured_scores(self, tokens: int, seconds: float) -> None:
         """Logprobs of so many tokens of prompts took `seconds`, which `measured` does not count."""
@@ -81,7 +88,7 @@ class StepCost:
     def expected(self, rows: int, context: int, tokens: int, pairs: float, scored: int = 0) -> float:
         """Seconds that a step should take, described as in `measured`; 0 before any of its kind was measured. Of its
         tokens of prompts, `scored` have their logprobs told."""
-        if not (self._sizes if tokens else self._decoded):
+        if not (self._sizes if tokens else self._most_rows):
             return 0.0
         if self._since_expected >= REFIT:
             self._expected_fit, self._since_expected = self._next_step(), 0
@@ -95,19 +102,30 @@ class StepCost:
         if not self._sizes:
             return None
         if self._prefill_fit is None:
-            sizes = [(size, FORGET * max(REMEMBERED, size.count)) for size in self._sizes.values()]
-            self._prefill_fit = _solve(_normal((self._decode, 1.0), *sizes, far=FAR))
+            self._prefill_fit = _solve(_normal((self._decode, 1.0), *_remembered(self._sizes), far=FAR))
         fixed, _, _, per_token, per_pair = self._prefill_fit
         chunk = min(chunk_tokens, REACH * max(LATE_CHUNK, self._largest))  # short ones are so for want of time alone
         return PrefillCoefficients(fixed, per_token, per_pair, chunk, self._pairs / self._tokens)
 
     def decode(self) -> DecodeCoefficients | None:
         """What decodes cost; None before any was measured."""
-        return DecodeCoefficients(*self._next_step()[:_DECODE]) if self._decoded else None
+        if not self._most_rows:
+            return None
+        if self._decode_fit is None:
+            self._decode_fit = _solve(_decode_normal(_remembered(self._rows), self._prompt))
+        only_rows = self._most_rows if self._most_rows == self._fewest_rows else 0
+        return DecodeCoefficients(*self._decode_fit[:_DECODE], only_rows)
 
     def _is_cold(self, prompts: bool) -> bool:
         self._steps[prompts] += 1
         return self._steps[prompts] <= COLD_STEPS
+
+    def _measured_decodes(self, rows: int, context: int, seconds: float) -> None:
+        of_rows = self._rows.setdefault(rows.bit_length(), _Moments(_DECODE))
+        for moments in (self._decode, *self._rows.values()):
+            moments.fade()
+        for moments in (self._decode, of_rows):
+            moments.add((1.0, rows, context), seconds)
 
     def _measured_prompts(self, features: tuple[float, ...], tokens: int, pairs: float, seconds: float) -> None:
         self._largest = max(self._largest, tokens)
@@ -159,12 +177,37 @@ class _Moments:
                 equations[j][i] += weight * mean
 
 
-def _normal(*kinds: tuple[_Moments, float], far: float = 0) -> list[list[float]]:
-    """The normal equations of weighted kinds of steps together, with the right side as the last column. Pairs cost
-    nothing as far as steps do not tell, and those with a context of less than `far` tokens hardly do."""
+def _remembered(sizes: Mapping[int, _Moments]) -> list[tuple[_Moments, float]]:
+    """Steps of all sizes with their weights, of which none is quite forgotten."""
+    return [(size, FORGET * max(REMEMBERED, size.count)) for size in sizes.values()]
+
+
+def _sums(*kinds: tuple[_Moments, float]) -> list[list[float]]:
+    """The normal equations of weighted kinds of steps together, with the right side as the last column."""
     equations = [[0.0] * (_PROMPT + 1) for _ in range(_PROMPT)]
     for moments, weight in kinds:
         moments.add_to(equations, weight)
+    return equations
+
+
+def _decode_normal(sizes: Sequence[tuple[_Moments, float]], prompt: _Moments) -> list[list[float]]:
+    """The normal equations for the cost of decodes. Rows and their context cost nothing as far as steps do not tell.
+    What is fixed follows from steps without prompts; before any, it is split evenly with what tokens cost."""
+    equations = _sums(*sizes, (prompt, 1.0))
+    steps = equations[_FIXED][_FIXED]
+    if not sizes:
+        equations[_FIXED][_FIXED] *= 1 + RIDGE
+    equations[_ROWS][_ROWS] += ROW_SPREAD**2 * steps
+    equations[_CONTEXT][_CONTEXT] += CONTEXT_SPREAD**2 * steps
+    for i in (_TOKENS, _PAIRS):
+        equations[i][i] *= 1 + RIDGE
+    return equations
+
+
+def _normal(*kinds: tuple[_Moments, float], far: float = 0) -> list[list[float]]:
+    """The normal equations of weighted kinds of steps together. Pairs cost nothing as far as steps do not tell, and
+    those with a context of less than `far` tokens hardly do."""
+    equations = _sums(*kinds)
     for i in range(_PROMPT):
         equations[i][i] *= 1 + RIDGE
     equations[_PAIRS][_PAIRS] += far**2 * equations[_TOKENS][_TOKENS]

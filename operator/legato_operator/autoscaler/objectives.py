@@ -28,9 +28,10 @@ def unmet(signals: Signals, pool: str, spec: Spec) -> Mapping[str, str]:
 
 
 def unmet_tpot(tpot: float, cost: DecodeCost) -> str:
-    """Why no number of workers meets it: a step that decodes one sequence takes longer. Empty where it does not."""
+    """Why no number of workers meets it: a step that decodes one sequence takes longer. Empty where it does not, or
+    where all steps had several sequences, so that nobody knows."""
     seconds = cost.seconds(1, 0)
-    if seconds <= tpot:
+    if seconds <= tpot or cost.only_rows > 1:
         return ""
     return (
         f"{TPOT} is {_ms(tpot)}, but a decode step of one sequence takes {_ms(seconds)} "

@@ -45,11 +45,15 @@ class PrefillCost:
 
 @dataclass(frozen=True)
 class DecodeCost:
-    """Seconds of a step that decodes, fitted: `fixed` + `per_row` x rows + `per_context` x tokens of their context."""
+    """Seconds of a step that decodes, fitted: `fixed` + `per_row` x rows + `per_context` x tokens of their context.
+
+    `only_rows`: all steps had so many rows, so `fixed` has all of their cost; 0 once their number has varied.
+    """
 
     fixed: float
     per_row: float
     per_context: float = 0.0
+    only_rows: int = 0
 
     def seconds(self, rows: float, context: float) -> float:
         """Of a step with so many rows and tokens of context, of all rows together."""

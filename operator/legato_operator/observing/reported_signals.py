@@ -1,6 +1,7 @@
 """The autoscaler's signals from what gateways told: added up, each worker counted once. Pure."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from legato_operator.api import roles
 from legato_operator.autoscaler.demand_window import NEWEST, RECENT, WINDOW, DemandWindow, merged
@@ -37,7 +38,8 @@ def workers(pods: Iterable[Pod], reports: Iterable[DemandReport]) -> tuple[Worke
         for told in report.workers:
             if told.worker not in newest or told.age < newest[told.worker].age:
                 newest[told.worker] = told
-    return tuple(_worker(pod, newest.get(pod.name)) for pod in pods if pod.pool in roles.BOTH)
+    found = [_worker(pod, newest.get(pod.name)) for pod in pods if pod.pool in roles.BOTH]
+    return tuple(_with_pool_cost(worker, found) for worker in found)
 
 
 def _worker(pod: Pod, told: ReportedLoad | None) -> WorkerSignals:
@@ -79,7 +81,17 @@ def _prefill_cost(load: Load) -> PrefillCost | None:
 
 def _decode_cost(load: Load) -> DecodeCost | None:
     cost = load.decode_cost
-    return None if cost is None else DecodeCost(cost.per_step, cost.per_row, cost.per_context)
+    return None if cost is None else DecodeCost(cost.per_step, cost.per_row, cost.per_context, cost.only_rows)
+
+
+def _with_pool_cost(worker: WorkerSignals, workers: Sequence[WorkerSignals]) -> WorkerSignals:
+    """A worker whose steps all had as many rows, with the median cost of others in its pool that know what a row
+    adds."""
+    if worker.decode_cost is None or not worker.decode_cost.only_rows:
+        return worker
+    costs = [other.decode_cost for other in workers if other.pool == worker.pool and other.decode_cost is not None]
+    known = sorted((cost for cost in costs if not cost.only_rows), key=lambda cost: cost.seconds(1, 0))
+    return replace(worker, decode_cost=known[len(known) // 2]) if known else worker
 
 
 def _blocks(reported: ReportedLoad) -> Blocks:

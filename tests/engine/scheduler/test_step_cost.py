@@ -145,6 +145,32 @@ def test_cold_steps_do_not_count():
     assert taken(4, 0, chunk(cost, 4, 0)) > 0.8 * TPOT
 
 
+def predicted(cost, rows, context):
+    decode = cost.decode()
+    return decode.per_step + decode.per_row * rows + decode.per_context * context
+
+
+@pytest.mark.parametrize("prompts", [0, 64], ids=["decodes", "beside prompts"])
+@pytest.mark.parametrize("rows", [1, 2, 8])
+def test_until_rows_vary_a_step_costs_the_same_whatever_their_number(rows, prompts):
+    cost = StepCost()
+    for step in range(60):
+        measure(cost, rows, prompts * (step % 2))
+    assert cost.decode().only_rows == rows
+    assert predicted(cost, 13, 3900) < 1.1 * predicted(cost, rows, rows * 300)
+    for _ in range(10):
+        measure(cost, rows + 3)
+    assert cost.decode().only_rows == 0
+    assert predicted(cost, 13, 3900) == pytest.approx(seconds(13, 3900, 0, 0), rel=0.15)
+
+
+def test_a_long_phase_of_one_number_of_rows_leaves_what_rows_cost():
+    cost = trained()
+    for _ in range(10_000):
+        measure(cost, 8)
+    assert predicted(cost, 1, 300) == pytest.approx(seconds(1, 300, 0, 0), rel=0.1)
+
+
 PROMPT, DECODE = (4, 1200, 64, pairs(64, 0)), (4, 1200, 0, 0)
 
 

@@ -22,6 +22,8 @@ def _unmet(known, **parts):
 def test_least_times_are_a_decode_step_of_one_sequence_and_a_prefill_of_one_token(objective, unmet):
     """A step by itself counts in full: no other prompt shares it."""
     assert bool(unmet_tpot(objective, DECODE)) is bool(unmet_ttft(objective, PREFILL)) is unmet
+    assert bool(unmet_tpot(objective, DecodeCost(0.0065, 0, 0, only_rows=1))) is unmet
+    assert not unmet_tpot(objective, DecodeCost(0.0065, 0, 0, only_rows=2))
 
 
 def test_the_arithmetic_of_a_step_is_in_the_text():

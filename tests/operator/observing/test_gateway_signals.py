@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from msgspec.structs import replace as replace_struct
 from planned import report
 
 from legato_operator.api import parsing
@@ -132,6 +133,15 @@ def test_each_worker_counts_once_as_it_told_last(gateways, build):
     assert found.prefill_cost.alone(1) == pytest.approx(0.0512 + 1e-4 + 1e-8)
     assert found.decode_cost == DecodeCost(0.01, 1e-3, 1e-7)
     assert (found.age, found.start_seconds) == (100.0, 7.0)
+
+
+def test_a_worker_whose_steps_all_had_as_many_rows_has_the_cost_of_its_pool(gateways, build):
+    new = replace_struct(LOAD, decode_cost=DecodeCoefficients(0.03, 0, 0, only_rows=1))
+    reports = (load(), load("decode-1", load=new), load("prefill-0", load=new))
+    pods = (pod("decode-0", "decode"), pod("decode-1", "decode"), pod("prefill-0", "prefill"))
+    found = gateways.look(build, pod(), *pods, gateway_0=told(workers=reports)).workers
+    measured = DecodeCost(0.01, 1e-3, 1e-7)
+    assert [worker.decode_cost for worker in found] == [measured, measured, DecodeCost(0.03, 0, 0, only_rows=1)]
 
 
 def test_what_a_worker_has_not_measured_or_told_is_missing(gateways, build):
