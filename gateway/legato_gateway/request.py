@@ -1,5 +1,6 @@
 """A generation request as the relay runs it, and what it gives back. Tokens in, text out; no HTTP in here."""
 
+import math
 import time
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
@@ -18,8 +19,8 @@ Operation = Literal["chat", "text_completion"]  # as traces name it
 
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
-    """One prompt, already tokenized. `deadline` is seconds from now, `elapsed` seconds since the HTTP request arrived;
-    `choices` is OpenAI's `n`.
+    """One prompt, already tokenized. `deadline` is seconds from now, `elapsed` seconds since the HTTP request arrived,
+    `patience` the most seconds without a token, the first one counted from then; `choices` is OpenAI's `n`.
 
     `params.stop_token_ids` ends a sequence in the worker; `stop` strings end it here. `params.seed` is set already:
     the user's, or one drawn at random.
@@ -38,6 +39,7 @@ class GenerationRequest:
     cache_salt: str = ""
     explain: bool = False
     elapsed: float = 0.0
+    patience: float = math.inf
     operation: Operation = "text_completion"
     trace: str = ""  # W3C traceparent of the HTTP request's span; empty: it is not traced
     include_stop: bool = False  # what ends a choice is a part of its text

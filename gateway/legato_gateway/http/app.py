@@ -36,6 +36,7 @@ from legato_gateway.serving.model_serving import ModelServing, ServedModel, Toke
 from legato_gateway.serving.preparation import PreparationPool
 from legato_gateway.serving.preparation_forks import PreparationForks
 from legato_gateway.tokenizer.tokens import TokenizeError
+from legato_protocol import durations
 
 if TYPE_CHECKING:
     from legato_telemetry.spans import Tracing
@@ -48,14 +49,15 @@ _CODES = {404: "not_found", 405: "method_not_allowed"}
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The collaborators of the application. `default_deadline` and `clock` are in seconds; `log_access` is given an
-    entry for each request."""
+    """The collaborators of the application. `default_deadline`, `max_duration` and `clock` are in seconds;
+    `log_access` is given an entry for each request."""
 
     tokens: Tokenizer
     relay: Relay
     status: StatusSource
     model: ServedModel
     default_deadline: float = 600.0
+    max_duration: float = durations.LONGEST
     max_body_bytes: int = MAX_BODY_BYTES
     pending_bodies: BodyBudget = field(default_factory=BodyBudget)
     streams: StreamPolicy = field(default_factory=StreamPolicy)
@@ -79,6 +81,7 @@ def create(parts: Parts) -> FastAPI:
         adapters=parts.adapters,
         relay=parts.relay,
         default_deadline=parts.default_deadline,
+        max_duration=parts.max_duration,
         max_body_bytes=parts.max_body_bytes,
         pending_bodies=parts.pending_bodies,
         streams=parts.streams,

@@ -132,6 +132,7 @@ def request(
         cache_salt=options.cache_salt,
         explain=options.explain,
         elapsed=options.deadline.elapsed(),
+        patience=options.deadline.patience,
         operation="chat" if isinstance(body, ChatBody) else "text_completion",
         trace=options.trace,
         include_stop=bool(body.include_stop_str_in_output),

@@ -281,7 +281,7 @@ class Dispatcher:
             token_ids=generation.prompt + pack_tokens(sub.output),
             prompt_len=len(request.prompt),
             params=_params(generation),
-            deadline=max(generation.expires - self._clock(), 0.001),
+            deadline=max(generation.ends - self._clock(), 0.001),
             choices=sub.open,
             priority=request.priority,
             tenant=request.tenant,

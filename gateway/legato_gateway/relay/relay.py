@@ -138,8 +138,8 @@ class RequestRelay:
         now = self._timers.time()
         generation.timing = RequestTiming(now - request.elapsed)
         generation.trace = self._tracer.begin(request) if self._tracer is not None else None
-        generation.expires = now + request.deadline
-        generation.timer = self._timers.call_at(generation.expires, self._expire, generation)
+        generation.ends = now + request.deadline
+        self._watch(generation)
         self._generations[generation.id] = generation
         self._metrics.started()
         sub = SubRequest(generation.id, generation, tuple(range(request.choices)))
@@ -289,10 +289,19 @@ class RequestRelay:
 
     # ── ends ────────────────────────────────────────────────────────────────────────────────────────────────────
 
+    def _watch(self, generation: RunningGeneration) -> None:
+        generation.expires = min(generation.ends, generation.progressed + generation.request.patience)
+        generation.timer = self._timers.call_at(generation.expires, self._expire, generation)
+
     def _expire(self, generation: RunningGeneration) -> None:
+        now, request = self._timers.time(), generation.request
+        if now < min(generation.ends, generation.progressed + request.patience):
+            self._watch(generation)  # a token came meanwhile
+            return
+        ended = now >= generation.ends
+        late = f"{request.deadline:g} s were not enough" if ended else f"no token came for {request.patience:g} s"
         part, doing = self._doing(generation)
-        seconds = generation.request.deadline
-        self._finish(generation, DeadlineExceeded(f"{seconds:g} s were not enough: it was {doing}", part=part))
+        self._finish(generation, DeadlineExceeded(f"{late}: it was {doing}", part=part))
 
     def _doing(self, generation: RunningGeneration) -> tuple[Part, str]:
         """Which part had it, and in words."""
@@ -303,6 +312,8 @@ class RequestRelay:
         if stuck is not None:
             why = f" after: {stuck.last_failure.message}" if stuck.last_failure else ""
             return "gateway", f"waiting for a worker that can take it{why}"
+        if generation.paused:
+            return "gateway", "waiting for its client to read"
         slow = next((sub for sub in subs if not sub.started), None)
         if slow is None:
             return "decode", "being decoded"

@@ -16,12 +16,14 @@ from legato_protocol import names
 
 @dataclass(frozen=True, slots=True)
 class ServingContext:
-    """The collaborators of the handlers. `default_deadline` is in seconds."""
+    """The collaborators of the handlers. A request without a deadline of its own may make no progress for
+    `default_deadline` seconds; none takes longer than `max_duration` seconds."""
 
     model_serving: ModelServing  # without its adapters, which come and go
     adapters: Callable[[], tuple[str, ...]]
     relay: Relay
     default_deadline: float
+    max_duration: float
     max_body_bytes: int
     pending_bodies: BodyBudget
     streams: StreamPolicy
@@ -36,7 +38,8 @@ class ServingContext:
         return replace(self.model_serving, adapters=self.adapters())
 
     def deadline(self, headers: Mapping[str, str]) -> Deadline:
-        """That of a request that arrives now. Raises BadRequest."""
-        said = headers.get(names.HEADER_DEADLINE)
-        now, seconds = self.clock(), self.default_deadline if said is None else header_seconds(said)
-        return Deadline(now, now + seconds, self.clock)
+        """Returns the deadline of a request that arrives now. Raises BadRequest."""
+        now, given = self.clock(), headers.get(names.HEADER_DEADLINE)
+        if given is None:
+            return Deadline(now, now + self.max_duration, self.clock, self.default_deadline)
+        return Deadline(now, now + min(header_seconds(given), self.max_duration), self.clock)

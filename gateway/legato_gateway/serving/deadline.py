@@ -1,6 +1,7 @@
-"""By when a request has to end, counted from its arrival: its upload, its tokenizing and all waiting are part of it."""
+"""The time that a request may take, counted from its arrival: uploading, tokenizing and all waiting included."""
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -11,31 +12,39 @@ from legato_protocol import durations, names
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """`arrived` and `ends` are on `clock`, in seconds."""
+    """`arrived` and `ends` are on `clock`, in seconds; `patience` is the longest time without progress."""
 
     arrived: float
     ends: float
     clock: Callable[[], float]
+    patience: float = math.inf
 
     def elapsed(self) -> float:
         """Seconds since the request arrived."""
         return self.clock() - self.arrived
 
     def left(self) -> float:
-        """Seconds, more than 0. Raises DeadlineExceeded."""
-        left = self.ends - self.clock()
-        if left <= 0:
-            raise DeadlineExceeded("the deadline passed before the request was tokenized")
-        return left
+        """Returns the seconds until it must have ended, more than 0. Raises DeadlineExceeded."""
+        return self._until(self.ends)
+
+    def left_to_prepare(self) -> float:
+        """Returns the seconds until its first token is due, more than 0. Raises DeadlineExceeded."""
+        return self._until(min(self.ends, self.arrived + self.patience))
 
     @asynccontextmanager
     async def limit(self, error: DeadlineExceeded) -> AsyncIterator[None]:
-        """What is done within ends by the deadline, with `error`."""
+        """Raises `error` where the block takes longer than the first token may."""
         try:
-            async with asyncio.timeout(self.left()):
+            async with asyncio.timeout(self.left_to_prepare()):
                 yield
         except TimeoutError:
             raise error from None
+
+    def _until(self, moment: float) -> float:
+        left = moment - self.clock()
+        if left <= 0:
+            raise DeadlineExceeded("the deadline passed before the request was tokenized")
+        return left
 
 
 def header_seconds(text: str) -> float:

@@ -49,6 +49,20 @@ def test_a_missed_deadline_names_the_part_that_had_the_request(lab, roles, happe
     assert not any(worker.engine.jobs for worker in run.workers.values())
 
 
+def test_patience_counts_from_the_latest_token_and_the_deadline_from_the_arrival(lab):
+    run, generation, sub = started(lab, "u", request={"patience": 5.0, "deadline": 11.0, "max_tokens": 100})
+    for index, pause in enumerate((4.0, 4.0)):
+        run.time.advance(pause)
+        run.token(sub, index=index)
+    stalled = run.start(patience=2.0, deadline=100.0)
+    run.time.advance(2.0)
+    assert str(error_of(stalled)).startswith("no token came for 2 s: it was waiting for its first token")
+    run.time.advance(0.9)
+    assert not generation.ended
+    run.time.advance(0.2)
+    assert str(error_of(generation)) == "11 s were not enough: it was being decoded"
+
+
 def test_a_request_that_no_worker_took_yet_waits_for_one(lab):
     """Its worker is gone, and this gateway does not know yet."""
     run = Scripted(lab, "u")

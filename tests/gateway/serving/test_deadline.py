@@ -2,11 +2,13 @@
 
 import asyncio
 import json
+import math
 import threading
 
 from tests.support.asgi import Sender
 
 from legato_gateway.serving.preparation import AT_ONCE, LONG
+from legato_protocol.durations import LONGEST
 
 JSON = {"content-type": "application/json"}
 SOON = {"x-legato-deadline": "50ms"}
@@ -22,6 +24,12 @@ def seconds(gateway, each):
 
     gateway.tokens.before = before
     return texts
+
+
+async def test_a_request_without_a_deadline_is_bounded_by_its_progress(gateway):
+    for headers in ({}, {"x-legato-deadline": "30s"}):
+        await gateway.complete(headers)
+    assert [(made.patience, made.deadline) for made in gateway.relay.requests] == [(600.0, LONGEST), (math.inf, 30.0)]
 
 
 async def test_time_spent_tokenizing_is_the_requests_own(gateway):
