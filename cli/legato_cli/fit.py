@@ -1,23 +1,20 @@
 """Whether the workers of a service fit into memory: weights, workspace and KV cache against what each may take."""
 
-import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
 from legato_engine import memory, processor
 from legato_engine.backends.cuda.device import Device
 from legato_engine.errors import EngineError
 from legato_engine.kvcache.layout import KVLayout
 from legato_engine.runner import formats, sizing
-from legato_engine.settings import BLOCK_SIZES, CHUNK_TOKENS, WorkerSettings
+from legato_engine.settings import BLOCK_SIZES, CHUNK_TOKENS
 from legato_engine.weights.opening import open_weights
 from legato_operator.api import quantities, roles
 from legato_operator.api.resources import Spec
 
 _MIB = 1 << 20
-MAX_BATCH = cast(int, next(each.default for each in dataclasses.fields(WorkerSettings) if each.name == "max_batch"))
 
 
 class DoesNotFit(Exception):
@@ -55,10 +52,10 @@ def _worker(spec: Spec, path: Path, role: str, gpus: Gpus | None) -> str:
     chosen = formats.choose(engine.dtype, processor.detect(), gpus.device if gpus else None, config, size)
     chosen = formats.with_kv(chosen, engine.kv_cache_dtype)
     layout = KVLayout(config.layers, config.kv_heads, size, config.head_dim, chosen.kv)
-    needs = sizing.needs(checkpoint, chosen, chunk, MAX_BATCH)
+    needs = sizing.needs(checkpoint, chosen, chunk, engine.max_running)
     available, whose = _on_gpu(spec, gpus) if gpus else _available(spec, role)
     length = spec.model.max_length
-    cache = engine.kv_cache_memory or sizing.kv_bytes(needs, layout, available, length, MAX_BATCH)
+    cache = engine.kv_cache_memory or sizing.kv_bytes(needs, layout, available, length, engine.max_running)
     sizing.check(needs, layout, cache, available, length)
     tokens = cache // layout.block_bytes * layout.block_size
     taken = f"weights {_mib(needs.weights)}, workspace about {_mib(needs.workspace)}, KV cache {_mib(cache)}"

@@ -144,6 +144,7 @@ class Gateway:
             status=state,
             model=served,
             default_deadline=settings.default_deadline,
+            max_duration=settings.max_duration,
             max_body_bytes=settings.max_body_bytes,
             pending_bodies=BodyBudget(settings.max_pending_body_bytes),
             streams=StreamPolicy(settings.stream_start == "Admission", settings.stream_keep_alive),

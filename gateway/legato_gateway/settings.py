@@ -11,7 +11,7 @@ from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from legato_protocol import flags, names, values
+from legato_protocol import durations, flags, names, values
 from legato_protocol.flags import Flag, SettingsError
 from legato_telemetry import switch
 
@@ -51,6 +51,7 @@ class GatewaySettings:
     namespace: str = ""
     kubeconfig: str = ""  # how to reach the cluster of `workers_service`; empty: as a pod of it
     default_deadline: float = 600.0
+    max_duration: float = durations.LONGEST
     drain_deadline: float = 120.0
     local_prefill_below_tokens: int = 64
     when_prefill_unavailable: Literal["Local", "Wait", "Fail"] = "Local"
@@ -157,7 +158,12 @@ _FLAGS: Final = (
     Flag("--worker", flags.ValueKind("NAME=HOST:PORT", _worker), "a worker", field="workers", repeated=True),
     Flag("--workers-service", flags.kubernetes_name("NAME"), "headless Service whose EndpointSlices list the workers"),
     Flag("--namespace", flags.kubernetes_name("NAME"), "namespace of that Service"),
-    Flag("--default-deadline", flags.DURATION, "deadline of a request that has none of its own"),
+    Flag(
+        "--default-deadline",
+        flags.DURATION,
+        "longest time without a token of a request that has no deadline of its own",
+    ),
+    Flag("--max-duration", flags.DURATION, "longest time of a request, however much progress it makes"),
     Flag("--drain-deadline", flags.DURATION, "time to finish requests after SIGTERM"),
     Flag(
         "--local-prefill-below-tokens",
@@ -234,7 +240,7 @@ _FLAGS: Final = (
     ),
     Flag(
         "--stream-keep-alive",
-        flags.real("SECONDS", 0, 3600),
+        flags.real("SECONDS", 0, durations.LONGEST),
         "send a comment line when nothing was sent on a stream for this many seconds; 0: never",
     ),
     Flag("--index-blocks", flags.whole("BLOCKS", 0, _MOST), "most blocks in the KV index"),

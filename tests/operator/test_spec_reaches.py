@@ -63,6 +63,8 @@ CHANGES: dict[str, Any] = {
     "engine.kvCacheMemory": "1Gi",
     "engine.chunkTokens": 256,
     "engine.outputReservation": "Maximum",
+    "engine.maxRunning": 128,
+    "engine.startTimeout": "1h",
     "engine.image": "registry.example/engine:1",
     "gateway.image": "registry.example/gateway:1",
     "engine.hangTimeout": "30s",
@@ -77,6 +79,7 @@ CHANGES: dict[str, Any] = {
     "gateway.resources.limits": {"cpu": 1},
     "gateway.template": {"spec": {"nodeSelector": {"a": "b"}}},
     "gateway.defaultDeadline": "1m",
+    "gateway.maxDuration": "1h",
     "gateway.tenantTokensPerMinute": {"*": 60},
     "gateway.apiKeys.path": "/keys.json",
     "gateway.apiKeys.secret": "keys",
@@ -139,6 +142,25 @@ CHANGES: dict[str, Any] = {
         "parallelism.tensor": 2,
         "template": {"spec": {"nodeSelector": {"a": "b"}}},
         "replicas": 3,
+    }.items()
+}
+CHANGES |= {
+    f"gateway.{part}": value
+    for part, value in {
+        "limits.maxQueuedRequests": 1,
+        "limits.maxQueuedTokens": 1,
+        "limits.maxRetries": 0,
+        "limits.maxBodySize": "1Mi",
+        "limits.maxPendingBodiesSize": "1Gi",
+        "limits.maxConnections": 100,
+        "limits.idleTimeout": "1m",
+        "limits.headTimeout": "1500ms",
+        "limits.minBodyRate": 0,
+        "limits.indexBlocks": 0,
+        "streams.start": "FirstToken",
+        "streams.keepAlive": "1500ms",
+        "streams.slowClient": "Disconnect",
+        "streams.bufferTokens": 16,
     }.items()
 }
 CHANGES |= {

@@ -51,7 +51,20 @@ FIELDS = [
     *(("drain.deadline", wrong, f"not a valid duration: {wrong} (write 90s") for wrong in (120, "90")),
     ("drain.deadline", "2 minutes", "not a valid duration"),
     *(("drain.deadline", wrong, "1ms to 168h") for wrong in ("168h1ms", "0s", "0.00001ms")),
-    ("gateway.defaultDeadline", "300h", "1ms to 168h"),
+    *(
+        (f"gateway.{field}", "300h", "1ms to 168h")
+        for field in ("defaultDeadline", "maxDuration", "limits.headTimeout")
+    ),
+    ("gateway.limits.idleTimeout", 60, "not a valid duration"),
+    ("gateway.limits.maxBodySize", "8MB", "write 512Mi"),
+    ("gateway.limits.maxConnections", 0, "at least 1"),
+    ("gateway.limits.maxRetries", 1001, "at most 1000"),
+    ("gateway.limits.maxTokens", 1, "did you mean maxQueuedTokens?"),
+    ("gateway.streams.slowClient", "pause", "'Pause' or 'Disconnect'"),
+    ("gateway.streams.start", "Never", "'Admission' or 'FirstToken'"),
+    ("gateway.streams.bufferTokens", 0, "at least 1"),
+    ("engine.maxRunning", 5000, "at most 4096"),
+    ("engine.startTimeout", "0s", "1ms to 168h"),
     ("rollout.progressDeadline", "200h", "1ms to 168h"),
     ("scaling.idleAfter", "0s", "1ms to 168h"),
     ("tracing.endpoint", "collector:4317", "does not match"),

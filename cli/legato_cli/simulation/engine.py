@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 
 from legato_cli import chunks
 from legato_cli.simulation.pods import Pods
-from legato_cli.simulation.request import DEFAULTS, SimulatedRequest
+from legato_cli.simulation.request import SimulatedRequest
 from legato_cli.simulation.result import Result
 from legato_cli.simulation.scaler import Observation, Scaler
 from legato_cli.simulation.simulated_pod import SimulatedPod, WorkerKind
@@ -22,8 +22,6 @@ from legato_engine.runner.profile import Profile
 from legato_engine.settings import BLOCK_SIZES
 from legato_operator.api.resources import Spec
 from legato_operator.autoscaling import DECIDE_EVERY
-
-SLOTS = DEFAULTS.max_running
 
 P = TypeVar("P", bound=SimulatedPod)
 
@@ -49,7 +47,7 @@ class RunSettings:
             chunk_tokens=chunks.of(spec),
             block_size=BLOCK_SIZES["cpu"] if spec.engine.block_size == "Auto" else spec.engine.block_size,
             tpot=spec.slo.tpot,
-            slots=SLOTS,
+            slots=spec.engine.max_running,
             prefix_block=self.workload.block,
             start=profile.start_seconds if self.start is None else self.start,
             told=self.told,

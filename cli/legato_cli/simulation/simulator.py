@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from legato_cli.simulation.engine import SLOTS, Engine, RunSettings
+from legato_cli.simulation.engine import Engine, RunSettings
 from legato_cli.simulation.fluid import FluidEngine
 from legato_cli.simulation.pods import POOLS
 from legato_cli.simulation.result import Result
@@ -58,7 +58,7 @@ class ServiceSimulator:
         profile = self.profile
         if self.start is not None:
             profile = msgspec.structs.replace(profile, start_seconds=self.start)
-        return Ground(workload, profile, self.spec.slo.ttft, self.spec.slo.tpot, most, SLOTS)
+        return Ground(workload, profile, self.spec.slo.ttft, self.spec.slo.tpot, most, self.spec.engine.max_running)
 
     def unified(self) -> "ServiceSimulator":
         """With one pool of workers that both prefill and decode, as large as both pools may be."""

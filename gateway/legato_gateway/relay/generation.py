@@ -45,7 +45,8 @@ class RunningGeneration:
         self.timing = RequestTiming(0.0)
         self.trace: RequestTrace | None = None
         self.id = ""  # its own among all of this gateway, which the client's need not be
-        self.expires = 0.0  # on the clock of timers
+        self.ends = 0.0  # at the latest, on the clock of timers
+        self.expires = 0.0  # unless a token comes before
         self.timer: Timer | None = None
         self.paused = False
         self.paused_at = 0.0  # on the clock of timers
@@ -110,6 +111,11 @@ class RunningGeneration:
     def has_token(self) -> bool:
         """A first token came, of any choice."""
         return any(choice.tokens for choice in self.choices)
+
+    @property
+    def progressed(self) -> float:
+        """The time of its latest token, or of its arrival, on the clock of timers."""
+        return max(self.timing.arrived, *(choice.last_at for choice in self.choices))
 
     @property
     def lacks_scores(self) -> bool:

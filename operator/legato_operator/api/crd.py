@@ -34,6 +34,8 @@ _NOT_FILLED_IN = {
     "spec.gateway.template",
     "spec.gateway.resources",
     "spec.gateway.allowedOrigins",
+    "spec.gateway.limits",
+    "spec.gateway.streams",
     "spec.gateway.reasoningParser",
     "spec.model.source.huggingFace.resources",
     "spec.model.generationConfig",
@@ -43,7 +45,9 @@ _NOT_FILLED_IN = {
     "spec.model.maxAdapterRank",
     "spec.routing.weights.adapter",
     "spec.routing.whenPrefillBusy",
+    "spec.engine.maxRunning",
     "spec.engine.onKernelFailure",
+    "spec.engine.startTimeout",
 }
 
 _VALIDATIONS = "x-kubernetes-validations"
@@ -305,7 +309,7 @@ def _resource(model: type[BaseModel], description: str, status: Schema, validati
 
 def _service_rules() -> Rules:
     found: dict[str, list[Schema]] = {
-        "": _NAMES,
+        "": [*_NAMES],
         **{path: [*given] for path, given in (_POD_RULES | _SERVICE_CHANGES).items()},
     }
     for rule in rules.RULES:

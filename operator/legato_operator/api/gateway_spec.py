@@ -1,6 +1,6 @@
 """`spec.gateway` and `spec.routing`: the ports, who may come in, how requests are spread."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, WithJsonSchema
 
@@ -9,6 +9,8 @@ from legato_operator.api.compute_resources import Resources
 from legato_operator.api.manifest_part import ManifestPart, ObjectName
 from legato_operator.api.routes import HTTPRoutePart, IngressPart
 from legato_operator.api.scalars import Duration, Memory, Network, Origin, PodImage, Tenant, Weight
+
+MOST: Final = 10**12  # no limit in practice
 
 
 class APIKeys(ManifestPart):
@@ -47,6 +49,44 @@ class ResponseStoreSpec(ManifestPart):
     """Most memory of all stored responses. The oldest of the tenant that holds most are dropped first."""
 
 
+class GatewayLimits(ManifestPart):
+    """The most that one gateway takes on."""
+
+    max_queued_requests: Annotated[int, Field(ge=0, le=MOST)] = 2048
+    """Maximum number of requests in a gateway's queue."""
+    max_queued_tokens: Annotated[int, Field(ge=0, le=MOST)] = 4_000_000
+    """Maximum number of prompt tokens of the requests in a gateway's queue."""
+    max_retries: Annotated[int, Field(ge=0, le=1000)] = 8
+    """Maximum number of faults of a request in a row, without a token between them, before it fails."""
+    max_body_size: Memory = 8 << 20
+    """Maximum size of a request's body."""
+    max_pending_bodies_size: Memory = 96 << 20
+    """Maximum size of all bodies that are received or prepared; at least twice maxBodySize."""
+    max_connections: Annotated[int, Field(ge=1, le=MOST)] = 4096
+    """Maximum number of clients' connections."""
+    idle_timeout: Duration = 620.0
+    """Time after which a connection that is idle between two requests is closed."""
+    head_timeout: Duration = 30.0
+    """Maximum time for a request's head, and before that for a TLS handshake."""
+    min_body_rate: Annotated[int, Field(ge=0, le=MOST)] = 1024
+    """Minimum bytes per second of a body, over 30 s; 0 for no minimum."""
+    index_blocks: Annotated[int, Field(ge=0, le=MOST)] = 1 << 20
+    """Maximum number of blocks in the index of workers' prefix caches, about 300 bytes each."""
+
+
+class GatewayStreams(ManifestPart):
+    """How answers are streamed."""
+
+    start: Literal["Admission", "FirstToken"] = "Admission"
+    """When the response begins: at Admission, or with the FirstToken, so that earlier errors have an HTTP status."""
+    keep_alive: Duration = 15.0
+    """Time without data after which a comment line is sent."""
+    slow_client: Literal["Pause", "Disconnect"] = "Pause"
+    """For a client that leaves bufferTokens unread: Pause its generation, or Disconnect it."""
+    buffer_tokens: Annotated[int, Field(ge=1, le=MOST)] = 1024
+    """Maximum number of tokens that a client may leave unread."""
+
+
 class GatewaySpec(ManifestPart):
     image: PodImage | None = None
     """Image of gateways; the operator's default if not given. Another version of the operator leaves it as it is."""
@@ -57,7 +97,14 @@ class GatewaySpec(ManifestPart):
     template: Annotated[dict[str, Any], WithJsonSchema(pod_template.schema(pod_template.GATEWAY))] = {}
     """Merged into the pods: metadata.labels, metadata.annotations, and fields of a pod's spec."""
     default_deadline: Duration = 600.0
-    """Deadline of requests without the header x-legato-deadline."""
+    """Maximum time without progress (to the first token, and between tokens) of a request that has no header
+    x-legato-deadline."""
+    max_duration: Duration | None = None
+    """Maximum time of a request as a whole, however much progress it makes. Without it, 168h."""
+    limits: GatewayLimits = GatewayLimits()
+    """The most that each gateway takes on."""
+    streams: GatewayStreams = GatewayStreams()
+    """How answers are streamed."""
     tenant_tokens_per_minute: dict[Tenant, Annotated[int, Field(ge=1, le=10**12)]] = {}
     """Quota of tokens per minute by tenant; "*" applies to each other tenant. No limit if not given."""
     api_keys: APIKeys | None = None

@@ -1,11 +1,18 @@
 """The gateway's pod, and the Deployment that runs it where there are Deployments."""
 
 import posixpath
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
 
 from legato_operator.api import roles
-from legato_operator.api.gateway_spec import APIKeys, GatewayTLS, ResponseStoreSpec, RoutingWeights
+from legato_operator.api.gateway_spec import (
+    APIKeys,
+    GatewayLimits,
+    GatewayTLS,
+    ResponseStoreSpec,
+    RoutingWeights,
+)
+from legato_operator.api.manifest_part import ManifestPart
 from legato_operator.api.resources import InferenceService, Slo, Spec
 from legato_operator.manifests import adapters, common, container, model, overlay
 from legato_operator.manifests.model import Delivery
@@ -156,7 +163,10 @@ def _policy(service: InferenceService, placement: PodPlacement, delivery: Delive
         "--when-prefill-unavailable",
         spec.routing.when_prefill_unavailable,
         *_objectives(service),
-        *_weights(spec.routing.weights),
+        *([f"--max-duration={durations.text(spec.gateway.max_duration)}"] if spec.gateway.max_duration else ()),
+        *_others(spec.routing.weights, _WEIGHT_FLAGS),
+        *_others(spec.gateway.limits, _LIMIT_FLAGS),
+        *_others(spec.gateway.streams, _STREAM_FLAGS),
         "--transfer-on-failure",
         spec.transfer.on_failure,
         "--worker-silence",
@@ -201,8 +211,24 @@ def _decode_helps(spec: Spec) -> bool:
     return spec.disaggregated and spec.routing.when_prefill_busy == "Local"
 
 
-def _weights(weights: RoutingWeights) -> Iterator[str]:
-    """Flags for those that are not the default."""
-    for name in RoutingWeights.model_fields:
-        if (weight := getattr(weights, name)) != getattr(RoutingWeights(), name):
-            yield f"--{name.replace('_', '-')}-weight={weight:g}"
+_WEIGHT_FLAGS: Final = {name: f"--{name.replace('_', '-')}-weight" for name in RoutingWeights.model_fields}
+_STREAM_FLAGS: Final = {
+    "start": "--stream-start",
+    "keep_alive": "--stream-keep-alive",
+    "slow_client": "--slow-client",
+    "buffer_tokens": "--buffer-tokens",
+}
+_LIMIT_FLAGS: Final = {name: f"--{name.replace('_', '-')}" for name in GatewayLimits.model_fields} | {
+    "max_body_size": "--max-body-bytes",
+    "max_pending_bodies_size": "--max-pending-body-bytes",
+}
+_DURATIONS: Final = ("idle_timeout", "head_timeout")
+
+
+def _others(part: ManifestPart, flags: Mapping[str, str]) -> Iterator[str]:
+    """Yields flags for the fields that are not the default: gateways of the release before know none of them."""
+    default = type(part)()
+    for name, flag in flags.items():
+        if (value := getattr(part, name)) != getattr(default, name):
+            text = durations.text(value) if name in _DURATIONS else f"{value:g}" if isinstance(value, float) else value
+            yield f"{flag}={text}"

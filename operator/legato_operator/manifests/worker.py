@@ -4,7 +4,7 @@ import math
 from typing import Any
 
 from legato_operator.api import quantities, roles
-from legato_operator.api.resources import InferenceService
+from legato_operator.api.resources import Engine, InferenceService
 from legato_operator.manifests import adapters, common, container, model, overlay, rdma
 from legato_operator.manifests.model import Delivery
 from legato_operator.manifests.placement import PodPlacement
@@ -112,6 +112,10 @@ def _engine(service: InferenceService, delivery: Delivery) -> list[str]:
     flags += ["--kv-cache-dtype", engine.kv_cache_dtype, "--transport", transfer.transport]
     if transfer.required and transfer.transport == "RDMA":
         flags.append("--transport-required")
+    if engine.max_running != Engine().max_running:
+        flags += ["--max-batch", str(engine.max_running)]
+    if engine.start_timeout != Engine().start_timeout:
+        flags += ["--start-limit", durations.text(engine.start_timeout)]
     if engine.profile is not None:
         flags += ["--runner", engine.runner.lower(), "--profile", engine.profile]
     return flags if transfer.checksum else [*flags, "--no-checksum"]

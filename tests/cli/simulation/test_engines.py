@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from known_signals import spec
 from simulated_service import KIND, ONE, SteadyScaler, engine, profile, serve, steady, workload
 
-from legato_cli.simulation.engine import SLOTS
 from legato_cli.simulation.request import SimulatedRequest
 from legato_cli.simulation.rivals.fixed import FixedUnified
 from legato_cli.simulation.scaler import LegatoScaler
@@ -201,10 +200,10 @@ def test_where_all_slots_are_taken_a_first_token_waits_for_one_in_both():
     latest = []
     waiting, room = spec(largest=50, routing={"whenPrefillBusy": "Wait"}), profile(kv_tokens=200_000)
     for kind in ENGINES:
-        _, result, ended = serve(*[Arrival(1.0, 100, 1000)] * (SLOTS + 6), spec=waiting, profile=room, kind=kind)
-        assert result.finished == SLOTS + 6
+        _, result, ended = serve(*[Arrival(1.0, 100, 1000)] * (64 + 6), spec=waiting, profile=room, kind=kind)
+        assert result.finished == 64 + 6
         first = sorted(request.ttft for request in ended)
-        assert first[SLOTS - 1] < 3 < 10 < first[SLOTS]
+        assert first[63] < 3 < 10 < first[64]
         latest.append(first[-1])
     assert latest[0] == pytest.approx(latest[1], rel=0.02)
 

@@ -46,10 +46,9 @@ def _model(**fields):
     return {"model": {"source": BUILTIN, **fields}}
 
 
-def _adapters(*sources, names="ab", **fields):
-    return _model(
-        adapters=[{"name": name, "source": each, **fields} for name, each in zip(names, sources, strict=False)]
-    )
+def _adapters(*sources, names="ab", model=None, **fields):
+    adapters = [{"name": name, "source": each, **fields} for name, each in zip(names, sources, strict=False)]
+    return _model(adapters=adapters, **model or {})
 
 
 def _gateway(**fields):
@@ -150,7 +149,14 @@ CASES = {
     ("model.adapters", "exactly one"): (_adapters(PATH, {}), _adapters(PATH, {"image": "b"})),
     ("model.adapters", "paths must not"): (_adapters({"path": "/a/../b"}, CLAIM), _adapters({"path": "/a/..b"}, CLAIM)),
     ("model.adapters", "maxRank must"): (_adapters(PATH, maxRank=65), _adapters(PATH, CLAIM, maxRank=64)),
-    ("model.adapters", "names must differ"): (_adapters(PATH, CLAIM, names="aa"), _adapters(PATH, CLAIM, names="aA")),
+    ("model.adapters", "names must differ from one"): (
+        _adapters(PATH, CLAIM, names="aa"),
+        _adapters(PATH, CLAIM, names="aA"),
+    ),
+    ("model.adapters", "names must differ from metadata.name"): (
+        _adapters(PATH, names=["demo"]),
+        _adapters(PATH, names=["demo"], model={"servedName": "base"}),
+    ),
     ("model.adapterVolumes", "exactly one"): (_volumes(PATH, PATH | {"claim": "b"}), _volumes(PATH, {"claim": "b"})),
     ("model.adapterVolumes", "paths must not"): (_volumes({"path": "/a/.."}), _volumes({"path": "/a/..b"})),
     ("engine.profile", "required"): (
@@ -167,6 +173,10 @@ CASES = {
     ("gateway.tls", "exactly one"): (_gateway(tls=SECRET | PATH), _gateway(tls=SECRET)),
     **_of_hosts("httpRoute", "hostnames", parentRefs=[{"name": "public"}]),
     **_of_hosts("ingress", "hosts"),
+    ("gateway.limits.maxPendingBodiesSize", "must be at least twice maxBodySize"): (
+        _gateway(limits={"maxBodySize": "48.1Mi"}),
+        _gateway(limits={"maxBodySize": "64Mi", "maxPendingBodiesSize": "128Mi"}),
+    ),
     ("gateway.responseStore", "only allowed with"): (
         _gateway(responseStore={}, replicas=2),
         _gateway(responseStore={}),

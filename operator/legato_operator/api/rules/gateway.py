@@ -75,6 +75,14 @@ RULES = (
     *_of_hosts("httpRoute", "hostnames"),
     *_of_hosts("ingress", "hosts"),
     Rule(
+        at="spec.gateway.limits",
+        field="maxPendingBodiesSize",
+        message="must be at least twice maxBodySize, so that the largest body fits",
+        holds=lambda limits: limits.max_pending_bodies_size >= 2 * limits.max_body_size,
+        cel="quantity(string(self.maxPendingBodiesSize)).compareTo(quantity(string(self.maxBodySize))"
+        ".add(quantity(string(self.maxBodySize)))) >= 0",
+    ),
+    Rule(
         at="spec.gateway",
         field="responseStore",
         message="only allowed with replicas: 1, as each gateway stores its own responses",
