@@ -110,10 +110,13 @@ def _remembered(observed: Observed, pool: str, desired: Template) -> Failure | N
 
 
 def _kept(objects: Iterable[Object], role: str) -> list[Object]:
-    """The oldest first. One that somebody else made may hold anything."""
+    """The oldest first. One that somebody else made may hold anything.
+
+    Two specs may share a generation: a CRD that adds a default changes what is read, not what is stored.
+    """
     mine = (item for item in objects if item["kind"] == common.REVISION and common.is_ours(item))
     found = [item for item in mine if labels_of(item).get(names.LABEL_ROLE) == role]
-    return sorted(found, key=lambda item: int(item["revision"]))
+    return sorted(found, key=lambda item: (int(item["revision"]), item["metadata"].get("creationTimestamp", "")))
 
 
 def newest_of(objects: Iterable[Object], role: str) -> Object | None:

@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import itertools
 
 import pytest
 from planned import actions, observed, pod
@@ -21,14 +22,16 @@ class Service:
 
     def __init__(self, item):
         self.item, self.objects, self.pods, self.status = item, {}, {}, {}
-        self.generation, self.made_with = 1, {}
+        self.generation, self.made_with, self.clock = 1, {}, itertools.count()
+        self.pods_are_ready = True
 
     def edit(self, item):
         self.item, self.generation = item, self.generation + 1
 
     def observed(self):
         changes = {"generation": self.generation, "status": self.status, "written": self.item["spec"]}
-        return observed(self.item, self.objects.values(), self.pods.values(), **changes)
+        objects = [self.objects[key] for key in sorted(self.objects)]  # as lists of a cluster are
+        return observed(self.item, objects, self.pods.values(), **changes)
 
     def step(self, by):
         """One pass of an operator; the plan."""
@@ -63,7 +66,8 @@ class Service:
             self.objects[key]["spec"]["replicas"] = item["spec"]["replicas"]
         else:
             replicas = self.objects.get(key, {}).get("spec", {}).get("replicas")
-            item["metadata"] |= {"uid": f"uid-{key}", "generation": 1}
+            created = self.objects.get(key, {}).get("metadata", {}).get("creationTimestamp") or f"{next(self.clock):09}"
+            item["metadata"] |= {"uid": f"uid-{key}", "generation": 1, "creationTimestamp": created}
             if key[0] == "WorkerPool" and replicas is not None:
                 item["spec"]["replicas"] = replicas
             if key[0] == "Deployment":
@@ -72,7 +76,12 @@ class Service:
 
     def _start(self, name, item):
         labels = item["metadata"]["labels"]
-        self.pods[name] = pod(name, labels["serving.legato.dev/role"], labels["serving.legato.dev/pod-revision"])
+        self.pods[name] = pod(
+            name,
+            labels["serving.legato.dev/role"],
+            labels["serving.legato.dev/pod-revision"],
+            ready=self.pods_are_ready,
+        )
         self.made_with[name] = item["spec"]["containers"][0].get("image")  # none on one machine
 
     def images(self):
@@ -169,6 +178,18 @@ def test_an_edit_is_told_from_the_upgrade_in_the_middle_of_its_rollout(settled, 
     assert settled.images() == {"prefill": "engine:2", "decode": "engine:2", "gateway": "gateway:2"}
     kept = [item for (kind, _), item in settled.objects.items() if kind == "ControllerRevision"]
     assert len(kept) == 4, "three templates and one manifest"
+
+
+@pytest.mark.parametrize("ready", [False, True])
+def test_defaults_that_a_new_crd_adds_leave_one_manifest_that_is_kept(build, ready):
+    """The spec that is read is another one, its generation is not; names of what is kept sort either way."""
+    service = Service(build())
+    service.pods_are_ready = ready
+    for default in (2048, 512, 1024, 4096, 512):
+        service.item = build(model={**build()["spec"]["model"], "maxLength": default})
+        service.settle(OLD)
+        kept = [item["data"] for item in service.objects.values() if "-manifest-" in item["metadata"]["name"]]
+        assert kept == [service.item["spec"]]
 
 
 def test_a_third_version_goes_on_with_a_turn_that_has_begun(settled):
