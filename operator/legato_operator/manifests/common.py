@@ -108,7 +108,7 @@ def signed(item: Mapping[str, Any]) -> dict[str, Any]:
 
 def is_ours(item: Object) -> bool:
     """Made by the operator, and not on its way out; somebody else's object may carry the label too."""
-    return ANNOTATION_APPLIED in item["metadata"].get("annotations", {}) and not is_leaving(item)
+    return applied_hash(item) is not None and not is_leaving(item)
 
 
 def service_object(service: InferenceService, uid: str) -> Object:

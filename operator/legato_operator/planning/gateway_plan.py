@@ -23,15 +23,17 @@ def plan_gateway(observed: Observed, placement: PodPlacement, revisions: Revisio
 
 
 def _of_deployment(observed: Observed, template: dict[str, Any]) -> PoolPlan:
-    """A Deployment does all of it; only what it tells of the newest spec counts."""
+    """A Deployment does all of it; only its reports for the newest spec count, one that is applied now included."""
     service = observed.service
     made = gateway.deployment(service, template)
     live = observed.find(common.DEPLOYMENT, made["metadata"]["name"]) or {}
-    status = live.get("status", {})
-    current = status.get("observedGeneration", 0) >= live.get("metadata", {}).get("generation", 0)
+    start = tuple(owned.apply(observed, made))
+    status, metadata = live.get("status", {}), live.get("metadata", {})
+    changed = any(common.applied_hash(action.item) != common.applied_hash(live) for action in start)
+    current = not changed and status.get("observedGeneration", 0) >= metadata.get("generation", 0)
     updated = status.get("updatedReplicas", 0) if current else 0
     return PoolPlan(
-        start=tuple(owned.apply(observed, made)),
+        start=start,
         leave=(),
         target=service.spec.gateway.replicas,
         current=min(updated, status.get("availableReplicas", 0)),

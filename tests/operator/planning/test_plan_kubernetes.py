@@ -105,6 +105,18 @@ def test_edited_object_comes_back_and_additions_of_others_stay(build):
     assert _named(_plan(build(), objects)) == ["demo-workers"]
 
 
+@pytest.mark.parametrize("change", [{"allowedOrigins": ["https://a.example"]}, {"defaultDeadline": "1m"}])
+def test_an_edit_of_gateways_is_under_way_from_the_pass_that_applies_it(build, change):
+    """Somebody else's addition to a Deployment is not."""
+    made = _plan(build(gateway=change), _living(build()), generation=2)
+    assert _named(made) == ["demo-gateway"]
+    assert _progressing(made) == ("True", conditions.ROLLING_OUT)
+    assert condition(made, "Progressing")["message"] == "gateway 0 of 1"
+    objects = _living(build())
+    _find(objects, "Deployment")["spec"]["template"]["spec"]["containers"][0]["image"] = "mirror/gateway:1"
+    assert _progressing(_plan(build(), objects)) == ("False", conditions.UP_TO_DATE)
+
+
 def test_removed_field_is_a_change(build):
     """Every desired field may still be there; the hash says that there was another one."""
     item = build(gateway={"tenantTokensPerMinute": {"*": 1}})
