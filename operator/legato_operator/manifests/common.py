@@ -106,6 +106,23 @@ def signed(item: Mapping[str, Any]) -> dict[str, Any]:
     return {**item, "metadata": {**item["metadata"], "annotations": annotations}}
 
 
+def applied_hash(item: Mapping[str, Any]) -> str | None:
+    """The hash that `signed` gave an object; None if it has none."""
+    found: str | None = item.get("metadata", {}).get("annotations", {}).get(ANNOTATION_APPLIED)
+    return found
+
+
+def applied(metadata: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The `managedFields` of what the operator applied."""
+    mine = {"manager": MANAGER, "operation": "Apply"}.items()
+    return [entry for entry in metadata.get("managedFields") or () if mine <= entry.items()]
+
+
+def applied_fields(item: Object) -> Mapping[str, Any] | None:
+    """Fields that the operator applied and nobody changed since; None where the cluster does not say."""
+    return next((entry["fieldsV1"] or None for entry in applied(item["metadata"])), None)
+
+
 def is_ours(item: Object) -> bool:
     """Made by the operator, and not on its way out; somebody else's object may carry the label too."""
     return applied_hash(item) is not None and not is_leaving(item)
