@@ -72,4 +72,6 @@ def load(*names: str) -> list[ModuleType]:
         mock.patch.object(sys, "meta_path", finders),
     ):
         sys.modules[vector.__name__] = emulated_tiles.INSTRUCTIONS
+        if any(name.endswith(("bf16", "tiles")) for name in names):
+            emulated_tiles.compile_tiles()
         return [importlib.import_module(f"{_PACKAGE}.{name}") for name in names]

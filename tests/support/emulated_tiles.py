@@ -4,6 +4,7 @@ What a processor would refuse is noted, and so is what is no mistake to it but s
 tile that nothing was put into. Each thread has tiles of its own. Numbers too small to be normal are not taken for 0.
 """
 
+from functools import cache
 from types import ModuleType
 from typing import Any
 
@@ -30,6 +31,8 @@ _THREADS = numba.config.NUMBA_NUM_THREADS
 _tiles, _state = np.zeros((_THREADS, 8, 1024), np.uint8), np.zeros((_THREADS, 32), np.int64)
 _faults = np.zeros((_THREADS, len(FAULTS)), np.int64)
 _AT_TILES, _AT_STATE, _AT_FAULTS = (int(array.ctypes.data) for array in (_tiles, _state, _faults))
+_functions: dict[Any, str] = {}  # and their signatures
+_compiled: list[Any] = []  # kept, as kernels have their addresses
 
 
 def faults() -> list[str]:
@@ -52,16 +55,23 @@ def _symbol(function: Any) -> str:
 
 
 def _called(signature: str) -> Any:
-    """Compiled once, and called by name: within each kernel, all of this would take minutes to compile, and a cached
-    kernel finds the function of its own process.
+    """Compiled once by `compile_tiles`, and called by name: within each kernel, all of this would take minutes to
+    compile, and a cached kernel finds the function of its own process.
     """
 
-    def compiled(function: Any) -> Any:
-        made = cfunc(signature)(function)
-        add_symbol(_symbol(function), made.address)
-        return made
+    def noted(function: Any) -> Any:
+        _functions[function] = signature
+        return function
 
-    return compiled
+    return noted
+
+
+@cache
+def compile_tiles() -> None:
+    """Needed before kernels with tiles are compiled or loaded. Takes seconds, which other tests need not wait for."""
+    for function, signature in _functions.items():
+        _compiled.append(cfunc(signature)(function))
+        add_symbol(_symbol(function), _compiled[-1].address)
 
 
 @njit
@@ -71,12 +81,27 @@ def _fault(which):
 
 @njit
 def _own_state():
-    return carray(pointer(_AT_STATE), (_THREADS, 32), np.int64)[numba.get_thread_id()]
+    return carray(pointer(_AT_STATE + numba.get_thread_id() * 256), 32, np.int64)
 
 
 @njit
 def _own_tile(tile):
-    return carray(pointer(_AT_TILES), (_THREADS, 8, 1024), np.uint8)[numba.get_thread_id(), tile].reshape(16, 64)
+    """Its address."""
+    return _AT_TILES + (numba.get_thread_id() * 8 + tile) * 1024
+
+
+@njit
+def _copy(source, to, width):
+    given, copied = carray(pointer(source), 64, np.uint8), carray(pointer(to), 64, np.uint8)
+    for i in range(width):
+        copied[i] = given[i]
+
+
+@njit
+def _clear(tile):
+    words = carray(pointer(_own_tile(tile)), 128, np.int64)
+    for i in range(128):
+        words[i] = 0
 
 
 @_called("void(int64)")
@@ -92,7 +117,7 @@ def _configure(at):
             _fault(BAD_SHAPE)
             rows = width = 0
         state[ROWS + tile], state[BYTES + tile], state[FILLED + tile] = rows, width, 0
-        _own_tile(tile)[:] = 0
+        _clear(tile)
     state[CONFIGURED] = 1
 
 
@@ -101,7 +126,8 @@ def _release():
     state = _own_state()
     if not state[CONFIGURED]:
         _fault(NOT_HELD)
-    state[:PRODUCTS] = 0
+    for i in range(PRODUCTS):
+        state[i] = 0
 
 
 @njit
@@ -118,22 +144,20 @@ def _usable(tile):
 @_called("void(int64, int64, int64)")
 def _fill(tile, at, stride):
     """All of the tile, from memory, or with 0 where the address is 0."""
-    state, to = _usable(tile), _own_tile(tile)
-    to[:] = 0
+    state = _usable(tile)
+    _clear(tile)
     state[FILLED + tile] = 1
     for row in range(state[ROWS + tile] if at else 0):
-        width = state[BYTES + tile]
-        to[row, :width] = carray(pointer(at + row * stride), 64, np.uint8)[:width]
+        _copy(at + row * stride, _own_tile(tile) + row * 64, state[BYTES + tile])
 
 
 @_called("void(int64, int64, int64)")
 def _keep(tile, at, stride):
-    state, tile_ = _usable(tile), _own_tile(tile)
+    state = _usable(tile)
     if not state[FILLED + tile]:
         _fault(EMPTY)
     for row in range(state[ROWS + tile]):
-        width = state[BYTES + tile]
-        carray(pointer(at + row * stride), 64, np.uint8)[:width] = tile_[row, :width]
+        _copy(_own_tile(tile) + row * 64, at + row * stride, state[BYTES + tile])
 
 
 @_called("void(int64, int64, int64)")
@@ -152,8 +176,9 @@ def _multiply(sums, rows, columns):
     ):
         _fault(UNFIT)
         return
-    to, columns_of = _own_tile(sums).view(np.float32), state[BYTES + sums] // 4
-    a, b = _own_tile(rows).view(np.uint16), _own_tile(columns).view(np.uint16)
+    to, columns_of = carray(pointer(_own_tile(sums)), (16, 16), np.float32), state[BYTES + sums] // 4
+    a = carray(pointer(_own_tile(rows)), (16, 32), np.uint16)
+    b = carray(pointer(_own_tile(columns)), (16, 32), np.uint16)
     added = np.zeros((2, 16, 16), np.float32)
     for half in range(2):
         for pair in range(pairs):

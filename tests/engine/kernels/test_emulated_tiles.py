@@ -47,6 +47,7 @@ def misuse(which, shapes, room):
     ],
 )
 def test_misuse_is_reported_once(which, changes, faults):
+    emulated_tiles.compile_tiles()
     shapes = SHAPES.copy()
     shapes[list(changes)] = list(changes.values())
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import tiny_files as files
 import torch
+import transformers
 from gguf import GGMLQuantizationType as Type
-from transformers import AutoConfig, AutoModelForCausalLM
 
 from legato_engine.errors import CorruptModel, UnsupportedFormat, UnsupportedModel
 from legato_engine.layers import rotary
@@ -156,9 +156,9 @@ LEFT_OVER = [
 @pytest.mark.parametrize(("kind", "given"), LEFT_OVER)
 def test_keys_of_other_architectures_change_nothing(kind: str, given: dict[str, Any]) -> None:
     """Windows, biases and rotary frequencies are those of the model that transformers makes."""
-    theirs = AutoConfig.for_model(kind, **copy.deepcopy(files.CONFIG | given))
+    theirs = transformers.AutoConfig.for_model(kind, **copy.deepcopy(files.CONFIG | given))
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(theirs).model
+        model = transformers.AutoModelForCausalLM.from_config(theirs).model
     rotation = type(model.rotary_emb)(config=theirs)
     first = model.layers[0]
     windows = {"llama": lambda _: None, "mistral": lambda _: theirs.sliding_window}

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import required
 import tokenizer_files
+import transformers
 from tokenizers import Tokenizer, pre_tokenizers
-from transformers import AutoTokenizer
 
 from legato_gateway.tokenizer.tokens import ModelTokenizer
 
@@ -29,7 +29,7 @@ def tokens(built_in: Path) -> ModelTokenizer:
 @pytest.fixture(scope="session")
 def reference(built_in: Path) -> Any:
     """transformers' conversion of the same file, with the pre-tokenizer that the file names (it takes GPT-2's)."""
-    converted = AutoTokenizer.from_pretrained(built_in.parent, gguf_file=built_in.name)
+    converted = transformers.AutoTokenizer.from_pretrained(built_in.parent, gguf_file=built_in.name)
     converted.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
     )

@@ -1,8 +1,8 @@
 """Chats become the text that transformers makes of them, and a template that refuses one says why."""
 
 import pytest
+import transformers
 from tokenizer_files import write_folder
-from transformers import PreTrainedTokenizerFast
 
 from legato_gateway.tokenizer.chat_template import ChatTemplate
 from legato_gateway.tokenizer.tokens import ModelTokenizer, TokenizeError
@@ -57,7 +57,9 @@ def test_templates_get_what_they_expect(tmp_path, trained):
     shown = ModelTokenizer.load(tmp_path).render_chat(messages)
     expected = "".join(f'[{{"role": "user", "content": "<{i}é>"}}]\n' for i in range(2))
     assert shown == f"{expected}20><|begin|>True"
-    theirs = PreTrainedTokenizerFast(tokenizer_object=trained, bos_token="<|begin|>", chat_template=template)
+    theirs = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=trained, bos_token="<|begin|>", chat_template=template
+    )
     assert shown == theirs.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
 
 

@@ -5,9 +5,9 @@ from subprocess import run
 from unittest.mock import Mock
 
 import pytest
+import transformers
 from tokenizer_files import CORPUS, SPECIAL, TEMPLATE, TEXTS, write_folder, write_gguf
 from tokenizers import Tokenizer, pre_tokenizers, processors
-from transformers import PreTrainedTokenizerFast
 
 from legato_gateway.tokenizer.tokens import ModelTokenizer, TextTooLong
 
@@ -58,7 +58,7 @@ def test_what_stands_around_a_text_that_is_cut_is_what_transformers_puts_there(t
     special = [(text, id) for id, text in enumerate(SPECIAL)]
     tokenizer.post_processor = processors.TemplateProcessing(single=around, special_tokens=special)
     loaded = ModelTokenizer.load(write_folder(tmp_path, tokenizer))
-    theirs = PreTrainedTokenizerFast(tokenizer_object=tokenizer, truncation_side="left")
+    theirs = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, truncation_side="left")
     special_ids = len(loaded.encode(""))
     for text in ("", "the quick<|end|> brown fox <|begin|>"):
         for keep in (special_ids + 1, special_ids + 4, 100):
@@ -102,7 +102,7 @@ def test_texts_are_neither_cut_nor_padded_whatever_a_tokenizer_was_saved_with(tm
     saved.enable_padding(direction=direction, length=32, pad_id=2, pad_token="<|pad|>")
     write_folder(tmp_path, saved, chat_template=TEMPLATE)
     loaded = ModelTokenizer.load(tmp_path)
-    theirs = PreTrainedTokenizerFast(tokenizer_file=str(tmp_path / "tokenizer.json"))
+    theirs = transformers.PreTrainedTokenizerFast(tokenizer_file=str(tmp_path / "tokenizer.json"))
     messages = [{"role": "user", "content": CORPUS[0]}]
     for text in ("the", CORPUS[0], *TEXTS):
         assert loaded.encode(text) == trained.encode(text).ids == theirs(text)["input_ids"]
