@@ -21,19 +21,27 @@ class NullRecorder:
 
 
 async def record_changes(recorder: Recorder, about: Object, news: Sequence[Mapping[str, Any]]) -> None:
-    """One record for each condition whose status or reason is another one than in `about`.
+    """One record for each condition whose status or reason is another one than in `about`; of a disruption, for each
+    message, since every crash is news.
 
     How a new service begins, and how it gets on while nothing comes of it yet, is its conditions' to tell.
     """
     status = about.get("status", {})
     for condition in news:
         before = conditions.find(status, condition["type"])
-        if any(before.get(key) != condition[key] for key in ("status", "reason")):
-            reason = condition["reason"]
-            failed = condition["status"] == "False" and reason not in conditions.CALM
+        reason = condition["reason"]
+        compared = ("status", "reason", *(("message",) if reason == conditions.DISRUPTED else ()))
+        if any(before.get(key) != condition[key] for key in compared):
+            failed = condition["status"] == "False" and (reason not in conditions.CALM or _is_outage(before, condition))
             told = f"{condition['type']} is {condition['status']}"
             note = f"{told}: {condition['message']}" if condition["message"] else told
             warning = failed or reason in conditions.ALARMING
             changed = before and (before["status"] != condition["status"] or reason not in conditions.CALM)
             if warning or changed:
                 await recorder.record(about, warning, reason, note)
+
+
+def _is_outage(before: Mapping[str, Any], condition: Mapping[str, Any]) -> bool:
+    """True if a service that was ready no longer is, and nobody asked for its end."""
+    was_ready = condition["type"] == conditions.READY and before.get("status") == "True"
+    return was_ready and condition["reason"] != conditions.DELETING

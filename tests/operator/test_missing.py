@@ -74,6 +74,43 @@ def test_no_room_for_one_more_worker_is_reported_and_the_other_pool_goes_on(buil
     assert _condition(made, "Progressing") == ("True", "CapacityUnavailable", reason)
 
 
+LOST = {"ready": False, "state": None, "node": "node-1"}
+SILENT = LOST | {"unseen_since": "2026-01-01T00:00:00Z"}
+EVICTED = {"leaving": True, "node": "node-1", "disrupted": "EvictionByEvictionAPI: evicting"}
+SINCE = "not seen since 2026-01-01T00:00:00Z"
+
+
+@pytest.mark.parametrize(
+    ("state", "decode", "progressing"),
+    [
+        (
+            LOST | {"restarts": 2, "ended": "worker exited with code 137", "message": "CrashLoopBackOff"},
+            ("Starting", "demo-decode-0: CrashLoopBackOff"),
+            "demo-decode-0 on node-1: worker exited with code 137 (2 restarts)",
+        ),
+        (SILENT, ("NodeUnreachable", f"1 of 1 pods {SINCE}"), f"demo-decode-0 on node-1: {SINCE}"),
+        (
+            EVICTED,
+            ("NoReadyWorker", "demo-decode-0: leaving, and no other pod has been started yet"),
+            "demo-decode-0 on node-1: EvictionByEvictionAPI: evicting",
+        ),
+        (
+            LOST | {"failed": True, "disrupted": "Evicted: low on memory"},
+            ("Starting", "demo-decode-0: no status yet"),
+            "demo-decode-0 on node-1: Evicted: low on memory",
+        ),
+    ],
+)
+def test_lost_worker_is_named_with_its_node_and_cause(build, state, decode, progressing):
+    revision = common.revision_of(worker.template(parsing.read_service(build()), "decode", PLACEMENT))
+    made = plan(observed(build(), pods=[_pod("prefill"), _pod("decode", revision=revision, **state)]), PLACEMENT)
+    assert _condition(made, "DecodeReady") == ("False", *decode)
+    status, reason, message = _condition(made, "Progressing")
+    assert (status, reason) == ("True", "Disrupted")
+    assert message.endswith(progressing)
+    assert "decode 0 of 1" in message
+
+
 class Cluster:
     """Answers for one object."""
 
@@ -126,11 +163,18 @@ class Notes:
         # Steps on the way are no news.
         ("Ready", "NoReadyWorker", "False", "Starting", []),
         ("Ready", "NoReadyWorker", "True", "Starting", [(False, "Starting")]),
+        # A service that was ready and is not is a problem whatever the reason, unless its end was asked for.
+        ("Ready", "True", "False", "Starting", [(True, "Starting")]),
+        ("Ready", "True", "False", "Deleting", [(False, "Deleting")]),
+        ("DecodeReady", "True", "False", "NoReadyWorker", [(False, "NoReadyWorker")]),
+        # Each crash is reported.
+        ("Progressing", "Disrupted", "True", "Disrupted", [(True, "Disrupted")]),
     ],
 )
 async def test_event_of_a_changed_condition(kind, before, status, reason, events):
     notes = Notes()
-    was = {"type": kind, "status": "Unknown" if before == "Unknown" else "False", "reason": before, "message": ""}
+    was_status = before if before in ("Unknown", "True") else str(before == "Disrupted")
+    was = {"type": kind, "status": was_status, "reason": before, "message": ""}
     known = {"status": {"conditions": [was | {"lastTransitionTime": "now"}]}} if before else {}
     await recorder.record_changes(notes, known, [{"type": kind, "status": status, "reason": reason, "message": "why"}])
     assert notes.events == events

@@ -27,12 +27,14 @@ CAPPED = "Capped"
 CONNECTED = "Connected"
 DEGRADED = "Degraded"
 DELETING = "Deleting"
+DISRUPTED = "Disrupted"
 DOWNLOADING = "Downloading"
 HOST_CONFLICT = "HostConflict"
 INVALID = "Invalid"
 METRICS_STALE = "MetricsStale"
 NOT_AVAILABLE = "NotAvailable"
 NOT_FOUND = "NotFound"
+NODE_UNREACHABLE = "NodeUnreachable"
 NOT_NEEDED = "NotNeeded"
 NO_READY_WORKER = "NoReadyWorker"
 NO_TRANSPORT = "NoTransport"
@@ -72,12 +74,14 @@ REASONS = {
     CONNECTED: "workers can hand off KV over the transport named in the message",
     DEGRADED: "no prefill worker is ready: decode workers prefill, so requests are served, and may wait for longer",
     DELETING: "the service is being deleted",
+    DISRUPTED: "a process crashed, or a pod was evicted or its node is silent; each is restarted or replaced",
     DOWNLOADING: "a pod is downloading its model or an adapter; see the logs of `model` and `adapter-...` in it",
     HOST_CONFLICT: "an older service has a route for the same host at the same place; the message names it",
     INVALID: "the newest manifest is invalid; the last usable one stays in use",
     METRICS_STALE: "a worker or gateway has not told its load for 30 s, so no pool shrinks; the message names it",
+    NODE_UNREACHABLE: "nodes no longer report pods that ran there and may still run; the message says since when",
     NOT_AVAILABLE: "the newest manifest uses a feature that is not available yet or not on this platform",
-    NOT_FOUND: "a PersistentVolumeClaim or Secret that the manifest names does not exist; running workers stay",
+    NOT_FOUND: "a PersistentVolumeClaim, ConfigMap or Secret that the manifest names is missing; running workers stay",
     NOT_NEEDED: "the service has no such pool, or no hand-offs",
     NO_READY_WORKER: "no worker of this pool is ready",
     NO_TRANSPORT: "a worker has no transport for hand-offs",
@@ -85,7 +89,7 @@ REASONS = {
     PAUSED: "the autoscaler is paused until the time in the message, by `legato scale` or an annotation",
     PEERS_UNREACHABLE: "the last connections of a worker to others failed, so it receives no KV; its log says why",
     PROGRESS_DEADLINE_EXCEEDED: "a worker of the latest revision was not ready within `rollout.progressDeadline`",
-    RETRYING: "a container cannot be created, for want of its image for one; the kubelet tries again for 5 minutes",
+    RETRYING: "an image cannot be pulled, or a volume cannot be mounted; the kubelet tries again for 5 minutes",
     ROLLING_OUT: "workers of an older revision are being replaced",
     ROLLOUT_FAILED: "a worker of the latest revision cannot start; workers of the last good revision keep serving",
     ROUTE_API_MISSING: "the cluster does not serve HTTPRoutes: the CRDs of the Gateway API are missing",
@@ -112,7 +116,7 @@ CALM = frozenset(
 )
 
 # With any status these raise a warning: somebody has to act.
-ALARMING = frozenset({CAPACITY_UNAVAILABLE, DEGRADED, RETRYING, TRANSPORT_FALLBACK, UNSCHEDULABLE})
+ALARMING = frozenset({CAPACITY_UNAVAILABLE, DEGRADED, DISRUPTED, RETRYING, TRANSPORT_FALLBACK, UNSCHEDULABLE})
 
 
 @dataclass(frozen=True)

@@ -68,6 +68,9 @@ class Pod:
     was_ready: bool = False  # its processes run on since it was ready last, and it is not ready now
     downloading: bool = False  # its model is on its way
     restarts: int = 0
+    node: str = ""  # empty before one is chosen, and on one machine
+    disrupted: str = ""  # why it was evicted, preempted or taken off a lost node
+    unseen_since: str = ""  # since when its node has not reported it, though it ran; empty while it does
     ended: str = ""  # how its process ended last
     waiting: float = 0.0  # seconds that it has not been ready; 0 when it is
     ready_for: float = 0.0  # seconds that it has been; 0 when it is not

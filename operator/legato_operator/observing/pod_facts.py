@@ -50,6 +50,9 @@ def read(item: Object, now: float) -> Pod:
         was_ready=not ready and _was_ready(status),
         downloading=_download(status) != "",
         restarts=_restarts(status),
+        node=item["spec"].get("nodeName", ""),
+        disrupted=_disrupted(status),
+        unseen_since=_unseen_since(status),
         ended=_ended(status),
         waiting=0.0 if ready else now - _seconds(_not_ready_since(item)),
         ready_for=now - _seconds(_not_ready_since(item)) if ready else 0.0,
@@ -71,7 +74,7 @@ def _message(status: Mapping[str, Any]) -> str:
     for container in _containers(status):
         waiting = container.get("state", {}).get("waiting", {})
         if waiting.get("reason", _BEGINNING[0]) not in _BEGINNING:
-            return ": ".join(text for text in (waiting["reason"], waiting.get("message", "")) if text)
+            return _reason_and_message(waiting)
     if download := _download(status):
         return download
     for kind in ("PodScheduled", "Ready"):
@@ -82,6 +85,25 @@ def _message(status: Mapping[str, Any]) -> str:
 
 
 def _download(status: Mapping[str, Any]) -> str:
+def _disrupted(status: Mapping[str, Any]) -> str:
+    """The cause of its end in the words of the API server or a kubelet; empty if it did not come from outside."""
+    disruption = _condition(status, "DisruptionTarget")
+    if disruption.get("status") == "True":
+        return _reason_and_message(disruption)
+    return _reason_and_message(status) if status.get("phase") == "Failed" else ""
+
+
+def _unseen_since(status: Mapping[str, Any]) -> str:
+    """The node lifecycle controller takes `Ready` from the pods of a silent node, and leaves the rest as it was."""
+    ready, containers = _condition(status, "Ready"), _condition(status, "ContainersReady")
+    silent = ready.get("status") == "False" and containers.get("status") == "True" and not ready.get("message")
+    return str(ready.get("lastTransitionTime", "")) if silent else ""
+
+
+def _reason_and_message(state: Mapping[str, Any]) -> str:
+    return ": ".join(text for text in (state.get("reason", ""), state.get("message", "")) if text)
+
+
     """What is brought, and since when, by a container that runs before the pod's own process; empty without one."""
     for container in status.get("initContainerStatuses", ()):
         name = container.get("name", "")
@@ -126,7 +148,7 @@ def _blocked(status: Mapping[str, Any]) -> str:
     for container in _all_containers(status):
         waiting = container.get("state", {}).get("waiting", {})
         if waiting.get("reason") in _BLOCKED:
-            return ": ".join(text for text in (waiting["reason"], waiting.get("message", "")) if text)
+            return _reason_and_message(waiting)
     return ""
 
 

@@ -217,11 +217,25 @@ def _any_ready(kind: str, pods: Sequence[Pod]) -> Condition:
         if pod.refused:
             return Condition(kind, False, conditions.WORKER_REFUSED, f"{pod.name}: {pod.refused}")
     reason = conditions.STARTING if staying else conditions.NO_READY_WORKER
+    if any(pod.unseen_since for pod in staying):
+        reason = conditions.NODE_UNREACHABLE
     if any(pod.downloading for pod in staying):
         reason = conditions.DOWNLOADING
     if any(pod.unschedulable for pod in staying):
         reason = conditions.UNSCHEDULABLE
-    return Condition(kind, False, reason, _messages(staying) or "no pod has been started yet")
+    return Condition(kind, False, reason, _why_none(pods, staying))
+
+
+def _why_none(pods: Sequence[Pod], staying: Sequence[Pod]) -> str:
+    """The state of pods that are not ready, with a time instead of a duration: a message that differs is a write."""
+    unseen = sorted(pod.unseen_since for pod in staying if pod.unseen_since)
+    silent = f"{len(unseen)} of {len(staying)} pods not seen since {unseen[0]}" if unseen else ""
+    if known := "; ".join(text for text in (silent, _messages(staying)) if text):
+        return known
+    if staying:
+        return f"{', '.join(pod.name for pod in staying)}: no status yet"
+    leaving = ", ".join(pod.name for pod in pods)
+    return f"{leaving}: leaving, and no other pod has been started yet" if pods else "no pod has been started yet"
 
 
 def _is_new(pod: Pod) -> bool:
@@ -305,6 +319,8 @@ def _progressing(
     retrying = [pod for pod in observed.pods if failure.tries_again(pod) and not pod.leaving]
     if moving and retrying:
         return Condition(kind, True, conditions.RETRYING, _messages(retrying))
+    if disruptions := [text for pod in observed.pods if pod.pool in moving and (text := _disruption(pod))]:
+        return Condition(kind, True, conditions.DISRUPTED, "; ".join((counts, *disruptions)))
     if any(made.old for made in moving.values()):
         return Condition(kind, True, conditions.ROLLING_OUT, counts)
     if moving:
@@ -312,6 +328,18 @@ def _progressing(
     if capped := _capped(observed, targets):
         return Condition(kind, False, conditions.CAPPED, capped)
     return Condition(kind, False, conditions.UP_TO_DATE)
+
+
+def _disruption(pod: Pod) -> str:
+    """Cause, node and restarts of a worker or gateway that was lost; empty for others."""
+    cause = pod.disrupted
+    if not cause and not pod.ready and not pod.on_its_way_out:
+        cause = f"not seen since {pod.unseen_since}" if pod.unseen_since else ""
+        cause = cause or (pod.ended if pod.restarts or pod.failed else "")
+    if not cause:
+        return ""
+    restarts = f" ({pod.restarts} restarts)" if pod.restarts > 1 else " (1 restart)" if pod.restarts else ""
+    return f"{pod.name}{f' on {pod.node}' if pod.node else ''}: {cause}{restarts}"
 
 
 def _capped(observed: Observed, targets: Mapping[str, PoolTarget]) -> str:

@@ -103,7 +103,7 @@ def candidate(stored: Object) -> Candidate | None:
         ready=found[conditions.READY].get("status") == "True",
         asleep=_reason(status, conditions.READY) == conditions.SCALED_TO_ZERO,
         settled=_reason(status, conditions.PROGRESSING) in SETTLED,
-        rolling=_reason(status, conditions.PROGRESSING) == conditions.ROLLING_OUT,
+        rolling=_reason(status, conditions.PROGRESSING) in (conditions.ROLLING_OUT, conditions.DISRUPTED),
         in_turn=bool(turn),
         unserved=bool(turn.get("unserved")),
         since=max((_seconds(each["lastTransitionTime"]) for each in found.values() if each), default=0.0),

@@ -45,6 +45,12 @@ def _changed(ready, since, *states):
     return _condition("Ready", ready, lastTransitionTime=since) | _containers(*({"state": state} for state in states))
 
 
+def _ready_taken(containers="True", **more):
+    ready = {"type": "Ready", "status": "False", "lastTransitionTime": LATER, **more}
+    return {"conditions": [ready, {"type": "ContainersReady", "status": containers}]}
+
+
+PENDING = {"phase": "Pending"} | _condition("PodScheduled", "True")
 UNREADY = _condition("Ready", "False", "not yet")
 BEGUN, RESTARTED = {"running": {"startedAt": CREATED}}, {"running": {"startedAt": LATER}}
 TRACEBACK = "Traceback:\n  line 1\nKeyError: 'x'\n"
@@ -88,6 +94,13 @@ SIDECAR = {"name": "sidecar", "restartCount": 1, "lastState": {"terminated": {"e
         ("blocked", _waiting("CrashLoopBackOff"), ""),
         ("blocked", {}, ""),
         # Since the pod began, or another container ended, or it was ready.
+        ("unstarted", PENDING | _waiting("ContainerCreating"), True),
+        ("unstarted", PENDING | _waiting("PodInitializing") | _waiting("PodInitializing", "model", kind=INIT), True),
+        ("unstarted", PENDING, True),
+        ("unstarted", PENDING | _downloading("model"), False),
+        ("unstarted", PENDING | _waiting("ErrImagePull"), False),
+        ("unstarted", {"phase": "Pending"}, False),
+        ("unstarted", PENDING | {"phase": "Running"}, False),
         ("blocked_for", _waiting("ErrImagePull"), 60.0),
         ("blocked_for", _waiting("CrashLoopBackOff"), 0.0),
         ("blocked_for", {}, 0.0),
@@ -108,6 +121,16 @@ SIDECAR = {"name": "sidecar", "restartCount": 1, "lastState": {"terminated": {"e
         ("waiting", _condition("Ready", "False", lastTransitionTime="2026-01-01T00:00:50Z"), 10.0),
         ("waiting", _condition("Ready", "False"), 60.0),
         ("waiting", _condition("Ready", "True", lastTransitionTime="2026-01-01T00:00:50Z"), 0.0),
+        # Its node's controller took its readiness away, not the kubelet.
+        ("unseen_since", _ready_taken(), LATER),
+        ("unseen_since", _ready_taken(message="containers with unready status: [worker]"), ""),
+        ("unseen_since", _ready_taken("False"), ""),
+        ("unseen_since", _condition("Ready", "True"), ""),
+        # It was taken away.
+        ("disrupted", _condition("DisruptionTarget", "True", "evicting", reason="E"), "E: evicting"),
+        ("disrupted", _condition("DisruptionTarget", "False", "evicting"), ""),
+        ("disrupted", {"phase": "Failed", "reason": "Evicted", "message": "no memory"}, "Evicted: no memory"),
+        ("disrupted", {"phase": "Pending", "reason": "Evicted"}, ""),
         # The control port is announced or fixed.
         ("address", {"podIP": "10.0.0.7"}, "10.0.0.7:8082"),
         ("address", {"podIP": "fd00::7"}, "[fd00::7]:8082"),
