@@ -62,15 +62,16 @@ class Pod:
     leaving: bool  # its deletion was asked for
     message: str = ""  # why it is not ready
     refused: str = ""  # the last words of a process that ended with a permanent error
+    unstarted: bool = False  # it has a node, and none of its containers was started yet
     blocked: str = ""  # why one of its containers cannot be made
     blocked_for: float = 0.0  # seconds, at most, that this is so
     doomed: bool = False  # and trying again does not help
     was_ready: bool = False  # its processes run on since it was ready last, and it is not ready now
     downloading: bool = False  # its model is on its way
-    restarts: int = 0
     node: str = ""  # empty before one is chosen, and on one machine
     disrupted: str = ""  # why it was evicted, preempted or taken off a lost node
     unseen_since: str = ""  # since when its node has not reported it, though it ran; empty while it does
+    restarts: int = 0
     ended: str = ""  # how its process ended last
     waiting: float = 0.0  # seconds that it has not been ready; 0 when it is
     ready_for: float = 0.0  # seconds that it has been; 0 when it is not

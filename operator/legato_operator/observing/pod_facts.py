@@ -48,11 +48,12 @@ def read(item: Object, now: float) -> Pod:
         blocked_for=now - _blocked_since(item) if _blocked(status) else 0.0,
         doomed=_blocked(status).startswith(_DOOMED),
         was_ready=not ready and _was_ready(status),
+        unstarted=_is_unstarted(status),
         downloading=_download(status) != "",
-        restarts=_restarts(status),
         node=item["spec"].get("nodeName", ""),
         disrupted=_disrupted(status),
         unseen_since=_unseen_since(status),
+        restarts=_restarts(status),
         ended=_ended(status),
         waiting=0.0 if ready else now - _seconds(_not_ready_since(item)),
         ready_for=now - _seconds(_not_ready_since(item)) if ready else 0.0,
@@ -84,7 +85,6 @@ def _message(status: Mapping[str, Any]) -> str:
     return str(status.get("message", ""))
 
 
-def _download(status: Mapping[str, Any]) -> str:
 def _disrupted(status: Mapping[str, Any]) -> str:
     """The cause of its end in the words of the API server or a kubelet; empty if it did not come from outside."""
     disruption = _condition(status, "DisruptionTarget")
@@ -104,6 +104,7 @@ def _reason_and_message(state: Mapping[str, Any]) -> str:
     return ": ".join(text for text in (state.get("reason", ""), state.get("message", "")) if text)
 
 
+def _download(status: Mapping[str, Any]) -> str:
     """What is brought, and since when, by a container that runs before the pod's own process; empty without one."""
     for container in status.get("initContainerStatuses", ()):
         name = container.get("name", "")
@@ -168,6 +169,13 @@ def _was_ready(status: Mapping[str, Any]) -> bool:
     running = [container.get("state", {}).get("running", {}) for container in status.get("containerStatuses", ())]
     started = [_seconds(state["startedAt"]) for state in running if "startedAt" in state]
     return since is not None and 0 < len(started) == len(running) and _seconds(since) > max(started)
+
+
+def _is_unstarted(status: Mapping[str, Any]) -> bool:
+    """True from when a node is chosen until the first container is started or cannot be made."""
+    states = [(each.get("state", {}).get("waiting", {}), each.get("lastState")) for each in _all_containers(status)]
+    begins = all(waiting.get("reason") in _BEGINNING and not last for waiting, last in states)
+    return _condition(status, "PodScheduled").get("status") == "True" and status.get("phase") == "Pending" and begins
 
 
 def _ended(status: Mapping[str, Any]) -> str:
