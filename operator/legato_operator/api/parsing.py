@@ -31,7 +31,7 @@ def read_service(content: Mapping[str, Any]) -> InferenceService:
         service = InferenceService.model_validate(content)
     except ValidationError as error:
         raise ManifestError(field_errors.problems(error, InferenceService, content)) from None
-    if problems := rules.problems(service.spec):
+    if problems := rules.problems_of_service(service):
         raise ManifestError(problems)
     return service
 

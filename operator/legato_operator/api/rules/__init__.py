@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic.alias_generators import to_snake
 
-from legato_operator.api.resources import Spec
+from legato_operator.api.resources import InferenceService, Spec
 from legato_operator.api.rules import compute, gateway, model, pools, rdma
 
 RULES = (*model.RULES, *gateway.RULES, *pools.RULES, *rdma.RULES, *compute.RULES)
@@ -15,8 +15,14 @@ RULES = (*model.RULES, *gateway.RULES, *pools.RULES, *rdma.RULES, *compute.RULES
 
 def problems(spec: Spec) -> list[tuple[str, str]]:
     """(path, message) of every rule that a spec breaks."""
-    given = [(rule, _object(spec, rule.at)) for rule in RULES]
+    given = [(rule, _object(spec, rule.at)) for rule in RULES if rule.at]
     return [(rule.path, rule.told(part)) for rule, part in given if part is not None and not rule.holds(part)]
+
+
+def problems_of_service(service: InferenceService) -> list[tuple[str, str]]:
+    """(path, message) of every rule that a service breaks, also by its name."""
+    broken = [(rule.path, rule.told(service)) for rule in RULES if not rule.at and not rule.holds(service)]
+    return [*problems(service.spec), *broken]
 
 
 def _object(spec: Spec, path: str) -> Any:

@@ -1,7 +1,7 @@
 """Rules of the model's source, its adapters, and the engine that runs it."""
 
 from legato_operator.api.model_spec import Model, Source
-from legato_operator.api.resources import Engine
+from legato_operator.api.resources import Engine, InferenceService
 from legato_operator.api.rules.rule import Rule, no_way_up, stays_below
 
 
@@ -25,6 +25,11 @@ def _adapters_stay_below(model: Model) -> bool:
 def _adapters_have_own_names(model: Model) -> bool:
     names = [adapter.name for adapter in model.adapters]
     return len(set(names)) == len(names) and model.served_name not in names
+
+
+def _service_is_no_adapter(service: InferenceService) -> bool:
+    model = service.spec.model
+    return model.served_name is not None or service.metadata.name not in {adapter.name for adapter in model.adapters}
 
 
 def _adapter_volumes_are_one_thing(model: Model) -> bool:
@@ -85,6 +90,14 @@ RULES = (
         holds=_adapters_have_own_names,
         cel="!has(self.adapters) || self.adapters.all(a, self.adapters.exists_one(b, b.name == a.name) && "
         "(!has(self.servedName) || a.name != self.servedName))",
+    ),
+    Rule(
+        at="",
+        field="spec.model.adapters",
+        message="names must differ from metadata.name, which the model has without servedName",
+        holds=_service_is_no_adapter,
+        cel="!has(self.spec.model.adapters) || has(self.spec.model.servedName) || "
+        "!self.spec.model.adapters.exists(a, a.name == self.metadata.name)",
     ),
     Rule(
         at="spec.model",

@@ -11,7 +11,7 @@ from pydantic.alias_generators import to_snake
 class Rule:
     """What must hold for the object at a path of the manifest."""
 
-    at: str  # path of the object that `holds` is given, and that is `self` in CEL
+    at: str  # path of the object that `holds` is given, and that is `self` in CEL; empty: the whole service
     field: str  # path of the field to blame, from there; empty where it is the object itself
     message: str
     holds: Callable[[Any], bool]
@@ -21,7 +21,7 @@ class Rule:
     @property
     def path(self) -> str:
         """The field to blame."""
-        return f"{self.at}.{self.field}" if self.field else self.at
+        return ".".join(filter(None, (self.at, self.field)))
 
     def told(self, given: Any) -> str:
         """What is said of an object that breaks the rule."""
