@@ -58,7 +58,7 @@ class Checked:
     file: str
     name: str
     problems: Sequence[Problem]
-    without_effect: Sequence[Problem] = ()  # fields that do nothing there, and harm nothing
+    without_effect: Sequence[Problem] = ()  # fields that do nothing there, or may do nothing
     unmet: Sequence[Problem] = ()  # objectives that no worker meets, where its speed is known
 
     def lines(self) -> Iterator[str]:
@@ -120,7 +120,8 @@ def judged(item: Any, local: bool) -> tuple[Sequence[Problem], Sequence[Problem]
     unmet = unmet_objectives.of_paced(spec)
     if not local:
         refused = [*checks.unavailable(spec, in_containers=True), *checks.contradictions(spec, _devices(spec), True)]
-        return refused, (), unmet
+        other = "is refused by an operator whose gpuResources do not name it"
+        return refused, [(path, f"{name} {other}") for path, name in checks.uncounted(spec)], unmet
     has_gpus = bool(gpus.visible(os.environ))
     refused = [*checks.unavailable(spec), *checks.contradictions(spec, (GPU,), has_gpus)]
     return refused, checks.without_effect(spec, has_gpus), unmet

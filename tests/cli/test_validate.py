@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[2]
 SERVICE, VALID = manifest("chat"), "m.yaml: chat: valid\n"
 OTHER = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "keys"}, "stringData": {"a": "b"}}
 KSERVE = {"apiVersion": "serving.kserve.io/v1beta1", "kind": "InferenceService", "metadata": {"name": "theirs"}}
+AMD = {"resources": {"requests": {"amd.com/gpu": 1}}}  # a GPU, if the operator is given that name
 PACED = {"runner": "Paced", "profile": "h200-llama-3.1-8b-bf16"}
 NO_EFFECT = {"gateway": {"ingress": {"hosts": ["a.example"]}, "resources": {"limits": {"cpu": 1}}}}
 
@@ -71,6 +72,8 @@ def test_gpus_have_an_effect_if_this_machine_has_some(validate, monkeypatch, the
     code, out, _ = validate(_with(prefill=ONE_GPU, decode=ONE_GPU), flags=("--local",))
     unused = "m.yaml: chat: spec.decode.resources: nvidia.com/gpu has no effect here"
     assert (code, unused in out) == (0, not there)
+    code, *said = validate(_with(prefill=AMD, decode=AMD), flags=("--local",))
+    assert (code, "spec.decode.resources: amd.com/gpu" in said[code]) == (len(there), True)
     code, _, err = validate(_with(decode=ONE_GPU), flags=("--local",))
     assert (code, "spec.prefill.resources: must request GPUs" in err) == (len(there), bool(there))
 
@@ -78,8 +81,8 @@ def test_gpus_have_an_effect_if_this_machine_has_some(validate, monkeypatch, the
 def test_what_workers_on_kubernetes_never_do_is_refused_there(validate):
     code, _, err = validate(_with(decode=ONE_GPU, engine={"dtype": "Float16"}))
     assert (code, "spec.prefill.resources: must request GPUs" in err) == (1, True)
-    other = {"resources": {"requests": {"amd.com/gpu": 1}}}  # GPUs, if the operator is given that name
-    assert validate(_with(prefill=other, decode=other, engine={"dtype": "Float16"}))[0] == 0
+    code, out, _ = validate(_with(prefill=AMD, decode=AMD, engine={"dtype": "Float16"}))
+    assert (code, "spec.decode.resources: amd.com/gpu is refused by an operator whose gpuResources" in out) == (0, True)
     code, _, err = validate(_with(engine={"dtype": "Float16"}))
     assert (code, "spec.engine.dtype: Float16 needs workers that request GPUs" in err) == (1, True)
 

@@ -47,6 +47,11 @@ PACED = {"engine": {"runner": "Paced", "profile": "h200-llama-3.1-8b-bf16"}}
 UNIFIED = {"scaling": {"prefill": {"max": 0}}}
 RDMA = {"transfer": {"transport": "RDMA", "rdma": {"resource": SLICE}}}
 
+ACCELERATORS = (
+    *("amd.com/gpu", "gpu.intel.com/i915", "habana.ai/gaudi", "google.com/tpu", "huawei.com/Ascend910"),
+    *("aws.amazon.com/neuroncore", "nvidia.com/gpu.shared", "nvidia.com/gpus", "nvidia.com/mig-1g.10gb"),
+)
+
 
 @pytest.mark.parametrize(
     ("prefill", "decode", "more", "told"),
@@ -66,6 +71,13 @@ RDMA = {"transfer": {"transport": "RDMA", "rdma": {"resource": SLICE}}}
         ([], [], {"engine": {"blockSize": 128}}, ""),
         ([SLICE], [SLICE, "nvidia.com/gpu"], {}, "spec.decode.resources: request 2 GPUs, but a worker computes on one"),
         ([SLICE], [SLICE, "nvidia.com/gpu"], PACED, ""),
+        *(([], [name], UNIFIED, f"spec.decode.resources: {name} is not a GPU to the") for name in ACCELERATORS),
+        *(
+            ([], [name], UNIFIED, "")
+            for name in ("intel.com/qat", "nvidia.com/hostdev", "gpu.example.com/nic", "example.com/input")
+        ),
+        ([SLICE], [SLICE, "nvidia.com/gpumem", "amd.com/gpu"], {}, ""),
+        ([], ["amd.com/gpu"], UNIFIED | PACED, ""),
         ([], [], RDMA, "spec.transfer.rdma.resource: must be devices for RDMA, and not GPUs"),
     ],
 )

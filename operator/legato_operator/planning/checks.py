@@ -1,8 +1,9 @@
 """What a manifest may ask for and this cluster cannot give. Each check gives (path, message) or nothing."""
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 
-from legato_operator.api import conditions, pod_template, pool_sizes, roles
+from legato_operator.api import conditions, pod_template, pool_sizes, quantities, roles
 from legato_operator.api.quantities import GPU
 from legato_operator.api.resources import Spec
 from legato_operator.manifests import overlay
@@ -11,6 +12,11 @@ from legato_operator.observing.observed import Refusal
 
 Problem = tuple[str, str]
 
+# Names of devices that compute, after their domain: of AMD, AWS, Google, Huawei, Intel, NVIDIA and others.
+_ACCELERATOR = re.compile(
+    "/([^/]*[^/a-z])?([vp]?gpu|[mntx]pu|gcu|mlu|dcu|gaudi|neuron(core|device)?|ascend|i915|xe|mig-[0-9]+g)s?(?![a-z])",
+    re.IGNORECASE,
+)
 _BLOCK_SIZES_OF_GPUS = (16, 32, 64)  # those that the engine's kernels for GPUs are compiled for
 
 
@@ -48,11 +54,27 @@ def contradictions(spec: Spec, gpu_resources: Sequence[str], has_gpus: bool) -> 
     return [*found, *_contradicting_devices(spec, gpu_resources)] if has_gpus else found
 
 
+def uncounted(spec: Spec, gpu_resources: Sequence[str] = (GPU,)) -> Iterator[tuple[str, str]]:
+    """(path, name) of each accelerator that a pool requests and whose workers would compute on CPUs, since GPUs have
+    these other names."""
+    for role in roles.of(spec):
+        if spec.engine.runner == "Model" and not roles.gpus(spec, role, gpu_resources):
+            yield from ((f"spec.{role}.resources", name) for name in _accelerators(spec, role))
+
+
+def _accelerators(spec: Spec, role: str) -> list[str]:
+    resources = roles.pool(spec, role).resources
+    given = {**resources.limits, **resources.requests}
+    return sorted(name for name in given if _ACCELERATOR.search(name) and quantities.quantity(given[name]))
+
+
 def _contradicting_devices(spec: Spec, gpu_resources: Sequence[str]) -> list[Problem]:
     """Of what pods compute on where there are GPUs: these if they request some, else CPUs."""
     with_gpus = [role for role in roles.of(spec) if roles.gpus(spec, role, gpu_resources)]
     without = [role for role in roles.of(spec) if role not in with_gpus]
-    names, found = ", ".join(gpu_resources), []
+    names = ", ".join(gpu_resources)
+    other = f"is not a GPU to the operator ({names}; --gpu-resource names others): workers would compute on CPUs"
+    found = [(path, f"{name} {other}") for path, name in uncounted(spec, gpu_resources)]
     if spec.engine.runner == "Model" and with_gpus and without:
         told = f"must request GPUs ({names}), as {with_gpus[0]} does: CPUs and GPUs cannot hand KV over to one another"
         found.append((f"spec.{without[0]}.resources", told))
@@ -123,8 +145,9 @@ def _routes(spec: Spec) -> Iterator[Problem]:
 
 def _gpus(spec: Spec) -> Iterator[Problem]:
     for role in roles.of(spec):
-        if roles.gpus(spec, role):
-            yield f"spec.{role}.resources", f"{GPU} has no effect here: no GPU was found, so workers compute on the CPU"
+        for name in _accelerators(spec, role):
+            text = f"{name} has no effect here: no GPU was found, so workers compute on the CPU"
+            yield f"spec.{role}.resources", text
 
 
 def _images(spec: Spec) -> Iterator[Problem]:
