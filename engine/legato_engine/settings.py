@@ -131,7 +131,7 @@ _FLAGS: Final = (
     Flag("--role", flags.one_of("ROLE", ROLES), "prefill, decode or unified"),
     Flag("--name", flags.text("NAME"), "this worker's name, unique in its service"),
     Flag("--model", flags.text("MODEL"), "GGUF file, Hugging Face folder, hf:REPO@COMMIT or builtin:NAME"),
-    Flag("--host", flags.HOST, "address for probes and gateways"),
+    Flag("--host", flags.HOST, "address for probes and gateways; :: is every address of both IP families"),
     Flag("--transfer-host", flags.HOST, "address for hand-offs, as other workers reach it; --host if not given"),
     Flag("--health-port", flags.PORT_OR_FREE, "port of probes and metrics; 0 takes a free one"),
     Flag("--control-port", flags.PORT_OR_FREE, "port of streams, state and drain; 0 takes a free one"),

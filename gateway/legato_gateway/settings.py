@@ -139,7 +139,7 @@ _FLAGS: Final = (
         repeated=True,
     ),
     Flag("--adapters-file", flags.FILE, "JSON list of adapters that clients can name, read again when it changes"),
-    Flag("--host", flags.HOST, "address to listen on"),
+    Flag("--host", flags.HOST, "address to listen on; :: is every address of both IP families"),
     Flag("--port", flags.PORT_OR_FREE, "port to listen on; 0 takes a free one"),
     Flag("--listen-fd", flags.whole("NUMBER", 3, 10**6), "inherited listening socket to serve on, instead of --port"),
     Flag(

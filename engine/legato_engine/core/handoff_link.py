@@ -107,7 +107,8 @@ class LinkOpener:
             return host
         name = socket.gethostname()
         try:
-            return socket.gethostbyname(name)
+            found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+            return str(min(found, key=lambda each: each[0] != socket.AF_INET)[4][0])  # IPv6 where there is no IPv4
         except OSError as error:
             raise LinkError(f"no address of {name} is known ({error}): set --transfer-host") from None
 

@@ -17,6 +17,7 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from websockets.http11 import Request
 
 from legato_engine.server import http_protocol
+from legato_protocol import listening
 from legato_protocol.flags import SettingsError
 from legato_protocol.messages import MAX_FRAME_BYTES
 from legato_protocol.tls_server import Certificate, Secured, TLSServer
@@ -59,8 +60,7 @@ class _TLSServer(_Server):
 def bind(flag: str, host: str, port: int) -> socket.socket:
     """A listening socket; port 0 takes a free one. Raises SettingsError, which names `flag`."""
     try:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        return socket.create_server((host, port), family=family, backlog=1024)
+        return listening.listen(host, port, backlog=1024)
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
         raise SettingsError(f"{flag} is {port}, but {host}:{port} cannot be listened on: {reason}") from None

@@ -19,7 +19,7 @@ import uvicorn
 
 from legato_gateway.http.protocol import BoundedProtocol
 from legato_gateway.settings import GatewaySettings
-from legato_protocol import names
+from legato_protocol import listening, names
 from legato_protocol.flags import SettingsError
 from legato_protocol.tls_server import TLSServer
 
@@ -68,15 +68,10 @@ def listeners(settings: GatewaySettings) -> Listeners:
 
 def _bound(host: str, port: int, flag: str) -> socket.socket:
     try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        listener = socket.socket(family, socket.SOCK_STREAM)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host, port))
-        listener.listen(BACKLOG)
+        return listening.listen(host, port, BACKLOG)
     except OSError as error:
         why = error.strerror or str(error)
         raise SettingsError(f"--host {host} {flag} {port}: cannot listen there: {why}") from None
-    return listener
 
 
 def _inherited(number: int) -> socket.socket:

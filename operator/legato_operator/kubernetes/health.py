@@ -1,13 +1,15 @@
 """The operator's small HTTP server for kubelet and Prometheus."""
 
 import contextlib
-import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 
 from aiohttp import web
 
 from legato_operator.metrics import exposition
+from legato_protocol import listening
+
+BACKLOG = 128
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Check = Callable[[], str]  # what is wrong; empty when nothing is
@@ -30,18 +32,11 @@ async def serving(port: int, checks: Checks) -> AsyncIterator[int]:
     runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
     await runner.setup()
     try:
-        listener = _listen(port)
+        listener = listening.listen(listening.EVERY_ADDRESS, port, BACKLOG)
         await web.SockSite(runner, listener).start()
         yield int(listener.getsockname()[1])
     finally:
         await runner.cleanup()
-
-
-def _listen(port: int) -> socket.socket:
-    """At every address of the pod, of whichever IP family."""
-    if socket.has_dualstack_ipv6():
-        return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
-    return socket.create_server(("", port))
 
 
 def _answer(check: Check) -> Answer:

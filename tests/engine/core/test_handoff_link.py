@@ -73,7 +73,7 @@ def direct(monkeypatch):
 
 
 def test_a_machine_whose_name_has_no_address_needs_a_setting(monkeypatch):
-    monkeypatch.setattr(socket, "gethostbyname", Mock(side_effect=OSError("not known")))
+    monkeypatch.setattr(socket, "getaddrinfo", Mock(side_effect=OSError("not known")))
     with pytest.raises(LinkError, match="set --transfer-host"):
         opened(Machine(), "TCP", host="0.0.0.0")
     assert opened(Machine(), "TCP")[0].link.transport == "TCP"
