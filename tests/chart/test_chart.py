@@ -320,6 +320,7 @@ def test_what_guards_the_end_of_a_release_sees_the_namespaces_of_its_operator(sc
     assert check["securityContext"] == serves["securityContext"]
     for field in ("serviceAccountName", "imagePullSecrets", "securityContext", "tolerations"):
         assert pod["spec"][field] == operator["template"]["spec"][field]
+    assert pod["spec"]["securityContext"] == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
     assert pod["metadata"]["annotations"]["helm.sh/hook"] == "pre-delete"
     assert not operator["selector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
     assert "legato-check-no-services" not in of_kind(render("--set", "uninstall.guard=false"), "Pod")

@@ -25,7 +25,7 @@ class HuggingFace(HubRepository):
     """A repository on the Hugging Face hub, and how it is downloaded."""
 
     node_cache: Annotated[str, Field(pattern=r"^/[^:]*$", max_length=4096)] | None = None
-    """A directory of every node, writable for user 65532, that keeps downloads for later pods of the node."""
+    """A directory of every node, writable for the user of the pods, that keeps downloads for later pods of the node."""
     resources: Resources = Resources()
     """CPU and memory of the container that downloads the model before a worker or a gateway starts."""
 

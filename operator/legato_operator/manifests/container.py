@@ -10,16 +10,11 @@ from legato_operator.manifests.model import Delivery, Download, Volume
 from legato_operator.manifests.placement import Containers, PodPlacement
 from legato_protocol import names
 
-USER = 65532
 TOKEN = "legato-token"  # the volume with the service's tokens
 INTERNAL_TLS = "internal-tls"  # the volume with the certificate of the service's processes
 INTERNAL_TLS_FOLDER = "/etc/legato/internal-tls"
-_RESTRICTED_POD = {
-    "runAsNonRoot": True,
-    "runAsUser": USER,
-    "runAsGroup": USER,
-    "seccompProfile": {"type": "RuntimeDefault"},
-}
+# The user is the image's, or the cluster's: OpenShift assigns each namespace a range of its own, and refuses others.
+_RESTRICTED_POD = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
 _RESTRICTED = {
     "allowPrivilegeEscalation": False,
     "readOnlyRootFilesystem": True,

@@ -89,7 +89,7 @@ def kubernetes(
     low, high = names.TRANSFER_PORTS
     return PodPlacement(
         program=(),
-        host="0.0.0.0",
+        host="::",  # every address of the pod, of both IP families
         listen_flags=("--port", str(names.GATEWAY_PORT)),
         health_port=names.WORKER_HEALTH_PORT,
         control_port=names.WORKER_CONTROL_PORT,

@@ -9,6 +9,7 @@ from legato_operator.manifests.model import Volume
 from legato_protocol import sizes
 
 _SHARED_MEMORY = "shared-memory"  # the volume
+_GROUP = 65532  # the images' own: without capabilities, root writes only what its user or group may
 
 
 def added(pod: dict[str, Any], rdma: RDMA | None) -> dict[str, Any]:
@@ -42,4 +43,4 @@ def _locking(given: Mapping[str, Any]) -> dict[str, Any]:
     starts, unless they are ambient, and of these Kubernetes knows nothing.
     """
     capabilities = {**given["capabilities"], "add": ["IPC_LOCK"]}
-    return {**given, "runAsNonRoot": False, "runAsUser": 0, "capabilities": capabilities}
+    return {**given, "runAsNonRoot": False, "runAsUser": 0, "runAsGroup": _GROUP, "capabilities": capabilities}
