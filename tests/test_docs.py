@@ -36,6 +36,7 @@ from legato_protocol.load import Load
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
+SECTIONS = ("Ignored", "Without effect", "Refused")  # of request-fields.md
 SOURCE_ROOTS = ("protocol", "telemetry", "grammar", "engine", "gateway", "operator", "cli")
 
 
@@ -55,13 +56,9 @@ def _fields(kind: type[msgspec.Struct]) -> set[str]:
     return {field.name for field in msgspec.structs.fields(kind)}
 
 
-def _without_effect_or_support(page: str) -> tuple[set[str], set[str]]:
-    return _words(_section(page, "Without effect")), _words(_section(page, "Not supported"))
-
-
-def _extras(page: str, fields: set[str]) -> set[str]:
-    """Fields that a request is answered without; the section names other things, too."""
-    return _words(_section(page, "Extras")) & fields
+def _listed(section: str, *apis: str) -> set[str]:
+    rows = re.findall(r"^\| (\w+) \| (.*) \|$", _section("request-fields.md", section), re.MULTILINE)
+    return set().union(*(_words(row) for api, row in rows if api in apis)) - {"direct", "disabled", "assistant"}
 
 
 COMMANDS = [("worker", worker_settings), ("gateway", gateway_settings), ("operator", operator_settings)]
@@ -103,33 +100,30 @@ def test_docs_know_every_variable_and_header(heading, prefix):
 
 def test_docs_know_every_field_of_requests():
     page, chat, completion = "openai-api.md", _fields(schemas.ChatBody), _fields(schemas.CompletionBody)
-    no_effect, unsupported = _without_effect_or_support(page)
     both, chats, completions = (_rows(page, heading) for heading in ("Fields of both", "Chat only", "Completions only"))
-    assert both | chats | completions | no_effect | unsupported | _extras(page, chat) == chat | completion
-    assert no_effect.isdisjoint(both | unsupported | chats | completions)
+    for fields, api, own in ((chat, "chats", chats), (completion, "completions", completions)):
+        ignored, no_effect, refused = (_listed(section, api) for section in SECTIONS)
+        assert both | own | ignored | no_effect | refused == fields
+        assert no_effect.isdisjoint(both | own | ignored | refused)
     assert both <= _fields(schemas.SamplingBody)
-    assert chats <= chat
-    assert completions <= completion
 
 
 def test_docs_know_every_field_of_responses():
     page, theirs = "responses.md", _fields(schemas.SamplingBody)
-    no_effect, unsupported = _without_effect_or_support(page)
+    ignored, no_effect, refused = (_listed(section, "responses") for section in SECTIONS)
     own = _rows(page, "Fields")
     as_in_chats = _words((DOCS / page).read_text().split("These are as in [chats]")[1].split("`n` may only")[0])
     fields = _fields(ResponsesBody) - theirs | set(SHARED)
-    assert fields == own | as_in_chats | no_effect | unsupported | _extras(page, fields)
+    assert fields == own | as_in_chats | ignored | no_effect | refused
     assert as_in_chats <= theirs
-    assert no_effect.isdisjoint(own | as_in_chats | unsupported)
+    assert no_effect.isdisjoint(own | as_in_chats | ignored | refused)
 
 
 def test_docs_know_every_field_of_messages():
-    page, fields = "anthropic-api.md", _fields(messages.MessagesBody)
-    no_effect, unsupported = _without_effect_or_support(page)
-    known = _rows(page, "Fields")
-    assert fields <= known | no_effect | unsupported
-    assert known <= fields
-    assert no_effect.isdisjoint(known | unsupported)
+    ignored, no_effect, refused = (_listed(section, "messages") for section in SECTIONS)
+    known = _rows("anthropic-api.md", "Fields")
+    assert known | ignored | no_effect | refused == _fields(messages.MessagesBody)
+    assert no_effect.isdisjoint(known | ignored | refused)
 
 
 def test_docs_know_the_range_of_every_parameter():

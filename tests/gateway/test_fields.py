@@ -1,11 +1,13 @@
-"""Nothing is ignored: every field that an official client can send is known here."""
+"""Every field that an official client can send is known. What becomes of it is in test_request_fields."""
 
 from typing import get_args, get_type_hints
 
 import msgspec
 import pytest
 from anthropic import types as messages
-from anthropic.types import message_count_tokens_params, message_create_params
+from anthropic.types import beta, message_count_tokens_params, message_create_params
+from anthropic.types.beta import message_count_tokens_params as beta_counting
+from anthropic.types.beta import message_create_params as beta_creating
 from openai.types import completion_create_params as completion
 from openai.types.chat import chat_completion_stream_options_param as stream_options
 from openai.types.chat import completion_create_params as chat
@@ -37,13 +39,21 @@ BODIES = {
 OPTIONS = (response_create_params.StreamOptions, stream_options.ChatCompletionStreamOptionsParam)
 CHOICES = [getattr(messages, f"ToolChoice{kind}Param") for kind in ("Auto", "Any", "Tool", "None")]
 PAIRS = [*BODIES.items(), *((openai.StreamOptions, each) for each in OPTIONS)]
-PAIRS += [(anthropic.ToolChoice, each) for each in CHOICES]
+PAIRS += [
+    *((anthropic.ToolChoice, each) for each in CHOICES),
+    *((anthropic.Thinking, getattr(beta, f"BetaThinkingConfig{kind}Param")) for kind in ("Enabled", "Adaptive")),
+    (anthropic.MessagesBody, beta_creating.MessageCreateParamsStreaming),
+    (anthropic.CountTokensBody, beta_counting.MessageCountTokensParams),
+    (anthropic.OutputConfig, beta.BetaOutputConfigParam),
+    (anthropic.ToolReferenceBlock, beta.BetaToolReferenceBlockParam),
+]
 
 
 @pytest.mark.parametrize(("ours", "theirs"), PAIRS)
 def test_every_field_of_the_official_client_is_known(ours, theirs):
     fields, some = set(get_type_hints(theirs)), {"model", "type", "role", "format", "effort", "include_obfuscation"}
     assert some & fields, "these are the client's fields"
+    fields -= {"betas"}  # a header
     fields |= {"temperature", "top_p", "top_k"} if ours is anthropic.MessagesBody else set()  # its older version's
     assert fields <= {field.name for field in msgspec.structs.fields(ours)}
 

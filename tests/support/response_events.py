@@ -45,7 +45,7 @@ def expected(*items: str) -> list[str]:
     """The kinds of events of a completed response of these items, one after the other."""
     found = ["created", "in_progress"]
     for item in items:
-        grows = PARTS.get(item, "function_call_arguments")
+        grows = PARTS.get(item, "custom_tool_call_input" if item == "custom" else "function_call_arguments")
         inner = [f"{grows}.delta", f"{grows}.done"]
         inner = ["content_part.added", *inner, "content_part.done"] if item in PARTS else inner
         found += ["output_item.added", *inner, "output_item.done"]
@@ -71,7 +71,8 @@ def replayed(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
             assert event["content_index"] == len(item["content"])
             item["content"].append(event["part"])
         elif item is not None:
-            holder, key = (item, "arguments") if "arguments" in kind else (item["content"][0], "text")
+            key = next((key for key in ("arguments", "input") if key in item), "text")
+            holder = item["content"][0] if key == "text" else item
             if kind.endswith(".delta"):
                 holder[key] += event["delta"]
             else:

@@ -15,6 +15,7 @@ from legato_gateway.anthropic.schemas import (
     System,
     TextBlock,
     ThinkingBlock,
+    ToolReferenceBlock,
     ToolResultBlock,
     ToolUseBlock,
 )
@@ -28,9 +29,10 @@ _MESSAGES = msgspec.json.Decoder(Messages)
 _SYSTEM = msgspec.json.Decoder(System | None)
 _KIND = msgspec.json.Decoder(Kind)
 _OBJECT = msgspec.json.Decoder(dict[str, Raw])
-_BLOCKS: dict[str, msgspec.json.Decoder[Any]] = {
+BLOCKS: dict[str, msgspec.json.Decoder[Any]] = {
     "text": msgspec.json.Decoder(TextBlock),
     "tool_use": msgspec.json.Decoder(ToolUseBlock),
+    "tool_reference": msgspec.json.Decoder(ToolReferenceBlock),
     "tool_result": msgspec.json.Decoder(ToolResultBlock),
     "thinking": msgspec.json.Decoder(ThinkingBlock),
 }
@@ -39,7 +41,7 @@ _OF_ROLE = {"user": ("text", "tool_result"), "assistant": ("text", "tool_use", "
 # would be found in the prefix cache. vLLM leaves it out, too.
 _ACCOUNTING = re.compile(r"^x-anthropic-billing-header.*\n?", re.MULTILINE)
 
-Block = TextBlock | ToolUseBlock | ToolResultBlock | ThinkingBlock
+Block = TextBlock | ToolUseBlock | ToolReferenceBlock | ToolResultBlock | ThinkingBlock
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,12 +147,12 @@ def _call(block: ToolUseBlock) -> ToolCall:
 def _result(block: ToolResultBlock, at: str) -> ChatMessage:
     """Templates know no failed results: the model is told in words."""
     content = block.content or ""
-    text = content if isinstance(content, str) else _joined(_read(content, f"{at}.content", ("text",)))
+    text = content if isinstance(content, str) else _joined(_read(content, f"{at}.content", ("text", "tool_reference")))
     return ChatMessage("tool", f"Error: {text}" if block.is_error else text, tool_call_id=block.tool_use_id)
 
 
 def _joined(blocks: Sequence[Block]) -> str:
-    return "\n".join(block.text for block in blocks if isinstance(block, TextBlock))
+    return "\n".join(block.text for block in blocks if isinstance(block, TextBlock | ToolReferenceBlock))
 
 
 def _read(raws: Sequence[Raw], at: str, allowed: tuple[str, ...]) -> list[Block]:
@@ -166,7 +168,7 @@ def _read(raws: Sequence[Raw], at: str, allowed: tuple[str, ...]) -> list[Block]
         if kind not in allowed:
             where = f"; here it may be {' or '.join(allowed)}"
             raise Unsupported(f"{here}: blocks of type {kind[:40]!r} are not supported{where}", param=f"{here}.type")
-        block: Block = bodies.decode(_BLOCKS[kind], raw, here)
+        block: Block = bodies.decode(BLOCKS[kind], raw, here)
         for field in ("citations", "toolset_name"):
             if is_given(getattr(block, field, UNSET)):
                 raise unsupported(f"{here}.{field}")

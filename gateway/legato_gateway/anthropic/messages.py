@@ -25,7 +25,8 @@ _THINKING = msgspec.json.Decoder(Thinking | None)
 _SWITCHED_ON: Final = Raw(b'{"enable_thinking":true,"thinking":true}')
 _OUTPUT = msgspec.json.Decoder(OutputConfig | None)
 _NAMES: Final = {"reasoning_effort": "output_config.effort", "thinking_token_budget": "thinking.budget_tokens"}
-_ABSENT: Final = ("container", "diagnostics", "inference_geo")
+_ABSENT: Final = ("compaction", "container", "inference_geo")
+_OPTIONAL: Final = ("context_management", "diagnostics", "fallbacks", "mcp_servers")
 
 
 def prepare(serving: ModelServing, asked: Asked, raw: bytearray) -> PreparedRequest:
@@ -33,9 +34,6 @@ def prepare(serving: ModelServing, asked: Asked, raw: bytearray) -> PreparedRequ
     _check_version(asked.headers)
     body = bodies.parse(MessagesBody, raw)
     served = serving.check_model(body.model)
-    for field in _ABSENT:
-        if blocks.is_given(getattr(body, field)):
-            raise blocks.unsupported(field)
     if blocks.is_given(body.thread):
         raise ThreadUnsupported("thread is not supported by this server", param="thread")
     talk = blocks.conversation(body.system, body.messages)
@@ -72,8 +70,12 @@ def count(serving: ModelServing, asked: Asked, raw: bytearray) -> int:
 
 def _chat(body: PromptBody, **fields: Any) -> ChatBody:
     """What is asked of a chat, apart from its messages. Raises BadRequest."""
-    if blocks.is_given(body.context_management):
-        ignored.note("context_management")
+    for field in _ABSENT:
+        if blocks.is_given(getattr(body, field, UNSET)):
+            raise blocks.unsupported(field)
+    for field in _OPTIONAL:
+        if blocks.is_given(getattr(body, field, UNSET)):
+            ignored.note(field)
     config = None if body.output_config is UNSET else bodies.decode(_OUTPUT, body.output_config, "output_config")
     tool_choice, parallel = tools.choice(body.tool_choice)
     return ChatBody(
@@ -89,6 +91,8 @@ def _chat(body: PromptBody, **fields: Any) -> ChatBody:
 
 
 def _response_format(config: OutputConfig | None) -> Raw | UnsetType:
+    if config is not None and blocks.is_given(config.task_budget):
+        ignored.note("output_config.task_budget")
     if config is None or config.format is None:
         return UNSET
     schema = {"name": "output", "schema": config.format.schema}

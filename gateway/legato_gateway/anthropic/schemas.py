@@ -49,6 +49,18 @@ class ThinkingBlock(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields
     signature: NoEffect = UNSET
 
 
+class ToolReferenceBlock(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
+    """A tool that a search for tools found: all of them are offered from the start."""
+
+    type: Literal["tool_reference"]
+    tool_name: Name
+    cache_control: NoEffect = UNSET
+
+    @property
+    def text(self) -> str:
+        return self.tool_name
+
+
 class ToolResultBlock(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
     type: Literal["tool_result"]
     tool_use_id: Name
@@ -69,9 +81,11 @@ class Tool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     type: Literal["custom"] | None = None
     description: str | None = None
     strict: bool | None = None
-    allowed_callers: tuple[str, ...] | None = None  # only direct ones
-    defer_loading: bool | None = None  # only false
+    allowed_callers: tuple[str, ...] | None = None  # direct ones among them
+    # extras that an answer means the same without
+    defer_loading: bool | None = None
     input_examples: Absent = UNSET
+    # what changes no answer
     eager_input_streaming: NoEffect = UNSET  # arguments are always told as they are written
     cache_control: NoEffect = UNSET
 
@@ -90,12 +104,14 @@ class OutputFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class OutputConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     format: OutputFormat | None = None
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
+    task_budget: Absent = UNSET
 
 
 class Thinking(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     type: Literal["enabled", "adaptive", "disabled"]
     budget_tokens: Annotated[int, Meta(ge=0, lt=2**31)] | None = None
-    display: Literal["summarized", "omitted"] | None = None
+    display: Literal["summarized", "omitted", "updates"] | None = None
+    block_binding: NoEffect = UNSET  # no signature is checked
 
 
 Messages = Annotated[tuple[Message, ...], Meta(min_length=1, max_length=MAX_MESSAGES)]
@@ -128,9 +144,13 @@ class PromptBody(msgspec.Struct, frozen=True, kw_only=True):
     tool_choice: Annotated[Raw | UnsetType, Meta(extra_json_schema=json_schema(ToolChoice))] = UNSET
     output_config: Annotated[Raw | UnsetType, Meta(extra_json_schema=json_schema(OutputConfig))] = UNSET
     thinking: Annotated[Raw | UnsetType, Meta(extra_json_schema=json_schema(Thinking))] = UNSET
-    # an extra that an answer means the same without
+    # extras that an answer means the same without
     context_management: Absent = UNSET
+    mcp_servers: Absent = UNSET  # as other tools that run at Anthropic
+    # a feature that is not there
+    compaction: Absent = UNSET
     # what changes no answer
+    billing_policy: NoEffect = UNSET
     cache_control: NoEffect = UNSET  # prefixes are cached without it
     speed: NoEffect = UNSET
     user_profile_id: NoEffect = UNSET
@@ -158,11 +178,14 @@ class MessagesBody(PromptBody, frozen=True, kw_only=True):
         Annotated[int, Meta(ge=int(_TOP_K.least), le=int(_TOP_K.most), description=f"a whole number from {_TOP_K}")]
         | None
     ) = None
+    # extras that an answer means the same without
+    diagnostics: Absent = UNSET
+    fallbacks: Absent = UNSET
     # features that are not there
     container: Absent = UNSET
-    diagnostics: Absent = UNSET
     inference_geo: Absent = UNSET
     thread: Absent = UNSET  # the official SDK goes on without one
     # what changes no answer
+    fallback_credit_token: NoEffect = UNSET
     metadata: NoEffect = UNSET
     service_tier: NoEffect = UNSET

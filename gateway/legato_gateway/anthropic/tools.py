@@ -9,7 +9,7 @@ from legato_gateway.anthropic.blocks import is_given, unsupported
 from legato_gateway.anthropic.schemas import Kind, Tool, ToolChoice, Tools
 from legato_gateway.errors import BadRequest
 from legato_gateway.openai.tools.definitions import MAX_TOOLS_BYTES
-from legato_gateway.serving import bodies
+from legato_gateway.serving import bodies, ignored
 
 _TOOLS = msgspec.json.Decoder(Tools | None)
 _KIND = msgspec.json.Decoder(Kind)
@@ -48,12 +48,12 @@ def _function(raw: Raw, at: str) -> dict[str, Any]:
     if kind not in (None, "custom"):
         return {"type": kind}  # chats are answered without it
     tool = bodies.decode(_TOOL, raw, at)
-    if tool.defer_loading:
-        raise unsupported(f"{at}.defer_loading")
-    if tool.allowed_callers not in (None, (), ("direct",)):
+    if tool.allowed_callers and "direct" not in tool.allowed_callers:
         raise unsupported(f"{at}.allowed_callers")
+    if tool.defer_loading:  # it is offered from the start
+        ignored.note(f"{at}.defer_loading")
     if is_given(tool.input_examples):
-        raise unsupported(f"{at}.input_examples")
+        ignored.note(f"{at}.input_examples")
     function: dict[str, Any] = {"name": tool.name, "parameters": tool.input_schema}
     if tool.description is not None:
         function["description"] = tool.description

@@ -95,9 +95,11 @@ def _spelled(item: StoredItem) -> Fields:
         case "message":
             parts = _parts(item.content, "output_text" if item.role == "assistant" else "input_text")
             return known | {"role": item.role, "content": parts}
-        case "function_call":
-            return known | {"call_id": item.call_id, "name": item.name, "arguments": item.arguments}
-        case "function_call_output":
+        case "function_call" | "custom_tool_call":
+            said = {"input": item.input} if kind == "custom_tool_call" else {"arguments": item.arguments}
+            inside = {"namespace": item.namespace} if item.namespace is not None else {}
+            return known | {"call_id": item.call_id, "name": item.name, **said, **inside}
+        case "function_call_output" | "custom_tool_call_output":
             output = item.output if isinstance(item.output, str) else _parts(item.output)
             return known | {"call_id": item.call_id, "output": output}
         case _:

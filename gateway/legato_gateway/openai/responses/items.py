@@ -11,10 +11,13 @@ from msgspec import Meta, structs
 
 from legato_gateway.errors import BadRequest, Unsupported
 from legato_gateway.openai.responses.output import Fields, Status, item_id
+from legato_gateway.openai.responses.tools import arguments_of, chat_name
 from legato_gateway.openai.schemas import MAX_CONTENT_PARTS, MAX_MESSAGES, ChatMessage, FunctionCall, ToolCall
 
 MAX_ITEMS: Final = MAX_MESSAGES
-KINDS: Final = ("message", "function_call", "function_call_output", "reasoning")
+KINDS: Final = (
+    *("message", "function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output", "reasoning"),
+)
 _TEXTS: Final = ("input_text", "output_text", "reasoning_text", "text")  # kinds of parts
 _ARGUMENTS = msgspec.json.Decoder(dict[str, Any])
 
@@ -37,6 +40,8 @@ class InputItem(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     call_id: str | None = None
     name: str | None = None
     arguments: str | None = None
+    input: str | None = None
+    namespace: str | None = None
     output: Content | None = None
 
 
@@ -48,7 +53,14 @@ class StoredItem(InputItem, frozen=True, gc=False, omit_defaults=True):
 
 
 _STORED = msgspec.json.Decoder(tuple[StoredItem, ...])
-_PREFIXES: Final = {"message": "msg", "function_call": "fc", "function_call_output": "fco", "reasoning": "rs"}  # of ids
+_PREFIXES: Final = {  # of ids
+    "message": "msg",
+    "function_call": "fc",
+    "function_call_output": "fco",
+    "custom_tool_call": "ctc",
+    "custom_tool_call_output": "ctco",
+    "reasoning": "rs",
+}
 Items = Annotated[tuple[InputItem, ...], Meta(min_length=1, max_length=MAX_ITEMS)]
 Input = str | Items
 
@@ -72,8 +84,10 @@ class Conversation:
             case "message":
                 self._message(item, at)
             case "function_call":
-                self._call(item, at)
-            case "function_call_output":
+                self._call(item, _given(item.arguments, f"{at}.arguments"), at)
+            case "custom_tool_call":
+                self._call(item, arguments_of(_given(item.input, f"{at}.input")), at)
+            case "function_call_output" | "custom_tool_call_output":
                 self._result(item, at)
             case "reasoning":
                 self.thought += [_text(item.content, f"{at}.content")] if item.content is not None else []
@@ -88,10 +102,9 @@ class Conversation:
             raise BadRequest(text, param=f"{at}.role")
         self.say(role, _text(item.content, f"{at}.content", "" if role == "assistant" else "\n"), at)
 
-    def _call(self, item: InputItem, at: str) -> None:
+    def _call(self, item: InputItem, arguments: str, at: str) -> None:
         """Calls belong to the message of the assistant before them, if there is one."""
-        id, name = _given(item.call_id, f"{at}.call_id"), _given(item.name, f"{at}.name")
-        arguments = _given(item.arguments, f"{at}.arguments")
+        id, name = _given(item.call_id, f"{at}.call_id"), chat_name(item.namespace, _given(item.name, f"{at}.name"))
         self.called.add(id)
         call = ToolCall(id, FunctionCall(name, arguments))
         last = self.messages[-1] if self.messages and not self.thought else None

@@ -10,6 +10,7 @@ from typing import Any, Final, Literal
 from msgspec import Raw
 
 from legato_gateway.json_encoding import encode
+from legato_gateway.openai.responses.tools import CalledTool, input_of
 
 Status = Literal["completed", "incomplete"]
 Fields = dict[str, Any]
@@ -135,44 +136,74 @@ class _Reasoning:
 class _Call:
     """A call of a function."""
 
-    def __init__(self, events: Events, at: int, id: str, name: str) -> None:
+    prefix, kind, key, grows = "fc", "function_call", "arguments", "function_call_arguments"
+
+    def __init__(self, events: Events, at: int, id: str, tool: CalledTool) -> None:
         self._events = events
-        self._id, self._at, self._call_id, self._name = item_id("fc"), at, id, name
+        self._id, self._at, self._call_id, self._tool = item_id(self.prefix), at, id, tool
         self._arguments: list[str] = []
-        self._stem = events.stem("function_call_arguments.delta", **self._place)
+        self._stem = events.stem(f"{self.grows}.delta", **self._place)
 
     def begin(self) -> bytes:
         return self._events.event("output_item.added", output_index=self._at, item=self._item("in_progress", ""))
 
     def grow(self, arguments: str) -> bytes:
         self._arguments.append(arguments)
-        return self._events.grown(self._stem, b'"delta":' + encode(arguments))
+        return self._more(arguments)
 
     def close(self, status: Status) -> tuple[bytes, Fields]:
         item = self.item(status)
-        said = self._events.event(
-            "function_call_arguments.done", **self._place, name=self._name, arguments=item["arguments"]
-        )
+        said = self._events.event(f"{self.grows}.done", **self._place, **self._done(), **{self.key: item[self.key]})
         return said + self._events.event("output_item.done", output_index=self._at, item=item), item
 
     def item(self, status: Status) -> Fields:
         return self._item(status, "".join(self._arguments))
 
+    def _more(self, text: str) -> bytes:
+        return self._events.grown(self._stem, b'"delta":' + encode(text))
+
+    def _done(self) -> Fields:
+        return {"name": self._tool.name}
+
     @property
     def _place(self) -> Fields:
         return {"item_id": self._id, "output_index": self._at}
 
-    def _item(self, status: str, arguments: str) -> Fields:
-        known = {"call_id": self._call_id, "name": self._name, "arguments": arguments}
-        return {"type": "function_call", "id": self._id, "status": status, **known}
+    def _item(self, status: str, said: str) -> Fields:
+        known = {"call_id": self._call_id, "name": self._tool.name, self.key: said}
+        if self._tool.namespace is not None:
+            known["namespace"] = self._tool.namespace
+        return {"type": self.kind, "id": self._id, "status": status, **known}
+
+
+class _CustomCall(_Call):
+    """A call of a custom tool. Its input is within arguments, and is sent once they are complete."""
+
+    prefix, kind, key, grows = "ctc", "custom_tool_call", "input", "custom_tool_call_input"
+
+    def grow(self, arguments: str) -> bytes:
+        self._arguments.append(arguments)
+        return b""
+
+    def close(self, status: Status) -> tuple[bytes, Fields]:
+        said = self._more(input_of("".join(self._arguments)))
+        done, item = super().close(status)
+        return said + done, item
+
+    def item(self, status: Status) -> Fields:
+        return self._item(status, input_of("".join(self._arguments)))
+
+    def _done(self) -> Fields:
+        return {}
 
 
 class OutputItems:
     """All of them. Each method returns the events of what it does."""
 
-    def __init__(self, events: Events) -> None:
+    def __init__(self, events: Events, tools: Mapping[str, CalledTool]) -> None:
         self.done: list[Fields] = []
         self._events = events
+        self._tools = tools
         self._open: _Text | _Reasoning | _Call | None = None
 
     def delta(self, fields: Mapping[str, Any], logprobs: Sequence[Fields] = ()) -> bytes:
@@ -212,7 +243,8 @@ class OutputItems:
         said, function = b"", call["function"]
         if "id" in call:
             said = self._close("completed")
-            self._open = _Call(self._events, len(self.done), call["id"], function["name"])
+            tool = self._tools.get(function["name"]) or CalledTool(function["name"])
+            self._open = (_CustomCall if tool.custom else _Call)(self._events, len(self.done), call["id"], tool)
             said += self._open.begin()
         assert isinstance(self._open, _Call), "arguments without a call"
         return said + self._open.grow(function["arguments"]) if function["arguments"] else said

@@ -10,15 +10,16 @@ from msgspec import UNSET
 
 from legato_gateway.errors import NotFound, Unsupported
 from legato_gateway.openai import chat, unsupported
-from legato_gateway.openai.responses import as_chat, head, items
+from legato_gateway.openai.responses import as_chat, head, items, tools
 from legato_gateway.openai.responses import body as body_of
 from legato_gateway.openai.responses.body import InputTokensBody, ResponsesBody, TextConfig
 from legato_gateway.openai.responses.items import Conversation, Input
 from legato_gateway.openai.responses.output import item_id
+from legato_gateway.openai.responses.tools import OfferedTools
 from legato_gateway.openai.responses.writer import ResponseWriter
 from legato_gateway.openai.schemas import ChatBody
 from legato_gateway.request import GenerationRequest
-from legato_gateway.serving import bodies, ignored
+from legato_gateway.serving import bodies
 from legato_gateway.serving.model_serving import ModelServing
 from legato_gateway.serving.prepared_request import Asked
 
@@ -46,14 +47,14 @@ def prepare(
     meant = _meant(body, stores, before)
     metadata, kept = body_of.metadata(body), body_of.may_be_stored(body) and stores
     id = item_id("resp")
-    with as_chat.told_as_here(meant.talk.places):
+    with as_chat.told_as_here(meant.talk.places, meant.tools.places):
         checked = chat.chat_request(serving, asked, id, meant.chat, meant.talk.messages)
-    ignored.rename({"reasoning_effort": "reasoning.effort"})
+    as_chat.rename_ignored(meant.tools.places)
     known = head.fields(
         id, served, body, meant.instructions, meant.text, meant.effort, metadata, kept, checked.request.params
     )
     explains = checked.request.params.logprobs is not None
-    writer = ResponseWriter(known, explains, serving.tokens.token_bytes, checked.format)
+    writer = ResponseWriter(known, explains, serving.tokens.token_bytes, checked.format, meant.tools.called)
     return CheckedResponse(checked.request, writer, bool(body.stream), items.encoded(meant.input) if kept else None)
 
 
@@ -64,7 +65,7 @@ def count(
     body = body_of.with_prompt(bodies.parse(InputTokensBody, raw))
     serving.check_model(body.model)
     meant = _meant(body, stores, before)
-    with as_chat.told_as_here(meant.talk.places):
+    with as_chat.told_as_here(meant.talk.places, meant.tools.places):
         _, prompt = chat.rendered(serving, meant.chat, meant.talk.messages)
     return len(prompt)
 
@@ -79,6 +80,7 @@ class _Meant:
     input: Input
     text: TextConfig
     effort: str | None
+    tools: OfferedTools
 
 
 def _meant(body: ResponsesBody, stores: bool, before: Sequence[bytes] | None) -> _Meant:
@@ -86,12 +88,13 @@ def _meant(body: ResponsesBody, stores: bool, before: Sequence[bytes] | None) ->
     body_of.check(body)
     _check_previous(body, stores, before is not None)
     text, effort = body_of.text(body), body_of.effort(body)
+    offered = tools.read(body.tools)
     with as_chat.told_as_here():
-        spelled = as_chat.chat_body(body, text, effort)
+        spelled = as_chat.chat_body(body, text, effort, offered)
         unsupported.check_chat(spelled)
     instructions, input = _instructions(body), bodies.decode(_INPUT, body.input, "input")
     talk = items.conversation(instructions, items.decoded(before or ()), input)
-    return _Meant(spelled, talk, instructions, input, text, effort)
+    return _Meant(spelled, talk, instructions, input, text, effort, offered)
 
 
 def _check_previous(body: ResponsesBody, stores: bool, found: bool) -> None:

@@ -61,7 +61,7 @@ def router(serving: ServingContext, store: ResponseStore | None) -> APIRouter:
         """Forgets a response."""
         found = _found(store, serving, request, id)
         assert store is not None
-        store.delete(serving.clients.of(request.scope).tenant, found.id)
+        store.delete(serving.clients.of(request.scope).owner, found.id)
         return {"id": found.id, "object": "response", "deleted": True}
 
     @routes.post("/responses/{id}/cancel")
@@ -74,7 +74,7 @@ def router(serving: ServingContext, store: ResponseStore | None) -> APIRouter:
 
 
 def _found(store: ResponseStore | None, serving: ServingContext, request: Request, id: str) -> StoredResponse:
-    tenant = serving.clients.of(request.scope).tenant
+    tenant = serving.clients.of(request.scope).owner
     if store is None:
         raise NotFound("this server stores no responses", param="response_id", code="not_found")
     if (found := store.get(tenant, id)) is None:
@@ -104,7 +104,7 @@ class _StoredTalk:
         """What `prepare` has to know, and its bytes: the store is here, and not in the process where that may run."""
         if self._store is None:
             return {}, 0
-        self._tenant = asked.client.tenant
+        self._tenant = asked.client.owner
         id = _previous(raw)
         found = self._store.get(self._tenant, id) if id is not None else None
         if id is None or found is None:

@@ -9,6 +9,7 @@ from legato_gateway.json_encoding import encode
 from legato_gateway.openai.answer import AnswerFormat, AnswerReader
 from legato_gateway.openai.responses.output import Events, Fields, OutputItems
 from legato_gateway.openai.responses.text_tokens import TextTokens
+from legato_gateway.openai.responses.tools import CalledTool
 from legato_gateway.openai.token_logprobs import logprob_fields
 from legato_gateway.request import Delta, TokenText, Usage
 from legato_gateway.serving.writer import CollectedChoice
@@ -17,10 +18,16 @@ _CUT_OFF = {"reason": "max_output_tokens"}
 
 
 class ResponseWriter:
-    """One response. `asked` are the fields which are known from the start; a response is one choice."""
+    """One response. `asked` are the fields which are known from the start, and `tools` those that may be called, by the
+    names of their functions; a response is one choice."""
 
     def __init__(
-        self, asked: Mapping[str, Any], logprobs: bool, token_bytes: Callable[[int], bytes], format: AnswerFormat
+        self,
+        asked: Mapping[str, Any],
+        logprobs: bool,
+        token_bytes: Callable[[int], bytes],
+        format: AnswerFormat,
+        tools: Mapping[str, CalledTool],
     ) -> None:
         self._asked = asked
         self._logprobs = logprobs
@@ -28,7 +35,7 @@ class ResponseWriter:
         self._reader: AnswerReader | None = None if format.is_plain else format.reader()
         self._tokens = TextTokens()
         self._events = Events()
-        self._items = OutputItems(self._events)
+        self._items = OutputItems(self._events, tools)
         self._begun = False
         self._finish: str | None = None
         self.final: Fields | None = None  # the response, once it is complete or was cut off

@@ -10,6 +10,8 @@ from legato_gateway.openai.responses.body import OF_PROMPT, SHARED
 from legato_gateway.openai.schemas import SamplingBody
 
 FLAT: Any = {"type": "function", "name": "get_weather", "parameters": {"type": "object"}, "strict": None}
+HOSTED: Any = {"type": "web_search"}
+SPACE: Any = {"type": "namespace", "name": "crm", "description": ""}
 
 HI = {"role": "user", "content": "hi"}
 CALL = {"type": "function_call", "id": "fc_1", "call_id": "call_1", "name": "get_weather"}
@@ -66,6 +68,19 @@ async def test_calls_belong_to_the_message_before_them(make):
     assert again == {"role": "assistant", "content": "", "tool_calls": called("call_3")}
 
 
+async def test_calls_of_custom_tools_and_in_namespaces_are_those_of_functions(make):
+    gateway = make(template="{{ tools }}<tool_call>")
+    patch = {"type": "custom_tool_call", "call_id": "call_2", "name": "patch", "input": '+ "a"'}
+    results = [RESULT, {"type": "custom_tool_call_output", "call_id": "call_2", "output": "done"}]
+    input: Any = [{**CALL, "namespace": "crm"}, patch, *results]
+    await gateway.client.responses.create(model="tiny", input=input)
+    asked, *answers = gateway.tokens.messages
+    functions = [call["function"] for call in asked["tool_calls"]]
+    inner = {"name": "crm__get_weather", "arguments": {"city": "Rome"}}
+    assert functions == [inner, {"name": "patch", "arguments": {"input": '+ "a"'}}]
+    assert [message["content"] for message in answers] == ["rain", "done"]
+
+
 async def test_what_was_reasoned_goes_with_the_message_or_call_behind_it(make):
     gateway = make(template="{{ tools }}<tool_call>")
     user = {"role": "user", "content": "?"}
@@ -94,6 +109,7 @@ WRONG: list[tuple[str, dict[str, Any]]] = [
     ("input[0].call_id", {"input": [RESULT]}),
     ("input[1].output", {"input": [CALL, {"type": "function_call_output", "call_id": "call_1"}]}),
     ("input[0].name", {"input": [{"type": "function_call", "call_id": "a", "arguments": ""}]}),
+    ("input[0].input", {"input": [{"type": "custom_tool_call", "call_id": "a", "name": "f"}]}),
     ("input", {"input": [{"role": "user", "content": ""}] * 2049}),
     ("instructions", {"instructions": ["hi"]}),
     ("input", {"max_output_tokens": 5000}),
@@ -116,10 +132,16 @@ WRONG: list[tuple[str, dict[str, Any]]] = [
     ("tools[0].name", {"tools": [{**FLAT, "name": 5}]}),
     ("tools[0].name", {"tools": [{**FLAT, "name": "a b"}]}),
     ("tools[0].parameters", {"tools": [{**FLAT, "strict": True, "parameters": {"uniqueItems": True}}]}),
-    ("tools[0].output_schema", {"tools": [{**FLAT, "output_schema": {}}]}),
-    ("tools[0].defer_loading", {"tools": [{**FLAT, "defer_loading": True}]}),
+    ("tools[0].async", {"tools": [{**FLAT, "async": True}]}),
+    ("tools[1].tools[0].name", {"tools": [HOSTED, {**SPACE, "tools": [{**FLAT, "name": "a b"}]}]}),
+    ("tools[0].tools[1].type", {"tools": [{**SPACE, "tools": [FLAT, HOSTED]}]}),
+    ("tools[0]", {"tools": [{**SPACE, "tools": None}]}),
+    ("tools[1].tools[0].name", {"tools": [{**FLAT, "name": "crm__get_weather"}, {**SPACE, "tools": [FLAT]}]}),
+    ("tools[0].format", {"tools": [{"type": "custom", "name": "f", "format": "text"}]}),
     ("tools[0].allowed_callers", {"tools": [{**FLAT, "allowed_callers": ["programmatic"]}]}),
     ("tools", {"tools": [{**FLAT, "name": f"f{n}"} for n in range(129)]}),
+    ("tools", {"tools": [{**SPACE, "tools": [{**FLAT, "name": f"f{n}"} for n in range(129)]}]}),
+    ("tool_choice", {"tool_choice": {"type": "custom", "name": "get_weather"}, "tools": [FLAT]}),
     ("tool_choice", {"tool_choice": {"type": "function", "name": "other"}, "tools": [FLAT]}),
     ("tool_choice.name", {"tool_choice": {"type": "function"}, "tools": [FLAT]}),
     ("tool_choice.type", {"tool_choice": {"type": "allowed_tools", "mode": "auto"}, "tools": [FLAT]}),

@@ -28,7 +28,7 @@ TOP = tuple(TopLogprob(id, -id / 7) for id in range(20))
 def writer(format: AnswerFormat | None = None) -> ResponseWriter:
     known = {"id": "resp_1", "object": "response", "created_at": 1, "model": "m"}
     usual = {"parallel_tool_calls": True, "tool_choice": "auto", "tools": []}
-    return ResponseWriter({**known, **usual}, True, lambda id: b" word%d" % id, format or AnswerFormat())
+    return ResponseWriter({**known, **usual}, True, lambda id: b" word%d" % id, format or AnswerFormat(), {})
 
 
 def token(number: int) -> TokenText:

@@ -127,6 +127,42 @@ async def test_the_official_stream_helper_puts_calls_together(gateway):
     assert ([tool.name for tool in final.tools], deltas[-1].snapshot) == (["get_weather", "now"], "{}")
 
 
+PATCH: Any = {"type": "custom", "name": "patch", "description": "Edits files."}
+GRAMMAR: Any = {"type": "grammar", "syntax": "lark", "definition": 'start: "+"'}
+CRM: Any = {"type": "namespace", "name": "crm", "description": "", "tools": [WEATHER, {**PATCH, "format": GRAMMAR}]}
+WRITTEN = [
+    ("patch", '{"input": "+ \\"a\\"\\nb"}', ("custom_tool_call", "patch", None, '+ "a"\nb')),
+    ("patch", '{"text": "a"}', ("custom_tool_call", "patch", None, '{"text": "a"}')),
+    ("crm__patch", '{"input": ""}', ("custom_tool_call", "patch", "crm", "")),
+    ("crm__get_weather", '{"city": "Köln"}', ("function_call", "get_weather", "crm", '{"city": "Köln"}')),
+    ("now", "{}", ("function_call", "now", None, "{}")),
+]
+
+
+@pytest.mark.parametrize(("name", "arguments", "item"), WRITTEN)
+async def test_calls_are_those_of_the_tools_that_the_client_has(gateway, name, arguments, item):
+    """Functions are in the namespace of their name, and custom tools get text. Codex knows no other names."""
+    gateway.say(f'<tool_call>\n{{"name": "{name}", "arguments": {arguments}}}\n</tool_call>')
+    functions = {"type": "namespace", "name": "functions", "description": "", "tools": [NOW]}
+    found = await events(gateway, tools=[PATCH, CRM, functions])
+    (call,) = replayed(found)
+    said = call.get("input", call.get("arguments"))
+    assert (call["type"], call["name"], call.get("namespace"), said) == item
+    assert kinds(found) == expected("custom" if "input" in call else "call")
+    assert found[-1]["response"]["output"] == [call]
+    shown = gateway.tokens.messages[0]["content"]
+    assert ("Edits files.\\nThe input has to match this grammar (lark):" in shown, "crm__get_weather" in shown) == (
+        True,
+        True,
+    )
+
+
+async def test_a_call_of_a_custom_tool_that_was_cut_off_has_what_was_written(gateway):
+    gateway.say('<tool_call>\n{"name": "patch", "arguments": {"input": "+ a', "length")
+    (call,) = (await ask(gateway, tools=[PATCH], tool_choice={"type": "custom", "name": "patch"})).json()["output"]
+    assert (call["status"], call["input"]) == ("incomplete", "+ a")
+
+
 async def test_events_come_item_by_item(gateway):
     gateway.say(f"A moment. {FIRST} And {SECOND}", size=1000)
     found = await events(gateway, tools=[WEATHER, NOW])
@@ -161,7 +197,7 @@ def test_whatever_pieces_text_comes_in_the_items_are_the_same():
     for number in range(times(50)):
         text = "".join(draw.choices(parts, k=draw.randint(0, 6)))
         finish = draw.choice(["stop", "length"])
-        writer, other = (ResponseWriter({**known}, False, lambda _: b"", format) for _ in range(2))
+        writer, other = (ResponseWriter({**known}, False, lambda _: b"", format, {}) for _ in range(2))
         whole = json.loads(other.whole([CollectedChoice(0, [text], [], finish)], Usage()))
         said, at = b"", 0
         while at < len(text):

@@ -1,0 +1,166 @@
+"""Tools of the Responses API as the functions that a chat offers, and their calls as this API has them.
+
+A custom tool is offered as a function of one text, `input`, and a namespace as its tools, whose names begin with its
+name. Tools of other types run at OpenAI or in a container there: answers are made without them.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+import pydantic_core
+from msgspec import UNSET, Raw, UnsetType
+
+from legato_gateway.errors import BadRequest, Unsupported
+from legato_gateway.json_encoding import encode
+from legato_gateway.openai.tools.definitions import MAX_TOOLS, MAX_TOOLS_BYTES
+from legato_gateway.serving import bodies, ignored
+
+Fields = dict[str, Any]
+_TOOLS = msgspec.json.Decoder(list[Fields] | None)
+_CHOICE = msgspec.json.Decoder(str | Fields | None)
+_FUNCTION_FIELDS: Final = ("name", "description", "parameters", "strict")
+_CUSTOM_FIELDS: Final = ("name", "description", "format")
+_EXTRAS: Final = ("defer_loading", "output_schema")  # all tools are offered from the start
+_PLAIN: Final = "functions"  # the namespace of functions that are in none
+_INPUT: Final = "input"
+_ONE_TEXT: Final = {
+    "type": "object",
+    "properties": {_INPUT: {"type": "string"}},
+    "required": [_INPUT],
+    "additionalProperties": False,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class CalledTool:
+    """A tool as its client knows it."""
+
+    name: str
+    namespace: str | None = None
+    custom: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class OfferedTools:
+    """Functions of a chat as JSON, the path of each in the request, and the tools that they stand for, by name."""
+
+    functions: Raw | UnsetType = UNSET
+    places: tuple[str, ...] = ()
+    called: Mapping[str, CalledTool] = field(default_factory=dict)
+
+
+def read(raw: Raw | UnsetType) -> OfferedTools:
+    """Returns what the field `tools` offers. Raises BadRequest, Unsupported with the path of what is wrong."""
+    if raw is UNSET:
+        return OfferedTools()
+    size = memoryview(raw).nbytes
+    if size > MAX_TOOLS_BYTES:
+        raise BadRequest(f"tools has {size} bytes of JSON; at most {MAX_TOOLS_BYTES} are allowed", param="tools")
+    given = bodies.decode(_TOOLS, raw, "tools") or []
+    tools = [each for number, tool in enumerate(given) for each in _listed(tool, f"tools[{number}]")]
+    if len(tools) > MAX_TOOLS:
+        raise BadRequest(f"there are {len(tools)} tools; at most {MAX_TOOLS} are allowed", param="tools")
+    functions = [_function(tool, namespace, at) for tool, namespace, at in tools]
+    called = {
+        chat_name(namespace, name): CalledTool(name, namespace, tool["type"] == "custom")
+        for tool, namespace, _ in tools
+        if tool.get("type") in ("function", "custom") and isinstance(name := tool.get("name"), str)
+    }
+    return OfferedTools(Raw(encode(functions)), tuple(at for _, _, at in tools), called)
+
+
+def choice(raw: Raw | UnsetType, tools: OfferedTools) -> Raw | UnsetType:
+    """Returns the field `tool_choice` as a chat has it. Raises BadRequest, Unsupported."""
+    if raw is UNSET:
+        return UNSET
+    chosen = bodies.decode(_CHOICE, raw, "tool_choice")
+    if not isinstance(chosen, dict):
+        return raw
+    if (kind := chosen.get("type")) not in ("function", "custom"):
+        text = f"tool_choice of type {str(kind)[:40]!r} is not supported by this server; only function and custom are"
+        raise Unsupported(text, param="tool_choice.type")
+    if not isinstance(name := chosen.get("name"), str):
+        raise BadRequest("tool_choice.name is missing", param="tool_choice.name")
+    tool = tools.called.get(name)
+    if tool is None or tool.custom != (kind == "custom"):
+        others = [key for key, each in tools.called.items() if (each.name, each.custom) == (name, kind == "custom")]
+        if len(others) != 1:
+            raise BadRequest(f"tool_choice names a tool that is not offered: {name[:60]!r}", param="tool_choice")
+        name = others[0]
+    return Raw(encode({"type": "function", "function": {"name": name}}))
+
+
+def chat_name(namespace: str | None, name: str) -> str:
+    """Returns the name of the function that a tool is offered as: unlike in namespaces, there is only one of a name."""
+    return name if namespace in (None, _PLAIN) else f"{namespace.rstrip('_')}__{name}"
+
+
+def arguments_of(input: str) -> str:
+    """Returns the arguments of a call of a custom tool."""
+    return encode({_INPUT: input}).decode()
+
+
+def input_of(arguments: str) -> str:
+    """Returns the input of a custom tool; of arguments that were cut off, the part that was written."""
+    try:
+        found = pydantic_core.from_json(arguments, allow_partial="trailing-strings")
+    except ValueError:
+        return arguments
+    text = found.get(_INPUT) if isinstance(found, dict) else None
+    return text if isinstance(text, str) else arguments
+
+
+def _listed(tool: Fields, at: str) -> Iterator[tuple[Fields, str | None, str]]:
+    """Yields a tool, or those of a namespace, each with its namespace and path."""
+    if tool.get("type") != "namespace":
+        yield tool, None, at
+        return
+    name, tools = tool.get("name"), tool.get("tools")
+    if not isinstance(name, str) or not isinstance(tools, list):
+        raise BadRequest(f"{at}: a namespace has a name and tools", param=at)
+    if tool.get("description"):
+        ignored.note(f"{at}.description")
+    for number, inner in enumerate(tools):
+        here = f"{at}.tools[{number}]"
+        if not isinstance(inner, dict) or inner.get("type") not in ("function", "custom"):
+            raise BadRequest(f"{here}.type: not a valid type (function, custom)", param=f"{here}.type")
+        yield inner, None if name == _PLAIN else name, here
+
+
+def _function(tool: Fields, namespace: str | None, at: str) -> Fields:
+    kind = tool.get("type")
+    if kind not in ("function", "custom"):
+        return {"type": kind}  # chats are answered without it
+    known = _FUNCTION_FIELDS if kind == "function" else _CUSTOM_FIELDS
+    _check_others(tool, known, at)
+    found = {key: value for key, value in tool.items() if key in known}
+    if isinstance(name := tool.get("name"), str):
+        found["name"] = chat_name(namespace, name)
+    return {"type": "function", "function": found if kind == "function" else _of_one_text(found, at)}
+
+
+def _of_one_text(tool: Fields, at: str) -> Fields:
+    """Returns a custom tool as a function. Its model reads which grammar the input should have, but may not keep to it:
+    a grammar of text is not one of the JSON that the text is written in."""
+    format, text = tool.pop("format", None) or {}, tool.get("description")
+    if not isinstance(format, dict):
+        raise BadRequest(f"{at}.format has to be an object", param=f"{at}.format")
+    if format.get("type", "text") != "text":
+        ignored.note(f"{at}.format")
+        grammar = f"The input has to match this grammar ({format.get('syntax')}):\n{format.get('definition')}"
+        text = f"{text}\n{grammar}" if text else grammar
+    return {**tool, **({"description": text} if text else {}), "parameters": _ONE_TEXT}
+
+
+def _check_others(tool: Fields, known: tuple[str, ...], at: str) -> None:
+    """Raises Unsupported for a field that would change what the tool is."""
+    for key, value in tool.items():
+        if key in ("type", *known) or value is None or value is False:
+            continue
+        if key == "allowed_callers" and isinstance(value, list) and "direct" in value:
+            continue
+        if key not in _EXTRAS:
+            raise Unsupported(f"{at}.{key[:40]} is not supported by this server", param=f"{at}.{key[:40]}")
+        ignored.note(f"{at}.{key}")
