@@ -105,7 +105,6 @@ def _handler(kind: str, notify: Notify) -> Callable[..., None]:
 
     async def handle(event: Any, **_: Any) -> None:
         metadata = dict(event["object"]["metadata"])  # kopf's own stays as it is
-        metadata.pop("managedFields", None)  # half of an object, which nobody reads
         told = {**event["object"], "apiVersion": api_version, "kind": kind, "metadata": metadata}
         notify(told, event["type"] == "DELETED")
 

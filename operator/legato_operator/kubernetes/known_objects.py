@@ -3,8 +3,10 @@
 import contextlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from legato_operator.cluster import Object, ObjectList, labels_of, uid_of
+from legato_operator.manifests import common
 from legato_protocol import names
 
 Key = tuple[str, str]  # namespace and name
@@ -150,7 +152,7 @@ class KnownObjects:
             return
         told = found.told if found is not None and uid_of(found.item) == uid_of(item) else 0
         self._drop(key)
-        item["metadata"].pop("managedFields", None)  # half of an object, which nobody reads
+        _drop_managed_fields(item["metadata"])
         self._objects[key] = _Known(item, told)
         for group in _groups(item):
             self._members.setdefault(group, set()).add(key)
@@ -175,6 +177,13 @@ class KnownObjects:
 def _groups(item: Object) -> Iterable[Key]:
     service = labels_of(item).get(names.LABEL_SERVICE)
     return () if service is None else ((item["metadata"]["namespace"], service),)
+
+
+def _drop_managed_fields(metadata: dict[str, Any]) -> None:
+    """But for what the operator applied: they are half of an object, and nobody reads others."""
+    others = metadata.pop("managedFields", None)
+    if others and (applied := common.applied({"managedFields": others})):
+        metadata["managedFields"] = applied
 
 
 def _key(item: Object) -> Key:

@@ -118,7 +118,7 @@ def applied(metadata: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [entry for entry in metadata.get("managedFields") or () if mine <= entry.items()]
 
 
-def applied_fields(item: Object) -> Mapping[str, Any] | None:
+def applied_fields(item: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """Fields that the operator applied and nobody changed since; None where the cluster does not say."""
     return next((entry["fieldsV1"] or None for entry in applied(item["metadata"])), None)
 

@@ -1,31 +1,65 @@
-"""Whether an object has drifted from its desired state: each desired field must be there, whatever else is. Pure."""
+"""Drift of an object from its desired state: each desired field must be there, whatever else is. Pure."""
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from legato_operator.manifests import common
 
-def contained(desired: Any, live: Any) -> bool:
-    """Whether `live` has every field of `desired`.
+Fields = Mapping[str, Any]  # as `managedFields` have them; `{}` is a field as a whole
+
+
+def has_drifted(signed: Mapping[str, Any], live: Mapping[str, Any] | None) -> bool:
+    """True if a signed object has to be applied again.
+
+    The API server normalizes quantities, and admission webhooks rewrite images, while an object is applied: its fields
+    are the operator's nevertheless. A field that somebody changed later is not.
+    """
+    if live is None or contained(signed, live):
+        return live is None
+    rewritten = common.applied_hash(signed) == common.applied_hash(live)
+    return not (rewritten and contained(signed, live, common.applied_fields(live)))
+
+
+def contained(desired: Any, live: Any, rewritable: Fields | None = None) -> bool:
+    """True if `live` has every field of `desired`, with its value or as one of the `rewritable` fields.
 
     Lists of maps whose names differ are compared by name; other lists place by place. What is empty need not be there:
     the API server leaves it out.
     """
-    if isinstance(desired, Mapping):
-        if not isinstance(live, Mapping):
-            return not desired and live is None
-        return all(contained(value, live.get(key)) for key, value in desired.items())
+    if isinstance(desired, Mapping) and (live is None or isinstance(live, Mapping)):
+        there = live or {}
+        return all(contained(value, there.get(key), _field(rewritable, key)) for key, value in desired.items())
     if isinstance(desired, Sequence) and not isinstance(desired, str):
-        return _list_contained(desired, live)
-    return bool(desired == live) or (live is None and desired in (None, ""))
+        return _list_contained(desired, live, rewritable)
+    return bool(desired == live) or (live is None and desired in (None, "")) or rewritable is not None
 
 
-def _list_contained(desired: Sequence[Any], live: Any) -> bool:
-    if not desired:
-        return not live
-    if not isinstance(live, Sequence) or isinstance(live, str):
+def _list_contained(desired: Sequence[Any], live: Any, rewritable: Fields | None) -> bool:
+    if rewritable == {} or not desired:
+        return rewritable == {} or not live
+    there = () if live is None else live
+    if not isinstance(there, Sequence) or isinstance(there, str):
         return False
     names = {entry.get("name") for entry in desired if isinstance(entry, Mapping)}
     if None not in names and len(names) == len(desired):
-        named = {entry.get("name"): entry for entry in live if isinstance(entry, Mapping)}
-        return all(contained(entry, named.get(entry["name"])) for entry in desired)
-    return len(desired) == len(live) and all(contained(one, other) for one, other in zip(desired, live, strict=True))
+        named = {entry.get("name"): entry for entry in there if isinstance(entry, Mapping)}
+        pairs = [(entry, named.get(entry["name"])) for entry in desired]
+    elif len(desired) == len(there):
+        pairs = list(zip(desired, there, strict=True))
+    else:
+        return False
+    return all(contained(one, other, _entry(rewritable, other or one)) for one, other in pairs)
+
+
+def _field(fields: Fields | None, name: str) -> Fields | None:
+    return fields.get(f"f:{name}") if fields else fields
+
+
+def _entry(fields: Fields | None, entry: Any) -> Fields | None:
+    """The fields of a list's entry, which `managedFields` know by some of its values: `k:{"name":"gateway"}`."""
+    for key, inner in fields.items() if fields and isinstance(entry, Mapping) else ():
+        if key.startswith("k:") and json.loads(key[2:]).items() <= entry.items():
+            found: Fields = inner
+            return found
+    return None

@@ -69,13 +69,13 @@ def make(observed: Observed, targets: Targets, placement: PodPlacement) -> Itera
 
 
 def apply(observed: Observed, item: dict[str, Any]) -> Iterator[Apply]:
-    """Apply an object of the service's own, unless it already has every desired field.
+    """Apply an object of the service's own, unless it is already as desired.
 
     By force only over what is known to be the service's: another object of that name is not taken from its owner.
     """
     whole = common.signed(common.owned(item, common.service_object(observed.service, observed.uid)))
     live = observed.find(item["kind"], item["metadata"]["name"])
-    if not drift.contained(whole, live):
+    if drift.has_drifted(whole, live):
         yield Apply(whole, force=live is not None)
 
 

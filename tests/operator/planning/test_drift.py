@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from legato_operator.manifests import common
 from legato_operator.planning import drift
 
 DESIRED = {
@@ -56,6 +57,33 @@ def test_only_what_others_add_is_not_drift(change):
 
 def test_missing_object_has_drifted():
     assert not drift.contained(DESIRED, None)
+
+
+FIELDS = {  # as the API server notes who applied them
+    "f:metadata": {"f:annotations": {f"f:{common.ANNOTATION_APPLIED}": {}}, "f:labels": {"f:a": {}}},
+    "f:spec": {
+        "f:replicas": {},
+        "f:args": {},
+        "f:containers": {
+            'k:{"name":"one"}': {"f:name": {}, "f:env": {'k:{"name":"A"}': {"f:name": {}, "f:value": {}}}}
+        },
+    },
+}
+REWRITTEN = CHANGED_OR_TAKEN[:7]
+
+
+@pytest.mark.parametrize("change", REWRITTEN)
+@pytest.mark.parametrize(
+    ("fields", "desired", "is_drift"),
+    [(FIELDS, DESIRED, False), ({}, DESIRED, True), (FIELDS, {**DESIRED, "more": 1}, True)],
+)
+def test_what_was_rewritten_as_it_was_applied_is_not_drift(change, fields, desired, is_drift):
+    """But somebody else's change is, and so is another desired state."""
+    live = copy.deepcopy(common.signed(DESIRED))
+    change(live)
+    entry = {"manager": common.MANAGER, "operation": "Apply", "fieldsV1": fields}
+    live["metadata"]["managedFields"] = [{**entry, "manager": "kubectl", "fieldsV1": FIELDS}, entry]
+    assert drift.has_drifted(common.signed(desired), live) is is_drift
 
 
 values = st.recursive(
