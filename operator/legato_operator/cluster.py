@@ -42,9 +42,12 @@ class Cluster(Protocol):
         ...
 
     async def list(
-        self, kind: str, namespace: str | None = None, labels: Mapping[str, str] | None = None
+        self, kind: str, namespace: str | None = None, labels: Mapping[str, str] | None = None, about: str = ""
     ) -> ObjectList:
-        """All objects of a kind that carry these labels."""
+        """All objects of a kind that carry these labels; of Events, those about the object of this uid.
+
+        Raises ObjectNotFound where the cluster has no such kind.
+        """
         ...
 
     async def create(self, item: Mapping[str, Any], manager: str) -> Object:

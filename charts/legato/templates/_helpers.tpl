@@ -116,9 +116,10 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
   resources: [leases]
   resourceNames: [legato-services]
   verbs: [get, update, delete]
+# Kubelets say in Events, and nowhere else, why a volume cannot be mounted.
 - apiGroups: [events.k8s.io]
   resources: [events]
-  verbs: [get, create, patch]
+  verbs: [get, list, create, patch]
 {{- end }}
 
 {{/* Tokens of services, and lists of their adapters, are read by name: nobody may list Secrets and ConfigMaps. */}}

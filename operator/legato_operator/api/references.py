@@ -1,4 +1,4 @@
-"""What a manifest names that somebody else has to make, a claim or a Secret: without it no pod can start. Pure."""
+"""Claims, ConfigMaps and Secrets that a manifest names and somebody else has to make: pods need them. Pure."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -9,7 +9,11 @@ from legato_operator.api.resources import Spec
 from legato_protocol import names
 
 CLAIM = "PersistentVolumeClaim"
+CONFIG_MAP = "ConfigMap"
 SECRET = "Secret"
+_SOURCES = {"secret": SECRET, "configMap": CONFIG_MAP}  # of projected volumes
+_KEYS = {"secretKeyRef": SECRET, "configMapKeyRef": CONFIG_MAP}
+_GROUPS = {"secretRef": SECRET, "configMapRef": CONFIG_MAP}
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")  # that an object can have
 
 
@@ -20,7 +24,7 @@ class Reference:
     path: str
     kind: str
     name: str
-    key: str = ""  # that the Secret must hold
+    key: str = ""  # that the Secret or ConfigMap must hold
 
 
 def of(spec: Spec) -> tuple[Reference, ...]:
@@ -74,20 +78,33 @@ def _template(role: str, template: Mapping[str, Any]) -> Iterator[Reference]:
     path, spec = f"spec.{role}.template.spec", _mapping(template.get("spec"))
     for volume in _mappings(spec.get("volumes")):
         here = f"{path}.volumes[{volume.get('name')}]"
-        claim, secret = _mapping(volume.get("persistentVolumeClaim")), _mapping(volume.get("secret"))
+        claim = _mapping(volume.get("persistentVolumeClaim"))
         yield from _reference(f"{here}.persistentVolumeClaim.claimName", CLAIM, claim, "claimName")
-        yield from _reference(f"{here}.secret.secretName", SECRET, secret, "secretName")
+        yield from _files(f"{here}.secret.secretName", SECRET, _mapping(volume.get("secret")), "secretName")
+        yield from _files(f"{here}.configMap.name", CONFIG_MAP, _mapping(volume.get("configMap")), "name")
+        for source in _mappings(_mapping(volume.get("projected")).get("sources")):
+            for field, kind in _SOURCES.items():
+                yield from _files(f"{here}.projected.{field}.name", kind, _mapping(source.get(field)), "name")
     for kind in ("initContainers", "containers"):
         for container in _mappings(spec.get(kind)):
             yield from _variables(f"{path}.{kind}[{container.get('name')}]", container)
 
 
+def _files(path: str, kind: str, given: Mapping[str, Any], field: str) -> Iterator[Reference]:
+    """A volume's source: the object, and the keys that it lists."""
+    keys = [str(item["key"]) for item in _mappings(given.get("items")) if "key" in item]
+    for key in keys or [""]:
+        yield from _reference(path, kind, given, field, key)
+
+
 def _variables(path: str, container: Mapping[str, Any]) -> Iterator[Reference]:
     for variable in _mappings(container.get("env")):
-        given = _mapping(_mapping(variable.get("valueFrom")).get("secretKeyRef"))
-        yield from _reference(f"{path}.env[{variable.get('name')}]", SECRET, given, "name", str(given.get("key", "")))
+        for field, kind in _KEYS.items():
+            given = _mapping(_mapping(variable.get("valueFrom")).get(field))
+            yield from _reference(f"{path}.env[{variable.get('name')}]", kind, given, "name", str(given.get("key", "")))
     for group in _mappings(container.get("envFrom")):
-        yield from _reference(f"{path}.envFrom", SECRET, _mapping(group.get("secretRef")), "name")
+        for field, kind in _GROUPS.items():
+            yield from _reference(f"{path}.envFrom", kind, _mapping(group.get(field)), "name")
 
 
 def _reference(path: str, kind: str, given: Mapping[str, Any], field: str, key: str = "") -> Iterator[Reference]:

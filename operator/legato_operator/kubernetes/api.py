@@ -80,10 +80,10 @@ class KubernetesCluster:
     async def list(
         self, kind: str, namespace: str | None = None, labels: Mapping[str, str] | None = None
     ) -> ObjectList:
-        return await self._list("list", kind, namespace, labels)
+        return await self._list("list", kind, namespace, labels, about=about)
 
     async def list_metadata(
-        self, kind: str, namespace: str | None = None, labels: Mapping[str, str] | None = None
+        self, kind: str, namespace: str | None = None, labels: Mapping[str, str] | None = None, about: str = ""
     ) -> ObjectList:
         """A list of objects of which only the metadata is there: far less to send and to read."""
         return await self._list("list_metadata", kind, namespace, labels, _METADATA)
@@ -191,7 +191,13 @@ class KubernetesCluster:
             return self._request("GET", path, query)
 
     async def _list(
-        self, verb: str, kind: str, namespace: str | None, labels: Mapping[str, str] | None, accept: str = _JSON
+        self,
+        verb: str,
+        kind: str,
+        namespace: str | None,
+        labels: Mapping[str, str] | None,
+        accept: str = _JSON,
+        about: str = "",
     ) -> ObjectList:
         query = {"limit": str(PAGE)}
         if labels:
@@ -210,6 +216,8 @@ class KubernetesCluster:
         self,
         verb: str,
         kind: str,
+        if about:
+            query["fieldSelector"] = f"regarding.uid={about}"
         method: str,
         path: str,
         query: Mapping[str, str] | None = None,

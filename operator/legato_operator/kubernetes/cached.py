@@ -3,7 +3,7 @@
 import contextlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from legato_operator.cluster import Object, ObjectList, Ref, WatchEvent, labels_of, ref_of, uid_of
 from legato_operator.errors import ObjectNotFound
@@ -11,6 +11,7 @@ from legato_operator.kubernetes.api import KubernetesCluster
 from legato_operator.kubernetes.store import Store
 from legato_protocol import names
 
+_Result = TypeVar("_Result")
 BELIEVED_SECONDS = 5.0  # an object of a kind that nobody watches: a service that moves reads its token in every pass
 
 
@@ -34,11 +35,11 @@ class CachedCluster:
         self._labelled = labelled
         self._now = now
         self._writes = 0  # of such objects
-        self._read: dict[Ref, tuple[float, Object]] = {}  # of kinds that nobody watches: when, and what
+        self._read: dict[object, tuple[float, Any]] = {}  # of kinds that nobody watches: when, and what
 
     async def get(self, ref: Ref) -> Object:
         if ref.kind not in self._known:
-            return await self._believed(ref)
+            return await self._believed(ref, lambda: self._cluster.get(ref))
         if ref.kind in self._labelled or not self._store.is_current(ref.kind):
             return await self._cluster.get(ref)
         found = self._known[ref.kind].get((ref.namespace, ref.name))
@@ -47,9 +48,11 @@ class CachedCluster:
         return found
 
     async def list(
-        self, kind: str, namespace: str | None = None, labels: Mapping[str, str] | None = None
+        self, kind: str, namespace: str | None = None, labels: Mapping[str, str] | None = None, about: str = ""
     ) -> ObjectList:
         """By a service's label in a namespace, without a call; its version is then no place to watch from."""
+        if about:
+            return await self._believed((kind, about), lambda: self._cluster.list(kind, namespace, labels, about))
         by_service = labels is not None and list(labels) == [names.LABEL_SERVICE]
         if namespace is None or labels is None or not by_service or not self._store.is_current(kind):
             return await self._cluster.list(kind, namespace, labels)
@@ -91,16 +94,17 @@ class CachedCluster:
     def watch(self, kind: str, since: int) -> AsyncIterator[WatchEvent]:
         return self._cluster.watch(kind, since)
 
-    async def _believed(self, ref: Ref) -> Object:
+    async def _believed(self, key: object, read: Callable[[], Awaitable[_Result]]) -> _Result:
         """Not for long: somebody else may write it, and nobody tells."""
         self._read = {each: read for each, read in self._read.items() if self._now() - read[0] < BELIEVED_SECONDS}
-        if ref not in self._read:
+        if key not in self._read:
             asked, writes = self._now(), self._writes
-            found = await self._cluster.get(ref)
+            found = await read()
             if self._writes != writes:
                 return found  # it may be from before the write
-            self._read[ref] = asked, found
-        return self._read[ref][1]
+            self._read[key] = asked, found
+        believed: _Result = self._read[key][1]
+        return believed
 
     @contextlib.contextmanager
     def _unread(self, ref: Ref) -> Iterator[None]:

@@ -72,9 +72,9 @@ class LedCluster:
         return await self._cluster.get(ref)
 
     async def list(
-        self, kind: str, namespace: str | None = None, labels: Mapping[str, str] | None = None
+        self, kind: str, namespace: str | None = None, labels: Mapping[str, str] | None = None, about: str = ""
     ) -> ObjectList:
-        return await self._cluster.list(kind, namespace, labels)
+        return await self._cluster.list(kind, namespace, labels, about)
 
     async def create(self, item: Mapping[str, Any], manager: str) -> Object:
         self._check(ref_of(item).namespace)

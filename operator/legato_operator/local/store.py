@@ -35,7 +35,7 @@ class Store:
         return copy.deepcopy(self._stored(ref))
 
     async def list(
-        self, kind: str, namespace: str | None = None, labels: Mapping[str, str] | None = None
+        self, kind: str, namespace: str | None = None, labels: Mapping[str, str] | None = None, about: str = ""
     ) -> ObjectList:
         selected = (labels or {}).items()
         items = tuple(
@@ -44,6 +44,7 @@ class Store:
             if ref.kind == kind
             and namespace in (None, ref.namespace)
             and selected <= item["metadata"].get("labels", {}).items()
+            and about in ("", item.get("regarding", {}).get("uid"))
         )
         return ObjectList(items, self._version)
 

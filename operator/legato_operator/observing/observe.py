@@ -11,7 +11,7 @@ from legato_operator.cluster import Cluster, Object, Ref, is_leaving, labels_of,
 from legato_operator.errors import ClusterError, Forbidden, ObjectNotFound, Unavailable
 from legato_operator.manifests import adapters, common, route, secret
 from legato_operator.manifests.secret import ServiceToken
-from legato_operator.observing import ownership, peer_tls, reached
+from legato_operator.observing import ownership, peer_tls, pod_events, reached
 from legato_operator.observing.observed import Accepted, Observed, PeerTLS, Pod, WorkerState, known_tokens
 from legato_protocol import names
 from legato_protocol.demand import DemandReport
@@ -70,7 +70,7 @@ async def observe(
     listed = await _adapter_list(cluster, service, stored.get("status", {}))
     objects = (*(item for listing in lists for item in listing.items), *routes, *listed)
     found, others = ownership.read(ref, uid_of(stored), pods.items, (*sets.items, *objects), clock.now())
-    found = await peer_tls.known(cluster, service, found)
+    found = await pod_events.explained(cluster, ref.namespace, await peer_tls.known(cluster, service, found))
     seen = await asyncio.gather(*(_asked(pod, workers, tokens) for pod in found))
     seen = reached.judged(await asked_gateways(seen, gateways or NullGateways(), tokens))
     missing = await asyncio.gather(
@@ -149,7 +149,7 @@ async def find_problem(cluster: Cluster, namespace: str, needed: references.Refe
         return None
     except ObjectNotFound:
         return needed.path, f"{needed.kind} {needed.name} not found"
-    if needed.key and needed.key not in found.get("data", {}):
+    if needed.key and needed.key not in {**(found.get("data") or {}), **(found.get("binaryData") or {})}:
         return needed.path, f"{needed.kind} {needed.name} has no key {needed.key}"
     return None
 

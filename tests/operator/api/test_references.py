@@ -43,7 +43,11 @@ def test_model_names_a_claim_or_the_secret_with_its_token(build, model, referenc
 
 
 CLAIM = {"persistentVolumeClaim": {"claimName": "x"}}
-VARIABLE = {"name": "A", "valueFrom": {"secretKeyRef": {"name": "x", "key": "k"}}}
+ITEMS = {"name": "x", "items": [{"key": "a", "path": "a"}, {"key": "b", "path": "c"}]}
+
+
+def _key(field):
+    return {"name": "A", "valueFrom": {field: {"name": "x", "key": "k"}}}
 
 
 @pytest.mark.parametrize(
@@ -51,15 +55,26 @@ VARIABLE = {"name": "A", "valueFrom": {"secretKeyRef": {"name": "x", "key": "k"}
     [
         (_volume(**CLAIM), [("volumes[extra].persistentVolumeClaim.claimName", "PersistentVolumeClaim", "x")]),
         (_volume(secret={"secretName": "x"}), [("volumes[extra].secret.secretName", "Secret", "x")]),
-        (_worker(env=[VARIABLE]), [("containers[worker].env[A]", "Secret", "x", "k")]),
+        (_worker(env=[_key("secretKeyRef")]), [("containers[worker].env[A]", "Secret", "x", "k")]),
         (_worker(envFrom=[{"secretRef": {"name": "x"}}]), [("containers[worker].envFrom", "Secret", "x")]),
+        (_volume(configMap={"name": "x"}), [("volumes[extra].configMap.name", "ConfigMap", "x")]),
+        (_volume(configMap=ITEMS), [("volumes[extra].configMap.name", "ConfigMap", "x", key) for key in ("a", "b")]),
+        (
+            _volume(projected={"sources": [{"secret": {"name": "x"}}, {"configMap": {"name": "y"}}, {"podInfo": {}}]}),
+            [
+                ("volumes[extra].projected.secret.name", "Secret", "x"),
+                ("volumes[extra].projected.configMap.name", "ConfigMap", "y"),
+            ],
+        ),
+        (_worker(envFrom=[{"configMapRef": {"name": "x"}}, "y"]), [("containers[worker].envFrom", "ConfigMap", "x")]),
+        (_worker(env=[_key("configMapKeyRef")]), [("containers[worker].env[A]", "ConfigMap", "x", "k")]),
         # Optional, or not a reference.
         (_volume(secret={"secretName": "x", "optional": True}), []),
         (_volume(emptyDir={}), []),
         (_volume(secret="x"), []),
         (_worker(env=[{"name": "A", "value": "b"}]), []),
         (_worker(env="none"), []),
-        (_worker(envFrom=[{"configMapRef": {"name": "x"}}, "y"]), []),
+        (_volume(configMap={"name": "x", "optional": True}), []),
         (_volume(secret={"secretName": "../../elsewhere/secrets/x"}), []),
         (_volume(secret={"secretName": ""}), []),
         ({"template": {"spec": {"volumes": "none", "containers": 3}}}, []),

@@ -40,7 +40,7 @@ OPERATOR = {
     "rolebindings.rbac.authorization.k8s.io": OWNED,
     "endpointslices.discovery.k8s.io": {"get", "list", "watch"},
     "persistentvolumeclaims": {"get"},
-    "events.events.k8s.io": {"get", "create", "patch"},
+    "events.events.k8s.io": {"get", "list", "create", "patch"},
     "leases.coordination.k8s.io": {"create"},
     "leases.coordination.k8s.io/legato-services": {"get", "update", "delete"},
 }

@@ -1,0 +1,65 @@
+"""Why no container of a pod has been started, which only Events say: a volume that cannot be mounted, for one."""
+
+import asyncio
+import dataclasses
+import datetime
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from legato_operator.cluster import Cluster, Object
+from legato_operator.errors import Forbidden
+from legato_operator.observing.observed import Pod
+
+PATIENCE = 10.0  # seconds: a kubelet's first try may come before what it needs
+RETRIED_WITHIN = 180.0  # seconds: a kubelet tries at least every two minutes to mount a volume
+MOST = 3  # warnings of one pod
+
+
+async def explained(cluster: Cluster, namespace: str, pods: Iterable[Pod]) -> list[Pod]:
+    """These pods, each that has been unstarted for a while with what the warnings about it say. Without the right to
+    list Events, as they are."""
+
+    async def asked(pod: Pod) -> Pod:
+        if not pod.unstarted or pod.waiting <= PATIENCE or pod.leaving:
+            return pod
+        try:
+            events = (await cluster.list("Event", namespace, about=pod.uid)).items
+        except Forbidden:
+            return pod
+        return dataclasses.replace(pod, blocked=text, blocked_for=pod.waiting) if (text := warnings(events)) else pod
+
+    return await asyncio.gather(*map(asked, pods))
+
+
+def warnings(events: Sequence[Object]) -> str:
+    """The warnings about a pod that still hold, the oldest first: its cause comes before what follows from it. Empty
+    if something else, such as the pull of an image, has begun since."""
+    newest = max(events, key=lambda event: (_last(event), _warns(event)), default=None)
+    if newest is None or not _warns(newest):
+        return ""
+    normal = max((_last(event) for event in events if not _warns(event)), default=0.0)
+    since = max(normal, _last(newest) - RETRIED_WITHIN)
+    held = [event for event in events if _warns(event) and _last(event) >= since]
+    texts = [": ".join(filter(None, (event["reason"], event.get("note")))) for event in sorted(held, key=_first)]
+    return "; ".join(list(dict.fromkeys(texts))[:MOST])
+
+
+def _warns(event: Mapping[str, Any]) -> bool:
+    return event.get("type") == "Warning"
+
+
+def _first(event: Mapping[str, Any]) -> float:
+    return _seconds(event.get("deprecatedFirstTimestamp") or event.get("eventTime") or _made(event))
+
+
+def _last(event: Mapping[str, Any]) -> float:
+    repeated = (event.get("series") or {}).get("lastObservedTime")
+    return _seconds(repeated or event.get("deprecatedLastTimestamp") or event.get("eventTime") or _made(event))
+
+
+def _made(event: Mapping[str, Any]) -> str:
+    return str(event["metadata"]["creationTimestamp"])
+
+
+def _seconds(timestamp: str) -> float:
+    return datetime.datetime.fromisoformat(timestamp).timestamp()
