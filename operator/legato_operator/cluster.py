@@ -62,8 +62,11 @@ class Cluster(Protocol):
         """
         ...
 
-    async def check(self, item: Mapping[str, Any]) -> None:
-        """Raises Invalid where an object breaks a rule of its kind. Nothing is written."""
+    async def check(self, item: Mapping[str, Any], posted: bool = False) -> None:
+        """Raises Invalid where an object breaks a rule of its kind, as an apply would, or a POST. Nothing is written.
+
+        An apply refuses lists in which a key is there twice, even where its kind allows them.
+        """
         ...
 
     async def patch_status(self, ref: Ref, status: Mapping[str, Any], uid: str | None = None) -> Object:

@@ -120,6 +120,15 @@ def test_all_problems_of_all_documents_are_printed_and_other_objects_left_out(va
             "spec.decode.template.spec.restartPolicy",
             "Kubernetes",
         ),
+        (
+            {
+                "decode": {
+                    "template": {"spec": {"containers": [{"name": "x", "resources": {"limits": {"memory": "1Gib"}}}]}}
+                }
+            },
+            "spec.decode.template.spec.containers[x].resources.limits.memory",
+            "Kubernetes",
+        ),
         ({"gateway": {"replicas": 2}}, "spec.gateway.replicas", "local"),
     ],
 )

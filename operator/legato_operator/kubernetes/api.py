@@ -43,8 +43,13 @@ _POSTED = ("Pod", "Event", "Lease")  # kinds from which nobody drops a field lat
 _NONE_YET = "1"  # the resource version of no object: an apply with it creates one, or is refused
 _METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 _ERRORS = {403: Forbidden, 404: ObjectNotFound, 409: Conflict, 410: Gone, 422: Invalid}
-# An apply whose fields are not those of its kind, which the server answers with 500, as if the fault were its own.
-_UNTYPED = ("failed to create typed patch object", "strict decoding error")
+# A write whose fields are not those of its kind; the server answers an apply with 500, as if the fault were its own.
+_UNTYPED = (
+    "failed to create typed patch object",
+    "failed to convert new object",
+    "cannot be handled as a",
+    "strict decoding error",
+)
 _Result = TypeVar("_Result")
 Count = Callable[[str, str, str], None]  # verb, kind, outcome
 
@@ -99,9 +104,20 @@ class KubernetesCluster:
             await self._overwrite(item, path, manager, contradiction)
         return await self._call("apply", item["kind"], "PATCH", path, query, item, _APPLY)
 
-    async def check(self, item: Mapping[str, Any]) -> None:
-        query = {"fieldManager": "check", "force": "true", "fieldValidation": "Strict", "dryRun": "All"}
-        await self._call("check", item["kind"], "PATCH", _path(item), query, item, _APPLY)
+    async def check(self, item: Mapping[str, Any], posted: bool = False) -> None:
+        query = {"fieldManager": "check", "fieldValidation": "Strict", "dryRun": "All"}
+        kind = item["kind"]
+        if posted:
+            try:
+                await self._call("check", kind, "POST", kinds.path(kind, item["metadata"]["namespace"]), query, item)
+                return
+            except Invalid:
+                await self._check_applied(item, query)  # which names more of the fields that it refuses
+                raise
+        await self._check_applied(item, query)
+
+    async def _check_applied(self, item: Mapping[str, Any], query: Mapping[str, str]) -> None:
+        await self._call("check", item["kind"], "PATCH", _path(item), {**query, "force": "true"}, item, _APPLY)
 
     async def _overwrite(self, item: Mapping[str, Any], path: str, manager: str, contradiction: Invalid) -> None:
         """Set the fields given, lists as a whole; where that does not do, drop what is beside them in the spec.

@@ -64,8 +64,8 @@ class CachedCluster:
     async def apply(self, item: Mapping[str, Any], manager: str, force: bool = False) -> Object:
         return await self._write(ref_of(item), lambda: self._cluster.apply(item, manager, force))
 
-    async def check(self, item: Mapping[str, Any]) -> None:
-        await self._cluster.check(item)
+    async def check(self, item: Mapping[str, Any], posted: bool = False) -> None:
+        await self._cluster.check(item, posted)
 
     async def patch_status(self, ref: Ref, status: Mapping[str, Any], uid: str | None = None) -> Object:
         known = self._known[ref.kind].get((ref.namespace, ref.name)) if self._store.is_current(ref.kind) else None

@@ -84,8 +84,8 @@ class LedCluster:
         self._check(ref_of(item).namespace)
         return await self._cluster.apply(item, manager, force)
 
-    async def check(self, item: Mapping[str, Any]) -> None:
-        await self._cluster.check(item)
+    async def check(self, item: Mapping[str, Any], posted: bool = False) -> None:
+        await self._cluster.check(item, posted)
 
     async def patch_status(self, ref: Ref, status: Mapping[str, Any], uid: str | None = None) -> Object:
         self._check(ref.namespace)

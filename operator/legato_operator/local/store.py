@@ -72,7 +72,7 @@ class Store:
         self._owned[ref] = {name: paths - taken for name, paths in owned.items()} | {manager: set(given)}
         return await self._settle(ref, before, after)
 
-    async def check(self, item: Mapping[str, Any]) -> None:
+    async def check(self, item: Mapping[str, Any], posted: bool = False) -> None:
         """Kinds have no rules here."""
 
     async def patch_status(self, ref: Ref, status: Mapping[str, Any], uid: str | None = None) -> Object:

@@ -1,5 +1,6 @@
 """A user's additions to a pod template, merged into ours. What the operator relies on cannot be replaced."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -10,11 +11,20 @@ Problem = tuple[str, str]
 _LISTED = ("containers", "initContainers", "volumes")
 _KEYS = {"volumeMounts": "mountPath", "volumeDevices": "devicePath"}  # other lists of maps go by name
 _WHOLE = ("volumes", "env")  # an entry is one thing or another: theirs takes the place of ours
+# Fields with quantities, by the field that they are in; the API server refuses a wrong one without its name.
+_AMOUNTS = {
+    "spec": ("overhead",),
+    "resources": ("requests", "limits"),
+    "emptyDir": ("sizeLimit",),
+    "resourceFieldRef": ("divisor",),
+}
+_QUANTITY = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][-+]?[0-9]+)?")
 
 
 def problems(template: Mapping[str, Any], container: str) -> list[Problem]:
     """(path within the template, message) of all that cannot be merged. `container` is the name of our own."""
-    return [*_unknown("", template, ("metadata", "spec")), *_metadata(template), *_spec(template, container)]
+    wrong = [*_unknown("", template, ("metadata", "spec")), *_metadata(template), *_spec(template, container)]
+    return [*wrong, *_quantities("", {"spec": template.get("spec")})]
 
 
 def merged(ours: dict[str, Any], additions: Mapping[str, Any]) -> dict[str, Any]:
@@ -104,6 +114,27 @@ def _own(containers: Sequence[Mapping[str, Any]], own: str) -> Iterator[Problem]
         for variable in env:
             if str(variable["name"]).startswith(pod_template.VARIABLES):
                 yield f"{here}.env.{variable['name']}", "belongs to the operator"
+
+
+def _quantities(path: str, part: Any) -> Iterator[Problem]:
+    """What is no quantity where the pods of Kubernetes have one."""
+    if isinstance(part, list):
+        for number, entry in enumerate(part):
+            name = entry.get("name", number) if isinstance(entry, Mapping) else number
+            yield from _quantities(f"{path}[{name}]", entry)
+    for field, value in part.items() if isinstance(part, Mapping) else ():
+        here = f"{path}.{field}".removeprefix(".")
+        for amount in _AMOUNTS.get(field, ()) if isinstance(value, Mapping) else ():
+            yield from _wrong_amounts(f"{here}.{amount}", value.get(amount))
+        yield from _quantities(here, value)
+
+
+def _wrong_amounts(path: str, value: Any) -> Iterator[Problem]:
+    if isinstance(value, Mapping):
+        for name, amount in value.items():
+            yield from _wrong_amounts(f"{path}.{name}", amount)
+    elif isinstance(value, str) and not _QUANTITY.fullmatch(value):
+        yield path, f"not a valid quantity: {value} (such as 2, 500m or 512Mi)"
 
 
 def _named(entries: Any) -> bool:

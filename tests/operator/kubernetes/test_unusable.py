@@ -3,11 +3,13 @@
 import pytest
 
 from legato_operator.errors import Invalid
+from legato_operator.observing import pod_events
 
 TYPO = {"template": {"spec": {"nodeSelektor": {"disk": "ssd"}}}}
 HUGE_PAGES = {"hugepages-2Mi": "4Mi"}  # which need a request of cpu or memory beside them
 HUB = {"repo": "a/b", "revision": "0" * 40}
 DOWNLOAD = {"source": {"huggingFace": HUB | {"resources": {"requests": HUGE_PAGES}}}}
+TWICE = {"name": "sidecar", "image": "x", "env": [{"name": "A", "value": "1"}, {"name": "A", "value": "2"}]}
 MINE = {"name": "mine", "image": "x", "imagePullPolicy": "Often"}
 BAD_VALUES = {
     "unknown field": ({"decode": TYPO}, "spec.decode.template.spec.nodeSelektor: field not declared in schema"),
@@ -23,6 +25,10 @@ BAD_VALUES = {
     "resources of gateways": (
         {"gateway": {"resources": {"requests": {"example.com/port": "500m"}}}},
         "spec.gateway.resources.limits[example.com/port]: ",
+    ),
+    "a key twice in gateways": (
+        {"gateway": {"template": {"spec": {"containers": [TWICE]}}}},
+        'spec.gateway.template.spec.containers[name="sidecar"].env: duplicate entries for key [name="A"]',
     ),
     "resources of the download": ({"model": DOWNLOAD}, "spec.model.source.huggingFace.resources."),
     "resources of the download beside a template": (
@@ -74,6 +80,38 @@ async def test_templates_that_no_pod_can_have_are_the_manifests_fault(s, operato
     await s.cluster.delete(s.ref("demo-decode-0", "Pod"))
     await s.wait(lambda: s.is_replaced(before))
     assert not [record for record in caplog.records if record.exc_info]
+
+
+async def test_templates_of_workers_are_accepted_as_pods_are(s, operator, build):
+    """A POST takes lists with a key twice, which an apply refuses."""
+    claims = [{"name": "gpus", "request": "one"}, {"name": "gpus", "request": "two"}]
+    template = {
+        "resourceClaims": [{"name": "gpus", "resourceClaimName": "gpus"}],
+        "containers": [TWICE, {"name": "worker", "resources": {"claims": claims}}],
+    }
+    await s.serve(build(decode={"template": {"spec": template}}))
+    (pod,) = (await s.pods("decode")).values()
+    worker, sidecar = (pod["spec"]["containers"][index] for index in (0, 1))
+    assert (worker["resources"]["claims"], sidecar["env"]) == (claims, TWICE["env"])
+
+
+async def test_volume_that_cannot_be_mounted_is_reported_in_the_words_of_its_kubelet(s, operator, build, monkeypatch):
+    monkeypatch.setattr(pod_events, "PATIENCE", 0.0)
+    s.kubelet.asleep.add("demo-decode-0")
+    await s.make(build(decode={"template": {"spec": {"volumes": [{"name": "v", "csi": {"driver": "none.example"}}]}}}))
+    await s.wait(lambda: s.exists("Pod", "demo-decode-0"))
+    pod = await s.cluster.get(s.ref("demo-decode-0", "Pod"))
+    about = {"kind": "Pod", "namespace": s.name, "name": "demo-decode-0", "uid": pod["metadata"]["uid"]}
+    text = 'MountVolume.SetUp failed for volume "v": driver name none.example not found'
+    event = {"metadata": {"name": "x"}, "involvedObject": about, "reason": "FailedMount", "type": "Warning"}
+    assert (await s.call("POST", "events", event | {"message": text, "lastTimestamp": "2026-01-01T00:00:00Z"}))[
+        0
+    ] == 201
+    scheduled = {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "True"}]}
+    await s.cluster.patch_status(s.ref("demo-decode-0", "Pod"), scheduled)
+    await s.wait(lambda: s.condition("Progressing"), ("True", "Retrying"))
+    assert await s.message() == f"demo-decode-0: FailedMount: {text}"
+    await s.wait(lambda: s.has_warning("Retrying"))
 
 
 async def test_kept_spec_is_of_this_service_and_not_of_one_before_it(s, operator, build):
