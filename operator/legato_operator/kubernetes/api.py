@@ -83,12 +83,12 @@ class KubernetesCluster:
         return await self._call("get", ref.kind, "GET", kinds.path(ref.kind, ref.namespace, ref.name))
 
     async def list(
-        self, kind: str, namespace: str | None = None, labels: Mapping[str, str] | None = None
+        self, kind: str, namespace: str | None = None, labels: Mapping[str, str] | None = None, about: str = ""
     ) -> ObjectList:
         return await self._list("list", kind, namespace, labels, about=about)
 
     async def list_metadata(
-        self, kind: str, namespace: str | None = None, labels: Mapping[str, str] | None = None, about: str = ""
+        self, kind: str, namespace: str | None = None, labels: Mapping[str, str] | None = None
     ) -> ObjectList:
         """A list of objects of which only the metadata is there: far less to send and to read."""
         return await self._list("list_metadata", kind, namespace, labels, _METADATA)
@@ -216,6 +216,8 @@ class KubernetesCluster:
         about: str = "",
     ) -> ObjectList:
         query = {"limit": str(PAGE)}
+        if about:
+            query["fieldSelector"] = f"regarding.uid={about}"
         if labels:
             query["labelSelector"] = _selector(labels)
         items: list[Object] = []
@@ -232,8 +234,6 @@ class KubernetesCluster:
         self,
         verb: str,
         kind: str,
-        if about:
-            query["fieldSelector"] = f"regarding.uid={about}"
         method: str,
         path: str,
         query: Mapping[str, str] | None = None,
