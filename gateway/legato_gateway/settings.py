@@ -291,7 +291,7 @@ _FLAGS: Final = (
     Flag(
         "--trusted-proxy",
         flags.ValueKind("NETWORK", values.network),
-        "network of proxies whose x-legato-tenant is believed, such as 10.0.0.0/8",
+        "network of proxies whose x-legato-tenant and X-Forwarded-For are believed, such as 10.0.0.0/8",
         field="trusted_proxies",
         repeated=True,
     ),

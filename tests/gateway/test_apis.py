@@ -63,7 +63,7 @@ async def test_headers_say_who_asks_how_urgently_and_for_how_long(gateway, api):
     assert "x-legato-route" not in (await api.post(gateway)).headers
     request, _, plain = gateway.relay.requests
     assert (request.tenant, request.priority, request.deadline) == ("team", -2, 120)
-    assert (plain.tenant, plain.priority, plain.deadline) == ("", 0, 600)
+    assert (plain.tenant, plain.priority, plain.deadline) == ("address 127.0.0.1", 0, 600)
 
 
 DEFAULTS = GenerationDefaults(0.7, 0.8, 20, 0.05, 1.05)

@@ -2,12 +2,15 @@
 
 from collections.abc import Mapping
 
+from legato_protocol import names
+
 MOST_TENANTS = 32
+ADDRESSES = "(addresses)"
 OTHERS = "(others)"
 
 
 class TenantTokens:
-    """Counts of the tenants served last, by name, and of all others together."""
+    """Counts of the tenants served last, by name, of those with addresses only and of all others together."""
 
     def __init__(self) -> None:
         self._named: dict[str, int] = {}  # least recently served first
@@ -17,7 +20,8 @@ class TenantTokens:
         """A step computed so many tokens for each of these."""
         named = self._named
         for tenant, tokens in served.items():
-            named[tenant] = named.pop(tenant, 0) + tokens
+            name = ADDRESSES if tenant.startswith(names.ADDRESS_TENANT) else tenant
+            named[name] = named.pop(name, 0) + tokens
         while len(named) > MOST_TENANTS:
             self._others += named.pop(next(iter(named)))
 

@@ -7,11 +7,17 @@ from legato_gateway.errors import PriorityNotAllowed
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """`tenant` decides fair shares and quotas; "" is everyone who is not told apart."""
+    """`tenant` decides fair shares and quotas; "" is everyone of whom not even an address is known."""
 
     tenant: str = ""
     max_priority: int | None = None  # None: any
     own_prefix_cache: bool = False  # whether no other tenant's requests share blocks with its own
+    by_address: bool = False  # the tenant is only an address, which clients share and change
+
+    @property
+    def owner(self) -> str:
+        """Tenant that stored responses belong to. Clients without a name have theirs together."""
+        return "" if self.by_address else self.tenant
 
     def check_priority(self, priority: int) -> None:
         """Raises PriorityNotAllowed for one that is higher than this client may ask for."""

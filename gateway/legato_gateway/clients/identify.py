@@ -1,7 +1,7 @@
-"""Who sent a request: by its API key, or by the word of a proxy that is trusted."""
+"""Who sent a request: by its API key, by the word of a proxy that is trusted, or else by its address."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from ipaddress import IPv4Network, IPv6Network, ip_address
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 from typing import Any, Final
 
 from starlette.datastructures import Headers
@@ -15,6 +15,9 @@ from legato_protocol import names
 
 API_KEY: Final = "x-api-key"  # as clients of Anthropic's API have sent it
 TRUSTED: Final = "legato.trusted"  # in a scope: it came in at a port that asked for the service's token
+FORWARDED: Final = "x-forwarded-for"
+OF_ONE_CLIENT: Final = 64  # bits of an IPv6 address: the rest is a client's own choice
+Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
 
 
@@ -36,11 +39,11 @@ class Clients:
         headers = Headers(raw=scope["headers"])
         if scope.get(TRUSTED):
             return Client(_named(headers))
-        from_proxy = self._is_proxy(scope)
-        if from_proxy and headers.get(names.HEADER_TENANT):
+        peer = _address(scope["client"][0]) if scope.get("client") else None
+        if self._is_proxy(peer) and headers.get(names.HEADER_TENANT):
             return Client(_named(headers))
         if self._keys is None:
-            return Client()
+            return _at(self._sender(peer, headers))
         key = _key(headers)
         client = self._keys.keys.client(key) if key else None
         if client is None:
@@ -50,12 +53,15 @@ class Clients:
             raise InvalidAPIKey(f"the API key {shown}")
         return client
 
-    def _is_proxy(self, scope: Mapping[str, Any]) -> bool:
-        if not self._proxies or not scope.get("client"):
-            return False
-        address = ip_address(scope["client"][0])
-        mapped = getattr(address, "ipv4_mapped", None)  # what an IPv6 socket calls an IPv4 peer
-        return any((mapped or address) in network for network in self._proxies)
+    def _is_proxy(self, address: Address | None) -> bool:
+        return address is not None and any(address in network for network in self._proxies)
+
+    def _sender(self, peer: Address | None, headers: Headers) -> Address | None:
+        """The last address before trusted proxies, as far as these name it: each appends the one that called it."""
+        named = ",".join(headers.getlist(FORWARDED)).split(",")
+        while self._is_proxy(peer) and named and (before := _address(named.pop())) is not None:
+            peer = before
+        return peer
 
 
 class Quotas(Mapping[str, Quota]):
@@ -77,6 +83,23 @@ class Quotas(Mapping[str, Quota]):
 
     def _of_keys(self) -> Mapping[str, int]:
         return self._keys.keys.quotas if self._keys is not None else {}
+
+
+def _address(text: str) -> Address | None:
+    """None for text that is not an address, such as the path of a socket."""
+    try:
+        address = ip_address(text.strip())
+    except ValueError:
+        return None
+    return getattr(address, "ipv4_mapped", None) or address  # what an IPv6 socket calls an IPv4 peer
+
+
+def _at(address: Address | None) -> Client:
+    """A client of which no more is known than where it is."""
+    if address is None:
+        return Client()
+    place = IPv6Network((int(address), OF_ONE_CLIENT), strict=False) if address.version == 6 else address
+    return Client(f"{names.ADDRESS_TENANT}{place}", by_address=True)
 
 
 def _key(headers: Headers) -> str:

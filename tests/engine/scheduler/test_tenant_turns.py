@@ -9,8 +9,8 @@ from scheduled_worker import Worker, ask
 from legato_engine.scheduler.limits import SchedulerLimits
 from legato_engine.scheduler.queue import Order, WaitingQueue
 from legato_engine.scheduler.tenant_turns import MOST_TENANTS, TenantTurns
+from legato_engine.scheduler.tenants import ADDRESSES, OTHERS, TenantTokens
 from legato_engine.scheduler.tenants import MOST_TENANTS as MOST_COUNTED
-from legato_engine.scheduler.tenants import OTHERS, TenantTokens
 
 CHUNK = 8
 
@@ -144,10 +144,10 @@ def test_nobody_is_remembered_when_nothing_is_here():
 def test_names_that_clients_make_up_do_not_pile_up_in_counts():
     tokens = TenantTokens()
     for number in range(1000):
-        tokens.add({"regular": 2, f"made up {number}": 3})
+        tokens.add({"regular": 2, f"made up {number}": 3, f"address 10.0.0.{number}": 1})
     counts = tokens.counts()
-    assert (len(counts), counts["regular"], sum(counts.values())) == (MOST_COUNTED + 1, 2000, 5000)
-    assert counts[OTHERS] == 3 * (1000 - MOST_COUNTED + 1)
+    assert (len(counts), counts["regular"], sum(counts.values())) == (MOST_COUNTED + 1, 2000, 6000)
+    assert (counts[ADDRESSES], counts[OTHERS]) == (1000, 3 * (1000 - MOST_COUNTED + 2))
 
 
 def test_a_step_with_more_tenants_than_are_named_counts_all():

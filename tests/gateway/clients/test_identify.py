@@ -93,19 +93,56 @@ async def test_the_word_of_a_trusted_proxy_is_taken_and_nobody_elses(keys, make)
     assert [request.tenant for request in trusted.relay.requests] == ["team", "a"]
     other = make(clients=Clients(None, [ip_network("10.0.0.0/8"), ip_network("fd00::/8")]))
     assert (await other.chat(named, user="team")).status_code == 200
-    assert [request.tenant for request in other.relay.requests] == [""]
+    assert [request.tenant for request in other.relay.requests] == ["address 127.0.0.1"]
 
 
-def test_which_peers_are_proxies():
-    for network, peer, tenant in (
+def _of(peer, *networks, **headers):
+    raw = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
+    return Clients(proxies=list(map(ip_network, networks))).of({"client": peer and (peer, 1), "headers": raw})
+
+
+@pytest.mark.parametrize(
+    ("network", "peer", "tenant"),
+    [
         ("10.0.0.0/8", "10.1.2.3", "team"),
         ("10.0.0.0/8", "::ffff:10.1.2.3", "team"),
-        ("10.0.0.0/8", "fd00::1", ""),
+        ("10.0.0.0/8", "fd00::1", "address fd00::/64"),
         ("fd00::/8", "fd00::1", "team"),
-        ("10.1.2.3/32", "10.1.2.4", ""),
-    ):
-        scope = {"client": (peer, 1), "headers": [(b"x-legato-tenant", b"team")]}
-        assert Clients(proxies=[ip_network(network)]).of(scope).tenant == tenant, peer
+        ("10.1.2.3/32", "10.1.2.4", "address 10.1.2.4"),
+    ],
+)
+def test_which_peers_are_proxies(network, peer, tenant):
+    assert _of(peer, network, x_legato_tenant="team").tenant == tenant
+
+
+PROXIES = ("10.0.0.0/8", "fd00::/8")
+
+
+@pytest.mark.parametrize(
+    ("peer", "networks", "forwarded", "tenant"),
+    [
+        ("192.0.2.1", (), "198.51.100.7", "192.0.2.1"),
+        ("192.0.2.1", PROXIES, "198.51.100.7", "192.0.2.1"),
+        ("::ffff:192.0.2.1", (), "", "192.0.2.1"),
+        ("2001:db8:1:2:3:4:5:6", (), "", "2001:db8:1:2::/64"),
+        ("fe80::1%eth0", (), "", "fe80::/64"),
+        ("10.0.0.1", PROXIES, "198.51.100.7", "198.51.100.7"),
+        ("10.0.0.1", PROXIES, "203.0.113.1, 198.51.100.7,10.9.9.9 , fd00::2", "198.51.100.7"),
+        ("10.0.0.1", PROXIES, "2001:db8::1", "2001:db8::/64"),
+        ("10.0.0.1", PROXIES, "", "10.0.0.1"),
+        ("10.0.0.1", PROXIES, "198.51.100.7, unknown, 10.0.0.2", "10.0.0.2"),
+        ("10.0.0.1", PROXIES, "10.0.0.3", "10.0.0.3"),
+    ],
+)
+def test_without_a_key_a_client_is_known_by_its_address(peer, networks, forwarded, tenant):
+    """A page that sends such a header itself is not believed, nor are entries before those of proxies."""
+    client = _of(peer, *networks, x_forwarded_for=forwarded)
+    assert (client.tenant, client.owner) == (f"address {tenant}", "")
+    assert client.cache_salt("") == Client().cache_salt("")
+
+
+def test_clients_of_a_local_socket_are_one_tenant():
+    assert _of(None) == _of("/run/gateway.sock") == Client()
 
 
 async def test_the_control_port_has_asked_for_a_token_already(keyed):

@@ -70,7 +70,7 @@ async def test_defaults_fill_the_context_draw_a_seed_and_stop_at_the_end_of_sequ
     assert first.max_tokens == 1000 - len("user: hi\n")
     assert first.seed != second.seed
     assert (first.stop_token_ids, third.stop_token_ids) == ((256,), ())
-    assert gateway.relay.requests[0].tenant == "", "a client chooses its user"
+    assert gateway.relay.requests[0].tenant == "address 127.0.0.1", "a client chooses its user"
 
 
 async def test_developer_is_system(gateway):

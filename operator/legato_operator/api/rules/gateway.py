@@ -92,7 +92,7 @@ RULES = (
     Rule(
         at="spec.gateway",
         field="tenantTokensPerMinute",
-        message='needs apiKeys or trustedProxies for tenants other than "*": without them, tenants are not told apart',
+        message='needs apiKeys or trustedProxies for tenants other than "*": without them, tenants are addresses',
         holds=_tenants_are_known,
         cel="!has(self.tenantTokensPerMinute) || self.tenantTokensPerMinute.all(tenant, tenant == '*') || "
         "has(self.apiKeys) || (has(self.trustedProxies) && self.trustedProxies.size() > 0)",
