@@ -43,7 +43,21 @@ class AccessEntry:
     cached_tokens: int | None = None
     output_tokens: int | None = None
     first_token_seconds: float | None = None
+    queue_seconds: float | None = None  # this and the next four are `seconds` together
+    prefill_seconds: float | None = None
+    handoff_seconds: float | None = None
+    decode_seconds: float | None = None
+    stream_seconds: float | None = None
+    attempts: int | None = None
+    preemptions: int | None = None
     finish: str | None = None
+
+    def end(self, seconds: float) -> None:
+        """Notes how long it took. Whatever no other part took was its client's, which had to be written to."""
+        self.seconds = round(seconds, 6)
+        if self.queue_seconds is not None and self.decode_seconds is not None:
+            parts = (self.queue_seconds, self.prefill_seconds, self.handoff_seconds, self.decode_seconds)
+            self.stream_seconds = round(max(0.0, self.seconds - sum(part or 0.0 for part in parts)), 6)
 
     def json(self) -> str:
         return msgspec.json.encode({key: value for key, value in asdict(self).items() if value is not None}).decode()
@@ -81,7 +95,7 @@ class AccessLog:
             entry.status = 500  # that is what is answered, further out
             raise
         finally:
-            entry.seconds = round(self._clock() - began, 6)
+            entry.end(self._clock() - began)
             self._write(entry)
 
 

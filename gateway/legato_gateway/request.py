@@ -110,7 +110,9 @@ class RouteRecord:
     handoffs: list[dict[str, object]] = field(default_factory=list)
     output_tokens: int = 0  # of all choices, once it has ended
     finish: str = ""
-    seconds: dict[str, float] = field(default_factory=dict)  # first_token, and of it queue, prefill, handoff; total
+    seconds: dict[str, float] = field(default_factory=dict)  # queue, prefill, handoff (together first_token); decode
+    # and stream (that its client did not read), with those the total
+    preemptions: int = 0  # of its choices, in the attempts that they ended with
     workers: list[str] = field(default_factory=list)  # all that were given a part of it, in that order
     arrived: float = field(default_factory=time.time)  # Unix seconds
 

@@ -214,6 +214,7 @@ class TokenItem(Value, frozen=True):
     logprobs: tuple[TokenLogprobs, ...] = ()
     finish: Finish | None = None
     cached_tokens: Count = 0  # prompt tokens that needed no computing (wherever it was prefilled)
+    preemptions: Count = 0  # so far, in this attempt
 
 
 class Tokens(Message, tag="tok", frozen=True):

@@ -22,13 +22,17 @@ async def test_a_generation_s_line_tells_its_tokens_and_times(gateway, stream):
     await hangs.reached.wait()
     assert gateway.entries == []
     (generation,) = gateway.relay.generations
-    generation.route.finish, generation.route.seconds["first_token"] = "stop", 0.25
+    generation.route.finish, generation.route.attempt, generation.route.preemptions = "stop", 2, 1
+    generation.route.seconds = {"first_token": 0.25, "queue": 0.125, "prefill": 0.125, "decode": 1.5, "total": 1.75}
     gateway.clock.now += 2.5
     hangs.set()
     await asked
     (entry,) = gateway.entries
     assert (entry.method, entry.path, entry.status, entry.seconds) == ("POST", "/v1/completions", 200, 2.5)
     assert (entry.model, entry.finish, entry.first_token_seconds) == ("tiny", "stop", 0.25)
+    parts = (entry.queue_seconds, entry.prefill_seconds, entry.handoff_seconds, entry.decode_seconds)
+    assert (*parts, entry.stream_seconds) == (0.125, 0.125, None, 1.5, 0.75)
+    assert (entry.attempts, entry.preemptions) == (2, 1)
     assert (entry.prompt_tokens, entry.cached_tokens, entry.output_tokens) == (len(SECRET), 4, 2)
     assert entry.id.startswith("cmpl-")
     assert SECRET not in entry.text() + entry.json()

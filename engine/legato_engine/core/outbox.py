@@ -134,4 +134,5 @@ def _item(emission: Emission, id: str, index: int, sampled: tuple[Sampled, ...],
         logprobs=tuple([one.logprobs for one in sampled if one.logprobs is not None]),
         finish=finish,
         cached_tokens=emission.request.cached_tokens,
+        preemptions=emission.request.preempted,
     )

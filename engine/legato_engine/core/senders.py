@@ -197,4 +197,5 @@ def _item(request: Request, choice: int, index: int, sampled: Sequence[Sampled])
         token_ids=tuple(one.token for one in sampled),
         logprobs=logprobs,
         cached_tokens=request.cached_tokens,
+        preemptions=request.preempted,
     )

@@ -72,6 +72,7 @@ class RequestRegistry:
     def preempt(self, request: Request) -> None:
         """Take its blocks; it is recomputed later, from what is left of them in the cache."""
         request.preemptions += 1
+        request.preempted += 1
         self.preemptions += 1
         self.wait(request)
 

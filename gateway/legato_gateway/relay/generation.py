@@ -134,6 +134,7 @@ class RunningGeneration:
         delta = choice.take(item)
         if choice.finish is not None:
             self.unfinished -= 1
+            self.route.preemptions += item.preemptions
         if delta is not None:
             if self.scores is not None and choice.index not in self._introduced:
                 self._introduced.add(choice.index)

@@ -40,12 +40,18 @@ class LatencyRecorder:
 
     def resumed(self, generation: RunningGeneration) -> None:
         """It reads again: the time between is not the workers'."""
+        now = self._timers.time()
+        generation.timing.paused += now - generation.paused_at
         for choice in generation.choices:
-            choice.stood_still(generation.paused_at, self._timers.time())
+            choice.stood_still(generation.paused_at, now)
 
     def ended(self, generation: RunningGeneration) -> None:
         """Only a whole answer counts: one that was cut off took less."""
-        total = generation.route.seconds["total"] = self._timers.time() - generation.timing.arrived
+        now, timing, seconds = self._timers.time(), generation.timing, generation.route.seconds
+        total = seconds["total"] = now - timing.arrived
+        if timing.first_token is not None:
+            stream = timing.paused + (now - generation.paused_at if generation.paused else 0.0)
+            seconds |= {"decode": now - timing.first_token - stream, "stream": stream}
         if generation.unfinished:
             return
         per_token = (choice.time_per_output_token for choice in generation.choices)

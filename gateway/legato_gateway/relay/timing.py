@@ -19,11 +19,12 @@ class FirstTokenPhases:
 class RequestTiming:
     """Follows one request, until its first token and what is told of that. Attempts without a token are queue time."""
 
-    __slots__ = ("_attempt", "_begun", "_handoff", "_remote", "_told", "arrived", "first_token")
+    __slots__ = ("_attempt", "_begun", "_handoff", "_remote", "_told", "arrived", "first_token", "paused")
 
     def __init__(self, arrived: float) -> None:
         self.arrived = arrived
         self.first_token: float | None = None
+        self.paused = 0.0  # seconds for which its client read too slowly
         self._attempt = 0
         self._begun: float | None = None
         self._remote = False

@@ -23,6 +23,8 @@ _LATENCIES = {
     "queue": ("gen_ai.latency.time_in_queue",),
     "prefill": ("gen_ai.latency.time_in_model_prefill",),
     "handoff": ("legato.latency.time_in_handoff",),
+    "decode": ("gen_ai.latency.time_in_model_decode",),
+    "stream": ("legato.latency.time_in_stream",),
     "total": ("gen_ai.latency.e2e",),
 }
 
@@ -183,6 +185,8 @@ def _came(route: RouteRecord, usage: Usage, error: GatewayError | None) -> "dict
         "gen_ai.usage.output_tokens": usage.completion_tokens,
         "gen_ai.usage.cache_read.input_tokens": usage.cached_tokens,
     }
+    if route.preemptions:
+        came["legato.preemptions"] = route.preemptions
     if error is None:
         came["gen_ai.response.finish_reasons"] = route.finish.split(",")
     for phase, names in _LATENCIES.items():

@@ -65,6 +65,12 @@ class GenerationResponse(Response):
         entry.finish = ",".join(route.finish for route in routes if route.finish) or None
         first = [route.seconds["first_token"] for route in routes if "first_token" in route.seconds]
         entry.first_token_seconds = round(min(first), 6) if first else None
+        entry.attempts = max((route.attempt for route in routes), default=0) or None
+        entry.preemptions = sum(route.preemptions for route in routes) or None
+        slowest = max(routes, key=lambda route: route.seconds.get("total", 0.0)).seconds
+        for part in ("queue", "prefill", "handoff", "decode"):
+            if part in slowest:
+                setattr(entry, f"{part}_seconds", round(slowest[part], 6))
 
     async def _whole(self, send: Send) -> None:
         answers: dict[int, CollectedChoice] = {}

@@ -3,8 +3,10 @@
 import pytest
 from scheduled_worker import Client, Worker, ask
 
+from legato_engine.core.outbox import token_items
 from legato_engine.scheduler.planner import MOST_PREEMPTIONS
 from legato_engine.scheduler.request import RequestState
+from legato_engine.scheduler.results import Emission
 
 
 @pytest.fixture
@@ -69,6 +71,8 @@ def test_preemptions_count_until_the_sequence_is_further_than_it_ever_was(crowde
     while requests[2].computed < 9:
         worker.step()
     assert requests[2].preemptions == 0
+    (item,) = token_items(Emission(requests[2], 0, 0, ()), "r")
+    assert item.preemptions == 1
 
 
 def test_recomputing_all_it_had_is_no_progress():
