@@ -30,12 +30,16 @@ class Without:
         return self.finder.find_spec(name, path, target)
 
 sys.meta_path[:] = [Without(finder) for finder in sys.meta_path]
+sys.path.append({support!r})
+import quick_interpreter
+
+quick_interpreter.use()
 """
 BLOCKED = {"msgspec", "numba", "psutil", "pydantic", "pytest", "safetensors", "gguf", "legato_protocol", "hypothesis"}
 
 
 def _run(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    (tmp_path / "sitecustomize.py").write_text(_BLOCK.format(blocked=BLOCKED))
+    (tmp_path / "sitecustomize.py").write_text(_BLOCK.format(blocked=BLOCKED, support=str(ROOT / "tests" / "support")))
     environment = {**os.environ, "PYTHON": sys.executable, "PYTHONPATH": str(tmp_path)}
     return subprocess.run(
         [ROOT / "scripts" / "gpu", *arguments], env=environment, capture_output=True, text=True, timeout=800
