@@ -13,7 +13,7 @@ from legato_operator.api.resources import Spec
 from legato_operator.autoscaler import coming, held
 from legato_operator.autoscaler.coming import FULL, WITHIN
 from legato_operator.autoscaler.decision import ACTIVATION, DECODE_ROOM, KV_BLOCKS, SLOTS, STEP_TIME, Term
-from legato_operator.autoscaler.prefill import decode_share
+from legato_operator.autoscaler.prefill import decode_share, prefilling
 from legato_operator.autoscaler.signals import DecodeCost, Signals, Traffic, WorkerSignals
 
 DEVIATIONS = 1.645  # standard deviations above the expected blocks: the 95th percentile of a sum of many sequences
@@ -33,7 +33,7 @@ def terms(
     resident = _resident(signals, workers, spec, prompts)
     if signals.traffic is None:
         return (Term.unknown(KV_BLOCKS, "what is held (a gateway did not answer)"), *resident)
-    return (*resident, *_room(signals, workers), *_activation(signals.traffic, workers))
+    return (*resident, *_room(signals, workers, spec), *_activation(signals.traffic, workers))
 
 
 def _resident(
@@ -140,14 +140,15 @@ def _step_term(cost: DecodeCost, rows: int, context: int, tpot: float) -> Term:
     return Term.of(STEP_TIME, STEP_EQUATION, numbers)
 
 
-def _room(signals: Signals, workers: Sequence[WorkerSignals]) -> tuple[Term, ...]:
+def _room(signals: Signals, workers: Sequence[WorkerSignals], spec: Spec) -> tuple[Term, ...]:
     """A queue that waits for decode workers needs one more of them, whatever kept it out of those there are.
 
     Of those that serve: while one starts, no further one is asked for.
     """
     assert signals.traffic is not None
     serving = sum(worker.ready for worker in workers)
-    if not serving or not signals.traffic.held or decode_share(signals.traffic) < MOSTLY:
+    share = decode_share(signals, prefilling(signals, spec), spec.slo.ttft)
+    if not serving or not signals.traffic.held or share < MOSTLY:
         return ()
     return (Term.of(DECODE_ROOM, ROOM_EQUATION, {"serving": float(serving)}),)
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from legato_operator.api.resources import Spec
 from legato_operator.autoscaler.decision import BACKLOG, Term
-from legato_operator.autoscaler.prefill import decode_share, requests_per_second, start_seconds
+from legato_operator.autoscaler.prefill import decode_share, prefilling, requests_per_second, start_seconds
 from legato_operator.autoscaler.signals import Signals, Traffic, WorkerSignals
 
 AHEAD = 2.0  # seconds that a request has room in a decode worker before it decodes: gateways let prompts queue so long
@@ -24,7 +24,8 @@ def share(signals: Signals, workers: Sequence[WorkerSignals], spec: Spec, prompt
     if traffic is None or not traffic.held:
         return 0.0
     start = start_seconds(workers)
-    lasting = max(decode_share(traffic), _let_through(traffic, spec.slo.tpot, start))
+    waiting = decode_share(signals, prefilling(signals, spec), spec.slo.ttft)
+    lasting = max(waiting, _let_through(traffic, spec.slo.tpot, start))
     arriving = sum(bucket.requests for bucket in traffic.recent) / traffic.recent_seconds
     coming = min(_sent(signals, workers, spec, prompts), traffic.held + arriving * start)
     return max(lasting, coming / traffic.held)

@@ -11,6 +11,7 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from legato_operator.api.resources import Spec
 from legato_operator.autoscaler.decision import ARRIVALS, BACKLOG, QUEUEING, Term
 from legato_operator.autoscaler.demand_window import WINDOW
 from legato_operator.autoscaler.equation import evaluate
@@ -61,10 +62,11 @@ def terms(signals: Signals, workers: Sequence[WorkerSignals], ttft: float, curre
     if traffic is None:
         return (Term.unknown(ARRIVALS, "what arrives (a gateway did not answer)"),)
     helping = [worker for worker in signals.of_pool("decode") if worker not in workers]
-    queued = _queued_tokens(traffic, (*workers, *helping))
+    for_decode = decode_share(signals, workers, ttft)
+    queued = _queued_at((*workers, *helping)) + round(traffic.held_tokens * (1 - for_decode))
     if not queued and not any(bucket.tokens for bucket in traffic.arrivals):
         return (Term(ARRIVALS, 0.0, "0", {}), *_unknown_queues(workers))
-    cost = _cost(workers) or _cost(signals.of_pool("decode"))
+    cost = _measured_cost(signals, workers)
     if cost is None and not current:
         return (Term(ARRIVALS, 0.0, "0", {}),)
     if cost is None:
@@ -72,7 +74,8 @@ def terms(signals: Signals, workers: Sequence[WorkerSignals], ttft: float, curre
     arrived = _work(traffic.arrivals, cost, ttft)
     arrivals = _arrivals(arrived, traffic)
     elsewhere = _queued_at([worker for worker in signals.workers if worker not in (*workers, *helping)])
-    backlog = _fitting_tokens(traffic, queued, elsewhere, _work(traffic.waiting, cost, ttft).oversized_tokens)
+    oversized = _work(traffic.waiting, cost, ttft).oversized_tokens
+    backlog = _fitting_tokens(traffic, queued, elsewhere, oversized, for_decode)
     load = evaluate(LOAD_EQUATION, arrivals.numbers)
     numbers = {
         "arrivals": max(arrivals.known, _lately(_work(traffic.recent, cost, ttft), traffic.recent_seconds)),
@@ -103,10 +106,33 @@ def requests_per_second(traffic: Traffic, workers: Sequence[WorkerSignals], ttft
     return sum(bucket.requests for bucket in traffic.recent) / seconds if seconds else 0.0
 
 
-def decode_share(traffic: Traffic) -> float:
-    """The part of the head's wait that was for room in decode workers, from 0 to 1."""
-    total = sum(traffic.head_wait.values())
-    return traffic.head_wait.get("decode_room", 0.0) / total if total > 0 else 0.0
+def prefilling(signals: Signals, spec: Spec) -> tuple[WorkerSignals, ...]:
+    """Workers of the pool that scales by prompts."""
+    return signals.of_pool("prefill" if spec.disaggregated else "decode")
+
+
+def decode_share(signals: Signals, workers: Sequence[WorkerSignals], ttft: float) -> float:
+    """The part of the queue, from 0 to 1, that waits for room in decode workers and not for these, which prefill.
+
+    By what its head waited for. While more prompts arrive than these compute, though, those that arrived meanwhile wait
+    for prefill: decode workers are full then of prompts that are not computed yet.
+    """
+    traffic = signals.traffic
+    total = sum(traffic.head_wait.values()) if traffic is not None else 0.0
+    if traffic is None or total <= 0:
+        return 0.0
+    share = traffic.head_wait.get("decode_room", 0.0) / total
+    if not traffic.held_tokens or not _is_short(signals, traffic, workers, ttft):
+        return share
+    arrived = sum(bucket.tokens for bucket in traffic.recent)
+    return min(share, max(0.0, 1 - arrived / traffic.held_tokens))
+
+
+def _is_short(signals: Signals, traffic: Traffic, workers: Sequence[WorkerSignals], ttft: float) -> bool:
+    """True if more prompts arrive than the workers that serve, or one where none does, can compute."""
+    cost = _measured_cost(signals, workers)
+    serving = max(1, sum(worker.ready for worker in workers))
+    return cost is not None and _recent_load(traffic, cost, ttft) > serving
 
 
 def _lately(recent: _Work, seconds: float) -> float:
@@ -169,23 +195,18 @@ def _backlog(numbers: dict[str, float]) -> tuple[Term, ...]:
     return (Term.of(BACKLOG, BACKLOG_EQUATION, numbers),)
 
 
-def _queued_tokens(traffic: Traffic, workers: Sequence[WorkerSignals]) -> int:
-    """Uncached tokens that wait for prefill, and not for a decode worker's room."""
-    return _queued_at(workers) + round(traffic.held_tokens * (1 - decode_share(traffic)))
-
-
 def _queued_at(workers: Iterable[WorkerSignals]) -> int:
     return sum(max(0, (worker.queue_tokens or 0) - (worker.parked_tokens or 0)) for worker in workers)
 
 
-def _fitting_tokens(traffic: Traffic, queued: int, elsewhere: int, oversized: int) -> int:
+def _fitting_tokens(traffic: Traffic, queued: int, elsewhere: int, oversized: int, for_decode: float) -> int:
     """Of the tokens that wait here, those of prompts that do not exceed the objective alone.
 
     Gateways know of a prompt that waits neither how far it is nor where: what is queued beyond the others is left of
     the `oversized` ones, and it is first that of workers `elsewhere`. Those that drain have had theirs for the longest.
     """
     others = sum(bucket.tokens for bucket in traffic.waiting) - oversized
-    left = min(oversized, max(0, queued + elsewhere - round(others * (1 - decode_share(traffic)))))
+    left = min(oversized, max(0, queued + elsewhere - round(others * (1 - for_decode))))
     return max(0, queued - max(0, left - elsewhere))
 
 
@@ -197,6 +218,11 @@ def _unknown_queues(workers: Sequence[WorkerSignals]) -> tuple[Term, ...]:
 def _capacity(workers: Sequence[WorkerSignals], start: float) -> float:
     """Seconds of work that can be done until a worker started now would serve."""
     return sum(start if worker.ready else min(start, worker.age) for worker in workers)
+
+
+def _measured_cost(signals: Signals, workers: Sequence[WorkerSignals]) -> _Cost | None:
+    """The cost on these workers, or on decode workers where none of these has been measured."""
+    return _cost(workers) or _cost(signals.of_pool("decode"))
 
 
 def _cost(workers: Sequence[WorkerSignals]) -> _Cost | None:

@@ -63,6 +63,18 @@ def test_a_small_step_is_answered_within_five_seconds_too():
     assert next(at for at, sizes in looks if sizes["prefill"] > 1) - 180.0 <= 5.0
 
 
+@pytest.mark.parametrize("look", [0.0, 0.5, 1.0, 1.5])
+def test_a_step_of_prompts_that_fill_decode_workers_grows_prefill_within_five_seconds_and_no_later_than_decode(look):
+    """Of 8 prompts a second, prefill computes 4: the others hold the blocks of the only decode worker."""
+    cpu, at = msgspec.structs.replace(find("cpu-2-cores-smollm2-135m"), start_seconds=12.0), 64.0 + look
+    step = workload(
+        steady(60.0, each=2.0, tokens=500, output=32), steady(20.0, each=0.125, tokens=500, output=32, since=at)
+    )
+    looks, _ = _run(step, machine=cpu)
+    grew = {pool: next(when for when, sizes in looks if sizes[pool] > 1) - at for pool in ("prefill", "decode")}
+    assert grew["prefill"] <= min(5.0, grew["decode"])
+
+
 @pytest.mark.parametrize("look", [0.0, 1.5])
 def test_a_step_of_long_answers_is_answered_within_five_seconds_and_by_decode_alone(look):
     """Their blocks fit into one worker for 6 s. The looks are every 2 s, at different distances from the step."""

@@ -124,6 +124,13 @@ def test_a_queue_that_waits_for_decode_room_scales_decode_and_not_prefill(size, 
     assert (made["prefill"].wish, made["decode"].wish) == (1, wish)
 
 
+def test_while_prefill_computes_less_than_arrives_what_arrived_lately_waits_for_it_whatever_the_head_waits_for():
+    """10,000 tokens/s where 8,000 are computed: of 4,000,000 held ones, 100,000 arrived within 10 s."""
+    made = _decide(_decoding(dataclasses.replace(arriving(300, 2000), **HELD)))
+    assert _term(made["prefill"], BACKLOG).numbers["backlogTokens"] == 100_000
+    assert made["prefill"].wish == 3
+
+
 def test_blocks_of_two_sizes_are_added_by_their_tokens():
     """While `blockSize` changes: 900 of 64 tokens are 3,600 of 16, of which four workers have 1,000 each."""
     old = [decoder(f"decode-{i}", blocks=Blocks(1000, 0, 0), running=1) for i in (1, 2, 3)]
