@@ -7,6 +7,7 @@ Templates come with the model and are written for transformers, so they get the 
 import json
 import secrets
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from types import MappingProxyType
 from typing import Any, NoReturn
@@ -16,6 +17,8 @@ from jinja2 import meta, nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from legato_gateway.tokenizer.roles import alternating
 
 
 class TemplateFault(ValueError):
@@ -49,9 +52,20 @@ class ChatTemplate:
             raise TemplateFault(f"the model's chat template is broken: {error}") from None
 
     def render(self, messages: Sequence[Mapping[str, Any]], variables: Mapping[str, Any] = MappingProxyType({})) -> str:
-        """The prompt text; `variables` are for the template beside the messages, and may have any name. Raises
-        TemplateFault where the template cannot take these messages."""
-        given = {"add_generation_prompt": True, "tools": None, "documents": None, **variables, "messages": messages}
+        """The prompt text; `variables` are for the template beside the messages, and may have any name. A template that
+        refuses their order of roles gets them in the one that strict templates ask for. Raises TemplateFault where the
+        template cannot take these messages."""
+        given = {"add_generation_prompt": True, "tools": None, "documents": None, **variables}
+        try:
+            return self._rendered({**given, "messages": messages})
+        except TemplateFault as fault:
+            if (ordered := alternating(messages)) == list(messages):
+                raise
+            with suppress(TemplateFault):
+                return self._rendered({**given, "messages": ordered})
+            raise fault from None
+
+    def _rendered(self, given: Mapping[str, Any]) -> str:
         try:
             return self._template.render(given)
         except RecursionError:

@@ -4,7 +4,7 @@ import pytest
 import transformers
 from tokenizer_files import write_folder
 
-from legato_gateway.tokenizer.chat_template import ChatTemplate
+from legato_gateway.tokenizer.chat_template import ChatTemplate, TemplateFault
 from legato_gateway.tokenizer.tokens import ModelTokenizer, TokenizeError
 
 TRIMS = "{% for m in messages %}[{{ m.role }}: {{ m.content | trim }}]{% endfor %}"
@@ -61,6 +61,30 @@ def test_templates_get_what_they_expect(tmp_path, trained):
         tokenizer_object=trained, bos_token="<|begin|>", chat_template=template
     )
     assert shown == theirs.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+
+
+STRICT = """{% for m in messages %}{% if not loop.first and m.role in ('system', loop.previtem.role) %}
+{{ raise_exception('roles must alternate') }}{% endif %}{{ m.role[0] }}({{ m.content }}){% endfor %}"""
+ROLES = {"s": "system", "u": "user", "a": "assistant"}
+ORDERS = [
+    ("ssuu", "s(0\n1)u(2\n3)"),
+    ("suas", "s(0)u(1)a(2)u(3)"),
+    ("uusau", "u(0\n1\n2)a(3)u(4)"),
+    ("uau", "u(0)a(1)u(2)"),
+]
+
+
+@pytest.mark.parametrize(("order", "shown"), ORDERS)
+def test_a_strict_template_gets_messages_in_the_order_that_it_asks_for(order, shown):
+    """Codex sends several messages of the system and of the user in a row, and later ones of the system."""
+    messages = [{"role": ROLES[role], "content": str(number)} for number, role in enumerate(order)]
+    assert ChatTemplate(STRICT, {}).render(messages) == shown
+    assert ChatTemplate(TRIMS, {}).render(messages).count("[") == len(messages), "other templates get them as they are"
+
+
+def test_a_strict_template_still_refuses_what_has_no_such_order():
+    with pytest.raises(TemplateFault, match="roles must alternate"):
+        ChatTemplate(STRICT, {}).render([{"role": role, "content": "x"} for role in ("user", "assistant", "assistant")])
 
 
 @pytest.mark.parametrize(

@@ -92,9 +92,9 @@ def _spelled(item: StoredItem) -> Fields:
     kind = item.type or "message"
     known: Fields = {"type": kind, "id": item.id, "status": item.status}
     match kind:
-        case "message":
+        case "message" | "agent_message":
             parts = _parts(item.content, "output_text" if item.role == "assistant" else "input_text")
-            return known | {"role": item.role, "content": parts}
+            return known | {"type": "message", "role": item.role or "user", "content": parts}
         case "function_call" | "custom_tool_call":
             said = {"input": item.input} if kind == "custom_tool_call" else {"arguments": item.arguments}
             inside = {"namespace": item.namespace} if item.namespace is not None else {}

@@ -17,6 +17,7 @@ from legato_gateway.openai.schemas import MAX_CONTENT_PARTS, MAX_MESSAGES, ChatM
 MAX_ITEMS: Final = MAX_MESSAGES
 KINDS: Final = (
     *("message", "function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output", "reasoning"),
+    "agent_message",  # of Codex, between its agents
 )
 _TEXTS: Final = ("input_text", "output_text", "reasoning_text", "text")  # kinds of parts
 _ARGUMENTS = msgspec.json.Decoder(dict[str, Any])
@@ -60,6 +61,7 @@ _PREFIXES: Final = {  # of ids
     "custom_tool_call": "ctc",
     "custom_tool_call_output": "ctco",
     "reasoning": "rs",
+    "agent_message": "amsg",
 }
 Items = Annotated[tuple[InputItem, ...], Meta(min_length=1, max_length=MAX_ITEMS)]
 Input = str | Items
@@ -83,6 +85,8 @@ class Conversation:
         match item.type or "message":
             case "message":
                 self._message(item, at)
+            case "agent_message":
+                self.say("user", _text(item.content, f"{at}.content"), at)
             case "function_call":
                 self._call(item, _given(item.arguments, f"{at}.arguments"), at)
             case "custom_tool_call":

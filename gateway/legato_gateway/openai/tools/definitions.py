@@ -18,7 +18,7 @@ from legato_gateway.parsers.tool_calls.families import FAMILIES
 from legato_gateway.parsers.tool_calls.json_calls import NAME
 from legato_gateway.serving import bodies, ignored
 
-MAX_TOOLS: Final = 128  # OpenAI's
+MAX_TOOLS: Final = 1024  # OpenAI takes 128, which agents with several MCP servers exceed
 MAX_TOOLS_BYTES: Final = 1 << 19  # of JSON
 
 

@@ -40,6 +40,7 @@ ITEMS: list[tuple[Any, list[Any]]] = [
     ),
     ([{"role": "developer", "content": "hi"}], [{"role": "system", "content": "hi"}]),
     ([SAID, THOUGHT], [{"role": "assistant", "content": "Let me see."}]),
+    ([{"type": "agent_message", "author": "/a", "content": [{"type": "input_text", "text": "hi"}]}], [HI]),
     (
         [{"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]}],
         [{"role": "assistant", "content": "No."}],
@@ -139,8 +140,8 @@ WRONG: list[tuple[str, dict[str, Any]]] = [
     ("tools[1].tools[0].name", {"tools": [{**FLAT, "name": "crm__get_weather"}, {**SPACE, "tools": [FLAT]}]}),
     ("tools[0].format", {"tools": [{"type": "custom", "name": "f", "format": "text"}]}),
     ("tools[0].allowed_callers", {"tools": [{**FLAT, "allowed_callers": ["programmatic"]}]}),
-    ("tools", {"tools": [{**FLAT, "name": f"f{n}"} for n in range(129)]}),
-    ("tools", {"tools": [{**SPACE, "tools": [{**FLAT, "name": f"f{n}"} for n in range(129)]}]}),
+    ("tools", {"tools": [{**FLAT, "name": f"f{n}"} for n in range(1025)]}),
+    ("tools", {"tools": [{**SPACE, "tools": [{**FLAT, "name": f"f{n}"} for n in range(1025)]}]}),
     ("tool_choice", {"tool_choice": {"type": "custom", "name": "get_weather"}, "tools": [FLAT]}),
     ("tool_choice", {"tool_choice": {"type": "function", "name": "other"}, "tools": [FLAT]}),
     ("tool_choice.name", {"tool_choice": {"type": "function"}, "tools": [FLAT]}),

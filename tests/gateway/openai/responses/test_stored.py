@@ -263,6 +263,17 @@ async def test_items_of_every_type(make, store):
     assert [item["status"] for item in cut_off["data"]] == ["incomplete"]
 
 
+async def test_items_of_codex_are_listed_in_openais_types(storing):
+    call = {"type": "custom_tool_call", "call_id": "c", "name": "patch", "namespace": "crm", "input": "+ a"}
+    items = [call, {"type": "custom_tool_call_output", "call_id": "c", "output": "done"}]
+    made = await ask(storing, input=[*items, {"type": "agent_message", "author": "/a", "content": "hi"}])
+    page = (await items_of(storing, made.json()["id"], order="asc")).json()
+    ResponseItemList.model_validate(page)
+    *found, last = [{key: value for key, value in item.items() if key not in ("id", "status")} for item in page["data"]]
+    assert found == items
+    assert last == {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "hi"}]}
+
+
 async def test_an_answer_with_log_probabilities_is_listed_without(storing):
     included = ["message.output_text.logprobs"]
     made = (await ask(storing, include=included)).json()["id"]

@@ -127,7 +127,7 @@ WRONG: list[tuple[dict[str, Any], str, str | None]] = [
     ({"tools": "x"}, "tools", None),
     ({"tools": [5]}, "tools[0]", None),
     ({"tools": [{"type": "function"}]}, "tools[0].function", None),
-    ({"tools": [NOW] * 129}, "tools", None),
+    ({"tools": [NOW] * 1025}, "tools", None),
     ({"tools": [{"type": "function", "function": {"name": "f", "description": "x" * (1 << 19)}}]}, "tools", None),
     ({"tools": [NOW, NOW]}, "tools[1].function.name", None),
     ({"tool_choice": {"type": "function", "function": {"name": "f"}}}, "tool_choice", None),
