@@ -152,7 +152,7 @@ class KnownObjects:
             return
         told = found.told if found is not None and uid_of(found.item) == uid_of(item) else 0
         self._drop(key)
-        _drop_managed_fields(item["metadata"])
+        _keep_applied_fields(item["metadata"])
         self._objects[key] = _Known(item, told)
         for group in _groups(item):
             self._members.setdefault(group, set()).add(key)
@@ -179,10 +179,11 @@ def _groups(item: Object) -> Iterable[Key]:
     return () if service is None else ((item["metadata"]["namespace"], service),)
 
 
-def _drop_managed_fields(metadata: dict[str, Any]) -> None:
-    """But for what the operator applied: they are half of an object, and nobody reads others."""
-    others = metadata.pop("managedFields", None)
-    if others and (applied := common.applied({"managedFields": others})):
+def _keep_applied_fields(metadata: dict[str, Any]) -> None:
+    """Drops `managedFields` but for those that the operator applied: half of an object, and nobody reads others."""
+    applied = common.applied(metadata)
+    metadata.pop("managedFields", None)
+    if applied:
         metadata["managedFields"] = applied
 
 

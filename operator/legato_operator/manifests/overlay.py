@@ -117,7 +117,7 @@ def _own(containers: Sequence[Mapping[str, Any]], own: str) -> Iterator[Problem]
 
 
 def _quantities(path: str, part: Any) -> Iterator[Problem]:
-    """What is no quantity where the pods of Kubernetes have one."""
+    """Wrong quantities, wherever a pod has some."""
     if isinstance(part, list):
         for number, entry in enumerate(part):
             name = entry.get("name", number) if isinstance(entry, Mapping) else number

@@ -39,8 +39,8 @@ def warnings(events: Sequence[Object]) -> str:
         return ""
     normal = max((_last(event) for event in events if not _warns(event)), default=0.0)
     since = max(normal, _last(newest) - RETRIED_WITHIN)
-    held = [event for event in events if _warns(event) and _last(event) >= since]
-    texts = [": ".join(filter(None, (event["reason"], event.get("note")))) for event in sorted(held, key=_first)]
+    current = [event for event in events if _warns(event) and _last(event) >= since]
+    texts = [": ".join(filter(None, (event["reason"], event.get("note")))) for event in sorted(current, key=_first)]
     return "; ".join(list(dict.fromkeys(texts))[:MOST])
 
 
