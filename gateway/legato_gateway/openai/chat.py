@@ -77,10 +77,11 @@ def chat_request(
     client is told, with the paths that things have in this API."""
     options = params.options(asked, body)
     logprobs = _logprobs(body)
+    body = bounds.switched_off(body, serving.reasoning, serving.tokens.template_takes)
     bounds.check_budget(body.thinking_token_budget, serving.reasoning)
     tools, prompt = rendered(serving, body, messages)
     wanted = body.max_completion_tokens or body.max_tokens
-    most = params.limit(wanted, len(prompt), serving.model.context, serving.model.defaults.max_tokens, "messages")
+    most = params.limit(wanted, len(prompt), serving.model, serving.model.defaults.max_tokens, "messages")
     reasoning = _reasoning(serving, body, prompt, tools)
     grammar = bounds.bounded(reasoning, body.thinking_token_budget, tools.grammar)
     sampling = params.sampling(body, serving.limits, most, logprobs, grammar)
@@ -99,6 +100,7 @@ def rendered(
     serving: ModelServing, body: ChatBody, messages: Sequence[ChatMessage]
 ) -> tuple[OfferedTools, tuple[int, ...]]:
     """The tools that `body` offers, and the prompt's tokens."""
+    body = bounds.switched_off(body, serving.reasoning, serving.tokens.template_takes)
     for number, message in enumerate(messages):
         unsupported.check_message(message, f"messages[{number}]")
     tools = definitions.offered(body, serving.tools.family, serving.tools.why_not, structured_output.of(body))

@@ -1,10 +1,13 @@
 """What an answer with reasoning has to keep to: `thinking_token_budget`, and a grammar that begins behind it."""
 
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
 
 from legato_gateway.errors import BadRequest, Unsupported
+from legato_gateway.openai.reasoning import template_variables
+from legato_gateway.openai.schemas import ChatBody
 from legato_gateway.openai.structured_output import Grammar
 from legato_gateway.parsers.reasoning.support import ReasoningFormat, ReasoningSupport
 from legato_gateway.serving import ignored
@@ -14,6 +17,18 @@ from legato_protocol.sampling_params import REASONING
 
 _BUDGET: Final = "thinking_token_budget"
 UNLIMITED: Final = -1  # vLLM's
+
+
+def switched_off(body: ChatBody, support: ReasoningSupport, takes: Callable[[str], bool]) -> ChatBody:
+    """Returns a request for no reasoning as one with a budget of 0, where its template has no switch and workers hold
+    the model to a budget."""
+    if (
+        body.reasoning_effort != template_variables.NONE
+        or not support.counts
+        or template_variables.can_switch_off(takes)
+    ):
+        return body
+    return msgspec.structs.replace(body, reasoning_effort=None, thinking_token_budget=0)
 
 
 def check_budget(budget: int | None, support: ReasoningSupport) -> None:

@@ -13,7 +13,7 @@ from legato_gateway.serving import bodies, ignored
 
 MAX_BYTES: Final = 1 << 16  # of JSON
 EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
-_NONE: Final = "none"
+NONE: Final = "none"
 _GRADED: Final = "reasoning_effort"
 _SWITCHES: Final = ("enable_thinking", "thinking")  # of Qwen, Gemma and GLM; of DeepSeek and Granite
 _RESERVED: Final = frozenset(
@@ -22,6 +22,11 @@ _RESERVED: Final = frozenset(
     ("bos_token", "eos_token", "raise_exception", "strftime_now")  # what the template is given by us
 )
 _OBJECT = msgspec.json.Decoder(dict[str, Any] | None)
+
+
+def can_switch_off(takes: Callable[[str], bool]) -> bool:
+    """True if the template has a variable that switches reasoning off."""
+    return any(takes(name) for name in (*_SWITCHES, _GRADED))
 
 
 def of(body: ChatBody, takes: Callable[[str], bool], reasons: bool) -> dict[str, Any]:
@@ -34,13 +39,13 @@ def of(body: ChatBody, takes: Callable[[str], bool], reasons: bool) -> dict[str,
     if effort not in EFFORTS:
         text = f"not a valid reasoning_effort: {effort[:40]!r} ({', '.join(EFFORTS)})"
         raise BadRequest(text, param="reasoning_effort")
-    found: dict[str, Any] = {switch: effort != _NONE for switch in _SWITCHES if takes(switch)}
+    found: dict[str, Any] = {switch: effort != NONE for switch in _SWITCHES if takes(switch)}
     if takes(_GRADED):
         found[_GRADED] = effort
-    if not found and reasons and effort == _NONE:
+    if not found and reasons and effort == NONE:
         text = "reasoning_effort 'none' is not supported: this model's chat template has no variable for it"
         raise Unsupported(text, param="reasoning_effort")
-    if not found and effort != _NONE:
+    if not found and effort != NONE:
         ignored.note("reasoning_effort")
     return found | given
 

@@ -130,6 +130,7 @@ async def test_a_budget_is_for_workers_to_hold(make, turn):
     assert bounds_of(params) == ReasoningBounds(ReasoningTokens(257, 258, bool(turn), (10, 32)), 7)
     assert params.stop_token_ids == (), "a budget ends no answer"
     assert bounds_of(await asked(gateway, thinking_token_budget=0)).budget == 0
+    assert bounds_of(await asked(gateway, reasoning_effort="none")).budget == 0, "its template has no switch"
 
 
 async def test_where_nothing_is_bounded_or_the_prompt_switches_reasoning_off_nothing_is_held(make):
