@@ -1,5 +1,5 @@
-"""What becomes of each field, as docs/request-fields.md says: it is obeyed, ignored by name, without effect or refused
-by name. Types of the official clients say which tools, items and blocks there are; that the page has every field of
+"""Fields of requests become what docs/request-fields.md says: obeyed, ignored by name, without effect or refused by
+name. The official clients' types say which tools, items and blocks there are; that the page has every field of
 requests is in tests/test_docs.py."""
 
 import re

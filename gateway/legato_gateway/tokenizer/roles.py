@@ -10,12 +10,12 @@ USER: Final = "user"
 def alternating(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Returns the messages with neighbours of the system and of the user merged. Messages of the system that come later
     are the user's: agents send such ones, and several messages of the user in a row."""
-    found: list[Mapping[str, Any]] = []
+    turns: list[Mapping[str, Any]] = []
     for message in messages:
-        begins = not found or (len(found) == 1 and found[0]["role"] == SYSTEM)
+        begins = not turns or (len(turns) == 1 and turns[0]["role"] == SYSTEM)
         role = USER if message["role"] == SYSTEM and not begins else message["role"]
-        if found and role in (SYSTEM, USER) and found[-1]["role"] == role:
-            found[-1] = {**found[-1], "content": f"{found[-1]['content']}\n{message['content']}"}
+        if turns and role in (SYSTEM, USER) and turns[-1]["role"] == role:
+            turns[-1] = {**turns[-1], "content": f"{turns[-1]['content']}\n{message['content']}"}
         else:
-            found.append({**message, "role": role})
-    return found
+            turns.append({**message, "role": role})
+    return turns

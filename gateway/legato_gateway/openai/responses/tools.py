@@ -105,10 +105,10 @@ def arguments_of(input: str) -> str:
 def input_of(arguments: str) -> str:
     """Returns the input of a custom tool; of arguments that were cut off, the part that was written."""
     try:
-        found = pydantic_core.from_json(arguments, allow_partial="trailing-strings")
+        given = pydantic_core.from_json(arguments, allow_partial="trailing-strings")
     except ValueError:
         return arguments
-    text = found.get(_INPUT) if isinstance(found, dict) else None
+    text = given.get(_INPUT) if isinstance(given, dict) else None
     return text if isinstance(text, str) else arguments
 
 
@@ -135,10 +135,10 @@ def _function(tool: Fields, namespace: str | None, at: str) -> Fields:
         return {"type": kind}  # chats are answered without it
     known = _FUNCTION_FIELDS if kind == "function" else _CUSTOM_FIELDS
     _check_others(tool, known, at)
-    found = {key: value for key, value in tool.items() if key in known}
+    function = {key: value for key, value in tool.items() if key in known}
     if isinstance(name := tool.get("name"), str):
-        found["name"] = chat_name(namespace, name)
-    return {"type": "function", "function": found if kind == "function" else _of_one_text(found, at)}
+        function["name"] = chat_name(namespace, name)
+    return {"type": "function", "function": function if kind == "function" else _of_one_text(function, at)}
 
 
 def _of_one_text(tool: Fields, at: str) -> Fields:
