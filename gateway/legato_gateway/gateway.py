@@ -71,7 +71,7 @@ class Gateway:
         self._held = HeldWatch(lambda: len(self.relay.unplaced()))
         self.relay = self._relay(settings, tokens, timers)
         self.samples = LoadSampler(self._fleet, self.relay)
-        served = ServedModel(settings.served_name, settings.max_length, defaults=defaults)
+        served = ServedModel(settings.served_name, settings.max_length, settings.max_output_tokens, defaults=defaults)
         demand = DemandReporter(self._name, self.relay, self._fleet, timers.time, self._tokens, self._adapter_file)
         state = self._state(settings, served, demand)
         self.app = app.create(self._parts(settings, tokens, served, state, forks))

@@ -64,6 +64,7 @@ class GatewaySettings:
     adapter_weight: float = 0.5
     transfer_on_failure: Literal["Retry", "Recompute", "Fail"] = "Retry"
     hold_without_workers: bool = False
+    max_output_tokens: int | None = None
     max_queued_requests: int = 2048
     max_queued_tokens: int = 4_000_000
     slow_client: Literal["Pause", "Disconnect"] = "Pause"
@@ -208,6 +209,11 @@ _FLAGS: Final = (
     ),
     Flag(
         "--transfer-on-failure", flags.one_of("POLICY", ON_FAILURE), "after a failed hand-off: " + ", ".join(ON_FAILURE)
+    ),
+    Flag(
+        "--max-output-tokens",
+        flags.whole("TOKENS", 1, _MOST),
+        "longest answer, whatever a request asks for; none but --max-length if not given",
     ),
     Flag("--max-queued-requests", flags.whole("COUNT", 0, _MOST), "most requests held in the gateway"),
     Flag("--max-queued-tokens", flags.whole("TOKENS", 0, _MOST), "most prompt tokens of these requests"),

@@ -45,6 +45,16 @@ async def test_an_answer_that_is_cut_off_says_so_and_one_may_be_empty(gateway, a
 
 
 @EACH
+async def test_no_answer_is_longer_than_the_service_allows(make, api):
+    gateway = make(max_output=8)
+    for asked in ({}, api.meant("most", 500), api.meant("most", 5)):
+        assert (await api.post(gateway, **asked)).is_success
+    made = [request.params.max_tokens for request in gateway.relay.requests]
+    assert made[1:] == [8, 5]
+    assert made[0] <= 8, "messages always say how long they may be"
+
+
+@EACH
 async def test_sampling_and_stop_strings_reach_the_model(gateway, api):
     assert (await api.post(gateway, temperature=0.5, top_p=0.9, top_k=7, **api.meant("stop", ["x", "yy"]))).is_success
     (request,) = gateway.relay.requests
@@ -63,7 +73,7 @@ async def test_headers_say_who_asks_how_urgently_and_for_how_long(gateway, api):
     assert "x-legato-route" not in (await api.post(gateway)).headers
     request, _, plain = gateway.relay.requests
     assert (request.tenant, request.priority, request.deadline) == ("team", -2, 120)
-    assert (plain.tenant, plain.priority, plain.deadline) == ("address 127.0.0.1", 0, 600)
+    assert (plain.tenant, plain.priority, plain.patience) == ("address 127.0.0.1", 0, 600)
 
 
 DEFAULTS = GenerationDefaults(0.7, 0.8, 20, 0.05, 1.05)

@@ -43,7 +43,7 @@ CHANGES: dict[str, Any] = {
     "engine.image": "registry.example/engine:1",
     "gateway.image": "registry.example/gateway:1",
     "engine.hangTimeout": "30s",
-    "engine.dtype": "Float32",
+    "engine.dtype": "BFloat16",
     "engine.kvCacheDtype": "BFloat16",
     "engine.numerics": "Invariant",
     "engine.onKernelFailure": "Torch",
@@ -122,6 +122,7 @@ CHANGES: dict[str, Any] = {
 CHANGES |= {
     f"gateway.{part}": value
     for part, value in {
+        "limits.maxOutputTokens": 100,
         "limits.maxQueuedRequests": 1,
         "limits.maxQueuedTokens": 1,
         "limits.maxRetries": 0,

@@ -242,7 +242,8 @@ class Gateway:
 def build(streams: StreamPolicy | None = None, clients: Clients = PROXIED, **options: Any) -> Gateway:
     relay, status = ScriptedRelay(), ScriptedStatus()
     defaults = options.pop("defaults", NEUTRAL)
-    model = ServedModel("tiny", context=1000, created=7, fingerprint="fp", defaults=defaults)
+    most = options.pop("max_output", None)
+    model = ServedModel("tiny", context=1000, max_output=most, created=7, fingerprint="fp", defaults=defaults)
     tokens, clock = ByteTokens(*(options.pop(key, default) for key, default in _TOKENS.items())), Clock()
     entries: list[AccessEntry] = []
     budget = BodyBudget(2 << 20)

@@ -57,7 +57,7 @@ FIELDS = [
     ),
     ("gateway.limits.idleTimeout", 60, "not a valid duration"),
     ("gateway.limits.maxBodySize", "8MB", "write 512Mi"),
-    ("gateway.limits.maxConnections", 0, "at least 1"),
+    *((f"gateway.limits.{field}", 0, "at least 1") for field in ("maxConnections", "maxOutputTokens")),
     ("gateway.limits.maxRetries", 1001, "at most 1000"),
     ("gateway.limits.maxTokens", 1, "did you mean maxQueuedTokens?"),
     ("gateway.streams.slowClient", "pause", "'Pause' or 'Disconnect'"),

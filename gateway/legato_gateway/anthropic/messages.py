@@ -43,7 +43,8 @@ def prepare(serving: ModelServing, asked: Asked, raw: bytearray) -> PreparedRequ
         made = chat.chat_request(serving, asked, id, asking, talk.messages)
     ignored.rename(_NAMES)
     room = serving.model.context - len(made.request.prompt)
-    params = msgspec.structs.replace(made.request.params, max_tokens=min(room, body.max_tokens or 1))
+    most = min(room, serving.model.max_output or room, body.max_tokens or 1)
+    params = msgspec.structs.replace(made.request.params, max_tokens=most)
     head = MessageHead(id, served.name, len(made.request.prompt), body.max_tokens > room)
     return PreparedRequest(
         requests=(dataclasses.replace(made.request, params=params),),

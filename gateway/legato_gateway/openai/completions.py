@@ -56,7 +56,7 @@ def prepare(serving: ModelServing, asked: Asked, raw: bytearray) -> PreparedRequ
     requests, special = [], body.add_special_tokens is not False
     for number, prompt in enumerate(given):
         ids = _ids(serving, prompt, special, keep)
-        most = params.limit(wanted, len(ids), context, DEFAULT_MAX_TOKENS, "prompt")
+        most = params.limit(wanted, len(ids), serving.model, DEFAULT_MAX_TOKENS, "prompt")
         sampling = params.sampling(body, serving.limits, most, logprobs, grammar)
         sampling = replace(token_choice.restricted(sampling, body, serving), prompt_logprobs=scored)
         id = head.id if len(given) == 1 else f"{head.id}-{number}"

@@ -14,7 +14,7 @@ from legato_gateway.openai.schemas import ChatBody, SamplingBody
 from legato_gateway.openai.structured_output import Grammar
 from legato_gateway.request import PRIORITY, GenerationRequest
 from legato_gateway.serving.deadline import Deadline
-from legato_gateway.serving.model_serving import ModelLimits, too_long
+from legato_gateway.serving.model_serving import ModelLimits, ServedModel, too_long
 from legato_gateway.serving.prepared_request import Asked
 from legato_protocol import names
 from legato_protocol.reasoning import ReasoningTokens
@@ -85,13 +85,13 @@ def sampling(
     )
 
 
-def limit(wanted: int | None, prompt_tokens: int, context: int, default: int | None, param: str) -> int:
-    """How many tokens may be made. Raises ContextLengthExceeded when they do not fit behind the prompt."""
-    room = context - prompt_tokens
+def limit(wanted: int | None, prompt_tokens: int, model: ServedModel, default: int | None, param: str) -> int:
+    """Returns how many tokens may be made. Raises ContextLengthExceeded when they do not fit behind the prompt."""
+    room = model.context - prompt_tokens
     if room < 1 or (wanted is not None and wanted > room):
         asked = "" if wanted is None else f" and {wanted} of the answer"
-        raise too_long(context, f"there are {prompt_tokens} tokens of the prompt{asked}", param)
-    return wanted or min(default or room, room)
+        raise too_long(model.context, f"there are {prompt_tokens} tokens of the prompt{asked}", param)
+    return min(wanted or default or room, model.max_output or room, room)
 
 
 def with_special_stops(

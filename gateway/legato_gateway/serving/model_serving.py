@@ -57,11 +57,15 @@ class Tokenizer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """What is served, as clients name it. `context` is the longest sequence: prompt and answer; `defaults` count for
-    parameters of sampling that a request does not give."""
+    """The model that is served, as clients name it.
+
+    `context` is the longest sequence, prompt and answer, `max_output` the longest answer if that is bounded, too;
+    `defaults` count for parameters of sampling that a request does not give.
+    """
 
     name: str
     context: int
+    max_output: int | None = None
     parent: str = ""  # of an adapter: the model that it adapts
     created: int = field(default_factory=lambda: int(time.time()))
     fingerprint: str = "legato"

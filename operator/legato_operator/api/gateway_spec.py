@@ -52,6 +52,8 @@ class ResponseStoreSpec(ManifestPart):
 class GatewayLimits(ManifestPart):
     """The most that one gateway takes on."""
 
+    max_output_tokens: Annotated[int, Field(ge=1, le=1 << 24)] | None = None
+    """Maximum number of tokens of an answer, whatever a request asks for. Only maxLength bounds it if not given."""
     max_queued_requests: Annotated[int, Field(ge=0, le=MOST)] = 2048
     """Maximum number of requests in a gateway's queue."""
     max_queued_tokens: Annotated[int, Field(ge=0, le=MOST)] = 4_000_000
