@@ -67,6 +67,13 @@ def test_images_that_are_built_are_those_of_the_dockerfile_and_the_chart():
         assert words[words.index("-t") + 1] == f"{images[target]['repository']}:{chart['appVersion']}"
 
 
+def test_the_user_of_every_image_is_a_number():
+    """Pods name no user: by this one, kubelets see that `runAsNonRoot` holds."""
+    users = re.findall(r"^USER (.+)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    assert users
+    assert all(re.fullmatch("[1-9][0-9]*:[1-9][0-9]*", user) for user in users)
+
+
 @pytest.mark.parametrize("page", [*PAGES, ROOT / "docs" / "kubernetes.md"], ids=lambda page: page.name)
 def test_version_of_kubernetes_that_is_asked_for_is_the_charts(page):
     chart = yaml.safe_load((ROOT / "charts" / "legato" / "Chart.yaml").read_text())
