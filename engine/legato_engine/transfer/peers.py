@@ -52,7 +52,7 @@ class Peers:
         self.refused_plain = 0
         self.failed_tls = 0
         self.bad_messages = 0
-        self.failed_in_a_row = 0  # connections opened here, since the last peer that identified itself
+        self.failed_in_a_row = 0  # connections opened here, while no peer that identified itself is connected
 
     def trust(self, tokens: Sequence[str]) -> None:
         """Show the first of these to peers from now on, and take any of them. Those that are connected keep theirs."""
@@ -138,7 +138,8 @@ class Peers:
     def forget(self, number: int, reason: str) -> None:
         """The link says that the connection has ended."""
         connection = self._connections.pop(number, None)
-        if connection is None or connection.accepted or connection.trusted:
+        reached = any(each.trusted for each in self._connections.values())
+        if connection is None or connection.accepted or connection.trusted or reached:
             return
         self.failed_in_a_row += 1
         if self.failed_in_a_row == 1:
