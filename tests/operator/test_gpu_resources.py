@@ -88,4 +88,7 @@ def test_pools_compute_on_devices_that_fit_one_another(build, prefill, decode, m
 
 
 def test_processes_of_one_machine_are_not_asked_for_gpus(build):
-    assert _refused(build, ["nvidia.com/gpu"], [], placement.local(("legato",))) == ""
+    here = placement.local(("legato",))
+    assert _refused(build, ["nvidia.com/gpu"], [], here) == ""
+    assert _refused(build, [], [], here, **FLOAT16) == "spec.engine.dtype: Float16 needs GPUs, and there are none here"
+    assert _refused(build, [], [], here, **PACED) == ""

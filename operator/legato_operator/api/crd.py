@@ -14,6 +14,7 @@ from pydantic import BaseModel
 
 from legato_operator.api import quantities, rules, scaling_status
 from legato_operator.api.resources import InferenceService, WorkerPool
+from legato_operator.api.rules import devices, unavailable
 from legato_operator.api.scalars import LONGEST_SERVICE_NAME
 from legato_protocol import durations, names, sizes
 
@@ -61,16 +62,6 @@ _NAMES: list[Schema] = [
         "message": "metadata.name must start with a letter and have no dots: a Service is named after it",
     },
 ]
-# Where processes see the operator's own files, a path may be relative.
-_POD_RULES: dict[str, Sequence[Schema]] = {
-    "spec.model.source": [
-        {
-            "rule": "!has(self.path) || self.path.startsWith('/')",
-            "message": "must be absolute: it is a path of every node",
-            "fieldPath": ".path",
-        }
-    ]
-}
 # Of a change, which only the API server sees.
 _SERVICE_CHANGES: dict[str, Sequence[Schema]] = {
     "spec": [
@@ -308,11 +299,11 @@ def _resource(model: type[BaseModel], description: str, status: Schema, validati
 
 
 def _service_rules() -> Rules:
-    found: dict[str, list[Schema]] = {
-        "": [*_NAMES],
-        **{path: [*given] for path, given in (_POD_RULES | _SERVICE_CHANGES).items()},
-    }
-    for rule in rules.RULES:
+    found: dict[str, list[Schema]] = {"": [*_NAMES]}
+    for given in (_SERVICE_CHANGES, devices.VALIDATIONS):
+        for path, validations in given.items():
+            found.setdefault(path, []).extend(validations)
+    for rule in (*rules.RULES, *unavailable.EVERYWHERE, *unavailable.IN_PODS):
         if rule.cel:
             found.setdefault(rule.at, []).append(rule.validation())
     return found

@@ -3,9 +3,11 @@
 import re
 from collections.abc import Callable, Iterator, Sequence
 
-from legato_operator.api import conditions, pod_template, pool_sizes, quantities, roles
+from legato_operator.api import conditions, pod_template, pool_sizes, quantities, roles, rules
 from legato_operator.api.quantities import GPU
-from legato_operator.api.resources import Spec
+from legato_operator.api.resources import Engine, Spec
+from legato_operator.api.rules import devices
+from legato_operator.api.rules.unavailable import EVERYWHERE, IN_PODS
 from legato_operator.manifests import overlay
 from legato_operator.manifests.placement import PodPlacement
 from legato_operator.observing.observed import Refusal
@@ -17,7 +19,6 @@ _ACCELERATOR = re.compile(
     "/([^/]*[^/a-z])?([vp]?gpu|[mntx]pu|gcu|mlu|dcu|gaudi|neuron(core|device)?|ascend|i915|xe|mig-[0-9]+g)s?(?![a-z])",
     re.IGNORECASE,
 )
-_BLOCK_SIZES_OF_GPUS = (16, 32, 64)  # those that the engine's kernels for GPUs are compiled for
 
 
 def refusal(spec: Spec, generation: int, placement: PodPlacement) -> Refusal | None:
@@ -36,8 +37,9 @@ def text(problems: Sequence[Problem]) -> str:
 
 def unavailable(spec: Spec, in_containers: bool = False) -> list[Problem]:
     """Everything in a spec that is valid and cannot be done, where pods are containers or processes of one machine."""
-    there = _IN_CONTAINERS if in_containers else _AS_PROCESSES
-    return [problem for check in (*_EVERYWHERE, *there) for problem in check(spec)]
+    there, missing = (_IN_CONTAINERS, IN_PODS) if in_containers else (_AS_PROCESSES, ())
+    found = rules.problems(spec, (*EVERYWHERE, *missing))
+    return [*found, *(problem for check in there for problem in check(spec))]
 
 
 def without_effect(spec: Spec, has_gpus: bool) -> list[Problem]:
@@ -51,7 +53,11 @@ def contradictions(spec: Spec, gpu_resources: Sequence[str], has_gpus: bool) -> 
     the cluster's."""
     unfit = pool_sizes.unfit_budget(spec, gpu_resources)
     found = [("spec.scaling.gpuBudget", f"the smallest pools need more GPUs: {unfit}")] if unfit else []
-    return [*found, *_contradicting_devices(spec, gpu_resources)] if has_gpus else found
+    if has_gpus:
+        return [*found, *_contradicting_devices(spec, gpu_resources)]
+    if spec.engine.runner == "Model" and spec.engine.dtype == "Float16":
+        found.append(("spec.engine.dtype", "Float16 needs GPUs, and there are none here"))
+    return found
 
 
 def uncounted(spec: Spec, gpu_resources: Sequence[str] = (GPU,)) -> Iterator[tuple[str, str]]:
@@ -68,34 +74,42 @@ def _accelerators(spec: Spec, role: str) -> list[str]:
     return sorted(name for name in given if _ACCELERATOR.search(name) and quantities.quantity(given[name]))
 
 
-def _contradicting_devices(spec: Spec, gpu_resources: Sequence[str]) -> list[Problem]:
+def _contradicting_devices(spec: Spec, gpu_resources: Sequence[str]) -> Iterator[Problem]:
     """Of what pods compute on where there are GPUs: these if they request some, else CPUs."""
+    if spec.engine.runner == "Model":
+        yield from _uncomputable(spec, gpu_resources)
+    if spec.transfer.rdma is not None and spec.transfer.rdma.resource in gpu_resources:
+        yield "spec.transfer.rdma.resource", devices.NOT_FOR_RDMA
+
+
+def _uncomputable(spec: Spec, gpu_resources: Sequence[str]) -> Iterator[Problem]:
     with_gpus = [role for role in roles.of(spec) if roles.gpus(spec, role, gpu_resources)]
     without = [role for role in roles.of(spec) if role not in with_gpus]
     names = ", ".join(gpu_resources)
-    other = f"is not a GPU to the operator ({names}; --gpu-resource names others): workers would compute on CPUs"
-    found = [(path, f"{name} {other}") for path, name in uncounted(spec, gpu_resources)]
-    if spec.engine.runner == "Model" and with_gpus and without:
-        told = f"must request GPUs ({names}), as {with_gpus[0]} does: CPUs and GPUs cannot hand KV over to one another"
-        found.append((f"spec.{without[0]}.resources", told))
-    elif spec.engine.runner == "Model" and without and spec.engine.dtype == "Float16":
-        found.append(("spec.engine.dtype", f"Float16 needs workers that request GPUs ({names})"))
-    elif spec.engine.runner == "Model" and with_gpus and spec.engine.block_size not in ("Auto", *_BLOCK_SIZES_OF_GPUS):
-        allowed = ", ".join(map(str, _BLOCK_SIZES_OF_GPUS))
-        found.append(("spec.engine.blockSize", f"must be one of {allowed} for workers that request GPUs ({names})"))
-    if spec.engine.runner == "Model":
-        for role in with_gpus:
-            if (count := roles.gpus(spec, role, gpu_resources)) > 1:
-                text = f"request {count} GPUs, but a worker computes on one; more workers use more"
-                found.append((f"spec.{role}.resources", text))
-    if spec.transfer.rdma is not None and spec.transfer.rdma.resource in gpu_resources:
-        found.append(("spec.transfer.rdma.resource", "must be devices for RDMA, and not GPUs"))
-    return found
+    for path, name in uncounted(spec, gpu_resources):
+        text = f"is not a GPU to the operator ({names}; --gpu-resource names others): workers would compute on CPUs"
+        yield path, f"{name} {text}"
+    if with_gpus and without:
+        text = f"must request GPUs ({names}), as {with_gpus[0]} does: {devices.NO_HAND_OFF}"
+        yield f"spec.{without[0]}.resources", text
+    elif with_gpus:
+        yield from _unfit_for_gpus(spec.engine, names)
+    elif spec.engine.dtype == "Float16":
+        yield "spec.engine.dtype", f"Float16 needs workers that request GPUs ({names})"
+    for role in with_gpus:
+        if (count := roles.gpus(spec, role, gpu_resources)) > 1:
+            text = f"request {count} GPUs, but a worker computes on one; more workers use more"
+            yield f"spec.{role}.resources", text
 
 
-def _numerics(spec: Spec) -> Iterator[Problem]:
-    if spec.engine.numerics == "Invariant":
-        yield "spec.engine.numerics", "Invariant is not available yet; use Fast"
+def _unfit_for_gpus(engine: Engine, names: str) -> Iterator[Problem]:
+    if engine.dtype == "Float32":
+        yield "spec.engine.dtype", devices.NO_FLOAT32
+    elif engine.dtype == "Auto" and engine.kv_cache_dtype == "Float32":
+        yield "spec.engine.kvCacheDtype", devices.NO_KV_IN_FLOAT32
+    if engine.block_size not in ("Auto", *devices.BLOCK_SIZES):
+        allowed = ", ".join(map(str, devices.BLOCK_SIZES))
+        yield "spec.engine.blockSize", f"must be one of {allowed} for workers that request GPUs ({names})"
 
 
 def _source(spec: Spec) -> Iterator[Problem]:
@@ -118,12 +132,6 @@ def _source(spec: Spec) -> Iterator[Problem]:
     for number, volume in enumerate(spec.model.adapter_volumes):
         if volume.path is None:
             yield f"spec.model.adapterVolumes.{number}.claim", "only available on Kubernetes; use path"
-
-
-def _tensor_parallel(spec: Spec) -> Iterator[Problem]:
-    for role, pool in (("prefill", spec.prefill), ("decode", spec.decode)):
-        if pool.parallelism.tensor > 1:
-            yield f"spec.{role}.parallelism.tensor", "more than 1 is not available yet"
 
 
 def _pod_templates(spec: Spec) -> Iterator[Problem]:
@@ -166,11 +174,6 @@ def _api_keys_secret(spec: Spec) -> Iterator[Problem]:
         yield "spec.gateway.apiKeys.secret", "only available on Kubernetes; use path with a local file"
 
 
-def _api_keys_path(spec: Spec) -> Iterator[Problem]:
-    if spec.gateway.api_keys and spec.gateway.api_keys.path:
-        yield "spec.gateway.apiKeys.path", "only available where the gateway is a local process; use secret"
-
-
 def _tls_secret(spec: Spec) -> Iterator[Problem]:
     if spec.gateway.tls and spec.gateway.tls.secret:
         yield "spec.gateway.tls.secret", "only available on Kubernetes; use path with a local folder"
@@ -179,11 +182,6 @@ def _tls_secret(spec: Spec) -> Iterator[Problem]:
 def _internal_tls(spec: Spec) -> Iterator[Problem]:
     if spec.internal_tls:
         yield "spec.internalTLS", "only available on Kubernetes: here all connections stay on the machine"
-
-
-def _tls_path(spec: Spec) -> Iterator[Problem]:
-    if spec.gateway.tls and spec.gateway.tls.path:
-        yield "spec.gateway.tls.path", "only available where the gateway is a local process; use secret"
 
 
 def _additions(spec: Spec) -> Iterator[Problem]:
@@ -196,46 +194,12 @@ def _additions(spec: Spec) -> Iterator[Problem]:
             yield f"spec.{part}.template.{path}", message
 
 
-def _absolute_path(spec: Spec) -> Iterator[Problem]:
-    path = spec.model.source.path
-    if path is not None and not path.startswith("/"):
-        yield "spec.model.source.path", "must be absolute: it is a path of every node"
-    for number, adapter in enumerate(spec.model.adapters):
-        if adapter.source.path is not None and not adapter.source.path.startswith("/"):
-            yield f"spec.model.adapters.{number}.source.path", "must be absolute: it is a path of every node"
-    for number, volume in enumerate(spec.model.adapter_volumes):
-        if volume.path is not None and not volume.path.startswith("/"):
-            yield f"spec.model.adapterVolumes.{number}.path", "must be absolute: it is a path of every node"
-
-
-def _shared_memory(spec: Spec) -> Iterator[Problem]:
-    if spec.transfer.transport == "SharedMemory":
-        yield "spec.transfer.transport", "SharedMemory does not work between pods; use Auto, TCP or RDMA"
-
-
-def _huge_pages(spec: Spec) -> Iterator[Problem]:
-    if spec.transfer.rdma is None or spec.transfer.rdma.huge_pages is None:
-        return
-    for role in roles.of(spec):
-        resources = roles.pool(spec, role).resources
-        if not {"cpu", "memory"} & (resources.requests.keys() | resources.limits.keys()):
-            yield f"spec.{role}.resources", "need cpu or memory: Kubernetes refuses transfer.rdma.hugePages alone"
-
-
 def _rdma(spec: Spec) -> Iterator[Problem]:
     if spec.transfer.rdma is not None:
         yield "spec.transfer.rdma", "has no effect here: processes use the devices that this machine has"
 
 
 _Check = Callable[[Spec], Iterator[Problem]]
-_EVERYWHERE: tuple[_Check, ...] = (_numerics, _tensor_parallel)
 _AS_PROCESSES: tuple[_Check, ...] = (_source, _images, _gateway_replicas, _api_keys_secret, _tls_secret, _internal_tls)
-_IN_CONTAINERS: tuple[_Check, ...] = (
-    _additions,
-    _absolute_path,
-    _shared_memory,
-    _huge_pages,
-    _api_keys_path,
-    _tls_path,
-)
+_IN_CONTAINERS: tuple[_Check, ...] = (_additions,)
 _IDLE_AS_PROCESSES: tuple[_Check, ...] = (_pod_templates, _gateway_resources, _routes, _rdma)

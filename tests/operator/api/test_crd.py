@@ -83,16 +83,6 @@ def test_a_name_that_no_service_can_have_is_refused(api_server, build, name):
     assert len(name) < 41 or "at most 40 characters" in answer["message"]
 
 
-def test_path_of_a_node_is_absolute(api_server, build):
-    """Processes of one machine may be given one from where they were started."""
-    item = build(model={"source": {"path": "models/a"}})
-    assert parsing.read_service(item)
-    status, answer = api_server.call("POST", SERVICES + STRICT, item)
-    assert status == 422
-    assert "spec.model.source.path" in answer["message"]
-    assert "must be absolute" in answer["message"]
-
-
 @pytest.mark.parametrize(("template", "path"), RESERVED, ids=[path for _, path in RESERVED])
 def test_reserved_parts_of_templates_are_refused(api_server, build, template, path):
     of_gateway = json.loads(json.dumps(template).replace("worker", "gateway"))

@@ -4,11 +4,14 @@ import pytest
 
 from legato_operator.api import parsing, pool_sizes, rules
 from legato_operator.api.pool_sizes import RATIOS
+from legato_operator.api.rules.unavailable import EVERYWHERE, IN_PODS
 from legato_operator.errors import ManifestError
+from legato_operator.planning import checks
 
 SERVICES = "/apis/serving.legato.dev/v1alpha1/namespaces/default/inferenceservices?fieldValidation=Strict&dryRun=All"
 BUILTIN = {"builtin": "smollm2-135m-instruct"}
 GPU = "nvidia.com/gpu"
+PACED = {"engine": {"runner": "Paced", "profile": "h200-llama-3.1-8b-bf16"}}  # on any device
 
 
 def _fixed(prefill=1, decode=1):
@@ -65,7 +68,7 @@ def _bounds(prefill, decode, **more):
 
 def _budget(budget):
     pools = _resources("prefill", requests={GPU: 2}) | _resources("decode", limits={GPU: 1})
-    return {"scaling": {"gpuBudget": budget, "decode": {"min": 2}}, **pools}
+    return {"scaling": {"gpuBudget": budget, "decode": {"min": 2}}, **pools, **PACED}
 
 
 def _transfer(**fields):
@@ -76,9 +79,19 @@ def _rdma(transport="RDMA", **more):
     return _transfer(transport=transport, rdma={"resource": "rdma/ib"} | more)
 
 
+def _huge_pages(*beside, **pages):
+    """With CPUs for workers of these roles."""
+    pools = [_resources(role, requests={"cpu": 1}) for role in beside]
+    return _rdma(hugePages={"memory": "4Mi"} | pages) | {role: pool for each in pools for role, pool in each.items()}
+
+
 def _ratio(role, least):
     """At most three workers of the other role, and two of this one for each."""
     return {"scaling": {role: {"min": least, "max": 9}, pool_sizes.other(role): {"max": 3}, RATIOS[role]: 2}}
+
+
+def _tensor(role, count):
+    return {role: {"parallelism": {"tensor": count}}}
 
 
 def _of_role(role):
@@ -94,12 +107,14 @@ def _of_role(role):
             _rdma() | _resources(role, limits=of_rdma),
             _rdma() | _resources(role, limits=others),
         ),
+        (f"{role}.resources", "need cpu or memory"): (_huge_pages(pool_sizes.other(role)), _huge_pages(*RATIOS)),
+        (f"{role}.parallelism.tensor", "more than 1"): (_tensor(role, 2), _tensor(role, 1)),
     }
 
 
 def _of_resources(part):
     def given(**resources):
-        return _resources(part, **resources)
+        return _resources(part, **resources) | PACED
 
     here = f"{part}.resources"
     names = {"intel.com/qat_A-1.b": 1, "hugepages-2Mi": "4Mi", "ephemeral-storage": 1}
@@ -169,6 +184,18 @@ CASES = {
         _engine(chunkTokens=31, blockSize=32),
         _engine(chunkTokens=32, blockSize=32),
     ),
+    ("engine.numerics", "Invariant"): (_engine(numerics="Invariant"), _engine(numerics="Fast")),
+    ("engine.kvCacheDtype", "must be Auto or"): (
+        _engine(dtype="BFloat16", kvCacheDtype="Float32"),
+        _engine(dtype="Float32", kvCacheDtype="BFloat16"),
+    ),
+    ("model.source.path", "must be absolute"): (_source(path="models/a"), _source(path="/models/a")),
+    ("model.adapters", "paths of"): (_adapters({"path": "a"}, CLAIM), _adapters(PATH, CLAIM)),
+    ("transfer.transport", "SharedMemory"): (_transfer(transport="SharedMemory"), _transfer(transport="TCP")),
+    **{
+        (f"gateway.{part}.path", "only available"): (_gateway(**{part: PATH}), _gateway(**{part: SECRET}))
+        for part in ("apiKeys", "tls")
+    },
     ("gateway.apiKeys", "exactly one"): (_gateway(apiKeys=SECRET | PATH), _gateway(apiKeys=SECRET)),
     ("gateway.tls", "exactly one"): (_gateway(tls=SECRET | PATH), _gateway(tls=SECRET)),
     **_of_hosts("httpRoute", "hostnames", parentRefs=[{"name": "public"}]),
@@ -188,8 +215,8 @@ CASES = {
     ("transfer.required", "only allowed with"): (_transfer(required=True), _transfer(required=True, transport="TCP")),
     ("transfer.rdma", "only allowed with transport"): (_rdma(transport="TCP"), _rdma(transport="Auto")),
     ("transfer.rdma.hugePages.memory", "must be a multiple"): (
-        _rdma(hugePages={"pageSize": "1Gi", "memory": "1.5Gi"}),
-        _rdma(hugePages={"memory": "1.5Gi"}),
+        _huge_pages(*RATIOS, pageSize="1Gi", memory="1.5Gi"),
+        _huge_pages(*RATIOS, memory="1.5Gi"),
     ),
     ("rollout", "maxSurge and"): (_rollout(0, 0), _rollout(0, 1)),
     ("scaling.decode.max", "must be at least 1"): (
@@ -217,10 +244,10 @@ def _case(rule):
 
 def _problems(item):
     try:
-        parsing.read_service(item)
+        spec = parsing.read_service(item).spec
     except ManifestError as error:
         return list(error.problems)
-    return []
+    return [*checks.unavailable(spec, in_containers=True), *checks.contradictions(spec, (GPU,), has_gpus=True)]
 
 
 @pytest.fixture(params=["operator", "API server"])
@@ -241,7 +268,7 @@ def problems(request, build):
     return of_api_server
 
 
-@pytest.mark.parametrize("rule", rules.RULES, ids=lambda rule: f"{rule.path}: {rule.message}")
+@pytest.mark.parametrize("rule", [*rules.RULES, *EVERYWHERE, *IN_PODS], ids=lambda rule: f"{rule.path}: {rule.message}")
 def test_rule_refuses_what_breaks_it_and_nothing_more(request, problems, rule):
     """By the same words, with the same field to blame."""
     if "API server" in request.node.callspec.params.values() and not rule.cel:
@@ -288,7 +315,14 @@ def test_values_at_the_end_of_a_range_are_accepted_and_mean_the_same_on_the_serv
 
 def _pages(kind, size):
     """Huge pages of two MiB by the transfer, and of this size by the workers themselves."""
-    return _rdma(hugePages={"memory": "4Mi"}) | _resources("decode", **{kind: {f"hugepages-{size}": "4Mi"}})
+    mine = _resources("decode", **{kind: {f"hugepages-{size}": "4Mi", "cpu": 1}})
+    return _huge_pages("prefill") | mine
+
+
+def _gpus(prefill, decode, *, kind="limits", **more):
+    """How many GPUs each worker requests."""
+    given = {"prefill": prefill, "decode": decode}
+    return {role: {"resources": {kind: {GPU: count}}} for role, count in given.items() if count is not None} | more
 
 
 @pytest.mark.parametrize(
@@ -306,6 +340,22 @@ def _pages(kind, size):
         # Huge pages of one size are requested in one place.
         *((_pages(kind, "2Mi"), ["spec.decode.resources"]) for kind in ("requests", "limits")),
         *((_pages(kind, "1Gi"), []) for kind in ("requests", "limits")),
+        # CPUs and GPUs compute different things, and hand nothing over to one another.
+        *((_gpus(1, None, kind=kind), ["spec.decode.resources"]) for kind in ("requests", "limits")),
+        *((_gpus(None, count), ["spec.prefill.resources"]) for count in (1, "1", "1000m")),
+        *((spec, []) for spec in (_gpus(1, 1), _gpus(0, 0), _gpus(None, 1, scaling={"prefill": {"max": 0}}))),
+        (_gpus(None, 1, **PACED), []),
+        (_gpus(1, 2), ["spec.decode.resources"]),
+        (_engine(dtype="Float16"), ["spec.engine.dtype"]),
+        *((_gpus(1, 1, **_engine(dtype=each)), []) for each in ("Float16", "BFloat16")),
+        (_gpus(1, 1, **_engine(dtype="Float32")), ["spec.engine.dtype"]),
+        (_gpus(0, 0, **_engine(dtype="Float32", kvCacheDtype="BFloat16", blockSize=8)), []),
+        (_gpus(1, 1, **_engine(kvCacheDtype="Float32")), ["spec.engine.kvCacheDtype"]),
+        (_gpus(1, 1, **_engine(dtype="Float16", kvCacheDtype="BFloat16")), ["spec.engine.kvCacheDtype"]),
+        (_gpus(1, 1, **_engine(kvCacheDtype="BFloat16")), []),
+        *((_gpus(1, 1, **_engine(blockSize=each)), ["spec.engine.blockSize"]) for each in (8, 128)),
+        (_gpus(1, 1, **_engine(blockSize=64)), []),
+        (_transfer(rdma={"resource": GPU}), ["spec.transfer.rdma.resource"]),
     ],
 )
 def test_contradiction_is_blamed_on_one_field(problems, spec, blamed):

@@ -46,7 +46,7 @@ BAD_VALUES = {
         'spec.decode.template.spec.initContainers[0].imagePullPolicy: Unsupported value: "Often"',
     ),
 }
-NOT_AVAILABLE = {"decode": {"parallelism": {"tensor": 2}}}
+NOT_AVAILABLE = {"decode": {"template": {"spec": {"overhead": {"cpu": "much"}}}}}  # the API server has no types here
 PERMISSIVE = {"secret": "x"}
 STRICT = {"secret": "x", "mode": "Strict"}
 

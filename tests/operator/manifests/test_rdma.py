@@ -36,10 +36,10 @@ def test_a_template_has_the_last_word(build):
 @pytest.mark.parametrize(
     ("resources", "more", "told"),
     [
-        ({}, {}, ["spec.decode.resources", "spec.prefill.resources"]),
+        ({}, {}, ["spec.prefill.resources", "spec.decode.resources"]),
         ({"requests": {"cpu": 1}}, {}, []),
         ({"limits": {"memory": "1Gi"}}, {}, []),
-        ({"requests": {"rdma/other": 1}}, {}, ["spec.decode.resources", "spec.prefill.resources"]),
+        ({"requests": {"rdma/other": 1}}, {}, ["spec.prefill.resources", "spec.decode.resources"]),
         ({}, {"scaling": {"prefill": {"max": 0}}}, ["spec.decode.resources"]),
     ],
 )

@@ -3,19 +3,21 @@
 Each entry states a rule twice: as a predicate for manifests that no API server has seen, and in CEL for the CRD.
 """
 
+from collections.abc import Iterable
 from typing import Any
 
 from pydantic.alias_generators import to_snake
 
 from legato_operator.api.resources import InferenceService, Spec
 from legato_operator.api.rules import compute, gateway, model, pools, rdma
+from legato_operator.api.rules.rule import Rule
 
 RULES = (*model.RULES, *gateway.RULES, *pools.RULES, *rdma.RULES, *compute.RULES)
 
 
-def problems(spec: Spec) -> list[tuple[str, str]]:
+def problems(spec: Spec, table: Iterable[Rule] = RULES) -> list[tuple[str, str]]:
     """(path, message) of every rule that a spec breaks."""
-    given = [(rule, _object(spec, rule.at)) for rule in RULES if rule.at]
+    given = [(rule, _object(spec, rule.at)) for rule in table if rule.at]
     return [(rule.path, rule.told(part)) for rule, part in given if part is not None and not rule.holds(part)]
 
 

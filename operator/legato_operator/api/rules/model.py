@@ -53,6 +53,12 @@ def _hang_can_be_told(engine: Engine) -> bool:
     return 3 <= engine.hang_timeout <= 3600
 
 
+def _has_format_of_kv(engine: Engine) -> bool:
+    """Kernels that read KV in another format than their own compute in float32, or choose for themselves."""
+    asked = engine.kv_cache_dtype
+    return engine.runner != "Model" or asked in ("Auto", engine.dtype) or engine.dtype in ("Auto", "Float32")
+
+
 RULES = (
     Rule(
         at="spec.model.source",
@@ -128,6 +134,13 @@ RULES = (
         message="must be from 3s to 1h",
         holds=_hang_can_be_told,
         cel="duration(self.hangTimeout) >= duration('3s') && duration(self.hangTimeout) <= duration('1h')",
+    ),
+    Rule(
+        at="spec.engine",
+        field="kvCacheDtype",
+        message="must be Auto or the same as dtype, unless that is Auto or Float32",
+        holds=_has_format_of_kv,
+        cel="self.runner != 'Model' || self.kvCacheDtype in ['Auto', self.dtype] || self.dtype in ['Auto', 'Float32']",
     ),
     Rule(
         at="spec.engine",

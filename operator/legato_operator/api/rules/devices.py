@@ -1,0 +1,82 @@
+"""What CPUs and GPUs do not compute, in CEL.
+
+The API server knows one name of GPUs, nvidia.com/gpu, and refuses what is wrong whatever other names there are:
+`planning.checks.contradictions` uses all of them.
+"""
+
+from legato_operator.api import roles
+from legato_operator.api.pool_sizes import other
+from legato_operator.api.quantities import GPU
+from legato_operator.api.rules.unavailable import pool_exists
+
+BLOCK_SIZES = (16, 32, 64)  # those that the engine's kernels for GPUs are compiled for
+NO_HAND_OFF = "CPUs and GPUs cannot hand KV over to one another"
+NO_FLOAT32 = "Float32 is not computed on GPUs; use Auto, BFloat16 or Float16"
+NO_KV_IN_FLOAT32 = "Float32 is not computed on GPUs; use Auto or BFloat16"
+NOT_FOR_RDMA = "must be devices for RDMA, and not GPUs"
+
+
+def _given(role: str) -> list[str]:
+    return [f"self.{role}.resources.{kind}" for kind in ("requests", "limits")]
+
+
+def _requests_gpus(role: str, beyond: int = 0) -> str:
+    """More than that number for one worker."""
+    counted = [
+        f"(has({given}) && '{GPU}' in {given} && "
+        f"quantity(string({given}['{GPU}'])).compareTo(quantity('{beyond}')) > 0)"
+        for given in _given(role)
+    ]
+    return f"({pool_exists(role)} && ({' || '.join(counted)}))"
+
+
+def _requests_no_device(role: str) -> str:
+    bare = [f"(!has({given}) || !{given}.exists(name, name.contains('/')))" for given in _given(role)]
+    return f"(!{pool_exists(role)} || ({' && '.join(bare)}))"
+
+
+def _refused(field: str, broken: str, message: str) -> dict[str, str]:
+    rule = f"self.engine.runner != 'Model' || !({broken})"
+    return {"rule": rule, "message": message, "fieldPath": f".{field}"}
+
+
+_ON_GPUS = f"({' || '.join(map(_requests_gpus, roles.BOTH))})"
+_ON_CPUS = f"({' && '.join(map(_requests_no_device, roles.BOTH))})"
+
+VALIDATIONS = {
+    "spec": [
+        *(
+            _refused(
+                f"{role}.resources",
+                f"{pool_exists(role)} && {_requests_gpus(other(role))} && {_requests_no_device(role)}",
+                f"must request GPUs ({GPU}), as {other(role)} does: {NO_HAND_OFF}",
+            )
+            for role in roles.BOTH
+        ),
+        *(
+            _refused(
+                f"{role}.resources",
+                _requests_gpus(role, beyond=1),
+                f"request several GPUs ({GPU}), but a worker computes on one; more workers use more",
+            )
+            for role in roles.BOTH
+        ),
+        _refused(
+            "engine.dtype",
+            f"self.engine.dtype == 'Float16' && {_ON_CPUS}",
+            f"Float16 needs workers that request GPUs ({GPU})",
+        ),
+        _refused("engine.dtype", f"self.engine.dtype == 'Float32' && {_ON_GPUS}", NO_FLOAT32),
+        _refused(
+            "engine.kvCacheDtype",
+            f"self.engine.dtype == 'Auto' && self.engine.kvCacheDtype == 'Float32' && {_ON_GPUS}",
+            NO_KV_IN_FLOAT32,
+        ),
+        _refused(
+            "engine.blockSize",
+            f"!(string(self.engine.blockSize) in {['Auto', *map(str, BLOCK_SIZES)]}) && {_ON_GPUS}",
+            f"must be one of {', '.join(map(str, BLOCK_SIZES))} for workers that request GPUs ({GPU})",
+        ),
+    ],
+    "spec.transfer.rdma": [{"rule": f"self.resource != '{GPU}'", "message": NOT_FOR_RDMA, "fieldPath": ".resource"}],
+}

@@ -1,0 +1,114 @@
+"""Rules of what is not available: yet, or in pods. `planning.checks` reports them, and the API server refuses them."""
+
+from legato_operator.api import roles
+from legato_operator.api.gateway_spec import APIKeys, GatewayTLS
+from legato_operator.api.model_spec import Model
+from legato_operator.api.resources import Spec
+from legato_operator.api.rules.rule import Rule
+
+_ABSOLUTE = "must be absolute: it is a path of every node"
+_HAS_PREFILL = (  # in CEL, as `Spec.disaggregated`
+    "(self.scaling.mode == 'Fixed' ? (has(self.prefill.replicas) && self.prefill.replicas > 0)"
+    " : (!has(self.scaling.prefill) || self.scaling.prefill.max > 0))"
+)
+
+
+def pool_exists(role: str) -> str:
+    """In CEL, for a spec."""
+    return _HAS_PREFILL if role == roles.PREFILL else "true"
+
+
+def _is_absolute(path: str | None) -> bool:
+    return path is None or path.startswith("/")
+
+
+def _adapters_are_absolute(model: Model) -> bool:
+    paths = [adapter.source.path for adapter in model.adapters] + [volume.path for volume in model.adapter_volumes]
+    return all(map(_is_absolute, paths))
+
+
+def _are_in_a_secret(given: GatewayTLS | APIKeys) -> bool:
+    return given.path is None or given.secret is not None
+
+
+def _huge_pages_have_company(spec: Spec, role: str) -> bool:
+    if spec.transfer.rdma is None or spec.transfer.rdma.huge_pages is None or role not in roles.of(spec):
+        return True
+    resources = roles.pool(spec, role).resources
+    return bool({"cpu", "memory"} & (resources.requests.keys() | resources.limits.keys()))
+
+
+def _all_absolute(field: str, path: str) -> str:
+    """In CEL."""
+    return f"(!has(self.{field}) || self.{field}.all(each, !has(each.{path}) || each.{path}.startsWith('/')))"
+
+
+def _names_cpu_or_memory(role: str) -> str:
+    """In CEL."""
+    given = [f"self.{role}.resources.{kind}" for kind in ("requests", "limits")]
+    return " || ".join(f"(has({each}) && ('cpu' in {each} || 'memory' in {each}))" for each in given)
+
+
+EVERYWHERE = (
+    Rule(
+        at="spec.engine",
+        field="numerics",
+        message="Invariant is not available yet; use Fast",
+        holds=lambda engine: engine.numerics != "Invariant",
+        cel="self.numerics != 'Invariant'",
+    ),
+    *(
+        Rule(
+            at=f"spec.{role}.parallelism",
+            field="tensor",
+            message="more than 1 is not available yet",
+            holds=lambda parallelism: parallelism.tensor == 1,
+            cel="self.tensor == 1",
+        )
+        for role in roles.BOTH
+    ),
+)
+IN_PODS = (
+    Rule(
+        at="spec.model.source",
+        field="path",
+        message=_ABSOLUTE,
+        holds=lambda source: _is_absolute(source.path),
+        cel="!has(self.path) || self.path.startsWith('/')",
+    ),
+    Rule(
+        at="spec.model",
+        field="adapters",
+        message="paths of adapters and adapterVolumes must be absolute: they are paths of every node",
+        holds=_adapters_are_absolute,
+        cel=f"{_all_absolute('adapters', 'source.path')} && {_all_absolute('adapterVolumes', 'path')}",
+    ),
+    Rule(
+        at="spec.transfer",
+        field="transport",
+        message="SharedMemory does not work between pods; use Auto, TCP or RDMA",
+        holds=lambda transfer: transfer.transport != "SharedMemory",
+        cel="self.transport != 'SharedMemory'",
+    ),
+    *(
+        Rule(
+            at=f"spec.gateway.{part}",
+            field="path",
+            message="only available where the gateway is a local process; use secret",
+            holds=_are_in_a_secret,
+            cel="!has(self.path) || has(self.secret)",
+        )
+        for part in ("apiKeys", "tls")
+    ),
+    *(
+        Rule(
+            at="spec",
+            field=f"{role}.resources",
+            message="need cpu or memory: Kubernetes refuses transfer.rdma.hugePages alone",
+            holds=lambda spec, role=role: _huge_pages_have_company(spec, role),  # type: ignore[misc]
+            cel=f"!has(self.transfer.rdma) || !has(self.transfer.rdma.hugePages) || !{pool_exists(role)} || "
+            f"{_names_cpu_or_memory(role)}",
+        )
+        for role in roles.BOTH
+    ),
+)
