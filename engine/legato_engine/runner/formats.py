@@ -28,7 +28,8 @@ READS_BOTH = ("float32", *FROM_CODES)  # kernels whose attention reads KV in flo
 class Formats:
     """`dtype` of weights and activations, `kv` of the arena; `why` is for people.
 
-    With `fallback`, torch's own operators compute because kernels could not be compiled, and it says why."""
+    With `fallback`, torch's own operators compute, since kernels could not be compiled or do not compute the model: it
+    says why."""
 
     name: str
     kernels: Kernels
@@ -64,10 +65,10 @@ def choose(
     if name != "auto":
         kernels: Kernels = "float32" if name == "float32" and not misfit else "torch"
         why = f"weights, activations and KV in {name}, as asked for{by_torch if name == 'float32' else ''}"
-        return Formats(name, kernels, getattr(torch, name), name, why)
+        return Formats(name, kernels, getattr(torch, name), name, why, (misfit or "") if name == "float32" else "")
     if misfit:
         why = f"weights, activations and KV in float32{by_torch} ({processor})"
-        return Formats("float32", "torch", torch.float32, "float32", why)
+        return Formats("float32", "torch", torch.float32, "float32", why, misfit)
     untiled = Tiles.misfit(config, block_size) if processor.amx else None
     if processor.amx and untiled is None:
         why = f"bfloat16 tiles, and the file's own codes for one or two rows; KV in bfloat16 ({processor})"

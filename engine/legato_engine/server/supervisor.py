@@ -136,7 +136,7 @@ class Supervisor:
                 self._hub.core_ready(frame)
                 hello = frame.hello
                 if frame.fallback:
-                    self._log("WARNING", f"{frame.fallback}; torch's own operators compute instead, as asked for")
+                    self._log("WARNING", f"{frame.fallback}; torch's own operators compute instead, which are slower")
                 why = f" ({frame.transport_reason})" if frame.transport_reason else ""
                 if frame.transport_fallback:
                     self._log("WARNING", f"hand-offs fall back to {hello.transport}{why}")

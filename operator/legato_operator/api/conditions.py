@@ -14,6 +14,7 @@ ROUTE_READY = "RouteReady"
 SCALING_ACTIVE = "ScalingActive"
 UPGRADED = "Upgraded"
 ADAPTERS_READY = "AdaptersReady"
+KERNELS_READY = "KernelsReady"
 
 ACCEPTED = "Accepted"
 ADAPTERS_PENDING = "AdaptersPending"
@@ -31,6 +32,7 @@ DISRUPTED = "Disrupted"
 DOWNLOADING = "Downloading"
 HOST_CONFLICT = "HostConflict"
 INVALID = "Invalid"
+KERNEL_FALLBACK = "KernelFallback"
 METRICS_STALE = "MetricsStale"
 NOT_AVAILABLE = "NotAvailable"
 NOT_FOUND = "NotFound"
@@ -78,6 +80,7 @@ REASONS = {
     DOWNLOADING: "a pod is downloading its model or an adapter; see the logs of `model` and `adapter-...` in it",
     HOST_CONFLICT: "an older service has a route for the same host at the same place; the message names it",
     INVALID: "the newest manifest is invalid; the last usable one stays in use",
+    KERNEL_FALLBACK: "torch's own operators compute, which are slower than compiled kernels; the message says why",
     METRICS_STALE: "a worker or gateway has not told its load for 30 s, so no pool shrinks; the message names it",
     NODE_UNREACHABLE: "nodes no longer report pods that ran there and may still run; the message says since when",
     NOT_AVAILABLE: "the newest manifest uses a feature that is not available yet or not on this platform",

@@ -39,6 +39,7 @@ class WorkerState:
     transport_reason: str = ""  # why not a transport that comes before this one
     transport_fallback: bool = False  # whether that is less than was asked for, or than its devices promise
     failed_connections: int = 0  # to other workers, since the last that succeeded
+    kernel_fallback: str = ""  # why torch's own operators compute instead of compiled kernels, if they do
 
 
 @dataclass(frozen=True)

@@ -61,6 +61,7 @@ def _read(state: dict[str, Any]) -> WorkerState:
         str(state.get("transport_reason", "")),
         bool(state.get("transport_fallback", False)),
         int(state.get("totals", {}).get("transfer", {}).get("failed_in_a_row", 0)),
+        str(state.get("fallback", "")),
     )
 
 

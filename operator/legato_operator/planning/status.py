@@ -64,7 +64,7 @@ def of(
     upgraded = (_upgraded(observed, found, upgrade),) if placement.containers else ()
     route = routes.condition(observed) if placement.containers else None
     adapted = adapters.condition(observed, found, placement)
-    optional = (condition for condition in (route, adapted) if condition is not None)
+    optional = (condition for condition in (route, adapted, _kernels(observed)) if condition is not None)
     news = (ready, *parts, transport, *upgraded, *optional, progressing)
     service = observed.service
     scheme = "https" if service.spec.gateway.tls else "http"
@@ -272,6 +272,13 @@ def _transport(observed: Observed) -> Condition:
         return Condition(kind, True, conditions.TRANSPORT_FALLBACK, "; ".join(fallen))
     used = ", ".join(sorted({_carrier(state) for state in states.values()}))
     return Condition(kind, True, conditions.CONNECTED, used)
+
+
+def _kernels(observed: Observed) -> Condition | None:
+    """Only where torch's operators take the place of compiled kernels."""
+    states = ((pod.name, pod.state) for pod in observed.pods if pod.ready and pod.state is not None)
+    fallen = sorted(f"{name}: {state.kernel_fallback}" for name, state in states if state.kernel_fallback)
+    return Condition(conditions.KERNELS_READY, False, conditions.KERNEL_FALLBACK, "; ".join(fallen)) if fallen else None
 
 
 def _carrier(state: WorkerState) -> str:

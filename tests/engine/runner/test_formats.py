@@ -13,11 +13,13 @@ def test_sizes_that_kernels_cannot_count_in_are_left_to_torch():
     chosen = formats.choose("auto", PROCESSORS["codes"], None, LLAMA, block_size=6)
 
     assert chosen.kernels == "torch"
+    assert chosen.fallback == "blocks of 6 tokens are no multiple of 4"
     assert "blocks of 6 tokens are no multiple of 4" in str(chosen)
     odd = formats.choose("float32", PROCESSORS["codes"], None, replace(LLAMA, head_dim=20), 16)
-    assert odd.kernels == "torch"
+    assert (odd.kernels, odd.fallback) == ("torch", "head_dim 20 is no multiple of 32")
     assert "head_dim 20 is no multiple of 32" in str(odd)
     assert formats.choose("Float32", PROCESSORS["codes"], None, LLAMA, 16).kernels == "float32"
+    assert formats.choose("BFloat16", PROCESSORS["codes"], None, replace(LLAMA, head_dim=20), 16).fallback == ""
 
 
 @pytest.mark.parametrize(

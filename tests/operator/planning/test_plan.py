@@ -207,6 +207,17 @@ def test_missing_transport_is_reported_and_with_required_not_ready(build, requir
     assert condition(made, "Ready")["status"] == str(not required)
 
 
+def test_workers_that_compute_without_compiled_kernels_are_reported(build):
+    first, *rest = _running(build())
+    state = WorkerState(0, False, "ucx:tcp", kernel_fallback="head_dim 20 is not a multiple of 16")
+    made = _plan(build(), [dataclasses.replace(first, state=state), *rest])
+    kernels = condition(made, "KernelsReady")
+    assert (kernels["status"], kernels["reason"]) == ("False", conditions.KERNEL_FALLBACK)
+    assert kernels["message"] == "demo-decode-0: head_dim 20 is not a multiple of 16"
+    before = [each["type"] for each in _plan(build(), _running(build())).status["conditions"]]
+    assert "KernelsReady" not in before
+
+
 @pytest.mark.parametrize(("failed", "status"), [(2, "True"), (3, "False"), (40, "False")])
 def test_transport_is_not_ready_while_every_connection_of_a_worker_fails(build, failed, status):
     first, *rest = _running(build())
