@@ -212,6 +212,12 @@ def worker_pool() -> Schema:
             "observedGeneration": _GENERATION,
             "replicas": {**count, "description": "Workers that exist and are not being removed."},
             "readyReplicas": {**count, "description": "Workers that are ready."},
+            "effectiveReplicas": {
+                **count,
+                "description": "Desired workers, as bounds, ratio and GPU budget limit them.",
+            },
+            "ready": {"type": "string", "description": "Workers that are ready, and effectiveReplicas: 2/3."},
+            "cappedBy": {"type": "string", "description": "Field that makes effectiveReplicas differ from replicas."},
             "selector": {
                 "type": "string",
                 "description": "Label selector of the pool's workers; draining workers do not match it.",
@@ -231,10 +237,12 @@ def worker_pool() -> Schema:
         _column("Service", "string", ".spec.service"),
         _column("Role", "string", ".spec.role"),
         _column("Desired", "integer", ".spec.replicas"),
+        _column("Effective", "integer", ".status.effectiveReplicas"),
+        _column("Ready", "string", ".status.ready"),
         _column("Wish", "integer", ".status.wish"),
-        _column("Ready", "integer", ".status.readyReplicas"),
         _column("Why", "string", ".status.reason"),
         _column("Workers", "integer", ".status.replicas", priority=1),
+        _column("Limited by", "string", ".status.cappedBy", priority=1),
         _column("Age", "date", ".metadata.creationTimestamp"),
     ]
     scale = {

@@ -1,6 +1,6 @@
 """What a service owns beside its pods: the desired objects, those that differ, and those that are obsolete. Pure."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from legato_operator.cluster import ref_of, uid_of
@@ -79,11 +79,13 @@ def apply(observed: Observed, item: dict[str, Any]) -> Iterator[Apply]:
         yield Apply(whole, force=live is not None)
 
 
-def report(observed: Observed, pools: Sequence[str]) -> Iterator[PatchStatus]:
+def report(observed: Observed, targets: Targets) -> Iterator[PatchStatus]:
     """The status of each pool whose status has changed."""
     for name, item in observed.pools.items():
-        current = status.of_pool(observed, name, item)
-        if name in pools and not drift.contained(current, item.get("status")):
+        if name not in targets:
+            continue
+        current = status.of_pool(observed, name, targets[name], item)
+        if not drift.contained(current, item.get("status")):
             yield PatchStatus(ref_of(item), current, uid_of(item))
 
 

@@ -80,7 +80,7 @@ def plan(observed: Observed, placement: PodPlacement) -> Plan:
         Phase("leave", tuple(action for made in pools.values() for action in made.leave)),
         Phase("keep", tuple(revisions.keep(observed, everything)) if good else ()),
         Phase("clear", (*_clear(observed, everything, pools), *owned.obsolete(observed, targets, placement))),
-        Phase("report", tuple(owned.report(observed, tuple(pools)))),
+        Phase("report", tuple(owned.report(observed, targets))),
     )
     new_status = status.of(observed, targets, everything, pools, deployment, placement, upgrade.state)
     rests = all(made.settled or made.resting for made in (deployment, *pools.values()))

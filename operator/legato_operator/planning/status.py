@@ -91,15 +91,20 @@ def _is_beginning(found: Mapping[str, Revisions], prefill: Condition) -> bool:
     return starts and not begun
 
 
-def of_pool(observed: Observed, pool: str, item: Object) -> dict[str, Any]:
-    """The status of a pool's own object: what its scaler looks at, and what the autoscaler decided last, if it did."""
+def of_pool(observed: Observed, pool: str, target: PoolTarget, item: Object) -> dict[str, Any]:
+    """The status of a pool's own object: what its scaler looks at, the size that limits leave, and what the autoscaler
+    decided last, if it did."""
     decided = (observed.status.get("scaling") or {}).get("pools", {}).get(pool, {})
     staying = [pod for pod in observed.of_pool(pool) if not pod.leaving and pod.draining_since is None]
+    ready = sum(pod.ready for pod in staying)
     selector = common.selector(observed.service, role=pool, serving="true")
     return {
         "observedGeneration": item["metadata"]["generation"],
         "replicas": len(staying),
-        "readyReplicas": sum(pod.ready for pod in staying),
+        "readyReplicas": ready,
+        "effectiveReplicas": target.replicas,
+        "ready": f"{ready}/{target.replicas}",
+        "cappedBy": target.capped_by or None,
         "selector": ",".join(f"{key}={value}" for key, value in sorted(selector.items())),
         "workers": sorted(pod.uid for pod in observed.of_pool(pool) if not pod.orphaned),
         "wish": decided.get("wish"),

@@ -171,11 +171,33 @@ def test_pool_status_counts_workers_that_stay(build):
         "observedGeneration": 1,
         "replicas": 2,
         "readyReplicas": 1,
+        "effectiveReplicas": 1,
+        "ready": "1/1",
+        "cappedBy": None,
         "selector": "serving.legato.dev/role=decode,serving.legato.dev/service=demo,serving.legato.dev/serving=true",
         "workers": ["uid-demo-decode-0", "uid-demo-decode-1", "uid-demo-decode-2"],
         "wish": None,
         "reason": None,
     }
+
+
+@pytest.mark.parametrize(
+    ("scaling", "limited"),
+    [
+        ({"decode": {"max": 2}}, (2, "1/2", "scaling.decode.max")),
+        ({"maxDecodePerPrefill": 1}, (1, "1/1", "scaling.maxDecodePerPrefill")),
+        ({"gpuBudget": 3}, (3, "1/3", None)),
+        ({}, (3, "1/3", None)),
+    ],
+)
+def test_pool_status_has_the_size_that_limits_leave(build, scaling, limited):
+    item = build(scaling={"mode": "External", "decode": {"max": 8}, **scaling})
+    objects = _living(item)
+    _find(objects, "WorkerPool", "demo-decode")["spec"]["replicas"] = 3
+    status = next(
+        patch.status for patch in actions(_plan(item, objects), PatchStatus) if patch.ref.name == "demo-decode"
+    )
+    assert (status["effectiveReplicas"], status["ready"], status["cappedBy"]) == limited
 
 
 def test_pool_status_has_what_the_autoscaler_decided_for_as_long_as_it_decides(build):
