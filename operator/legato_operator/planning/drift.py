@@ -45,21 +45,27 @@ def _list_contained(desired: Sequence[Any], live: Any, rewritable: Fields | None
     if None not in names and len(names) == len(desired):
         named = {entry.get("name"): entry for entry in there if isinstance(entry, Mapping)}
         pairs = [(entry, named.get(entry["name"])) for entry in desired]
+    elif rewritable:
+        known = {_key(rewritable, entry): entry for entry in there}
+        pairs = [(entry, known.get(_key(rewritable, entry))) for entry in desired]
     elif len(desired) == len(there):
         pairs = list(zip(desired, there, strict=True))
     else:
         return False
-    return all(contained(one, other, _entry(rewritable, other or one)) for one, other in pairs)
+    entries = rewritable or {}
+    return all(contained(one, other, entries.get(_key(entries, other or one))) for one, other in pairs)
 
 
 def _field(fields: Fields | None, name: str) -> Fields | None:
     return fields.get(f"f:{name}") if fields else fields
 
 
-def _entry(fields: Fields | None, entry: Any) -> Fields | None:
-    """The fields of a list's entry, which `managedFields` know by some of its values: `k:{"name":"gateway"}`."""
-    for key, inner in fields.items() if fields and isinstance(entry, Mapping) else ():
-        if key.startswith("k:") and json.loads(key[2:]).items() <= entry.items():
-            found: Fields = inner
-            return found
-    return None
+def _key(fields: Fields, entry: Any) -> str:
+    """The name of a list's entry among `fields`: some of its values, as in `k:{"name":"gateway"}`, or all, as in `v:1`.
+    Empty if it is not there."""
+    if not isinstance(entry, Mapping):
+        return next((key for key in fields if key.startswith("v:") and json.loads(key[2:]) == entry), "")
+    keys = ((key, json.loads(key[2:])) for key in fields if key.startswith("k:"))
+    return next(
+        (key for key, values in keys if all(entry.get(name, value) == value for name, value in values.items())), ""
+    )

@@ -64,12 +64,13 @@ FIELDS = {  # as the API server notes who applied them
     "f:spec": {
         "f:replicas": {},
         "f:args": {},
+        "f:ports": {f'k:{{"port":{port},"protocol":"TCP"}}': {"f:port": {}} for port in (1, 2)},
         "f:containers": {
             'k:{"name":"one"}': {"f:name": {}, "f:env": {'k:{"name":"A"}': {"f:name": {}, "f:value": {}}}}
         },
     },
 }
-REWRITTEN = CHANGED_OR_TAKEN[:7]
+REWRITTEN = CHANGED_OR_TAKEN[:9]
 
 
 @pytest.mark.parametrize("change", REWRITTEN)
