@@ -47,6 +47,11 @@ class CachedCluster:
             raise ObjectNotFound(f"there is no {ref}")
         return found
 
+    def forget(self, ref: Ref) -> None:
+        """It is read again: something tells that it has changed."""
+        self._writes += 1
+        self._read.pop(ref, None)
+
     async def list(
         self, kind: str, namespace: str | None = None, labels: Mapping[str, str] | None = None, about: str = ""
     ) -> ObjectList:

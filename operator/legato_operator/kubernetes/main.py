@@ -11,7 +11,7 @@ from kubernetes.client import Configuration
 
 from legato_operator.autoscaling import Autoscaler
 from legato_operator.clock import SystemClock
-from legato_operator.cluster import Object, Ref
+from legato_operator.cluster import Object, Ref, labels_of, ref_of
 from legato_operator.controller import Controller, Reconciles, Retries, service_of
 from legato_operator.errors import ClusterError, NotLeading
 from legato_operator.kubernetes import claims as namespace_claims
@@ -27,7 +27,7 @@ from legato_operator.kubernetes.settings import OperatorSettings
 from legato_operator.kubernetes.store import Store
 from legato_operator.kubernetes.token_access import Account, TokenAccess
 from legato_operator.kubernetes.watchdog import AUDIT_SECONDS, Watchdog
-from legato_operator.manifests import placement
+from legato_operator.manifests import common, placement
 from legato_operator.manifests.placement import PodPlacement
 from legato_operator.metrics.operator_metrics import OperatorMetrics
 from legato_operator.observing.gateway_api import HttpGateways
@@ -132,10 +132,18 @@ class _Process:
         self._cluster = cluster
         self._loop = asyncio.get_running_loop()
         self._store = Store(WATCHED)
-        self._leader = Leader(leases, settings.lease_namespace, settings.identity, timings.terms, settings.lease_name)
+        self._leader = Leader(
+            leases,
+            settings.lease_namespace,
+            settings.identity,
+            timings.terms,
+            settings.lease_name,
+            settings.service_account,
+        )
         release = f"{settings.lease_namespace}/{settings.lease_name}"
         self._claims = NamespaceClaims(leases, release, timings.claims)
-        self._led = LedCluster(CachedCluster(cluster, self._store, LABELLED), self._leader, self._claims.holds)
+        self._cached = CachedCluster(cluster, self._store, LABELLED)
+        self._led = LedCluster(self._cached, self._leader, self._claims.holds)
         self._anywhere = LedCluster(cluster, self._leader)  # whichever release looks after the namespace
         self._events = Events(self._anywhere, settings.identity)
         self._gateways = HttpGateways(session)

@@ -29,6 +29,7 @@ ROTATE_TOKEN = "rotate-token"
 ANNOTATION_ROTATE_TOKEN = f"{names.API_GROUP}/{ROTATE_TOKEN}"  # on a service: any other text is another request
 GATEWAY = "gateway"
 MANIFEST = "manifest"  # the role, so to speak, of the ControllerRevision that keeps the last usable spec
+TOKEN = "token"  # the role of the ControllerRevision that is deleted with the Secret of the token
 DEPLOYMENT = "Deployment"
 REVISION = "ControllerRevision"
 OWNED_KINDS = (

@@ -32,6 +32,7 @@ class ServiceToken:
     changed: float = 0.0  # when the operator wrote this
     answered: str = ""  # the request to rotate that it answers
     written: str = ""  # id of the token that the operator wrote
+    uid: str = ""  # of the Secret that it was read from
 
     @property
     def known(self) -> tuple[str, ...]:
@@ -80,7 +81,17 @@ def read(secret: Object) -> ServiceToken | None:
         changed=_seconds(annotations.get(_STEPPED, "")) or made,
         answered=annotations.get(_ANSWERED, ""),
         written=annotations.get(_WRITTEN, ""),
+        uid=metadata.get("uid", ""),
     )
+
+
+def witness(service: InferenceService, uid: str) -> dict[str, Any]:
+    """An object that garbage collection deletes with the Secret of this uid: nobody may watch Secrets, but this."""
+    name = common.token_name(service)
+    owner = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name, "uid": uid}}
+    metadata = common.metadata(service, name, {names.LABEL_ROLE: common.TOKEN})
+    made = {"apiVersion": "apps/v1", "kind": common.REVISION, "metadata": metadata, "data": {}, "revision": 1}
+    return common.owned(made, owner)
 
 
 def is_of(secret: Object, service: str) -> bool:

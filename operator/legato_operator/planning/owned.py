@@ -11,6 +11,7 @@ from legato_operator.manifests import (
     disruption_budget,
     network_policy,
     pool,
+    secret,
     service,
     service_account,
 )
@@ -59,6 +60,8 @@ def make(observed: Observed, targets: Targets, placement: PodPlacement) -> Itera
     A pool's `spec.replicas` is applied once; afterwards it belongs to whoever scales, unless `scaling.mode` is Fixed.
     """
     yield from token_rotation.steps(observed, placement)
+    if placement.containers is not None and observed.token is not None and observed.token.uid:
+        yield from _apply(observed, secret.witness(observed.service, observed.token.uid))
     for item in desired(observed, targets, placement):
         yield from apply(observed, item)
     fixed = observed.service.spec.scaling.mode == "Fixed"
@@ -73,7 +76,11 @@ def apply(observed: Observed, item: dict[str, Any]) -> Iterator[Apply]:
 
     By force only over what is known to be the service's: another object of that name is not taken from its owner.
     """
-    whole = common.signed(common.owned(item, common.service_object(observed.service, observed.uid)))
+    yield from _apply(observed, common.owned(item, common.service_object(observed.service, observed.uid)))
+
+
+def _apply(observed: Observed, item: dict[str, Any]) -> Iterator[Apply]:
+    whole = common.signed(item)
     live = observed.find(item["kind"], item["metadata"]["name"])
     if drift.has_drifted(whole, live):
         yield Apply(whole, force=live is not None)

@@ -10,7 +10,7 @@ import ssl
 import certificates
 from aiohttp import web
 
-WRITES = 44  # of a service with 20 workers: two for each pool, and one for everything else that it owns
+WRITES = 45  # of a service with 20 workers: two for each pool, and one for everything else that it owns
 A_PASS = 4  # its token, and the status of the service and of each pool where it changes
 EVENTS = 6
 START = ("Ready is True", "KVTransportReady is True", "Progressing is False")  # reported last

@@ -74,7 +74,7 @@ async def test_a_secret_that_is_deleted_or_emptied_is_as_it_was_and_an_edit_come
         await s.serve(build())
         before = await s.secret()
         await s.cluster.delete(s.ref("demo-token", "Secret"))
-        await s.wait(s.secret, before)
+        await s.wait(s.secret, before, seconds=20)  # not only by the pass after 30 s
         await s.edit("Secret", "demo-token", lambda item: item.pop("data"))
         await s.wait(s.secret, before)
         assert "TokenRestored" in await _reasons(s)

@@ -3,13 +3,14 @@
 import dataclasses
 
 import pytest
-from planned import observed, report
+from planned import actions, observed, report
 
 from legato_operator.api import parsing
 from legato_operator.manifests import common, placement, secret
 from legato_operator.manifests.secret import ServiceToken
 from legato_operator.observing.observed import Pod, WorkerState
 from legato_operator.planning import token_rotation
+from legato_operator.planning.actions import Apply
 from legato_operator.planning.plan import plan
 from legato_operator.planning.token_rotation import STARTING
 from legato_protocol.service_tokens import token_id
@@ -89,6 +90,14 @@ def test_a_rotation_is_looked_at_again_soon(build):
     quiet = dataclasses.replace(PLACEMENT, requeue_after=30.0, resync_after=30.0)
     assert plan(observed(build(), token=HELD, now=NOW), quiet).requeue_after == 30.0
     assert plan(observed(build(), token=dataclasses.replace(HELD, next="b"), now=NOW), quiet).requeue_after == 6.0
+
+
+def test_something_that_is_watched_ends_with_the_secret(build):
+    held = dataclasses.replace(HELD, uid="of the Secret")
+    made = plan(observed(build(), token=held), placement.kubernetes("engine:1", "gateway:1"))
+    (item,) = [each.item for each in actions(made, Apply) if each.item["metadata"]["name"] == "demo-token"]
+    assert item["metadata"]["ownerReferences"][0]["uid"] == "of the Secret"
+    assert item["kind"] in common.OWNED_KINDS
 
 
 def test_all_steps_of_a_rotation_wait_for_all_pods(step, build):
