@@ -55,8 +55,8 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end }}
 {{- if not .Values.watchNamespaces }}
 - --token-role={{ include "legato.fullname" . }}-tokens
-- --service-account={{ include "legato.serviceAccount" . }}
 {{- end }}
+- --service-account={{ include "legato.serviceAccount" . }}
 - --lease-name={{ include "legato.lease" . }}
 - --http-port={{ .Values.operator.httpPort }}
 {{- end }}

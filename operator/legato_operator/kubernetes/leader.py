@@ -17,11 +17,19 @@ class Leader:
     """One replica's claim to the Lease."""
 
     def __init__(
-        self, leases: Leases, namespace: str, identity: str, terms: Terms | None = None, name: str = LEASE
+        self,
+        leases: Leases,
+        namespace: str,
+        identity: str,
+        terms: Terms | None = None,
+        name: str = LEASE,
+        account: str = "",
     ) -> None:
+        """`account` names the ServiceAccount that the Lease ends with."""
         self._identity = identity
         self._terms = terms or Terms()
-        self._claim = Claim(leases, Ref("Lease", namespace, name), identity, self._terms)
+        owner = Ref("ServiceAccount", namespace, account) if account else None
+        self._claim = Claim(leases, Ref("Lease", namespace, name), identity, self._terms, account=owner)
 
     def holds(self) -> bool:
         """Whether this replica may write now."""

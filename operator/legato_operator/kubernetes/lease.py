@@ -45,8 +45,21 @@ class Terms:
 class Claim:
     """What one holder knows and does about one Lease."""
 
-    def __init__(self, leases: Leases, ref: Ref, holder: str, terms: Terms, ends_with_namespace: bool = True) -> None:
-        """Unless it `ends_with_namespace`, it is held where the namespace is ending, and with that all its Leases."""
+    def __init__(
+        self,
+        leases: Leases,
+        ref: Ref,
+        holder: str,
+        terms: Terms,
+        ends_with_namespace: bool = True,
+        account: Ref | None = None,
+    ) -> None:
+        """Unless it `ends_with_namespace`, it is held where the namespace is ending, and with that all its Leases.
+
+        Where `account`, which the holder writes as, is deleted, nobody can give the Lease back: it is deleted with it.
+        """
+        self._account = account
+        self._owners: tuple[dict[str, str], ...] = ()
         self._ends_with_namespace = ends_with_namespace
         self._leases = leases
         self._ref = ref
@@ -76,6 +89,7 @@ class Claim:
             return False
 
     async def _take(self, asked: float) -> bool:
+        await self._find_owner()
         with contextlib.suppress(Conflict):  # another was faster
             try:
                 stored = await self._leases.get(self._ref)
@@ -90,6 +104,16 @@ class Claim:
             self._held_until = asked + self._terms.renew_within
             return True
         return False
+
+    async def _find_owner(self) -> None:
+        """Without an account of that name, or the right to read it, the Lease ends by its time."""
+        if self._account is not None:
+            with contextlib.suppress(Forbidden, ObjectNotFound):
+                uid = uid_of(await self._leases.get(self._account))
+                api_version = kinds.KINDS[self._account.kind].api_version
+                owner = {"apiVersion": api_version, "kind": self._account.kind, "name": self._account.name, "uid": uid}
+                self._owners = (owner,)
+            self._account = None
 
     async def _create(self) -> None:
         try:
@@ -120,9 +144,9 @@ class Claim:
         return self._object(metadata, spec)
 
     def _object(self, metadata: Mapping[str, Any], spec: Mapping[str, Any]) -> dict[str, Any]:
-        names = {"name": self._ref.name, "namespace": self._ref.namespace}
+        mine = {"name": self._ref.name, "namespace": self._ref.namespace, "ownerReferences": list(self._owners)}
         api_version = kinds.KINDS["Lease"].api_version
-        return {"apiVersion": api_version, "kind": "Lease", "metadata": {**metadata, **names}, "spec": dict(spec)}
+        return {"apiVersion": api_version, "kind": "Lease", "metadata": {**metadata, **mine}, "spec": dict(spec)}
 
     async def give_back(self) -> None:
         """So that the next holder need not wait for its end. Without an answer, it ends by itself."""

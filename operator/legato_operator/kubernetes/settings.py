@@ -137,7 +137,9 @@ _FLAGS: Final = (
         flags.whole("DAYS", 0, 3650),
         "replace services' tokens when they are this old; 0: only when that is asked for",
     ),
-    Flag("--service-account", flags.text("NAME"), "its own ServiceAccount, in --lease-namespace; needs --token-role"),
+    Flag(
+        "--service-account", flags.text("NAME"), "its own ServiceAccount, in --lease-namespace: the Lease ends with it"
+    ),
 )
 
 
@@ -167,5 +169,5 @@ def _check_together(settings: OperatorSettings) -> None:
         raise SettingsError("--namespace and --ignore-namespace cannot be given together")
     if not settings.lease_namespace:
         raise SettingsError(f"--lease-namespace is required where {ENV_NAMESPACE} is not set")
-    if bool(settings.token_role) != bool(settings.service_account):
-        raise SettingsError("--token-role and --service-account must be given together")
+    if settings.token_role and not settings.service_account:
+        raise SettingsError("--token-role needs --service-account")

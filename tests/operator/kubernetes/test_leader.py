@@ -67,6 +67,18 @@ async def test_work_begins_with_the_lease_and_ends_with_it(s):
     assert "holderIdentity" not in await s.lease()
 
 
+async def test_lease_ends_with_the_account_of_a_holder_that_can_no_longer_write(s):
+    """As after `helm uninstall`, which takes the rights away before the process ends."""
+    account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "mine", "namespace": s.name}}
+    await s.cluster.apply(account, "helm")
+    leader = Leader(s.cluster, s.name, "one", Terms(duration=3600, renew_within=3600, retry=3600), account="mine")
+    task = asyncio.create_task(leader.lead(_idle))
+    await waiting.until(leader.holds)
+    await s.cluster.delete(s.ref("mine", "ServiceAccount"))
+    await waiting.until(lambda: s.is_gone("Lease", LEASE))
+    await _end(task)
+
+
 async def test_fault_of_the_work_is_raised_and_the_lease_given_back(s):
     async def work():
         raise KeyError("x")
