@@ -9,7 +9,7 @@ import pytest
 
 GREEDY = {"temperature": 0, "logprobs": 2}
 SEEDED = {"temperature": 0.8, "seed": 7, "top_p": 0.9}
-OUTPUT = 300  # tokens
+OUTPUT = 160  # tokens
 # Some forty chunks, so that it can be stopped between the first and the last.
 STORY = " ".join(f"Chapter {i}: {i * 37 % 101} stones." for i in range(240))
 TRIES = 20  # requests that may slip past the stage before their worker stops
@@ -53,12 +53,12 @@ class Round:
 
     def stop(self) -> bool:
         """Stops the worker at the stage. False when the request was past it: then all runs on."""
-        found = self._service.until(self._seen, f"a request is {self._stage}", pause=0.002)
+        found = self._service.until(self._seen, f"a request is {self._stage}", pause=0.01)
         if found is True:
             return False
         self.target, self.victim, self.receiver = found["id"], found[self._role], found["decode"]
         self.signal(signal.SIGSTOP)
-        if self._is_there(self.record()):
+        if any(record["id"] == self.target for record in self._there()):
             return True
         self.signal(signal.SIGCONT)
         return False
@@ -86,20 +86,22 @@ class Round:
 
     def _seen(self) -> Any:
         """The record of a request that is there; True once it is too late."""
-        there = [record for record in self.records() if self._is_there(record)]
-        if self._stage == "pushing":
-            (sender,) = (worker["worker"] for worker in self._service.workers("prefill"))
+        there = self._there()
+        if there and self._stage == "pushing":
+            sender = there[0]["prefill"]
             if self._transfers(sender)["bytes_sent"] == self._before[sender]["bytes_sent"]:
                 there = []
         return there[0] if there else all(stream.done.is_set() for stream in self.streams)
 
-    def _is_there(self, record: dict[str, Any]) -> bool:
-        if record["attempt"] != 1:
-            return False
-        others = {other["stage"] for other in self.records() if other["id"] != record["id"]}
-        if self._stage == "pushing":  # what is sent is its own: the other one has not begun
-            return record["stage"] == "prefilling" and others <= {"waiting", "queued"}
-        return record["stage"] == "decoding" and record["output_tokens"] < OUTPUT / 2
+    def _there(self) -> list[dict[str, Any]]:
+        """Records of first attempts at the stage."""
+        records = self.records()
+        first = [record for record in records if record["attempt"] == 1]
+        if self._stage == "decoding":
+            return [each for each in first if each["stage"] == "decoding" and each["output_tokens"] < OUTPUT / 2]
+        begun = [record for record in records if record["stage"] not in ("waiting", "queued")]
+        # What is sent is its own: the other one has not begun.
+        return [each for each in first if each["stage"] == "prefilling" and begun == [each]]
 
     def _transfers(self, worker: str) -> dict[str, int]:
         """What it counts of hand-offs, since its start."""

@@ -2,13 +2,13 @@
 
 import signal
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 HANGS = [("prefill", "pushing"), ("prefill", "decoding"), ("decode", "pushing"), ("decode", "decoding")]
-ASK = {"max_tokens": 600, "temperature": 0, "logprobs": 2, "extra_body": {"ignore_eos": True}}
+ASK = {"max_tokens": 600, "temperature": 0, "logprobs": 2, "ignore_eos": True}
+CHOICES = {"max_tokens": 1000, "n": 3, "seed": 11, "temperature": 0.8, "ignore_eos": True}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -81,35 +81,26 @@ def test_a_receiver_that_dies_before_it_tells_of_its_commit_leaves_no_stream_wai
     trio.until_idle()
 
 
-def choices(service: Any, prompt: str) -> tuple[str, list[str]]:
-    """Id and texts of a streamed completion with three choices."""
-    body: Any = {"model": "smollm2", "prompt": prompt, "n": 3, "seed": 11, "temperature": 0.8, "max_tokens": 2000}
-    texts = [""] * 3
-    for chunk in service.client.completions.create(stream=True, extra_body={"ignore_eos": True}, **body):
-        for choice in chunk.choices:
-            texts[choice.index] += choice.text
-    return chunk.id, texts
-
-
 def test_draining_moves_every_choice(trio: Any) -> None:
     """The manifest is edited, 2 → 1 under load: sequences move by hand-off, none fails, none is recomputed."""
     prompts = ["The first story begins", "Another story begins"]
-    with ThreadPoolExecutor(2) as pool:
-        expected = [texts for _, texts in pool.map(choices, [trio] * 2, prompts)]
-        trio.until_idle()
-        first = pool.submit(choices, trio, prompts[0])
-        trio.until(lambda: sum(w["running"] for w in trio.workers("decode")) == 3, "three sequences run", 0.002)
-        second = pool.submit(choices, trio, prompts[1])  # which goes to the worker without any
-        trio.until(lambda: [w["running"] for w in trio.workers("decode")] == [3, 3], "six sequences run", 0.002)
-        trio.edit(("decode: {min: 1, max: 4}", "decode: {min: 1, max: 1}"))
-        ids, texts = zip(first.result(), second.result(), strict=True)
-    assert list(texts) == expected
+    calm = [trio.stream(prompt, **CHOICES) for prompt in prompts]
+    assert all(stream.result() for stream in calm)
+    trio.until_idle()
+    first = trio.stream(prompts[0], **CHOICES)
+    trio.until(lambda: sum(w["running"] for w in trio.workers("decode")) == 3, "three sequences run", 0.01)
+    second = trio.stream(prompts[1], **CHOICES)  # which goes to the worker without any
+    trio.until(lambda: [w["running"] for w in trio.workers("decode")] == [3, 3], "six sequences run", 0.01)
+    trio.edit(("decode: {min: 1, max: 4}", "decode: {min: 1, max: 1}"))
+    for stream, expected in zip((first, second), calm, strict=True):
+        assert stream.result()
+        assert stream.texts == expected.texts
     trio.until(lambda: len(trio.workers("decode")) == 1, "the drained worker is gone")
     scaled = trio.command("scale", "decode", "1")  # or the second would be back once there may be four again
     assert scaled.returncode == 0, scaled.stderr
     trio.edit(("decode: {min: 1, max: 1}", "decode: {min: 1, max: 4}"))
     trio.until_idle()
-    moves = {id: _moves(trio.record(id)) for id in ids}
+    moves = {stream.id: _moves(trio.record(stream.id)) for stream in (first, second)}
     assert sorted(moves.values()) == [0, 3]
     assert {id: trio.record(id)["attempt"] for id in moves} == {id: 1 + bool(count) for id, count in moves.items()}
 
