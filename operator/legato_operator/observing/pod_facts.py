@@ -21,6 +21,7 @@ _BLOCKED = {  # why a kubelet makes no container of what it was given
     "ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError",
     "CreateContainerConfigError", "CreateContainerError", "RunContainerError",
 }  # fmt: skip
+_PLAIN_ENDS = ("Error", "Completed")  # reasons that say no more than the exit code, unlike OOMKilled
 _DOOMED = "InvalidImageName"  # the only one of these that no registry, node or Secret can mend
 
 
@@ -179,13 +180,14 @@ def _is_unstarted(status: Mapping[str, Any]) -> bool:
 
 
 def _ended(status: Mapping[str, Any]) -> str:
-    """The exit code of the container that was started most often, and its last line."""
+    """Exit code, reason and last line of the container that was started most often."""
     containers = sorted(_all_containers(status), key=lambda c: int(c.get("restartCount", 0)), reverse=True)
     for container in containers[:1]:
         for state in ("state", "lastState"):
             if ended := container.get(state, {}).get("terminated", {}):
-                told = f"{container['name']} exited with code {ended.get('exitCode')}"
-                return ": ".join(text for text in (told, _last_line(ended)) if text)
+                reason = f" ({ended['reason']})" if ended.get("reason", "Error") not in _PLAIN_ENDS else ""
+                code = f"{container['name']} exited with code {ended.get('exitCode')}{reason}"
+                return ": ".join(text for text in (code, _last_line(ended)) if text)
     return ""
 
 

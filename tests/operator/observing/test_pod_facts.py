@@ -143,6 +143,8 @@ SIDECAR = {"name": "sidecar", "restartCount": 1, "lastState": {"terminated": {"e
         # Restarts of the container that ended most often, whose last line says most: a kubelet keeps a long log.
         ("restarts", _containers(CRASHED, SIDECAR), 3),
         ("ended", _containers(CRASHED, SIDECAR), "worker exited with code 1: KeyError: 'x'"),
+        ("ended", _ended(137, reason="OOMKilled"), "worker exited with code 137 (OOMKilled)"),
+        ("ended", _ended(1, reason="Error"), "worker exited with code 1"),
         ("ended", _containers({"restartCount": 0}), ""),
     ],
 )
