@@ -11,7 +11,7 @@ from typing import Any
 from legato_operator.cluster import Cluster, Object, Ref, labels_of, ref_of, uid_of
 from legato_operator.errors import ClusterError, Conflict, Forbidden, NotLeading, ObjectNotFound, Unavailable
 from legato_operator.manifests import common, secret
-from legato_operator.observing.observe import Workers
+from legato_operator.observing.observe import Workers, list_known
 from legato_operator.observing.observed import Observed
 from legato_operator.planning.actions import (
     Action,
@@ -173,7 +173,7 @@ async def _delete(cluster: Cluster, ref: Ref, uid: str | None = None) -> None:
 async def release(cluster: Cluster, ref: Ref) -> None:
     """Let a service go, and what of its own would outlive it where owner references mean nothing."""
     for kind in (names.WORKER_POOL, common.REVISION):
-        mine = await cluster.list(kind, ref.namespace, {names.LABEL_SERVICE: ref.name})
+        mine = await list_known(cluster, kind, ref.namespace, {names.LABEL_SERVICE: ref.name})
         for item in mine.items:
             await _delete(cluster, Ref(kind, ref.namespace, item["metadata"]["name"]))
     with contextlib.suppress(Forbidden):  # where the right has gone with the namespace, the Secret goes with it too

@@ -48,7 +48,7 @@ class CachedCluster:
         return found
 
     def forget(self, ref: Ref) -> None:
-        """It is read again: something tells that it has changed."""
+        """Drops what was read of an object that is known to have changed."""
         self._writes += 1
         self._read.pop(ref, None)
 

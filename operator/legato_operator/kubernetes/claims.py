@@ -13,6 +13,7 @@ from legato_operator.cluster import Cluster, Object, Ref, uid_of
 from legato_operator.controller import Reconciles
 from legato_operator.errors import ObjectNotFound, Unavailable
 from legato_operator.kubernetes.lease import Claim, Leases, Terms
+from legato_operator.observing.observe import list_known
 from legato_operator.recorder import Recorder
 from legato_protocol import names
 

@@ -27,6 +27,9 @@ WATCHED = (names.INFERENCE_SERVICE, *LABELLED)
 SILENCE_SECONDS = 60.0  # after that, a connection that says nothing is held for dead
 CONNECT_SECONDS = 10.0
 RESTART_SECONDS = 5.0  # after kopf ended by an error
+AGAIN_SECONDS = 2.0  # after a watch ended, while others go on
+CHECK_SECONDS = 0.5  # between two checks of the watches
+END_SECONDS = 3.0  # for kopf to end; what has not by then is left behind
 STOP_SECONDS = 10.0
 
 Notify = Callable[[Object, bool], None]  # an object, and whether it is gone
@@ -34,17 +37,23 @@ log = logging.getLogger(__name__)
 
 
 class Handlers:
-    """kopf in its thread. `notify` is called there, for every event."""
+    """kopf in its thread. `notify` is called there, for every event, and `ended` when watches have ended unasked."""
 
     def __init__(
-        self, load: Callable[[], Configuration], namespaces: tuple[str, ...], notify: Notify, silence: float
+        self,
+        load: Callable[[], Configuration],
+        namespaces: tuple[str, ...],
+        notify: Notify,
+        silence: float,
+        ended: Callable[[], None] = lambda: None,
     ) -> None:
         self._load = load
         self._namespaces = namespaces
         self._notify = notify
         self._silence = silence
+        self._ended = ended
         self._stopping = threading.Event()  # for good
-        self._running = threading.Event()  # kopf's watches have begun
+        self._running = threading.Event()  # all watches run
         self._stop: threading.Event = threading.Event()  # this run of kopf
         self._thread = threading.Thread(target=self._run, name="kopf", daemon=True)
 
@@ -57,7 +66,7 @@ class Handlers:
         self._stop.set()
 
     def running(self) -> bool:
-        """Whether kopf has begun to watch, and has not ended since."""
+        """True if all watches have begun and none has ended since."""
         return self._running.is_set() and self._thread.is_alive()
 
     def stop(self) -> None:
@@ -70,22 +79,60 @@ class Handlers:
     def _run(self) -> None:
         while not self._stopping.is_set():
             self._stop = threading.Event()
+            loop = asyncio.new_event_loop()
             try:
-                asyncio.run(self._operator())
+                loop.run_until_complete(self._operator())
             except Exception:  # whatever ends kopf, only fresh watches help
                 log.exception("kopf ended; it is started again in %s s", RESTART_SECONDS)
+                self._running.clear()
+                self._ended()
                 self._stopping.wait(RESTART_SECONDS)
             finally:
                 self._running.clear()
+                self._stop.set()  # threads of kopf wait for it
+                loop.close()
 
     async def _operator(self) -> None:
+        """Runs kopf until it ends or is stopped, and leaves tasks behind that it would wait for without end."""
+        watching = asyncio.create_task(self._watch())
+        supervision = asyncio.create_task(self._supervise())
+        await asyncio.wait((watching, supervision), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((watching,), timeout=END_SECONDS)
+        error = watching.exception() if watching.done() else None
+        if error is not None and not self._stop.is_set():
+            raise error
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in left:
+            task.cancel()
+        if left:
+            await asyncio.wait(left, timeout=CHECK_SECONDS)
+
+    async def _supervise(self) -> None:
+        """Stops kopf when a watch has ended: it may go on without one whose kind is not served, as between two installs
+        of CRDs. Ends when kopf is stopped.
+        """
+        wanted = len(WATCHED) * max(1, len(self._namespaces))
+        # kopf asks which kinds there are, then watches all of them together; it does not say when.
+        while not (_watches() or self._stop.is_set()):  # noqa: ASYNC110
+            await asyncio.sleep(CHECK_SECONDS)
+        await asyncio.sleep(CHECK_SECONDS)
+        while _watches() == wanted and not self._stop.is_set():
+            self._running.set()
+            await asyncio.sleep(CHECK_SECONDS)
+        self._running.clear()
+        if not self._stop.is_set():
+            log.error("%d of %d watches run; all begin anew", _watches(), wanted)
+            self._ended()
+            await asyncio.sleep(AGAIN_SECONDS)
+            self._stop.set()
+
+    async def _watch(self) -> None:
         scope: dict[str, Any] = {"namespaces": self._namespaces} if self._namespaces else {"clusterwide": True}
         await kopf.operator(
             registry=self._registry(),
             settings=_settings(self._silence),
             standalone=True,
             stop_flag=self._stop,
-            ready_flag=self._running,
             **scope,
         )
 
@@ -98,6 +145,11 @@ class Handlers:
 
     def _login(self, **_: Any) -> kopf.ConnectionInfo:
         return _connection(self._load())
+
+
+def _watches() -> int:
+    """Watches of kopf that run in this thread, by the names of their tasks."""
+    return sum(task.get_name().startswith("watcher for ") for task in asyncio.all_tasks())
 
 
 def _handler(kind: str, notify: Notify) -> Callable[..., None]:
@@ -131,6 +183,7 @@ def _settings(silence: float) -> kopf.OperatorSettings:
     settings.watching.chunk_size = 500
     for kind in LABELLED:
         settings.watching.label_selectors[_resource(kind)] = names.LABEL_SERVICE
+    settings.queueing.exit_timeout = CHECK_SECONDS  # fresh lists have what is unread then
     settings.networking.connect_timeout = CONNECT_SECONDS
     settings.networking.request_timeout = silence
     settings.networking.error_backoffs = _Endless()

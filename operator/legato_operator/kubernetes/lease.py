@@ -106,7 +106,7 @@ class Claim:
         return False
 
     async def _find_owner(self) -> None:
-        """Without an account of that name, or the right to read it, the Lease ends by its time."""
+        """Looks the account up, once. If it does not exist or cannot be read, the Lease only ends by its time."""
         if self._account is not None:
             with contextlib.suppress(Forbidden, ObjectNotFound):
                 uid = uid_of(await self._leases.get(self._account))

@@ -150,7 +150,7 @@ class _Process:
         self._waker = DemandWaker(self._gateways, SystemClock())
         self._remove_unused: Callable[[Iterable[str | None]], Awaitable[None]] | None = None
         self._controller = Controller(self._passes(session), timings.retries, metrics, timings.gather)
-        self._handlers = Handlers(load, settings.namespaces, self._told, timings.silence)
+        self._handlers = Handlers(load, settings.namespaces, self._told, timings.silence, self._watches_ended)
         self._watchdog = Watchdog(
             cluster,
             WATCHED,
@@ -269,8 +269,18 @@ class _Process:
         self._metrics.saw(item["kind"])
         self._loop.call_soon_threadsafe(self._changed, item, gone)
 
+    def _watches_ended(self) -> None:
+        """Called in kopf's thread when watches have ended and are about to begin anew."""
+        self._loop.call_soon_threadsafe(self._distrust)
+
+    def _distrust(self) -> None:
+        self._store.forget()
+        self._watchdog.distrust()
+
     def _changed(self, item: Object, gone: bool) -> None:
         self._store.told(item, gone)
+        if gone and labels_of(item).get(names.LABEL_ROLE) == common.TOKEN:  # and with it the Secret of that name
+            self._cached.forget(Ref("Secret", ref_of(item).namespace, ref_of(item).name))
         self._wake(item)
 
     def _wake(self, item: Object) -> None:
@@ -285,5 +295,5 @@ class _Process:
 
     def _unready(self) -> str:
         if not self._handlers.running():
-            return "watches have not begun"
+            return "not all watches run"
         return self._claims.complaint() if self._leader.holds() else ""

@@ -14,6 +14,7 @@ from legato_operator.controller import Reconciles
 from legato_operator.errors import ClusterError, Conflict, Forbidden, Invalid, ObjectNotFound
 from legato_operator.kubernetes import kinds
 from legato_operator.manifests import common
+from legato_operator.observing.observe import list_known
 from legato_protocol import names
 
 FORMER_BINDING = "legato-operator-tokens"  # what earlier operators made, whatever the name of their release
@@ -66,7 +67,7 @@ class TokenAccess:
         for namespace in namespaces:
             bindings = await self._bindings(namespace)
             if bindings:
-                services = (await self._cluster.list(names.INFERENCE_SERVICE, namespace)).items
+                services = (await list_known(self._cluster, names.INFERENCE_SERVICE, namespace)).items
                 used = {ref_of(item).namespace for item in services}
                 await self._remove(item for item in bindings if ref_of(item).namespace not in used)
 

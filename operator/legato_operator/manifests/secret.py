@@ -86,7 +86,7 @@ def read(secret: Object) -> ServiceToken | None:
 
 
 def witness(service: InferenceService, uid: str) -> dict[str, Any]:
-    """An object that garbage collection deletes with the Secret of this uid: nobody may watch Secrets, but this."""
+    """An object that is watched, unlike Secrets, and that garbage collection deletes with the Secret of this uid."""
     name = common.token_name(service)
     owner = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name, "uid": uid}}
     metadata = common.metadata(service, name, {names.LABEL_ROLE: common.TOKEN})

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from legato_operator.api import conditions, references, resources
 from legato_operator.clock import Clock
-from legato_operator.cluster import Cluster, Object, Ref, is_leaving, labels_of, ref_of, uid_of
+from legato_operator.cluster import Cluster, Object, ObjectList, Ref, is_leaving, labels_of, ref_of, uid_of
 from legato_operator.errors import ClusterError, Forbidden, ObjectNotFound, Unavailable
 from legato_operator.manifests import adapters, common, route, secret
 from legato_operator.manifests.secret import ServiceToken
@@ -65,7 +65,7 @@ async def observe(
     token = await _token(cluster, service, is_leaving(stored))
     tokens = known_tokens(token, remembered)
     kinds = ("Pod", ownership.REPLICA_SET, *common.OWNED_KINDS)
-    pods, sets, *lists = await asyncio.gather(*(cluster.list(kind, ref.namespace, mine) for kind in kinds))
+    pods, sets, *lists = await asyncio.gather(*(list_known(cluster, kind, ref.namespace, mine) for kind in kinds))
     routes, unusable = await find_routes(cluster, ref, service, stored.get("status", {}))
     listed = await _adapter_list(cluster, service, stored.get("status", {}))
     objects = (*(item for listing in lists for item in listing.items), *routes, *listed)
@@ -88,7 +88,7 @@ async def observe(
         has_token=token is not None,
         now=clock.now(),
         timestamp=clock.timestamp(),
-        missing=tuple(problem for problem in missing if problem),
+        missing=tuple(dict.fromkeys(problem for problem in missing if problem)),
         annotations=stored["metadata"].get("annotations", {}),
         written=accepted.written,
         refusal=accepted.refusal,
@@ -97,6 +97,16 @@ async def observe(
         token=token,
         remembered_token=remembered,
     )
+
+
+async def list_known(
+    cluster: Cluster, kind: str, namespace: str | None, labels: Mapping[str, str] | None = None
+) -> ObjectList:
+    """All objects of a kind that carry these labels; none where the cluster has no such kind, as after its CRD went."""
+    try:
+        return await cluster.list(kind, namespace, labels)
+    except ObjectNotFound:
+        return ObjectList((), 0)
 
 
 async def find_routes(
@@ -136,7 +146,7 @@ async def find_pods(cluster: Cluster, service: Ref, uid: str, now: float) -> lis
     """The pods of a service, without what their workers say."""
     mine = {names.LABEL_SERVICE: service.name}
     kinds = ("Pod", *ownership.MAKERS)
-    pods, *makers = await asyncio.gather(*(cluster.list(kind, service.namespace, mine) for kind in kinds))
+    pods, *makers = await asyncio.gather(*(list_known(cluster, kind, service.namespace, mine) for kind in kinds))
     found, _ = ownership.read(service, uid, pods.items, [item for each in makers for item in each.items], now)
     return found
 

@@ -4,6 +4,7 @@ import asyncio
 import urllib.parse
 
 import api_proxy
+import control_plane
 import pytest
 from tcp_relay import TcpRelay
 
@@ -132,6 +133,27 @@ async def test_killed_api_server_is_survived(own, space, build):
         await s.wait(s.ready)
         assert not one.task.done()
         assert (await one.get("/healthz")).status_code == 200
+
+
+async def test_crds_that_are_deleted_and_installed_again_are_watched_again(own, space, build):
+    """A service goes with them, and `/readyz` fails while they are not watched."""
+    definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+
+    async def ready():
+        return (await one.get("/readyz")).status_code
+
+    async def definitions_left():
+        return [item["metadata"]["name"] for item in (await s.call("GET", definitions))[1]["items"]]
+
+    async with space(own) as s, s.operator() as one:
+        await s.serve(build())
+        for name in await definitions_left():
+            await s.call("DELETE", f"{definitions}/{name}")
+        await s.wait(ready, 503)
+        await s.wait(definitions_left, [])
+        await asyncio.to_thread(own.install, control_plane.CRDS)
+        await s.serve(build())
+        await s.wait(ready, 200)
 
 
 async def test_objects_that_break_a_pass_stop_no_others(s, operator, build):

@@ -136,6 +136,9 @@ async def test_service_without_its_secret_starts_when_that_is_made(s, operator, 
     await s.make(build(model={"source": {"huggingFace": HUB | {"tokenSecret": "hub"}}}))
     await s.wait(lambda: s.condition("Ready"), ("False", "NotFound"))
     assert await s.message() == "spec.model.source.huggingFace.tokenSecret: Secret hub not found"
+    await s.make(build(internalTLS=PERMISSIVE), "sealed")
+    await s.wait(lambda: s.condition("Ready", "sealed"), ("False", "NotFound"))
+    assert await s.message(name="sealed") == "spec.internalTLS.secret: Secret x not found"
     await s.wait(lambda: s.has_warning("NotFound"))
     assert not await s.pods("decode")
     assert not await s.exists("Deployment", "demo-gateway")
