@@ -67,12 +67,12 @@ class Stream:
     def text(self) -> str:
         return self.texts[0]
 
-    def take(self, line: str) -> None:
+    def take(self, line: bytes) -> None:
         """A line of the answer: a chunk, a comment, or the end."""
-        self.whole |= line == "data: [DONE]"
-        if not line.startswith("data: {"):
+        self.whole |= line == b"data: [DONE]"
+        if not line.startswith(b"data: {"):
             return
-        chunk = json.loads(line.removeprefix("data: "))
+        chunk = json.loads(line.removeprefix(b"data: "))
         assert "error" not in chunk, chunk
         for choice in chunk["choices"]:
             self.texts[choice["index"]] += choice["text"]
@@ -270,8 +270,11 @@ class Service:
         def read() -> None:
             try:
                 with self.http.stream("POST", "/v1/completions", json=body) as answer:
-                    for line in answer.raise_for_status().iter_lines():
-                        stream.take(line)
+                    rest = b""
+                    for part in answer.raise_for_status().iter_raw():
+                        *lines, rest = (rest + part).split(b"\n")  # texts may have other ends of lines
+                        for line in lines:
+                            stream.take(line)
                 assert stream.whole, "the stream was cut off"
             except BaseException as error:
                 stream.error = error
