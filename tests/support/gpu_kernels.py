@@ -61,7 +61,8 @@ SAMPLE = {
     "sm_100": (Shape(160, 16, 16, "bfloat16", 4096), Shape(96, 1, 32, "float16")),
 }
 ATTENTION_ALONE = "sm_89"  # but for less shared memory, which other kernels need little of, it is like sm_80
-# Compiled in every run: on each chip, a shape of the page, all of which come once, and the one with most registers.
+# Compiled in every run: on each chip, a shape of the page, all of which come once; on one chip, all other kernels and
+# the shape with most registers.
 EVERY_RUN = {"sm_80": ATTENTION[0], "sm_89": ATTENTION[1], "sm_90": ATTENTION[2], "sm_100": ATTENTION[3]}
 OTHERS_IN_EVERY_RUN = "sm_90"
 Described = dict[str, Any]
@@ -75,7 +76,8 @@ def described(chips: Sequence[str], whole: bool = True) -> list[Described]:
 
 def sampled(chips: Sequence[str], whole: bool = True) -> list[Described]:
     """Attention for these chips, in the sample's shapes."""
-    found = ((chip, shape) for chip in chips for shape in SAMPLE[chip][: None if whole else 1])
+    found = [(chip, shape) for chip in chips for shape in SAMPLE[chip]]
+    found = found if whole else [(OTHERS_IN_EVERY_RUN, SAMPLE[OTHERS_IN_EVERY_RUN][0])]
     return [each for chip, shape in found for each in _of_case(chip, str(shape), partial(attend, chip, shape))]
 
 

@@ -11,17 +11,17 @@ import pytest
 import legato_engine
 from legato_engine.kernels import compiled_cache
 
-# Computes a norm, and prints how many kernels it compiled and how many it found.
+# Computes a gate, and prints how many kernels it compiled and how many it found.
 PROGRAM = """
 import sys
 import numpy as np
 from numba.core import event
-from legato_engine.kernels.silu_mul.numba import silu_mul
+from legato_engine.kernels.silu_mul.numba import silu_mul_row
 
 compiled = event.RecordingListener()
 event.register("numba:compile", compiled)
 for kind in sys.argv[1:]:
-    silu_mul(np.ones((1, 64), np.float32), 1, out := np.zeros((1, 32), kind))
+    silu_mul_row(np.ones(64, np.float32), out := np.zeros(32, kind))
     assert out.any(), kind
 print(len(compiled.buffer) // 2)
 """

@@ -41,8 +41,8 @@ def test_no_kernel_spills_registers_or_exceeds_the_shared_memory_of_its_chip(ker
 
 def test_attention_loads_the_next_tile_while_it_computes_one(kernels, sample):
     attention = [each for each in kernels + sample if each["products"]]
-    shapes = len(gpu_kernels.ATTENTION) + len(gpu_kernels.SAMPLE["sm_90"]) if WHOLE else 2
-    assert len(attention) == len(ahead.CHIPS) * shapes * 2  # of decoding rows, and of prompts
+    shapes = len(ahead.CHIPS) * (len(gpu_kernels.ATTENTION) + 2) if WHOLE else len(ahead.CHIPS) + 1
+    assert len(attention) == shapes * 2  # of decoding rows, and of prompts
     assert [each for each in attention if not each["tiles"] or each["tiles"] < 2] == []
 
 
