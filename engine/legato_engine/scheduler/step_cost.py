@@ -113,8 +113,9 @@ class StepCost:
             return None
         if self._decode_fit is None:
             self._decode_fit = _solve(_decode_normal(_remembered(self._rows), self._prompt))
+        per_step, per_row, per_context, _, _ = self._decode_fit
         only_rows = self._most_rows if self._most_rows == self._fewest_rows else 0
-        return DecodeCoefficients(*self._decode_fit[:_DECODE], only_rows)
+        return DecodeCoefficients(per_step, per_row, per_context, only_rows)
 
     def _is_cold(self, prompts: bool) -> bool:
         self._steps[prompts] += 1
