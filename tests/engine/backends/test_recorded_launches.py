@@ -4,7 +4,7 @@ import pytest
 import recorded_steps
 import uninterpreted
 
-MODELS = ["llama", "mistral", "qwen 3", "biases"]
+MODELS = ["mistral", "qwen 3", "biases"]
 
 
 @pytest.fixture(scope="module")
