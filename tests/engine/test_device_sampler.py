@@ -3,7 +3,6 @@ single parameters are in test_sampling.py."""
 
 import functools
 import itertools
-import math
 from collections.abc import Callable
 from typing import Any
 from unittest.mock import Mock
@@ -24,7 +23,7 @@ from legato_engine.kernels.triton_errors import TritonError
 from legato_engine.sampling import constrain
 from legato_engine.sampling.constrain import Masks
 from legato_engine.sampling.device_sampler import DeviceSampler
-from legato_engine.sampling.sampler import NOT_FINITE, NOTHING_LEFT, sample
+from legato_engine.sampling.sampler import sample
 from legato_engine.scheduler.batch import Draw, Sampled
 
 # The interpreter warns where distances between infinities are computed, which no result depends on.
@@ -75,17 +74,6 @@ def test_any_batch_has_the_tokens_of_the_processor(draws, seed, masks, data):
         assert not one.logprobs or len({top.token for top in one.logprobs.top}) == len(one.logprobs.top)
 
 
-def test_masks_hold_for_logprobs_and_leave_faults_and_other_rows_alone():
-    logits = random_logits(3)
-    masks: Masks = {0: mask_of(4, 9), 1: "a dead end", 2: mask_of()}
-    sampler = DeviceSampler(Interpreted(), VOCAB, 4)
-    draws = [draw(temperature=temperature, logprobs=3) for temperature in (0.0, 1.0, 1.0)]
-    first, second, third = sampler.collect(sampler.launch(logits.clone(), draws, [0, 1, 2], masks))
-    assert [top.token for top in first.logprobs.top][:2] == sorted((4, 9), key=lambda token: -logits[0, token])
-    assert first.logprobs.top[2].logprob == -9999.0
-    assert (second.fault, third.fault) == ("", NOT_FINITE)
-
-
 def test_steps_may_be_launched_before_others_are_collected():
     """Each keeps its parameters and its tokens until then, and memory is used again after it."""
     sampler, addresses = DeviceSampler(Interpreted(), VOCAB, 4), set()
@@ -111,17 +99,6 @@ def test_only_collect_waits_and_only_for_its_own_launch(monkeypatch):
     sampler.collect(pending[1])
     assert waited == [2]
     assert next(marks) == 3
-
-
-def test_faults_are_those_of_their_draws_alone():
-    logits = random_logits(2)
-    logits[0, 60] = math.nan
-    drawn = [draw(), draw(allowed_token_ids=(VOCAB,)), draw(logprobs=1), draw(temperature=0.0, logprobs=0)]
-    sampler = DeviceSampler(Interpreted(), VOCAB, 8)
-    found = sampler.collect(sampler.launch(logits, drawn, [1, 1, 0, 1], {}))
-    assert [one.fault for one in found] == ["", NOTHING_LEFT, NOT_FINITE, ""]
-    assert found[2].logprobs is None
-    assert sampler.collect(sampler.launch(logits, [], [], {})) == []
 
 
 class Recorder(list[Any]):

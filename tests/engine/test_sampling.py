@@ -4,7 +4,6 @@
 import functools
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
 
 import msgspec
 import numpy as np
@@ -24,12 +23,10 @@ from legato_engine.sampling.adjust import adjust
 from legato_engine.sampling.device_sampler import DeviceSampler
 from legato_engine.sampling.sampler import NOT_FINITE, NOTHING_LEFT, sample
 from legato_engine.sampling.uniform import uniform
-from legato_engine.scheduler.batch import Draw, Sampled
+from legato_engine.scheduler.batch import Draw
 from legato_protocol.sampling_limits import LOGIT_BIAS, MAX_LOGPROBS, RANGES
 
 VOCAB = 50
-
-Choose = Callable[[torch.Tensor, Sequence[Draw], Sequence[int]], list[Sampled]]
 
 # The interpreter warns where distances between infinities are computed, which no result depends on.
 pytestmark = pytest.mark.filterwarnings("ignore:invalid value|overflow:RuntimeWarning")

@@ -165,7 +165,7 @@ def check_logprobs(results: Results, logits: torch.Tensor, draws: Draws) -> None
 @pytest.mark.parametrize("filters", [{}, {"top_ps": 1 - 1e-15}], ids=str)
 def test_sums_are_as_exact_as_float64(filters: dict[str, float]) -> None:
     """500 tokens tie, and a border is 1e-12 away from each number: sums in float32 would often miss it."""
-    borders = range(3, 500, 82)
+    borders = (3, 249, 495)
     numbers = [border / 500 + shift for border in borders for shift in (-1e-12, 1e-12)]
     draws = some_draws(len(numbers), rows=[0] * len(numbers), numbers=numbers, **filters)
     found = picked(torch.zeros(1, 500), draws).tokens.tolist()
@@ -194,95 +194,11 @@ def test_a_batch_mixes_greedy_and_random_draws_padding_and_rows_that_lie_apart()
     assert results.logprobs.tolist() == [-7.0] * 6
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf], ids=str)
-@pytest.mark.parametrize("where", [3, 99])
-def test_a_row_that_is_not_numbers_is_told_and_others_are_not_touched(
-    bad: float, where: int, temperature: float
-) -> None:
-    logits = some_logits(3, 100, 4)
-    draws = some_draws(3, temperatures=temperature, top_ks=[0, 4, 4], tops=2)
-    expected = picked(logits, draws)
-    logits[1, slice(None) if bad == -math.inf else where] = bad
-    results = picked(logits, draws)
-    assert results.states.tolist() == [by_triton.FINE, by_triton.NOT_FINITE, by_triton.FINE]
-    assert results.tokens[1] == 0
-    for found, before in zip(results, expected, strict=True):
-        assert torch.equal(found[[0, 2]], before[[0, 2]])
-
-
-@settings(max_examples=times(5), deadline=None)
-@given(
-    counts=st.lists(st.integers(-1, MOST_TOPS), min_size=3, max_size=3),
-    vocab=st.sampled_from(VOCABS),
-    seed=st.integers(0, 99),
-)
-def test_logprobs_are_those_of_the_rows_as_given(counts: list[int], vocab: int, seed: int) -> None:
-    logits = (some_logits(3, vocab, seed) * 2).round() / 2
-    logits[:, ::5] = -math.inf
-    draws = some_draws(3, tops=counts, temperatures=[0.0, 2.0, 1.0])
-    check_logprobs(picked(logits, draws), logits, draws)
-
-
-@pytest.mark.parametrize("vocab", [31, 64, 100, 500])
-def test_masks_leave_what_their_bits_allow(vocab: int) -> None:
-    logits = some_logits(4, vocab, 5)
-    logits[2, 0] = math.nan
-    words = -(-vocab // 32)
-    bits = np.random.default_rng(vocab).integers(0, 2**32, (3, words), dtype=np.uint32)
-    bits[1, 0], bits[0, -1] = 0, 0xFFFFFFFF
-    expected = logits.clone()
-    by_numba.mask(expected.numpy(), np.array([3, 2, 0]), bits)
-    rows = torch.tensor([3, 2, 0, -1], dtype=torch.int32)
-    allowed = torch.from_numpy(np.vstack((bits, np.zeros((1, words), np.uint32))).view(np.int32))
-    by_triton.mask(logits, rows, allowed, SMALL)
-    assert torch.equal(logits.nan_to_num(7.0), expected.nan_to_num(7.0))
-
-
 def entries_of(*entries: tuple[int, int, float, float, int], padding: int = 3) -> torch.Tensor:
     columns = list(zip(*entries, *[(-1, 0, 0.0, 0.0, 0)] * padding, strict=True))
     kinds = (np.int32, np.int32, np.float32, np.float32, np.int32)
     arrays = [np.array(values, kind) for values, kind in zip(columns, kinds, strict=True)]
     return torch.from_numpy(np.stack([array.view(np.int32) for array in arrays]))
-
-
-def test_entries_change_a_copy_of_the_rows_that_they_name() -> None:
-    logits = some_logits(3, 100, 6)
-    logits[0, 9] = -math.inf
-    before = logits.clone()
-    draws = some_draws(3, rows=[2, 1, 0], changes=[1, -1, 0], restricted=[0, 0, 1], repetitions=[2.0, 1.0, 0.5])
-    seen, forbidden = by_triton.SEEN, by_triton.FORBIDDEN
-    entries = entries_of(
-        (0, 4, 1.5, 0.25, seen),
-        (0, 99, 0.0, -2.0, 0),
-        (0, 5, 9.0, 0.0, forbidden),
-        (2, 7, 0.0, 0.0, seen),
-        (2, 9, 100.0, -3.0, 0),
-    )
-    work = Work(3, 100, CPU, SMALL)
-    by_triton.change(logits, draws, entries, work, SMALL)
-    first, last = before[2].clone(), torch.full((100,), -math.inf)
-    raised = first[4] + 1.5
-    first[4] = torch.where(raised > 0, raised / 2, raised * 2) - 0.25
-    first[99] += 2
-    first[5] = -math.inf
-    last[7] = torch.where(before[0, 7] > 0, before[0, 7] / 0.5, before[0, 7] * 0.5)
-    assert torch.equal(work.changed[:2], torch.stack((last, first)))
-    assert torch.equal(logits, before)
-    results = picked(logits, draws._replace(temperatures=torch.zeros(3)), work)
-    assert results.tokens.tolist() == [int(first.argmax()), int(before[1].argmax()), 7]
-
-
-def test_changes_keep_what_is_finite_and_say_where_nothing_is_left() -> None:
-    logits = torch.full((2, 100), -3e38)
-    logits[:, 1] = 3e38
-    draws = some_draws(2, changes=[0, 1], restricted=[0, 1], repetitions=0.01, temperatures=1e-5)
-    work = Work(2, 100, CPU, SMALL)
-    by_triton.change(logits, draws, entries_of((0, 1, 100.0, -9.0, by_triton.SEEN)), work, SMALL)
-    assert work.changed[0, 1] == torch.finfo(torch.float32).max
-    results = picked(logits, draws, work)
-    assert results.states.tolist() == [by_triton.FINE, by_triton.NOTHING_LEFT]
-    assert results.tokens.tolist() == [1, 0]
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
