@@ -44,7 +44,11 @@ OPERATOR = {
     "leases.coordination.k8s.io": {"create"},
     "leases.coordination.k8s.io/legato-services": {"get", "update", "delete"},
 }
-LEADER = {"leases.coordination.k8s.io": {"create"}, "leases.coordination.k8s.io/legato-operator": {"get", "update"}}
+LEADER = {
+    "leases.coordination.k8s.io": {"create"},
+    "leases.coordination.k8s.io/legato-operator": {"get", "update"},
+    "serviceaccounts/legato": {"get"},
+}
 BIND = {"clusterroles.rbac.authorization.k8s.io/legato-tokens": {"bind"}}
 
 pytestmark = release.NEEDED
