@@ -128,7 +128,7 @@ class ClaimedPasses:
                 await self._refuse(ref, stored)
                 return self._claims.pause
         due = await self._reconciler.reconcile(ref)
-        if due is None and not (await self._cluster.list(names.INFERENCE_SERVICE, ref.namespace)).items:
+        if due is None and not (await list_known(self._cluster, names.INFERENCE_SERVICE, ref.namespace)).items:
             await self._claims.remove(ref.namespace)
         return due
 
