@@ -43,7 +43,7 @@ class AccessEntry:
     cached_tokens: int | None = None
     output_tokens: int | None = None
     first_token_seconds: float | None = None
-    queue_seconds: float | None = None  # this and the next four are `seconds` together
+    queue_seconds: float | None = None  # this and the next four add up to `seconds`
     prefill_seconds: float | None = None
     handoff_seconds: float | None = None
     decode_seconds: float | None = None
@@ -53,7 +53,7 @@ class AccessEntry:
     finish: str | None = None
 
     def end(self, seconds: float) -> None:
-        """Notes how long it took. Whatever no other part took was its client's, which had to be written to."""
+        """Records the duration. Time that is in no other part was spent on writing to the client."""
         self.seconds = round(seconds, 6)
         if self.queue_seconds is not None and self.decode_seconds is not None:
             parts = (self.queue_seconds, self.prefill_seconds, self.handoff_seconds, self.decode_seconds)

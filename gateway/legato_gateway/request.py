@@ -20,7 +20,7 @@ Operation = Literal["chat", "text_completion"]  # as traces name it
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
     """One prompt, already tokenized. `deadline` is seconds from now, `elapsed` seconds since the HTTP request arrived,
-    `patience` the most seconds without a token, the first one counted from then; `choices` is OpenAI's `n`.
+    `patience` the most seconds without a token, from that arrival to the first one; `choices` is OpenAI's `n`.
 
     `params.stop_token_ids` ends a sequence in the worker; `stop` strings end it here. `params.seed` is set already:
     the user's, or one drawn at random.
@@ -110,9 +110,9 @@ class RouteRecord:
     handoffs: list[dict[str, object]] = field(default_factory=list)
     output_tokens: int = 0  # of all choices, once it has ended
     finish: str = ""
-    seconds: dict[str, float] = field(default_factory=dict)  # queue, prefill, handoff (together first_token); decode
-    # and stream (that its client did not read), with those the total
-    preemptions: int = 0  # of its choices, in the attempts that they ended with
+    # queue, prefill and handoff (sum: first_token), decode, stream (waiting for its client to read), and total
+    seconds: dict[str, float] = field(default_factory=dict)
+    preemptions: int = 0  # of its choices, in the last attempt of each
     workers: list[str] = field(default_factory=list)  # all that were given a part of it, in that order
     arrived: float = field(default_factory=time.time)  # Unix seconds
 

@@ -213,7 +213,7 @@ _FLAGS: Final = (
     Flag(
         "--max-output-tokens",
         flags.whole("TOKENS", 1, _MOST),
-        "longest answer, whatever a request asks for; none but --max-length if not given",
+        "longest answer, whatever a request asks for; only --max-length bounds it if not given",
     ),
     Flag("--max-queued-requests", flags.whole("COUNT", 0, _MOST), "most requests held in the gateway"),
     Flag("--max-queued-tokens", flags.whole("TOKENS", 0, _MOST), "most prompt tokens of these requests"),

@@ -8,8 +8,7 @@ EVERY_ADDRESS = "::"
 def listen(host: str, port: int, backlog: int) -> socket.socket:
     """A listening socket at `host`; port 0 takes a free one. Raises OSError.
 
-    EVERY_ADDRESS stands for those of both IP families, whatever the system's default is; on a machine without IPv6, for
-    those of IPv4.
+    EVERY_ADDRESS listens on both IP families, whatever the system's default is; on a machine without IPv6, on IPv4.
     """
     if host == EVERY_ADDRESS and socket.has_dualstack_ipv6():
         return socket.create_server((host, port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=backlog)

@@ -23,9 +23,9 @@ class PrefillCoefficients(Value, frozen=True):
 
 
 class DecodeCoefficients(Value, frozen=True):
-    """What decoding costs a worker, fitted to its steps: seconds a step, a sequence in it, and a token of context.
+    """A worker's cost of decoding, fitted to its steps: seconds a step, a sequence in it, and a token of context.
 
-    `only_rows`: all steps had so many sequences, so `per_step` has all of their cost; 0 once their number has varied.
+    `only_rows` is the number of sequences that all steps had: `per_step` has all of their cost then. 0 once it varied.
     """
 
     per_step: Measure

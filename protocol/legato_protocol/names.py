@@ -37,7 +37,7 @@ HEADER_ROUTE = "x-legato-route"
 HEADER_IGNORED = "x-legato-ignored"
 HEADER_DROP_REASON = "x-legato-drop-reason"
 HEADER_TENANT = "x-legato-tenant"
-ADDRESS_TENANT = "address "  # how the name of a tenant begins that is only known by its address
+ADDRESS_TENANT = "address "  # prefix of the name of a tenant that is known only by its address
 HEADER_PRIORITY = "x-legato-priority"
 HEADER_TRACE = "traceparent"  # W3C Trace Context
 

@@ -151,7 +151,7 @@ def test_tools_are_told_where_a_template_can_show_them(has_system):
 
 
 HOSTED = {"type": "web_search_20250305", "name": "web_search"}
-EXTRAS = [  # tests/gateway/test_request_fields.py has each alone
+EXTRAS = [  # tests/gateway/test_request_fields.py tests each one separately
     (MESSAGES, {"tools": [HOSTED, {"name": "now", "input_schema": {"type": "object"}}]}, "tools[0]"),
     (RESPONSES, {"reasoning": {"effort": "low", "summary": "auto"}}, "reasoning.summary, reasoning.effort"),
     (CHAT, {"tools": [{"type": "web_search"}, {"type": "function", "function": {"name": "now"}}]}, "tools[0]"),

@@ -18,7 +18,7 @@ from legato_gateway.openai.responses.items import KINDS
 DOCS = Path(__file__).parents[2] / "docs"
 APIS = {"chats": CHAT, "completions": COMPLETIONS, "responses": RESPONSES, "messages": MESSAGES}
 SECTIONS = ("Ignored", "Without effect", "Refused")
-VALUES = {"direct", "disabled", "assistant"}  # in the page, beside fields
+VALUES = {"direct", "disabled", "assistant"}  # on the page, in addition to fields
 CALL = {"type": "tool_use", "id": "a", "name": "f", "input": {}}
 GIVEN: dict[str, Any] = {
     **dict.fromkeys(("reasoning_effort", "reasoning.effort", "output_config.effort"), "low"),

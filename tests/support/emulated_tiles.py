@@ -86,7 +86,7 @@ def _own_state():
 
 @njit
 def _own_tile(tile):
-    """Its address."""
+    """The address of this tile."""
     return _AT_TILES + (numba.get_thread_id() * 8 + tile) * 1024
 
 

@@ -35,7 +35,7 @@ def use() -> None:
 
 
 class _Patches:
-    """Those of Triton's language, for one kernel and all functions that it calls."""
+    """Patches of Triton's language, for one kernel and all functions that it calls."""
 
     def __init__(self) -> None:
         modules = SimpleNamespace(__globals__={"tl": language, "core": core})
@@ -47,7 +47,7 @@ class _Patches:
 
 
 def _patch_lang_once(_function: Any) -> _Patches:
-    """Functions that a kernel calls find the language patched, and never restore it."""
+    """Patches the language once for a kernel; the functions that it calls do not restore it."""
     if not _patched:
         _patched.append(_Patches())
     return _patched[0]

@@ -107,8 +107,8 @@ class LinkOpener:
             return host
         name = socket.gethostname()
         try:
-            found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
-            return str(min(found, key=lambda each: each[0] != socket.AF_INET)[4][0])  # IPv6 where there is no IPv4
+            addresses = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+            return str(min(addresses, key=lambda each: each[0] != socket.AF_INET)[4][0])  # IPv6 only without IPv4
         except OSError as error:
             raise LinkError(f"no address of {name} is known ({error}): set --transfer-host") from None
 

@@ -28,8 +28,8 @@ READS_BOTH = ("float32", *FROM_CODES)  # kernels whose attention reads KV in flo
 class Formats:
     """`dtype` of weights and activations, `kv` of the arena; `why` is for people.
 
-    With `fallback`, torch's own operators compute, since kernels could not be compiled or do not compute the model: it
-    says why."""
+    With `fallback`, torch's own operators compute; it has the reason: kernels could not be compiled, or do not support
+    the model."""
 
     name: str
     kernels: Kernels

@@ -82,7 +82,7 @@ class Request:
     virtual_start: float = 0.0  # of its tenant's, when it began: see `scheduler.tenant_turns`
     turn: float | None = None  # of its prompt among those of all tenants, since it began
     preemptions: int = 0  # since it last made progress
-    preempted: int = 0  # how often, in all
+    preempted: int = 0  # number of times
     farthest: int = 0  # most tokens it ever had computed
 
     @classmethod

@@ -17,8 +17,8 @@ FORGET = 1 / 32  # weight of a new step against all before it, of its kind
 RIDGE = 1e-3  # relative: directions in which the steps so far say nothing are split evenly
 FAR = 50  # tokens of context: steps with less tell little of what pairs cost, which long prompts have most of
 REMEMBERED = 0.1  # of a new step's weight: what steps of each size keep, so that they tell only what others do not
-ROW_SPREAD = 0.2  # rows: steps whose rows differ by less tell little of what a row costs …
-CONTEXT_SPREAD = 100  # tokens … and of their context, of what a token of it costs
+ROW_SPREAD = 0.2  # rows: steps that differ by less say little about the cost of a row
+CONTEXT_SPREAD = 100  # tokens of context: likewise about the cost of a token
 REFIT = 8  # steps after which `expected` looks at them: a fit takes tens of microseconds
 REACH = 2  # a chunk is at most so many times the largest one measured: farther, the fit is a guess
 
@@ -35,7 +35,7 @@ class StepCost:
 
     For the next step, recent ones count. What prompts cost in steps of another size follows from steps of all sizes,
     none of which (in powers of two) is quite forgotten: one size alone does not tell which part of its time is fixed.
-    The same holds for what decodes cost with other numbers of rows. Until rows vary, all of a step is its fixed part.
+    The same holds for the cost of decodes with other numbers of rows. Until rows vary, all cost of a step is fixed.
     """
 
     def __init__(self) -> None:
@@ -179,7 +179,7 @@ class _Moments:
 
 
 def _remembered(sizes: Mapping[int, _Moments]) -> list[tuple[_Moments, float]]:
-    """Steps of all sizes with their weights, of which none is quite forgotten."""
+    """Steps of all sizes with their weights; no size is forgotten completely."""
     return [(size, FORGET * max(REMEMBERED, size.count)) for size in sizes.values()]
 
 
@@ -192,8 +192,8 @@ def _sums(*kinds: tuple[_Moments, float]) -> list[list[float]]:
 
 
 def _decode_normal(sizes: Sequence[tuple[_Moments, float]], prompt: _Moments) -> list[list[float]]:
-    """The normal equations for the cost of decodes. Rows and their context cost nothing as far as steps do not tell.
-    What is fixed follows from steps without prompts; before any, it is split evenly with what tokens cost."""
+    """The normal equations for the cost of decodes. Rows and their context cost nothing unless steps show otherwise.
+    The fixed cost follows from steps without prompts; before any, it is split evenly with the cost of tokens."""
     equations = _sums(*sizes, (prompt, 1.0))
     steps = equations[_FIXED][_FIXED]
     if not sizes:
@@ -206,8 +206,8 @@ def _decode_normal(sizes: Sequence[tuple[_Moments, float]], prompt: _Moments) ->
 
 
 def _normal(*kinds: tuple[_Moments, float], far: float = 0) -> list[list[float]]:
-    """The normal equations of weighted kinds of steps together. Pairs cost nothing as far as steps do not tell, and
-    those with a context of less than `far` tokens hardly do."""
+    """The normal equations of weighted kinds of steps together. Pairs cost nothing unless steps show otherwise; steps
+    with less than `far` tokens of context hardly do."""
     equations = _sums(*kinds)
     for i in range(_PROMPT):
         equations[i][i] *= 1 + RIDGE

@@ -10,7 +10,7 @@ OTHERS = "(others)"
 
 
 class TenantTokens:
-    """Counts of the tenants served last, by name, of those with addresses only and of all others together."""
+    """Counts by tenant: the tenants served last by name, all addresses together, and all others together."""
 
     def __init__(self) -> None:
         self._named: dict[str, int] = {}  # least recently served first

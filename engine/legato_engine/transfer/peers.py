@@ -52,7 +52,7 @@ class Peers:
         self.refused_plain = 0
         self.failed_tls = 0
         self.bad_messages = 0
-        self.failed_in_a_row = 0  # connections opened here, while no peer that identified itself is connected
+        self.failed_in_a_row = 0  # connections opened here, counted while no identified peer is connected
 
     def trust(self, tokens: Sequence[str]) -> None:
         """Show the first of these to peers from now on, and take any of them. Those that are connected keep theirs."""

@@ -37,7 +37,7 @@ BLOCKS: dict[str, msgspec.json.Decoder[Any]] = {
     "thinking": msgspec.json.Decoder(ThinkingBlock),
 }
 _OF_ROLE = {"user": ("text", "tool_result"), "assistant": ("text", "tool_use", "thinking")}
-# Claude Code accounts for each request in such a line of its system prompt. It differs every time, so nothing after it
+# Claude Code adds such a line to the system prompt for accounting. It differs in each request, so nothing after it
 # would be found in the prefix cache. vLLM leaves it out, too.
 _ACCOUNTING = re.compile(r"^x-anthropic-billing-header.*\n?", re.MULTILINE)
 
@@ -88,7 +88,7 @@ def _system(raw: Raw | UnsetType) -> str:
 
 
 def _system_text(content: str | Sequence[Raw], at: str) -> str:
-    """Text of the system without lines of accounting."""
+    """The system prompt without Claude Code's accounting lines."""
     return _ACCOUNTING.sub("", content if isinstance(content, str) else _joined(_read(content, at, ("text",))))
 
 

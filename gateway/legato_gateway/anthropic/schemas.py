@@ -49,7 +49,7 @@ class ThinkingBlock(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields
 
 
 class ToolReferenceBlock(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
-    """A tool that a search for tools found: all of them are offered from the start."""
+    """A result of a search for tools, which loads nothing: all tools are offered from the start."""
 
     type: Literal["tool_reference"]
     tool_name: Name
@@ -80,11 +80,11 @@ class Tool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     type: Literal["custom"] | None = None
     description: str | None = None
     strict: bool | None = None
-    allowed_callers: tuple[str, ...] | None = None  # direct ones among them
-    # extras that an answer means the same without
+    allowed_callers: tuple[str, ...] | None = None  # has to contain `direct`
+    # extras: an answer means the same without them
     defer_loading: bool | None = None
     input_examples: Absent = UNSET
-    # what changes no answer
+    # no effect on answers
     eager_input_streaming: NoEffect = UNSET  # arguments are always told as they are written
     cache_control: NoEffect = UNSET
 
@@ -143,10 +143,10 @@ class PromptBody(msgspec.Struct, frozen=True, kw_only=True):
     tool_choice: Annotated[Raw | UnsetType, Meta(extra_json_schema=json_schema(ToolChoice))] = UNSET
     output_config: Annotated[Raw | UnsetType, Meta(extra_json_schema=json_schema(OutputConfig))] = UNSET
     thinking: Annotated[Raw | UnsetType, Meta(extra_json_schema=json_schema(Thinking))] = UNSET
-    # extras that an answer means the same without
+    # extras: an answer means the same without them
     context_management: Absent = UNSET
     mcp_servers: Absent = UNSET  # as other tools that run at Anthropic
-    # a feature that is not there
+    # a missing feature
     compaction: Absent = UNSET
     # what changes no answer
     billing_policy: NoEffect = UNSET
@@ -177,7 +177,7 @@ class MessagesBody(PromptBody, frozen=True, kw_only=True):
         Annotated[int, Meta(ge=int(_TOP_K.least), le=int(_TOP_K.most), description=f"a whole number from {_TOP_K}")]
         | None
     ) = None
-    # extras that an answer means the same without
+    # extras: an answer means the same without them
     diagnostics: Absent = UNSET
     fallbacks: Absent = UNSET
     # features that are not there

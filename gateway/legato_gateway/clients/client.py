@@ -7,7 +7,7 @@ from legato_gateway.errors import PriorityNotAllowed
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """`tenant` decides fair shares and quotas; "" is everyone of whom not even an address is known."""
+    """`tenant` decides fair shares and quotas; it is empty if not even an address is known."""
 
     tenant: str = ""
     max_priority: int | None = None  # None: any
@@ -16,7 +16,7 @@ class Client:
 
     @property
     def owner(self) -> str:
-        """Tenant that stored responses belong to. Clients without a name have theirs together."""
+        """The tenant that stored responses belong to. Clients without a name share one."""
         return "" if self.by_address else self.tenant
 
     def check_priority(self, priority: int) -> None:

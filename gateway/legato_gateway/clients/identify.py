@@ -1,4 +1,4 @@
-"""Who sent a request: by its API key, by the word of a proxy that is trusted, or else by its address."""
+"""Identifies the client of a request: by its API key, by what a trusted proxy says, or else by its address."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
@@ -16,7 +16,7 @@ from legato_protocol import names
 API_KEY: Final = "x-api-key"  # as clients of Anthropic's API have sent it
 TRUSTED: Final = "legato.trusted"  # in a scope: it came in at a port that asked for the service's token
 FORWARDED: Final = "x-forwarded-for"
-OF_ONE_CLIENT: Final = 64  # bits of an IPv6 address: the rest is a client's own choice
+CLIENT_PREFIX: Final = 64  # bits of an IPv6 address: a client chooses the others itself
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
 
@@ -57,7 +57,7 @@ class Clients:
         return address is not None and any(address in network for network in self._proxies)
 
     def _sender(self, peer: Address | None, headers: Headers) -> Address | None:
-        """The last address before trusted proxies, as far as these name it: each appends the one that called it."""
+        """The client in front of the trusted proxies, if they name it: each appends the address of its own client."""
         named = ",".join(headers.getlist(FORWARDED)).split(",")
         while self._is_proxy(peer) and named and (before := _address(named.pop())) is not None:
             peer = before
@@ -91,14 +91,14 @@ def _address(text: str) -> Address | None:
         address = ip_address(text.strip())
     except ValueError:
         return None
-    return getattr(address, "ipv4_mapped", None) or address  # what an IPv6 socket calls an IPv4 peer
+    return getattr(address, "ipv4_mapped", None) or address  # an IPv6 socket maps IPv4 peers
 
 
 def _at(address: Address | None) -> Client:
-    """A client of which no more is known than where it is."""
+    """A client that is known only by its address."""
     if address is None:
         return Client()
-    place = IPv6Network((int(address), OF_ONE_CLIENT), strict=False) if address.version == 6 else address
+    place = IPv6Network((int(address), CLIENT_PREFIX), strict=False) if address.version == 6 else address
     return Client(f"{names.ADDRESS_TENANT}{place}", by_address=True)
 
 

@@ -86,7 +86,7 @@ def sampling(
 
 
 def limit(wanted: int | None, prompt_tokens: int, model: ServedModel, default: int | None, param: str) -> int:
-    """Returns how many tokens may be made. Raises ContextLengthExceeded when they do not fit behind the prompt."""
+    """Returns the maximum number of output tokens. Raises ContextLengthExceeded if they do not fit after the prompt."""
     room = model.context - prompt_tokens
     if room < 1 or (wanted is not None and wanted > room):
         asked = "" if wanted is None else f" and {wanted} of the answer"

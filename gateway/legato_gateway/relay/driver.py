@@ -265,7 +265,7 @@ class SubRequestDriver:
         self._attempt_failed(sub, worker, Failed(sub.id, sub.place.attempt, "internal", text, "decode", True))
 
     def _attempt_failed(self, sub: SubRequest, worker: str, failed: Failed) -> None:
-        """`worker` reported it, or would have if this gateway had not noticed first."""
+        """`worker` reported the failure, or would have if this gateway had not noticed it first."""
         sub.failures += 1
         sub.last_failure = failed
         sub.generation.faults += failed.code == "faulted"
@@ -292,7 +292,7 @@ class SubRequestDriver:
             self._fleet.failed(culprit, sub.generation.id)
 
     def _worker_lost(self, sub: SubRequest, worker: str, text: str, died: bool) -> None:
-        """While a pair hands off, this is a failed hand-off, as it is when the other worker reports it first."""
+        """During a hand-off, the loss is a failed hand-off, as it is when the other worker reports it first."""
         assert sub.place is not None
         if died and sub.ran_at(worker):
             sub.generation.deaths.add((worker, sub.place.epochs[worker]))
@@ -307,7 +307,7 @@ class SubRequestDriver:
         self.step(sub, E.WORKER_LOST)
 
     def _confirm(self, generation: RunningGeneration, worker: str, died: bool) -> None:
-        """A loss that the other worker of the pair reported first is a death, too, once this gateway noticed it."""
+        """Counts a loss that the other worker of the pair reported first as a death, once this gateway notices it."""
         noticed = {process for process in generation.suspected if process[0] == worker}
         generation.suspected -= noticed
         if died and noticed:

@@ -39,7 +39,7 @@ class RunningGeneration:
         self.choices = [Choice(index, request, vocabulary) for index in range(request.choices)]
         self.route = RouteRecord(request.id, prompt_tokens=len(request.prompt))
         self.deaths: set[tuple[str, str]] = set()  # (worker, epoch) that went away while computing it
-        self.suspected: set[tuple[str, str]] = set()  # likewise, as the other worker of the pair reported
+        self.suspected: set[tuple[str, str]] = set()  # likewise, as reported by the other worker of the pair
         self.faults = 0  # attempts at which its logits were not finite
         self.uncached = len(request.prompt)  # prompt tokens that no worker held when it was offered
         self.timing = RequestTiming(0.0)

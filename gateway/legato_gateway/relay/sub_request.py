@@ -103,7 +103,7 @@ class SubRequest:
         """True if the loss of `worker` ends the current attempt.
 
         A prefill worker is needed until its KV and the logprobs of the prompt have arrived. The target of a migration
-        is needed: nobody here can know whether it had committed when it was lost, and if it had, the source has nothing
+        is needed: this gateway cannot know whether it had committed when it was lost, and if so, the source has nothing
         left.
         """
         place, target = self.place, self.target

@@ -17,9 +17,9 @@ class FirstTokenPhases:
 
 
 class RequestTiming:
-    """Follows one request, until its first token and what is told of that. Attempts without a token are queue time."""
+    """Follows one request until its first token is reported. Attempts without a token are queue time."""
 
-    __slots__ = ("_attempt", "_begun", "_handoff", "_remote", "_told", "arrived", "first_token", "paused")
+    __slots__ = ("_attempt", "_begun", "_handoff", "_remote", "_reported", "arrived", "first_token", "paused")
 
     def __init__(self, arrived: float) -> None:
         self.arrived = arrived
@@ -29,7 +29,7 @@ class RequestTiming:
         self._begun: float | None = None
         self._remote = False
         self._handoff: float | None = None
-        self._told = False
+        self._reported = False
 
     def placed(self, attempt: int, remote: bool) -> None:
         """That attempt was sent to workers; `remote`: its prefill to another one than its decoding."""
@@ -48,9 +48,11 @@ class RequestTiming:
 
     def phases(self) -> FirstTokenPhases | None:
         """Once, as soon as they are known: the report of a hand-off follows the token."""
-        if self._told or self.first_token is None or self._begun is None or (self._remote and self._handoff is None):
+        if self._reported or self.first_token is None or self._begun is None:
             return None
-        self._told = True
+        if self._remote and self._handoff is None:
+            return None
+        self._reported = True
         computed = self.first_token - self._begun
         handoff = min(self._handoff or 0.0, computed)
         return FirstTokenPhases(self._begun - self.arrived, computed - handoff, handoff if self._remote else None)

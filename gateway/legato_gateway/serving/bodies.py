@@ -37,7 +37,7 @@ def check_type(request: Request) -> None:
 
 
 async def read(request: Request, limit: int, held: HeldBody, turn: Turn) -> bytearray:
-    """The body. Of a large one little more than `SMALL` is read before its turn, which it still has when it is whole.
+    """Reads the body: of a large one, little more than `SMALL` before its turn, which it still has at the end.
 
     Raises BodyTooLarge as soon as it is known to be longer than `limit`, without keeping it, and Overloaded where
     `held` has no room for it.

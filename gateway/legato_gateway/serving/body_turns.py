@@ -2,11 +2,11 @@
 
 Nothing is read of a body that waits, so TCP holds its client back, and many large bodies cost the event loop and the
 memory no more than few. Turns go in the order in which they are asked for; very large bodies have turns of their own,
-so that long prompts do not wait behind them.
+so that long prompts do not wait for them.
 
-Only bytes that arrived ask for a turn, and only bytes that arrive in it let it wait for more. So slow clients hold up
-nobody, however many they are: one that lets its turn wait loses it, and asks again with its next bytes. Meanwhile it is
-read, and the time for its body runs.
+A body asks for a turn only when bytes have arrived, and keeps it only while more arrive. So slow clients hold up
+nobody, however many there are: a client that makes its turn wait loses it, and asks again with its next bytes.
+Meanwhile its body is read, and the time for it runs.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ AT_ONCE = 3  # large ones: two that are prepared, and one that is received
 VERY_LARGE_AT_ONCE = 2
 PATIENCE = 0.5  # seconds that a turn waits for its client, at most
 PACE = 16 << 20  # bytes per second that keep a turn
-ROUNDS = 5  # of the event loop, in which bytes that the kernel has are read: TLS takes the most
+ROUNDS = 5  # iterations of the event loop until bytes in the kernel are read; TLS takes the most
 
 
 class LargeBodyTurns:
@@ -105,8 +105,8 @@ class Turn:
         return self._lane is not None
 
     async def take(self, received: int, announced: int = 0) -> None:
-        """Waits until it is the turn of this body, of which `received` bytes are here, and until one more piece may be
-        read. Small ones wait for nothing, nor does one of which no more has come yet."""
+        """Waits for the turn of this body, of which `received` bytes have arrived, and until one more piece may be
+        read. Small bodies do not wait, nor does one without new bytes."""
         lane = self._turns.lane(max(received, announced)) if received > SMALL else None
         if lane is None:
             return
@@ -142,7 +142,7 @@ class Turn:
             self._left -= loop.time() - begun
 
     def _lose(self, rounds: int = ROUNDS) -> None:
-        """Gives it back, unless bytes that are here already are read first."""
+        """Gives the turn back, unless bytes that have already arrived are read first."""
         if rounds:
             self._lost = asyncio.get_running_loop().call_soon(self._lose, rounds - 1)
         else:

@@ -16,8 +16,8 @@ from legato_protocol import names
 
 @dataclass(frozen=True, slots=True)
 class ServingContext:
-    """The collaborators of the handlers. A request without a deadline of its own may make no progress for
-    `default_deadline` seconds; none takes longer than `max_duration` seconds."""
+    """The collaborators of the handlers. A request without a deadline of its own ends after `default_deadline` seconds
+    without progress, and any request after `max_duration` seconds."""
 
     model_serving: ModelServing  # without its adapters, which come and go
     adapters: Callable[[], tuple[str, ...]]

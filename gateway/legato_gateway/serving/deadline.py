@@ -33,7 +33,7 @@ class Deadline:
 
     @asynccontextmanager
     async def limit(self, error: DeadlineExceeded) -> AsyncIterator[None]:
-        """Raises `error` where the block takes longer than the first token may."""
+        """Raises `error` if the block takes longer than the first token may."""
         try:
             async with asyncio.timeout(self.left_to_prepare()):
                 yield

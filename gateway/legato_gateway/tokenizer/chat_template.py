@@ -52,8 +52,8 @@ class ChatTemplate:
             raise TemplateFault(f"the model's chat template is broken: {error}") from None
 
     def render(self, messages: Sequence[Mapping[str, Any]], variables: Mapping[str, Any] = MappingProxyType({})) -> str:
-        """The prompt text; `variables` are for the template beside the messages, and may have any name. A template that
-        refuses their order of roles gets them in the one that strict templates ask for. Raises TemplateFault where the
+        """Renders the prompt. `variables` are for the template in addition to the messages, and may have any name. If
+        it refuses the order of roles, the messages are merged as strict templates require. Raises TemplateFault if the
         template cannot take these messages."""
         given = {"add_generation_prompt": True, "tools": None, "documents": None, **variables}
         try:

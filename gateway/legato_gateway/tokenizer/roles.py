@@ -8,8 +8,8 @@ USER: Final = "user"
 
 
 def alternating(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Returns the messages with neighbours of the system and of the user merged. Messages of the system that come later
-    are the user's: agents send such ones, and several messages of the user in a row."""
+    """Merges consecutive messages of the system and of the user, as agents send them. Later messages of the system
+    become the user's."""
     turns: list[Mapping[str, Any]] = []
     for message in messages:
         begins = not turns or (len(turns) == 1 and turns[0]["role"] == SYSTEM)

@@ -13,11 +13,11 @@ def test_sizes_that_kernels_cannot_count_in_are_left_to_torch():
     chosen = formats.choose("auto", PROCESSORS["codes"], None, LLAMA, block_size=6)
 
     assert chosen.kernels == "torch"
-    assert chosen.fallback == "blocks of 6 tokens are no multiple of 4"
-    assert "blocks of 6 tokens are no multiple of 4" in str(chosen)
+    assert chosen.fallback == "blocks of 6 tokens are not a multiple of 4"
+    assert "blocks of 6 tokens are not a multiple of 4" in str(chosen)
     odd = formats.choose("float32", PROCESSORS["codes"], None, replace(LLAMA, head_dim=20), 16)
-    assert (odd.kernels, odd.fallback) == ("torch", "head_dim 20 is no multiple of 32")
-    assert "head_dim 20 is no multiple of 32" in str(odd)
+    assert (odd.kernels, odd.fallback) == ("torch", "head_dim 20 is not a multiple of 32")
+    assert "head_dim 20 is not a multiple of 32" in str(odd)
     assert formats.choose("Float32", PROCESSORS["codes"], None, LLAMA, 16).kernels == "float32"
     assert formats.choose("BFloat16", PROCESSORS["codes"], None, replace(LLAMA, head_dim=20), 16).fallback == ""
 
@@ -29,7 +29,7 @@ def test_blocks_that_are_too_small_for_tiles_are_told(vnni, avx2, kernels):
     processor = replace(PROCESSORS["codes"], amx=True, vnni=vnni, bf16=vnni, avx2=avx2)
     chosen = formats.choose("auto", processor, None, LLAMA, block_size=8)
     assert chosen.kernels == kernels
-    assert "not in bfloat16 tiles, which are faster: blocks of 8 tokens are no multiple of 16" in str(chosen)
+    assert "not in bfloat16 tiles, which are faster: blocks of 8 tokens are not a multiple of 16" in str(chosen)
     assert "bfloat16 tiles" not in str(formats.choose("auto", replace(processor, amx=False), None, LLAMA, 8))
 
 

@@ -150,7 +150,7 @@ def predicted(cost, rows, context):
     return decode.per_step + decode.per_row * rows + decode.per_context * context
 
 
-@pytest.mark.parametrize("prompts", [0, 64], ids=["decodes", "beside prompts"])
+@pytest.mark.parametrize("prompts", [0, 64], ids=["decodes", "with prompts"])
 @pytest.mark.parametrize("rows", [1, 2, 8])
 def test_until_rows_vary_a_step_costs_the_same_whatever_their_number(rows, prompts):
     cost = StepCost()

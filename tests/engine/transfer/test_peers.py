@@ -172,7 +172,7 @@ def test_nothing_is_read_from_a_connection_that_is_gone(own, other):
 
 
 def test_connections_that_fail_before_a_peer_answers_are_counted_until_one_does(own, other):
-    """Those that peers open, and those that end later, say nothing about who can be reached from here."""
+    """Connections that peers open, or that end later, say nothing about who can be reached from here."""
     failed = []
     for answers in (False, False, True, False):
         number = greeted(own, other) if answers else own.peers.reach(OTHER)

@@ -168,7 +168,7 @@ def test_for_a_lost_peer_the_other_worker_is_avoided(lab, code, avoided):
 
 
 def _dies(run, prefill, noticed_by):
-    """The gateway notices it, too, after the decode worker did."""
+    """A prefill worker dies; the gateway notices it after the decode worker did."""
     if noticed_by == "gateway":
         run.kill(prefill)
     prefill.renew()

@@ -124,8 +124,8 @@ def _bits(arena: torch.Tensor) -> Array:
 
 def _misfit(config: ModelConfig, block_size: int, places: int) -> str | None:
     if block_size % places:
-        return f"blocks of {block_size} tokens are no multiple of {places}"
+        return f"blocks of {block_size} tokens are not a multiple of {places}"
     for name in ("hidden_size", "intermediate_size", "head_dim"):
         if getattr(config, name) % 32:
-            return f"{name} {getattr(config, name)} is no multiple of 32"
+            return f"{name} {getattr(config, name)} is not a multiple of 32"
     return None

@@ -20,8 +20,8 @@ UNLIMITED: Final = -1  # vLLM's
 
 
 def switched_off(body: ChatBody, support: ReasoningSupport, takes: Callable[[str], bool]) -> ChatBody:
-    """Returns a request for no reasoning as one with a budget of 0, where its template has no switch and workers hold
-    the model to a budget."""
+    """Turns a request for no reasoning into one with a budget of 0, if the template has no switch and workers enforce
+    budgets."""
     if (
         body.reasoning_effort != template_variables.NONE
         or not support.counts

@@ -43,8 +43,8 @@ def chat_body(body: ResponsesBody, text: TextConfig, effort: str | None, offered
 
 
 @contextmanager
-def told_as_here(places: Sequence[str] = (), tool_places: Sequence[str] = ()) -> Iterator[None]:
-    """What is raised for a chat says where it is in this API. `places` are the paths of the chat's messages, and
+def rename_in_errors(places: Sequence[str] = (), tool_places: Sequence[str] = ()) -> Iterator[None]:
+    """Names fields of this API in errors about the chat. `places` are the paths of the chat's messages, and
     `tool_places` of its tools."""
     try:
         yield
@@ -58,7 +58,7 @@ def told_as_here(places: Sequence[str] = (), tool_places: Sequence[str] = ()) ->
 
 
 def rename_ignored(tool_places: Sequence[str]) -> None:
-    """Names what a chat ignored as this API does."""
+    """Renames the ignored fields of the chat to those of this API."""
     tools = {f"tools[{number}]": place for number, place in enumerate(tool_places)}
     ignored.rename({"reasoning_effort": "reasoning.effort", **tools})
 

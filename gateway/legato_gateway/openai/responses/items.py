@@ -17,7 +17,7 @@ from legato_gateway.openai.schemas import MAX_CONTENT_PARTS, MAX_MESSAGES, ChatM
 MAX_ITEMS: Final = MAX_MESSAGES
 KINDS: Final = (
     *("message", "function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output", "reasoning"),
-    "agent_message",  # of Codex, between its agents
+    "agent_message",  # between agents of Codex
 )
 _TEXTS: Final = ("input_text", "output_text", "reasoning_text", "text")  # kinds of parts
 _ARGUMENTS = msgspec.json.Decoder(dict[str, Any])

@@ -177,7 +177,7 @@ class _Call:
 
 
 class _CustomCall(_Call):
-    """A call of a custom tool. Its input is within arguments, and is sent once they are complete."""
+    """A call of a custom tool. Its input is part of the arguments, and is sent once they are complete."""
 
     prefix, kind, key, grows = "ctc", "custom_tool_call", "input", "custom_tool_call_input"
 

@@ -47,7 +47,7 @@ def prepare(
     meant = _meant(body, stores, before)
     metadata, kept = body_of.metadata(body), body_of.may_be_stored(body) and stores
     id = item_id("resp")
-    with as_chat.told_as_here(meant.talk.places, meant.tools.places):
+    with as_chat.rename_in_errors(meant.talk.places, meant.tools.places):
         checked = chat.chat_request(serving, asked, id, meant.chat, meant.talk.messages)
     as_chat.rename_ignored(meant.tools.places)
     known = head.fields(
@@ -65,7 +65,7 @@ def count(
     body = body_of.with_prompt(bodies.parse(InputTokensBody, raw))
     serving.check_model(body.model)
     meant = _meant(body, stores, before)
-    with as_chat.told_as_here(meant.talk.places, meant.tools.places):
+    with as_chat.rename_in_errors(meant.talk.places, meant.tools.places):
         _, prompt = chat.rendered(serving, meant.chat, meant.talk.messages)
     return len(prompt)
 
@@ -89,12 +89,12 @@ def _meant(body: ResponsesBody, stores: bool, before: Sequence[bytes] | None) ->
     _check_previous(body, stores, before is not None)
     text, effort = body_of.text(body), body_of.effort(body)
     offered = tools.read(body.tools)
-    with as_chat.told_as_here():
-        spelled = as_chat.chat_body(body, text, effort, offered)
-        unsupported.check_chat(spelled)
+    with as_chat.rename_in_errors():
+        as_asked = as_chat.chat_body(body, text, effort, offered)
+        unsupported.check_chat(as_asked)
     instructions, input = _instructions(body), bodies.decode(_INPUT, body.input, "input")
     talk = items.conversation(instructions, items.decoded(before or ()), input)
-    return _Meant(spelled, talk, instructions, input, text, effort, offered)
+    return _Meant(as_asked, talk, instructions, input, text, effort, offered)
 
 
 def _check_previous(body: ResponsesBody, stores: bool, found: bool) -> None:
