@@ -77,7 +77,7 @@ async def _tried(cluster: Cluster, service: InferenceService, placement: PodPlac
             continue
         trial = _trial(service, role, placement)
         try:
-            await cluster.check(trial, posted=role != common.GATEWAY)  # as workers' pods are, and its Deployment is not
+            await cluster.check(trial, posted=role != common.GATEWAY)  # pods are posted, the Deployment is applied
         except Unavailable:
             raise
         except Invalid as error:

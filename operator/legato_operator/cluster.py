@@ -44,7 +44,7 @@ class Cluster(Protocol):
     async def list(
         self, kind: str, namespace: str | None = None, labels: Mapping[str, str] | None = None, about: str = ""
     ) -> ObjectList:
-        """All objects of a kind that carry these labels; of Events, those about the object of this uid.
+        """All objects of a kind that carry these labels; `about` selects Events about the object with this uid.
 
         Raises ObjectNotFound where the cluster has no such kind.
         """
@@ -63,9 +63,9 @@ class Cluster(Protocol):
         ...
 
     async def check(self, item: Mapping[str, Any], posted: bool = False) -> None:
-        """Raises Invalid where an object breaks a rule of its kind, as an apply would, or a POST. Nothing is written.
+        """Raises Invalid if the API server refuses an apply of the object, or, if `posted`, a POST. Writes nothing.
 
-        An apply refuses lists in which a key is there twice, even where its kind allows them.
+        An apply refuses lists with a key twice, even if the object's kind allows them.
         """
         ...
 

@@ -21,7 +21,7 @@ class NullRecorder:
 
 
 async def record_changes(recorder: Recorder, about: Object, news: Sequence[Mapping[str, Any]]) -> None:
-    """One record for each condition whose status or reason is another one than in `about`; of a disruption, for each
+    """Records each condition whose status or reason differs from that in `about`; for a disruption, also each new
     message, since every crash is news.
 
     How a new service begins, and how it gets on while nothing comes of it yet, is its conditions' to tell.

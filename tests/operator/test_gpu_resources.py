@@ -78,7 +78,7 @@ ACCELERATORS = (
         ),
         ([SLICE], [SLICE, "nvidia.com/gpumem", "amd.com/gpu"], {}, ""),
         ([], ["amd.com/gpu"], UNIFIED | PACED, ""),
-        ([], [], RDMA, "spec.transfer.rdma.resource: must be devices for RDMA, and not GPUs"),
+        ([], [], RDMA, "spec.transfer.rdma.resource: must be devices for RDMA, not GPUs"),
     ],
 )
 def test_pools_compute_on_devices_that_fit_one_another(build, prefill, decode, more, told):
@@ -90,5 +90,5 @@ def test_pools_compute_on_devices_that_fit_one_another(build, prefill, decode, m
 def test_processes_of_one_machine_are_not_asked_for_gpus(build):
     here = placement.local(("legato",))
     assert _refused(build, ["nvidia.com/gpu"], [], here) == ""
-    assert _refused(build, [], [], here, **FLOAT16) == "spec.engine.dtype: Float16 needs GPUs, and there are none here"
+    assert _refused(build, [], [], here, **FLOAT16) == "spec.engine.dtype: Float16 needs GPUs; this machine has none"
     assert _refused(build, [], [], here, **PACED) == ""

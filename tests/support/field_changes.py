@@ -1,4 +1,4 @@
-"""A change of every field of the manifest, for tests that look at what a change does."""
+"""A change of every field of the manifest, for tests of the effects."""
 
 import copy
 from collections.abc import Iterator

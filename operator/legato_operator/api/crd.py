@@ -214,9 +214,9 @@ def worker_pool() -> Schema:
             "readyReplicas": {**count, "description": "Workers that are ready."},
             "effectiveReplicas": {
                 **count,
-                "description": "Desired workers, as bounds, ratio and GPU budget limit them.",
+                "description": "Desired workers after bounds, ratio and GPU budget.",
             },
-            "ready": {"type": "string", "description": "Workers that are ready, and effectiveReplicas: 2/3."},
+            "ready": {"type": "string", "description": "Ready workers of effectiveReplicas, such as 2/3."},
             "cappedBy": {"type": "string", "description": "Field that makes effectiveReplicas differ from replicas."},
             "selector": {
                 "type": "string",

@@ -50,7 +50,7 @@ class ResponseStoreSpec(ManifestPart):
 
 
 class GatewayLimits(ManifestPart):
-    """The most that one gateway takes on."""
+    """Limits of one gateway."""
 
     max_output_tokens: Annotated[int, Field(ge=1, le=1 << 24)] | None = None
     """Maximum number of tokens of an answer, whatever a request asks for. Only maxLength bounds it if not given."""
@@ -59,7 +59,7 @@ class GatewayLimits(ManifestPart):
     max_queued_tokens: Annotated[int, Field(ge=0, le=MOST)] = 4_000_000
     """Maximum number of prompt tokens of the requests in a gateway's queue."""
     max_retries: Annotated[int, Field(ge=0, le=1000)] = 8
-    """Maximum number of faults of a request in a row, without a token between them, before it fails."""
+    """Maximum number of consecutive faults of a request, without a token between them, before it fails."""
     max_body_size: Memory = 8 << 20
     """Maximum size of a request's body."""
     max_pending_bodies_size: Memory = 96 << 20
@@ -77,10 +77,10 @@ class GatewayLimits(ManifestPart):
 
 
 class GatewayStreams(ManifestPart):
-    """How answers are streamed."""
+    """Streaming of answers."""
 
     start: Literal["Admission", "FirstToken"] = "Admission"
-    """When the response begins: at Admission, or with the FirstToken, so that earlier errors have an HTTP status."""
+    """Start of the response: at Admission, or with the FirstToken, so that earlier errors have an HTTP status."""
     keep_alive: Duration = 15.0
     """Time without data after which a comment line is sent."""
     slow_client: Literal["Pause", "Disconnect"] = "Pause"
@@ -104,9 +104,9 @@ class GatewaySpec(ManifestPart):
     max_duration: Duration | None = None
     """Maximum time of a request as a whole, however much progress it makes. Without it, 168h."""
     limits: GatewayLimits = GatewayLimits()
-    """The most that each gateway takes on."""
+    """Limits of each gateway."""
     streams: GatewayStreams = GatewayStreams()
-    """How answers are streamed."""
+    """Streaming of answers."""
     tenant_tokens_per_minute: dict[Tenant, Annotated[int, Field(ge=1, le=10**12)]] = {}
     """Quota of tokens per minute by tenant; "*" applies to each other tenant. No limit if not given."""
     api_keys: APIKeys | None = None

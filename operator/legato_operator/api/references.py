@@ -1,4 +1,4 @@
-"""Claims, ConfigMaps and Secrets that a manifest names and somebody else has to make: pods need them. Pure."""
+"""Claims, ConfigMaps and Secrets that a manifest names, pods need and somebody else creates. Pure."""
 
 import re
 from collections.abc import Iterator, Mapping

@@ -38,7 +38,7 @@ class Engine(ManifestPart):
     chunk_tokens: ChunkTokens = "Auto"
     """Most prompt tokens in one step: 16 to 1048576, or Auto: 256 on CPUs, 2048 on GPUs. slo.tpot may shorten it."""
     max_running: Annotated[int, Field(ge=1, le=4096)] = 64
-    """Maximum number of sequences that run at once on a worker."""
+    """Maximum number of sequences that run on a worker at the same time."""
     output_reservation: Literal["Expected", "Maximum"] = "Expected"
     """Output that KV cache is left for before a sequence starts: as much as Expected, or the Maximum (max_tokens)."""
     dtype: Literal["Auto", "BFloat16", "Float16", "Float32"] = "Auto"
@@ -56,7 +56,7 @@ class Engine(ManifestPart):
     hang_timeout: Duration = 15.0
     """Time without a sign of life after which a worker has hung, and longer where its steps take long."""
     start_timeout: Duration = 600.0
-    """Time without progress after which the start of a worker's compute process is tried again."""
+    """Time without progress after which a worker's compute process, while it starts, is restarted."""
 
 
 class Parallelism(ManifestPart):

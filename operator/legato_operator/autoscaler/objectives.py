@@ -28,8 +28,8 @@ def unmet(signals: Signals, pool: str, spec: Spec) -> Mapping[str, str]:
 
 
 def unmet_tpot(tpot: float, cost: DecodeCost) -> str:
-    """Why no number of workers meets it: a step that decodes one sequence takes longer. Empty where it does not, or
-    where all steps had several sequences, so that nobody knows."""
+    """The reason why no number of workers meets it: a decode step of one sequence takes longer. Empty if it does not,
+    or if that is unknown because all steps had several sequences."""
     seconds = cost.seconds(1, 0)
     if seconds <= tpot or cost.only_rows > 1:
         return ""

@@ -112,10 +112,10 @@ def prefilling(signals: Signals, spec: Spec) -> tuple[WorkerSignals, ...]:
 
 
 def decode_share(signals: Signals, workers: Sequence[WorkerSignals], ttft: float) -> float:
-    """The part of the queue, from 0 to 1, that waits for room in decode workers and not for these, which prefill.
+    """The share of the queue, from 0 to 1, that waits for room in decode workers, not for these workers, which prefill.
 
-    By what its head waited for. While more prompts arrive than these compute, though, those that arrived meanwhile wait
-    for prefill: decode workers are full then of prompts that are not computed yet.
+    It follows from what the head of the queue waited for. But while more prompts arrive than these workers compute,
+    recent prompts wait for prefill: decode workers are then full of prompts that are not computed yet.
     """
     traffic = signals.traffic
     total = sum(traffic.head_wait.values()) if traffic is not None else 0.0

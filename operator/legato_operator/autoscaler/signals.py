@@ -47,7 +47,7 @@ class PrefillCost:
 class DecodeCost:
     """Seconds of a step that decodes, fitted: `fixed` + `per_row` x rows + `per_context` x tokens of their context.
 
-    `only_rows`: all steps had so many rows, so `fixed` has all of their cost; 0 once their number has varied.
+    `only_rows` is the number of rows that all steps had: `fixed` has all of their cost then. 0 once it varied.
     """
 
     fixed: float

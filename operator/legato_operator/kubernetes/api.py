@@ -43,7 +43,7 @@ _POSTED = ("Pod", "Event", "Lease")  # kinds from which nobody drops a field lat
 _NONE_YET = "1"  # the resource version of no object: an apply with it creates one, or is refused
 _METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 _ERRORS = {403: Forbidden, 404: ObjectNotFound, 409: Conflict, 410: Gone, 422: Invalid}
-# A write whose fields are not those of its kind; the server answers an apply with 500, as if the fault were its own.
+# Errors about fields that do not fit an object's kind; the server answers an apply with 500, as if it were at fault.
 _UNTYPED = (
     "failed to create typed patch object",
     "failed to convert new object",
@@ -112,7 +112,7 @@ class KubernetesCluster:
                 await self._call("check", kind, "POST", kinds.path(kind, item["metadata"]["namespace"]), query, item)
                 return
             except Invalid:
-                await self._check_applied(item, query)  # which names more of the fields that it refuses
+                await self._check_applied(item, query)  # it names more of the refused fields
                 raise
         await self._check_applied(item, query)
 

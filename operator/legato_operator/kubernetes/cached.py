@@ -35,7 +35,7 @@ class CachedCluster:
         self._labelled = labelled
         self._now = now
         self._writes = 0  # of such objects
-        self._read: dict[object, tuple[float, Any]] = {}  # of kinds that nobody watches: when, and what
+        self._read: dict[object, tuple[float, Any]] = {}  # objects of unwatched kinds, with the time
 
     async def get(self, ref: Ref) -> Object:
         if ref.kind not in self._known:
@@ -48,7 +48,7 @@ class CachedCluster:
         return found
 
     def forget(self, ref: Ref) -> None:
-        """Drops what was read of an object that is known to have changed."""
+        """Drops the cached copy of an object that is known to have changed."""
         self._writes += 1
         self._read.pop(ref, None)
 
@@ -104,10 +104,10 @@ class CachedCluster:
         self._read = {each: read for each, read in self._read.items() if self._now() - read[0] < BELIEVED_SECONDS}
         if key not in self._read:
             asked, writes = self._now(), self._writes
-            found = await read()
+            result = await read()
             if self._writes != writes:
-                return found  # it may be from before the write
-            self._read[key] = asked, found
+                return result  # it may be from before the write
+            self._read[key] = asked, result
         believed: _Result = self._read[key][1]
         return believed
 

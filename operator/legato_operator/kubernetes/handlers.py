@@ -29,7 +29,7 @@ CONNECT_SECONDS = 10.0
 RESTART_SECONDS = 5.0  # after kopf ended by an error
 AGAIN_SECONDS = 2.0  # after a watch ended, while others go on
 CHECK_SECONDS = 0.5  # between two checks of the watches
-END_SECONDS = 3.0  # for kopf to end; what has not by then is left behind
+END_SECONDS = 3.0  # for kopf to end; tasks that still run are abandoned
 STOP_SECONDS = 10.0
 
 Notify = Callable[[Object, bool], None]  # an object, and whether it is gone
@@ -93,7 +93,7 @@ class Handlers:
                 loop.close()
 
     async def _operator(self) -> None:
-        """Runs kopf until it ends or is stopped, and leaves tasks behind that it would wait for without end."""
+        """Runs kopf until it ends or is stopped, and abandons tasks that it would wait for forever."""
         watching = asyncio.create_task(self._watch())
         supervision = asyncio.create_task(self._supervise())
         await asyncio.wait((watching, supervision), return_when=asyncio.FIRST_COMPLETED)
@@ -121,7 +121,7 @@ class Handlers:
             await asyncio.sleep(CHECK_SECONDS)
         self._running.clear()
         if not self._stop.is_set():
-            log.error("%d of %d watches run; all begin anew", _watches(), wanted)
+            log.error("%d of %d watches run; restarting all", _watches(), wanted)
             self._ended()
             await asyncio.sleep(AGAIN_SECONDS)
             self._stop.set()
@@ -183,7 +183,7 @@ def _settings(silence: float) -> kopf.OperatorSettings:
     settings.watching.chunk_size = 500
     for kind in LABELLED:
         settings.watching.label_selectors[_resource(kind)] = names.LABEL_SERVICE
-    settings.queueing.exit_timeout = CHECK_SECONDS  # fresh lists have what is unread then
+    settings.queueing.exit_timeout = CHECK_SECONDS  # fresh lists contain what is unread
     settings.networking.connect_timeout = CONNECT_SECONDS
     settings.networking.request_timeout = silence
     settings.networking.error_backoffs = _Endless()

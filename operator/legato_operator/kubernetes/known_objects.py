@@ -180,7 +180,7 @@ def _groups(item: Object) -> Iterable[Key]:
 
 
 def _keep_applied_fields(metadata: dict[str, Any]) -> None:
-    """Drops `managedFields` but for those that the operator applied: half of an object, and nobody reads others."""
+    """Keeps only the operator's `managedFields`: others are half of an object, and nobody reads them."""
     applied = common.applied(metadata)
     metadata.pop("managedFields", None)
     if applied:

@@ -25,7 +25,7 @@ class Leader:
         name: str = LEASE,
         account: str = "",
     ) -> None:
-        """`account` names the ServiceAccount that the Lease ends with."""
+        """`account` names the ServiceAccount that owns the Lease."""
         self._identity = identity
         self._terms = terms or Terms()
         owner = Ref("ServiceAccount", namespace, account) if account else None

@@ -56,7 +56,7 @@ class Claim:
     ) -> None:
         """Unless it `ends_with_namespace`, it is held where the namespace is ending, and with that all its Leases.
 
-        Where `account`, which the holder writes as, is deleted, nobody can give the Lease back: it is deleted with it.
+        The Lease is deleted together with `account`, the holder's ServiceAccount: nobody could give it back then.
         """
         self._account = account
         self._owners: tuple[dict[str, str], ...] = ()
@@ -106,7 +106,7 @@ class Claim:
         return False
 
     async def _find_owner(self) -> None:
-        """Looks the account up, once. If it does not exist or cannot be read, the Lease only ends by its time."""
+        """Reads the account once. If it does not exist or cannot be read, the Lease ends only by its time."""
         if self._account is not None:
             with contextlib.suppress(Forbidden, ObjectNotFound):
                 uid = uid_of(await self._leases.get(self._account))

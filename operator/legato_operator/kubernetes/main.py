@@ -270,7 +270,7 @@ class _Process:
         self._loop.call_soon_threadsafe(self._changed, item, gone)
 
     def _watches_ended(self) -> None:
-        """Called in kopf's thread when watches have ended and are about to begin anew."""
+        """Called in kopf's thread when watches have ended and are about to restart."""
         self._loop.call_soon_threadsafe(self._distrust)
 
     def _distrust(self) -> None:

@@ -137,9 +137,7 @@ _FLAGS: Final = (
         flags.whole("DAYS", 0, 3650),
         "replace services' tokens when they are this old; 0: only when that is asked for",
     ),
-    Flag(
-        "--service-account", flags.text("NAME"), "its own ServiceAccount, in --lease-namespace: the Lease ends with it"
-    ),
+    Flag("--service-account", flags.text("NAME"), "its own ServiceAccount, in --lease-namespace: it owns the Lease"),
 )
 
 

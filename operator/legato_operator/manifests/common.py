@@ -109,18 +109,18 @@ def signed(item: Mapping[str, Any]) -> dict[str, Any]:
 
 def applied_hash(item: Mapping[str, Any]) -> str | None:
     """The hash that `signed` gave an object; None if it has none."""
-    found: str | None = item.get("metadata", {}).get("annotations", {}).get(ANNOTATION_APPLIED)
-    return found
+    value: str | None = item.get("metadata", {}).get("annotations", {}).get(ANNOTATION_APPLIED)
+    return value
 
 
 def applied(metadata: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The `managedFields` of what the operator applied."""
+    """The entries of `managedFields` that the operator applied."""
     mine = {"manager": MANAGER, "operation": "Apply"}.items()
     return [entry for entry in metadata.get("managedFields") or () if mine <= entry.items()]
 
 
 def applied_fields(item: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Fields that the operator applied and nobody changed since; None where the cluster does not say."""
+    """Fields that the operator applied and nobody changed since; None if the cluster does not record them."""
     return next((entry["fieldsV1"] or None for entry in applied(item["metadata"])), None)
 
 

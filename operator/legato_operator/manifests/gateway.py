@@ -226,7 +226,7 @@ _DURATIONS: Final = ("idle_timeout", "head_timeout")
 
 
 def _others(part: ManifestPart, flags: Mapping[str, str]) -> Iterator[str]:
-    """Yields flags for the fields that are not the default: gateways of the release before know none of them."""
+    """Yields flags for fields that differ from the default: gateways of the previous release do not know them."""
     default = type(part)()
     for name, flag in flags.items():
         if (value := getattr(part, name)) != getattr(default, name):

@@ -11,7 +11,7 @@ Problem = tuple[str, str]
 _LISTED = ("containers", "initContainers", "volumes")
 _KEYS = {"volumeMounts": "mountPath", "volumeDevices": "devicePath"}  # other lists of maps go by name
 _WHOLE = ("volumes", "env")  # an entry is one thing or another: theirs takes the place of ours
-# Fields with quantities, by the field that they are in; the API server refuses a wrong one without its name.
+# Fields with quantities, by the field that contains them; the API server refuses a wrong one without naming the field.
 _AMOUNTS = {
     "spec": ("overhead",),
     "resources": ("requests", "limits"),
@@ -117,7 +117,7 @@ def _own(containers: Sequence[Mapping[str, Any]], own: str) -> Iterator[Problem]
 
 
 def _quantities(path: str, part: Any) -> Iterator[Problem]:
-    """Wrong quantities, wherever a pod has some."""
+    """Yields wrong quantities, wherever they are in a pod."""
     if isinstance(part, list):
         for number, entry in enumerate(part):
             name = entry.get("name", number) if isinstance(entry, Mapping) else number

@@ -9,7 +9,7 @@ from legato_operator.manifests.model import Volume
 from legato_protocol import sizes
 
 _SHARED_MEMORY = "shared-memory"  # the volume
-_GROUP = 65532  # the images' own: without capabilities, root writes only what its user or group may
+_GROUP = 65532  # the images' group: without capabilities, root may write only what its user or group may
 
 
 def added(pod: dict[str, Any], rdma: RDMA | None) -> dict[str, Any]:

@@ -102,7 +102,7 @@ async def observe(
 async def list_known(
     cluster: Cluster, kind: str, namespace: str | None, labels: Mapping[str, str] | None = None
 ) -> ObjectList:
-    """All objects of a kind that carry these labels; none where the cluster has no such kind, as after its CRD went."""
+    """All objects of a kind that carry these labels; none if the cluster has no such kind (its CRD was deleted)."""
     try:
         return await cluster.list(kind, namespace, labels)
     except ObjectNotFound:

@@ -1,4 +1,4 @@
-"""Why no container of a pod has been started, which only Events say: a volume that cannot be mounted, for one."""
+"""Finds the reason why no container of a pod has been started, such as a volume that cannot be mounted, in Events."""
 
 import asyncio
 import dataclasses
@@ -16,8 +16,8 @@ MOST = 3  # warnings of one pod
 
 
 async def explained(cluster: Cluster, namespace: str, pods: Iterable[Pod]) -> list[Pod]:
-    """These pods, each that has been unstarted for a while with what the warnings about it say. Without the right to
-    list Events, as they are."""
+    """Returns the pods; one that has not started for a while has the text of the warnings about it. Without the right
+    to list Events, pods stay as they are."""
 
     async def asked(pod: Pod) -> Pod:
         if not pod.unstarted or pod.waiting <= PATIENCE or pod.leaving:
@@ -32,8 +32,8 @@ async def explained(cluster: Cluster, namespace: str, pods: Iterable[Pod]) -> li
 
 
 def warnings(events: Sequence[Object]) -> str:
-    """The warnings about a pod that still hold, the oldest first: its cause comes before what follows from it. Empty
-    if something else, such as the pull of an image, has begun since."""
+    """Returns the warnings about a pod that still hold, oldest first: the cause comes before its consequences. Empty if
+    something else, such as the pull of an image, has begun since."""
     newest = max(events, key=lambda event: (_last(event), _warns(event)), default=None)
     if newest is None or not _warns(newest):
         return ""

@@ -21,7 +21,7 @@ _BLOCKED = {  # why a kubelet makes no container of what it was given
     "ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError",
     "CreateContainerConfigError", "CreateContainerError", "RunContainerError",
 }  # fmt: skip
-_PLAIN_ENDS = ("Error", "Completed")  # reasons that say no more than the exit code, unlike OOMKilled
+_PLAIN_ENDS = ("Error", "Completed")  # reasons that add nothing to the exit code, unlike OOMKilled
 _DOOMED = "InvalidImageName"  # the only one of these that no registry, node or Secret can mend
 
 
@@ -87,7 +87,7 @@ def _message(status: Mapping[str, Any]) -> str:
 
 
 def _disrupted(status: Mapping[str, Any]) -> str:
-    """The cause of its end in the words of the API server or a kubelet; empty if it did not come from outside."""
+    """The reason why something ended the pod from outside, as the API server or a kubelet reports it; else empty."""
     disruption = _condition(status, "DisruptionTarget")
     if disruption.get("status") == "True":
         return _reason_and_message(disruption)
@@ -95,7 +95,7 @@ def _disrupted(status: Mapping[str, Any]) -> str:
 
 
 def _unseen_since(status: Mapping[str, Any]) -> str:
-    """The node lifecycle controller takes `Ready` from the pods of a silent node, and leaves the rest as it was."""
+    """The time since which its node is silent: the node lifecycle controller then sets only `Ready` to False."""
     ready, containers = _condition(status, "Ready"), _condition(status, "ContainersReady")
     silent = ready.get("status") == "False" and containers.get("status") == "True" and not ready.get("message")
     return str(ready.get("lastTransitionTime", "")) if silent else ""

@@ -85,8 +85,8 @@ def _decode_cost(load: Load) -> DecodeCost | None:
 
 
 def _with_pool_cost(worker: WorkerSignals, workers: Sequence[WorkerSignals]) -> WorkerSignals:
-    """A worker whose steps all had as many rows, with the median cost of others in its pool that know what a row
-    adds."""
+    """Returns the worker, with its pool's median cost if its own steps all had the same number of rows: the median of
+    workers that know the cost of a row."""
     if worker.decode_cost is None or not worker.decode_cost.only_rows:
         return worker
     costs = [other.decode_cost for other in workers if other.pool == worker.pool and other.decode_cost is not None]

@@ -56,13 +56,13 @@ def contradictions(spec: Spec, gpu_resources: Sequence[str], has_gpus: bool) -> 
     if has_gpus:
         return [*found, *_contradicting_devices(spec, gpu_resources)]
     if spec.engine.runner == "Model" and spec.engine.dtype == "Float16":
-        found.append(("spec.engine.dtype", "Float16 needs GPUs, and there are none here"))
+        found.append(("spec.engine.dtype", "Float16 needs GPUs; this machine has none"))
     return found
 
 
 def uncounted(spec: Spec, gpu_resources: Sequence[str] = (GPU,)) -> Iterator[tuple[str, str]]:
-    """(path, name) of each accelerator that a pool requests and whose workers would compute on CPUs, since GPUs have
-    these other names."""
+    """Yields (path, name) of each requested accelerator that is not in `gpu_resources`, if its workers would therefore
+    compute on CPUs."""
     for role in roles.of(spec):
         if spec.engine.runner == "Model" and not roles.gpus(spec, role, gpu_resources):
             yield from ((f"spec.{role}.resources", name) for name in _accelerators(spec, role))

@@ -12,8 +12,8 @@ Fields = Mapping[str, Any]  # as `managedFields` have them; `{}` is a field as a
 def has_drifted(signed: Mapping[str, Any], live: Mapping[str, Any] | None) -> bool:
     """True if a signed object has to be applied again.
 
-    The API server normalizes quantities, and admission webhooks rewrite images, while an object is applied: its fields
-    are the operator's nevertheless. A field that somebody changed later is not.
+    The API server normalizes quantities, and admission webhooks rewrite images, while an object is applied: such fields
+    still belong to the operator, and have not drifted. A field that somebody changed later has.
     """
     if live is None or contained(signed, live):
         return live is None

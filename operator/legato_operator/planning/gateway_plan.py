@@ -23,7 +23,7 @@ def plan_gateway(observed: Observed, placement: PodPlacement, revisions: Revisio
 
 
 def _of_deployment(observed: Observed, template: dict[str, Any]) -> PoolPlan:
-    """A Deployment does all of it; only its reports for the newest spec count, one that is applied now included."""
+    """A Deployment does all of it; only its reports for the newest spec count, even if that is applied just now."""
     service = observed.service
     made = gateway.deployment(service, template)
     live = observed.find(common.DEPLOYMENT, made["metadata"]["name"]) or {}

@@ -24,7 +24,7 @@ _PARTS = {
     conditions.GATEWAY_READY: common.GATEWAY,
 }
 _NEEDED = {conditions.DECODE_READY, conditions.GATEWAY_READY}
-FAILED_CONNECTIONS = 3  # in a row: one or two may be those to a worker that died
+FAILED_CONNECTIONS = 3  # in a row: one or two may have been to a worker that died
 
 
 def of(
@@ -92,8 +92,8 @@ def _is_beginning(found: Mapping[str, Revisions], prefill: Condition) -> bool:
 
 
 def of_pool(observed: Observed, pool: str, target: PoolTarget, item: Object) -> dict[str, Any]:
-    """The status of a pool's own object: what its scaler looks at, the size that limits leave, and what the autoscaler
-    decided last, if it did."""
+    """The status of a pool's own object: the fields that its scaler reads, the size after limits, and the last decision
+    of the autoscaler, if any."""
     decided = (observed.status.get("scaling") or {}).get("pools", {}).get(pool, {})
     staying = [pod for pod in observed.of_pool(pool) if not pod.leaving and pod.draining_since is None]
     ready = sum(pod.ready for pod in staying)
@@ -232,7 +232,7 @@ def _any_ready(kind: str, pods: Sequence[Pod]) -> Condition:
 
 
 def _why_none(pods: Sequence[Pod], staying: Sequence[Pod]) -> str:
-    """The state of pods that are not ready, with a time instead of a duration: a message that differs is a write."""
+    """The state of pods that are not ready, with a time instead of a duration: each new message is a write."""
     unseen = sorted(pod.unseen_since for pod in staying if pod.unseen_since)
     silent = f"{len(unseen)} of {len(staying)} pods not seen since {unseen[0]}" if unseen else ""
     if known := "; ".join(text for text in (silent, _messages(staying)) if text):
@@ -280,7 +280,7 @@ def _transport(observed: Observed) -> Condition:
 
 
 def _kernels(observed: Observed) -> Condition | None:
-    """Only where torch's operators take the place of compiled kernels."""
+    """A condition while torch's operators take the place of compiled kernels; else None."""
     states = ((pod.name, pod.state) for pod in observed.pods if pod.ready and pod.state is not None)
     fallen = sorted(f"{name}: {state.kernel_fallback}" for name, state in states if state.kernel_fallback)
     return Condition(conditions.KERNELS_READY, False, conditions.KERNEL_FALLBACK, "; ".join(fallen)) if fallen else None

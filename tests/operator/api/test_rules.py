@@ -79,9 +79,9 @@ def _rdma(transport="RDMA", **more):
     return _transfer(transport=transport, rdma={"resource": "rdma/ib"} | more)
 
 
-def _huge_pages(*beside, **pages):
-    """With CPUs for workers of these roles."""
-    pools = [_resources(role, requests={"cpu": 1}) for role in beside]
+def _huge_pages(*with_cpus, **pages):
+    """Huge pages, and CPUs for workers of these roles."""
+    pools = [_resources(role, requests={"cpu": 1}) for role in with_cpus]
     return _rdma(hugePages={"memory": "4Mi"} | pages) | {role: pool for each in pools for role, pool in each.items()}
 
 
@@ -320,7 +320,7 @@ def _pages(kind, size):
 
 
 def _gpus(prefill, decode, *, kind="limits", **more):
-    """How many GPUs each worker requests."""
+    """The number of GPUs that each worker requests."""
     given = {"prefill": prefill, "decode": decode}
     return {role: {"resources": {kind: {GPU: count}}} for role, count in given.items() if count is not None} | more
 

@@ -99,7 +99,7 @@ async def _is_rewritten(s):
 
 
 async def _check_settled(s, operator):
-    """That a pass over a service at rest reads its token and writes nothing."""
+    """Asserts that a pass over a service at rest reads its token and writes nothing."""
     before, passes = await _counted(operator)
     for number in range(3):
         mark = {"touched": str(number)}

@@ -1,7 +1,7 @@
-"""What CPUs and GPUs do not compute, in CEL.
+"""Rules about CPUs and GPUs, in CEL.
 
-The API server knows one name of GPUs, nvidia.com/gpu, and refuses what is wrong whatever other names there are:
-`planning.checks.contradictions` uses all of them.
+The API server knows only one name of GPUs, nvidia.com/gpu, so it refuses only what is wrong whatever other names the
+operator has. `planning.checks.contradictions` uses all of them.
 """
 
 from legato_operator.api import roles
@@ -13,7 +13,7 @@ BLOCK_SIZES = (16, 32, 64)  # those that the engine's kernels for GPUs are compi
 NO_HAND_OFF = "CPUs and GPUs cannot hand KV over to one another"
 NO_FLOAT32 = "Float32 is not computed on GPUs; use Auto, BFloat16 or Float16"
 NO_KV_IN_FLOAT32 = "Float32 is not computed on GPUs; use Auto or BFloat16"
-NOT_FOR_RDMA = "must be devices for RDMA, and not GPUs"
+NOT_FOR_RDMA = "must be devices for RDMA, not GPUs"
 
 
 def _given(role: str) -> list[str]:
@@ -21,7 +21,7 @@ def _given(role: str) -> list[str]:
 
 
 def _requests_gpus(role: str, beyond: int = 0) -> str:
-    """More than that number for one worker."""
+    """True if one worker of this role requests more than `beyond` GPUs."""
     counted = [
         f"(has({given}) && '{GPU}' in {given} && "
         f"quantity(string({given}['{GPU}'])).compareTo(quantity('{beyond}')) > 0)"

@@ -1,4 +1,4 @@
-"""Rules of what is not available: yet, or in pods. `planning.checks` reports them, and the API server refuses them."""
+"""Rules against fields that are not available yet, or not in pods, for `planning.checks` and the API server."""
 
 from legato_operator.api import roles
 from legato_operator.api.gateway_spec import APIKeys, GatewayTLS
@@ -6,7 +6,7 @@ from legato_operator.api.model_spec import Model
 from legato_operator.api.resources import Spec
 from legato_operator.api.rules.rule import Rule
 
-_ABSOLUTE = "must be absolute: it is a path of every node"
+_ABSOLUTE = "must be absolute: it is a path on every node"
 _HAS_PREFILL = (  # in CEL, as `Spec.disaggregated`
     "(self.scaling.mode == 'Fixed' ? (has(self.prefill.replicas) && self.prefill.replicas > 0)"
     " : (!has(self.scaling.prefill) || self.scaling.prefill.max > 0))"
@@ -14,7 +14,7 @@ _HAS_PREFILL = (  # in CEL, as `Spec.disaggregated`
 
 
 def pool_exists(role: str) -> str:
-    """In CEL, for a spec."""
+    """True if the spec has workers of this role, in CEL."""
     return _HAS_PREFILL if role == roles.PREFILL else "true"
 
 
@@ -31,7 +31,7 @@ def _are_in_a_secret(given: GatewayTLS | APIKeys) -> bool:
     return given.path is None or given.secret is not None
 
 
-def _huge_pages_have_company(spec: Spec, role: str) -> bool:
+def _huge_pages_have_cpu_or_memory(spec: Spec, role: str) -> bool:
     if spec.transfer.rdma is None or spec.transfer.rdma.huge_pages is None or role not in roles.of(spec):
         return True
     resources = roles.pool(spec, role).resources
@@ -39,12 +39,12 @@ def _huge_pages_have_company(spec: Spec, role: str) -> bool:
 
 
 def _all_absolute(field: str, path: str) -> str:
-    """In CEL."""
+    """True if all paths in this list are absolute, in CEL."""
     return f"(!has(self.{field}) || self.{field}.all(each, !has(each.{path}) || each.{path}.startsWith('/')))"
 
 
 def _names_cpu_or_memory(role: str) -> str:
-    """In CEL."""
+    """True if workers of this role request CPU or memory, in CEL."""
     given = [f"self.{role}.resources.{kind}" for kind in ("requests", "limits")]
     return " || ".join(f"(has({each}) && ('cpu' in {each} || 'memory' in {each}))" for each in given)
 
@@ -79,7 +79,7 @@ IN_PODS = (
     Rule(
         at="spec.model",
         field="adapters",
-        message="paths of adapters and adapterVolumes must be absolute: they are paths of every node",
+        message="paths of adapters and adapterVolumes must be absolute: they are paths on every node",
         holds=_adapters_are_absolute,
         cel=f"{_all_absolute('adapters', 'source.path')} && {_all_absolute('adapterVolumes', 'path')}",
     ),
@@ -104,8 +104,8 @@ IN_PODS = (
         Rule(
             at="spec",
             field=f"{role}.resources",
-            message="need cpu or memory: Kubernetes refuses transfer.rdma.hugePages alone",
-            holds=lambda spec, role=role: _huge_pages_have_company(spec, role),  # type: ignore[misc]
+            message="need cpu or memory: Kubernetes refuses transfer.rdma.hugePages without them",
+            holds=lambda spec, role=role: _huge_pages_have_cpu_or_memory(spec, role),  # type: ignore[misc]
             cel=f"!has(self.transfer.rdma) || !has(self.transfer.rdma.hugePages) || !{pool_exists(role)} || "
             f"{_names_cpu_or_memory(role)}",
         )
