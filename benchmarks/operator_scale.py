@@ -34,7 +34,6 @@ import control_plane
 import httpx
 import psutil
 
-CRDS = Path(__file__).parents[1] / "crds"
 GROUP = "/apis/serving.legato.dev/v1alpha1"
 CONTROL_PORT = 8082  # fixed on Kubernetes; every pod has a loopback address of its own
 STATE = json.dumps({"draining": False, "running": 0, "idle": True, "transport": "tcp"}).encode()
@@ -336,11 +335,12 @@ def main() -> None:
     programs = control_plane.programs()
     if programs is None:
         raise SystemExit("no etcd and kube-apiserver: set KUBEBUILDER_ASSETS")
-    with control_plane.running(programs) as server, tempfile.TemporaryDirectory(prefix="legato-scale-") as folder:
-        server.install(sorted(CRDS.glob("*.yaml")))
-        limits = (f"--kube-api-qps={args.qps}", f"--kube-api-burst={2 * args.qps}")
-        with control_plane.controllers(programs, server, limits):
-            asyncio.run(measure(args, server, Path(folder)))
+    limits = (f"--kube-api-qps={args.qps}", f"--kube-api-burst={2 * args.qps}")
+    with (
+        control_plane.controlled(programs, flags=limits) as server,
+        tempfile.TemporaryDirectory(prefix="legato-scale-") as folder,
+    ):
+        asyncio.run(measure(args, server, Path(folder)))
 
 
 if __name__ == "__main__":

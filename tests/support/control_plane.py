@@ -179,12 +179,12 @@ def running(folder: Path) -> Iterator[ApiServer]:
 
 
 @contextlib.contextmanager
-def controlled(folder: Path, crds: Sequence[Path] = CRDS) -> Iterator[ApiServer]:
+def controlled(folder: Path, crds: Sequence[Path] = CRDS, flags: Sequence[str] = ()) -> Iterator[ApiServer]:
     """An API server that knows the CRDs, with Kubernetes' own controllers: Deployments have pods, objects that lost
-    their owner go, HPAs scale, and disruption budgets are counted.
+    their owner go, HPAs scale, and disruption budgets are counted. `flags` are further ones of the controllers.
     """
-    flags = (f"--controllers={','.join(CONTROLLERS)}", "--horizontal-pod-autoscaler-sync-period=1s")
-    with running(folder) as api, _client(folder / "kube-controller-manager", api, *flags):
+    ours = (f"--controllers={','.join(CONTROLLERS)}", "--horizontal-pod-autoscaler-sync-period=1s")
+    with running(folder) as api, _client(folder / "kube-controller-manager", api, *ours, *flags):
         api.install(crds)
         yield api
 
