@@ -1,7 +1,7 @@
-"""Tools of the Responses API as the functions that a chat offers, and their calls as this API has them.
+"""Converts tools of the Responses API to functions of a chat, and calls of these back.
 
-A custom tool is offered as a function of one text, `input`, and a namespace as its tools, whose names begin with its
-name. Tools of other types run at OpenAI or in a container there: answers are made without them.
+A custom tool is offered as a function with one argument, the text `input`. The tools of a namespace are offered
+separately, with its name as a prefix. Tools of other types run at OpenAI: answers are made without them.
 """
 
 from collections.abc import Iterator, Mapping
@@ -23,7 +23,8 @@ _CHOICE = msgspec.json.Decoder(str | Fields | None)
 _FUNCTION_FIELDS: Final = ("name", "description", "parameters", "strict")
 _CUSTOM_FIELDS: Final = ("name", "description", "format")
 _EXTRAS: Final = ("defer_loading", "output_schema")  # all tools are offered from the start
-_PLAIN: Final = "functions"  # the namespace of functions that are in none
+_LONGEST_NAME: Final = 128  # characters of a namespace's name, which is repeated in those of its tools
+_PLAIN: Final = "functions"  # stands for no namespace
 _INPUT: Final = "input"
 _ONE_TEXT: Final = {
     "type": "object",
@@ -52,7 +53,7 @@ class OfferedTools:
 
 
 def read(raw: Raw | UnsetType) -> OfferedTools:
-    """Returns what the field `tools` offers. Raises BadRequest, Unsupported with the path of what is wrong."""
+    """Reads the field `tools`. Raises BadRequest, Unsupported with the path of the mistake."""
     if raw is UNSET:
         return OfferedTools()
     size = memoryview(raw).nbytes
@@ -93,7 +94,7 @@ def choice(raw: Raw | UnsetType, tools: OfferedTools) -> Raw | UnsetType:
 
 
 def chat_name(namespace: str | None, name: str) -> str:
-    """Returns the name of the function that a tool is offered as: unlike in namespaces, there is only one of a name."""
+    """Returns the name of a tool's function: with its namespace, since names of functions are unique."""
     return name if namespace in (None, _PLAIN) else f"{namespace.rstrip('_')}__{name}"
 
 
@@ -113,13 +114,15 @@ def input_of(arguments: str) -> str:
 
 
 def _listed(tool: Fields, at: str) -> Iterator[tuple[Fields, str | None, str]]:
-    """Yields a tool, or those of a namespace, each with its namespace and path."""
+    """Yields the tool, or all tools of a namespace, each with its namespace and path."""
     if tool.get("type") != "namespace":
         yield tool, None, at
         return
     name, tools = tool.get("name"), tool.get("tools")
     if not isinstance(name, str) or not isinstance(tools, list):
         raise BadRequest(f"{at}: a namespace has a name and tools", param=at)
+    if not 1 <= len(name) <= _LONGEST_NAME:
+        raise BadRequest(f"{at}.name has {len(name)} characters (1 to {_LONGEST_NAME})", param=f"{at}.name")
     if tool.get("description"):
         ignored.note(f"{at}.description")
     for number, inner in enumerate(tools):
@@ -142,8 +145,8 @@ def _function(tool: Fields, namespace: str | None, at: str) -> Fields:
 
 
 def _of_one_text(tool: Fields, at: str) -> Fields:
-    """Returns a custom tool as a function. Its model reads which grammar the input should have, but may not keep to it:
-    a grammar of text is not one of the JSON that the text is written in."""
+    """Returns a custom tool as a function. A grammar of the input is shown to the model but not enforced: it describes
+    the text, not the JSON that contains it."""
     format, text = tool.pop("format", None) or {}, tool.get("description")
     if not isinstance(format, dict):
         raise BadRequest(f"{at}.format has to be an object", param=f"{at}.format")
@@ -155,7 +158,7 @@ def _of_one_text(tool: Fields, at: str) -> Fields:
 
 
 def _check_others(tool: Fields, known: tuple[str, ...], at: str) -> None:
-    """Raises Unsupported for a field that would change what the tool is."""
+    """Raises Unsupported for a field that would change the tool's meaning."""
     for key, value in tool.items():
         if key in ("type", *known) or value is None or value is False:
             continue

@@ -137,6 +137,7 @@ WRONG: list[tuple[str, dict[str, Any]]] = [
     ("tools[1].tools[0].name", {"tools": [HOSTED, {**SPACE, "tools": [{**FLAT, "name": "a b"}]}]}),
     ("tools[0].tools[1].type", {"tools": [{**SPACE, "tools": [FLAT, HOSTED]}]}),
     ("tools[0]", {"tools": [{**SPACE, "tools": None}]}),
+    *(("tools[0].name", {"tools": [{**SPACE, "name": name, "tools": []}]}) for name in ("", "n" * 129)),
     ("tools[1].tools[0].name", {"tools": [{**FLAT, "name": "crm__get_weather"}, {**SPACE, "tools": [FLAT]}]}),
     ("tools[0].format", {"tools": [{"type": "custom", "name": "f", "format": "text"}]}),
     ("tools[0].allowed_callers", {"tools": [{**FLAT, "allowed_callers": ["programmatic"]}]}),
