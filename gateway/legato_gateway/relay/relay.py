@@ -156,11 +156,11 @@ class RequestRelay:
 
     def pause(self, generation: RunningGeneration, on: bool) -> None:
         """The client's buffer is full, or has room again."""
+        (self._latency.paused if on else self._latency.resumed)(generation)
         if on and self._policy.slow_client == "Disconnect":
             text = f"the client left {generation.unread} tokens unread"
             self._finish(generation, SlowClient(text))
             return
-        (self._latency.paused if on else self._latency.resumed)(generation)
         for sub in self._registry.of(generation):
             self._dispatcher.pause(sub, on)
 

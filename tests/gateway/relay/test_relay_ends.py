@@ -205,6 +205,7 @@ def test_a_client_that_reads_slowly_is_disconnected_where_the_policy_says_so(lab
     error = error_of(generation)
     assert isinstance(error, SlowClient)
     assert "8 tokens unread" in str(error)
+    assert generation.route.seconds["stream"] == 0, "it was not waited for"
 
 
 # ── long prompts ────────────────────────────────────────────────────────────────────────────────────────────────────
