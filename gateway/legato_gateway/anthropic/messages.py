@@ -45,7 +45,7 @@ def prepare(serving: ModelServing, asked: Asked, raw: bytearray) -> PreparedRequ
     room = serving.model.context - len(made.request.prompt)
     most = min(room, serving.model.max_output or room, body.max_tokens or 1)
     params = msgspec.structs.replace(made.request.params, max_tokens=most)
-    head = MessageHead(id, served.name, len(made.request.prompt), body.max_tokens > room)
+    head = MessageHead(id, served.name, len(made.request.prompt), body.max_tokens > room == most)
     return PreparedRequest(
         requests=(dataclasses.replace(made.request, params=params),),
         writer=(MessagesWriter if body.max_tokens else PrefixWriter)(head, made.format),

@@ -85,6 +85,13 @@ async def test_why_an_answer_ended(gateway, client, stream):
         assert (answer.content[0].text, answer.stop_reason, answer.stop_sequence) == ("so", reason, sequence)
 
 
+async def test_an_answer_that_the_service_cuts_off_did_not_fill_the_context(make):
+    gateway = make(max_output=8)
+    gateway.script(Delta(0, "so", (), "length"))
+    answer = await gateway.http.post("/v1/messages", json={**ASKED, "max_tokens": 5000})
+    assert answer.json()["stop_reason"] == "max_tokens"
+
+
 async def test_tokens_are_counted_without_an_answer(gateway, client):
     found = await client.messages.count_tokens(model="tiny", messages=HI, system="kind")
     assert found.input_tokens == len("system: kind\nuser: hi\n")
