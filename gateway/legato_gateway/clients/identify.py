@@ -88,10 +88,17 @@ class Quotas(Mapping[str, Quota]):
 def _address(text: str) -> Address | None:
     """None for text that is not an address, such as the path of a socket."""
     try:
-        address = ip_address(text.strip())
+        address = ip_address(_without_port(text.strip()))
     except ValueError:
         return None
     return getattr(address, "ipv4_mapped", None) or address  # an IPv6 socket maps IPv4 peers
+
+
+def _without_port(text: str) -> str:
+    """Returns the address in `192.0.2.1:80` or `[2001:db8::1]:80`, which some proxies write."""
+    if text.startswith("["):
+        return text[1:].partition("]")[0]
+    return text.partition(":")[0] if text.count(":") == 1 else text
 
 
 def _at(address: Address | None) -> Client:
