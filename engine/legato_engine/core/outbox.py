@@ -41,12 +41,13 @@ def split_key(key: str) -> tuple[int, str]:
 
 
 class Outbox:
-    """Frames by gateway; logprobs of prompts go before tokens, and tokens before what else is said of them."""
+    """Frames by gateway; logprobs of prompts and reports of hand-offs go before tokens, which may end a request, and
+    tokens before what else is said of them."""
 
     def __init__(self, phases: PhaseLog) -> None:
         self.phases = phases
         self._items: defaultdict[int, list[TokenItem]] = defaultdict(list)
-        self._scored: list[ForGateway] = []
+        self._first: list[ForGateway] = []
         self._frames: list[ForGateway] = []
         self._reports: list[HandoffReport] = []
 
@@ -60,7 +61,7 @@ class Outbox:
         gateway, id = split_key(tokens.request.id)
         for before, piece in tokens.logprobs.pieces(_SCORED_BYTES):
             frame = PromptLogprobs(id, tokens.request.attempt, tokens.start + before, piece)
-            self._scored.append(ForGateway(gateway, stream.encode(frame)))
+            self._first.append(ForGateway(gateway, stream.encode(frame)))
 
     def fail(self, key: str, attempt: int, code: FailureCode, message: str, part: Part, retry: bool) -> None:
         gateway, id = split_key(key)
@@ -94,18 +95,18 @@ class Outbox:
             transport=transport,
         )
         self._reports.append(report)
-        self._say(gateway, report)
+        self._first.append(ForGateway(gateway, stream.encode(report)))
         self.phases.received(request, event)
 
     def take(self) -> tuple[tuple[ForGateway, ...], tuple[HandoffReport, ...]]:
         """Everything since the last call."""
         tokens = [ForGateway(gateway, stream.encode(Tokens(tuple(items)))) for gateway, items in self._items.items()]
-        taken = (*self._scored, *tokens, *self._frames), tuple(self._reports)
+        taken = (*self._first, *tokens, *self._frames), tuple(self._reports)
         self._items.clear()
-        self._scored, self._frames, self._reports = [], [], []
+        self._first, self._frames, self._reports = [], [], []
         return taken
 
-    def _say(self, gateway: int, frame: Begun | Failed | HandoffReport) -> None:
+    def _say(self, gateway: int, frame: Begun | Failed) -> None:
         self._frames.append(ForGateway(gateway, stream.encode(frame)))
 
 

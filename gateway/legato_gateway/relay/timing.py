@@ -47,7 +47,7 @@ class RequestTiming:
             self._handoff = seconds
 
     def phases(self) -> FirstTokenPhases | None:
-        """Once, as soon as they are known: the report of a hand-off follows the token."""
+        """Once, as soon as they are known: the report of a hand-off may follow the token."""
         if self._reported or self.first_token is None or self._begun is None:
             return None
         if self._remote and self._handoff is None:

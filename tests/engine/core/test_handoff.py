@@ -8,7 +8,7 @@ import pytest
 from legato_engine.scheduler.batch import Sampled
 from legato_engine.scheduler.transfers import IncomingState
 from legato_engine.transfer.late_device import LateStream
-from legato_protocol.stream import Cancel, Decode, Handoff, Pause, Prefill, Split
+from legato_protocol.stream import Cancel, Decode, Handoff, HandoffReport, Pause, Prefill, Split, Tokens
 
 
 def test_a_prefilled_sequence_goes_on_elsewhere_with_exactly_its_tokens(world):
@@ -28,6 +28,8 @@ def test_the_first_token_may_be_the_last_and_choices_travel_together(world):
     world.hand_off(prefill, decode, world.sequence(max_tokens=1), turns=20)
     assert decode.tokens() == world.continuation(world.prompt, 1)
     assert decode.finished()
+    kinds = [type(frame) for frame in decode.heard]
+    assert kinds.index(HandoffReport) < kinds.index(Tokens), "its gateway forgets it with its last token"
     world.hand_off(prefill, decode, world.sequence(choices=(0, 1)), room=100, attempt=2, turns=60)
     for choice in (0, 1):
         assert decode.tokens(attempt=2, choice=choice) == world.continuation(world.prompt, 12, choice)
