@@ -50,6 +50,9 @@ class RunningGeneration:
         self.timer: Timer | None = None
         self.paused = False
         self.paused_at = 0.0  # on the clock of timers
+        self.read_tokens = 0  # by the client …
+        self.read_before = 0  # … when its progress was last checked
+        self.read_at = 0.0  # when it was last seen to read while paused, on the clock of timers
         self.ended = False
         self.unfinished = request.choices
         asked = request.params.prompt_logprobs
@@ -114,8 +117,8 @@ class RunningGeneration:
 
     @property
     def progressed(self) -> float:
-        """The time of its latest token, or of its arrival, on the clock of timers."""
-        return max(self.timing.arrived, *(choice.last_at for choice in self.choices))
+        """The time of its latest token, or of its arrival, on the clock of timers; while paused, of reading."""
+        return max(self.timing.arrived, self.read_at, *(choice.last_at for choice in self.choices))
 
     @property
     def lacks_scores(self) -> bool:
@@ -170,6 +173,7 @@ class RunningGeneration:
     def _pop(self) -> Delta:
         delta, count = self._deltas.popleft()
         self._unread -= count
+        self.read_tokens += count
         if self.paused and self._unread <= self._limit // 2:
             self.paused = False
             if not self.ended:

@@ -290,13 +290,16 @@ class RequestRelay:
     # ── ends ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _watch(self, generation: RunningGeneration) -> None:
+        generation.read_before = generation.read_tokens
         generation.expires = min(generation.ends, generation.progressed + generation.request.patience)
         generation.timer = self._timers.call_at(generation.expires, self._expire, generation)
 
     def _expire(self, generation: RunningGeneration) -> None:
         now, request = self._timers.time(), generation.request
+        if generation.paused and generation.read_tokens > generation.read_before:
+            generation.read_at = now
         if now < min(generation.ends, generation.progressed + request.patience):
-            self._watch(generation)  # a token came meanwhile
+            self._watch(generation)  # a token came meanwhile, or was read
             return
         ended = now >= generation.ends
         late = f"{request.deadline:g} s were not enough" if ended else f"no token came for {request.patience:g} s"

@@ -63,6 +63,22 @@ def test_patience_counts_from_the_latest_token_and_the_deadline_from_the_arrival
     assert str(error_of(generation)) == "11 s were not enough: it was being decoded"
 
 
+async def test_a_client_that_reads_on_keeps_a_paused_request(lab):
+    run, generation, sub = started(lab, "u", request={"patience": 5.0}, slow_client="Pause")
+    for index in range(8):
+        run.token(sub, index=index)
+    for _ in range(3):
+        run.time.advance(4.0)
+        await anext(generation)
+    run.time.advance(2.9)
+    assert generation.paused
+    assert not generation.ended
+    run.time.advance(6.0)
+    assert generation.ended
+    generation.ready()
+    assert str(error_of(generation)) == "no token came for 5 s: it was waiting for its client to read"
+
+
 def test_a_request_that_no_worker_took_yet_waits_for_one(lab):
     """Its worker is gone, and this gateway does not know yet."""
     run = Scripted(lab, "u")
