@@ -41,8 +41,8 @@ def split_key(key: str) -> tuple[int, str]:
 
 
 class Outbox:
-    """Frames by gateway; logprobs of prompts and reports of hand-offs go before tokens, which may end a request, and
-    tokens before what else is said of them."""
+    """Frames by gateway. Logprobs of prompts and reports of hand-offs go before tokens, which may end a request; all
+    other frames go after tokens."""
 
     def __init__(self, phases: PhaseLog) -> None:
         self.phases = phases

@@ -117,7 +117,7 @@ class RunningGeneration:
 
     @property
     def progressed(self) -> float:
-        """The time of its latest token, or of its arrival, on the clock of timers; while paused, of reading."""
+        """The time of its latest token, arrival, or reading while paused, on the clock of timers."""
         return max(self.timing.arrived, self.read_at, *(choice.last_at for choice in self.choices))
 
     @property
