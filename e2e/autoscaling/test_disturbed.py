@@ -15,8 +15,8 @@ from service import Service
 
 PROMPTS = {"rate": 3.0, "requests": 40, "prompt": 100, "output": 2}
 ANSWERS = {"rate": 8.0, "requests": 48, "prompt": 8, "output": 60}
-STABILIZATION = 15.0  # seconds
-SILENCE = 30.0  # seconds: more than STABILIZATION
+STABILIZATION = 30.0  # seconds: a busy machine needs half as much for a burst's last answers and a new operator
+SILENCE = 45.0  # seconds: more than STABILIZATION
 Watch = Callable[[Service], Any]
 Note = Callable[[str, float | str], None]
 

@@ -45,9 +45,12 @@ def test_peers_reach_control_and_transfer(service: Service, hosts: dict[str, str
     assert route["transport"].startswith("ucx:")
     assert service.condition("KVTransportReady")["reason"] == "Connected"
     decode, *_ = service.pods("decode")
-    found = probe.reached(service.namespace, decode, [hosts["prefill"]], ALL)[hosts["prefill"]]
-    assert found >= {HEALTH, CONTROL}
-    assert found & {*TRANSFER}
+
+    def reached() -> bool:
+        found = probe.reached(service.namespace, decode, [hosts["prefill"]], ALL)[hosts["prefill"]]
+        return found >= {HEALTH, CONTROL} and bool(found & {*TRANSFER})
+
+    kube.until(reached, "the decode worker reaches all ports of the prefill worker")
 
 
 def test_strangers_reach_only_ports_of_clients_and_probes(

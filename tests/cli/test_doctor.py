@@ -155,6 +155,7 @@ def with_a_gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(backends, "gpu", lambda name: Interpreted())
     monkeypatch.setattr(gpus, "devices", lambda: (H200,))
+    monkeypatch.setattr(gpus, "visible", lambda environ: ("0",))
 
 
 @pytest.mark.parametrize(("on_failure", "ended"), [("Stop", 1), ("Torch", 0)])

@@ -99,7 +99,7 @@ async def test_state_has_workers_samples_and_where_the_time_of_a_request_went(la
         }
         (request,), (sample,) = state["requests"], state["samples"]
         assert request["workers"] == ["p0", "d0"]
-        assert set(request["seconds"]) == {"queue", "prefill", "handoff", "first_token", "total"}
+        assert set(request["seconds"]) == {"queue", "prefill", "handoff", "first_token", "decode", "stream", "total"}
         assert (sample["time"], sample["pools"]["decode"]["ready"]) == (100.0, 1)
         assert sample["pools"]["decode"]["total_blocks"] == 10_000
         assert shown.report(100.0)["gateways"][0]["samples"] == []

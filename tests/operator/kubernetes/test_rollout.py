@@ -2,6 +2,7 @@
 
 from legato_operator.api import conditions
 
+POOLS = ("demo-prefill", "demo-decode")
 FAILED = ("False", conditions.ROLLOUT_FAILED)
 
 
@@ -14,7 +15,7 @@ async def _kept(s):
     """The setting of the kept revisions of pools, by the pool."""
     items = (await s.cluster.list("ControllerRevision", s.name, {"serving.legato.dev/service": "demo"})).items
     owners = {item["metadata"]["ownerReferences"][0]["name"]: item["data"] for item in items}
-    return {owner: _chunk(data) for owner, data in owners.items() if owner != "demo"}
+    return {owner: _chunk(data) for owner, data in owners.items() if owner in POOLS}
 
 
 def _chunk(template):
