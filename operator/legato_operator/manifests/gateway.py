@@ -164,9 +164,9 @@ def _policy(service: InferenceService, placement: PodPlacement, delivery: Delive
         spec.routing.when_prefill_unavailable,
         *_objectives(service),
         *([f"--max-duration={durations.text(spec.gateway.max_duration)}"] if spec.gateway.max_duration else ()),
-        *_others(spec.routing.weights, _WEIGHT_FLAGS),
-        *_others(spec.gateway.limits, _LIMIT_FLAGS),
-        *_others(spec.gateway.streams, _STREAM_FLAGS),
+        *_changed_flags(spec.routing.weights, _WEIGHT_FLAGS),
+        *_changed_flags(spec.gateway.limits, _LIMIT_FLAGS),
+        *_changed_flags(spec.gateway.streams, _STREAM_FLAGS),
         "--transfer-on-failure",
         spec.transfer.on_failure,
         "--worker-silence",
@@ -225,7 +225,7 @@ _LIMIT_FLAGS: Final = {name: f"--{name.replace('_', '-')}" for name in GatewayLi
 _DURATIONS: Final = ("idle_timeout", "head_timeout")
 
 
-def _others(part: ManifestPart, flags: Mapping[str, str]) -> Iterator[str]:
+def _changed_flags(part: ManifestPart, flags: Mapping[str, str]) -> Iterator[str]:
     """Yields flags for fields that differ from the default: gateways of the previous release do not know them."""
     default = type(part)()
     for name, flag in flags.items():

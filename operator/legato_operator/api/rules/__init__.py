@@ -18,12 +18,12 @@ RULES = (*model.RULES, *gateway.RULES, *pools.RULES, *rdma.RULES, *compute.RULES
 def problems(spec: Spec, table: Iterable[Rule] = RULES) -> list[tuple[str, str]]:
     """(path, message) of every rule that a spec breaks."""
     given = [(rule, _object(spec, rule.at)) for rule in table if rule.at]
-    return [(rule.path, rule.told(part)) for rule, part in given if part is not None and not rule.holds(part)]
+    return [(rule.path, rule.explain(part)) for rule, part in given if part is not None and not rule.holds(part)]
 
 
 def problems_of_service(service: InferenceService) -> list[tuple[str, str]]:
     """(path, message) of every rule that a service breaks, also by its name."""
-    broken = [(rule.path, rule.told(service)) for rule in RULES if not rule.at and not rule.holds(service)]
+    broken = [(rule.path, rule.explain(service)) for rule in RULES if not rule.at and not rule.holds(service)]
     return [*problems(service.spec), *broken]
 
 

@@ -23,8 +23,8 @@ class Rule:
         """The field to blame."""
         return ".".join(filter(None, (self.at, self.field)))
 
-    def told(self, given: Any) -> str:
-        """What is said of an object that breaks the rule."""
+    def explain(self, given: Any) -> str:
+        """Returns the message for an object that breaks the rule."""
         return f"{self.message}: {self.arithmetic(given)}" if self.arithmetic else self.message
 
     def validation(self) -> dict[str, str]:
