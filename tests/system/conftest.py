@@ -30,8 +30,8 @@ LEGATO = [sys.executable, "-m", "legato_cli.main"]
 TIE = 2e-3  # logprobs closer than this are one value in float32 sums of another order
 PATIENCE = 240.0  # seconds; only a hang reaches it, or much else that runs on the machine
 
-# The service that tests share. Its chunks are small, so that a prompt is computed in steps that can be interrupted. What
-# steps were measured to take does not count in routing: one slow step on a busy machine would send all to one worker.
+# The service that tests share. Its chunks are small, so that a prompt is computed in steps that can be interrupted.
+# What steps were measured to take does not count in routing: one slow step on a busy machine would send all elsewhere.
 MANIFEST = """
 apiVersion: serving.legato.dev/v1alpha1
 kind: InferenceService
