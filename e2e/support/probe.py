@@ -1,6 +1,7 @@
 """Probes which ports can be reached from where: from inside of pods, since NetworkPolicies are about these."""
 
 import json
+import time
 from collections.abc import Iterable, Sequence
 
 import helm
@@ -9,7 +10,7 @@ from kube import Namespace
 
 STRANGER = "stranger"
 LISTENING_PORT = 9000
-_TRIES = 5  # a cluster that enforces policies does so a moment after they were written
+_PATIENCE = 60.0  # seconds after which a cluster that enforces policies does so
 # Prints which ports of which hosts accept a connection. A policy drops packets silently.
 _SCRIPT = """
 import asyncio, json, sys
@@ -80,10 +81,12 @@ def needs_policies(namespace: Namespace) -> None:
     def is_reached() -> bool:
         return bool(reached(namespace, "outside", [host], [LISTENING_PORT])[host])
 
-    assert is_reached()
+    kube.until(is_reached, "one pod reaches the other")
     namespace.apply(_NOBODY_IN)
-    if all(is_reached() for _ in range(_TRIES)):
-        kube.lacks("this cluster does not enforce NetworkPolicies")
+    give_up = time.monotonic() + _PATIENCE
+    while is_reached():
+        if time.monotonic() > give_up:
+            kube.lacks("this cluster does not enforce NetworkPolicies")
     for pod in ("inside", "outside"):
         namespace.delete("pods", pod)
     namespace.delete("networkpolicies", "nobody-in")

@@ -6,19 +6,22 @@ from types import TracebackType
 
 import kube
 from kube import Namespace
-from service import is_ready, stays
+from service import ready_ones, stays
 
 ROLE, SERVICE = "serving.legato.dev/role", "serving.legato.dev/service"
 
 
 class Restarts:
     """By pool: the fewest workers that were ready and stayed, and the most that were starting at a time. And the most
-    services that had their turn at a time."""
+    services that had their turn at a time.
+
+    A worker that was ready once counts as ready: a busy machine misses a probe now and then."""
 
     def __init__(self, namespace: Namespace) -> None:
         self._namespace = namespace
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
+        self._were_ready: set[str] = set()
         self.fewest_ready: dict[tuple[str, str], int] = {}
         self.most_starting: dict[tuple[str, str], int] = defaultdict(int)
         self.most_turns = 0
@@ -42,12 +45,15 @@ class Restarts:
     def _sample(self) -> None:
         ready: dict[tuple[str, str], int] = defaultdict(int)
         starting: dict[tuple[str, str], int] = defaultdict(int)
-        for pod in self._namespace.list("pods", SERVICE):
+        pods = self._namespace.list("pods", SERVICE)
+        self._were_ready |= ready_ones(pods)
+        for pod in pods:
             labels = pod["metadata"]["labels"]
             if labels[ROLE] in ("prefill", "decode") and stays(pod["metadata"]):
                 pool = labels[SERVICE], labels[ROLE]
-                ready[pool] += is_ready(pod)
-                starting[pool] += not is_ready(pod)
+                is_ready = pod["metadata"]["uid"] in self._were_ready
+                ready[pool] += is_ready
+                starting[pool] += not is_ready
         for pool in {*ready, *self.fewest_ready}:
             self.fewest_ready[pool] = min(self.fewest_ready.get(pool, ready[pool]), ready[pool])
             self.most_starting[pool] = max(self.most_starting[pool], starting[pool])

@@ -24,7 +24,7 @@ class Seen:
     uid: str
     role: str
     revision: str
-    ready: bool
+    ready: bool  # now or before: a probe that a busy machine misses takes no worker away
     stays: bool  # neither on its way out nor chosen to go
     gpus: int  # 0 of one that has ended
 
@@ -60,6 +60,7 @@ class Samples:
         self._service = service
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._stop = threading.Event()
+        self._were_ready: set[str] = set()
         self.taken: list[Sample] = []
 
     def __enter__(self) -> "Samples":
@@ -112,13 +113,28 @@ class Samples:
 
     def _sample(self) -> Sample:
         mine = f"serving.legato.dev/service={self._service.name}"
-        workers = self._service.namespace.list("pods", mine)
+        pods = self._service.namespace.list("pods", mine)
+        self._were_ready |= service.ready_ones(pods)
         pools = self._service.namespace.list("workerpools", mine)
         return Sample(
             time.monotonic(),
-            tuple(_seen(item) for item in workers if item["metadata"]["labels"]["serving.legato.dev/role"] in ROLES),
+            tuple(self._seen(pod) for pod in pods if pod["metadata"]["labels"]["serving.legato.dev/role"] in ROLES),
             {item["spec"]["role"]: item["spec"]["replicas"] for item in pools},
             {item["spec"]["role"]: tuple(_owners(item)) for item in pools},
+        )
+
+    def _seen(self, pod: Object) -> Seen:
+        metadata = pod["metadata"]
+        ended = pod["status"].get("phase") in ("Failed", "Succeeded")
+        (worker,) = (c for c in pod["spec"]["containers"] if c["name"] == "worker")
+        requests = worker["resources"].get("requests", {})
+        return Seen(
+            metadata["uid"],
+            metadata["labels"]["serving.legato.dev/role"],
+            metadata["labels"]["serving.legato.dev/pod-revision"],
+            metadata["uid"] in self._were_ready,
+            service.stays(metadata),
+            0 if ended else sum(int(requests.get(gpu, 0)) for gpu in (GPU, SCARCE_GPU)),
         )
 
 
@@ -145,18 +161,3 @@ def _owners(pool: Object) -> Iterator[str]:
     for entry in pool["metadata"]["managedFields"]:
         if "f:replicas" in entry["fieldsV1"].get("f:spec", {}):
             yield entry["manager"]
-
-
-def _seen(pod: Object) -> Seen:
-    metadata = pod["metadata"]
-    ended = pod["status"].get("phase") in ("Failed", "Succeeded")
-    (worker,) = (c for c in pod["spec"]["containers"] if c["name"] == "worker")
-    requests = worker["resources"].get("requests", {})
-    return Seen(
-        metadata["uid"],
-        metadata["labels"]["serving.legato.dev/role"],
-        metadata["labels"]["serving.legato.dev/pod-revision"],
-        service.is_ready(pod),
-        service.stays(metadata),
-        0 if ended else sum(int(requests.get(gpu, 0)) for gpu in (GPU, SCARCE_GPU)),
-    )

@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from typing import Any
 
@@ -185,6 +185,11 @@ def stays(metadata: Object) -> bool:
 
 def is_ready(pod: Object) -> bool:
     return any(c["type"] == "Ready" and c["status"] == "True" for c in pod.get("status", {}).get("conditions", ()))
+
+
+def ready_ones(pods: Iterable[Object]) -> set[str]:
+    """Returns the UIDs of the pods that are ready."""
+    return {str(pod["metadata"]["uid"]) for pod in pods if is_ready(pod)}
 
 
 def network_is_the_clusters() -> bool:

@@ -53,7 +53,7 @@ def test_a_failed_revision_leaves_the_old_one_serving(service: Service, load: Lo
         kube.until(lambda: service.condition("Progressing").get("reason") == reason, f"the condition is {reason}")
         assert service.condition("Progressing")["status"] == ("True" if reason == "Retrying" else "False")
         assert service.condition("Ready")["status"] == "True"
-        assert before <= service.workers(ready=True)
+        kube.until(lambda: before <= service.workers(ready=True), "all of the old revision serve")
         load.until_more(4)
     finally:
         service.patch({role: {"template": spec[role]["template"]} for role in ("prefill", "decode")})
