@@ -98,8 +98,13 @@ def missing_for_rdma() -> list[str]:
 
 
 def has_module(name: str) -> bool:
-    """Whether a UCX on this machine was built with a module of that name: `ib`, `cuda`."""
+    """True if a UCX on this machine was built with a module of that name: `ib`, `cuda`.
+
+    Modules lie in the folder `ucx` of a folder for libraries, or of one of its folders for an architecture. Nothing else
+    is looked through: /usr/lib as a whole has tens of thousands of folders.
+    """
     spec = importlib.util.find_spec("libucx")
     folders = [Path(place) for place in (spec.submodule_search_locations or [])] if spec else []
-    folders += [Path("/usr/lib"), Path("/usr/local/lib"), Path("/opt/ucx/lib")]
-    return any(found for folder in folders for found in folder.glob(f"**/libuct_{name}*.so*"))
+    folders += [Path("/usr/lib"), Path("/usr/lib64"), Path("/usr/local/lib"), Path("/opt/ucx/lib")]
+    patterns = (f"ucx/libuct_{name}*.so*", f"*/ucx/libuct_{name}*.so*")
+    return any(match for folder in folders for pattern in patterns for match in folder.glob(pattern))
