@@ -35,14 +35,13 @@ def serve(release: Release, namespace: Namespace) -> Serve:
         gateways: int = 1,
         step: Object = STEP,
         kv_tokens: int = 100_000,
-        gpu: str = nodes.GPU,
         **scaling: Any,
     ) -> Service:
         text = paced.manifest(
             name,
             step=step,
             kv_tokens=kv_tokens,
-            requests={gpu: 1},
+            requests={nodes.GPU: 1},
             engine={"chunkTokens": 64},
             gateway={"replicas": gateways},
             routing={},

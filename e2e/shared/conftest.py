@@ -1,13 +1,10 @@
-"""One service of paced workers with two gateways, API keys and traces. Every test leaves it as it found it."""
+"""One service of paced workers with two gateways. Every test leaves it as it found it."""
 
 from collections.abc import Iterator
 
-import api_keys
-import collector
 import kube
 import paced
 import pytest
-from api_keys import Key
 from helm import Release
 from kube import Namespace
 from service import Service
@@ -20,19 +17,9 @@ def space(release: Release) -> Iterator[Namespace]:
 
 
 @pytest.fixture(scope="session")
-def key() -> Key:
-    """The key of the service's client."""
-    return api_keys.new("steady")
-
-
-@pytest.fixture(scope="session")
-def service(space: Namespace, key: Key) -> Service:
-    api_keys.store(space, key)
-    tracing = {"endpoint": collector.start(space)}
-    gateway = {"replicas": 2, "apiKeys": {"secret": api_keys.SECRET}}
-    space.apply(paced.manifest("shared", gateway=gateway, tracing=tracing))
+def service(space: Namespace) -> Service:
+    space.apply(paced.manifest("shared", gateway={"replicas": 2}))
     service = Service(space, "shared")
-    service.key = key.text
     service.until_settled()
     service.until_gateways_ready()
     return service

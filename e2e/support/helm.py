@@ -84,11 +84,10 @@ class Release(NamedTuple):
         pods = self.namespace.list("pods", f"{OPERATOR},app.kubernetes.io/instance={self.name}")
         return [pod["metadata"]["name"] for pod in pods if "deletionTimestamp" not in pod["metadata"]]
 
-    def restart_operator(self, grace: int | None = None) -> None:
-        """Deletes the operator's pod, as an eviction does; another one starts. With a grace of 0 seconds, it is killed
-        and its Lease has to end before another operator takes over."""
+    def restart_operator(self) -> None:
+        """Deletes the operator's pod, as an eviction does; another one starts."""
         for name in kube.until(self.operators, "there is an operator"):
-            self.namespace.delete("pods", name, grace)
+            self.namespace.delete("pods", name)
 
     def until_operating(self) -> None:
         self.namespace.kubectl("rollout", "status", f"deployment/{self.name}", "--timeout=120s")

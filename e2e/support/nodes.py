@@ -11,8 +11,8 @@ from kube import Object
 PATIENCE = 300.0  # a node counts as lost after a while, its pods go after another
 RESERVED = "e2e.legato.dev/reserved"  # label and taint of nodes that are drained and lost
 RESERVED_NODES = 2
-GPU, SCARCE_GPU = "e2e.legato.dev/gpu", "e2e.legato.dev/scarce-gpu"  # as a device plugin would advertise them
-GPUS = 32  # of each on each node, so many that only `SCARCE_GPU` is ever used up
+GPU = "e2e.legato.dev/gpu"  # as a device plugin would advertise it
+GPUS = 32  # on each node, more than are ever used
 
 
 def of(pod: Object) -> str:
@@ -29,9 +29,9 @@ def on_reserved() -> Object:
     return {"nodeSelector": {RESERVED: "yes"}, "tolerations": [{"key": RESERVED, "operator": "Exists"}]}
 
 
-def set_gpus(node: str, resource: str, count: int | None) -> None:
+def _set_gpus(node: str, count: int | None) -> None:
     """Sets how many GPUs a node advertises; None removes the resource."""
-    counts = {resource: None if count is None else str(count)}
+    counts = {GPU: None if count is None else str(count)}
     kube.patch(f"{kube.path('nodes', name=node)}/status", {"status": {"capacity": counts, "allocatable": counts}})
 
 
@@ -45,14 +45,12 @@ def prepared() -> Iterator[None]:
         kube.run("kubectl", "label", "node", node, f"{RESERVED}=yes", "--overwrite")
         kube.run("kubectl", "taint", "node", node, f"{RESERVED}=yes:NoSchedule", "--overwrite")
     for node in workers:
-        for resource in (GPU, SCARCE_GPU):
-            set_gpus(node, resource, GPUS)
+        _set_gpus(node, GPUS)
     try:
         yield
     finally:
         for node in workers:
-            for resource in (GPU, SCARCE_GPU):
-                set_gpus(node, resource, None)
+            _set_gpus(node, None)
         for node in reserved:
             kube.run("kubectl", "label", "node", node, f"{RESERVED}-")
             kube.run("kubectl", "taint", "node", node, f"{RESERVED}-")

@@ -10,7 +10,7 @@ from typing import Any
 import kube
 import service
 from kube import Object
-from nodes import GPU, SCARCE_GPU
+from nodes import GPU
 from service import Service
 
 EVERY = 0.25  # seconds
@@ -102,11 +102,6 @@ class Samples:
         """Returns the seconds from `began` to the first desired size above that; infinite where there was none."""
         return next((s.at - began for s in self.since(began) if s.desired[role] > above), float("inf"))
 
-    def created(self, role: str, began: float) -> set[str]:
-        """Returns the UIDs of workers that were not there before."""
-        before = {worker.uid for sample in self.taken if sample.at < began for worker in sample.of(role)}
-        return {worker.uid for sample in self.since(began) for worker in sample.of(role)} - before
-
     def _run(self) -> None:
         while not self._stop.wait(EVERY):
             self.taken.append(self._sample())
@@ -134,7 +129,7 @@ class Samples:
             metadata["labels"]["serving.legato.dev/pod-revision"],
             metadata["uid"] in self._were_ready,
             service.stays(metadata),
-            0 if ended else sum(int(requests.get(gpu, 0)) for gpu in (GPU, SCARCE_GPU)),
+            0 if ended else int(requests.get(GPU, 0)),
         )
 
 

@@ -39,7 +39,6 @@ class Service:
     def __init__(self, namespace: Namespace, name: str) -> None:
         self.namespace = namespace
         self.name = name
-        self.key = "unused"  # an API key
 
     @cached_property
     def url(self) -> str:
@@ -51,11 +50,11 @@ class Service:
 
     @cached_property
     def client(self) -> OpenAI:
-        return client(self.url, self.key)
+        return client(self.url)
 
     def client_of(self, gateway: Object) -> OpenAI:
         """Returns a client of one gateway's own address."""
-        return client(f"http://{gateway['status']['podIP']}:8080", self.key)
+        return client(f"http://{gateway['status']['podIP']}:8080")
 
     def object(self) -> Object:
         return self.namespace.get("inferenceservices", self.name)
@@ -175,8 +174,8 @@ class Service:
         return answer.parse().choices[0].message.content or "", json.loads(answer.headers["x-legato-route"])
 
 
-def client(url: str, key: str) -> OpenAI:
-    return OpenAI(base_url=f"{url}/v1", api_key=key, timeout=PATIENCE, max_retries=0)
+def client(url: str) -> OpenAI:
+    return OpenAI(base_url=f"{url}/v1", api_key="unused", timeout=PATIENCE, max_retries=0)
 
 
 def stays(metadata: Object) -> bool:
