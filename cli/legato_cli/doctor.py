@@ -87,7 +87,7 @@ def _compiled(spec: "Spec", path: Path) -> str:
     size = BLOCK_SIZES["cuda"] if engine.block_size == "Auto" else engine.block_size
     problems = kernels.problems(gpus.devices(), path, engine.dtype, size, os.environ)
     line = kernels.told(path.name, problems)
-    if any(problems.values()) and engine.on_kernel_failure == "Stop":
+    if any(problems.values()) and engine.on_kernel_failure != "Torch":
         raise SomethingWrong(line)
     return line
 

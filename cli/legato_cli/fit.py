@@ -50,7 +50,7 @@ def _worker(spec: Spec, path: Path, role: str, gpus: Gpus | None) -> str:
     size = BLOCK_SIZES[device] if engine.block_size == "Auto" else engine.block_size
     chunk = CHUNK_TOKENS[device] if engine.chunk_tokens == "Auto" else engine.chunk_tokens
     chosen = formats.choose(engine.dtype, processor.detect(), gpus.device if gpus else None, config, size)
-    chosen = formats.with_kv(chosen, engine.kv_cache_dtype)
+    chosen = formats.with_kv(formats.allowed(chosen, engine.on_kernel_failure), engine.kv_cache_dtype)
     layout = KVLayout(config.layers, config.kv_heads, size, config.head_dim, chosen.kv)
     needs = sizing.needs(checkpoint, chosen, chunk, engine.max_running)
     available, whose = _on_gpu(spec, gpus) if gpus else _available(spec, role)

@@ -22,7 +22,7 @@ BLOCK_SIZES: Final = {"cpu": 16, "cuda": 64}  # tokens, by device, unless told; 
 # Likewise. CPUs gain nothing from longer chunks. An H100 computed 8,192 tokens at 593 TFLOP/s at once, and at 357 in
 # chunks of 512: the host launched their kernels too slowly. With much longer ones, KV would leave prefill workers late.
 CHUNK_TOKENS: Final = {"cpu": 256, "cuda": 2048}
-ON_KERNEL_FAILURE = ("Stop", "Torch")
+ON_KERNEL_FAILURE = ("Auto", "Stop", "Torch")
 RUNNERS = ("model", "paced")
 OUTPUT_RESERVATIONS = ("Expected", "Maximum")
 TLS_MODES = ("Permissive", "Strict")
@@ -54,7 +54,7 @@ class WorkerSettings:
     kv_cache_dtype: str = "Auto"
     numerics: str = "Fast"
     device: str = "cpu"
-    on_kernel_failure: str = "Stop"
+    on_kernel_failure: str = "Auto"
     runner: str = "model"
     profile: str | None = None
     adapters: tuple[tuple[str, str], ...] = ()  # name, folder
@@ -165,7 +165,8 @@ _FLAGS: Final = (
     Flag(
         "--on-kernel-failure",
         flags.one_of("ACTION", ON_KERNEL_FAILURE),
-        "when a kernel for the GPU cannot be compiled: Stop, or compute by Torch's own operators, which are slower",
+        "without compiled kernels: Stop, or compute by Torch's own operators, which are slower; Auto: Stop on a GPU, "
+        "and Torch on a CPU, whose kernels do not support all sizes of models",
     ),
     Flag(
         "--runner",

@@ -65,7 +65,7 @@ def _objectives(settings: GatewaySettings) -> Objectives | None:
 
 
 def relaying(settings: GatewaySettings) -> RelayPolicy:
-    retries = RetryPolicy(on_transfer_failure=settings.transfer_on_failure, max_failures=settings.max_retries)
+    retries = RetryPolicy(settings.transfer_on_failure, settings.on_worker_failure, settings.max_retries)
     return RelayPolicy(settings.slow_client, settings.buffer_tokens, retries, RebalancingPolicy(settings.slo_tpot))
 
 

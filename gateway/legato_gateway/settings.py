@@ -25,6 +25,7 @@ TOOL_CALL_PARSER = ("Auto", "Hermes", "Llama3Json", "Mistral", "Pythonic", "Off"
 REASONING_PARSER = ("Auto", "Think", "Mistral", "Off")
 GENERATION_CONFIG = ("Model", "None")
 ON_FAILURE = ("Retry", "Recompute", "Fail")
+ON_WORKER_FAILURE = ("Retry", "Fail")
 
 _KUBECONFIG: Final = "KUBECONFIG"  # as all clients of Kubernetes call it
 
@@ -63,6 +64,7 @@ class GatewaySettings:
     step_time_weight: float = 20.0
     adapter_weight: float = 0.5
     transfer_on_failure: Literal["Retry", "Recompute", "Fail"] = "Retry"
+    on_worker_failure: Literal["Retry", "Fail"] = "Retry"
     hold_without_workers: bool = False
     max_output_tokens: int | None = None
     max_queued_requests: int = 2048
@@ -209,6 +211,11 @@ _FLAGS: Final = (
     ),
     Flag(
         "--transfer-on-failure", flags.one_of("POLICY", ON_FAILURE), "after a failed hand-off: " + ", ".join(ON_FAILURE)
+    ),
+    Flag(
+        "--on-worker-failure",
+        flags.one_of("POLICY", ON_WORKER_FAILURE),
+        "for requests of a worker that died or cannot be reached: " + ", ".join(ON_WORKER_FAILURE),
     ),
     Flag(
         "--max-output-tokens",

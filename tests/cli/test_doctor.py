@@ -158,7 +158,7 @@ def with_a_gpu(monkeypatch):
     monkeypatch.setattr(gpus, "visible", lambda environ: ("0",))
 
 
-@pytest.mark.parametrize(("on_failure", "ended"), [("Stop", 1), ("Torch", 0)])
+@pytest.mark.parametrize(("on_failure", "ended"), [("Auto", 1), ("Stop", 1), ("Torch", 0)])
 def test_a_manifest_s_kernels_that_do_not_compile_end_with_1_where_workers_would_stop(
     checks, with_a_gpu, judged, on_failure, ended
 ):

@@ -99,10 +99,7 @@ def test_field_reaches_a_process_or_is_refused(path):
     if refused:
         assert any(f"spec.{path}".startswith(_field(problem)) for problem, _ in refused)
         assert all(not made.phases for made in _plans(service))
-    elif (
-        any(f"spec.{path}".startswith(field) for field, _ in checks.without_effect(service.spec, has_gpus=True))
-        or path == "engine.onKernelFailure"
-    ):
+    elif any(f"spec.{path}".startswith(field) for field, _ in checks.without_effect(service.spec, has_gpus=True)):
         assert not _reaches(path)
         assert _reaches(path, CLUSTER)
     elif path in ("scaling.mode", "scaling.scaleDownStabilization", "scaling.idleAfter"):

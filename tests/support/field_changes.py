@@ -77,6 +77,7 @@ CHANGES: dict[str, Any] = {
     "routing.localPrefillBelowTokens": 0,
     "routing.whenPrefillUnavailable": "Wait",
     "routing.whenPrefillBusy": "Wait",
+    "routing.onWorkerFailure": "Fail",
     "routing.weights.prefixCache": 1.5,
     "routing.weights.kvCacheUtilization": 0,
     "routing.weights.stepTime": 0.5,

@@ -100,6 +100,13 @@ def _on_gpu(name: str, gpu: Device, config: ModelConfig, block_size: int, fallba
     return Formats(literal, "triton", supported[literal], literal, why)
 
 
+def allowed(chosen: Formats, on_kernel_failure: str) -> Formats:
+    """Returns `chosen`. Raises UnusableFormat where torch would take the place of compiled kernels and must not."""
+    if chosen.fallback and on_kernel_failure == "Stop":
+        raise UnusableFormat(f"no compiled kernels: {chosen.fallback}; allowed with onKernelFailure Auto or Torch")
+    return chosen
+
+
 def with_kv(chosen: Formats, kv_dtype: str) -> Formats:
     """The same with KV in another format, a setting of DTYPES, case aside. Raises UnusableFormat where it cannot be."""
     kv = kv_dtype.lower()

@@ -122,6 +122,7 @@ def _loaded(
         adapter_values=adapter_values,
         progress=lambda _what, share: progress("loading", share),
         fallback=fallback,
+        on_kernel_failure=settings.on_kernel_failure,
     )
     if settings.device == "cpu":
         population.start(runner.arena)  # not before: workers that start together first find out what is free

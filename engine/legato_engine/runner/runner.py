@@ -101,6 +101,7 @@ class Runner:
         instructions: Processor | None = None,
         gpu: Device | None = None,
         fallback: str = "",
+        on_kernel_failure: str = "Auto",
     ) -> "Runner":
         """Reads the weights and allocates the arena. Raises NoDevice, UnusableFormat and TooLittleMemory before any
         weight is read.
@@ -117,7 +118,7 @@ class Runner:
             numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))
         config, gpu = checkpoint.config, gpu or backends.gpu(device)
         chosen = formats.choose(dtype, instructions or processor.detect(), gpu, config, block_size, fallback)
-        chosen = formats.with_kv(chosen, kv_dtype)
+        chosen = formats.with_kv(formats.allowed(chosen, on_kernel_failure), kv_dtype)
         layout = KVLayout(config.layers, config.kv_heads, block_size, config.head_dim, chosen.kv)
         if available is not None:
             needs = sizing.needs(checkpoint, chosen, chunk_tokens, max_batch, adapter_values)

@@ -41,6 +41,7 @@ class DemandReporter:
             uptime=now - self._began,
             arrivals=demand.arrivals.buckets(),
             refused=dict(demand.refused),
+            retried=demand.recent_retries(now),
             outputs=demand.outputs.buckets(),
             output_squares=float(demand.output_squares),
             head_wait=dict(demand.head_wait(now)),

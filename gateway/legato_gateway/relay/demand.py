@@ -6,6 +6,8 @@ from typing import get_args
 
 from legato_protocol.demand import LengthBucket, WaitCause
 
+RECENTLY = 60.0  # seconds in which a retry counts as recent
+
 
 class LengthCounter:
     """Sequences and their tokens, by length in powers of two."""
@@ -28,13 +30,14 @@ class LengthCounter:
 
 
 class Demand:
-    """Arrivals, refusals, lengths of answers, and what the first of the held requests waited for."""
+    """Arrivals, refusals, retries, lengths of answers, and what the first of the held requests waited for."""
 
     def __init__(self, on_held: Callable[[], None] = lambda: None) -> None:
         """`on_held` is called when a request is held and none was before."""
         self._on_held = on_held
         self.arrivals = LengthCounter()  # by uncached prompt tokens
         self.refused: Counter[str] = Counter()  # by drop reason
+        self._retried: dict[str, float] = {}  # when a request was last dispatched again, by its failure's code
         self.outputs = LengthCounter()
         self.output_squares = 0
         self._head_wait: dict[WaitCause, float] = dict.fromkeys(get_args(WaitCause), 0.0)
@@ -45,6 +48,14 @@ class Demand:
         """A choice ended with so many tokens."""
         self.outputs.add(tokens)
         self.output_squares += tokens * tokens
+
+    def retried(self, code: str, now: float) -> None:
+        """A request is dispatched again after a failure with that code."""
+        self._retried[code] = now
+
+    def recent_retries(self, now: float) -> tuple[str, ...]:
+        """Codes of failures after which requests were recently dispatched again."""
+        return tuple(sorted(code for code, at in self._retried.items() if now - at < RECENTLY))
 
     def head(self, cause: WaitCause | None, now: float) -> None:
         """From now on the first of the held requests waits for this; None: nobody is held."""

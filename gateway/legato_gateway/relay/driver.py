@@ -7,6 +7,7 @@ from legato_gateway.errors import GatewayError, Overloaded, SuspectedPoison
 from legato_gateway.metrics import Metrics
 from legato_gateway.relay import lifecycle, movable, retry
 from legato_gateway.relay.choice import Choice
+from legato_gateway.relay.demand import Demand
 from legato_gateway.relay.dispatcher import Dispatcher
 from legato_gateway.relay.generation import RunningGeneration
 from legato_gateway.relay.history import History
@@ -37,6 +38,7 @@ class SubRequestDriver:
         fleet: Fleet,
         history: History,
         metrics: Metrics,
+        demand: Demand,
         latency: LatencyRecorder,
         policy: RetryPolicy,
         hot: HotWorkers,
@@ -48,6 +50,7 @@ class SubRequestDriver:
         self._fleet = fleet
         self._history = history
         self._metrics = metrics
+        self._demand = demand
         self._latency = latency
         self._policy = policy
         self._hot = hot
@@ -274,7 +277,7 @@ class SubRequestDriver:
             self._finish(sub.generation, answer.error)
             return
         self._blame(sub, worker, failed)
-        self._metrics.redispatched(failed.code)
+        self._count_retry(failed.code)
         sub.recompute, sub.delay = answer.recompute, answer.delay
         self.step(sub, E.FAILED_OFTEN if answer.delay else E.FAILED)
 
@@ -303,8 +306,16 @@ class SubRequestDriver:
             self._attempt_failed(sub, other, Failed(sub.id, sub.attempt, "peer_lost", text, "transfer", True))
             return
         sub.last_failure = Failed(sub.id, sub.attempt, "peer_lost", text, sub.part, True)
-        self._metrics.redispatched("worker_lost")
+        if self._policy.on_worker_failure == "Fail":
+            self._finish(sub.generation, retry.failure(sub.last_failure))
+            return
+        self._count_retry("worker_lost")
         self.step(sub, E.WORKER_LOST)
+
+    def _count_retry(self, code: str) -> None:
+        self._metrics.redispatched(code)
+        if code not in retry.NO_ROOM_CODES:
+            self._demand.retried(code, self._timers.time())
 
     def _confirm(self, generation: RunningGeneration, worker: str, died: bool) -> None:
         """Counts a loss that the other worker of the pair reported first as a death, once this gateway notices it."""

@@ -104,6 +104,7 @@ class RequestRelay:
             fleet=fleet,
             history=history,
             metrics=metrics,
+            demand=self.demand,
             latency=self._latency,
             policy=self._policy.retry,
             hot=HotWorkers(self._policy.rebalancing, jitter),

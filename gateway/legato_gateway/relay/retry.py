@@ -7,13 +7,15 @@ from legato_gateway.errors import DeadlineExceeded, GatewayError, NotComputable,
 from legato_protocol.stream import Failed
 
 OnFailure = Literal["Retry", "Recompute", "Fail"]
+OnWorkerFailure = Literal["Retry", "Fail"]
 
 TRANSFER_CODES = frozenset({"transfer", "peer_lost"})
 # How an attempt ends that cannot sample: its logits are not finite, or its grammar allows nothing. In a pair, the
 # decode worker only learns that there is no hand-off.
 FAULT_CODES = frozenset({"faulted", "transfer"})
-# These say that a worker had no place, not that something broke: they may repeat until the deadline.
-PATIENT_CODES = frozenset({"overloaded", "draining", "stale", "peer_lost"})
+# A worker had no room, and nothing broke.
+NO_ROOM_CODES = frozenset({"overloaded", "draining", "stale"})
+PATIENT_CODES = NO_ROOM_CODES | {"peer_lost"}  # may repeat until the deadline
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +27,7 @@ class RetryPolicy:
     """
 
     on_transfer_failure: OnFailure = "Retry"
+    on_worker_failure: OnWorkerFailure = "Retry"
     max_failures: int = 8
     first_delay: float = 0.02
     most_delay: float = 1.0
@@ -57,12 +60,12 @@ def after_failure(failed: Failed, failures: int, faults: int, policy: RetryPolic
         told = f"{failed.message}, after {faults} attempts that could not sample a token"
         return End(NotComputable(told, part=failed.part))
     if not failed.retry:
-        return End(_error(failed))
+        return End(failure(failed))
     transfer = failed.code in TRANSFER_CODES
     if transfer and policy.on_transfer_failure == "Fail":
-        return End(_error(failed))
+        return End(failure(failed))
     if failures > policy.max_failures and failed.code not in PATIENT_CODES:
-        return End(_error(failed))
+        return End(failure(failed))
     return Again(delay(failures, policy), transfer and policy.on_transfer_failure == "Recompute")
 
 
@@ -78,5 +81,6 @@ def migration_delay(failed: int, policy: RetryPolicy) -> float:
     return min(policy.most_delay, policy.first_migration_delay * 2.0 ** min(failed - 1, 30))
 
 
-def _error(failed: Failed) -> WorkerFailed:
+def failure(failed: Failed) -> WorkerFailed:
+    """The client's error for a failed attempt that is not repeated."""
     return WorkerFailed(f"{failed.part}: {failed.message} ({failed.code})", part=failed.part)

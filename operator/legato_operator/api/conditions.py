@@ -44,6 +44,7 @@ OPERATOR_FAULT = "OperatorFault"
 PAUSED = "Paused"
 PEERS_UNREACHABLE = "PeersUnreachable"
 PROGRESS_DEADLINE_EXCEEDED = "ProgressDeadlineExceeded"
+REQUESTS_RETRIED = "RequestsRetried"
 RETRYING = "Retrying"
 ROLLING_OUT = "RollingOut"
 ROLLOUT_FAILED = "RolloutFailed"
@@ -92,6 +93,7 @@ REASONS = {
     PAUSED: "the autoscaler is paused until the time in the message, by `legato scale` or an annotation",
     PEERS_UNREACHABLE: "the last connections of a worker to others failed, so it receives no KV; its log says why",
     PROGRESS_DEADLINE_EXCEEDED: "a worker of the latest revision was not ready within `rollout.progressDeadline`",
+    REQUESTS_RETRIED: "in the last minute, requests were dispatched again after failures; the message has the codes",
     RETRYING: "an image cannot be pulled, or a volume cannot be mounted; the kubelet tries again for 5 minutes",
     ROLLING_OUT: "workers of an older revision are being replaced",
     ROLLOUT_FAILED: "a worker of the latest revision cannot start; workers of the last good revision keep serving",
@@ -119,7 +121,9 @@ CALM = frozenset(
 )
 
 # With any status these raise a warning: somebody has to act.
-ALARMING = frozenset({CAPACITY_UNAVAILABLE, DEGRADED, DISRUPTED, RETRYING, TRANSPORT_FALLBACK, UNSCHEDULABLE})
+ALARMING = frozenset(
+    {CAPACITY_UNAVAILABLE, DEGRADED, DISRUPTED, REQUESTS_RETRIED, RETRYING, TRANSPORT_FALLBACK, UNSCHEDULABLE}
+)
 
 
 @dataclass(frozen=True)

@@ -46,6 +46,7 @@ _NOT_FILLED_IN = {
     "spec.model.maxAdapterRank",
     "spec.routing.weights.adapter",
     "spec.routing.whenPrefillBusy",
+    "spec.routing.onWorkerFailure",
     "spec.engine.maxRunning",
     "spec.engine.onKernelFailure",
     "spec.engine.startTimeout",

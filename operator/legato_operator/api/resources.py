@@ -47,8 +47,8 @@ class Engine(ManifestPart):
     """Data type of the KV cache, where it is to be another one than that which dtype selects. On CPUs without AMX."""
     numerics: Literal["Fast", "Invariant"] = "Fast"
     """Fast uses the fastest kernels. Invariant (logits that no batch changes) is rejected: it is not available yet."""
-    on_kernel_failure: Literal["Stop", "Torch"] = "Stop"
-    """When a kernel cannot be compiled for the GPU: Stop the worker, or compute by Torch's own, slower operators."""
+    on_kernel_failure: Literal["Auto", "Stop", "Torch"] = "Auto"
+    """Without compiled kernels: Stop the worker, or compute by Torch's slower operators. Auto: Torch only on CPUs."""
     runner: Literal["Model", "Paced"] = "Model"
     """Model computes. Paced computes nothing and takes the time that profile says: its text means nothing."""
     profile: Annotated[str, Field(min_length=1, pattern=r"^[^-]")] | None = None

@@ -169,6 +169,7 @@ def _policy(service: InferenceService, placement: PodPlacement, delivery: Delive
         *_changed_flags(spec.gateway.streams, _STREAM_FLAGS),
         "--transfer-on-failure",
         spec.transfer.on_failure,
+        *(["--on-worker-failure=Fail"] if spec.routing.on_worker_failure == "Fail" else ()),
         "--worker-silence",
         durations.text(spec.engine.hang_timeout),
         "--drain-deadline",

@@ -143,7 +143,9 @@ def _process(service: InferenceService, pool: str, placement: PodPlacement) -> l
     flags += ["--drain-deadline", durations.text(service.spec.drain.deadline)]
     on_gpu = placement.has_gpus and roles.gpus(service.spec, pool, placement.gpu_resources)
     if on_gpu:
-        flags += ["--device", "cuda", "--on-kernel-failure", service.spec.engine.on_kernel_failure]
+        flags += ["--device", "cuda"]
+    if service.spec.engine.on_kernel_failure != "Auto":
+        flags += ["--on-kernel-failure", service.spec.engine.on_kernel_failure]
     if service.spec.engine.kv_cache_memory is None and not placement.containers:
         memories = len(placement.shared_gpus) if on_gpu else 1
         flags += ["--memory-share", str(math.ceil(_workers(service) / memories))]

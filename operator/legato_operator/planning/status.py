@@ -39,7 +39,7 @@ def of(
     """The status of a service that is not being deleted."""
     prefill = _pool_ready(observed, conditions.PREFILL_READY, roles.PREFILL, pools)
     decode = _pool_ready(observed, conditions.DECODE_READY, roles.DECODE, pools)
-    gateway = _gateway(observed)
+    gateway = _with_retries(_gateway(observed), observed)
     transport = _transport(observed)
     parts = (prefill, decode, gateway)
     degraded = not prefill.status and not _is_beginning(found, prefill) and _prefills_locally(observed)
@@ -206,6 +206,16 @@ def _gateway(observed: Observed) -> Condition:
         return _any_ready(conditions.GATEWAY_READY, pods)
     desired = deployment["spec"]["replicas"]
     return Condition(conditions.GATEWAY_READY, True, conditions.ALL_READY, f"{ready} of {desired} ready")
+
+
+def _with_retries(gateway: Condition, observed: Observed) -> Condition:
+    """The gateways' condition, which has a reason of its own while failures make them dispatch requests again."""
+    reports = [pod.report for pod in observed.of_pool(common.GATEWAY) if pod.report is not None]
+    codes = ", ".join(sorted({code for report in reports for code in report.retried}))
+    if not gateway.status or not codes:
+        return gateway
+    text = f"{gateway.message}; requests were dispatched again after {codes}"
+    return replace(gateway, reason=conditions.REQUESTS_RETRIED, message=text)
 
 
 def _any_ready(kind: str, pods: Sequence[Pod]) -> Condition:

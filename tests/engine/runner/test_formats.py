@@ -18,7 +18,14 @@ def test_sizes_that_kernels_cannot_count_in_are_left_to_torch():
     odd = formats.choose("float32", PROCESSORS["codes"], None, replace(LLAMA, head_dim=20), 16)
     assert (odd.kernels, odd.fallback) == ("torch", "head_dim 20 is not a multiple of 32")
     assert "head_dim 20 is not a multiple of 32" in str(odd)
-    assert formats.choose("Float32", PROCESSORS["codes"], None, LLAMA, 16).kernels == "float32"
+    for policy in ("Auto", "Torch"):
+        assert formats.allowed(odd, policy) is odd
+    with pytest.raises(
+        UnusableFormat, match=r"^no compiled kernels: head_dim 20 is not a multiple of 32; allowed with"
+    ):
+        formats.allowed(odd, "Stop")
+    whole = formats.choose("Float32", PROCESSORS["codes"], None, LLAMA, 16)
+    assert (formats.allowed(whole, "Stop"), whole.kernels) == (whole, "float32")
     assert formats.choose("BFloat16", PROCESSORS["codes"], None, replace(LLAMA, head_dim=20), 16).fallback == ""
 
 

@@ -10,7 +10,7 @@ import torch
 
 from legato_engine.backends.cuda import backend
 from legato_engine.backends.cuda.device import Interpreted
-from legato_engine.errors import KernelFailed
+from legato_engine.errors import KernelFailed, UnusableFormat
 from legato_engine.kernels.configurations import Configuration
 from legato_engine.runner import backends, loading
 from legato_engine.runner.runner import Runner
@@ -73,6 +73,17 @@ def test_torch_computes_where_it_is_asked_to_and_has_other_numerics(folder, requ
     assert "by torch's own operators, which are slower: Triton" in fallback.formats
     assert whole.kv_revision != fallback.kv_revision
     torch.testing.assert_close(first_logits(whole), first_logits(fallback), atol=0.05, rtol=0.02)
+
+
+@pytest.mark.parametrize("policy", ["Auto", "Torch", "Stop"])
+def test_on_a_cpu_torch_computes_what_kernels_do_not_support_unless_that_is_to_stop(folder, monkeypatch, policy):
+    monkeypatch.setattr(backends, "gpu", lambda name: None)
+    settings = replace(SETTINGS, device="cpu", dtype="Auto", on_kernel_failure=policy)
+    if policy == "Stop":
+        with pytest.raises(UnusableFormat, match=r"no compiled kernels: .* not a multiple of"):
+            load(settings, folder)
+    else:
+        assert "not a multiple of" in load(settings, folder).fallback
 
 
 @pytest.fixture

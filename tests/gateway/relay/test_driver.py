@@ -215,6 +215,32 @@ def test_two_deaths_while_a_prompt_is_computed_are_counted_whoever_notices_them(
     assert isinstance(error_of(generation), SuspectedPoison)
 
 
+@pytest.mark.parametrize("stage", [Stage.QUEUED, Stage.DECODING])
+@pytest.mark.parametrize("policy", ["Retry", "Fail"])
+@pytest.mark.parametrize("lose", [Scripted.kill, Scripted.cut, Scripted.replace])
+def test_what_becomes_of_the_requests_of_a_lost_worker_is_a_policy(lab, stage, policy, lose):
+    run, generation, sub = started(lab, "u", "u", request={"max_tokens": 9}, on_worker_failure=policy)
+    if stage is Stage.DECODING:
+        run.decoding(generation)
+    lose(run, run.workers[sub.place.decode])
+    if policy == "Fail":
+        error = error_of(generation)
+        assert (type(error), error.part) == (WorkerFailed, "decode" if stage is Stage.DECODING else "prefill")
+    else:
+        assert run.end(generation) is None
+    assert run.relay.demand.recent_retries(run.time.now) == (("worker_lost",) if policy == "Retry" else ())
+
+
+@pytest.mark.parametrize(
+    ("code", "seconds", "recent"), [("internal", 59, True), ("internal", 60, False), ("stale", 0, False)]
+)
+def test_retries_after_failures_are_reported_for_a_minute(lab, code, seconds, recent):
+    run, _, sub = started(lab, "u", "u")
+    run.fail(sub, code)
+    run.time.advance(seconds)
+    assert run.relay.demand.recent_retries(run.time.now) == (("internal",) if recent else ())
+
+
 def test_only_a_new_epoch_ends_what_ran_in_the_old_one(lab):
     run, generation, sub = started(lab, "u", "u", request={"max_tokens": 30})
     worker = run.decoding(generation)

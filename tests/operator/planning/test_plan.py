@@ -3,7 +3,7 @@
 import dataclasses
 
 import pytest
-from planned import actions, condition, observed
+from planned import actions, condition, observed, report
 
 from legato_operator.api import conditions, parsing
 from legato_operator.manifests import common, gateway, placement, pool, worker
@@ -218,6 +218,15 @@ def test_workers_that_compute_without_compiled_kernels_are_reported(build):
     assert "KernelsReady" not in before
 
 
+def test_requests_that_are_retried_after_failures_are_reported(build):
+    *workers, gateway = _running(build())
+    reports = (report(retried=("worker_lost",)), report(retried=("internal", "worker_lost")), None)
+    gateways = [dataclasses.replace(gateway, name=f"g{i}", report=each) for i, each in enumerate(reports)]
+    found = condition(_plan(build(), [*workers, *gateways]), "GatewayReady")
+    assert (found["status"], found["reason"]) == ("True", conditions.REQUESTS_RETRIED)
+    assert found["message"].endswith("; requests were dispatched again after internal, worker_lost")
+
+
 @pytest.mark.parametrize(("failed", "status"), [(2, "True"), (3, "False"), (40, "False")])
 def test_transport_is_not_ready_while_every_connection_of_a_worker_fails(build, failed, status):
     first, *rest = _running(build())
@@ -294,7 +303,7 @@ def test_workers_of_one_machine_that_ask_for_gpus_compute_on_them_and_share_them
             build(engine={"kvCacheMemory": "Auto"}, **pools), role, placement.local(("legato",), gpus=gpus)
         )
         on_gpu = bool(gpus and limits)
-        assert ("--device" in flags, "--on-kernel-failure" in flags) == (on_gpu, on_gpu)
+        assert ("--device" in flags) == on_gpu
         assert flags.get("--device", "cuda") == "cuda"
         assert flags["--memory-share"] == share
 
