@@ -1,8 +1,8 @@
 """The golden files: every object that the operator makes of a manifest on Kubernetes. Run it, and it writes them again.
 
 A folder holds `manifest.yaml`, and `operator.yaml` where the operator has other settings than usual. `quickstart` holds
-its objects whole but for the last, a pod, which is written as what differs from the pod before it. Every other case
-holds the changes that make its own objects of the quickstart's (see `deltas`).
+the metadata that its objects share, and each object without it; the last, a pod, is what differs from the pod before it.
+Every other case holds the changes that make its own objects of the quickstart's (see `deltas`).
 """
 
 import functools
@@ -25,6 +25,7 @@ from legato_operator.planning.plan import Plan, plan
 
 FOLDER = Path(__file__).parents[1] / "operator" / "golden"
 WHOLE = "quickstart"
+SHARED = ("namespace", "labels", "ownerReferences")  # of the metadata
 LINE = 135  # characters, without what a value is indented by
 CASES = sorted(path.parent.name for path in FOLDER.glob("*/manifest.yaml"))
 OPERATOR = {
@@ -102,8 +103,10 @@ class Golden:
         """The content of the case's file."""
         objects = self.run()
         if self._folder.name == WHOLE:
-            objects.append(deltas.delta(objects[-2], objects.pop()))
-            return yaml.dump_all(objects, Dumper=_Dumper, sort_keys=False, width=150)
+            *others, last = objects
+            shared = {"metadata": {key: others[1]["metadata"][key] for key in SHARED}}
+            written = [shared, *(deltas.delta(shared, each) for each in others), deltas.delta(others[-1], last)]
+            return yaml.dump_all(written, Dumper=_Dumper, sort_keys=False, width=150)
         return yaml.dump(deltas.delta(self._base(), objects), Dumper=_Dumper, sort_keys=False, width=150)
 
     def stored(self) -> list[dict[str, Any]]:
@@ -144,7 +147,8 @@ def _uid(ref: Ref) -> str:
 
 @functools.cache
 def _quickstart() -> str:
-    *objects, last = yaml.safe_load_all((FOLDER / WHOLE / "objects.yaml").read_text())
+    shared, *written, last = yaml.safe_load_all((FOLDER / WHOLE / "objects.yaml").read_text())
+    objects = [deltas.changed(shared, each) for each in written]
     return json.dumps([*objects, deltas.changed(objects[-1], last)])
 
 
