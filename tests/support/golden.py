@@ -1,8 +1,8 @@
 """The golden files: every object that the operator makes of a manifest on Kubernetes. Run it, and it writes them again.
 
 A folder holds `manifest.yaml`, and `operator.yaml` where the operator has other settings than usual. `quickstart` holds
-the metadata that its objects share, and each object without it; the last, a pod, is what differs from the pod before it.
-Every other case holds the changes that make its own objects of the quickstart's (see `deltas`).
+the metadata that its objects share, and each object without it. The last is what differs from the pod before it. Every
+other case holds the changes that make its own objects of the quickstart's (see `deltas`).
 """
 
 import functools

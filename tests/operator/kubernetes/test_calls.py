@@ -1,14 +1,7 @@
 """How many calls a service costs the API server: their number is promised, whatever the machine has to do."""
 
-import base64
 import collections
-import contextlib
-import json
 import re
-import ssl
-
-import certificates
-from aiohttp import web
 
 WRITES = 45  # of a service with 20 workers: two for each pool, and one for everything else that it owns
 A_PASS = 4  # its token, and the status of the service and of each pool where it changes
@@ -27,75 +20,6 @@ async def test_service_with_twenty_workers_is_settled_with_few_calls_and_then_co
     after, passes = await _counted(operator)
     _check_until_settled(after - before, passes)
     await s.wait(lambda: _calls_at_rest(s, operator), collections.Counter())
-
-
-async def test_objects_that_were_rewritten_as_they_were_applied_are_not_applied_again(s, operator, build, tmp_path):
-    """The API server writes 1000m as 1, and an admission webhook takes another image and adds a toleration."""
-    amounts = {"cpu": "1000m", "memory": "1024Mi"}
-    volume = {"name": "big", "emptyDir": {"sizeLimit": "1024Mi"}}
-    gateway = {"resources": {"requests": amounts}, "template": {"spec": {"volumes": [volume]}}}
-    async with _rewritten(s, certificates.make(tmp_path / "tls")):
-        await s.serve(build(gateway=gateway))
-        await s.wait(lambda: _has_all_events(s, operator))
-        (container,) = (await s.cluster.get(s.ref("demo-gateway", "Deployment")))["spec"]["template"]["spec"][
-            "containers"
-        ]
-        assert (container["image"], container["resources"]["requests"]["cpu"]) == ("mirror/gateway:test", "1")
-        await s.wait(lambda: _calls_at_rest(s, operator), collections.Counter())
-
-
-@contextlib.asynccontextmanager
-async def _rewritten(s, files):
-    """An admission webhook for Deployments of the namespace."""
-    patch = [
-        {"op": "replace", "path": "/spec/template/spec/containers/0/image", "value": "mirror/gateway:test"},
-        {"op": "add", "path": "/spec/template/spec/tolerations/-", "value": {"key": "spot", "operator": "Exists"}},
-    ]
-    encoded = base64.b64encode(json.dumps(patch).encode()).decode()
-
-    async def answer(request):
-        review = await request.json()
-        response = {"uid": review["request"]["uid"], "allowed": True, "patchType": "JSONPatch", "patch": encoded}
-        return web.json_response({**review, "response": response})
-
-    application = web.Application()
-    application.router.add_post("/", answer)
-    runner = web.AppRunner(application)
-    await runner.setup()
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(files.certificate, files.key)
-    await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context).start()
-    port = runner.addresses[0][1]
-    path = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
-    rule = {"apiGroups": ["apps"], "apiVersions": ["v1"], "operations": ["*"], "resources": ["deployments"]}
-    hook = {
-        "name": "rewrites.example.com",
-        "admissionReviewVersions": ["v1"],
-        "sideEffects": "None",
-        "clientConfig": {
-            "url": f"https://127.0.0.1:{port}/",
-            "caBundle": base64.b64encode(files.authority.read_bytes()).decode(),
-        },
-        "rules": [rule],
-        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": s.name}},
-    }
-    try:
-        assert (await s.call("POST", path, {"metadata": {"name": s.name}, "webhooks": [hook]}))[0] == 201
-        await s.wait(lambda: _is_rewritten(s))
-        yield
-    finally:
-        await s.call("DELETE", f"{path}/{s.name}")
-        await runner.cleanup()
-
-
-async def _is_rewritten(s):
-    """True once the API server knows the webhook."""
-    pod = {"containers": [{"name": "x", "image": "x"}], "tolerations": [{"operator": "Exists"}]}
-    template = {"metadata": {"labels": {"a": "b"}}, "spec": pod}
-    spec = {"selector": {"matchLabels": {"a": "b"}}, "template": template}
-    path = f"/apis/apps/v1/namespaces/{s.name}/deployments?dryRun=All"
-    _, made = await s.call("POST", path, {"metadata": {"name": "x"}, "spec": spec})
-    return made["spec"]["template"]["spec"]["containers"][0]["image"] != "x"
 
 
 async def _calls_at_rest(s, operator):

@@ -1,17 +1,10 @@
-"""Services are in nobody's way: not in one namespace, not by one name in two, not beside another kind of that name."""
-
-import asyncio
-from pathlib import Path
+"""Services are in nobody's way: not in one namespace, and not by one name in two."""
 
 import pytest
-import release
 
 from legato_operator.manifests import common
 
 SERVICE = "serving.legato.dev/service"
-CRD = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/inferenceservices.serving.kserve.io"
-LONG = "inferenceservices.serving.legato.dev"
-OTHER = Path(__file__).with_name("kserve_inferenceservices.yaml")
 
 
 async def test_two_services_of_a_namespace_choose_no_pods_of_each_other(s, operator, build):
@@ -25,17 +18,6 @@ async def test_two_services_of_a_namespace_choose_no_pods_of_each_other(s, opera
     before = await _objects(s, "demo")
     await s.end("demo-2")
     assert (await _objects(s, "demo"), await s.ready()) == (before, True)
-
-
-async def test_service_whose_name_is_that_of_another_s_object_takes_nothing_from_it(s, operator, build):
-    """The front Service of `demo-workers` would be the one by which gateways of `demo` find workers."""
-    await s.serve(build())
-    before = await _objects(s, "demo")
-    await s.make(build(), "demo-workers")
-    await s.wait(lambda: s.condition("Progressing", "demo-workers"), ("False", "APIRefused"))
-    assert "Service demo-workers is not the service's own" in await s.message(name="demo-workers")
-    await s.end("demo-workers")
-    assert await _objects(s, "demo") == before
 
 
 @pytest.mark.parametrize(
@@ -97,26 +79,6 @@ async def test_services_of_one_name_in_two_namespaces_know_nothing_of_each_other
         before = await _objects(two, "demo")
         await one.end()
         assert (await _objects(two, "demo"), await two.ready()) == (before, True)
-
-
-@release.NEEDED
-async def test_another_kind_of_the_same_name_is_left_alone(s, build):
-    """Both have an object `demo` there; each is found by its full name, ours by its short one too."""
-    await asyncio.to_thread(s.api.install, [OTHER])
-    try:
-        async with s.operator():
-            path = f"/apis/serving.kserve.io/v1beta1/namespaces/{s.name}/inferenceservices"
-            foreign = {"apiVersion": "serving.kserve.io/v1beta1", "kind": "InferenceService", "spec": {"a": 1}}
-            status, before = await s.call("POST", path, foreign | {"metadata": {"name": "demo"}})
-            assert status == 201, before
-            await s.serve(build())
-            for name, group in (("isvc", "kserve.io"), ("lisvc", "legato.dev"), (LONG, "legato.dev")):
-                found = await s.kubectl("get", name, "--output=name")
-                assert found == f"inferenceservice.serving.{group}/demo\n"
-            await s.end()
-            assert (await s.call("GET", f"{path}/demo"))[1] == before
-    finally:
-        await s.call("DELETE", CRD)
 
 
 async def _labels_of_pods(s, service):
