@@ -59,7 +59,7 @@ class Gateway:
         self.certificate = assembly.certificate(settings)
         self.internal_tls = assembly.internal_tls(settings)
         self.tracing = assembly.tracing(settings, self._name)
-        self._clients = Clients(self._keys, settings.trusted_proxies)
+        self._clients = Clients(self._keys, settings.trusted_proxies, dict(settings.tenant_max_output))
         self._responses = assembly.response_store(settings, timers)
         self._history, self._index = History(), KVIndex(settings.index_blocks)
         self._fleet, self._admission = Fleet(timers.time, model), assembly.admission(settings, self._keys)

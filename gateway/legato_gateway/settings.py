@@ -89,6 +89,7 @@ class GatewaySettings:
     response_memory: int = 64 << 20
     generation_config: Literal["Model", "None"] = "Model"
     tenant_quotas: tuple[tuple[str, int], ...] = ()  # tenant ("*" is every other one), its tokens per minute
+    tenant_max_output: tuple[tuple[str, int], ...] = ()  # likewise, most tokens of an answer
     traces: bool = False  # sent where the standard variables of OpenTelemetry say
     api_keys_file: Path | None = None  # None: clients need no key
     tls_certificate_file: Path | None = None  # with its key: clients connect with TLS
@@ -286,6 +287,13 @@ _FLAGS: Final = (
         "--api-keys-file",
         flags.FILE,
         "JSON file with hashes of the API keys that clients need, read again when it changes",
+    Flag(
+        "--tenant-max-output-tokens",
+        flags.ValueKind("TENANT=TOKENS", _quota),
+        "longest answer of a tenant, if less than --max-output-tokens; * stands for each tenant without its own",
+        field="tenant_max_output",
+        repeated=True,
+    ),
     ),
     Flag("--tls-certificate-file", flags.FILE, "PEM file with the certificate for clients, and those that signed it"),
     Flag("--tls-key-file", flags.FILE, "PEM file with its private key; both are read again when they change"),

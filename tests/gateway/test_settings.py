@@ -42,6 +42,7 @@ BAD = """
 --when-prefill-unavailable=local --when-prefill-busy=Fail --transfer-on-failure=Never --on-worker-failure=Recompute --max-length=1 --served-name=
 --worker=127.0.0.1:80 --worker==host:80 --worker=a=host:0 --worker=a=fd00::1:80 --namespace=a/b
 --tenant-quota=600 --tenant-quota==600 --tenant-quota=a=0 --tenant-quota=a=many
+--tenant-max-output-tokens=9 --tenant-max-output-tokens=a=0
 """
 
 
@@ -68,6 +69,7 @@ INTERNAL = "--internal-tls-folder=tls --internal-tls-name=s-workers.n.svc"
 
 READ = {
     "--worker=a=127.0.0.1:1 --worker=b=[::1]:2": {"workers": (("a", "127.0.0.1:1"), ("b", "[::1]:2"))},
+    "--tenant-max-output-tokens=a=9": {"tenant_max_output": (("a", 9),)},
     "--tenant-quota=a=b=600 --tenant-quota=*=60": {"tenant_quotas": (("a=b", 600), ("*", 60))},
     "--listen-fd=7": {"listen_fd": 7},
     IN_CLUSTER: {"workers_service": "s-workers", "namespace": "n", "kubeconfig": "/config"},

@@ -56,6 +56,7 @@ CHANGES: dict[str, Any] = {
     "gateway.defaultDeadline": "1m",
     "gateway.maxDuration": "1h",
     "gateway.tenantTokensPerMinute": {"*": 60},
+    "gateway.tenantMaxOutputTokens": {"*": 60},
     "gateway.apiKeys.path": "/keys.json",
     "gateway.apiKeys.secret": "keys",
     "gateway.tls.path": "/tls",

@@ -1,6 +1,7 @@
 """The file with the hashes of API keys, and whose they are.
 
-    {"tenants": {"team-a": {"keys": ["sha256:9f86…"], "maxPriority": 10, "tokensPerMinute": 60000}}}
+    {"tenants": {"team-a": {"keys": ["sha256:9f86…"], "maxPriority": 10, "tokensPerMinute": 60000,
+                            "maxOutputTokens": 1024}}}
 
 Keys are random, so that a plain SHA-256 is enough: there is nothing to guess.
 """
@@ -30,6 +31,7 @@ class _Tenant(msgspec.Struct, forbid_unknown_fields=True, rename="camel", frozen
     keys: Annotated[list[str], Meta(min_length=1)]
     max_priority: Annotated[int, Meta(ge=int(PRIORITY.least), le=int(PRIORITY.most))] = 0
     tokens_per_minute: Annotated[int, Meta(ge=1, le=MOST_TOKENS)] | None = None
+    max_output_tokens: Annotated[int, Meta(ge=1, le=MOST_TOKENS)] | None = None
     shared_prefix_cache: bool = False
 
 
@@ -39,10 +41,11 @@ class _File(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class APIKeys:
-    """`clients` by the digest of their keys; `quotas` in tokens per minute by tenant."""
+    """`clients` by the digest of their keys; `quotas` in tokens per minute, and `max_output` in tokens, by tenant."""
 
     clients: Mapping[str, Client] = field(default_factory=dict)
     quotas: Mapping[str, int] = field(default_factory=dict)
+    max_output: Mapping[str, int] = field(default_factory=dict)
 
     def client(self, key: str) -> Client | None:
         """Whose key this is."""
@@ -73,5 +76,10 @@ def parse(content: bytes) -> APIKeys:
             if key in clients:
                 raise InvalidAPIKeys(f"the key at {at} is also one of {clients[key].tenant!r}")
             clients[key] = Client(name, tenant.max_priority, not tenant.shared_prefix_cache)
-    limited = {name: tenant.tokens_per_minute for name, tenant in tenants.items()}
-    return APIKeys(clients, {name: tokens for name, tokens in limited.items() if tokens is not None})
+    quotas = {name: tenant.tokens_per_minute for name, tenant in tenants.items()}
+    max_output = {name: tenant.max_output_tokens for name, tenant in tenants.items()}
+    return APIKeys(clients, _given(quotas), _given(max_output))
+
+
+def _given(by_tenant: Mapping[str, int | None]) -> dict[str, int]:
+    return {tenant: tokens for tenant, tokens in by_tenant.items() if tokens is not None}

@@ -1,7 +1,9 @@
 """Identifies the client of a request: by its API key, by what a trusted proxy says, or else by its address."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
+from types import MappingProxyType
 from typing import Any, Final
 
 from starlette.datastructures import Headers
@@ -22,11 +24,18 @@ Network = IPv4Network | IPv6Network
 
 
 class Clients:
-    """`keys`: where keys are asked for; `proxies`: networks whose requests say themselves which tenant they are of."""
+    """`keys`: where keys are asked for; `proxies`: networks whose requests say themselves which tenant they are of;
+    `max_output`: most tokens of an answer by tenant, "*" for each other one, unless the file with keys says more."""
 
-    def __init__(self, keys: KeyFile | None = None, proxies: Sequence[Network] = ()) -> None:
+    def __init__(
+        self,
+        keys: KeyFile | None = None,
+        proxies: Sequence[Network] = (),
+        max_output: Mapping[str, int] = MappingProxyType({}),
+    ) -> None:
         self._keys = keys
         self._proxies = tuple(proxies)
+        self._max_output = max_output
         self.refused = 0  # requests without a key that is known
 
     @property
@@ -36,6 +45,11 @@ class Clients:
 
     def of(self, scope: Mapping[str, Any]) -> Client:
         """The client of a request. Raises InvalidAPIKey, BadRequest."""
+        client = self._identified(scope)
+        most = self._most_output(client.tenant)
+        return client if most is None else replace(client, max_output=most)
+
+    def _identified(self, scope: Mapping[str, Any]) -> Client:
         headers = Headers(raw=scope["headers"])
         if scope.get(TRUSTED):
             return Client(_named(headers))
@@ -52,6 +66,10 @@ class Clients:
             self.refused += 1
             raise InvalidAPIKey(f"the API key {shown}")
         return client
+
+    def _most_output(self, tenant: str) -> int | None:
+        of_keys = self._keys.keys.max_output if self._keys is not None else {}
+        return of_keys.get(tenant) or self._max_output.get(tenant) or self._max_output.get("*")
 
     def _is_proxy(self, address: Address | None) -> bool:
         return address is not None and any(address in network for network in self._proxies)

@@ -50,7 +50,8 @@ async def prepared(
         async with deadline.limit(DeadlineExceeded("the prompt was not tokenized before the deadline")):
             asked = Asked(client, request.headers, deadline)
             found, more = look_up(asked, raw) if look_up else ({}, 0)
-            checked = partial(ignored.collected, partial(prepare, serving.of_model, asked, **found))
+            model = serving.of_model.bounded(client.max_output)
+            checked = partial(ignored.collected, partial(prepare, model, asked, **found))
             work = serving.preparation.run(checked, raw, more)
             made, names = await (unless_left(request.receive, work) if turn.held else work)
             if names:

@@ -102,6 +102,13 @@ class ModelServing:
     def limits(self) -> ModelLimits:
         return ModelLimits(self.tokens.vocab_size, tuple(self.tokens.eos_ids), self.model.context, self.model.defaults)
 
+    def bounded(self, max_output: int | None) -> "ModelServing":
+        """The same for a client whose answers have at most so many tokens; None: as many as the service allows."""
+        if max_output is None:
+            return self
+        most = min(max_output, self.model.max_output or max_output)
+        return replace(self, model=replace(self.model, max_output=most))
+
     def adapter(self, name: str | None) -> str:
         """The name, if it is an adapter's."""
         return name if name is not None and name in self.adapters else ""

@@ -109,6 +109,9 @@ class GatewaySpec(ManifestPart):
     """Streaming of answers."""
     tenant_tokens_per_minute: dict[Tenant, Annotated[int, Field(ge=1, le=10**12)]] = {}
     """Quota of tokens per minute by tenant; "*" applies to each other tenant. No limit if not given."""
+    tenant_max_output_tokens: dict[Tenant, Annotated[int, Field(ge=1, le=1 << 24)]] = {}
+    """Maximum number of tokens of an answer by tenant, if less than limits.maxOutputTokens; "*" applies to each other
+    tenant. No further limit if not given."""
     api_keys: APIKeys | None = None
     """API keys that clients need, and the tenants that they are of. Without it, everyone may ask."""
     tls: GatewayTLS | None = None

@@ -96,6 +96,14 @@ async def test_the_word_of_a_trusted_proxy_is_taken_and_nobody_elses(keys, make)
     assert [request.tenant for request in other.relay.requests] == ["address 127.0.0.1"]
 
 
+def test_the_longest_answer_of_a_tenant_is_that_of_the_file_before_that_of_the_settings(tmp_path):
+    keys = scripted_gateway.keyed(tmp_path, a={"maxOutputTokens": 9}, b={})
+    for settings, expected in (({"a": 5, "b": 6, "*": 7}, [9, 6, 7]), ({}, [9, None, None])):
+        clients = Clients(keys, [ip_network("10.0.0.0/8")], settings)
+        named = [[(b"x-legato-tenant", tenant)] for tenant in (b"a", b"b", b"c")]
+        assert [clients.of({"client": ("10.0.0.1", 1), "headers": each}).max_output for each in named] == expected
+
+
 def _of(peer, *networks, **headers):
     raw = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
     return Clients(proxies=list(map(ip_network, networks))).of({"client": peer and (peer, 1), "headers": raw})
@@ -166,12 +174,12 @@ def _file(**tenants: Any) -> bytes:
 
 def test_a_key_says_who_asks():
     a, b = {"keys": [api_keys.digest("a-1"), api_keys.digest("a-2")]}, {"keys": [api_keys.digest("b")]}
-    a |= {"maxPriority": 5, "tokensPerMinute": 60}
+    a |= {"maxPriority": 5, "tokensPerMinute": 60, "maxOutputTokens": 9}
     keys = api_keys.parse(_file(a=a, b=b | {"sharedPrefixCache": True}))
     assert keys.client("a-1") == keys.client("a-2") == Client("a", 5, own_prefix_cache=True)
     assert keys.client("b") == Client("b", 0, own_prefix_cache=False)
     assert keys.client("a") is keys.client(api_keys.digest("b")) is None
-    assert keys.quotas == {"a": 60}
+    assert (keys.quotas, keys.max_output) == ({"a": 60}, {"a": 9})
 
 
 WRONG = [
@@ -182,6 +190,7 @@ WRONG = [
     (_file(a={"keys": [HASH], "quota": 1}), "unknown field `quota`"),
     (_file(a={"keys": [HASH], "maxPriority": 1001}), "<= 1000"),
     (_file(a={"keys": [HASH], "tokensPerMinute": 0}), ">= 1"),
+    (_file(a={"keys": [HASH], "maxOutputTokens": 0}), ">= 1"),
     (_file(a={"keys": [HASH, "sk-secret"]}), r"not a hash at \$\.tenants\['a'\]\.keys\[1\]"),
     (_file(a={"keys": [HASH]}, b={"keys": [HASH]}), "also one of 'a'"),
     *((_file(**{name: {"keys": [HASH]}}), "not a valid tenant") for name in ("*", "", "a\nb", "a" * 513)),

@@ -20,8 +20,19 @@ def _one_place_of_certificate(gateway: GatewaySpec) -> bool:
     return tls is None or (tls.secret is None) != (tls.path is None)
 
 
-def _tenants_are_known(gateway: GatewaySpec) -> bool:
-    return not gateway.tenant_tokens_per_minute.keys() - {"*"} or bool(gateway.api_keys or gateway.trusted_proxies)
+def _of_tenants(field: str, attribute: str) -> Rule:
+    def holds(gateway: GatewaySpec) -> bool:
+        named = getattr(gateway, attribute).keys() - {"*"}
+        return not named or bool(gateway.api_keys or gateway.trusted_proxies)
+
+    return Rule(
+        at="spec.gateway",
+        field=field,
+        message='needs apiKeys or trustedProxies for tenants other than "*": without them, tenants are addresses',
+        holds=holds,
+        cel=f"!has(self.{field}) || self.{field}.all(tenant, tenant == '*') || "
+        "has(self.apiKeys) || (has(self.trustedProxies) && self.trustedProxies.size() > 0)",
+    )
 
 
 def _of_hosts(part: str, field: str) -> tuple[Rule, ...]:
@@ -89,12 +100,6 @@ RULES = (
         holds=lambda gateway: gateway.response_store is None or gateway.replicas == 1,
         cel="!has(self.responseStore) || self.replicas == 1",
     ),
-    Rule(
-        at="spec.gateway",
-        field="tenantTokensPerMinute",
-        message='needs apiKeys or trustedProxies for tenants other than "*": without them, tenants are addresses',
-        holds=_tenants_are_known,
-        cel="!has(self.tenantTokensPerMinute) || self.tenantTokensPerMinute.all(tenant, tenant == '*') || "
-        "has(self.apiKeys) || (has(self.trustedProxies) && self.trustedProxies.size() > 0)",
-    ),
+    _of_tenants("tenantTokensPerMinute", "tenant_tokens_per_minute"),
+    _of_tenants("tenantMaxOutputTokens", "tenant_max_output_tokens"),
 )
