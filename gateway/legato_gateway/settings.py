@@ -284,16 +284,16 @@ _FLAGS: Final = (
         repeated=True,
     ),
     Flag(
-        "--api-keys-file",
-        flags.FILE,
-        "JSON file with hashes of the API keys that clients need, read again when it changes",
-    Flag(
         "--tenant-max-output-tokens",
         flags.ValueKind("TENANT=TOKENS", _quota),
         "longest answer of a tenant, if less than --max-output-tokens; * stands for each tenant without its own",
         field="tenant_max_output",
         repeated=True,
     ),
+    Flag(
+        "--api-keys-file",
+        flags.FILE,
+        "JSON file with hashes of the API keys that clients need, read again when it changes",
     ),
     Flag("--tls-certificate-file", flags.FILE, "PEM file with the certificate for clients, and those that signed it"),
     Flag("--tls-key-file", flags.FILE, "PEM file with its private key; both are read again when they change"),

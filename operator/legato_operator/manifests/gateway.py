@@ -186,8 +186,8 @@ def _policy(service: InferenceService, placement: PodPlacement, delivery: Delive
         *adapters.gateway_arguments(service, placement),
         *(f"--trusted-proxy={network}" for network in spec.gateway.trusted_proxies),
         *(f"--allowed-origin={origin}" for origin in spec.gateway.allowed_origins),
-        *(f"--tenant-max-output-tokens={t}={tokens}" for t, tokens in spec.gateway.tenant_max_output_tokens.items()),
         *(f"--tenant-quota={tenant}={tokens}" for tenant, tokens in spec.gateway.tenant_tokens_per_minute.items()),
+        *(f"--tenant-max-output-tokens={t}={tokens}" for t, tokens in spec.gateway.tenant_max_output_tokens.items()),
     ]
 
 
