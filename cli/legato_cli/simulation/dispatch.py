@@ -48,9 +48,9 @@ class Dispatcher:
             pass
 
     def expire(self, now: float) -> list[SimulatedRequest]:
-        """Takes out the held ones whose deadline has passed."""
+        """Takes out the held ones that have had no token for longer than the deadline."""
         before = now - self._spec.gateway.default_deadline
-        expired = [request for request in self.held if request.arrival.at < before]
+        expired = [request for request in self.held if max(request.arrival.at, request.progressed) < before]
         for request in expired:
             self.held.remove(request)
             self.held_tokens -= request.uncached

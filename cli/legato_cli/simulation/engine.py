@@ -22,6 +22,7 @@ from legato_engine.runner.profile import Profile
 from legato_engine.settings import BLOCK_SIZES
 from legato_operator.api.resources import Spec
 from legato_operator.autoscaling import DECIDE_EVERY
+from legato_protocol import durations
 
 P = TypeVar("P", bound=SimulatedPod)
 
@@ -91,14 +92,14 @@ class Engine(ABC, Generic[P]):
         """The plan was carried out: workers may have begun to drain, be recalled or started, and these are deleted."""
 
     def run(self, progress: Callable[[float], None] | None = None) -> Result:
-        """The whole workload, and then until every request has ended or its deadline has passed. `progress` hears of
-        seconds simulated, as they pass.
+        """The whole workload, and then until every request has ended, as without a token it does at its deadline.
+        `progress` hears of seconds simulated, as they pass.
 
         GPU-hours count up to the last arrival, so that they compare however long the rest takes.
         """
         arrivals, at = self._run.workload.arrivals, 0
         seconds = arrivals[-1].at if arrivals else 0.0
-        last, tick = seconds + self._spec.gateway.default_deadline, 0.0
+        last, tick = seconds + durations.LONGEST, 0.0
         while at < len(arrivals) or (self.open and tick <= last):
             due = self.due()
             if at < len(arrivals) and arrivals[at].at < tick and arrivals[at].at <= due:

@@ -110,6 +110,8 @@ class FluidEngine(Engine[SimulatedWorker]):
     def _again(self, request: SimulatedRequest, now: float) -> None:
         """It lost its KV: all of it is computed again, before what has not begun."""
         request.known = math.ceil(request.known)
+        if request.first is not None:
+            request.progressed = now
         self._dispatcher.expect(request, now)
         self._dispatcher.hold(request, first=True)
 

@@ -69,7 +69,8 @@ class SchedulerEngine(Engine[ScheduledWorker]):
             self._delete(worker)
         for worker in self.pods.all:
             self._told_whether_it_drains(worker)
-        for request in [each for each in self._requests.values() if each.expires <= now]:
+        patience = self._spec.gateway.default_deadline
+        for request in [each for each in self._requests.values() if each.is_late(now, patience)]:
             self._cancel(request)
             self._refused(request)
             self._gateway.ended(request, 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,7 @@ class ScheduledRequest:
 
     simulated: SimulatedRequest
     hashes: list[bytes]
-    expires: float  # seconds from the beginning
+    expires: float  # seconds from the beginning, unless a token comes before
     tenant: str = ""
     uncached: int = 0  # prompt tokens that no worker held when it arrived
     attempt: int = 0
@@ -29,6 +30,7 @@ class ScheduledRequest:
     decoder: ScheduledWorker | None = None
     places: dict[ScheduledWorker, None] = field(default_factory=dict)  # workers that hold something of it
     tried: int = -1  # the gateway's openings when no worker could take it
+    seen: int = 0  # tokens of the answer when `expires` was last moved on
     settled_until: float = 0.0  # seconds from the beginning: before, it leaves no worker that is merely hot
 
     @property
@@ -46,6 +48,13 @@ class ScheduledRequest:
     def known(self) -> int:
         """Prompt, and output so far, in tokens."""
         return self.prompt + (self.running.outputs if self.running is not None else self.made)
+
+    def is_late(self, now: float, patience: float) -> bool:
+        """True if no token came for `patience` seconds, as far as one sees who asks every now and then."""
+        made = self.known() - self.prompt
+        if made > self.seen:
+            self.seen, self.expires = made, now + patience
+        return self.expires <= now
 
     def need(self) -> Need:
         """What it asks of a worker now."""
@@ -66,7 +75,7 @@ class ScheduledRequest:
             tokens=[self.simulated.number] * known,  # as nobody else has: the ends of prompts are not shared
             prompt_len=self.prompt,
             params=SamplingParams(max_tokens=self.output, seed=0),
-            deadline=self.expires,
+            deadline=math.inf,
             tenant=self.tenant,
             room=room,
             hashes=list(self.hashes),

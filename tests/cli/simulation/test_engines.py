@@ -100,6 +100,13 @@ def test_requests_wait_at_most_until_their_deadline(kind):
     assert result.ttft.p99 < 10
 
 
+def test_the_deadline_is_that_of_the_next_token(kind):
+    """The whole answer takes 10 s."""
+    impatient = spec(gateway={"defaultDeadline": "6s"})
+    _, result, _ = serve(Arrival(1.0, 100, 1001), spec=impatient, kind=kind)
+    assert (result.finished, result.refused) == (1, 0)
+
+
 def _one_leaves(kind, *arrivals, **given):
     """All requests are served although one of two decode workers drains at 60 s."""
     made, result, ended = serve(*arrivals, scaler=ONE_LESS, kind=kind, **given)
