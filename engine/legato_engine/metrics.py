@@ -1,10 +1,13 @@
 """What a worker counts, for Prometheus. Names begin with `legato_worker_`; the core's counts survive its restarts."""
 
+from itertools import accumulate
+from operator import add
+
 from prometheus_client import CollectorRegistry, Counter, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from legato_engine.core.frames import CoreStatus, CoreTotals
+from legato_engine.core.frames import DECODE_BATCHES, CoreStatus, CoreTotals
 from legato_protocol.load import Load
 
 REFUSALS = (
@@ -45,6 +48,7 @@ _COUNTERS = {
     "sent_handoffs": "Sequences handed over.",
     "failed_handoffs": "Hand-offs that failed, either side.",
     "preemptions": "Sequences whose blocks were taken for others, to be computed again.",
+    "shared_prompt_tokens": "Prompt tokens in KV blocks that another sequence had when theirs began.",
 }
 
 
@@ -59,7 +63,8 @@ class WorkerMetrics:
         for reason in REFUSALS:
             self._refused.labels(reason)
         self._starts = 0
-        self._earlier = dict.fromkeys(_COUNTERS, 0)
+        self._earlier = dict.fromkeys((*_COUNTERS, "decode_rows"), 0)
+        self._earlier_batches = CoreTotals().decode_batches
         self._current: CoreStatus | None = None
         self.gateways = 0
         self.ready = False
@@ -80,8 +85,9 @@ class WorkerMetrics:
     def core_ended(self, last: CoreStatus | None) -> None:
         """Keep what the core that died had counted."""
         if last is not None:
-            for name in _COUNTERS:
+            for name in self._earlier:
                 self._earlier[name] += getattr(last.totals, name)
+            self._earlier_batches = self._batches(last.totals)
 
     def exposition(
         self,
@@ -147,7 +153,19 @@ class WorkerMetrics:
             gauges["leaked_blocks"] = ("KV blocks in use although there is no sequence: a fault, and lost.", leaked)
         families: list[Metric] = [_gauge(name, *value) for name, value in gauges.items()]
         families += [_counter(name, *value) for name, value in counters.items()]
-        return [*families, self._transfer(totals), self._tenants(totals)]
+        return [*families, self._decode_batches(totals), self._transfer(totals), self._tenants(totals)]
+
+    def _batches(self, totals: CoreTotals) -> tuple[int, ...]:
+        """Steps by the bucket of their rows, over all restarts."""
+        return tuple(map(add, self._earlier_batches, totals.decode_batches))
+
+    def _decode_batches(self, totals: CoreTotals) -> Metric:
+        steps = accumulate(self._batches(totals))
+        bounds = (*map(str, map(float, DECODE_BATCHES)), "+Inf")
+        family = HistogramMetricFamily("legato_worker_decode_batch_sequences", "Sequences that a step decodes.")
+        buckets = list(zip(bounds, map(float, steps), strict=True))
+        family.add_metric([], buckets, float(self._earlier["decode_rows"] + totals.decode_rows))
+        return family
 
     def _transfer(self, totals: CoreTotals) -> Metric:
         family = GaugeMetricFamily("legato_worker_transfer", "What the hand-off counts.", labels=["what"])

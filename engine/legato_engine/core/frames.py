@@ -5,7 +5,7 @@ what the core decodes. No torch in here: the server reads it.
 """
 
 import struct
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -16,6 +16,7 @@ from legato_protocol.load import Load
 from legato_protocol.messages import Message, Value
 from legato_protocol.stream import HandoffReport, Hello
 
+DECODE_BATCHES: Final = tuple(1 << power for power in range(11))  # most sequences of each bucket of steps but the last
 _LENGTH = struct.Struct("<I")
 
 PhaseName = Literal["queue", "prefill", "handoff", "decode"]
@@ -104,6 +105,9 @@ class CoreTotals(Value, frozen=True):
     sent_handoffs: int = 0
     failed_handoffs: int = 0
     preemptions: int = 0
+    shared_prompt_tokens: int = 0
+    decode_rows: int = 0
+    decode_batches: tuple[int, ...] = (0,) * (len(DECODE_BATCHES) + 1)  # steps by the bucket of their rows
     tokens_by_tenant: dict[str, int] = msgspec.field(default_factory=dict)
     transfer: dict[str, int] = msgspec.field(default_factory=dict)  # `transfer.agent.Counts`
 

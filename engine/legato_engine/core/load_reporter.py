@@ -1,11 +1,12 @@
 """How busy the core is, told to gateways as `Load` and to the server for `/state` and `/metrics`."""
 
+from bisect import bisect_left
 from dataclasses import asdict
 
 import msgspec
 
 from legato_engine.core import load_frame
-from legato_engine.core.frames import CoreStatus, CoreTotals, ForGateway
+from legato_engine.core.frames import DECODE_BATCHES, CoreStatus, CoreTotals, ForGateway
 from legato_engine.core.heartbeat import Pulse
 from legato_engine.core.load_frame import BUSY_INTERVAL, IDLE_INTERVAL
 from legato_engine.core.outbox import split_key
@@ -28,6 +29,8 @@ class LoadReporter:
         self._steps = 0
         self._prompt_tokens = 0
         self._output_tokens = 0
+        self._decode_rows = 0
+        self._decode_batches = [0] * (len(DECODE_BATCHES) + 1)
         self._served = ServedTokens()
         self._checked = True  # the blocks' owners, since it became idle
         self._mismatch = ""
@@ -35,6 +38,9 @@ class LoadReporter:
     def stepped(self, result: StepResult) -> None:
         self._steps += 1
         self._prompt_tokens += result.prompt_tokens
+        if result.decode_rows:
+            self._decode_rows += result.decode_rows
+            self._decode_batches[bisect_left(DECODE_BATCHES, result.decode_rows)] += 1
         for request, tokens in result.prompts:
             self._served.prompt(split_key(request.id)[0], request.tenant, tokens)
         self._changed = True
@@ -113,6 +119,9 @@ class LoadReporter:
             failed_handoffs=(senders.failed if senders is not None else 0)
             + (receivers.failed if receivers is not None else 0),
             preemptions=load.preemptions,
+            shared_prompt_tokens=load.shared_prompt_tokens,
+            decode_rows=self._decode_rows,
+            decode_batches=tuple(self._decode_batches),
             tokens_by_tenant=load.tokens_by_tenant,
             transfer=asdict(agent.counts()) if agent else {},
         )

@@ -136,4 +136,6 @@ def _item(emission: Emission, id: str, index: int, sampled: tuple[Sampled, ...],
         finish=finish,
         cached_tokens=emission.request.cached_tokens,
         preemptions=emission.request.preempted,
+        reserved_blocks=emission.request.reserved_blocks,
+        peak_blocks=emission.request.peak_blocks,
     )

@@ -100,6 +100,7 @@ class AdmissionControl:
         if not self.make_room(request, matched, blocks, growth):
             return Verdict.FULL
         self._tables.open(request, matched, blocks)
+        request.reserved_blocks = blocks + growth
         if not request.farthest:
             request.cached_tokens = min(request.computed, request.prompt_len)
         self._tables.announce(request)

@@ -29,6 +29,7 @@ class BlockTables:
         self._copied: Counter[int] = Counter()  # sources in `copies`: references given up, but not yet
         self._flying: deque[_Flight] = deque()
         self.computing: dict[bytes, Request] = {}  # who will store the block of this hash
+        self.shared_tokens = 0  # of sequences that began: in blocks that others here had at that time
 
     # ── steps ──
 
@@ -93,6 +94,8 @@ class BlockTables:
 
     def open(self, request: Request, matched: list[int], blocks: int) -> None:
         """Give `request` the stored blocks `matched` and fresh ones, `blocks` in all: `missing` ones are available."""
+        if not request.reserved_blocks:  # else it began before
+            self.shared_tokens += self.block_size * sum(self.pool.references(block) > 0 for block in matched)
         self.pool.take(matched)
         fresh = self.pool.allocate(blocks - len(matched), matched[-1] if matched else None)
         assert fresh is not None
@@ -162,6 +165,7 @@ class BlockTables:
         for block_hash in request.hashes[request.stored :]:
             if self.computing.get(block_hash) is request:
                 del self.computing[block_hash]
+        request.most_blocks = max(request.most_blocks, len(request.blocks))
         blocks, request.blocks = request.blocks, []  # a new list: a row in flight still reads the old one
         request.computed = request.stored = request.writable = 0
         self._release(request, blocks)

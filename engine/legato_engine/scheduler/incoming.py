@@ -209,6 +209,7 @@ class IncomingHandoffs:
             return False
         transfer.move(IncomingState.ALLOCATED)
         self._tables.open(request, matched, blocks)
+        request.reserved_blocks = blocks + growth
         transfer.blocks, request.blocks = request.blocks, []
         transfer.cached = len(matched)
         self._admission.reserved.add(request)

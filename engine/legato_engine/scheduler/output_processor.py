@@ -99,6 +99,7 @@ class OutputProcessor:
         for choice in others:
             branch = request.fork(choice, self._tables.share(request))
             branch.number = request.number
+            branch.borrowed_blocks = branch.full_blocks(self._tables.block_size)
             self._registry.run(branch)
             branches.append(branch)
         return branches

@@ -83,6 +83,9 @@ class Request:
     turn: float | None = None  # of its prompt among those of all tenants, since it began
     preemptions: int = 0  # since it last made progress
     preempted: int = 0  # number of times
+    reserved_blocks: int = 0  # that admission made room for when it last began, expected output included
+    most_blocks: int = 0  # that it ever gave back
+    borrowed_blocks: int = 0  # of `blocks`: full ones of the request that it was forked from
     farthest: int = 0  # most tokens it ever had computed
 
     @classmethod
@@ -134,6 +137,11 @@ class Request:
     def ungranted(self) -> bool:
         """It is a prefill for a hand-off that nobody has blocks for yet."""
         return self.room is not None and not self.sending
+
+    @property
+    def peak_blocks(self) -> int:
+        """Most blocks that it has had, without borrowed ones."""
+        return max(self.most_blocks, len(self.blocks)) - self.borrowed_blocks
 
     @property
     def schedulable(self) -> bool:

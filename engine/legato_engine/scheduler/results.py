@@ -94,6 +94,7 @@ class SchedulerLoad:
     decoding: int
     context_tokens: int
     preemptions: int
+    shared_prompt_tokens: int
     paused_blocks: int
     prompts: int
     prompt_tokens: int

@@ -221,6 +221,7 @@ class Scheduler:
             decoding=len(decoding),
             context_tokens=sum(decoding),
             preemptions=self._registry.preemptions,
+            shared_prompt_tokens=self._tables.shared_tokens,
             paused_blocks=self._admission.paused_blocks(),
             prompts=sum(not r.outputs for r in self._queue) + sum(not r.outputs for r in prefilling),
             prompt_tokens=sum(r.uncached for r in self._queue if not r.outputs)

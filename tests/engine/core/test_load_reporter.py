@@ -11,6 +11,7 @@ from legato_engine.kvcache.block_pool import BlockPool
 from legato_engine.kvcache.events import EventLog
 from legato_engine.scheduler.limits import SchedulerLimits
 from legato_engine.scheduler.request import Request
+from legato_engine.scheduler.results import StepResult
 from legato_engine.scheduler.scheduler import Scheduler
 from legato_protocol.sampling_params import SamplingParams
 
@@ -97,6 +98,13 @@ def test_demand_and_the_age_of_measurements_are_reported(quiet):
     assert (load.prompts, load.prompt_tokens) == (1, 5)
     assert (load.prefill_age, load.decode_age) == (2.5, 2.5)
     assert (load.prefill_rate, load.prefill_cost) == (0.0, None)
+
+
+def test_steps_are_counted_by_the_sequences_that_they_decode(quiet):
+    for rows in (0, 1, 3, 4, 5000):
+        quiet.reporter.stepped(StepResult(decode_rows=rows))
+    totals = quiet.reporter.status_if_due(IDLE_INTERVAL).totals
+    assert (totals.decode_rows, totals.decode_batches) == (5008, (1, 0, 2, *[0] * 8, 1))
 
 
 def test_ages_of_measurements_are_those_of_the_last_step_of_each_kind():

@@ -217,3 +217,25 @@ def test_a_prefill_for_a_hand_off_is_not_expected_to_grow(prefill_first):
 
 def test_choices_of_a_handed_off_prompt_are_handed_off():
     assert ask(3, choices=(0, 1)).request(handed_off=True).fork(1, ()).handed_off
+
+
+@pytest.mark.parametrize(("choices", "blocks"), [((0,), 4), ((0, 1), 6)])
+def test_blocks_that_a_request_is_given_room_for_and_has(choices, blocks):
+    """10 tokens of prompt, whose two full blocks serve all choices, and 6 of output that others follow."""
+    worker, ended = Worker(growth_tokens=100), {}
+    worker.add(ask(10, max_tokens=7, choices=choices))
+    while result := worker.step():
+        ended |= {emission.choice: emission.request for emission in result.emissions}
+    assert sum(request.reserved_blocks for request in ended.values()) == blocks
+    assert sum(request.peak_blocks for request in ended.values()) == blocks
+
+
+def test_prompt_tokens_are_shared_with_sequences_that_are_here():
+    worker = Worker()
+    for _ in range(2):
+        worker.add(ask(12))
+        worker.step()
+    worker.run()
+    worker.add(ask(12))
+    worker.run()
+    assert worker.load.shared_prompt_tokens == 8, "the last one had nobody to share with"
