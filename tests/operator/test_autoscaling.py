@@ -113,12 +113,6 @@ def test_a_pool_that_the_ratio_makes_larger_than_its_wish_is_told(look):
     assert decode["change"].startswith("has fewer than 2 only when scaling.prefill.min")
 
 
-def test_other_gpu_resources_count_in_the_budget(look):
-    look.autoscaler = Autoscaler(look.source, gpu_resources=("example.com/gpu",))
-    prefill = look(spec=_gpus("example.com/gpu", gpuBudget=3)).status["pools"]["prefill"]
-    assert (prefill["wish"], prefill["allowed"]) == (4, 2)
-
-
 def test_advisory_decides_and_changes_nothing(look):
     scaled = look(mode="Advisory")
     assert (scaled.actions, scaled.news, scaled.status["records"]) == ((), (), [])

@@ -1,6 +1,5 @@
 """The whole loop on the local cluster: what is applied is what runs, through scaling, rollout, faults and the end."""
 
-import asyncio
 import json
 import os
 import signal
@@ -8,9 +7,7 @@ from pathlib import Path
 
 import psutil
 
-from legato_operator.clock import SystemClock
-from legato_operator.cluster import Ref, is_leaving
-from legato_operator.waking import DemandWaker
+from legato_operator.cluster import is_leaving
 
 
 async def test_service_becomes_ready_and_its_end_leaves_nothing(f, build):
@@ -35,35 +32,6 @@ async def test_service_becomes_ready_and_its_end_leaves_nothing(f, build):
     assert gone[0] == "demo-gateway-0"
     for kind in ("InferenceService", "WorkerPool", "ControllerRevision", "Secret"):
         await f.wait(lambda kind=kind: f.has_none(kind))
-
-
-class _HoldingGateways:
-    """None holds a request. Counts who waits for one."""
-
-    def __init__(self):
-        self.waiting = 0
-
-    async def holds(self, address, tokens, tls=None):
-        assert tokens[0]
-        self.waiting += 1
-        try:
-            await asyncio.Event().wait()
-        finally:
-            self.waiting -= 1
-
-
-async def test_gateways_of_a_service_at_zero_are_waited_for_until_it_is_gone(fakes, build):
-    """Also where no pass has seen its end."""
-    gateways, ref = _HoldingGateways(), Ref("InferenceService", "default", "demo")
-    async with fakes(waker=DemandWaker(gateways, SystemClock())) as f:
-        await f.apply(build(scaling={"prefill": {"min": 0}, "decode": {"min": 0}}))
-        await f.wait(f.is_ready)
-        assert not gateways.waiting
-        for pool in ("prefill", "decode"):
-            await f.scale(pool, 0)
-        await f.wait(lambda: gateways.waiting == 1)
-        await f.cluster.store.remove(ref, (await f.service())["metadata"]["uid"])
-        await f.wait(lambda: not gateways.waiting)
 
 
 async def test_scale_down_drains_the_idlest_before_it_is_deleted(f, build):

@@ -41,17 +41,6 @@ async def test_routes_come_with_their_api_and_go_with_their_fields(s, operator, 
         await s.call("DELETE", CRD)
 
 
-async def test_two_services_with_one_host_and_the_end_of_a_service_with_a_route(s, operator, build):
-    await s.make(build(gateway={"ingress": ROUTES["ingress"]}), "one")
-    await s.wait(lambda: s.exists("Ingress", "one-gateway"))
-    await s.make(build(gateway={"ingress": ROUTES["ingress"]}), "two")
-    await s.wait(lambda: s.condition("RouteReady", "two"), ("False", "HostConflict"))
-    assert f"the older service {s.name}/one" in await s.message("RouteReady", "two")
-    assert (await s.condition("RouteReady", "one"))[1] == "RoutePending"
-    await s.cluster.delete(s.ref("one"))
-    await s.wait(lambda: s.is_gone("Ingress", "one-gateway"))
-
-
 async def _stays_as_it_is(s):
     """Checks that fields which the API server fills in are not a reason to write."""
     before = await s.cluster.get(s.ref("demo-gateway", "HTTPRoute"))

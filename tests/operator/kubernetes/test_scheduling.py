@@ -72,32 +72,6 @@ async def test_resource_that_no_node_has_is_named(s, build):
     await s.wait(s.ready)
 
 
-async def test_changed_manifest_without_its_claim_touches_nothing_and_goes_on_when_that_is_made(s, build):
-    """The same for the Secret that a template names."""
-    quick = {"rollout": {"maxSurge": 0, "maxUnavailable": 1}, "drain": {"deadline": "1s"}}
-    await s.serve(build(**quick))
-    before = await s.uids("prefill", "decode")
-    variable = {"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "keys", "key": "one"}}}
-    template = {"spec": {"containers": [{"name": "worker", "env": [variable]}]}}
-    mounted = {"source": {"pvc": {"claim": "weights", "path": "model"}}}
-    await s.make(build(model=mounted, prefill={"template": template}, **quick))
-    await s.wait(lambda: s.condition("Progressing"), ("False", "NotFound"))
-    of_env = "spec.prefill.template.spec.containers[worker].env[KEY]: Secret keys"
-    missing = "spec.model.source.pvc.claim: PersistentVolumeClaim weights not found"
-    assert (await s.message(), await s.ready()) == (f"{missing}; {of_env} not found", True)
-    await s.wait(lambda: s.has_warning("NotFound"))
-    assert (await s.call("POST", "secrets", {"metadata": {"name": "keys"}, "stringData": {"two": "x"}}))[0] == 201
-    await s.wait(s.message, f"{missing}; {of_env} has no key one")
-    await s.make(build(model=mounted, **quick))
-    assert await s.uids("prefill", "decode") == before
-    claim = {"accessModes": ["ReadOnlyMany"], "resources": {"requests": {"storage": "1Gi"}}}
-    status, _ = await s.call("POST", "persistentvolumeclaims", {"metadata": {"name": "weights"}, "spec": claim})
-    assert status == 201
-    # Nobody makes a volume for it here: the first new pod waits, and says for what.
-    await s.wait(lambda: s.condition("Progressing"), ("True", "Unschedulable"))
-    assert "unbound" in await s.message()
-
-
 def _make_node(api, name, more, labels, taints):
     """Makes a node that is ready, as its kubelet would report."""
 

@@ -3,7 +3,6 @@
 import pytest
 
 from legato_operator.errors import Invalid
-from legato_operator.observing import pod_events
 
 TYPO = {"template": {"spec": {"nodeSelektor": {"disk": "ssd"}}}}
 HUGE_PAGES = {"hugepages-2Mi": "4Mi"}  # which need a request of cpu or memory beside them
@@ -93,25 +92,6 @@ async def test_templates_of_workers_are_accepted_as_pods_are(s, operator, build)
     (pod,) = (await s.pods("decode")).values()
     worker, sidecar = (pod["spec"]["containers"][index] for index in (0, 1))
     assert (worker["resources"]["claims"], sidecar["env"]) == (claims, TWICE["env"])
-
-
-async def test_volume_that_cannot_be_mounted_is_reported_in_the_words_of_its_kubelet(s, operator, build, monkeypatch):
-    monkeypatch.setattr(pod_events, "PATIENCE", 0.0)
-    s.kubelet.asleep.add("demo-decode-0")
-    await s.make(build(decode={"template": {"spec": {"volumes": [{"name": "v", "csi": {"driver": "none.example"}}]}}}))
-    await s.wait(lambda: s.exists("Pod", "demo-decode-0"))
-    pod = await s.cluster.get(s.ref("demo-decode-0", "Pod"))
-    about = {"kind": "Pod", "namespace": s.name, "name": "demo-decode-0", "uid": pod["metadata"]["uid"]}
-    text = 'MountVolume.SetUp failed for volume "v": driver name none.example not found'
-    event = {"metadata": {"name": "x"}, "involvedObject": about, "reason": "FailedMount", "type": "Warning"}
-    assert (await s.call("POST", "events", event | {"message": text, "lastTimestamp": "2026-01-01T00:00:00Z"}))[
-        0
-    ] == 201
-    scheduled = {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "True"}]}
-    await s.cluster.patch_status(s.ref("demo-decode-0", "Pod"), scheduled)
-    await s.wait(lambda: s.condition("Progressing"), ("True", "Retrying"))
-    assert await s.message() == f"demo-decode-0: FailedMount: {text}"
-    await s.wait(lambda: s.has_warning("Retrying"))
 
 
 async def test_kept_spec_is_of_this_service_and_not_of_one_before_it(s, operator, build):

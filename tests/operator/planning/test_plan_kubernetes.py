@@ -91,20 +91,6 @@ def test_settled_service_costs_no_writes(build, tls, scheme):
     assert (made.status["url"], made.status["model"]) == (f"{scheme}://demo.default.svc/v1", "demo")
 
 
-@pytest.mark.parametrize("kind", [kind for kind in common.OWNED_KINDS if kind != "WorkerPool"])
-def test_deleted_object_comes_back(build, kind):
-    objects = _living(build())
-    gone = _find(objects, kind)
-    assert _named(_plan(build(), [item for item in objects if item is not gone])) == [gone["metadata"]["name"]]
-
-
-def test_edited_object_comes_back_and_additions_of_others_stay(build):
-    objects = _living(build())
-    _find(objects, "Service", "demo-workers")["spec"]["publishNotReadyAddresses"] = False
-    _find(objects, "Service", "demo")["metadata"]["labels"]["somebody"] = "else"
-    assert _named(_plan(build(), objects)) == ["demo-workers"]
-
-
 @pytest.mark.parametrize("change", [{"allowedOrigins": ["https://a.example"]}, {"defaultDeadline": "1m"}])
 def test_an_edit_of_gateways_is_under_way_from_the_pass_that_applies_it(build, change):
     """Somebody else's addition to a Deployment is not."""
@@ -117,26 +103,12 @@ def test_an_edit_of_gateways_is_under_way_from_the_pass_that_applies_it(build, c
     assert _progressing(_plan(build(), objects)) == ("False", conditions.UP_TO_DATE)
 
 
-def test_removed_field_is_a_change(build):
-    """Every desired field may still be there; the hash says that there was another one."""
-    item = build(gateway={"tenantTokensPerMinute": {"*": 1}})
-    objects = _living(item)
-    _find(objects, "Deployment")["spec"]["template"]["spec"]["containers"][0]["args"].pop()
-    assert _kinds(_plan(build(), objects, _pods(item))) - {"Pod"} == {"Deployment"}
-
-
 def test_prefill_budget_goes_at_once_and_its_pool_after_its_workers(build):
     item, unified = build(), build(scaling={"prefill": {"max": 0}})
     prefill = _pod(item, "prefill", draining_since=990.0, state=WorkerState(1, True, "ucx:tcp"))
     objects, budget, pool = _living(item), ("PodDisruptionBudget", "demo-prefill"), ("WorkerPool", "demo-prefill")
     assert _deleted(_plan(unified, objects, [prefill, _pod(unified, "decode")])) == {budget}
     assert _deleted(_plan(unified, objects, [_pod(unified, "decode")])) == {budget, pool}
-
-
-def test_objects_of_others_with_our_label_are_left_alone(build):
-    metadata = {"name": "mine", "namespace": "default", "labels": {"serving.legato.dev/service": "demo"}, "uid": "u"}
-    mine = {"apiVersion": "v1", "kind": "Service", "metadata": metadata}
-    assert _plan(build(), [*_living(build()), mine]).phases == ()
 
 
 def test_only_known_objects_are_taken_by_force(build):
