@@ -34,9 +34,6 @@ def _back(made):
     return signal_round.decode(signal_round.encode(made))
 
 
-# ── a round ──
-
-
 @settings(max_examples=times(20), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(signals())
 def test_a_round_comes_back_as_it_was(known):
@@ -81,9 +78,6 @@ def _broken(path, value):
 def test_a_line_that_is_not_a_round_is_refused_with_the_reason(line, message):
     with pytest.raises(BadRound, match=message):
         signal_round.decode(line if isinstance(line, bytes) else _broken(*line))
-
-
-# ── reading rounds from a service ──
 
 
 def _report(requests):
@@ -178,9 +172,6 @@ async def test_the_reason_of_the_last_decision_is_kept(scaling):
     assert (await service.reader.read()).reasons == ({"prefill": "Arrivals"} if scaling else {})
 
 
-# ── writing them ──
-
-
 class _Disk:
     """A clock in virtual time, a service that may fail, and a disk that may be full."""
 
@@ -268,9 +259,6 @@ def test_a_line_that_does_not_fit_on_the_disk_leaves_nothing(tmp_path, small_fil
     file.write(b"c" * 80)
     assert path.read_bytes() == b"a" * 50 + b"\n" + b"c" * 80 + b"\n"
     file.close()
-
-
-# ── the command ──
 
 
 async def _answer(order):

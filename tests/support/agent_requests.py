@@ -38,9 +38,6 @@ def schema(required: str = "", **properties: Any) -> dict[str, Any]:
     }
 
 
-# ── Claude Code ─────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 def _tool(name: str, description: str, input_schema: dict[str, Any], **more: Any) -> dict[str, Any]:
     return {"name": name, "description": f"{description} {GUIDE[:200]}", "input_schema": input_schema, **more}
 
@@ -125,8 +122,6 @@ RESUMED: list[dict[str, Any]] = [
         ],
     },
 ]
-
-# ── Codex ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _function(name: str, description: str, parameters: dict[str, Any]) -> dict[str, Any]:

@@ -81,8 +81,6 @@ class API:
         return param in message if self.name == "messages" else named == param
 
 
-# ── chats and completions ───────────────────────────────────────────────────────────────────────────────────────────
-
 FINISHES = {"tool_calls": "calls", "function_call": "calls"}
 WORDS = ("auto", "none", "required")  # choices that name no tool
 
@@ -180,9 +178,6 @@ COMPLETIONS = API(
 )
 
 
-# ── responses ───────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 def _response(answer: dict[str, Any]) -> Said:
     items = {kind: [i for i in answer["output"] if i["type"] == kind] for kind in ("message", "reasoning")}
     calls = [(item["name"], item["arguments"]) for item in answer["output"] if item["type"] == "function_call"]
@@ -227,8 +222,6 @@ RESPONSES = API(
     },
 )
 
-
-# ── messages ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 REASONS = {"end_turn": "stop", "stop_sequence": "stop", "tool_use": "calls", "max_tokens": "length"}
 

@@ -82,8 +82,6 @@ def test_prompts_and_sequences_are_taken_as_there_is_room(workers, seconds, offe
         assert "".join("+" if takes(fleet, tokens) else "-" for _ in expected) == expected, tokens
 
 
-# ── decode workers that help ────────────────────────────────────────────────────────────────────────────────────────
-
 FULL = worker("p0", queue_tokens=2000, **LARGE)
 ALSO_FULL = worker("d1", queue_tokens=2000, **LARGE)
 IDLE = worker("d0", **LARGE)

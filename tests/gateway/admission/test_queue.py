@@ -179,9 +179,6 @@ def test_a_later_request_does_not_change_what_the_first_waits_for():
     assert queue.obstacle == "decode_room"
 
 
-# ── a tenant without a prompt at workers sends one though others have filled the queues: it is computed in turn ─────
-
-
 def fleet(queued: int) -> FleetSnapshot:
     """A worker that has `queued` prompt tokens; 8,192 are usual, and as many are computed in 4 s."""
     return snapshot(queue_tokens=queued, prefill_rate=2048.0, num_blocks=9000, free_blocks=9000, max_length=20_000)
@@ -242,8 +239,6 @@ def test_queued_prompts_decide_whether_decode_workers_help():
         assert isinstance(queue.offer(ticket(id, tokens=4000), workers, 0), Hold)
     assert queue.next(workers, 0) == ["a", "b"]
 
-
-# ── refusals: of requests that could never start, would come too late, or are too many to keep ──────────────────────
 
 GRAMMAR = replace(ticket("a"), need=replace(ticket("a").need, grammar="regex"))
 

@@ -85,9 +85,6 @@ def test_a_quota_is_used_up_elsewhere_too(known):
     assert isinstance(queue.offer(ticket("d", tokens=10), FREE, 60), Admit)
 
 
-# ── tenants that are remembered ─────────────────────────────────────────────────────────────────────────────────────
-
-
 def remembered(queue: Admission) -> int:
     return max(len(queue._counters), len(queue._buckets))
 
@@ -159,9 +156,6 @@ def test_quotas_that_are_full_again_are_not_remembered():
         queue.finished(str(i), 5)
     queue.offer(ticket("a", "a"), FREE, 1e6)
     assert len(queue._buckets) == 1
-
-
-# ── shares of tenants that other gateways serve ─────────────────────────────────────────────────────────────────────
 
 
 def queued(queue: Admission, tenant: str, requests: int) -> None:

@@ -152,9 +152,6 @@ async def test_turns_of_one_role_are_one_turn(gateway, client):
     assert shown == [("user", "a\nb"), ("assistant", "c"), ("system", "d"), ("user", "e")]
 
 
-# ── errors ──────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 KINDS = [
     (QuotaExceeded("much", reason="quota"), "rate_limit_error", anthropic.RateLimitError),
     (Overloaded("full", reason="queue_full"), "overloaded_error", anthropic.InternalServerError),
@@ -241,9 +238,6 @@ async def test_versions_that_are_not_known_are_refused(gateway):
         assert answer.status_code == status
 
 
-# ── API keys ────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 async def test_the_official_client_shows_its_key(tmp_path, make, connect):
     gateway = make(clients=Clients(keyed(tmp_path, a={})))
     await connect(gateway, api_key="key-a").messages.create(**ASKED)
@@ -253,8 +247,6 @@ async def test_the_official_client_shows_its_key(tmp_path, make, connect):
         answer = await gateway.http.post(f"/v1/{path}", json=ASKED, headers=key)
         assert (answer.status_code, answer.json()["error"]["type"]) == (401, "authentication_error")
 
-
-# ── tools ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Pa\\"ris"}}\n</tool_call>'
 TWO = f"Let me see.\n{CALL}\n{CALL}"
@@ -328,9 +320,6 @@ async def test_arguments_that_are_not_json_are_marked_as_such(calling, connect):
     calling.say(CALL.replace('"Pa\\"ris"', "Paris"))
     (block,) = (await final(connect(calling), False, **TOOLS)).content
     assert block.input == {"INVALID_JSON": '{"city": Paris}'}
-
-
-# ── reasoning ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.fixture

@@ -162,9 +162,6 @@ async def test_the_control_port_has_asked_for_a_token_already(keyed):
         assert answer.status_code == 200
 
 
-# ── the file with hashes of API keys ─────────────────────────────────────────────────────────────────────────────────
-
-
 HASH = api_keys.digest("a")
 
 

@@ -71,9 +71,6 @@ async def test_other_pages_may_not(make):
         assert "access-control-allow-origin" not in answer.headers
 
 
-# ── what a connection answers by itself ──────────────────────────────────────────────────────────────────────────────
-
-
 ORIGIN = PAGE.encode()
 
 START = b"POST / HTTP/1.1\r\nhost: x\r\n"

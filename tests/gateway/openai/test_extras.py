@@ -149,8 +149,6 @@ async def test_token_ids_of_calls(lab):
         assert counted[-1] == len(ids(call)) + 1
 
 
-# ── where an answer begins, and which of the prompt's tokens are kept ───────────────────────────────────────────────
-
 USER = {"role": "user", "content": "hi"}
 HALF = {"role": "assistant", "content": "The capital is "}
 PARTS = {"role": "assistant", "content": [{"type": "text", "text": text} for text in ("The capital", " is ")]}
@@ -296,8 +294,6 @@ def test_echoes_are_bounded_over_all_choices(characters, choices, refused):
     with pytest.raises(BadRequest, match="echo repeats") if refused else nullcontext():
         chat_start.check_echo(characters, choices)
 
-
-# ── a worker that dies ──────────────────────────────────────────────────────────────────────────────────────────────
 
 RESUMED = [
     {"return_token_ids": True, "n": 2},

@@ -189,8 +189,6 @@ async def test_headers_at_their_extremes(gateway, name):
         assert (await gateway.chat({name: value})).status_code == 200, value
 
 
-# ── what a model's makers set counts where a request says nothing, and only there ───────────────────────────────────
-
 DEFAULTS = GenerationDefaults(0.7, 0.8, 20, 0.05, 1.05, 50)
 NEUTRAL = {"temperature": 0, "top_p": 1, "top_k": -1, "min_p": 0, "repetition_penalty": 1}
 SAMPLING = [  # the makers' values, a request's fields, and what counts
@@ -228,8 +226,6 @@ async def test_the_model_shows_them(make):
         assert listed["default_sampling_params"] == shown
         assert (await gateway.http.get("/v1/models/tiny")).json() == listed
 
-
-# ── `allowed_token_ids` and `bad_words` reach workers as tokens ─────────────────────────────────────────────────────
 
 END = 256
 ONE_OF = {"structured_outputs": {"choice": ["a", "b"]}}

@@ -80,9 +80,6 @@ def test_each_worker_is_reported_with_the_age_of_its_load(lab):
     assert all(each.load == run.fleet.worker(each.worker).load for each in run.demand().workers)
 
 
-# ── without workers ─────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 def _without_workers(lab, *roles):
     """The former workers are gone; those of the script appear when `_appear` is called."""
     run = Scripted(lab, *roles)

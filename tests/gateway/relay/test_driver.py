@@ -155,9 +155,6 @@ def test_what_no_worker_can_ever_take_is_refused_unless_its_client_has_output(la
         assert (type(error), error.reason) == (Overloaded, NO_WORKER)
 
 
-# ── blame ───────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize(("code", "avoided"), [("peer_lost", "p"), ("transfer", "d"), ("overloaded", "d")])
 def test_for_a_lost_peer_the_other_worker_is_avoided(lab, code, avoided):
     run, _, sub = started(lab, "p", "p", "d", "d")

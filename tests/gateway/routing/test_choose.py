@@ -189,8 +189,6 @@ def test_whatever_the_fleet_a_route_obeys_every_filter(workers, matches, tokens,
     assert used[-1].decodes
 
 
-# ── which of several workers ────────────────────────────────────────────────────────────────────────────────────────
-
 FASTER, ROOMIER = worker("p1", queue_tokens=900, prefill_rate=3000.0), worker("d1", free_blocks=900, running=8)
 COST = DecodeCoefficients(0.02, 1e-3, 1e-6)
 SLOW_STEPS = worker("d0", decode_cost=replace_struct(COST, per_step=0.03), step_time=0.02)
@@ -315,8 +313,6 @@ def test_without_a_route_it_is_known_why_and_whether_that_lasts(workers, wanted,
     assert why in found.why
     assert lasting is None or found.lasting is lasting
 
-
-# ── decode workers compute prompts that prefill workers would have too late, where they keep both objectives ────────
 
 HELPED = Policy(local_prefill_below_tokens=0, objectives=Objectives(ttft=2.0, tpot=0.1))
 HALF = DecodeCoefficients(per_step=0.03, per_row=0.01, per_context=0.0)  # 50 ms a step with two sequences

@@ -82,9 +82,6 @@ def test_a_hot_worker_is_relieved_by_cool_ones_with_room(source, others, expecte
     assert relief(source, *others) == expected
 
 
-# ── in virtual time ─────────────────────────────────────────────────────────────────────────────────────────────
-
-
 @dataclass(eq=False)
 class Sequence:
     tokens: int

@@ -97,8 +97,6 @@ def test_what_a_large_body_is_prepared_into_may_come_from_another_process():
     assert pickle.loads(pickle.dumps(request)) == request
 
 
-# ── what workers hold reasoning to: a budget, and a grammar behind it ───────────────────────────────────────────────
-
 MARKED: Any = {"template": "{{ tools }}<tool_call><think>", "marks": ("<think>", "</think>")}
 NOW: Any = {"type": "function", "function": {"name": "now"}}
 SCHEMA: Any = {"type": "object", "properties": {"city": {"const": "Paris"}}, "required": ["city"]}
@@ -188,8 +186,6 @@ async def test_a_grammar_that_is_too_long_with_its_bounds_is_refused(make):
     assert (error["param"], error["type"]) == ("guided_choice", "invalid_request_error")
     assert str(MAX_GRAMMAR_BYTES) in error["message"]
 
-
-# ── what a chat template is given in addition to the messages' text ─────────────────────────────────────────────────
 
 SWITCH = "{{ enable_thinking }}<think>"
 GRADED = "{{ reasoning_effort }}{{ thinking }}[THINK]"

@@ -189,8 +189,6 @@ async def test_what_is_off_is_not_refused(gateway):
     assert (await ask(gateway, include=["reasoning.encrypted_content"], **off)).status_code == 200
 
 
-# ── `/v1/responses/input_tokens`: what a prompt counts, before a response is asked for ──────────────────────────────
-
 ASKED: Any = [{"role": "user", "content": [{"type": "input_text", "text": "Is it raining?"}]}]
 
 

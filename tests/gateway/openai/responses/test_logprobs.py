@@ -82,8 +82,6 @@ def test_a_stream_keeps_no_more_of_them_than_their_bytes():
     assert taken[0] < 1.2 * said
 
 
-# ── beside reasoning and calls ──
-
 REASONED, CALL = "<think>\nHm, é.\n</think>\n\n", '<tool_call>\n{"name": "f", "arguments": {"a": "é"}}\n</tool_call>'
 BOTH = AnswerFormat(CallFormat("Hermes", frozenset({"f"})), ReasoningFormat("Think", begun=False))
 

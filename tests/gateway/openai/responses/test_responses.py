@@ -101,8 +101,6 @@ async def test_a_body_that_is_prepared_elsewhere_keeps_its_writer(gateway):
     assert answer["output"][0]["content"][0]["text"] == "Paris"
 
 
-# ── calls ───────────────────────────────────────────────────────────────────────────────────────────────────────────
-
 PARAMETERS: Any = {"type": "object", "properties": {"city": {"type": "string"}}}
 WEATHER: Any = {"type": "function", "name": "get_weather", "parameters": PARAMETERS, "strict": None}
 NOW: Any = {"type": "function", "name": "now", "parameters": None, "strict": None}
@@ -180,13 +178,6 @@ async def test_the_model_is_given_the_same_tools_as_in_a_chat(make):
     assert shown["tools"][0]["function"]["description"] == "Says it."
 
 
-async def test_a_call_that_was_cut_off_is_incomplete(gateway):
-    gateway.say(FIRST[:60], "length")
-    answer = (await ask(gateway, tools=[WEATHER])).json()
-    ((kind, status, name, _, _),) = without_ids(answer["output"])
-    assert (answer["status"], kind, status, name) == ("incomplete", "function_call", "incomplete", "get_weather")
-
-
 def test_whatever_pieces_text_comes_in_the_items_are_the_same():
     """Streamed or at once."""
     parts = ["One. ", FIRST, "\n", SECOND, "Two < three", "<tool_call>", " no call", FIRST[:40], " ", ""]
@@ -209,9 +200,6 @@ def test_whatever_pieces_text_comes_in_the_items_are_the_same():
         assert replayed(found) == streamed["output"]
         assert without_ids(streamed["output"]) == without_ids(whole["output"])
         assert streamed["status"] == whole["status"]
-
-
-# ── what a model reasons, an item of its own before the message ─────────────────────────────────────────────────────
 
 
 async def test_reasoning_comes_before_the_message(make):

@@ -160,9 +160,6 @@ async def test_long_conversations_have_as_many_items_as_one_request(storing):
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, "input")
 
 
-# ── the items that it was made of: all of them, in order, page by page, with ids that stay ───────────────────────────
-
-
 async def items_of(gateway: Any, id: str, **params: Any) -> Any:
     return await gateway.http.get(f"/v1/responses/{id}/input_items", params=params)
 

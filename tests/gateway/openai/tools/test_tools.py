@@ -58,9 +58,6 @@ async def test_every_choice_has_calls_of_its_own(gateway):
     assert (len({call.id for call in calls}), {call.type for call in calls}) == (4, {"function"})
 
 
-# ── the older form ──
-
-
 @pytest.mark.parametrize("stream", [False, True])
 async def test_functions_are_called_in_the_older_form(gateway, stream):
     gateway.say(CALLS)
@@ -83,9 +80,6 @@ async def test_results_of_functions_are_passed_on_as_those_of_tools(make):
     assert call["tool_calls"][0]["function"] == {"name": "now", "arguments": {}}
     assert told == {"role": "tool", "content": "12:00", "name": "now", "tool_call_id": call["tool_calls"][0]["id"]}
     assert gateway.tokens.given["tools"] == [NOW]
-
-
-# ── what the model is told ──
 
 
 async def test_the_template_gets_tools_and_calls_as_transformers_gives_them(make):
@@ -118,9 +112,6 @@ async def test_mistral_is_given_ids_and_markers_that_it_knows(make):
     assert gateway.relay.requests[0].shown_tokens == {256}
     await gateway.chat()
     assert gateway.relay.requests[1].shown_tokens == frozenset()
-
-
-# ── what is refused ──
 
 
 WRONG: list[tuple[dict[str, Any], str, str | None]] = [

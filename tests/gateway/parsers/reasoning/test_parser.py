@@ -77,9 +77,6 @@ def test_random_pieces_are_read_as_at_once(family, begun, text, cuts):
     assert read(family, begun, text, [min(cut, len(text)) for cut in cuts]) == at_once(family, begun, text)
 
 
-# ── which models reason, by the decisive lines of published templates, and where it begins ───────────────────────────
-
-
 SAID = "{% for message in messages %}<{{ message.role }}>{{ message.content }}{% endfor %}"
 TEMPLATES = {
     "Qwen3": SAID
