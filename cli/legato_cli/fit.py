@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from legato_engine import memory, processor
@@ -9,6 +10,7 @@ from legato_engine.backends.cuda.device import Device
 from legato_engine.errors import EngineError
 from legato_engine.kvcache.layout import KVLayout
 from legato_engine.runner import formats, sizing
+from legato_engine.runner.sizing import Capacity, Memory, Needs, Sizes
 from legato_engine.settings import BLOCK_SIZES, CHUNK_TOKENS
 from legato_engine.weights.opening import open_weights
 from legato_operator.api import quantities, roles
@@ -44,7 +46,7 @@ def lines(spec: Spec, path: Path, gpus: Gpus | None) -> Iterator[str]:
 def _worker(spec: Spec, path: Path, role: str, gpus: Gpus | None) -> str:
     checkpoint, engine = open_weights(path), spec.engine
     config = checkpoint.config
-    if spec.model.max_length > config.max_length:
+    if (spec.model.max_length or 0) > config.max_length:
         raise DoesNotFit(f"{role:<14} model.maxLength is {spec.model.max_length}; the model allows {config.max_length}")
     device = "cuda" if gpus else "cpu"
     size = BLOCK_SIZES[device] if engine.block_size == "Auto" else engine.block_size
@@ -52,30 +54,37 @@ def _worker(spec: Spec, path: Path, role: str, gpus: Gpus | None) -> str:
     chosen = formats.choose(engine.dtype, processor.detect(), gpus.device if gpus else None, config, size)
     chosen = formats.with_kv(formats.allowed(chosen, engine.on_kernel_failure), engine.kv_cache_dtype)
     layout = KVLayout(config.layers, config.kv_heads, size, config.head_dim, chosen.kv)
-    needs = sizing.needs(checkpoint, chosen, chunk, engine.max_running)
-    available, whose = _on_gpu(spec, gpus) if gpus else _available(spec, role)
-    length = spec.model.max_length
-    cache = engine.kv_cache_memory or sizing.kv_bytes(needs, layout, available, length, engine.max_running)
-    sizing.check(needs, layout, cache, available, length)
-    tokens = cache // layout.block_bytes * layout.block_size
-    taken = f"weights {_mib(needs.weights)}, workspace about {_mib(needs.workspace)}, KV cache {_mib(cache)}"
-    return f"fits: {taken} ({tokens:,} tokens), of {_mib(available)} {whose}"
+    needs_of = partial(sizing.needs, checkpoint, chosen, chunk)
+    asked = Sizes(engine.kv_cache_memory, spec.model.max_length, engine.max_running)
+    room, whose = _on_gpu(spec, gpus) if gpus else _available(spec, role)
+    sizes = sizing.choose(needs_of, layout, config.max_length, asked, room)
+    return f"fits: {_taken(needs_of(sizes.max_running), sizes, layout)}, of {_mib(room.available)} {whose}"
 
 
-def _available(spec: Spec, role: str) -> tuple[int, str]:
+def _taken(needs: Needs, sizes: Capacity, layout: KVLayout) -> str:
+    tokens = sizes.kv_cache_bytes // layout.block_bytes * layout.block_size
+    return (
+        f"weights {_mib(needs.weights)}, workspace about {_mib(needs.workspace)}, KV cache "
+        f"{_mib(sizes.kv_cache_bytes)} ({tokens:,} tokens) for {sizes.max_running} sequences of at most "
+        f"{sizes.max_length:,} tokens"
+    )
+
+
+def _available(spec: Spec, role: str) -> tuple[Memory, str]:
     """What the manifest gives a worker; where it says nothing, this machine's, shared by the first workers."""
     resources = roles.pool(spec, role).resources
     for kind, amounts in (("limits", resources.limits), ("requests", resources.requests)):
         if "memory" in amounts:
-            return int(quantities.quantity(amounts["memory"])), f"of {role}.resources.{kind}"
+            return Memory(int(quantities.quantity(amounts["memory"]))), f"of {role}.resources.{kind}"
     workers = _workers(spec)
-    return memory.available() // workers, f"that this machine has for each of {workers} workers"
+    return Memory(memory.available() // workers, shared=True), f"that this machine has for each of {workers} workers"
 
 
-def _on_gpu(spec: Spec, gpus: Gpus) -> tuple[int, str]:
+def _on_gpu(spec: Spec, gpus: Gpus) -> tuple[Memory, str]:
     """What a worker of `legato up` takes at most of a GPU that the first workers share, if nothing else takes more."""
     sharing = -(-_workers(spec) // gpus.count)
-    return gpus.free // sharing, f"free on a GPU for each of {sharing} workers" if sharing > 1 else "free on a GPU"
+    whose = f"free on a GPU for each of {sharing} workers" if sharing > 1 else "free on a GPU"
+    return Memory(gpus.free // sharing), whose
 
 
 def _workers(spec: Spec) -> int:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from legato_engine import capacity
 from legato_protocol import flags, names, sizes, values
 from legato_protocol.flags import Flag, SettingsError, ValueKind
 from legato_protocol.stream import Role
@@ -44,12 +45,12 @@ class WorkerSettings:
     announce: str | None = None
     block_size: int | None = None  # None: as many tokens as suit the device
     kv_cache_memory: int | None = 512 * 2**20  # None: Auto
-    memory_share: int = 1
+    memory_share: int | None = None  # None: no other program takes of the same memory
     chunk_tokens: int | None = None  # None: as many as suit the device
     slo_tpot: float = 0.1
     output_reservation: str = "Expected"
     max_length: int | None = None
-    max_batch: int = 64
+    max_batch: int | None = None  # None: as many as memory holds
     dtype: str = "Auto"
     kv_cache_dtype: str = "Auto"
     numerics: str = "Fast"
@@ -80,11 +81,12 @@ class WorkerSettings:
     token: str = field(default="", repr=False)
     parent: int = 0  # process id that this one must not outlive; 0: it may outlive all
 
-    def length_limit(self, most: int) -> int:
-        """Tokens of the longest sequence, of a model that allows `most`. Raises SettingsError."""
+    def length_limit(self, most: int) -> int | None:
+        """Tokens of the longest sequence, of a model that allows `most`; None: as many as memory holds. Raises
+        SettingsError."""
         if self.max_length is not None and self.max_length > most:
             raise SettingsError(f"--max-length is {self.max_length}; this model allows at most {most}")
-        return self.max_length or most
+        return self.max_length
 
     @property
     def tokens_per_block(self) -> int:
@@ -109,12 +111,12 @@ def _block_size(text: str) -> int | None:
     return None if text == sizes.AUTO else int(text)
 
 
-def _chunk_tokens(text: str) -> int | None:
-    return None if text == sizes.AUTO else values.whole(text, 1, 1 << 20, also=f", or {sizes.AUTO}")
+def _whole_or_auto(text: str, least: int, most: int) -> int | None:
+    return None if text == sizes.AUTO else values.whole(text, least, most, also=f", or {sizes.AUTO}")
 
 
-def _tokens_text(tokens: int | None) -> str:
-    return sizes.AUTO if tokens is None else str(tokens)
+def _text_or_auto(number: int | None) -> str:
+    return sizes.AUTO if number is None else str(number)
 
 
 def _adapter(text: str) -> tuple[str, str]:
@@ -139,14 +141,19 @@ _FLAGS: Final = (
     Flag("--announce", flags.text("FILE"), "write the ports in use to this file, as JSON"),
     Flag(
         "--block-size",
-        ValueKind("TOKENS", _block_size, _tokens_text),
+        ValueKind("TOKENS", _block_size, _text_or_auto),
         f"tokens in a block of KV cache; Auto: {BLOCK_SIZES['cpu']}, or {BLOCK_SIZES['cuda']} with --device cuda",
     ),
     Flag("--kv-cache-memory", _AUTO_OR_SIZE, "memory of the KV cache; Auto: what is free beside weights and workspace"),
-    Flag("--memory-share", flags.whole("WORKERS", 1, 1024), "with Auto, workers that share the memory"),
+    Flag(
+        "--memory-share",
+        flags.whole("WORKERS", 1, 1024),
+        "with Auto, workers that share this machine's memory; without a GPU, the KV cache takes at most a quarter of a "
+        "share then, which other programs need, too",
+    ),
     Flag(
         "--chunk-tokens",
-        ValueKind("TOKENS", _chunk_tokens, _tokens_text),
+        ValueKind("TOKENS", lambda text: _whole_or_auto(text, 1, 1 << 20), _text_or_auto),
         f"most prompt tokens computed in one step; Auto: {CHUNK_TOKENS['cpu']}, or {CHUNK_TOKENS['cuda']} with "
         "--device cuda",
     ),
@@ -156,8 +163,17 @@ _FLAGS: Final = (
         flags.one_of("OUTPUT", OUTPUT_RESERVATIONS),
         "output that running sequences get KV cache for before another one starts: Expected or Maximum",
     ),
-    Flag("--max-length", flags.whole("TOKENS", 2, 1 << 24), "longest sequence; the model's limit if not given"),
-    Flag("--max-batch", flags.whole("SEQUENCES", 1, 4096), "most sequences that run at once"),
+    Flag(
+        "--max-length",
+        ValueKind("TOKENS", lambda text: _whole_or_auto(text, 2, 1 << 24), _text_or_auto),
+        "longest sequence; Auto: as long as the model declares, and the KV cache holds",
+    ),
+    Flag(
+        "--max-batch",
+        ValueKind("SEQUENCES", lambda text: _whole_or_auto(text, 1, 4096), _text_or_auto),
+        "most sequences that run at the same time; Auto: as many as the KV cache holds at "
+        f"{capacity.EXPECTED_TOKENS} tokens each, {capacity.FEWEST} to {capacity.MOST}",
+    ),
     Flag("--dtype", flags.one_of("DTYPE", DTYPES), "number format: " + ", ".join(DTYPES)),
     Flag("--kv-cache-dtype", flags.one_of("DTYPE", KV_DTYPES), "number format of KV: " + ", ".join(KV_DTYPES)),
     Flag("--numerics", flags.one_of("MODE", NUMERICS), "how logits are computed: " + ", ".join(NUMERICS)),

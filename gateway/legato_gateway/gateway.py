@@ -5,6 +5,7 @@ import logging
 import random
 import secrets
 import socket
+from typing import Any
 
 from legato_gateway import access_log, assembly
 from legato_gateway.clients.identify import Clients
@@ -21,6 +22,7 @@ from legato_gateway.relay.relay import RequestRelay
 from legato_gateway.relay.trace import RequestTracer
 from legato_gateway.routing.kv_index import KVIndex
 from legato_gateway.served_adapters import ServedAdapters
+from legato_gateway.served_length import ServedLength
 from legato_gateway.serving.body_budget import BodyBudget
 from legato_gateway.serving.event_stream import StreamPolicy
 from legato_gateway.serving.model_serving import ServedModel
@@ -68,15 +70,17 @@ class Gateway:
         self._adapters = ServedAdapters(self._fleet, settings.adapters, self._adapter_file, settings.served_name)
         self.discovery = assembly.discovery(settings)
         self.links = self._links(settings)
+        self._length = ServedLength(self._fleet, settings.max_length, tokens.declared_length)
         self._held = HeldWatch(lambda: len(self.relay.unplaced()))
         self.relay = self._relay(settings, tokens, timers)
         self.samples = LoadSampler(self._fleet, self.relay)
-        served = ServedModel(settings.served_name, settings.max_length, settings.max_output_tokens, defaults=defaults)
+        length, most = self._length.tokens(), settings.max_output_tokens
+        served = ServedModel(settings.served_name, length, most, defaults=defaults)
         demand = DemandReporter(self._name, self.relay, self._fleet, timers.time, self._tokens, self._adapter_file)
         state = self._state(settings, served, demand)
         self.app = app.create(self._parts(settings, tokens, served, state, forks))
         self.health = health.create(state)
-        shown = UIState(self._name, served, state.state, self.relay, self.samples)
+        shown = UIState(self._name, state.state, self.relay, self.samples)
         self.control = control.create(
             demand.report, state.state, shown.report, self.app, self._tokens, self._refused, self._held
         )
@@ -95,6 +99,7 @@ class Gateway:
             random.SystemRandom(),
             timers.time,
             self._admission,
+            self._length.tokens,
         )
         return RequestRelay(
             fleet=self._fleet,
@@ -112,11 +117,10 @@ class Gateway:
         )
 
     def _state(self, settings: GatewaySettings, served: ServedModel, demand: DemandReporter) -> State:
-        model = {
-            "name": served.name,
-            "max_length": served.context,
-            "default_sampling_params": served.defaults.given(),
-        }
+        def model() -> dict[str, Any]:
+            defaults = served.defaults.given()
+            return {"name": served.name, "max_length": self._length.tokens(), "default_sampling_params": defaults}
+
         return State(
             self._fleet,
             self._index,
@@ -157,6 +161,7 @@ class Gateway:
             responses=self._responses,
             allowed_origins=settings.allowed_origins,
             adapters=self._adapters.names,
+            length=self._length.tokens,
         )
 
     async def follow(self) -> None:

@@ -36,7 +36,7 @@ class GatewaySettings:
 
     model: str
     served_name: str
-    max_length: int
+    max_length: int | None = None  # None: as long as workers report
     adapters: tuple[str, ...] = ()  # names of those that workers have
     adapters_file: Path | None = None  # names them instead, and is followed
     host: str = "127.0.0.1"
@@ -134,7 +134,11 @@ _FLAGS: Final = (
     Flag(
         "--served-name", flags.text("NAME"), "the model's name for clients; that of --model if not given", optional=True
     ),
-    Flag("--max-length", flags.whole("TOKENS", 2, 10**8), "longest sequence, prompt and answer"),
+    Flag(
+        "--max-length",
+        flags.whole("TOKENS", 2, 10**8),
+        "longest sequence, prompt and answer; the shortest limit that workers report if not given",
+    ),
     Flag(
         "--adapter",
         flags.text("NAME"),

@@ -59,11 +59,6 @@ def test_a_file_is_taken_by_its_path_from_here(gguf, tmp_path, monkeypatch, prin
     assert (made["metadata"]["name"], made["spec"]["model"]["servedName"]) == ("my-model-q4", "My_Model.Q4")
 
 
-def test_sequences_are_at_most_as_long_as_the_model_allows(gguf, monkeypatch):
-    monkeypatch.setattr(model_manifest, "LONGEST", 1 << 20)
-    assert model_manifest.of(str(gguf), lambda text: None)["spec"]["model"]["maxLength"] == 8192
-
-
 def test_a_repository_is_served_from_where_it_was_downloaded(gguf, monkeypatch):
     asked = []
     monkeypatch.setattr(model.hub, "newest", lambda repo: "a" * 40)

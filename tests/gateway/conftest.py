@@ -156,9 +156,11 @@ class Gateway:
             tracer=tracer,
         )
         self.demand = DemandReporter("gateway-1", self.relay, self.fleet, loop.time)
+        model = {"name": "m", "max_length": 4096}
         self.state = State(
-            self.fleet, self.index, self.admission, self.history, self.metrics, self.relay, discovery, self.demand, hold
-        )
+            self.fleet, self.index, self.admission, self.history, self.metrics, self.relay, discovery, self.demand,
+            hold, lambda: model,
+        )  # fmt: skip
 
     def submit(self, **overrides: Any) -> Reader:
         return Reader(self.relay.submit(request(**overrides)))

@@ -30,7 +30,7 @@ def start_worker(folder: Path, name: str, *flags: str) -> Process:
 
 def start_gateway(folder: Path, name: str, *flags: str) -> Process:
     announced, log = folder / f"{name}.json", folder / f"{name}.log"
-    own = ["--model", MODEL, "--served-name", "m", "--max-length", "512", "--announce", str(announced)]
+    own = ["--model", MODEL, "--served-name", "m", "--announce", str(announced)]
     ports = ["--port", "0", "--health-port", "0", "--control-port", "0"]
     command = [sys.executable, "-m", "legato_cli.main", "gateway", *own, *ports, *flags]
     with log.open("wb") as file:

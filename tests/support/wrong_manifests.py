@@ -63,7 +63,10 @@ FIELDS = [
     ("gateway.streams.slowClient", "pause", "'Pause' or 'Disconnect'"),
     ("gateway.streams.start", "Never", "'Admission' or 'FirstToken'"),
     ("gateway.streams.bufferTokens", 0, "at least 1"),
-    ("engine.maxRunning", 5000, "at most 4096"),
+    *(
+        ("engine.maxRunning", wrong, "not a valid number of sequences: ")
+        for wrong in (0, 5000, True, 1.5, "64", "auto")
+    ),
     ("engine.startTimeout", "0s", "1ms to 168h"),
     ("rollout.progressDeadline", "200h", "1ms to 168h"),
     ("scaling.idleAfter", "0s", "1ms to 168h"),
@@ -84,7 +87,7 @@ FIELDS = [
     ("gateway.replicas", 101, "at most 100"),
     ("model.generationConfig", "vllm", "'Model' or 'None'"),
     ("model.servedName", "-x", "does not match"),
-    ("model.maxLength", 0, "at least 16"),
+    *(("model.maxLength", wrong, "(16 to 16777216, or Auto)") for wrong in (0, 15, 16_777_217, "auto", "4096")),
     ("model.maxAdapterRank", 0, "1"),
     ("model.adapters.0.source.huggingFace.revision", "v1", "does not match"),
     ("model.source.builtin", "gpt-5", "smollm2-135m-instruct"),

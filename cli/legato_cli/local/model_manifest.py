@@ -10,7 +10,6 @@ from legato_cli import hub, model
 from legato_operator.api.scalars import LONGEST_SERVICE_NAME
 from legato_protocol import names
 
-LONGEST = 4096  # tokens; as a manifest's default
 _REPOSITORY = re.compile(r"(hf:)?[\w.-]+/[\w.-]+(@[0-9a-f]{40})?")
 
 
@@ -22,7 +21,7 @@ def of(text: str, progress: model.Progress, environ: Mapping[str, str] = os.envi
 
     source, name, path = _source(text, progress, environ)
     try:
-        most = open_weights(path).config.max_length
+        open_weights(path)
     except EngineError as error:
         raise model.ModelUnavailable(f"model {text!r}: {error}") from None
     return {
@@ -30,7 +29,7 @@ def of(text: str, progress: model.Progress, environ: Mapping[str, str] = os.envi
         "kind": names.INFERENCE_SERVICE,
         "metadata": {"name": service_name(name)},
         "spec": {
-            "model": {"source": source, "servedName": served_name(name), "maxLength": min(LONGEST, most)},
+            "model": {"source": source, "servedName": served_name(name)},
             "engine": {"kvCacheMemory": "Auto"},
             "scaling": {"prefill": {"max": 2}, "decode": {"max": 2}},
         },

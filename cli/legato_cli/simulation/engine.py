@@ -18,6 +18,7 @@ from legato_cli.simulation.scaler import Observation, Scaler
 from legato_cli.simulation.simulated_pod import SimulatedPod, WorkerKind
 from legato_cli.simulation.tally import Tally
 from legato_cli.simulation.workload import Workload
+from legato_engine import capacity
 from legato_engine.runner.profile import Profile
 from legato_engine.settings import BLOCK_SIZES
 from legato_operator.api.resources import Spec
@@ -39,6 +40,11 @@ class RunSettings:
     since: float = 0.0  # from which on results count
     handoff_rate: float = math.inf  # tokens of KV per second that leave a worker, where an engine simulates it
 
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest sequence: no model is read here that would declare fewer than the KV cache holds."""
+        return min(self.spec.model.max_length or self.profile.kv_tokens, self.profile.kv_tokens)
+
     def kind(self) -> WorkerKind:
         """What all workers are."""
         spec, profile = self.spec, self.profile
@@ -48,7 +54,7 @@ class RunSettings:
             chunk_tokens=chunks.of(spec),
             block_size=BLOCK_SIZES["cpu"] if spec.engine.block_size == "Auto" else spec.engine.block_size,
             tpot=spec.slo.tpot,
-            slots=spec.engine.max_running,
+            slots=spec.engine.max_running or capacity.max_running(profile.kv_tokens, self.longest),
             prefix_block=self.workload.block,
             start=profile.start_seconds if self.start is None else self.start,
             told=self.told,

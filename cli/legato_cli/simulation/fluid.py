@@ -51,7 +51,7 @@ class FluidEngine(Engine[SimulatedWorker]):
 
     def arrive(self, request: SimulatedRequest, now: float) -> None:
         arrival = request.arrival
-        longest, most = arrival.prompt + arrival.output, min(self._spec.model.max_length, self.kind.kv_tokens)
+        longest, most = arrival.prompt + arrival.output, self._run.longest
         self._dispatcher.expect(request, now)
         if longest > most or self._dispatcher.refuses(request):
             self.tally.refuse(request)

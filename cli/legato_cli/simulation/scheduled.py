@@ -81,7 +81,7 @@ class SchedulerEngine(Engine[ScheduledWorker]):
 
     def _create(self, name: str, pool: Pool, number: int, kind: WorkerKind, created: float) -> ScheduledWorker:
         role: Role = pool if self._spec.disaggregated else "unified"
-        worker = ScheduledWorker(name, pool, number, kind, created, role=role, max_length=self._spec.model.max_length)
+        worker = ScheduledWorker(name, pool, number, kind, created, role=role, max_length=self._run.longest)
         if worker.serves(self._time.now):
             self._gateway.greeted(worker)
         else:

@@ -58,7 +58,8 @@ class ServiceSimulator:
         profile = self.profile
         if self.start is not None:
             profile = msgspec.structs.replace(profile, start_seconds=self.start)
-        return Ground(workload, profile, self.spec.slo.ttft, self.spec.slo.tpot, most, self.spec.engine.max_running)
+        slots = RunSettings(self.spec, workload, profile).kind().slots
+        return Ground(workload, profile, self.spec.slo.ttft, self.spec.slo.tpot, most, slots)
 
     def unified(self) -> "ServiceSimulator":
         """With one pool of workers that both prefill and decode, as large as both pools may be."""

@@ -38,7 +38,8 @@ def about(workload: Workload, spec: Spec, profile: Profile) -> str:
     """How large it is, and what can be said of it beforehand."""
     lengths = [arrival.prompt + arrival.output for arrival in workload.arrivals]
     text = f"{len(lengths)} requests in {workload.arrivals[-1].at / 60:.0f} min"
-    for most, name in ((spec.model.max_length, "model.maxLength"), (profile.kv_tokens, "the profile's kvTokens")):
+    bounds = ((spec.model.max_length, "model.maxLength"), (profile.kv_tokens, "the profile's kvTokens"))
+    for most, name in [(most, name) for most, name in bounds if most is not None]:
         if longer := sum(length > most for length in lengths):
             text += f"; {longer} are longer than {name}, {most} tokens, and are refused"
     return text

@@ -110,7 +110,7 @@ def load(
 
         compute.call(cores.bind)
     runner = model.runner
-    limits = scheduler_limits(settings, model.max_length)
+    limits = scheduler_limits(settings, model.max_length, model.max_running)
     events = EventLog(epoch)
     scheduler = Scheduler(limits, BlockPool(runner.num_blocks, events), runner.kv_revision)
     carrier = agent = None
@@ -163,8 +163,8 @@ def niceness(settings: WorkerSettings) -> int:
     return PREFILL_NICENESS if settings.role == "prefill" and computes else 0
 
 
-def scheduler_limits(settings: WorkerSettings, max_length: int) -> SchedulerLimits:
-    """What these settings let a scheduler do with sequences of at most `max_length` tokens."""
+def scheduler_limits(settings: WorkerSettings, max_length: int, max_running: int) -> SchedulerLimits:
+    """What these settings let a scheduler do with `max_running` sequences of at most `max_length` tokens."""
     return SchedulerLimits(
         role=settings.role,
         block_size=settings.tokens_per_block,
@@ -172,7 +172,7 @@ def scheduler_limits(settings: WorkerSettings, max_length: int) -> SchedulerLimi
         chunk_tokens=settings.tokens_per_chunk,
         tpot=settings.slo_tpot,
         reserve_maximum=settings.output_reservation == "Maximum",
-        max_running=settings.max_batch,
+        max_running=max_running,
     )
 
 

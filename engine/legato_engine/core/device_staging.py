@@ -11,7 +11,7 @@ from legato_engine.transfer.staging import Staging, slot_counts
 
 def of_worker(settings: WorkerSettings, runner: StepRunner, max_length: int, sums: CudaSums | None) -> Staging:
     """Takes and pins the memory. Raises TooLittleMemory."""
-    layout, free = runner.layout, memory.available() // settings.memory_share
+    layout, free = runner.layout, memory.available() // (settings.memory_share or 1)
     longest, many = layout.blocks_for(max_length), settings.role != "prefill"
     landing, ring = slot_counts(layout.block_bytes, longest, runner.num_blocks, free, many)
     copies = CudaCopies(runner.arena.blocks, runner.num_blocks, landing + ring, sums)

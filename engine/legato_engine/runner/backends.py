@@ -12,12 +12,11 @@ from legato_engine.backends.interface import Backend, Progress
 from legato_engine.backends.torch.layers import TorchBackend
 from legato_engine.errors import NoDevice
 from legato_engine.runner.formats import Formats
+from legato_engine.runner.sizing import MOST_DRAWS
 from legato_engine.weights.checkpoint import Checkpoint
 
 if TYPE_CHECKING:
     from legato_engine.sampling.device_sampler import DeviceSampler
-
-MOST_DRAWS = 128  # that a GPU makes together
 
 
 def gpu(name: str) -> Device | None:

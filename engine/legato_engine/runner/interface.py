@@ -69,11 +69,12 @@ class AheadRunner(Protocol):
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
     """A runner that is ready, and what is known of its model. `weights` is equal for workers that may continue one
-    another's sequences; `max_length` is the model's limit, or the lower one of the settings."""
+    another's sequences; `max_length` is the longest sequence, `max_running` the most that run at the same time."""
 
     runner: StepRunner
     weights: str
     vocab_size: int
     max_length: int
+    max_running: int
     adapters: tuple[OfferedAdapter, ...] = ()
     open_adapter: Callable[[AdapterEntry], OfferedAdapter] | None = None  # in any thread; raises EngineError, OSError

@@ -14,7 +14,9 @@ from legato_engine.layers.low_rank import Pair
 from legato_engine.runner import population
 from legato_engine.runner.interface import LoadedModel, Progress
 from legato_engine.runner.runner import Runner
+from legato_engine.runner.sizing import Memory
 from legato_engine.settings import WorkerSettings
+from legato_engine.transfer import staging
 from legato_engine.weights.checkpoint import Checkpoint
 from legato_engine.weights.expected import projections
 from legato_engine.weights.opening import open_weights
@@ -38,7 +40,13 @@ def load(settings: WorkerSettings, path: Path, progress: Progress) -> LoadedMode
         return _offered(runner, entry.name, _open(settings, fitting, entry))
 
     return LoadedModel(
-        runner, checkpoint.fingerprint, checkpoint.config.vocab_size, max_length, tuple(offered), open_listed
+        runner,
+        checkpoint.fingerprint,
+        checkpoint.config.vocab_size,
+        runner.max_length,
+        runner.max_running,
+        tuple(offered),
+        open_listed,
     )
 
 
@@ -69,7 +77,7 @@ def _neutral(fitting: Projections) -> dict[str, Pair]:
 
 
 def _runner(
-    settings: WorkerSettings, checkpoint: Checkpoint, max_length: int, adapter_values: int, progress: Progress
+    settings: WorkerSettings, checkpoint: Checkpoint, max_length: int | None, adapter_values: int, progress: Progress
 ) -> Runner:
     """The model, which has made a token."""
     try:
@@ -87,7 +95,7 @@ def _runner(
 def _warmed_up(
     settings: WorkerSettings,
     checkpoint: Checkpoint,
-    max_length: int,
+    max_length: int | None,
     adapter_values: int,
     progress: Progress,
     fallback: str = "",
@@ -102,7 +110,7 @@ def _warmed_up(
 def _loaded(
     settings: WorkerSettings,
     checkpoint: Checkpoint,
-    max_length: int,
+    max_length: int | None,
     adapter_values: int,
     progress: Progress,
     fallback: str = "",
@@ -116,10 +124,11 @@ def _loaded(
         device=settings.device,
         threads=settings.threads,
         max_length=max_length,
-        available=_available(settings),
+        memory=_memory(settings),
         chunk_tokens=settings.tokens_per_chunk,
         max_batch=settings.max_batch,
         adapter_values=adapter_values,
+        longest_bytes=_longest_bytes(settings),
         progress=lambda _what, share: progress("loading", share),
         fallback=fallback,
         on_kernel_failure=settings.on_kernel_failure,
@@ -129,14 +138,22 @@ def _loaded(
     return runner
 
 
-def _available(settings: WorkerSettings) -> int:
-    """Bytes that this worker may take: with Auto its share, else all that is free.
+def _longest_bytes(settings: WorkerSettings) -> int | None:
+    """Bytes of KV of the longest sequence with Auto; None: no bound. Of hand-offs from a GPU, the longest has to fit
+    into the host's memory, unless the device can be reached from outside, which is not known yet."""
+    if settings.device == "cpu" or settings.transport == "None":
+        return None
+    return staging.landing_bytes(memory.available() // (settings.memory_share or 1))
+
+
+def _memory(settings: WorkerSettings) -> Memory:
+    """Memory that this worker may take: with Auto its share, else all that is free.
 
     Of a GPU, a share is of all its memory, so that it does not depend on who started first; other programs may leave
     less. Of the host, which always has other programs, it is of what is free.
     """
-    free, share = memory.available(), 1 if settings.kv_cache_memory is not None else settings.memory_share
+    free, share = memory.available(), None if settings.kv_cache_memory is not None else settings.memory_share
     if settings.device == "cuda" and torch.cuda.is_available():  # `Runner.load` refuses one that is not there
         free, total = torch.cuda.mem_get_info()
-        return min(free, total // share)
-    return free // share
+        return Memory(min(free, total // (share or 1)))
+    return Memory(free // (share or 1), shared=share is not None)

@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from legato_engine import capacity
 from legato_engine.errors import UnusableProfile
 from legato_engine.kvcache.layout import KVLayout
 from legato_engine.runner import inputs, profile
@@ -46,18 +47,19 @@ def load(
     assert settings.profile is not None
     given = profile.find(settings.profile)
     config = config_file.read(path)
-    max_length = settings.length_limit(config.max_length)
-    size = settings.tokens_per_block
+    asked, size = settings.length_limit(config.max_length), settings.tokens_per_block
     runner = PacedRunner(given, size, config.vocab_size, model_digest.of(path), clock, sleep)
+    max_length = asked or min(config.max_length, runner.num_blocks * size)
     if runner.layout.blocks_for(max_length) > runner.num_blocks:
         raise UnusableProfile(
             f"{settings.profile}: kvTokens: {given.kv_tokens} hold {runner.num_blocks} blocks of {size} tokens; one "
             f"sequence of {max_length} tokens needs more: give a --max-length of at most {runner.num_blocks * size}"
         )
+    max_running = settings.max_batch or capacity.max_running(given.kv_tokens, max_length)
     while (left := began + given.start_seconds - clock()) > 0:
         progress("loading", 1 - left / given.start_seconds)
         sleep(min(left, _LOOKS))
-    return LoadedModel(runner, runner.weights, config.vocab_size, max_length)
+    return LoadedModel(runner, runner.weights, config.vocab_size, max_length, max_running)
 
 
 class PacedArena:

@@ -5,6 +5,7 @@ chooses.
 """
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from hashlib import sha256
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -14,7 +15,7 @@ import numpy as np
 import torch
 from msgspec.structs import replace
 
-from legato_engine import processor
+from legato_engine import capacity, processor
 from legato_engine.backends.cuda.device import Device
 from legato_engine.backends.cuda.workspace import Room
 from legato_engine.backends.interface import Backend
@@ -27,6 +28,7 @@ from legato_engine.runner import backends, cores, formats, inputs, sizing
 from legato_engine.runner.arena import Arena, count_blocks
 from legato_engine.runner.formats import Formats
 from legato_engine.runner.interface import Progress
+from legato_engine.runner.sizing import Capacity, Memory, Sizes
 from legato_engine.sampling import constrain
 from legato_engine.sampling.constrain import Masks
 from legato_engine.sampling.mask_threads import MaskThreads, PendingMasks
@@ -59,15 +61,17 @@ class Runner:
     """Implements `StepRunner`."""
 
     def __init__(
-        self, model: Llama, backend: Backend, arena: Arena, chosen: Formats, fingerprint: str,
+        self, model: Llama, backend: Backend, arena: Arena, chosen: Formats, fingerprint: str, sizes: Capacity,
         gpu: Device | None = None, sampler: "DeviceSampler | None" = None,
     ) -> None:  # fmt: skip
         self.layout = arena.layout
         self.num_blocks = arena.num_blocks
         self.arena = arena
         self.weight_bytes = backend.nbytes
-        sizes = f"weights {backend.nbytes >> 20:,} MiB, KV {arena.nbytes >> 20:,} MiB in {arena.num_blocks} blocks"
-        self.formats = f"{chosen}; {sizes}"
+        self.max_length = sizes.max_length
+        self.max_running = sizes.max_running
+        memory = f"weights {backend.nbytes >> 20:,} MiB, KV {arena.nbytes >> 20:,} MiB in {arena.num_blocks} blocks"
+        self.formats = f"{chosen}; {memory}; {sizes.max_running} sequences of at most {sizes.max_length:,} tokens"
         self.fallback = chosen.fallback
         self.kv_revision = _revision(
             fingerprint, str(arena.layout), chosen.name, "cuda" if gpu else "cpu", str(NUMERICS)
@@ -92,11 +96,12 @@ class Runner:
         kv_dtype: str = "auto",
         device: str = "cpu",
         threads: int | None = None,
-        max_length: int,
-        available: int | None = None,
+        max_length: int | None,
+        memory: Memory | None = None,
         chunk_tokens: int = 512,
-        max_batch: int = 64,
+        max_batch: int | None = capacity.FEWEST,
         adapter_values: int = 0,
+        longest_bytes: int | None = None,
         progress: Progress | None = None,
         instructions: Processor | None = None,
         gpu: Device | None = None,
@@ -106,9 +111,10 @@ class Runner:
         """Reads the weights and allocates the arena. Raises NoDevice, UnusableFormat and TooLittleMemory before any
         weight is read.
 
-        `available` bytes are what all of it may take; None: that is not checked. `kv_cache_bytes` None takes what is
-        left of them. `chunk_tokens` and `max_batch` say how large a step will be, `adapter_values` how many numbers
-        adapters in memory will have.
+        All of it has to fit into `memory`; None: that is not checked. `kv_cache_bytes`, `max_length` and `max_batch`
+        are None for Auto. `chunk_tokens` and `max_batch` are the size of the largest step, `adapter_values` the count
+        of numbers that adapters in memory will have. `longest_bytes` bounds the KV of a sequence where `max_length` is
+        None.
         `instructions` are those to choose formats for, where they are not all that this machine has; `gpu` is what to
         compute on instead of what torch has for `device`. `fallback` says why kernels for a GPU are not to be used.
         """
@@ -120,21 +126,22 @@ class Runner:
         chosen = formats.choose(dtype, instructions or processor.detect(), gpu, config, block_size, fallback)
         chosen = formats.with_kv(formats.allowed(chosen, on_kernel_failure), kv_dtype)
         layout = KVLayout(config.layers, config.kv_heads, block_size, config.head_dim, chosen.kv)
-        if available is not None:
-            needs = sizing.needs(checkpoint, chosen, chunk_tokens, max_batch, adapter_values)
-            if kv_cache_bytes is None:
-                kv_cache_bytes = sizing.kv_bytes(needs, layout, available, max_length, max_batch)
-            sizing.check(needs, layout, kv_cache_bytes, available, max_length)
-        assert kv_cache_bytes is not None
-        num_blocks = count_blocks(layout, kv_cache_bytes, max_length)
+        needs = partial(sizing.needs, checkpoint, chosen, chunk_tokens, adapter_values=adapter_values)
+        asked = Sizes(kv_cache_bytes, max_length, max_batch)
+        declared = config.max_length
+        if longest_bytes is not None:
+            declared = min(declared, max(longest_bytes // layout.block_bytes * block_size, capacity.EXPECTED_TOKENS))
+        sizes = sizing.choose(needs, layout, declared, asked, memory)
+        num_blocks = count_blocks(layout, sizes.kv_cache_bytes, sizes.max_length)
+        rows = sizes.max_running
         report = progress or (lambda _what, _share: None)
         with torch.inference_mode():
-            room = Room(chunk_tokens + max_batch, max_batch, layout.blocks_for(max_length))
+            room = Room(chunk_tokens + rows, rows, layout.blocks_for(sizes.max_length))
             backend = backends.make(checkpoint, chosen, gpu, room, block_size, lambda share: report("weights", share))
             model = registry.model_class(config)(config, backend)
             arena = Arena(layout, num_blocks, gpu.place if gpu else torch.device("cpu"))
-            sampler = backends.sampler(chosen, gpu, config.vocab_size, max_batch)
-        return cls(model, backend, arena, chosen, checkpoint.fingerprint, gpu, sampler)
+            sampler = backends.sampler(chosen, gpu, config.vocab_size, rows)
+        return cls(model, backend, arena, chosen, checkpoint.fingerprint, sizes, gpu, sampler)
 
     @property
     def ahead(self) -> "Runner | None":

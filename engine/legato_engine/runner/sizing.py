@@ -1,8 +1,11 @@
 """What a worker needs of memory, worked out before anything is read; and how much of it is left for the KV cache."""
 
 import math
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
+from legato_engine import capacity
 from legato_engine.errors import TooLittleMemory
 from legato_engine.kvcache.layout import KVLayout
 from legato_engine.runner.formats import Formats
@@ -12,6 +15,8 @@ from legato_engine.weights.expected import expected_shapes
 _MIB = 1 << 20
 PROCESS = 300 * _MIB  # compiled kernels, threads and allocators of a core that has loaded torch
 RESERVE = 512 * _MIB, 0.1  # `Auto` leaves free whichever is more: so many bytes, this share of what is available
+SHARED = 0.25  # where other programs use the memory, too, the KV cache takes at most this share of what is available
+MOST_DRAWS = 128  # that a GPU makes together
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +28,32 @@ class Needs:
     workspace: int
 
 
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes that a worker may take of a machine or device. `shared`: other programs use it, too."""
+
+    available: int
+    shared: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Sizes as settings have them. None: Auto."""
+
+    kv_cache_bytes: int | None
+    max_length: int | None
+    max_running: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """Bytes of the KV cache, tokens of the longest sequence, and sequences that run at the same time."""
+
+    kv_cache_bytes: int
+    max_length: int
+    max_running: int
+
+
 def needs(checkpoint: Checkpoint, chosen: Formats, chunk_tokens: int, max_batch: int, adapter_values: int = 0) -> Needs:
     """Of a worker that computes so many prompt tokens and decodes so many sequences in one step, with adapters of so
     many numbers in memory."""
@@ -32,22 +63,68 @@ def needs(checkpoint: Checkpoint, chosen: Formats, chunk_tokens: int, max_batch:
     largest = max(map(math.prod, shapes.values()))
     width = 6 * config.hidden_size + (2 * config.heads + 2 * config.kv_heads) * config.head_dim
     width += 3 * config.intermediate_size
-    logits = 6 if chosen.kernels == "triton" else 3  # as many numbers: the sampler on a GPU has memory of its own
-    step = (chunk_tokens + max_batch) * width + logits * max_batch * config.vocab_size
+    logits = 3 * max_batch  # rows of as many numbers as the vocabulary has
+    if chosen.kernels == "triton":  # the sampler has memory of its own
+        logits = 2 * max_batch + 4 * min(max_batch, MOST_DRAWS)
+    step = (chunk_tokens + max_batch) * width + logits * config.vocab_size
     adapters = adapter_values * chosen.dtype.itemsize
     return Needs(int(weights) + adapters, PROCESS + 4 * (step + largest))
 
 
-def kv_bytes(needs: Needs, layout: KVLayout, available: int, max_length: int, max_batch: int) -> int:
-    """What `kvCacheMemory: Auto` is: all that is left but a reserve, and no more than `max_batch` sequences can use.
+def choose(
+    needs_of: Callable[[int], Needs], layout: KVLayout, declared: int, asked: Sizes, memory: Memory | None
+) -> Capacity:
+    """Returns the sizes that were asked for, and for Auto those that memory allows.
 
-    Raises TooLittleMemory when that holds no sequence of `max_length` tokens."""
-    most = max_batch * layout.blocks_for(max_length) * layout.block_bytes
-    left = available - int(max(RESERVE[0], RESERVE[1] * available)) - needs.weights - needs.workspace
-    found = min(left, most) // layout.block_bytes * layout.block_bytes
-    if found < layout.blocks_for(max_length) * layout.block_bytes:
-        raise _refusal(needs, layout, 0, available, left, max_length)
+    `needs_of` a number of running sequences is what is needed beside the KV cache: the more of them, the larger the
+    results of a step. `declared` is the longest sequence of the model. Without `memory`, nothing is checked, and a KV
+    cache has to be asked for. Raises TooLittleMemory."""
+    least = asked.max_length or capacity.expected_tokens(declared)
+
+    def with_running(running: int) -> Capacity:
+        size = _cache(needs_of(running), layout, asked.kv_cache_bytes, memory, least)
+        return Capacity(size, asked.max_length or max(least, min(declared, _tokens(size, layout))), running)
+
+    found = with_running(asked.max_running or capacity.FEWEST)
+    if asked.max_running is not None:
+        return found
+    for running in range(_most_running(found, layout), capacity.FEWEST, -capacity.STEP):
+        with suppress(TooLittleMemory):
+            if _most_running(larger := with_running(running), layout) >= running:
+                return larger
     return found
+
+
+def _cache(needs: Needs, layout: KVLayout, asked: int | None, memory: Memory | None, least: int) -> int:
+    """Bytes of the KV cache, which fit, and hold `least` tokens where nobody asked for a size."""
+    if memory is None:
+        assert asked is not None
+        return asked
+    if asked is None:
+        return kv_bytes(needs, layout, memory, least)
+    check(needs, layout, asked, memory.available, least)
+    return asked
+
+
+def _most_running(found: Capacity, layout: KVLayout) -> int:
+    return capacity.max_running(_tokens(found.kv_cache_bytes, layout), found.max_length)
+
+
+def _tokens(size: int, layout: KVLayout) -> int:
+    return size // layout.block_bytes * layout.block_size
+
+
+def kv_bytes(needs: Needs, layout: KVLayout, memory: Memory, least: int) -> int:
+    """Returns the size of the KV cache with `kvCacheMemory: Auto`: all that is left but a reserve. Of shared memory, at
+    most a share, or what a sequence of `least` tokens takes.
+
+    Raises TooLittleMemory when that does not hold `least` tokens."""
+    available, smallest = memory.available, layout.blocks_for(least) * layout.block_bytes
+    left = available - int(max(RESERVE[0], RESERVE[1] * available)) - needs.weights - needs.workspace
+    if left < smallest:
+        raise _refusal(needs, layout, 0, available, left, least)
+    size = min(left, max(int(SHARED * available), smallest)) if memory.shared else left
+    return size // layout.block_bytes * layout.block_bytes
 
 
 def check(needs: Needs, layout: KVLayout, kv_cache_bytes: int, available: int, max_length: int) -> None:

@@ -135,6 +135,7 @@ def _state_of_core(core: CoreView) -> dict[str, Any]:
         load, totals = core.status.load, core.status.totals
         blocks = ("free", "cached", "used", "quarantined")
         state["blocks"] = {name: getattr(load, f"{name}_blocks") for name in blocks}
+        state["max_running"] = load.slots
         numbers = ("queue_tokens", "waiting", "running", "prefill_rate", "step_time")
         state |= {name: getattr(load, name) for name in numbers}
         state["totals"] = msgspec.structs.asdict(totals)

@@ -68,12 +68,17 @@ class Staging:
         return max(1, self.ring.count // _PUTS_IN_RING)
 
 
+def landing_bytes(available: int) -> int:
+    """Bytes of landing slots that are no burden on a host with `available` bytes of free memory."""
+    return min(available // _SHARE, _MOST)
+
+
 def slot_counts(block_bytes: int, longest: int, num_blocks: int, available: int, many: bool) -> tuple[int, int]:
     """How many landing slots there are to be, and how many of the ring, for sequences of up to `longest` blocks in an
     arena of `num_blocks`. `available` is the host's free memory, in bytes; `many` says that sequences will land all the
     time. Raises TooLittleMemory."""
     ring = min(num_blocks, max(_PUTS_IN_RING, _RING_BYTES // block_bytes))
-    usual = min(available // _SHARE, _MOST) // block_bytes if many else 0
+    usual = landing_bytes(available) // block_bytes if many else 0
     landing = min(num_blocks, max(longest, usual))
     needed = (landing + ring) * block_bytes
     if needed > available:

@@ -71,6 +71,7 @@ class Parts:
     responses: ResponseStore | None = None  # where there is none, responses are not stored
     allowed_origins: tuple[str, ...] = ()
     adapters: Callable[[], tuple[str, ...]] = tuple  # names of those served beside the model now
+    length: Callable[[], int] | None = None  # tokens of the longest sequence now; None: the model's `context`
 
 
 def create(parts: Parts) -> FastAPI:
@@ -88,6 +89,7 @@ def create(parts: Parts) -> FastAPI:
         clock=parts.clock,
         preparation=PreparationPool(parts.forks),
         clients=parts.clients,
+        length=parts.length,
     )
     app.include_router(routes.router(serving))
     app.include_router(response_routes.router(serving, parts.responses))

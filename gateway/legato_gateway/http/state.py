@@ -1,8 +1,7 @@
 """What probes, `/metrics` and `GET /state` show: the fleet, the queue and the last requests, as plain JSON values."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from types import MappingProxyType
 from typing import Any
 
 from msgspec import structs
@@ -34,9 +33,9 @@ class State:
         discovery: Discovery,
         demand: DemandReporter,
         hold_without_workers: bool = False,
-        model: Mapping[str, Any] = MappingProxyType({}),
+        model: Callable[[], Mapping[str, Any]] = dict,
     ) -> None:
-        """`model` is shown as it is."""
+        """What `model` returns is shown as it is."""
         self._model = model
         self._hold_without_workers = hold_without_workers
         self._demand = demand
@@ -52,7 +51,7 @@ class State:
         """Everything, now."""
         progress = self._relay.progress()
         return {
-            "model": dict(self._model),
+            "model": dict(self._model()),
             "workers": [self._worker(worker) for worker in self._fleet],
             "discovery": {"problem": self._discovery.problem},
             "queue": {"held": self._admission.held, "held_tokens": self._admission.held_tokens},

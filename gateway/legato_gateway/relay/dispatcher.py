@@ -12,7 +12,7 @@ from legato_gateway.relay.generation import RunningGeneration
 from legato_gateway.relay.sub_request import AttemptPlace, SubRequest
 from legato_gateway.routing import filters
 from legato_gateway.routing.choose import NoRoute, Policy, Route, choose
-from legato_gateway.routing.filters import Need
+from legato_gateway.routing.filters import LONGEST, Need
 from legato_gateway.routing.fleet_snapshot import FleetSnapshot
 from legato_gateway.routing.kv_index import KVIndex
 from legato_gateway.routing.predicted_prefixes import PREDICTED_SECONDS, SETTLING_SECONDS, PredictedPrefixes
@@ -52,7 +52,10 @@ class Dispatcher:
         source: random.Random,
         clock: Callable[[], float],
         admission: Admission,
+        longest: Callable[[], int] = lambda: LONGEST,
     ) -> None:
+        """`longest` returns the tokens of the longest sequence now."""
+        self._longest = longest
         self._clock = clock
         self._admission = admission
         self._fleet = fleet
@@ -70,10 +73,12 @@ class Dispatcher:
         """What it asks of a worker now."""
         output = sub.output
         request = sub.generation.request
+        known = len(request.prompt) + len(output)
+        room = max(1, self._longest() - known)  # less than was asked for if no worker was known when it arrived
         return Need(
             sub.id,
-            len(request.prompt) + len(output),
-            max(request.params.max_tokens - len(output), 0),
+            known,
+            min(max(request.params.max_tokens - len(output), 0), room),
             len(sub.open),
             sub.kv_revision if output else "",
             frozenset(sub.avoid),

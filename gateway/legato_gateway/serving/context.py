@@ -30,12 +30,16 @@ class ServingContext:
     clock: Callable[[], float]
     preparation: PreparationPool
     clients: Clients
+    length: Callable[[], int] | None = None  # tokens of the longest sequence now; None: that of `model_serving`
     body_turns: LargeBodyTurns = field(default_factory=LargeBodyTurns)
 
     @property
     def of_model(self) -> ModelServing:
-        """With the adapters of now: a request is of the moment that it is checked in."""
-        return replace(self.model_serving, adapters=self.adapters())
+        """With the adapters and the longest sequence of now: a request is of the moment that it is checked in."""
+        model = self.model_serving.model
+        if self.length is not None:
+            model = replace(model, context=self.length())
+        return replace(self.model_serving, model=model, adapters=self.adapters())
 
     def deadline(self, headers: Mapping[str, str]) -> Deadline:
         """Returns the deadline of a request that arrives now. Raises BadRequest."""

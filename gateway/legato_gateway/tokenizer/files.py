@@ -29,6 +29,7 @@ class TokenizerFiles:
     special: Mapping[str, str]  # variables of templates, such as `bos_token`
     eos_ids: tuple[int, ...]  # any of them ends a sequence
     rows: int | None = None  # of the model's embedding, where that is known: a tokenizer may have more tokens
+    longest: int | None = None  # sequence that the model declares, in tokens, where that is known
 
 
 def from_folder(path: Path) -> TokenizerFiles:
@@ -46,7 +47,8 @@ def from_folder(path: Path) -> TokenizerFiles:
     special = {key: _content(settings.get(key)) for key in SPECIAL_TOKENS}
     special = {key: text for key, text in special.items() if text or key in ALWAYS_DEFINED}
     eos_ids = {id for id in (*_declared_ends(path), tokenizer.token_to_id(special["eos_token"])) if id is not None}
-    templates, rows = _folder_templates(path, settings), _json(path / "config.json").get("vocab_size")
+    templates, config = _folder_templates(path, settings), _json(path / "config.json")
+    rows = config.get("vocab_size")
     return TokenizerFiles(
         tokenizer,
         templates.get("default"),
@@ -54,7 +56,20 @@ def from_folder(path: Path) -> TokenizerFiles:
         special,
         tuple(sorted(eos_ids)),
         rows if isinstance(rows, int) else None,
+        _longest(config),
     )
+
+
+def _longest(config: Mapping[str, Any]) -> int | None:
+    """`max_position_embeddings`, or what YaRN stretches it to, as workers read it."""
+    length, scaling = config.get("max_position_embeddings"), config.get("rope_scaling") or config.get("rope_parameters")
+    if not isinstance(length, int) or length < 1:
+        return None
+    if not isinstance(scaling, dict) or "yarn" not in (scaling.get("rope_type"), scaling.get("type")):
+        return length
+    factor, original = scaling.get("factor"), scaling.get("original_max_position_embeddings", length)
+    numbers = isinstance(factor, int | float) and isinstance(original, int)
+    return max(length, int(factor * original)) if numbers else length
 
 
 def _declared_ends(path: Path) -> tuple[int, ...]:

@@ -83,7 +83,15 @@ def _from_metadata(metadata: dict[str, Any], source: str) -> TokenizerFiles:
     eos_ids = {special[key] for key in _ENDS if key in special}
     eos_ids |= {id for id, token in enumerate(tokens) if token in _END_TEXTS}
     template, tool_template = (metadata.get(f"tokenizer.chat_template{name}") for name in ("", ".tool_use"))
-    return TokenizerFiles(tokenizer, template, tool_template, texts, tuple(sorted(eos_ids)))
+    longest = metadata.get(f"{metadata.get('general.architecture')}.context_length")
+    return TokenizerFiles(
+        tokenizer,
+        template,
+        tool_template,
+        texts,
+        tuple(sorted(eos_ids)),
+        longest=longest if isinstance(longest, int) else None,
+    )
 
 
 def _strings(values: dict[str, Any], key: str, source: str) -> list[str]:

@@ -6,7 +6,6 @@ from dataclasses import asdict
 from typing import Any
 
 from legato_gateway.relay.relay import RequestRelay
-from legato_gateway.serving.model_serving import ServedModel
 from legato_gateway.ui.load_samples import LoadSampler
 
 REQUESTS = 64  # the last ones
@@ -18,14 +17,12 @@ class UIState:
     def __init__(
         self,
         gateway: str,
-        model: ServedModel,
         state: Callable[[], dict[str, Any]],
         relay: RequestRelay,
         samples: LoadSampler,
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._gateway = gateway
-        self._model = model
         self._state = state
         self._relay = relay
         self._samples = samples
@@ -37,7 +34,7 @@ class UIState:
         gateway = {
             "gateway": self._gateway,
             "time": self._wall(),
-            "model": {"name": self._model.name, "context": self._model.context},
+            "model": {"name": state["model"]["name"], "context": state["model"]["max_length"]},
             "active": self._relay.active,
             "queue": state["queue"],
             "problem": state["discovery"]["problem"],

@@ -7,7 +7,7 @@ from pydantic import Field
 from legato_operator.api import quantities
 from legato_operator.api.compute_resources import Resources
 from legato_operator.api.manifest_part import ManifestPart, ObjectName
-from legato_operator.api.scalars import ServedName
+from legato_operator.api.scalars import MaxLength, ServedName
 
 
 class HubRepository(ManifestPart):
@@ -101,8 +101,8 @@ class Model(ManifestPart):
     """Where the weights are; exactly one of builtin, huggingFace, pvc, path and image must be set."""
     served_name: ServedName | None = None
     """Model name that clients put into requests; the service's name if not given."""
-    max_length: Annotated[int, Field(ge=16, le=1 << 24)] = 4096
-    """Maximum number of tokens of a sequence, prompt and output together."""
+    max_length: MaxLength = None
+    """Most tokens of a sequence: 16 to 16777216, or Auto: as many as the model declares and the KV cache holds."""
     generation_config: Literal["Model", "None"] = "Model"
     """Defaults for sampling where a request gives none: the Model's (generation_config.json), or None of them."""
     adapters: Annotated[list[Adapter], Field(max_length=32)] = []

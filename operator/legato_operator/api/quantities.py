@@ -2,6 +2,7 @@
 
 import re
 from decimal import Decimal
+from typing import Any
 
 from legato_protocol import durations, sizes, values
 
@@ -53,6 +54,14 @@ CHUNK_TOKENS_SCHEMA = {
     "maxLength": len(sizes.AUTO),
     "pattern": f"^{sizes.AUTO}$",
 }
+MAX_RUNNING = 1, 4096
+MAX_LENGTH = 16, 1 << 24
+
+
+def whole_or_auto_schema(least: int, most: int) -> dict[str, Any]:
+    return {**CHUNK_TOKENS_SCHEMA, "minimum": least, "maximum": most}
+
+
 BLOCK_SIZE_SCHEMA = {"x-kubernetes-int-or-string": True, "enum": ["Auto", 8, 16, 32, 64, 128]}
 MEMORY_OR_AUTO_SCHEMA = {
     "x-kubernetes-int-or-string": True,
@@ -90,11 +99,17 @@ def count_or_percentage(value: object) -> int | str:
 
 def chunk_tokens(value: object) -> object:
     """A number of tokens, or `Auto`. Raises ValueError for anything else."""
+    number = whole_or_auto(value, LEAST_CHUNK, LONGEST_CHUNK, "number of tokens")
+    return sizes.AUTO if number is None else number
+
+
+def whole_or_auto(value: object, least: int, most: int, what: str) -> int | None:
+    """A number within bounds; None for `Auto`. Raises ValueError for anything else."""
     if value == sizes.AUTO:
+        return None
+    if isinstance(value, int) and not isinstance(value, bool) and least <= value <= most:
         return value
-    if isinstance(value, int) and not isinstance(value, bool) and LEAST_CHUNK <= value <= LONGEST_CHUNK:
-        return value
-    raise values.invalid("number of tokens", value, f"{LEAST_CHUNK} to {LONGEST_CHUNK}, or {sizes.AUTO}")
+    raise values.invalid(what, value, f"{least} to {most}, or {sizes.AUTO}")
 
 
 def share(value: int | str, total: int, up: bool) -> int:

@@ -21,6 +21,7 @@ from legato_operator.api.scalars import (
     Count,
     CountOrPercentage,
     Duration,
+    MaxRunning,
     MemoryOrAuto,
     PodImage,
     ServiceName,
@@ -37,8 +38,8 @@ class Engine(ManifestPart):
     """Size of the KV cache of each worker. Auto takes what is free beside weights and workspace when it starts."""
     chunk_tokens: ChunkTokens = "Auto"
     """Most prompt tokens in one step: 16 to 1048576, or Auto: 256 on CPUs, 2048 on GPUs. slo.tpot may shorten it."""
-    max_running: Annotated[int, Field(ge=1, le=4096)] = 64
-    """Maximum number of sequences that run on a worker at the same time."""
+    max_running: MaxRunning = None
+    """Maximum number of sequences that run on a worker at the same time: 1 to 4096, or Auto: by its KV cache."""
     output_reservation: Literal["Expected", "Maximum"] = "Expected"
     """Output that KV cache is left for before a sequence starts: as much as Expected, or the Maximum (max_tokens)."""
     dtype: Literal["Auto", "BFloat16", "Float16", "Float32"] = "Auto"

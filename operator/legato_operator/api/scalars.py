@@ -49,6 +49,16 @@ BlockSize = Annotated[Literal["Auto", 8, 16, 32, 64, 128], WithJsonSchema(quanti
 ChunkTokens = Annotated[
     int | Literal["Auto"], BeforeValidator(quantities.chunk_tokens), WithJsonSchema(quantities.CHUNK_TOKENS_SCHEMA)
 ]
+MaxRunning = Annotated[  # None: Auto
+    int | None,
+    BeforeValidator(lambda value: quantities.whole_or_auto(value, *quantities.MAX_RUNNING, "number of sequences")),
+    WithJsonSchema(quantities.whole_or_auto_schema(*quantities.MAX_RUNNING)),
+]
+MaxLength = Annotated[  # tokens; None: Auto
+    int | None,
+    BeforeValidator(lambda value: quantities.whole_or_auto(value, *quantities.MAX_LENGTH, "number of tokens")),
+    WithJsonSchema(quantities.whole_or_auto_schema(*quantities.MAX_LENGTH)),
+]
 MemoryOrAuto = Annotated[  # bytes; None: Auto
     int | None, BeforeValidator(_bytes_or_auto), WithJsonSchema(quantities.MEMORY_OR_AUTO_SCHEMA)
 ]

@@ -105,14 +105,16 @@ def _identity(service: InferenceService, pool: str) -> list[str]:
 
 def _engine(service: InferenceService, delivery: Delivery) -> list[str]:
     model, engine, transfer = service.spec.model, service.spec.engine, service.spec.transfer
-    flags = ["--model", delivery.argument, "--max-length", str(model.max_length)]
+    flags = ["--model", delivery.argument]
+    if model.max_length is not None:
+        flags += ["--max-length", str(model.max_length)]
     flags += ["--block-size", str(engine.block_size), "--kv-cache-memory"]
     flags += ["Auto"] if engine.kv_cache_memory is None else [str(engine.kv_cache_memory)]
     flags += ["--chunk-tokens", str(engine.chunk_tokens), "--dtype", engine.dtype, "--numerics", engine.numerics]
     flags += ["--kv-cache-dtype", engine.kv_cache_dtype, "--transport", transfer.transport]
     if transfer.required and transfer.transport == "RDMA":
         flags.append("--transport-required")
-    if engine.max_running != Engine().max_running:
+    if engine.max_running is not None:
         flags += ["--max-batch", str(engine.max_running)]
     if engine.start_timeout != Engine().start_timeout:
         flags += ["--start-limit", durations.text(engine.start_timeout)]

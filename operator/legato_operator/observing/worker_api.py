@@ -62,6 +62,8 @@ def _read(state: dict[str, Any]) -> WorkerState:
         bool(state.get("transport_fallback", False)),
         int(state.get("totals", {}).get("transfer", {}).get("failed_in_a_row", 0)),
         str(state.get("fallback", "")),
+        int(state.get("max_length", 0)),
+        int(state.get("max_running", 0)),
     )
 
 

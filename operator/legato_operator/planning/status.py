@@ -167,7 +167,14 @@ def _pool(observed: Observed, pool: str, revisions: Revisions, made: PoolPlan, t
     ready = sum(pod.serves and not pod.on_its_way_out for pod in pods)
     counts = {"replicas": len(pods), "ready": ready, "desired": made.target}
     capped = {"cappedBy": target.capped_by} if target.capped_by else {}
-    return {**counts, **capped, **_revision(revisions)}
+    return {**counts, **_limits([pod.state for pod in pods if pod.state is not None]), **capped, **_revision(revisions)}
+
+
+def _limits(states: Sequence[WorkerState]) -> dict[str, int]:
+    """Limits that workers report, which they choose by their memory with Auto: those of the smallest one."""
+    lengths, running = [each.max_length for each in states], [each.max_running for each in states]
+    found = {"maxLength": min(filter(None, lengths), default=0), "maxRunning": min(filter(None, running), default=0)}
+    return {name: number for name, number in found.items() if number}
 
 
 def _revision(revisions: Revisions) -> dict[str, Any]:

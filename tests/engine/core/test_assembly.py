@@ -42,12 +42,12 @@ def opener(settings):
 
 def test_limits_of_the_scheduler_are_those_of_the_settings():
     settings = WorkerSettings(
-        "decode", "d0", "m", block_size=32, chunk_tokens=64, slo_tpot=0.03, output_reservation="Maximum", max_batch=5
+        "decode", "d0", "m", block_size=32, chunk_tokens=64, slo_tpot=0.03, output_reservation="Maximum"
     )
-    assert scheduler_limits(settings, 900) == SchedulerLimits(
+    assert scheduler_limits(settings, 900, 5) == SchedulerLimits(
         "decode", 32, 900, chunk_tokens=64, tpot=0.03, reserve_maximum=True, max_running=5
     )
-    assert not scheduler_limits(WorkerSettings("decode", "d0", "m"), 900).reserve_maximum
+    assert not scheduler_limits(WorkerSettings("decode", "d0", "m"), 900, 5).reserve_maximum
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from tiny_models import RandomCheckpoint
 from legato_engine.backends.cuda.device import Interpreted
 from legato_engine.errors import NoDevice, TooLittleMemory, UnusableFormat
 from legato_engine.runner.runner import Runner
+from legato_engine.runner.sizing import Memory
 
 COMPUTES = (
     "interpreter computes head sizes that are multiples of 8 from 16 to 256, up to 16 query heads for each KV head, "
@@ -50,7 +51,7 @@ def test_too_little_memory_of_the_device():
         r"weights take 1 MiB, workspace about .* the KV cache 512 MiB; 512 MiB are available: give a kvCacheMemory of"
     )
     with pytest.raises(TooLittleMemory, match=told):
-        load(kv_cache_bytes=512 << 20, available=512 << 20)
+        load(kv_cache_bytes=512 << 20, memory=Memory(512 << 20))
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

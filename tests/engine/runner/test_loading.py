@@ -1,5 +1,6 @@
 """A worker's runner from its settings: what is computed before it serves, and which adapters are taken later."""
 
+import re
 from dataclasses import replace
 
 import lora_folders
@@ -11,6 +12,7 @@ from legato_engine import memory
 from legato_engine.errors import EngineError, UnsupportedModel
 from legato_engine.runner import loading
 from legato_engine.runner.runner import Runner
+from legato_engine.runner.sizing import Memory
 from legato_engine.settings import WorkerSettings
 from legato_protocol.adapter_list import AdapterEntry
 
@@ -81,28 +83,29 @@ GPU = replace(AUTO, device="cuda")
 
 
 @pytest.mark.parametrize(
-    ("settings", "share", "free", "host", "bytes_"),
+    ("settings", "share", "free", "host", "room"),
     [
-        (GPU, 1, 80, 0, 80),
-        (GPU, 1, 60, 0, 60),  # what others have cannot be had
-        (GPU, 2, 80, 0, 40),
-        (GPU, 2, 44, 0, 40),  # as much for the one that starts second, or again, as for the first
-        (GPU, 2, 30, 0, 30),  # other programs have memory, too
-        (GPU, 3, 80, 0, 26),
-        (replace(GPU, kv_cache_memory=1), 2, 70, 0, 70),  # a given size may take what is free
-        (AUTO, 2, 80, 10, 5),  # on the host, also where there is a GPU
-        (replace(AUTO, kv_cache_memory=1), 2, 80, 10, 10),
+        (GPU, 1, 80, 0, Memory(80)),
+        (GPU, 1, 60, 0, Memory(60)),  # what others have cannot be had
+        (GPU, 2, 80, 0, Memory(40)),
+        (GPU, 2, 44, 0, Memory(40)),  # as much for the one that starts second, or again, as for the first
+        (GPU, 2, 30, 0, Memory(30)),  # other programs have memory, too
+        (GPU, 3, 80, 0, Memory(26)),
+        (replace(GPU, kv_cache_memory=1), 2, 70, 0, Memory(70)),  # a given size may take what is free
+        (AUTO, 2, 80, 10, Memory(5, shared=True)),  # on the host, also where there is a GPU
+        (AUTO, None, 80, 10, Memory(10)),  # of a container
+        (replace(AUTO, kv_cache_memory=1), 2, 80, 10, Memory(10)),
     ],
 )
-def test_auto_is_a_share_of_all_memory_as_far_as_it_is_free(monkeypatch, load, settings, share, free, host, bytes_):
+def test_auto_is_a_share_of_all_memory_as_far_as_it_is_free(monkeypatch, load, settings, share, free, host, room):
     """A GPU has 80 bytes."""
 
-    def refuse(*_args, available, **_kwargs):
-        raise EngineError(str(available))
+    def refuse(*_args, memory, **_kwargs):
+        raise EngineError(str(memory))
 
     monkeypatch.setattr(Runner, "load", refuse)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (free, 80))
     monkeypatch.setattr(memory, "available", lambda: host)
-    with pytest.raises(EngineError, match=f"^{bytes_}$"):
+    with pytest.raises(EngineError, match=f"^{re.escape(str(room))}$"):
         load(replace(settings, memory_share=share))

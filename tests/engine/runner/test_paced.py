@@ -166,8 +166,23 @@ def test_what_cannot_be_served_is_refused(profile: Path, tmp_path: Path) -> None
     few = msgspec.structs.replace(PROFILE, kv_tokens=47)
     profile.write_bytes(msgspec.json.encode(few))
     with pytest.raises(UnusableProfile, match=r"kvTokens: 47 hold 11 blocks of 4 tokens.*--max-length of at most 44"):
-        load()
+        load(max_length=48)
     load(max_length=44)
+
+
+@pytest.mark.parametrize(
+    ("kv_tokens", "given", "expected"),
+    [(64, {}, (48, 64)), (47, {}, (44, 64)), (48 * 200, {}, (48, 192)), (48 * 5000, {}, (48, 1024)),
+     (48 * 200, {"max_batch": 7, "max_length": 16}, (16, 7))],
+    ids=["the model's length", "what the cache holds", "a multiple of 64", "at most 1,024", "as asked"],
+)  # fmt: skip
+def test_sizes_follow_the_profile(
+    kv_tokens: int, given: dict[str, int], expected: object, profile: Path, tmp_path: Path
+) -> None:
+    profile.write_bytes(msgspec.json.encode(msgspec.structs.replace(PROFILE, kv_tokens=kv_tokens)))
+    time = Time()
+    loaded = paced.load(settings(profile, **given), tmp_path, lambda *_: None, time.clock, time.sleep)
+    assert (loaded.max_length, loaded.max_running) == expected
 
 
 def test_what_a_paced_core_loads_has_no_torch() -> None:

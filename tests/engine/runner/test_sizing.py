@@ -9,7 +9,7 @@ from legato_engine.errors import TooLittleMemory
 from legato_engine.kvcache.layout import KVLayout
 from legato_engine.runner import formats, sizing
 from legato_engine.runner.runner import Runner
-from legato_engine.runner.sizing import Needs
+from legato_engine.runner.sizing import Capacity, Memory, Needs, Sizes
 from legato_engine.weights.opening import open_weights
 
 MIB = 1 << 20
@@ -75,15 +75,56 @@ def test_a_refusal_says_what_would_fit(available, advice):
     assert str(refused.value) == f"{parts}; {available:,} MiB are available: {advice}"
 
 
-def test_auto_takes_what_is_free_less_the_reserve_and_at_most_what_all_sequences_can_use():
-    assert sizing.kv_bytes(NEEDS, LAYOUT, 4096 * MIB, 1024, 4096) == (4096 - 1000 - 500 - 512) * MIB
+def test_auto_takes_what_is_free_less_the_reserve():
+    assert sizing.kv_bytes(NEEDS, LAYOUT, Memory(4096 * MIB), 1024) == (4096 - 1000 - 500 - 512) * MIB
     large = Needs(20_000 * MIB, 500 * MIB)
-    assert sizing.kv_bytes(large, LAYOUT, 40_000 * MIB, 8192, 4096) == (40_000 - 20_000 - 500 - 4000) * MIB
-    assert sizing.kv_bytes(NEEDS, LAYOUT, 1 << 40, 1024, 3) == 3 * 32 * MIB
+    assert sizing.kv_bytes(large, LAYOUT, Memory(40_000 * MIB), 8192) == (40_000 - 20_000 - 500 - 4000) * MIB
     least = (1500 + 512 + 32) * MIB
-    assert sizing.kv_bytes(NEEDS, LAYOUT, least, 1024, 64) == 32 * MIB
+    assert sizing.kv_bytes(NEEDS, LAYOUT, Memory(least), 1024) == 32 * MIB
     with pytest.raises(TooLittleMemory, match=r"kvCacheMemory is Auto.*a maxLength of at most 992"):
-        sizing.kv_bytes(NEEDS, LAYOUT, least - 1, 1024, 64)
+        sizing.kv_bytes(NEEDS, LAYOUT, Memory(least - 1), 1024)
+
+
+@pytest.mark.parametrize(
+    ("available", "least", "size"),
+    [(8000, 1024, 2000), (8000, 100_000, 3125), (2400, 1024, 388)],
+    ids=["a quarter", "the longest sequence", "what is left"],
+)
+def test_auto_leaves_most_of_shared_memory_to_other_programs(available, least, size):
+    assert sizing.kv_bytes(NEEDS, LAYOUT, Memory(available * MIB, shared=True), least) == size * MIB
+
+
+def _needs(running):
+    return Needs(1000 * MIB, (500 + running) * MIB)
+
+
+@pytest.mark.parametrize(
+    ("asked", "available", "chosen"),
+    [
+        (Sizes(None, None, None), 100_000, Capacity(87_476 * MIB, 8192, 1024)),
+        (Sizes(None, None, None), 12_000, Capacity(8788 * MIB, 8192, 512)),
+        (Sizes(None, None, None), 2092, Capacity(16 * MIB, 512, 64)),
+        (Sizes(None, 4096, 7), 12_000, Capacity(9293 * MIB, 4096, 7)),
+        (Sizes(64 * MIB, None, None), 100_000, Capacity(64 * MIB, 2048, 64)),
+        (Sizes(64 * MIB, 64, None), 100_000, Capacity(64 * MIB, 64, 64)),
+        (Sizes(4096 * MIB, None, None), 100_000, Capacity(4096 * MIB, 8192, 256)),
+        (Sizes(4096 * MIB, None, None), 5800, Capacity(4096 * MIB, 8192, 192)),
+        (Sizes(4096 * MIB, None, None), None, Capacity(4096 * MIB, 8192, 256)),
+    ],
+    ids=[
+        "at most 1,024 run", "running ones take workspace", "at least 64 run, and the cache bounds the length",
+        "as asked", "a small cache bounds the length", "short sequences", "a cache of 256 expected sequences",
+        "too little workspace for these", "nothing is checked",
+    ],
+)  # fmt: skip
+def test_auto_follows_memory(asked, available, chosen):
+    memory = None if available is None else Memory(available * MIB)
+    assert sizing.choose(_needs, LAYOUT, 8192, asked, memory) == chosen
+
+
+def test_auto_is_refused_where_no_expected_sequence_fits():
+    with pytest.raises(TooLittleMemory, match="for sequences of 512 tokens"):
+        sizing.choose(_needs, LAYOUT, 8192, Sizes(None, None, None), Memory(2091 * MIB))
 
 
 def test_a_runner_is_refused_before_any_weight_is_read(smollm2):
@@ -92,12 +133,15 @@ def test_a_runner_is_refused_before_any_weight_is_read(smollm2):
 
     with pytest.raises(TooLittleMemory, match="100 MiB are available"):
         Runner.load(
-            Unreadable(), block_size=16, kv_cache_bytes=MIB, dtype="float32", max_length=16, available=100 * MIB
+            Unreadable(), block_size=16, kv_cache_bytes=MIB, dtype="float32", max_length=16, memory=Memory(100 * MIB)
         )
 
 
 def test_a_runner_takes_what_is_left(checkpoint):
     runner = Runner.load(
-        checkpoint, block_size=16, kv_cache_bytes=None, dtype="float32", max_length=64, available=4 << 30, max_batch=5
-    )
-    assert runner.num_blocks == 5 * 4
+        checkpoint, block_size=16, kv_cache_bytes=None, dtype="float32", max_length=None, max_batch=None,
+        memory=Memory(1 << 30),
+    )  # fmt: skip
+    assert runner.num_blocks * runner.layout.block_bytes > 150 * MIB
+    assert (runner.max_length, runner.max_running) == (checkpoint.config.max_length, 704)
+    assert f"704 sequences of at most {checkpoint.config.max_length:,} tokens" in runner.formats

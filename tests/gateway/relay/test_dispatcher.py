@@ -54,6 +54,14 @@ def test_a_prompt_that_would_wait_too_long_for_a_prefill_worker_is_computed_wher
     assert placements() == [number + 1 for number in before]
 
 
+@pytest.mark.parametrize(("longest", "growth"), [(1000, 50), (120, 20), (100, 1)])
+def test_a_request_of_before_any_worker_was_known_needs_no_more_than_workers_take(lab, longest, growth):
+    """Who names no `max_tokens` gets what the model declares, and workers may take less. They end it there."""
+    run, _, sub = started(lab, "u", request={"max_tokens": 50})
+    run.relay._dispatcher._longest = lambda: longest
+    assert run.relay._dispatcher.need(sub).growth == growth
+
+
 def test_what_goes_on_needs_room_for_its_output_and_has_the_time_that_is_left(lab):
     run, generation, sub = started(lab, "u", request={"max_tokens": 50, "deadline": 50.0})
     need = run.relay._dispatcher.need

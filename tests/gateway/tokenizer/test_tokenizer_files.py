@@ -200,3 +200,26 @@ def test_bad_files_are_refused_by_name(tmp_path, trained):
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(TokenizeError, match=r"tokenizer\.json"):
         ModelTokenizer.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("config", "longest"),
+    [
+        ({}, None),
+        ({"max_position_embeddings": 8192}, 8192),
+        ({"max_position_embeddings": 8192, "rope_scaling": {"rope_type": "linear", "factor": 2.0}}, 8192),
+        ({"max_position_embeddings": 32768, "rope_scaling": {"type": "yarn", "factor": 4.0}}, 131_072),
+        (
+            {
+                "max_position_embeddings": 40960,
+                "rope_parameters": {"rope_type": "yarn", "factor": 4, "original_max_position_embeddings": 32768},
+            },
+            131_072,
+        ),
+        ({"max_position_embeddings": "8192"}, None),
+    ],
+)
+def test_the_length_that_a_model_declares_is_known(config, longest, trained, tmp_path):
+    write_folder(tmp_path, trained)
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert ModelTokenizer.load(tmp_path).declared_length == longest

@@ -9,7 +9,6 @@ import pytest
 
 from legato_gateway.http import control
 from legato_gateway.http.held_watch import HeldWatch
-from legato_gateway.serving.model_serving import ServedModel
 from legato_gateway.ui import load_samples, routes
 from legato_gateway.ui.load_samples import LoadSampler
 from legato_gateway.ui.ui_state import REQUESTS, UIState
@@ -79,7 +78,7 @@ async def test_what_the_control_port_serves():
 
 def _shown(gateway, wall=lambda: 100.0):
     samples = LoadSampler(gateway.fleet, gateway.relay, wall)
-    return samples, UIState("gateway-1", ServedModel("m", 4096), gateway.state.state, gateway.relay, samples, wall)
+    return samples, UIState("gateway-1", gateway.state.state, gateway.relay, samples, wall)
 
 
 async def test_state_has_workers_samples_and_where_the_time_of_a_request_went(lab):
@@ -99,7 +98,8 @@ async def test_state_has_workers_samples_and_where_the_time_of_a_request_went(la
         }
         (request,), (sample,) = state["requests"], state["samples"]
         assert request["workers"] == ["p0", "d0"]
-        assert set(request["seconds"]) == {"queue", "prefill", "handoff", "first_token", "decode", "stream", "total"}
+        parts = {"queue", "prefill", "handoff", "first_token", "decode", "stream", "total", "tpot"}
+        assert set(request["seconds"]) == parts
         assert (sample["time"], sample["pools"]["decode"]["ready"]) == (100.0, 1)
         assert sample["pools"]["decode"]["total_blocks"] == 10_000
         assert shown.report(100.0)["gateways"][0]["samples"] == []

@@ -17,7 +17,6 @@ STRICT = "?fieldValidation=Strict&dryRun=All"
 FILLED_IN = {
     f"{part}.{field}"
     for part, fields in {
-        "model": "maxLength",
         "engine": "blockSize chunkTokens dtype hangTimeout kvCacheDtype kvCacheMemory numerics "
         "outputReservation runner",
         "prefill": "parallelism.tensor resources",

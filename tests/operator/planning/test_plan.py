@@ -218,6 +218,18 @@ def test_workers_that_compute_without_compiled_kernels_are_reported(build):
     assert "KernelsReady" not in before
 
 
+def test_pools_have_the_limits_of_their_smallest_worker(build):
+    item = build(scaling={"decode": {"min": 2}})
+    sizes = {"demo-decode-0": (8192, 128), "demo-decode-1": (4096, 192), "demo-decode-2": (0, 0)}
+    workers = [
+        _worker(item, name, "decode", state=WorkerState(0, False, "ucx:tcp", max_length=length, max_running=running))
+        for name, (length, running) in sizes.items()
+    ]
+    pools = _plan(item, [*workers, *_running(item)[1:]]).status["pools"]
+    assert (pools["decode"]["maxLength"], pools["decode"]["maxRunning"]) == (4096, 128)
+    assert "maxLength" not in pools["prefill"]
+
+
 def test_requests_that_are_retried_after_failures_are_reported(build):
     *workers, gateway = _running(build())
     reports = (report(retried=("worker_lost",)), report(retried=("internal", "worker_lost")), None)

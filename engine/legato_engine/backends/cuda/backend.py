@@ -28,7 +28,7 @@ from legato_engine.layers.interface import AttentionShape
 from legato_engine.layers.low_rank import Adapter, LowRank, Pair
 from legato_engine.weights.checkpoint import Checkpoint
 
-MOST_REPLAYED = 256  # rows
+MOST_CAPTURED_EARLY = 64  # rows: graphs of more are captured when the first step of their size comes
 _TILE = 16  # tokens of other steps are padded to its multiples, which kernels are compiled for
 
 
@@ -61,8 +61,13 @@ class CudaBackend:
 
     @property
     def replayed_rows(self) -> tuple[int, ...]:
-        """Numbers of decoding rows that CUDA graphs are captured for; fewer rows are padded to the next."""
-        return sizes(min(self._room.rows, MOST_REPLAYED))
+        """Numbers of decoding rows that CUDA graphs are captured for in the warm-up."""
+        return tuple([size for size in self._sizes if size <= MOST_CAPTURED_EARLY])
+
+    @property
+    def _sizes(self) -> tuple[int, ...]:
+        """Numbers of decoding rows that there are CUDA graphs for; fewer rows are padded to the next."""
+        return sizes(self._room.rows)
 
     def begin(self, inputs: StepInputs, arena: torch.Tensor) -> CudaStep:
         size = self._padded(inputs)
@@ -78,7 +83,7 @@ class CudaBackend:
 
     def _logits(self, forward: Forward, inputs: StepInputs, arena: torch.Tensor) -> torch.Tensor:
         step = self.begin(inputs, arena)
-        if _decodes(inputs) and len(inputs.lengths) <= self.replayed_rows[-1]:
+        if _decodes(inputs) and len(inputs.lengths) <= self._room.rows:
             return self._replayed(forward, step)[: len(inputs.sampled)]
         self._last = step
         return forward(step)
@@ -106,8 +111,8 @@ class CudaBackend:
 
     def _padded(self, inputs: StepInputs) -> Size:
         rows = len(inputs.lengths)
-        if _decodes(inputs) and rows <= self.replayed_rows[-1]:
-            rows = next(size for size in self.replayed_rows if size >= rows)
+        if _decodes(inputs) and rows <= self._room.rows:
+            rows = next(size for size in self._sizes if size >= rows)
             return Size(rows, rows)
         return Size(-(-len(inputs.tokens) // _TILE) * _TILE, rows)
 
@@ -206,8 +211,9 @@ class Replay(NamedTuple):
 
 
 def sizes(most: int) -> tuple[int, ...]:
-    """1, 2, 4, then every 8 rows and from 64 on every 16, up to `most`: a step computes few rows that nobody needs."""
-    found = [1, 2, 4, *range(8, 64, 8), *range(64, most, 16)]
+    """1, 2, 4, then every 8 rows, from 64 on every 16, from 256 on every 32 and from 512 on every 64, up to `most`: a
+    step computes few rows that nobody needs."""
+    found = [1, 2, 4, *range(8, 64, 8), *range(64, 256, 16), *range(256, 512, 32), *range(512, most, 64)]
     return (*[size for size in found if size < most], most)
 
 
