@@ -10,9 +10,11 @@ from answering_server import serving
 from known_signals import arriving, decoder, prefiller, spec
 from local_services import answered
 
-from legato_cli.bench import burst, client, load, profile, report, workload
+from legato_cli.bench import arguments, burst, client, load, matrix, profile, report, workload
 from legato_cli.bench.burst import BurstPhase, ScalingWatch
 from legato_cli.bench.client import Record
+from legato_cli.bench.matrix import Arrivals
+from legato_cli.bench.state_watch import StateWatch
 from legato_cli.bench.workload import WorkloadRequest
 from legato_engine.runner.profile import StepTimes
 from legato_operator.autoscaler import record
@@ -146,6 +148,14 @@ def test_a_summary_counts_only_answers_and_goodput_only_kept_objectives():
         ("--burst 0:1s", "0"),
         ("--burst 1:1s --rate 2", "--rate and --burst cannot be given together"),
         ("--burst 1:1s --workload trace", "--burst has arrival times of its own"),
+        ("--input-tokens 1,2", "several --input-tokens need --matrix"),
+        ("--json /nowhere/found.json", "--json: cannot write to /nowhere/found.json"),
+        ("--matrix --burst 1:1s", "--matrix and --burst cannot be given together"),
+        ("--matrix --rate 1 --concurrency 1", "--concurrency and --rate cannot be given together"),
+        ("--matrix --workload trace", "--workload trace cannot be given with it"),
+        ("--matrix --cell 1s", "--cell must be longer than the objective for the first token (1 s)"),
+        ("--matrix --sampling warm", "not a valid sampling: warm (greedy, sampled, penalized)"),
+        ("--matrix --json /", "--json: cannot write to /"),
     ],
 )
 def test_bad_arguments_and_contradictions_exit_with_2(arguments, said, legato):
@@ -258,7 +268,7 @@ async def test_only_changes_of_this_time_are_listed_below_their_phase_with_their
 
     watch = ScalingWatch(ask, BEGAN)
     for first in (True, False, False):
-        await watch.look(first=first)
+        await watch.poll(first=first)
     lines = list(burst.lines(watch, PHASES))
     text = "\n".join(lines)
     change = "  +25 s  prefill 1 -> 3  Arrivals: 4 needed, capped by scaling.prefill.max"
@@ -308,3 +318,133 @@ async def test_the_command_measures_phases_and_asks_a_running_service(tmp_path, 
     assert [load["load"] for load in written["loads"]] == ["40 req/s for 0.5 s", "10 req/s for 0.5 s"]
     assert written["loads"][0]["failed"] == 0
     assert [change["reason"] for change in written["scaling"]] == ["Arrivals"]
+
+
+SLO = report.Objectives(1.0, 0.1)
+GOOD = Record(10, 0.0, [0.5, 0.6], 2, id="good")
+LATE = Record(10, 0.0, [3.0, 3.1], 2, id="a")
+
+
+def _route(stage="ended", preemptions=0, **seconds):
+    return {"id": "a", "stage": stage, "preemptions": preemptions, "seconds": seconds}
+
+
+@pytest.mark.parametrize(
+    ("record", "route", "missed"),
+    [
+        (GOOD, None, {}),
+        (LATE, _route(queue=2.0, prefill=0.5, handoff=0.5), {"queue": 1}),
+        (LATE, _route(queue=0.1, prefill=2.4, handoff=0.5), {"prefill": 1}),
+        (Record(10, 0.0, [0.5, 2.5], 2, id="a"), _route(queue=0.4), {"decode": 1}),
+        (Record(10, 0.0, [0.5, 2.5], 2, id="a"), _route(queue=0.4, preemptions=2), {"preempted": 1}),
+        (Record(10, 0.0, cut=2.0, id="a"), _route("prefilling"), {"prefill": 1}),
+        (Record(10, 0.0, cut=2.0, id="a"), _route("queued"), {"queue": 1}),
+        (Record(10, 0.0, cut=2.0), None, {"queue": 1}),
+        (Record(10, 0.0, [0.5], 1, cut=0.55, id="a"), _route("decoding", queue=0.4), {}),
+        (Record(10, 0.0, [0.5], 1, cut=0.9, id="a"), _route("decoding", queue=0.4), {"decode": 1}),
+        (Record(10, 0.0, error="503", refused="queue_full"), None, {"refused (queue_full)": 1}),
+        (Record(10, 0.0, error="502"), None, {"failed": 1}),
+    ],
+)
+def test_a_request_that_misses_an_objective_is_counted_by_what_took_longest(record, route, missed):
+    (cell,) = matrix.cells([10], [2], ["greedy"], [Arrivals(rate=2.0)], "m", [])
+    made = matrix.judge(cell, load.Run([GOOD, record], 3.0), SLO, {"a": route} if route else {})
+    assert (made.missed, made.summary.requests, made.met) == (missed, 2, not missed)
+
+
+def test_a_request_that_was_cut_too_early_to_be_judged_counts_in_nothing():
+    (cell,) = matrix.cells([10], [2], ["greedy"], [Arrivals(concurrency=1)], "m", [])
+    made = matrix.judge(cell, load.Run([GOOD, Record(10, 2.5, cut=3.0)], 3.0), SLO, None)
+    assert (made.summary.requests, made.kept, made.queue_ms, made.preemptions) == (1, 1.0, None, None)
+    assert matrix.judge(cell, load.Run([LATE], 3.0), SLO, None).missed == {"first token": 1}
+
+
+def test_the_envelope_of_a_shape_ends_where_one_of_its_arrivals_misses_the_objectives():
+    arrivals = [Arrivals(rate=rate) for rate in (1.0, 2.0, 4.0)]
+    cells = matrix.cells([10], [2], ["greedy", "sampled"], arrivals, "m", ["a1", "a2"])
+    assert [cell.adapter for cell in cells[::3]] == ["none", "2 adapters"] * 2
+    records = [[GOOD], [LATE], [GOOD], *[[GOOD]] * 3, *[[LATE]] * 6]
+    lines = matrix.envelope([matrix.judge(c, load.Run(r, 1.0), SLO, {}) for c, r in zip(cells, records, strict=True)])
+    assert lines.splitlines()[2:5] == [
+        "| 10 | 2 | greedy | none | 1 req/s | 2 req/s: 0% kept, queue 1; 4 req/s: 100% kept, – |",
+        "| 10 | 2 | greedy | 2 adapters | 4 req/s | not reached |",
+        "| 10 | 2 | sampled | none | none of them | "
+        + "; ".join(f"{rate} req/s: 0% kept, queue 1" for rate in (1, 2, 4))
+        + " |",
+    ]
+
+
+async def test_the_last_stage_before_its_end_is_known_of_a_request():
+    states = [[{"requests": [_route("queued")]}], [{"requests": [_route(queue=1.0)]}]]
+
+    async def read():
+        return states.pop(0)
+
+    watch = StateWatch(read)
+    await watch.poll()
+    await watch.poll()
+    assert watch.routes == {"a": _route("queued", queue=1.0)}
+
+
+def _matrix_server(full):
+    """A server with an adapter. It answers `full` of four requests and refuses the others."""
+    bodies = []
+
+    async def answer(request):
+        if request.method == "GET":
+            return web.json_response({"data": [{"id": "m"}, {"id": "ad", "parent": "m"}, {"id": "x", "parent": "y"}]})
+        bodies.append(await request.json())
+        if len(bodies) % 4 in range(1, full + 1):
+            return await _token(request)
+        return web.json_response({}, status=503, headers={"x-legato-drop-reason": "queue_full"})
+
+    return answer, bodies
+
+
+MATRIX = ("--matrix", "--output-tokens", 1, "--rate", 200, "--requests", 4, "--warmup", 0, "--slo-ttft", "9s")
+
+
+async def test_a_matrix_has_cells_for_the_adapters_and_counts_refusals_without_failing(tmp_path, legato):
+    answer, bodies = _matrix_server(full=2)
+    asked, file = [], tmp_path / "found.json"
+
+    async def status(order):
+        asked.append(order["do"])
+        return {"status": {"slo": {"tpot": "70ms"}}} if order["do"] == "status" else {"error": "no gateway"}
+
+    async with serving(answer) as address:
+        flags = ("--input-tokens", "3,5", "--sampling", "sampled", "--json", file)
+        command = ("bench", "--url", f"http://{address}", *MATRIX, *flags)
+        code, out, err = await answered(legato, status, *command)
+    cells = json.loads(file.read_text())["cells"]
+    shapes = [(size, adapter) for size in (3, 5) for adapter in ("none", "1 adapter")]
+    assert (code, [(cell["input_tokens"], cell["adapter"]) for cell in cells]) == (0, shapes)
+    assert [(len(body["prompt"]), body["model"], body["top_p"]) for body in bodies[::4]] == [
+        (size, {"none": "m"}.get(adapter, "ad"), 0.95) for size, adapter in shapes
+    ]
+    assert [cell["missed"] for cell in cells] == [{"refused (queue_full)": 2}] * 4
+    assert "objectives: TTFT 9 s, TPOT 70 ms" in err
+    assert "queue and preemptions are not known: no gateway" in err
+    assert "none of them | 200 req/s: 50% kept, refused (queue_full) 2 |" in out
+
+
+async def test_a_matrix_that_is_interrupted_shows_the_cells_that_it_has(tmp_path, legato, monkeypatch):
+    answer, _ = _matrix_server(full=4)
+    judge, judged, file = matrix.judge, [], tmp_path / "found.json"
+
+    def interrupted(*given):
+        if judged:
+            raise KeyboardInterrupt
+        judged.append(judge(*given))
+        return judged[0]
+
+    monkeypatch.setattr(matrix, "judge", interrupted)
+    async with serving(answer) as address:
+        command = ("bench", "--url", f"http://{address}", *MATRIX, "--json", file)
+        code, out, _ = await asyncio.to_thread(legato, *command)
+    assert (code, len(json.loads(file.read_text())["cells"])) == (130, 1)
+    assert "| 64 | 1 | greedy | none | 200 req/s |" in out
+
+
+def test_every_sampling_of_the_command_line_has_parameters():
+    assert tuple(matrix.SAMPLINGS) == arguments.SAMPLINGS

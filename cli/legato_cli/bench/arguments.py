@@ -6,6 +6,7 @@ from functools import partial
 from legato_protocol import flags, values
 
 WORKLOADS = ("random", "shared-prefix", "trace")
+SAMPLINGS = ("greedy", "sampled", "penalized")
 _MOST = 10**9
 
 
@@ -52,18 +53,22 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     add("--url", kind=flags.ValueKind("URL", _url), default="http://127.0.0.1:8080", help="base URL of the server")
     add("--model", kind=flags.text("NAME"), help="name of the model; the first one that the server lists if not given")
     add("--workload", kind=flags.one_of("WORKLOAD", WORKLOADS), default="random", help=", ".join(WORKLOADS))
-    add("--input-tokens", kind=_TOKENS, default=256, help="tokens of each prompt")
-    add("--output-tokens", kind=_TOKENS, default=64, help="tokens of each answer")
+    several = "if not given; one or several with --matrix"
+    add("--input-tokens", kind=flags.list_of(_TOKENS), help=f"tokens of each prompt; 256 {several}")
+    add("--output-tokens", kind=flags.list_of(_TOKENS), help=f"tokens of each answer; 64 {several}")
     add("--concurrency", kind=flags.list_of(_COUNT), help="closed loop: requests in flight; 1,8,32 if not given")
     add("--rate", kind=flags.list_of(_RATE), help="open loop: requests per second, such as 0.5,1,2")
     add("--burst", kind=flags.list_of(_PHASE), help="open loop whose rate steps, such as 1:30s,8:1m,1:1m")
-    add("--service", kind=flags.text("NAME"), help="burst, profile: the service that is asked, if several are running")
+    asked = "burst, matrix, profile"
+    add("--service", kind=flags.text("NAME"), help=f"{asked}: the service that is asked, if several are running")
     add(
-        "--namespace",
-        kind=flags.text("NAMESPACE"),
-        help="burst, profile: its namespace on Kubernetes; otherwise `legato up`",
+        "--namespace", kind=flags.text("NAMESPACE"), help=f"{asked}: its namespace on Kubernetes; otherwise `legato up`"
     )
-    add("--requests", kind=_COUNT, help="requests per load; 3 × concurrency, but at least 8, if not given")
+    add(
+        "--requests",
+        kind=_COUNT,
+        help="requests per load; 3 × concurrency, at least 8, if not given (per cell: no limit)",
+    )
     add("--warmup", kind=flags.whole("COUNT", 0, _MOST), default=1, help="uncounted requests before each load")
     add("--prefixes", kind=_COUNT, default=4, help="shared-prefix: number of different prefixes")
     add("--prefix-share", kind=flags.real("SHARE", 0, 1), default=0.75, help="shared-prefix: shared part of a prompt")
@@ -71,16 +76,20 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     add("--context", kind=_TOKENS, default=4096, help="trace: scale lengths to fit this many tokens")
     add("--speed", kind=flags.real("FACTOR", 0.001, 100_000), default=1.0, help="trace: play it this many times faster")
     add("--token-ids", kind=_TOKEN_IDS, default=(100, 40_000), help="range of random token ids")
-    add("--slo-ttft", kind=flags.DURATION, default=1.0, help="for goodput: objective for the time to the first token")
-    add("--slo-tpot", kind=flags.DURATION, default=0.1, help="for goodput: objective for the time per output token")
+    default = "if not given (with --matrix, the manifest's)"
+    add("--slo-ttft", kind=flags.DURATION, help=f"objective for the time to the first token; 1s {default}")
+    add("--slo-tpot", kind=flags.DURATION, help=f"objective for the time per output token; 100ms {default}")
     add("--timeout", kind=flags.DURATION, default=600.0, help="fail a request after this long without a byte")
     add("--seed", kind=flags.whole("NUMBER", 0, _MOST), default=0, help="seed of prompts and arrival times")
+    parser.add_argument("--matrix", action="store_true", help="instead: cells of loads, and which meet the objectives")
+    add("--sampling", kind=flags.list_of(flags.one_of("SAMPLING", SAMPLINGS)), help=f"matrix: {', '.join(SAMPLINGS)}")
+    add("--cell", kind=flags.DURATION, default=10.0, help="matrix: most time of a cell")
     add("--profile", kind=flags.FILE, help="instead: prompts and answers of many sizes, and a profile of the workers")
     add("--json", kind=flags.FILE, help="also write all figures to this file")
     parser.set_defaults(run=_run)
 
 
 def _run(args: argparse.Namespace) -> int:
-    from legato_cli.bench import command
+    from legato_cli.bench import command, matrix_command
 
-    return command.run(args)
+    return matrix_command.run(args) if args.matrix else command.run(args)

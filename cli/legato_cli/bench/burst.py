@@ -6,12 +6,12 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, Protocol
 
 from legato_cli.bench.client import Record
 from legato_cli.bench.load import Run
 
-LOOK = 1.0  # seconds between looks at the autoscaler
+PAUSE = 1.0  # seconds between two polls of the autoscaler
 Scaling = Mapping[str, Any]  # `status.scaling`
 
 
@@ -60,13 +60,13 @@ class ScalingWatch:
 
     async def run(self) -> None:
         """Until cancelled."""
-        await self.look(first=True)
+        await self.poll(first=True)
         while True:
-            await asyncio.sleep(LOOK)
-            await self.look()
+            await asyncio.sleep(PAUSE)
+            await self.poll()
 
-    async def look(self, first: bool = False) -> None:
-        """Takes in the changes since the last look: a status keeps the last 20. Those of the first are not of now."""
+    async def poll(self, first: bool = False) -> None:
+        """Takes in the changes since the last poll: a status keeps the last 20. Those of the first are not of now."""
         try:
             records = list((await asyncio.to_thread(self.ask)).get("records", ()))
         except LookupError as error:
@@ -113,8 +113,18 @@ def changes_as_json(watch: ScalingWatch) -> list[dict[str, Any]]:
     return [{**change, "seconds": _after(watch, change)} for change in watch.changes]
 
 
-async def watched(watch: ScalingWatch, load: Awaitable[Run]) -> Run:
-    """What the load comes to, while the autoscaler is followed."""
+class Watch(Protocol):
+    """Something that is polled."""
+
+    async def run(self) -> None:
+        """Polls until it is cancelled."""
+
+    async def poll(self) -> None:
+        """Polls once."""
+
+
+async def watched(watch: Watch, load: Awaitable[Run]) -> Run:
+    """Returns the load's records, after polling while it ran and once more at its end."""
     watching = asyncio.create_task(watch.run())
     try:
         return await load
@@ -122,4 +132,4 @@ async def watched(watch: ScalingWatch, load: Awaitable[Run]) -> Run:
         watching.cancel()
         with suppress(asyncio.CancelledError):
             await watching
-        await watch.look()
+        await watch.poll()

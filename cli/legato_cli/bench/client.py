@@ -1,13 +1,21 @@
 """One streamed completion, and when each part of it came."""
 
+import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from time import perf_counter
+from typing import Any
 
 import httpx
 
 from legato_cli.bench.workload import WorkloadRequest
+from legato_protocol import names
+
+GREEDY: Mapping[str, Any] = {"temperature": 0}
+_REFUSED = (429, 503)  # there was too much load: later, the same request may be admitted
+_REFUSED_LATE = ("overloaded", "rate_limit_exceeded")  # codes of that in a stream which has begun
+_REQUEST_ID = "x-request-id"
 
 
 @dataclass(slots=True)
@@ -23,14 +31,22 @@ class Record:
     output_tokens: int = 0
     cached_tokens: int = 0
     error: str = ""
+    refused: str = ""  # drop reason, status or code of an answer that says there is too much load
+    id: str = ""  # the server's, once it has begun to answer
+    cut: float | None = None  # when its time was over before its answer was; other figures are those of then
 
     @property
     def ttft(self) -> float:
-        return self.arrivals[0] - self.start
+        """Seconds to the first token; without one, to the cut."""
+        return (self.arrivals[0] if self.arrivals else self.cut or self.start) - self.start
 
     @property
     def tpot(self) -> float:
-        """Mean seconds per output token after the first; 0 for a single token."""
+        """Mean seconds per output token after the first; 0 for a single token. At a cut, a lower bound of it."""
+        if not self.arrivals:
+            return 0.0
+        if self.cut is not None:
+            return (self.cut - self.arrivals[0]) / len(self.arrivals)
         return (self.arrivals[-1] - self.arrivals[0]) / max(1, self.output_tokens - 1)
 
     @property
@@ -39,30 +55,46 @@ class Record:
         return [b - a for a, b in zip(self.arrivals, self.arrivals[1:], strict=False)]
 
 
-async def complete(client: httpx.AsyncClient, model: str, request: WorkloadRequest) -> Record:
-    """Asks for exactly `request.output_tokens` tokens, greedily, and reads the stream to its end."""
+async def complete(
+    client: httpx.AsyncClient,
+    model: str,
+    request: WorkloadRequest,
+    sampling: Mapping[str, Any] = GREEDY,
+    until: float | None = None,
+) -> Record:
+    """Asks for exactly `request.output_tokens` tokens and reads the stream to its end, or `until` a loop's time."""
     body = {
         "model": model,
         "prompt": request.prompt,
         "max_tokens": request.output_tokens,
-        "temperature": 0,
+        **sampling,
         "ignore_eos": True,
         "stream": True,
         "stream_options": {"include_usage": True},
     }
     record = Record(len(request.prompt), perf_counter())
     try:
-        async with client.stream("POST", "/v1/completions", json=body) as response:
+        async with asyncio.timeout_at(until), client.stream("POST", "/v1/completions", json=body) as response:
+            record.id = response.headers.get(_REQUEST_ID, "")
             if response.status_code != 200:
-                text = (await response.aread()).decode(errors="replace")
-                record.error = f"{response.status_code}: {text[:200]}"
-                return record
+                return await _not_answered(record, response)
             async for data in _events(response):
                 _read(record, data)
     except httpx.HTTPError as error:
         record.error = f"{client.base_url}: {str(error) or type(error).__name__}"
+    except TimeoutError:
+        record.cut, record.output_tokens = perf_counter(), len(record.arrivals)
+        return record
     if not record.error and record.output_tokens != request.output_tokens:
         record.error = f"the stream ended after {record.output_tokens} of {request.output_tokens} tokens"
+    return record
+
+
+async def _not_answered(record: Record, response: httpx.Response) -> Record:
+    text = (await response.aread()).decode(errors="replace")
+    record.error = f"{response.status_code}: {text[:200]}"
+    if response.status_code in _REFUSED:
+        record.refused = response.headers.get(names.HEADER_DROP_REASON, str(response.status_code))
     return record
 
 
@@ -70,6 +102,8 @@ def _read(record: Record, data: bytes) -> None:
     chunk = json.loads(data)
     if "error" in chunk:
         record.error = str(chunk["error"].get("message", chunk["error"]))
+        code = chunk["error"].get("code")
+        record.refused = code if code in _REFUSED_LATE else ""
     if chunk.get("choices"):
         record.arrivals.append(perf_counter())
     if usage := chunk.get("usage"):

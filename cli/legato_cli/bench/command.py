@@ -2,23 +2,20 @@
 
 import argparse
 import asyncio
-import json
-import os
 import sys
 import time
-from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 
 import httpx
 import msgspec
 from tqdm import tqdm
 
 from legato_cli import explain
-from legato_cli.bench import burst, load, profile, report, workload
+from legato_cli.bench import burst, load, profile, report, server, workload
 from legato_cli.bench.client import Record, complete
 
-API_KEY = "OPENAI_API_KEY"  # as clients of OpenAI's API read it
+_SINGLE = {"input_tokens": 256, "output_tokens": 64}  # what a load has one of, if none is given
+TTFT, TPOT = 1.0, 0.1  # objectives in seconds, if none are given
 
 
 def run(args: argparse.Namespace) -> int:
@@ -34,24 +31,20 @@ def run(args: argparse.Namespace) -> int:
     for summary in summaries:
         for text in summary.errors:
             print(f"{summary.load}: {text}", file=sys.stderr)
-    if args.json:
-        found = {
-            "date": time.strftime("%Y-%m-%d %H:%M"),
-            "arguments": _plain(args),
-            "loads": [s.as_json() for s in summaries],
-        }
-        if watch is not None:
-            found["scaling"] = burst.changes_as_json(watch)
-        args.json.write_text(json.dumps(found, indent=2) + "\n")
+    found: dict[str, object] = {"loads": [s.as_json() for s in summaries]}
+    if watch is not None:
+        found["scaling"] = burst.changes_as_json(watch)
+    report.write(args, found)
     return 1 if any(s.failed for s in summaries) else 0
 
 
 async def _measure(args: argparse.Namespace) -> tuple[list[report.Summary], burst.ScalingWatch | None]:
     """A summary of each load; with --burst also what the autoscaler did."""
     _check(args)
+    _fill(args)
     slo = report.Objectives(args.slo_ttft, args.slo_tpot)
-    async with _client(args) as client:
-        model = args.model or await _first_model(client)
+    async with server.connect(args) as client:
+        model = args.model or await server.first_model(client)
         if args.profile:
             return await _profile(args, client, model, slo), None
         if args.burst:
@@ -65,13 +58,6 @@ async def _measure(args: argparse.Namespace) -> tuple[list[report.Summary], burs
             found = await _load(client, model, requests, name, concurrency, rate, args.seed)
             summaries.append(report.summarize(name, found, slo))
         return summaries, None
-
-
-def _client(args: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> httpx.AsyncClient:
-    limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
-    key = environ.get(API_KEY)
-    headers = {"Authorization": f"Bearer {key}"} if key else {}
-    return httpx.AsyncClient(base_url=args.url, timeout=args.timeout, limits=limits, headers=headers)
 
 
 async def _burst(
@@ -102,21 +88,6 @@ async def _profile(
     return summaries
 
 
-async def _first_model(client: httpx.AsyncClient) -> str:
-    """The first model that the server lists. Raises ValueError, which names the URL."""
-    url = client.base_url.join("/v1/models")
-    try:
-        response = await client.get("/v1/models")
-    except httpx.HTTPError as error:
-        raise ValueError(f"cannot reach {url}: {error or type(error).__name__}") from None
-    if response.status_code != 200:
-        raise ValueError(f"{url} answered {response.status_code}: {response.text[:200]}")
-    try:
-        return str(response.json()["data"][0]["id"])
-    except (ValueError, LookupError, TypeError):
-        raise ValueError(f"{url} lists no model: {response.text[:200]} (name one with --model)") from None
-
-
 async def _load(
     client: httpx.AsyncClient,
     model: str,
@@ -140,11 +111,22 @@ async def _load(
 
 def _check(args: argparse.Namespace) -> None:
     """Raises ValueError for flags that contradict each other."""
+    report.check(args.json)
     given = [flag for flag in ("concurrency", "rate", "burst") if getattr(args, flag)]
     if len(given) > 1:
         raise ValueError(f"{' and '.join(f'--{flag}' for flag in given)} cannot be given together")
     if args.burst and args.workload == "trace":
         raise ValueError("--burst has arrival times of its own: --workload trace cannot be given with it")
+
+
+def _fill(args: argparse.Namespace) -> None:
+    """Sets what was not given. Raises ValueError for several sizes, which only a matrix has."""
+    for name, default in _SINGLE.items():
+        values = getattr(args, name) or [default]
+        if len(values) > 1:
+            raise ValueError(f"several --{name.replace('_', '-')} need --matrix")
+        setattr(args, name, values[0])
+    args.slo_ttft, args.slo_tpot = args.slo_ttft or TTFT, args.slo_tpot or TPOT
 
 
 def _loads(args: argparse.Namespace) -> list[tuple[str, int | None, float | None]]:
@@ -166,9 +148,3 @@ def _requests(args: argparse.Namespace, count: int, seed: int) -> list[workload.
     if args.workload == "shared-prefix":
         return workload.shared_prefix(*shape, args.prefixes, args.prefix_share)
     return workload.fixed(*shape)
-
-
-def _plain(args: argparse.Namespace) -> dict[str, object]:
-    """The arguments as JSON has them: durations in seconds."""
-    shown = {key: value for key, value in vars(args).items() if not callable(value)}
-    return {key: str(value) if isinstance(value, Path) else value for key, value in shown.items()}

@@ -1,6 +1,12 @@
 """From records to figures: percentiles, throughput, goodput; as a table and as JSON."""
 
+import argparse
+import json
+import os
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 from legato_cli.bench.client import Record
 from legato_cli.bench.load import Run
@@ -55,9 +61,9 @@ def summarize(load: str, run: Run, slo: Objectives) -> Summary:
         requests_per_second=len(good) / run.seconds,
         goodput_per_second=sum(map(slo.kept_by, run.records)) / run.seconds,
         cached_share=sum(r.cached_tokens for r in good) / max(1, prompt_tokens),
-        ttft_ms=_percentiles([r.ttft for r in good]),
-        tpot_ms=_percentiles([r.tpot for r in good]),
-        itl_ms=_percentiles([gap for r in good for gap in r.gaps]),
+        ttft_ms=percentiles([r.ttft for r in good]),
+        tpot_ms=percentiles([r.tpot for r in good]),
+        itl_ms=percentiles([gap for r in good for gap in r.gaps]),
         errors=tuple(sorted({r.error for r in run.records if r.error}))[:5],
     )
 
@@ -65,8 +71,28 @@ def summarize(load: str, run: Run, slo: Objectives) -> Summary:
 def table(summaries: list[Summary]) -> str:
     """A Markdown table, a row per load."""
     head = ["load", "ok", "out tok/s", "req/s", "good/s", "cached", "TTFT p50/p90/p99 ms", "TPOT ms", "ITL ms"]
-    rows = [head, ["---"] * len(head), *map(_row, summaries)]
-    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+    return markdown(head, map(_row, summaries))
+
+
+def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table in Markdown."""
+    return "\n".join("| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *rows))
+
+
+def check(path: Path | None) -> None:
+    """Raises ValueError for a file that figures cannot be written to, before any are measured."""
+    if path and (path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK)):
+        raise ValueError(f"--json: cannot write to {path}")
+
+
+def write(args: argparse.Namespace, figures: Mapping[str, object]) -> None:
+    """Writes the date, the arguments (durations in seconds) and the figures to `args.json`, if given."""
+    if args.json is None:
+        return
+    shown = {key: value for key, value in vars(args).items() if not callable(value)}
+    plain = {key: str(value) if isinstance(value, Path) else value for key, value in shown.items()}
+    found = {"date": time.strftime("%Y-%m-%d %H:%M"), "arguments": plain, **figures}
+    args.json.write_text(json.dumps(found, indent=2) + "\n")
 
 
 def _row(s: Summary) -> list[str]:
@@ -81,7 +107,7 @@ def _row(s: Summary) -> list[str]:
     ]
 
 
-def _percentiles(seconds: list[float]) -> dict[str, float]:
+def percentiles(seconds: list[float]) -> dict[str, float]:
     """Nearest-rank percentiles in milliseconds; all 0 of nothing."""
     ordered = sorted(seconds) or [0.0]
     return {f"p{p}": ordered[max(0, -(-len(ordered) * p // 100) - 1)] * 1e3 for p in PERCENTILES}

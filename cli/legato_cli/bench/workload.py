@@ -1,6 +1,7 @@
 """What to ask: prompts as token ids, so that every server computes exactly the same, and when to ask it."""
 
 import random
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -31,8 +32,14 @@ class TokenRange:
 
 def fixed(count: int, input_tokens: int, output_tokens: int, tokens: TokenRange, seed: int) -> list[WorkloadRequest]:
     """`count` prompts that share nothing."""
+    return list(islice(endless(input_tokens, output_tokens, tokens, seed), count))
+
+
+def endless(input_tokens: int, output_tokens: int, tokens: TokenRange, seed: int) -> Iterator[WorkloadRequest]:
+    """Yields prompts that share nothing, one as soon as it is asked for."""
     rng = random.Random(seed)
-    return [WorkloadRequest(tokens.draw(rng, input_tokens), output_tokens) for _ in range(count)]
+    while True:
+        yield WorkloadRequest(tokens.draw(rng, input_tokens), output_tokens)
 
 
 def shared_prefix(

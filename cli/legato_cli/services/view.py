@@ -14,13 +14,14 @@ async def read(cluster: Cluster, ref: Ref, now: float) -> tuple[Object, dict[str
     """The service's object, and what is shown of it. Raises ClusterError."""
     stored = await cluster.get(ref)
     items = (await cluster.list("Pod", ref.namespace, {names.LABEL_SERVICE: ref.name})).items
-    status = stored.get("status", {})
+    status, spec = stored.get("status", {}), stored.get("spec", {})
     return stored, {
         "name": ref.name,
         "namespace": ref.namespace,
         "generation": stored["metadata"].get("generation"),
         **{key: status[key] for key in _OF_STATUS if key in status},
-        "generationConfig": stored.get("spec", {}).get("model", {}).get("generationConfig", "Model"),
+        "generationConfig": spec.get("model", {}).get("generationConfig", "Model"),
+        "slo": spec.get("slo", {}),
         "conditions": status.get("conditions", []),
         "scaling": status.get("scaling"),
         "pods": [_pod(item, now) for item in sorted(items, key=_name) if pod_facts.belongs(item)],

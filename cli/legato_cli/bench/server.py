@@ -1,0 +1,40 @@
+"""The server that is measured: a client for it, and the models that it lists."""
+
+import argparse
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import httpx
+
+API_KEY = "OPENAI_API_KEY"  # as clients of OpenAI's API read it
+
+
+def connect(args: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> httpx.AsyncClient:
+    """A client without a limit of connections, with the API key of the environment."""
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
+    key = environ.get(API_KEY)
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    return httpx.AsyncClient(base_url=args.url, timeout=args.timeout, limits=limits, headers=headers)
+
+
+async def models(client: httpx.AsyncClient) -> list[Mapping[str, Any]]:
+    """The models that the server lists, at least one. Raises ValueError, which names the URL."""
+    url = client.base_url.join("/v1/models")
+    try:
+        response = await client.get("/v1/models")
+    except httpx.HTTPError as error:
+        raise ValueError(f"cannot reach {url}: {error or type(error).__name__}") from None
+    if response.status_code != 200:
+        raise ValueError(f"{url} answered {response.status_code}: {response.text[:200]}")
+    try:
+        found = list(response.json()["data"])
+        str(found[0]["id"])
+    except (ValueError, LookupError, TypeError):
+        raise ValueError(f"{url} lists no model: {response.text[:200]} (name one with --model)") from None
+    return found
+
+
+async def first_model(client: httpx.AsyncClient) -> str:
+    """The first model that the server lists. Raises ValueError."""
+    return str((await models(client))[0]["id"])

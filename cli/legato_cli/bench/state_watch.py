@@ -1,0 +1,50 @@
+"""Follows what the gateways of a service know of recent requests while a load runs."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from legato_cli import state
+from legato_cli.ui import sources
+from legato_cli.ui.target import NoTarget
+
+PAUSE = 1.0  # seconds between two polls: a gateway keeps its last 256 requests
+Route = Mapping[str, Any]  # an entry of `requests` in `/state`
+Read = Callable[[], Awaitable[Sequence[Mapping[str, Any]]]]  # raises NoTarget
+
+
+def of_service(namespace: str | None, service: str | None) -> "StateWatch":
+    """Follows a service on Kubernetes, or one of `legato up`."""
+
+    async def read() -> Sequence[Mapping[str, Any]]:
+        return await state.read(sources.source(namespace, service))
+
+    return StateWatch(read)
+
+
+@dataclass(slots=True)
+class StateWatch:
+    """Routes by the request's id, each with the last stage before its end. `unknown` says why there are none."""
+
+    read: Read
+    routes: dict[str, Route] = field(default_factory=dict)
+    unknown: str = ""
+
+    async def run(self) -> None:
+        """Polls until it is cancelled."""
+        while True:
+            await self.poll()
+            await asyncio.sleep(PAUSE)
+
+    async def poll(self) -> None:
+        """Polls once."""
+        try:
+            states = await self.read()
+        except NoTarget as error:
+            self.unknown = str(error)
+            return
+        self.unknown = ""
+        for route in (route for each in states for route in each.get("requests", ())):
+            last = self.routes.get(route["id"], route) if route["stage"] == "ended" else route
+            self.routes[route["id"]] = {**route, "stage": last["stage"]}
