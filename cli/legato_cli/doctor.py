@@ -28,7 +28,8 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     which.add_argument(
         "model", nargs="?", type=flags.text("MODEL"), metavar="MODEL", help="whether it fits, as `legato up MODEL`"
     )
-    which.add_argument("-f", "--file", type=flags.FILE, metavar="FILE", help="whether the workers of this manifest fit")
+    about = "whether the workers of this manifest fit, and what a deployment of it lacks"
+    which.add_argument("-f", "--file", type=flags.FILE, metavar="FILE", help=about)
     parser.set_defaults(run=run)
 
 
@@ -39,20 +40,26 @@ def run(args: argparse.Namespace) -> int:
     if asked:
         sections.append(("Memory", partial(fitting, args.model, args.file)))
         sections.append(("Sampling", partial(sampling_defaults, args.model, args.file)))
+    if args.file is not None:
+        sections.append(("Deployment", partial(deployment, args.file)))
     wrong = False
     for title, section in sections:
         print(title)
         try:
             for line in section():
                 print(f"  {line}", flush=True)
-        except SomethingWrong as error:
+        except (SomethingWrong, NotJudged) as error:
             print(f"  {error}", flush=True)
-            wrong = True
+            wrong = wrong or isinstance(error, SomethingWrong)
     return FAILED if wrong else 0
 
 
 class SomethingWrong(Exception):
     """What keeps this machine, or the model asked about, from being used. The text is the last line of its section."""
+
+
+class NotJudged(Exception):
+    """The manifest is for Kubernetes only: this machine cannot read its model. The text is the section's last line."""
 
 
 def fitting(name: str | None, file: Path | None) -> Iterator[str]:
@@ -108,6 +115,25 @@ def sampling_defaults(name: str | None, file: Path | None) -> Iterator[str]:
         raise SomethingWrong(str(error)) from None
 
 
+def deployment(file: Path) -> Iterator[str]:
+    """The items of the deployment checklist. Raises SomethingWrong for a manifest that cannot be read."""
+    from legato_cli.checklist import items
+    from legato_operator.errors import ManifestError
+
+    try:
+        yield from items.lines(_spec(file))
+    except ManifestError as error:
+        raise SomethingWrong(f"{file}: {error}") from None
+
+
+def _spec(file: Path) -> "Spec":
+    """A manifest for any cluster. Raises ManifestError."""
+    from legato_cli import manifest_file
+    from legato_operator.api import parsing
+
+    return parsing.parse(manifest_file.read_text(file)).spec
+
+
 def _asked(name: str | None, file: Path | None) -> "tuple[Spec, Path]":
     from legato_cli import model
     from legato_cli.local import model_manifest, serving
@@ -123,9 +149,23 @@ def _asked(name: str | None, file: Path | None) -> "tuple[Spec, Path]":
         service = serving.read_manifest(file).service if file is not None else parsing.read_mapping(made)
         return service.spec, model.resolve(model_argument(service), say)
     except ManifestError as error:
+        if file is not None and _for_kubernetes(file):
+            raise NotJudged(f"not judged on this machine: {'; '.join(str(error).splitlines())}") from None
         raise SomethingWrong(f"{file or name}: {error}") from None
     except model.ModelUnavailable as error:
         raise SomethingWrong(str(error)) from None
+
+
+def _for_kubernetes(file: Path) -> bool:
+    """True if a manifest can be used on Kubernetes, and has a field that `legato up` has no means for."""
+    from legato_operator.errors import ManifestError
+    from legato_operator.planning import checks
+
+    try:
+        spec = _spec(file)
+    except ManifestError:
+        return False
+    return bool(checks.unavailable(spec)) and not checks.unavailable(spec, in_containers=True)
 
 
 def versions() -> Iterator[str]:

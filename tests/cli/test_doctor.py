@@ -1,11 +1,13 @@
 """`legato doctor` reports what this machine offers, measured, and never fails over what is missing."""
 
+import checklist_page
 import pytest
 import torch
 import yaml
 from local_services import BUILTIN, manifest
 
 from legato_cli import doctor, fit, gpus, kernels, model
+from legato_cli.checklist import items
 from legato_cli.gpus import Facts, Gpu
 from legato_engine.backends.cuda.device import Interpreted
 from legato_engine.errors import NoDevice
@@ -73,7 +75,7 @@ def test_a_manifest_whose_workers_do_not_fit_ends_with_1(memory, length, code, s
     ended, out = judged(_service(memory, length))
     assert ended == code
     assert said in out
-    assert ("fits: weights" in out.split("decode")[-1]) == (code == 0)
+    assert ("fits: weights" in out.split("  decode  ")[-1]) == (code == 0)
 
 
 def _gpu_lines(there, dtype="Float16", **given):
@@ -206,3 +208,66 @@ def test_the_model_s_defaults_for_sampling_are_printed(given, switch, code, said
     (tmp_path / "generation_config.json").write_text(given)
     ended, out = judged(_service(source={"path": str(tmp_path)}, generationConfig=switch))
     assert (ended, said in out.partition("Sampling")[2]) == (code, True)
+
+
+def test_the_page_with_the_checklist_is_the_one_that_scripts_golden_writes():
+    assert checklist_page.PAGE.read_text() == items.page()
+
+
+HUB = {"huggingFace": {"repo": "a/b", "revision": "0" * 40}}
+CACHE = {"template": {"spec": {"volumes": [{"name": "cache", "emptyDir": {}}]}}}
+GPU = {"resources": {"requests": {"nvidia.com/gpu": 1}}}
+LIMITED = {"resources": {"requests": {"cpu": 1}, "limits": {"memory": "1Gi"}}}
+DIGEST = f"registry/engine@sha256:{'0' * 64}"
+
+
+@pytest.mark.parametrize(
+    ("spec", "item", "expected"),
+    [
+        ({"transfer": {"transport": "SharedMemory"}}, "Manifest", "missing (spec.transfer.transport)"),
+        ({"decode": LIMITED}, "Memory limits", "missing (prefill.resources, gateway.resources)"),
+        ({"decode": LIMITED, "scaling": {"prefill": {"max": 0}}}, "CPU requests", "done"),
+        ({"slo": {"ttft": "1s"}}, "Objectives", "done"),
+        ({"scaling": {"mode": "Advisory"}}, "Bounds of the pools", "missing"),
+        ({"prefill": GPU, "decode": GPU}, "GPU budget", "missing"),
+        ({"prefill": GPU, "decode": GPU}, "Drivers and device plugins", "not checked"),
+        ({"decode": {"resources": {"limits": {"amd.com/gpu": 1}}}}, "GPU resources", "not checked (amd.com/gpu)"),
+        (
+            {"model": {"source": HUB}, "decode": CACHE},
+            "Storage of the model",
+            "missing (prefill.template, gateway.template)",
+        ),
+        ({"model": {"source": {"path": "/m"}}}, "Storage of the model", "missing (model.source.path)"),
+        ({"model": {"source": HUB}}, "Access token of the hub", "not checked (a/b)"),
+        ({"internalTLS": {"secret": "s"}}, "Secrets and claims", "not checked (Secret s)"),
+        ({"internalTLS": {"secret": "s"}}, "TLS between processes", "missing (mode is Permissive)"),
+        ({"scaling": {"decode": {"min": 2}}}, "Two decode workers", "done"),
+        ({"routing": {"whenPrefillUnavailable": "Wait"}}, "Loss of a prefill worker", "missing"),
+        ({"rollout": {"autoRollback": False}}, "Failed rollouts", "done"),
+        ({"gateway": {"trustedProxies": ["10.0.0.0/8"]}}, "API keys", "done"),
+        (
+            {"gateway": {"httpRoute": {"parentRefs": [{"name": "g"}]}}},
+            "TLS for clients",
+            "not checked (gateway.httpRoute)",
+        ),
+        ({"gateway": {"allowedOrigins": ["*"]}}, "Origins of web pages", "missing"),
+        ({"gateway": {"accessLog": "Off"}}, "Access log", "missing"),
+        ({"engine": {"image": DIGEST}, "gateway": {"image": "gateway:1"}}, "Images", "missing (gateway.image)"),
+        ({}, "Network policies", "not checked"),
+        ({}, "Two gateways", "missing"),
+        ({}, "Quotas", "missing"),
+    ],
+)
+def test_an_item_of_the_checklist_is_ticked_off_by_the_manifest(spec, item, expected):
+    (line,) = [line for line in items.lines(parsing.read_mapping(manifest(**spec)).spec) if line[15:].startswith(item)]
+    tick, name = line[:15].strip(), line[15:]
+    assert name.startswith(item + expected.removeprefix(tick)), line
+    assert expected.startswith(tick)
+    assert (": " in name) == (tick in ("missing", "not checked"))
+
+
+def test_a_manifest_for_kubernetes_is_not_judged_by_this_machine_s_memory(judged):
+    code, out = judged(manifest(model={"source": HUB}))
+    assert (code, out.count("not judged on this machine: spec.model.source.huggingFace")) == (0, 2)
+    assert "not checked    Access token of the hub (a/b): set " in out
+    assert judged(manifest(model={"source": HUB}, transfer={"transport": "SharedMemory"}))[0] == 1
