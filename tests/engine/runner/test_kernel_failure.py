@@ -78,7 +78,7 @@ def test_torch_computes_where_it_is_asked_to_and_has_other_numerics(folder, requ
 @pytest.mark.parametrize("policy", ["Auto", "Torch", "Stop"])
 def test_on_a_cpu_torch_computes_what_kernels_do_not_support_unless_that_is_to_stop(folder, monkeypatch, policy):
     monkeypatch.setattr(backends, "gpu", lambda name: None)
-    settings = replace(SETTINGS, device="cpu", dtype="Auto", on_kernel_failure=policy)
+    settings = replace(SETTINGS, device="cpu", dtype="Auto", block_size=6, on_kernel_failure=policy)
     if policy == "Stop":
         with pytest.raises(UnusableFormat, match=r"no compiled kernels: .* not a multiple of"):
             load(settings, folder)
