@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.registry import Collector
 
 from legato_gateway.clients.identify import Clients
@@ -70,6 +70,7 @@ WAITS = (
     160.0,
     640.0,
 )
+SHARES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 1.0)
 
 TIMES = {
     "time_to_first_token_seconds": ("From a request's arrival to its first token", WAITS),
@@ -124,6 +125,10 @@ class Metrics:
             self._counts["refused_tokens"].labels(by)
         for reason in ("draining", "step_time", "kv_cache"):
             self._counts["migrations"].labels(reason)
+        text = "Share of the most output tokens that a choice had when it ended, by finish"
+        self._shares = Histogram(
+            PREFIX + "output_limit_used_ratio", text, ["finish"], buckets=SHARES, registry=self.registry
+        )
         self.output_tokens = UnlockedCounter(PREFIX + "output_tokens", "Tokens accepted for clients")
         text = "Prompt tokens that a worker's prefix cache held"
         self._cached = UnlockedCounter(PREFIX + "prompt_tokens_cached", text)
@@ -153,6 +158,10 @@ class Metrics:
         self._counts["requests"].labels(finish.split(",", 1)[0] or "cancelled").inc()
         if worker_fault:
             self._counts["worker_failures"].inc()
+
+    def used_limit(self, finish: str, share: float) -> None:
+        """A choice with tokens ended with that share of the most that it might have had."""
+        self._shares.labels(finish).observe(share)
 
     def first_token(self, seconds: float, prompt: int, cached: int) -> None:
         """The first token of a request, whose prompt has so many tokens, came so long after it."""

@@ -24,6 +24,8 @@ async def test_a_generation_s_line_tells_its_tokens_and_times(gateway, stream):
     (generation,) = gateway.relay.generations
     generation.route.finish, generation.route.attempt, generation.route.preemptions = "stop", 2, 1
     generation.route.seconds = {"first_token": 0.25, "queue": 0.125, "prefill": 0.125, "decode": 1.5, "total": 1.75}
+    generation.route.seconds["tpot"] = 0.5
+    generation.route.kv_blocks_reserved, generation.route.kv_blocks_peak = 6, 4
     gateway.clock.now += 2.5
     hangs.set()
     await asked
@@ -33,6 +35,8 @@ async def test_a_generation_s_line_tells_its_tokens_and_times(gateway, stream):
     parts = (entry.queue_seconds, entry.prefill_seconds, entry.handoff_seconds, entry.decode_seconds)
     assert (*parts, entry.stream_seconds) == (0.125, 0.125, None, 1.5, 0.75)
     assert (entry.attempts, entry.preemptions) == (2, 1)
+    assert (entry.kv_blocks_reserved, entry.kv_blocks_peak, entry.tpot_seconds) == (6, 4, 0.5)
+    assert (entry.client_tpot_seconds is not None) == stream, "a whole answer comes in one piece"
     assert (entry.prompt_tokens, entry.cached_tokens, entry.output_tokens) == (len(SECRET), 4, 2)
     assert entry.id.startswith("cmpl-")
     assert SECRET not in entry.text() + entry.json()

@@ -1,13 +1,15 @@
 """Promises that all generating APIs make, whatever each names its fields."""
 
 import json
+from ipaddress import ip_network
 from itertools import product
 from typing import Any
 
 import openai
 import pytest
-from generation_apis import ALL, CHAT, EXPLAINING, MESSAGES, RESPONSES, SPEAKING
+from generation_apis import ALL, CHAT, COMPLETIONS, EXPLAINING, MESSAGES, RESPONSES, SPEAKING
 
+from legato_gateway.clients.identify import Clients
 from legato_gateway.errors import DeadlineExceeded, GatewayError, Overloaded, QuotaExceeded, WorkerFailed
 from legato_gateway.generation_config import GenerationDefaults
 from legato_gateway.request import Delta, TokenText
@@ -44,14 +46,28 @@ async def test_an_answer_that_is_cut_off_says_so_and_one_may_be_empty(gateway, a
     assert (said.text, said.finish) == ("", "stop")
 
 
+@BOTH
 @EACH
-async def test_no_answer_is_longer_than_the_service_allows(make, api):
-    gateway = make(max_output=8)
-    for asked in ({}, api.meant("most", 500), api.meant("most", 5)):
-        assert (await api.post(gateway, **asked)).is_success
-    made = [request.params.max_tokens for request in gateway.relay.requests]
-    assert made[1:] == [8, 5]
-    assert made[0] <= 8, "messages always say how long they may be"
+async def test_an_answer_that_its_deadline_cuts_off_has_what_there_is(gateway, api, stream):
+    """It did not fill the context, where it might have: at that, agents compact."""
+    gateway.script(Delta(0, "Par"), Delta(0, "is", finish="length", late=True))
+    fields = api.meant("most", 5000) if api is MESSAGES else api.meant("usage", True) if stream else {}
+    answer = await api.post(gateway, stream=stream, **fields)
+    read = api.streamed(answer.text) if stream else api.whole(answer.json())
+    assert (read.text, read.finish) == ("Paris", "length")
+    assert ('"stop_reason":"deadline"' in answer.text) == (api in (CHAT, COMPLETIONS))
+
+
+@EACH
+async def test_no_answer_is_longer_than_service_and_tenant_allow(make, api):
+    clients = Clients(proxies=[ip_network("127.0.0.0/8")], max_output={"small": 3, "large": 50})
+    gateway = make(max_output=8, clients=clients)
+    for tenant, most in (("other", 8), ("small", 3), ("large", 8)):
+        for asked in ({}, api.meant("most", 500), api.meant("most", 2)):
+            assert (await api.post(gateway, {"x-legato-tenant": tenant}, **asked)).is_success
+        made = [request.params.max_tokens for request in gateway.relay.requests[-3:]]
+        assert made[1:] == [most, 2]
+        assert made[0] <= most, "messages always say how long they may be"
 
 
 @EACH

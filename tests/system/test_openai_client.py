@@ -147,15 +147,19 @@ def test_bad_requests_are_errors_of_openais_kinds(
     assert [record["id"] for record in service.state()["requests"]] == before, "no worker has seen it"
 
 
-def test_a_deadline_ends_a_request_with_a_typed_error(service: Any, complete: Callable[..., Any]) -> None:
-    ask: Any = {"prompt": "A long story:", "extra_headers": {"x-legato-deadline": "1s"}, **ENDLESS}
+def test_a_deadline_cuts_off_an_answer_and_without_a_token_is_a_typed_error(
+    service: Any, complete: Callable[..., Any]
+) -> None:
+    ask: Any = {"prompt": "A long story:", "extra_headers": {"x-legato-deadline": "5s"}, **ENDLESS}
+    (whole,) = complete(**ask).choices
+    chunks = list(complete(stream=True, **ask))
+    assert whole.text
+    assert texts(chunks, 0)
+    for last in (whole, chunks[-1].choices[0]):
+        assert (last.finish_reason, last.stop_reason) == ("length", "deadline")
     with pytest.raises(openai.APIStatusError) as raised:
-        complete(**ask)
-    assert raised.value.status_code == 504
-    stream = complete(stream=True, **ask)
-    with pytest.raises(openai.APIError) as ended:
-        list(stream)
-    assert ended.value.code == "deadline_exceeded"
+        complete(**ask | {"extra_headers": {"x-legato-deadline": "1ms"}})
+    assert (raised.value.status_code, raised.value.code) == (504, "deadline_exceeded")
     service.until_idle()
 
 

@@ -127,7 +127,8 @@ class MessagesWriter:
         said = self._blocks.push(delta.text, delta.finish)
         if delta.finish is not None:
             self._stop_sequence = delta.stop
-            self._stop_reason = self._blocks.stop_reason(delta.finish, delta.stop, self._head.fills_context)
+            fills = self._head.fills_context and not delta.late
+            self._stop_reason = self._blocks.stop_reason(delta.finish, delta.stop, fills)
         return begun + b"".join(map(_event, said))
 
     def end(self, usage: Usage) -> bytes:
@@ -142,7 +143,7 @@ class MessagesWriter:
         (answer,) = answers
         blocks = BlockEvents(self._format)
         content = gathered(blocks.push("".join(answer.text), answer.finish or "stop"))
-        why = blocks.stop_reason(answer.finish, answer.stop, self._head.fills_context)
+        why = blocks.stop_reason(answer.finish, answer.stop, self._head.fills_context and not answer.late)
         told = {"content": content, "stop_reason": why, "stop_sequence": answer.stop, "usage": _usage(usage)}
         return encode(self._head.fields() | told)
 

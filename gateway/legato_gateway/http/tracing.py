@@ -9,6 +9,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from legato_gateway import client_request_id
+from legato_gateway.access_log import SPAN
 from legato_protocol import names
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class TraceRequests:
             await send(message)
 
         try:
-            await self._app({**scope, "headers": headers}, receive, noting)
+            await self._app({**scope, "headers": headers, SPAN: span}, receive, noting)
         except Exception:
             _answered(span, _SERVER_FAULT)  # that is what is answered, further out
             raise

@@ -11,6 +11,7 @@ from legato_gateway.serving.model_serving import ServedModel
 from legato_gateway.serving.writer import CollectedChoice
 
 DONE = b"data: [DONE]\n\n"
+DEADLINE = "deadline"
 LEAST_LOGPROB = -9999.0  # JSON knows no infinity
 
 
@@ -85,7 +86,9 @@ class ChunkEncoder:
 
 
 def stop_reason(ended: Delta | CollectedChoice) -> str | int | None:
-    """vLLM's: the stop string or the stop token of the request that ended a choice."""
+    """vLLM's: the stop string or the stop token of the request that ended a choice; or else its deadline."""
+    if ended.late:
+        return DEADLINE
     return ended.stop if ended.stop is not None else ended.stop_token
 
 

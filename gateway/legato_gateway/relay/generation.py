@@ -5,7 +5,7 @@ from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
-from legato_gateway.errors import GatewayError
+from legato_gateway.errors import DeadlineExceeded, GatewayError
 from legato_gateway.prompt_scores import PromptScores
 from legato_gateway.relay.choice import Choice, Vocabulary
 from legato_gateway.relay.timing import RequestTiming
@@ -134,21 +134,25 @@ class RunningGeneration:
         """Items beyond the tokens known; the caller has checked that none is missing between."""
         if item.cached_tokens > self._cached:
             self._cached = item.cached_tokens
+        self._count_blocks(choice, item)
         delta = choice.take(item)
         if choice.finish is not None:
             self.unfinished -= 1
             self.route.preemptions += item.preemptions
         if delta is not None:
-            if self.scores is not None and choice.index not in self._introduced:
-                self._introduced.add(choice.index)
-                delta = replace(delta, scores=self.scores)
-            count = len(item.token_ids)
-            self._deltas.append((delta, count))
-            self._unread += count
+            self._append(delta, len(item.token_ids))
             self._wake()
             if self._unread >= self._limit and not self.paused:
                 self.paused = True
                 self._owner.pause(self, True)
+
+    def _count_blocks(self, choice: Choice, item: TokenItem) -> None:
+        if item.reserved_blocks != choice.reserved_blocks:
+            self.route.kv_blocks_reserved += item.reserved_blocks - choice.reserved_blocks
+            choice.reserved_blocks = item.reserved_blocks
+        if item.peak_blocks > choice.peak_blocks:
+            self.route.kv_blocks_peak += item.peak_blocks - choice.peak_blocks
+            choice.peak_blocks = item.peak_blocks
 
     def admit(self) -> None:
         """It may start."""
@@ -156,15 +160,30 @@ class RunningGeneration:
         self._decided.set()
 
     def end(self, error: GatewayError | None = None) -> None:
-        """Nothing more comes. `error` is raised after what was made before it."""
+        """Nothing more comes. `error` is raised after what was made before it, but a deadline cuts off what was."""
         self.ended = True
-        self._error = error
+        if isinstance(error, DeadlineExceeded) and self.has_token:
+            self._cut_off()
+        else:
+            self._error = error
         self._decided.set()
         self.route.output_tokens = self.completion_tokens
         self.route.finish = (
             (error.code or "error") if error else ",".join(c.finish or "cancelled" for c in self.choices)
         )
         self._wake()
+
+    def _cut_off(self) -> None:
+        for choice in self.choices:
+            if choice.finish is None:
+                self._append(choice.cut_off(), 0)
+
+    def _append(self, delta: Delta, tokens: int) -> None:
+        if self.scores is not None and delta.choice not in self._introduced:
+            self._introduced.add(delta.choice)
+            delta = replace(delta, scores=self.scores)
+        self._deltas.append((delta, tokens))
+        self._unread += tokens
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():

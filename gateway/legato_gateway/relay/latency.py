@@ -1,5 +1,7 @@
 """Tells metrics and routes how long requests and tokens took."""
 
+from statistics import fmean
+
 from legato_gateway.metrics import Metrics
 from legato_gateway.relay.choice import Choice
 from legato_gateway.relay.generation import RunningGeneration
@@ -52,10 +54,12 @@ class LatencyRecorder:
         if timing.first_token is not None:
             stream = timing.paused + (now - generation.paused_at if generation.paused else 0.0)
             seconds |= {"decode": now - timing.first_token - stream, "stream": stream}
-        if generation.unfinished:
-            return
-        per_token = (choice.time_per_output_token for choice in generation.choices)
-        self._metrics.completed(total, [seconds for seconds in per_token if seconds is not None])
+        made = (choice.time_per_output_token for choice in generation.choices)
+        per_token = [each for each in made if each is not None]
+        if per_token:
+            seconds["tpot"] = fmean(per_token)
+        if not generation.unfinished:
+            self._metrics.completed(total, per_token)
 
     def _first_token(self, generation: RunningGeneration, now: float) -> None:
         timing, usage = generation.timing, generation.usage

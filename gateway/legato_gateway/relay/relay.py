@@ -334,14 +334,21 @@ class RequestRelay:
         self._admission.finished(generation.id, generation.completion_tokens)
         self._admission.cancel(generation.id)
         self.demand.head(self._admission.obstacle, self._timers.time())
-        for choice in generation.choices:
-            if choice.finish is not None:
-                self.demand.finished(len(choice.tokens))
         generation.end(error)
+        self._count_lengths(generation, generation.route.finish if error else "cancelled")
         self._metrics.ended(generation.route.finish, isinstance(error, WorkerFailed))
         self._latency.ended(generation)
         if generation.trace is not None:
             generation.trace.ended(generation.route, generation.usage, error)
+
+    def _count_lengths(self, generation: RunningGeneration, cut_off: str) -> None:
+        """Of its choices. Those that did not finish ended by `cut_off`."""
+        most = generation.request.params.max_tokens
+        for choice in generation.choices:
+            if choice.finish is not None:
+                self.demand.finished(len(choice.tokens))
+            if choice.tokens:
+                self._metrics.used_limit(choice.finish or cut_off, len(choice.tokens) / most)
 
 
 def _refusal(decision: Refuse) -> GatewayError:

@@ -25,6 +25,7 @@ _LATENCIES = {
     "handoff": ("legato.latency.time_in_handoff",),
     "decode": ("gen_ai.latency.time_in_model_decode",),
     "stream": ("legato.latency.time_in_stream",),
+    "tpot": ("legato.latency.time_per_output_token",),
     "total": ("gen_ai.latency.e2e",),
 }
 
@@ -187,6 +188,9 @@ def _came(route: RouteRecord, usage: Usage, error: GatewayError | None) -> "dict
     }
     if route.preemptions:
         came["legato.preemptions"] = route.preemptions
+    if route.kv_blocks_peak:
+        came["legato.kv.blocks_reserved"] = route.kv_blocks_reserved
+        came["legato.kv.blocks_peak"] = route.kv_blocks_peak
     if error is None:
         came["gen_ai.response.finish_reasons"] = route.finish.split(",")
     for phase, names in _LATENCIES.items():

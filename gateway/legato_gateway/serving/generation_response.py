@@ -6,7 +6,7 @@ fails before has an HTTP status of its own. When the client leaves, all work for
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import asdict
 from functools import partial
@@ -14,9 +14,9 @@ from functools import partial
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from legato_gateway.access_log import ENTRY, AccessEntry
-from legato_gateway.errors import GatewayError, InternalFault
-from legato_gateway.request import Delta, Generation, Relay, Usage
+from legato_gateway.access_log import ENTRY, SPAN, AccessEntry
+from legato_gateway.errors import DeadlineExceeded, GatewayError, InternalFault
+from legato_gateway.request import Delta, Generation, Relay, RouteRecord, Usage
 from legato_gateway.serving import ignored
 from legato_gateway.serving.event_stream import EventStream, StreamPolicy
 from legato_gateway.serving.prepared_request import PreparedRequest
@@ -39,6 +39,7 @@ class GenerationResponse(Response):
         self._relay = relay
         self._generations: list[Generation] = []
         self._events: EventStream | None = None  # of a streamed answer
+        self._written: tuple[float, float] | None = None  # when its first and its latest tokens were
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._ignored = ignored.header(scope)
@@ -54,11 +55,17 @@ class GenerationResponse(Response):
             gone.cancel()
             await asyncio.gather(*(generation.cancel() for generation in self._generations))
             await asyncio.gather(run, gone, return_exceptions=True)
+            routes = [generation.route for generation in self._generations]
+            slowest = max(routes, key=lambda route: route.seconds.get("total", 0.0)).seconds
+            if (per_token := self._client_tpot()) is not None:
+                slowest["client_tpot"] = per_token
+                if (span := scope.get(SPAN)) is not None:
+                    span.set({"legato.latency.client_time_per_output_token": per_token})
             if (entry := scope.get(ENTRY)) is not None:
-                self._describe(entry)
+                self._describe(entry, routes, slowest)
 
-    def _describe(self, entry: AccessEntry) -> None:
-        usage, routes = self._usage(), [generation.route for generation in self._generations]
+    def _describe(self, entry: AccessEntry, routes: Sequence[RouteRecord], slowest: Mapping[str, float]) -> None:
+        usage = self._usage()
         entry.id, entry.model = self._prepared.id, self._prepared.model
         entry.prompt_tokens, entry.output_tokens = usage.prompt_tokens, usage.completion_tokens
         entry.cached_tokens = usage.cached_tokens
@@ -67,10 +74,16 @@ class GenerationResponse(Response):
         entry.first_token_seconds = round(min(first), 6) if first else None
         entry.attempts = max((route.attempt for route in routes), default=0) or None
         entry.preemptions = sum(route.preemptions for route in routes) or None
-        slowest = max(routes, key=lambda route: route.seconds.get("total", 0.0)).seconds
-        for part in ("queue", "prefill", "handoff", "decode"):
+        for part in ("queue", "prefill", "handoff", "decode", "tpot", "client_tpot"):
             if part in slowest:
                 setattr(entry, f"{part}_seconds", round(slowest[part], 6))
+        entry.kv_blocks_reserved = sum(route.kv_blocks_reserved for route in routes) or None
+        entry.kv_blocks_peak = sum(route.kv_blocks_peak for route in routes) or None
+
+    def _client_tpot(self) -> float | None:
+        """Mean seconds between tokens of a stream, whose choices advance together, as they were written."""
+        tokens = self._usage().completion_tokens / sum(request.choices for request in self._prepared.requests)
+        return (self._written[1] - self._written[0]) / (tokens - 1) if self._written and tokens > 1 else None
 
     async def _whole(self, send: Send) -> None:
         answers: dict[int, CollectedChoice] = {}
@@ -85,6 +98,7 @@ class GenerationResponse(Response):
                     answer.stop = delta.stop or answer.stop
                     answer.stop_token = delta.stop_token if delta.finish else answer.stop_token
                     answer.scores = delta.scores or answer.scores
+                    answer.late = delta.late
         found = [answers[index] for index in sorted(answers)]
         if self._prepared.choose is not None:
             found = self._prepared.choose(found)
@@ -104,6 +118,8 @@ class GenerationResponse(Response):
                     spell = partial(_joined, writer, batch)
                     if said := await _apart(spell, any(delta.scores for _, delta in batch)):
                         await events.write(said)
+                        now = asyncio.get_running_loop().time()
+                        self._written = (self._written[0] if self._written else now, now)
             last = writer.end(self._usage())
         except GatewayError as error:
             if not events.begun:
@@ -194,28 +210,40 @@ async def one(generation: Generation, first_choice: int) -> AsyncGenerator[Batch
 
 
 async def merged(generations: Sequence[Generation], choices: int) -> AsyncGenerator[Batch, None]:
-    """The same over several prompts, in the order in which things become ready. The first failure ends it."""
+    """The same over several prompts, in the order in which things become ready. The first failure ends it; prompts
+    whose deadline passes without a token end empty where others have some."""
     queue: asyncio.Queue[Batch | Exception | None] = asyncio.Queue(maxsize=1)  # so generations feel a slow client
+    late: Batch = []
 
     async def pump(generation: Generation, first_choice: int) -> None:
         try:
             async for batch in one(generation, first_choice):
                 await queue.put(batch)
             await queue.put(None)
+        except DeadlineExceeded as error:
+            late.extend((first_choice + n, Delta(n, "", finish="length", late=True)) for n in range(choices))
+            await queue.put(error)
         except Exception as error:  # raised below, where it is awaited
             await queue.put(error)
 
     pumps = [asyncio.create_task(pump(g, i * choices)) for i, g in enumerate(generations)]
     try:
-        running = len(pumps)
+        running, missed, answered = len(pumps), None, False
         while running:
             batch = await queue.get()
-            if isinstance(batch, Exception):
+            if isinstance(batch, DeadlineExceeded):
+                running, missed = running - 1, batch
+            elif isinstance(batch, Exception):
                 raise batch
-            if batch is None:
+            elif batch is None:
                 running -= 1
             else:
+                answered = True
                 yield batch
+        if missed is not None and not answered:
+            raise missed
+        if late:
+            yield late
     finally:
         for task in pumps:
             task.cancel()

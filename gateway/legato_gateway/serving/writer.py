@@ -21,6 +21,7 @@ class CollectedChoice:
     stop_token: int | None = None
     scores: PromptScores | None = None
     token_ids: list[int] = field(default_factory=list)
+    late: bool = False
 
 
 class Writer(Protocol):

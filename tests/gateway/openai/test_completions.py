@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from served_texts import served
 
-from legato_gateway.errors import WorkerFailed
+from legato_gateway.errors import DeadlineExceeded, WorkerFailed
 from legato_gateway.request import Delta, TokenText
 from legato_protocol.stream import TokenLogprobs
 
@@ -33,6 +33,19 @@ async def test_one_failing_prompt_fails_the_request_and_stops_the_others(gateway
     gateway.relay.script = one_fails
     assert (await gateway.complete(prompt=["good", "bad"])).status_code == 502
     assert all(generation.cancelled.is_set() for generation in gateway.relay.generations)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_prompt_without_a_token_at_the_deadline_ends_empty_if_another_has_some(gateway, stream):
+    def late(request):
+        return [DeadlineExceeded("late")] if bytes(request.prompt) == b"bad" else [Delta(0, "x", (), "stop")]
+
+    gateway.relay.script = late
+    answer = await gateway.client.completions.create(model="tiny", prompt=["good", "bad"], stream=stream)
+    choices = [chunk.choices[0] async for chunk in answer] if stream else answer.choices
+    ends = {choice.index: (choice.text, choice.finish_reason, choice.stop_reason) for choice in choices}
+    assert ends == {0: ("x", "stop", None), 1: ("", "length", "deadline")}
+    assert (await gateway.complete(prompt=["bad", "bad"])).status_code == 504
 
 
 async def test_the_routes_of_several_prompts_are_explained_one_by_one(gateway):

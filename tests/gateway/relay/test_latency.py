@@ -96,7 +96,7 @@ def test_the_time_for_which_a_client_does_not_read_is_its_own(timed):
     timed.at(60.0).recorder.resumed(timed.generation)
     timed.at(61.0).token(finish="length")
     timed.recorder.ended(timed.generation)
-    seconds = {"first_token": 1.0, "decode": 2.0, "stream": 58.0, "total": 61.0}
+    seconds = {"first_token": 1.0, "decode": 2.0, "stream": 58.0, "total": 61.0, "tpot": 1.25}
     assert timed.generation.route.seconds == seconds
     assert timed.sums("inter_token_latency_seconds", "request_time_per_output_token_seconds") == [2.5, 1.25]
 
