@@ -20,13 +20,6 @@ def test_four_adapters_and_the_base_run_in_one_batch(adapted):
     assert worker.used == 0
 
 
-def test_prefixes_are_shared_only_with_the_same_adapter(adapted):
-    worker = adapted.worker()
-    for number, (name, cached) in enumerate([("", 0), ("a", 0), ("a", 16), ("b", 0), ("", 16)]):
-        adapted.serve(worker, f"r{number}", name)
-        assert worker.items(f"r{number}")[0].cached_tokens == cached
-
-
 def test_a_prefilled_sequence_goes_on_elsewhere_with_its_adapter(adapted, world):
     prefill, decode = adapted.worker("p"), adapted.worker("d")
     world.hand_off(prefill, decode, adapted.sequence("b", choices=(0, 1)))

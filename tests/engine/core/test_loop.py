@@ -202,20 +202,6 @@ def test_prefix_events_are_numbered_without_gaps(world, worker):
     assert numbers == list(range(1, len(numbers) + 1)) != []
 
 
-def test_a_step_that_lasts_shows_in_the_pulse_and_waiting_does_not(world, worker):
-    beats = []
-
-    def step(batch):
-        world.network.run(world.network.now + 300)
-        beats.append(worker.pulse.beat())
-        return type(worker.runner).step(worker.runner, batch)
-
-    worker.runner.step = step
-    world.generate(worker, max_tokens=1, turns=4)
-    assert min(beat.busy for beat in beats) >= 300
-    assert worker.pulse.beat().busy == 0
-
-
 @pytest.mark.parametrize("at", [1, 3])
 def test_only_a_sequence_whose_logits_are_not_finite_fails(world, worker, at):
     step, fault = worker.runner.step, (Sampled(0, None, "not finite"),)

@@ -6,7 +6,6 @@ from unittest.mock import Mock
 
 import pytest
 import tiny_llama
-import torch
 
 from legato_engine.backends.cuda.device import Interpreted
 from legato_engine.core import __main__ as process
@@ -47,16 +46,6 @@ def test_a_model_that_a_gpu_does_not_compute_ends_the_process_with_2(start, monk
     code, last = start(replace(SETTINGS, **changes), **config)
     assert (code, type(last)) == (2, NotStarting)
     assert last.reason.startswith(reason)
-
-
-def test_so_does_a_gpu_that_kernels_do_not_run_on(start, monkeypatch):
-    properties = SimpleNamespace(name="Tesla V100", major=7, minor=0)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (1 << 34, 1 << 34))
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _place: properties)
-    code, last = start()
-    assert code == 2
-    assert "Tesla V100 has compute capability 7.0" in last.reason
 
 
 def test_an_error_that_may_pass_is_not_the_end(start, monkeypatch):

@@ -152,23 +152,3 @@ def test_a_replay_that_differs_is_a_failure_and_a_missed_speed_is_not(results):
     assert results.failed == []
     results.add_figure("model", {"what": "replay equals eager, 64 rows", "equal": False})
     assert results.failed == ["replay equals eager, 64 rows"]
-
-
-def test_a_model_that_does_not_fit_is_refused_before_its_weights_are_made(benchmarks, monkeypatch):
-    model = benchmarks("gpu_model")
-    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (20 << 30, 24 << 30))
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "NVIDIA L4")
-    with pytest.raises(MemoryError, match="llama-3-8b needs 33 GB of memory, of which NVIDIA L4 has 21 GB free"):
-        model.on_gpu("llama-3-8b")
-
-
-def test_work_that_began_before_it_was_queued_is_timed_again(benchmarks, monkeypatch):
-    """The device sleeps twice as long then."""
-    clock, slept, late = benchmarks("gpu_clock"), [], [False] * 7 + [True, True]
-    event = SimpleNamespace(record=lambda: None, query=lambda: late.pop(), elapsed_time=lambda _: 4.0)
-    monkeypatch.setattr(torch.cuda, "Event", lambda enable_timing: event)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda _: None)
-    monkeypatch.setattr(torch.cuda, "_sleep", slept.append)
-    assert clock.CudaClock(torch.device("cuda", 0)).queued(lambda: None) == 0.004
-    assert slept == [1 << 24, 1 << 25, *[1 << 26] * 7]
