@@ -170,10 +170,6 @@ def test_problems_of_the_manifest_are_named_as_by_up(files, simulate):
     assert f"{files / 'chat.yaml'}: spec.scaling.prefill" in err
 
 
-def test_unified_workers_are_simulated(simulate):
-    assert simulate(spec=UNIFIED).code == 0
-
-
 def test_flags_name_all_scalers_and_workloads():
     assert (tuple(RIVALS), workloads.NAMES) == (arguments.SCALERS, arguments.WORKLOADS)
 

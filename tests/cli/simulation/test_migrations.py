@@ -1,8 +1,6 @@
 """Sequences that hot decode workers hand on to others, in virtual time, and their tokens."""
 
-import dataclasses
 import functools
-import itertools
 import math
 from collections import defaultdict
 from typing import NamedTuple
@@ -16,7 +14,6 @@ from legato_cli.simulation.kv_handoffs import KVHandoffs
 from legato_cli.simulation.scheduled import SchedulerEngine
 from legato_cli.simulation.scheduled_worker import ScheduledWorker
 from legato_cli.simulation.workload import Arrival
-from legato_engine.core.load_frame import BUSY_INTERVAL
 from legato_engine.scheduler.request import Request, RequestState
 from legato_engine.transfer.virtual_time import VirtualTime
 from legato_protocol.sampling_params import SamplingParams
@@ -26,16 +23,11 @@ UNIFIED = {"scaling": {"prefill": {"max": 0}, "decode": {"min": 1, "max": 9}}}
 
 
 class _Migration(NamedTuple):
-    """One that has begun. `left` tokens may still come, and of those known `uncomputed` are to be computed. Its
-    source reported its load `age` seconds ago."""
+    """One that has begun; of the known tokens, `uncomputed` are to be computed."""
 
-    time: float
     id: str
     source: str
-    target: str
-    left: int
     uncomputed: int
-    age: float
 
 
 class _Watched(SchedulerEngine):
@@ -63,11 +55,7 @@ class _Watched(SchedulerEngine):
 
     def _begin(self, source, running, target, here, failed):
         self._migrate(source, running, target, here, failed)
-        self._note(source, running, target, here)
-
-    def _note(self, source, running, target, here):
-        left, age = here.params.max_tokens - here.outputs, self._time.now - source.told_at
-        self.begun.append(_Migration(self._time.now, here.id, source.name, target.name, left, running.remaining, age))
+        self.begun.append(_Migration(here.id, source.name, running.remaining))
 
     def _arrived(self, handoff, emissions):
         if handoff.outgoing.migration:
@@ -75,25 +63,11 @@ class _Watched(SchedulerEngine):
         super()._arrived(handoff, emissions)
 
 
-class _Refusing(_Watched):
-    """No migration succeeds."""
-
-    def _begin(self, source, running, target, here, failed):
-        self._note(source, running, target, here)
-
-        def fail():
-            assert here.id in target.decoding
-            failed()
-            assert here.id not in target.decoding
-
-        self._time.after(0.0, fail)
-
-
-def _serve(arrivals, *sizes, service=None, rate=math.inf, engine=_Watched, **step):
+def _serve(arrivals, *sizes, service=None, rate=math.inf, **step):
     """The first of `sizes` is for the beginning; new workers take two seconds to serve.
 
     Every request has all of its tokens, none was made twice, and nothing is left anywhere."""
-    made = engine(
+    made = _Watched(
         RunSettings(
             spec(largest=50, **(service or {})),
             workload(list(arrivals)),
@@ -137,16 +111,6 @@ def test_a_hot_worker_hands_sequences_on_to_a_roomy_one(unified, rate):
     assert result.tpot.p50 < 0.75 * unmoved.tpot.p50
 
 
-def test_so_does_one_whose_cache_is_nearly_full():
-    """8 sequences of up to 700 tokens, in a cache of 4,000: alone, the worker has to compute some again."""
-    narrow = {"service": {"slo": {"tpot": "1s"}}, "per_step": 0.4, "per_row": 0.0, "kv_tokens": 4000}
-    made, _ = _serve(_burst(output=600), (0, 1), (2, 2), **narrow)
-    alone, _ = _serve(_burst(output=600), (0, 1), **narrow)
-    preempted, again = (sum(w.scheduler.load().preemptions for w in each.pods.all) for each in (made, alone))
-    assert made.moved
-    assert preempted == 0 < again
-
-
 PINNED = {"slo": {"tpot": "1s"}, "gateway": {"image": "legato/gateway:old"}}
 
 
@@ -167,23 +131,6 @@ def test_where_nothing_moves(burst, grown, given, moves):
     assert bool(made.begun) == bool(made.moved) == moves
 
 
-def test_it_has_to_be_hot_for_a_while_and_hands_on_one_at_a_time_unless_it_is_nearly_done():
-    """They take a second and more to arrive."""
-    made, _ = _serve(_burst(), (0, 1), (0, 2), rate=100.0)
-    begun, moved = [migration.time for migration in made.begun], [time for time, _ in made.moved]
-    assert len(moved) >= 3
-    assert begun[0] >= 1.0
-    assert min(migration.left for migration in made.begun) >= 64
-    assert max(migration.age for migration in made.begun) <= BUSY_INTERVAL
-    assert all(begin >= end + 1.0 for end, begin in zip(moved, begun[1:], strict=False))
-
-
-def test_the_shortest_goes_first():
-    arrivals = [Arrival(0.1, prompt, 600) for prompt in (400, 500, 300, 600, 200, 700, 400, 500)]
-    made, _ = _serve(arrivals, (0, 1), (0, 2), service=UNIFIED)
-    assert [migration.id for migration in made.begun[:2]] == ["4", "2"]
-
-
 def test_what_is_still_computed_stays():
     """Prompts of 400 tokens, the shortest sequences: 32 tokens in a step, alongside those that decode."""
     decoding = [Arrival(0.1 * number, 800, 600) for number in range(6)]
@@ -194,32 +141,6 @@ def test_what_is_still_computed_stays():
 def test_what_was_preempted_stays_until_it_is_computed_again():
     made, _ = _serve(_burst(output=600), (0, 1), (40, 2), kv_tokens=2000, per_token=0.02)
     assert {migration.uncomputed for migration in made.begun} == {1}
-
-
-def test_the_same_input_gives_the_same_moves_and_bytes():
-    (first, one), (second, other) = _burst_served(300.0), _burst_served.__wrapped__(300.0)
-    assert first.begun
-    assert (first.begun, first.moved) == (second.begun, second.moved)
-    assert dataclasses.asdict(one) == dataclasses.asdict(other)
-
-
-def test_one_that_has_moved_stays_for_a_while():
-    """The second worker becomes hot by what it was handed, and a third one is idle."""
-    burst, grows = _burst(count=12, output=900), {"per_row": 0.006, "per_context": 6e-5}
-    made, _ = _serve(burst, (0, 1), (2, 2), (14, 4), **grows)
-    ends = defaultdict(list)
-    for time, id in made.moved:
-        ends[id].append(time)
-    again = [later - time for times in ends.values() for time, later in itertools.pairwise(times)]
-    assert again
-    assert min(again) >= 30.0
-
-
-def test_where_a_move_fails_the_sequence_stays_and_its_worker_rests():
-    made, _ = _serve(_burst(output=600), (0, 1), (2, 2), engine=_Refusing)
-    times, ids = [migration.time for migration in made.begun], [migration.id for migration in made.begun]
-    assert len(ids) == len(set(ids)) >= 3
-    assert all(30.0 <= later - time < 35.0 for time, later in itertools.pairwise(times))
 
 
 def test_what_leaves_a_draining_worker_may_wait_for_room_or_be_preempted_meanwhile():

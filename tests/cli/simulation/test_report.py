@@ -95,7 +95,3 @@ def test_text_is_escaped(where):
     page = report.html(Comparison((Entry(made, Fixed(1, 1), given["tuned_on"]),)), given["title"], given["about"])
     assert bad not in page
     assert bad in Checked(page).text
-
-
-def test_a_miss_does_not_depend_on_colour():
-    assert '<span class="miss">✗ 40.0 %</span>' in _page(attainment=0.4)
