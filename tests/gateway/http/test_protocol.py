@@ -204,26 +204,6 @@ async def test_without_a_place_the_answer_is_503_and_says_when_to_come_back():
     assert places.open == 0
 
 
-async def test_an_idle_connection_makes_room_and_one_with_a_request_does_not():
-    passing, app, loop = Passing(), Slow(), asyncio.get_running_loop()
-    places = Connections(ConnectionLimits(most=1), clock=lambda: loop.time())
-    async with connected(asyncio.Event(), places, app) as (reader, writer):
-        writer.write(EMPTY)
-        await asyncio.wait_for(app.begun.wait(), 10)
-        await passing.by(2)
-        server = writer.get_extra_info("peername")
-        refused, _ = await asyncio.open_connection(*server)
-        assert (await asyncio.wait_for(refused.read(), 10)).startswith(b"HTTP/1.1 503")
-        app.go_on.set()
-        await asyncio.wait_for(reader.readuntil(b"content-length"), 10)
-        await passing.by(2)
-        new, sending = await asyncio.open_connection(*server)
-        assert (await asyncio.wait_for(reader.read(), 10)).endswith(b"content-length")
-        sending.write(EMPTY)
-        assert (await asyncio.wait_for(new.readuntil(b"content-length"), 10)).startswith(b"HTTP/1.1 200")
-        sending.close()
-
-
 @pytest.mark.parametrize(("rest", "size"), [(b"cd", 0), (b"", 32 << 20)], ids=["its body was refused", "reads nothing"])
 async def test_an_answered_connection_ends_for_idleness(rest, size):
     """One whose body was refused is idle once that has come, and one whose client reads nothing is not kept."""
