@@ -138,22 +138,6 @@ def test_one_that_is_removed_is_finished_where_it_runs_and_leaves_memory(adapted
     service.until(lambda: loaded() <= red, lambda: f"only red is in memory: {loaded()}")
 
 
-def test_one_that_cannot_be_used_is_told_of_and_changes_nothing(adapted: Adapted) -> None:
-    service, epochs = adapted.service, adapted.epochs()
-    wordy_model.write_adapter(adapted.folder / "large", 2, rank=128)
-    adapted.edit("red", "large", "missing")
-    service.until(lambda: "AdapterRefused" in service.command("describe").stdout, "the condition tells", pause=0.2)
-    told = service.command("describe").stdout
-    assert "spec.model.adapters.1: large: " in told
-    assert "r is 128; at most 64 is allowed here (model.maxAdapterRank)" in told
-    assert "spec.model.adapters.2: missing: " in told
-    assert adapted.models() == ["smollm2", "red"]
-    wordy_model.write_adapter(adapted.folder / "missing", 3)  # its files come later
-    adapted.until_models("red", "missing")
-    adapted.serve("red")
-    assert adapted.epochs() == epochs
-
-
 def test_one_of_the_hub_is_downloaded_and_one_that_is_not_there_changes_nothing(
     adapted: Adapted, hub: fake_hub.Hub
 ) -> None:

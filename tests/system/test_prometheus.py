@@ -22,7 +22,6 @@ OPERATORS = re.compile(r"legato_operator_\w+")
 # One series of the operator's as a rule has it: the labels that it is grouped or joined by, its name, its own matchers.
 USED = re.compile(r"(?:by|on) \(([^)]*)\) \(?(?:\w+\()?(legato_operator_\w+)(?:{([^}]*)})?")
 FAILED = "legato_operator_reconcile_errors_total"  # a pass that fails ends `legato up`
-ALERT = 'last_over_time(ALERTS{alertstate="pending", namespace="default", service="test", pool="decode"'
 # The ratio keeps decode small, so that no further worker is started where the test asks for one.
 SCALING = "{mode: Managed, prefill: {min: 1, max: 1}, decode: {min: 1, max: 2}, maxDecodePerPrefill: 1}"
 
@@ -157,14 +156,3 @@ def test_rules_find_each_series_of_the_operator_with_the_labels_that_they_use(pr
         asked = [f'{label}{sign}"{text}"' for label, sign, text in told if not rare & {*text.split("|")}]
         query = ", ".join([*asked, *(f'{label}!=""' for label in named | known)])
         assert _ask(prometheus, f"{name}{{{query}}}") or name == FAILED, (name, query)
-
-
-def test_a_pool_that_is_capped_and_one_that_is_not_ready_are_noticed(prometheus, service):
-    """Both alerts wait for some minutes until they fire."""
-    capped = f'{ALERT}, alertname="LegatoPoolCapped", by="scaling.maxDecodePerPrefill"}}[1h])'
-    unready = f'{ALERT}, alertname="LegatoPoolNotReady"}}[1h])'
-    service.until(lambda: _ask(prometheus, capped), "it waits to tell of the ratio")
-    assert _ask(prometheus, unready) == []
-    (worker,) = service.workers("decode")
-    service.processes(worker["worker"])[0].kill()
-    service.until(lambda: _ask(prometheus, unready), "it waits to tell of the worker")

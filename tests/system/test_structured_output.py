@@ -2,7 +2,6 @@
 trained to write it, or to call a tool. Grammars have their tests in tests/grammar and tests/engine/grammars."""
 
 import json
-import re
 from typing import Annotated, Any, Literal
 
 import budget
@@ -40,20 +39,6 @@ def test_parse_gives_the_model(service: Any) -> None:
         answers.append(answer)
     assert service.record(answers[0].id)["prefill"] not in ("", "local"), "the second is decided by what is cached"
     service.until_idle()
-
-
-def test_streams_and_choices_match_too(service: Any) -> None:
-    pattern = "(fox|owl){2,3} [0-9]{3}"
-    chunks = service.client.chat.completions.create(
-        model="smollm2", messages=QUESTION, n=3, seed=7, stream=True, max_tokens=100,
-        extra_body={"structured_outputs": {"regex": pattern}},
-    )  # fmt: skip
-    texts, ends = dict.fromkeys(range(3), ""), dict[int, str]()
-    for choice in (choice for chunk in chunks for choice in chunk.choices):
-        texts[choice.index] += choice.delta.content or ""
-        ends |= {choice.index: choice.finish_reason} if choice.finish_reason else {}
-    assert set(ends.values()) == {"stop"}
-    assert all(re.fullmatch(pattern, text) for text in texts.values()), texts
 
 
 def test_answers_of_random_schemas_that_end_are_valid(service: Any) -> None:
