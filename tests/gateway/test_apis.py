@@ -143,9 +143,6 @@ async def test_log_probabilities_come_where_they_are_asked_for(gateway, api, str
         assert gateway.relay.requests[-1].params.logprobs == top
 
 
-# ── what goes wrong ─────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 ERRORS = [
     (DeadlineExceeded("too late", part="prefill"), 504, {}),
     (QuotaExceeded("used up", reason="tenant_quota", retry_after=2.2), 429, {"retry-after": "3"}),
@@ -237,8 +234,6 @@ async def test_bodies_of_other_types_large_ones_and_floods_of_headers_are_refuse
     assert gateway.relay.generations == []
 
 
-# ── tools ───────────────────────────────────────────────────────────────────────────────────────────────────────────
-
 CITY: Any = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 WEATHER: Any = {"name": "get_weather", "parameters": CITY}
 NOW: Any = {"name": "now"}
@@ -309,8 +304,6 @@ async def test_tools_and_choices_that_make_no_sense_are_refused(calling, api, to
     assert "tool" in (api.error(answer)[0] or api.error(answer)[1])
     assert calling.relay.generations == []
 
-
-# ── reasoning ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 THOUGHT = "<think>\nLet me see: é.\n</think>\n\nParis. \n"
 BEHIND = f"<think>\nI could write <tool_call>.\n</think>\n\n{FIRST}"

@@ -113,8 +113,6 @@ def test_flags_that_do_not_go_together_stop_the_start(flags, said):
         _read(*NEEDED, *flags.split())
 
 
-# ── what settings make of a gateway's parts ─────────────────────────────────────────────────────────────────────────
-
 SETTINGS = GatewaySettings("model", "name", 4096, slo_ttft=2.0, slo_tpot=0.2)
 
 

@@ -46,9 +46,6 @@ def counts(usage: Any) -> tuple[int, int, int]:
     return usage.prompt_tokens, usage.completion_tokens, usage.total_tokens
 
 
-# ── answers and streams ──
-
-
 def test_the_model_is_listed_and_found(service: Any) -> None:
     model, adapter = service.client.models.list().data
     assert service.client.models.retrieve("smollm2") == model
@@ -68,9 +65,6 @@ def test_usage_is_that_of_the_tokens(chat: Callable[..., Any], complete: Callabl
     assert all(chunk.usage is None for chunk in chat(messages=QUESTION, max_tokens=2, stream=True, **GREEDY))
 
 
-# ── log-probabilities ──
-
-
 def test_logprobs_of_a_chat_are_those_of_the_tokens_shown(chat: Callable[..., Any]) -> None:
     ask = {"messages": QUESTION, "logprobs": True, "top_logprobs": 3, "max_tokens": 5, **GREEDY}
     answer = chat(**ask)
@@ -85,9 +79,6 @@ def test_logprobs_of_a_chat_are_those_of_the_tokens_shown(chat: Callable[..., An
     streamed = [token for choice in choices for token in choice.logprobs.content]
     assert [t.token for t in streamed] == [t.token for t in content]
     assert [t.logprob for t in streamed] == pytest.approx([t.logprob for t in content], abs=1e-3)
-
-
-# ── stop, n and seed ──
 
 
 @pytest.mark.parametrize("call", ["complete", "chat"])
@@ -126,9 +117,6 @@ def test_a_choice_that_a_stop_string_ends_is_computed_no_further(service: Any, c
     service.until_idle()
 
 
-# ── errors ──
-
-
 @pytest.mark.parametrize(
     ("change", "error", "param"),
     [
@@ -161,9 +149,6 @@ def test_a_deadline_cuts_off_an_answer_and_without_a_token_is_a_typed_error(
         complete(**ask | {"extra_headers": {"x-legato-deadline": "1ms"}})
     assert (raised.value.status_code, raised.value.code) == (504, "deadline_exceeded")
     service.until_idle()
-
-
-# ── cancelling ──
 
 
 @pytest.mark.parametrize(

@@ -56,9 +56,6 @@ async def test_the_routes_of_several_prompts_are_explained_one_by_one(gateway):
     assert [len(id.split("-")) for id in ids] == [3, 3, 3]
 
 
-# ── best_of ─────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 def said(choice, text, *logprobs, finish="stop"):
     """A choice whose tokens have these log probabilities."""
     tokens = [TokenText(ord("x"), "x", b"x", TokenLogprobs(logprob, ()), at) for at, logprob in enumerate(logprobs)]

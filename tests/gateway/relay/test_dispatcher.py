@@ -177,8 +177,6 @@ def test_what_a_worker_caches_of_a_sequence_needs_no_room_there(lab, cached):
     assert sub.stage is (Stage.QUEUED if cached else Stage.WAITING)
 
 
-# ── what was sent to a worker is soon in its cache: until it reports so, that is predicted ──────────────────────────
-
 SHARED = tuple(range(3200))
 
 
@@ -239,9 +237,6 @@ def test_a_prediction_is_of_one_epoch(lab):
     assert sub.place.epochs[worker] == epoch
     match = dispatcher._predicted.match(generation.hashes.of(generation.prompt, Hashing("r", 16)), run.time.now)
     assert [holder[1] for holder in match] == [epoch]
-
-
-# ── requests for an adapter ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _adapt(run, **digests):

@@ -203,9 +203,6 @@ def test_a_requests_stage_is_that_of_its_slowest_part(lab):
     assert run.relay.progress() == {generation.route: (Stage.PREFILLING, 3)}
 
 
-# ── slow clients ────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 def _unread(lab, *roles, drains=False, slow_client="Pause"):
     """A request whose client reads none of the eight tokens that came last, perhaps during a migration."""
     run, generation, sub = started(lab, *roles, slow_client=slow_client)
@@ -247,8 +244,6 @@ def test_a_client_that_reads_slowly_is_disconnected_where_the_policy_says_so(lab
     assert "8 tokens unread" in str(error)
     assert generation.route.seconds["stream"] == 0, "it was not waited for"
 
-
-# ── long prompts ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 LONG = tuple(range(LONG_PROMPT + 1))
 

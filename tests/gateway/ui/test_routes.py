@@ -126,9 +126,6 @@ async def test_recent_requests_are_the_last_and_hold_no_prompt_and_no_answer(lab
         assert requests[-1]["seconds"]["total"] > 0
 
 
-# ── the timeline's samples ───────────────────────────────────────────────────────────────────────────────────────────
-
-
 class NoRequests:
     active = 3
 
