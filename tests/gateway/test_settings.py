@@ -39,7 +39,8 @@ def test_defaults_are_those_of_the_design():
 
 BAD = """
 --listen-fd=1 --default-deadline=600 --default-deadline=200h --slow-client=pause --slo-ttft=fast --buffer-tokens=0
---when-prefill-unavailable=local --when-prefill-busy=Fail --transfer-on-failure=Never --on-worker-failure=Recompute --max-length=1 --served-name=
+--when-prefill-unavailable=local --when-prefill-busy=Fail --transfer-on-failure=Never --max-length=1 --served-name=
+--on-worker-failure=Recompute
 --worker=127.0.0.1:80 --worker==host:80 --worker=a=host:0 --worker=a=fd00::1:80 --namespace=a/b
 --tenant-quota=600 --tenant-quota==600 --tenant-quota=a=0 --tenant-quota=a=many
 --tenant-max-output-tokens=9 --tenant-max-output-tokens=a=0
