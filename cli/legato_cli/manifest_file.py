@@ -1,9 +1,10 @@
 """Manifests in files, as text: whatever the locale, from a path or from standard input."""
 
+import functools
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from legato_operator.errors import ManifestError
 
@@ -21,12 +22,18 @@ _PATHS = (  # fields of a spec that name a file or folder of this machine
 def read_text(path: Path) -> str:
     """The file's text; that of standard input for `-`. Raises ManifestError."""
     try:
-        content = sys.stdin.buffer.read() if str(path) == STANDARD_INPUT else path.read_bytes()
+        content = _whole(sys.stdin.buffer) if str(path) == STANDARD_INPUT else path.read_bytes()
         return content.decode("utf-8-sig")  # some editors write a mark
     except OSError as error:
         raise ManifestError([("", error.strerror or str(error))]) from None
     except UnicodeDecodeError as error:
         raise ManifestError([("", f"not UTF-8 text: {error.reason}")]) from None
+
+
+@functools.cache
+def _whole(stream: BinaryIO) -> bytes:
+    """All bytes of a stream, also when they are asked for again: `legato doctor -f -` has several sections."""
+    return stream.read()
 
 
 def located(written: Mapping[str, Any], folder: Path) -> dict[str, Any]:

@@ -1,5 +1,7 @@
 """`legato doctor` reports what this machine offers, measured, and never fails over what is missing."""
 
+import io
+
 import checklist_page
 import pytest
 import torch
@@ -264,6 +266,12 @@ def test_an_item_of_the_checklist_is_ticked_off_by_the_manifest(spec, item, expe
     assert name.startswith(item + expected.removeprefix(tick)), line
     assert expected.startswith(tick)
     assert (": " in name) == (tick in ("missing", "not checked"))
+
+
+def test_every_section_judges_the_manifest_of_standard_input(judged, legato, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(yaml.safe_dump(_service()).encode())))
+    expected, (code, out, _) = judged(_service()), legato("doctor", "-f", "-")
+    assert (code, out.partition("Sampling")[2]) == (0, expected[1].partition("Sampling")[2])
 
 
 def test_a_manifest_for_kubernetes_is_not_judged_by_this_machine_s_memory(judged):
