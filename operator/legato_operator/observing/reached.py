@@ -17,7 +17,8 @@ def judged(pods: Iterable[Pod]) -> list[Pod]:
     """
     known = list(pods)
     reports = {pod.name: pod.report for pod in known if _tells(pod.report)}
-    return [dataclasses.replace(pod, unreached=_unreached(pod, reports)) for pod in known]
+    found = ((pod, _unreached(pod, reports)) for pod in known)
+    return [pod if pod.unreached == why else dataclasses.replace(pod, unreached=why) for pod, why in found]
 
 
 def _tells(report: DemandReport | None) -> bool:

@@ -27,12 +27,14 @@ def contained(desired: Any, live: Any, rewritable: Fields | None = None) -> bool
     Lists of maps whose names differ are compared by name; other lists place by place. What is empty need not be there:
     the API server leaves it out.
     """
+    if desired == live:
+        return True
     if isinstance(desired, Mapping) and (live is None or isinstance(live, Mapping)):
         there = live or {}
         return all(contained(value, there.get(key), _field(rewritable, key)) for key, value in desired.items())
     if isinstance(desired, Sequence) and not isinstance(desired, str):
         return _list_contained(desired, live, rewritable)
-    return bool(desired == live) or (live is None and desired in (None, "")) or rewritable is not None
+    return bool(live is None and desired == "") or rewritable is not None
 
 
 def _list_contained(desired: Sequence[Any], live: Any, rewritable: Fields | None) -> bool:

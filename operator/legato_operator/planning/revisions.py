@@ -6,6 +6,7 @@ manifest's has failed is remembered in the status, and known again until the man
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from legato_operator.api import conditions, roles
@@ -34,7 +35,7 @@ class Revisions:
         """What new pods are made from."""
         return self.good if self.taken_back and self.good is not None else self.desired
 
-    @property
+    @cached_property
     def changing(self) -> bool:
         """Whether the revision that pods are made from was never whole."""
         return self.good is None or common.revision_of(self.template) != common.revision_of(self.good)

@@ -3,6 +3,7 @@
 Each entry states a rule twice: as a predicate for manifests that no API server has seen, and in CEL for the CRD.
 """
 
+import functools
 from collections.abc import Iterable
 from typing import Any
 
@@ -12,6 +13,7 @@ from legato_operator.api.resources import InferenceService, Spec
 from legato_operator.api.rules import compute, gateway, model, pools, rdma
 from legato_operator.api.rules.rule import Rule
 
+_attribute = functools.cache(to_snake)
 RULES = (*model.RULES, *gateway.RULES, *pools.RULES, *rdma.RULES, *compute.RULES)
 
 
@@ -31,5 +33,5 @@ def _object(spec: Spec, path: str) -> Any:
     """What stands at a path; None where nothing does."""
     found: Any = spec
     for name in path.split(".")[1:]:
-        found = found and getattr(found, to_snake(name))
+        found = found and getattr(found, _attribute(name))
     return found
