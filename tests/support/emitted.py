@@ -18,7 +18,7 @@ def worker() -> WorkerMetrics:
     """A worker's metrics after its core spoke."""
     metrics = WorkerMetrics()
     load = Load(1, 2, 3, 40, 5, 6, 7, 1000.0, 0.01)
-    totals = CoreTotals(1, 2, 3, 4, 5, 6, 7, {"a": 8}, {"sending": 1})
+    totals = CoreTotals(steps=1, prompt_tokens=2, tokens_by_tenant={"a": 8}, transfer={"sending": 1})
     metrics.exposition(CoreStatus(load, totals, False), ready=True, gateways=1)
     return metrics
 
