@@ -78,6 +78,7 @@ class Admission:
             return Admit()
         if full := self._queue_full(ticket, capacity):
             return full
+        ticket = ticket.while_held()
         self._hold(ticket, now)
         may_fit = len(self._held) == 1 or capacity.fits(ticket.need, ticket.uncached, ticket.matches)
         if may_fit and self._turn(capacity, now, set()) is ticket:

@@ -1,6 +1,6 @@
 """What admission is asked, and what it answers. Pure: part of `admission`."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from legato_gateway.routing.filters import Matches, Need
 
@@ -29,6 +29,11 @@ class Ticket:
     @property
     def id(self) -> str:
         return self.need.id
+
+    def while_held(self) -> "Ticket":
+        """The same with room for one token of output: workers that come later may end its answer sooner than those that
+        were known, and what it asks of them is decided again when it starts."""
+        return replace(self, need=replace(self.need, growth=min(self.need.growth, 1)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -246,7 +246,7 @@ GRAMMAR = replace(ticket("a"), need=replace(ticket("a").need, grammar="regex"))
 @pytest.mark.parametrize(
     ("never", "reason", "message"),
     [
-        (ticket("a", tokens=995), TOO_LARGE, "u0 has 100 blocks"),
+        (ticket("a", tokens=1000), TOO_LARGE, "u0 has 100 blocks"),
         (GRAMMAR, NO_WORKER, "u0 cannot make output match a grammar of kind regex"),
     ],
 )

@@ -11,6 +11,7 @@ from legato_gateway.routing.filters import Need
 from legato_gateway.routing.fleet_snapshot import FleetSnapshot
 from legato_gateway.routing.predicted_prefixes import PREDICTED_SECONDS, SETTLING_SECONDS
 from legato_gateway.routing.prefix_hashes import Hashing
+from legato_gateway.served_length import ServedLength
 from legato_protocol.packed_tokens import pack_tokens
 from legato_protocol.stream import Cancel, Decode, Generate, Prefill
 
@@ -56,10 +57,24 @@ def test_a_prompt_that_would_wait_too_long_for_a_prefill_worker_is_computed_wher
 
 @pytest.mark.parametrize(("longest", "growth"), [(1000, 50), (120, 20), (100, 1)])
 def test_a_request_of_before_any_worker_was_known_needs_no_more_than_workers_take(lab, longest, growth):
-    """Who names no `max_tokens` gets what the model declares, and workers may take less. They end it there."""
+    """A request without `max_tokens` gets the length that the model declares. Workers with less end it earlier."""
     run, _, sub = started(lab, "u", request={"max_tokens": 50})
     run.relay._dispatcher._longest = lambda: longest
     assert run.relay._dispatcher.need(sub).growth == growth
+
+
+def test_such_a_request_starts_once_a_worker_comes_that_takes_less_than_the_model_declares(lab):
+    run = Scripted(lab, "u")
+    run.relay._dispatcher._longest = ServedLength(run.fleet, None, 1 << 17).tokens
+    run.cut(run.workers["u0"])
+    run.fleet.remove("u0")
+    sub = run.sub(run.start(max_tokens=(1 << 17) - len(PROMPT)))
+    assert sub.stage is Stage.HELD
+    run.fleet.add("u0", "u0")
+    run.workers["u0"].connected = True
+    run.greet("u0", max_length=200)
+    run.load(run.workers["u0"])
+    assert sub.stage is Stage.QUEUED
 
 
 def test_what_goes_on_needs_room_for_its_output_and_has_the_time_that_is_left(lab):
