@@ -28,7 +28,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     which.add_argument(
         "model", nargs="?", type=flags.text("MODEL"), metavar="MODEL", help="whether it fits, as `legato up MODEL`"
     )
-    about = "whether the workers of this manifest fit, and what a deployment of it lacks"
+    about = "also check if the workers of this manifest fit, and what its deployment lacks"
     which.add_argument("-f", "--file", type=flags.FILE, metavar="FILE", help=about)
     parser.set_defaults(run=run)
 
@@ -116,7 +116,7 @@ def sampling_defaults(name: str | None, file: Path | None) -> Iterator[str]:
 
 
 def deployment(file: Path) -> Iterator[str]:
-    """The items of the deployment checklist. Raises SomethingWrong for a manifest that cannot be read."""
+    """Yields the items of the deployment checklist. Raises SomethingWrong if the manifest cannot be read."""
     from legato_cli.checklist import items
     from legato_operator.errors import ManifestError
 
@@ -127,7 +127,7 @@ def deployment(file: Path) -> Iterator[str]:
 
 
 def _spec(file: Path) -> "Spec":
-    """A manifest for any cluster. Raises ManifestError."""
+    """Reads a manifest, which may be for any cluster. Raises ManifestError."""
     from legato_cli import manifest_file
     from legato_operator.api import parsing
 
@@ -157,7 +157,7 @@ def _asked(name: str | None, file: Path | None) -> "tuple[Spec, Path]":
 
 
 def _for_kubernetes(file: Path) -> bool:
-    """True if a manifest can be used on Kubernetes, and has a field that `legato up` has no means for."""
+    """True if Kubernetes can run the manifest, but `legato up` does not support one of its fields."""
     from legato_operator.errors import ManifestError
     from legato_operator.planning import checks
 

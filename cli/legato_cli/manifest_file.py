@@ -32,7 +32,7 @@ def read_text(path: Path) -> str:
 
 @functools.cache
 def _whole(stream: BinaryIO) -> bytes:
-    """All bytes of a stream, also when they are asked for again: `legato doctor -f -` has several sections."""
+    """Returns all bytes of a stream, also to later callers: each section of `legato doctor -f -` reads it."""
     return stream.read()
 
 

@@ -73,7 +73,7 @@ def test_strangers_reach_only_ports_of_clients_and_probes(
 
 
 def _until_reached(strangers: Namespace, allowed: dict[str, set[int]]) -> None:
-    """Waits until a stranger reaches exactly these ports: a busy machine may take too long to answer or to follow."""
+    """Waits until a stranger reaches exactly these ports. A busy machine may answer or apply policies late."""
 
     def reached() -> bool:
         return probe.reached(strangers, probe.STRANGER, allowed, ALL) == allowed

@@ -11,8 +11,8 @@ from kube import Object
 PATIENCE = 300.0  # a node counts as lost after a while, its pods go after another
 RESERVED = "e2e.legato.dev/reserved"  # label and taint of nodes that are drained and lost
 RESERVED_NODES = 2
-GPU = "e2e.legato.dev/gpu"  # as a device plugin would advertise it
-GPUS = 32  # on each node, more than are ever used
+GPU = "e2e.legato.dev/gpu"  # a resource like those of a device plugin
+GPUS = 32  # on each node: more than tests ever use
 
 
 def of(pod: Object) -> str:

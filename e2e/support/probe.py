@@ -10,7 +10,7 @@ from kube import Namespace
 
 STRANGER = "stranger"
 LISTENING_PORT = 9000
-_PATIENCE = 60.0  # seconds after which a cluster that enforces policies does so
+_PATIENCE = 60.0  # seconds within which a cluster has to enforce a policy
 # Prints which ports of which hosts accept a connection. A policy drops packets silently.
 _SCRIPT = """
 import asyncio, json, sys

@@ -12,10 +12,10 @@ ROLE, SERVICE = "serving.legato.dev/role", "serving.legato.dev/service"
 
 
 class Restarts:
-    """By pool: the fewest workers that were ready and stayed, and the most that were starting at a time. And the most
-    services that had their turn at a time.
+    """Extremes by pool: the fewest workers that were ready and stayed, and the most that were starting at a time. Also
+    the most services that were upgraded at a time.
 
-    A worker that was ready once counts as ready: a busy machine misses a probe now and then."""
+    A worker that was ready once counts as ready, since a busy machine misses a probe now and then."""
 
     def __init__(self, namespace: Namespace) -> None:
         self._namespace = namespace

@@ -24,7 +24,7 @@ class Seen:
     uid: str
     role: str
     revision: str
-    ready: bool  # now or before: a probe that a busy machine misses takes no worker away
+    ready: bool  # now or before: a busy machine may miss a probe
     stays: bool  # neither on its way out nor chosen to go
     gpus: int  # 0 of one that has ended
 

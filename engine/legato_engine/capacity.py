@@ -1,25 +1,25 @@
-"""The number of sequences that run on a worker at the same time, where no setting gives it. Loads no torch.
+"""The number of sequences that run on a worker at the same time, if no setting gives it. Loads no torch.
 
-Nobody knows when a worker starts how long its sequences will be, and the maximum length says little about it: most are
-far shorter. They are expected to have `EXPECTED_TOKENS`, a chat's prompt and answer. If they are longer, the KV cache
-bounds them: a sequence starts only if there are blocks for it. So a number that is too high costs little, the memory of
-a step's results; one that is too low leaves KV cache unused.
+When a worker starts, the lengths of its sequences are unknown, and most are far shorter than the maximum. They are
+expected to have `EXPECTED_TOKENS`, a typical prompt and answer of a chat. Longer ones are bounded by the KV cache: a
+sequence starts only if there are blocks for it. So too high a number only costs the memory of a step's results, while
+too low a number leaves KV cache unused.
 """
 
 from typing import Final
 
 EXPECTED_TOKENS: Final = 512
-FEWEST: Final = 64  # that Auto chooses, however small the cache is: short sequences, and choices of one request
+FEWEST: Final = 64  # for Auto, even with a small cache: sequences may be short, or choices of one request
 MOST: Final = 1024
 STEP: Final = 64
 
 
 def expected_tokens(longest: int) -> int:
-    """Tokens that a sequence is expected to have, of at most `longest`."""
+    """Expected number of tokens of a sequence, at most `longest`."""
     return min(EXPECTED_TOKENS, longest)
 
 
 def max_running(kv_tokens: int, longest: int) -> int:
-    """The number of sequences of the expected length that a KV cache holds: a multiple of 64, from 64 to 1024."""
+    """Number of sequences of the expected length that a KV cache holds: a multiple of 64, from 64 to 1024."""
     held = kv_tokens // expected_tokens(longest) // STEP * STEP
     return min(max(held, FEWEST), MOST)

@@ -48,7 +48,7 @@ _COUNTERS = {
     "sent_handoffs": "Sequences handed over.",
     "failed_handoffs": "Hand-offs that failed, either side.",
     "preemptions": "Sequences whose blocks were taken for others, to be computed again.",
-    "shared_prompt_tokens": "Prompt tokens in KV blocks that another sequence had when theirs began.",
+    "shared_prompt_tokens": "Prompt tokens in KV blocks that another sequence was using when the sequence began.",
 }
 
 
@@ -156,7 +156,7 @@ class WorkerMetrics:
         return [*families, self._decode_batches(totals), self._transfer(totals), self._tenants(totals)]
 
     def _batches(self, totals: CoreTotals) -> tuple[int, ...]:
-        """Steps by the bucket of their rows, over all restarts."""
+        """Number of steps by bucket of decoded rows, over all restarts."""
         return tuple(map(add, self._earlier_batches, totals.decode_batches))
 
     def _decode_batches(self, totals: CoreTotals) -> Metric:

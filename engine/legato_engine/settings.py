@@ -45,7 +45,7 @@ class WorkerSettings:
     announce: str | None = None
     block_size: int | None = None  # None: as many tokens as suit the device
     kv_cache_memory: int | None = 512 * 2**20  # None: Auto
-    memory_share: int | None = None  # None: no other program takes of the same memory
+    memory_share: int | None = None  # None: no other program uses the same memory
     chunk_tokens: int | None = None  # None: as many as suit the device
     slo_tpot: float = 0.1
     output_reservation: str = "Expected"
@@ -82,8 +82,8 @@ class WorkerSettings:
     parent: int = 0  # process id that this one must not outlive; 0: it may outlive all
 
     def length_limit(self, most: int) -> int | None:
-        """Tokens of the longest sequence, of a model that allows `most`; None: as many as memory holds. Raises
-        SettingsError."""
+        """Tokens of the longest sequence; None: as many as memory holds. Raises SettingsError if that exceeds `most`,
+        the model's own limit."""
         if self.max_length is not None and self.max_length > most:
             raise SettingsError(f"--max-length is {self.max_length}; this model allows at most {most}")
         return self.max_length
@@ -148,8 +148,8 @@ _FLAGS: Final = (
     Flag(
         "--memory-share",
         flags.whole("WORKERS", 1, 1024),
-        "with Auto, workers that share this machine's memory; without a GPU, the KV cache takes at most a quarter of a "
-        "share then, which other programs need, too",
+        "with Auto, number of workers that share this machine's memory; without a GPU, the KV cache then takes at most "
+        "a quarter of a share, to leave memory for other programs",
     ),
     Flag(
         "--chunk-tokens",
@@ -166,12 +166,12 @@ _FLAGS: Final = (
     Flag(
         "--max-length",
         ValueKind("TOKENS", lambda text: _whole_or_auto(text, 2, 1 << 24), _text_or_auto),
-        "longest sequence; Auto: as long as the model declares, and the KV cache holds",
+        "longest sequence; Auto: as long as the model declares and the KV cache holds",
     ),
     Flag(
         "--max-batch",
         ValueKind("SEQUENCES", lambda text: _whole_or_auto(text, 1, 4096), _text_or_auto),
-        "most sequences that run at the same time; Auto: as many as the KV cache holds at "
+        "maximum number of sequences that run at the same time; Auto: as many as the KV cache holds at "
         f"{capacity.EXPECTED_TOKENS} tokens each, {capacity.FEWEST} to {capacity.MOST}",
     ),
     Flag("--dtype", flags.one_of("DTYPE", DTYPES), "number format: " + ", ".join(DTYPES)),
@@ -181,7 +181,7 @@ _FLAGS: Final = (
     Flag(
         "--on-kernel-failure",
         flags.one_of("ACTION", ON_KERNEL_FAILURE),
-        "without compiled kernels: Stop, or compute by Torch's own operators, which are slower; Auto: Stop on a GPU, "
+        "without compiled kernels: Stop, or compute with Torch's own operators, which are slower; Auto: Stop on a GPU, "
         "and Torch on a CPU, whose kernels do not support all sizes of models",
     ),
     Flag(

@@ -19,7 +19,7 @@ from legato_gateway import client_request_id
 AccessLogFormat = Literal["Text", "JSON", "Off"]
 
 ENTRY: Final = "legato.access"  # key of a scope: what is generated for it fills it in
-SPAN: Final = "legato.span"  # key of a scope: the open span of a request that is traced
+SPAN: Final = "legato.span"  # key of a scope: the open span of a traced request
 LEFT_OUT: Final = frozenset({"/healthz", "/readyz", "/health", "/ping"})
 LONGEST_PATH: Final = 200
 LINE: Final = "%(levelname)s %(name)s: %(message)s"  # of all that a gateway logs, so that it is filtered alike
@@ -50,8 +50,8 @@ class AccessEntry:
     decode_seconds: float | None = None
     stream_seconds: float | None = None
     attempts: int | None = None
-    tpot_seconds: float | None = None  # as workers made the tokens, and as the client was sent them
-    client_tpot_seconds: float | None = None
+    tpot_seconds: float | None = None  # as workers made the tokens
+    client_tpot_seconds: float | None = None  # as the tokens were sent to the client
     kv_blocks_reserved: int | None = None
     kv_blocks_peak: int | None = None
     preemptions: int | None = None

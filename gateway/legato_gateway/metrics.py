@@ -125,7 +125,7 @@ class Metrics:
             self._counts["refused_tokens"].labels(by)
         for reason in ("draining", "step_time", "kv_cache"):
             self._counts["migrations"].labels(reason)
-        text = "Share of the most output tokens that a choice had when it ended, by finish"
+        text = "Output tokens of a choice when it ended, as a share of its maximum, by finish"
         self._shares = Histogram(
             PREFIX + "output_limit_used_ratio", text, ["finish"], buckets=SHARES, registry=self.registry
         )
@@ -160,7 +160,7 @@ class Metrics:
             self._counts["worker_failures"].inc()
 
     def used_limit(self, finish: str, share: float) -> None:
-        """A choice with tokens ended with that share of the most that it might have had."""
+        """Counts the end of a choice with tokens; `share` is their share of its maximum."""
         self._shares.labels(finish).observe(share)
 
     def first_token(self, seconds: float, prompt: int, cached: int) -> None:

@@ -68,8 +68,8 @@ class TokenText:
 @dataclass(frozen=True, slots=True)
 class Delta:
     """Something new of one choice. `finish` is OpenAI's finish_reason and comes with the last delta of a choice, and
-    with it `stop` or `stop_token`: the stop string, or the stop token of the client's own, that ended it, if one did.
-    `late` is True where the deadline did. `scores` come with its first, if they are asked for.
+    with it `stop` or `stop_token`: the stop string, or the client's own stop token, that ended it, if one did. `late`
+    is True if the deadline ended it. `scores` come with its first delta, if they are asked for.
 
     `token_ids` are the tokens since the delta before, those that end the choice included: all deltas together have each
     token once, also those whose text is held back or never shown.
@@ -111,12 +111,12 @@ class RouteRecord:
     handoffs: list[dict[str, object]] = field(default_factory=list)
     output_tokens: int = 0  # of all choices, once it has ended
     finish: str = ""
-    # queue, prefill and handoff (sum: first_token), decode, stream (waiting for its client to read), and total; per
-    # output token: tpot, as workers made them, and client_tpot, as a stream was written
+    # Keys: queue, prefill and handoff (their sum is first_token), decode, stream (waiting for its client to read) and
+    # total. Per output token: tpot, as workers made them, and client_tpot, as a stream was written.
     seconds: dict[str, float] = field(default_factory=dict)
     preemptions: int = 0  # of its choices, in the last attempt of each
-    kv_blocks_reserved: int = 0  # that its decode worker made room for when it began there, expected output included
-    kv_blocks_peak: int = 0  # most blocks that it had at a decode worker; those that choices share count once
+    kv_blocks_reserved: int = 0  # by its decode worker when it began there, expected output included
+    kv_blocks_peak: int = 0  # the most that it had at a decode worker; blocks that choices share count once
     workers: list[str] = field(default_factory=list)  # all that were given a part of it, in that order
     arrived: float = field(default_factory=time.time)  # Unix seconds
 
@@ -128,9 +128,9 @@ class RouteRecord:
 class Generation(Protocol):
     """A request under way. Iterating yields its deltas in order and ends after every choice has finished.
 
-    What goes wrong is raised from the iteration as a `legato_gateway.errors.GatewayError`, after every delta made
-    before it; a deadline only where there is none. Leaving early is said by `cancel`; a request that ended needs none,
-    and cancelling it does nothing.
+    An error is raised from the iteration as a `legato_gateway.errors.GatewayError`, after every delta made before it;
+    a deadline is raised only if there is no delta. Consumers that leave early call `cancel`, which does nothing once a
+    request has ended.
     """
 
     def __aiter__(self) -> AsyncIterator[Delta]: ...

@@ -1,4 +1,4 @@
-"""The longest sequence that clients can ask for now: the service's setting, or with Auto what its workers report."""
+"""The longest sequence that clients can request: the service's setting or, with Auto, the limit that workers report."""
 
 from legato_gateway.routing.filters import LONGEST
 from legato_gateway.routing.fleet_snapshot import FleetSnapshot
@@ -6,14 +6,16 @@ from legato_gateway.workers.fleet import Fleet
 
 
 class ServedLength:
-    """`given` is the setting, and `declared` the model's own limit. Without a setting, workers choose by the memory
-    that they have, and the shortest limit counts: such a request can go to any of them."""
+    """The length limit of the service: `given` is the setting, `declared` the model's own limit.
+
+    Without a setting, workers choose by their memory, and the shortest limit applies, so that a request can go to any
+    of them."""
 
     def __init__(self, fleet: Fleet, given: int | None, declared: int | None) -> None:
         self._fleet = fleet
         self._given = given
-        self._last = declared or LONGEST  # until a worker is known; later what the last ones reported
-        self._seen: FleetSnapshot | None = None  # that `_last` is of
+        self._last = declared or LONGEST  # until a worker is known; then the last reported limit
+        self._seen: FleetSnapshot | None = None  # the snapshot that `_last` was read from
 
     def tokens(self) -> int:
         """Tokens of the longest sequence, prompt and answer."""

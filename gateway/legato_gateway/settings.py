@@ -89,7 +89,7 @@ class GatewaySettings:
     response_memory: int = 64 << 20
     generation_config: Literal["Model", "None"] = "Model"
     tenant_quotas: tuple[tuple[str, int], ...] = ()  # tenant ("*" is every other one), its tokens per minute
-    tenant_max_output: tuple[tuple[str, int], ...] = ()  # likewise, most tokens of an answer
+    tenant_max_output: tuple[tuple[str, int], ...] = ()  # likewise, maximum number of tokens of an answer
     traces: bool = False  # sent where the standard variables of OpenTelemetry say
     api_keys_file: Path | None = None  # None: clients need no key
     tls_certificate_file: Path | None = None  # with its key: clients connect with TLS

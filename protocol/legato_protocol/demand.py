@@ -71,7 +71,7 @@ class DemandReport(msgspec.Struct, frozen=True):
     links: tuple[WorkerLink, ...] | None = None  # None: an older gateway, which does not tell
     tokens: tuple[str, ...] = ()  # ids of the service tokens that it takes, the one that it shows first
     adapters: str | None = None  # id of the list of adapters that it has read; None: it follows none
-    retried: tuple[str, ...] = ()  # codes of failures after which requests were dispatched again in the last minute
+    retried: tuple[str, ...] = ()  # codes of failures that led to new dispatches in the last minute
 
 
 class BadReport(ValueError):

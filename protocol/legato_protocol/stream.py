@@ -215,8 +215,8 @@ class TokenItem(Value, frozen=True):
     finish: Finish | None = None
     cached_tokens: Count = 0  # prompt tokens that needed no computing (wherever it was prefilled)
     preemptions: Count = 0  # so far, in this attempt
-    reserved_blocks: Count = 0  # KV blocks that room was made for when it began; of several choices, the first has all
-    peak_blocks: Count = 0  # most KV blocks that the choice has had so far, without those that it shares with the first
+    reserved_blocks: Count = 0  # KV blocks reserved when it began; of several choices, the first has the sum
+    peak_blocks: Count = 0  # largest number of KV blocks of the choice so far, without those shared with the first
 
 
 class Tokens(Message, tag="tok", frozen=True):

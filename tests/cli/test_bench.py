@@ -387,7 +387,7 @@ async def test_the_last_stage_before_its_end_is_known_of_a_request():
 
 
 def _matrix_server(full):
-    """A server with an adapter. It answers `full` of four requests and refuses the others."""
+    """A server with an adapter, which answers `full` of four requests and refuses the others."""
     bodies = []
 
     async def answer(request):

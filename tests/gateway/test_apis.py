@@ -49,7 +49,7 @@ async def test_an_answer_that_is_cut_off_says_so_and_one_may_be_empty(gateway, a
 @BOTH
 @EACH
 async def test_an_answer_that_its_deadline_cuts_off_has_what_there_is(gateway, api, stream):
-    """It did not fill the context, where it might have: at that, agents compact."""
+    """The answer is not reported as a full context, which would make agents compact."""
     gateway.script(Delta(0, "Par"), Delta(0, "is", finish="length", late=True))
     fields = api.meant("most", 5000) if api is MESSAGES else api.meant("usage", True) if stream else {}
     answer = await api.post(gateway, stream=stream, **fields)

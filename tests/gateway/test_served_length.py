@@ -1,4 +1,4 @@
-"""The longest sequence that clients can ask for: the setting, or what workers report."""
+"""The longest sequence that clients can request: the setting, or the limit that workers report."""
 
 from types import SimpleNamespace
 

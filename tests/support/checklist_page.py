@@ -1,4 +1,4 @@
-"""The page with the deployment checklist. Run it, and it writes the page again."""
+"""Writes the page with the deployment checklist."""
 
 from pathlib import Path
 

@@ -25,7 +25,7 @@ from legato_operator.planning.plan import Plan, plan
 
 FOLDER = Path(__file__).parents[1] / "operator" / "golden"
 WHOLE = "quickstart"
-SHARED = ("namespace", "labels", "ownerReferences")  # of the metadata
+SHARED = ("namespace", "labels", "ownerReferences")  # metadata that is written only once
 LINE = 135  # characters, without what a value is indented by
 CASES = sorted(path.parent.name for path in FOLDER.glob("*/manifest.yaml"))
 OPERATOR = {

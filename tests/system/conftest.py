@@ -31,7 +31,7 @@ TIE = 2e-3  # logprobs closer than this are one value in float32 sums of another
 PATIENCE = 240.0  # seconds; only a hang reaches it, or much else that runs on the machine
 
 # The service that tests share. Its chunks are small, so that a prompt is computed in steps that can be interrupted.
-# What steps were measured to take does not count in routing: one slow step on a busy machine would send all elsewhere.
+# Routing ignores measured step times: one slow step on a busy machine would send all requests elsewhere.
 MANIFEST = """
 apiVersion: serving.legato.dev/v1alpha1
 kind: InferenceService

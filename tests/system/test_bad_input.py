@@ -1,4 +1,4 @@
-"""Bad input that only workers can judge ends the start with code 2 and a message that names what is wrong."""
+"""Bad input that only workers can detect ends the start with code 2 and a message that names the fault."""
 
 import os
 import subprocess

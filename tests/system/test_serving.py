@@ -1,4 +1,4 @@
-"""One manifest on a laptop: a service is scaled while it runs, and asked by popular clients."""
+"""One manifest on a laptop: a service is scaled while it runs, and serves popular clients."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -60,14 +60,14 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     add("--rate", kind=flags.list_of(_RATE), help="open loop: requests per second, such as 0.5,1,2")
     add("--burst", kind=flags.list_of(_PHASE), help="open loop whose rate steps, such as 1:30s,8:1m,1:1m")
     asked = "burst, matrix, profile"
-    add("--service", kind=flags.text("NAME"), help=f"{asked}: the service that is asked, if several are running")
+    add("--service", kind=flags.text("NAME"), help=f"{asked}: name of the service, if several are running")
     add(
         "--namespace", kind=flags.text("NAMESPACE"), help=f"{asked}: its namespace on Kubernetes; otherwise `legato up`"
     )
     add(
         "--requests",
         kind=_COUNT,
-        help="requests per load; 3 × concurrency, at least 8, if not given (per cell: no limit)",
+        help="requests per load; if not given, 3 × concurrency, at least 8 (with --matrix: no limit)",
     )
     add("--warmup", kind=flags.whole("COUNT", 0, _MOST), default=1, help="uncounted requests before each load")
     add("--prefixes", kind=_COUNT, default=4, help="shared-prefix: number of different prefixes")
@@ -81,9 +81,9 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     add("--slo-tpot", kind=flags.DURATION, help=f"objective for the time per output token; 100ms {default}")
     add("--timeout", kind=flags.DURATION, default=600.0, help="fail a request after this long without a byte")
     add("--seed", kind=flags.whole("NUMBER", 0, _MOST), default=0, help="seed of prompts and arrival times")
-    parser.add_argument("--matrix", action="store_true", help="instead: cells of loads, and which meet the objectives")
+    parser.add_argument("--matrix", action="store_true", help="instead: many loads, and which meet the objectives")
     add("--sampling", kind=flags.list_of(flags.one_of("SAMPLING", SAMPLINGS)), help=f"matrix: {', '.join(SAMPLINGS)}")
-    add("--cell", kind=flags.DURATION, default=10.0, help="matrix: most time of a cell")
+    add("--cell", kind=flags.DURATION, default=10.0, help="matrix: longest time that a cell may take")
     add("--profile", kind=flags.FILE, help="instead: prompts and answers of many sizes, and a profile of the workers")
     add("--json", kind=flags.FILE, help="also write all figures to this file")
     parser.set_defaults(run=_run)

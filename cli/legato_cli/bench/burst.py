@@ -66,7 +66,7 @@ class ScalingWatch:
             await self.poll()
 
     async def poll(self, first: bool = False) -> None:
-        """Takes in the changes since the last poll: a status keeps the last 20. Those of the first are not of now."""
+        """Adds the changes since the last poll (a status keeps the last 20). The first poll only skips older ones."""
         try:
             records = list((await asyncio.to_thread(self.ask)).get("records", ()))
         except LookupError as error:
@@ -114,7 +114,7 @@ def changes_as_json(watch: ScalingWatch) -> list[dict[str, Any]]:
 
 
 class Watch(Protocol):
-    """Something that is polled."""
+    """A source of records that is polled while a load runs."""
 
     async def run(self) -> None:
         """Polls until it is cancelled."""
@@ -124,7 +124,7 @@ class Watch(Protocol):
 
 
 async def watched(watch: Watch, load: Awaitable[Run]) -> Run:
-    """Returns the load's records, after polling while it ran and once more at its end."""
+    """Returns the load's records. Polls while it runs, and once more at its end."""
     watching = asyncio.create_task(watch.run())
     try:
         return await load

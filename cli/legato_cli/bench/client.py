@@ -13,8 +13,8 @@ from legato_cli.bench.workload import WorkloadRequest
 from legato_protocol import names
 
 GREEDY: Mapping[str, Any] = {"temperature": 0}
-_REFUSED = (429, 503)  # there was too much load: later, the same request may be admitted
-_REFUSED_LATE = ("overloaded", "rate_limit_exceeded")  # codes of that in a stream which has begun
+_REFUSED = (429, 503)  # too much load: the same request may be admitted later
+_REFUSED_LATE = ("overloaded", "rate_limit_exceeded")  # error codes for too much load, in streams that have begun
 _REQUEST_ID = "x-request-id"
 
 
@@ -31,18 +31,18 @@ class Record:
     output_tokens: int = 0
     cached_tokens: int = 0
     error: str = ""
-    refused: str = ""  # drop reason, status or code of an answer that says there is too much load
-    id: str = ""  # the server's, once it has begun to answer
-    cut: float | None = None  # when its time was over before its answer was; other figures are those of then
+    refused: str = ""  # drop reason, status or error code, if the server had too much load
+    id: str = ""  # given by the server when it begins to answer
+    cut: float | None = None  # time at which it was cut off; other figures are those at that time
 
     @property
     def ttft(self) -> float:
-        """Seconds to the first token; without one, to the cut."""
+        """Seconds to the first token or, without one, to the cut-off."""
         return (self.arrivals[0] if self.arrivals else self.cut or self.start) - self.start
 
     @property
     def tpot(self) -> float:
-        """Mean seconds per output token after the first; 0 for a single token. At a cut, a lower bound of it."""
+        """Mean seconds per output token after the first; 0 for a single token. A lower bound if it was cut off."""
         if not self.arrivals:
             return 0.0
         if self.cut is not None:
@@ -62,7 +62,7 @@ async def complete(
     sampling: Mapping[str, Any] = GREEDY,
     until: float | None = None,
 ) -> Record:
-    """Asks for exactly `request.output_tokens` tokens and reads the stream to its end, or `until` a loop's time."""
+    """Requests exactly `request.output_tokens` tokens and reads the stream to its end, or `until` this loop time."""
     body = {
         "model": model,
         "prompt": request.prompt,

@@ -14,7 +14,7 @@ from legato_cli import explain
 from legato_cli.bench import burst, load, profile, report, server, workload
 from legato_cli.bench.client import Record, complete
 
-_SINGLE = {"input_tokens": 256, "output_tokens": 64}  # what a load has one of, if none is given
+_SINGLE = {"input_tokens": 256, "output_tokens": 64}  # defaults of flags that take one value without --matrix
 TTFT, TPOT = 1.0, 0.1  # objectives in seconds, if none are given
 
 
@@ -120,7 +120,7 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _fill(args: argparse.Namespace) -> None:
-    """Sets what was not given. Raises ValueError for several sizes, which only a matrix has."""
+    """Sets defaults for missing flags. Raises ValueError for several sizes, which only a matrix has."""
     for name, default in _SINGLE.items():
         values = getattr(args, name) or [default]
         if len(values) > 1:

@@ -35,13 +35,13 @@ class Arrivals:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One load. Requests take turns over `models`: the model, or its adapters."""
+    """One load. Requests alternate between `models`: the model, or its adapters."""
 
     input_tokens: int
     output_tokens: int
     sampling: str
     models: tuple[str, ...]
-    adapter: str  # the axis' value: none, or how many
+    adapter: str  # value on the axis of adapters: `none`, or their count
     arrivals: Arrivals
 
     @property
@@ -56,12 +56,12 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class CellResult:
-    """Figures of a cell. `missed` counts requests that did not keep both objectives, by the reason."""
+    """Figures of a cell. `missed` counts requests that did not keep both objectives, by reason."""
 
     cell: Cell
     summary: report.Summary
     missed: Mapping[str, int]
-    queue_ms: Mapping[str, float] | None  # None: the service could not be asked
+    queue_ms: Mapping[str, float] | None  # None: the service's state could not be read
     preemptions: int | None
 
     @property
@@ -99,7 +99,7 @@ def cells(
     model: str,
     adapters: Sequence[str],
 ) -> list[Cell]:
-    """All cells, those of one shape in a row. Without adapters there is no such axis."""
+    """Returns all cells, grouped by shape. Without adapters, only the model itself is measured."""
     axis: list[tuple[str, tuple[str, ...]]] = [(NO_ADAPTER, (model,))]
     if adapters:
         axis.append((f"{len(adapters)} adapter{'s' if len(adapters) > 1 else ''}", tuple(adapters)))
@@ -110,10 +110,10 @@ def cells(
 
 
 def judge(cell: Cell, run: Run, slo: report.Objectives, routes: Mapping[str, Route] | None) -> CellResult:
-    """The figures of a cell. `routes` is what the service knows of its requests, None if it could not be asked.
+    """Returns the figures of a cell. `routes` has its requests by id, or is None if the service could not be read.
 
-    A request that was cut is judged by what it had by then; one that was then younger than the objective for its first
-    token, and had none, counts in nothing.
+    A request that was cut off is judged by its tokens so far. It is ignored if it had none, and was still younger than
+    the objective for its first token.
     """
     records = [each for each in run.records if each.cut is None or each.arrivals or each.ttft > slo.ttft]
     waits = [_queue(each, routes) for each in records if not each.error] if routes is not None else None
@@ -128,7 +128,7 @@ def judge(cell: Cell, run: Run, slo: report.Objectives, routes: Mapping[str, Rou
 
 
 def _queue(record: Record, routes: Mapping[str, Route] | None) -> float:
-    """Seconds in the queue; of a request without a token, all seconds unless its prefill has begun."""
+    """Seconds in the queue. Without a token, all its seconds count, unless its prefill has begun."""
     route = (routes or {}).get(record.id)
     if route is None:
         return 0.0 if record.arrivals else record.ttft
@@ -137,7 +137,7 @@ def _queue(record: Record, routes: Mapping[str, Route] | None) -> float:
 
 
 def _reason(record: Record, slo: report.Objectives, routes: Mapping[str, Route] | None) -> str:
-    """Why a request did not keep both objectives."""
+    """Returns the reason for which a request did not keep both objectives."""
     route = (routes or {}).get(record.id)
     if record.refused:
         return f"refused ({record.refused})"
@@ -156,7 +156,7 @@ def _reason(record: Record, slo: report.Objectives, routes: Mapping[str, Route] 
 
 
 def table(results: Sequence[CellResult]) -> str:
-    """A row per cell."""
+    """Returns a table with a row per cell."""
     head = ["prompt", "output", "sampling", "adapter", "arrival", "kept", "TTFT p90 ms", "TPOT p90 ms", "queue p90 ms"]
     return report.markdown([*head, "out tok/s", "preempted", "missed by"], map(_row, results))
 
@@ -181,7 +181,7 @@ def _reasons(missed: Mapping[str, int]) -> str:
 
 
 def envelope(results: Sequence[CellResult]) -> str:
-    """A row per shape: the last arrivals up to which all meet the objectives, and what happens with more."""
+    """Returns a row per shape: the highest arrivals up to which all cells meet the objectives, and cells beyond."""
     head = ["prompt", "output", "sampling", "adapter", "meets the objectives up to", "beyond"]
     return report.markdown(head, _envelope(results))
 

@@ -20,11 +20,11 @@ from legato_operator.api.resources import Slo
 from legato_protocol import durations
 
 INPUTS, OUTPUTS, SAMPLINGS, RATES = [64, 512], [16, 64], ["greedy", "sampled"], [1.0, 4.0, 16.0]
-AGAIN = 1.0  # seconds after which a user of a closed loop tries again
+AGAIN = 1.0  # seconds that a user of a closed loop pauses after an error
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measures and prints; exit code 0 unless requests failed (1; refused is not failed), 2 for bad arguments."""
+    """Measures and prints. Exit code 1: requests failed (refused ones do not count); 2: bad arguments or no server."""
     results: list[CellResult] = []
     try:
         asyncio.run(_measure(args, results))
@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _show(args: argparse.Namespace, results: Sequence[CellResult]) -> None:
-    """Prints and writes the cells that were measured, if there are some."""
+    """Prints and writes the measured cells, if any."""
     if not results:
         return
     print(f"{matrix.table(results)}\n\n{matrix.envelope(results)}")
@@ -51,7 +51,7 @@ def _show(args: argparse.Namespace, results: Sequence[CellResult]) -> None:
 
 
 async def _measure(args: argparse.Namespace, results: list[CellResult]) -> None:
-    """Appends each cell that was measured."""
+    """Measures cell after cell, and appends each result, so that an interruption keeps them."""
     _check(args)
     slo = _objectives(args)
     async with server.connect(args) as client:
@@ -78,7 +78,7 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _objectives(args: argparse.Namespace) -> report.Objectives:
-    """Those of the flags, else of the manifest of the running service, else its defaults; and sets the flags."""
+    """Returns objectives from the flags, the running service's manifest, or its defaults. Sets the flags to them."""
     written: Mapping[str, Any] = {}
     with suppress(asking.NoAnswer):
         written = asking.ask(args.namespace, args.service, {"do": "status"})["status"].get("slo", {})
@@ -103,7 +103,7 @@ def _cells(args: argparse.Namespace, listed: Sequence[Mapping[str, Any]]) -> lis
 def _introduce(
     args: argparse.Namespace, slo: report.Objectives, todo: Sequence[Cell], watch: state_watch.StateWatch
 ) -> None:
-    """Prints how much there is to do, the objectives, and what cannot be known."""
+    """Prints the number of cells, the objectives, and the figures that will be missing."""
     say = f"{len(todo)} cells of {durations.text(args.cell)}"
     print(f"{say}; objectives: TTFT {slo.ttft:g} s, TPOT {slo.tpot * 1e3:g} ms", file=sys.stderr)
     if watch.unknown:
@@ -118,7 +118,7 @@ async def _measured(
     slo: report.Objectives,
     watch: state_watch.StateWatch,
 ) -> CellResult:
-    """Runs a cell, after uncounted requests that wait until the cell before is over for the server, too."""
+    """Runs a cell. Uncounted requests go first: they wait until the server, too, has finished the previous cell."""
     requests = workload.endless(cell.input_tokens, cell.output_tokens, workload.TokenRange(*args.token_ids), seed)
     until = asyncio.get_running_loop().time() + args.cell
     for _ in range(args.warmup):
@@ -135,7 +135,7 @@ async def _run(
     args: argparse.Namespace,
     seed: int,
 ) -> load.Run:
-    """Sends requests for `args.cell` seconds, or as many as `args.requests`, and cuts those that are late."""
+    """Sends requests for `args.cell` seconds, at most `args.requests` of them, and cuts off those that are late."""
     loop = asyncio.get_running_loop()
     models, until = cycle(cell.models), loop.time() + args.cell
 

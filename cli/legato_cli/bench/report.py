@@ -75,12 +75,12 @@ def table(summaries: list[Summary]) -> str:
 
 
 def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table in Markdown."""
+    """Returns a table in Markdown."""
     return "\n".join("| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *rows))
 
 
 def check(path: Path | None) -> None:
-    """Raises ValueError for a file that figures cannot be written to, before any are measured."""
+    """Raises ValueError, before anything is measured, if figures cannot be written to this file."""
     if path and (path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK)):
         raise ValueError(f"--json: cannot write to {path}")
 

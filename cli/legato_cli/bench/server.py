@@ -11,7 +11,7 @@ API_KEY = "OPENAI_API_KEY"  # as clients of OpenAI's API read it
 
 
 def connect(args: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> httpx.AsyncClient:
-    """A client without a limit of connections, with the API key of the environment."""
+    """Returns a client with the API key of the environment, and without a limit of connections."""
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
     key = environ.get(API_KEY)
     headers = {"Authorization": f"Bearer {key}"} if key else {}
@@ -19,7 +19,7 @@ def connect(args: argparse.Namespace, environ: Mapping[str, str] = os.environ) -
 
 
 async def models(client: httpx.AsyncClient) -> list[Mapping[str, Any]]:
-    """The models that the server lists, at least one. Raises ValueError, which names the URL."""
+    """Returns the models that the server lists, at least one. Raises ValueError with the URL."""
     url = client.base_url.join("/v1/models")
     try:
         response = await client.get("/v1/models")
@@ -36,5 +36,5 @@ async def models(client: httpx.AsyncClient) -> list[Mapping[str, Any]]:
 
 
 async def first_model(client: httpx.AsyncClient) -> str:
-    """The first model that the server lists. Raises ValueError."""
+    """Returns the name of the first model that the server lists. Raises ValueError."""
     return str((await models(client))[0]["id"])

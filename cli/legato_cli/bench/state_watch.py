@@ -1,4 +1,4 @@
-"""Follows what the gateways of a service know of recent requests while a load runs."""
+"""Collects the recent requests in the state of a service's gateways while a load runs."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -15,7 +15,7 @@ Read = Callable[[], Awaitable[Sequence[Mapping[str, Any]]]]  # raises NoTarget
 
 
 def of_service(namespace: str | None, service: str | None) -> "StateWatch":
-    """Follows a service on Kubernetes, or one of `legato up`."""
+    """Returns a watch for a service on Kubernetes, or for one of `legato up`."""
 
     async def read() -> Sequence[Mapping[str, Any]]:
         return await state.read(sources.source(namespace, service))
@@ -25,7 +25,7 @@ def of_service(namespace: str | None, service: str | None) -> "StateWatch":
 
 @dataclass(slots=True)
 class StateWatch:
-    """Routes by the request's id, each with the last stage before its end. `unknown` says why there are none."""
+    """Collects routes by request id, with the last stage before the end. `unknown` says why the last poll failed."""
 
     read: Read
     routes: dict[str, Route] = field(default_factory=dict)

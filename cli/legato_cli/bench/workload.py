@@ -36,7 +36,7 @@ def fixed(count: int, input_tokens: int, output_tokens: int, tokens: TokenRange,
 
 
 def endless(input_tokens: int, output_tokens: int, tokens: TokenRange, seed: int) -> Iterator[WorkloadRequest]:
-    """Yields prompts that share nothing, one as soon as it is asked for."""
+    """Yields prompts without a common prefix, each drawn on demand."""
     rng = random.Random(seed)
     while True:
         yield WorkloadRequest(tokens.draw(rng, input_tokens), output_tokens)

@@ -1,1 +1,1 @@
-"""What a service in production needs: the deployment checklist that `legato doctor -f` and the documentation show."""
+"""The deployment checklist, which `legato doctor -f` and the documentation show."""

@@ -1,6 +1,6 @@
-"""Checks of the deployment checklist: each reads a manifest and returns a state and the names that it is about. Pure.
+"""Checks of the deployment checklist: each reads a manifest and returns a state and the names concerned. Pure.
 
-What a manifest cannot show (the chart's values, the cluster) is left to a person.
+The chart's values and the cluster are not in a manifest: a person has to check them.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -22,12 +22,12 @@ class Tick(Enum):
     UNNEEDED = "not needed"
 
 
-Finding = tuple[Tick, str]  # and names that it is about
+Finding = tuple[Tick, str]  # with the names concerned
 Check = Callable[[Spec], Finding]
 
 
 def by_hand(spec: Spec) -> Finding:
-    """Left to a person, whatever the manifest is."""
+    """Leaves the item to a person, for any manifest."""
     return Tick.UNCHECKED, ""
 
 
@@ -159,7 +159,7 @@ def _done_if(done: object) -> Finding:
 
 
 def _lacking(names: Iterable[str]) -> Finding:
-    """Missing if there are any names."""
+    """Returns a finding that is missing if there are any names."""
     found = list(names)
     return (Tick.MISSING if found else Tick.DONE), ", ".join(found)
 

@@ -9,13 +9,13 @@ from legato_operator.api.resources import Spec
 
 _INTRODUCTION = """# Deployment checklist
 
-What a service in production needs. `legato doctor -f MANIFEST` prints this list for a manifest: each item is `done`,
-`missing`, `not needed` or `not checked`, with what to do. Only the manifest is read: the chart's values and the cluster
-are for you to check. Items do not change the exit code, because some services need less.
+The items that a service in production needs. `legato doctor -f MANIFEST` prints them for a manifest: each is `done`,
+`missing`, `not needed` or `not checked`, with what to do. Only the manifest is read: check the chart's values and the
+cluster yourself. Items do not change the exit code, because some services need less.
 
 Written by `scripts/golden` from the code.
 """
-_BY_HAND = (checks.by_hand, checks.gpu_nodes, checks.references_exist)  # the others may find that an item is done
+_BY_HAND = (checks.by_hand, checks.gpu_nodes, checks.references_exist)  # these never return DONE
 
 
 @dataclass(frozen=True, slots=True)

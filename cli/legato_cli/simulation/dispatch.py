@@ -48,7 +48,7 @@ class Dispatcher:
             pass
 
     def expire(self, now: float) -> list[SimulatedRequest]:
-        """Takes out the held ones that have had no token for longer than the deadline."""
+        """Removes and returns queued requests that have had no token for longer than the deadline."""
         before = now - self._spec.gateway.default_deadline
         expired = [request for request in self.held if max(request.arrival.at, request.progressed) < before]
         for request in expired:

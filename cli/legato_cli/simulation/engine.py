@@ -42,7 +42,7 @@ class RunSettings:
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest sequence: no model is read here that would declare fewer than the KV cache holds."""
+        """Tokens of the longest sequence. The model's own limit is unknown, since simulations read no model."""
         return min(self.spec.model.max_length or self.profile.kv_tokens, self.profile.kv_tokens)
 
     def kind(self) -> WorkerKind:
@@ -98,8 +98,8 @@ class Engine(ABC, Generic[P]):
         """The plan was carried out: workers may have begun to drain, be recalled or started, and these are deleted."""
 
     def run(self, progress: Callable[[float], None] | None = None) -> Result:
-        """The whole workload, and then until every request has ended, as without a token it does at its deadline.
-        `progress` hears of seconds simulated, as they pass.
+        """Runs the whole workload, and on until every request has ended: without a token, it ends at its deadline.
+        `progress` is called with the simulated seconds that have passed.
 
         GPU-hours count up to the last arrival, so that they compare however long the rest takes.
         """

@@ -26,7 +26,7 @@ class SimulatedRequest:
     computed: int = 0  # of `uncached`
     made: float = 0.0  # output, when it joined the worker that decodes it
     first: float | None = None  # when its first token was there
-    progressed: float = 0.0  # when it last lost KV with tokens of its output
+    progressed: float = 0.0  # time at which it last lost its KV, if it had output by then
     done: float | None = None
 
     @property

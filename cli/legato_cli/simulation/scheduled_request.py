@@ -21,7 +21,7 @@ class ScheduledRequest:
 
     simulated: SimulatedRequest
     hashes: list[bytes]
-    expires: float  # seconds from the beginning, unless a token comes before
+    expires: float  # seconds from the beginning at which it ends, unless a token comes before
     tenant: str = ""
     uncached: int = 0  # prompt tokens that no worker held when it arrived
     attempt: int = 0
@@ -30,7 +30,7 @@ class ScheduledRequest:
     decoder: ScheduledWorker | None = None
     places: dict[ScheduledWorker, None] = field(default_factory=dict)  # workers that hold something of it
     tried: int = -1  # the gateway's openings when no worker could take it
-    seen: int = 0  # tokens of the answer when `expires` was last moved on
+    seen: int = 0  # tokens of the answer when `expires` was last extended
     settled_until: float = 0.0  # seconds from the beginning: before, it leaves no worker that is merely hot
 
     @property
@@ -50,7 +50,7 @@ class ScheduledRequest:
         return self.prompt + (self.running.outputs if self.running is not None else self.made)
 
     def is_late(self, now: float, patience: float) -> bool:
-        """True if no token came for `patience` seconds, as far as one sees who asks every now and then."""
+        """True if no token came for `patience` seconds. Only as exact as the interval between calls."""
         made = self.known() - self.prompt
         if made > self.seen:
             self.seen, self.expires = made, now + patience

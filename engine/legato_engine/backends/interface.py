@@ -20,7 +20,7 @@ class Backend(Layers, Protocol):
 
     @property
     def replayed_rows(self) -> tuple[int, ...]:
-        """Numbers of decoding rows whose steps are captured in the warm-up, ascending."""
+        """Numbers of decoding rows whose steps are captured during the warm-up, ascending."""
 
     def adapter(self, pairs: Mapping[str, Pair]) -> Adapter[Any]:
         """An adapter for the linear layers made so far, of A and B by projection. May be called beside a step."""

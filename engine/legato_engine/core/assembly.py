@@ -164,7 +164,7 @@ def niceness(settings: WorkerSettings) -> int:
 
 
 def scheduler_limits(settings: WorkerSettings, max_length: int, max_running: int) -> SchedulerLimits:
-    """What these settings let a scheduler do with `max_running` sequences of at most `max_length` tokens."""
+    """Returns a scheduler's limits by these settings, with `max_running` sequences of at most `max_length` tokens."""
     return SchedulerLimits(
         role=settings.role,
         block_size=settings.tokens_per_block,

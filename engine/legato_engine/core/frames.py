@@ -16,7 +16,7 @@ from legato_protocol.load import Load
 from legato_protocol.messages import Message, Value
 from legato_protocol.stream import HandoffReport, Hello
 
-DECODE_BATCHES: Final = tuple(1 << power for power in range(11))  # most sequences of each bucket of steps but the last
+DECODE_BATCHES: Final = tuple(1 << power for power in range(11))  # bounds of buckets of steps, but the last
 _LENGTH = struct.Struct("<I")
 
 PhaseName = Literal["queue", "prefill", "handoff", "decode"]
@@ -107,7 +107,7 @@ class CoreTotals(Value, frozen=True):
     preemptions: int = 0
     shared_prompt_tokens: int = 0
     decode_rows: int = 0
-    decode_batches: tuple[int, ...] = (0,) * (len(DECODE_BATCHES) + 1)  # steps by the bucket of their rows
+    decode_batches: tuple[int, ...] = (0,) * (len(DECODE_BATCHES) + 1)  # number of steps, by bucket of decoded rows
     tokens_by_tenant: dict[str, int] = msgspec.field(default_factory=dict)
     transfer: dict[str, int] = msgspec.field(default_factory=dict)  # `transfer.agent.Counts`
 

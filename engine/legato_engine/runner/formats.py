@@ -101,7 +101,7 @@ def _on_gpu(name: str, gpu: Device, config: ModelConfig, block_size: int, fallba
 
 
 def allowed(chosen: Formats, on_kernel_failure: str) -> Formats:
-    """Returns `chosen`. Raises UnusableFormat where torch would take the place of compiled kernels and must not."""
+    """Returns `chosen`. Raises UnusableFormat if torch would replace compiled kernels, and the policy forbids that."""
     if chosen.fallback and on_kernel_failure == "Stop":
         raise UnusableFormat(f"no compiled kernels: {chosen.fallback}; allowed with onKernelFailure Auto or Torch")
     return chosen

@@ -139,8 +139,10 @@ def _loaded(
 
 
 def _longest_bytes(settings: WorkerSettings) -> int | None:
-    """Bytes of KV of the longest sequence with Auto; None: no bound. Of hand-offs from a GPU, the longest has to fit
-    into the host's memory, unless the device can be reached from outside, which is not known yet."""
+    """Maximum bytes of KV of a sequence with Auto; None: not bounded.
+
+    A hand-off from a GPU has to fit into the host's memory, unless peers can reach the device's memory, which is not
+    known yet."""
     if settings.device == "cpu" or settings.transport == "None":
         return None
     return staging.landing_bytes(memory.available() // (settings.memory_share or 1))
@@ -149,8 +151,8 @@ def _longest_bytes(settings: WorkerSettings) -> int | None:
 def _memory(settings: WorkerSettings) -> Memory:
     """Memory that this worker may take: with Auto its share, else all that is free.
 
-    Of a GPU, a share is of all its memory, so that it does not depend on who started first; other programs may leave
-    less. Of the host, which always has other programs, it is of what is free.
+    On a GPU, it is a share of the total memory, at most what is free, so that it does not depend on which worker
+    started first. On the host, where other programs always run, it is a share of the free memory.
     """
     free, share = memory.available(), None if settings.kv_cache_memory is not None else settings.memory_share
     if settings.device == "cuda" and torch.cuda.is_available():  # `Runner.load` refuses one that is not there

@@ -111,10 +111,11 @@ class Runner:
         """Reads the weights and allocates the arena. Raises NoDevice, UnusableFormat and TooLittleMemory before any
         weight is read.
 
-        All of it has to fit into `memory`; None: that is not checked. `kv_cache_bytes`, `max_length` and `max_batch`
-        are None for Auto. `chunk_tokens` and `max_batch` are the size of the largest step, `adapter_values` the count
-        of numbers that adapters in memory will have. `longest_bytes` bounds the KV of a sequence where `max_length` is
-        None.
+        Weights, arena and workspace have to fit into `memory`; None: not checked. `kv_cache_bytes`, `max_length` and
+        `max_batch` are None for Auto. `chunk_tokens` and `max_batch` are the size of the largest step, `adapter_values`
+        the count of numbers that adapters in memory will have. `longest_bytes` bounds the KV of a sequence if
+        `max_length` is None.
+
         `instructions` are those to choose formats for, where they are not all that this machine has; `gpu` is what to
         compute on instead of what torch has for `device`. `fallback` says why kernels for a GPU are not to be used.
         """

@@ -15,8 +15,8 @@ from legato_engine.weights.expected import expected_shapes
 _MIB = 1 << 20
 PROCESS = 300 * _MIB  # compiled kernels, threads and allocators of a core that has loaded torch
 RESERVE = 512 * _MIB, 0.1  # `Auto` leaves free whichever is more: so many bytes, this share of what is available
-SHARED = 0.25  # where other programs use the memory, too, the KV cache takes at most this share of what is available
-MOST_DRAWS = 128  # that a GPU makes together
+SHARED = 0.25  # largest part of available memory for the KV cache, if other programs use the memory, too
+MOST_DRAWS = 128  # rows that a GPU samples together
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Needs:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Bytes that a worker may take of a machine or device. `shared`: other programs use it, too."""
+    """Bytes that a worker may take of a machine or device. `shared`: other programs use the memory, too."""
 
     available: int
     shared: bool = False
@@ -38,7 +38,7 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Sizes as settings have them. None: Auto."""
+    """Sizes from the settings. None: Auto."""
 
     kv_cache_bytes: int | None
     max_length: int | None
@@ -47,7 +47,7 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """Bytes of the KV cache, tokens of the longest sequence, and sequences that run at the same time."""
+    """Bytes of the KV cache, tokens of the longest sequence, and number of sequences that run at the same time."""
 
     kv_cache_bytes: int
     max_length: int
@@ -74,11 +74,11 @@ def needs(checkpoint: Checkpoint, chosen: Formats, chunk_tokens: int, max_batch:
 def choose(
     needs_of: Callable[[int], Needs], layout: KVLayout, declared: int, asked: Sizes, memory: Memory | None
 ) -> Capacity:
-    """Returns the sizes that were asked for, and for Auto those that memory allows.
+    """Returns the sizes that were asked for, and for Auto those that memory allows. Raises TooLittleMemory.
 
-    `needs_of` a number of running sequences is what is needed beside the KV cache: the more of them, the larger the
-    results of a step. `declared` is the longest sequence of the model. Without `memory`, nothing is checked, and a KV
-    cache has to be asked for. Raises TooLittleMemory."""
+    `needs_of` returns the memory in addition to the KV cache for a number of running sequences: a step's results grow
+    with it. `declared` is the longest sequence of the model. Without `memory`, nothing is checked, and the size of the
+    KV cache must be given."""
     least = asked.max_length or capacity.expected_tokens(declared)
 
     def with_running(running: int) -> Capacity:
@@ -96,7 +96,7 @@ def choose(
 
 
 def _cache(needs: Needs, layout: KVLayout, asked: int | None, memory: Memory | None, least: int) -> int:
-    """Bytes of the KV cache, which fit, and hold `least` tokens where nobody asked for a size."""
+    """Returns the bytes of the KV cache, which fit into `memory`. With Auto, they hold at least `least` tokens."""
     if memory is None:
         assert asked is not None
         return asked
@@ -115,10 +115,11 @@ def _tokens(size: int, layout: KVLayout) -> int:
 
 
 def kv_bytes(needs: Needs, layout: KVLayout, memory: Memory, least: int) -> int:
-    """Returns the size of the KV cache with `kvCacheMemory: Auto`: all that is left but a reserve. Of shared memory, at
-    most a share, or what a sequence of `least` tokens takes.
+    """Returns the size of the KV cache with `kvCacheMemory: Auto`: all that is left, less a reserve.
 
-    Raises TooLittleMemory when that does not hold `least` tokens."""
+    Of shared memory, it is at most the part `SHARED`, or the size of `least` tokens if that is more.
+
+    Raises TooLittleMemory if `least` tokens do not fit."""
     available, smallest = memory.available, layout.blocks_for(least) * layout.block_bytes
     left = available - int(max(RESERVE[0], RESERVE[1] * available)) - needs.weights - needs.workspace
     if left < smallest:

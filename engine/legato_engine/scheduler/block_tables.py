@@ -29,7 +29,7 @@ class BlockTables:
         self._copied: Counter[int] = Counter()  # sources in `copies`: references given up, but not yet
         self._flying: deque[_Flight] = deque()
         self.computing: dict[bytes, Request] = {}  # who will store the block of this hash
-        self.shared_tokens = 0  # of sequences that began: in blocks that others here had at that time
+        self.shared_tokens = 0  # prompt tokens in blocks that another sequence was using when a sequence began
 
     # ── steps ──
 

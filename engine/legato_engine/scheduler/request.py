@@ -83,9 +83,9 @@ class Request:
     turn: float | None = None  # of its prompt among those of all tenants, since it began
     preemptions: int = 0  # since it last made progress
     preempted: int = 0  # number of times
-    reserved_blocks: int = 0  # that admission made room for when it last began, expected output included
-    most_blocks: int = 0  # that it ever gave back
-    borrowed_blocks: int = 0  # of `blocks`: full ones of the request that it was forked from
+    reserved_blocks: int = 0  # reserved by admission when it last began, expected output included
+    most_blocks: int = 0  # largest number of blocks that it had when it gave them back
+    borrowed_blocks: int = 0  # of `blocks`: full blocks of the request that it was forked from
     farthest: int = 0  # most tokens it ever had computed
 
     @classmethod
@@ -140,7 +140,7 @@ class Request:
 
     @property
     def peak_blocks(self) -> int:
-        """Most blocks that it has had, without borrowed ones."""
+        """Largest number of blocks that it has had, without borrowed ones."""
         return max(self.most_blocks, len(self.blocks)) - self.borrowed_blocks
 
     @property

@@ -69,7 +69,7 @@ class Staging:
 
 
 def landing_bytes(available: int) -> int:
-    """Bytes of landing slots that are no burden on a host with `available` bytes of free memory."""
+    """Bytes of landing slots that a host with `available` bytes of free memory can easily spare."""
     return min(available // _SHARE, _MOST)
 
 

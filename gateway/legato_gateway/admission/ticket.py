@@ -31,8 +31,8 @@ class Ticket:
         return self.need.id
 
     def while_held(self) -> "Ticket":
-        """The same with room for one token of output: workers that come later may end its answer sooner than those that
-        were known, and what it asks of them is decided again when it starts."""
+        """Returns a copy that needs room for only one output token. Workers that come later may have shorter limits than
+        the known ones, and the need is decided again when the request starts."""
         return replace(self, need=replace(self.need, growth=min(self.need.growth, 1)))
 
 

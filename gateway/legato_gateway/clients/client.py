@@ -13,7 +13,7 @@ class Client:
     max_priority: int | None = None  # None: any
     own_prefix_cache: bool = False  # whether no other tenant's requests share blocks with its own
     by_address: bool = False  # the tenant is only an address, which clients share and change
-    max_output: int | None = None  # most tokens of an answer; None: as many as the service allows
+    max_output: int | None = None  # maximum number of tokens of an answer; None: as many as the service allows
 
     @property
     def owner(self) -> str:

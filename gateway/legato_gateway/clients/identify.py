@@ -24,8 +24,11 @@ Network = IPv4Network | IPv6Network
 
 
 class Clients:
-    """`keys`: where keys are asked for; `proxies`: networks whose requests say themselves which tenant they are of;
-    `max_output`: most tokens of an answer by tenant, "*" for each other one, unless the file with keys says more."""
+    """Identifies the client of each request.
+
+    `keys` is None if requests need no key. Requests from `proxies`, which are networks, name their tenant themselves.
+    `max_output` is the maximum number of tokens of an answer by tenant ("*": each other one); the file with keys
+    overrides it."""
 
     def __init__(
         self,

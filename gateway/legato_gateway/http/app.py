@@ -71,7 +71,7 @@ class Parts:
     responses: ResponseStore | None = None  # where there is none, responses are not stored
     allowed_origins: tuple[str, ...] = ()
     adapters: Callable[[], tuple[str, ...]] = tuple  # names of those served beside the model now
-    length: Callable[[], int] | None = None  # tokens of the longest sequence now; None: the model's `context`
+    length: Callable[[], int] | None = None  # current tokens of the longest sequence; None: the model's `context`
 
 
 def create(parts: Parts) -> FastAPI:

@@ -35,7 +35,7 @@ class State:
         hold_without_workers: bool = False,
         model: Callable[[], Mapping[str, Any]] = dict,
     ) -> None:
-        """What `model` returns is shown as it is."""
+        """The result of `model` is shown unchanged."""
         self._model = model
         self._hold_without_workers = hold_without_workers
         self._demand = demand

@@ -86,7 +86,7 @@ class ChunkEncoder:
 
 
 def stop_reason(ended: Delta | CollectedChoice) -> str | int | None:
-    """vLLM's: the stop string or the stop token of the request that ended a choice; or else its deadline."""
+    """Returns vLLM's `stop_reason`: `deadline`, or the request's stop string or stop token that ended the choice."""
     if ended.late:
         return DEADLINE
     return ended.stop if ended.stop is not None else ended.stop_token

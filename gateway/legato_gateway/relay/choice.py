@@ -79,7 +79,7 @@ class Choice:
         self.tokens: list[int] = []
         self.finish: str | None = None
         self.first_at = self.last_at = 0.0
-        self.reserved_blocks = self.peak_blocks = 0  # KV, as the route has them of all choices
+        self.reserved_blocks = self.peak_blocks = 0  # of KV; the route has the sums over all choices
         self._detokenizer = vocabulary.detokenizer(request.shown_tokens)
         self._include_stop = request.include_stop
         self._stop = StopStrings(request.stop, request.include_stop) if request.stop else None
@@ -140,7 +140,7 @@ class Choice:
         return Delta(self.index, text, details, self.finish, hit, self._stop_token(hit), token_ids=new)
 
     def cut_off(self) -> Delta:
-        """The end of what was not complete when its deadline passed, with the text that was held back."""
+        """Returns the last delta of a choice whose deadline has passed, with the text that was held back."""
         details = self._details.take_all() if self._details else ()
         new = tuple(self.tokens[self._told :])
         return Delta(self.index, self._rest(False), details, "length", token_ids=new, late=True)

@@ -6,7 +6,7 @@ from typing import get_args
 
 from legato_protocol.demand import LengthBucket, WaitCause
 
-RECENTLY = 60.0  # seconds in which a retry counts as recent
+RECENTLY = 60.0  # seconds for which a retry counts as recent
 
 
 class LengthCounter:
@@ -30,14 +30,14 @@ class LengthCounter:
 
 
 class Demand:
-    """Arrivals, refusals, retries, lengths of answers, and what the first of the held requests waited for."""
+    """Counts arrivals, refusals, retries, lengths of answers, and waits of the first queued request by cause."""
 
     def __init__(self, on_held: Callable[[], None] = lambda: None) -> None:
         """`on_held` is called when a request is held and none was before."""
         self._on_held = on_held
         self.arrivals = LengthCounter()  # by uncached prompt tokens
         self.refused: Counter[str] = Counter()  # by drop reason
-        self._retried: dict[str, float] = {}  # when a request was last dispatched again, by its failure's code
+        self._retried: dict[str, float] = {}  # time of the last new dispatch of a request, by its failure's code
         self.outputs = LengthCounter()
         self.output_squares = 0
         self._head_wait: dict[WaitCause, float] = dict.fromkeys(get_args(WaitCause), 0.0)
@@ -50,7 +50,7 @@ class Demand:
         self.output_squares += tokens * tokens
 
     def retried(self, code: str, now: float) -> None:
-        """A request is dispatched again after a failure with that code."""
+        """Records that a request is dispatched again after a failure with this code."""
         self._retried[code] = now
 
     def recent_retries(self, now: float) -> tuple[str, ...]:

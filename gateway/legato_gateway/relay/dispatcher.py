@@ -54,7 +54,7 @@ class Dispatcher:
         admission: Admission,
         longest: Callable[[], int] = lambda: LONGEST,
     ) -> None:
-        """`longest` returns the tokens of the longest sequence now."""
+        """`longest` returns the current tokens of the longest sequence."""
         self._longest = longest
         self._clock = clock
         self._admission = admission
@@ -74,7 +74,7 @@ class Dispatcher:
         output = sub.output
         request = sub.generation.request
         known = len(request.prompt) + len(output)
-        room = max(1, self._longest() - known)  # less than was asked for if no worker was known when it arrived
+        room = max(1, self._longest() - known)  # less than requested, if no worker was known when it arrived
         return Need(
             sub.id,
             known,

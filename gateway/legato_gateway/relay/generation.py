@@ -160,7 +160,7 @@ class RunningGeneration:
         self._decided.set()
 
     def end(self, error: GatewayError | None = None) -> None:
-        """Nothing more comes. `error` is raised after what was made before it, but a deadline cuts off what was."""
+        """Ends it. `error` is raised after the deltas so far. A deadline after a token only cuts the answer off."""
         self.ended = True
         if isinstance(error, DeadlineExceeded) and self.has_token:
             self._cut_off()

@@ -342,7 +342,7 @@ class RequestRelay:
             generation.trace.ended(generation.route, generation.usage, error)
 
     def _count_lengths(self, generation: RunningGeneration, cut_off: str) -> None:
-        """Of its choices. Those that did not finish ended by `cut_off`."""
+        """Counts the lengths of its choices. `cut_off` is the finish of those without one."""
         most = generation.request.params.max_tokens
         for choice in generation.choices:
             if choice.finish is not None:

@@ -13,7 +13,7 @@ TRANSFER_CODES = frozenset({"transfer", "peer_lost"})
 # How an attempt ends that cannot sample: its logits are not finite, or its grammar allows nothing. In a pair, the
 # decode worker only learns that there is no hand-off.
 FAULT_CODES = frozenset({"faulted", "transfer"})
-# A worker had no room, and nothing broke.
+# Codes of attempts for which a worker had no room: nothing broke.
 NO_ROOM_CODES = frozenset({"overloaded", "draining", "stale"})
 PATIENT_CODES = NO_ROOM_CODES | {"peer_lost"}  # may repeat until the deadline
 
@@ -82,5 +82,5 @@ def migration_delay(failed: int, policy: RetryPolicy) -> float:
 
 
 def failure(failed: Failed) -> WorkerFailed:
-    """The client's error for a failed attempt that is not repeated."""
+    """Returns the client's error for a failed attempt that is not repeated."""
     return WorkerFailed(f"{failed.part}: {failed.message} ({failed.code})", part=failed.part)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from legato_gateway.routing.fleet_snapshot import FleetSnapshot, WorkerView
 from legato_protocol import transports
 
-LONGEST = 1 << 24  # tokens of a sequence, of any model
+LONGEST = 1 << 24  # maximum number of tokens of a sequence, for any model
 Matches = Mapping[str, int]  # worker → how many leading blocks of this sequence it holds
 
 

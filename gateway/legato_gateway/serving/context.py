@@ -30,12 +30,12 @@ class ServingContext:
     clock: Callable[[], float]
     preparation: PreparationPool
     clients: Clients
-    length: Callable[[], int] | None = None  # tokens of the longest sequence now; None: that of `model_serving`
+    length: Callable[[], int] | None = None  # current tokens of the longest sequence; None: `model_serving` has it
     body_turns: LargeBodyTurns = field(default_factory=LargeBodyTurns)
 
     @property
     def of_model(self) -> ModelServing:
-        """With the adapters and the longest sequence of now: a request is of the moment that it is checked in."""
+        """The model with its current adapters and longest sequence: a request keeps those at the time of its check."""
         model = self.model_serving.model
         if self.length is not None:
             model = replace(model, context=self.length())

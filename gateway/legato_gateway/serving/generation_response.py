@@ -39,7 +39,7 @@ class GenerationResponse(Response):
         self._relay = relay
         self._generations: list[Generation] = []
         self._events: EventStream | None = None  # of a streamed answer
-        self._written: tuple[float, float] | None = None  # when its first and its latest tokens were
+        self._written: tuple[float, float] | None = None  # times of its first and its latest tokens
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._ignored = ignored.header(scope)
@@ -81,7 +81,7 @@ class GenerationResponse(Response):
         entry.kv_blocks_peak = sum(route.kv_blocks_peak for route in routes) or None
 
     def _client_tpot(self) -> float | None:
-        """Mean seconds between tokens of a stream, whose choices advance together, as they were written."""
+        """Mean seconds between tokens of a stream as they were written; its choices are assumed to advance together."""
         tokens = self._usage().completion_tokens / sum(request.choices for request in self._prepared.requests)
         return (self._written[1] - self._written[0]) / (tokens - 1) if self._written and tokens > 1 else None
 
@@ -210,8 +210,9 @@ async def one(generation: Generation, first_choice: int) -> AsyncGenerator[Batch
 
 
 async def merged(generations: Sequence[Generation], choices: int) -> AsyncGenerator[Batch, None]:
-    """The same over several prompts, in the order in which things become ready. The first failure ends it; prompts
-    whose deadline passes without a token end empty where others have some."""
+    """Yields the batches of several prompts as they become ready. The first failure ends it.
+
+    A prompt whose deadline passes without a token ends with an empty text if another prompt has a token."""
     queue: asyncio.Queue[Batch | Exception | None] = asyncio.Queue(maxsize=1)  # so generations feel a slow client
     late: Batch = []
 

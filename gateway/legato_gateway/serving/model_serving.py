@@ -103,7 +103,7 @@ class ModelServing:
         return ModelLimits(self.tokens.vocab_size, tuple(self.tokens.eos_ids), self.model.context, self.model.defaults)
 
     def bounded(self, max_output: int | None) -> "ModelServing":
-        """The same for a client whose answers have at most so many tokens; None: as many as the service allows."""
+        """Returns a copy that bounds answers to `max_output` tokens; None: as many as the service allows."""
         if max_output is None:
             return self
         most = min(max_output, self.model.max_output or max_output)

@@ -29,7 +29,7 @@ class TokenizerFiles:
     special: Mapping[str, str]  # variables of templates, such as `bos_token`
     eos_ids: tuple[int, ...]  # any of them ends a sequence
     rows: int | None = None  # of the model's embedding, where that is known: a tokenizer may have more tokens
-    longest: int | None = None  # sequence that the model declares, in tokens, where that is known
+    longest: int | None = None  # longest sequence in tokens that the model declares, if known
 
 
 def from_folder(path: Path) -> TokenizerFiles:
@@ -61,7 +61,7 @@ def from_folder(path: Path) -> TokenizerFiles:
 
 
 def _longest(config: Mapping[str, Any]) -> int | None:
-    """`max_position_embeddings`, or what YaRN stretches it to, as workers read it."""
+    """Returns `max_position_embeddings`, extended by YaRN if configured, as workers do."""
     length, scaling = config.get("max_position_embeddings"), config.get("rope_scaling") or config.get("rope_parameters")
     if not isinstance(length, int) or length < 1:
         return None

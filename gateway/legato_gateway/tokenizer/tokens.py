@@ -44,7 +44,7 @@ class ModelTokenizer:
         self.vocab_size = min(len(self._bytes), files.rows or len(self._bytes))  # ids may have holes
         self.eos_ids: tuple[int, ...] = tuple(id for id in files.eos_ids if files.rows is None or id < files.rows)
         self._longest = max(map(len, self._bytes)) * (1 if files.tokenizer.normalizer is None else _COMPOSED)
-        self.declared_length = files.longest  # tokens of the longest sequence, as the model declares it
+        self.declared_length = files.longest  # tokens of the longest sequence that the model declares
         added = files.tokenizer.get_added_tokens_decoder()
         self._special = {id: token.content for id, token in added.items() if token.special and id < self.vocab_size}
         self.special_around = _special_around(files.tokenizer)  # ids that the model expects before and behind a text

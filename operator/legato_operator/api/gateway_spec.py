@@ -154,6 +154,6 @@ class Routing(ManifestPart):
     when_prefill_busy: Literal["Local", "Wait"] = "Local"
     """What happens when prefill workers would miss slo.ttft: Local (decode workers prefill, if sooner) or Wait."""
     on_worker_failure: Literal["Retry", "Fail"] = "Retry"
-    """What happens to requests of a worker that died or cannot be reached: Retry on another one, or Fail."""
+    """Policy for requests of a worker that died or cannot be reached: Retry on another worker, or Fail."""
     weights: RoutingWeights = RoutingWeights()
     """What counts how much when a worker is chosen."""

@@ -102,7 +102,7 @@ class Model(ManifestPart):
     served_name: ServedName | None = None
     """Model name that clients put into requests; the service's name if not given."""
     max_length: MaxLength = None
-    """Most tokens of a sequence: 16 to 16777216, or Auto: as many as the model declares and the KV cache holds."""
+    """Maximum tokens of a sequence: 16 to 16777216, or Auto: as many as the model declares and the KV cache holds."""
     generation_config: Literal["Model", "None"] = "Model"
     """Defaults for sampling where a request gives none: the Model's (generation_config.json), or None of them."""
     adapters: Annotated[list[Adapter], Field(max_length=32)] = []

@@ -104,7 +104,7 @@ def chunk_tokens(value: object) -> object:
 
 
 def whole_or_auto(value: object, least: int, most: int, what: str) -> int | None:
-    """A number within bounds; None for `Auto`. Raises ValueError for anything else."""
+    """Returns a number within bounds, or None for `Auto`. Raises ValueError for anything else."""
     if value == sizes.AUTO:
         return None
     if isinstance(value, int) and not isinstance(value, bool) and least <= value <= most:

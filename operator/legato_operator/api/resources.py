@@ -39,7 +39,7 @@ class Engine(ManifestPart):
     chunk_tokens: ChunkTokens = "Auto"
     """Most prompt tokens in one step: 16 to 1048576, or Auto: 256 on CPUs, 2048 on GPUs. slo.tpot may shorten it."""
     max_running: MaxRunning = None
-    """Maximum number of sequences that run on a worker at the same time: 1 to 4096, or Auto: by its KV cache."""
+    """Maximum number of sequences that run on a worker at the same time: 1 to 4096, or Auto: set by its KV cache."""
     output_reservation: Literal["Expected", "Maximum"] = "Expected"
     """Output that KV cache is left for before a sequence starts: as much as Expected, or the Maximum (max_tokens)."""
     dtype: Literal["Auto", "BFloat16", "Float16", "Float32"] = "Auto"
@@ -49,7 +49,7 @@ class Engine(ManifestPart):
     numerics: Literal["Fast", "Invariant"] = "Fast"
     """Fast uses the fastest kernels. Invariant (logits that no batch changes) is rejected: it is not available yet."""
     on_kernel_failure: Literal["Auto", "Stop", "Torch"] = "Auto"
-    """Without compiled kernels: Stop the worker, or compute by Torch's slower operators. Auto: Torch only on CPUs."""
+    """Policy without compiled kernels: Stop, or compute with Torch's slower operators. Auto: Torch only on CPUs."""
     runner: Literal["Model", "Paced"] = "Model"
     """Model computes. Paced computes nothing and takes the time that profile says: its text means nothing."""
     profile: Annotated[str, Field(min_length=1, pattern=r"^[^-]")] | None = None

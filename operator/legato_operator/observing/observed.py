@@ -40,8 +40,8 @@ class WorkerState:
     transport_fallback: bool = False  # whether that is less than was asked for, or than its devices promise
     failed_connections: int = 0  # to other workers, since the last that succeeded
     kernel_fallback: str = ""  # why torch's own operators compute instead of compiled kernels, if they do
-    max_length: int = 0  # tokens of the longest sequence that it takes; 0: it has not said
-    max_running: int = 0  # sequences that it runs at the same time, at most; 0: likewise
+    max_length: int = 0  # tokens of the longest sequence that it takes; 0: not reported
+    max_running: int = 0  # maximum number of sequences that it runs at the same time; 0: not reported
 
 
 @dataclass(frozen=True)

@@ -171,7 +171,7 @@ def _pool(observed: Observed, pool: str, revisions: Revisions, made: PoolPlan, t
 
 
 def _limits(states: Sequence[WorkerState]) -> dict[str, int]:
-    """Limits that workers report, which they choose by their memory with Auto: those of the smallest one."""
+    """Returns the smallest limits that workers report; with Auto, workers choose them by their memory."""
     lengths, running = [each.max_length for each in states], [each.max_running for each in states]
     found = {"maxLength": min(filter(None, lengths), default=0), "maxRunning": min(filter(None, running), default=0)}
     return {name: number for name, number in found.items() if number}
@@ -216,7 +216,7 @@ def _gateway(observed: Observed) -> Condition:
 
 
 def _with_retries(gateway: Condition, observed: Observed) -> Condition:
-    """The gateways' condition, which has a reason of its own while failures make them dispatch requests again."""
+    """Returns the gateways' condition, with the reason RequestsRetried after recent retries."""
     reports = [pod.report for pod in observed.of_pool(common.GATEWAY) if pod.report is not None]
     codes = ", ".join(sorted({code for report in reports for code in report.retried}))
     if not gateway.status or not codes:

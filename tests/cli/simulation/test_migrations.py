@@ -23,7 +23,7 @@ UNIFIED = {"scaling": {"prefill": {"max": 0}, "decode": {"min": 1, "max": 9}}}
 
 
 class _Migration(NamedTuple):
-    """One that has begun; of the known tokens, `uncomputed` are to be computed."""
+    """A request that has begun; `uncomputed` of its known tokens remain to be computed."""
 
     id: str
     source: str

@@ -86,12 +86,12 @@ GPU = replace(AUTO, device="cuda")
     ("settings", "share", "free", "host", "room"),
     [
         (GPU, 1, 80, 0, Memory(80)),
-        (GPU, 1, 60, 0, Memory(60)),  # what others have cannot be had
+        (GPU, 1, 60, 0, Memory(60)),  # memory in use by others is not available
         (GPU, 2, 80, 0, Memory(40)),
-        (GPU, 2, 44, 0, Memory(40)),  # as much for the one that starts second, or again, as for the first
-        (GPU, 2, 30, 0, Memory(30)),  # other programs have memory, too
+        (GPU, 2, 44, 0, Memory(40)),  # the same for the first worker, the second, and one that restarts
+        (GPU, 2, 30, 0, Memory(30)),  # other programs use memory, too
         (GPU, 3, 80, 0, Memory(26)),
-        (replace(GPU, kv_cache_memory=1), 2, 70, 0, Memory(70)),  # a given size may take what is free
+        (replace(GPU, kv_cache_memory=1), 2, 70, 0, Memory(70)),  # a given size may take all free memory
         (AUTO, 2, 80, 10, Memory(5, shared=True)),  # on the host, also where there is a GPU
         (AUTO, None, 80, 10, Memory(10)),  # of a container
         (replace(AUTO, kv_cache_memory=1), 2, 80, 10, Memory(10)),

@@ -221,7 +221,7 @@ def test_choices_of_a_handed_off_prompt_are_handed_off():
 
 @pytest.mark.parametrize(("choices", "blocks"), [((0,), 4), ((0, 1), 6)])
 def test_blocks_that_a_request_is_given_room_for_and_has(choices, blocks):
-    """10 tokens of prompt, whose two full blocks serve all choices, and 6 of output that others follow."""
+    """A prompt of 10 tokens, with two full blocks that choices share, and 6 output tokens with KV for each choice."""
     worker, ended = Worker(growth_tokens=100), {}
     worker.add(ask(10, max_tokens=7, choices=choices))
     while result := worker.step():

@@ -49,7 +49,7 @@ def test_a_missed_deadline_names_the_part_that_had_the_request(lab, roles, happe
 
 @pytest.mark.parametrize("roles", ["u", "pd"])
 def test_a_missed_deadline_cuts_off_what_has_tokens(lab, roles):
-    """Also with what was held back for a stop string."""
+    """Includes the text that was held back for a stop string."""
     run, generation, sub = started(lab, *roles, request={"deadline": 5.0, "choices": 2, "stop": ("acZ",)})
     run.decoding(generation)
     sub = run.relay.sub_requests(generation)[0]
@@ -182,7 +182,7 @@ def test_ends_and_tokens_are_counted_and_the_failures_of_workers(lab):
 
 
 def test_kv_blocks_are_those_of_all_choices(lab):
-    """At its worker of now, and the most of each."""
+    """Counts blocks at its current worker, and the peak of each choice."""
     run, generation, sub = started(lab, "u", request={"choices": 2})
     run.decoding(generation)
     for choice, reserved, peak in ((0, 6, 3), (1, 0, 1), (0, 6, 4), (0, 5, 2)):

@@ -1,4 +1,4 @@
-"""Services are in nobody's way: not in one namespace, and not by one name in two."""
+"""Services do not disturb each other, be it in one namespace, or under one name in two."""
 
 import pytest
 

@@ -28,7 +28,7 @@ from legato_engine.layers.interface import AttentionShape
 from legato_engine.layers.low_rank import Adapter, LowRank, Pair
 from legato_engine.weights.checkpoint import Checkpoint
 
-MOST_CAPTURED_EARLY = 64  # rows: graphs of more are captured when the first step of their size comes
+MOST_CAPTURED_EARLY = 64  # rows: larger graphs are captured with the first step of their size
 _TILE = 16  # tokens of other steps are padded to its multiples, which kernels are compiled for
 
 
@@ -61,12 +61,12 @@ class CudaBackend:
 
     @property
     def replayed_rows(self) -> tuple[int, ...]:
-        """Numbers of decoding rows that CUDA graphs are captured for in the warm-up."""
+        """Numbers of decoding rows for which CUDA graphs are captured during the warm-up."""
         return tuple([size for size in self._sizes if size <= MOST_CAPTURED_EARLY])
 
     @property
     def _sizes(self) -> tuple[int, ...]:
-        """Numbers of decoding rows that there are CUDA graphs for; fewer rows are padded to the next."""
+        """Numbers of decoding rows that have CUDA graphs; other steps are padded to the next of them."""
         return sizes(self._room.rows)
 
     def begin(self, inputs: StepInputs, arena: torch.Tensor) -> CudaStep:
@@ -211,8 +211,9 @@ class Replay(NamedTuple):
 
 
 def sizes(most: int) -> tuple[int, ...]:
-    """1, 2, 4, then every 8 rows, from 64 on every 16, from 256 on every 32 and from 512 on every 64, up to `most`: a
-    step computes few rows that nobody needs."""
+    """Returns 1, 2, 4, then steps of 8, from 64 on of 16, from 256 on of 32, and from 512 on of 64, up to `most`.
+
+    The steps are small, so that padding adds few rows."""
     found = [1, 2, 4, *range(8, 64, 8), *range(64, 256, 16), *range(256, 512, 32), *range(512, most, 64)]
     return (*[size for size in found if size < most], most)
 

@@ -100,8 +100,8 @@ def missing_for_rdma() -> list[str]:
 def has_module(name: str) -> bool:
     """True if a UCX on this machine was built with a module of that name: `ib`, `cuda`.
 
-    Modules lie in the folder `ucx` of a folder for libraries, or of one of its folders for an architecture. Nothing
-    else is looked through: /usr/lib as a whole has tens of thousands of folders.
+    Modules are in the folder `ucx` of a library folder, or of one of its architecture folders. Nothing else is
+    searched: /usr/lib as a whole has tens of thousands of folders.
     """
     spec = importlib.util.find_spec("libucx")
     folders = [Path(place) for place in (spec.submodule_search_locations or [])] if spec else []
