@@ -31,8 +31,8 @@ class Ticket:
         return self.need.id
 
     def while_held(self) -> "Ticket":
-        """Returns a copy that needs room for only one output token. Workers that come later may have shorter limits than
-        the known ones, and the need is decided again when the request starts."""
+        """Returns a copy that needs room for only one output token. Workers that come later may have shorter limits
+        than the known ones, and the need is decided again when the request starts."""
         return replace(self, need=replace(self.need, growth=min(self.need.growth, 1)))
 
 
