@@ -94,6 +94,17 @@ def test_pools_with_gpus_are_judged_by_the_gpus_memory_and_formats(count, said):
     assert [(line.endswith(said), "weights 257 MiB" in line) for line in lines] == [(True, True)] * 2
 
 
+def test_sequences_are_no_longer_than_hand_offs_between_gpus_have_room_for_on_the_host(monkeypatch):
+    monkeypatch.setattr(fit.memory, "available", lambda: GIB // 8)
+    service = parsing.read_mapping(
+        _with_gpus() | {"spec": _with_gpus()["spec"] | {"model": {"source": {"builtin": BUILTIN}}}}
+    )
+    lines = list(
+        fit.lines(service.spec, model.resolve(f"builtin:{BUILTIN}", print), fit.Gpus(Interpreted(), 20 * GIB, 1))
+    )
+    assert ["at most 704 tokens" in line for line in lines] == [True, True], lines
+
+
 @pytest.mark.parametrize(
     ("there", "dtype", "message"),
     [
@@ -218,6 +229,7 @@ def test_the_page_with_the_checklist_is_the_one_that_scripts_golden_writes():
 
 HUB = {"huggingFace": {"repo": "a/b", "revision": "0" * 40}}
 CACHE = {"template": {"spec": {"volumes": [{"name": "cache", "emptyDir": {}}]}}}
+NO_VOLUMES = {"template": {"spec": {"volumes": None}}}
 GPU = {"resources": {"requests": {"nvidia.com/gpu": 1}}}
 LIMITED = {"resources": {"requests": {"cpu": 1}, "limits": {"memory": "1Gi"}}}
 DIGEST = f"registry/engine@sha256:{'0' * 64}"
@@ -238,6 +250,11 @@ DIGEST = f"registry/engine@sha256:{'0' * 64}"
             {"model": {"source": HUB}, "decode": CACHE},
             "Storage of the model",
             "missing (prefill.template, gateway.template)",
+        ),
+        (
+            {"model": {"source": HUB}, "prefill": {"template": {"spec": None}}, "decode": NO_VOLUMES, "gateway": CACHE},
+            "Storage of the model",
+            "missing (decode.template, prefill.template)",
         ),
         ({"model": {"source": {"path": "/m"}}}, "Storage of the model", "missing (model.source.path)"),
         ({"model": {"source": HUB}}, "Access token of the hub", "not checked (a/b)"),

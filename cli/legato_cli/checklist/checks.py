@@ -169,4 +169,7 @@ def _has_gpus(spec: Spec) -> bool:
 
 
 def _has_cache(template: Mapping[str, Any]) -> bool:
-    return any(volume.get("name") == "cache" for volume in template.get("spec", {}).get("volumes", ()))
+    spec = template.get("spec")
+    volumes = spec.get("volumes") if isinstance(spec, Mapping) else None
+    found = volumes if isinstance(volumes, list) else ()  # a template is not checked before: see "Manifest"
+    return any(isinstance(volume, Mapping) and volume.get("name") == "cache" for volume in found)
