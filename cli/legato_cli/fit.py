@@ -12,6 +12,7 @@ from legato_engine.kvcache.layout import KVLayout
 from legato_engine.runner import formats, sizing
 from legato_engine.runner.sizing import Capacity, Memory, Needs, Sizes
 from legato_engine.settings import BLOCK_SIZES, CHUNK_TOKENS
+from legato_engine.transfer import staging
 from legato_engine.weights.opening import open_weights
 from legato_operator.api import quantities, roles
 from legato_operator.api.resources import Spec
@@ -57,7 +58,11 @@ def _worker(spec: Spec, path: Path, role: str, gpus: Gpus | None) -> str:
     needs_of = partial(sizing.needs, checkpoint, chosen, chunk)
     asked = Sizes(engine.kv_cache_memory, spec.model.max_length, engine.max_running)
     room, whose = _on_gpu(spec, gpus) if gpus else _available(spec, role)
-    sizes = sizing.choose(needs_of, layout, config.max_length, asked, room)
+    declared = config.max_length
+    if gpus and spec.disaggregated:  # KV of a hand-off lands in the host's memory
+        landing = staging.landing_bytes(memory.available() // _workers(spec))
+        declared = sizing.longest_within(declared, layout, landing)
+    sizes = sizing.choose(needs_of, layout, declared, asked, room)
     return f"fits: {_taken(needs_of(sizes.max_running), sizes, layout)}, of {_mib(room.available)} {whose}"
 
 

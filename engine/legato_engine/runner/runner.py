@@ -131,7 +131,7 @@ class Runner:
         asked = Sizes(kv_cache_bytes, max_length, max_batch)
         declared = config.max_length
         if longest_bytes is not None:
-            declared = min(declared, max(longest_bytes // layout.block_bytes * block_size, capacity.EXPECTED_TOKENS))
+            declared = sizing.longest_within(declared, layout, longest_bytes)
         sizes = sizing.choose(needs, layout, declared, asked, memory)
         num_blocks = count_blocks(layout, sizes.kv_cache_bytes, sizes.max_length)
         rows = sizes.max_running

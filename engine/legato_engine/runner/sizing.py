@@ -95,6 +95,11 @@ def choose(
     return found
 
 
+def longest_within(declared: int, layout: KVLayout, most_bytes: int) -> int:
+    """Tokens of a model's longest sequence whose KV takes at most `most_bytes`; at least those of an expected one."""
+    return min(declared, max(_tokens(most_bytes, layout), capacity.EXPECTED_TOKENS))
+
+
 def _cache(needs: Needs, layout: KVLayout, asked: int | None, memory: Memory | None, least: int) -> int:
     """Returns the bytes of the KV cache, which fit into `memory`. With Auto, they hold at least `least` tokens."""
     if memory is None:
