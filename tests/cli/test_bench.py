@@ -16,6 +16,7 @@ from legato_cli.bench.client import Record
 from legato_cli.bench.matrix import Arrivals
 from legato_cli.bench.state_watch import StateWatch
 from legato_cli.bench.workload import WorkloadRequest
+from legato_cli.services import asking
 from legato_engine.runner.profile import StepTimes
 from legato_operator.autoscaler import record
 from legato_operator.autoscaler.decide import decide
@@ -426,6 +427,18 @@ async def test_a_matrix_has_cells_for_the_adapters_and_counts_refusals_without_f
     assert "objectives: TTFT 9 s, TPOT 70 ms" in err
     assert "queue and preemptions are not known: no gateway" in err
     assert "none of them | 200 req/s: 50% kept, refused (queue_full) 2 |" in out
+
+
+def test_a_matrix_asks_for_objectives_outside_of_its_event_loop(legato, monkeypatch):
+    """A service on Kubernetes is asked in an event loop of its own, and such loops cannot be nested."""
+
+    def ask(*_):
+        asyncio.run(asyncio.sleep(0))
+        return {"status": {"slo": {"ttft": "1h"}}}
+
+    monkeypatch.setattr(asking, "ask", ask)
+    code, _, err = legato("bench", "--matrix", "--namespace", "n", "--service", "s")
+    assert (code, "must be longer than the objective for the first token (3600 s)" in err) == (2, True)
 
 
 async def test_a_matrix_that_is_interrupted_shows_the_cells_that_it_has(tmp_path, legato, monkeypatch):

@@ -27,7 +27,9 @@ def run(args: argparse.Namespace) -> int:
     """Measures and prints. Exit code 1: requests failed (refused ones do not count); 2: bad arguments or no server."""
     results: list[CellResult] = []
     try:
-        asyncio.run(_measure(args, results))
+        _check(args)
+        slo = _objectives(args)  # asks Kubernetes in an event loop of its own
+        asyncio.run(_measure(args, slo, results))
     except KeyboardInterrupt:
         _show(args, results)
         raise
@@ -50,10 +52,8 @@ def _show(args: argparse.Namespace, results: Sequence[CellResult]) -> None:
     report.write(args, {"cells": [result.as_json() for result in results]})
 
 
-async def _measure(args: argparse.Namespace, results: list[CellResult]) -> None:
+async def _measure(args: argparse.Namespace, slo: report.Objectives, results: list[CellResult]) -> None:
     """Measures cell after cell, and appends each result, so that an interruption keeps them."""
-    _check(args)
-    slo = _objectives(args)
     async with server.connect(args) as client:
         todo = _cells(args, await server.models(client))
         watch = state_watch.of_service(args.namespace, args.service)
