@@ -29,6 +29,9 @@ class HeldTickets:
     def __contains__(self, id: str) -> bool:
         return id in self._places
 
+    def __iter__(self) -> Iterator[Ticket]:
+        return (place.ticket for place in self._places.values())
+
     def get(self, id: str) -> Ticket | None:
         """The ticket that is held by this id."""
         place = self._places.get(id)

@@ -56,6 +56,7 @@ class Admission:
         self._held = HeldTickets(self._limits.urgent_within)
         self._reservation: Reservation | None = None
         self._obstacle: WaitCause = "no_worker"  # of the first held one
+        self._worker_limits: frozenset[tuple[int, int, int]] = frozenset()  # by which held requests were last judged
         self._started: dict[str, _Started] = {}
         self._prompts: Counter[str] = Counter()  # started and without a token, by tenant
         self._counters = TenantCounters()
@@ -96,6 +97,21 @@ class Admission:
             self._start_held(ticket, now)
             started.append(ticket.id)
         return started + self._start_first_prompts(capacity, now)
+
+    def outgrown(self, snapshot: FleetSnapshot) -> list[tuple[str, Refuse]]:
+        """Returns held requests that no known worker can hold: they arrived when others, or none, were known.
+
+        The caller ends them. Held requests are judged only when the limits of workers have changed.
+        """
+        decoders = [worker for worker in snapshot.workers if worker.decodes]
+        limits = frozenset(
+            (worker.max_length, worker.num_blocks * worker.block_size, worker.slots) for worker in decoders
+        )
+        if limits == self._worker_limits:
+            return []
+        self._worker_limits, capacity = limits, self._capacity(snapshot)
+        judged = [(ticket.id, self._too_large(ticket, capacity)) for ticket in self._held]
+        return [(id, refusal) for id, refusal in judged if refusal is not None]
 
     def progress(self, id: str, completion_tokens: int) -> None:
         """A started request has `completion_tokens` so far, over all its choices: its tenant was served them."""
@@ -180,8 +196,8 @@ class Admission:
         choices, most = ticket.need.choices, capacity.most_choices
         if most is not None and choices > most:
             return Refuse(TOO_MANY_CHOICES, f"{choices} choices of one prompt; at most {most} run at once", 60.0)
-        if why := capacity.never_fits(ticket.need):
-            return Refuse(TOO_LARGE, f"no worker can hold this request: {why}", 60.0)
+        if refusal := self._too_large(ticket, capacity):
+            return refusal
         if why := capacity.never_takes(ticket.need):
             return Refuse(NO_WORKER, f"no worker can take this request: {why}", 60.0)
         left = ticket.deadline - now
@@ -192,6 +208,10 @@ class Admission:
             return None
         text = f"the first token is about {wait:.1f} s away, beyond the deadline in {max(0.0, left):.1f} s"
         return Refuse(DEADLINE, text, max(1.0, wait - left))
+
+    def _too_large(self, ticket: Ticket, capacity: Capacity) -> Refuse | None:
+        why = capacity.never_fits(ticket.need)
+        return Refuse(TOO_LARGE, f"no worker can hold this request: {why}", 60.0) if why else None
 
     def _queue_full(self, ticket: Ticket, capacity: Capacity) -> Refuse | None:
         limits, held = self._limits, self._held

@@ -280,6 +280,8 @@ class RequestRelay:
         start = self._timers.time()
         self._driver.offer_room()
         if self._admission.held:
+            for id, refusal in self._admission.outgrown(self._fleet.snapshot()):
+                self._finish(self._generations[id], _refusal(refusal))
             for id in self._admission.next(self._fleet.snapshot(), start):
                 (sub,) = self._registry.of(self._generations[id])
                 sub.generation.admit()

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 from msgspec.structs import replace
-from relay_script import PROMPT, Scripted, count, started
+from relay_script import PROMPT, Scripted, count, error_of, started
 
 from legato_gateway.relay.lifecycle import Stage
 from legato_gateway.routing.filters import Need
@@ -63,18 +63,23 @@ def test_a_request_of_before_any_worker_was_known_needs_no_more_than_workers_tak
     assert run.relay._dispatcher.need(sub).growth == growth
 
 
-def test_such_a_request_starts_once_a_worker_comes_that_takes_less_than_the_model_declares(lab):
+@pytest.mark.parametrize(("longest", "refused"), [(200, None), (99, "too_large")])
+def test_such_a_request_is_decided_once_a_worker_comes_that_takes_less_than_the_model_declares(lab, longest, refused):
     run = Scripted(lab, "u")
     run.relay._dispatcher._longest = ServedLength(run.fleet, None, 1 << 17).tokens
     run.cut(run.workers["u0"])
     run.fleet.remove("u0")
-    sub = run.sub(run.start(max_tokens=(1 << 17) - len(PROMPT)))
+    generation = run.start(max_tokens=(1 << 17) - len(PROMPT))
+    sub = run.sub(generation)
     assert sub.stage is Stage.HELD
     run.fleet.add("u0", "u0")
     run.workers["u0"].connected = True
-    run.greet("u0", max_length=200)
+    run.greet("u0", max_length=longest)
     run.load(run.workers["u0"])
-    assert sub.stage is Stage.QUEUED
+    if refused:
+        assert error_of(generation).reason == refused
+    else:
+        assert sub.stage is Stage.QUEUED
 
 
 def test_what_goes_on_needs_room_for_its_output_and_has_the_time_that_is_left(lab):
