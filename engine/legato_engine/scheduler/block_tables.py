@@ -94,7 +94,7 @@ class BlockTables:
 
     def open(self, request: Request, matched: list[int], blocks: int) -> None:
         """Give `request` the stored blocks `matched` and fresh ones, `blocks` in all: `missing` ones are available."""
-        if not request.reserved_blocks:  # else it began before
+        if not (request.reserved_blocks or request.preempted):  # else it began before
             self.shared_tokens += self.block_size * sum(self.pool.references(block) > 0 for block in matched)
         self.pool.take(matched)
         fresh = self.pool.allocate(blocks - len(matched), matched[-1] if matched else None)

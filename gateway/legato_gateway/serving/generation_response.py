@@ -83,7 +83,9 @@ class GenerationResponse(Response):
     def _client_tpot(self) -> float | None:
         """Mean seconds between tokens of a stream as they were written; its choices are assumed to advance together."""
         tokens = self._usage().completion_tokens / sum(request.choices for request in self._prepared.requests)
-        return (self._written[1] - self._written[0]) / (tokens - 1) if self._written and tokens > 1 else None
+        if self._written is None or self._written[0] == self._written[1] or tokens <= 1:  # all in one write
+            return None
+        return (self._written[1] - self._written[0]) / (tokens - 1)
 
     async def _whole(self, send: Send) -> None:
         answers: dict[int, CollectedChoice] = {}
