@@ -6,6 +6,7 @@ and its text, and `NAME.stubborn` makes it ignore SIGTERM. `argument.crash` hold
 with exit code 1. It notes every start in `NAME.starts`, and which GPUs it sees in `NAME.gpus`.
 """
 
+import contextlib
 import ctypes
 import json
 import os
@@ -28,8 +29,9 @@ stopping = threading.Event()
 
 
 def steered(kind: str) -> str | None:
-    path = FOLDER / f"{NAME}.{kind}"
-    return path.read_text() if path.exists() else None
+    with contextlib.suppress(FileNotFoundError):
+        return (FOLDER / f"{NAME}.{kind}").read_text()
+    return None
 
 
 def known_tokens() -> list[str]:
@@ -41,7 +43,8 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         if self.path == "/healthz":
             if (sick := steered("sick")) is not None:
-                (FOLDER / f"{NAME}.sick").write_text(sick + "asked ")
+                with contextlib.suppress(FileNotFoundError), (FOLDER / f"{NAME}.sick").open("r+") as file:
+                    file.write(sick + "asked ")  # not where the test has removed it meanwhile
             return self.answer(200 if sick is None else 503, "ok")
         if self.path == "/readyz":
             loading = steered("loading") or ("stopping" if stopping.is_set() else None)

@@ -291,13 +291,19 @@ class KubernetesCluster:
         """Who is cancelled waits for a call that was sent: nothing is written after a task's end."""
         submitted = self._threads.submit(work)
         running = asyncio.wrap_future(submitted)
+        running.add_done_callback(_retrieve)
         try:
             return await asyncio.shield(running)
         except asyncio.CancelledError:
             if not submitted.cancel():
                 await asyncio.wait((running,))
-                running.exception()  # nobody else asks for it any more
             raise
+
+
+def _retrieve(call: "asyncio.Future[Any]") -> None:
+    """Retrieves an exception that nobody may wait for, or asyncio would report it: who waits can be cancelled twice."""
+    if not call.cancelled():
+        call.exception()
 
 
 @contextlib.contextmanager
