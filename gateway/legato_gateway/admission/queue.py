@@ -42,6 +42,9 @@ LOOKS_PER_TENANT = 8  # … and a tenant's large ones leave some for the others
 FIRST_PROMPT_BACKLOGS = 2  # times the usual backlog, for the only prompt of a tenant
 
 
+WorkerLimits = frozenset[tuple[int, int, int]]
+
+
 @dataclass(slots=True)
 class _Started:
     tenant: str
@@ -56,7 +59,7 @@ class Admission:
         self._held = HeldTickets(self._limits.urgent_within)
         self._reservation: Reservation | None = None
         self._obstacle: WaitCause = "no_worker"  # of the first held one
-        self._worker_limits: frozenset[tuple[int, int, int]] = frozenset()  # by which held requests were last judged
+        self._judged_by: WorkerLimits | None = None  # limits by which all held requests were judged; None: not all were
         self._started: dict[str, _Started] = {}
         self._prompts: Counter[str] = Counter()  # started and without a token, by tenant
         self._counters = TenantCounters()
@@ -81,6 +84,8 @@ class Admission:
             return full
         ticket = ticket.while_held()
         self._hold(ticket, now)
+        if self._judged_by != _limits(snapshot):  # workers may come back with the limits of before
+            self._judged_by = None
         may_fit = len(self._held) == 1 or capacity.fits(ticket.need, ticket.uncached, ticket.matches)
         if may_fit and self._turn(capacity, now, set()) is ticket:
             self._start_held(ticket, now)
@@ -103,13 +108,10 @@ class Admission:
 
         The caller ends them. Held requests are judged only when the limits of workers have changed.
         """
-        decoders = [worker for worker in snapshot.workers if worker.decodes]
-        limits = frozenset(
-            (worker.max_length, worker.num_blocks * worker.block_size, worker.slots) for worker in decoders
-        )
-        if limits == self._worker_limits:
+        limits = _limits(snapshot)
+        if limits == self._judged_by:
             return []
-        self._worker_limits, capacity = limits, self._capacity(snapshot)
+        self._judged_by, capacity = limits, self._capacity(snapshot)
         judged = [(ticket.id, self._too_large(ticket, capacity)) for ticket in self._held]
         return [(id, refusal) for id, refusal in judged if refusal is not None]
 
@@ -345,3 +347,9 @@ class Admission:
     def _busy(self) -> set[str]:
         """Tenants with requests here."""
         return {*self._held.tenants} | {started.tenant for started in self._started.values()}
+
+
+def _limits(snapshot: FleetSnapshot) -> WorkerLimits:
+    """Tokens of a sequence, tokens of all, and sequences, that the workers which decode can hold."""
+    decoders = (worker for worker in snapshot.workers if worker.decodes)
+    return frozenset((worker.max_length, worker.num_blocks * worker.block_size, worker.slots) for worker in decoders)

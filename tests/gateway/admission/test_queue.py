@@ -262,6 +262,17 @@ def test_a_request_that_no_worker_could_ever_take_is_refused_and_blocks_no_other
     assert isinstance(Admission().offer(GRAMMAR, snapshot(grammars=("regex",)), 0), Admit)
 
 
+def test_queued_requests_that_no_worker_can_hold_are_refused_also_where_workers_come_back():
+    queue = Admission()
+    for _ in range(2):  # the second time, the workers have the limits of before
+        queue.offer(ticket("a", tokens=1000), FleetSnapshot(), 0)
+        queue.offer(ticket("b"), FleetSnapshot(), 0)
+        assert [(id, refusal.reason) for id, refusal in queue.outgrown(FREE)] == [("a", TOO_LARGE)]
+        assert queue.outgrown(FREE) == [], "they are judged once"
+        queue.cancel("a")
+        queue.cancel("b")
+
+
 @pytest.mark.parametrize("limits", [AdmissionLimits(max_held=3), AdmissionLimits(max_held_tokens=300)])
 def test_the_queue_is_bounded(limits):
     queue = held(ticket("a"), ticket("b"), ticket("c"), limits=limits)
