@@ -10,7 +10,7 @@ from legato_engine.backends.cuda.device import Device
 from legato_engine.errors import EngineError
 from legato_engine.kvcache.layout import KVLayout
 from legato_engine.runner import formats, sizing
-from legato_engine.runner.sizing import Capacity, Memory, Needs, Sizes
+from legato_engine.runner.sizing import AskedSizes, ChosenSizes, Memory, Needs
 from legato_engine.settings import BLOCK_SIZES, CHUNK_TOKENS
 from legato_engine.transfer import staging
 from legato_engine.weights.opening import open_weights
@@ -56,7 +56,7 @@ def _worker(spec: Spec, path: Path, role: str, gpus: Gpus | None) -> str:
     chosen = formats.with_kv(formats.allowed(chosen, engine.on_kernel_failure), engine.kv_cache_dtype)
     layout = KVLayout(config.layers, config.kv_heads, size, config.head_dim, chosen.kv)
     needs_of = partial(sizing.needs, checkpoint, chosen, chunk)
-    asked = Sizes(engine.kv_cache_memory, spec.model.max_length, engine.max_running)
+    asked = AskedSizes(engine.kv_cache_memory, spec.model.max_length, engine.max_running)
     room, whose = _on_gpu(spec, gpus) if gpus else _available(spec, role)
     declared = config.max_length
     if gpus and spec.disaggregated:  # KV of a hand-off lands in the host's memory
@@ -66,7 +66,7 @@ def _worker(spec: Spec, path: Path, role: str, gpus: Gpus | None) -> str:
     return f"fits: {_taken(needs_of(sizes.max_running), sizes, layout)}, of {_mib(room.available)} {whose}"
 
 
-def _taken(needs: Needs, sizes: Capacity, layout: KVLayout) -> str:
+def _taken(needs: Needs, sizes: ChosenSizes, layout: KVLayout) -> str:
     tokens = sizes.kv_cache_bytes // layout.block_bytes * layout.block_size
     return (
         f"weights {_mib(needs.weights)}, workspace about {_mib(needs.workspace)}, KV cache "

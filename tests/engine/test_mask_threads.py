@@ -14,7 +14,7 @@ from legato_engine.grammars.position import GrammarPosition
 from legato_engine.kernels.sampling import torch as by_torch
 from legato_engine.runner import cores
 from legato_engine.runner.runner import Runner
-from legato_engine.runner.sizing import Capacity
+from legato_engine.runner.sizing import ChosenSizes
 from legato_engine.sampling import constrain
 from legato_engine.sampling.mask_threads import MOST_THREADS, MaskThreads
 from legato_engine.scheduler.batch import Constraint, Draw
@@ -85,7 +85,7 @@ def test_masks_of_a_runner_are_computed_on_any_core(monkeypatch: pytest.MonkeyPa
     model = SimpleNamespace(config=SimpleNamespace(vocab_size=10))
     arena, backend = SimpleNamespace(layout=None, num_blocks=1, nbytes=0), SimpleNamespace(nbytes=0)
     chosen: Any = SimpleNamespace(name="float32", fallback="")
-    runner = Runner(cast(Any, model), cast(Any, backend), cast(Any, arena), chosen, "weights", Capacity(0, 100, 64))
+    runner = Runner(cast(Any, model), cast(Any, backend), cast(Any, arena), chosen, "weights", ChosenSizes(0, 100, 64))
     runner._masks.start([drawing(Meeting(threading.Barrier(1)))], [0]).result()
     assert len(released) == 1
 

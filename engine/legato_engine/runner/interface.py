@@ -69,8 +69,8 @@ class AheadRunner(Protocol):
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
     """A runner that is ready, and what is known of its model. `weights` is equal for workers that may continue one
-    another's sequences; `max_length` is the longest sequence in tokens, `max_running` the
-    maximum number that run at the same time."""
+    another's sequences; `max_length` is the longest sequence in tokens, `max_running` the maximum number of sequences
+    that run at the same time."""
 
     runner: StepRunner
     weights: str

@@ -28,7 +28,7 @@ from legato_engine.runner import backends, cores, formats, inputs, sizing
 from legato_engine.runner.arena import Arena, count_blocks
 from legato_engine.runner.formats import Formats
 from legato_engine.runner.interface import Progress
-from legato_engine.runner.sizing import Capacity, Memory, Sizes
+from legato_engine.runner.sizing import AskedSizes, ChosenSizes, Memory
 from legato_engine.sampling import constrain
 from legato_engine.sampling.constrain import Masks
 from legato_engine.sampling.mask_threads import MaskThreads, PendingMasks
@@ -61,7 +61,7 @@ class Runner:
     """Implements `StepRunner`."""
 
     def __init__(
-        self, model: Llama, backend: Backend, arena: Arena, chosen: Formats, fingerprint: str, sizes: Capacity,
+        self, model: Llama, backend: Backend, arena: Arena, chosen: Formats, fingerprint: str, sizes: ChosenSizes,
         gpu: Device | None = None, sampler: "DeviceSampler | None" = None,
     ) -> None:  # fmt: skip
         self.layout = arena.layout
@@ -128,7 +128,7 @@ class Runner:
         chosen = formats.with_kv(formats.allowed(chosen, on_kernel_failure), kv_dtype)
         layout = KVLayout(config.layers, config.kv_heads, block_size, config.head_dim, chosen.kv)
         needs = partial(sizing.needs, checkpoint, chosen, chunk_tokens, adapter_values=adapter_values)
-        asked = Sizes(kv_cache_bytes, max_length, max_batch)
+        asked = AskedSizes(kv_cache_bytes, max_length, max_batch)
         declared = config.max_length
         if longest_bytes is not None:
             declared = sizing.longest_within(declared, layout, longest_bytes)

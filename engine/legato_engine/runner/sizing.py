@@ -37,8 +37,8 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
-    """Sizes from the settings. None: Auto."""
+class AskedSizes:
+    """AskedSizes from the settings. None: Auto."""
 
     kv_cache_bytes: int | None
     max_length: int | None
@@ -46,7 +46,7 @@ class Sizes:
 
 
 @dataclass(frozen=True, slots=True)
-class Capacity:
+class ChosenSizes:
     """Bytes of the KV cache, tokens of the longest sequence, and number of sequences that run at the same time."""
 
     kv_cache_bytes: int
@@ -72,8 +72,8 @@ def needs(checkpoint: Checkpoint, chosen: Formats, chunk_tokens: int, max_batch:
 
 
 def choose(
-    needs_of: Callable[[int], Needs], layout: KVLayout, declared: int, asked: Sizes, memory: Memory | None
-) -> Capacity:
+    needs_of: Callable[[int], Needs], layout: KVLayout, declared: int, asked: AskedSizes, memory: Memory | None
+) -> ChosenSizes:
     """Returns the sizes that were asked for, and for Auto those that memory allows. Raises TooLittleMemory.
 
     `needs_of` returns the memory in addition to the KV cache for a number of running sequences: a step's results grow
@@ -81,18 +81,18 @@ def choose(
     KV cache must be given."""
     least = asked.max_length or capacity.expected_tokens(declared)
 
-    def with_running(running: int) -> Capacity:
+    def with_running(running: int) -> ChosenSizes:
         size = _cache(needs_of(running), layout, asked.kv_cache_bytes, memory, least)
-        return Capacity(size, asked.max_length or max(least, min(declared, _tokens(size, layout))), running)
+        return ChosenSizes(size, asked.max_length or max(least, min(declared, _tokens(size, layout))), running)
 
-    found = with_running(asked.max_running or capacity.FEWEST)
+    smallest = with_running(asked.max_running or capacity.FEWEST)
     if asked.max_running is not None:
-        return found
-    for running in range(_most_running(found, layout), capacity.FEWEST, -capacity.STEP):
+        return smallest
+    for running in range(_most_running(smallest, layout), capacity.FEWEST, -capacity.STEP):
         with suppress(TooLittleMemory):
             if _most_running(larger := with_running(running), layout) >= running:
                 return larger
-    return found
+    return smallest
 
 
 def longest_within(declared: int, layout: KVLayout, most_bytes: int) -> int:
@@ -111,8 +111,8 @@ def _cache(needs: Needs, layout: KVLayout, asked: int | None, memory: Memory | N
     return asked
 
 
-def _most_running(found: Capacity, layout: KVLayout) -> int:
-    return capacity.max_running(_tokens(found.kv_cache_bytes, layout), found.max_length)
+def _most_running(sizes: ChosenSizes, layout: KVLayout) -> int:
+    return capacity.max_running(_tokens(sizes.kv_cache_bytes, layout), sizes.max_length)
 
 
 def _tokens(size: int, layout: KVLayout) -> int:

@@ -9,7 +9,7 @@ from legato_engine.errors import TooLittleMemory
 from legato_engine.kvcache.layout import KVLayout
 from legato_engine.runner import formats, sizing
 from legato_engine.runner.runner import Runner
-from legato_engine.runner.sizing import Capacity, Memory, Needs, Sizes
+from legato_engine.runner.sizing import AskedSizes, ChosenSizes, Memory, Needs
 from legato_engine.weights.opening import open_weights
 
 MIB = 1 << 20
@@ -101,15 +101,15 @@ def _needs(running):
 @pytest.mark.parametrize(
     ("asked", "available", "chosen"),
     [
-        (Sizes(None, None, None), 100_000, Capacity(87_476 * MIB, 8192, 1024)),
-        (Sizes(None, None, None), 12_000, Capacity(8788 * MIB, 8192, 512)),
-        (Sizes(None, None, None), 2092, Capacity(16 * MIB, 512, 64)),
-        (Sizes(None, 4096, 7), 12_000, Capacity(9293 * MIB, 4096, 7)),
-        (Sizes(64 * MIB, None, None), 100_000, Capacity(64 * MIB, 2048, 64)),
-        (Sizes(64 * MIB, 64, None), 100_000, Capacity(64 * MIB, 64, 64)),
-        (Sizes(4096 * MIB, None, None), 100_000, Capacity(4096 * MIB, 8192, 256)),
-        (Sizes(4096 * MIB, None, None), 5800, Capacity(4096 * MIB, 8192, 192)),
-        (Sizes(4096 * MIB, None, None), None, Capacity(4096 * MIB, 8192, 256)),
+        (AskedSizes(None, None, None), 100_000, ChosenSizes(87_476 * MIB, 8192, 1024)),
+        (AskedSizes(None, None, None), 12_000, ChosenSizes(8788 * MIB, 8192, 512)),
+        (AskedSizes(None, None, None), 2092, ChosenSizes(16 * MIB, 512, 64)),
+        (AskedSizes(None, 4096, 7), 12_000, ChosenSizes(9293 * MIB, 4096, 7)),
+        (AskedSizes(64 * MIB, None, None), 100_000, ChosenSizes(64 * MIB, 2048, 64)),
+        (AskedSizes(64 * MIB, 64, None), 100_000, ChosenSizes(64 * MIB, 64, 64)),
+        (AskedSizes(4096 * MIB, None, None), 100_000, ChosenSizes(4096 * MIB, 8192, 256)),
+        (AskedSizes(4096 * MIB, None, None), 5800, ChosenSizes(4096 * MIB, 8192, 192)),
+        (AskedSizes(4096 * MIB, None, None), None, ChosenSizes(4096 * MIB, 8192, 256)),
     ],
     ids=[
         "at most 1,024 run", "running ones take workspace", "at least 64 run, and the cache bounds the length",
@@ -124,7 +124,7 @@ def test_auto_follows_memory(asked, available, chosen):
 
 def test_auto_is_refused_where_no_expected_sequence_fits():
     with pytest.raises(TooLittleMemory, match="for sequences of 512 tokens"):
-        sizing.choose(_needs, LAYOUT, 8192, Sizes(None, None, None), Memory(2091 * MIB))
+        sizing.choose(_needs, LAYOUT, 8192, AskedSizes(None, None, None), Memory(2091 * MIB))
 
 
 def test_a_runner_is_refused_before_any_weight_is_read(smollm2):
