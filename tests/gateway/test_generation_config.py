@@ -1,4 +1,4 @@
-"""What a model's makers set is read as they wrote it, or refused with the file and the key."""
+"""Defaults from a model's makers are read as they wrote them, or refused with the file and the key."""
 
 import json
 import re

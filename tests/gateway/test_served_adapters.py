@@ -1,4 +1,4 @@
-"""Which adapters clients can name: those of the list, as soon as workers have them."""
+"""Adapters that clients can name: all of the list, as soon as workers have them."""
 
 import pytest
 

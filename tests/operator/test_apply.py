@@ -1,4 +1,4 @@
-"""What is carried out together, what in order, and what is not begun any more."""
+"""Actions that are carried out together, in order, or not started any longer."""
 
 import asyncio
 import itertools
@@ -114,7 +114,7 @@ THEIRS = [{"apiVersion": "v1", "kind": "Owner", "name": "other", "uid": "2"}]
 
 
 async def _made(item, manager):
-    """What comes of making an object of ours where this one is."""
+    """Applies an object of the operator where this one is, and returns the result."""
     store = Slow()
     await store.apply(item, manager)
     await _apply(store, [Apply(_item("a", ownerReferences=MINE), force=False)])

@@ -1,4 +1,4 @@
-"""What every `Cluster` does, as Kubernetes' API does it. `CLUSTERS` names the implementations."""
+"""Behaviour that every `Cluster` shares with Kubernetes' API. `CLUSTERS` names the implementations."""
 
 import contextlib
 import itertools

@@ -105,7 +105,7 @@ async def test_api_server_takes_every_example_and_what_is_made_of_it(api_server,
 
 
 async def _check_taken(api_server, namespace, unrestricted, items):
-    """Whether these objects are taken in a namespace, and taken again without a change."""
+    """Asserts that a namespace accepts these objects, and accepts them again without a change."""
     level = "privileged" if unrestricted else "restricted"
     labels = {"pod-security.kubernetes.io/enforce": level, "pod-security.kubernetes.io/enforce-version": "latest"}
     item = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace, "labels": labels}}

@@ -1,4 +1,4 @@
-"""Which resources are GPUs is said to the operator: slices of one, or those of another maker, count as well."""
+"""The operator's settings name the resources that are GPUs: slices, or GPUs of another maker, count as well."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""What only the cluster can know of a manifest is told by reason, and nothing that serves is touched meanwhile."""
+"""Problems of a manifest that only the cluster knows have a reason each, and serving pods are left alone meanwhile."""
 
 import dataclasses
 

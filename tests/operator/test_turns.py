@@ -16,7 +16,7 @@ def anyio_backend():
 
 
 async def _order(asked):
-    """Of names, each of which takes the only turn for a second."""
+    """The order in which these names get the only slot, for a second each."""
     order = []
 
     async def work(turns, name):

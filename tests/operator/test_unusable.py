@@ -60,7 +60,7 @@ async def test_new_service_that_is_unusable_is_not_ready_and_says_why(f, build):
 
 
 async def test_service_with_an_unusable_manifest_ends_in_order(f, build):
-    """What drains has until its deadline, as the last usable manifest says."""
+    """Draining pods have until the deadline of the last usable manifest."""
     await f.apply(build())
     await f.wait(f.is_ready)
     await f.apply(build(**INVALID[0]))

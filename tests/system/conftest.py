@@ -142,7 +142,7 @@ class Service:
     def until(
         self, condition: Callable[[], T | bool | None], what: str | Callable[[], str], pause: float | None = None
     ) -> T:
-        """What `condition` gives once that is true. Fails loudly instead of waiting for ever.
+        """Returns the value of `condition` once it is true. Fails loudly instead of waiting for ever.
 
         Without a `pause` it asks the more rarely the longer it has waited: answers take time from what is waited for.
         """
@@ -157,7 +157,7 @@ class Service:
     # ── what it tells of itself ──
 
     def state(self) -> dict[str, Any]:
-        """What a gateway that is ready knows."""
+        """State of a gateway that is ready."""
         return self.until(self._gateway_state, "a gateway reports its state")
 
     def _gateway_state(self) -> dict[str, Any] | None:
@@ -369,7 +369,7 @@ def anyio_backend() -> str:
 
 @pytest.fixture(scope="session")
 def hub() -> Iterator[fake_hub.Hub]:
-    """Where the shared service downloads from."""
+    """The hub that the shared service downloads from."""
     with fake_hub.serving() as served:
         yield served
 

@@ -1,4 +1,4 @@
-"""What users of the official `openai` client rely on, against real workers with prefill and decode apart.
+"""Promises to users of the official `openai` client, with real prefill and decode workers.
 
 Each field and each refusal has its tests in tests/gateway/openai, against scripted workers.
 """
@@ -34,7 +34,7 @@ def texts(chunks: Sequence[Any], index: int = 0) -> str:
 
 
 def finishes(chunks: Sequence[Any]) -> dict[int, list[str]]:
-    """What ended each choice: one reason, in the last chunk of the choice."""
+    """The finish reason of each choice: one, in its last chunk."""
     told: dict[int, list[Any]] = {}
     for choice in (choice for chunk in chunks for choice in chunk.choices):
         told.setdefault(choice.index, []).append(choice.finish_reason)

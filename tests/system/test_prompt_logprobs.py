@@ -23,7 +23,7 @@ def oracle() -> torch.nn.Module:
 
 
 def logprobs(oracle: torch.nn.Module, prompt: Sequence[int]) -> torch.Tensor:
-    """Of all tokens, at each place but the first."""
+    """Log probabilities of all tokens, at each place but the first."""
     with torch.inference_mode():
         found: torch.Tensor = oracle(input_ids=torch.tensor([list(prompt)])).logits[0].log_softmax(1)[:-1]
     return found

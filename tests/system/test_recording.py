@@ -1,5 +1,5 @@
-"""What `legato record` writes of a service that scales, through `legato simulate --signals`: real processes, and paced
-workers."""
+"""Recordings by `legato record` of a service that scales, through `legato simulate --signals`: real processes, and
+paced workers."""
 
 import json
 import signal

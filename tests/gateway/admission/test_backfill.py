@@ -89,7 +89,7 @@ def test_a_tenant_with_many_large_requests_leaves_tries_for_others():
 
 
 def test_nothing_passes_one_that_waits_for_prompts_ahead_of_it():
-    """Those are computed soon: small prompts would keep large ones from ever starting."""
+    """Prompts ahead of it are computed soon: small ones would keep large ones from ever starting."""
     limits = AdmissionLimits(backlog_seconds=1.0, min_backlog_tokens=100)
     queue = held(ticket("long", tokens=500), ticket("small", tokens=10), limits=limits)
     assert queue.next(snapshot(queue_tokens=600), 0) == []
@@ -118,8 +118,8 @@ Request = tuple[float, int, float]  # when it comes, prompt tokens, seconds for 
 
 
 def waits(requests: dict[str, Request], elsewhere: str = "none") -> dict[str, float]:
-    """How long each of them waits for a worker that nobody else uses. Those named `elsewhere`… come to
-    another gateway."""
+    """Seconds that each request waits for a worker that nobody else uses. Names that start with `elsewhere`
+    come to another gateway."""
     here, there = Admission(), Admission()
     coming = sorted(requests, key=lambda id: requests[id][0])
     running: dict[str, tuple[int, float]] = {}
@@ -156,7 +156,7 @@ def test_short_requests_keep_starting_while_a_long_one_waits_for_another_long_on
 
 
 def test_a_flood_of_short_requests_keeps_no_long_one_from_starting():
-    """Those that ran when its time was up end first: that is all it waits for."""
+    """It waits only for the requests that ran when its time was up."""
     short = {f"short{i}": (0.1 * i, 50, 5.0) for i in range(1000)}
     assert 10 < waits({"long": (1.0, 800, 10.0), **short})["long"] <= 10 + 5 + 1
 

@@ -1,5 +1,5 @@
-"""What the fleet can take on: how fast it prefills, how long its queues may be, where decoding workers have room, and
-when those help with prompts."""
+"""The fleet's capacity: speed of prefill, length of its queues, room on decode workers, and when these help with
+prompts."""
 
 from typing import Any
 

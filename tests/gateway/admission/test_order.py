@@ -53,7 +53,7 @@ def test_a_large_request_of_low_priority_pays_for_its_size():
 
 
 def test_a_higher_priority_that_comes_now_and_then_goes_first_each_time():
-    """What lower ones are served while nobody else waits is nobody's loss, and no claim of those above."""
+    """Service of lower priorities while nobody else waits costs nobody, and gives higher ones no claim."""
     queue = held(*(ticket(f"low{i}", priority=-1) for i in range(100)))
     late = 0
     for number in range(20):

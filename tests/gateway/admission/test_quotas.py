@@ -33,7 +33,7 @@ def test_a_tenant_beyond_its_quota_learns_when_to_come_back():
 
 
 def test_a_queued_request_counts_against_the_quota_from_its_offer_on():
-    """Of 200 requests of 500 tokens that come while no worker has room, one is kept under a quota of 100."""
+    """With a quota of 100, one of 200 requests of 500 tokens is kept while no worker has room."""
     queue = held(ticket("0", tokens=500), limits=limited(rate=10))
     for number in range(1, 200):
         decision = queue.offer(ticket(str(number), tokens=500, priority=number % 3), BUSY, 0)
@@ -98,7 +98,7 @@ def flood(queue: Admission, snapshot: FleetSnapshot, tenant: str = "tenant", tok
 
 
 def test_tenants_named_at_random_do_not_fill_the_memory():
-    """Whether their requests start, wait and are given up, or are refused, here or elsewhere."""
+    """True of requests that start, that wait and are given up, and that are refused, here or elsewhere."""
     queue = Admission(limited(burst=1000))
     flood(queue, FREE, "started")
     assert remembered(queue) <= MAX_TENANTS

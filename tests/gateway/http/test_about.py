@@ -1,4 +1,4 @@
-"""What a gateway says of itself: probes, version, load, and the description of its API."""
+"""A gateway's description of itself: probes, version, load, and its API."""
 
 import re
 from importlib import metadata

@@ -1,4 +1,4 @@
-"""Who waits for the first held request hears of it at once, and nobody is waited for who has gone."""
+"""Watches of the first queued request are answered immediately, and a watcher that has gone is forgotten."""
 
 import asyncio
 

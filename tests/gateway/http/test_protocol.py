@@ -45,7 +45,7 @@ async def connected(
 
 
 async def talk(data: bytes, then: bytes = b"") -> bytes:
-    """What a server answers to `data`, and `then` once it reads the body of that, until it closes the connection."""
+    """Returns a server's answers to `data` and to `then`, sent once it reads the body, until it closes the connection."""
     reading = asyncio.Event()
     async with connected(reading) as (reader, writer):
         writer.write(data)

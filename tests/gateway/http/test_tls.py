@@ -79,7 +79,7 @@ class Serving:
         return connection
 
     async def asked(self, authority: Path, size: int = 3) -> bytes:
-        """What a new connection is answered to a body of that size."""
+        """Returns the answer to a body of this size on a new connection."""
         reader, writer = await self.connect(authority)
         writer.write(ASK % size + b"x" * size)
         await reader.readuntil(b"\r\n\r\n")

@@ -1,4 +1,4 @@
-"""What the parts behind the HTTP span find as their parent."""
+"""The parent of the spans within a request is its HTTP span."""
 
 import asyncio
 from typing import Any

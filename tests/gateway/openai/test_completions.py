@@ -87,7 +87,7 @@ BEST = [  # fields, texts of the answer, and the log probabilities that workers 
 
 @pytest.mark.parametrize(("fields", "texts", "logprobs"), BEST)
 async def test_the_best_by_mean_come_first_and_are_numbered_anew(gateway, fields, texts, logprobs):
-    """Where all are returned, they come as they are made."""
+    """If all are returned, they keep the order in which they were made."""
     script(gateway)
     answer = (await gateway.complete(**fields)).json()
     choices = answer["choices"]

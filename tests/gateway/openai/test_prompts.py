@@ -1,4 +1,4 @@
-"""What a completion's prompt may be; how many prompts and ids there are is known before any is decoded."""
+"""Forms of a completion's prompt; prompts and ids are counted before any is decoded."""
 
 import json
 from typing import Any

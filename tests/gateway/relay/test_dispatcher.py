@@ -1,4 +1,4 @@
-"""Which frames workers are sent, and what is recorded and predicted of it, in virtual time."""
+"""Frames that workers are sent, and the records and predictions about them, in virtual time."""
 
 import dataclasses
 

@@ -82,7 +82,7 @@ def _both_at_one(lab):
 
 
 def _moves_after(run, *steps):
-    """How many sequences have moved after so many steps, and so many more."""
+    """Counts the sequences that have moved after each of these numbers of further steps."""
     moves = []
     for more in steps:
         run.run(more)

@@ -175,7 +175,7 @@ def test_a_sequence_that_starts_on_a_draining_worker_leaves_it(lab):
 
 @pytest.mark.parametrize("committed", [False, True])
 def test_what_was_migrating_to_a_lost_worker_is_recomputed(lab, committed):
-    """Whether the target had committed died with it; then the source would have nothing to go on with."""
+    """Nobody knows any longer if the target had committed; if so, the source has nothing to go on with."""
     run, _, sub, source, target = _migrating(lab, "u", "u", "u")
     if committed:
         source.run()

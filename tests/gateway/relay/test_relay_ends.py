@@ -1,4 +1,4 @@
-"""How requests end early or late, and what their clients receive, in virtual time."""
+"""Requests that end early or late, and the answers that their clients receive, in virtual time."""
 
 import asyncio
 

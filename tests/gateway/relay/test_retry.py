@@ -1,4 +1,4 @@
-"""What follows a failure, as a table."""
+"""The table of what follows a failure."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What goes on when the choices of a request part."""
+"""State that each choice keeps when the choices of a request part."""
 
 from dataclasses import fields
 
@@ -12,7 +12,7 @@ SHOWN |= {"avoid": {"u1"}, "failures": 2, "faulted_at": "u1", "last_failure": FA
 
 
 def test_a_choice_that_goes_apart_keeps_what_the_attempts_have_shown():
-    """Which worker to avoid, how often it failed and where: else it would start over with a worker that failed it."""
+    """Workers to avoid, failures and their places: else it would start over with a worker that failed it."""
     generation = object()
     sub = SubRequest("r", generation, (0, 1), **SHOWN)
     part = sub.apart(1)

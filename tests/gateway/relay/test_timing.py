@@ -1,4 +1,4 @@
-"""What the time to a first token is said to have gone to."""
+"""The parts that the time to a first token is made of."""
 
 import pytest
 

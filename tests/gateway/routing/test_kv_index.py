@@ -356,7 +356,7 @@ PROMPTS = [hashes(RUN, seed, SHARED) for seed in range(1, 4)] + [hashes(30, seed
 
 
 def shuffled_channel(source: random.Random, queue: list[KVEvent], past: list[KVEvent]) -> list[KVEvent]:
-    """What arrives next of `queue`, in order or not, perhaps twice, perhaps never, or something from long ago."""
+    """Events of `queue` that arrive next: in order or not, perhaps twice, perhaps never, or from long ago."""
     if source.random() < 0.05 and past:
         return [source.choice(past)]
     if not queue:

@@ -1,4 +1,4 @@
-"""What happens on the connection itself: clients that leave, several events in one write, a real server."""
+"""The connection of an answer: clients that leave, several events in one write, a real server."""
 
 import asyncio
 import json

@@ -35,7 +35,7 @@ def test_ids_beyond_the_table_show_as_nothing():
 
 
 def expected(text: str, stops: list[str], include: bool, least: int) -> tuple[str, str | None]:
-    """What is shown of the whole text, reading it one character at a time: behind the first `least`, it may end."""
+    """Returns the visible part of the whole text, read by character, and the stop string that ends it after `least`."""
     for end in range(least + 1, len(text) + 1):
         matching = [stop for stop in stops if stop and text[:end].endswith(stop)]
         if matching:

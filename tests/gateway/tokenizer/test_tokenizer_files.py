@@ -1,4 +1,4 @@
-"""What a folder and a GGUF say of their tokenizer is obeyed, and what cannot be read is refused by name."""
+"""Settings of a folder's or a GGUF's tokenizer are obeyed, and files that cannot be read are refused by name."""
 
 import json
 

@@ -139,7 +139,7 @@ def test_that_very_process_lives_only_while_its_epoch_is_connected(fleet):
 
 
 def test_it_is_known_who_serves_when_every_listed_worker_was_tried():
-    """What appears later changes nothing about that, and one that is not listed any more need not be tried."""
+    """Workers that appear later change nothing, and one that is no longer listed need not be tried."""
     fleet, late, gone = listing("u0", "u1"), listing("u0", "u1"), listing("u0")
     fleet.listed()
     fleet.greeted("u0", HELLO)

@@ -1,4 +1,4 @@
-"""What a manifest names that somebody else has to make is found, wherever it is named."""
+"""Objects that a manifest names, and somebody else makes, are listed wherever they are named."""
 
 import pytest
 

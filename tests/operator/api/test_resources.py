@@ -102,7 +102,7 @@ def test_all_problems_are_told_at_once(build):
 
 
 def test_stored_object_reads_as_its_manifest(build):
-    """What the server adds to an object is no part of what the user wrote."""
+    """Fields that the server adds are not read as the user's."""
     item = build()
     stored = copy.deepcopy(item)
     stored["metadata"] |= {"namespace": "default", "uid": "1", "generation": 3, "resourceVersion": "9"}
@@ -111,7 +111,7 @@ def test_stored_object_reads_as_its_manifest(build):
 
 
 def test_a_stored_object_may_have_fields_of_a_later_version(build):
-    """What a user writes may not: there it is a typo."""
+    """In a manifest that a user writes, such a field is a typo."""
     newer = build(engine={"later": {"deep": 1}, "chunkTokens": 64}, afterwards=1)
     service = parsing.service_from_object(newer)
     assert service.spec.engine.chunk_tokens == 64

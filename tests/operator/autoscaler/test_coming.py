@@ -1,4 +1,4 @@
-"""How many decode workers a step of the load needs, before the present ones have filled up."""
+"""Decode workers that a step of the load needs, before the present ones have filled up."""
 
 import pytest
 from known_signals import decoder, prefiller, prompts, spec
@@ -109,7 +109,7 @@ def test_a_worker_whose_blocks_are_all_in_quarantine_says_nothing_of_the_others(
 
 
 def test_prompts_are_as_long_as_the_last_ones():
-    """Those of 2,000 tokens came before, and do no more."""
+    """Answers of 2,000 tokens came before, and no longer do."""
     traffic = _traffic(arrivals=(*prompts(64, 64), *prompts(500, 2000)))
     assert _coming(traffic).numbers["rows"] == pytest.approx(FULL)
 

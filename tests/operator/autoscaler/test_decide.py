@@ -1,4 +1,4 @@
-"""What a decision is, by example, with numbers that can be recomputed by hand."""
+"""Decisions by example, with numbers that can be recomputed by hand."""
 
 import dataclasses
 
@@ -300,7 +300,7 @@ def test_a_pool_beyond_its_bound_shrinks_though_signals_are_missing_and_says_why
 
 
 def test_old_reports_of_a_worker_do_not_count():
-    """Of its queue, and of its sequences, context and blocks: ten rows run on the other worker."""
+    """Its queue, sequences, context and blocks are left out: ten rows run on the other worker."""
     made = _decide(Signals((prefiller(sample_age=11.0), decoder()), NO_TRAFFIC), {"prefill": 3, "decode": 1})["prefill"]
     assert (made.wish, made.reason) == (3, decision.METRICS_MISSING)
     assert "prefill-0" in made.missing[0]

@@ -1,4 +1,4 @@
-"""What holds of every decision, whatever is known."""
+"""Properties of every decision, whatever is known."""
 
 import dataclasses
 import math

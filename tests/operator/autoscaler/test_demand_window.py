@@ -9,7 +9,7 @@ from legato_protocol.demand import LengthBucket
 
 
 def report(gateway="g0", requests=0, uptime=1e6, outputs=(), head_wait=None):
-    """Of requests of 100 tokens, and of answers of these lengths."""
+    """A window of requests of 100 tokens, and of answers of these lengths."""
     counted = {
         "arrivals": (LengthBucket(64, requests, 100 * requests),) if requests else (),
         "outputs": (LengthBucket(1, len(outputs), sum(outputs)),),

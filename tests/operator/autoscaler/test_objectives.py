@@ -34,7 +34,7 @@ def test_the_arithmetic_of_a_step_is_in_the_text():
 
 
 def test_where_prompts_are_known_those_that_half_of_them_are_no_shorter_than_count():
-    """Of 1,024 tokens: two steps of 6.4 ms, and 0.1 ms each."""
+    """For 1,024 tokens: two steps of 6.4 ms, and 0.1 ms each."""
     mixed = (*prompts(4, 16), *prompts(6, 1500))
     assert unmet_ttft(0.1, PREFILL, mixed) == (
         "slo.ttft is 100 ms, but prefill of 1024 tokens takes 115 ms with nothing beside it "

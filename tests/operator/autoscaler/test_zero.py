@@ -113,7 +113,7 @@ def test_a_long_answer_does_not_keep_a_prefill_worker():
 
 
 def test_no_decode_worker_leaves_before_the_last_prefill_worker():
-    """Of prefill there were four in the last minutes."""
+    """The prefill pool had four workers in the last minutes."""
     windows = {"prefill": Window(((0.0, 4), (2.0, 0))), "decode": Window(((2.0, 0),))}
     made = decide(IDLE, windows, _spec(), {"prefill": 4, "decode": 1}, 4.0)
     assert _wishes(made) == {"prefill": 4, "decode": 1}

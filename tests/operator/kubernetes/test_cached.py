@@ -104,7 +104,7 @@ async def test_without_watches_to_rely_on_the_server_is_asked(server, cached):
 
 
 async def test_object_that_no_watch_reports_is_asked_for(server, cached):
-    """Of labelled kinds one object, lists by other labels or of the whole cluster, and kinds that nobody watches."""
+    """Reads of one object of a labelled kind, lists by other labels or of the whole cluster, and unwatched kinds."""
     await server.apply(_item("theirs", labels={}), "two")
     await server.apply(_item("token", "Secret"), "two")
     assert await cached.get(Ref("ConfigMap", "default", "theirs"))

@@ -1,4 +1,4 @@
-"""How many calls a service costs the API server: their number is promised, whatever the machine has to do."""
+"""Calls that a service costs the API server: their number is promised, whatever the machine has to do."""
 
 import collections
 import re

@@ -1,4 +1,4 @@
-"""Where objects are: a name that a manifest gives leads to an object of that kind and namespace, or to none."""
+"""Paths of objects: a name that a manifest gives leads to an object of that kind and namespace, or to none."""
 
 import urllib3
 

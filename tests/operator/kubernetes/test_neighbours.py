@@ -106,7 +106,7 @@ async def _selectors(s, service):
 
 
 async def _objects(s, service):
-    """What a service owns, by name, and which object it is at which version of its spec."""
+    """Returns the UID and the generation of each object that a service owns, by name."""
     found = {}
     for kind in ("Pod", *common.OWNED_KINDS):
         for item in (await s.cluster.list(kind, s.name, {SERVICE: service})).items:

@@ -173,7 +173,7 @@ def test_uninstalling_fails_while_there_are_services_and_changes_nothing(tools, 
 
 
 def test_services_of_others_keep_no_release(tools, build):
-    """Those of namespaces that it leaves alone, or that another release has claimed; and no CRDs, no services."""
+    """Services in namespaces that it ignores, or that another release has claimed; and no CRDs, no services."""
     with _without_release(tools):
         tools.install("legato", SYSTEM)
         settings = tools.settings("legato", SYSTEM)

@@ -1,4 +1,4 @@
-"""What the chart's accounts may do on a real API server, no more and no less; and it is enough for the operator."""
+"""Exact rights of the chart's accounts on a real API server, and that they are enough for the operator."""
 
 import asyncio
 import dataclasses

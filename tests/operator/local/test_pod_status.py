@@ -1,4 +1,4 @@
-"""What a local pod's status tells, in Kubernetes' spelling."""
+"""A local pod's status, in Kubernetes' format."""
 
 from legato_operator.local.pod_status import PodStatus
 

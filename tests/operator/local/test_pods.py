@@ -152,7 +152,7 @@ async def test_log_lines_carry_the_name_of_their_pod_unless_they_are_hidden(hidd
 
 
 async def test_a_pod_that_asks_for_a_gpu_sees_the_one_with_the_fewest_pods(fakes, build):
-    """That of a pod which is gone counts no more. Others see what the machine has."""
+    """The GPU of a deleted pod is free again. Other pods see all GPUs of the machine."""
     asking = build(decode={"resources": {"limits": {"nvidia.com/gpu": 1}}})
     async with fakes(reconciled=False, gpus=("4", "7")) as f:
         for name, item in {"a": asking, "b": asking, "c": asking, "other": build()}.items():

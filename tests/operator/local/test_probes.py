@@ -1,4 +1,4 @@
-"""What a probe learns from an answer."""
+"""Results of a probe for each answer."""
 
 import aiohttp
 import pytest

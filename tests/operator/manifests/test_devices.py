@@ -1,4 +1,4 @@
-"""What a pod holds of devices is what the scheduler counts."""
+"""A pod's devices are counted as the scheduler counts them."""
 
 from legato_operator.manifests import devices
 

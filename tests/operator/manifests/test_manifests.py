@@ -101,8 +101,8 @@ def test_downloads_stay_on_the_node_where_that_is_asked_for(build):
     ],
 )
 def test_gateways_hear_of_objectives_where_decode_workers_may_help_prefill_workers_or_each_other(build, spec, told):
-    """How many there may be does not matter, as a change would replace the gateways. Those whose image is pinned to the
-    version before do not know these flags, and start without them where decode workers help nobody but each other."""
+    """The pools' bounds do not matter, as a change would replace the gateways. Gateways with an image of the version
+    before do not know these flags, and start without them if decode workers only help each other."""
     container = _main(gateway.template(_service(build(slo={"ttft": "9s", "tpot": "50ms"}, **spec)), PLACEMENT))
     assert [flag for flag in container["args"] if flag.startswith(("--slo", "--when-prefill-busy"))] == told
 
@@ -124,7 +124,7 @@ LOST = "node.kubernetes.io/unreachable"
     ],
 )
 def test_toleration_in_a_template_replaces_ours_of_the_same_taint(build, given, seconds):
-    """Of two for one taint Kubernetes takes the shorter time: beside ours, none could be longer."""
+    """Kubernetes takes the shorter time of two for one taint: next to the operator's, none could be longer."""
     template = {"template": {"spec": {"tolerations": [given]}}}
     item = build(decode=template, gateway=template)
     for made in (_worker(item), gateway.template(_service(item), PLACEMENT)):
@@ -174,7 +174,7 @@ def test_constraints_of_a_template_replace_the_spread_over_nodes_even_if_there_a
     ],
 )
 def test_gateways_request_something_and_no_more_than_their_limit(build, given, made):
-    """What is limited and not requested, Kubernetes requests by itself."""
+    """Kubernetes itself requests a resource that is limited and not requested."""
     item = build(gateway={"resources": given})
     assert _main(gateway.template(_service(item), PLACEMENT))["resources"] == made
 

@@ -1,4 +1,4 @@
-"""What the operator tells of services: as the last pass found it, by the leader, and no longer than they exist."""
+"""Metrics of services: from the last pass, by the leader only, and removed together with the service."""
 
 from planned import observed, pools
 from prometheus_client import CollectorRegistry

@@ -1,4 +1,4 @@
-"""What gateways tell becomes what the autoscaler decides from: each worker once, no traffic zero, no answer missing."""
+"""Gateways' reports become the autoscaler's input: each worker once, no traffic is zero, no answer is missing."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""What a pass reads of routes: only of services that have or want them, and no more than the cluster lets it."""
+"""Routes that a pass reads: only of services that have or want them, and only if the cluster allows it."""
 
 import asyncio
 

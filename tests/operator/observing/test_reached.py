@@ -1,4 +1,4 @@
-"""Whether a gateway has greeted a worker that is ready, as gateways tell."""
+"""Ready workers are reached once a gateway reports that it has greeted them."""
 
 import pytest
 from planned import report

@@ -1,4 +1,4 @@
-"""How many workers each pool gets, and which field limits it."""
+"""Workers that each pool gets, and the field that limits it."""
 
 import pytest
 from hypothesis import given, reject, settings

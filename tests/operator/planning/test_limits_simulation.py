@@ -36,7 +36,7 @@ def _starts(action):
 
 
 def _going(world, pods):
-    """How many of them are deleted in this pass, after others are started."""
+    """Counts the pods that are deleted in this pass, after others are started."""
     actions = [action for phase in world.made.phases for action in phase.actions]
     deleted = {action.ref.name for action in actions if isinstance(action, Delete)}
     return sum(pod.name in deleted for pod in pods)

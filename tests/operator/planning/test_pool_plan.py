@@ -193,7 +193,7 @@ def test_when_a_worker_is_told_to_leave_and_when_it_is_deleted(planned, pod, tar
 
 
 def _failures(made):
-    """What is written on the workers that are started."""
+    """Failure annotations of the workers that are started."""
     return [a.item["metadata"].get("annotations", {}).get(common.ANNOTATION_FAILURES) for a in made.start]
 
 

@@ -103,7 +103,7 @@ def test_broken_revision_is_taken_back(targets, bounds, broken, length, data):
 def test_edits_in_the_midst_of_a_rollout_end_where_the_last_says(
     targets, bounds, rollback, broken, chunks, length, data
 ):
-    """Whether the one before was good, failed or had not shown."""
+    """The revision before may be good, failed or not yet known."""
     world = _serving(targets, bounds, rollback, broken)
     for chunk in (*chunks, OTHER):
         world.edit(chunk)

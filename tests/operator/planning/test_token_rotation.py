@@ -45,7 +45,7 @@ def step(build):
 
 
 def read_back(build, made):
-    """What the Secret says that is written so, by an API server."""
+    """Reads the Secret back as an API server returns it."""
     item = secret.manifest(parsing.read_service(build()), made.held)
     return secret.read({**item, "metadata": {**item["metadata"], "creationTimestamp": "2026-01-01T00:00:00Z"}})
 

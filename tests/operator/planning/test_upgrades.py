@@ -218,7 +218,7 @@ def test_a_failure_in_the_turn_is_told(settled):
 
 
 def test_templates_that_do_not_tell_their_manifest_wait_where_nothing_moves(settled, build):
-    """Those that an older operator kept."""
+    """An older operator stored such templates."""
     for (kind, _), item in settled.objects.items():
         if kind == "ControllerRevision":
             item["metadata"]["annotations"].pop(common.ANNOTATION_MADE_FROM, None)

@@ -39,7 +39,7 @@ def _workers(world):
 
 
 def _moves(world):
-    """What this pass does to pods."""
+    """Actions of this pass on pods."""
     return [*actions(world.made, Delete), *(each for each in actions(world.made, Apply) if "spec" in each.item)]
 
 

@@ -45,7 +45,7 @@ class Round:
         self.victim = self.target = self.receiver = ""
 
     def records(self) -> list[dict[str, Any]]:
-        """What the gateway tells of the two requests."""
+        """The gateway's records of the two requests."""
         return [record for record in self._service.state()["requests"] if record["id"] not in self._earlier]
 
     def record(self) -> dict[str, Any]:
@@ -104,7 +104,7 @@ class Round:
         return [each for each in first if each["stage"] == "prefilling" and begun == [each]]
 
     def _transfers(self, worker: str) -> dict[str, int]:
-        """What it counts of hand-offs, since its start."""
+        """The worker's counters of hand-offs, since its start."""
         counts: dict[str, int] = self._service.told_by(worker)["totals"]["transfer"]
         return counts
 

@@ -22,7 +22,7 @@ STOPPED = {"core": slice(1, None), "server": slice(0, 1), "both": slice(0, None)
 def test_killing_a_worker_disturbs_no_stream(
     service: Any, undisturbed: list[Any], stopped: Callable[..., Any], role: str, stage: str
 ) -> None:
-    """What the dead one had to do waits for its successor."""
+    """Work of the dead worker waits for its successor."""
     round = stopped(role, stage)
     round.signal(signal.SIGKILL)
     round.finish(undisturbed)
@@ -46,7 +46,7 @@ def _reason(service: Any, **options: Any) -> Any:
 
 @pytest.mark.usefixtures("reasoning")
 def test_a_killed_worker_changes_no_answer_with_a_grammar_or_reasoning(service: Any) -> None:
-    """What was sent is replayed through the grammar, and to where the reasoning is, on the worker that goes on."""
+    """The worker that goes on replays the sent tokens through the grammar and the reasoning."""
     ask: Any = {"max_tokens": 500, "temperature": 0.9, "seed": 11}
     ask["extra_body"] = {"structured_outputs": {"regex": NUMBERS}}
     whole, reasoned = service.stream("Some numbers:", **ask).result(), _reason(service).choices[0].message

@@ -45,7 +45,7 @@ def test_a_worker_that_hangs_and_wakes_up_late_disturbs_no_stream(
 def test_a_worker_that_hangs_for_good_is_replaced(
     trio: Any, undisturbed: list[Any], stopped: Callable[..., Any]
 ) -> None:
-    """What it might still write to comes back: its peer closes the connection when the lease is over."""
+    """Blocks that it might still write to come back: its peer closes the connection when the lease is over."""
     round = stopped("prefill", "pushing")
     round.finish(undisturbed)
     trio.until_connected(round.victim, not_epoch=round.epochs[round.victim])

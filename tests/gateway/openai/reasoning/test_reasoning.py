@@ -258,7 +258,7 @@ async def test_earlier_reasoning_is_passed_on_by_both_names(gateway, name):
 
 
 async def test_an_answer_comes_back_as_a_message(make):
-    """What clients do with tools: the message of the answer is the next request's, fields that are null included."""
+    """Clients that use tools send the message of an answer with the next request, null fields included."""
     gateway = make(template=SWITCH)
     message = (await gateway.chat()).json()["choices"][0]["message"]
     assert message["reasoning"] is None

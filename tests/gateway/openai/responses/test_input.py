@@ -1,4 +1,4 @@
-"""What goes into a response: items become messages of a chat, and what is wrong in them is told where it is."""
+"""Input of a response: items become messages of a chat, and errors name the place of the item."""
 
 from typing import Any
 

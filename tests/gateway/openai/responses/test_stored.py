@@ -93,7 +93,7 @@ async def test_what_is_wrong_is_named(storing):
 
 
 async def test_a_short_request_waits_among_long_ones_where_what_it_goes_on_from_is_long(storing, monkeypatch):
-    """What was said before is decoded and tokenized with it."""
+    """Earlier messages are decoded and tokenized with the request."""
     monkeypatch.setattr(preparation, "LONG", 2000)
     said = "\0" * 200  # 1200 bytes of JSON
     lanes: list[str] = []
@@ -144,7 +144,7 @@ async def test_another_tenant_finds_and_continues_nothing(make, store, tmp_path)
 
 
 async def test_an_escaped_field_is_no_way_around(storing):
-    """What is not looked up is not continued."""
+    """A response whose id was not looked up is not continued."""
     made = (await ask(storing)).json()["id"]
     body = json.dumps({"input": "hi", "previous_response_id": made}).replace("previous_", "previous\\u005f")
     answer = await storing.http.post("/v1/responses", content=body.encode())
@@ -305,7 +305,7 @@ async def test_what_is_wrong_with_a_query_is_named(storing):
 
 
 async def test_ids_count_among_the_memory_of_responses(storing, store):
-    """Of many short items, they are most of what is stored."""
+    """Ids are most of the memory of many short items."""
     used = [0]
     for count in (50, 100):
         assert (await ask(storing, input=said("") * count)).status_code == 200

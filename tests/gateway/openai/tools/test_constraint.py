@@ -38,7 +38,7 @@ def tag(call: str) -> str:
 
 
 def matches(grammar: Grammar, text: str) -> bool:
-    """Whether that is a whole answer."""
+    """True if the grammar accepts the text as a whole answer."""
     matcher = Compiler(SINGLE_BYTES).compile(grammar.kind, grammar.source).matcher()
     return matcher.consume(list(text.encode())) and matcher.accepting
 

@@ -106,7 +106,7 @@ class Tokens:
 
 
 def begins(name, **variables):
-    """Whether the answer's reasoning has begun in the prompt; None where it has none."""
+    """True if the prompt already opens the answer's reasoning; None if it has no reasoning."""
     tokens = Tokens()
     prompt = ChatTemplate(TEMPLATES[name], {}).render(HI, variables).encode()
     format = support.of_model("Auto", TEMPLATES[name], tokens).of_prompt(prompt, tokens, True)
