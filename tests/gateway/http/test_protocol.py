@@ -45,7 +45,7 @@ async def connected(
 
 
 async def talk(data: bytes, then: bytes = b"") -> bytes:
-    """Returns a server's answers to `data` and to `then`, sent once it reads the body, until it closes the connection."""
+    """Returns the answers to `data`, and to `then` once the server reads the body, until it closes the connection."""
     reading = asyncio.Event()
     async with connected(reading) as (reader, writer):
         writer.write(data)
