@@ -35,6 +35,7 @@ COPY grammar /src/grammar
 COPY engine /src/engine
 COPY gateway /src/gateway
 COPY operator /src/operator
+COPY simulator /src/simulator
 COPY cli /src/cli
 RUN pip wheel --quiet --no-deps --no-cache-dir --wheel-dir /wheels /src
 

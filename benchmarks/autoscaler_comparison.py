@@ -23,16 +23,16 @@ from pathlib import Path
 from comparison_table import Run, text
 from gpu_hour_parts import MeasuredScaler
 
-from legato_cli.simulation import traces, tuning, workloads
-from legato_cli.simulation.result import Result
-from legato_cli.simulation.rivals import RIVALS, clairvoyant
-from legato_cli.simulation.rivals.clairvoyant import Clairvoyant
-from legato_cli.simulation.rivals.request_rate import RequestRate
-from legato_cli.simulation.scaler import Scaler
-from legato_cli.simulation.simulator import ServiceSimulator
-from legato_cli.simulation.workload import Workload
 from legato_engine.runner import profile
 from legato_operator.api import parsing
+from legato_simulator import traces, tuning, workloads
+from legato_simulator.result import Result
+from legato_simulator.rivals import RIVALS, clairvoyant
+from legato_simulator.rivals.clairvoyant import Clairvoyant
+from legato_simulator.rivals.request_rate import RequestRate
+from legato_simulator.scaler import Scaler
+from legato_simulator.simulator import ServiceSimulator
+from legato_simulator.workload import Workload
 
 MANIFEST = Path(__file__).parent / "manifests" / "simulated.yaml"
 PROFILE = "h100x2-llama-3.3-70b-fp8"

@@ -5,15 +5,15 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from legato_cli.simulation.rivals.clairvoyant import SLOT
-from legato_cli.simulation.scaler import Observation
-from legato_cli.simulation.tally import REVERSAL
 from legato_operator.api import roles
 from legato_operator.api.resources import Spec
 from legato_operator.autoscaler.decide import decide
 from legato_operator.autoscaler.decision import ACTIVATION, BACKLOG, COMING_SEQUENCES, DECODE_ROOM, PoolDecision
 from legato_operator.autoscaler.window import Window
 from legato_operator.autoscaling import DECIDE_EVERY
+from legato_simulator.rivals.clairvoyant import SLOT
+from legato_simulator.scaler import Observation
+from legato_simulator.tally import REVERSAL
 
 PASSING = {ACTIVATION, BACKLOG, COMING_SEQUENCES, DECODE_ROOM}  # terms that a queue or a step of the load raises
 PARTS = ("work", "whole", "minimum", "headroom", "surge", "load kept", "surge kept", "draining")
@@ -40,8 +40,8 @@ class MeasuredScaler:
         self._spec, self._plan, self._since, self._end = spec, plan, since, end
         self._hours = dict.fromkeys((*PARTS, STARTING), 0.0)
         self._windows: Mapping[str, Window] = {}
-        self._lasting = dict.fromkeys(roles.of(spec), Window())
-        self._needs: dict[str, list[int]] = {pool: [] for pool in roles.of(spec)}  # of each look
+        self._lasting = dict.fromkeys(roles.with_pool(spec), Window())
+        self._needs: dict[str, list[int]] = {pool: [] for pool in roles.with_pool(spec)}  # of each look
         self._looked = 0.0
         self._levels: dict[str, tuple[float, ...]] = {}
 

@@ -22,14 +22,14 @@ import httpx
 
 from legato_cli import state
 from legato_cli.bench import client, load, workload
-from legato_cli.simulation import tally, traces, workloads
-from legato_cli.simulation.result import Result
-from legato_cli.simulation.simulator import ENGINES, ServiceSimulator
-from legato_cli.simulation.workload import Workload
 from legato_cli.ui import sources
 from legato_cli.ui.target import NoTarget
 from legato_engine.runner import profile
 from legato_operator.api import parsing
+from legato_simulator import tally, traces, workloads
+from legato_simulator.result import Result
+from legato_simulator.simulator import ENGINES, ServiceSimulator
+from legato_simulator.workload import Workload
 
 MANIFEST = Path(__file__).parent / "manifests" / "paced-managed.yaml"
 NAME = str(parsing.parse(MANIFEST.read_text()).metadata.name)

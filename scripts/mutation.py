@@ -15,7 +15,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 BUILD = ROOT / "build" / "mutation"
-SOURCE_ROOTS = ("protocol", "engine", "gateway", "operator", "cli")
+SOURCE_ROOTS = ("protocol", "engine", "gateway", "operator", "simulator", "cli")
 
 
 @dataclass(frozen=True, slots=True)

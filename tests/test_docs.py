@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from legato_cli import bench, chat, logs, prepare, tune, up, validate
 from legato_cli.recording import arguments as record
-from legato_cli.simulation import arguments as simulate
+from legato_cli.simulate import arguments as simulate
 from legato_engine import metrics as worker_metrics
 from legato_engine import settings as worker_settings
 from legato_engine.core.frames import CoreStatus, CoreTotals
@@ -37,7 +37,7 @@ from legato_protocol.load import Load
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 SECTIONS = ("Ignored", "Without effect", "Refused")  # of request-fields.md
-SOURCE_ROOTS = ("protocol", "telemetry", "grammar", "engine", "gateway", "operator", "cli")
+SOURCE_ROOTS = ("protocol", "telemetry", "grammar", "engine", "gateway", "operator", "simulator", "cli")
 
 
 def _section(page: str, heading: str) -> str:

@@ -32,7 +32,7 @@ from legato_cli import (
     worker,
 )
 from legato_cli.recording import arguments as record
-from legato_cli.simulation import arguments as simulate
+from legato_cli.simulate import arguments as simulate
 
 BAD_ARGUMENTS = 2
 CANNOT_RUN = 2  # as of a bad setting: trying again does not help

@@ -13,11 +13,9 @@ from known_signals import NO_TRAFFIC, arriving, decoder, prefiller, signals
 from local_services import DEMO, ScriptedGateways, answered, manifest, store_pod
 from recordings import BEGIN, recorded_round
 
-from legato_cli.recording import signal_round
 from legato_cli.recording.reader import RoundReader
 from legato_cli.recording.recorder import SignalRecorder
 from legato_cli.recording.recording_file import RecordingFile
-from legato_cli.recording.signal_round import BadRound
 from legato_cli.ui.target import NoTarget
 from legato_operator.api import parsing
 from legato_operator.autoscaler.signals import Signals
@@ -25,6 +23,8 @@ from legato_operator.local.store import Store
 from legato_operator.manifests import common, pool, secret
 from legato_protocol import names
 from legato_protocol.demand import DemandReport, LengthBucket
+from legato_simulator import signal_round
+from legato_simulator.signal_round import BadRound
 
 KNOWN = Signals((prefiller(), decoder(sample_age=None, blocks=None), decoder("decode-1")), arriving(600, 2000))
 QUIET = Signals((), NO_TRAFFIC)

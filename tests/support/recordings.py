@@ -4,9 +4,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from legato_cli.recording import signal_round
-from legato_cli.recording.signal_round import SignalRound
 from legato_operator.autoscaler.signals import Signals
+from legato_simulator import signal_round
+from legato_simulator.signal_round import SignalRound
 
 BEGIN = 1_800_000_000.0
 

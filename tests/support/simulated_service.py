@@ -4,15 +4,15 @@ from typing import Any
 
 from known_signals import spec as known_spec
 
-from legato_cli.simulation.engine import RunSettings
-from legato_cli.simulation.request import SimulatedRequest
-from legato_cli.simulation.scaler import LegatoScaler
-from legato_cli.simulation.scheduled_worker import ScheduledWorker
-from legato_cli.simulation.simulated_pod import WorkerKind
-from legato_cli.simulation.simulator import ENGINES
-from legato_cli.simulation.workload import Arrival, Workload
 from legato_engine.runner.profile import Profile, StepTimes
 from legato_operator.api.resources import Spec
+from legato_simulator.engine import RunSettings
+from legato_simulator.request import SimulatedRequest
+from legato_simulator.scaler import LegatoScaler
+from legato_simulator.scheduled_worker import ScheduledWorker
+from legato_simulator.simulated_pod import WorkerKind
+from legato_simulator.simulator import ENGINES
+from legato_simulator.workload import Arrival, Workload
 
 
 class SteadyScaler:

@@ -28,7 +28,7 @@ def service(start: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory)
 def test_the_recording_of_a_burst_decides_again_what_the_service_decided_and_holds_no_text(
     service: Any, tmp_path: Path
 ) -> None:
-    """The prefill pool grows to its `max`. Other manifests: tests/cli/simulation/test_replay.py."""
+    """The prefill pool grows to its `max`. Other manifests: tests/simulator/test_replay.py."""
     file, out = tmp_path / "signals.jsonl", tmp_path / "replay.json"
     command = [sys.executable, "-m", "legato_cli.main", "record", str(file)]
     recorder = subprocess.Popen(

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from legato_cli.simulation import traces
-from legato_cli.simulation.workload import Arrival
+from legato_simulator import traces
+from legato_simulator.workload import Arrival
 
 
 @dataclass(frozen=True, slots=True)

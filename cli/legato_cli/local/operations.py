@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-from legato_cli.recording import signal_round
 from legato_cli.recording.reader import RoundReader
 from legato_cli.services import log_lines
 from legato_cli.services.events import RecentEvents
@@ -13,6 +12,7 @@ from legato_cli.ui import target
 from legato_operator.clock import Clock
 from legato_operator.cluster import Cluster, Object, Ref
 from legato_operator.manifests import common
+from legato_simulator import signal_round
 
 
 class LocalOperations(Operations):

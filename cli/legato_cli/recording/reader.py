@@ -3,7 +3,6 @@
 import dataclasses
 from collections.abc import Mapping
 
-from legato_cli.recording.signal_round import SignalRound
 from legato_operator.api import parsing, roles
 from legato_operator.autoscaler.signals import Signals
 from legato_operator.autoscaler.window import LONGEST_GAP
@@ -16,6 +15,7 @@ from legato_operator.observing.observe import Gateways, asked_gateways, find_pod
 from legato_operator.observing.observed import Observed, Pod, known_tokens
 from legato_operator.planning import limits
 from legato_protocol import names
+from legato_simulator.signal_round import SignalRound
 
 
 class RoundReader:
@@ -73,7 +73,7 @@ def _reached(pod: Pod, addresses: Mapping[str, str] | None) -> Pod:
 def _round(observed: Observed, signals: Signals) -> SignalRound:
     spec, metadata = observed.service.spec, observed.service.metadata
     known = observed.desired_replicas
-    desired = {role: known.get(role, roles.initial_replicas(spec, role)) for role in roles.of(spec)}
+    desired = {role: known.get(role, roles.initial_replicas(spec, role)) for role in roles.with_pool(spec)}
     told = (observed.status.get("scaling") or {}).get("pools", {})
     return SignalRound(
         time=observed.now,

@@ -2,13 +2,13 @@
 
 from collections.abc import Callable
 
-from legato_cli.recording import signal_round
 from legato_cli.recording.recording_file import RecordingFile
-from legato_cli.recording.signal_round import SignalRound
 from legato_cli.recording.sources import RoundSource
 from legato_cli.ui.target import NoTarget
 from legato_operator.autoscaling import DECIDE_EVERY
 from legato_operator.clock import Clock
+from legato_simulator import signal_round
+from legato_simulator.signal_round import SignalRound
 
 
 class SignalRecorder:

@@ -8,9 +8,7 @@ from typing import Protocol
 import aiohttp
 
 from legato_cli import admin
-from legato_cli.recording import signal_round
 from legato_cli.recording.reader import RoundReader
-from legato_cli.recording.signal_round import SignalRound
 from legato_cli.ui import kubernetes
 from legato_cli.ui.target import NoTarget
 from legato_operator.clock import SystemClock
@@ -20,6 +18,8 @@ from legato_operator.kubernetes import connection
 from legato_operator.kubernetes.api import KubernetesCluster
 from legato_operator.observing.gateway_api import HttpGateways
 from legato_protocol import names
+from legato_simulator import signal_round
+from legato_simulator.signal_round import SignalRound
 
 
 class RoundSource(Protocol):

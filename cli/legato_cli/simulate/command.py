@@ -1,0 +1,198 @@
+"""The `legato simulate` subcommand."""
+
+import argparse
+import dataclasses
+import json
+import math
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from tqdm import tqdm
+
+from legato_cli import unmet_objectives
+from legato_cli.simulate import replaying
+from legato_engine.errors import UnusableProfile
+from legato_engine.runner import profile
+from legato_operator.api import parsing
+from legato_operator.api.resources import InferenceService, Spec
+from legato_operator.errors import ManifestError
+from legato_simulator import comparison, manifest_tuning, report, table, traces, tuning_text, workloads
+from legato_simulator.comparison import Comparison, Entry
+from legato_simulator.recorded import RecordingError
+from legato_simulator.replay import UnusableReplay
+from legato_simulator.rivals import RIVALS
+from legato_simulator.simulator import ServiceSimulator
+from legato_simulator.telemetry import LengthCounts
+from legato_simulator.workload import Workload
+
+BAD_INPUT = 2
+
+
+class UnusableArguments(ValueError):
+    """Flags that do not go together. The text says which, and what is allowed."""
+
+
+def run(args: argparse.Namespace) -> int:
+    """Simulates and prints; files are written when all is known. Exit code 2: something given cannot be used."""
+    try:
+        service = _manifest(args.file)
+        _check_files(args)
+        if args.signals:
+            _check_replay(args)
+            replaying.run(args, service.spec)
+            return 0
+        if args.profile is None:
+            raise UnusableArguments("--profile is required (but for --signals)")
+        worker = profile.find(args.profile)
+        asked = _workloads(args)
+        _check(args, service.spec, asked)
+        simulator = ServiceSimulator(
+            service.spec, worker, args.start, args.skip, engine=args.engine, handoff_rate=args.handoff_rate or math.inf
+        )
+        _warn(simulator, asked)
+        if args.tune:
+            _tune(args, simulator, asked)
+            return 0
+        found = _simulate(args, simulator, asked)
+        print(table.of(found))
+        for workload in asked:
+            print("", f"{workload.name}: {table.about(workload, service.spec, worker)}", sep="\n")
+            print(table.timeline(found.of(workload.name)[0].result))
+        _write(args, found)
+    except ManifestError as error:
+        for path, message in error.problems:
+            print(f"{args.file}: {path}: {message}" if path else f"{args.file}: {message}", file=sys.stderr)
+        return BAD_INPUT
+    except (UnusableArguments, UnusableProfile, UnusableReplay, RecordingError, traces.TraceError, OSError) as error:
+        print(f"legato simulate: {error}", file=sys.stderr)
+        return BAD_INPUT
+    return 0
+
+
+def _manifest(path: Path) -> InferenceService:
+    """Raises ManifestError."""
+    try:
+        return parsing.parse(path.read_text())
+    except OSError as error:
+        raise ManifestError([("", error.strerror or str(error))]) from None
+    except UnicodeDecodeError as error:
+        raise ManifestError([("", f"not UTF-8 text: {error.reason}")]) from None
+
+
+def _workloads(args: argparse.Namespace) -> list[Workload]:
+    """All of them, each with a name of its own. Raises TraceError and UnusableArguments."""
+    read = [traces.read(path) for path in args.trace]
+    traffic = workloads.Traffic(args.rate, args.input_tokens, args.output_tokens, args.duration)
+    asked: list[Workload] = []
+    for name in args.workload or (["trace"] if read else []):
+        if name in workloads.PHASES:
+            asked.append(workloads.named(name, args.seed, traffic, None))
+        elif not read:
+            raise UnusableArguments(f"--workload {name} needs --trace FILE")
+        asked += [workloads.named(name, args.seed, traffic, trace) for trace in read if name not in workloads.PHASES]
+    if not asked:
+        raise UnusableArguments("nothing to simulate: give --trace FILE or --workload NAME")
+    if len({workload.name for workload in asked}) < len(asked):
+        raise UnusableArguments("two workloads of the same name: each --trace needs another file name")
+    return asked
+
+
+def _check_files(args: argparse.Namespace) -> None:
+    for path in (args.json, args.html):
+        if path is not None and not path.absolute().parent.is_dir():
+            raise UnusableArguments(f"cannot write {path}: there is no folder {path.absolute().parent}")
+
+
+def _check_replay(args: argparse.Namespace) -> None:
+    """Nothing that asks for a workload or a profile: a replay has neither."""
+    names = ("trace", "workload", "scaler", "compare", "elsewhere", "tune", "profile", "start", "skip", "handoff_rate")
+    given = {"--" + name.replace("_", "-"): getattr(args, name) for name in names}
+    if unused := [name for name, value in given.items() if value]:
+        raise UnusableArguments(f"{', '.join(unused)} cannot be used with --signals, which replays what was recorded")
+
+
+def _check(args: argparse.Namespace, spec: Spec, asked: Sequence[Workload]) -> None:
+    """What would end a long simulation with nothing to show, before it begins."""
+    for workload in asked:
+        if not workload.arrivals or workload.arrivals[-1].at <= args.skip:
+            raise UnusableArguments(f"no request of {workload.name} counts: it ends within --skip")
+    if not spec.disaggregated and (args.compare or args.scaler):
+        raise UnusableArguments("--scaler and --compare need a manifest with a prefill pool")
+
+
+def _warn(simulator: ServiceSimulator, asked: Sequence[Workload]) -> None:
+    """Of objectives that no number of workers meets: a simulation would only show that attainment is low."""
+    told: dict[str, str] = {}
+    for workload in asked:
+        prompts = LengthCounts()
+        for tokens in simulator.ground(workload).uncached:
+            prompts.add(tokens)
+        for text in unmet_objectives.by_profile(simulator.spec, simulator.profile, prompts.lengths()).values():
+            told.setdefault(text, workload.name)
+    for text, name in told.items():
+        print(f"legato simulate: warning: {name}: {text}", file=sys.stderr)
+
+
+def _tune(args: argparse.Namespace, simulator: ServiceSimulator, asked: Sequence[Workload]) -> None:
+    if args.scaler or args.compare or args.elsewhere:
+        raise UnusableArguments("--tune searches the manifest's own fields: leave out --scaler and --compare")
+    if simulator.spec.scaling.mode == "Fixed":
+        raise UnusableArguments("spec.scaling.mode is Fixed: there are no bounds to tune (use Managed)")
+    with tqdm(unit="result", file=sys.stderr, leave=False) as bar:
+        found = manifest_tuning.tune(
+            simulator.spec,
+            lambda spec: dataclasses.replace(simulator, spec=spec),
+            asked,
+            args.jobs,
+            lambda: _passed(bar, 1),
+        )
+    print(tuning_text.text(found))
+    if args.json:
+        args.json.write_text(json.dumps(tuning_text.as_json(found), indent=1) + "\n")
+    if args.html:
+        args.html.write_text(tuning_text.html(found, f"{args.file.stem}: tuned"))
+
+
+def _simulate(args: argparse.Namespace, simulator: ServiceSimulator, asked: Sequence[Workload]) -> Comparison:
+    chosen = tuple(RIVALS) if args.compare else tuple(dict.fromkeys(args.scaler))
+    if chosen:
+        return _compare(args, simulator, asked, chosen)
+    seconds = sum(workload.arrivals[-1].at for workload in asked)
+    with tqdm(total=round(seconds), unit="s", unit_scale=True, file=sys.stderr, leave=False) as bar:
+        shown = dataclasses.replace(simulator, progress=lambda passed: _passed(bar, passed))
+        return comparison.compare(shown, asked, ())
+
+
+def _passed(bar: "tqdm[NoReturn]", seconds: float) -> None:
+    bar.update(seconds)
+
+
+def _compare(
+    args: argparse.Namespace, simulator: ServiceSimulator, asked: Sequence[Workload], chosen: tuple[str, ...]
+) -> Comparison:
+    elsewhere = chosen if args.elsewhere and len(asked) > 1 else ()
+    runs = len(asked) * (1 + len(chosen) + len(elsewhere))
+    with tqdm(total=runs, unit="result", file=sys.stderr, leave=False) as bar:
+
+        def made(entry: Entry) -> None:
+            bar.set_postfix_str(f"{entry.result.workload}, {entry.name}")
+            bar.update()
+
+        return comparison.compare(simulator, asked, chosen, elsewhere, args.jobs, made)
+
+
+def _write(args: argparse.Namespace, found: Comparison) -> None:
+    if args.json:
+        args.json.write_text(json.dumps(as_json(found), indent=1) + "\n")
+    if args.html:
+        title = f"{args.file.stem}: simulated"
+        args.html.write_text(report.html(found, title))
+
+
+def as_json(found: Comparison) -> dict[str, Any]:
+    """All results, with timelines. Same input, same bytes."""
+    told = comparison.as_json(found)
+    timelines = [[dataclasses.asdict(sample) for sample in entry.result.timeline] for entry in found.entries]
+    return {"results": [{**entry, "timeline": timeline} for entry, timeline in zip(told, timelines, strict=True)]}

@@ -1,0 +1,31 @@
+"""`legato simulate --signals`: replays a recording, prints what came of it and writes its files."""
+
+import argparse
+import json
+import sys
+from typing import NoReturn
+
+from tqdm import tqdm
+
+from legato_operator.api.resources import Spec
+from legato_simulator import recorded, replay_report, replay_text
+from legato_simulator.replay import Replay, replay
+
+
+def run(args: argparse.Namespace, spec: Spec) -> None:
+    """Raises RecordingError, UnusableReplay and OSError; then nothing was printed or written."""
+    with tqdm(unit="round", unit_scale=True, file=sys.stderr, leave=False) as bar:
+        found = replay(recorded.rounds(args.signals), spec, lambda: _passed(bar))
+    print(replay_text.text(found))
+    _write(args, found)
+
+
+def _passed(bar: "tqdm[NoReturn]") -> None:
+    bar.update()
+
+
+def _write(args: argparse.Namespace, found: Replay) -> None:
+    if args.json:
+        args.json.write_text(json.dumps(replay_text.as_json(found), indent=1) + "\n")
+    if args.html:
+        args.html.write_text(replay_report.html(found, f"{args.file.stem}: replayed"))

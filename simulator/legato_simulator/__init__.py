@@ -1,0 +1,1 @@
+"""Runs a service with a workload in virtual time: `legato simulate`."""

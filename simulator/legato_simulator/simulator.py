@@ -1,0 +1,69 @@
+"""A service that can be simulated as often as one likes, by either engine."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from legato_engine.runner.profile import Profile
+from legato_operator.api import roles
+from legato_operator.api.resources import Bounds, Spec
+from legato_simulator.engine import Engine, RunSettings
+from legato_simulator.fluid import FluidEngine
+from legato_simulator.pods import POOLS
+from legato_simulator.result import Result
+from legato_simulator.rivals.ground import Ground
+from legato_simulator.scaler import LegatoScaler, Scaler
+from legato_simulator.scheduled import SchedulerEngine
+from legato_simulator.workload import Workload
+
+ENGINES: Mapping[str, Callable[[RunSettings, Scaler], Engine[Any]]] = {
+    "fluid": FluidEngine,
+    "scheduler": SchedulerEngine,
+}
+
+
+@dataclass(frozen=True)
+class ServiceSimulator:
+    """Implements `comparison.Simulator`. Picklable without `progress`.
+
+    Pools begin with the manifest's initial sizes, all of their workers ready.
+    """
+
+    spec: Spec
+    profile: Profile
+    start: float | None = None  # seconds that a worker takes to serve; the profile's if None
+    since: float = 0.0  # seconds of the workload from which on results count
+    engine: str = "fluid"  # one of ENGINES
+    handoff_rate: float = math.inf  # tokens of KV per second that leave a worker, in the scheduler engine
+    progress: Callable[[float], None] | None = None  # hears of seconds simulated, as they pass
+
+    def simulate(self, workload: Workload, scaler: Scaler) -> Result:
+        """One workload under one scaler, which has seen nothing yet."""
+        run = RunSettings(
+            self.spec, workload, self.profile, self.start, since=self.since, handoff_rate=self.handoff_rate
+        )
+        return ENGINES[self.engine](run, scaler).run(self.progress)
+
+    def legato(self) -> Scaler:
+        """The operator's decisions."""
+        return LegatoScaler(self.spec)
+
+    def ground(self, workload: Workload) -> Ground:
+        """Where settings of other scalers are looked for."""
+        most: dict[str, int] = {POOLS[pool]: roles.bounds(self.spec, pool).max for pool in roles.with_pool(self.spec)}
+        profile = self.profile
+        if self.start is not None:
+            profile = msgspec.structs.replace(profile, start_seconds=self.start)
+        slots = RunSettings(self.spec, workload, profile).kind().slots
+        return Ground(workload, profile, self.spec.slo.ttft, self.spec.slo.tpot, most, slots)
+
+    def unified(self) -> "ServiceSimulator":
+        """With one pool of workers that both prefill and decode, as large as both pools may be."""
+        scaling = self.spec.scaling
+        decode = Bounds(min=scaling.decode.min, max=scaling.prefill.max + scaling.decode.max)
+        scaling = scaling.model_copy(update={"prefill": Bounds(min=0, max=0), "decode": decode})
+        return dataclasses.replace(self, spec=self.spec.model_copy(update={"scaling": scaling}))
