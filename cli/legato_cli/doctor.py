@@ -81,7 +81,7 @@ def fitting(name: str | None, file: Path | None) -> Iterator[str]:
         yield from fit.lines(spec, path, found)
     except (fit.DoesNotFit, NoDevice) as error:
         raise SomethingWrong(str(error)) from None
-    if found is not None and any(roles.gpus(spec, role) for role in roles.of(spec)):
+    if found is not None and any(roles.gpus(spec, role) for role in roles.with_pool(spec)):
         yield _compiled(spec, path)
 
 

@@ -35,7 +35,7 @@ class Gpus:
 
 def lines(spec: Spec, path: Path, gpus: Gpus | None) -> Iterator[str]:
     """What each pool's workers need, on processors and GPUs like this machine's. Raises DoesNotFit."""
-    for role in roles.of(spec):
+    for role in roles.with_pool(spec):
         if roles.gpus(spec, role) and gpus is None:
             yield f"{role:<14} requests a GPU; there is none here: judged for the processor, as `legato up` runs it"
         try:
@@ -93,7 +93,7 @@ def _on_gpu(spec: Spec, gpus: Gpus) -> tuple[Memory, str]:
 
 
 def _workers(spec: Spec) -> int:
-    return sum(max(1, roles.bounds(spec, each).min) for each in roles.of(spec))
+    return sum(max(1, roles.bounds(spec, each).min) for each in roles.with_pool(spec))
 
 
 def _mib(size: int) -> str:

@@ -160,7 +160,7 @@ def _devices(spec: "Spec") -> tuple[str, ...]:
     from legato_operator.api import roles
     from legato_operator.api.quantities import GPU
 
-    resources = [roles.pool(spec, role).resources for role in roles.of(spec)]
+    resources = [roles.pool(spec, role).resources for role in roles.with_pool(spec)]
     names = {name for each in resources for name in (*each.requests, *each.limits) if "/" in name}
     rdma = {spec.transfer.rdma.resource} if spec.transfer.rdma is not None else set()
     return (GPU, *sorted(names - rdma - {GPU}))

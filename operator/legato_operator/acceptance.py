@@ -70,7 +70,7 @@ async def _tried(cluster: Cluster, service: InferenceService, placement: PodPlac
     if placement.containers is None:
         return
     hub = service.spec.model.source.hugging_face
-    for role in (*roles.of(service.spec), common.GATEWAY):
+    for role in (*roles.with_pool(service.spec), common.GATEWAY):
         part = service.spec.gateway if role == common.GATEWAY else roles.pool(service.spec, role)
         downloads = hub and hub.resources.given and role == roles.DECODE  # once is enough
         if not (part.template or part.resources.given or downloads):

@@ -110,7 +110,7 @@ class Autoscaler:
         if observed.deleting or spec.scaling.mode not in MODES:
             self.forget(observed.uid)
             return Scaled()
-        if not all(role in current for role in roles.of(spec)):
+        if not all(role in current for role in roles.with_pool(spec)):
             return Scaled(due=DECIDE_EVERY)
         name = Ref(names.INFERENCE_SERVICE, metadata.namespace, metadata.name)
         memory = self._services.setdefault(observed.uid, _Memory(name, known=observed.now))

@@ -47,13 +47,13 @@ def valid(spec: Spec) -> Finding:
 
 
 def memory_limits(spec: Spec) -> Finding:
-    limits = {f"{role}.resources": roles.pool(spec, role).resources.limits for role in roles.of(spec)}
+    limits = {f"{role}.resources": roles.pool(spec, role).resources.limits for role in roles.with_pool(spec)}
     limits["gateway.resources"] = spec.gateway.resources.limits
     return _lacking(part for part, amounts in limits.items() if "memory" not in amounts)
 
 
 def cpu_requests(spec: Spec) -> Finding:
-    pools = {f"{role}.resources": roles.pool(spec, role).resources for role in roles.of(spec)}
+    pools = {f"{role}.resources": roles.pool(spec, role).resources for role in roles.with_pool(spec)}
     return _lacking(part for part, resources in pools.items() if "cpu" not in resources.requests)
 
 
@@ -82,7 +82,7 @@ def storage(spec: Spec) -> Finding:
         return Tick.MISSING, "model.source.path"
     if source.hugging_face is None or source.hugging_face.node_cache:
         return Tick.DONE, ""
-    templates = {role: roles.pool(spec, role).template for role in roles.of(spec)} | {"gateway": spec.gateway.template}
+    templates = {role: roles.pool(spec, role).template for role in roles.with_pool(spec)} | {"gateway": spec.gateway.template}
     return _lacking(f"{part}.template" for part, template in templates.items() if not _has_cache(template))
 
 
@@ -165,7 +165,7 @@ def _lacking(names: Iterable[str]) -> Finding:
 
 
 def _has_gpus(spec: Spec) -> bool:
-    return any(roles.gpus(spec, role) for role in roles.of(spec))
+    return any(roles.gpus(spec, role) for role in roles.with_pool(spec))
 
 
 def _has_cache(template: Mapping[str, Any]) -> bool:

@@ -95,7 +95,7 @@ def _annotated(service: InferenceService, annotation: str, value: str) -> dict[s
 def _check(spec: Spec, name: str, replicas: int, seconds: float | None) -> None:
     if seconds is not None and spec.scaling.mode != "Managed":
         raise OrderRefused(f"--for pauses the autoscaler, which spec.scaling.mode {spec.scaling.mode} does not use")
-    if name not in roles.of(spec):
+    if name not in roles.with_pool(spec):
         raise OrderRefused(f"the service has no {name} pool: scaling.{name}.max or {name}.replicas is 0")
     if spec.scaling.mode == "Fixed":
         raise OrderRefused(f"spec.scaling.mode is Fixed (change spec.{name}.replicas in the manifest instead)")

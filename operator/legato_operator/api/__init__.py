@@ -1,1 +1,1 @@
-"""The custom resources as users see them: fields, defaults, rules, conditions, and the CRDs made from these. Pure."""
+"""Custom resources as users see them: fields, defaults, rules, conditions, and the CRDs generated from them. Pure."""

@@ -1,4 +1,4 @@
-"""What a container asks for and may use."""
+"""Resource requests and limits of a container."""
 
 from legato_operator.api.manifest_part import ManifestPart
 from legato_operator.api.scalars import Amounts
@@ -12,5 +12,5 @@ class Resources(ManifestPart):
 
     @property
     def given(self) -> bool:
-        """Whether anything is said."""
+        """True if any request or limit is set."""
         return bool(self.requests or self.limits)

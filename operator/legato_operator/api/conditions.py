@@ -1,4 +1,4 @@
-"""A service's conditions: their types, every reason they can have, and how a list of them is updated."""
+"""Conditions of a service: their types, every reason, and updates of a list of conditions."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -60,30 +60,30 @@ UNSCHEDULABLE = "Unschedulable"
 UPGRADE_FAILED = "UpgradeFailed"
 UPGRADING = "Upgrading"
 UP_TO_DATE = "UpToDate"
-WAITING_FOR_TURN = "WaitingForTurn"
+AWAITING_UPGRADE = "WaitingForTurn"
 WORKERS_UNREACHABLE = "WorkersUnreachable"
 WORKER_REFUSED = "WorkerRefused"
 
 REASONS = {
-    ACCEPTED: "requests from outside the cluster reach the gateways, by what the routes' controllers say",
+    ACCEPTED: "requests from outside the cluster reach the gateways, as the routes' controllers report",
     ADAPTERS_PENDING: "pods have not read the changed list of adapters yet, which takes up to two minutes",
-    ADAPTER_REFUSED: "a worker cannot open an adapter; the message says where and why; all else goes on as before",
-    ADVISORY: "`scaling.mode` is `Advisory`: the autoscaler tells what it would set and changes nothing",
+    ADAPTER_REFUSED: "a worker cannot open an adapter; the message says where and why; everything else keeps working",
+    ADVISORY: "`scaling.mode` is `Advisory`: the autoscaler reports its decisions and changes nothing",
     ALL_READY: "all components needed to serve requests are ready",
     API_REFUSED: "the API server rejected a write of the operator: a quota, a policy, a webhook or missing permissions",
-    AUTOSCALING: "the autoscaler sets the pools' replicas by what it measures",
-    CAPACITY_UNAVAILABLE: "no place for one more worker like those that run; no others are started meanwhile",
+    AUTOSCALING: "the autoscaler sets the pools' replicas from measured load",
+    CAPACITY_UNAVAILABLE: "the cluster has no room for another worker like the running ones; starts are paused",
     CAPPED: "the desired number of workers is outside the scaling bounds, the ratio of the pools or the GPU budget",
     CONNECTED: "workers can hand off KV over the transport named in the message",
-    DEGRADED: "no prefill worker is ready: decode workers prefill, so requests are served, and may wait for longer",
+    DEGRADED: "no prefill worker is ready: decode workers prefill, so requests are served but may wait longer",
     DELETING: "the service is being deleted",
-    DISRUPTED: "a process crashed, or a pod was evicted or its node is silent; each is restarted or replaced",
-    DOWNLOADING: "a pod is downloading its model or an adapter; see the logs of `model` and `adapter-...` in it",
-    HOST_CONFLICT: "an older service has a route for the same host at the same place; the message names it",
+    DISRUPTED: "a process crashed, a pod was evicted, or its node stopped reporting; each is restarted or replaced",
+    DOWNLOADING: "a pod is downloading its model or an adapter; see its containers' logs, `model` and `adapter-...`",
+    HOST_CONFLICT: "an older service has a route for the same host on the same Gateway or class; the message names it",
     INVALID: "the newest manifest is invalid; the last usable one stays in use",
-    KERNEL_FALLBACK: "torch's own operators compute, which are slower than compiled kernels; the message says why",
-    METRICS_STALE: "a worker or gateway has not told its load for 30 s, so no pool shrinks; the message names it",
-    NODE_UNREACHABLE: "nodes no longer report pods that ran there and may still run; the message says since when",
+    KERNEL_FALLBACK: "torch's own operators are used, which are slower than compiled kernels; the message says why",
+    METRICS_STALE: "a worker or gateway has not reported its load for 30 s, so no pool shrinks; the message names it",
+    NODE_UNREACHABLE: "nodes no longer report their pods, which may still run; the message says since when",
     NOT_AVAILABLE: "the newest manifest uses a feature that is not available yet or not on this platform",
     NOT_FOUND: "a PersistentVolumeClaim, ConfigMap or Secret that the manifest names is missing; running workers stay",
     NOT_NEEDED: "the service has no such pool, or no hand-offs",
@@ -91,36 +91,36 @@ REASONS = {
     NO_TRANSPORT: "a worker has no transport for hand-offs",
     OPERATOR_FAULT: "the operator failed to reconcile this object and will retry; see its log",
     PAUSED: "the autoscaler is paused until the time in the message, by `legato scale` or an annotation",
-    PEERS_UNREACHABLE: "the last connections of a worker to others failed, so it receives no KV; its log says why",
+    PEERS_UNREACHABLE: "a worker's last connections to other workers failed, so it receives no KV; its log says why",
     PROGRESS_DEADLINE_EXCEEDED: "a worker of the latest revision was not ready within `rollout.progressDeadline`",
-    REQUESTS_RETRIED: "in the last minute, requests were dispatched again after failures; the message has the codes",
+    REQUESTS_RETRIED: "requests were dispatched again after failures in the last minute; the message has the codes",
     RETRYING: "an image cannot be pulled, or a volume cannot be mounted; the kubelet tries again for 5 minutes",
     ROLLING_OUT: "workers of an older revision are being replaced",
     ROLLOUT_FAILED: "a worker of the latest revision cannot start; workers of the last good revision keep serving",
     ROUTE_API_MISSING: "the cluster does not serve HTTPRoutes: the CRDs of the Gateway API are missing",
-    ROUTE_PENDING: "no Gateway or ingress controller has taken the route up yet",
+    ROUTE_PENDING: "no Gateway or ingress controller has accepted the route yet",
     ROUTE_REFUSED: "a Gateway does not accept the route, or cannot find the Service; the message says why",
-    SCALED_TO_ZERO: "no worker is desired; gateways hold requests until the autoscaler has started one",
+    SCALED_TO_ZERO: "no worker is desired; gateways queue requests until the autoscaler has started one",
     SCALING: "workers are being added or drained",
     STARTING: "pods are still starting",
-    TRANSPORT_FALLBACK: "a worker hands off by TCP instead of RDMA, or not straight from a GPU; the message says why",
+    TRANSPORT_FALLBACK: "a worker hands off by TCP instead of RDMA, or not directly from a GPU; the message says why",
     UNKNOWN: "no ready worker has reported its state yet",
     UNSCHEDULABLE: "no node can run a pod: its resource requests, affinity or volumes cannot be satisfied",
-    UPGRADE_FAILED: "pods of the operator's version cannot start; no other service's turn begins until they do",
-    UPGRADING: "it is the service's turn: its pods are being replaced by those of the operator's version",
+    UPGRADE_FAILED: "pods of the operator's version cannot start; no other service is upgraded until they do",
+    UPGRADING: "the service's pods are being replaced by pods of the operator's version",
     UP_TO_DATE: "the desired number of workers is ready, all of the latest revision",
-    WAITING_FOR_TURN: "the service keeps the images and settings that another version of the operator gave it",
+    AWAITING_UPGRADE: "the service keeps the images and settings of another operator version until it is upgraded",
     WORKERS_UNREACHABLE: "no gateway has a connection to a worker that is ready; the message says why, by gateway",
     WORKER_REFUSED: "a process ended with a permanent error (exit code 2)",
 }
 
-# With status False these raise no warning: they are transient, or what was requested.
+# These raise no warning with status False: they are transient or requested.
 CALM = frozenset(
     {ADAPTERS_PENDING, ADVISORY, DELETING, DOWNLOADING, NOT_NEEDED, NO_READY_WORKER}
-    | {PAUSED, ROLLING_OUT, ROUTE_PENDING, SCALING, STARTING, UNKNOWN, UPGRADING, UP_TO_DATE, WAITING_FOR_TURN}
+    | {AWAITING_UPGRADE, PAUSED, ROLLING_OUT, ROUTE_PENDING, SCALING, STARTING, UNKNOWN, UPGRADING, UP_TO_DATE}
 )
 
-# With any status these raise a warning: somebody has to act.
+# These raise a warning with any status: somebody has to act.
 ALARMING = frozenset(
     {CAPACITY_UNAVAILABLE, DEGRADED, DISRUPTED, REQUESTS_RETRIED, RETRYING, TRANSPORT_FALLBACK, UNSCHEDULABLE}
 )
@@ -137,7 +137,7 @@ class Condition:
 def update(
     known: Sequence[Mapping[str, Any]], news: Sequence[Condition], generation: int, now: str
 ) -> list[dict[str, Any]]:
-    """The new list: a transition time changes only where the status does."""
+    """Returns the new list; a transition time changes only with its status."""
     before = {condition["type"]: condition for condition in known}
     return [_entry(condition, before.get(condition.type, {}), generation, now) for condition in news]
 
@@ -155,12 +155,12 @@ def _entry(condition: Condition, before: Mapping[str, Any], generation: int, now
 
 
 def known(status: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The conditions that a status holds. What lacks a field, by an older operator or somebody's hand, is none."""
+    """Returns the complete conditions of a status; entries by an older operator or a person may lack fields."""
     needed = {"type", "status", "reason", "message", "lastTransitionTime"}
     return [condition for condition in status.get("conditions") or () if needed <= condition.keys()]
 
 
 def find(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
-    """A condition out of a status; empty when it is not there yet."""
-    found: Mapping[str, Any] = next((c for c in known(status) if c["type"] == kind), {})
-    return found
+    """Returns the condition of a type, or an empty mapping."""
+    match: Mapping[str, Any] = next((c for c in known(status) if c["type"] == kind), {})
+    return match

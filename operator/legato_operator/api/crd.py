@@ -1,7 +1,7 @@
-"""The CustomResourceDefinitions, made from the types of `resources`: `crds/` holds what this module writes.
+"""Generates the CustomResourceDefinitions in `crds/` from the types of `resources`.
 
-Pydantic's JSON schema is nearly what Kubernetes calls a structural schema; the differences are bridged here. Rules
-over several fields come from `rules`, as CEL.
+Pydantic's JSON schema is nearly a structural schema of Kubernetes; this module bridges the differences. Rules over
+several fields come from `rules`, as CEL.
 """
 
 import sys
@@ -24,9 +24,9 @@ Rules = Mapping[str, Sequence[Schema]]  # entries of x-kubernetes-validations, b
 CATEGORIES = ["legato"]
 _DROPPED = {"title", "additionalProperties", "propertyNames", "$defs"}
 
-# What the API server does not fill in. `scaling.prefill` and `.decode` stay out: whether they were given decides
-# whether they contradict `mode: Fixed`, and `min` follows from `max`.
-# An operator of the release before tells users of what it does not know: newer objects and fields stay out as well.
+# Fields without a default in the CRD. `scaling.prefill` and `.decode` must stay absent unless given: only then do they
+# contradict `mode: Fixed`, and `min` follows from `max`. Newer fields stay absent because an older operator reports
+# fields that it does not know.
 _NOT_FILLED_IN = {
     "spec.scaling.prefill",
     "spec.scaling.decode",
@@ -64,7 +64,7 @@ _NAMES: list[Schema] = [
         "message": "metadata.name must start with a letter and have no dots: a Service is named after it",
     },
 ]
-# Of a change, which only the API server sees.
+# Rules of changes, which only the API server sees.
 _SERVICE_CHANGES: dict[str, Sequence[Schema]] = {
     "spec": [
         {
@@ -106,25 +106,25 @@ _CONDITIONS: Schema = {
             "lastTransitionTime": {
                 "type": "string",
                 "format": "date-time",
-                "description": "When the status last changed.",
+                "description": "Time of the status's last change.",
             },
         },
     },
 }
 _REVISION: Schema = {
     "revision": {"type": "string", "description": "Pod revision of the current spec."},
-    "failedRevision": {"type": "string", "description": "That revision, if its pods cannot start."},
-    "failureReason": {"type": "string", "description": "Machine-readable reason why they cannot start."},
-    "failure": {"type": "string", "description": "Human-readable details of why they cannot start."},
+    "failedRevision": {"type": "string", "description": "The current revision, if its pods cannot start."},
+    "failureReason": {"type": "string", "description": "Machine-readable reason of the failed start."},
+    "failure": {"type": "string", "description": "Human-readable details of the failed start."},
 }
-_TURN: Schema = {
+_UPGRADE_SLOT: Schema = {
     "type": "object",
-    "description": "That its pods are being replaced by those of the operator's version, or were a moment ago.",
+    "description": "Present while the service is upgraded to the operator's version, and shortly afterwards.",
     "properties": {
-        "since": {"type": "string", "format": "date-time", "description": "When the turn began."},
+        "since": {"type": "string", "format": "date-time", "description": "Start of the upgrade."},
         "unserved": {
             "type": "boolean",
-            "description": "Whether the service was not ready then: such a turn is apart from those of others.",
+            "description": "True if the service was not ready then: its upgrade delays no other service's.",
         },
     },
 }
@@ -139,12 +139,12 @@ _ROUTES: Schema = {
         "properties": {
             "kind": {"type": "string", "description": "HTTPRoute or Ingress."},
             "name": {"type": "string", "description": "Name of that object."},
-            "hosts": {"type": "array", "items": {"type": "string"}, "description": "Hosts of the manifest."},
-            "accepted": {"type": "boolean", "description": "Whether its controller has taken it up."},
+            "hosts": {"type": "array", "items": {"type": "string"}, "description": "Hosts from the manifest."},
+            "accepted": {"type": "boolean", "description": "True once its controller has accepted it."},
             "addresses": {
                 "type": "array",
                 "items": {"type": "string"},
-                "description": "Where the Ingress is reached, names or IP addresses.",
+                "description": "Host names or IP addresses of the Ingress.",
             },
         },
     },
@@ -157,18 +157,21 @@ _GENERATION: Schema = {
 
 
 def inference_service() -> Schema:
-    """The CRD of InferenceService."""
+    """Returns the CRD of InferenceService."""
     count = {"type": "integer", "format": "int32"}
     pool = {
         "type": "object",
         "description": "State of one pool.",
         "properties": {
-            "replicas": {**count, "description": "Workers that exist, including those that are being removed."},
+            "replicas": {**count, "description": "Workers that exist, including those being removed."},
             "ready": {**count, "description": "Workers that are ready."},
             "desired": {**count, "description": "Desired number of workers."},
-            "maxLength": {**count, "description": "Tokens of the longest sequence that all of its workers take."},
-            "maxRunning": {**count, "description": "Sequences that all of its workers can run at the same time."},
-            "cappedBy": {"type": "string", "description": "Field that keeps it from being what its scaler asks for."},
+            "maxLength": {**count, "description": "Tokens of the longest sequence that every worker accepts."},
+            "maxRunning": {**count, "description": "Sequences that each worker can run at the same time."},
+            "cappedBy": {
+                "type": "string",
+                "description": "Field that makes `desired` differ from the scaler's request.",
+            },
             **_REVISION,
         },
     }
@@ -186,9 +189,9 @@ def inference_service() -> Schema:
             },
             "gateway": gateway,
             "scaling": scaling_status.schema(),
-            "upgradeTurn": _TURN,
+            "upgradeTurn": _UPGRADE_SLOT,
             "routes": _ROUTES,
-            "model": {"type": "string", "description": "Model name that clients put into requests."},
+            "model": {"type": "string", "description": "Model name that clients use in requests."},
             "url": {"type": "string", "description": "URL of the gateway inside the cluster."},
         },
     }
@@ -207,7 +210,7 @@ def inference_service() -> Schema:
 
 
 def worker_pool() -> Schema:
-    """The CRD of WorkerPool."""
+    """Returns the CRD of WorkerPool."""
     count = {"type": "integer", "format": "int32"}
     status = {
         "type": "object",
@@ -230,9 +233,9 @@ def worker_pool() -> Schema:
                 "type": "array",
                 "items": {"type": "string"},
                 "x-kubernetes-list-type": "set",
-                "description": "UIDs of the pool's pods, leaving ones included. Gateways send the token to no others.",
+                "description": "UIDs of the pool's pods, terminating ones included. Gateways only trust these.",
             },
-            "wish": {**count, "description": "Desired number of workers by the autoscaler."},
+            "wish": {**count, "description": "Number of workers that the autoscaler wants."},
             "reason": {"type": "string", "description": "The autoscaler's reason for it."},
             "conditions": _CONDITIONS,
         },
@@ -273,7 +276,7 @@ def _definition(
         "subresources": subresources,
         "additionalPrinterColumns": columns,
     }
-    spelled = {"kind": kind, "listKind": f"{kind}List", "plural": plural, "singular": kind.lower()}
+    forms = {"kind": kind, "listKind": f"{kind}List", "plural": plural, "singular": kind.lower()}
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
@@ -281,7 +284,7 @@ def _definition(
         "spec": {
             "group": group,
             "scope": "Namespaced",
-            "names": {**spelled, "shortNames": short, "categories": CATEGORIES},
+            "names": {**forms, "shortNames": short, "categories": CATEGORIES},
             "versions": [served],
         },
     }
@@ -294,7 +297,7 @@ def _column(name: str, kind: str, path: str, priority: int = 0) -> Schema:
 
 def _resource(model: type[BaseModel], description: str, status: Schema, validations: Rules) -> Schema:
     whole = model.model_json_schema(by_alias=True)
-    spec = _Structural(whole["$defs"], validations).of(whole["properties"]["spec"], "spec")
+    spec = _Structural(whole["$defs"], validations).convert(whole["properties"]["spec"], "spec")
     schema: Schema = {
         "type": "object",
         "description": description,
@@ -311,37 +314,39 @@ def _resource(model: type[BaseModel], description: str, status: Schema, validati
 
 
 def _service_rules() -> Rules:
-    found: dict[str, list[Schema]] = {"": [*_NAMES]}
+    by_path: dict[str, list[Schema]] = {"": [*_NAMES]}
     for given in (_SERVICE_CHANGES, devices.VALIDATIONS):
         for path, validations in given.items():
-            found.setdefault(path, []).extend(validations)
+            by_path.setdefault(path, []).extend(validations)
     for rule in (*rules.RULES, *unavailable.EVERYWHERE, *unavailable.IN_PODS):
         if rule.cel:
-            found.setdefault(rule.at, []).append(rule.validation())
-    return found
+            by_path.setdefault(rule.at, []).append(rule.validation())
+    return by_path
 
 
 class _Structural:
-    """Turns one model's JSON schema into a structural one: no references, no alternatives, defaults in place."""
+    """Converts a model's JSON schema to a structural one: no references, no alternatives, explicit defaults."""
 
     def __init__(self, definitions: Mapping[str, Schema], validations: Rules) -> None:
         self._definitions = definitions
         self._validations = validations
 
-    def of(self, node: Schema, path: str) -> Schema:
-        """The structural schema of the field at `path`."""
+    def convert(self, node: Schema, path: str) -> Schema:
+        """Returns the structural schema of the field at `path`."""
         merged = self._resolved(node)
         kept = {key: value for key, value in merged.items() if key not in _DROPPED}
         if "properties" in merged:
-            kept["properties"] = {key: self.of(child, f"{path}.{key}") for key, child in merged["properties"].items()}
+            kept["properties"] = {
+                key: self.convert(child, f"{path}.{key}") for key, child in merged["properties"].items()
+            }
         elif isinstance(merged.get("additionalProperties"), dict):
-            kept["additionalProperties"] = self.of(merged["additionalProperties"], f"{path}.*")
+            kept["additionalProperties"] = self.convert(merged["additionalProperties"], f"{path}.*")
         elif "$ref" in merged.get("items", {}):
-            kept["items"] = self.of(merged["items"], f"{path}.*")
+            kept["items"] = self.convert(merged["items"], f"{path}.*")
         elif merged.get("type") == "object":
             kept["x-kubernetes-preserve-unknown-fields"] = True
         if isinstance(merged.get("items"), dict):
-            kept["items"] = self.of(merged["items"], f"{path}.*")
+            kept["items"] = self.convert(merged["items"], f"{path}.*")
         if "const" in kept:
             kept["enum"] = [kept.pop("const")]
         if kept.get("type") == "integer":
@@ -350,7 +355,7 @@ class _Structural:
         return _with_rules(kept, self._validations.get(path, ()))
 
     def _resolved(self, node: Schema) -> Schema:
-        """A node with its reference, or the one alternative that is not null, in its place."""
+        """Returns a node with its reference, or its one alternative that is not null, substituted."""
         chosen: Schema = next((child for child in node.get("anyOf", ()) if child.get("type") != "null"), {})
         outer = {key: value for key, value in node.items() if key not in {"anyOf", "$ref"}}
         inner = self._definitions[node["$ref"].rsplit("/", 1)[-1]] if "$ref" in node else chosen
@@ -359,7 +364,7 @@ class _Structural:
     def _set_default(self, kept: Schema, merged: Schema, path: str) -> None:
         default = kept.pop("default", None)
         if "properties" in kept:
-            # An object that may be left out is filled in, spelled out since rules are checked on it as it stands here.
+            # An optional object gets a default that lists its children's defaults, because CEL rules see it unexpanded.
             if default is not None and path not in _NOT_FILLED_IN:
                 children: dict[str, Schema] = kept["properties"]
                 kept["default"] = {key: child["default"] for key, child in children.items() if "default" in child}
@@ -368,11 +373,11 @@ class _Structural:
             and path not in _NOT_FILLED_IN
             and not (path.endswith(".min") and path.startswith("spec.scaling"))
         ):
-            kept["default"] = _spelled(default, kept)
+            kept["default"] = _manifest_value(default, kept)
 
 
-def _spelled(default: Any, schema: Schema) -> Any:
-    """A default as a manifest spells it."""
+def _manifest_value(default: Any, schema: Schema) -> Any:
+    """Returns a default in the notation of manifests."""
     if schema.get("pattern") == quantities.DURATION_SCHEMA["pattern"]:
         return durations.text(default)
     if schema.get("pattern") in (quantities.MEMORY_OR_AUTO_SCHEMA["pattern"], quantities.MEMORY_SCHEMA["pattern"]):
@@ -386,7 +391,7 @@ def _with_rules(schema: Schema, added: Sequence[Schema]) -> Schema:
 
 
 def files() -> dict[str, str]:
-    """The content of `crds/`, by file name."""
+    """Returns the content of `crds/` by file name."""
     return {
         f"{definition['spec']['names']['plural']}.yaml": yaml.safe_dump(definition, sort_keys=False, width=120)
         for definition in (inference_service(), worker_pool())

@@ -1,4 +1,4 @@
-"""Pydantic's findings as sentences for a user: the field's path as in the manifest, and what to do."""
+"""Converts Pydantic's errors to sentences for users: the field's path in the manifest and a remedy."""
 
 import difflib
 from collections.abc import Iterable, Mapping
@@ -25,33 +25,33 @@ _BOUNDS = {
 
 
 def problems(error: ValidationError, root: type[BaseModel], content: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """(path, message) of everything that `error` found in `content`, which was read as a `root`."""
-    return [(_path(found["loc"]), _message(found, root)) for found in error.errors()]
+    """Returns (path, message) of each error in `content`, which was parsed as a `root`."""
+    return [(_path(details["loc"]), _message(details, root)) for details in error.errors()]
 
 
 def _path(location: Iterable[int | str]) -> str:
     return ".".join(str(part) for part in location)
 
 
-def _message(found: ErrorDetails, root: type[BaseModel]) -> str:
-    kind, value = found["type"], found["input"]
+def _message(details: ErrorDetails, root: type[BaseModel]) -> str:
+    kind, value = details["type"], details["input"]
     if kind == "extra_forbidden":
-        return _unknown(str(found["loc"][-1]), _fields(root, found["loc"][:-1]))
+        return _unknown(str(details["loc"][-1]), _fields(root, details["loc"][:-1]))
     if kind == "missing":
         return "required field is missing"
     if kind in _TYPES:
-        return f"must be {_TYPES[kind]}, not {_spelled(value)}"
-    context = found.get("ctx", {})
+        return f"must be {_TYPES[kind]}, not {_shown(value)}"
+    context = details.get("ctx", {})
     if kind in _BOUNDS:
         words, key = _BOUNDS[kind]
-        return f"must be {words} {context[key]}, not {_spelled(value)}"
+        return f"must be {words} {context[key]}, not {_shown(value)}"
     if kind == "literal_error":
-        return f"must be {context['expected']}, not {_spelled(value)}"
+        return f"must be {context['expected']}, not {_shown(value)}"
     if kind == "string_pattern_mismatch":
-        return f"{_spelled(value)} does not match {context['pattern']}"
+        return f"{_shown(value)} does not match {context['pattern']}"
     if kind == "value_error":
         return str(context["error"])
-    return f"{found['msg'].lower()}, not {_spelled(value)}"
+    return f"{details['msg'].lower()}, not {_shown(value)}"
 
 
 def _unknown(name: str, known: list[str]) -> str:
@@ -63,7 +63,7 @@ def _unknown(name: str, known: list[str]) -> str:
 
 
 def _fields(root: type[BaseModel], location: Iterable[int | str]) -> list[str]:
-    """The names that may stand at a place in the manifest."""
+    """Returns the allowed field names at a location in the manifest."""
     model = root
     for part in location:
         model = next((model_in(f.annotation) or model for f in model.model_fields.values() if f.alias == part), model)
@@ -71,14 +71,14 @@ def _fields(root: type[BaseModel], location: Iterable[int | str]) -> list[str]:
 
 
 def model_in(annotation: Any) -> type[BaseModel] | None:
-    """The model of a field's type, also of an optional one."""
+    """Returns the model class of a field's type, optional or not, or None."""
     for candidate in (annotation, *getattr(annotation, "__args__", ())):
         if isinstance(candidate, type) and issubclass(candidate, BaseModel):
             return candidate
     return None
 
 
-def _spelled(value: object) -> str:
+def _shown(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return "nothing" if value is None else repr(value)[:80]

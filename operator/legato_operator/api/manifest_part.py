@@ -1,4 +1,4 @@
-"""What the types of a manifest's parts share."""
+"""Base class and names shared by the types of a manifest."""
 
 from typing import Annotated
 
@@ -14,6 +14,6 @@ ObjectName = Annotated[  # any Kubernetes object
 
 
 class ManifestPart(BaseModel):
-    """A part of a manifest: frozen, spelled in camelCase, and without unknown fields."""
+    """A part of a manifest: frozen, with camelCase field names, and without unknown fields."""
 
     model_config = CONFIG

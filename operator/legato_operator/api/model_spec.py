@@ -1,4 +1,4 @@
-"""`spec.model`: where its files are, what it is called, and its adapters."""
+"""`spec.model`: its source, its name, and its adapters."""
 
 from typing import Annotated, Literal
 
@@ -22,15 +22,15 @@ class HubRepository(ManifestPart):
 
 
 class HuggingFace(HubRepository):
-    """A repository on the Hugging Face hub, and how it is downloaded."""
+    """A repository on the Hugging Face hub, with settings of its download."""
 
     node_cache: Annotated[str, Field(pattern=r"^/[^:]*$", max_length=4096)] | None = None
-    """A directory of every node, writable for the user of the pods, that keeps downloads for later pods of the node."""
+    """A directory on every node, writable by the pods' user, that keeps downloads for later pods of the node."""
     resources: Resources = Resources()
     """CPU and memory of the container that downloads the model before a worker or a gateway starts."""
 
 
-class Claim(ManifestPart):
+class ModelClaim(ManifestPart):
     """A directory on a volume."""
 
     claim: ObjectName
@@ -40,13 +40,13 @@ class Claim(ManifestPart):
 
 
 class Source(ManifestPart):
-    """Where the weights are; exactly one field must be set."""
+    """Location of the weights; exactly one field must be set."""
 
     builtin: Literal["smollm2-135m-instruct"] | None = None
     """A small model that is included in the installation."""
     hugging_face: HuggingFace | None = None
     """A repository on the Hugging Face hub, at one commit."""
-    pvc: Claim | None = None
+    pvc: ModelClaim | None = None
     """A directory on a PersistentVolumeClaim."""
     path: Annotated[str, Field(min_length=1, max_length=4096, pattern=r"^[^-]")] | None = None
     """A GGUF file, or a Hugging Face directory with safetensors, on the machine (on Kubernetes: on every node)."""
@@ -64,7 +64,7 @@ class AdapterClaim(ManifestPart):
 
 
 class AdapterSource(ManifestPart):
-    """Where an adapter is; exactly one field must be set."""
+    """Location of an adapter; exactly one field must be set."""
 
     hugging_face: HubRepository | None = None
     """A repository on the Hugging Face hub, at one commit."""
@@ -80,15 +80,15 @@ class Adapter(ManifestPart):
     """A LoRA adapter of the model."""
 
     name: ServedName
-    """Model name that clients put into requests."""
+    """Model name that clients use in requests."""
     source: AdapterSource
-    """Where the adapter is; exactly one of huggingFace, pvc, path and image must be set."""
+    """Location of the adapter; exactly one of huggingFace, pvc, path and image must be set."""
     max_rank: Annotated[int, Field(ge=1, le=1024)] | None = None
     """Maximum rank of this adapter; maxAdapterRank if not given."""
 
 
 class AdapterVolume(ManifestPart):
-    """A place that workers see whether or not there are adapters; exactly one field must be set."""
+    """A volume that workers mount even without adapters on it; exactly one field must be set."""
 
     claim: ObjectName | None = None
     """The PersistentVolumeClaim, in the service's namespace."""
@@ -98,18 +98,18 @@ class AdapterVolume(ManifestPart):
 
 class Model(ManifestPart):
     source: Source
-    """Where the weights are; exactly one of builtin, huggingFace, pvc, path and image must be set."""
+    """Location of the weights; exactly one of builtin, huggingFace, pvc, path and image must be set."""
     served_name: ServedName | None = None
-    """Model name that clients put into requests; the service's name if not given."""
+    """Model name that clients use in requests; the service's name if not given."""
     max_length: MaxLength = None
-    """Maximum tokens of a sequence: 16 to 16777216, or Auto: as many as the model declares and the KV cache holds."""
+    """Maximum tokens of a sequence: 16 to 16777216, or Auto: the model's maximum, limited by the KV cache."""
     generation_config: Literal["Model", "None"] = "Model"
-    """Defaults for sampling where a request gives none: the Model's (generation_config.json), or None of them."""
+    """Sampling defaults for requests that set none: the Model's (generation_config.json), or None of them."""
     adapters: Annotated[list[Adapter], Field(max_length=32)] = []
-    """LoRA adapters, each served under its name beside the model."""
+    """LoRA adapters, each served under its own name in addition to the model."""
     adapter_volumes: Annotated[list[AdapterVolume], Field(max_length=8)] = []
-    """Volumes that workers mount for adapters to come: adapters on them are added and removed without a rollout."""
+    """Volumes that workers mount for future adapters: adapters on them are added and removed without a rollout."""
     adapters_in_memory: Annotated[int, Field(ge=1, le=1024)] = 8
-    """Maximum number of adapters in the memory of a worker; others are loaded as needed."""
+    """Maximum number of adapters in a worker's memory; others are loaded as needed."""
     max_adapter_rank: Annotated[int, Field(ge=1, le=1024)] = 64
-    """Maximum rank of an adapter: one of a higher rank is not served."""
+    """Maximum rank of an adapter; adapters of a higher rank are not served."""

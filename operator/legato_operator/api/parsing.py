@@ -1,4 +1,4 @@
-"""From a manifest's text, or an object of the cluster, to the types of `resources`, or to every problem found."""
+"""Parses manifests and objects of the cluster to the types of `resources`, and reports every problem."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,12 +12,12 @@ from legato_protocol import names
 
 
 def parse(text: str) -> InferenceService:
-    """The service that a manifest's YAML text describes. Raises ManifestError with every problem found."""
+    """Returns the service that YAML text describes. Raises ManifestError with every problem."""
     return read_mapping(yaml_text.load(text))
 
 
 def read_mapping(content: Any) -> InferenceService:
-    """The service in one YAML document. Raises ManifestError with every problem found."""
+    """Returns the service in one YAML document. Raises ManifestError with every problem."""
     if not isinstance(content, dict):
         raise ManifestError(
             [("", f"a manifest is a mapping with apiVersion, kind, metadata and spec, not {content!r}")]
@@ -26,7 +26,7 @@ def read_mapping(content: Any) -> InferenceService:
 
 
 def read_service(content: Mapping[str, Any]) -> InferenceService:
-    """The service in a manifest or in an object of the cluster. Raises ManifestError with every problem found."""
+    """Returns the service in a manifest or an object of the cluster. Raises ManifestError with every problem."""
     try:
         service = InferenceService.model_validate(content)
     except ValidationError as error:
@@ -37,23 +37,22 @@ def read_service(content: Mapping[str, Any]) -> InferenceService:
 
 
 def service_from_object(stored: Mapping[str, Any]) -> InferenceService:
-    """The service in an object that a cluster keeps, which has a status and metadata of the server beside it.
+    """Returns the service in a stored object, without its status and the server's metadata.
 
-    Its fields are those of the CRD, which may be newer: what this version does not know it leaves out. Raises
-    ManifestError.
+    Fields of a newer CRD that this version does not know are left out. Raises ManifestError.
     """
-    content = _of_object(stored)
+    content = _parsed_part(stored)
     for location in _unknown(content):
         content = _without(content, location)
     return read_service(content)
 
 
 def unknown_fields(stored: Mapping[str, Any]) -> list[str]:
-    """Paths of the fields of a stored object that a newer CRD has and this version does not know."""
-    return [".".join(str(part) for part in location) for location in _unknown(_of_object(stored))]
+    """Returns the paths of a stored object's fields that only a newer CRD knows."""
+    return [".".join(str(part) for part in location) for location in _unknown(_parsed_part(stored))]
 
 
-def _of_object(stored: Mapping[str, Any]) -> dict[str, Any]:
+def _parsed_part(stored: Mapping[str, Any]) -> dict[str, Any]:
     known = {field.alias for field in ObjectMeta.model_fields.values()}
     metadata = {key: value for key, value in stored["metadata"].items() if key in known}
     return {**{key: value for key, value in stored.items() if key != "status"}, "metadata": metadata}
@@ -63,13 +62,13 @@ def _unknown(content: Mapping[str, Any]) -> list[tuple[int | str, ...]]:
     try:
         InferenceService.model_validate(content)
     except ValidationError as error:
-        return [found["loc"] for found in error.errors() if found["type"] == "extra_forbidden"]
+        return [details["loc"] for details in error.errors() if details["type"] == "extra_forbidden"]
     return []
 
 
 def _without(content: Any, location: Sequence[int | str]) -> Any:
     first, *inner = location
-    if isinstance(content, list):  # its entries keep their places: other locations count them
+    if isinstance(content, list):  # keeps its length: other locations are indices into it
         return [_without(value, inner) if index == first else value for index, value in enumerate(content)]
     if not inner:
         return {key: value for key, value in content.items() if key != first}
@@ -77,13 +76,13 @@ def _without(content: Any, location: Sequence[int | str]) -> Any:
 
 
 def with_spec(service: InferenceService, spec: Mapping[str, Any]) -> InferenceService:
-    """The same service with another spec, as the cluster has it. Raises ManifestError."""
+    """Returns the service with another spec from the cluster. Raises ManifestError."""
     kinds = {"apiVersion": names.API_VERSION, "kind": names.INFERENCE_SERVICE}
     return service_from_object({**kinds, "metadata": service.metadata.model_dump(by_alias=True), "spec": spec})
 
 
 def to_object(service: InferenceService, written: Mapping[str, Any]) -> dict[str, Any]:
-    """What to apply for a service: its manifest as written, so that defaults stay defaults."""
+    """Returns the object to apply for a service: its manifest as written, so that defaults stay unset."""
     metadata = {**written["metadata"], "namespace": service.metadata.namespace}
     return {
         "apiVersion": names.API_VERSION,

@@ -1,7 +1,7 @@
-"""What a `template` may add to pods, as a schema of the CRD. Pure.
+"""CRD schema of the `template` fields, which add to pods. Pure.
 
-Only what is refused is spelled out: everything else of a pod the API server knows itself. `manifests.overlay` refuses
-the same, for objects that came in before.
+The schema only contains the refused fields: the API server knows the rest of a pod. `manifests.overlay` refuses the
+same fields in objects that were stored before.
 """
 
 from typing import Any
@@ -61,7 +61,7 @@ def _container(name: str) -> Schema:
 
 
 def schema(container: str) -> Schema:
-    """Of the `template` of pods whose own container has this name."""
+    """Returns the schema of the `template` of pods whose own container has this name."""
     named = {"type": "array", "items": {**_OPEN, "required": ["name"], "properties": {"name": {"type": "string"}}}}
     reserved = {
         name: {"type": "integer" if name in _NUMBERS else "string", "description": "Not allowed: the operator sets it."}
@@ -83,7 +83,7 @@ def schema(container: str) -> Schema:
                 "properties": {
                     **reserved,
                     "containers": {**containers, "description": f"Additions to the container {container}, or others."},
-                    "initContainers": {**named, "description": "Containers that run before."},
+                    "initContainers": {**named, "description": "Containers that run before the others."},
                     "volumes": {**named, "description": "Further volumes."},
                 },
                 "x-kubernetes-validations": rules,

@@ -1,4 +1,4 @@
-"""Which sizes the pools of a spec may have together: their bounds, the ratio between them, and the GPU budget. Pure."""
+"""Sizes that the pools of a spec may have together: bounds, the ratio between them, and the GPU budget. Pure."""
 
 import math
 from collections.abc import Sequence
@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from legato_operator.api import quantities, roles
 from legato_operator.api.resources import Spec
 
-RATIOS = {roles.PREFILL: "maxPrefillPerDecode", roles.DECODE: "maxDecodePerPrefill"}  # what bounds the larger pool
+RATIOS = {roles.PREFILL: "maxPrefillPerDecode", roles.DECODE: "maxDecodePerPrefill"}  # limits the larger pool
 
 
 def per_other(spec: Spec, role: str) -> int:
-    """Most workers of a role for each one of the other."""
+    """Returns the maximum number of workers of a role for each worker of the other."""
     return spec.scaling.max_prefill_per_decode if role == roles.PREFILL else spec.scaling.max_decode_per_prefill
 
 
@@ -19,7 +19,7 @@ def other(role: str) -> str:
 
 
 def keeps_ratio(spec: Spec, role: str, count: int, others: int) -> bool:
-    """Whether `count` workers of a role may stand beside `others` of the other one.
+    """True if `count` workers of a role are allowed with `others` workers of the other role.
 
     An empty pool has no ratio: without prefill workers, decode workers prefill.
     """
@@ -27,8 +27,8 @@ def keeps_ratio(spec: Spec, role: str, count: int, others: int) -> bool:
 
 
 def smallest(spec: Spec) -> dict[str, int]:
-    """The fewest workers of each pool that keep every minimum and, beside it, the ratio."""
-    least = {role: roles.bounds(spec, role).min for role in roles.of(spec)}
+    """Returns the fewest workers of each pool that satisfy every minimum and the ratio."""
+    least = {role: roles.bounds(spec, role).min for role in roles.with_pool(spec)}
     for role in tuple(least):
         if least.get(other(role)):
             least[other(role)] = max(least[other(role)], math.ceil(least[role] / per_other(spec, role)))
@@ -36,21 +36,21 @@ def smallest(spec: Spec) -> dict[str, int]:
 
 
 def unfit_ratio(spec: Spec, role: str) -> str:
-    """Why no sizes within the bounds keep a role's ratio, as arithmetic; empty where some do."""
-    fewest, beside, each = roles.bounds(spec, role).min, roles.bounds(spec, other(role)).max, per_other(spec, role)
-    if not beside or fewest <= each * beside:
+    """Returns the arithmetic of why no sizes within the bounds satisfy a role's ratio; empty if some do."""
+    fewest, most, each = roles.bounds(spec, role).min, roles.bounds(spec, other(role)).max, per_other(spec, role)
+    if not most or fewest <= each * most:
         return ""
-    return f"{fewest} {role} workers at least > {RATIOS[role]} {each} × {beside} {other(role)} workers at most"
+    return f"{fewest} {role} workers at least > {RATIOS[role]} {each} × {most} {other(role)} workers at most"
 
 
 def first_gpus(spec: Spec) -> int:
-    """GPUs of all workers that there are before anyone scaled the pools."""
+    """Returns the GPUs of all workers before anyone scales the pools."""
     least = smallest(spec)
     return sum(max(least[role], roles.initial_replicas(spec, role)) * roles.gpus(spec, role) for role in least)
 
 
 def unfit_budget(spec: Spec, gpu_resources: Sequence[str] = (quantities.GPU,)) -> str:
-    """Why the smallest pools exceed the GPU budget, as arithmetic; empty where they do not."""
+    """Returns the arithmetic of why the smallest pools exceed the GPU budget; empty if they do not."""
     budget, least = spec.scaling.gpu_budget, smallest(spec)
     each = {role: roles.gpus(spec, role, gpu_resources) for role in least}
     needed = sum(count * each[role] for role, count in least.items())

@@ -1,4 +1,4 @@
-"""Kubernetes' quantities, such as a number of cores: `2`, `500m`. How other values are read is in `protocol`."""
+"""Kubernetes quantities, such as a number of cores: `2`, `500m`. `legato_protocol` parses other values."""
 
 import re
 from decimal import Decimal
@@ -7,7 +7,7 @@ from typing import Any
 from legato_protocol import durations, sizes, values
 
 DEVICE = "[a-z0-9][-a-z0-9.]*/[A-Za-z0-9][-A-Za-z0-9_.]*"  # a resource with a domain, as a pattern
-GPU = "nvidia.com/gpu"  # the resource that is a GPU, unless the operator is given others
+GPU = "nvidia.com/gpu"  # the resource of GPUs, unless the operator is given others
 _UNITS = {"m": Decimal("0.001"), **{unit: Decimal(size) for unit, size in sizes.UNITS.items()}}
 _QUANTITY = re.compile(r"([0-9]+(?:\.[0-9]+)?)(m|k|M|G|T|P|Ki|Mi|Gi|Ti|Pi|)")
 
@@ -36,12 +36,12 @@ _BYTE = "(25[0-5]|2[0-4][0-9]|1?[0-9]?[0-9])"
 _IPV4 = rf"({_BYTE}\.){{3}}{_BYTE}(/(3[0-2]|[12]?[0-9]))?"
 _IPV6 = r"[0-9a-fA-F:]*:[0-9a-fA-F:.]*(/(12[0-8]|1[01][0-9]|[1-9]?[0-9]))?"
 
-# An image's name, with registry, tag and digest where it has them.
+# An image's name, with optional registry, tag and digest.
 _PART = "[a-z0-9]+(([.]|_|__|-+)[a-z0-9]+)*"
 _REGISTRY = "[A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?(:[0-9]+)?/"
 IMAGE = f"^({_REGISTRY})?{_PART}(/{_PART})*(:[A-Za-z0-9_][-A-Za-z0-9_.]{{0,127}})?(@sha256:[0-9a-f]{{64}})?$"
 
-# How a CRD spells them. Numbers are quantities too: `cpu: 1`.
+# Schemas for the CRD. Numbers are quantities too: `cpu: 1`.
 QUANTITY_SCHEMA = {
     "x-kubernetes-int-or-string": True,
     "maxLength": 40,
@@ -89,7 +89,7 @@ NETWORK_SCHEMA = {"type": "string", "maxLength": 49, "pattern": f"^({_IPV4}|{_IP
 
 
 def count_or_percentage(value: object) -> int | str:
-    """A number of workers, or a share of them such as `25%`. Raises ValueError for anything else."""
+    """Returns a number of workers, or a percentage such as `25%`. Raises ValueError for anything else."""
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST_WORKERS:
         return value
     if isinstance(value, str) and _PERCENTAGE.fullmatch(value):
@@ -98,7 +98,7 @@ def count_or_percentage(value: object) -> int | str:
 
 
 def chunk_tokens(value: object) -> object:
-    """A number of tokens, or `Auto`. Raises ValueError for anything else."""
+    """Returns a number of tokens, or `Auto`. Raises ValueError for anything else."""
     number = whole_or_auto(value, LEAST_CHUNK, LONGEST_CHUNK, "number of tokens")
     return sizes.AUTO if number is None else number
 
@@ -113,7 +113,7 @@ def whole_or_auto(value: object, least: int, most: int, what: str) -> int | None
 
 
 def share(value: int | str, total: int, up: bool) -> int:
-    """How many of `total` a count or percentage is, rounded up or down."""
+    """Returns a count, or the percentage of `total`, rounded up or down."""
     if isinstance(value, int):
         return value
     parts = total * int(value.removesuffix("%"))
@@ -121,7 +121,7 @@ def share(value: int | str, total: int, up: bool) -> int:
 
 
 def quantity(text: str) -> Decimal:
-    """The number that a Kubernetes quantity stands for. Raises ValueError for anything else."""
+    """Returns the value of a Kubernetes quantity. Raises ValueError for anything else."""
     match = _QUANTITY.fullmatch(text)
     if match is None:
         raise values.invalid("quantity", text, "write 2, 500m or 512Mi")

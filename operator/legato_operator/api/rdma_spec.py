@@ -1,4 +1,4 @@
-"""What the pods of workers need for RDMA, as a manifest asks for it."""
+"""`spec.transfer.rdma`: the resources that worker pods request for RDMA."""
 
 from typing import Annotated, Literal
 
@@ -11,13 +11,13 @@ from legato_operator.api.scalars import Memory
 
 class HugePages(ManifestPart):
     page_size: Literal["2Mi", "1Gi"] = "2Mi"
-    """Size of one page, of which the nodes have set some aside."""
+    """Size of one page; the nodes must have reserved such pages."""
     memory: Memory
-    """All pages of one worker together."""
+    """Total size of one worker's pages."""
 
     @property
     def resource(self) -> str:
-        """Kubernetes' name of them."""
+        """Kubernetes' resource name of the pages."""
         return f"hugepages-{self.page_size}"
 
 
@@ -25,10 +25,10 @@ class RDMA(ManifestPart):
     resource: Annotated[str, Field(pattern=f"^{quantities.DEVICE}$", max_length=253)]
     """Resource name of the devices, as the nodes' device plugin offers it: rdma/ib, for example."""
     count: Annotated[int, Field(ge=1, le=64)] = 1
-    """Number of them that each worker requests."""
+    """Number of devices that each worker requests."""
     memory_lock: Literal["IPCLock", "NodeLimit"] = "IPCLock"
-    """What lets a worker register its memory: the capability IPC_LOCK, which works for root alone and needs a namespace
-    at the level privileged, or the limit of locked memory that the node's container runtime gives to containers."""
+    """Permission by which a worker registers its memory: the capability IPC_LOCK, which works only for root and needs a
+    namespace of the level privileged, or the node's limit of locked memory for containers."""
     huge_pages: HugePages | None = None
     """Huge pages of each worker; none if not given."""
     shared_memory: Memory | None = None

@@ -1,4 +1,4 @@
-"""Claims, ConfigMaps and Secrets that a manifest names, pods need and somebody else creates. Pure."""
+"""Claims, ConfigMaps and Secrets that a manifest references and that users create. Pure."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -14,23 +14,23 @@ SECRET = "Secret"
 _SOURCES = {"secret": SECRET, "configMap": CONFIG_MAP}  # of projected volumes
 _KEYS = {"secretKeyRef": SECRET, "configMapKeyRef": CONFIG_MAP}
 _GROUPS = {"secretRef": SECRET, "configMapRef": CONFIG_MAP}
-_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")  # that an object can have
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")  # valid names of objects
 
 
 @dataclass(frozen=True)
 class Reference:
-    """An object of the service's namespace, and the field that names it."""
+    """An object in the service's namespace, and the field that names it."""
 
     path: str
     kind: str
     name: str
-    key: str = ""  # that the Secret or ConfigMap must hold
+    key: str = ""  # required key of the Secret or ConfigMap
 
 
 def of(spec: Spec) -> tuple[Reference, ...]:
-    """Everything that has to be there."""
+    """Returns every object that must exist before pods can start."""
     parts = {"prefill": spec.prefill.template, "decode": spec.decode.template, "gateway": spec.gateway.template}
-    templates = (found for part, template in parts.items() for found in _template(part, template))
+    templates = (reference for part, template in parts.items() for reference in _template(part, template))
     return (*_source(spec), *_adapters(spec), *_api_keys(spec), *_tls(spec), *_internal_tls(spec), *templates)
 
 
@@ -46,9 +46,9 @@ def _adapters(spec: Spec) -> Iterator[Reference]:
     for number, adapter in enumerate(spec.model.adapters):
         if adapter.source.pvc:
             yield Reference(f"spec.model.adapters.{number}.source.pvc.claim", CLAIM, adapter.source.pvc.claim)
-        if (found := adapter.source.hugging_face) and found.token_secret:
+        if (hub := adapter.source.hugging_face) and hub.token_secret:
             path = f"spec.model.adapters.{number}.source.huggingFace.tokenSecret"
-            yield Reference(path, SECRET, found.token_secret, "token")
+            yield Reference(path, SECRET, hub.token_secret, "token")
     for number, volume in enumerate(spec.model.adapter_volumes):
         if volume.claim:
             yield Reference(f"spec.model.adapterVolumes.{number}.claim", CLAIM, volume.claim)
@@ -74,7 +74,7 @@ def _internal_tls(spec: Spec) -> Iterator[Reference]:
 
 
 def _template(role: str, template: Mapping[str, Any]) -> Iterator[Reference]:
-    """Of volumes and variables; what else is in a template the API server reads when the pod is made."""
+    """Yields the references of a template's volumes and variables; the API server checks the rest of a pod."""
     path, spec = f"spec.{role}.template.spec", _mapping(template.get("spec"))
     for volume in _mappings(spec.get("volumes")):
         here = f"{path}.volumes[{volume.get('name')}]"
@@ -91,7 +91,7 @@ def _template(role: str, template: Mapping[str, Any]) -> Iterator[Reference]:
 
 
 def _files(path: str, kind: str, given: Mapping[str, Any], field: str) -> Iterator[Reference]:
-    """A volume's source: the object, and the keys that it lists."""
+    """Yields the object of a volume's source, with each key that the source lists."""
     keys = [str(item["key"]) for item in _mappings(given.get("items")) if "key" in item]
     for key in keys or [""]:
         yield from _reference(path, kind, given, field, key)
@@ -114,7 +114,7 @@ def _reference(path: str, kind: str, given: Mapping[str, Any], field: str, key: 
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:
-    """A template is anybody's text: what is not as a pod has it, the API server refuses."""
+    """Returns a mapping, or an empty one for another type, which the API server rejects: templates are unchecked."""
     return value if isinstance(value, Mapping) else {}
 
 

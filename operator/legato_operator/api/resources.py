@@ -1,7 +1,7 @@
-"""The custom resources as types: what a user may write, with every default. Only `spec.model.source` is required.
+"""Types of the custom resources: every field with its default. Only `spec.model.source` is required.
 
-The text below a field is its description, also in the CRDs that `crd` makes from these types. Rules that span several
-fields are in `rules`; how a refusal is worded is in `field_errors`.
+The text below a field is its description, also in the CRDs that `crd` generates from these types. Rules over several
+fields are in `rules`; `field_errors` words the errors.
 """
 
 from collections.abc import Mapping
@@ -31,33 +31,33 @@ from legato_protocol import values
 
 class Engine(ManifestPart):
     image: PodImage | None = None
-    """Image of workers; the operator's default if not given. Another version of the operator leaves it as it is."""
+    """Image of workers; the operator's default if not given. Upgrades of the operator do not change it."""
     block_size: BlockSize = "Auto"
     """Tokens in a block of KV cache: 8, 16, 32, 64, 128, or Auto: 16 on CPUs, 64 on GPUs."""
     kv_cache_memory: MemoryOrAuto = 512 << 20
-    """Size of the KV cache of each worker. Auto takes what is free beside weights and workspace when it starts."""
+    """Size of each worker's KV cache. Auto uses the memory that weights and workspace leave free at start."""
     chunk_tokens: ChunkTokens = "Auto"
-    """Most prompt tokens in one step: 16 to 1048576, or Auto: 256 on CPUs, 2048 on GPUs. slo.tpot may shorten it."""
+    """Maximum prompt tokens in one step: 16 to 1048576, or Auto: 256 on CPUs, 2048 on GPUs. slo.tpot may shorten it."""
     max_running: MaxRunning = None
-    """Maximum number of sequences that run on a worker at the same time: 1 to 4096, or Auto: set by its KV cache."""
+    """Maximum number of sequences running on a worker at the same time: 1 to 4096, or Auto: limited by its KV cache."""
     output_reservation: Literal["Expected", "Maximum"] = "Expected"
-    """Output that KV cache is left for before a sequence starts: as much as Expected, or the Maximum (max_tokens)."""
+    """Output for which KV cache is reserved before a sequence starts: as Expected, or the Maximum (max_tokens)."""
     dtype: Literal["Auto", "BFloat16", "Float16", "Float32"] = "Auto"
     """Data type of weights and KV. Auto selects the fastest that the processor supports."""
     kv_cache_dtype: Literal["Auto", "BFloat16", "Float32"] = "Auto"
-    """Data type of the KV cache, where it is to be another one than that which dtype selects. On CPUs without AMX."""
+    """Data type of the KV cache, if not the one that dtype selects. For CPUs without AMX."""
     numerics: Literal["Fast", "Invariant"] = "Fast"
-    """Fast uses the fastest kernels. Invariant (logits that no batch changes) is rejected: it is not available yet."""
+    """Fast uses the fastest kernels. Invariant (logits independent of the batch) is rejected: not available yet."""
     on_kernel_failure: Literal["Auto", "Stop", "Torch"] = "Auto"
     """Policy without compiled kernels: Stop, or compute with Torch's slower operators. Auto: Torch only on CPUs."""
     runner: Literal["Model", "Paced"] = "Model"
-    """Model computes. Paced computes nothing and takes the time that profile says: its text means nothing."""
+    """Model computes. Paced computes nothing, takes the time given by profile, and returns meaningless text."""
     profile: Annotated[str, Field(min_length=1, pattern=r"^[^-]")] | None = None
     """With runner Paced, a shipped profile, or the path of a JSON file where the worker runs."""
     hang_timeout: Duration = 15.0
-    """Time without a sign of life after which a worker has hung, and longer where its steps take long."""
+    """Time without a sign of life after which a worker counts as hung; longer if its steps take long."""
     start_timeout: Duration = 600.0
-    """Time without progress after which a worker's compute process, while it starts, is restarted."""
+    """Time without progress after which a worker's starting compute process is restarted."""
 
 
 class Parallelism(ManifestPart):
@@ -69,7 +69,7 @@ class Pool(ManifestPart):
     resources: Resources = Resources()
     """CPU, memory and GPUs of one worker."""
     parallelism: Parallelism = Parallelism()
-    """How a worker is sharded over GPUs: not available yet."""
+    """Sharding of a worker over GPUs: not available yet."""
     template: Annotated[dict[str, Any], WithJsonSchema(pod_template.schema(pod_template.WORKER))] = {}
     """Merged into the pods: metadata.labels, metadata.annotations, and fields of a pod's spec."""
     replicas: Count | None = None
@@ -78,27 +78,27 @@ class Pool(ManifestPart):
 
 class Transfer(ManifestPart):
     transport: Literal["Auto", "RDMA", "TCP", "SharedMemory"] = "Auto"
-    """Transport of KV. Auto is RDMA where a self-test of it passes, else TCP. Kubernetes rejects SharedMemory."""
+    """Transport of KV. Auto is RDMA if its self-test passes, else TCP. SharedMemory is rejected on Kubernetes."""
     required: bool = False
-    """Whether workers do not start without this transport, instead of falling back from RDMA to TCP."""
+    """If true, workers refuse to start without this transport instead of falling back from RDMA to TCP."""
     on_failure: Literal["Retry", "Recompute", "Fail"] = "Retry"
-    """What happens after a failed hand-off: Retry, Recompute on the decode worker, or Fail the request."""
+    """Policy after a failed hand-off: Retry, Recompute on the decode worker, or Fail the request."""
     checksum: bool = True
-    """Whether to verify the checksum of every block that is handed off."""
+    """Verifies the checksum of every block that is handed off."""
     rdma: RDMA | None = None
-    """What the pods of both pools get for RDMA; nothing if not given. No effect on one machine."""
+    """RDMA resources of the pods of both pools; none if not given. No effect on one machine."""
 
 
 class Slo(ManifestPart):
     ttft: Duration = 1.0
     """Objective for the time to the first token."""
     tpot: Duration = 0.1
-    """Objective for the time of each later token; decode workers shorten the chunks of prompts to keep it."""
+    """Objective for the time of each later token; decode workers shorten prompt chunks to meet it."""
 
 
 class Bounds(ManifestPart):
     min: Count = 1
-    """Minimum number of workers; 1 if not given (0 if max is 0). A pool begins with it, and with 1 where it is 0."""
+    """Minimum number of workers; 1 if not given (0 if max is 0). The initial number, or 1 if it is 0."""
     max: Count = 4
     """Maximum number of workers; 4 if not given."""
 
@@ -112,23 +112,23 @@ class Bounds(ManifestPart):
 
 class TracingSpec(ManifestPart):
     endpoint: Annotated[str, Field(pattern=values.COLLECTOR, max_length=500)] | None = None
-    """Address of an OpenTelemetry collector (OTLP over HTTP), which gets traces at /v1/traces. None if not given."""
+    """Address of an OpenTelemetry collector (OTLP over HTTP) that receives traces at /v1/traces. None if not given."""
     sampling_rate_per_million: Annotated[int, Field(ge=0, le=1_000_000)] = 1_000_000
-    """How many of a million requests are traced, of those whose client has not decided."""
+    """Requests traced per million, among those whose client has not decided."""
 
 
 class Scaling(ManifestPart):
     mode: Literal["Managed", "Advisory", "External", "Fixed"] = "Managed"
-    """Who sets the pools' replicas: Managed (the operator), External (an HPA, for example) or Fixed (the manifest).
-    Advisory is External, and the operator tells in `status.scaling` what it would have set."""
+    """Owner of the pools' replicas: Managed (the operator), External (an HPA, for example) or Fixed (the manifest).
+    Advisory is External, with the operator's own decisions reported in `status.scaling`."""
     prefill: Bounds = Bounds()
     """Bounds of the prefill pool, except with Fixed."""
     decode: Bounds = Bounds()
     """Bounds of the decode pool, except with Fixed."""
     scale_down_stabilization: Duration = 900.0
-    """A pool shrinks only to the largest size that was wanted in this time, with Managed and Advisory."""
+    """A pool shrinks only to the largest size wanted within this time, with Managed and Advisory."""
     idle_after: Duration = 600.0
-    """A pool with min 0 loses its last worker when nothing arrived or ran for this time, with Managed and Advisory."""
+    """A pool with min 0 loses its last worker once nothing arrived or ran for this time, with Managed and Advisory."""
     gpu_budget: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
     """Maximum number of GPUs of both pools together; no limit if not given."""
     max_prefill_per_decode: Annotated[int, Field(ge=1, le=10_000)] = 4
@@ -139,18 +139,18 @@ class Scaling(ManifestPart):
 
 class Drain(ManifestPart):
     deadline: Duration = 120.0
-    """How long the sequences of a draining worker have to migrate or finish."""
+    """Time in which the sequences of a draining worker must migrate or finish."""
 
 
 class Rollout(ManifestPart):
     max_surge: CountOrPercentage = 1
-    """Most workers above the desired number during a rollout: a number, or a percentage of it, rounded up."""
+    """Maximum workers above the desired number during a rollout: a number, or a percentage of it, rounded up."""
     max_unavailable: CountOrPercentage = 0
-    """Most workers below the desired number that are unready in a rollout: a number, or a percentage, rounded down."""
+    """Maximum unready workers during a rollout: a number, or a percentage of the desired number, rounded down."""
     progress_deadline: Duration = 1800.0
     """Time in which a new worker must become ready, downloads included; otherwise its revision has failed."""
     auto_rollback: bool = False
-    """Whether workers of a failed revision are replaced by those of the last good one; if not, the rollout stops."""
+    """Replaces workers of a failed revision by workers of the last good one; otherwise the rollout stops."""
 
 
 class Spec(ManifestPart):
@@ -165,11 +165,11 @@ class Spec(ManifestPart):
     gateway: GatewaySpec = GatewaySpec()
     """The OpenAI-compatible API server."""
     routing: Routing = Routing()
-    """How requests are routed to workers."""
+    """Routing of requests to workers."""
     transfer: Transfer = Transfer()
     """Hand-offs of KV between workers."""
     internal_tls: Annotated[InternalTLS | None, Field(alias="internalTLS")] = None
-    """TLS between gateways, workers and the operator. Without it, they speak in the clear."""
+    """TLS between gateways, workers and the operator. If not given, they communicate without encryption."""
     tracing: TracingSpec = TracingSpec()
     """Traces of requests."""
     slo: Slo = Slo()
@@ -177,13 +177,13 @@ class Spec(ManifestPart):
     scaling: Scaling = Scaling()
     """Sizes of the pools."""
     drain: Drain = Drain()
-    """How workers are drained."""
+    """Draining of workers."""
     rollout: Rollout = Rollout()
-    """How workers of an old revision are replaced."""
+    """Replacement of workers of an old revision."""
 
     @property
     def disaggregated(self) -> bool:
-        """Whether prefill has a pool of its own; otherwise the decode pool holds `unified` workers."""
+        """True if prefill has its own pool; otherwise the decode pool holds `unified` workers."""
         return bool(self.prefill.replicas if self.scaling.mode == "Fixed" else self.scaling.prefill.max)
 
 

@@ -1,4 +1,4 @@
-"""The roles of a service's workers, and what its spec says of each. The pool of a role holds its workers. Pure."""
+"""Roles of a service's workers, each with its pool, and the spec's settings of each role. Pure."""
 
 from collections.abc import Sequence
 
@@ -10,18 +10,18 @@ DECODE = "decode"
 BOTH = (PREFILL, DECODE)
 
 
-def of(spec: Spec) -> tuple[str, ...]:
-    """The roles that have a pool. The decode pool holds `unified` workers when prefill has no pool of its own."""
+def with_pool(spec: Spec) -> tuple[str, ...]:
+    """Returns the roles that have a pool. The decode pool holds `unified` workers if prefill has none."""
     return (DECODE, PREFILL) if spec.disaggregated else (DECODE,)
 
 
 def pool(spec: Spec, role: str) -> Pool:
-    """What the spec says of a role's workers."""
+    """Returns the spec of a role's pool."""
     return spec.prefill if role == PREFILL else spec.decode
 
 
 def bounds(spec: Spec, role: str) -> Bounds:
-    """How many workers a role may have; with `mode: Fixed`, as many as its pool says."""
+    """Returns the bounds of a role's number of workers; with `mode: Fixed`, both are the pool's replicas."""
     if spec.scaling.mode == "Fixed":
         fixed = pool(spec, role).replicas or 0
         return Bounds(min=fixed, max=fixed)
@@ -29,21 +29,22 @@ def bounds(spec: Spec, role: str) -> Bounds:
 
 
 def initial_replicas(spec: Spec, role: str) -> int:
-    """How many workers a role has before anyone scaled it.
+    """Returns the number of workers of a role before anyone scales it.
 
-    One where there may be none: so a revision that cannot start is noticed when it is applied, and not by a request.
+    At least one with scaling, even if the minimum is 0, so that a revision that cannot start fails when it is applied
+    and not at the first request.
     """
     fewest = bounds(spec, role).min
     return fewest if spec.scaling.mode == "Fixed" else max(fewest, 1)
 
 
 def may_be_empty(spec: Spec) -> bool:
-    """Whether the service may be without any worker."""
+    """True if the service may have no workers at all."""
     return bounds(spec, DECODE).min == 0
 
 
 def gpus(spec: Spec, role: str, names: Sequence[str] = (quantities.GPU,)) -> int:
-    """How many GPUs one worker of a role takes: what it requests of resources of these names."""
+    """Returns the GPUs of one worker of a role: its requests for resources of these names."""
     resources = pool(spec, role).resources
     given = {**resources.limits, **resources.requests}
     return sum(int(quantities.quantity(given[name])) for name in names if name in given)

@@ -1,4 +1,4 @@
-"""How clients outside the cluster reach a service, as types: the parts `gateway.httpRoute` and `gateway.ingress`."""
+"""`spec.gateway.httpRoute` and `.ingress`: routes for clients outside the cluster."""
 
 from typing import Annotated
 
@@ -20,9 +20,9 @@ class ParentReference(ManifestPart):
     namespace: Annotated[str, Field(pattern=rf"^{_LABEL}$")] | None = None
     """Its namespace; the service's if not given."""
     section_name: ObjectName | None = None
-    """The Gateway's listener; all that admit the route if not given."""
+    """The Gateway's listener; every listener that admits the route if not given."""
     port: Annotated[int, Field(ge=1, le=65535)] | None = None
-    """The port of the Gateway's listeners; all that admit the route if not given."""
+    """The port of the Gateway's listeners; every listener that admits the route if not given."""
 
 
 class HTTPRoutePart(ManifestPart):
@@ -31,7 +31,7 @@ class HTTPRoutePart(ManifestPart):
     parent_refs: Annotated[list[ParentReference], Field(min_length=1, max_length=16)]
     """The Gateways: name, namespace, sectionName and port."""
     hostnames: Hostnames = []
-    """Hosts of the requests that are for this service; whatever the Gateways' listeners admit if not given."""
+    """Hosts whose requests are for this service; every host that the Gateways' listeners admit if not given."""
     annotations: RouteAnnotations = {}
     """Annotations of the HTTPRoute."""
 
@@ -40,10 +40,10 @@ class IngressPart(ManifestPart):
     """A route through an ingress controller."""
 
     hosts: Annotated[Hostnames, Field(min_length=1)]
-    """Hosts of the requests that are for this service."""
+    """Hosts whose requests are for this service."""
     class_name: ObjectName | None = None
     """The IngressClass; the cluster's default if not given."""
     tls_secret: ObjectName | None = None
-    """The Secret with the certificate for the hosts. Without it, the controller decides about TLS."""
+    """The Secret with the certificate for the hosts. If not given, the controller decides about TLS."""
     annotations: RouteAnnotations = {}
-    """Annotations of the Ingress, by which controllers take settings."""
+    """Annotations of the Ingress, which controllers read settings from."""

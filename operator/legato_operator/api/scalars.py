@@ -1,4 +1,4 @@
-"""The values that fields of a manifest have: sizes, times, amounts, names."""
+"""Types of scalar fields of a manifest: sizes, durations, amounts, names."""
 
 import contextlib
 from typing import Annotated, Literal

@@ -1,4 +1,4 @@
-"""The schema of `status.scaling`: what the autoscaler decided, with the numbers that it decided from."""
+"""Schema of `status.scaling`: the autoscaler's decisions and their inputs."""
 
 from typing import Any
 
@@ -6,47 +6,47 @@ Schema = dict[str, Any]
 
 
 def schema() -> Schema:
-    """Of `status.scaling`."""
+    """Returns the schema of `status.scaling`."""
     count: Schema = {"type": "integer", "format": "int32"}
     text: Schema = {"type": "string"}
     term = {
         "type": "object",
-        "description": "One way in which the signals ask for workers.",
+        "description": "One reason to need workers.",
         "properties": {
-            "reason": {**text, "description": "What asks."},
-            "workers": {"type": "number", "description": "How many workers it asks for, fractions too."},
-            "equation": {**text, "description": "How that follows from the numbers."},
+            "reason": {**text, "description": "Machine-readable name of the term."},
+            "workers": {"type": "number", "description": "Number of workers it asks for, not rounded."},
+            "equation": {**text, "description": "Calculation of that number."},
             "numbers": {
                 "type": "object",
-                "description": "What the equation was calculated from.",
+                "description": "Inputs of the equation.",
                 "additionalProperties": {"type": "number"},
             },
         },
     }
     decision: Schema = {
-        "time": {**text, "format": "date-time", "description": "When it was decided."},
-        "current": {**count, "description": "Desired number of workers before."},
-        "wish": {**count, "description": "Desired number of workers by the autoscaler."},
-        "allowed": {**count, "description": "What the limits of all pools make of the wish, where that differs."},
-        "needed": {**count, "description": "What the largest term asks for, rounded up."},
-        "highest": {**count, "description": "The highest wish within scaling.scaleDownStabilization."},
-        "reason": {**text, "description": "Machine-readable reason for the wish."},
-        "cappedBy": {**text, "description": "The field that limits the wish."},
-        "change": {**text, "description": "What would change the wish."},
-        "missing": {"type": "array", "description": "Signals that are not known.", "items": text},
-        "unmet": {"type": "array", "description": "Objectives that no number of workers meets.", "items": text},
-        "terms": {"type": "array", "description": "All that asks for workers.", "items": term},
+        "time": {**text, "format": "date-time", "description": "Time of the decision."},
+        "current": {**count, "description": "Desired number of workers before the decision."},
+        "wish": {**count, "description": "Number of workers that the autoscaler wants."},
+        "allowed": {**count, "description": "That number within the limits of all pools, if it differs."},
+        "needed": {**count, "description": "The largest term, rounded up."},
+        "highest": {**count, "description": "Highest wanted number within scaling.scaleDownStabilization."},
+        "reason": {**text, "description": "Machine-readable reason of the decision."},
+        "cappedBy": {**text, "description": "Field that limits the wanted number."},
+        "change": {**text, "description": "Change of load that would change the decision."},
+        "missing": {"type": "array", "description": "Signals without a known value.", "items": text},
+        "unmet": {"type": "array", "description": "Objectives that more workers cannot meet.", "items": text},
+        "terms": {"type": "array", "description": "All terms of the decision.", "items": term},
     }
     pool: Schema = {"type": "object", "description": "The last decision about a pool.", "properties": decision}
     change = {"type": "object", "properties": {"pool": {**text, "description": "Role of the pool."}, **decision}}
     return {
         "type": "object",
-        "description": "What the autoscaler decided, with scaling.mode Managed and Advisory.",
+        "description": "Decisions of the autoscaler, with scaling.mode Managed and Advisory.",
         "properties": {
-            "pausedUntil": {**text, "description": "Until when the autoscaler changes nothing."},
+            "pausedUntil": {**text, "description": "Time until which the autoscaler is paused."},
             "pools": {
                 "type": "object",
-                "description": "The last decisions.",
+                "description": "Last decision of each pool.",
                 "properties": {"prefill": pool, "decode": pool},
             },
             "records": {"type": "array", "description": "The last 20 changes, the oldest first.", "items": change},

@@ -1,4 +1,4 @@
-"""YAML text to plain data, strictly: no key twice."""
+"""Parses YAML text to plain data, strictly: duplicate keys are errors."""
 
 import contextlib
 from collections.abc import Hashable, Iterator
@@ -10,7 +10,7 @@ from legato_operator.errors import ManifestError
 
 
 class _Loader(yaml.SafeLoader):
-    """PyYAML's own loader takes the last of two equal keys and says nothing."""
+    """A safe loader that rejects duplicate keys, of which PyYAML's own silently takes the last."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen: set[str] = set()
@@ -18,21 +18,21 @@ class _Loader(yaml.SafeLoader):
             if not isinstance(key, yaml.ScalarNode):
                 raise yaml.constructor.ConstructorError(None, None, "a key must be plain text", key.start_mark)
             if key.value in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"{key.value!r} stands here twice", key.start_mark)
+                raise yaml.constructor.ConstructorError(None, None, f"{key.value!r} is a duplicate key", key.start_mark)
             seen.add(key.value)
         return super().construct_mapping(node, deep)
 
 
 def load(text: str) -> Any:
-    """What the text holds. Raises ManifestError with line and column where it is no YAML."""
+    """Returns the data of one document. Raises ManifestError with line and column of invalid YAML."""
     with _explained():
         return yaml.load(text, Loader=_Loader)  # a SafeLoader
 
 
 def load_all(text: str) -> list[Any]:
-    """What each document of the text holds; empty ones are left out. Raises ManifestError like `load`."""
+    """Returns the data of each document that is not empty. Raises ManifestError like `load`."""
     with _explained():
-        return [found for found in yaml.load_all(text, Loader=_Loader) if found is not None]
+        return [document for document in yaml.load_all(text, Loader=_Loader) if document is not None]
 
 
 @contextlib.contextmanager

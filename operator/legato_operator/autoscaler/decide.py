@@ -41,14 +41,14 @@ def decide(
     fresh = dataclasses.replace(signals, workers=tuple(_fresh(worker) for worker in signals.workers))
     made: dict[str, PoolDecision] = {}
     kept: dict[str, Window] = {}
-    for pool in reversed(roles.of(spec)):  # prefill first: beside its workers there is one that decodes
+    for pool in reversed(roles.with_pool(spec)):  # prefill first: beside its workers there is one that decodes
         prompts = made[roles.PREFILL].terms if roles.PREFILL in made else ()
         pool_terms = _terms(fresh, pool, spec, current[pool], prompts)
         kept[pool] = _window(windows.get(pool, Window()), pool_terms, fresh, pool, spec, current[pool], now)
         beside = any(each.wish for each in made.values())
         decided = _decide(pool, pool_terms, kept[pool], beside, spec, current[pool], now)
         made[pool] = dataclasses.replace(decided, unmet=objectives.unmet(fresh, pool, spec))
-    return Decision({pool: made[pool] for pool in roles.of(spec)}, kept)
+    return Decision({pool: made[pool] for pool in roles.with_pool(spec)}, kept)
 
 
 def _fresh(worker: WorkerSignals) -> WorkerSignals:

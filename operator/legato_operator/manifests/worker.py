@@ -171,4 +171,4 @@ def _threads(service: InferenceService, pool: str, placement: PodPlacement) -> i
 
 def _workers(service: InferenceService) -> int:
     """How many share one machine at first."""
-    return max(1, sum(roles.initial_replicas(service.spec, each) for each in roles.of(service.spec)))
+    return max(1, sum(roles.initial_replicas(service.spec, each) for each in roles.with_pool(service.spec)))

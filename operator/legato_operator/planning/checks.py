@@ -63,7 +63,7 @@ def contradictions(spec: Spec, gpu_resources: Sequence[str], has_gpus: bool) -> 
 def uncounted(spec: Spec, gpu_resources: Sequence[str] = (GPU,)) -> Iterator[tuple[str, str]]:
     """Yields (path, name) of each requested accelerator that is not in `gpu_resources`, if its workers would therefore
     compute on CPUs."""
-    for role in roles.of(spec):
+    for role in roles.with_pool(spec):
         if spec.engine.runner == "Model" and not roles.gpus(spec, role, gpu_resources):
             yield from ((f"spec.{role}.resources", name) for name in _accelerators(spec, role))
 
@@ -83,8 +83,8 @@ def _contradicting_devices(spec: Spec, gpu_resources: Sequence[str]) -> Iterator
 
 
 def _uncomputable(spec: Spec, gpu_resources: Sequence[str]) -> Iterator[Problem]:
-    with_gpus = [role for role in roles.of(spec) if roles.gpus(spec, role, gpu_resources)]
-    without = [role for role in roles.of(spec) if role not in with_gpus]
+    with_gpus = [role for role in roles.with_pool(spec) if roles.gpus(spec, role, gpu_resources)]
+    without = [role for role in roles.with_pool(spec) if role not in with_gpus]
     names = ", ".join(gpu_resources)
     for path, name in uncounted(spec, gpu_resources):
         text = f"is not a GPU to the operator ({names}; --gpu-resource names others): workers would compute on CPUs"
@@ -152,7 +152,7 @@ def _routes(spec: Spec) -> Iterator[Problem]:
 
 
 def _gpus(spec: Spec) -> Iterator[Problem]:
-    for role in roles.of(spec):
+    for role in roles.with_pool(spec):
         for name in _accelerators(spec, role):
             text = f"{name} has no effect here: no GPU was found, so workers compute on the CPU"
             yield f"spec.{role}.resources", text

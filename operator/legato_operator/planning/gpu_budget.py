@@ -50,7 +50,7 @@ def bounds(
     others = [pod for pod in observed.pods if pod.pool not in at]
     free = budget.total - budget.held(others) - sum(at[pool].target * each[pool] for pool in at)
     result = {}
-    for pool in roles.of(spec):
+    for pool in roles.with_pool(spec):
         usual = result[pool] = every[pool]
         if at[pool].old.total and each[pool]:
             surge = min(usual.surge, max(0, free) // each[pool])

@@ -26,7 +26,7 @@ Targets = dict[str, PoolTarget]
 
 def targets(spec: Spec, desired: Mapping[str, int], gpu_resources: Sequence[str] = (quantities.GPU,)) -> Targets:
     """What each pool gets."""
-    wishes = {pool: desired.get(pool, roles.initial_replicas(spec, pool)) for pool in roles.of(spec)}
+    wishes = {pool: desired.get(pool, roles.initial_replicas(spec, pool)) for pool in roles.with_pool(spec)}
     bounded = {pool: _within_bounds(spec, pool, wish) for pool, wish in wishes.items()}
     return _within_budget(spec, _within_ratio(spec, bounded), gpu_resources)
 

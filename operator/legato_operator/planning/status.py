@@ -312,7 +312,7 @@ def _upgraded(observed: Observed, found: Mapping[str, Revisions], upgrade: Upgra
     kind = conditions.UPGRADED
     if upgrade is UpgradeState.WAITING:
         text = "; ".join(part for part in ("its pods stay as they are until its turn", observed.turns_held) if part)
-        return Condition(kind, False, conditions.WAITING_FOR_TURN, text)
+        return Condition(kind, False, conditions.AWAITING_UPGRADE, text)
     if upgrade is UpgradeState.EDITED:
         return Condition(kind, False, conditions.ROLLING_OUT, "with a change of the manifest")
     if upgrade is UpgradeState.CURRENT:

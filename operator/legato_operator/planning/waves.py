@@ -57,7 +57,7 @@ class Wave:
 
 def concerns(told: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
     """Whether a service with this status waits for its turn, or has it."""
-    return bool(before.get(TURN)) or _reason(told, conditions.UPGRADED) == conditions.WAITING_FOR_TURN
+    return bool(before.get(TURN)) or _reason(told, conditions.UPGRADED) == conditions.AWAITING_UPGRADE
 
 
 def plan_wave(services: Iterable[Candidate], waves: Waves, now: float) -> Wave:
@@ -70,7 +70,7 @@ def plan_wave(services: Iterable[Candidate], waves: Waves, now: float) -> Wave:
     ended = tuple(each for each in found if each.in_turn and _is_over(each, waves, now))
     under_way = [each for each in found if each.in_turn and not each.unserved and each not in ended]
     stopped = tuple(each for each in under_way if each.upgraded == conditions.UPGRADE_FAILED or not each.ready)
-    waiting = [each for each in found if each.upgraded == conditions.WAITING_FOR_TURN and not each.in_turn]
+    waiting = [each for each in found if each.upgraded == conditions.AWAITING_UPGRADE and not each.in_turn]
     if not waves.services:
         return Wave((), ended, stopped)
     unserved = [each for each in waiting if not each.ready and now - each.since >= waves.pause]

@@ -83,7 +83,7 @@ def test_wrong_top_level_is_refused_with_its_path(build, change, path):
         ("", "a manifest is a mapping"),
         ("- a\n- b", "a manifest is a mapping"),
         ("a: b: c", "line 1, column 5"),
-        ("kind: a\nkind: b", "'kind' stands here twice"),
+        ("kind: a\nkind: b", "'kind' is a duplicate key"),
         ("a: [1", "line 1"),
         ("? [a, b]\n: 1", "a key must be plain text"),
         ("a: !!python/object:os.system {}", "line 1"),

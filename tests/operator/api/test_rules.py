@@ -371,7 +371,7 @@ BEYOND_BUDGET = "must be at least the number of GPUs of the smallest pools: "
 
 def _beyond_ratio(decode, ratio, prefill):
     return (
-        "cannot be kept: the minimum of decode is more than it allows beside the other pool's maximum: "
+        "cannot be kept: the minimum of decode exceeds the ratio to the other pool's maximum: "
         f"{decode} decode workers at least > maxDecodePerPrefill {ratio} × {prefill} prefill workers at most"
     )
 
@@ -390,8 +390,8 @@ def _beyond_ratio(decode, ratio, prefill):
         (
             {"scaling": {"decode": EMPTY}},
             "decode.min",
-            "can be 0 only if prefill.min is 0, too: decode 0 beside prefill 1, "
-            "and prefill workers need one that decodes",
+            "can be 0 only if prefill.min is 0, too: decode 0, prefill 1: "
+            "prefill workers need a decode worker",
         ),
     ],
 )

@@ -108,7 +108,7 @@ def test_another_version_adopts_running_pods(settled):
     pods = dict(settled.pods)
     settled.settle(NEW)
     assert settled.pods == pods
-    assert settled.upgraded() == ("False", conditions.WAITING_FOR_TURN)
+    assert settled.upgraded() == ("False", conditions.AWAITING_UPGRADE)
     assert conditions.find(settled.status, "Progressing")["reason"] == conditions.UP_TO_DATE
     settled.pods.pop("demo-decode-0")
     settled.settle(NEW)
@@ -121,7 +121,7 @@ def test_one_that_waits_says_what_holds_all_turns(settled):
     assert told == "its pods stay as they are until its turn"
     found = dataclasses.replace(settled.observed(), turns_held="no turn begins until these are ready: team/a")
     told = conditions.find(plan(found, NEW).status, "Upgraded")
-    assert told["reason"] == conditions.WAITING_FOR_TURN
+    assert told["reason"] == conditions.AWAITING_UPGRADE
     assert told["message"].endswith("until its turn; no turn begins until these are ready: team/a")
 
 
@@ -130,7 +130,7 @@ def test_it_adopts_them_where_only_its_own_settings_differ(settled, monkeypatch)
     pods = dict(settled.pods)
     settled.settle(OLD)
     assert settled.pods == pods
-    assert settled.upgraded() == ("False", conditions.WAITING_FOR_TURN)
+    assert settled.upgraded() == ("False", conditions.AWAITING_UPGRADE)
 
 
 def test_a_turn_replaces_all_of_them_and_is_remembered_until_it_is_over(settled):
@@ -165,7 +165,7 @@ def test_an_edit_that_changes_no_pod_takes_no_turn(settled, build, change):
     settled.edit(build(**change))
     settled.settle(NEW)
     assert settled.pods == pods
-    assert settled.upgraded() == ("False", conditions.WAITING_FOR_TURN)
+    assert settled.upgraded() == ("False", conditions.AWAITING_UPGRADE)
 
 
 def test_an_edit_is_told_from_the_upgrade_in_the_middle_of_its_rollout(settled, build):
@@ -226,7 +226,7 @@ def test_templates_that_do_not_tell_their_manifest_wait_where_nothing_moves(sett
     pods = dict(settled.pods)
     settled.settle(NEW)
     assert settled.pods == pods
-    assert settled.upgraded() == ("False", conditions.WAITING_FOR_TURN)
+    assert settled.upgraded() == ("False", conditions.AWAITING_UPGRADE)
     moving.pods["demo-decode-0"] = dataclasses.replace(moving.pods["demo-decode-0"], revision="another")
     moving.step(NEW)
     assert moving.upgraded() == ("False", conditions.ROLLING_OUT)
@@ -240,7 +240,7 @@ def test_at_zero_the_turn_is_over_with_the_gateway(build):
     service.settle(OLD)
     assert not service.pods
     service.settle(NEW)
-    assert service.upgraded() == ("False", conditions.WAITING_FOR_TURN)
+    assert service.upgraded() == ("False", conditions.AWAITING_UPGRADE)
     service.status["upgradeTurn"] = {"since": "2026-01-01T00:00:00Z"}
     service.settle(NEW)
     assert service.upgraded() == ("True", conditions.UP_TO_DATE)

@@ -13,7 +13,7 @@ NOW = 1000.0
 
 
 def _service(name, **changes):
-    ref, upgraded = Ref("InferenceService", "default", name), conditions.WAITING_FOR_TURN
+    ref, upgraded = Ref("InferenceService", "default", name), conditions.AWAITING_UPGRADE
     false = dict.fromkeys(("current", "asleep", "rolling", "in_turn", "unserved"), False)
     made = Candidate(ref=ref, uid=name, upgraded=upgraded, ready=True, settled=True, since=0.0, **false)
     return dataclasses.replace(made, **changes)

@@ -18,20 +18,20 @@ RULES = (*model.RULES, *gateway.RULES, *pools.RULES, *rdma.RULES, *compute.RULES
 
 
 def problems(spec: Spec, table: Iterable[Rule] = RULES) -> list[tuple[str, str]]:
-    """(path, message) of every rule that a spec breaks."""
+    """Returns (path, message) of every rule that a spec breaks."""
     given = [(rule, _object(spec, rule.at)) for rule in table if rule.at]
     return [(rule.path, rule.explain(part)) for rule, part in given if part is not None and not rule.holds(part)]
 
 
 def problems_of_service(service: InferenceService) -> list[tuple[str, str]]:
-    """(path, message) of every rule that a service breaks, also by its name."""
+    """Returns (path, message) of every rule that a service breaks, including rules about its name."""
     broken = [(rule.path, rule.explain(service)) for rule in RULES if not rule.at and not rule.holds(service)]
     return [*problems(service.spec), *broken]
 
 
 def _object(spec: Spec, path: str) -> Any:
-    """What stands at a path; None where nothing does."""
-    found: Any = spec
+    """Returns the object at a path, or None."""
+    part: Any = spec
     for name in path.split(".")[1:]:
-        found = found and getattr(found, _attribute(name))
-    return found
+        part = part and getattr(part, _attribute(name))
+    return part

@@ -1,4 +1,4 @@
-"""Rules of what containers ask for and may use: processors, memory and devices."""
+"""Rules of containers' requests and limits: CPUs, memory and devices."""
 
 import re
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ def _whole_gpus(amounts: Mapping[str, str]) -> bool:
 
 
 def _is_whole(kind: str) -> str:
-    """In CEL. Not `isInteger`, for which 2000m is no integer; Kubernetes accepts 2000m of a device."""
+    """Returns CEL that is true for a whole number of GPUs; `isInteger` rejects 2000m, which Kubernetes accepts."""
     amount = f"quantity(string(self.{kind}['{GPU}'])).asApproximateFloat()"
     return f"double(int({amount})) == {amount}"
 
@@ -45,7 +45,7 @@ def _devices_are_equal(resources: Resources) -> bool:
 
 
 def _compared(names: str, comparison: str) -> str:
-    """In CEL: what is requested against its limit, of every resource that has both."""
+    """Returns CEL that compares the request with the limit of every resource that has both."""
     asked, most = (f"quantity(string(self.{kind}[name]))" for kind in ("requests", "limits"))
     skipped = f"!(name in self.limits){names}"
     both = f"self.requests.all(name, {skipped} || {asked}.compareTo({most}) {comparison} 0)"
@@ -60,7 +60,7 @@ def _is_memory(amounts: Mapping[str, str]) -> bool:
     return "memory" not in amounts or quantities.quantity(amounts["memory"]) >= quantities.LEAST_MEMORY
 
 
-def _of_resources(at: str) -> tuple[Rule, ...]:
+def _resource_rules(at: str) -> tuple[Rule, ...]:
     return (
         *(
             Rule(
@@ -119,4 +119,4 @@ def _of_resources(at: str) -> tuple[Rule, ...]:
     )
 
 
-RULES = tuple(rule for at in _RESOURCES for rule in _of_resources(at))
+RULES = tuple(rule for at in _RESOURCES for rule in _resource_rules(at))

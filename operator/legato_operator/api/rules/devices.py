@@ -1,7 +1,7 @@
 """Rules about CPUs and GPUs, in CEL.
 
-The API server knows only one name of GPUs, nvidia.com/gpu, so it refuses only what is wrong whatever other names the
-operator has. `planning.checks.contradictions` uses all of them.
+The API server only knows nvidia.com/gpu, so it refuses only specs that are wrong whatever other names of GPUs the
+operator is given. `planning.checks.contradictions` uses all names.
 """
 
 from legato_operator.api import roles
@@ -9,7 +9,7 @@ from legato_operator.api.pool_sizes import other
 from legato_operator.api.quantities import GPU
 from legato_operator.api.rules.unavailable import pool_exists
 
-BLOCK_SIZES = (16, 32, 64)  # those that the engine's kernels for GPUs are compiled for
+BLOCK_SIZES = (16, 32, 64)  # that the engine's GPU kernels are compiled for
 NO_HAND_OFF = "CPUs and GPUs cannot hand KV over to one another"
 NO_FLOAT32 = "Float32 is not computed on GPUs; use Auto, BFloat16 or Float16"
 NO_KV_IN_FLOAT32 = "Float32 is not computed on GPUs; use Auto or BFloat16"
@@ -21,7 +21,7 @@ def _given(role: str) -> list[str]:
 
 
 def _requests_gpus(role: str, beyond: int = 0) -> str:
-    """True if one worker of this role requests more than `beyond` GPUs."""
+    """Returns CEL that is true if one worker of this role requests more than `beyond` GPUs."""
     counted = [
         f"(has({given}) && '{GPU}' in {given} && "
         f"quantity(string({given}['{GPU}'])).compareTo(quantity('{beyond}')) > 0)"

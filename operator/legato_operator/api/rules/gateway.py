@@ -1,4 +1,4 @@
-"""Rules of the gateway: where its keys and certificates are, which hosts lead to it, and who its tenants are."""
+"""Rules of the gateway: its keys and certificates, its hosts, and its tenants."""
 
 import re
 from typing import Any
@@ -20,7 +20,7 @@ def _one_place_of_certificate(gateway: GatewaySpec) -> bool:
     return tls is None or (tls.secret is None) != (tls.path is None)
 
 
-def _of_tenants(field: str, attribute: str) -> Rule:
+def _tenant_rule(field: str, attribute: str) -> Rule:
     def holds(gateway: GatewaySpec) -> bool:
         named = getattr(gateway, attribute).keys() - {"*"}
         return not named or bool(gateway.api_keys or gateway.trusted_proxies)
@@ -35,8 +35,8 @@ def _of_tenants(field: str, attribute: str) -> Rule:
     )
 
 
-def _of_hosts(part: str, field: str) -> tuple[Rule, ...]:
-    """Of a way in from outside. As in the Gateway API: an address is no host name."""
+def _host_rules(part: str, field: str) -> tuple[Rule, ...]:
+    """Returns the rules of a route; as in the Gateway API, an address is not a host name."""
     at = f"spec.gateway.{part}"
     given = f"!has(self.{field}) || self.{field}" if field == "hostnames" else f"self.{field}"
 
@@ -83,8 +83,8 @@ RULES = (
         holds=_one_place_of_certificate,
         cel="!has(self.tls) || has(self.tls.secret) != has(self.tls.path)",
     ),
-    *_of_hosts("httpRoute", "hostnames"),
-    *_of_hosts("ingress", "hosts"),
+    *_host_rules("httpRoute", "hostnames"),
+    *_host_rules("ingress", "hosts"),
     Rule(
         at="spec.gateway.limits",
         field="maxPendingBodiesSize",
@@ -100,6 +100,6 @@ RULES = (
         holds=lambda gateway: gateway.response_store is None or gateway.replicas == 1,
         cel="!has(self.responseStore) || self.replicas == 1",
     ),
-    _of_tenants("tenantTokensPerMinute", "tenant_tokens_per_minute"),
-    _of_tenants("tenantMaxOutputTokens", "tenant_max_output_tokens"),
+    _tenant_rule("tenantTokensPerMinute", "tenant_tokens_per_minute"),
+    _tenant_rule("tenantMaxOutputTokens", "tenant_max_output_tokens"),
 )

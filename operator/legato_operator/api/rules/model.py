@@ -1,4 +1,4 @@
-"""Rules of the model's source, its adapters, and the engine that runs it."""
+"""Rules of the model's source, its adapters, and the engine."""
 
 from legato_operator.api.model_spec import Model, Source
 from legato_operator.api.resources import Engine, InferenceService
@@ -48,13 +48,13 @@ def _chunk_holds_a_block(engine: Engine) -> bool:
     return engine.block_size == "Auto" or engine.chunk_tokens == "Auto" or engine.chunk_tokens >= engine.block_size
 
 
-def _hang_can_be_told(engine: Engine) -> bool:
-    """Workers report every half second, and a third of it is silence; at most, so that a step's limit is a duration."""
+def _hang_is_detectable(engine: Engine) -> bool:
+    """True within 3 s (workers report every half second) and 1 h (a step's limit must be a valid duration)."""
     return 3 <= engine.hang_timeout <= 3600
 
 
 def _has_format_of_kv(engine: Engine) -> bool:
-    """Kernels that read KV in another format than their own compute in float32, or choose for themselves."""
+    """True if the kernels can read this KV format: kernels of another dtype than the KV's compute in float32."""
     asked = engine.kv_cache_dtype
     return engine.runner != "Model" or asked in ("Auto", engine.dtype) or engine.dtype in ("Auto", "Float32")
 
@@ -100,7 +100,7 @@ RULES = (
     Rule(
         at="",
         field="spec.model.adapters",
-        message="names must differ from metadata.name, which the model has without servedName",
+        message="names must differ from metadata.name, which is the model's name without servedName",
         holds=_service_is_no_adapter,
         cel="!has(self.spec.model.adapters) || has(self.spec.model.servedName) || "
         "!self.spec.model.adapters.exists(a, a.name == self.metadata.name)",
@@ -132,7 +132,7 @@ RULES = (
         at="spec.engine",
         field="hangTimeout",
         message="must be from 3s to 1h",
-        holds=_hang_can_be_told,
+        holds=_hang_is_detectable,
         cel="duration(self.hangTimeout) >= duration('3s') && duration(self.hangTimeout) <= duration('1h')",
     ),
     Rule(

@@ -1,4 +1,4 @@
-"""Rules of the pools: their sizes, what scales them, how they are rolled out, and how they hand KV blocks over."""
+"""Rules of the pools: their sizes, scaling, rollout, and hand-offs of KV."""
 
 from legato_operator.api import pool_sizes, roles
 from legato_operator.api.resources import Bounds, Rollout, Scaling, Spec, Transfer
@@ -29,9 +29,7 @@ def _prefill_has_decode(scaling: Scaling) -> bool:
 
 
 def _minima(scaling: Scaling) -> str:
-    return (
-        f"decode {scaling.decode.min} beside prefill {scaling.prefill.min}, and prefill workers need one that decodes"
-    )
+    return f"decode {scaling.decode.min}, prefill {scaling.prefill.min}: prefill workers need a decode worker"
 
 
 def _prefill_may_be_absent(spec: Spec) -> bool:
@@ -44,19 +42,19 @@ def _fixed_decode_pool_is_not_empty(spec: Spec) -> bool:
 
 
 def _ratio_can_hold(role: str) -> str:
-    """In CEL. `min` and `max` stand for what their absence means: only `max` is filled in, in bounds that are given."""
-    beside, each = pool_sizes.other(role), f"self.scaling.{pool_sizes.RATIOS[role]}"
-    most = f"(has(self.scaling.{beside}) ? self.scaling.{beside}.max : {Bounds().max})"
+    """Returns CEL that compares minimum and maximum, with the defaults of absent bounds and of an absent `min`."""
+    other, each = pool_sizes.other(role), f"self.scaling.{pool_sizes.RATIOS[role]}"
+    most = f"(has(self.scaling.{other}) ? self.scaling.{other}.max : {Bounds().max})"
     implied = f"(self.scaling.{role}.max == 0 ? 0 : {Bounds().min})"
     given = f"(has(self.scaling.{role}.min) ? self.scaling.{role}.min : {implied})"
     fewest = f"(has(self.scaling.{role}) ? {given} : {Bounds().min})"
     bounds = f"{most} == 0 || {fewest} <= {each} * {most}"
-    replicas = f"!has(self.{role}.replicas) || !has(self.{beside}.replicas) || self.{beside}.replicas == 0"
-    fixed = f"{replicas} || self.{role}.replicas <= {each} * self.{beside}.replicas"
+    replicas = f"!has(self.{role}.replicas) || !has(self.{other}.replicas) || self.{other}.replicas == 0"
+    fixed = f"{replicas} || self.{role}.replicas <= {each} * self.{other}.replicas"
     return f"self.scaling.mode == 'Fixed' ? ({fixed}) : ({bounds})"
 
 
-def _of_role(role: str) -> tuple[Rule, ...]:
+def _role_rules(role: str) -> tuple[Rule, ...]:
     return (
         Rule(
             at="spec",
@@ -89,7 +87,7 @@ def _of_role(role: str) -> tuple[Rule, ...]:
         Rule(
             at="spec",
             field=f"scaling.{pool_sizes.RATIOS[role]}",
-            message=f"cannot be kept: the minimum of {role} is more than it allows beside the other pool's maximum",
+            message=f"cannot be kept: the minimum of {role} exceeds the ratio to the other pool's maximum",
             holds=lambda spec: not pool_sizes.unfit_ratio(spec, role),
             cel=_ratio_can_hold(role),
             arithmetic=lambda spec: pool_sizes.unfit_ratio(spec, role),
@@ -131,7 +129,7 @@ RULES = (
     Rule(
         at="spec",
         field="scaling.prefill.min",
-        message="can be 0 only if routing.whenPrefillUnavailable is Local: nobody would prefill",
+        message="can be 0 only if routing.whenPrefillUnavailable is Local: otherwise no worker would prefill",
         holds=_prefill_may_be_absent,
         cel="self.routing.whenPrefillUnavailable == 'Local' || "
         "!has(self.scaling.prefill) || !has(self.scaling.prefill.min) || self.scaling.prefill.min >= 1 || "
@@ -144,7 +142,7 @@ RULES = (
         holds=_fixed_decode_pool_is_not_empty,
         cel="self.scaling.mode != 'Fixed' || !has(self.decode.replicas) || self.decode.replicas >= 1",
     ),
-    *(rule for role in roles.BOTH for rule in _of_role(role)),
+    *(rule for role in roles.BOTH for rule in _role_rules(role)),
     Rule(
         at="spec",
         field="scaling.gpuBudget",

@@ -1,4 +1,4 @@
-"""Rules of what workers need for RDMA."""
+"""Rules of workers' RDMA resources."""
 
 from legato_operator.api import roles
 from legato_operator.api.rdma_spec import HugePages
@@ -27,14 +27,14 @@ def _is_requested_once(spec: Spec, role: str) -> bool:
 
 
 def _not_among(role: str, kind: str) -> str:
-    """In CEL."""
+    """Returns CEL that is true if the pool's resources do not name the RDMA resources."""
     given = f"self.{role}.resources.{kind}"
     pages = "('hugepages-' + self.transfer.rdma.hugePages.pageSize)"
     other_pages = f"!has(self.transfer.rdma.hugePages) || !({pages} in {given})"
     return f"(!has({given}) || (!(self.transfer.rdma.resource in {given}) && ({other_pages})))"
 
 
-def _of_role(role: str) -> Rule:
+def _role_rule(role: str) -> Rule:
     return Rule(
         at="spec",
         field=f"{role}.resources",
@@ -59,5 +59,5 @@ RULES = (
         holds=_are_whole_pages,
         cel=f"double(int({_PAGES})) == {_PAGES}",
     ),
-    *(_of_role(role) for role in roles.BOTH),
+    *(_role_rule(role) for role in roles.BOTH),
 )

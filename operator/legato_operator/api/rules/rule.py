@@ -9,18 +9,18 @@ from pydantic.alias_generators import to_snake
 
 @dataclass(frozen=True)
 class Rule:
-    """What must hold for the object at a path of the manifest."""
+    """A condition on the object at a path of the manifest."""
 
-    at: str  # path of the object that `holds` is given, and that is `self` in CEL; empty: the whole service
-    field: str  # path of the field to blame, from there; empty where it is the object itself
+    at: str  # path of the object that `holds` gets and that is `self` in CEL; empty: the whole service
+    field: str  # path of the field to blame, relative to `at`; empty: the object itself
     message: str
     holds: Callable[[Any], bool]
-    cel: str = ""  # empty where the API server cannot decide
-    arithmetic: Callable[[Any], str] | None = None  # of an object that breaks it, for the end of the message
+    cel: str = ""  # empty if CEL cannot express it
+    arithmetic: Callable[[Any], str] | None = None  # explains a violation, at the end of the message
 
     @property
     def path(self) -> str:
-        """The field to blame."""
+        """Path of the field to blame."""
         return ".".join(filter(None, (self.at, self.field)))
 
     def explain(self, given: Any) -> str:
@@ -28,9 +28,9 @@ class Rule:
         return f"{self.message}: {self.arithmetic(given)}" if self.arithmetic else self.message
 
     def validation(self) -> dict[str, str]:
-        """As an entry of `x-kubernetes-validations`."""
-        found = {"rule": self.cel, "message": self.message}
-        return {**found, "fieldPath": f".{self.field}"} if self.field else found
+        """Returns the rule as an entry of `x-kubernetes-validations`."""
+        entry = {"rule": self.cel, "message": self.message}
+        return {**entry, "fieldPath": f".{self.field}"} if self.field else entry
 
 
 def stays_below(path: str | None) -> bool:
@@ -38,7 +38,7 @@ def stays_below(path: str | None) -> bool:
 
 
 def no_way_up(at: str, field: str) -> Rule:
-    """Kubernetes mounts no path with `..`, and a volume's would leave the volume."""
+    """Returns the rule that a path contains no `..`: Kubernetes mounts none, and it could leave the volume."""
     return Rule(
         at=at,
         field=field,

@@ -1,4 +1,4 @@
-"""Rules against fields that are not available yet, or not in pods, for `planning.checks` and the API server."""
+"""Rules against features that are not available yet, or not in pods, for `planning.checks` and the API server."""
 
 from legato_operator.api import roles
 from legato_operator.api.gateway_spec import APIKeys, GatewayTLS
@@ -14,7 +14,7 @@ _HAS_PREFILL = (  # in CEL, as `Spec.disaggregated`
 
 
 def pool_exists(role: str) -> str:
-    """True if the spec has workers of this role, in CEL."""
+    """Returns CEL that is true if the spec has workers of this role."""
     return _HAS_PREFILL if role == roles.PREFILL else "true"
 
 
@@ -32,19 +32,19 @@ def _are_in_a_secret(given: GatewayTLS | APIKeys) -> bool:
 
 
 def _huge_pages_have_cpu_or_memory(spec: Spec, role: str) -> bool:
-    if spec.transfer.rdma is None or spec.transfer.rdma.huge_pages is None or role not in roles.of(spec):
+    if spec.transfer.rdma is None or spec.transfer.rdma.huge_pages is None or role not in roles.with_pool(spec):
         return True
     resources = roles.pool(spec, role).resources
     return bool({"cpu", "memory"} & (resources.requests.keys() | resources.limits.keys()))
 
 
 def _all_absolute(field: str, path: str) -> str:
-    """True if all paths in this list are absolute, in CEL."""
+    """Returns CEL that is true if all paths in this list are absolute."""
     return f"(!has(self.{field}) || self.{field}.all(each, !has(each.{path}) || each.{path}.startsWith('/')))"
 
 
 def _names_cpu_or_memory(role: str) -> str:
-    """True if workers of this role request CPU or memory, in CEL."""
+    """Returns CEL that is true if workers of this role request CPU or memory."""
     given = [f"self.{role}.resources.{kind}" for kind in ("requests", "limits")]
     return " || ".join(f"(has({each}) && ('cpu' in {each} || 'memory' in {each}))" for each in given)
 
@@ -94,7 +94,7 @@ IN_PODS = (
         Rule(
             at=f"spec.gateway.{part}",
             field="path",
-            message="only available where the gateway is a local process; use secret",
+            message="only available if the gateway is a local process; use secret",
             holds=_are_in_a_secret,
             cel="!has(self.path) || has(self.secret)",
         )
