@@ -113,7 +113,7 @@ class Gateway:
             timers=timers,
             policy=assembly.relaying(settings),
             tracer=RequestTracer(self.tracing, settings.served_name) if self.tracing is not None else None,
-            on_held=self._held.notify,
+            on_first_queued=self._held.notify,
         )
 
     def _state(self, settings: GatewaySettings, served: ServedModel, demand: DemandReporter) -> State:

@@ -239,7 +239,7 @@ class PromptLogprobs(Message, tag="scored", frozen=True):
     logprobs: PackedLogprobs
 
 
-class Begun(Message, tag="began", frozen=True):
+class Started(Message, tag="began", frozen=True):
     """This attempt has its first part in the step about to run here: should the step end this worker, it may be why."""
 
     id: str
@@ -290,7 +290,7 @@ class Lost(Message, tag="lost", frozen=True):
     reason: str
 
 
-FromWorker = Hello | Begun | PromptLogprobs | Tokens | Load | HandoffReport | Failed | Lost
+FromWorker = Hello | Started | PromptLogprobs | Tokens | Load | HandoffReport | Failed | Lost
 
 
 # ── encoding ────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -39,7 +39,7 @@ FROM_WORKER = [
     ),
     stream.HandoffReport("r1", 1, 9, "prefill-0", 16, 0, 1 << 20, 0.01, 0.002, "ucx:tcp"),
     stream.Failed("r1", 1, "transfer", "checksum of block 3", "transfer", True),
-    stream.Begun("r", 1),
+    stream.Started("r", 1),
     stream.PromptLogprobs("r1", 1, 1, PackedLogprobs(1, bytes(16), bytes(8), bytes(8))),
     stream.Lost("e", "killed by signal 9"),
 ]

@@ -1,6 +1,6 @@
-"""What a turn has to tell gateways, gathered so that all tokens of a step make one frame for each of them.
+"""Frames for gateways, collected during an iteration so that each gateway gets all tokens of a step in one frame.
 
-The core knows a request by a key of its own, since two gateways may choose the same id.
+The core identifies a request by its own key, since two gateways may choose the same id.
 """
 
 from collections import defaultdict
@@ -14,35 +14,37 @@ from legato_engine.scheduler.results import Emission, ScoredTokens
 from legato_engine.transfer.events import Aborted, Arrived
 from legato_protocol import stream
 from legato_protocol.stream import (
-    Begun,
     Failed,
     FailureCode,
     Finish,
     HandoffReport,
     Part,
     PromptLogprobs,
+    Started,
     TokenItem,
     Tokens,
 )
 
 _PEER_LOST = ("peer_died", "peer_silent", "broken")
-_SCORED_BYTES = 1 << 20  # of a prompt's logprobs in one frame: `MAX_FRAME_BYTES` is far above
+_SCORED_BYTES = 1 << 20  # of prompt logprobs in one frame, far below `MAX_FRAME_BYTES`
 
 
 def key_of(gateway: int, id: str) -> str:
-    """The core's name for the request that this gateway calls `id`."""
+    """The core's key for request `id` of this gateway."""
     return f"{gateway}/{id}"
 
 
 def split_key(key: str) -> tuple[int, str]:
-    """What `key_of` was given."""
+    """The gateway and the id in a key of `key_of`."""
     gateway, _, id = key.partition("/")
     return int(gateway), id
 
 
 class Outbox:
-    """Frames by gateway. Logprobs of prompts and reports of hand-offs go before tokens, which may end a request; all
-    other frames go after tokens."""
+    """Frames in the order in which they are sent.
+
+    Prompt logprobs and hand-off reports come before tokens, which may end a request; all other frames come after them.
+    """
 
     def __init__(self, phases: PhaseLog) -> None:
         self.phases = phases
@@ -56,8 +58,8 @@ class Outbox:
         self._items[gateway] += token_items(emission, id)
         self.phases.emitted(emission)
 
-    def scored(self, tokens: ScoredTokens) -> None:
-        """A chunk of a prompt whose logprobs are asked for was computed: it may have more than one frame holds."""
+    def add_prompt_logprobs(self, tokens: ScoredTokens) -> None:
+        """Adds the logprobs of a computed chunk of a prompt, in as many frames as they need."""
         gateway, id = split_key(tokens.request.id)
         for before, piece in tokens.logprobs.pieces(_SCORED_BYTES):
             frame = PromptLogprobs(id, tokens.request.attempt, tokens.start + before, piece)
@@ -65,22 +67,22 @@ class Outbox:
 
     def fail(self, key: str, attempt: int, code: FailureCode, message: str, part: Part, retry: bool) -> None:
         gateway, id = split_key(key)
-        self._say(gateway, Failed(id, attempt, code, message, part, retry))
+        self._add(gateway, Failed(id, attempt, code, message, part, retry))
         self.phases.failed(key, attempt, code)
 
-    def begun(self, request: Request) -> None:
-        """Its first step is about to run."""
+    def report_start(self, request: Request) -> None:
+        """The request's first step is about to run."""
         gateway, id = split_key(request.id)
-        self._say(gateway, Begun(id, request.attempt))
-        self.phases.begun(request)
+        self._add(gateway, Started(id, request.attempt))
+        self.phases.started(request)
 
-    def aborted(self, key: str, event: Aborted) -> None:
-        """A hand-off failed. Another pair may always succeed: an abort's own `retry` is about these two workers."""
+    def report_abort(self, key: str, event: Aborted) -> None:
+        """A hand-off failed. Gateways may always retry with other workers; the event's `retry` is about this pair."""
         code: FailureCode = "peer_lost" if event.cause in _PEER_LOST else "transfer"
         self.fail(key, event.attempt, code, event.reason, "transfer", True)
 
-    def report(self, request: Request, event: Arrived, now: float, transport: str) -> None:
-        """A hand-off was received."""
+    def report_handoff(self, request: Request, event: Arrived, now: float, transport: str) -> None:
+        """A hand-off to this worker is complete."""
         gateway, id = split_key(request.id)
         report = HandoffReport(
             id=id,
@@ -99,20 +101,20 @@ class Outbox:
         self.phases.received(request, event)
 
     def take(self) -> tuple[tuple[ForGateway, ...], tuple[HandoffReport, ...]]:
-        """Everything since the last call."""
+        """Returns and removes all frames and reports."""
         tokens = [ForGateway(gateway, stream.encode(Tokens(tuple(items)))) for gateway, items in self._items.items()]
         taken = (*self._first, *tokens, *self._frames), tuple(self._reports)
         self._items.clear()
         self._first, self._frames, self._reports = [], [], []
         return taken
 
-    def _say(self, gateway: int, frame: Begun | Failed) -> None:
+    def _add(self, gateway: int, frame: Started | Failed) -> None:
         self._frames.append(ForGateway(gateway, stream.encode(frame)))
 
 
 def token_items(emission: Emission, id: str) -> list[TokenItem]:
-    """How an emission is told: one item, or some where only a part of its tokens have logprobs, which an item has for
-    all of its tokens or for none."""
+    """The emission as one item, or as several if only some of its tokens have logprobs: an item has them for all of its
+    tokens or for none."""
     sampled, index = emission.sampled, emission.index
     if len(sampled) <= 1:  # as most are
         return [_item(emission, id, index, sampled, emission.finish)]

@@ -9,22 +9,22 @@ from legato_protocol.reasoning import ReasoningSpan
 from legato_protocol.stream import TokenItem, TokenLogprobs
 
 
-class Vocabulary(Protocol):
-    """What the relay needs of `tokens.ModelTokenizer`."""
+class ChoiceTokenizer(Protocol):
+    """The part of `tokens.ModelTokenizer` that the relay uses."""
 
     def detokenizer(self, shown: frozenset[int] = frozenset()) -> Detokenizer:
-        """One for a choice, which shows these special tokens too."""
+        """Returns a detokenizer for one choice that also shows these special tokens."""
 
     def token_bytes(self, id: int) -> bytes:
-        """The token's own bytes."""
+        """Returns the token's own bytes."""
 
 
 class _Details:
-    """The tokens of a choice as logprobs show them, until it is known that no stop string cuts them off."""
+    """Tokens of a choice as logprobs show them, kept until no stop string can cut them off any more."""
 
     __slots__ = ("_detokenizer", "_place", "_tokens", "_vocabulary")
 
-    def __init__(self, vocabulary: Vocabulary, shown: frozenset[int]) -> None:
+    def __init__(self, vocabulary: ChoiceTokenizer, shown: frozenset[int]) -> None:
         self._vocabulary = vocabulary
         self._detokenizer = vocabulary.detokenizer(shown)
         self._place = 0
@@ -38,20 +38,22 @@ class _Details:
             self._place += len(self._detokenizer.push((token,)))
 
     def take_before(self, place: int) -> tuple[TokenText, ...]:
-        """Those whose text begins before that place."""
-        found = tuple(takewhile(lambda token: token.offset < place, self._tokens))
-        del self._tokens[: len(found)]
-        return found
+        """Removes and returns the tokens whose text starts before `place`."""
+        taken = tuple(takewhile(lambda token: token.offset < place, self._tokens))
+        del self._tokens[: len(taken)]
+        return taken
 
     def take_all(self) -> tuple[TokenText, ...]:
-        found = tuple(self._tokens)
+        taken = tuple(self._tokens)
         self._tokens.clear()
-        return found
+        return taken
 
 
 class Choice:
-    """`tokens` is all output so far, the token that ended it included; `finish` is OpenAI's finish_reason. Its first
-    and last tokens came at `first_at` and `last_at`, moved on by the time for which the client did not read."""
+    """One output of a request. `tokens` includes the token that ended it; `finish` is OpenAI's finish_reason.
+
+    `first_at` and `last_at` are the times of its first and last token, moved on by pauses of the client.
+    """
 
     __slots__ = (
         "_details",
@@ -60,11 +62,11 @@ class Choice:
         "_include_stop",
         "_least",
         "_reasoning",
+        "_reported",
         "_said",
         "_special_stops",
         "_stop",
         "_stop_tokens",
-        "_told",
         "finish",
         "first_at",
         "index",
@@ -74,7 +76,7 @@ class Choice:
         "tokens",
     )
 
-    def __init__(self, index: int, request: GenerationRequest, vocabulary: Vocabulary) -> None:
+    def __init__(self, index: int, request: GenerationRequest, vocabulary: ChoiceTokenizer) -> None:
         self.index = index
         self.tokens: list[int] = []
         self.finish: str | None = None
@@ -90,25 +92,25 @@ class Choice:
         self._reasoning = ReasoningSpan(request.reasoning) if request.reasoning is not None else None
         self._explains_end = request.explains_end
         self._said = 0  # characters
-        self._told = 0  # tokens that a delta had
+        self._reported = 0  # tokens that a delta had
 
     @property
     def reasoning_tokens(self) -> int | None:
-        """How many of its tokens are reasoning; None where they are not counted."""
+        """Number of its reasoning tokens, or None if they are not counted."""
         return self._reasoning.count if self._reasoning is not None else None
 
     @property
     def time_per_output_token(self) -> float | None:
-        """Seconds, of all but the first; None where there are no others."""
+        """Mean seconds per token after the first, or None without a second token."""
         return (self.last_at - self.first_at) / (len(self.tokens) - 1) if len(self.tokens) > 1 else None
 
-    def stood_still(self, since: float, now: float) -> None:
-        """The client did not read from then on until now."""
+    def exclude_pause(self, since: float, now: float) -> None:
+        """Moves its times on by a pause of the client that ended `now`."""
         still = now - max(since, self.last_at)
         self.first_at, self.last_at = self.first_at + still, self.last_at + still
 
     def take(self, item: TokenItem) -> Delta | None:
-        """What is new in `item`, whose first token is a known one or the next. None when there is nothing to show."""
+        """Returns the news of `item`, or None if there is nothing to show. Its first token is at most one ahead."""
         known = len(self.tokens) - item.index
         tokens = item.token_ids[known:]
         if not tokens and (item.finish is None or known > len(item.token_ids)):
@@ -119,7 +121,7 @@ class Choice:
         else:
             text, shown = self._push_until(self._stop, shown)
             if self._stop.hit is not None:
-                tokens, self.finish = shown, "stop"  # tokens after a stop string were never asked for
+                tokens, self.finish = shown, "stop"  # tokens after a stop string are surplus
         if item.finish is not None and self.finish is None:
             text += self._rest(len(self.tokens) + len(tokens) > self._least)
             self.finish = item.finish if self._stop is None or self._stop.hit is None else "stop"
@@ -132,26 +134,26 @@ class Choice:
         details = self._explain(self._details, shown, item.logprobs[known:]) if self._details else ()
         if not text and not details and self.finish is None:
             return None
-        told, self._told = self._told, len(self.tokens)
+        start, self._reported = self._reported, len(self.tokens)
         hit = self._stop.hit if self._stop is not None else None
         if hit is None and self.finish == "stop" and self.tokens:
             hit = self._special_stops.get(self.tokens[-1])
-        new = tuple(self.tokens[told:])
+        new = tuple(self.tokens[start:])
         return Delta(self.index, text, details, self.finish, hit, self._stop_token(hit), token_ids=new)
 
     def cut_off(self) -> Delta:
-        """Returns the last delta of a choice whose deadline has passed, with the text that was held back."""
+        """Returns the last delta after the deadline has passed, with the text that was withheld."""
         details = self._details.take_all() if self._details else ()
-        new = tuple(self.tokens[self._told :])
+        new = tuple(self.tokens[self._reported :])
         return Delta(self.index, self._rest(False), details, "length", token_ids=new, late=True)
 
     def _stop_token(self, hit: str | None) -> int | None:
-        """The client's own stop token that ended it; a stop string that was complete before is what did."""
+        """Returns the client's stop token that ended the choice, unless a stop string was complete before."""
         last = self.tokens[-1] if self.tokens else None
         return last if hit is None and self.finish == "stop" and last in self._stop_tokens else None
 
     def _push_until(self, stop: StopStrings, tokens: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
-        """Text up to a stop string, and the tokens up to the one that completes it."""
+        """Returns the text up to a stop string, and the tokens up to the one that completes it."""
         text = ""
         for count, token in enumerate(tokens, 1):
             text += stop.push(self._detokenizer.push((token,)), len(self.tokens) + count > self._least)
@@ -168,7 +170,7 @@ class Choice:
     def _explain(
         self, details: _Details, tokens: tuple[int, ...], logprobs: tuple[TokenLogprobs, ...]
     ) -> tuple[TokenText, ...]:
-        """What can be told of tokens by now: with stop strings, only of those whose text is shown."""
+        """Returns the details that can be shown by now: with stop strings, only for tokens whose text is shown."""
         details.add(tokens, logprobs)
         cut = self._stop is not None and self._stop.hit is not None
         if self._stop is None or (self.finish is not None and not cut):

@@ -1,4 +1,4 @@
-"""What is asked of this gateway, counted since its start. Pure: time is passed in."""
+"""Demand on this gateway, counted since its start. Pure: time is passed in."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -10,20 +10,20 @@ RECENTLY = 60.0  # seconds for which a retry counts as recent
 
 
 class LengthCounter:
-    """Sequences and their tokens, by length in powers of two."""
+    """Counts sequences and their tokens by length, in powers of two."""
 
     def __init__(self) -> None:
         self._requests: Counter[int] = Counter()
         self._tokens: Counter[int] = Counter()
 
     def add(self, tokens: int) -> None:
-        """One more of that length."""
+        """Counts one sequence."""
         least = 1 << (tokens.bit_length() - 1) if tokens else 0
         self._requests[least] += 1
         self._tokens[least] += tokens
 
     def buckets(self) -> tuple[LengthBucket, ...]:
-        """Those with an entry, shortest first."""
+        """Returns the buckets that are not empty, shortest first."""
         return tuple(
             LengthBucket(least, self._requests[least], self._tokens[least]) for least in sorted(self._requests)
         )
@@ -32,9 +32,9 @@ class LengthCounter:
 class Demand:
     """Counts arrivals, refusals, retries, lengths of answers, and waits of the first queued request by cause."""
 
-    def __init__(self, on_held: Callable[[], None] = lambda: None) -> None:
-        """`on_held` is called when a request is held and none was before."""
-        self._on_held = on_held
+    def __init__(self, on_first_queued: Callable[[], None] = lambda: None) -> None:
+        """`on_first_queued` is called when a request is queued and none was before."""
+        self._on_first_queued = on_first_queued
         self.arrivals = LengthCounter()  # by uncached prompt tokens
         self.refused: Counter[str] = Counter()  # by drop reason
         self._retried: dict[str, float] = {}  # time of the last new dispatch of a request, by its failure's code
@@ -45,12 +45,12 @@ class Demand:
         self._since = 0.0
 
     def finished(self, tokens: int) -> None:
-        """A choice ended with so many tokens."""
+        """Counts a choice that ended with this number of tokens."""
         self.outputs.add(tokens)
         self.output_squares += tokens * tokens
 
     def retried(self, code: str, now: float) -> None:
-        """Records that a request is dispatched again after a failure with this code."""
+        """Records another dispatch after a failure with this code."""
         self._retried[code] = now
 
     def recent_retries(self, now: float) -> tuple[str, ...]:
@@ -58,15 +58,15 @@ class Demand:
         return tuple(sorted(code for code, at in self._retried.items() if now - at < RECENTLY))
 
     def head(self, cause: WaitCause | None, now: float) -> None:
-        """From now on the first of the held requests waits for this; None: nobody is held."""
+        """Records why the first queued request waits from now on; None: the queue is empty."""
         if self._cause is not None:
             self._head_wait[self._cause] += max(0.0, now - self._since)
         begins = self._cause is None and cause is not None
         self._cause, self._since = cause, now
         if begins:
-            self._on_held()
+            self._on_first_queued()
 
     def head_wait(self, now: float) -> Mapping[WaitCause, float]:
-        """Seconds so far, by cause."""
+        """Returns the seconds so far, by cause."""
         self.head(self._cause, now)
         return dict(self._head_wait)

@@ -1,4 +1,4 @@
-"""Sub-requests onto workers: asks the router, draws rooms, makes the frames. Remembers nothing."""
+"""Sends sub-requests to workers: asks the router, draws room numbers, builds frames. Keeps no state of requests."""
 
 import asyncio
 import random
@@ -40,8 +40,10 @@ Send = Callable[[str, ToWorker], bool]
 
 
 class Dispatcher:
-    """`send` queues a frame for a worker, and is False when that is not connected. `clock` is that of deadlines.
-    What `admission` holds is asked for, and nothing is told to it."""
+    """`send` queues a frame for a worker, or returns False if it is not connected. `clock` is the deadlines' clock.
+
+    Reads the state of `admission`, and never changes it.
+    """
 
     def __init__(
         self,
@@ -54,7 +56,7 @@ class Dispatcher:
         admission: Admission,
         longest: Callable[[], int] = lambda: LONGEST,
     ) -> None:
-        """`longest` returns the current tokens of the longest sequence."""
+        """`longest` returns the tokens of the longest sequence at the moment."""
         self._longest = longest
         self._clock = clock
         self._admission = admission
@@ -64,13 +66,13 @@ class Dispatcher:
         self._send = send
         self._random = source
         self._predicted = PredictedPrefixes()
-        self._roomy_in: FleetSnapshot | None = None  # the snapshot of which `_roomy` tells
+        self._roomy_in: FleetSnapshot | None = None  # the snapshot that `_roomy` was computed from
         self._roomy: dict[str, int] = {}
 
     # ── what a sub-request needs ────────────────────────────────────────────────────────────────────────────────
 
     def need(self, sub: SubRequest) -> Need:
-        """What it asks of a worker now."""
+        """Returns the needs of `sub` from a worker, as of now."""
         output = sub.output
         request = sub.generation.request
         known = len(request.prompt) + len(output)
@@ -93,29 +95,29 @@ class Dispatcher:
         )
 
     def digest(self, sub: SubRequest, hello: Hello) -> str:
-        """Of the adapter that it is computed with there, which output keeps; empty: the model alone."""
+        """Returns the digest of its adapter on that worker, which its output keeps; empty: no adapter."""
         name = sub.generation.request.adapter
         return (sub.adapter_digest if sub.output else hello.adapters[name]) if name else ""
 
     async def hash_prompt(self, generation: RunningGeneration) -> None:
-        """What `matches` asks for first, in short pieces: a long prompt holds up no other stream."""
+        """Hashes the prompt for `matches` in short pieces, so that a long prompt delays no other stream."""
         for hashing in _hashings(self._fleet.snapshot(), generation.request.adapter):
             for known in generation.hashes.pieces(hashing):
                 self._index.match(known)  # the index remembers what it has walked
                 await asyncio.sleep(0)
 
     def matches(self, sub: SubRequest, snapshot: FleetSnapshot) -> dict[str, int]:
-        """Leading blocks of its sequence that each worker holds, and need not compute."""
-        found: dict[str, int] = {}
+        """Returns the number of leading blocks of its sequence that each worker has cached."""
+        cached: dict[str, int] = {}
         if sub.generation.lacks_scores:
-            return found
+            return cached
         tokens = sub.generation.prompt + pack_tokens(sub.output)
-        for hashing in _hashings_of(sub, snapshot):
-            found |= self._index.match(sub.generation.hashes.of(tokens, hashing))
-        return found
+        for hashing in _sub_request_hashings(sub, snapshot):
+            cached |= self._index.match(sub.generation.hashes.of(tokens, hashing))
+        return cached
 
     def may_fit(self, sub: SubRequest) -> bool:
-        """False where no worker can have room for it now: asked before the long way of `dispatch`."""
+        """Returns False if no worker can have room for it now: a cheap test before the full search of `dispatch`."""
         need, snapshot = self.need(sub), self._fleet.snapshot()
         if self._most_room(snapshot, need.kv_revision) >= need.tokens:
             return True
@@ -127,7 +129,7 @@ class Dispatcher:
         )
 
     def may_migrate(self, sub: SubRequest) -> bool:
-        """The same for `migrate`."""
+        """Returns False if no worker can have room for its migration now."""
         assert sub.place is not None
         revision = self._hello(sub.place.decode).kv_revision
         return self._most_room(self._fleet.snapshot(), revision) >= len(sub.generation.request.prompt) + len(sub.output)
@@ -135,7 +137,7 @@ class Dispatcher:
     # ── frames ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def dispatch(self, sub: SubRequest) -> AttemptPlace | NoRoute:
-        """Places `sub` on workers under a new attempt, or says why not."""
+        """Places `sub` on workers under a new attempt, or returns the reason why it cannot."""
         route = self._route(sub)
         if isinstance(route, NoRoute):
             return route
@@ -154,8 +156,10 @@ class Dispatcher:
         return AttemptPlace(sub.attempt, route.prefill or "", route.decode, epochs, route.prefill_at)
 
     def migrate(self, sub: SubRequest, hot: HotWorker | None = None) -> AttemptPlace | None:
-        """Hands the running `sub` to another worker of equal KV revision, if one can take it now. From a worker that is
-        merely `hot`, to one that relieves it."""
+        """Hands the running `sub` to another worker of equal KV revision, if one can take it now.
+
+        A worker that is merely `hot` only hands it to one that relieves it.
+        """
         assert sub.place is not None
         source = sub.place.decode
         hello = self._hello(source)
@@ -186,47 +190,47 @@ class Dispatcher:
         return AttemptPlace(sub.attempt, "", target, {target: self._hello(target).epoch}, migrates=reason)
 
     def cancel(self, sub: SubRequest) -> None:
-        """Stops all work for it everywhere."""
+        """Stops all work for it on every worker."""
         self._predicted.remove(sub.id)
         for worker in sub.workers:
             self._send(worker, Cancel(sub.id, sub.attempt))
 
     def computed(self, sub: SubRequest) -> None:
-        """Its prompt is computed."""
+        """Shortens its prediction: its prompt has been computed."""
         self._predicted.shorten(sub.id, self._clock() + SETTLING_SECONDS)
 
     def cancel_at(self, worker: str, sub: SubRequest) -> None:
-        """Stops what a worker that it left may still have of it."""
+        """Stops work for it on a worker that it has left."""
         self._send(worker, Cancel(sub.id, sub.attempt))
 
     def cancel_choice(self, sub: SubRequest, choice: int) -> None:
-        """Stops the work for one of its running choices."""
+        """Stops work for one of its running choices."""
         assert sub.place is not None
         self._send(sub.place.decode, Cancel(sub.id, sub.attempt, (choice,)))
 
     def cancel_target(self, sub: SubRequest) -> None:
-        """Stops the target of its migration; the worker it runs at would take that for the end of the sequence."""
+        """Stops the target of its migration. Its source must not get the message: it would end the sequence."""
         assert sub.target is not None
         self._send(sub.target.decode, Cancel(sub.id, sub.target.attempt))
 
     def split(self, id: str, place: AttemptPlace, names: dict[int, str]) -> None:
-        """The choices of `id`, which run there, get ids of their own."""
+        """Gives each choice of `id`, running at `place`, an id of its own."""
         self._send(place.decode, Split(id, place.attempt, names))
 
     def pause(self, sub: SubRequest, on: bool) -> None:
-        """Holds back its tokens, or lets them come again."""
+        """Pauses or resumes its tokens."""
         for place in (sub.place, sub.target):
             if place is not None:
                 self._send(place.decode, Pause(sub.id, place.attempt, on))
 
     def check_integrity(self) -> None:
-        """Raises AssertionError unless what is predicted agrees with itself."""
+        """Raises AssertionError unless the predictions are consistent."""
         self._predicted.check_integrity()
 
     # ── parts ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _most_room(self, snapshot: FleetSnapshot, revision: str) -> int:
-        """Tokens; of any revision, where that is empty."""
+        """Returns the most room in tokens on workers of this revision; empty: of any revision."""
         if self._roomy_in is not snapshot:
             self._roomy_in, self._roomy = snapshot, filters.most_room(snapshot)
         if revision:
@@ -234,7 +238,7 @@ class Dispatcher:
         return max(self._roomy.values(), default=-1)
 
     def _route(self, sub: SubRequest) -> Route | NoRoute:
-        """A worker that failed it, or that fails often, is used where no other is left."""
+        """Chooses workers. One that failed it, or that fails often, is the last resort."""
         need, policy, snapshot = self.need(sub), self._policy, self._fleet.snapshot()
         matches, predicted = self.matches(sub, snapshot), self._predictions(sub, snapshot)
         route = choose(need, snapshot, matches, policy, predicted)
@@ -246,16 +250,16 @@ class Dispatcher:
         return route
 
     def _predictions(self, sub: SubRequest, snapshot: FleetSnapshot) -> dict[str, int]:
-        """Leading blocks of its prompt that each worker will hold soon."""
-        found: dict[tuple[str, str], int] = {}
+        """Returns the number of leading prompt blocks that each worker will soon have cached."""
+        soon: dict[tuple[str, str], int] = {}
         if len(self._predicted) and not sub.generation.lacks_scores:
-            for hashing in _hashings_of(sub, snapshot):
+            for hashing in _sub_request_hashings(sub, snapshot):
                 prompt = sub.generation.hashes.of(sub.generation.prompt, hashing)
-                found |= self._predicted.match(prompt, self._clock())
-        return {w.name: found[w.name, w.epoch] for w in snapshot.workers if (w.name, w.epoch) in found}
+                soon |= self._predicted.match(prompt, self._clock())
+        return {w.name: soon[w.name, w.epoch] for w in snapshot.workers if (w.name, w.epoch) in soon}
 
     def _predict(self, sub: SubRequest, route: Route) -> None:
-        """Whoever computes its prompt will hold it."""
+        """Predicts that the worker that computes the prompt will have it cached."""
         worker = route.prefill or route.decode
         hello = self._hello(worker)
         if route.to_compute >= hello.block_size:
@@ -279,7 +283,7 @@ class Dispatcher:
         return self._send(prefill, there) and self._send(route.decode, here)
 
     def _sequence(self, sub: SubRequest, adapter: str) -> Sequence:
-        """As workers are told it, with the digest of its adapter."""
+        """Returns the sequence in its wire form, with the digest of its adapter."""
         generation = sub.generation
         request = generation.request
         return Sequence(
@@ -318,7 +322,7 @@ class Dispatcher:
 
 
 def _params(generation: RunningGeneration) -> SamplingParams:
-    """What a worker is asked for now: nothing that is known already."""
+    """Returns the parameters for a worker, without logprobs that are known already."""
     params = generation.request.params
     if params.prompt_logprobs is None or generation.lacks_scores:
         return params
@@ -326,13 +330,13 @@ def _params(generation: RunningGeneration) -> SamplingParams:
 
 
 def _hashings(snapshot: FleetSnapshot, adapter: str, digest: str = "") -> set[Hashing]:
-    """Every way in which a worker of this fleet hashes blocks of sequences with this adapter, or with none."""
+    """Returns every way in which workers of this fleet hash blocks with this adapter, or without one."""
     able = [worker for worker in snapshot.workers if not adapter or filters.has_adapter(worker, adapter, digest)]
     return {
         Hashing(worker.kv_revision, worker.block_size, digest or worker.adapters.get(adapter, "")) for worker in able
     }
 
 
-def _hashings_of(sub: SubRequest, snapshot: FleetSnapshot) -> set[Hashing]:
-    """The same for this one, which keeps the adapter that its output is of."""
+def _sub_request_hashings(sub: SubRequest, snapshot: FleetSnapshot) -> set[Hashing]:
+    """Returns the hashings for `sub`. Once it has output, its adapter cannot change."""
     return _hashings(snapshot, sub.generation.request.adapter, sub.adapter_digest if sub.output else "")

@@ -1,4 +1,4 @@
-"""Drives sub-requests through the table of their life: turns what workers say into events, and performs the actions."""
+"""Drives sub-requests through their lifecycle table: maps frames of workers to events, and performs the actions."""
 
 from collections.abc import Callable
 
@@ -21,7 +21,7 @@ from legato_gateway.routing.choose import NoRoute
 from legato_gateway.routing.rebalancing import HotWorker
 from legato_gateway.timers import Timers
 from legato_gateway.workers.fleet import Fleet
-from legato_protocol.stream import Begun, Failed, HandoffReport, Part, PromptLogprobs, TokenItem
+from legato_protocol.stream import Failed, HandoffReport, Part, PromptLogprobs, Started, TokenItem
 
 E, A = LifecycleEvent, LifecycleAction
 Finish = Callable[[RunningGeneration, GatewayError | None], None]
@@ -69,7 +69,7 @@ class SubRequestDriver:
         }
 
     def step(self, sub: SubRequest, event: LifecycleEvent) -> None:
-        """Moves `sub` on and does what follows. Raises IllegalEvent where the table has no row."""
+        """Applies `event` to `sub` and performs the actions. Raises IllegalEvent if the table has no row for it."""
         transition = lifecycle.step(sub.stage, event)
         if sub.generation.trace is not None:
             sub.generation.trace.stepped(sub, event)
@@ -78,19 +78,19 @@ class SubRequestDriver:
         for action in transition.actions:
             self._perform[action](sub)
 
-    # ── what workers say ────────────────────────────────────────────────────────────────────────────────────────
+    # ── frames of workers ───────────────────────────────────────────────────────────────────────────────────────
 
-    def begun(self, worker: str, frame: Begun) -> None:
-        """An attempt is in a step of that worker."""
+    def started(self, worker: str, frame: Started) -> None:
+        """An attempt has its first part in a step of `worker`."""
         sub = self._registry.get(frame.id)
         if sub is not None and sub.place is not None and sub.place.attempt == frame.attempt:
-            sub.begun.add(worker)
-            self._latency.begun(sub.generation, frame)
-            self.step(sub, E.BEGUN)
+            sub.started_on.add(worker)
+            self._latency.started(sub.generation, frame)
+            self.step(sub, E.STARTED)
 
     def token(self, worker: str, item: TokenItem) -> None:
-        """Tokens of one choice. What is known already, or of an attempt that is over, is dropped."""
-        sub = self._registry.of_choice(item.id, item.choice)
+        """Takes tokens of one choice. Drops known tokens and tokens of earlier attempts."""
+        sub = self._registry.for_choice(item.id, item.choice)
         if sub is None or not sub.listens(worker, item.attempt):
             self._metrics.late_item()
             return
@@ -110,7 +110,7 @@ class SubRequestDriver:
             return
         if sub.target is not None and item.attempt == sub.target.attempt:
             self._committed(sub)
-        first = not sub.started
+        first = not sub.decoding
         if first:
             self._progressed(sub)
         generation.take(choice, item)
@@ -123,35 +123,35 @@ class SubRequestDriver:
             self._leave_if_draining(sub)
 
     def scored(self, worker: str, frame: PromptLogprobs) -> None:
-        """Logprobs of a part of a prompt. Once they are whole, tokens count that overtook them."""
+        """Takes logprobs of a part of a prompt. Tokens that overtook them are delivered once they are complete."""
         sub = self._registry.get(frame.id)
         place = sub.place if sub is not None else None
         if sub is None or place is None or place.attempt != frame.attempt or worker not in place.workers:
             self._metrics.late_item()
             return
         scores = sub.generation.scores
-        wrong = "logprobs that nobody asked for" if scores is None else scores.take(frame.start, frame.logprobs)
+        wrong = "logprobs that were not requested" if scores is None else scores.take(frame.start, frame.logprobs)
         if wrong:
             self._nonsense(sub, worker, f"{worker} sent {wrong}")
         elif not sub.generation.lacks_scores:
             early, sub.early = sub.early, []
-            for told in early:
-                self.token(*told)
+            for from_worker, item in early:
+                self.token(from_worker, item)
 
     def failed(self, worker: str, failed: Failed) -> None:
-        """A worker says that an attempt ended; news of attempts that are over changes nothing."""
-        for sub in self._registry.meant_by(failed.id):
+        """A worker reports that an attempt ended. Reports of earlier attempts change nothing."""
+        for sub in self._registry.matching(failed.id):
             if sub.target is not None and failed.attempt == sub.target.attempt:
                 self.step(sub, E.MIGRATION_FAILED)
             elif sub.place is not None and failed.attempt == sub.place.attempt and sub.needs(worker):
                 self._attempt_failed(sub, worker, failed)
             elif failed.code == "faulted":
-                sub.generation.faults += 1  # the other worker of the pair was the first to say that it was over
+                sub.generation.faults += 1  # the pair's other worker reported the end first
             elif worker not in sub.workers:
-                self._dispatcher.cancel_at(worker, sub)  # unaware that its migration committed, it would decode on
+                self._dispatcher.cancel_at(worker, sub)  # it missed the commit of its migration and would decode on
 
     def handed_over(self, report: HandoffReport) -> None:
-        """The receiver of a hand-off has it."""
+        """The receiver committed a hand-off."""
         sub = self._registry.get(report.id)
         if sub is not None:
             self._latency.handed_off(sub.generation, report)
@@ -161,7 +161,7 @@ class SubRequestDriver:
             self._committed(sub)
 
     def lost(self, worker: str, text: str, died: bool) -> None:
-        """Everything at `worker` is gone, or cannot be reached: it goes on elsewhere at once."""
+        """`worker` died or is unreachable: its sub-requests are dispatched again immediately."""
         for sub in self._registry.at(worker):
             if sub.needs(worker):
                 self._worker_lost(sub, worker, text, died)
@@ -169,16 +169,15 @@ class SubRequestDriver:
             self._confirm(generation, worker, died)
 
     def drained(self, worker: str) -> None:
-        """`worker` is to be left: what runs there migrates as soon as another worker can take it."""
+        """`worker` is to be emptied: its sub-requests migrate as soon as another worker can take them."""
         for sub in self._registry.at(worker):
             if sub.place is not None and sub.place.decode == worker:
                 self.step(sub, E.DRAIN)
 
-    # ── the turn ────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── room on workers ─────────────────────────────────────────────────────────────────────────────────────────
 
     def offer_room(self) -> None:
-        """What the fleet has room for is given to those that wait for a worker, then to those that are to leave one,
-        and then to those that had better."""
+        """Offers free room first to sub-requests without a worker, then to those on workers that drain or are hot."""
         if self._registry.waiting:
             self._registry.waiting.offer(self._fleet.openings, self._take_room)
         if self._registry.leaving:
@@ -199,7 +198,7 @@ class SubRequestDriver:
             self._registry.leaving.discard(sub)  # it stays after all
             return True
         if self._timers.time() < sub.migrate_after:
-            return True  # not offered anything yet
+            return True  # too early to try again
         target = self._dispatcher.migrate(sub) if self._dispatcher.may_migrate(sub) else None
         if target is None:
             sub.tried = self._fleet.openings
@@ -208,7 +207,7 @@ class SubRequestDriver:
         return True
 
     def _hand_on(self, hot: HotWorker) -> None:
-        """One sequence of a hot worker, if another one relieves it. When that fails, it stays where it is."""
+        """Migrates one sequence of a hot worker if another worker relieves it."""
         there, now = self._registry.at(hot.worker.name), self._timers.time()
         for sub in movable.best(hot, there, self._hot.least_left, now):
             target = self._dispatcher.migrate(sub, hot)
@@ -218,14 +217,14 @@ class SubRequestDriver:
 
     def _begin_migration(self, sub: SubRequest, target: AttemptPlace) -> None:
         self._registry.place(sub, sub.place, target)
-        self.step(sub, E.MIGRATION_BEGUN)
+        self.step(sub, E.MIGRATION_STARTED)
 
     # ── events ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _progressed(self, sub: SubRequest) -> None:
-        """A token came: what failed before says nothing about the next failure.
+        """Handles the first token of an attempt: earlier failures no longer count.
 
-        A fault that another worker does not have was the first worker's own.
+        If another worker computes it, a fault was the first worker's own.
         """
         if sub.faulted_at and sub.faulted_at not in sub.workers:
             self._fleet.failed(sub.faulted_at, sub.generation.id)
@@ -236,7 +235,7 @@ class SubRequestDriver:
 
     def _committed(self, sub: SubRequest) -> None:
         self.step(sub, E.COMMITTED)
-        sub.begun = set()  # those of the place that it has left: their death is not its doing
+        sub.started_on = set()  # the death of a worker that it has left is not its doing
         self._leave_if_draining(sub)
 
     def _leave_if_draining(self, sub: SubRequest) -> None:
@@ -246,7 +245,7 @@ class SubRequestDriver:
             self.step(sub, E.DRAIN)
 
     def _came_early(self, sub: SubRequest, worker: str, item: TokenItem) -> None:
-        """Of a pair, one worker tells logprobs of the prompt and the other one tokens, over another connection."""
+        """Keeps tokens that overtook logprobs of the prompt: in a pair, they come over separate connections."""
         assert sub.place is not None
         if sub.place.prefill:
             sub.early.append((worker, item))
@@ -254,7 +253,7 @@ class SubRequestDriver:
             self._nonsense(sub, worker, f"{worker} sent tokens before all logprobs of their prompt")
 
     def _choice_done(self, sub: SubRequest, choice: Choice, by_worker: bool) -> None:
-        """The worker knows of an end it made itself; one by a stop string it has to be told."""
+        """Ends a choice. A worker must be notified of an end by a stop string."""
         if not sub.open:
             self.step(sub, E.FINISHED if by_worker else E.STOPPED)
         elif not by_worker:
@@ -263,12 +262,12 @@ class SubRequestDriver:
             self._finish(sub.generation, None)
 
     def _nonsense(self, sub: SubRequest, worker: str, text: str) -> None:
-        """A worker's tokens cannot be right."""
+        """Fails the attempt: the worker's message cannot be right."""
         assert sub.place is not None
         self._attempt_failed(sub, worker, Failed(sub.id, sub.place.attempt, "internal", text, "decode", True))
 
     def _attempt_failed(self, sub: SubRequest, worker: str, failed: Failed) -> None:
-        """`worker` reported the failure, or would have if this gateway had not noticed it first."""
+        """Retries or ends `sub` after a failure that `worker` reported, or that this gateway noticed first."""
         sub.failures += 1
         sub.last_failure = failed
         sub.generation.faults += failed.code == "faulted"
@@ -282,7 +281,7 @@ class SubRequestDriver:
         self.step(sub, E.FAILED_OFTEN if answer.delay else E.FAILED)
 
     def _blame(self, sub: SubRequest, worker: str, failed: Failed) -> None:
-        """Which worker the next attempt stays away from, if it can."""
+        """Marks the worker that the next attempt should avoid."""
         assert sub.place is not None
         others = sub.place.workers - {worker}
         culprit = next(iter(others)) if failed.code == "peer_lost" and others else worker
@@ -295,7 +294,7 @@ class SubRequestDriver:
             self._fleet.failed(culprit, sub.generation.id)
 
     def _worker_lost(self, sub: SubRequest, worker: str, text: str, died: bool) -> None:
-        """During a hand-off, the loss is a failed hand-off, as it is when the other worker reports it first."""
+        """Dispatches `sub` again after its worker was lost. During a hand-off, that counts as a failed hand-off."""
         assert sub.place is not None
         if died and sub.ran_at(worker):
             sub.generation.deaths.add((worker, sub.place.epochs[worker]))
@@ -318,7 +317,7 @@ class SubRequestDriver:
             self._demand.retried(code, self._timers.time())
 
     def _confirm(self, generation: RunningGeneration, worker: str, died: bool) -> None:
-        """Counts a loss that the other worker of the pair reported first as a death, once this gateway notices it."""
+        """Counts a death that the other worker of the pair reported first, once this gateway notices it."""
         noticed = {process for process in generation.suspected if process[0] == worker}
         generation.suspected -= noticed
         if died and noticed:
@@ -331,26 +330,26 @@ class SubRequestDriver:
         return poisonous
 
     def _poisonous(self, generation: RunningGeneration) -> bool:
-        """A broken connection looks like a death until the same epoch is back."""
+        """True if enough workers died of it. A broken connection looks like a death until the same epoch is back."""
         dead = [death for death in generation.deaths if not self._fleet.lives(*death)]
         return len(dead) >= self._policy.poison_deaths
 
     # ── actions ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _dispatch(self, sub: SubRequest) -> None:
-        for part in self._apart_if_they_differ(sub):
-            if part.stage is Stage.WAITING:  # else a part before it turned out to be hopeless, and the request ended
+        for part in self._split_if_different(sub):
+            if part.stage is Stage.WAITING:  # else an earlier part failed for good and the request ended
                 self._place(part)
 
     def _place(self, sub: SubRequest) -> bool:
-        """On workers, if some can take it now; otherwise it goes on waiting."""
+        """Places `sub` on workers if some can take it now; otherwise it keeps waiting."""
         outcome = self._dispatcher.dispatch(sub)
         if isinstance(outcome, NoRoute):
             sub.tried = NEVER if outcome.stale else self._fleet.openings
             if outcome.lasting and not sub.has_output:
                 self._finish(sub.generation, Overloaded(outcome.why, reason=NO_WORKER))
             return False
-        sub.begun, sub.arrived, sub.early, sub.recompute = set(), False, [], False
+        sub.started_on, sub.arrived, sub.early, sub.recompute = set(), False, [], False
         worker = self._fleet.worker(outcome.decode)
         if worker is not None and worker.hello is not None:
             sub.kv_revision = worker.hello.kv_revision
@@ -379,13 +378,13 @@ class SubRequestDriver:
             sub.retry = None
 
     def _seek_target(self, sub: SubRequest) -> None:
-        for part in self._apart_where_they_run(sub) if len(sub.choices) > 1 else [sub]:
+        for part in self._split_in_place(sub) if len(sub.choices) > 1 else [sub]:
             if part.migrations_failed < self._policy.max_migrations:
                 part.tried = NEVER
                 self._registry.leaving.add(part)
 
     def _adopt_target(self, sub: SubRequest) -> None:
-        """The target has it: the worker it came from matters no more."""
+        """Makes the migration's target its worker."""
         before, place = sub.place, sub.target
         assert before is not None
         assert place is not None
@@ -399,7 +398,7 @@ class SubRequestDriver:
         self._metrics.migrated(place.migrates)
 
     def _cancel_target(self, sub: SubRequest) -> None:
-        """It goes on at its old place under its old attempt."""
+        """It stays at its source, under the old attempt."""
         self._dispatcher.cancel_target(sub)
         self._registry.place(sub, sub.place)
 
@@ -410,27 +409,27 @@ class SubRequestDriver:
         sub.migrate_after = self._timers.time() + retry.migration_delay(sub.migrations_failed, self._policy)
         self._seek_target(sub)
 
-    # ── choices that go apart ───────────────────────────────────────────────────────────────────────────────────
+    # ── splitting by choice ─────────────────────────────────────────────────────────────────────────────────────
 
-    def _apart_if_they_differ(self, sub: SubRequest) -> list[SubRequest]:
-        """Itself, or one for each unfinished choice once one of them has tokens."""
+    def _split_if_different(self, sub: SubRequest) -> list[SubRequest]:
+        """Returns `sub`, or one part for each unfinished choice if one of them has tokens."""
         if len(sub.choices) == 1 or not any(sub.generation.choices[choice].tokens for choice in sub.choices):
             return [sub]
-        return self._apart(sub)
+        return self._split(sub)
 
-    def _apart_where_they_run(self, sub: SubRequest) -> list[SubRequest]:
-        """One for each choice that goes on, at the same place; its worker is told their names."""
+    def _split_in_place(self, sub: SubRequest) -> list[SubRequest]:
+        """Splits a running `sub` into one part per unfinished choice, and notifies its worker of their ids."""
         place = sub.place
         assert place is not None
-        parts = self._apart(sub)
+        parts = self._split(sub)
         self._registry.split(sub.id, parts)
         for part in parts:
             self._registry.place(part, place)
         self._dispatcher.split(sub.id, place, {part.choices[0]: part.id for part in parts})
         return parts
 
-    def _apart(self, sub: SubRequest) -> list[SubRequest]:
-        parts = [sub.apart(choice) for choice in sub.open]
+    def _split(self, sub: SubRequest) -> list[SubRequest]:
+        parts = [sub.split_off(choice) for choice in sub.open]
         for part in parts:
             self._history.also(part.id, sub.generation.route)
             self._registry.add(part)

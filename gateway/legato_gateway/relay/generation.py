@@ -1,4 +1,4 @@
-"""One request under way: its choices, what the client has not read yet, usage and route. No workers in here."""
+"""One request in progress: its choices, its unread deltas, usage and route. Knows nothing of workers."""
 
 import asyncio
 from collections import deque
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from legato_gateway.errors import DeadlineExceeded, GatewayError
 from legato_gateway.prompt_scores import PromptScores
-from legato_gateway.relay.choice import Choice, Vocabulary
+from legato_gateway.relay.choice import Choice, ChoiceTokenizer
 from legato_gateway.relay.timing import RequestTiming
 from legato_gateway.request import Delta, GenerationRequest, RouteRecord, Usage
 from legato_gateway.routing.prefix_hashes import PrefixHashes
@@ -20,31 +20,33 @@ if TYPE_CHECKING:
 
 
 class Owner(Protocol):
-    """Who runs generations."""
+    """The relay, as its generations use it."""
 
     def pause(self, generation: "RunningGeneration", on: bool) -> None:
-        """The client reads too slowly (or again fast enough)."""
+        """The client reads too slowly, or fast enough again."""
 
     def leave(self, generation: "RunningGeneration") -> None:
-        """The client is gone."""
+        """The client disconnected."""
 
 
 class RunningGeneration:
-    """Implements `request.Generation`. The relay feeds it; the client's handler iterates over it."""
+    """Implements `request.Generation`. The relay writes to it; the client's handler iterates over it."""
 
-    def __init__(self, request: GenerationRequest, vocabulary: Vocabulary, owner: Owner, buffer_tokens: int) -> None:
+    def __init__(
+        self, request: GenerationRequest, vocabulary: ChoiceTokenizer, owner: Owner, buffer_tokens: int
+    ) -> None:
         self.request = request
         self.prompt = pack_tokens(request.prompt)
         self.hashes = PrefixHashes(self.prompt, request.cache_salt)
         self.choices = [Choice(index, request, vocabulary) for index in range(request.choices)]
         self.route = RouteRecord(request.id, prompt_tokens=len(request.prompt))
-        self.deaths: set[tuple[str, str]] = set()  # (worker, epoch) that went away while computing it
+        self.deaths: set[tuple[str, str]] = set()  # (worker, epoch) pairs lost while computing it
         self.suspected: set[tuple[str, str]] = set()  # likewise, as reported by the other worker of the pair
         self.faults = 0  # attempts at which its logits were not finite
-        self.uncached = len(request.prompt)  # prompt tokens that no worker held when it was offered
+        self.uncached = len(request.prompt)  # prompt tokens that no worker had cached when it arrived
         self.timing = RequestTiming(0.0)
         self.trace: RequestTrace | None = None
-        self.id = ""  # its own among all of this gateway, which the client's need not be
+        self.id = ""  # unique in this gateway, unlike the client's id
         self.ends = 0.0  # at the latest, on the clock of timers
         self.expires = 0.0  # unless a token comes before
         self.timer: Timer | None = None
@@ -57,7 +59,7 @@ class RunningGeneration:
         self.unfinished = request.choices
         asked = request.params.prompt_logprobs
         self.scores = None if asked is None else PromptScores(request.prompt, asked)
-        self._introduced: set[int] = set()  # choices that scores were told with
+        self._introduced: set[int] = set()  # choices whose first delta carried the scores
         self._owner = owner
         self._limit = buffer_tokens
         self._cached = 0
@@ -85,24 +87,24 @@ class RunningGeneration:
         return self._pop()
 
     def ready(self) -> list[Delta]:
-        """Deltas that can be had without waiting."""
+        """Removes and returns the deltas that can be had without waiting."""
         return [self._pop() for _ in range(len(self._deltas))]
 
     async def wait_admitted(self) -> bool:
-        """Returns once it may start, True, or has ended without."""
+        """Waits until it is admitted or ended; returns True if admitted."""
         await self._decided.wait()
         return self._admitted
 
     async def cancel(self) -> None:
-        """Stops all work for it at once."""
+        """Stops all work for it immediately."""
         self._owner.leave(self)
 
     @property
     def usage(self) -> Usage:
         """Tokens so far."""
         reasoning = [count for choice in self.choices if (count := choice.reasoning_tokens) is not None]
-        told = sum(reasoning) if reasoning else None
-        return Usage(len(self.request.prompt), self.completion_tokens, self._cached, told)
+        reasoning_tokens = sum(reasoning) if reasoning else None
+        return Usage(len(self.request.prompt), self.completion_tokens, self._cached, reasoning_tokens)
 
     # ── for the relay ───────────────────────────────────────────────────────────────────────────────────────────
 
@@ -112,26 +114,26 @@ class RunningGeneration:
 
     @property
     def has_token(self) -> bool:
-        """A first token came, of any choice."""
+        """True once any choice has a token."""
         return any(choice.tokens for choice in self.choices)
 
     @property
     def progressed(self) -> float:
-        """The time of its latest token, arrival, or reading while paused, on the clock of timers."""
+        """Time of its latest token, its arrival, or its latest read while paused, on the clock of timers."""
         return max(self.timing.arrived, self.read_at, *(choice.last_at for choice in self.choices))
 
     @property
     def lacks_scores(self) -> bool:
-        """Logprobs of its prompt are asked for, and not all are known."""
+        """True while requested logprobs of its prompt are missing."""
         return self.scores is not None and not self.scores.complete
 
     @property
     def unread(self) -> int:
-        """Tokens that the client has not taken."""
+        """Tokens that the client has not read."""
         return self._unread
 
     def take(self, choice: Choice, item: TokenItem) -> None:
-        """Items beyond the tokens known; the caller has checked that none is missing between."""
+        """Appends an item's new tokens. The caller has checked that there is no gap before them."""
         if item.cached_tokens > self._cached:
             self._cached = item.cached_tokens
         self._count_blocks(choice, item)
@@ -155,12 +157,12 @@ class RunningGeneration:
             choice.peak_blocks = item.peak_blocks
 
     def admit(self) -> None:
-        """It may start."""
+        """Marks it as admitted."""
         self._admitted = True
         self._decided.set()
 
     def end(self, error: GatewayError | None = None) -> None:
-        """Ends it. `error` is raised after the deltas so far. A deadline after a token only cuts the answer off."""
+        """Ends it. `error` is raised after the remaining deltas; a deadline only truncates an answer with a token."""
         self.ended = True
         if isinstance(error, DeadlineExceeded) and self.has_token:
             self._cut_off()

@@ -10,25 +10,25 @@ IDS_PER_REQUEST = 8  # ids remembered for reports that come after the request ha
 
 
 class History:
-    """The last `KEPT` route records, oldest first; hand-off reports find theirs by the id of a sub-request."""
+    """The last `KEPT` route records, oldest first. Hand-off reports find theirs by a sub-request's id."""
 
     def __init__(self) -> None:
         self.records: deque[RouteRecord] = deque(maxlen=KEPT)
         self._by_id: OrderedDict[str, RouteRecord] = OrderedDict()
 
     def add(self, id: str, record: RouteRecord) -> None:
-        """A request begins, as the sub-request of this id."""
+        """Adds a request, with the id of its first sub-request."""
         self.records.append(record)
         self.also(id, record)
 
     def also(self, id: str, record: RouteRecord) -> None:
-        """Another sub-request of a known request."""
+        """Adds another sub-request of a known request."""
         self._by_id[id] = record
         while len(self._by_id) > KEPT * IDS_PER_REQUEST:
             self._by_id.popitem(last=False)
 
     def handed_over(self, receiver: str, report: HandoffReport) -> None:
-        """A receiver committed a hand-off."""
+        """Records a hand-off that its receiver committed."""
         record = self._by_id.get(report.id)
         if record is None:
             return

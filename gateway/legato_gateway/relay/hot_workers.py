@@ -1,4 +1,4 @@
-"""When a hot worker hands a sequence on. Pure: time is passed in, on the clock of timers."""
+"""Decides when a hot worker hands a sequence on. Pure: time is passed in, on the clock of timers."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -7,37 +7,39 @@ from legato_gateway.routing import rebalancing
 from legato_gateway.routing.fleet_snapshot import FleetSnapshot
 from legato_gateway.routing.rebalancing import HotWorker, RebalancingPolicy
 
-TRIES = 4  # sequences of a worker: where these find no target, longer ones hardly do
+TRIES = 4  # sequences tried per worker: where these find no target, longer ones rarely do
 
 
 class Movable(Protocol):
-    """A sequence that can be handed on. Before `settled_until`, on the clock of timers, it is not."""
+    """A sequence that can be handed on, but not before `settled_until` on the clock of timers."""
 
     settled_until: float
 
 
 class HotWorkers:
-    """Those that may hand a sequence on now: one at a time each, after it has been hot for a while. `jitter` draws from
-    [0, 1). Without a policy nobody does."""
+    """Selects workers that may hand a sequence on: hot for a while, and one move at a time each.
+
+    `jitter` draws from [0, 1). Without a policy, no worker is selected.
+    """
 
     def __init__(self, policy: RebalancingPolicy | None, jitter: Callable[[], float]) -> None:
         self._policy = policy
         self._jitter = jitter
-        self._next_look = 0.0
-        self._due: dict[str, float] = {}  # by name, of those that are hot
-        self._rest: dict[str, float] = {}  # until when, of those from which a move failed
+        self._next_poll = 0.0
+        self._due: dict[str, float] = {}  # hot workers by name: the time from which they may hand on
+        self._rest: dict[str, float] = {}  # by name: no move before this time, after one failed
 
     @property
     def least_left(self) -> int:
-        """Tokens: a sequence of which fewer may come is over too soon."""
+        """Tokens that a sequence must still be able to get; with fewer, it is over too soon."""
         return 0 if self._policy is None else self._policy.least_left
 
     def due(self, snapshot: FleetSnapshot, now: float) -> list[HotWorker]:
-        """Hot for long enough. Nobody where all are hot: there is no target, and much else to do."""
+        """Returns workers that have been hot for long enough; none if all are hot, as there is no target then."""
         policy = self._policy
-        if policy is None or now < self._next_look:
+        if policy is None or now < self._next_poll:
             return []
-        self._next_look = now + policy.look
+        self._next_poll = now + policy.look
         hot = rebalancing.hot_workers(snapshot, policy.tpot)
         first = now + policy.patience
         due = {w.worker.name: self._due.get(w.worker.name) or first + policy.jitter * self._jitter() for w in hot}
@@ -48,12 +50,12 @@ class HotWorkers:
         return [each for each in hot if due[each.worker.name] <= now and each.worker.name not in self._rest]
 
     def failed(self, worker: str, now: float) -> None:
-        """A move of one of its sequences did."""
+        """A move of one of its sequences failed."""
         if self._policy is not None:
             self._rest[worker] = now + self._policy.rest
 
     def moved(self, sequence: Movable, worker: str, now: float) -> None:
-        """That sequence has left it, for whatever reason: its next may go once the Loads have told of it."""
+        """`sequence` has left `worker`. Its next one may go once its load reports include this."""
         if self._policy is not None:
             sequence.settled_until = now + self._policy.settled
         self._due.pop(worker, None)

@@ -1,4 +1,4 @@
-"""Tells metrics and routes how long requests and tokens took."""
+"""Records latencies of requests and tokens in metrics and routes."""
 
 from statistics import fmean
 
@@ -6,22 +6,22 @@ from legato_gateway.metrics import Metrics
 from legato_gateway.relay.choice import Choice
 from legato_gateway.relay.generation import RunningGeneration
 from legato_gateway.timers import Timers
-from legato_protocol.stream import Begun, HandoffReport
+from legato_protocol.stream import HandoffReport, Started
 
 
 class LatencyRecorder:
-    """Of all requests of a gateway."""
+    """Latencies of all requests of a gateway."""
 
     def __init__(self, metrics: Metrics, timers: Timers) -> None:
         self._metrics = metrics
         self._timers = timers
 
-    def begun(self, generation: RunningGeneration, frame: Begun) -> None:
-        """A worker has that attempt in a step."""
-        generation.timing.began(frame.attempt, self._timers.time())
+    def started(self, generation: RunningGeneration, frame: Started) -> None:
+        """An attempt has its first part in a step of its worker."""
+        generation.timing.started(frame.attempt, self._timers.time())
 
     def token(self, generation: RunningGeneration, choice: Choice, known: int) -> None:
-        """Tokens of `choice` came beyond those known. Called for each of them, so it is short."""
+        """Records new tokens of `choice` after `known` ones. Called for every item, so it is short."""
         now = self._timers.time()
         if known:
             self._metrics.next_token(now - choice.last_at, known == 1)
@@ -32,7 +32,7 @@ class LatencyRecorder:
         choice.last_at = now
 
     def handed_off(self, generation: RunningGeneration, report: HandoffReport) -> None:
-        """A receiver committed a hand-off of it."""
+        """A receiver committed its hand-off."""
         generation.timing.handed_off(report.attempt, report.boundary)
         self._phases(generation)
 
@@ -41,14 +41,14 @@ class LatencyRecorder:
         generation.paused_at = self._timers.time()
 
     def resumed(self, generation: RunningGeneration) -> None:
-        """It reads again: the time between is not the workers'."""
+        """Its client reads again: the pause counts as the client's time, not the workers'."""
         now = self._timers.time()
         generation.timing.paused += now - generation.paused_at
         for choice in generation.choices:
-            choice.stood_still(generation.paused_at, now)
+            choice.exclude_pause(generation.paused_at, now)
 
     def ended(self, generation: RunningGeneration) -> None:
-        """Only a whole answer counts: one that was cut off took less."""
+        """Records a request's totals. Metrics only count complete answers: truncated ones took less."""
         now, timing, seconds = self._timers.time(), generation.timing, generation.route.seconds
         total = seconds["total"] = now - timing.arrived
         if timing.first_token is not None:

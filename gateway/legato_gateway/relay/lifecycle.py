@@ -1,8 +1,8 @@
-"""The life of a sub-request as one table: stages × events → next stage and actions. No workers, no clock, no I/O.
+"""The lifecycle of a sub-request as one table: stages × events → next stage and actions. No workers, clock or I/O.
 
-`driver` performs the actions that `step` returns, in their order. What is not in the table is illegal and raises. News
-of attempts that are over never comes here: whoever receives a frame compares its attempt first. The diagram in
-docs/requests.md is made from this table by `diagram`.
+`driver` performs the returned actions in order. A pair that is not in the table is illegal and raises. Events of
+earlier attempts never get here: the receiver of a frame compares its attempt first. `diagram` prints the table for
+docs/requests.md.
 """
 
 from collections.abc import Iterable
@@ -15,13 +15,13 @@ class IllegalEvent(Exception):
 
 
 class Stage(Enum):
-    """In the order of a life without faults: of two stages the earlier one is further behind."""
+    """Stages in the order of a life without faults: of two, the earlier one is less advanced."""
 
     ARRIVED = "arrived"  # its prompt is being hashed
     HELD = "held"  # in admission's queue
     WAITING = "waiting"  # admitted; no worker can take it now
     BACKING_OFF = "backing off"  # pauses after failures in a row
-    QUEUED = "queued"  # sent to workers; none has begun to compute it
+    QUEUED = "queued"  # sent to workers, which have not started it
     PREFILLING = "prefilling"
     DECODING = "decoding"  # a token of this attempt came
     MIGRATING = "migrating"  # it decodes on while it is handed to another worker
@@ -32,28 +32,28 @@ class LifecycleEvent(Enum):
     HELD = "held"
     ADMITTED = "admitted"
     PLACED = "placed"
-    BEGUN = "begun"
+    STARTED = "started"  # it is in a step of its worker
     FIRST_TOKEN = "first token"  # of the attempt
-    FAILED = "failed"  # and may be tried again at once
-    FAILED_OFTEN = "failed again"  # and is tried again after a pause
+    FAILED = "failed"  # and may be retried immediately
+    FAILED_OFTEN = "failed again"  # and is retried after a pause
     WORKER_LOST = "worker lost"  # one that the attempt needs, or the target of its migration
     RETRY_DUE = "retry due"
     DRAIN = "worker drains"
-    MIGRATION_BEGUN = "migration begun"
+    MIGRATION_STARTED = "migration started"
     COMMITTED = "migration committed"
     MIGRATION_FAILED = "migration failed"
-    SPLIT = "split"  # each of its choices goes on as a sub-request of its own, from the same stage
-    FINISHED = "finished"  # the worker made its last token and keeps nothing of it
-    STOPPED = "stopped"  # by the gateway: a stop string, a deadline, an error, a client that left
+    SPLIT = "split"  # each of its choices continues as a sub-request of its own, from the same stage
+    FINISHED = "finished"  # the worker sent its last token and freed it
+    STOPPED = "stopped"  # by the gateway: a stop string, a deadline, an error, or a client that disconnected
 
 
 class LifecycleAction(Enum):
     DISPATCH = "dispatch"  # to workers that can take it; otherwise it waits
-    CANCEL = "cancel"  # all work for it, at every worker that has something of it
+    CANCEL = "cancel"  # all work for it, on every worker that has part of it
     START_TIMER = "start timer"
     STOP_TIMER = "stop timer"
     SEEK_TARGET = "seek target"  # a worker to which it may migrate
-    ADOPT_TARGET = "adopt target"  # the migration's target is its worker now
+    ADOPT_TARGET = "adopt target"  # the migration's target becomes its worker
     CANCEL_TARGET = "cancel target"
     DELAY_MIGRATION = "delay migration"
     FORGET = "forget"
@@ -69,7 +69,7 @@ Table = dict[tuple[Stage, LifecycleEvent], LifecycleTransition]
 
 S, E, A = Stage, LifecycleEvent, LifecycleAction
 
-PLACED = (S.QUEUED, S.PREFILLING, S.DECODING, S.MIGRATING)  # workers have something of it
+PLACED = (S.QUEUED, S.PREFILLING, S.DECODING, S.MIGRATING)  # on workers
 RUNNING = (S.DECODING, S.MIGRATING)
 
 
@@ -87,23 +87,23 @@ TABLE: Table = {
     **_all((S.ARRIVED, S.HELD), E.ADMITTED, S.WAITING, A.DISPATCH),
     # an attempt
     (S.WAITING, E.PLACED): LifecycleTransition(S.QUEUED),
-    (S.QUEUED, E.BEGUN): LifecycleTransition(S.PREFILLING),
-    **_stay((S.PREFILLING, *RUNNING), E.BEGUN),
+    (S.QUEUED, E.STARTED): LifecycleTransition(S.PREFILLING),
+    **_stay((S.PREFILLING, *RUNNING), E.STARTED),
     **_all((S.QUEUED, S.PREFILLING), E.FIRST_TOKEN, S.DECODING),
-    # it starts over with what the client has
+    # it is retried with the tokens that the client has
     **_all(PLACED, E.FAILED, S.WAITING, A.CANCEL, A.DISPATCH),
     **_all(PLACED, E.WORKER_LOST, S.WAITING, A.CANCEL, A.DISPATCH),
     **_all(PLACED, E.FAILED_OFTEN, S.BACKING_OFF, A.CANCEL, A.START_TIMER),
     (S.BACKING_OFF, E.RETRY_DUE): LifecycleTransition(S.WAITING, (A.DISPATCH,)),
-    # it leaves a worker that drains, once it runs there
+    # it leaves a worker that drains, once it decodes there
     **_stay((S.QUEUED, S.PREFILLING, S.MIGRATING), E.DRAIN),
     (S.DECODING, E.DRAIN): LifecycleTransition(S.DECODING, (A.SEEK_TARGET,)),
-    (S.DECODING, E.MIGRATION_BEGUN): LifecycleTransition(S.MIGRATING),
+    (S.DECODING, E.MIGRATION_STARTED): LifecycleTransition(S.MIGRATING),
     (S.MIGRATING, E.COMMITTED): LifecycleTransition(S.DECODING, (A.ADOPT_TARGET,)),
     (S.MIGRATING, E.MIGRATION_FAILED): LifecycleTransition(S.DECODING, (A.CANCEL_TARGET, A.DELAY_MIGRATION)),
-    # its choices go apart: those that differ start over alone, those of a worker that drains migrate alone
+    # its choices are split: after a failure each is retried, and on a worker that drains each migrates
     **_all((S.WAITING, S.DECODING), E.SPLIT, S.ENDED, A.FORGET),
-    # the end; the target of a migration does not know that the last token was made
+    # the end; the target of a migration has not seen the last token
     (S.DECODING, E.FINISHED): LifecycleTransition(S.ENDED, (A.FORGET,)),
     (S.MIGRATING, E.FINISHED): LifecycleTransition(S.ENDED, (A.CANCEL, A.FORGET)),
     **_all((S.ARRIVED, S.HELD, S.WAITING), E.STOPPED, S.ENDED, A.FORGET),
@@ -113,7 +113,7 @@ TABLE: Table = {
 
 
 def step(stage: Stage, event: LifecycleEvent) -> LifecycleTransition:
-    """What follows. Raises IllegalEvent where the table has no row."""
+    """Returns the transition. Raises IllegalEvent if the table has no row for it."""
     transition = TABLE.get((stage, event))
     if transition is None:
         raise IllegalEvent(f"{event.value!r} while {stage.value}")
@@ -121,7 +121,7 @@ def step(stage: Stage, event: LifecycleEvent) -> LifecycleTransition:
 
 
 def diagram() -> str:
-    """The table as a Mermaid state diagram: every row that changes something."""
+    """Returns the table as a Mermaid state diagram, without rows that change nothing."""
     ids = {stage: stage.value.replace(" ", "_") for stage in Stage}
     lines = ["stateDiagram-v2", f"    [*] --> {ids[Stage.ARRIVED]}"]
     for (stage, event), transition in TABLE.items():
@@ -132,7 +132,7 @@ def diagram() -> str:
 
 
 def rewrite(page: str) -> str:
-    """The page with its Mermaid block made from the table anew."""
+    """Returns the page with its Mermaid block generated again."""
     before, fence, block = page.partition("```mermaid\n")
     _, end, after = block.partition("\n```")
     return before + fence + diagram() + end + after

@@ -1,4 +1,4 @@
-"""What workers say: kept in the fleet and the KV index, and told to the sub-requests that it concerns."""
+"""Handles workers' frames: updates the fleet and the KV index, and forwards events to the sub-requests concerned."""
 
 import logging
 from collections.abc import Callable
@@ -14,20 +14,20 @@ from legato_gateway.workers.fleet import Fleet
 from legato_protocol.followed_tokens import RefusalLog
 from legato_protocol.kv_events import KVEvent
 from legato_protocol.load import Load
-from legato_protocol.stream import Begun, Failed, FromWorker, HandoffReport, Hello, Lost, PromptLogprobs, Tokens
+from legato_protocol.stream import Failed, FromWorker, HandoffReport, Hello, Lost, PromptLogprobs, Started, Tokens
 
 _log = logging.getLogger(__name__)
 
 
 class Snapshots(Protocol):
-    """Who can ask a worker for a snapshot of its prefix cache."""
+    """Requests snapshots of workers' prefix caches."""
 
     def request_snapshot(self, worker: str) -> None:
-        """Asks, if it is connected."""
+        """Requests a snapshot if the worker is connected."""
 
 
 class WorkerListener:
-    """Implements `StreamListener`. `fleet_changed` is called after whatever may have made room."""
+    """Implements `StreamListener`. `fleet_changed` is called after every change that may have freed room."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class WorkerListener:
         if replaced:
             self._driver.lost(worker, f"{worker} was replaced", died=True)
         if known.foreign:
-            _log.warning("%s is given no requests: %s", worker, known.problem)
+            _log.warning("%s gets no requests: %s", worker, known.problem)
             self._metrics.foreign(worker)
         if not continues:
             self._index.expect(worker, hello.epoch)
@@ -76,8 +76,8 @@ class WorkerListener:
                 self._driver.token(worker, item)
         elif isinstance(frame, PromptLogprobs):
             self._driver.scored(worker, frame)
-        elif isinstance(frame, Begun):
-            self._driver.begun(worker, frame)
+        elif isinstance(frame, Started):
+            self._driver.started(worker, frame)
         elif isinstance(frame, Load):
             self._loaded(worker, frame)
         elif isinstance(frame, Failed):
@@ -92,15 +92,15 @@ class WorkerListener:
     def silent(self, worker: str) -> None:
         known = self._fleet.worker(worker)
         if known is None or not known.ready:
-            return  # its core is gone: that is why it says nothing
-        self._fleet.gone(worker, "silent", "it sends nothing")
+            return  # silent because its core is gone
+        self._fleet.disconnected(worker, "silent", "it sends nothing")
         self._fleet_changed()
 
     def hung(self, worker: str) -> None:
         known = self._fleet.worker(worker)
         if known is None or known.connection != "silent":
             return
-        self._fleet.gone(worker, "hung", "it sends nothing")
+        self._fleet.disconnected(worker, "hung", "it sends nothing")
         self._driver.lost(worker, f"{worker} hangs", died=False)
         self._fleet_changed()
 
@@ -112,12 +112,12 @@ class WorkerListener:
         known = self._fleet.worker(worker)
         if known is not None:
             drained = known.draining
-            self._fleet.gone(worker, "connecting", reason)
+            self._fleet.disconnected(worker, "connecting", reason)
             self._driver.lost(worker, f"the connection to {worker} broke: {reason}", died=not drained)
             self._fleet_changed()
 
     def removed(self, worker: str) -> None:
-        """Discovery lists it no more, and its streams are closed."""
+        """Discovery has dropped the worker, and its streams are closed."""
         self._fleet.remove(worker)
         self._index.forget(worker)
 
@@ -159,7 +159,7 @@ class WorkerListener:
     def _core_lost(self, worker: str, lost: Lost) -> None:
         known = self._fleet.worker(worker)
         if known is not None and known.epoch == lost.epoch:
-            self._fleet.gone(worker, "lost", lost.reason)
+            self._fleet.disconnected(worker, "lost", lost.reason)
             self._index.forget(worker)
             self._driver.lost(worker, f"the core of {worker} died: {lost.reason}", died=True)
             self._fleet_changed()

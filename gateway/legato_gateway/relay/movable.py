@@ -1,4 +1,4 @@
-"""Which running sequences of a hot worker may be handed on. Pure: time is passed in, on the clock of timers."""
+"""Selects running sequences that a hot worker may hand on. Pure: time is passed in, on the clock of timers."""
 
 import heapq
 from collections.abc import Iterable
@@ -8,12 +8,14 @@ from legato_gateway.relay.lifecycle import Stage
 from legato_gateway.relay.sub_request import SubRequest
 from legato_gateway.routing.rebalancing import HotWorker
 
-SILENT_STEPS = 3  # a sequence without a token for so many steps may be preempted: that one cannot move
+SILENT_STEPS = 3  # a sequence without a token for this number of steps may be preempted, and cannot move
 
 
 def best(hot: HotWorker, there: Iterable[SubRequest], least_left: int, now: float) -> list[SubRequest]:
-    """Of the sequences `there`, best first: the shortest take the fewest bytes for the time that is gained. Each may
-    get `least_left` more tokens. None while one is on its way."""
+    """Returns the sequences to try, shortest first: they move the fewest bytes for the time gained.
+
+    Each may get `least_left` more tokens. None while a migration from this worker is under way.
+    """
     name = hot.worker.name
     there = [sub for sub in there if sub.place is not None and sub.place.decode == name]
     if any(sub.stage is Stage.MIGRATING for sub in there):
@@ -23,7 +25,7 @@ def best(hot: HotWorker, there: Iterable[SubRequest], least_left: int, now: floa
 
 
 def _may_leave(sub: SubRequest, least_left: int, now: float, since: float) -> bool:
-    """A sequence has few tries that may fail, and needs them when its worker drains: here it has one."""
+    """True if it can move. A migration that failed once is not repeated: the few tries are kept for a drain."""
     if sub.stage is not Stage.DECODING or len(sub.choices) != 1 or sub.migrations_failed or sub.generation.paused:
         return False
     left = sub.generation.request.params.max_tokens - len(sub.output)

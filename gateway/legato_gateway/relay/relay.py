@@ -1,8 +1,8 @@
 """Runs requests: the only owner of each, from admission to its last token.
 
-Deciding and doing are apart: `admission`, `routing`, `retry` and `lifecycle` decide, `driver` and this file do. Frames
-of workers come in through `listener` and change the state at once, and tokens go to their clients at once; what follows
-from a changed fleet is done in one turn for all frames that came.
+`admission`, `routing`, `retry` and `lifecycle` decide; `driver` and this file carry it out. Frames of workers come in
+through `listener` and change the state immediately, and tokens go to clients immediately. Work that follows from a
+changed fleet is done in one pass for all frames received.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from legato_gateway.errors import (
     WorkerFailed,
 )
 from legato_gateway.metrics import Metrics
-from legato_gateway.relay.choice import Vocabulary
+from legato_gateway.relay.choice import ChoiceTokenizer
 from legato_gateway.relay.demand import Demand
 from legato_gateway.relay.dispatcher import Dispatcher
 from legato_gateway.relay.driver import SubRequestDriver
@@ -51,13 +51,13 @@ from legato_protocol.stream import Part
 _log = logging.getLogger(__name__)
 
 LONG_PROMPT = 8192  # tokens: a longer one is hashed in pieces before it is offered
-BETWEEN_TURNS = 0.005  # seconds: however many frames come, 200 turns a second are enough …
-REST = 4  # … and after one that took long, so many times as long goes to tokens before the next
+BETWEEN_PASSES = 0.005  # seconds: 200 passes a second are enough, however many frames come
+REST = 4  # after a long pass, tokens get this multiple of its duration before the next
 
 
 @dataclass(frozen=True, slots=True)
 class RelayPolicy:
-    """How clients that read slowly, workers that fail, and hot ones are treated; None: these are left alone."""
+    """Treatment of slow clients, failed workers and hot ones; None: hot ones are ignored."""
 
     slow_client: Literal["Pause", "Disconnect"] = "Pause"
     buffer_tokens: int = 1024
@@ -66,7 +66,7 @@ class RelayPolicy:
 
 
 class RequestRelay:
-    """Implements `request.Relay` for the API. `workers` is for the workers' streams."""
+    """Implements `request.Relay` for the API. `workers` listens to the workers' streams."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class RequestRelay:
         index: KVIndex,
         admission: Admission,
         dispatcher: Dispatcher,
-        vocabulary: Vocabulary,
+        vocabulary: ChoiceTokenizer,
         snapshots: Snapshots,
         history: History,
         metrics: Metrics,
@@ -83,9 +83,9 @@ class RequestRelay:
         policy: RelayPolicy | None = None,
         tracer: RequestTracer | None = None,
         jitter: Callable[[], float] = random.random,
-        on_held: Callable[[], None] = lambda: None,
+        on_first_queued: Callable[[], None] = lambda: None,
     ) -> None:
-        """`on_held` is called when a request is held and none was before."""
+        """`on_first_queued` is called when a request is queued and none was before."""
         self._fleet = fleet
         self._admission = admission
         self._dispatcher = dispatcher
@@ -97,7 +97,7 @@ class RequestRelay:
         self._tracer = tracer
         self._registry = Registry()
         self._latency = LatencyRecorder(metrics, timers)
-        self.demand = Demand(on_held)
+        self.demand = Demand(on_first_queued)
         self._driver = SubRequestDriver(
             registry=self._registry,
             dispatcher=dispatcher,
@@ -124,15 +124,15 @@ class RequestRelay:
         )
         self._serial = itertools.count()
         self._hashing: dict[asyncio.Task[None], RunningGeneration] = {}
-        self._stopped: GatewayError | None = None  # what every request ends with, once this gateway stops
+        self._stopped: GatewayError | None = None  # every request's error, once this gateway stops
         self._generations: dict[str, RunningGeneration] = {}  # by id
-        self._turn_due = False
-        self._next_turn = 0.0  # not before
+        self._pass_due = False
+        self._next_pass = 0.0  # earliest time
 
     # ── requests ────────────────────────────────────────────────────────────────────────────────────────────────
 
     def submit(self, request: GenerationRequest) -> RunningGeneration:
-        """Starts `request`; whatever is wrong with it is raised by the generation."""
+        """Starts `request`. Its errors are raised by the generation."""
         generation = RunningGeneration(request, self._vocabulary, self, self._policy.buffer_tokens)
         generation.id = f"{request.id}.{next(self._serial)}"
         self._history.add(generation.id, generation.route)
@@ -162,64 +162,64 @@ class RequestRelay:
             text = f"the client left {generation.unread} tokens unread"
             self._finish(generation, SlowClient(text))
             return
-        for sub in self._registry.of(generation):
+        for sub in self._registry.sub_requests(generation):
             self._dispatcher.pause(sub, on)
 
     def leave(self, generation: RunningGeneration) -> None:
-        """The client is gone: all work for it stops."""
+        """The client disconnected: all work for it stops."""
         self._finish(generation)
 
     def end_all(self, error: GatewayError) -> None:
-        """Ends every request with `error`, also those that still come: this gateway stops."""
+        """Ends every request with `error`, and all that still arrive: this gateway stops."""
         self._stopped = error
         for generation in list(self._generations.values()):
             self._finish(generation, error)
 
-    # ── what is shown ───────────────────────────────────────────────────────────────────────────────────────────
+    # ── state ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     @property
     def under_way(self) -> int:
-        """How many requests have not ended."""
+        """Number of requests in progress."""
         return len(self._generations)
 
     def progress(self) -> dict[RouteRecord, tuple[Stage, int]]:
-        """The stage of every request that has not ended, which is that of its part furthest behind, and its tokens."""
+        """Returns each request's stage, which is the least advanced of its sub-requests, and its output tokens."""
         return {g.route: (self._stage(g), g.completion_tokens) for g in self._generations.values()}
 
     def sub_requests(self, generation: RunningGeneration) -> list[SubRequest]:
-        """Those of a request that have not ended."""
-        return self._registry.of(generation)
+        """Returns the request's sub-requests in progress."""
+        return self._registry.sub_requests(generation)
 
     def without_token(self) -> list[RunningGeneration]:
-        """Requests that no token came of yet."""
+        """Returns the requests that have no token yet."""
         return [generation for generation in self._generations.values() if not generation.has_token]
 
     def unplaced(self) -> list[RunningGeneration]:
-        """Of these, those that no worker has."""
-        return [g for g in self.without_token() if all(sub.place is None for sub in self._registry.of(g))]
+        """Returns the requests that have neither a token nor a worker."""
+        return [g for g in self.without_token() if all(sub.place is None for sub in self._registry.sub_requests(g))]
 
     @property
     def active(self) -> int:
-        """Requests that have not ended."""
+        """Requests in progress."""
         return len(self._generations)
 
     @property
     def waiting(self) -> int:
-        """Sub-requests that were admitted and have no worker."""
+        """Admitted sub-requests without a worker."""
         return len(self._registry.waiting)
 
     def check_integrity(self) -> None:
-        """Raises AssertionError unless the books of all parts agree."""
+        """Raises AssertionError unless all parts are consistent."""
         self._registry.check_integrity()
         self._admission.check_integrity()
         self._dispatcher.check_integrity()
         running = self._generations.values()
         assert all(not generation.ended for generation in running), "an ended request is kept"
-        assert all(self._registry.of(generation) for generation in running), "a request has no sub-request"
+        assert all(self._registry.sub_requests(generation) for generation in running), "a request has no sub-request"
 
     def _stage(self, generation: RunningGeneration) -> Stage:
         order = list(Stage)
-        return min((sub.stage for sub in self._registry.of(generation)), key=order.index)
+        return min((sub.stage for sub in self._registry.sub_requests(generation)), key=order.index)
 
     # ── admission ───────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -262,33 +262,33 @@ class RequestRelay:
         else:
             self.demand.arrivals.add(uncached)
 
-    # ── the turn ────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── passes over the fleet ───────────────────────────────────────────────────────────────────────────────────
 
     def _fleet_changed(self) -> None:
-        """There will be a turn: after the frames that are here already, and not too soon after the last one."""
-        if self._turn_due:
+        """Schedules a pass: after the frames that are here already, and not too soon after the last one."""
+        if self._pass_due:
             return
-        self._turn_due = True
-        if self._timers.time() >= self._next_turn:
-            self._timers.call_soon(self._turn)
+        self._pass_due = True
+        if self._timers.time() >= self._next_pass:
+            self._timers.call_soon(self._pass)
         else:
-            self._timers.call_at(self._next_turn, self._turn)
+            self._timers.call_at(self._next_pass, self._pass)
 
-    def _turn(self) -> None:
-        """Sub-requests that are under way come first, then held requests."""
-        self._turn_due = False
+    def _pass(self) -> None:
+        """Gives free room to sub-requests in progress first, then admits queued requests."""
+        self._pass_due = False
         start = self._timers.time()
         self._driver.offer_room()
         if self._admission.held:
             for id, refusal in self._admission.outgrown(self._fleet.snapshot()):
                 self._finish(self._generations[id], _refusal(refusal))
             for id in self._admission.next(self._fleet.snapshot(), start):
-                (sub,) = self._registry.of(self._generations[id])
+                (sub,) = self._registry.sub_requests(self._generations[id])
                 sub.generation.admit()
                 self._driver.step(sub, LifecycleEvent.ADMITTED)
         now = self._timers.time()
         self.demand.head(self._admission.obstacle, now)
-        self._next_turn = now + max(BETWEEN_TURNS, REST * (now - start))
+        self._next_pass = now + max(BETWEEN_PASSES, REST * (now - start))
 
     # ── ends ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -302,7 +302,7 @@ class RequestRelay:
         if generation.paused and generation.read_tokens > generation.read_before:
             generation.read_at = now
         if now < min(generation.ends, generation.progressed + request.patience):
-            self._watch(generation)  # a token came meanwhile, or was read
+            self._watch(generation)  # a token came or was read meanwhile
             return
         ended = now >= generation.ends
         late = f"{request.deadline:g} s were not enough" if ended else f"no token came for {request.patience:g} s"
@@ -310,8 +310,8 @@ class RequestRelay:
         self._finish(generation, DeadlineExceeded(f"{late}: it was {doing}", part=part))
 
     def _doing(self, generation: RunningGeneration) -> tuple[Part, str]:
-        """Which part had it, and in words."""
-        subs = self._registry.of(generation)
+        """Returns the part of the system that has it, and its state in words."""
+        subs = self._registry.sub_requests(generation)
         if any(sub.stage in (Stage.ARRIVED, Stage.HELD) for sub in subs):
             return "gateway", "waiting in the gateway's queue"
         stuck = next((sub for sub in subs if sub.place is None), None)
@@ -320,18 +320,18 @@ class RequestRelay:
             return "gateway", f"waiting for a worker that can take it{why}"
         if generation.paused:
             return "gateway", "waiting for its client to read"
-        slow = next((sub for sub in subs if not sub.started), None)
+        slow = next((sub for sub in subs if not sub.decoding), None)
         if slow is None:
             return "decode", "being decoded"
         return slow.part, f"waiting for its first token from {slow.computed_by()}"
 
     def _finish(self, generation: RunningGeneration, error: GatewayError | None = None) -> None:
-        """The one way out of every request."""
+        """Ends a request. Every request ends here."""
         if self._generations.pop(generation.id, None) is None:
             return
         if generation.timer is not None:
             generation.timer.cancel()
-        for sub in self._registry.of(generation):
+        for sub in self._registry.sub_requests(generation):
             self._driver.step(sub, LifecycleEvent.STOPPED)
         self._admission.finished(generation.id, generation.completion_tokens)
         self._admission.cancel(generation.id)
@@ -344,7 +344,7 @@ class RequestRelay:
             generation.trace.ended(generation.route, generation.usage, error)
 
     def _count_lengths(self, generation: RunningGeneration, cut_off: str) -> None:
-        """Counts the lengths of its choices. `cut_off` is the finish of those without one."""
+        """Counts the lengths of its choices. `cut_off` is the finish of unfinished ones."""
         most = generation.request.params.max_tokens
         for choice in generation.choices:
             if choice.finish is not None:

@@ -1,4 +1,4 @@
-"""What follows a failed attempt or migration: pure policy. `driver` does it."""
+"""Decides what follows a failed attempt or migration. Pure policy; `driver` carries it out."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -10,20 +10,20 @@ OnFailure = Literal["Retry", "Recompute", "Fail"]
 OnWorkerFailure = Literal["Retry", "Fail"]
 
 TRANSFER_CODES = frozenset({"transfer", "peer_lost"})
-# How an attempt ends that cannot sample: its logits are not finite, or its grammar allows nothing. In a pair, the
-# decode worker only learns that there is no hand-off.
+# Codes of attempts that could not sample: logits were not finite, or the grammar allowed no token. The decode worker of
+# a pair only notices a missing hand-off.
 FAULT_CODES = frozenset({"faulted", "transfer"})
-# Codes of attempts for which a worker had no room: nothing broke.
+# Codes of attempts that no worker had room for: nothing failed.
 NO_ROOM_CODES = frozenset({"overloaded", "draining", "stale"})
-PATIENT_CODES = NO_ROOM_CODES | {"peer_lost"}  # may repeat until the deadline
+PATIENT_CODES = NO_ROOM_CODES | {"peer_lost"}  # retried until the deadline
 
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """Times in seconds. `max_failures` counts faults in a row without a token between them.
+    """Times in seconds. `max_failures` counts consecutive faults without a token between them.
 
-    `most_faults` counts attempts of one request that could not sample a token, on whatever workers: so many mean that
-    it is the request's own doing.
+    `most_faults` counts attempts of one request, on any worker, that could not sample a token: after as many, the
+    request itself is the cause.
     """
 
     on_transfer_failure: OnFailure = "Retry"
@@ -39,7 +39,7 @@ class RetryPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Again:
-    """Dispatch it once more after `delay`; `recompute` without a hand-off."""
+    """Dispatch it again after `delay`; with `recompute`, without a hand-off."""
 
     delay: float
     recompute: bool = False
@@ -47,18 +47,18 @@ class Again:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """Tell the client."""
+    """End it with this error."""
 
     error: GatewayError
 
 
 def after_failure(failed: Failed, failures: int, faults: int, policy: RetryPolicy) -> Again | End:
-    """The answer to the `failures`-th failure in a row of a sub-request; its request has had `faults` of its own."""
+    """Returns the answer to a sub-request's `failures`-th consecutive failure; its request has had `faults`."""
     if failed.code == "deadline":
         return End(DeadlineExceeded(f"its time ran out: {failed.message}", part=failed.part))
     if failed.code in FAULT_CODES and faults >= policy.most_faults:
-        told = f"{failed.message}, after {faults} attempts that could not sample a token"
-        return End(NotComputable(told, part=failed.part))
+        text = f"{failed.message}, after {faults} attempts that could not sample a token"
+        return End(NotComputable(text, part=failed.part))
     if not failed.retry:
         return End(failure(failed))
     transfer = failed.code in TRANSFER_CODES
@@ -70,17 +70,17 @@ def after_failure(failed: Failed, failures: int, faults: int, policy: RetryPolic
 
 
 def delay(failures: int, policy: RetryPolicy) -> float:
-    """The first failure costs no time: another worker may be free. Then pauses double."""
+    """Returns the seconds before the next attempt: none after the first failure, then doubling."""
     if failures <= 1:
         return 0.0
     return min(policy.most_delay, policy.first_delay * 2.0 ** min(failures - 2, 30))
 
 
 def migration_delay(failed: int, policy: RetryPolicy) -> float:
-    """Seconds until the next try after `failed` migrations of a sequence have failed: they double, too."""
+    """Returns the seconds before the next migration, doubling with each of the sequence's `failed` ones."""
     return min(policy.most_delay, policy.first_migration_delay * 2.0 ** min(failed - 1, 30))
 
 
 def failure(failed: Failed) -> WorkerFailed:
-    """Returns the client's error for a failed attempt that is not repeated."""
+    """Returns the client's error for a failed attempt that is not retried."""
     return WorkerFailed(f"{failed.part}: {failed.message} ({failed.code})", part=failed.part)

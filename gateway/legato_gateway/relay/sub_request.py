@@ -1,7 +1,7 @@
-"""A sub-request: what one id on the wire stands for. Which attempt runs where, and whose tokens count.
+"""A sub-request: the unit that has one id on the wire, with its current attempt and place.
 
-At first one sub-request carries all choices of a request; after a failure, or once its worker drains, each unfinished
-choice has its own. Its stage changes by `lifecycle` alone.
+At first one sub-request carries all choices of a request. After a failure, or when its worker drains, each unfinished
+choice gets its own. Only `lifecycle` changes its stage.
 """
 
 from dataclasses import dataclass, field
@@ -18,15 +18,17 @@ NEVER = -1  # as `SubRequest.tried`
 
 @dataclass(frozen=True, slots=True)
 class AttemptPlace:
-    """One attempt on its workers. `prefill` is empty where the decode worker prefills, for the reason `prefill_at`;
-    epochs by worker name."""
+    """One attempt on its workers. `epochs` are by worker name.
+
+    `prefill` is empty where the decode worker prefills, for the reason `prefill_at`.
+    """
 
     attempt: int
     prefill: str
     decode: str
     epochs: dict[str, str]
     prefill_at: PrefillAt = "separate"
-    migrates: MigrationReason | None = None  # why it comes there from another decode worker
+    migrates: MigrationReason | None = None  # the reason, if it comes from another decode worker
 
     @property
     def workers(self) -> set[str]:
@@ -35,7 +37,7 @@ class AttemptPlace:
 
 @dataclass(slots=True, eq=False)
 class SubRequest:
-    """`attempt` is the highest one given out. `place` and `target` are set by the registry alone."""
+    """`attempt` is the latest one. Only the registry sets `place` and `target`."""
 
     id: str
     generation: RunningGeneration
@@ -44,32 +46,32 @@ class SubRequest:
     stage: Stage = Stage.ARRIVED
     place: AttemptPlace | None = None
     target: AttemptPlace | None = None  # where it migrates to, while it decodes on at `place`
-    begun: set[str] = field(default_factory=set)  # workers of `place` that had it in a step
-    arrived: bool = False  # the decode worker of `place` has received the hand-off
-    recompute: bool = False  # the next attempt prefills where it decodes
+    started_on: set[str] = field(default_factory=set)  # workers of `place` that had it in a step
+    arrived: bool = False  # the decode worker of `place` has the hand-off
+    recompute: bool = False  # the next attempt prefills on its decode worker
     kv_revision: str = ""  # of the workers that made its output
-    adapter_digest: str = ""  # of the adapter that they made it with
+    adapter_digest: str = ""  # of the adapter that its output was made with
     avoid: set[str] = field(default_factory=set)  # workers that failed it since it last made a token
     failures: int = 0  # since it last made a token
-    faulted_at: str = ""  # the worker at which its own computation failed since then
+    faulted_at: str = ""  # the worker on which its computation faulted since then
     last_failure: Failed | None = None
     delay: float = 0.0  # seconds of the next pause
     retry: Timer | None = None
     tried: int = NEVER  # `Fleet.openings` when no worker could take it last
     migrations_failed: int = 0
     migrate_after: float = 0.0  # on the clock of timers
-    settled_until: float = 0.0  # on the clock of timers: before, it leaves no worker that is merely hot
-    early: list[tuple[str, TokenItem]] = field(default_factory=list)  # by worker: they overtook logprobs of the prompt
-    parent: str = ""  # id of the running sub-request that it was split from: its worker may call it so for a while
+    settled_until: float = 0.0  # on the clock of timers: it leaves no hot worker before
+    early: list[tuple[str, TokenItem]] = field(default_factory=list)  # by worker: tokens before logprobs of the prompt
+    parent: str = ""  # id of the running sub-request it was split from: its worker may use that for a while
 
     @property
     def open(self) -> tuple[int, ...]:
-        """Its choices that have not finished."""
+        """Its unfinished choices."""
         return tuple(c for c in self.choices if self.generation.choices[c].finish is None)
 
     @property
     def output(self) -> list[int]:
-        """Tokens that continue the prompt. One of several choices has none, or it would have been split."""
+        """Tokens that continue the prompt; none while it has several choices, as it is split before."""
         return self.generation.choices[self.choices[0]].tokens if len(self.choices) == 1 else []
 
     @property
@@ -77,18 +79,18 @@ class SubRequest:
         return any(self.generation.choices[choice].tokens for choice in self.open)
 
     @property
-    def started(self) -> bool:
-        """A token of the current attempt came."""
+    def decoding(self) -> bool:
+        """True once the current attempt has a token."""
         return self.stage is Stage.DECODING or self.stage is Stage.MIGRATING
 
     @property
     def workers(self) -> set[str]:
-        """Workers that hold something of it."""
+        """Workers that have part of it."""
         placed = self.place.workers if self.place else set()
         return placed | self.target.workers if self.target else placed
 
     def listens(self, worker: str, attempt: int) -> bool:
-        """Whether tokens of this attempt, sent by this worker, are for the client."""
+        """True if tokens of this attempt from this worker are for the client."""
         place, target = self.place, self.target
         if place is not None and place.attempt == attempt:
             return place.decode == worker
@@ -97,14 +99,13 @@ class SubRequest:
     @property
     def hands_off(self) -> bool:
         """True while the decode worker waits for the prefill worker's KV, as far as this gateway knows."""
-        return self.place is not None and bool(self.place.prefill) and not (self.arrived or self.started)
+        return self.place is not None and bool(self.place.prefill) and not (self.arrived or self.decoding)
 
     def needs(self, worker: str) -> bool:
         """True if the loss of `worker` ends the current attempt.
 
         A prefill worker is needed until its KV and the logprobs of the prompt have arrived. The target of a migration
-        is needed: this gateway cannot know whether it had committed when it was lost, and if so, the source has nothing
-        left.
+        is needed, as it may have committed before the loss, and then the source has nothing left.
         """
         place, target = self.place, self.target
         if target is not None and worker == target.decode:
@@ -114,35 +115,35 @@ class SubRequest:
         return worker == place.decode or self.hands_off or self.generation.lacks_scores
 
     def computed_by(self) -> str:
-        """The worker that was computing it, as far as can be known from here."""
+        """Returns the worker that was computing it, as far as this gateway knows."""
         if self.place is None:
             return ""
-        return self.place.decode if self.started or not self.place.prefill else self.place.prefill
+        return self.place.decode if self.decoding or not self.place.prefill else self.place.prefill
 
     def ran_at(self, worker: str) -> bool:
-        """Whether the death of `worker` may be its doing: it was computed there, not just queued."""
-        return worker in self.begun or (self.started and worker == self.computed_by())
+        """True if it may have caused the death of `worker`: it was computed there, not only queued."""
+        return worker in self.started_on or (self.decoding and worker == self.computed_by())
 
     @property
     def part(self) -> Part:
-        """Which part of the system has it, as far as can be known from here."""
+        """The part of the system that has it, as far as this gateway knows."""
         if self.place is None:
             return "gateway"
-        if self.started:
+        if self.decoding:
             return "decode"
         if self.last_failure is not None and self.last_failure.code == "transfer":
             return "transfer"
         return "prefill"
 
-    def apart(self, choice: int) -> "SubRequest":
-        """What goes on with this choice alone, from the same stage."""
+    def split_off(self, choice: int) -> "SubRequest":
+        """Returns a sub-request that continues this choice from the same stage."""
         return SubRequest(
             f"{self.id}/{choice}",
             self.generation,
             (choice,),
             self.attempt,
             self.stage,
-            begun=set(self.begun),
+            started_on=set(self.started_on),
             recompute=self.recompute,
             kv_revision=self.kv_revision,
             adapter_digest=self.adapter_digest,

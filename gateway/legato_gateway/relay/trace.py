@@ -1,8 +1,8 @@
-"""Spans of requests: the request, its admission, and each attempt on workers, which make spans of their own below it.
+"""Spans of requests: the request, its admission and each attempt, below which workers add their own.
 
-Names and attributes are OpenTelemetry's conventions for GenAI
-(https://github.com/open-telemetry/semantic-conventions/tree/main/docs/gen-ai), `gen_ai.latency.*` is vLLM's, and
-`legato.*` is what neither has a name for. No text and no token of a request is in them, and no tenant.
+Names and attributes follow OpenTelemetry's conventions for GenAI
+(https://github.com/open-telemetry/semantic-conventions/tree/main/docs/gen-ai). `gen_ai.latency.*` is vLLM's, and
+`legato.*` is for the rest. They contain no text, token or tenant of a request.
 """
 
 import time
@@ -31,14 +31,14 @@ _LATENCIES = {
 
 
 class RequestTracer:
-    """Begins the traces of a gateway's requests for `model`."""
+    """Starts traces of requests for `model`."""
 
     def __init__(self, tracing: "Tracing", model: str) -> None:
         self._tracing = tracing
         self._model = model
 
     def begin(self, request: GenerationRequest) -> "RequestTrace | None":
-        """None for a request that is not traced."""
+        """Returns None for a request that is not traced."""
         if not request.trace:
             return None
         name = f"{request.operation} {self._model}"
@@ -54,7 +54,7 @@ class _Attempt:
 
 
 class RequestTrace:
-    """The open spans of one request. The driver tells of every event in the life of its sub-requests."""
+    """The open spans of one request. The driver reports every lifecycle event of its sub-requests."""
 
     def __init__(self, tracing: "Tracing", span: "OpenSpan") -> None:
         self._tracing = tracing
@@ -64,7 +64,7 @@ class RequestTrace:
         self._last: dict[str, OpenSpan] = {}  # the attempt that a sub-request is in, or was in last
 
     def dispatched(self, sub: SubRequest) -> str:
-        """The traceparent for the workers of the attempt that is about to be sent to them."""
+        """Starts the span of a new attempt and returns its traceparent for the workers."""
         self._drop_unplaced(sub)
         before = self._last.get(sub.id) or self._last.get(sub.parent)
         attributes: dict[str, Attribute] = {"legato.attempt": sub.attempt, "legato.sub_request": sub.id}
@@ -77,7 +77,7 @@ class RequestTrace:
         return span.traceparent
 
     def stepped(self, sub: SubRequest, event: LifecycleEvent) -> None:
-        """`event` moves `sub` on; what follows from it has not been done yet."""
+        """Records `event`, before its actions are performed."""
         match event:
             case E.ADMITTED:
                 self._end_admission()
@@ -85,7 +85,7 @@ class RequestTrace:
                 self._admission.event("held")
             case E.PLACED:
                 self._placed(sub, sub.place)
-            case E.MIGRATION_BEGUN:
+            case E.MIGRATION_STARTED:
                 self._placed(sub, sub.target)
                 self._span.event("migration", _moves(sub))
             case E.FIRST_TOKEN:
@@ -99,7 +99,7 @@ class RequestTrace:
                 self._failed(sub)
 
     def ended(self, route: RouteRecord, usage: Usage, error: GatewayError | None) -> None:
-        """The request is over, and so is whatever is open of it."""
+        """Ends the request's span and all that are open below it."""
         code = _code(error)
         self._end_admission(code)
         for attempt in self._attempts.values():
@@ -117,7 +117,7 @@ class RequestTrace:
             attempt.span.set({"legato.prefill.worker": place.prefill})
 
     def _failed(self, sub: SubRequest) -> None:
-        """The sub-request starts over: what it had on workers is over."""
+        """Ends the spans of the failed attempt: the sub-request is dispatched again."""
         code = sub.last_failure.code if sub.last_failure is not None else "internal"
         attributes: dict[str, Attribute] = {"error.type": code}
         if sub.place is not None:
@@ -127,12 +127,12 @@ class RequestTrace:
         self._ended(sub, sub.target, code)
 
     def _ended(self, sub: SubRequest, place: AttemptPlace | None, code: str = "") -> None:
-        """That attempt is over. One that choices share which went apart stays until the request ends."""
+        """Ends an attempt's span. An attempt whose choices were split stays open until the request ends."""
         if place is not None and (attempt := self._attempts.pop((sub.id, place.attempt), None)) is not None:
             _end(attempt.span, code)
 
     def _drop_unplaced(self, sub: SubRequest) -> None:
-        """Attempts whose workers had just gone."""
+        """Ends the spans of attempts whose workers disconnected before they were sent."""
         for key in [key for key, attempt in self._attempts.items() if key[0] == sub.id and not attempt.placed]:
             _end(self._attempts.pop(key).span, "stale")
 

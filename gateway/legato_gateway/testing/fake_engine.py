@@ -17,7 +17,6 @@ from msgspec.structs import replace
 from legato_protocol.packed_logprobs import PackedLogprobs
 from legato_protocol.packed_tokens import unpack_tokens
 from legato_protocol.stream import (
-    Begun,
     Cancel,
     Decode,
     Failed,
@@ -32,12 +31,13 @@ from legato_protocol.stream import (
     PromptLogprobs,
     Sequence,
     Split,
+    Started,
     TokenItem,
     TokenLogprobs,
     TopLogprob,
 )
 
-Told = Begun | PromptLogprobs | TokenItem | HandoffReport | Failed
+Told = Started | PromptLogprobs | TokenItem | HandoffReport | Failed
 Stage = Literal["queued", "prefilling", "pushing", "receiving", "decoding"]
 TokenAt = Callable[[int, int, int], int]
 
@@ -210,7 +210,7 @@ class FakeEngine:
             return
         elif job.stage == "queued":
             job.stage = "prefilling"
-            yield Begun(id, job.frame.attempt)
+            yield Started(id, job.frame.attempt)
         elif job.stage == "prefilling":
             yield from self._scored(id, job)
             self._prefilled(job)

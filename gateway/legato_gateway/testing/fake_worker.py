@@ -18,7 +18,6 @@ from legato_protocol.load import Load
 from legato_protocol.messages import MAX_FRAME_BYTES, Message
 from legato_protocol.names import EVENTS_PATH, STREAM_PATH
 from legato_protocol.stream import (
-    Begun,
     Cancel,
     Failed,
     Generate,
@@ -31,6 +30,7 @@ from legato_protocol.stream import (
     Prefill,
     PromptLogprobs,
     Role,
+    Started,
     TokenItem,
     Tokens,
     ToWorker,
@@ -308,7 +308,7 @@ class FakeWorker:
         items: dict[ServerConnection, list[TokenItem]] = {}
         for gateway, told in self.engine.step():
             assert isinstance(gateway, ServerConnection)
-            if isinstance(told, Begun | PromptLogprobs | HandoffReport | Failed):
+            if isinstance(told, Started | PromptLogprobs | HandoffReport | Failed):
                 await self._tell([gateway], stream.encode(told))
             else:
                 items.setdefault(gateway, []).append(told)

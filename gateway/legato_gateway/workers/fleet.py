@@ -146,7 +146,7 @@ class Fleet:
         worker.pending_before, worker.pending = worker.pending, Pending()
         self._changed(name)
 
-    def gone(self, name: str, connection: Connection, problem: str) -> None:
+    def disconnected(self, name: str, connection: Connection, problem: str) -> None:
         """It cannot be used, and why."""
         worker = self._workers[name]
         if worker.greeted:

@@ -7,7 +7,7 @@ from legato_engine.core import frames
 from legato_engine.scheduler.batch import Sampled
 from legato_engine.scheduler.output_lengths import LEAST_ANSWERS
 from legato_protocol.load import Load
-from legato_protocol.stream import Begun, Cancel, Decode, Generate, Handoff, Pause, Peer, Prefill, Tokens
+from legato_protocol.stream import Cancel, Decode, Generate, Handoff, Pause, Peer, Prefill, Started, Tokens
 
 
 @pytest.fixture
@@ -17,8 +17,8 @@ def worker(world):
 
 def test_a_sequence_is_announced_once_prefilled_forked_and_decoded_here(world, worker):
     world.generate(worker, choices=(0, 1, 2))
-    heard = [frame for frame in worker.heard if isinstance(frame, Begun | Tokens)]
-    assert heard[0] == Begun("r", 1)
+    heard = [frame for frame in worker.heard if isinstance(frame, Started | Tokens)]
+    assert heard[0] == Started("r", 1)
     assert all(isinstance(frame, Tokens) for frame in heard[1:])
     for choice in range(3):
         assert worker.tokens(choice=choice) == world.continuation(world.prompt, 12, choice)
@@ -196,7 +196,7 @@ def test_prefix_events_are_numbered_without_gaps(world, worker):
     worker.send(Generate("r", 1, world.sequence()))
     for _ in range(20):
         world.network.run(world.network.now + 1)
-        worker.core.turn()
+        worker.core.run_once()
         for body in worker.splitter.feed(worker.end.recv(1 << 16)):
             numbers += [msgspec.msgpack.decode(event)[2] for event in frames.decode_from_core(body).events]
     assert numbers == list(range(1, len(numbers) + 1)) != []

@@ -10,7 +10,7 @@ from legato_gateway.errors import NotComputable, Overloaded, SuspectedPoison, Wo
 from legato_gateway.relay.lifecycle import Stage
 from legato_gateway.routing.choose import Policy
 from legato_gateway.testing.fake_engine import Refusal
-from legato_protocol.stream import Begun, Cancel, Decode, Failed, Generate
+from legato_protocol.stream import Cancel, Decode, Failed, Generate, Started
 
 
 def test_tokens_of_a_worker_that_does_not_decode_it_are_dropped(lab):
@@ -115,11 +115,11 @@ def test_reports_of_an_attempt_that_is_over_or_of_nobody_change_nothing(lab):
     run.fail(sub, "overloaded")
     del run.sent[:]
     late = count("late_items_total")
-    run.relay.workers.received(first, Begun(sub.id, 1))
+    run.relay.workers.received(first, Started(sub.id, 1))
     run.token(sub, first, attempt=1)
     run.relay.workers.received(first, Failed(sub.id, 1, "internal", "scripted", "prefill", True))
     run.relay.workers.received(first, Failed("nobody", 1, "internal", "?", "decode", True))
-    assert (sub.stage, sub.attempt, sub.begun, generation.completion_tokens) == (Stage.QUEUED, 2, set(), 0)
+    assert (sub.stage, sub.attempt, sub.started_on, generation.completion_tokens) == (Stage.QUEUED, 2, set(), 0)
     assert run.sent == [(first, Cancel(sub.id, 2))], "it may not know"
     assert count("late_items_total") == late + 1
 

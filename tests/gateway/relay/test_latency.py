@@ -10,7 +10,7 @@ from legato_gateway.metrics import Metrics
 from legato_gateway.relay.generation import RunningGeneration
 from legato_gateway.relay.latency import LatencyRecorder
 from legato_gateway.relay.timing import RequestTiming
-from legato_protocol.stream import Begun, HandoffReport, TokenItem
+from legato_protocol.stream import HandoffReport, Started, TokenItem
 
 
 class Timed:
@@ -46,7 +46,7 @@ def timed(lab):
 
 
 def test_time_to_first_token_and_its_parts(timed):
-    timed.at(2.0).recorder.begun(timed.generation, Begun("r", 1))
+    timed.at(2.0).recorder.started(timed.generation, Started("r", 1))
     timed.at(5.0).token(cached=64)
     timed.recorder.handed_off(timed.generation, HandoffReport("r", 1, 1, "p0", 1, 0, 1024, 9.0, 1.0, "memory"))
     parts = [f"request_{part}_time_seconds" for part in ("queue", "prefill", "handoff")]

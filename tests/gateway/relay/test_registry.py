@@ -1,6 +1,6 @@
 """The lines in which sub-requests wait for room."""
 
-from legato_gateway.relay.registry import LOOKS_PER_TURN, MISSES_PER_TURN, WaitingLine
+from legato_gateway.relay.registry import MISSES_PER_PASS, OFFERS_PER_PASS, WaitingLine
 from legato_gateway.relay.sub_request import SubRequest
 
 
@@ -29,11 +29,11 @@ def _misses(line, openings=1, fitting=()):
 
 def test_what_fits_nowhere_goes_to_the_end():
     """Else those that fit nowhere would be offered every turn's room, and the rest none."""
-    line, subs = _line(MISSES_PER_TURN + 2)
-    assert _misses(line) == subs[:MISSES_PER_TURN]
-    assert list(line) == [*subs[MISSES_PER_TURN:], *subs[:MISSES_PER_TURN]]
+    line, subs = _line(MISSES_PER_PASS + 2)
+    assert _misses(line) == subs[:MISSES_PER_PASS]
+    assert list(line) == [*subs[MISSES_PER_PASS:], *subs[:MISSES_PER_PASS]]
     assert _misses(line, 2, fitting=subs[-2:])[:2] == subs[-2:]
-    assert list(line) == subs[:MISSES_PER_TURN]
+    assert list(line) == subs[:MISSES_PER_PASS]
 
 
 def test_nothing_is_offered_twice_while_no_room_opens():
@@ -44,9 +44,9 @@ def test_nothing_is_offered_twice_while_no_room_opens():
 
 
 def test_a_turn_is_bounded():
-    line, subs = _line(10 * LOOKS_PER_TURN)
-    assert len(_misses(line, 1)) == MISSES_PER_TURN
-    assert len(_misses(line, 1, fitting=subs)) == LOOKS_PER_TURN
+    line, subs = _line(10 * OFFERS_PER_PASS)
+    assert len(_misses(line, 1)) == MISSES_PER_PASS
+    assert len(_misses(line, 1, fitting=subs)) == OFFERS_PER_PASS
 
 
 def test_what_ended_meanwhile_is_offered_nothing():

@@ -11,7 +11,7 @@ from legato_gateway.relay.lifecycle import Stage
 from legato_gateway.relay.relay import LONG_PROMPT
 from legato_gateway.routing.prefix_hashes import Hashing
 from legato_gateway.testing.fake_engine import token_at
-from legato_protocol.stream import Begun, Cancel, Generate, Pause
+from legato_protocol.stream import Cancel, Generate, Pause, Started
 
 
 def _nothing(run, generation):
@@ -198,7 +198,7 @@ def test_a_requests_stage_is_that_of_its_slowest_part(lab):
     assert [frame.sequence.choices for _, frame in run.frames(Generate)] == [(0, 1), (0,), (1,)], "each separately"
     assert run.relay.progress() == {generation.route: (Stage.QUEUED, 2)}
     for sub in (first, second):
-        run.relay.workers.received(sub.place.decode, Begun(sub.id, sub.attempt))
+        run.relay.workers.received(sub.place.decode, Started(sub.id, sub.attempt))
     run.token(second, choice=1, index=1)
     assert run.relay.progress() == {generation.route: (Stage.PREFILLING, 3)}
 

@@ -15,10 +15,10 @@ def test_a_choice_that_goes_apart_keeps_what_the_attempts_have_shown():
     """Workers to avoid, failures and their places: else it would start over with a worker that failed it."""
     generation = object()
     sub = SubRequest("r", generation, (0, 1), **SHOWN)
-    part = sub.apart(1)
+    part = sub.split_off(1)
     fresh = SubRequest("r/1", generation, (1,))
     expected = {field.name: getattr(fresh, field.name) for field in fields(fresh)} | SHOWN
     assert {field.name: getattr(part, field.name) for field in fields(part)} == expected
     part.avoid.add("u2")
     part.begun.clear()
-    assert (sub.avoid, sub.begun) == ({"u1"}, {"u0"}), "each has its own"
+    assert (sub.avoid, sub.started_on) == ({"u1"}, {"u0"}), "each has its own"

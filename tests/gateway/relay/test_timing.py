@@ -19,7 +19,7 @@ HANDOFF = ("handed_off", 1, 0.5)
         pytest.param(
             True,
             # late news of the first one, and of the second one twice
-            [HANDOFF, ("placed", 2, False), ("began", 1, 13.0), ("began", 2, 14.0), ("began", 2, 14.5), TOKEN],
+            [HANDOFF, ("placed", 2, False), ("started", 1, 13.0), ("started", 2, 14.0), ("started", 2, 14.5), TOKEN],
             FirstTokenPhases(4.0, 1.0, None),
             id="an attempt without a token was queue time",
         ),
@@ -34,10 +34,10 @@ HANDOFF = ("handed_off", 1, 0.5)
     ],
 )
 def test_the_parts_of_the_time_to_the_first_token_are_told_once(remote, happens, phases):
-    """It came at 10, and its prefill began at 12."""
+    """It came at 10, and its prefill started at 12."""
     made = RequestTiming(10.0)
     made.placed(1, remote)
-    made.began(1, 12.0)
+    made.started(1, 12.0)
     for name, *values in happens:
         if name == "first_token":
             (made.first_token,) = values

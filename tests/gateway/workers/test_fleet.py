@@ -106,7 +106,7 @@ def test_a_snapshot_is_kept_while_nothing_changes_and_other_views_always(fleet):
         ({"queue_tokens": 49}, True),  # a shorter queue
         ({"prefill_rate": 1.0}, True),
         ({"draining": True}, True),  # others may be forgiven now
-        (lambda fleet: fleet.gone("u0", "silent", "why"), True),
+        (lambda fleet: fleet.disconnected("u0", "silent", "why"), True),
         (lambda fleet: fleet.list("u0", False), True),
         (lambda fleet: fleet.greeted("u0", hello(epoch="e2")), True),
         (lambda fleet: fleet.remove("u0"), True),
@@ -132,7 +132,7 @@ def test_a_worker_of_another_model_is_not_part_of_the_snapshot(fleet):
 def test_that_very_process_lives_only_while_its_epoch_is_connected(fleet):
     assert fleet.lives("u0", "e1")
     for connection, lives in (("silent", True), ("connecting", False)):  # one that hangs has not died
-        fleet.gone("u0", connection, "why")
+        fleet.disconnected("u0", connection, "why")
         assert fleet.lives("u0", "e1") is lives
     fleet.greeted("u0", hello(epoch="e2"))
     assert not fleet.lives("u0", "e1")
@@ -144,13 +144,13 @@ def test_it_is_known_who_serves_when_every_listed_worker_was_tried():
     fleet.listed()
     fleet.greeted("u0", HELLO)
     assert not fleet.has_tried_all
-    fleet.gone("u1", "connecting", "refused")
+    fleet.disconnected("u1", "connecting", "refused")
     assert fleet.has_tried_all
     fleet.add("u2", "address")
     fleet.greeted("u0", hello(epoch="e2"))
     assert fleet.has_tried_all
     late.greeted("u0", HELLO)
-    late.gone("u1", "connecting", "refused")
+    late.disconnected("u1", "connecting", "refused")
     assert not late.has_tried_all
     late.listed()
     assert late.has_tried_all
