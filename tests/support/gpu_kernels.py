@@ -1,4 +1,4 @@
-"""Resources that kernels need of each chip, in `docs/gpu-kernels.md`. Run it, and it writes the tables there again.
+"""Resources that kernels need of each chip, in `engine/legato_engine/kernels/CHIPS.md`. Run it, and it writes the tables there again.
 
 Everything is compiled by the functions that a worker launches it with, in the shapes of real models, and attention in a
 sample of all others that are supported, which the page leaves out.
@@ -23,7 +23,7 @@ from legato_engine.kernels.sampling import triton as sampling
 from legato_engine.kernels.silu_mul.triton import silu_mul
 from legato_engine.kernels.step_inputs.triton import expand
 
-PAGE = Path(__file__).parents[2] / "docs" / "gpu-kernels.md"
+PAGE = Path(__file__).parents[2] / "engine" / "legato_engine" / "kernels" / "CHIPS.md"
 BEGIN, END = "<!-- begin generated -->\n", "<!-- end generated -->\n"
 DTYPE = torch.bfloat16
 KV_HEADS, TOKENS, ROWS, BLOCKS = 2, 256, 16, 64
