@@ -7,7 +7,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md")), ROOT / "benchmarks" / "README.md"]
+PAGES = [page for folder in ("*", "docs/**/*", "benchmarks/**/*") for page in sorted(ROOT.glob(f"{folder}.md"))]
 
 
 def _name(page: Path) -> str:
