@@ -13,7 +13,7 @@ from legato_operator.clock import Clock
 from legato_operator.cluster import Cluster
 from legato_operator.errors import ClusterError, Conflict, NotLeading, ObjectNotFound
 from legato_operator.planning import waves
-from legato_operator.planning.upgrades import TURN
+from legato_operator.planning.upgrades import UPGRADE_SLOT
 from legato_operator.planning.waves import Candidate, Waves
 from legato_protocol import names
 
@@ -78,8 +78,8 @@ class UpgradeTurns:
             await self._note(service, None)
         for service in wave.begin:
             await self._note(service, {"since": self._clock.timestamp(), "unserved": service in wave.unserved})
-        before, self._stopped = self._stopped, wave.stopped
-        if wave.stopped and {each.ref for each in wave.stopped} != {each.ref for each in before}:
+        before, self._stopped = self._stopped, wave.failed
+        if wave.failed and {each.ref for each in wave.failed} != {each.ref for each in before}:
             log.warning("services that wait for their turn to be upgraded: %s", self.held)
 
     async def _services(self) -> list[Candidate]:
@@ -90,7 +90,7 @@ class UpgradeTurns:
     async def _note(self, service: Candidate, turn: dict[str, Any] | None) -> None:
         """One that cannot be written keeps no other from its turn: the next look finds it as it is."""
         try:
-            await self._cluster.patch_status(service.ref, {TURN: turn}, service.uid)
+            await self._cluster.patch_status(service.ref, {UPGRADE_SLOT: turn}, service.uid)
         except NotLeading:
             raise
         except (Conflict, ObjectNotFound):

@@ -71,7 +71,7 @@ ACCELERATORS = (
         ([], [], {"engine": {"blockSize": 128}}, ""),
         ([SLICE], [SLICE, "nvidia.com/gpu"], {}, "spec.decode.resources: request 2 GPUs, but a worker computes on one"),
         ([SLICE], [SLICE, "nvidia.com/gpu"], PACED, ""),
-        *(([], [name], UNIFIED, f"spec.decode.resources: {name} is not a GPU to the") for name in ACCELERATORS),
+        *(([], [name], UNIFIED, f"spec.decode.resources: {name} is not one of") for name in ACCELERATORS),
         *(
             ([], [name], UNIFIED, "")
             for name in ("intel.com/qat", "nvidia.com/hostdev", "gpu.example.com/nic", "example.com/input")

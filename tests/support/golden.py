@@ -83,7 +83,7 @@ class Golden:
         """Apply what a pass wants."""
         for action in (action for phase in made.phases for action in phase.actions):
             if isinstance(action, SetToken):
-                token = secret.manifest(self.service, replace(action.held, token="random"))
+                token = secret.manifest(self.service, replace(action.token, token="random"))
                 self._apply(common.owned(token, common.service_object(self.service, _uid(self.ref))))
             elif isinstance(action, Apply):
                 self._apply(action.item)

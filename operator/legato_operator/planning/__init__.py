@@ -1,1 +1,1 @@
-"""From what was observed to actions and a status. Pure."""
+"""Plans actions and a status from an observation. Pure."""

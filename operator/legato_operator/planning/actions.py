@@ -1,4 +1,4 @@
-"""What a plan can ask for. Frozen, so that two plans compare."""
+"""Actions that a plan consists of, frozen so that plans can be compared."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ class Apply:
 
 @dataclass(frozen=True)
 class PatchStatus:
-    """Tell an owned object's status; the service's own is told with every pass."""
+    """Patches the status of an owned object. Every pass writes the service's own status separately."""
 
     ref: Ref
     status: Mapping[str, Any]
@@ -28,10 +28,10 @@ class PatchStatus:
 
 @dataclass(frozen=True)
 class SetToken:
-    """Apply the Secret that holds this, where `fresh` names the key that gets a random token. `reason` and `note` are
-    those of an Event; empty for none."""
+    """Applies the Secret with this token; `fresh` names the key that gets a random one. `reason` and `note` are an
+    Event's, if not empty."""
 
-    held: ServiceToken = field(repr=False)
+    token: ServiceToken = field(repr=False)
     fresh: str = ""
     reason: str = ""
     note: str = ""
@@ -39,7 +39,7 @@ class SetToken:
 
 @dataclass(frozen=True)
 class DrainWorker:
-    """Tell the worker at `address` to take nothing new and to give away what it runs."""
+    """Asks the worker at `address` to accept no new sequences and to migrate its running ones."""
 
     name: str
     address: str
@@ -48,7 +48,7 @@ class DrainWorker:
 
 @dataclass(frozen=True)
 class RecallWorker:
-    """Tell a worker that drains to serve again, and if it agrees, take its mark away by applying `item`."""
+    """Asks a draining worker to serve again; if it agrees, applies `item`, which removes its drain annotation."""
 
     item: Mapping[str, Any]
     name: str
@@ -64,7 +64,7 @@ class Delete:
 
 @dataclass(frozen=True)
 class Release:
-    """The service may go: end the token, and take the operator's finalizer away."""
+    """Revokes the token and removes the operator's finalizer, so that the service can be deleted."""
 
 
 Action = Apply | PatchStatus | SetToken | DrainWorker | RecallWorker | Delete | Release
@@ -72,7 +72,7 @@ Action = Apply | PatchStatus | SetToken | DrainWorker | RecallWorker | Delete | 
 
 @dataclass(frozen=True)
 class Phase:
-    """Actions that may happen together. Phases happen in order."""
+    """Actions that may run concurrently. Phases run in order."""
 
     name: str
     actions: tuple[Action, ...]

@@ -1,4 +1,4 @@
-"""Whether a service's processes have its adapters: the condition that tells, from what they say of themselves. Pure."""
+"""The condition AdaptersReady, from the adapters that a service's processes report. Pure."""
 
 from collections.abc import Mapping, Sequence
 
@@ -9,18 +9,18 @@ from legato_operator.manifests.placement import PodPlacement
 from legato_operator.observing.observed import Observed, Pod
 from legato_operator.planning.revisions import Revisions
 
-RECHECK_AFTER = 2.0  # seconds: nothing tells when a process has read the list
+RECHECK_AFTER = 2.0  # seconds: no event says that a process has read the list
 
 
-def condition(observed: Observed, found: Mapping[str, Revisions], placement: PodPlacement) -> Condition | None:
-    """None where the manifest has no adapters. Pods of older revisions may lack volumes: what they cannot open counts
-    for nothing."""
+def condition(observed: Observed, revisions: Mapping[str, Revisions], placement: PodPlacement) -> Condition | None:
+    """Returns the condition, or None without adapters. Only pods of the desired revision count: older ones may lack
+    volumes."""
     if not adapters.are_listed(observed.service):
         return None
     kind, wanted = conditions.ADAPTERS_READY, adapters.list_id(observed.service, placement)
     asked = [pod for pod in observed.pods if pod.ready and not pod.on_its_way_out]
     workers = [pod for pod in asked if pod.pool != common.GATEWAY and pod.state is not None]
-    workers = [pod for pod in workers if pod.revision == common.revision_of(found[pod.pool].desired)]
+    workers = [pod for pod in workers if pod.revision == common.revision_of(revisions[pod.pool].desired)]
     if not workers:
         return Condition(kind, None, conditions.UNKNOWN, "no ready worker has reported its adapters yet")
     if problems := _problems(observed, workers, wanted):
@@ -34,18 +34,18 @@ def condition(observed: Observed, found: Mapping[str, Revisions], placement: Pod
 
 
 def _list(pod: Pod) -> str:
-    """The id of the one that it has read."""
+    """Returns the id of the list that a pod has read."""
     if pod.report is not None:
         return pod.report.adapters or ""
     return pod.state.adapters.list if pod.state is not None and pod.state.adapters is not None else ""
 
 
 def _problems(observed: Observed, workers: Sequence[Pod], wanted: str) -> str:
-    """What workers say that have read the list, each with its place in the manifest."""
-    told: dict[str, str] = {}
+    """Returns the problems of workers that have read the list, each with its path in the manifest."""
+    problems: dict[str, str] = {}
     for pod in workers:
         if pod.state is not None and pod.state.adapters is not None and _list(pod) == wanted:
-            told |= {name: f"{problem} ({pod.name})" for name, problem in pod.state.adapters.problems.items()}
+            problems |= {name: f"{problem} ({pod.name})" for name, problem in pod.state.adapters.problems.items()}
     listed = enumerate(observed.service.spec.model.adapters)
-    found = ((f"spec.model.adapters.{number}", each.name) for number, each in listed if each.name in told)
-    return "; ".join(f"{path}: {name}: {told[name]}" for path, name in found)
+    failed = ((f"spec.model.adapters.{number}", each.name) for number, each in listed if each.name in problems)
+    return "; ".join(f"{path}: {name}: {problems[name]}" for path, name in failed)

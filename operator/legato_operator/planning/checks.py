@@ -1,4 +1,4 @@
-"""What a manifest may ask for and this cluster cannot give. Each check gives (path, message) or nothing."""
+"""Checks for valid settings that this cluster or machine cannot provide. Each check yields (path, message)."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -14,7 +14,7 @@ from legato_operator.observing.observed import Refusal
 
 Problem = tuple[str, str]
 
-# Names of devices that compute, after their domain: of AMD, AWS, Google, Huawei, Intel, NVIDIA and others.
+# Accelerators' resource names after the domain: AMD, AWS, Google, Huawei, Intel, NVIDIA and others.
 _ACCELERATOR = re.compile(
     "/([^/]*[^/a-z])?([vp]?gpu|[mntx]pu|gcu|mlu|dcu|gaudi|neuron(core|device)?|ascend|i915|xe|mig-[0-9]+g)s?(?![a-z])",
     re.IGNORECASE,
@@ -22,7 +22,7 @@ _ACCELERATOR = re.compile(
 
 
 def refusal(spec: Spec, generation: int, placement: PodPlacement) -> Refusal | None:
-    """Why a valid spec of this generation cannot be reconciled."""
+    """Returns the reason why a valid spec of this generation cannot be reconciled, or None."""
     if problems := unavailable(spec, in_containers=placement.containers is not None):
         return Refusal(generation, conditions.NOT_AVAILABLE, text(problems))
     if problems := contradictions(spec, placement.gpu_resources, placement.has_gpus):
@@ -31,33 +31,33 @@ def refusal(spec: Spec, generation: int, placement: PodPlacement) -> Refusal | N
 
 
 def text(problems: Sequence[Problem]) -> str:
-    """As a condition tells them."""
+    """Formats problems for a condition's message."""
     return "; ".join(f"{path}: {message}" if path else message for path, message in problems)
 
 
 def unavailable(spec: Spec, in_containers: bool = False) -> list[Problem]:
-    """Everything in a spec that is valid and cannot be done, where pods are containers or processes of one machine."""
-    there, missing = (_IN_CONTAINERS, IN_PODS) if in_containers else (_AS_PROCESSES, ())
-    found = rules.problems(spec, (*EVERYWHERE, *missing))
-    return [*found, *(problem for check in there for problem in check(spec))]
+    """Returns the problems of a valid spec that pods, as containers or as processes of one machine, cannot fulfil."""
+    checks, missing = (_IN_CONTAINERS, IN_PODS) if in_containers else (_AS_PROCESSES, ())
+    broken = rules.problems(spec, (*EVERYWHERE, *missing))
+    return [*broken, *(problem for check in checks for problem in check(spec))]
 
 
 def without_effect(spec: Spec, has_gpus: bool) -> list[Problem]:
-    """Everything in a spec that does nothing where pods are processes of one machine, and harms nothing there."""
+    """Returns the settings of a spec that have no effect, and do no harm, if pods are processes of one machine."""
     idle = [problem for check in _IDLE_AS_PROCESSES for problem in check(spec)]
     return idle if has_gpus else [*idle, *_gpus(spec)]
 
 
 def contradictions(spec: Spec, gpu_resources: Sequence[str], has_gpus: bool) -> list[Problem]:
-    """What `rules` cannot know: which resources are GPUs is a setting of the operator, and whether pods get some is
-    the cluster's."""
+    """Returns contradictions that `rules` cannot find: the operator's settings name the resources that are GPUs, and
+    the cluster or machine has some or not."""
     unfit = pool_sizes.unfit_budget(spec, gpu_resources)
-    found = [("spec.scaling.gpuBudget", f"the smallest pools need more GPUs: {unfit}")] if unfit else []
+    problems = [("spec.scaling.gpuBudget", f"the smallest pools need more GPUs: {unfit}")] if unfit else []
     if has_gpus:
-        return [*found, *_contradicting_devices(spec, gpu_resources)]
+        return [*problems, *_contradicting_devices(spec, gpu_resources)]
     if spec.engine.runner == "Model" and spec.engine.dtype == "Float16":
-        found.append(("spec.engine.dtype", "Float16 needs GPUs; this machine has none"))
-    return found
+        problems.append(("spec.engine.dtype", "Float16 needs GPUs; this machine has none"))
+    return problems
 
 
 def uncounted(spec: Spec, gpu_resources: Sequence[str] = (GPU,)) -> Iterator[tuple[str, str]]:
@@ -75,7 +75,7 @@ def _accelerators(spec: Spec, role: str) -> list[str]:
 
 
 def _contradicting_devices(spec: Spec, gpu_resources: Sequence[str]) -> Iterator[Problem]:
-    """Of what pods compute on where there are GPUs: these if they request some, else CPUs."""
+    """Yields contradictions about devices, where pods that request GPUs get them and others compute on CPUs."""
     if spec.engine.runner == "Model":
         yield from _uncomputable(spec, gpu_resources)
     if spec.transfer.rdma is not None and spec.transfer.rdma.resource in gpu_resources:
@@ -87,7 +87,9 @@ def _uncomputable(spec: Spec, gpu_resources: Sequence[str]) -> Iterator[Problem]
     without = [role for role in roles.with_pool(spec) if role not in with_gpus]
     names = ", ".join(gpu_resources)
     for path, name in uncounted(spec, gpu_resources):
-        text = f"is not a GPU to the operator ({names}; --gpu-resource names others): workers would compute on CPUs"
+        text = (
+            f"is not one of the operator's GPU resources ({names}; see --gpu-resource): workers would compute on CPUs"
+        )
         yield path, f"{name} {text}"
     if with_gpus and without:
         text = f"must request GPUs ({names}), as {with_gpus[0]} does: {devices.NO_HAND_OFF}"

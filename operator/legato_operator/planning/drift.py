@@ -1,4 +1,4 @@
-"""Drift of an object from its desired state: each desired field must be there, whatever else is. Pure."""
+"""Drift of an object from its desired state: every desired field must be present, other fields may be. Pure."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -10,10 +10,10 @@ Fields = Mapping[str, Any]  # as `managedFields` have them; `{}` is a field as a
 
 
 def has_drifted(signed: Mapping[str, Any], live: Mapping[str, Any] | None) -> bool:
-    """True if a signed object has to be applied again.
+    """True if a signed object must be applied again.
 
-    The API server normalizes quantities, and admission webhooks rewrite images, while an object is applied: such fields
-    still belong to the operator, and have not drifted. A field that somebody changed later has.
+    While an object is applied, the API server normalizes quantities and admission webhooks rewrite images: such fields
+    still belong to the operator and have not drifted. Fields that somebody changed later have drifted.
     """
     if live is None or contained(signed, live):
         return live is None
@@ -24,8 +24,8 @@ def has_drifted(signed: Mapping[str, Any], live: Mapping[str, Any] | None) -> bo
 def contained(desired: Any, live: Any, rewritable: Fields | None = None) -> bool:
     """True if `live` has every field of `desired`, with its value or as one of the `rewritable` fields.
 
-    Lists of maps whose names differ are compared by name; other lists place by place. What is empty need not be there:
-    the API server leaves it out.
+    Lists of maps with distinct names are compared by name, other lists by position. Empty values may be absent, because
+    the API server omits them.
     """
     if desired == live:
         return True
@@ -63,8 +63,8 @@ def _field(fields: Fields | None, name: str) -> Fields | None:
 
 
 def _key(fields: Fields, entry: Any) -> str:
-    """The name of a list's entry among `fields`: some of its values, as in `k:{"name":"gateway"}`, or all, as in `v:1`.
-    Empty if it is not there."""
+    """Returns the key of a list's entry in `fields`: some of its values, as in `k:{"name":"gateway"}`, or all, as in
+    `v:1`; empty if absent."""
     if not isinstance(entry, Mapping):
         return next((key for key in fields if key.startswith("v:") and json.loads(key[2:]) == entry), "")
     keys = ((key, json.loads(key[2:])) for key in fields if key.startswith("k:"))

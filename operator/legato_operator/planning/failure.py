@@ -1,7 +1,7 @@
-"""Why a worker cannot come up: checks on one pod, each of which gives a reason and a message or nothing. Pure.
+"""Checks of why a worker cannot start; each takes one pod and returns a reason and a message, or None. Pure.
 
-What passes by itself in a moment, a node that is being made or an image on its way, is for the deadline to judge. What
-a kubelet tries again, with pauses of up to five minutes, has that time: registries have outages.
+Transient states, such as a node being provisioned or an image being pulled, only fail at the deadline. Steps that a
+kubelet retries, with pauses of up to five minutes, get that time, because registries have outages.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,9 +11,9 @@ from legato_operator.api import conditions
 from legato_operator.observing.observed import Pod
 from legato_protocol import durations
 
-CRASHES = 3  # restarts, without being ready after them
-PATIENCE = 300.0  # seconds in which a kubelet tries five times to make a container
-BLIP = 30.0  # seconds without readiness that say nothing yet of a worker that was ready
+CRASHES = 3  # restarts without becoming ready afterwards
+PATIENCE = 300.0  # seconds in which a kubelet tries five times to create a container
+BLIP = 30.0  # seconds for which a worker that was ready may be unready
 
 
 @dataclass(frozen=True)
@@ -23,47 +23,47 @@ class Failure:
 
 
 def find(pods: Sequence[Pod], deadline: float) -> Failure | None:
-    """What the first of these pods that cannot come up has; None where all can. The deadline is in seconds."""
+    """Returns the failure of the first pod that cannot start, or None. The deadline is in seconds."""
     for pod in pods:
         if late := _unreached(pod, deadline):
             return late
         if pod.ready or blinks(pod):
             continue
         for check in _CHECKS:
-            if found := check(pod, deadline):
-                return found
+            if failure := check(pod, deadline):
+                return failure
     return None
 
 
 def blinks(pod: Pod) -> bool:
-    """Whether it was ready a moment ago and runs on: whatever it went through before, it came up."""
+    """True if the pod was ready a moment ago and still runs: earlier problems did not keep it from starting."""
     return pod.was_ready and pod.waiting <= BLIP
 
 
 def tries_again(pod: Pod) -> bool:
-    """Whether one of its containers cannot be made, and there is time left for it."""
+    """True if one of the pod's containers cannot be created and the kubelet still has time to retry."""
     return bool(pod.blocked) and not pod.ready and not pod.doomed and pod.blocked_for <= PATIENCE
 
 
 def _refused(pod: Pod, _deadline: float) -> Failure | None:
-    """Its process ended with a permanent error: the same arguments give the same end."""
+    """Fails a pod whose process ended with a permanent error, which the same arguments would repeat."""
     return _failed(pod, pod.refused) if pod.refused else None
 
 
 def _blocked(pod: Pod, _deadline: float) -> Failure | None:
-    """A container cannot be made: its image or what its configuration names is not to be had."""
+    """Fails a pod with a container that cannot be created: its image or a referenced object is missing."""
     return _failed(pod, pod.blocked) if pod.blocked and not tries_again(pod) else None
 
 
 def _crashes(pod: Pod, _deadline: float) -> Failure | None:
-    """Its process ends again and again."""
+    """Fails a pod whose process keeps crashing."""
     if pod.restarts < CRASHES:
         return None
     return _failed(pod, ": ".join(text for text in ("keeps crashing", pod.ended) if text))
 
 
 def _late(pod: Pod, deadline: float) -> Failure | None:
-    """It had its time: no node takes it, or it loads without end."""
+    """Fails a pod that is not ready by the deadline, because no node accepts it or it never finishes loading."""
     if pod.waiting <= deadline:
         return None
     text = f"{pod.name}: not ready within {durations.text(deadline)}: {pod.message}"
@@ -71,7 +71,7 @@ def _late(pod: Pod, deadline: float) -> Failure | None:
 
 
 def _unreached(pod: Pod, deadline: float) -> Failure | None:
-    """It says that it is ready, and no gateway can use it."""
+    """Fails a pod that reports ready but that no gateway has connected to by the deadline."""
     if not pod.unreached or pod.ready_for <= deadline:
         return None
     text = f"{pod.name}: no gateway has reached it within {durations.text(deadline)}: {pod.unreached}"

@@ -1,4 +1,4 @@
-"""The plan for a service's gateway: one that serves, and beside it those of older revisions as they end. Pure."""
+"""The plan for a service's gateway: one that serves, while gateways of older revisions finish. Pure."""
 
 from dataclasses import replace
 from typing import Any
@@ -17,13 +17,13 @@ REPLICAS = 1  # of processes: they share one listening socket
 
 
 def plan_gateway(observed: Observed, placement: PodPlacement, revisions: Revisions) -> PoolPlan:
-    """Bring the gateway one step closer to its template. Where that fails, old ones stay beside what shows it."""
-    planned = _of_pods if placement.containers is None else _of_deployment
-    return replace(planned(observed, revisions.template), paused=revisions.failure is not None)
+    """Plans one step towards the gateway's template. If the new gateway fails, old ones stay."""
+    make_plan = _plan_pods if placement.containers is None else _plan_deployment
+    return replace(make_plan(observed, revisions.template), paused=revisions.failure is not None)
 
 
-def _of_deployment(observed: Observed, template: dict[str, Any]) -> PoolPlan:
-    """A Deployment does all of it; only its reports for the newest spec count, even if that is applied just now."""
+def _plan_deployment(observed: Observed, template: dict[str, Any]) -> PoolPlan:
+    """Plans the Deployment, which does the rollout. Its status only counts if it is for the newest spec."""
     service = observed.service
     made = gateway.deployment(service, template)
     live = observed.find(common.DEPLOYMENT, made["metadata"]["name"]) or {}
@@ -42,10 +42,10 @@ def _of_deployment(observed: Observed, template: dict[str, Any]) -> PoolPlan:
     )
 
 
-def _of_pods(observed: Observed, template: dict[str, Any]) -> PoolPlan:
-    """Another revision starts beside the old one, which is then deleted and finishes its streams by itself.
+def _plan_pods(observed: Observed, template: dict[str, Any]) -> PoolPlan:
+    """Plans pods of one machine: a new gateway starts, then the old one is deleted and finishes its streams.
 
-    Gateways that are leaving hold no memory that a new one needs: they delay no other step.
+    Terminating gateways delay no step, because a new one does not need their memory.
     """
     revision = common.revision_of(template)
     pods = observed.of_pool(common.GATEWAY)

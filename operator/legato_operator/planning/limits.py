@@ -1,6 +1,6 @@
-"""How many workers each pool gets: the desired number, within the bounds, the ratio and the GPU budget. Pure.
+"""Limits each pool's desired number of workers to the bounds, the ratio and the GPU budget. Pure.
 
-The same for every `scaling.mode`. Minima come first: `rules` refuses a spec whose minima cannot be kept together.
+The limits are the same for every `scaling.mode`. Minima take precedence: `rules` refuses specs whose minima conflict.
 """
 
 import math
@@ -15,7 +15,7 @@ BUDGET = "scaling.gpuBudget"
 
 @dataclass(frozen=True)
 class PoolTarget:
-    """`replicas` to create, and, where that is not the desired number, the field that limits it."""
+    """The number of replicas to create and, if it is not the desired number, the field that limits it."""
 
     replicas: int
     capped_by: str = ""
@@ -25,9 +25,9 @@ Targets = dict[str, PoolTarget]
 
 
 def targets(spec: Spec, desired: Mapping[str, int], gpu_resources: Sequence[str] = (quantities.GPU,)) -> Targets:
-    """What each pool gets."""
-    wishes = {pool: desired.get(pool, roles.initial_replicas(spec, pool)) for pool in roles.with_pool(spec)}
-    bounded = {pool: _within_bounds(spec, pool, wish) for pool, wish in wishes.items()}
+    """Returns each pool's number of workers within all limits."""
+    asked = {pool: desired.get(pool, roles.initial_replicas(spec, pool)) for pool in roles.with_pool(spec)}
+    bounded = {pool: _within_bounds(spec, pool, count) for pool, count in asked.items()}
     return _within_budget(spec, _within_ratio(spec, bounded), gpu_resources)
 
 
@@ -43,7 +43,7 @@ def _within_bounds(spec: Spec, pool: str, desired: int) -> PoolTarget:
 
 
 def _within_ratio(spec: Spec, sizes: Targets) -> Targets:
-    """The larger pool is limited, down to its minimum; from there on the smaller one grows instead."""
+    """Shrinks the larger pool down to its minimum; beyond that, grows the smaller one."""
     for pool, larger in sizes.items():
         other = pool_sizes.other(pool)
         if other not in sizes or pool_sizes.keeps_ratio(spec, pool, larger.replicas, sizes[other].replicas):
@@ -59,33 +59,33 @@ def _within_ratio(spec: Spec, sizes: Targets) -> Targets:
 
 
 def _within_budget(spec: Spec, sizes: Targets, gpu_resources: Sequence[str]) -> Targets:
-    """What the smallest pools leave is dealt out one by one: to decode first, and to prefill where that cannot grow.
+    """Distributes the GPUs that the smallest pools leave, one worker at a time, to decode before prefill.
 
-    Decode first, since its workers can prefill themselves, while prefill workers alone serve nobody.
+    Decode workers come first because they can also prefill; prefill workers without them serve nobody.
     """
     if spec.scaling.gpu_budget is None:
         return sizes
-    wishes = {pool: target.replicas for pool, target in sizes.items()}
+    desired = {pool: target.replicas for pool, target in sizes.items()}
     each = {pool: roles.gpus(spec, pool, gpu_resources) for pool in sizes}
-    given = {pool: min(least, wishes[pool]) for pool, least in pool_sizes.smallest(spec).items()}
+    given = {pool: min(least, desired[pool]) for pool, least in pool_sizes.smallest(spec).items()}
     left = spec.scaling.gpu_budget - sum(count * each[pool] for pool, count in given.items())
-    for hoped in (1, 0):  # first as if an empty pool were to get a worker, then as if it stayed empty
-        while grown := _grown(spec, given, wishes, {pool: left // each[pool] for pool in sizes if each[pool]}, hoped):
+    for hoped in (1, 0):  # first assume that an empty pool will get a worker, then that it stays empty
+        while grown := _grown(spec, given, desired, {pool: left // each[pool] for pool in sizes if each[pool]}, hoped):
             pool, more = grown
             given[pool] += more
             left -= more * each[pool]
-    return {pool: sizes[pool] if given[pool] == wishes[pool] else PoolTarget(given[pool], BUDGET) for pool in sizes}
+    return {pool: sizes[pool] if given[pool] == desired[pool] else PoolTarget(given[pool], BUDGET) for pool in sizes}
 
 
 def _grown(
-    spec: Spec, given: Mapping[str, int], wishes: Mapping[str, int], room: Mapping[str, int], hoped: int
+    spec: Spec, given: Mapping[str, int], desired: Mapping[str, int], room: Mapping[str, int], hoped: int
 ) -> tuple[str, int] | None:
-    """The pool that is next to grow and by how many workers: one, or as many as an empty pool needs for the ratio."""
+    """Returns the next pool to grow and its number of new workers: one, or what the ratio needs if it is empty."""
     for pool, count in given.items():
         other = pool_sizes.other(pool)
-        beside = given.get(other, 0)
-        more = 1 if count or not beside else max(1, math.ceil(beside / pool_sizes.per_other(spec, other)))
-        allowed = pool_sizes.keeps_ratio(spec, pool, count + more, max(beside, hoped) if wishes.get(other) else 0)
-        if count + more <= wishes[pool] and more <= room.get(pool, more) and allowed:
+        others = given.get(other, 0)
+        more = 1 if count or not others else max(1, math.ceil(others / pool_sizes.per_other(spec, other)))
+        allowed = pool_sizes.keeps_ratio(spec, pool, count + more, max(others, hoped) if desired.get(other) else 0)
+        if count + more <= desired[pool] and more <= room.get(pool, more) and allowed:
             return pool, more
     return None

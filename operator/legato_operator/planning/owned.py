@@ -1,4 +1,4 @@
-"""What a service owns beside its pods: the desired objects, those that differ, and those that are obsolete. Pure."""
+"""Objects of a service other than pods: desired ones, drifted ones and obsolete ones. Pure."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -26,13 +26,13 @@ _ELSEWHERE = (common.DEPLOYMENT, common.REVISION)  # kinds whose desired state i
 
 
 def desired(observed: Observed, targets: Targets, placement: PodPlacement) -> list[dict[str, Any]]:
-    """The desired objects, except the gateway's Deployment, revisions and the token."""
+    """Returns the desired objects, except the gateway's Deployment, revisions and the token."""
     service_ = observed.service
-    found = [pool.worker_pool(service_, name) for name in targets]
+    common_objects = [pool.worker_pool(service_, name) for name in targets]
     if adapters.are_listed(service_):
-        found.append(adapters.config_map(service_, placement))
+        common_objects.append(adapters.config_map(service_, placement))
     if placement.containers is None:
-        return found  # pods that are processes of one machine need no more
+        return common_objects  # pods that are processes of one machine need nothing else
     return [
         service_account.worker(service_),
         service_account.gateway(service_),
@@ -45,7 +45,7 @@ def desired(observed: Observed, targets: Targets, placement: PodPlacement) -> li
         *(_budget(observed, name, target.replicas) for name, target in targets.items()),
         disruption_budget.gateway(service_),
         *routes.desired(observed),
-        *found,
+        *common_objects,
     ]
 
 
@@ -55,9 +55,9 @@ def _budget(observed: Observed, pool_name: str, target: int) -> dict[str, Any]:
 
 
 def make(observed: Observed, targets: Targets, placement: PodPlacement) -> Iterator[Action]:
-    """The token, and every object that differs from its desired state.
+    """Yields the token's next step and every object that differs from its desired state.
 
-    A pool's `spec.replicas` is applied once; afterwards it belongs to whoever scales, unless `scaling.mode` is Fixed.
+    A pool's `spec.replicas` is applied once; afterwards it belongs to the scaler, unless `scaling.mode` is Fixed.
     """
     yield from token_rotation.steps(observed, placement)
     if placement.containers is not None and observed.token is not None and observed.token.uid:
@@ -72,9 +72,9 @@ def make(observed: Observed, targets: Targets, placement: PodPlacement) -> Itera
 
 
 def apply(observed: Observed, item: dict[str, Any]) -> Iterator[Apply]:
-    """Apply an object of the service's own, unless it is already as desired.
+    """Yields the apply of an owned object, unless it is already as desired.
 
-    By force only over what is known to be the service's: another object of that name is not taken from its owner.
+    The apply is only forced over the service's own objects: another object of that name is not taken from its owner.
     """
     yield from _apply(observed, common.owned(item, common.service_object(observed.service, observed.uid)))
 
@@ -87,17 +87,17 @@ def _apply(observed: Observed, item: dict[str, Any]) -> Iterator[Apply]:
 
 
 def report(observed: Observed, targets: Targets) -> Iterator[PatchStatus]:
-    """The status of each pool whose status has changed."""
+    """Yields a patch for each pool whose status has changed."""
     for name, item in observed.pools.items():
         if name not in targets:
             continue
-        current = status.of_pool(observed, name, targets[name], item)
+        current = status.pool_status(observed, name, targets[name], item)
         if not drift.contained(current, item.get("status")):
             yield PatchStatus(ref_of(item), current, uid_of(item))
 
 
 def obsolete(observed: Observed, targets: Targets, placement: PodPlacement) -> Iterator[Delete]:
-    """Objects that are no longer desired; pools only once their workers are gone."""
+    """Yields the deletion of objects that are no longer desired; pools only once their workers are gone."""
     keep = {ref_of(item) for item in desired(observed, targets, placement)}
     for item in observed.objects:
         if ref_of(item) in keep or item["kind"] in _ELSEWHERE or not common.is_ours(item):
@@ -107,7 +107,7 @@ def obsolete(observed: Observed, targets: Targets, placement: PodPlacement) -> I
 
 
 def all_of(observed: Observed) -> Iterator[Delete]:
-    """Everything, for the service's end."""
+    """Yields the deletion of every owned object, for a service that is being deleted."""
     for item in observed.objects:
         if common.is_ours(item):
             yield Delete(ref_of(item), uid_of(item))

@@ -1,6 +1,6 @@
-"""From what was observed to what to do next: phases of actions, the status, and when to look again. Pure.
+"""Plans the next step for one service: phases of actions, the status, and the time of the next pass. Pure.
 
-Level-triggered: the same observation gives the same plan, and nothing is remembered between two of them.
+Level-triggered: the same observation gives the same plan, and no state is kept between plans.
 """
 
 from collections.abc import Iterator, Mapping
@@ -26,15 +26,15 @@ from legato_operator.planning import (
 )
 from legato_operator.planning.actions import Action, Delete, Phase, Release
 from legato_operator.planning.gpu_budget import GpuBudget
-from legato_operator.planning.pool_plan import PoolPlan, plan_pool, plan_pools, standings
+from legato_operator.planning.pool_plan import PoolPlan, plan_pool, plan_pools, pool_rollouts
 from legato_operator.planning.revisions import Revisions
-from legato_operator.planning.rollout import configured, is_proven, stopped
+from legato_operator.planning.rollout import configured, is_proven, stop
 from legato_operator.planning.upgrades import Upgrade, UpgradeState
 
-RECHECK_MISSING_AFTER = 3.0  # seconds: nothing tells when what a manifest names is made
-_LOOKS_AT_ROTATION = 5  # in the time of one: pods tell only when they are asked what they have read
-RECHECK_UNREACHED_AFTER = 2.0  # nothing tells when a gateway has greeted a worker
-_HARMLESS = ("note", "own", "report")  # phases in which no pod comes or goes
+RECHECK_MISSING_AFTER = 3.0  # seconds: no event says that a referenced object was created
+_PASSES_IN_ROTATION = 5  # per resync period: pods report the tokens they have read only when asked
+RECHECK_UNREACHED_AFTER = 2.0  # seconds: no event says that a gateway has connected to a worker
+_HARMLESS = ("note", "own", "report")  # phases that start or stop no pod
 
 
 @dataclass(frozen=True)
@@ -45,31 +45,31 @@ class Plan:
 
 
 def plan(observed: Observed, placement: PodPlacement) -> Plan:
-    """What to do next for one service."""
+    """Returns the next step for one service."""
     if observed.deleting:
         return _plan_end(observed, placement)
     spec = observed.service.spec
     if refusal := checks.refusal(spec, observed.generation, placement):
-        told = status.refused(observed.pods, observed.status, refusal, observed.timestamp)
-        return Plan((), told, placement.resync_after)
+        refused = status.refused_status(observed.pods, observed.status, refusal, observed.timestamp)
+        return Plan((), refused, placement.resync_after)
     targets = limits.targets(spec, observed.desired_replicas, placement.gpu_resources)
-    upgrade = upgrades.of(observed, targets, placement)
-    found = revisions.of_pools(observed, upgrade.templates)
-    at = standings(observed, found, targets)
-    proven, pools_back = is_proven(at), any(each.taken_back for each in found.values())
-    gateways = revisions.of_gateway(observed, upgrade.templates[common.GATEWAY], proven, pools_back)
-    at = stopped(at) if gateways.failure else at
-    everything = {**found, common.GATEWAY: gateways}
+    upgrade = upgrades.assess(observed, targets, placement)
+    by_pool = revisions.choose_for_pools(observed, upgrade.templates)
+    rollouts = pool_rollouts(observed, by_pool, targets)
+    proven, pools_rolled_back = is_proven(rollouts), any(each.rolled_back for each in by_pool.values())
+    gateways = revisions.choose_for_gateway(observed, upgrade.templates[common.GATEWAY], proven, pools_rolled_back)
+    rollouts = stop(rollouts) if gateways.failure else rollouts
+    everything = {**by_pool, common.GATEWAY: gateways}
     deployment = gateway_plan.plan_gateway(observed, placement, gateways)
-    held = not proven or pools_back or gateways.taken_back
-    gateway_ready = deployment.settled and not deployment.start and not held
+    gateway_is_old = not proven or pools_rolled_back or gateways.rolled_back
+    gateway_ready = deployment.settled and not deployment.start and not gateway_is_old
     budget = GpuBudget(spec.scaling.gpu_budget, placement.gpu_resources)
-    bounds = gpu_budget.bounds(observed, budget, found, at)
+    bounds = gpu_budget.bounds(observed, budget, by_pool, rollouts)
     ready = gateway_ready or not gateways.differ
-    pools, starts = gpu_budget.admit(observed, budget, plan_pools(observed, found, at, ready, bounds))
-    if gpu_budget.is_stuck(observed, at, pools):
-        bounds = gpu_budget.one_less(at, bounds)
-        pools, starts = gpu_budget.admit(observed, budget, plan_pools(observed, found, at, ready, bounds))
+    pools, starts = gpu_budget.admit(observed, budget, plan_pools(observed, by_pool, rollouts, ready, bounds))
+    if gpu_budget.is_stuck(observed, rollouts, pools):
+        bounds = gpu_budget.one_less(rollouts, bounds)
+        pools, starts = gpu_budget.admit(observed, budget, plan_pools(observed, by_pool, rollouts, ready, bounds))
     good = gateway_ready and _are_whole(pools, upgrade)
     phases: tuple[Phase, ...] = (
         Phase("note", tuple(routes.note(observed, placement))),
@@ -82,20 +82,20 @@ def plan(observed: Observed, placement: PodPlacement) -> Plan:
         Phase("clear", (*_clear(observed, everything, pools), *owned.obsolete(observed, targets, placement))),
         Phase("report", tuple(owned.report(observed, targets))),
     )
-    new_status = status.of(observed, targets, everything, pools, deployment, placement, upgrade.state)
+    new_status = status.service_status(observed, targets, everything, pools, deployment, placement, upgrade.state)
     rests = all(made.settled or made.resting for made in (deployment, *pools.values()))
-    rests = rests and not _is_to_be_taken_back(observed, everything)
-    again = _look_again_after(observed, placement, rests, new_status)
+    rests = rests and not _will_roll_back(observed, everything)
+    again = _requeue_after(observed, placement, rests, new_status)
     if observed.missing:
         phases, again = tuple(phase for phase in phases if phase.name in _HARMLESS), RECHECK_MISSING_AFTER
     return Plan(tuple(phase for phase in phases if phase.actions), new_status, again)
 
 
-def _look_again_after(observed: Observed, placement: PodPlacement, rests: bool, new_status: Mapping[str, Any]) -> float:
-    """In how many seconds, if nothing is told before."""
+def _requeue_after(observed: Observed, placement: PodPlacement, rests: bool, new_status: Mapping[str, Any]) -> float:
+    """Returns the seconds until the next pass, unless an event comes first."""
     again = placement.resync_after if rests else placement.requeue_after
     if observed.token is not None and observed.token.rotating:
-        again = min(again, placement.resync_after / _LOOKS_AT_ROTATION)
+        again = min(again, placement.resync_after / _PASSES_IN_ROTATION)
     if placement.containers is not None:
         again = routes.recheck_after(observed, again)
     if conditions.find(new_status, conditions.ADAPTERS_READY).get("reason") == conditions.ADAPTERS_PENDING:
@@ -106,26 +106,27 @@ def _look_again_after(observed: Observed, placement: PodPlacement, rests: bool, 
 
 
 def _are_whole(pools: Mapping[str, PoolPlan], upgrade: Upgrade) -> bool:
-    """Whether all that the manifest asks for runs, and something runs at all.
+    """True if all desired workers run and prove their revision.
 
-    At zero nothing shows what the operator's own changes do; services with workers have taken their turns before.
+    A service at zero proves nothing, except in its upgrade: services with workers were upgraded before it.
     """
-    shown = upgrade.state is UpgradeState.TURN or any(made.target for made in pools.values())
-    return shown and all(made.whole for made in pools.values())
+    proven = upgrade.state is UpgradeState.UPGRADING or any(made.target for made in pools.values())
+    return proven and all(made.whole for made in pools.values())
 
 
-def _is_to_be_taken_back(observed: Observed, found: Mapping[str, Revisions]) -> bool:
-    """Whether the next pass does, which finds in the status what this one saw."""
-    failed = any(each.failure and each.good is not None and not each.taken_back for each in found.values())
+def _will_roll_back(observed: Observed, revisions: Mapping[str, Revisions]) -> bool:
+    """True if the next pass will roll back, because it reads this pass's failure from the status."""
+    failed = any(each.failure and each.good is not None and not each.rolled_back for each in revisions.values())
     return failed and observed.service.spec.rollout.auto_rollback
 
 
-def _clear(observed: Observed, found: Mapping[str, Revisions], pools: Mapping[str, PoolPlan]) -> Iterator[Action]:
-    """Empty pools that the spec no longer has, and let old revisions go, once the others can do their work, or
-    cannot for want of what these hold.
+def _clear(observed: Observed, every: Mapping[str, Revisions], pools: Mapping[str, PoolPlan]) -> Iterator[Action]:
+    """Yields the removal of old revisions, and of workers in pools that the spec no longer has.
+
+    These workers stay until the other pools have settled, or wait for resources that they occupy.
     """
     yield from revisions.superseded(observed)
-    if any(each.failure for each in found.values()):
+    if any(each.failure for each in every.values()):
         return
     if not (all(made.settled for made in pools.values()) or any(made.held_back for made in pools.values())):
         return
@@ -135,8 +136,8 @@ def _clear(observed: Observed, found: Mapping[str, Revisions], pools: Mapping[st
 
 
 def _plan_end(observed: Observed, placement: PodPlacement) -> Plan:
-    """The gateway goes first, so that its streams end while workers still compute; then workers, then the rest."""
-    new_status = status.deleting(observed)
+    """Deletes the gateway first, so that its streams end while workers still compute, then workers, then the rest."""
+    new_status = status.deleting_status(observed)
     waiting = [pod for pod in observed.pods if not pod.lost]
     deployment = observed.find(common.DEPLOYMENT, common.pool_name(observed.service, common.GATEWAY))
     if deployment is None and not waiting:
@@ -147,6 +148,6 @@ def _plan_end(observed: Observed, placement: PodPlacement) -> Plan:
     namespace = observed.service.metadata.namespace
     pods = gateways or waiting
     if placement.containers is not None and (gateways or deployment):
-        pods = []  # gateways go with their Deployment
+        pods = []  # gateways are deleted with their Deployment
     ending += [Delete(Ref("Pod", namespace, pod.name), pod.uid) for pod in pods if not pod.leaving]
     return Plan((Phase("end", tuple(ending)),) if ending else (), new_status, placement.requeue_after)

@@ -1,4 +1,4 @@
-"""The plan for one pool: which workers to start, whom to drain, whom to delete. Pure."""
+"""The plan for one pool: workers to start, to recall, to drain and to delete. Pure."""
 
 import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -13,7 +13,7 @@ from legato_operator.planning import failure, replacement
 from legato_operator.planning.actions import Action, Apply, Delete, DrainWorker, RecallWorker
 from legato_operator.planning.limits import PoolTarget
 from legato_operator.planning.revisions import Revisions, Template
-from legato_operator.planning.rollout import Count, Pace, RollingUpdate, Standing, Step, next_step, paces
+from legato_operator.planning.rollout import Count, Pace, PoolRollout, RollingUpdate, Step, choose_paces, next_step
 
 
 @dataclass(frozen=True)
@@ -22,33 +22,33 @@ class PoolPlan:
     leave: tuple[Action, ...]
     target: int
     current: int  # ready workers of the newest revision that stay
-    old: int  # workers of older revisions, leaving ones included
+    old: int  # workers of older revisions, including leaving ones
     leaving: int
     recall: tuple[RecallWorker, ...] = ()
-    staying: int = 0  # workers that have not ended and are not leaving, recalled ones included
-    held_back: int = 0  # workers that are to start, and cannot now
-    waiting: tuple[Pod, ...] = ()  # workers for which there is no room, though others like them run
-    whole: bool = False  # workers of the newest revision are all that is needed
-    paused: bool = False  # the newest revision cannot be had, and older workers stay
+    staying: int = 0  # workers that have not ended and are not leaving, including recalled ones
+    held_back: int = 0  # workers that should start but cannot now
+    waiting: tuple[Pod, ...] = ()  # workers without room, although workers of their revision run
+    whole: bool = False  # all needed workers are ready and of the newest revision
+    paused: bool = False  # the newest revision fails, and older workers stay
 
     @property
     def settled(self) -> bool:
-        """Whether nothing remains to be done here."""
+        """True if nothing remains to be done for this pool."""
         return self.current == self.target and not self.old and not self.leaving
 
     @property
     def resting(self) -> bool:
-        """Whether nothing can be done until something happens."""
+        """True if nothing can be done until the cluster changes."""
         return (self.paused or bool(self.waiting)) and not (self.start or self.recall or self.leave or self.leaving)
 
     def holding_back(self, last: int) -> "PoolPlan":
-        """The same without the last ones that it would start."""
+        """Returns the plan without its last starts."""
         return replace(self, start=self.start[: len(self.start) - last], held_back=self.held_back + last)
 
 
 @dataclass(frozen=True)
 class _Workers:
-    """A pool's workers that stay, by what they are to the rollout."""
+    """A pool's staying workers, by their part in the rollout."""
 
     new: list[Pod]
     old: list[Pod]
@@ -57,25 +57,25 @@ class _Workers:
 
 def plan_pools(
     observed: Observed,
-    found: Mapping[str, Revisions],
-    at: Mapping[str, Standing],
+    revisions: Mapping[str, Revisions],
+    rollouts: Mapping[str, PoolRollout],
     gateway_ready: bool,
     bounds: Mapping[str, RollingUpdate],
 ) -> dict[str, PoolPlan]:
-    """Bring every pool one step closer to its target. What one may do depends on where the others are."""
-    chosen = paces(at, roles.PREFILL, gateway_ready)  # decode workers can prefill themselves
+    """Plans one step of every pool towards its target; a pool's pace depends on the other pools' rollouts."""
+    paces = choose_paces(rollouts, roles.PREFILL, gateway_ready)  # decode workers can prefill themselves
     return {
-        pool: plan_pool(observed, pool, revisions, at[pool].target, bounds[pool], chosen[pool])
-        for pool, revisions in found.items()
+        pool: plan_pool(observed, pool, each, rollouts[pool].target, bounds[pool], paces[pool])
+        for pool, each in revisions.items()
     }
 
 
 def plan_pool(
     observed: Observed, pool: str, revisions: Revisions, target: int, bounds: RollingUpdate, pace: Pace = Pace.FREE
 ) -> PoolPlan:
-    """Bring a pool one step closer to `target` workers.
+    """Plans one step of a pool towards `target` workers.
 
-    Workers are owned by their pool's object and start only when there is one. A lost one is waited for by nobody.
+    Workers are owned by their pool's object and only start once it exists. Lost workers delay nothing.
     """
     pods = observed.of_pool(pool)
     workers = _sorted_out(observed, pool, revisions)
@@ -110,10 +110,10 @@ def plan_pool(
 
 
 def _victims(observed: Observed, workers: _Workers, revisions: Revisions, step: Step, pace: Pace) -> list[Pod]:
-    """Whom the step sends away."""
+    """Returns the workers that the step removes."""
     good = common.revision_of(revisions.good) if revisions.good is not None else ""
     starting = _starting(workers.new)
-    if pace is Pace.PAUSE:  # what shows the failure goes last: without it the same would be tried again
+    if pace is Pace.PAUSE:  # remove the failing worker last: without it the revision would be tried again
         deadline = observed.service.spec.rollout.progress_deadline
         starting.sort(key=lambda pod: failure.find([pod], deadline) is not None)
     return [
@@ -126,13 +126,13 @@ def _victims(observed: Observed, workers: _Workers, revisions: Revisions, step: 
 
 
 def _waiting(pods: Sequence[Pod]) -> tuple[Pod, ...]:
-    """Of those that have no place, the ones whose revision runs elsewhere: nothing is wrong with it."""
+    """Returns the pods without a place whose revision runs elsewhere, so that it is not at fault."""
     running = {pod.revision for pod in pods if pod.ready}
     return tuple(pod for pod in pods if pod.placeless and pod.revision in running)
 
 
 def _recalled(pods: Sequence[Pod], workers: _Workers, revisions: Revisions, target: int, pace: Pace) -> Sequence[Pod]:
-    """Who was chosen to leave and serves again, before any other is started: the busiest first, it keeps the most."""
+    """Returns draining workers to recall instead of starting others, the busiest first: it keeps the most sequences."""
     template, missing = revisions.template, target - len(workers.new)
     if pace is Pace.PAUSE:
         template = revisions.good or revisions.template
@@ -156,16 +156,16 @@ def _sorted_out(observed: Observed, pool: str, revisions: Revisions) -> _Workers
     return _Workers(new, [pod for pod in others if pod not in useless], useless)
 
 
-def standings(
-    observed: Observed, found: Mapping[str, Revisions], targets: Mapping[str, PoolTarget]
-) -> dict[str, Standing]:
-    """Where each pool is."""
-    return {pool: _standing(observed, pool, found[pool], target.replicas) for pool, target in targets.items()}
+def pool_rollouts(
+    observed: Observed, revisions: Mapping[str, Revisions], targets: Mapping[str, PoolTarget]
+) -> dict[str, PoolRollout]:
+    """Returns the state of each pool's rollout."""
+    return {pool: _rollout(observed, pool, revisions[pool], target.replicas) for pool, target in targets.items()}
 
 
-def _standing(observed: Observed, pool: str, revisions: Revisions, target: int) -> Standing:
+def _rollout(observed: Observed, pool: str, revisions: Revisions, target: int) -> PoolRollout:
     workers = _sorted_out(observed, pool, revisions)
-    return Standing(
+    return PoolRollout(
         old=count(workers.old),
         new=count(workers.new),
         target=target,
@@ -177,7 +177,7 @@ def _standing(observed: Observed, pool: str, revisions: Revisions, target: int) 
 
 
 def _starts(observed: Observed, pool: str, templates: Sequence[Template], failures: Sequence[int]) -> Iterator[Apply]:
-    """Some of them take the places of workers that failed, so many in a row."""
+    """Yields the workers to start. The first replace failed workers and carry their numbers of failures in a row."""
     owner = observed.pools.get(pool)
     if owner is not None:
         names = free_names(common.pool_name(observed.service, pool), observed.of_pool(pool), observed.others)
@@ -186,32 +186,33 @@ def _starts(observed: Observed, pool: str, templates: Sequence[Template], failur
 
 
 def _start(observed: Observed, owner: Object, name: str, template: dict[str, Any], failures: int) -> Apply:
-    """Without force: a pod of that name that does not carry the service's labels is somebody else's."""
+    """Applies a new worker without force: a pod of that name without the service's labels is somebody else's."""
     return Apply(common.owned(worker.pod(observed.service, name, template, failures), owner), force=False)
 
 
 def count(pods: Sequence[Pod]) -> Count:
-    """Those that serve, and those that do not yet."""
+    """Counts pods that serve and pods that do not yet."""
     ready = sum(pod.serves for pod in pods)
     return Count(ready, len(pods) - ready)
 
 
 def _starting(pods: Sequence[Pod]) -> list[Pod]:
-    """In the order to give them up: ended ones, those without a place, then the newest, since the oldest may be the
-    closest to being ready.
+    """Returns pods that do not serve, in the order to remove them: failed, placeless, then the newest first.
+
+    The oldest are probably the closest to being ready.
     """
     starting = (pod for pod in pods if not pod.serves)
     return sorted(starting, key=lambda pod: (pod.failed, pod.placeless, pod.created, pod.name), reverse=True)
 
 
 def _idlest(pods: Sequence[Pod], last: str = "") -> list[Pod]:
-    """Ready workers, the fewest sequences first, of equal ones the newest. Those of revision `last` follow."""
+    """Returns serving workers, the fewest sequences first, then the newest. Workers of revision `last` come last."""
     newest_first = sorted((pod for pod in pods if pod.serves), key=lambda pod: (pod.created, pod.name), reverse=True)
     return sorted(newest_first, key=lambda pod: (pod.revision == last, pod.state.busy if pod.state else 0))
 
 
 def free_names(prefix: str, pods: Sequence[Pod], others: Collection[str] = ()) -> Iterator[str]:
-    """Names that no pod has, nor any of `others`, without end."""
+    """Yields unused names without end."""
     taken = {pod.name for pod in pods}.union(others)
     number = 0
     while True:
@@ -221,11 +222,11 @@ def free_names(prefix: str, pods: Sequence[Pod], others: Collection[str] = ()) -
 
 
 def _leave(observed: Observed, pods: Sequence[Pod], victims: Sequence[Pod]) -> Iterator[Action]:
-    """Two phases: mark and drain first; delete when nothing runs there any more, or at the drain deadline."""
+    """Yields the two steps of a removal: annotate and drain; then delete once idle, or at the drain deadline."""
     namespace = observed.service.metadata.namespace
     for pod in victims:
         if pod.failed:
-            continue  # it goes below, when its time has come
+            continue  # deleted below once its replacement is due
         if pod.ready:
             yield Apply(worker.draining(observed.service, pod.name, pod.uid, observed.now), manager=common.DRAINER)
             if pod.address:
@@ -242,4 +243,4 @@ def _leave(observed: Observed, pods: Sequence[Pod], victims: Sequence[Pod]) -> I
         if expired or dead or (pod.state is not None and pod.state.draining and pod.state.busy == 0):
             yield Delete(Ref("Pod", namespace, pod.name), pod.uid)
         elif pod.state is not None and not pod.state.draining:
-            yield DrainWorker(pod.name, pod.address, pod.tls)  # it restarted, or was not told
+            yield DrainWorker(pod.name, pod.address, pod.tls)  # it restarted, or missed the request

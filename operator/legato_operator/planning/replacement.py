@@ -1,21 +1,21 @@
-"""When a worker that ended for good, evicted or refused by its node, is replaced. Pure.
+"""Replacement of workers that ended for good, because they were evicted or rejected by their node. Pure.
 
-A node may refuse every pod at once. So each one that fails waits for longer than the one whose place it took; how many
-failed so in a row is written on the pod.
+A node may reject every pod immediately, so each failed worker waits longer than its predecessor before it is
+replaced. An annotation of the pod counts the failures in a row.
 """
 
 from legato_operator.observing.observed import Pod
 
-FIRST, LONGEST = 10.0, 300.0  # seconds of age; the time doubles with each failure in a row
-FORGIVEN = 600.0  # seconds of age: a worker that lived for so long begins a new row
-_DOUBLINGS = 16  # more change nothing
+FIRST, LONGEST = 10.0, 300.0  # seconds of age before replacement; doubled by each failure in a row
+FORGIVEN = 600.0  # seconds: a worker that reaches this age resets the count
+_DOUBLINGS = 16  # beyond LONGEST anyway
 
 
 def is_due(pod: Pod) -> bool:
-    """Whether it ended for good and its time is over: another starts in its place, and it goes."""
+    """True if a worker ended for good and its wait is over: it is deleted and replaced."""
     return pod.failed and pod.age >= min(LONGEST, FIRST * 2 ** min(pod.failures, _DOUBLINGS))
 
 
 def failures(pod: Pod) -> int:
-    """How many have failed in a row with this one."""
+    """Returns the number of failures in a row, including this one."""
     return 1 if pod.age >= FORGIVEN else pod.failures + 1

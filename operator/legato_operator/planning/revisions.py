@@ -1,7 +1,7 @@
-"""Which templates pods are made from: the manifest's, and the last ones of which all ran well. Pure.
+"""Chooses the templates that pods are made from: the manifest's, or the last good ones. Pure.
 
-The latter are kept in ControllerRevisions, those of pools and gateway at once: what ran well did so together. That the
-manifest's has failed is remembered in the status, and known again until the manifest makes another one.
+Good templates are kept in ControllerRevisions, for pools and gateway in one batch, because they ran well together.
+The status remembers that the manifest's revision has failed, until the manifest changes it.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -23,50 +23,53 @@ Template = dict[str, Any]
 
 @dataclass(frozen=True)
 class Revisions:
-    """Of one pool, or of the gateway."""
+    """Desired and last good revision of one pool, or of the gateway."""
 
     desired: Template
-    good: Template | None = None  # None: no revision was ever whole
+    good: Template | None = None  # None: no revision has ever been complete
     failure: Failure | None = None  # why the desired one cannot run
-    taken_back: bool = False  # pods are made from the good one
+    rolled_back: bool = False  # pods are made from the good one
 
     @property
     def template(self) -> Template:
-        """What new pods are made from."""
-        return self.good if self.taken_back and self.good is not None else self.desired
+        """Template of new pods."""
+        return self.good if self.rolled_back and self.good is not None else self.desired
 
     @cached_property
     def changing(self) -> bool:
-        """Whether the revision that pods are made from was never whole."""
+        """True if the revision of new pods has never been complete."""
         return self.good is None or common.revision_of(self.template) != common.revision_of(self.good)
 
     @property
     def differ(self) -> bool:
-        """Whether there is a good one, and the manifest asks for another."""
+        """True if there is a good revision and the manifest desires another."""
         return self.good is not None and common.revision_of(self.desired) != common.revision_of(self.good)
 
     def is_useless(self, pod: Pod) -> bool:
-        """Whether it is of a revision that is neither desired nor was ever complete, and does not serve."""
+        """True if the pod is not ready and its revision is neither desired nor was ever complete."""
         known = [common.revision_of(template) for template in (self.template, self.good) if template is not None]
         return not pod.ready and pod.revision not in known and (self.good is not None or _fails(pod))
 
 
-def of_pools(observed: Observed, desired: Mapping[str, Template]) -> dict[str, Revisions]:
-    """Of every pool, of these templates by role. With `autoRollback`, all are taken back where one is known to have
-    failed, or the gateway is.
+def choose_for_pools(observed: Observed, desired: Mapping[str, Template]) -> dict[str, Revisions]:
+    """Returns the revisions of every pool, given the desired templates by role.
+
+    With `autoRollback`, all pools are rolled back if the revision of one, or of the gateway, has failed.
     """
     failures = {role: _remembered(observed, role, template) for role, template in desired.items()}
-    taken_back = observed.service.spec.rollout.auto_rollback and any(failures.values())
+    rolled_back = observed.service.spec.rollout.auto_rollback and any(failures.values())
     return {
-        pool: _of_pool(observed, pool, template, failures[pool] if taken_back else None, taken_back)
+        pool: _choose_for_pool(observed, pool, template, failures[pool] if rolled_back else None, rolled_back)
         for pool, template in desired.items()
         if pool != common.GATEWAY
     }
 
 
-def of_gateway(observed: Observed, desired: Template, proven: bool, pools_back: bool) -> Revisions:
-    """A gateway of another model speaks to none of the workers there are: until the new revision is `proven` in the
-    pools, and where they are taken back, it stays as it is. One that fails stays beside it: it shows that.
+def choose_for_gateway(observed: Observed, desired: Template, proven: bool, pools_rolled_back: bool) -> Revisions:
+    """Returns the gateway's revisions.
+
+    A new gateway may not be able to use old workers, so the gateway stays as it is until the new revision is `proven`
+    in the pools, and if they are rolled back. A failing new gateway stays as evidence of the failure.
     """
     newest = newest_of(observed.objects, common.GATEWAY)
     good = revision.template_of(newest) if newest else None
@@ -77,13 +80,13 @@ def of_gateway(observed: Observed, desired: Template, proven: bool, pools_back: 
     pods = [pod for pod in observed.of_pool(common.GATEWAY) if pod.revision == name and not pod.on_its_way_out]
     seen = failure.find(pods, rollout.progress_deadline)
     remembered = _remembered(observed, common.GATEWAY, desired) if rollout.auto_rollback else None
-    if good is not None and (pools_back or remembered or not (proven or seen)):
-        return Revisions(desired, good, remembered, taken_back=True)
+    if good is not None and (pools_rolled_back or remembered or not (proven or seen)):
+        return Revisions(desired, good, remembered, rolled_back=True)
     return Revisions(desired, good, seen)
 
 
-def _of_pool(
-    observed: Observed, pool: str, desired: Template, remembered: Failure | None, taken_back: bool
+def _choose_for_pool(
+    observed: Observed, pool: str, desired: Template, remembered: Failure | None, rolled_back: bool
 ) -> Revisions:
     newest = newest_of(observed.objects, pool)
     good = revision.template_of(newest) if newest else None
@@ -92,9 +95,9 @@ def _of_pool(
         return Revisions(desired, good)
     staying = [pod for pod in observed.of_pool(pool) if pod.revision == name and not pod.on_its_way_out]
     seen = failure.find(staying, observed.service.spec.rollout.progress_deadline)
-    if good is None:  # nothing to go back to: what is seen counts, and no more than that
+    if good is None:  # nothing to roll back to: only a current failure counts
         return Revisions(desired, None, seen)
-    return Revisions(desired, good, seen or remembered, taken_back)
+    return Revisions(desired, good, seen or remembered, rolled_back)
 
 
 def _fails(pod: Pod) -> bool:
@@ -102,39 +105,40 @@ def _fails(pod: Pod) -> bool:
 
 
 def _remembered(observed: Observed, pool: str, desired: Template) -> Failure | None:
-    """Why a pool's, or the gateway's, revision failed in an earlier pass."""
-    told = {common.GATEWAY: observed.status.get(common.GATEWAY), **(observed.status.get("pools") or {})}
-    known = told.get(pool) or {}
+    """Returns the failure of a pool's, or the gateway's, desired revision that an earlier pass reported."""
+    reported = {common.GATEWAY: observed.status.get(common.GATEWAY), **(observed.status.get("pools") or {})}
+    known = reported.get(pool) or {}
     if known.get("failedRevision") != common.revision_of(desired):
         return None
     return Failure(known.get("failureReason", conditions.ROLLOUT_FAILED), known.get("failure", ""))
 
 
 def _kept(objects: Iterable[Object], role: str) -> list[Object]:
-    """The oldest first. One that somebody else made may hold anything.
+    """Returns the operator's ControllerRevisions of a role, oldest first; foreign ones may contain anything.
 
-    Two specs may share a generation: a CRD that adds a default changes what is read, not what is stored.
+    Two specs may share a generation: a new default in the CRD changes a spec that is read without changing the stored
+    one.
     """
     mine = (item for item in objects if item["kind"] == common.REVISION and common.is_ours(item))
-    found = [item for item in mine if labels_of(item).get(names.LABEL_ROLE) == role]
-    return sorted(found, key=lambda item: (int(item["revision"]), item["metadata"].get("creationTimestamp", "")))
+    kept = [item for item in mine if labels_of(item).get(names.LABEL_ROLE) == role]
+    return sorted(kept, key=lambda item: (int(item["revision"]), item["metadata"].get("creationTimestamp", "")))
 
 
 def newest_of(objects: Iterable[Object], role: str) -> Object | None:
-    """The newest that is kept for a role."""
+    """Returns the newest ControllerRevision of a role, or None."""
     return next(reversed(_kept(objects, role)), None)
 
 
 def made_from(item: Object) -> str | None:
-    """The revision of the spec that a kept template was made from; None if an older operator did not tell."""
-    found: str | None = item["metadata"].get("annotations", {}).get(common.ANNOTATION_MADE_FROM)
-    return found
+    """Returns the revision of the spec that a template was made from; None if an older operator did not record it."""
+    name: str | None = item["metadata"].get("annotations", {}).get(common.ANNOTATION_MADE_FROM)
+    return name
 
 
 def spec_of(observed: Observed, item: Object) -> Mapping[str, Any] | None:
-    """The spec that a kept template was made from, as written; None where that is not known.
+    """Returns the spec, as written, that a kept template was made from; None if unknown.
 
-    One that does not tell is taken to be of the last usable spec.
+    A template without a recorded spec counts as made from the last usable spec.
     """
     name = made_from(item)
     if name == common.revision_of(observed.written):
@@ -144,10 +148,10 @@ def spec_of(observed: Observed, item: Object) -> Mapping[str, Any] | None:
     return mine[-1]["data"] if mine else None
 
 
-def keep(observed: Observed, found: Mapping[str, Revisions]) -> Iterator[Apply]:
-    """Note that these are whole, each beside the older ones."""
+def keep(observed: Observed, every: Mapping[str, Revisions]) -> Iterator[Apply]:
+    """Yields the ControllerRevisions that record these templates as good."""
     written = common.revision_of(observed.written) if observed.written else ""
-    for role, revisions in found.items():
+    for role, revisions in every.items():
         owner = _owner(observed, role)
         if owner is None:
             continue
@@ -157,10 +161,10 @@ def keep(observed: Observed, found: Mapping[str, Revisions]) -> Iterator[Apply]:
 
 
 def keep_spec(observed: Observed) -> Iterator[Apply]:
-    """Note that this spec is usable, numbered by its generation: it is reconciled while a newer one is refused.
+    """Yields the ControllerRevision that records this spec as usable: it is reconciled while a newer one is refused.
 
-    As it was written, and in an object of its own: a status would double the size of each of its many writes, and an
-    annotation has no room for the largest spec.
+    The spec needs its own object: in the status it would double the size of frequent writes, and an annotation is too
+    small for the largest spec.
     """
     if observed.refusal is None and observed.written:
         owner = common.service_object(observed.service, observed.uid)
@@ -178,15 +182,16 @@ def _keep(
 
 
 def _owner(observed: Observed, role: str) -> Object | None:
-    """Whose end is theirs."""
+    """Returns the owner of a role's ControllerRevisions."""
     if role in (common.GATEWAY, common.MANIFEST):
         return common.service_object(observed.service, observed.uid)
     return observed.pools.get(role)
 
 
 def superseded(observed: Observed) -> Iterator[Delete]:
-    """Those that a newer one has replaced, and those of pools that are gone. A spec stays as long as what was made
-    from it.
+    """Yields the deletion of ControllerRevisions that a newer one replaces, and of removed pools.
+
+    A spec stays as long as a template made from it.
     """
     used = set()
     for role in (*roles.BOTH, common.GATEWAY, common.MANIFEST):

@@ -1,4 +1,4 @@
-"""How workers of an old pod revision are exchanged for new ones, one safe step at a time. Pure."""
+"""Replaces workers of an old pod revision by new ones, one safe step at a time. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -22,15 +22,16 @@ class Count:
 
 @dataclass(frozen=True)
 class RollingUpdate:
-    """How far a pool may be from its desired size while it changes."""
+    """Maximum deviation of a pool from its desired size during a rollout."""
 
     surge: int
     unavailable: int
 
 
 def configured(rollout: Rollout, target: int) -> RollingUpdate:
-    """What the manifest allows a rollout of `target` workers, as Deployments count: a share of few workers may be none,
-    and where both are, one worker is replaced at a time.
+    """Returns the manifest's bounds for a rollout of `target` workers, rounded as for Deployments.
+
+    If both round to zero, one worker may be unavailable at a time.
     """
     surge = quantities.share(rollout.max_surge, target, up=True)
     unavailable = quantities.share(rollout.max_unavailable, target, up=False)
@@ -39,7 +40,7 @@ def configured(rollout: Rollout, target: int) -> RollingUpdate:
 
 @dataclass(frozen=True)
 class Step:
-    """What may be done now: so many workers of each revision started, so many of each kind sent away."""
+    """Numbers of workers to start and to remove now, by revision and readiness."""
 
     create: int = 0
     create_old: int = 0
@@ -50,83 +51,83 @@ class Step:
 
 
 class Pace(Enum):
-    FREE = "the bounds alone hold it back"
-    PROVE = "ready old workers go only where new ones could not start otherwise"
-    WAIT = "new workers start beside the old ones, of which none goes"
-    PAUSE = "the new revision fails: nothing new starts, and the old one is kept whole"
+    FREE = "only the bounds limit the rollout"
+    PROVE = "ready old workers are removed only if new ones could not start otherwise"
+    WAIT = "new workers start, and no old one is removed"
+    PAUSE = "the new revision fails: no new worker starts, and the old revision is kept complete"
 
 
 @dataclass(frozen=True)
-class Standing:
-    """Where a pool is in its rollout."""
+class PoolRollout:
+    """State of a pool's rollout."""
 
     old: Count
     new: Count
     target: int
-    changing: bool  # its newest revision was never whole
-    failing: bool  # and cannot be
-    returnable: bool  # there is an older revision to stay with
+    changing: bool  # its newest revision has never been complete
+    failing: bool  # its newest revision cannot run
+    returnable: bool  # there is an older revision to return to
     blinking: int = 0  # new workers that were ready a moment ago
 
     @property
-    def shown(self) -> bool:
-        """Whether the newest revision can run here. A moment without readiness takes nothing back."""
+    def proven(self) -> bool:
+        """True if a worker of the newest revision has become ready; briefly losing readiness does not revoke it."""
         return bool(self.new.ready or self.blinking)
 
 
-def is_proven(pools: Mapping[str, Standing]) -> bool:
-    """Whether the newest revision has a ready worker in every pool that changes, and fails in none.
+def is_proven(pools: Mapping[str, PoolRollout]) -> bool:
+    """True if the newest revision has a ready worker in every changing pool, and fails in none.
 
-    A pool without old workers proves nothing any more, whatever becomes of its new ones: there is no way back.
+    A pool without old workers counts as proven, unless it fails, because it cannot go back.
     """
-    return all((pool.shown or not pool.old.total) and not pool.failing for pool in _changing(pools).values())
+    return all((pool.proven or not pool.old.total) and not pool.failing for pool in _changing(pools).values())
 
 
-def stopped(pools: Mapping[str, Standing]) -> dict[str, Standing]:
-    """The same where the gateway of their newest revision fails: nobody could reach its workers."""
+def stop(pools: Mapping[str, PoolRollout]) -> dict[str, PoolRollout]:
+    """Returns the rollouts as failing, for a failing new gateway: nobody could reach the new workers."""
     return {name: replace(pool, failing=pool.failing or pool.changing) for name, pool in pools.items()}
 
 
-def paces(pools: Mapping[str, Standing], first: str, gateway_ready: bool = True) -> dict[str, Pace]:
-    """How each pool of a service may go on. `gateway_ready`: gateways speak to workers of the newest revision.
+def choose_paces(pools: Mapping[str, PoolRollout], first: str, gateway_ready: bool = True) -> dict[str, Pace]:
+    """Returns each pool's pace. `gateway_ready`: gateways can use workers of the newest revision.
 
-    Workers of different KV revisions exchange nothing, so pools change together: one that fails stops all, and as long
-    as one lacks a new ready worker, all keep old ones. Where there is room for no worker more, the pool `first` gives
-    old ones up before the others do: they can serve without it.
+    Workers of different revisions cannot exchange KV, so pools change together: a failing pool stops all, and all keep
+    old workers until each has a ready new one. Without room for another worker, the pool `first` gives up old workers
+    before the others, which can serve without it.
     """
     changing = _changing(pools)
     proven = gateway_ready and (len(changing) == 1 or is_proven(pools))
     return {name: _pace(name, pool, changing, first, proven) for name, pool in pools.items()}
 
 
-def _changing(pools: Mapping[str, Standing]) -> dict[str, Standing]:
+def _changing(pools: Mapping[str, PoolRollout]) -> dict[str, PoolRollout]:
     return {name: pool for name, pool in pools.items() if pool.changing and pool.target}
 
 
-def _pace(name: str, pool: Standing, changing: Mapping[str, Standing], first: str, proven: bool) -> Pace:
+def _pace(name: str, pool: PoolRollout, changing: Mapping[str, PoolRollout], first: str, proven: bool) -> Pace:
     if name not in changing or not pool.returnable:
         return Pace.FREE
     if any(other.failing for other in changing.values()):
         return Pace.PAUSE
     if proven:
         return Pace.FREE
-    leads = first == name or first not in changing or changing[first].shown
+    leads = first == name or first not in changing or changing[first].proven
     return Pace.PROVE if leads else Pace.WAIT
 
 
 def next_step(old: Count, new: Count, leaving: int, target: int, bounds: RollingUpdate, pace: Pace = Pace.FREE) -> Step:
-    """The next step towards `target` workers, all of them new.
+    """Returns the next step towards `target` new workers.
 
-    Never more than `target + surge` workers exist because of it, those that are `leaving` counted (they hold memory
-    and GPUs until they are gone), and it never takes the ready ones below `target - unavailable`. Without old workers
-    this is plain scaling.
+    The step never raises the number of workers above `target + surge`, including `leaving` ones, which occupy memory
+    and GPUs until they are gone, and never lowers the ready ones below `target - unavailable`. Without old workers this
+    is plain scaling.
     """
     if pace is Pace.PAUSE:
         return _pause(old, new, leaving, target, bounds)
     create = max(0, min(target - new.total, target + bounds.surge - old.total - new.total - leaving))
     needed = max(0, target - bounds.unavailable)
     spare = max(0, old.ready + new.ready - needed)
-    # An old worker that is not ready may come back: it goes only when new ready ones make up for it.
+    # An unready old worker may recover: it is removed only if ready new ones replace it.
     old_surplus = max(0, old.total + new.ready - needed)
     if pace is not Pace.FREE:
         old_surplus = min(old_surplus, _given_up(old, target, bounds, pace))
@@ -134,20 +135,20 @@ def next_step(old: Count, new: Count, leaving: int, target: int, bounds: Rolling
     remove_old_ready = min(old.ready, spare, old_surplus - remove_old_starting)
     new_surplus = max(0, new.total - target)
     remove_new_starting = min(new.starting, new_surplus)
-    remove_new_ready = new_surplus - remove_new_starting  # down to `target` ready ones: they are enough
+    remove_new_ready = new_surplus - remove_new_starting  # leaves `target` ready ones
     return Step(create, 0, remove_old_starting, remove_old_ready, remove_new_starting, remove_new_ready)
 
 
 def _given_up(old: Count, target: int, bounds: RollingUpdate, pace: Pace) -> int:
-    """Old workers that go before every pool has a new ready one; where another can start, the last one does not."""
+    """Returns the number of old workers to remove before every pool has a ready new one; with a surge, one stays."""
     kept = target if pace is Pace.WAIT else target - bounds.unavailable
     return max(0, old.total - max(kept, 1 if bounds.surge else 0))
 
 
 def _pause(old: Count, new: Count, leaving: int, target: int, bounds: RollingUpdate) -> Step:
-    """Plain scaling of the old revision around the new workers there are, one of which stays: it shows the failure.
+    """Scales the old revision while the new one fails; one new worker stays as evidence of the failure.
 
-    Where these leave room, old workers that were given up come back; down to what is needed they are made room for.
+    Removed old workers come back if there is room, and new workers make room for as many as are needed.
     """
     surplus = max(0, old.total - target)
     remove_old_starting = min(old.starting, surplus)

@@ -1,7 +1,7 @@
-"""Routes to a service from outside the cluster: which are made, and what the cluster makes of them. Pure.
+"""Routes to a service from outside the cluster: the desired ones, and their state. Pure.
 
-Their kinds are optional and not watched, so only services with routes look for them: `status.routes` says which kinds
-a service has. It is written before one is made, so that none is forgotten.
+Their kinds are optional and not watched, so they are read only for services with routes. `status.routes` lists the
+kinds that a service has; it is written before a route is created, so that none is forgotten.
 """
 
 import datetime
@@ -18,7 +18,7 @@ from legato_operator.planning.actions import PatchStatus
 from legato_protocol import names
 
 STATUS = "routes"
-_LOOK_EVERY, _LOOK_FOR = 2.0, 60.0  # seconds: at one that was just made; controllers take moments
+_RECHECK_EVERY, _RECHECK_FOR = 2.0, 60.0  # seconds, after a route was created: controllers accept it soon
 _NO_STATUS: Mapping[str, Any] = {}
 _WORST_FIRST = (
     conditions.ROUTE_API_MISSING,
@@ -31,12 +31,12 @@ _WORST_FIRST = (
 
 
 def desired(observed: Observed) -> list[dict[str, Any]]:
-    """Those that the manifest asks for and the cluster can have."""
+    """Returns the routes that the manifest asks for and the cluster supports."""
     return [item for item in route.of(observed.service) if item["kind"] not in observed.unusable]
 
 
 def note(observed: Observed, placement: PodPlacement) -> Iterator[PatchStatus]:
-    """Write down what is about to be made."""
+    """Yields a status patch that lists new routes, before they are created."""
     if placement.containers is None:
         return
     listed = observed.status.get(STATUS) or []
@@ -48,8 +48,8 @@ def note(observed: Observed, placement: PodPlacement) -> Iterator[PatchStatus]:
         yield PatchStatus(ref, {STATUS: [*listed, *added]}, observed.uid)
 
 
-def told(observed: Observed) -> dict[str, Any]:
-    """Their part of the status: those that are wanted, and those that may be left. Null removes it."""
+def status_fields(observed: Observed) -> dict[str, Any]:
+    """Returns the routes' part of the status: desired routes and possible leftovers. Null removes the field."""
     wanted = {item["kind"]: item for item in route.of(observed.service)}
     entries = [_entry(observed, item) for item in wanted.values()]
     for before in observed.status.get(STATUS) or ():
@@ -63,30 +63,30 @@ def told(observed: Observed) -> dict[str, Any]:
 
 
 def condition(observed: Observed) -> Condition | None:
-    """How the routes stand, the worst of them first; None where the manifest asks for none."""
-    found = [_standing(observed, item) for item in route.of(observed.service)]
-    if observed.hosts_taken and found:
-        found.append((conditions.HOST_CONFLICT, _taken(observed.hosts_taken)))
-    if not found:
+    """Returns the routes' condition, with the worst state's reason; None if the manifest asks for no route."""
+    states = [_state(observed, item) for item in route.of(observed.service)]
+    if observed.hosts_taken and states:
+        states.append((conditions.HOST_CONFLICT, _taken(observed.hosts_taken)))
+    if not states:
         return None
-    found.sort(key=lambda each: _WORST_FIRST.index(each[0]))
-    reason = found[0][0]
+    states.sort(key=lambda each: _WORST_FIRST.index(each[0]))
+    reason = states[0][0]
     return Condition(
-        conditions.ROUTE_READY, reason == conditions.ACCEPTED, reason, "; ".join(text for _, text in found)
+        conditions.ROUTE_READY, reason == conditions.ACCEPTED, reason, "; ".join(text for _, text in states)
     )
 
 
 def recheck_after(observed: Observed, usual: float) -> float:
-    """Seconds until their status is worth another look: nothing tells of it."""
+    """Returns the seconds until the routes are read again, because they are not watched."""
     now = condition(observed)
     if now is None or now.reason != conditions.ROUTE_PENDING:
         return usual
     before = conditions.find(observed.status, conditions.ROUTE_READY)
     if before.get("reason") == conditions.ROUTE_PENDING:
         since = datetime.datetime.fromisoformat(before["lastTransitionTime"]).timestamp()
-        if observed.now - since > _LOOK_FOR:
+        if observed.now - since > _RECHECK_FOR:
             return usual
-    return min(usual, _LOOK_EVERY)
+    return min(usual, _RECHECK_EVERY)
 
 
 def _entry(observed: Observed, item: Mapping[str, Any]) -> dict[str, Any]:
@@ -96,23 +96,23 @@ def _entry(observed: Observed, item: Mapping[str, Any]) -> dict[str, Any]:
         "kind": item["kind"],
         "name": item["metadata"]["name"],
         "hosts": list(route.hosts(item)),
-        "accepted": _standing(observed, item)[0] == conditions.ACCEPTED,
+        "accepted": _state(observed, item)[0] == conditions.ACCEPTED,
         **({"addresses": addresses} if addresses else {}),
     }
 
 
-def _standing(observed: Observed, item: Mapping[str, Any]) -> tuple[str, str]:
-    """Reason and message of one route."""
+def _state(observed: Observed, item: Mapping[str, Any]) -> tuple[str, str]:
+    """Returns the reason and message of one route."""
     kind, name = item["kind"], item["metadata"]["name"]
     if kind in observed.unusable:
         return observed.unusable[kind]
     live = observed.find(kind, name)
     if live is None:
         return conditions.ROUTE_PENDING, f"{kind} {name} is being created"
-    return _of_ingress(live) if kind == route.INGRESS else _of_http_route(live)
+    return _ingress_state(live) if kind == route.INGRESS else _http_route_state(live)
 
 
-def _of_ingress(live: Object) -> tuple[str, str]:
+def _ingress_state(live: Object) -> tuple[str, str]:
     name = live["metadata"]["name"]
     if addresses := _addresses(live):
         return conditions.ACCEPTED, f"Ingress {name} has {', '.join(addresses)}"
@@ -124,18 +124,21 @@ def _addresses(live: Object) -> list[str]:
     return [text for point in points if (text := point.get("hostname") or point.get("ip"))]
 
 
-def _of_http_route(live: Object) -> tuple[str, str]:
-    """Each Gateway that it names has to accept it as it is now, and to find the Service."""
+def _http_route_state(live: Object) -> tuple[str, str]:
+    """Returns the reason and message of an HTTPRoute: each of its Gateways must accept its newest spec and find the
+    Service."""
     name, waiting, refused = live["metadata"]["name"], [], []
     given = live["spec"].get("parentRefs") or ()
-    if not given:  # somebody removed them; they come back with the next apply
+    if not given:  # somebody removed them; the next apply restores them
         return conditions.ROUTE_PENDING, f"HTTPRoute {name} names no Gateway"
     parents = [(_gateway(parent, live), _answers(parent, live)) for parent in given]
     for gateway, answers in parents:
-        said = [f"{gateway}: {each['reason']}: {each['message']}" for each in answers if each["status"] == "False"]
-        refused += said
+        rejections = [
+            f"{gateway}: {each['reason']}: {each['message']}" for each in answers if each["status"] == "False"
+        ]
+        refused += rejections
         accepts = any(each["type"] == "Accepted" and each["status"] == "True" for each in answers)
-        waiting += [] if accepts or said else [gateway]
+        waiting += [] if accepts or rejections else [gateway]
     if refused:
         return conditions.ROUTE_REFUSED, f"HTTPRoute {name}: {'; '.join(refused)}"
     if waiting:
@@ -144,9 +147,9 @@ def _of_http_route(live: Object) -> tuple[str, str]:
 
 
 def _answers(parent: Mapping[str, Any], live: Object) -> list[Mapping[str, Any]]:
-    """What controllers say of the route as it is now, through this parent."""
-    told: Iterable[Mapping[str, Any]] = live.get("status", {}).get("parents") or ()
-    of_this = (each for each in told if _place(each.get("parentRef", _NO_STATUS), live) == _place(parent, live))
+    """Returns the conditions that controllers report for the newest route and this parent."""
+    reported: Iterable[Mapping[str, Any]] = live.get("status", {}).get("parents") or ()
+    of_this = (each for each in reported if _place(each.get("parentRef", _NO_STATUS), live) == _place(parent, live))
     every = (each for answer in of_this for each in answer.get("conditions") or ())
     newest = live["metadata"].get("generation", 0)
     return [each for each in every if each.get("observedGeneration", newest) >= newest]
@@ -163,5 +166,4 @@ def _gateway(parent: Mapping[str, Any], live: Object) -> str:
 
 
 def _taken(taken: Sequence[tuple[str, Ref]]) -> str:
-    told = (f"{host} is also a host of the older service {ref.namespace}/{ref.name}" for host, ref in taken)
-    return "; ".join(told)
+    return "; ".join(f"{host} is also a host of the older service {ref.namespace}/{ref.name}" for host, ref in taken)

@@ -1,4 +1,4 @@
-"""A service's status: counts and conditions, from the same observation as the plan. Pure."""
+"""The status of a service and its pools: counts and conditions, from the plan's observation. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -24,27 +24,27 @@ _PARTS = {
     conditions.GATEWAY_READY: common.GATEWAY,
 }
 _NEEDED = {conditions.DECODE_READY, conditions.GATEWAY_READY}
-FAILED_CONNECTIONS = 3  # in a row: one or two may have been to a worker that died
+FAILED_CONNECTIONS = 3  # in a row; one or two may have been to a worker that died
 
 
-def of(
+def service_status(
     observed: Observed,
     targets: Mapping[str, PoolTarget],
-    found: Mapping[str, Revisions],
+    revisions: Mapping[str, Revisions],
     pools: Mapping[str, PoolPlan],
     deployment: PoolPlan,
     placement: PodPlacement,
     upgrade: UpgradeState,
 ) -> dict[str, Any]:
-    """The status of a service that is not being deleted."""
+    """Returns the status of a service that is not being deleted."""
     prefill = _pool_ready(observed, conditions.PREFILL_READY, roles.PREFILL, pools)
     decode = _pool_ready(observed, conditions.DECODE_READY, roles.DECODE, pools)
     gateway = _with_retries(_gateway(observed), observed)
     transport = _transport(observed)
     parts = (prefill, decode, gateway)
-    degraded = not prefill.status and not _is_beginning(found, prefill) and _prefills_locally(observed)
-    without = degraded or roles.bounds(observed.service.spec, roles.PREFILL).min == 0
-    needed = (decode, gateway) if without else parts
+    degraded = not prefill.status and not _is_first_start(revisions, prefill) and _prefills_locally(observed)
+    prefill_optional = degraded or roles.bounds(observed.service.spec, roles.PREFILL).min == 0
+    needed = (decode, gateway) if prefill_optional else parts
     waiting = next((part for part in needed if not part.status), None)
     ready = Condition(conditions.READY, True, conditions.ALL_READY)
     if waiting is None and decode.reason == conditions.SCALED_TO_ZERO:
@@ -56,44 +56,44 @@ def of(
     elif degraded:
         text = f"decode workers prefill: {prefill.type}: {prefill.message}"
         ready = Condition(conditions.READY, True, conditions.DEGRADED, text)
-    progressing = _progressing(observed, targets, found, {**pools, common.GATEWAY: deployment})
-    if waiting is decode and _is_activated(observed, decode, gateway, progressing):
-        ready = Condition(conditions.READY, True, conditions.SCALED_TO_ZERO, f"the first starts: {decode.message}")
+    progressing = _progressing(observed, targets, revisions, {**pools, common.GATEWAY: deployment})
+    if waiting is decode and _wakes_from_zero(observed, decode, gateway, progressing):
+        ready = Condition(conditions.READY, True, conditions.SCALED_TO_ZERO, f"first worker starting: {decode.message}")
     if observed.missing and waiting is not None:
         ready = Condition(conditions.READY, False, progressing.reason, progressing.message)
-    upgraded = (_upgraded(observed, found, upgrade),) if placement.containers else ()
+    upgraded = (_upgraded(observed, revisions, upgrade),) if placement.containers else ()
     route = routes.condition(observed) if placement.containers else None
-    adapted = adapters.condition(observed, found, placement)
+    adapted = adapters.condition(observed, revisions, placement)
     optional = (condition for condition in (route, adapted, _kernels(observed)) if condition is not None)
     news = (ready, *parts, transport, *upgraded, *optional, progressing)
     service = observed.service
     scheme = "https" if service.spec.gateway.tls else "http"
     mine = {"scheme": scheme, "service": service.metadata.name, "namespace": service.metadata.namespace}
     return _status(observed, news) | {
-        "pools": {name: _pool(observed, name, found[name], made, targets[name]) for name, made in pools.items()},
-        common.GATEWAY: _revision(found[common.GATEWAY]),
+        "pools": {name: _pool(observed, name, revisions[name], made, targets[name]) for name, made in pools.items()},
+        common.GATEWAY: _revision(revisions[common.GATEWAY]),
         "model": service.served_name,
-        **(routes.told(observed) if placement.containers else {}),
+        **(routes.status_fields(observed) if placement.containers else {}),
         **({"url": placement.url.format(**mine)} if placement.url else {}),
     }
 
 
 def _prefills_locally(observed: Observed) -> bool:
-    """Whether decode workers do it where no prefill worker is ready, though there are to be some."""
+    """True if decode workers prefill while no prefill worker is ready, although the spec requires one."""
     spec = observed.service.spec
     return spec.routing.when_prefill_unavailable == "Local" and roles.bounds(spec, roles.PREFILL).min > 0
 
 
-def _is_beginning(found: Mapping[str, Revisions], prefill: Condition) -> bool:
-    """Whether a new service's prefill workers start as they should: it is ready when they are."""
-    begun = any(revisions.good is not None or revisions.failure is not None for revisions in found.values())
+def _is_first_start(revisions: Mapping[str, Revisions], prefill: Condition) -> bool:
+    """True while a new service's prefill workers start normally: it is not ready before they are."""
+    ran = any(each.good is not None or each.failure is not None for each in revisions.values())
     starts = prefill.reason in (conditions.STARTING, conditions.DOWNLOADING, conditions.NO_READY_WORKER)
-    return starts and not begun
+    return starts and not ran
 
 
-def of_pool(observed: Observed, pool: str, target: PoolTarget, item: Object) -> dict[str, Any]:
-    """The status of a pool's own object: the fields that its scaler reads, the size after limits, and the last decision
-    of the autoscaler, if any."""
+def pool_status(observed: Observed, pool: str, target: PoolTarget, item: Object) -> dict[str, Any]:
+    """Returns the status of a WorkerPool: the fields for its scaler, the size within limits, and the autoscaler's last
+    decision, if any."""
     decided = (observed.status.get("scaling") or {}).get("pools", {}).get(pool, {})
     staying = [pod for pod in observed.of_pool(pool) if not pod.leaving and pod.draining_since is None]
     ready = sum(pod.ready for pod in staying)
@@ -112,8 +112,8 @@ def of_pool(observed: Observed, pool: str, target: PoolTarget, item: Object) -> 
     }
 
 
-def refused(pods: Sequence[Pod], status: Mapping[str, Any], refusal: Refusal, timestamp: str) -> dict[str, Any]:
-    """The status of a service of which no spec can be reconciled: what runs is told, and what nobody knows is not."""
+def refused_status(pods: Sequence[Pod], status: Mapping[str, Any], refusal: Refusal, timestamp: str) -> dict[str, Any]:
+    """Returns the status of a service without a usable spec; only parts that run are reported."""
     known = conditions.known(status)
     progressing = Condition(conditions.PROGRESSING, False, refusal.reason, refusal.message)
     parts = {kind: _any_ready(kind, mine) for kind, pool in _PARTS.items() if (mine := _of_pool(pods, pool))}
@@ -121,12 +121,12 @@ def refused(pods: Sequence[Pod], status: Mapping[str, Any], refusal: Refusal, ti
     ready = replace(progressing, type=conditions.READY)
     if serves:
         ready = Condition(conditions.READY, True, conditions.ALL_READY)
-    told = conditions.update(known, [ready, *parts.values(), progressing], refusal.generation, timestamp)
-    return {"observedGeneration": refusal.generation, "conditions": told}
+    updated = conditions.update(known, [ready, *parts.values(), progressing], refusal.generation, timestamp)
+    return {"observedGeneration": refusal.generation, "conditions": updated}
 
 
-def deleting(observed: Observed) -> dict[str, Any]:
-    """The status of a service that is going."""
+def deleting_status(observed: Observed) -> dict[str, Any]:
+    """Returns the status of a service that is being deleted."""
     left = ", ".join(pod.name for pod in observed.pods)
     news = [Condition(kind, False, conditions.DELETING, left) for kind in (conditions.READY, conditions.PROGRESSING)]
     return _status(observed, news)
@@ -137,7 +137,7 @@ def _of_pool(pods: Sequence[Pod], pool: str) -> list[Pod]:
 
 
 def _status(observed: Observed, news: Sequence[Condition]) -> dict[str, Any]:
-    """Each condition is of the generation that it was found for, which is not the newest where that is refused."""
+    """Returns the status with these conditions, each with its generation; the newest generation may be refused."""
     known = conditions.known(observed.status)
     if observed.unknown:
         listed = f"this version of the operator does not know {', '.join(observed.unknown)}"
@@ -147,18 +147,18 @@ def _status(observed: Observed, news: Sequence[Condition]) -> dict[str, Any]:
     newest = observed.generation
     if refusal := observed.refusal:
         newest = refusal.generation
-        told = [_set_back(observed, refusal, news[-1])]
-        updated = [*updated[:-1], *conditions.update(known, told, newest, observed.timestamp)]
-    optional = {conditions.ROUTE_READY, conditions.ADAPTERS_READY}  # told only where they are wanted
+        progressing = _with_refusal(observed, refusal, news[-1])
+        updated = [*updated[:-1], *conditions.update(known, [progressing], newest, observed.timestamp)]
+    optional = {conditions.ROUTE_READY, conditions.ADAPTERS_READY}  # removed when no longer wanted
     updated_types = {condition.type for condition in news} | optional
     kept = [condition for condition in known if condition["type"] not in updated_types]
     return {"observedGeneration": newest, "conditions": [*updated, *kept]}
 
 
-def _set_back(observed: Observed, refusal: Refusal, progressing: Condition) -> Condition:
-    """That the newest spec is refused, and how the last usable one gets on."""
-    ahead = ": ".join(text for text in (progressing.reason, progressing.message) if text)
-    text = f"{refusal.message}; generation {observed.generation} stays in use ({ahead})"
+def _with_refusal(observed: Observed, refusal: Refusal, progressing: Condition) -> Condition:
+    """Returns the condition of a refused newest spec, with the progress of the last usable one."""
+    progress = ": ".join(text for text in (progressing.reason, progressing.message) if text)
+    text = f"{refusal.message}; generation {observed.generation} stays in use ({progress})"
     return Condition(conditions.PROGRESSING, False, refusal.reason, text)
 
 
@@ -171,14 +171,14 @@ def _pool(observed: Observed, pool: str, revisions: Revisions, made: PoolPlan, t
 
 
 def _limits(states: Sequence[WorkerState]) -> dict[str, int]:
-    """Returns the smallest limits that workers report; with Auto, workers choose them by their memory."""
+    """Returns the smallest limits that workers report; with Auto, each worker derives them from its memory."""
     lengths, running = [each.max_length for each in states], [each.max_running for each in states]
-    found = {"maxLength": min(filter(None, lengths), default=0), "maxRunning": min(filter(None, running), default=0)}
-    return {name: number for name, number in found.items() if number}
+    least = {"maxLength": min(filter(None, lengths), default=0), "maxRunning": min(filter(None, running), default=0)}
+    return {name: number for name, number in least.items() if number}
 
 
 def _revision(revisions: Revisions) -> dict[str, Any]:
-    """Which one the manifest asks for, and why it cannot be had."""
+    """Returns the desired revision and its failure, if any."""
     desired = common.revision_of(revisions.desired)
     if revisions.failure is None:
         return {"revision": desired}
@@ -194,15 +194,15 @@ def _pool_ready(observed: Observed, kind: str, pool: str, pools: Mapping[str, Po
     return _any_ready(kind, [pod for pod in observed.of_pool(pool) if pod.draining_since is None])
 
 
-def _is_activated(observed: Observed, decode: Condition, gateway: Condition, progressing: Condition) -> bool:
-    """Whether gateways hold requests as they did at zero, while the first decode worker starts as it should."""
+def _wakes_from_zero(observed: Observed, decode: Condition, gateway: Condition, progressing: Condition) -> bool:
+    """True if gateways queue requests, as at zero, while the first decode worker starts normally."""
     at_zero = conditions.find(observed.status, conditions.READY).get("reason") == conditions.SCALED_TO_ZERO
     starts = decode.reason in (conditions.STARTING, conditions.DOWNLOADING, conditions.NO_READY_WORKER)
     return bool(at_zero and starts and gateway.status and progressing.status)
 
 
 def _gateway(observed: Observed) -> Condition:
-    """What the Deployment says, where there is one; otherwise what the pods say."""
+    """Returns the gateways' condition, from their Deployment if it has ready replicas, else from the pods."""
     pods = observed.of_pool(common.GATEWAY)
     workers = [pod for pod in observed.of_pool(roles.DECODE) if pod.ready and not pod.on_its_way_out]
     if workers and not any(pod.serves or _is_new(pod) for pod in workers):
@@ -226,7 +226,7 @@ def _with_retries(gateway: Condition, observed: Observed) -> Condition:
 
 
 def _any_ready(kind: str, pods: Sequence[Pod]) -> Condition:
-    """One ready is enough to serve: a pool that lost one of two still works."""
+    """Returns the condition of a pool or of the gateways, true if one pod is ready: the pool then still serves."""
     staying = [pod for pod in pods if not pod.leaving]
     ready = sum(pod.serves for pod in staying)
     if ready:
@@ -249,7 +249,7 @@ def _any_ready(kind: str, pods: Sequence[Pod]) -> Condition:
 
 
 def _why_none(pods: Sequence[Pod], staying: Sequence[Pod]) -> str:
-    """The state of pods that are not ready, with a time instead of a duration: each new message is a write."""
+    """Returns the state of pods that are not ready, with times instead of durations: each new message costs a write."""
     unseen = sorted(pod.unseen_since for pod in staying if pod.unseen_since)
     silent = f"{len(unseen)} of {len(staying)} pods not seen since {unseen[0]}" if unseen else ""
     if known := "; ".join(text for text in (silent, _messages(staying)) if text):
@@ -261,7 +261,7 @@ def _why_none(pods: Sequence[Pod], staying: Sequence[Pod]) -> str:
 
 
 def _is_new(pod: Pod) -> bool:
-    """Whether it became ready a moment ago, so that gateways are about to greet it."""
+    """True if the pod became ready a moment ago, so that gateways are still connecting to it."""
     return pod.ready and pod.ready_for < reached.GRACE
 
 
@@ -270,8 +270,8 @@ def _unreached(pods: Sequence[Pod]) -> str:
 
 
 def _messages(pods: Sequence[Pod]) -> str:
-    told = ((pod.name, pod.refused or pod.blocked or pod.message or pod.unreached) for pod in pods)
-    return "; ".join(f"{name}: {text}" for name, text in told if text)
+    texts = ((pod.name, pod.refused or pod.blocked or pod.message or pod.unreached) for pod in pods)
+    return "; ".join(f"{name}: {text}" for name, text in texts if text)
 
 
 def _transport(observed: Observed) -> Condition:
@@ -297,31 +297,33 @@ def _transport(observed: Observed) -> Condition:
 
 
 def _kernels(observed: Observed) -> Condition | None:
-    """A condition while torch's operators take the place of compiled kernels; else None."""
+    """Returns a condition while torch's operators replace compiled kernels; else None."""
     states = ((pod.name, pod.state) for pod in observed.pods if pod.ready and pod.state is not None)
     fallen = sorted(f"{name}: {state.kernel_fallback}" for name, state in states if state.kernel_fallback)
     return Condition(conditions.KERNELS_READY, False, conditions.KERNEL_FALLBACK, "; ".join(fallen)) if fallen else None
 
 
 def _carrier(state: WorkerState) -> str:
-    """What carries a worker's hand-offs, and why nothing better does."""
+    """Returns a worker's transport for hand-offs, with the reason why it is not a better one."""
     return state.transport + (f" ({state.transport_reason})" if state.transport_reason else "")
 
 
-def _upgraded(observed: Observed, found: Mapping[str, Revisions], upgrade: UpgradeState) -> Condition:
+def _upgraded(observed: Observed, revisions: Mapping[str, Revisions], upgrade: UpgradeState) -> Condition:
     kind = conditions.UPGRADED
     if upgrade is UpgradeState.WAITING:
-        text = "; ".join(part for part in ("its pods stay as they are until its turn", observed.turns_held) if part)
+        text = "; ".join(
+            part for part in ("its pods stay as they are until it is upgraded", observed.turns_held) if part
+        )
         return Condition(kind, False, conditions.AWAITING_UPGRADE, text)
     if upgrade is UpgradeState.EDITED:
         return Condition(kind, False, conditions.ROLLING_OUT, "with a change of the manifest")
     if upgrade is UpgradeState.CURRENT:
         return Condition(kind, True, conditions.UP_TO_DATE)
-    why = [f"{role}: {each.failure.message}" for role, each in found.items() if each.failure is not None]
+    why = [f"{role}: {each.failure.message}" for role, each in revisions.items() if each.failure is not None]
     if observed.missing:
         why.append(checks.text(observed.missing))
     if why:
-        text = f"{'; '.join(why)}; no other service's turn begins"
+        text = f"{'; '.join(why)}; no other service is upgraded meanwhile"
         return Condition(kind, False, conditions.UPGRADE_FAILED, text)
     return Condition(kind, False, conditions.UPGRADING)
 
@@ -329,14 +331,14 @@ def _upgraded(observed: Observed, found: Mapping[str, Revisions], upgrade: Upgra
 def _progressing(
     observed: Observed,
     targets: Mapping[str, PoolTarget],
-    found: Mapping[str, Revisions],
+    revisions: Mapping[str, Revisions],
     plans: Mapping[str, PoolPlan],
 ) -> Condition:
     kind = conditions.PROGRESSING
     if observed.missing:
         return Condition(kind, False, conditions.NOT_FOUND, checks.text(observed.missing))
-    if failures := {pool: each.failure for pool, each in found.items() if each.failure is not None}:
-        return _failed(failures, found)
+    if failures := {pool: each.failure for pool, each in revisions.items() if each.failure is not None}:
+        return _failed(failures, revisions)
     unschedulable = [pod for pod in observed.pods if pod.unschedulable and not pod.leaving]
     waiting = [pod for made in plans.values() for pod in made.waiting]
     moving = {name: made for name, made in plans.items() if not made.settled}
@@ -360,7 +362,7 @@ def _progressing(
 
 
 def _disruption(pod: Pod) -> str:
-    """Cause, node and restarts of a worker or gateway that was lost; empty for others."""
+    """Returns the cause, node and restarts of a worker or gateway that was lost; empty for others."""
     cause = pod.disrupted
     if not cause and not pod.ready and not pod.on_its_way_out:
         cause = f"not seen since {pod.unseen_since}" if pod.unseen_since else ""
@@ -372,22 +374,23 @@ def _disruption(pod: Pod) -> str:
 
 
 def _capped(observed: Observed, targets: Mapping[str, PoolTarget]) -> str:
-    """Every pool that is not as large as desired, and the field that limits it."""
-    wishes = {pool: observed.desired_replicas.get(pool, "the initial number") for pool in targets}
+    """Lists every pool that is not of its desired size, with the field that limits it."""
+    desired = {pool: observed.desired_replicas.get(pool, "the initial number") for pool in targets}
     limited = {pool: target for pool, target in targets.items() if target.capped_by}
     return "; ".join(
-        f"{pool} is {target.replicas} instead of {wishes[pool]}, by {target.capped_by}"
+        f"{pool} is {target.replicas} instead of {desired[pool]}, by {target.capped_by}"
         for pool, target in limited.items()
     )
 
 
-def _failed(failures: Mapping[str, Failure], found: Mapping[str, Revisions]) -> Condition:
-    """What keeps the manifest's revision from being had, and what is done about it."""
+def _failed(failures: Mapping[str, Failure], revisions: Mapping[str, Revisions]) -> Condition:
+    """Returns the condition of a failed revision: the failures and the reaction to them."""
     messages = [
-        f"{pool}: revision {common.revision_of(found[pool].desired)}: {each.message}" for pool, each in failures.items()
+        f"{pool}: revision {common.revision_of(revisions[pool].desired)}: {each.message}"
+        for pool, each in failures.items()
     ]
-    if any(found[pool].taken_back for pool in failures):
+    if any(revisions[pool].rolled_back for pool in failures):
         messages.append("rolling back to the last good revision")
-    elif any(found[pool].good is not None for pool in failures):
+    elif any(revisions[pool].good is not None for pool in failures):
         messages.append("the last good revision keeps serving")
     return Condition(conditions.PROGRESSING, False, next(iter(failures.values())).reason, "; ".join(messages))

@@ -1,9 +1,8 @@
-"""How a service's token is made, replaced and healed, one step at a time. Pure.
+"""Creates, rotates and repairs a service's token, one step at a time. Pure.
 
-A rotation has three steps, each of which waits until the pods have read the one before: the `next` token is written
-beside the one in use, and all take it; it comes into use, and all show it; the `previous` one is dropped. How far it
-is stands in the Secret. One that somebody edited is turned into a rotation to what they wrote, and one that was lost
-is written again, where this operator has seen it.
+A rotation has three steps, each of which waits until the pods have read the step before: the `next` token is written
+and accepted by all; it comes into use and is shown by all; the `previous` one is dropped. The Secret records the step.
+A token that somebody edited starts a rotation to the new value. A lost token is restored if this operator remembers it.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,7 +15,7 @@ from legato_operator.observing.observed import Observed, Pod
 from legato_operator.planning.actions import SetToken
 from legato_protocol.service_tokens import token_id
 
-STARTING = 120.0  # seconds for which a pod that has not said what it reads holds up a step: it may have read before
+STARTING = 120.0  # seconds for which a pod that reports no tokens delays a step: it may have read them earlier
 
 # Reasons of Events.
 TOKEN_LOST, TOKEN_RESTORED, TOKEN_EDITED = "TokenLost", "TokenRestored", "TokenEdited"
@@ -25,63 +24,63 @@ WARNINGS = (TOKEN_LOST, TOKEN_RESTORED, TOKEN_EDITED)
 
 
 def steps(observed: Observed, placement: PodPlacement) -> Iterator[SetToken]:
-    """The next step, if it is time for one."""
-    held = observed.token
+    """Yields the next step, if one is due."""
+    token = observed.token
     if not observed.has_token:
         yield _make(observed)
-    elif held is None:
-        return  # who looked only cared whether there is one
-    elif held.edited:
-        yield _edited(observed, held)
-    elif not held.written:  # by an operator that knew of no rotation
-        yield _write(observed, held)
-    elif held.previous:
-        if _all(observed, held, lambda ids: ids[:1] == (token_id(held.token),)):
-            yield _write(observed, replace(held, previous=""), TOKEN_ROTATED, "the previous one is not taken any more")
-    elif held.next:
-        if _all(observed, held, lambda ids: token_id(held.next) in ids):
-            used = replace(held, token=held.next, next="", previous=held.token, since=observed.now)
+    elif token is None:
+        return  # the observer only checked that a token exists
+    elif token.edited:
+        yield _edited(observed, token)
+    elif not token.written:  # by an operator without rotation
+        yield _write(observed, token)
+    elif token.previous:
+        if _all(observed, token, lambda ids: ids[:1] == (token_id(token.token),)):
+            yield _write(observed, replace(token, previous=""), TOKEN_ROTATED, "the previous one is no longer accepted")
+    elif token.next:
+        if _all(observed, token, lambda ids: token_id(token.next) in ids):
+            used = replace(token, token=token.next, next="", previous=token.token, since=observed.now)
             yield _write(observed, used)
-    elif note := _due(observed, held, placement):
+    elif note := _due(observed, token, placement):
         answered = secret.requested(observed.annotations)
-        yield _write(observed, replace(held, answered=answered), TOKEN_ROTATING, note, fresh="next")
+        yield _write(observed, replace(token, answered=answered), TOKEN_ROTATING, note, fresh="next")
 
 
 def _make(observed: Observed) -> SetToken:
-    """Of a Secret that is not there or holds no token: the one that the pods know, or another."""
+    """Returns the first token, or the one that pods know if the Secret was lost or emptied."""
     if known := observed.remembered_token:
         return _write(observed, known, TOKEN_RESTORED, "its Secret was lost or held no token, and is as it was")
     answered = secret.requested(observed.annotations)
     made = ServiceToken("", since=observed.now, answered=answered)
     if observed.pods:
-        note = "its Secret was lost or held no token; pods follow the new one within three minutes"
+        note = "its Secret was lost or held no token; pods accept the new one within three minutes"
         return _write(observed, made, TOKEN_LOST, note, fresh="token")
     return _write(observed, made, fresh="token")
 
 
-def _edited(observed: Observed, held: ServiceToken) -> SetToken:
-    """What somebody wrote is the next, and all that show the one before are understood meanwhile."""
+def _edited(observed: Observed, token: ServiceToken) -> SetToken:
+    """Makes the edited value the next token; the token before the edit stays accepted meanwhile."""
     known = observed.remembered_token
-    if known is not None and token_id(known.token) == held.written:
-        note = "somebody wrote another token, which all pods take before it is shown"
-        return _write(observed, replace(known, next=held.token, answered=held.answered), TOKEN_EDITED, note)
-    return _write(observed, replace(held, since=observed.now), TOKEN_EDITED, "somebody wrote another token")
+    if known is not None and token_id(known.token) == token.written:
+        note = "somebody wrote another token, which all pods accept before it is shown"
+        return _write(observed, replace(known, next=token.token, answered=token.answered), TOKEN_EDITED, note)
+    return _write(observed, replace(token, since=observed.now), TOKEN_EDITED, "somebody wrote another token")
 
 
-def _due(observed: Observed, held: ServiceToken, placement: PodPlacement) -> str:
-    """Why it is time for another one; empty while it is not."""
+def _due(observed: Observed, token: ServiceToken, placement: PodPlacement) -> str:
+    """Returns the reason why a rotation is due, or an empty text."""
     asked = secret.requested(observed.annotations)
-    if asked and asked != held.answered:
-        return "as requested: all pods take the next token before it is shown"
-    if placement.token_lifetime and observed.now - held.since >= placement.token_lifetime:
-        return "it is old enough: all pods take the next token before it is shown"
+    if asked and asked != token.answered:
+        return "as requested: all pods accept the next token before it is shown"
+    if placement.token_lifetime and observed.now - token.since >= placement.token_lifetime:
+        return "it is old enough: all pods accept the next token before it is shown"
     return ""
 
 
-def _all(observed: Observed, held: ServiceToken, holds: Callable[[tuple[str, ...]], bool]) -> bool:
-    """Whether all pods know that far. One that cannot say is not asked for longer than it may take to read."""
+def _all(observed: Observed, token: ServiceToken, holds: Callable[[tuple[str, ...]], bool]) -> bool:
+    """True if the tokens of every pod satisfy `holds`. Silent pods only count while they may be starting."""
     pods = [pod for pod in observed.pods if not (pod.failed or pod.lost)]
-    waited = observed.now - held.changed >= STARTING
+    waited = observed.now - token.changed >= STARTING
     return all(holds(pod.tokens) or (waited and not _answers(pod)) for pod in pods)
 
 
@@ -89,5 +88,5 @@ def _answers(pod: Pod) -> bool:
     return pod.ready or pod.state is not None or pod.report is not None
 
 
-def _write(observed: Observed, held: ServiceToken, reason: str = "", note: str = "", fresh: str = "") -> SetToken:
-    return SetToken(replace(held, changed=observed.now), fresh, reason, note)
+def _write(observed: Observed, token: ServiceToken, reason: str = "", note: str = "", fresh: str = "") -> SetToken:
+    return SetToken(replace(token, changed=observed.now), fresh, reason, note)

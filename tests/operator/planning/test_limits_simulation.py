@@ -210,4 +210,4 @@ def test_pool_that_the_manifest_drops_makes_room_for_the_other():
 )
 def test_pod_holds_its_gpus_until_it_ended_or_was_lost(changes, held):
     pod = Pod("a", "1", "decode", "r", "1", False, False, devices={GPU: 2, "example.com/nic": 1})
-    assert GpuBudget(8, (GPU, "example.com/slice")).held([dataclasses.replace(pod, **changes)]) == held
+    assert GpuBudget(8, (GPU, "example.com/slice")).in_use([dataclasses.replace(pod, **changes)]) == held

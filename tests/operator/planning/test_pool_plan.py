@@ -145,7 +145,7 @@ def test_a_pool_is_whole_when_all_that_it_needs_is_new_and_ready(planned, pods, 
 def test_there_is_a_way_back_with_old_workers_or_a_good_revision(build, pods, good, returnable):
     observed = _observed(build, (1, 0), [_pod(NEW, ready=False), *pods])
     failed = _revisions(build, good, failure=Failure(conditions.ROLLOUT_FAILED, "no such flag"))
-    (standing,) = pool_plan.standings(observed, {"decode": failed}, {"decode": PoolTarget(2)}).values()
+    (standing,) = pool_plan.pool_rollouts(observed, {"decode": failed}, {"decode": PoolTarget(2)}).values()
     assert standing.returnable is returnable
     assert (standing.old.ready, standing.new.starting, standing.target) == (len(pods), 1, 2)
     assert (standing.changing, standing.failing) == (True, True)
@@ -155,7 +155,7 @@ def test_without_surge_prefill_gives_workers_up_first(build):
     """Decode workers can prefill themselves."""
     observed = _observed(build, (0, 1), [_pod(GOOD), _pod(GOOD, role="prefill")])
     found = {role: _revisions(build, GOOD, role) for role in ("prefill", "decode")}
-    at = pool_plan.standings(observed, found, dict.fromkeys(found, PoolTarget(1)))
+    at = pool_plan.pool_rollouts(observed, found, dict.fromkeys(found, PoolTarget(1)))
     made = pool_plan.plan_pools(observed, found, at, True, dict.fromkeys(found, RollingUpdate(0, 1)))
     assert (_drained(made["prefill"]), _drained(made["decode"])) == (["demo-decode-1"], [])
 

@@ -7,7 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from legato_operator.api.resources import Rollout
-from legato_operator.planning.rollout import Count, Pace, RollingUpdate, Standing, Step, configured, next_step, paces
+from legato_operator.planning.rollout import (
+    Count,
+    Pace,
+    PoolRollout,
+    RollingUpdate,
+    Step,
+    choose_paces,
+    configured,
+    next_step,
+)
 
 
 @dataclass
@@ -185,11 +194,11 @@ def test_before_the_revision_is_proven_the_last_old_worker_stays_where_there_is_
 
 def _standing(old=1, new=0, target=1, **more):
     given = {"changing": True, "failing": False, "returnable": True} | more
-    return Standing(Count(old, 0), Count(new, 0), target, **given)
+    return PoolRollout(Count(old, 0), Count(new, 0), target, **given)
 
 
 def _paces(prefill, decode, **more):
-    chosen = paces({"decode": decode, "prefill": prefill}, first="prefill", **more)
+    chosen = choose_paces({"decode": decode, "prefill": prefill}, first="prefill", **more)
     return chosen["prefill"], chosen["decode"]
 
 

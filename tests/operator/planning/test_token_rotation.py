@@ -46,7 +46,7 @@ def step(build):
 
 def read_back(build, made):
     """Reads the Secret back as an API server returns it."""
-    item = secret.manifest(parsing.read_service(build()), made.held)
+    item = secret.manifest(parsing.read_service(build()), made.token)
     return secret.read({**item, "metadata": {**item["metadata"], "creationTimestamp": "2026-01-01T00:00:00Z"}})
 
 
@@ -56,15 +56,15 @@ def test_a_token_in_use_is_left_alone(step):
 
 def test_a_new_service_gets_a_random_token_without_a_word(step, build):
     made = step(None)
-    assert (made.fresh, made.reason, made.held.since) == ("token", "", NOW)
+    assert (made.fresh, made.reason, made.token.since) == ("token", "", NOW)
     asked = step(None, asked="of old")
-    assert asked.held.answered == "of old", "a manifest that is applied anew asks for nothing"
+    assert asked.token.answered == "of old", "a manifest that is applied anew asks for nothing"
 
 
 def test_a_lost_token_is_as_it_was_where_it_is_known_and_another_one_otherwise(step):
     staged = dataclasses.replace(HELD, next="b")
     made = step(None, worker("a", "b"), remembered_token=staged)
-    assert (made.held, made.fresh, made.reason) == (dataclasses.replace(staged, changed=NOW), "", "TokenRestored")
+    assert (made.token, made.fresh, made.reason) == (dataclasses.replace(staged, changed=NOW), "", "TokenRestored")
     made = step(None, worker("a"))
     assert (made.fresh, made.reason) == ("token", "TokenLost")
 
@@ -72,10 +72,10 @@ def test_a_lost_token_is_as_it_was_where_it_is_known_and_another_one_otherwise(s
 def test_an_edit_becomes_a_rotation_to_what_was_written(step):
     edited = dataclasses.replace(HELD, token="x")
     made = step(edited, worker("a"), remembered_token=dataclasses.replace(HELD, previous="z"))
-    assert (made.held.token, made.held.next, made.held.previous) == ("a", "x", "z")
+    assert (made.token.token, made.token.next, made.token.previous) == ("a", "x", "z")
     assert (made.fresh, made.reason) == ("", "TokenEdited")
     made = step(edited, worker("a"))
-    assert (made.held.token, made.held.next) == ("x", ""), "nobody knows the one before"
+    assert (made.token.token, made.token.next) == ("x", ""), "nobody knows the one before"
 
 
 def test_an_edited_token_is_shown_after_the_one_that_pods_know(build):
@@ -102,16 +102,16 @@ def test_something_that_is_watched_ends_with_the_secret(build):
 
 def test_all_steps_of_a_rotation_wait_for_all_pods(step, build):
     made = step(HELD, worker("a"), asked="now")
-    assert (made.fresh, made.held.answered, made.reason) == ("next", "now", "TokenRotating")
-    held = read_back(build, dataclasses.replace(made, held=dataclasses.replace(made.held, next="b")))
+    assert (made.fresh, made.token.answered, made.reason) == ("next", "now", "TokenRotating")
+    held = read_back(build, dataclasses.replace(made, token=dataclasses.replace(made.token, next="b")))
     assert step(held, worker("a"), gateway("a", "b"), asked="now") is None, "the worker does not take it yet"
     assert step(held, worker("a", "b"), gateway("a"), asked="now") is None, "nor the gateway"
     made = step(held, worker("a", "b"), gateway("a", "b"), asked="now")
-    assert (made.held.token, made.held.next, made.held.previous, made.held.since) == ("b", "", "a", NOW)
+    assert (made.token.token, made.token.next, made.token.previous, made.token.since) == ("b", "", "a", NOW)
     held = read_back(build, made)
     assert step(held, worker("a", "b"), gateway("b", "a"), asked="now") is None, "one still shows the previous one"
     made = step(held, worker("b", "a"), gateway("b", "a"), asked="now")
-    assert (made.held.token, made.held.known, made.reason) == ("b", ("b",), "TokenRotated")
+    assert (made.token.token, made.token.known, made.reason) == ("b", ("b",), "TokenRotated")
     assert step(read_back(build, made), worker("b"), gateway("b"), asked="now") is None
 
 
@@ -137,7 +137,7 @@ def test_a_pod_that_does_not_say_what_it_reads_holds_up_a_step(step):
 
 def test_a_token_of_an_operator_that_knew_no_rotation_is_taken_over(step, build):
     made = step(dataclasses.replace(HELD, written=""))
-    assert (made.held.token, made.fresh, made.reason) == ("a", "", "")
+    assert (made.token.token, made.fresh, made.reason) == ("a", "", "")
     assert read_back(build, made).written == token_id("a")
 
 

@@ -14,13 +14,13 @@ NOW = 1000.0
 
 def _service(name, **changes):
     ref, upgraded = Ref("InferenceService", "default", name), conditions.AWAITING_UPGRADE
-    false = dict.fromkeys(("current", "asleep", "rolling", "in_turn", "unserved"), False)
+    false = dict.fromkeys(("current", "asleep", "rolling", "upgrading", "unserved"), False)
     made = Candidate(ref=ref, uid=name, upgraded=upgraded, ready=True, settled=True, since=0.0, **false)
     return dataclasses.replace(made, **changes)
 
 
 def _upgrading(name, **changes):
-    return _service(name, **{"upgraded": conditions.UPGRADING, "in_turn": True, **changes})
+    return _service(name, **{"upgraded": conditions.UPGRADING, "upgrading": True, **changes})
 
 
 def _done(name, since, **changes):
@@ -62,7 +62,7 @@ UNSERVED = {"ready": False, "unserved": True, "upgraded": conditions.UPGRADE_FAI
 )
 def test_turns_begin_and_end_and_stop(services, places, begin, end, stopped, unserved):
     wave = plan_wave(services, Waves(places, 60.0), NOW)
-    turns = [wave.begin, wave.end, wave.stopped, wave.unserved]
+    turns = [wave.begin, wave.end, wave.failed, wave.unserved]
     assert ["".join(each.ref.name for each in some) for some in turns] == [begin, end, stopped, unserved]
 
 
@@ -75,10 +75,10 @@ def test_candidate_is_read_from_the_status_of_a_service():
         "metadata": {"name": "a", "namespace": "default", "uid": "a"},
         "status": {"conditions": told, "upgradeTurn": {"since": "x", "unserved": True}},
     }
-    assert candidate(stored) == _service("a", asleep=True, in_turn=True, unserved=True, since=10.0)
+    assert candidate(stored) == _service("a", asleep=True, upgrading=True, unserved=True, since=10.0)
     assert candidate({**stored, "metadata": {**stored["metadata"], "deletionTimestamp": "x"}}) is None
     torn = candidate({**stored, "status": {"conditions": [{"type": "Ready"}], "upgradeTurn": None}})
-    assert (torn.ready, torn.upgraded, torn.in_turn, torn.since) == (False, "", False, 0.0)
+    assert (torn.ready, torn.upgraded, torn.upgrading, torn.since) == (False, "", False, 0.0)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -91,19 +91,21 @@ def test_any_mixture_of_services_is_upgraded_within_the_bound(seed):
     for _ in range(5000):
         wave = plan_wave(services.values(), Waves(places, pause), now)
         for each in wave.end:
-            services[each.ref.name] = dataclasses.replace(each, in_turn=False)
+            services[each.ref.name] = dataclasses.replace(each, upgrading=False)
         for each in wave.begin:
-            assert not wave.stopped
-            services[each.ref.name] = dataclasses.replace(each, in_turn=True, upgraded=conditions.UPGRADING, since=now)
-        assert sum(each.in_turn for each in services.values()) <= places
+            assert not wave.failed
+            services[each.ref.name] = dataclasses.replace(
+                each, upgrading=True, upgraded=conditions.UPGRADING, since=now
+            )
+        assert sum(each.upgrading for each in services.values()) <= places
         for name, each in services.items():
-            if each.in_turn and not each.current and chance.random() < 0.3:
+            if each.upgrading and not each.current and chance.random() < 0.3:
                 services[name] = dataclasses.replace(each, upgraded="UpToDate", current=True, since=now)
-            elif each.in_turn and chance.random() < 0.1:
+            elif each.upgrading and chance.random() < 0.1:
                 services[name] = dataclasses.replace(each, ready=not each.ready, since=now)
-            elif each.in_turn and not each.ready:
+            elif each.upgrading and not each.ready:
                 services[name] = dataclasses.replace(each, ready=True, since=now)
-        if all(each.current and not each.in_turn for each in services.values()):
+        if all(each.current and not each.upgrading for each in services.values()):
             return
         now += chance.uniform(0.0, pause)
     raise AssertionError("some were forgotten")
