@@ -25,14 +25,14 @@ from gpu_hour_parts import MeasuredScaler
 
 from legato_engine.runner import profile
 from legato_operator.api import parsing
-from legato_simulator import traces, tuning, workloads
-from legato_simulator.result import Result
-from legato_simulator.rivals import RIVALS, clairvoyant
-from legato_simulator.rivals.clairvoyant import Clairvoyant
-from legato_simulator.rivals.request_rate import RequestRate
-from legato_simulator.scaler import Scaler
+from legato_simulator.baselines import RIVALS, clairvoyant, tuning
+from legato_simulator.baselines.clairvoyant import Clairvoyant
+from legato_simulator.baselines.request_rate import RequestRate
+from legato_simulator.engine.result import Result
+from legato_simulator.engine.scaler import Scaler
 from legato_simulator.simulator import ServiceSimulator
-from legato_simulator.workload import Workload
+from legato_simulator.workload import synthetic, traces
+from legato_simulator.workload.workload import Workload
 
 MANIFEST = Path(__file__).parent / "manifests" / "simulated.yaml"
 PROFILE = "h100x2-llama-3.3-70b-fp8"
@@ -89,7 +89,7 @@ def _run(args: argparse.Namespace) -> None:
 def _cells(args: argparse.Namespace, recorded: tuple[str, ...]) -> Iterator[Cell]:
     """The cheapest first. A recorded trace is the same with every seed."""
     names = _names(recorded)
-    days = [name for name in names if name.endswith(workloads.SUPERPOSED)]
+    days = [name for name in names if name.endswith(synthetic.SUPERPOSED)]
     others = [name for name in names if name not in days]
     for scalers, chosen in ((FIRST, others), (THEN, others), (("fixed-unified",), others), (SCALERS, days)):
         for seed in args.seed:
@@ -101,15 +101,15 @@ def _cells(args: argparse.Namespace, recorded: tuple[str, ...]) -> Iterator[Cell
 
 
 def _names(recorded: tuple[str, ...]) -> tuple[str, ...]:
-    return (*recorded, *MADE, *(f"{name}-{workloads.SUPERPOSED}" for name in recorded))
+    return (*recorded, *MADE, *(f"{name}-{synthetic.SUPERPOSED}" for name in recorded))
 
 
 def _workload(cell: Cell, recorded: Mapping[str, Workload]) -> Workload:
     if cell.workload in MADE:
-        return workloads.named(cell.workload, cell.seed, workloads.Traffic(), None)
+        return synthetic.named(cell.workload, cell.seed, synthetic.Traffic(), None)
     if cell.workload in recorded:
         return recorded[cell.workload]
-    return workloads.superposed(recorded[cell.workload.removesuffix(f"-{workloads.SUPERPOSED}")], cell.seed)
+    return synthetic.superposed(recorded[cell.workload.removesuffix(f"-{synthetic.SUPERPOSED}")], cell.seed)
 
 
 def _simulated(cell: Cell, workload: Workload, folder: Path, recorded: tuple[str, ...]) -> Run:
@@ -144,7 +144,7 @@ def _reactive(simulator: ServiceSimulator, workload: Workload) -> Scaler:
 
 def _tuned_elsewhere(cell: Cell, folder: Path, recorded: tuple[str, ...]) -> Run:
     """Request rates, tuned to the workload before; for the first one, to the last that is no superposed day."""
-    names = [name for name in _names(recorded) if not name.endswith(workloads.SUPERPOSED)]
+    names = [name for name in _names(recorded) if not name.endswith(synthetic.SUPERPOSED)]
     name = names[names.index(cell.workload) - 1] if cell.workload in names else names[-1]
     seeds = sorted({cell.seed, *range(1, cell.seed + 1)}, reverse=True)
     paths = [Cell(name, cell.start, seed, "request-rate").path(folder) for seed in seeds]

@@ -11,9 +11,9 @@ from legato_operator.autoscaler.decide import decide
 from legato_operator.autoscaler.decision import ACTIVATION, BACKLOG, COMING_SEQUENCES, DECODE_ROOM, PoolDecision
 from legato_operator.autoscaler.window import Window
 from legato_operator.autoscaling import DECIDE_EVERY
-from legato_simulator.rivals.clairvoyant import SLOT
-from legato_simulator.scaler import Observation
-from legato_simulator.tally import REVERSAL
+from legato_simulator.baselines.clairvoyant import SLOT
+from legato_simulator.engine.scaler import Observation
+from legato_simulator.engine.tally import REVERSAL
 
 PASSING = {ACTIVATION, BACKLOG, COMING_SEQUENCES, DECODE_ROOM}  # terms that a queue or a step of the load raises
 PARTS = ("work", "whole", "minimum", "headroom", "surge", "load kept", "surge kept", "draining")
@@ -58,7 +58,7 @@ class MeasuredScaler:
         decision = decide(seen.signals, self._windows, self._spec, seen.sizes, seen.now)
         self._windows, self._looked = decision.windows, seen.now
         self._levels = {pool: self._needed(pool, made, seen.now) for pool, made in decision.pools.items()}
-        return {pool: made.wish for pool, made in decision.pools.items()}
+        return {pool: made.desired for pool, made in decision.pools.items()}
 
     def _gpus(self, pool: str) -> int:
         return roles.gpus(self._spec, pool) or 1
@@ -71,7 +71,7 @@ class MeasuredScaler:
         stabilization = self._spec.scaling.scale_down_stabilization
         window = self._lasting[pool] = self._lasting[pool].add(now, lasting, lasting, stabilization, idle=False)
         self._needs[pool].append(min(max(made.needed, bounds.min), bounds.max))
-        levels = (work, math.ceil(work), bounds.min, lasting, made.needed, window.highest, made.wish)
+        levels = (work, math.ceil(work), bounds.min, lasting, made.needed, window.highest, made.desired)
         return tuple(itertools.accumulate(levels, max))
 
     def _count(self, seen: Observation) -> None:

@@ -26,10 +26,11 @@ from legato_cli.ui import sources
 from legato_cli.ui.target import NoTarget
 from legato_engine.runner import profile
 from legato_operator.api import parsing
-from legato_simulator import tally, traces, workloads
-from legato_simulator.result import Result
+from legato_simulator.engine import tally
+from legato_simulator.engine.result import Result
 from legato_simulator.simulator import ENGINES, ServiceSimulator
-from legato_simulator.workload import Workload
+from legato_simulator.workload import synthetic, traces
+from legato_simulator.workload.workload import Workload
 
 MANIFEST = Path(__file__).parent / "manifests" / "paced-managed.yaml"
 NAME = str(parsing.parse(MANIFEST.read_text()).metadata.name)
@@ -49,8 +50,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--process-start", type=float, default=1.5, help="seconds before the profile's start begins")
     args = parser.parse_args()
-    traffic = workloads.Traffic(args.rate, args.input_tokens, args.output_tokens, args.duration)
-    given = workloads.made("step", workloads.PHASES["step"], traffic, args.seed)
+    traffic = synthetic.Traffic(args.rate, args.input_tokens, args.output_tokens, args.duration)
+    given = synthetic.made("step", synthetic.PHASES["step"], traffic, args.seed)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "step.jsonl"
         write(path, given)

@@ -7,7 +7,7 @@ from legato_engine.runner.profile import Profile
 from legato_operator.api.resources import Spec
 from legato_operator.autoscaler import objectives
 from legato_operator.autoscaler.signals import DecodeCost, PrefillCost, PromptLengths
-from legato_simulator import chunks
+from legato_simulator.engine import chunks
 
 
 def by_profile(spec: Spec, worker: Profile, prompts: Sequence[PromptLengths] = ()) -> Mapping[str, str]:

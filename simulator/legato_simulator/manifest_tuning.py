@@ -15,10 +15,10 @@ from multiprocessing import get_context
 
 from legato_operator.api import roles, rules
 from legato_operator.api.resources import Bounds, Spec
-from legato_simulator.comparison import Simulator
-from legato_simulator.result import Result
-from legato_simulator.tuning import ATTAINMENT
-from legato_simulator.workload import Workload
+from legato_simulator.baselines.comparison import Simulator
+from legato_simulator.baselines.tuning import ATTAINMENT
+from legato_simulator.engine.result import Result
+from legato_simulator.workload.workload import Workload
 
 WINDOWS = (60.0, 300.0, 900.0, 1800.0, 3600.0)  # seconds of `scaleDownStabilization`
 MIN_SHARES = (0.25, 0.5, 0.75, 0.95)  # quantiles of what was wished, for `min`

@@ -11,14 +11,14 @@ import msgspec
 from legato_engine.runner.profile import Profile
 from legato_operator.api import roles
 from legato_operator.api.resources import Bounds, Spec
-from legato_simulator.engine import Engine, RunSettings
-from legato_simulator.fluid import FluidEngine
-from legato_simulator.pods import POOLS
-from legato_simulator.result import Result
-from legato_simulator.rivals.ground import Ground
-from legato_simulator.scaler import LegatoScaler, Scaler
-from legato_simulator.scheduled import SchedulerEngine
-from legato_simulator.workload import Workload
+from legato_simulator.baselines.search_context import Ground
+from legato_simulator.engine.engine import Engine, RunSettings
+from legato_simulator.engine.fluid.engine import FluidEngine
+from legato_simulator.engine.pods import POOLS
+from legato_simulator.engine.result import Result
+from legato_simulator.engine.scaler import LegatoScaler, Scaler
+from legato_simulator.engine.scheduler.engine import SchedulerEngine
+from legato_simulator.workload.workload import Workload
 
 ENGINES: Mapping[str, Callable[[RunSettings, Scaler], Engine[Any]]] = {
     "fluid": FluidEngine,

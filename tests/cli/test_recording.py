@@ -23,8 +23,8 @@ from legato_operator.local.store import Store
 from legato_operator.manifests import common, pool, secret
 from legato_protocol import names
 from legato_protocol.demand import DemandReport, LengthBucket
-from legato_simulator import signal_round
-from legato_simulator.signal_round import BadRound
+from legato_simulator.replay import signal_round
+from legato_simulator.replay.signal_round import BadRound
 
 KNOWN = Signals((prefiller(), decoder(sample_age=None, blocks=None), decoder("decode-1")), arriving(600, 2000))
 QUIET = Signals((), NO_TRAFFIC)

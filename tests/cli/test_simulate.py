@@ -11,8 +11,8 @@ from recordings import recorded_round
 
 from legato_cli.simulate import arguments
 from legato_operator.autoscaler.signals import Signals
-from legato_simulator import workloads
-from legato_simulator.rivals import RIVALS
+from legato_simulator.baselines import RIVALS
+from legato_simulator.workload import synthetic
 
 PROFILE = {
     "source": "round numbers",
@@ -172,7 +172,7 @@ def test_problems_of_the_manifest_are_named_as_by_up(files, simulate):
 
 
 def test_flags_name_all_scalers_and_workloads():
-    assert (tuple(RIVALS), workloads.NAMES) == (arguments.SCALERS, arguments.WORKLOADS)
+    assert (tuple(RIVALS), synthetic.NAMES) == (arguments.SCALERS, arguments.WORKLOADS)
 
 
 def test_a_recording_is_replayed_and_differences_are_listed(files, replay):
@@ -209,7 +209,7 @@ def test_objectives_that_no_number_of_workers_meets_are_named_before_it_begins(s
     assert ttft.startswith(f"{warning}slo.ttft is 50 ms, but prefill of 1024 tokens takes 122 ms ")
     assert tpot == (
         f"{warning}slo.tpot is 1 ms, but a decode step of one sequence takes 10.1 ms "
-        "(10 ms a step + 0.1 ms a sequence): no number of workers meets it"
+        "(10 ms a step + 0.1 ms a sequence): more workers cannot meet it"
     )
 
 

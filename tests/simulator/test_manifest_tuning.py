@@ -10,9 +10,9 @@ from simulation_results import result, sample
 
 from legato_operator.api import parsing, rules
 from legato_operator.api.resources import Spec
-from legato_simulator import tuning_text
 from legato_simulator.manifest_tuning import Choice, ManifestTuning, Trial, tune
-from legato_simulator.workload import Workload
+from legato_simulator.report import tuning_text
+from legato_simulator.workload.workload import Workload
 
 BOUNDS = {"prefill": {"min": 1, "max": 8}, "decode": {"min": 1, "max": 8}}
 DAYS = (Workload("monday", ()), Workload("tuesday", ()))

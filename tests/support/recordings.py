@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from legato_operator.autoscaler.signals import Signals
-from legato_simulator import signal_round
-from legato_simulator.signal_round import SignalRound
+from legato_simulator.replay import signal_round
+from legato_simulator.replay.signal_round import SignalRound
 
 BEGIN = 1_800_000_000.0
 

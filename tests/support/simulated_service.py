@@ -6,13 +6,13 @@ from known_signals import spec as known_spec
 
 from legato_engine.runner.profile import Profile, StepTimes
 from legato_operator.api.resources import Spec
-from legato_simulator.engine import RunSettings
-from legato_simulator.request import SimulatedRequest
-from legato_simulator.scaler import LegatoScaler
-from legato_simulator.scheduled_worker import ScheduledWorker
-from legato_simulator.simulated_pod import WorkerKind
+from legato_simulator.engine.engine import RunSettings
+from legato_simulator.engine.request import SimulatedRequest
+from legato_simulator.engine.scaler import LegatoScaler
+from legato_simulator.engine.scheduler.scheduled_worker import ScheduledWorker
+from legato_simulator.engine.simulated_pod import WorkerKind
 from legato_simulator.simulator import ENGINES
-from legato_simulator.workload import Arrival, Workload
+from legato_simulator.workload.workload import Arrival, Workload
 
 
 class SteadyScaler:

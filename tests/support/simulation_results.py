@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from legato_simulator.result import Quantiles, Result, Sample
+from legato_simulator.engine.result import Quantiles, Result, Sample
 
 
 def sample(at: float, **changes: Any) -> Sample:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from legato_simulator import traces
-from legato_simulator.workload import Arrival
+from legato_simulator.workload import traces
+from legato_simulator.workload.workload import Arrival
 
 
 @dataclass(frozen=True, slots=True)

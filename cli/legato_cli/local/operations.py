@@ -12,7 +12,7 @@ from legato_cli.ui import target
 from legato_operator.clock import Clock
 from legato_operator.cluster import Cluster, Object, Ref
 from legato_operator.manifests import common
-from legato_simulator import signal_round
+from legato_simulator.replay import signal_round
 
 
 class LocalOperations(Operations):

@@ -15,7 +15,7 @@ from legato_operator.observing.observe import Gateways, asked_gateways, find_pod
 from legato_operator.observing.observed import Observed, Pod, known_tokens
 from legato_operator.planning import limits
 from legato_protocol import names
-from legato_simulator.signal_round import SignalRound
+from legato_simulator.replay.signal_round import SignalRound
 
 
 class RoundReader:

@@ -7,8 +7,8 @@ from legato_cli.recording.sources import RoundSource
 from legato_cli.ui.target import NoTarget
 from legato_operator.autoscaling import DECIDE_EVERY
 from legato_operator.clock import Clock
-from legato_simulator import signal_round
-from legato_simulator.signal_round import SignalRound
+from legato_simulator.replay import signal_round
+from legato_simulator.replay.signal_round import SignalRound
 
 
 class SignalRecorder:

@@ -18,8 +18,8 @@ from legato_operator.kubernetes import connection
 from legato_operator.kubernetes.api import KubernetesCluster
 from legato_operator.observing.gateway_api import HttpGateways
 from legato_protocol import names
-from legato_simulator import signal_round
-from legato_simulator.signal_round import SignalRound
+from legato_simulator.replay import signal_round
+from legato_simulator.replay.signal_round import SignalRound
 
 
 class RoundSource(Protocol):

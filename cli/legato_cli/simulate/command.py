@@ -18,14 +18,16 @@ from legato_engine.runner import profile
 from legato_operator.api import parsing
 from legato_operator.api.resources import InferenceService, Spec
 from legato_operator.errors import ManifestError
-from legato_simulator import comparison, manifest_tuning, report, table, traces, tuning_text, workloads
-from legato_simulator.comparison import Comparison, Entry
-from legato_simulator.recorded import RecordingError
-from legato_simulator.replay import UnusableReplay
-from legato_simulator.rivals import RIVALS
+from legato_simulator import manifest_tuning
+from legato_simulator.baselines import RIVALS, comparison
+from legato_simulator.baselines.comparison import Comparison, Entry
+from legato_simulator.engine.fluid.telemetry import LengthCounts
+from legato_simulator.replay.recording import RecordingError
+from legato_simulator.replay.replay import UnusableReplay
+from legato_simulator.report import report, table, tuning_text
 from legato_simulator.simulator import ServiceSimulator
-from legato_simulator.telemetry import LengthCounts
-from legato_simulator.workload import Workload
+from legato_simulator.workload import synthetic, traces
+from legato_simulator.workload.workload import Workload
 
 BAD_INPUT = 2
 
@@ -84,14 +86,14 @@ def _manifest(path: Path) -> InferenceService:
 def _workloads(args: argparse.Namespace) -> list[Workload]:
     """All of them, each with a name of its own. Raises TraceError and UnusableArguments."""
     read = [traces.read(path) for path in args.trace]
-    traffic = workloads.Traffic(args.rate, args.input_tokens, args.output_tokens, args.duration)
+    traffic = synthetic.Traffic(args.rate, args.input_tokens, args.output_tokens, args.duration)
     asked: list[Workload] = []
     for name in args.workload or (["trace"] if read else []):
-        if name in workloads.PHASES:
-            asked.append(workloads.named(name, args.seed, traffic, None))
+        if name in synthetic.PHASES:
+            asked.append(synthetic.named(name, args.seed, traffic, None))
         elif not read:
             raise UnusableArguments(f"--workload {name} needs --trace FILE")
-        asked += [workloads.named(name, args.seed, traffic, trace) for trace in read if name not in workloads.PHASES]
+        asked += [synthetic.named(name, args.seed, traffic, trace) for trace in read if name not in synthetic.PHASES]
     if not asked:
         raise UnusableArguments("nothing to simulate: give --trace FILE or --workload NAME")
     if len({workload.name for workload in asked}) < len(asked):

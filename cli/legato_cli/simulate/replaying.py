@@ -8,14 +8,14 @@ from typing import NoReturn
 from tqdm import tqdm
 
 from legato_operator.api.resources import Spec
-from legato_simulator import recorded, replay_report, replay_text
-from legato_simulator.replay import Replay, replay
+from legato_simulator.replay import recording, replay_report, replay_text
+from legato_simulator.replay.replay import Replay, replay
 
 
 def run(args: argparse.Namespace, spec: Spec) -> None:
     """Raises RecordingError, UnusableReplay and OSError; then nothing was printed or written."""
     with tqdm(unit="round", unit_scale=True, file=sys.stderr, leave=False) as bar:
-        found = replay(recorded.rounds(args.signals), spec, lambda: _passed(bar))
+        found = replay(recording.rounds(args.signals), spec, lambda: _passed(bar))
     print(replay_text.text(found))
     _write(args, found)
 

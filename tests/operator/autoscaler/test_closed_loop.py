@@ -8,7 +8,7 @@ from known_signals import spec
 from simulated_service import engine, profile, steady, workload
 
 from legato_engine.runner.profile import find
-from legato_simulator.workload import Arrival
+from legato_simulator.workload.workload import Arrival
 
 WINDOW = 300.0  # seconds for which a pool does not shrink
 MACHINE = profile(per_step=0.01, per_token=1 / 8000 - 0.01 / 512, per_row=0.0005)  # 8,000 tokens/s in full steps

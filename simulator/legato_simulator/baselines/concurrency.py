@@ -1,0 +1,74 @@
+"""Requests in flight with a stable and a panic window, as Knative's Pod Autoscaler does.
+
+After https://github.com/knative/serving/blob/main/pkg/autoscaler/scaling/autoscaler.go: the size is the mean of 60 s
+divided by the target; if the mean of 6 s asks for twice what serves, it panics: for 60 s it follows the shorter mean
+and never shrinks. Within one decision a pool at most halves.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from legato_simulator.baselines.averages import MovingAverage
+from legato_simulator.baselines.baseline import Grid, Rival
+from legato_simulator.baselines.search_context import Ground, spread
+from legato_simulator.engine.scaler import Observation, Scaler
+
+STABLE, PANIC = 60.0, 6.0  # seconds
+PANIC_THRESHOLD = 2.0  # times the workers that serve
+MOST_UP, MOST_DOWN = 1000.0, 2.0  # times the workers that serve, in one decision
+
+
+@dataclass(frozen=True)
+class Concurrency:
+    """Requests that each worker of a pool is to have in its hands."""
+
+    prefill: float
+    decode: float
+
+    def scaler(self) -> Scaler:
+        return _ConcurrencyScaler({"prefill": self.prefill, "decode": self.decode})
+
+
+class _ConcurrencyScaler:
+    name = "concurrency"
+
+    def __init__(self, targets: Mapping[str, float]) -> None:
+        self._pools = {pool: _Pool(target) for pool, target in targets.items()}
+
+    def sizes(self, seen: Observation) -> Mapping[str, int]:
+        return {
+            pool: self._pools[pool].size(seen.now, seen.in_flight.get(pool, 0), seen.ready.get(pool, 0))
+            for pool in seen.sizes
+        }
+
+
+class _Pool:
+    def __init__(self, target: float) -> None:
+        self._target = target
+        self._stable, self._panic = MovingAverage(STABLE), MovingAverage(PANIC)
+        self._panic_at: float | None = None
+        self._highest = 0
+
+    def size(self, now: float, in_flight: int, serving: int) -> int:
+        ready = max(1, serving)
+        most, least = math.ceil(MOST_UP * ready), math.floor(ready / MOST_DOWN)
+        stable = math.ceil(self._stable.add(now, in_flight) / self._target)
+        panic = math.ceil(self._panic.add(now, in_flight) / self._target)
+        if panic / ready >= PANIC_THRESHOLD:
+            self._panic_at = now
+        elif self._panic_at is not None and now - self._panic_at > STABLE:
+            self._panic_at, self._highest = None, 0
+        wish = min(max(stable, least), most)
+        if self._panic_at is None:
+            return wish
+        self._highest = max(self._highest, wish, min(max(panic, least), most))
+        return self._highest
+
+
+def _grids(ground: Ground) -> tuple[Grid, ...]:
+    decode = tuple(ground.rows * share for share in spread(0.15, 1.2, 8))
+    return (Grid(spread(0.2, 6.0, 8), decode, Concurrency),)
+
+
+RIVAL = Rival("concurrency", "requests in flight with a panic window, as Knative", _grids)

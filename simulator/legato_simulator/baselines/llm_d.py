@@ -1,0 +1,60 @@
+"""llm-d's token-aware scaling: seconds of prefill backlog and KV occupancy, through KEDA.
+
+After https://github.com/llm-d/llm-d/tree/main/guides/workload-autoscaling/keda-epp-token-aware: prefill workers are
+backlog tokens ÷ the peak prefill throughput of one ÷ the tolerated seconds; decode workers the sum of their KV usage ÷
+the tolerated one. KEDA polls every 15 s and hands both to a HorizontalPodAutoscaler. The guide adds one worker in 180 s
+and removes one in 300 s (`gradual`); Kubernetes' own policies are tried beside it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from legato_simulator.baselines.baseline import Grid, Rival
+from legato_simulator.baselines.hpa import HorizontalPodAutoscaler, HpaBehavior, HpaPolicy
+from legato_simulator.baselines.search_context import Ground, spread
+from legato_simulator.engine.scaler import Observation, Scaler
+
+GRADUAL = HpaBehavior(up=(HpaPolicy(180, workers=1),), down=(HpaPolicy(300, workers=1),))
+
+
+@dataclass(frozen=True)
+class LlmD:
+    """Seconds of backlog and used part of KV that each worker is to have."""
+
+    prefill: float
+    decode: float
+    peak_prefill: float = 10_000.0  # tokens per second of one worker
+    gradual: bool = True
+
+    def scaler(self) -> Scaler:
+        return _LlmDScaler(self)
+
+
+class _LlmDScaler:
+    name = "llm-d"
+
+    def __init__(self, settings: LlmD) -> None:
+        self._settings = settings
+        behavior = GRADUAL if settings.gradual else HpaBehavior()
+        self._scalers = {pool: HorizontalPodAutoscaler(behavior) for pool in ("prefill", "decode")}
+
+    def sizes(self, seen: Observation) -> Mapping[str, int]:
+        settings = self._settings
+        metrics = {
+            "prefill": (seen.queue_tokens / settings.peak_prefill, settings.prefill),
+            "decode": (seen.kv_usage * seen.ready.get("decode", 0), settings.decode),
+        }
+        return {pool: self._scalers[pool].size(seen.now, size, *metrics[pool]) for pool, size in seen.sizes.items()}
+
+
+def _grids(ground: Ground) -> tuple[Grid, ...]:
+    prefill = tuple(ground.ttft * share for share in spread(0.03, 1.5, 8))
+    decode = tuple(min(0.98, ground.full * share) for share in spread(0.15, 1.1, 8))
+    return tuple(
+        Grid(prefill, decode, partial(LlmD, peak_prefill=ground.peak_prefill, gradual=gradual))
+        for gradual in (True, False)
+    )
+
+
+RIVAL = Rival("llm-d", "seconds of prefill backlog and KV usage, as llm-d with KEDA", _grids)

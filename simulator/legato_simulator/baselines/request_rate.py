@@ -1,0 +1,56 @@
+"""Requests per second through a HorizontalPodAutoscaler: the usual way to scale a service by its traffic.
+
+The metric is `rate(requests[1m])` over all workers, the target so many of it for each; see
+https://kubernetes.io/docs/tasks/run-application/horizontal-pod-autoscale-walkthrough/ on metrics of an Ingress.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from legato_simulator.baselines.averages import MovingAverage
+from legato_simulator.baselines.baseline import Grid, Rival
+from legato_simulator.baselines.hpa import HorizontalPodAutoscaler, HpaBehavior
+from legato_simulator.baselines.search_context import Ground, spread
+from legato_simulator.engine.scaler import Observation, Scaler
+
+OVER = 60.0  # seconds that the rate is taken over
+UTILISATION = spread(0.25, 1.4, 8)  # of what a worker can do
+
+
+@dataclass(frozen=True)
+class RequestRate:
+    """Requests per second that each worker of a pool is to have."""
+
+    prefill: float
+    decode: float
+
+    def scaler(self) -> Scaler:
+        return RequestRateScaler({"prefill": self.prefill, "decode": self.decode})
+
+
+class RequestRateScaler:
+    """One HorizontalPodAutoscaler for each pool, on the same metric."""
+
+    name = "request-rate"
+
+    def __init__(self, targets: Mapping[str, float]) -> None:
+        self._targets = targets
+        self._rate = MovingAverage(OVER)
+        self._scalers = {pool: HorizontalPodAutoscaler(HpaBehavior()) for pool in targets}
+
+    def sizes(self, seen: Observation) -> Mapping[str, int]:
+        rate = self._rate.add(seen.now, seen.requests)
+        return {
+            pool: self._scalers[pool].size(seen.now, size, rate, self._targets[pool])
+            for pool, size in seen.sizes.items()
+        }
+
+
+def _grids(ground: Ground) -> tuple[Grid, ...]:
+    prefill, decode = (
+        tuple(rate * share for share in UTILISATION) for rate in (ground.prefill_rate, ground.decode_rate)
+    )
+    return (Grid(prefill, decode, RequestRate),)
+
+
+RIVAL = Rival("request-rate", "requests per second, by HPA", _grids)

@@ -1,0 +1,94 @@
+"""Where a grid lies: what one worker can do with the mean request of a workload, roughly.
+
+A grid is laid around this estimate, from far too generous to far too frugal, so that tuning finds the right value
+although the estimate knows neither queues nor bursts.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from legato_engine.runner.profile import Profile
+from legato_simulator.workload.workload import Arrival, Workload
+
+
+@dataclass(frozen=True)
+class Ground:
+    """A service and what it is asked."""
+
+    workload: Workload
+    profile: Profile
+    ttft: float  # objectives, seconds
+    tpot: float
+    most: Mapping[str, int]  # `max` of each pool
+    slots: int  # sequences that a worker decodes at once
+
+    @cached_property
+    def rate(self) -> float:
+        """Requests per second."""
+        return len(self.workload.arrivals) / max(1.0, self.workload.arrivals[-1].at)
+
+    @cached_property
+    def uncached(self) -> tuple[int, ...]:
+        """Prompt tokens of each request that were in no prompt before, as an unlimited cache would find."""
+        seen: set[int] = set()
+        found = []
+        for arrival in self.workload.arrivals:
+            found.append(max(1, arrival.prompt - self._cached(arrival, seen)))
+            seen.update(arrival.blocks)
+        return tuple(found)
+
+    def _cached(self, arrival: Arrival, seen: set[int]) -> int:
+        count = next((i for i, block in enumerate(arrival.blocks) if block not in seen), len(arrival.blocks))
+        return count * self.workload.block
+
+    def prefill_seconds(self, tokens: float, cached: float = 0.0) -> float:
+        """Of one prompt that a worker computes by itself."""
+        step = self.profile.step
+        return step.per_step + tokens * (step.per_token + step.per_pair * (cached + (tokens + 1) / 2))
+
+    @cached_property
+    def prefill_rate(self) -> float:
+        """Requests per second that keep one prefill worker busy all the time."""
+        work = sum(
+            self.prefill_seconds(tokens, arrival.prompt - tokens)
+            for arrival, tokens in zip(self.workload.arrivals, self.uncached, strict=True)
+        )
+        return len(self.workload.arrivals) / work
+
+    @cached_property
+    def peak_prefill(self) -> float:
+        """Prompt tokens per second of one worker in full steps of 8,192 tokens."""
+        return 8192 / self.prefill_seconds(8192)
+
+    @cached_property
+    def context(self) -> float:
+        """Tokens that a sequence has while it decodes, on average over sequences by how long they do."""
+        arrivals = self.workload.arrivals
+        outputs = sum(arrival.output for arrival in arrivals)
+        return sum((arrival.prompt + arrival.output / 2) * arrival.output for arrival in arrivals) / outputs
+
+    @cached_property
+    def rows(self) -> float:
+        """Sequences that one decode worker can hold without a step longer than the objective."""
+        step = self.profile.step
+        in_time = (self.tpot - step.per_step) / (step.per_row + step.per_context * self.context or 1e-12)
+        return max(1.0, min(in_time, self.profile.kv_tokens / self.context, self.slots))
+
+    @cached_property
+    def full(self) -> float:
+        """The part of a decode worker's KV that so many sequences use."""
+        return min(1.0, self.rows * self.context / self.profile.kv_tokens)
+
+    @cached_property
+    def decode_rate(self) -> float:
+        """Requests per second that keep one decode worker full."""
+        step = self.profile.step
+        seconds = step.per_step + self.rows * (step.per_row + step.per_context * self.context)
+        outputs = sum(arrival.output for arrival in self.workload.arrivals) / len(self.workload.arrivals)
+        return self.rows / (outputs * seconds)
+
+
+def spread(low: float, high: float, count: int) -> tuple[float, ...]:
+    """`count` values from `low` to `high`, each the same multiple of the one before."""
+    return tuple(low * (high / low) ** (i / (count - 1)) for i in range(count))

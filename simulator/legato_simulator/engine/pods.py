@@ -1,0 +1,114 @@
+"""The workers of a service in virtual time: started, drained, recalled and deleted by the very rules of the plan."""
+
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Generic, TypeVar
+
+from legato_operator.api import roles
+from legato_operator.api.resources import Spec
+from legato_operator.autoscaler.signals import Pool
+from legato_operator.planning import gpu_budget, limits
+from legato_operator.planning.rollout import Count, Step, configured, next_step
+from legato_simulator.engine.simulated_pod import SimulatedPod, WorkerKind
+
+POOLS: Mapping[str, Pool] = {roles.PREFILL: "prefill", roles.DECODE: "decode"}
+
+P = TypeVar("P", bound=SimulatedPod)
+Make = Callable[[str, Pool, int, WorkerKind, float], P]  # by name, pool, number, kind and time of creation
+
+
+class Pods(Generic[P]):
+    """`all` are those that exist, in the order of their creation. Times in seconds."""
+
+    def __init__(self, spec: Spec, kind: WorkerKind, make: Make[P]) -> None:
+        self._spec, self._kind, self._make = spec, kind, make
+        self._gpus = {pool: roles.gpus(spec, pool) for pool in roles.with_pool(spec)}
+        self._numbers = itertools.count()
+        self.all: list[P] = []
+        self.created = 0
+        self.desired = {pool: roles.initial_replicas(spec, pool) for pool in roles.with_pool(spec)}
+        for pool, target in limits.targets(spec, self.desired).items():
+            for _ in range(target.replicas):
+                self._create(pool, -kind.start)
+
+    def of_pool(self, pool: str) -> list[P]:
+        """Draining ones as well."""
+        return [worker for worker in self.all if worker.pool == pool]
+
+    def ready(self, now: float) -> dict[str, int]:
+        """Workers that serve and stay, by pool."""
+        return {pool: sum(worker.takes(now) for worker in self.of_pool(pool)) for pool in self.desired}
+
+    @property
+    def gpus(self) -> int:
+        """Held by all that exist."""
+        return sum(self._gpus[worker.pool] for worker in self.all)
+
+    @property
+    def billed(self) -> int:
+        """GPUs, where a worker without any counts as one."""
+        return sum(self._gpus[worker.pool] or 1 for worker in self.all)
+
+    def wish(self, sizes: Mapping[str, int]) -> None:
+        """Desired sizes. They are kept within the bounds of each pool; `reconcile` sees to the rest."""
+        for pool in self.desired:
+            bounds = roles.bounds(self._spec, pool)
+            self.desired[pool] = min(max(sizes.get(pool, self.desired[pool]), bounds.min), bounds.max)
+
+    def reconcile(self, now: float) -> list[P]:
+        """One pass of the plan: who was deleted, with what may still be in it."""
+        targets = limits.targets(self._spec, self.desired)
+        for pool, target in targets.items():
+            self._recall(pool, target.replicas)
+        gone = [worker for worker in self.all if self._ends(worker, now)]
+        steps = {pool: self._step(pool, target.replicas, now) for pool, target in targets.items()}
+        for pool in self._order(targets, steps):
+            self._create(pool, now)
+        for pool, step in steps.items():
+            gone += self._leave(pool, step, now)
+        self.all[:] = [worker for worker in self.all if worker not in gone]
+        return gone
+
+    def _create(self, pool: str, now: float) -> None:
+        number = next(self._numbers)
+        self.all.append(self._make(f"{POOLS[pool]}-{number}", POOLS[pool], number, self._kind, now))
+        self.created += 1
+
+    def _ends(self, worker: P, now: float) -> bool:
+        since = worker.draining_since
+        return since is not None and since < now and (worker.idle or now - since >= self._spec.drain.deadline)
+
+    def _recall(self, pool: str, target: int) -> None:
+        """Draining workers serve again before others start, the busiest first: it keeps the most."""
+        workers = self.of_pool(pool)
+        draining = [worker for worker in workers if worker.draining_since is not None]
+        draining.sort(key=lambda worker: worker.in_flight + worker.prompts, reverse=True)
+        for worker in draining[: max(0, target - len(workers) + len(draining))]:
+            worker.draining_since = None
+
+    def _step(self, pool: str, target: int, now: float) -> Step:
+        staying = [worker for worker in self.of_pool(pool) if worker.draining_since is None]
+        ready = sum(worker.serves(now) for worker in staying)
+        leaving = len(self.of_pool(pool)) - len(staying)
+        bounds = configured(self._spec.rollout, target)
+        return next_step(Count(0, 0), Count(ready, len(staying) - ready), leaving, target, bounds)
+
+    def _order(self, targets: limits.Targets, steps: Mapping[str, Step]) -> Sequence[str]:
+        """Which pools start a worker now."""
+        budget = self._spec.scaling.gpu_budget
+        room = math.inf if budget is None else budget - self.gpus
+        staying = {p: sum(worker.draining_since is None for worker in self.of_pool(p)) for p in targets}
+        needs = {pool: [self._gpus[pool]] * step.create for pool, step in steps.items()}
+        sizes = {pool: target.replicas for pool, target in targets.items()}
+        return gpu_budget.starting_order(self._spec, needs, staying, sizes, room)
+
+    def _leave(self, pool: str, step: Step, now: float) -> list[P]:
+        """Ready ones begin to drain, the idlest first; those which start go at once, the newest first."""
+        staying = [worker for worker in self.of_pool(pool) if worker.draining_since is None]
+        starting = [worker for worker in staying if not worker.serves(now)]
+        ready = [worker for worker in reversed(staying) if worker.serves(now)]
+        ready.sort(key=lambda worker: worker.in_flight + worker.prompts)
+        for worker in ready[: step.remove_new_ready]:
+            worker.draining_since = now
+        return starting[len(starting) - step.remove_new_starting :]

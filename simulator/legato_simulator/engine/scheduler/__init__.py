@@ -1,0 +1,1 @@
+"""The exact engine: the production gateway and schedulers, step by step."""

@@ -1,0 +1,61 @@
+"""What the operator knows of a simulated service, from a gateway's report, as it would make it out itself."""
+
+from legato_operator.api.resources import Spec
+from legato_operator.autoscaler.demand_window import RECENT, WINDOW, DemandWindow
+from legato_operator.autoscaler.signals import Signals
+from legato_operator.observing import reported_signals
+from legato_operator.observing.observed import Pod
+from legato_protocol.demand import DemandReport
+from legato_simulator.engine.pods import POOLS, Pods
+from legato_simulator.engine.scaler import Observation
+from legato_simulator.engine.scheduler.scheduled_worker import ScheduledWorker
+
+_ROLES = {pool: role for role, pool in POOLS.items()}
+
+
+class OperatorView:
+    """Of one service, which stood idle before the beginning of its workload: there was no traffic then."""
+
+    def __init__(self, spec: Spec, idle: DemandReport) -> None:
+        """`idle` is the report of a gateway that nobody has asked anything of."""
+        self._spec = spec
+        self._window = DemandWindow(-WINDOW)
+        self._window.add([idle], -WINDOW)
+
+    def observation(
+        self, report: DemandReport, pods: Pods[ScheduledWorker], prompts: int, decoding: int, now: float
+    ) -> Observation:
+        """`prompts` are requests without a token, `decoding` the others."""
+        self._window.add([report], now)
+        traffic = reported_signals.traffic(self._window, [report])
+        workers = reported_signals.workers([_pod(worker, now) for worker in pods.all], [report])
+        recent = 0 if traffic is None else sum(lengths.requests for lengths in traffic.recent)
+        decoders = [told.load for told in report.workers if told.role != "prefill"]
+        held = sum(load.used_blocks for load in decoders)
+        total = sum(load.free_blocks + load.cached_blocks + load.used_blocks for load in decoders)
+        both = {"prefill": prompts, "decode": decoding}
+        return Observation(
+            now=now,
+            signals=Signals(workers, traffic),
+            sizes=dict(pods.desired),
+            ready=pods.ready(now),
+            requests=recent / RECENT,
+            in_flight=both if self._spec.disaggregated else {"decode": prompts + decoding},
+            queue_tokens=sum(told.load.queue_tokens for told in report.workers) + report.held_tokens,
+            kv_usage=held / total if total else 0.0,
+        )
+
+
+def _pod(worker: ScheduledWorker, now: float) -> Pod:
+    return Pod(
+        name=worker.name,
+        uid=worker.name,
+        pool=_ROLES[worker.pool],
+        revision="",
+        created="",
+        ready=worker.serves(now),
+        leaving=False,
+        start_seconds=worker.kind.start if worker.serves(now) else None,
+        draining_since=worker.draining_since,
+        age=now - worker.created,
+    )

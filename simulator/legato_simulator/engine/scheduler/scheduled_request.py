@@ -1,0 +1,82 @@
+"""A request on its way through gateway and schedulers."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from legato_engine.scheduler.request import Request
+from legato_gateway.routing.filters import Need
+from legato_protocol.sampling_params import SamplingParams
+from legato_simulator.engine.request import SimulatedRequest
+
+if TYPE_CHECKING:
+    from legato_simulator.scheduled_worker import ScheduledWorker
+
+
+@dataclass(eq=False, slots=True)
+class ScheduledRequest:
+    """`hashes` are those of its prompt's full blocks. It asks for as many tokens as its answer has."""
+
+    simulated: SimulatedRequest
+    hashes: list[bytes]
+    expires: float  # seconds from the beginning at which it ends, unless a token comes before
+    tenant: str = ""
+    uncached: int = 0  # prompt tokens that no worker held when it arrived
+    attempt: int = 0
+    made: int = 0  # tokens of the answer before this attempt
+    running: Request | None = None  # in the scheduler where it decodes or will
+    decoder: ScheduledWorker | None = None
+    places: dict[ScheduledWorker, None] = field(default_factory=dict)  # workers that hold something of it
+    tried: int = -1  # the gateway's openings when no worker could take it
+    seen: int = 0  # tokens of the answer when `expires` was last extended
+    settled_until: float = 0.0  # seconds from the beginning: before, it leaves no worker that is merely hot
+
+    @property
+    def id(self) -> str:
+        return str(self.simulated.number)
+
+    @property
+    def prompt(self) -> int:
+        return self.simulated.arrival.prompt
+
+    @property
+    def output(self) -> int:
+        return self.simulated.arrival.output
+
+    def known(self) -> int:
+        """Prompt, and output so far, in tokens."""
+        return self.prompt + (self.running.outputs if self.running is not None else self.made)
+
+    def is_late(self, now: float, patience: float) -> bool:
+        """True if no token came for `patience` seconds. Only as exact as the interval between calls."""
+        made = self.known() - self.prompt
+        if made > self.seen:
+            self.seen, self.expires = made, now + patience
+        return self.expires <= now
+
+    def need(self) -> Need:
+        """What it asks of a worker now."""
+        known = self.known()
+        return Need(self.id, known, self.prompt + self.output - known)
+
+    def leave(self, worker: ScheduledWorker) -> None:
+        """Nothing of it is there any more."""
+        self.places.pop(worker, None)
+        worker.prefilling.pop(self.id, None)
+        worker.decoding.pop(self.id, None)
+
+    def sub_request(self, room: int | None, known: int) -> Request:
+        """For a scheduler, as a gateway's frame would have it."""
+        return Request(
+            id=self.id,
+            attempt=self.attempt,
+            tokens=[self.simulated.number] * known,  # as nobody else has: the ends of prompts are not shared
+            prompt_len=self.prompt,
+            params=SamplingParams(max_tokens=self.output, seed=0),
+            deadline=math.inf,
+            tenant=self.tenant,
+            room=room,
+            hashes=list(self.hashes),
+        )

@@ -1,0 +1,116 @@
+"""One worker in virtual time with a scheduler of its own: the engine's, with its block pool and prefix cache."""
+
+from legato_engine.core.load_frame import load_frame
+from legato_engine.core.rates import Rates
+from legato_engine.kvcache.block_pool import BlockPool
+from legato_engine.kvcache.events import EventLog
+from legato_engine.scheduler.batch import Batch, Sampled
+from legato_engine.scheduler.limits import SchedulerLimits
+from legato_engine.scheduler.results import StepResult
+from legato_engine.scheduler.scheduler import Scheduler
+from legato_operator.autoscaler.signals import Pool
+from legato_protocol.kv_events import KVEvent
+from legato_protocol.load import Load
+from legato_protocol.stream import Hello, Peer, Role
+from legato_simulator.engine.scheduler.scheduled_request import ScheduledRequest
+from legato_simulator.engine.simulated_pod import SimulatedPod, WorkerKind
+
+KV_REVISION = MODEL = "simulated"
+TOKEN = (Sampled(0),)  # every answer consists of the same token: only how many counts
+
+
+class ScheduledWorker(SimulatedPod):
+    """What a core is without its model, its peers and its sockets. A step lasts as long as the profile says."""
+
+    def __init__(
+        self, name: str, pool: Pool, number: int, kind: WorkerKind, created: float, *, role: Role, max_length: int
+    ) -> None:
+        super().__init__(name, pool, number, kind, created)
+        self.role: Role = role
+        self.limits = SchedulerLimits(
+            role=role,
+            block_size=kind.block_size,
+            max_length=max_length,
+            chunk_tokens=kind.chunk_tokens,
+            tpot=kind.tpot,
+            max_running=kind.slots,
+        )
+        self._events = EventLog(name)
+        self.blocks = BlockPool(kind.kv_tokens // kind.block_size, self._events)
+        self.scheduler = Scheduler(self.limits, self.blocks, KV_REVISION)
+        self.prefilling: dict[str, ScheduledRequest] = {}  # whose prompts are computed here for others to decode
+        self.decoding: dict[str, ScheduledRequest] = {}  # that decode here or will
+        self.gone = False
+        self.told_at = 0.0  # when it told its load
+        self.told_draining = False
+        self.changed = True  # since then
+        self.tells = False  # it will soon
+        self.sends_until = 0.0  # when all KV that it hands over is there
+        self._rates = Rates()
+        self._batch: Batch | None = None
+        self._launched = 0.0
+
+    @property
+    def in_flight(self) -> int:
+        return len(self.decoding)
+
+    @property
+    def prompts(self) -> int:
+        return len(self.prefilling)
+
+    @property
+    def peer(self) -> Peer:
+        return Peer(self.name, self.name, b"-")
+
+    @property
+    def busy(self) -> bool:
+        """A step is in flight."""
+        return self._batch is not None
+
+    def launch(self, now: float) -> float | None:
+        """Begins a step, if there is one; the seconds that it takes."""
+        self._batch = self.scheduler.schedule(now)
+        self._launched = now
+        return None if self._batch is None else self.kind.times.of(self._batch)
+
+    def step_ended(self, now: float) -> StepResult:
+        """What the step in flight came to."""
+        batch, self._batch = self._batch, None
+        assert batch is not None
+        result = self.scheduler.process(batch, tuple([TOKEN if row.draws else () for row in batch.rows]), now)
+        self._rates.measured(result.prompt_tokens, result.decode_rows, now - self._launched, now)
+        return result
+
+    def events(self) -> tuple[KVEvent, ...]:
+        """Of the prefix cache, since the last call."""
+        return self._events.take()
+
+    def hello(self) -> Hello:
+        """Its first frame."""
+        return Hello(
+            worker=self.name,
+            epoch=self.name,
+            role=self.role,
+            kv_revision=KV_REVISION,
+            weights="",
+            layout="",
+            block_size=self.kind.block_size,
+            num_blocks=self.blocks.size,
+            max_length=self.limits.max_length,
+            address=b"-",
+            transport="simulated",
+            model=MODEL,
+        )
+
+    def load(self, now: float) -> Load:
+        """What it tells of itself."""
+        load, draining = self.scheduler.load(), self.draining_since is not None
+        credits = 0 if draining else max(0, self.limits.max_waiting - load.waiting)
+        return load_frame(
+            load,
+            self._rates,
+            now,
+            draining=draining,
+            credits=credits,
+            slots=self.limits.max_running,
+        )

@@ -1,0 +1,246 @@
+"""The gateway in virtual time: admission, routing, KV index and fleet are its own, without sockets and clients."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from legato_engine.scheduler.limits import RequestRejected
+from legato_engine.transfer.virtual_time import VirtualTime
+from legato_gateway.admission.limits import AdmissionLimits
+from legato_gateway.admission.queue import Admission
+from legato_gateway.admission.ticket import Admit, Refuse, Ticket
+from legato_gateway.relay.demand import Demand, LengthCounter
+from legato_gateway.routing.choose import NoRoute, Policy, Route, choose
+from legato_gateway.routing.kv_index import KVIndex
+from legato_gateway.routing.rebalancing import RebalancingPolicy
+from legato_gateway.routing.scorers import Objectives, Weights
+from legato_gateway.workers.fleet import Fleet
+from legato_operator.api.resources import Spec
+from legato_operator.manifests import gateway as gateway_manifest
+from legato_protocol.demand import DemandReport, ReportedLoad
+from legato_protocol.kv_events import Snapshot
+from legato_simulator.engine.scheduler.kv_handoffs import KVHandoffs
+from legato_simulator.engine.scheduler.migrations import Migrations
+from legato_simulator.engine.scheduler.predictions import Predictions
+from legato_simulator.engine.scheduler.scheduled_request import ScheduledRequest
+from legato_simulator.engine.scheduler.scheduled_worker import MODEL, ScheduledWorker
+
+Refused = Callable[[ScheduledRequest], None]
+Wake = Callable[[ScheduledWorker], None]
+
+
+class SimulatedGateway:
+    """`refused` hears of requests that are not kept, `wake` of workers that were given something."""
+
+    def __init__(self, spec: Spec, time: VirtualTime, handoffs: KVHandoffs, refused: Refused, wake: Wake) -> None:
+        self._time, self._handoffs, self._refused, self._wake = time, handoffs, refused, wake
+        routing = spec.routing
+        weights = Weights(**routing.weights.model_dump())
+        objectives = Objectives(spec.slo.ttft, spec.slo.tpot) if routing.when_prefill_busy == "Local" else None
+        self._policy = Policy(routing.local_prefill_below_tokens, routing.when_prefill_unavailable, weights, objectives)
+        self._fleet = Fleet(time.clock, MODEL)
+        self._index = KVIndex()
+        self._predictions = Predictions()
+        self._admission = Admission(AdmissionLimits(objectives=objectives))
+        self._demand = Demand()
+        self._workers: dict[str, ScheduledWorker] = {}
+        self._offered: dict[str, ScheduledRequest] = {}  # held by admission
+        self._without_token: dict[ScheduledRequest, None] = {}
+        self._waiting: dict[ScheduledRequest, None] = {}  # admitted, and on no worker
+        self._rebalancing = RebalancingPolicy(gateway_manifest.step_objective(spec))
+        self._migrations = Migrations(time, self._fleet, self._workers, handoffs, self._policy, self._rebalancing)
+
+    @property
+    def waits(self) -> bool:
+        """Whether something here waits for a change of the fleet."""
+        return bool(self._admission.held or self._waiting or self._migrations.waits)
+
+    @property
+    def look(self) -> float:
+        """Seconds from one look for hot workers to the next, at whatever workers tell."""
+        return self._rebalancing.look
+
+    @property
+    def held_tokens(self) -> int:
+        return self._admission.held_tokens
+
+    @property
+    def without_token(self) -> int:
+        """Requests that no token came of yet."""
+        return len(self._without_token)
+
+    # ── workers ──
+
+    def greeted(self, worker: ScheduledWorker) -> None:
+        """It serves."""
+        self._workers[worker.name] = worker
+        self._fleet.add(worker.name, worker.name)
+        self._fleet.greeted(worker.name, worker.hello())
+        self._index.expect(worker.name, worker.name)
+        self._index.apply(worker.name, Snapshot(worker.name, 0, 0, True, b""))
+        self.told(worker)
+
+    def lost(self, worker: ScheduledWorker) -> None:
+        """It was deleted."""
+        if self._workers.pop(worker.name, None) is not None:
+            self._fleet.gone(worker.name, "lost", "deleted")
+            self._fleet.remove(worker.name)
+            self._index.forget(worker.name)
+
+    def told(self, worker: ScheduledWorker, times: int = 1) -> None:
+        """How busy it is, `times` in a row with nothing sent to it in between."""
+        if worker.name not in self._workers:
+            return
+        load = worker.load(self._time.now)
+        for _ in range(times):
+            self._fleet.loaded(worker.name, load)
+
+    def stored(self, worker: ScheduledWorker) -> None:
+        """What changed in its prefix cache."""
+        for event in worker.events():
+            self._index.apply(worker.name, event)
+
+    # ── requests ──
+
+    def offer(self, request: ScheduledRequest) -> None:
+        """A new one comes."""
+        snapshot, now = self._fleet.snapshot(), self._time.now
+        matches = self._index.match(request.hashes)
+        cached = max((matches.get(worker.name, 0) * worker.block_size for worker in snapshot.workers), default=0)
+        request.uncached = request.simulated.uncached = max(request.prompt - cached, 1)
+        ticket = Ticket(request.tenant, request.need(), request.uncached, request.expires, matches=matches)
+        decision = self._admission.offer(ticket, snapshot, now)
+        self._demand.head(self._admission.obstacle, now)
+        if isinstance(decision, Refuse):
+            self._refused(request)
+            return
+        self._demand.arrivals.add(request.uncached)
+        self._without_token[request] = None
+        if isinstance(decision, Admit):
+            self._dispatch(request)
+        else:
+            self._offered[request.id] = request
+
+    def again(self, request: ScheduledRequest) -> None:
+        """It lost its worker: it waits for another one, with what it has."""
+        self._predictions.given_up(request)
+        self._migrations.forget(request)
+        self._waiting[request] = None
+        request.tried = -1
+
+    def has_token(self, request: ScheduledRequest) -> None:
+        """Its first one is there."""
+        self._predictions.computed(request, self._time.now)
+        self._without_token.pop(request, None)
+        self._admission.progress(request.id, 1)
+
+    def leaves(self, request: ScheduledRequest) -> None:
+        """Its worker drains: it goes to another one as soon as one can take it."""
+        self._migrations.leaves(request)
+
+    def moved(self, request: ScheduledRequest, source: ScheduledWorker) -> None:
+        """It runs at another worker than before."""
+        self._migrations.moved(request, source.name)
+
+    def ended(self, request: ScheduledRequest, tokens: int) -> None:
+        """With all of its tokens, or not."""
+        if tokens < request.output:
+            self._predictions.given_up(request)
+        self._without_token.pop(request, None)
+        self._waiting.pop(request, None)
+        self._migrations.forget(request)
+        self._offered.pop(request.id, None)
+        self._admission.finished(request.id, tokens)
+        self._admission.cancel(request.id)
+        self._demand.head(self._admission.obstacle, self._time.now)
+        if tokens == request.output:
+            self._demand.finished(tokens)
+
+    def turn(self) -> None:
+        """The fleet has changed: who is under way comes first, then who is held."""
+        now = self._time.now
+        for request in list(self._waiting):
+            if request.tried != self._fleet.openings:
+                self._dispatch(request)
+        self._migrations.turn()
+        if self._admission.held:
+            for id in self._admission.next(self._fleet.snapshot(), now):
+                self._dispatch(self._offered.pop(id))
+        self._demand.head(self._admission.obstacle, now)
+
+    def report(self, ages: Iterable[tuple[ScheduledWorker, float]]) -> DemandReport:
+        """What the operator is told. `ages` are seconds since each worker told its load."""
+        now, demand, waiting = self._time.now, self._demand, LengthCounter()
+        for request in self._without_token:
+            waiting.add(request.uncached)
+        held = [*self._offered.values(), *(each for each in self._waiting if each in self._without_token)]
+        return DemandReport(
+            gateway="gateway",
+            uptime=0.0,  # it counted from the beginning of the first report on
+            arrivals=demand.arrivals.buckets(),
+            refused={},
+            outputs=demand.outputs.buckets(),
+            output_squares=float(demand.output_squares),
+            head_wait=dict(demand.head_wait(now)),
+            waiting=waiting.buckets(),
+            held_requests=len(held),
+            held_tokens=sum(request.uncached for request in held),
+            held_prompt_tokens=sum(request.prompt for request in held),
+            workers=tuple(self._reported(worker, age) for worker, age in ages if worker.name in self._workers),
+        )
+
+    # ── inside ──
+
+    def _reported(self, worker: ScheduledWorker, age: float) -> ReportedLoad:
+        known = self._fleet.worker(worker.name)
+        assert known is not None
+        assert known.load is not None
+        return ReportedLoad(worker.name, worker.name, worker.role, worker.kind.block_size, age, known.load)
+
+    def _dispatch(self, request: ScheduledRequest) -> None:
+        """Onto workers, or among those that wait for one."""
+        snapshot = self._fleet.snapshot()
+        tenants = 0 if request.made else self._admission.alternating_tenants(request.tenant)
+        held = self._admission.held_tokens
+        need = replace(request.need(), waited=self._waited(request), behind=held, tenants=tenants)
+        predicted = self._predictions.soon(request, self._time.now)
+        route = choose(need, snapshot, self._index.match(request.hashes), self._policy, predicted)
+        if isinstance(route, Route) and self._send(request, route, need.tokens):
+            self._waiting.pop(request, None)
+        elif isinstance(route, NoRoute) and route.lasting and not request.made:
+            self._refused(request)
+            self.ended(request, 0)
+        else:
+            self._waiting[request] = self._waiting.pop(request, None)
+            request.tried = self._fleet.openings
+
+    def _waited(self, request: ScheduledRequest) -> float:
+        """Seconds, until it has a token."""
+        return 0.0 if request.made else self._time.now - request.simulated.arrival.at
+
+    def _send(self, request: ScheduledRequest, route: Route, tokens: int) -> bool:
+        decoder = self._workers[route.decode]
+        request.attempt += 1
+        prefiller = self._workers[route.prefill] if route.prefill is not None else None
+        try:
+            if prefiller is None:
+                here = request.sub_request(None, tokens)
+                decoder.scheduler.add(here, self._time.now)
+            else:
+                room = self._handoffs.room()
+                here = request.sub_request(room, tokens)
+                self._handoffs.prefill(prefiller, request.sub_request(room, tokens), decoder, here)
+        except RequestRejected:
+            return False
+        request.running, request.decoder = here, decoder
+        request.places = {decoder: None} if prefiller is None else {decoder: None, prefiller: None}
+        decoder.decoding[request.id] = request
+        self._predictions.sent(request, route, prefiller or decoder, self._time.now)
+        if prefiller is None:
+            self._fleet.sent(decoder.name, queued=route.to_compute, held=tokens)
+        else:
+            prefiller.prefilling[request.id] = request
+            self._fleet.sent(prefiller.name, queued=route.to_compute, held=tokens)
+            self._fleet.sent(decoder.name, queued=0, held=tokens)
+            self._wake(prefiller)
+        self._wake(decoder)
+        return True

@@ -1,0 +1,1 @@
+"""Replays the recorded signals of a running service with another manifest."""

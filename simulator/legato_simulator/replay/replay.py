@@ -1,0 +1,197 @@
+"""Recorded signals through another manifest: what `decide` and the limits would have made of them.
+
+Nothing reacts: the signals are those of the sizes that there were. What all workers hold together (arrivals, queues, KV
+in use, sequences) and what one of them can do are taken as recorded, so terms made of both hold for any size with which
+the service keeps up. What would have queued with other sizes is not known.
+"""
+
+import datetime
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from legato_operator.api import roles
+from legato_operator.api.resources import Spec
+from legato_operator.autoscaler import record
+from legato_operator.autoscaler.decide import decide
+from legato_operator.autoscaler.signals import Signals
+from legato_operator.autoscaler.window import LONGEST_GAP, Window
+from legato_operator.planning import limits
+from legato_simulator.engine.result import Sample
+from legato_simulator.replay.signal_round import SignalRound
+from legato_simulator.replay.tally import PoolReplay, PoolTally, Stretch
+
+MOST_SAMPLES = 1440  # of the timeline
+
+Sizes = Mapping[str, int]
+
+
+class UnusableReplay(ValueError):
+    """The recording and the manifest do not go together. The text says why."""
+
+
+@dataclass(frozen=True)
+class Moment:
+    """One round. Sizes are after the limits."""
+
+    recorded: Sample  # `wish` are the recorded sizes
+    replayed: Sizes
+    reasons: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Replay:
+    """All that a replay came to. Times in seconds from the first round."""
+
+    service: str
+    begin: float  # seconds since the epoch
+    rounds: int
+    seconds: float  # between rounds, without gaps
+    gaps: tuple[tuple[float, float], ...]  # in which nothing was recorded
+    blind: int  # rounds whose traffic is not known
+    pools: Mapping[str, PoolReplay]
+    recorded_gpu_hours: float  # with the GPUs of the replayed manifest; worker-hours where a worker has none
+    gpu_hours: float
+    differences: tuple[Stretch, ...]  # in order of time
+    changes: tuple[Mapping[str, Any], ...]  # as in `status.scaling.records`
+    timeline: tuple[Moment, ...]
+
+
+def replay(rounds: Iterable[SignalRound], spec: Spec, progress: Callable[[], None] = lambda: None) -> Replay:
+    """All rounds, one after the other. Raises UnusableReplay, and what `rounds` raises."""
+    if spec.scaling.mode == "Fixed":
+        raise UnusableReplay("spec.scaling.mode is Fixed: there is nothing to decide (use Managed)")
+    replayer: _Replayer | None = None
+    for each in rounds:
+        replayer = replayer or _Replayer(spec, each)
+        replayer.add(each)
+        progress()
+    if replayer is None:
+        raise UnusableReplay("no rounds")
+    return replayer.result()
+
+
+class _Replayer:
+    def __init__(self, spec: Spec, first: SignalRound) -> None:
+        self._spec, self._first = spec, first
+        self._desired: dict[str, int] = dict(first.desired)
+        self._windows: Mapping[str, Window] = {}
+        self._pools = {pool: PoolTally(pool) for pool in roles.with_pool(spec)}
+        self._rounds = self._blind = 0
+        self._at = self._seconds = 0.0  # of the last round; that count
+        self._gaps: list[tuple[float, float]] = []
+        self._changes: list[Mapping[str, Any]] = []
+        self._timeline = _Timeline()
+
+    def add(self, each: SignalRound) -> None:
+        if set(each.desired) != set(self._pools):
+            raise UnusableReplay(
+                f"the recording has the pools {_named(each.desired)} at {_timestamp(each.time)}, "
+                f"and the manifest {_named(self._pools)}: signals of one kind say nothing about the other"
+            )
+        at = each.time - self._first.time
+        self._pass(at)
+        decision = decide(each.signals, self._windows, self._spec, self._desired, each.time)
+        self._windows = decision.windows
+        for made in decision.pools.values():
+            if made.changes:
+                self._changes.append({"pool": made.pool, **record.entry(made, _timestamp(each.time))})
+        self._desired = {pool: made.desired for pool, made in decision.pools.items()}
+        targets = limits.targets(self._spec, self._desired)
+        reasons: dict[str, str] = {}
+        for pool, made in decision.pools.items():
+            cap = targets[pool].capped_by or made.capped_by
+            reasons[pool] = f"{made.reason}, capped by {cap}" if cap else made.reason
+            tally, size = self._pools[pool], targets[pool].replicas
+            tally.decided(at, each.targets[pool], size, reasons[pool], each.reasons.get(pool, ""))
+        self._rounds += 1
+        self._blind += each.signals.traffic is None
+        sizes = {pool: target.replicas for pool, target in targets.items()}
+        self._timeline.add(Moment(_sample(at, each), sizes, reasons))
+
+    def _pass(self, at: float) -> None:
+        """Time since the last round counts with its sizes, unless nobody looked for too long."""
+        if self._rounds and at - self._at > LONGEST_GAP:
+            self._gaps.append((self._at, at))
+            for tally in self._pools.values():
+                tally.interrupt(self._at)
+        elif self._rounds:
+            self._seconds += at - self._at
+            for tally in self._pools.values():
+                tally.passed(at - self._at)
+        self._at = at
+
+    def result(self) -> Replay:
+        for tally in self._pools.values():
+            tally.interrupt(self._at)
+        pools = {pool: tally.result(self._seconds) for pool, tally in sorted(self._pools.items(), reverse=True)}
+        gpus = {pool: roles.gpus(self._spec, pool) or 1 for pool in pools}
+        stretches = [stretch for tally in self._pools.values() for stretch in tally.differences]
+        return Replay(
+            service=f"{self._first.namespace}/{self._first.service}",
+            begin=self._first.time,
+            rounds=self._rounds,
+            seconds=self._seconds,
+            gaps=tuple(self._gaps),
+            blind=self._blind,
+            pools=pools,
+            recorded_gpu_hours=sum(each.recorded_hours * gpus[pool] for pool, each in pools.items()),
+            gpu_hours=sum(each.hours * gpus[pool] for pool, each in pools.items()),
+            differences=tuple(sorted(stretches, key=lambda each: (each.since, each.pool))),
+            changes=tuple(self._changes),
+            timeline=self._timeline.moments,
+        )
+
+
+class _Timeline:
+    """Moments at even distances: no more than `MOST_SAMPLES` are kept of a recording of any length."""
+
+    def __init__(self) -> None:
+        self._kept: list[Moment] = []
+        self._every, self._seen = 1, 0
+
+    def add(self, moment: Moment) -> None:
+        if self._seen % self._every == 0:
+            self._kept.append(moment)
+            if len(self._kept) > MOST_SAMPLES:
+                self._kept, self._every = self._kept[::2], 2 * self._every
+        self._seen += 1
+
+    @property
+    def moments(self) -> tuple[Moment, ...]:
+        return tuple(self._kept)
+
+
+def _sample(at: float, each: SignalRound) -> Sample:
+    traffic = each.signals.traffic
+    recent = traffic.recent if traffic is not None else ()
+    seconds = traffic.recent_seconds if traffic is not None else 1.0
+    held = traffic.held_tokens if traffic is not None else 0
+    return Sample(
+        at=at,
+        arrivals_per_second=sum(bucket.requests for bucket in recent) / seconds,
+        tokens_per_second=sum(bucket.tokens for bucket in recent) / seconds,
+        queue_tokens=held + sum(worker.queue_tokens or 0 for worker in each.signals.workers),
+        kv_usage=_kv_usage(each.signals),
+        wish=each.targets,
+        ready={pool: _ready(each.signals, pool) for pool in each.targets},
+        attainment_so_far=1.0,
+    )
+
+
+def _ready(signals: Signals, pool: str) -> int:
+    return sum(worker.ready and not worker.draining and worker.pool == pool for worker in signals.workers)
+
+
+def _kv_usage(signals: Signals) -> float:
+    blocks = [worker.blocks for worker in signals.of_pool("decode") if worker.blocks is not None]
+    total = sum(each.total for each in blocks)
+    return sum(each.used for each in blocks) / total if total else 0.0
+
+
+def _named(pools: Iterable[str]) -> str:
+    return " and ".join(sorted(pools, reverse=True))
+
+
+def _timestamp(seconds: float) -> str:
+    return datetime.datetime.fromtimestamp(seconds, datetime.UTC).isoformat().replace("+00:00", "Z")

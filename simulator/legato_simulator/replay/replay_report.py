@@ -1,0 +1,86 @@
+"""One HTML file about a replay: the sizes that there were and those that there would have been, over time."""
+
+from collections.abc import Iterable, Sequence
+from html import escape
+
+from legato_simulator.engine.result import Sample
+from legato_simulator.replay import replay_text
+from legato_simulator.replay.replay import Replay
+from legato_simulator.report import report
+from legato_simulator.report.plots import Line, figure
+
+
+def html(found: Replay, title: str) -> str:
+    """The page. Same replay, same bytes."""
+    limits = "".join(f"<p>{escape(text)}</p>" for text in replay_text.LIMITS)
+    body = (
+        f"<p>{escape(replay_text.about(found))}.</p>{_pools(found)}{_reasons(found)}"
+        f'<div class="plots">{_plots(found)}</div><section><h2>What a replay cannot show</h2>{limits}</section>'
+    )
+    return report.page(title, body)
+
+
+def _pools(found: Replay) -> str:
+    rows = [
+        (
+            name,
+            f"{pool.recorded_hours:.2f}",
+            f"{pool.hours:.2f}",
+            f"{pool.recorded_most}",
+            f"{pool.most}",
+            f"{pool.recorded_reversals:.1f}",
+            f"{pool.reversals:.1f}",
+            f"{pool.differs:.1%}",
+        )
+        for name, pool in found.pools.items()
+    ]
+    hours = ("GPUs", f"{found.recorded_gpu_hours:.2f}", f"{found.gpu_hours:.2f}", *[""] * 5)
+    head = (
+        *("", "worker-hours recorded", "replayed", "most workers recorded", "replayed"),
+        *("reversals / h recorded", "replayed", "time with another size"),
+    )
+    return _table(head, [*rows, hours])
+
+
+def _reasons(found: Replay) -> str:
+    rows = [
+        (name, f"{share:.1%}", reason) for name, pool in found.pools.items() for reason, share in pool.reasons.items()
+    ]
+    return f"<h2>Why</h2>{_table(('pool', 'time', 'reason'), rows)}"
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    columns = "".join(f'<th scope="col">{escape(column)}</th>' for column in head)
+    lines = "".join(
+        f'<tr><th scope="row">{escape(row[0])}</th>{"".join(f"<td>{escape(cell)}</td>" for cell in row[1:])}</tr>'
+        for row in rows
+    )
+    return (
+        f'<div class="wide"><table class="detail"><thead><tr>{columns}</tr></thead><tbody>{lines}</tbody></table></div>'
+    )
+
+
+def _plots(found: Replay) -> str:
+    samples = [moment.recorded for moment in found.timeline]
+    figures = [
+        figure("Load", "uncached prompt tokens/s", [Line("", samples, lambda s: s.tokens_per_second, "one")]),
+        figure("Arrivals", "requests/s", [Line("", samples, lambda s: s.arrivals_per_second, "one")]),
+        figure("Queue", "uncached prompt tokens", [Line("", samples, lambda s: s.queue_tokens, "one")]),
+        figure("KV pressure", "used % of decode workers' KV", [Line("", samples, _kv_percent, "one")], 100),
+        *(_sizes(pool, found, samples) for pool in found.pools),
+    ]
+    return "".join(figures)
+
+
+def _kv_percent(sample: Sample) -> float:
+    return 100 * sample.kv_usage
+
+
+def _sizes(pool: str, found: Replay, samples: Sequence[Sample]) -> str:
+    replayed = {moment.recorded.at: moment.replayed[pool] for moment in found.timeline}
+    lines = [
+        Line("recorded: ready", samples, lambda s: s.ready.get(pool, 0), "one area", True),
+        Line("recorded: wish", samples, lambda s: s.wish.get(pool, 0), "one", True),
+        Line("replayed: wish", samples, lambda s: replayed[s.at], "two", True),
+    ]
+    return figure(f"{pool.capitalize()} pool", "workers", lines)

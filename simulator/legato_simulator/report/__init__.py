@@ -1,0 +1,1 @@
+"""Results as text and as an HTML page."""

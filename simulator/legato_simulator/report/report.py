@@ -1,0 +1,155 @@
+"""One HTML file about simulations: tables and plots over time. Needs no script, no network and no other file."""
+
+from collections.abc import Sequence
+from html import escape
+
+from legato_simulator.baselines import BOUND, RIVALS
+from legato_simulator.baselines.comparison import Comparison, Entry
+from legato_simulator.baselines.tuning import ATTAINMENT, reaches
+from legato_simulator.engine.result import Sample
+from legato_simulator.report.plots import Line, figure, number
+from legato_simulator.report.style import STYLE
+from legato_simulator.workload.synthetic import ABOUT
+
+_COLUMNS = (
+    "scaler",
+    "attainment",
+    "GPU-hours",
+    "× best rival",
+    "reversals / h",
+    "TTFT p50, p90 (s)",
+    "TPOT p90 (ms)",
+    "tuned to",
+)
+
+
+def html(comparison: Comparison, title: str, about: str = "") -> str:
+    """The page. Same comparison, same bytes."""
+    overview = _overview(comparison) if len(comparison.workloads) > 1 else ""
+    sections = "".join(_section(comparison, workload) for workload in comparison.workloads)
+    return page(title, f"{f'<p>{escape(about)}</p>' if about else ''}{overview}{sections}{_notes(comparison)}")
+
+
+def page(title: str, body: str) -> str:
+    """A whole file with this body, in HTML."""
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{escape(title)}</title><style>{STYLE}</style></head><body><main>"
+        f"<h1>{escape(title)}</h1>{body}</main></body></html>\n"
+    )
+
+
+def _overview(comparison: Comparison) -> str:
+    names = dict.fromkeys(entry.result.scaler for entry in comparison.entries)
+    head = "".join(f'<th scope="col">{escape(workload)}</th>' for workload in comparison.workloads)
+    rows = "".join(
+        f'<tr><th scope="row">{escape(name)}</th>'
+        + "".join(_short(comparison, comparison.entry(workload, name)) for workload in comparison.workloads)
+        + "</tr>"
+        for name in names
+    )
+    return (
+        "<h2>Overview</h2><p>GPU-hours, and below them the attainment; "
+        f"✗ is less than {ATTAINMENT:.0%}. Bold: the best tuned rival.</p>"
+        f'<div class="wide"><table><thead><tr><th></th>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
+    )
+
+
+def _short(comparison: Comparison, entry: Entry | None) -> str:
+    if entry is None:
+        return "<td>–</td>"
+    hours = number(entry.result.gpu_hours)
+    if entry == comparison.best(entry.result.workload):
+        hours = f"<b>{hours}</b>"
+    return f"<td>{hours}<br>{_attainment(entry)}</td>"
+
+
+def _attainment(entry: Entry) -> str:
+    text = f"{100 * entry.result.attainment:.1f} %"
+    return f'<span class="good">{text}</span>' if reaches(entry.result) else f'<span class="miss">✗ {text}</span>'
+
+
+def _section(comparison: Comparison, workload: str) -> str:
+    entries = comparison.of(workload)
+    head = "".join(f'<th scope="col">{column}</th>' for column in _COLUMNS)
+    rows = "".join(_row(comparison, entry) for entry in entries)
+    about = ABOUT.get(workload, "")
+    return (
+        f"<section><h2>{escape(workload)}</h2><p>{escape(about)}{'. ' if about else ''}"
+        f"{entries[0].result.offered} requests in {entries[0].result.seconds / 60:.0f} min.</p>"
+        f'<div class="wide"><table class="detail"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
+        f'<div class="plots">{_plots(_plotted(comparison, workload))}</div></section>'
+    )
+
+
+def _row(comparison: Comparison, entry: Entry) -> str:
+    result, ratio = entry.result, comparison.ratio(entry)
+    cells = (
+        _attainment(entry),
+        f"{result.gpu_hours:.2f}",
+        f"{ratio:.2f}" if ratio is not None else "–",
+        escape(", ".join(f"{pool} {count:.1f}" for pool, count in sorted(result.reversals.items()))),
+        f"{result.ttft.p50:.2f}, {result.ttft.p90:.2f}",
+        f"{1e3 * result.tpot.p90:.0f}",
+        escape(entry.chosen) or "nothing",
+    )
+    return f'<tr><th scope="row">{escape(entry.name)}</th>{"".join(f"<td>{cell}</td>" for cell in cells)}</tr>'
+
+
+def _plotted(comparison: Comparison, workload: str) -> list[Entry]:
+    """The first scaler, and the rival that it is to be measured by."""
+    first, best = comparison.of(workload)[0], comparison.best(workload)
+    return [first, best] if best and best != first else [first]
+
+
+def _plots(entries: Sequence[Entry]) -> str:
+    looks = ("one", "two")
+    shown = [(entry.name, entry.result.timeline, look) for entry, look in zip(entries, looks, strict=False)]
+    first = shown[0][1]
+    pools = sorted({pool for sample in first for pool in sample.ready}, reverse=True)
+    figures = [
+        figure("Load", "prompt tokens/s", [Line("", first, lambda s: s.tokens_per_second, "one")]),
+        figure("Arrivals", "requests/s", [Line("", first, lambda s: s.arrivals_per_second, "one")]),
+        figure("Queue", "uncached prompt tokens", [Line(n, t, lambda s: s.queue_tokens, look) for n, t, look in shown]),
+        figure(
+            "KV pressure",
+            "used % of decode workers' KV",
+            [Line(n, t, lambda s: 100 * s.kv_usage, look) for n, t, look in shown],
+            100,
+        ),
+        *(_workers(pool, shown) for pool in pools),
+        figure(
+            "Attainment so far",
+            "% of ended requests",
+            [Line(n, t, lambda s: 100 * s.attainment_so_far, look) for n, t, look in shown],
+            100,
+        ),
+    ]
+    return "".join(figures)
+
+
+def _workers(pool: str, shown: Sequence[tuple[str, Sequence[Sample], str]]) -> str:
+    def ready(sample: Sample) -> float:
+        return sample.ready.get(pool, 0)
+
+    def wish(sample: Sample) -> float:
+        return sample.wish.get(pool, 0)
+
+    name, timeline, look = shown[0]
+    lines = [Line(f"{name}: ready", timeline, ready, f"{look} area", True)]
+    lines.append(Line(f"{name}: wish", timeline, wish, look, True))
+    lines.extend(Line(f"{other}: ready", t, ready, style, True) for other, t, style in shown[1:])
+    return figure(f"{pool.capitalize()} pool", "workers", lines)
+
+
+def _notes(comparison: Comparison) -> str:
+    names = dict.fromkeys(entry.result.scaler for entry in comparison.entries if entry.result.scaler in RIVALS)
+    items = "".join(f"<dt>{escape(name)}</dt><dd>{escape(RIVALS[name].about)}</dd>" for name in names)
+    bound = f" {BOUND} is a bound and no rival." if BOUND in names else ""
+    return (
+        "<section><h2>How to read this</h2><p>A request is good if its time to first token, from its arrival, and its "
+        "mean time per output token are both within the objectives. Attainment is good ÷ all offered requests. "
+        "GPU-hours run from a worker's creation to its deletion. A reversal is a wish opposite to one less than 600 s "
+        f"before. Rivals are tuned for each workload, Legato for none.{bound}</p><dl>{items}</dl></section>"
+    )

@@ -1,0 +1,1 @@
+"""Workloads: recorded traces and synthetic arrivals."""

@@ -1,0 +1,127 @@
+"""Workloads by name: a trace as it is or multiplied to a day, and made ones in which one thing changes.
+
+Made ones are Poisson arrivals with log-normal lengths. Same seed, same workload.
+"""
+
+import math
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from legato_simulator.workload.traces import BLOCK
+from legato_simulator.workload.workload import Arrival, Workload
+
+TRACE = "trace"
+SUPERPOSED = "superposed"
+_PREFIXES = 32
+_SPREAD = 0.6  # of the logarithm of lengths
+_LONGEST = 8  # times the mean
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """The ordinary load, from which a made workload departs."""
+
+    rate: float = 4.0  # requests per second
+    prompt: int = 4096  # mean tokens
+    output: int = 192
+    seconds: float = 3600.0  # of the whole workload
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """A share of a workload's time, and what is asked in it as multiples of the ordinary load."""
+
+    share: float
+    rate: float = 1.0
+    prompt: float = 1.0
+    output: float = 1.0
+    prefix: float = 0.0  # part of each prompt that is one of `_PREFIXES` common beginnings
+
+
+PHASES: dict[str, tuple[Phase, ...]] = {
+    "steady": (Phase(1.0),),
+    "mix-shift": (Phase(0.25), Phase(0.25, prompt=3), Phase(0.25, prompt=0.5), Phase(0.25)),
+    "decode-shift": (Phase(0.25), Phase(0.25, output=4), Phase(0.25, output=0.5), Phase(0.25)),
+    "hit-rate-shift": (Phase(0.25, prefix=0.75), Phase(0.25), Phase(0.25, prefix=0.5), Phase(0.25, prefix=0.75)),
+    "step": (Phase(0.25, rate=0.4), Phase(0.25, rate=2), Phase(0.5, rate=0.4)),
+    "idle-burst": (Phase(0.6, rate=0.02), Phase(0.15, rate=2), Phase(0.25, rate=0.02)),
+}
+NAMES = (TRACE, SUPERPOSED, *PHASES)
+ABOUT = {
+    TRACE: "the trace as it is",
+    SUPERPOSED: "copies of the trace, begun evenly shifted and thinned to a day",
+    "steady": "nothing changes",
+    "mix-shift": "prompts become 3 times as long, then half as long; as many requests all the time",
+    "decode-shift": "answers become 4 times as long, then half as long",
+    "hit-rate-shift": "prompts share 3/4 of their tokens, then none, half, and 3/4 again",
+    "step": "5 times as many requests at once, and back",
+    "idle-burst": "hardly a request for long, then 100 times as many at once",
+}
+
+
+def named(name: str, seed: int, traffic: Traffic, trace: Workload | None) -> Workload:
+    """The workload of this name. Raises ValueError for another name, or if it needs a trace and there is none."""
+    if phases := PHASES.get(name):
+        return made(name, phases, traffic, seed)
+    if name not in NAMES:
+        raise ValueError(f"not a workload: {name} ({', '.join(NAMES)})")
+    if trace is None:
+        raise ValueError(f"workload {name} needs a trace")
+    return trace if name == TRACE else superposed(trace, seed)
+
+
+def made(name: str, phases: tuple[Phase, ...], traffic: Traffic, seed: int) -> Workload:
+    """The phases one after the other."""
+    rng = random.Random(f"{name}/{seed}")
+    found: list[Arrival] = []
+    begin = 0.0
+    for phase in phases:
+        end = begin + phase.share * traffic.seconds
+        found.extend(_phase(phase, traffic, begin, end, rng))
+        begin = end
+    return Workload(name, tuple(found), BLOCK)
+
+
+def superposed(trace: Workload, seed: int, copies: int = 4, day: float = 7200.0, least: float = 0.2) -> Workload:
+    """`copies` of a trace, each begun a `copies`-th of it later and played round and round for a `day` of seconds.
+
+    A request is kept with a probability that goes from `least` at midnight to 1 at noon, as a cosine does. Each round
+    of each copy has prefixes of its own, so that prefixes are as common as in the trace.
+    """
+    rng = random.Random(f"{trace.name}/{seed}")
+    period = trace.arrivals[-1].at + 1
+    ids = 1 + max((block for arrival in trace.arrivals for block in arrival.blocks), default=0)
+    kept: list[Arrival] = []
+    for copy in range(copies):
+        for turn in range(-1, math.ceil(day / period)):
+            offset = (turn + copy / copies) * period
+            shift = ids * (copy + copies * (turn + 1))
+            for arrival in trace.arrivals:
+                at = arrival.at + offset
+                if 0 <= at < day and rng.random() < least + (1 - least) * (1 - math.cos(math.tau * at / day)) / 2:
+                    blocks = tuple(block + shift for block in arrival.blocks)
+                    kept.append(Arrival(at, arrival.prompt, arrival.output, blocks))
+    kept.sort(key=lambda arrival: arrival.at)
+    return Workload(f"{trace.name}-{SUPERPOSED}", tuple(kept), trace.block)
+
+
+def _phase(phase: Phase, traffic: Traffic, begin: float, end: float, rng: random.Random) -> Iterator[Arrival]:
+    prompts, outputs = _lengths(traffic.prompt * phase.prompt, rng), _lengths(traffic.output * phase.output, rng)
+    at = begin + rng.expovariate(traffic.rate * phase.rate)
+    while at < end:
+        prompt = prompts()
+        yield Arrival(at, prompt, outputs(), _prefix(prompt, phase.prefix, rng))
+        at += rng.expovariate(traffic.rate * phase.rate)
+
+
+def _lengths(mean: float, rng: random.Random) -> Callable[[], int]:
+    """Draws log-normal lengths whose mean is about `mean`."""
+    middle = math.log(mean) - _SPREAD**2 / 2
+    return lambda: max(1, round(min(rng.lognormvariate(middle, _SPREAD), _LONGEST * mean)))
+
+
+def _prefix(prompt: int, share: float, rng: random.Random) -> tuple[int, ...]:
+    """Ids of the shared blocks. What follows them is nobody else's, so it needs no ids."""
+    which = rng.randrange(_PREFIXES)
+    return tuple(which + _PREFIXES * block for block in range(int(prompt * share) // BLOCK))

@@ -1,0 +1,183 @@
+"""Requests that start, and where."""
+
+import pytest
+from known_signals import spec
+from simulated_service import KIND
+
+from legato_simulator.engine.fluid.dispatcher import Dispatcher
+from legato_simulator.engine.fluid.simulated_worker import SimulatedWorker
+from legato_simulator.engine.request import Answers, SimulatedRequest
+from legato_simulator.workload.workload import Arrival
+
+WAIT = {"routing": {"whenPrefillBusy": "Wait"}}
+UNIFIED = {"scaling": {"prefill": {"min": 0, "max": 0}}}
+LATE = (4000, 3900, 4000)  # 4,000 tokens take 0.48 s on the prefill worker
+
+
+def _slo(ttft, tpot):
+    return {"slo": {"ttft": ttft, "tpot": tpot}}
+
+
+def _worker(pool, number=0, created=-100.0):
+    return SimulatedWorker(f"{pool}-{number}", pool, number, KIND, created)
+
+
+def _workers(pools):
+    """One for each letter, numbered."""
+    return [_worker({"p": "prefill", "d": "decode"}[letter], number) for number, letter in enumerate(pools)]
+
+
+def _dispatcher(*workers, **parts):
+    return Dispatcher(spec(**parts), workers, Answers(), 512)
+
+
+def _send(dispatcher, *lengths, blocks=(), now=1.0):
+    requests = [SimulatedRequest(i, Arrival(now, tokens, 10, blocks), tokens) for i, tokens in enumerate(lengths)]
+    for request in requests:
+        dispatcher.expect(request, now)
+        dispatcher.hold(request)
+    dispatcher.dispatch(now)
+    return requests
+
+
+def _check_queued(dispatcher, lengths, obstacle):
+    assert [request.arrival.prompt for request in dispatcher.held] == lengths
+    assert dispatcher.held_tokens == sum(lengths)
+    assert not lengths or dispatcher.obstacle == obstacle
+
+
+@pytest.mark.parametrize(
+    ("pools", "parts", "sent", "backlogs", "queued"),
+    [
+        pytest.param("ppd", {}, [(1000, 600, 300)], [1000, 900, 0], [], id="goes to the shortest queue"),
+        # 8,376 tokens a second: 16,752.
+        pytest.param("pdd", WAIT, [(4000,) * 6], [16_000, 0, 0], [4000] * 2, id="queues at most two seconds"),
+        pytest.param("dd", UNIFIED, [(1000, 500)], [1000, 500], [], id="unified workers compute what they decode"),
+        # The second prompt would be in time, but the third one after it would not.
+        pytest.param("pd", _slo("1s", "50ms"), [LATE], [8000, 3900], [], id="helps with prompts that would be late"),
+        pytest.param("pd", _slo("1s", "50ms"), [(16_000, 4000)], [16_000, 4000], [], id="helps where there is no room"),
+        # Alongside one row in steps of 10.1 ms, it has half of its time for them, or four fifths.
+        pytest.param("pd", _slo("500ms", "20ms"), [(4000, 4000)], [8000, 0], [], id="is slowed by what it decodes"),
+        pytest.param("pd", _slo("500ms", "50ms"), [(4000,) * 2], [4000] * 2, [], id="is slowed less by longer steps"),
+        # Alongside a row it has a tenth of its time: 4,000 tokens take 4.8 s there, and 2.4 s on the prefill worker.
+        pytest.param("pd", _slo("1s", "11.2ms"), [(16_000, 4000)], [16_000, 0], [4000], id="would have it later"),
+        # The prefill worker has no room for it and would have it in time, and nobody waits after it.
+        pytest.param("pd", _slo("2500ms", "50ms"), [(16_000, 4000)], [16_000, 0], [4000], id="does not get the last"),
+        pytest.param("pd", _slo("1s", "50ms"), [(4000,)] * 2, [8000, 0], [], id="is not needed in time"),
+        pytest.param("pd", _slo("1s", "50ms"), [(4000,)] * 3, [8000, 4000], [], id="is needed by a third prompt"),
+        # A step of one row takes 10.1 ms.
+        pytest.param(
+            "pd", _slo("1s", "10ms"), [(4000,) * 6], [16_000, 0], [4000] * 2, id="has steps that are too long"
+        ),
+        # Two seconds of four fifths of a decode worker's time are 13,000 tokens.
+        pytest.param("pd", _slo("1s", "50ms"), [(4000,) * 9], [16_000, 12_000], [4000] * 2, id="queues bounded tokens"),
+        pytest.param("pd", _slo("1s", "50ms"), [(63, 64)], [64, 63], [], id="computes short prompts itself"),
+    ],
+)
+def test_prompts_go_to_prefill_workers_and_where_a_decode_worker_helps(pools, parts, sent, backlogs, queued):
+    dispatcher = _dispatcher(*(workers := _workers(pools)), **parts)
+    for lengths in sent:
+        _send(dispatcher, *lengths)
+    assert [worker.backlog for worker in workers] == backlogs
+    _check_queued(dispatcher, queued, "prefill")
+
+
+KNOWN = {
+    "draws a prompt to its worker": (1, (1, 2), {}, (), 2000, [0, 2000 - 1024, 0]),
+    # The worker that knows most of the prompt would be late, the other one not.
+    "does not make a decode worker help where another prefill worker would be in time": (
+        0, (1, 2, 3, 4, 5, 6), {**_slo("1s", "50ms"), "routing": {"weights": {"prefixCache": 9}}},
+        (12_000, 4000), 3500, [12_000 + 3500 - 3072, 4000, 0]),
+    # It takes longer than the objective, and less on the decode worker. Another prefill worker may be busy.
+    "does not make a decode worker help an idle prefill worker": (
+        2, (1, 2), _slo("500ms", "500ms"), (4000,), 8000, [4000, 8000, 0]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", KNOWN)
+def test_a_known_prefix(case):
+    knowing, blocks, parts, before, tokens, backlogs = KNOWN[case]
+    dispatcher = _dispatcher(*(workers := _workers("ppd")), **parts)
+    _send(dispatcher, *before)
+    workers[knowing].prefixes.add(blocks)
+    _send(dispatcher, tokens, blocks=blocks)
+    assert [worker.backlog for worker in workers] == backlogs
+
+
+@pytest.mark.parametrize(("pools", "parts"), [("pdd", {}), ("dd", UNIFIED)])
+def test_sequences_spread_over_decode_workers(pools, parts):
+    workers = _workers(pools)
+    _send(_dispatcher(*workers, **parts), *([1000] * 4))
+    assert [worker.in_flight for worker in workers[-2:]] == [2, 2]
+
+
+@pytest.mark.parametrize(("first", "backlogs"), [(None, (4000, 4000)), (0.9, (8000, 0))])
+def test_time_in_the_gateway_counts_until_the_first_token(first, backlogs):
+    """0.96 s are too long for what came half a second ago, unless its user has the first token."""
+    prefill, decode = workers = _workers("pd")
+    dispatcher = _dispatcher(*workers, **_slo("1s", "50ms"))
+    _send(dispatcher, 4000)
+    request = SimulatedRequest(9, Arrival(0.5, 4000, 10, ()), 4000)
+    request.first = first
+    dispatcher.expect(request, 1.0)
+    dispatcher.hold(request)
+    dispatcher.dispatch(1.0)
+    assert (prefill.backlog, decode.backlog) == backlogs
+
+
+def test_what_is_computed_of_a_prompt_no_longer_waits():
+    """Two seconds are 16,732 tokens, so the second prompt has room when 11,268 of the first one are computed."""
+    worker, _ = workers = _workers("pd")
+    dispatcher = _dispatcher(*workers, **WAIT)
+    _send(dispatcher, 16_000, 12_000)
+    _check_queued(dispatcher, [12_000], "prefill")
+    dispatcher.dispatch(1.0 + (worker.ends - 1.0) * 0.75)
+    assert not dispatcher.held
+
+
+@pytest.mark.parametrize(
+    ("lengths", "queued"),
+    [
+        # 64,000 tokens: two of 20,000 with 32 + 8 for each fit, but not a third one with its expected output.
+        pytest.param([20_000, 20_000, 30_000, 100], [30_000, 100], id="and nothing overtakes it"),
+        # Four times 15,970 tokens and half a block fit into 64,000, but 32 tokens of output for each do not.
+        pytest.param([15_970] * 4, [15_970], id="for the answers that are expected"),
+        # 4 slots, and 256 that wait for one.
+        pytest.param([100] * 262, [100, 100], id="or for a place among those that wait for a slot"),
+    ],
+)
+def test_a_prompt_waits_for_room_to_decode(lengths, queued):
+    dispatcher = _dispatcher(*_workers("p" * 9 + "d"))
+    _send(dispatcher, *lengths)
+    _check_queued(dispatcher, queued, "decode_room")
+
+
+@pytest.mark.parametrize("missing", ["decode", "prefill"])
+def test_without_a_worker_of_a_pool_requests_wait_for_one(missing):
+    """With `Wait`, decode workers do not prefill."""
+    workers = [_worker("prefill" if missing == "decode" else "decode"), _worker(missing, 1, created=-28.8)]
+    bounds = {"prefill": {"min": 1, "max": 4}}
+    dispatcher = _dispatcher(*workers, routing={"whenPrefillUnavailable": "Wait"}, scaling=bounds)
+    _send(dispatcher, 1000)
+    _check_queued(dispatcher, [1000], "no_worker")
+    dispatcher.dispatch(1.5)
+    assert not dispatcher.held
+
+
+def test_decode_workers_prefill_where_nobody_else_does():
+    dispatcher = _dispatcher(decode := _worker("decode"), _worker("prefill", 1, created=0.0))
+    _send(dispatcher, 1000)
+    assert decode.backlog == 1000
+
+
+def test_queued_requests_leave_at_their_deadline():
+    dispatcher = _dispatcher(gateway={"defaultDeadline": "30s"})
+    _send(dispatcher, 1000, 500)
+    assert dispatcher.expire(31.0) == []
+    assert len(dispatcher.expire(31.1)) == 2
+    assert dispatcher.held_tokens == 0
+
+
+def test_a_full_gateway_refuses():
+    dispatcher = _dispatcher()
+    assert dispatcher.refuses(_send(dispatcher, *([1] * 2048))[0])

@@ -1,0 +1,103 @@
+"""Workloads by name, and the one thing that changes in each."""
+
+import dataclasses
+import functools
+from statistics import mean
+
+import pytest
+
+from legato_simulator.workload import synthetic
+from legato_simulator.workload.synthetic import Traffic
+from legato_simulator.workload.workload import Arrival, Workload
+
+TRAFFIC = Traffic(rate=5, prompt=2000, output=100, seconds=2000)
+RECORDED = Workload("recorded", tuple(Arrival(float(i), 1000 + i, 10, (0, i + 1)) for i in range(100)))
+
+
+@functools.cache
+def named(name):
+    return synthetic.named(name, 1, TRAFFIC, None).arrivals
+
+
+def quarters(name):
+    arrivals = named(name)
+    return [[a for a in arrivals if i <= a.at * 4 / TRAFFIC.seconds < i + 1] for i in range(4)]
+
+
+@pytest.mark.parametrize("name", synthetic.NAMES)
+def test_same_seed_same_workload_in_order_of_time_and_explained(name):
+    short = dataclasses.replace(TRAFFIC, seconds=200)
+    one, again, other = (synthetic.named(name, seed, short, RECORDED) for seed in (1, 1, 2))
+    assert one == again
+    assert [a.at for a in one.arrivals] == sorted(a.at for a in one.arrivals)
+    assert all(a.at >= 0 and a.prompt >= 1 and a.output >= 1 for a in one.arrivals)
+    assert (one == other) is (name == synthetic.TRACE)
+    assert synthetic.ABOUT[name]
+
+
+def test_means_are_those_asked_for():
+    arrivals = named("steady")
+    means = len(arrivals), mean(a.prompt for a in arrivals), mean(a.output for a in arrivals)
+    assert means == pytest.approx((10_000, 2000, 100), rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("name", "prompts", "outputs"), [("mix-shift", [1, 3, 0.5, 1], [1] * 4), ("decode-shift", [1] * 4, [1, 4, 0.5, 1])]
+)
+def test_a_shift_changes_lengths_and_not_requests(name, prompts, outputs):
+    found = quarters(name)
+    assert [len(part) for part in found] == [pytest.approx(2500, rel=0.07)] * 4
+    assert [mean(a.prompt for a in part) / 2000 for part in found] == pytest.approx(prompts, rel=0.08)
+    assert [mean(a.output for a in part) / 100 for part in found] == pytest.approx(outputs, rel=0.08)
+
+
+def test_hit_rate_shift_changes_what_prompts_share():
+    found = quarters("hit-rate-shift")
+    shared = [sum(512 * len(a.blocks) for a in part) / sum(a.prompt for a in part) for part in found]
+    assert shared[1] == 0
+    assert shared[0] == pytest.approx(shared[3], rel=0.1)
+    assert 0.5 < shared[0] < 0.75
+    assert 0.25 < shared[2] < 0.5
+    assert len({a.blocks[0] for a in found[0] if a.blocks}) == 32
+
+
+def test_step_is_five_times_as_much_and_a_burst_comes_after_long_idleness():
+    before, during, after, _ = (len(part) for part in quarters("step"))
+    assert (during, after) == pytest.approx((5 * before, before), rel=0.15)
+    arrivals = named("idle-burst")
+    burst = sum(1200 <= a.at < 1500 for a in arrivals)
+    assert burst == pytest.approx(3000, rel=0.1)
+    assert len(arrivals) - burst < 0.1 * burst
+
+
+def test_superposed_day_rises_and_falls():
+    arrivals = synthetic.superposed(RECORDED, 1, copies=20, day=400, least=0.0).arrivals
+    night, noon = (sum(low <= a.at < low + 100 for a in arrivals) for low in (0, 150))
+    assert noon > 3 * night
+    assert arrivals[-1].at < 400
+
+
+def test_superposed_copies_begin_evenly_and_share_no_prefixes_with_each_other():
+    """With nothing thinned, each moment has a request of each copy, and each prompt's second block occurs once."""
+    arrivals = synthetic.superposed(RECORDED, 1, copies=2, day=100, least=1.0).arrivals
+    assert len(arrivals) == 200
+    assert len({a.blocks[1] for a in arrivals}) == 200
+    assert [a.at for a in arrivals] == [i // 2 for i in range(200)]
+    assert (arrivals[0].prompt, arrivals[1].prompt) == (1000, 1050)
+
+
+def test_trace_is_itself():
+    assert synthetic.named("trace", 1, TRAFFIC, RECORDED) is RECORDED
+
+
+@pytest.mark.parametrize(
+    ("name", "trace", "message"),
+    [
+        ("trace", None, "workload trace needs a trace"),
+        ("superposed", None, "workload superposed needs a trace"),
+        ("weekly", RECORDED, r"not a workload: weekly .*mix-shift"),
+    ],
+)
+def test_an_unknown_name_or_a_missing_trace_is_refused(name, trace, message):
+    with pytest.raises(ValueError, match=message):
+        synthetic.named(name, 1, TRAFFIC, trace)
