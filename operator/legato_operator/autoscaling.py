@@ -139,12 +139,12 @@ class Autoscaler:
         paused, managed = paused_until(observed), acts(observed)
         changed = [made for made in decision.pools.values() if made.changes] if managed else []
         memory.windows, memory.decided = decision.windows, observed.now
-        memory.wished = {pool: made.wish if managed else current[pool] for pool, made in decision.pools.items()}
+        memory.wished = {pool: made.desired if managed else current[pool] for pool, made in decision.pools.items()}
         for made in decision.pools.values():
             self._journal.wished(memory.name, made)
         for made in changed:
             self._journal.changed(memory.name, made)
-        memory.changes.extend({"pool": made.pool, **record.of(made, observed.timestamp)} for made in changed)
+        memory.changes.extend({"pool": made.pool, **record.entry(made, observed.timestamp)} for made in changed)
         unmet = sorted({objective for made in decision.pools.values() for objective in made.unmet})
         memory.unmet = {objective: memory.unmet.get(objective, observed.now) for objective in unmet}
         lasting = [objective for objective, since in memory.unmet.items() if observed.now - since >= UNMET_AFTER]
@@ -160,7 +160,7 @@ class Autoscaler:
 
 def _within_limits(decision: Decision, spec: Spec, gpu_resources: Sequence[str]) -> Decision:
     """Wishes stay as they are: with a larger budget, or another ratio, they are followed at once."""
-    wishes = {pool: made.wish for pool, made in decision.pools.items()}
+    wishes = {pool: made.desired for pool, made in decision.pools.items()}
     targets = limits.targets(spec, wishes, gpu_resources)
     pools = {
         pool: outlook.limited(made, targets[pool].replicas, targets[pool].capped_by)
@@ -193,7 +193,7 @@ def paused_until(observed: Observed) -> str:
 
 
 def _action(observed: Observed, made: PoolDecision) -> Apply:
-    return Apply(pool.scale(observed.service, made.pool, made.wish), manager=common.AUTOSCALER)
+    return Apply(pool.scale(observed.service, made.pool, made.desired), manager=common.AUTOSCALER)
 
 
 def _event(made: PoolDecision) -> tuple[str, str]:
@@ -201,8 +201,8 @@ def _event(made: PoolDecision) -> tuple[str, str]:
     needed = next((term.workers for term in made.terms if term.reason == made.reason), None)
     number = "" if needed is None else f" ({needed:.3g} needed)"
     why = REASONS.get(made.reason, made.reason).replace("`", "")
-    event = SCALED_UP if made.wish > made.current else SCALED_DOWN
-    return event, f"{made.pool} {made.current} → {made.wish}: {made.reason}, {why}{number}"
+    event = SCALED_UP if made.desired > made.current else SCALED_DOWN
+    return event, f"{made.pool} {made.current} → {made.desired}: {made.reason}, {why}{number}"
 
 
 def _status(
@@ -214,9 +214,9 @@ def _status(
     """
     known = observed.status.get("scaling") or {}
     records, told = known.get("records", []), known.get("pools", {})
-    pools = {name: record.of(made, observed.timestamp) for name, made in decision.pools.items()}
+    pools = {name: record.entry(made, observed.timestamp) for name, made in decision.pools.items()}
     pools = {name: told[name] if _is_told(told.get(name), now, observed.now) else now for name, now in pools.items()}
-    status = {"pools": pools, "records": record.kept(records, [each for each in changes if each not in records])}
+    status = {"pools": pools, "records": record.append(records, [each for each in changes if each not in records])}
     return {**status, "pausedUntil": paused} if paused else status
 
 

@@ -240,7 +240,7 @@ BEGAN = 1_796_115_600.0  # 2026-12-01T09:00:00Z
 def _change(second):
     known = Signals((prefiller(), decoder()), arriving(600, 2000))
     made = decide(known, {}, spec(largest=3), {"prefill": 1, "decode": 1}, 0.0).pools
-    return {"pool": "prefill", **record.of(made["prefill"], f"2026-12-01T09:00:{second}Z")}
+    return {"pool": "prefill", **record.entry(made["prefill"], f"2026-12-01T09:00:{second}Z")}
 
 
 def test_arrivals_follow_each_phase_s_rate_in_its_own_time_and_repeat_by_seed():

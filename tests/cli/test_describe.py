@@ -86,7 +86,7 @@ RAISED = {"allowed": 2, "cappedBy": "scaling.prefill.min with scaling.maxPrefill
 def _scaling():
     known = Signals((prefiller(), decoder()), arriving(600, 2000))
     made = decide(known, {}, spec(largest=3), {"prefill": 1, "decode": 1}, 0.0).pools
-    pools = {name: record.of(each, NOW) for name, each in made.items()}
+    pools = {name: record.entry(each, NOW) for name, each in made.items()}
     return {"pools": pools, "records": [{"pool": "prefill", **pools["prefill"]}]}
 
 

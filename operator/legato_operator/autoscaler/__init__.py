@@ -1,1 +1,1 @@
-"""How many workers each pool should have: pure, from what gateways and workers tell."""
+"""Decides the number of workers of each pool from signals of gateways and workers. Pure."""

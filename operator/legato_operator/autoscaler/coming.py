@@ -1,7 +1,7 @@
-"""How many workers the sequences need that will decode when a worker started now would serve.
+"""Predicts the workers needed by sequences that will decode when a worker started now would serve.
 
-Decode's other terms count what is there. After a step of the load that fits into the present workers until these have
-filled up, and a worker wished only then is late by that. Arrivals tell it at once.
+Decode's other terms count present sequences. After a step of the load, these fit into the present workers at first, and
+a worker started only when they are full would be late. The arrival rate shows the step immediately.
 """
 
 import math
@@ -16,16 +16,16 @@ from legato_operator.autoscaler.signals import Blocks, DecodeCost, PromptLengths
 
 FULL = 0.9  # of a worker's blocks and slots: sequences do not divide evenly among workers
 WITHIN = 0.9  # of the objective for a step
-CHANCE = 1.5  # standard deviations that the number of requests of some seconds may be off, if they come independently
-STEP = 4.0  # standard deviations above what the minute before lets expect: chance is hardly so large
-STEP_CHANCE = 0.5  # standard deviations that the number of such a step may be off
+CHANCE = 1.5  # standard deviations subtracted from a count of requests as chance, if they arrive independently
+STEP = 4.0  # standard deviations above the expectation of the minute before: unlikely by chance
+STEP_CHANCE = 0.5  # standard deviations subtracted as chance during such a step
 
 COMING_EQUATION = "min(arriving * output * step, sequences + arriving * start) / rows"
 
 
 @dataclass(frozen=True)
 class _FullWorker:
-    """Of one worker with as many sequences of the usual lengths as it may have."""
+    """A worker with its maximum number of sequences of usual lengths."""
 
     rows: float
     step: float  # seconds
@@ -34,8 +34,11 @@ class _FullWorker:
 def terms(
     signals: Signals, workers: Sequence[WorkerSignals], spec: Spec, prompts: Sequence[Term], sequences: float
 ) -> tuple[Term, ...]:
-    """By Little's law, but no more than can have arrived until then. `prompts` are the terms of the prefill pool, and
-    `sequences` those that decode or will already. Nothing while lengths or costs are not known: other terms tell."""
+    """Returns a term by Little's law, limited to the sequences that can have arrived by then; none without lengths and
+    costs.
+
+    `prompts` are the terms of the prefill pool. `sequences` is the number of sequences that decode or wait to.
+    """
     traffic = signals.traffic
     if traffic is None or traffic.output is None:
         return ()
@@ -51,11 +54,11 @@ def terms(
         "start": start_seconds(workers),
         "rows": full.rows,
     }
-    return (Term.of(COMING_SEQUENCES, COMING_EQUATION, numbers),)
+    return (Term.from_equation(COMING_SEQUENCES, COMING_EQUATION, numbers),)
 
 
 def _arriving(traffic: Traffic) -> float:
-    """Requests per second, as far as they are not chance. A step is known by the newest seconds first."""
+    """Returns requests per second, less an allowance for chance. The newest seconds show a step first."""
     lately = _sure(_count(traffic.recent), CHANCE) / traffic.recent_seconds
     if not traffic.newest_seconds:
         return lately
@@ -64,7 +67,7 @@ def _arriving(traffic: Traffic) -> float:
 
 
 def _is_step(newest: int, traffic: Traffic) -> bool:
-    """Whether so many cannot be chance. Only a whole window tells what is usual, without its last seconds."""
+    """True if the newest count is too high for chance, compared with a full window without its last seconds."""
     if traffic.seconds < WINDOW or traffic.seconds <= traffic.recent_seconds:
         return False
     before = max(0, _count(traffic.arrivals) - _count(traffic.recent))
@@ -81,39 +84,39 @@ def _sure(requests: int, deviations: float) -> float:
 
 
 def _mean(arrived: Sequence[PromptLengths]) -> float:
-    """Uncached tokens of a prompt. Cached ones are not told: then a worker has room for fewer sequences than this
-    gives, and the blocks in use tell that."""
+    """Returns the mean uncached tokens of a prompt. Cached tokens are not reported: a worker then has room for fewer
+    sequences than predicted, which shows in its used blocks."""
     return sum(bucket.tokens for bucket in arrived) / max(1, _count(arrived))
 
 
 def _let_through(signals: Signals, traffic: Traffic, spec: Spec, prompts: Sequence[Term]) -> float:
-    """Requests per second that prefill computes with the workers that it has or wishes. Without any that has measured
-    what prompts cost, others prefill, and nobody knows of a limit."""
+    """Returns the requests per second that prefill computes with its present or desired workers; infinite while no
+    worker has measured its prefill cost."""
     prefill = signals.of_pool("prefill")
     each = requests_per_second(traffic, prefill, spec.slo.ttft)
-    wished = min(math.ceil(max((term.known for term in prompts), default=0.0)), spec.scaling.prefill.max)
-    return each * max(wished, sum(worker.ready for worker in prefill)) if each else math.inf
+    desired = min(math.ceil(max((term.known for term in prompts), default=0.0)), spec.scaling.prefill.max)
+    return each * max(desired, sum(worker.ready for worker in prefill)) if each else math.inf
 
 
 def _full_worker(workers: Sequence[WorkerSignals], spec: Spec, prompt: float, output: float) -> _FullWorker | None:
-    """The median of those that the workers' costs and capacities give."""
-    found = [
+    """Returns the median of the workers' full states, by their costs and capacities, or None."""
+    full_workers = [
         _filled(worker.decode_cost, worker.blocks, worker.slots, spec, prompt, output)
         for worker in workers
         if worker.decode_cost is not None and worker.blocks is not None
         if worker.blocks.total > worker.blocks.quarantined
     ]
-    if not found:
+    if not full_workers:
         return None
-    found.sort(key=lambda full: full.rows / full.step)
-    return found[len(found) // 2]
+    full_workers.sort(key=lambda full: full.rows / full.step)
+    return full_workers[len(full_workers) // 2]
 
 
 def _filled(
     cost: DecodeCost, blocks: Blocks, slots: int | None, spec: Spec, prompt: float, output: float
 ) -> _FullWorker:
-    """As full as blocks, slots and the objective let it be. An objective below an empty step limits nothing: no number
-    of workers meets it."""
+    """Returns a worker as full as blocks, slots and the objective allow. An objective below the cost of an empty step
+    limits nothing, because more workers cannot meet it."""
     row = cost.per_row + cost.per_context * (prompt + output / 2)
     limits = [FULL * (blocks.total - blocks.quarantined) * blocks.size / (prompt + output)]
     if slots:

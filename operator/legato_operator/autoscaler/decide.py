@@ -1,8 +1,8 @@
-"""The decision: from what is known and what was wished lately to how many workers each pool should have. Pure.
+"""Decides each pool's number of workers from the signals and recent decisions. Pure.
 
-Up at once, to what the terms ask for; down only to the highest wish of the window. So a pool shrinks only to a size
-that none of the window's moments would have grown. What is missing never lets a pool shrink. The last worker of a pool
-goes when nothing has arrived or run for a while, and comes back with the first request.
+A pool grows immediately to the largest term, and shrinks only to the highest desired size within the window. A missing
+signal never lets a pool shrink. The last worker of a pool is removed once nothing has arrived or run for a while, and
+comes back with the first request.
 """
 
 import dataclasses
@@ -27,32 +27,32 @@ from legato_operator.autoscaler.decision import (
 from legato_operator.autoscaler.signals import Signals, WorkerSignals
 from legato_operator.autoscaler.window import Window
 
-STALE_AFTER = 10.0  # seconds: what a worker told longer ago is not known any more
-_ROUNDING = 1e-6  # workers: so much less than a whole one is due to floating point
+STALE_AFTER = 10.0  # seconds after which a worker's report no longer counts
+_ROUNDING = 1e-6  # workers; tolerates errors of floating point
 
 
 def decide(
     signals: Signals, windows: Mapping[str, Window], spec: Spec, current: Mapping[str, int], now: float
 ) -> Decision:
-    """What each pool should have. `current` is the desired size of each pool now, `now` in seconds.
+    """Returns the decision for each pool. `current` is each pool's desired size until now; `now` is in seconds.
 
-    `windows` are those of the decision before; empty after a restart: then they begin with the current sizes.
+    `windows` come from the previous decision. After a restart they are empty, and start with the current sizes.
     """
     fresh = dataclasses.replace(signals, workers=tuple(_fresh(worker) for worker in signals.workers))
     made: dict[str, PoolDecision] = {}
     kept: dict[str, Window] = {}
-    for pool in reversed(roles.with_pool(spec)):  # prefill first: beside its workers there is one that decodes
+    for pool in reversed(roles.with_pool(spec)):  # prefill first: its workers need a decode worker
         prompts = made[roles.PREFILL].terms if roles.PREFILL in made else ()
         pool_terms = _terms(fresh, pool, spec, current[pool], prompts)
         kept[pool] = _window(windows.get(pool, Window()), pool_terms, fresh, pool, spec, current[pool], now)
-        beside = any(each.wish for each in made.values())
-        decided = _decide(pool, pool_terms, kept[pool], beside, spec, current[pool], now)
+        is_required = any(each.desired for each in made.values())
+        decided = _decide(pool, pool_terms, kept[pool], is_required, spec, current[pool], now)
         made[pool] = dataclasses.replace(decided, unmet=objectives.unmet(fresh, pool, spec))
     return Decision({pool: made[pool] for pool in roles.with_pool(spec)}, kept)
 
 
 def _fresh(worker: WorkerSignals) -> WorkerSignals:
-    """Without what it told too long ago. What it costs to compute does not change so soon."""
+    """Returns a worker without its load if that is stale; its costs change slowly and stay."""
     if worker.sample_age is not None and worker.sample_age <= STALE_AFTER:
         return worker
     return dataclasses.replace(
@@ -68,9 +68,9 @@ def _fresh(worker: WorkerSignals) -> WorkerSignals:
 
 
 def _is_idle(signals: Signals, pool: str, spec: Spec) -> bool:
-    """Whether nothing arrives, waits or runs that the pool could be needed for. Prompts need decode workers, too.
+    """True if nothing that needs the pool arrives, waits or runs; prompts need decode workers, too.
 
-    A worker that starts is to serve first: else one that loads for longer than `idleAfter` never would.
+    A starting worker keeps its pool busy: otherwise one that loads for longer than `idleAfter` would never serve.
     """
     traffic = signals.traffic
     if traffic is None or traffic.held or any(each.requests for each in (*traffic.recent, *traffic.waiting)):
@@ -84,20 +84,20 @@ def _is_idle(signals: Signals, pool: str, spec: Spec) -> bool:
     return not any(worker.running or worker.waiting or worker.queue_tokens for worker in workers)
 
 
-def _terms(signals: Signals, pool: str, spec: Spec, current: int, beside: tuple[Term, ...]) -> tuple[Term, ...]:
-    """`beside`: those of the prefill pool, for another one."""
+def _terms(signals: Signals, pool: str, spec: Spec, current: int, prompts: tuple[Term, ...]) -> tuple[Term, ...]:
+    """Returns a pool's terms. `prompts` are the terms of the prefill pool, for the decode pool."""
     if pool == roles.PREFILL:
         return prefill.terms(_without_preempted(signals), signals.of_pool("prefill"), spec.slo.ttft, current)
     workers = signals.of_pool("decode")
-    decoding = decode.terms(signals, workers, spec, beside)
+    decoding = decode.terms(signals, workers, spec, prompts)
     if spec.disaggregated:
         return decoding
-    prompts = prefill.terms(signals, workers, spec.slo.ttft, current)
-    return (*decoding, *prompts, *_both(prompts, decoding))
+    own_prompts = prefill.terms(signals, workers, spec.slo.ttft, current)
+    return (*decoding, *own_prompts, *_both(own_prompts, decoding))
 
 
 def _without_preempted(signals: Signals) -> Signals:
-    """As the prefill pool sees them: what decode workers compute again is decode's demand alone."""
+    """Returns the signals for the prefill pool, without preempted sequences, which only decode workers recompute."""
     workers = [
         dataclasses.replace(worker, queue_tokens=worker.prompt_tokens) if worker.pool == "decode" else worker
         for worker in signals.workers
@@ -106,10 +106,12 @@ def _without_preempted(signals: Signals) -> Signals:
 
 
 def _both(prompts: Sequence[Term], decoding: Sequence[Term]) -> tuple[Term, ...]:
-    """Unified workers do one beside the other, so the time that both take adds up."""
+    """Returns the term of unified workers, which prefill and decode, so that both times add up."""
     steps = max((term.known for term in decoding if term.reason == STEP_TIME), default=0.0)
     numbers = {"prefill": max((term.known for term in prompts), default=0.0), "decode": steps}
-    return (Term.of(PREFILL_AND_DECODE, "prefill + decode", numbers),) if steps and numbers["prefill"] else ()
+    return (
+        (Term.from_equation(PREFILL_AND_DECODE, "prefill + decode", numbers),) if steps and numbers["prefill"] else ()
+    )
 
 
 def _missing(terms: Sequence[Term]) -> tuple[str, ...]:
@@ -121,30 +123,30 @@ def _needed(terms: Sequence[Term]) -> int:
 
 
 def _asked(terms: Sequence[Term], current: int) -> int:
-    """What is needed, and no less than there is while something is missing."""
+    """Returns the needed number of workers, or at least the current one while a signal is missing."""
     return max(_needed(terms), current) if _missing(terms) else _needed(terms)
 
 
 def _window(
     before: Window, terms: Sequence[Term], signals: Signals, pool: str, spec: Spec, current: int, now: float
 ) -> Window:
-    wish = _within(roles.bounds(spec, pool), _asked(terms, current))
-    return before.add(now, wish, current, spec.scaling.scale_down_stabilization, _is_idle(signals, pool, spec))
+    size = _within(roles.bounds(spec, pool), _asked(terms, current))
+    return before.add(now, size, current, spec.scaling.scale_down_stabilization, _is_idle(signals, pool, spec))
 
 
 def _decide(
-    pool: str, terms: tuple[Term, ...], window: Window, beside: bool, spec: Spec, current: int, now: float
+    pool: str, terms: tuple[Term, ...], window: Window, is_required: bool, spec: Spec, current: int, now: float
 ) -> PoolDecision:
-    """`beside`: there are to be workers of another pool, which need one of this."""
+    """Returns the decision for one pool. `is_required`: workers of another pool need a worker of this one."""
     bounds, asked = roles.bounds(spec, pool), _asked(terms, current)
     allowed = _within(bounds, asked)
-    lowest = _within(bounds, max(window.allows(now, spec.scaling.idle_after), int(beside)))
-    wish = allowed if allowed >= current else min(lowest, current)
-    is_capped = wish == allowed != asked  # else something else keeps the pool larger than its bounds do
+    lowest = _within(bounds, max(window.lowest(now, spec.scaling.idle_after), int(is_required)))
+    desired = allowed if allowed >= current else min(lowest, current)
+    is_capped = desired == allowed != asked  # otherwise another reason keeps the pool larger than its bounds do
     decision = PoolDecision(
         pool="prefill" if pool == roles.PREFILL else "decode",
         current=current,
-        wish=wish,
+        desired=desired,
         needed=_needed(terms),
         highest=window.highest,
         reason="",
@@ -164,11 +166,11 @@ def _within(bounds: Bounds, replicas: int) -> int:
 
 
 def _reason(decision: PoolDecision) -> str:
-    """Why the wish is what it is, and not less."""
-    if decision.wish <= decision.needed:
+    """Returns the reason why the desired size is not smaller."""
+    if decision.desired <= decision.needed:
         largest = max(decision.terms, key=lambda term: term.known, default=None)
         return largest.reason if largest is not None and largest.known > 0 else IDLE
-    if decision.missing and decision.wish >= decision.current:
+    if decision.missing and decision.desired >= decision.current:
         return METRICS_MISSING
     if decision.capped_by:
         return WITHIN_BOUNDS

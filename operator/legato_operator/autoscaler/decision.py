@@ -1,4 +1,4 @@
-"""What the autoscaler decides, with every number that it was decided from. Frozen, so that two decisions compare."""
+"""Decisions of the autoscaler with every input, frozen so that decisions can be compared."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -29,13 +29,13 @@ REASONS = {
     BACKLOG: "prompt tokens that will still wait when a worker started now would serve",
     KV_BLOCKS: "predicted KV blocks",
     STEP_TIME: "predicted time of a decode step",
-    SLOTS: "sequences that decode at once",
+    SLOTS: "sequences that decode concurrently",
     COMING_SEQUENCES: "sequences that will decode when a worker started now would serve",
     DECODE_ROOM: "a queue whose head waits for room in decode workers",
     ACTIVATION: "requests for which no decode worker is ready",
     PREFILL_AND_DECODE: "prompts and decode steps of unified workers together",
     IDLE: "nothing needs a worker",
-    STABILIZING: "a higher wish is still within `scaling.scaleDownStabilization`",
+    STABILIZING: "a higher desired size is still within `scaling.scaleDownStabilization`",
     COOLING_DOWN: "the last worker stays until nothing has arrived or run for `scaling.idleAfter`",
     METRICS_MISSING: "a signal is missing, so the pool does not shrink",
     WITHIN_BOUNDS: "`min` or `max` of the pool",
@@ -44,56 +44,56 @@ REASONS = {
 
 @dataclass(frozen=True)
 class Term:
-    """One way in which the signals ask for workers. `workers` follows from `numbers` alone, by `equation`."""
+    """One reason to need workers. `workers` is `equation` evaluated over `numbers`."""
 
     reason: str
-    workers: float | None  # a fraction too; None: a number is missing
+    workers: float | None  # not rounded; None: an input is missing
     equation: str  # over keys of `numbers`
     numbers: Mapping[str, float]
-    missing: str = ""  # what is not known, where that is so
+    missing: str = ""  # the missing input, if any
 
     @classmethod
-    def of(cls, reason: str, equation: str, numbers: Mapping[str, float]) -> "Term":
-        """The term whose number of workers the equation gives."""
+    def from_equation(cls, reason: str, equation: str, numbers: Mapping[str, float]) -> "Term":
+        """Returns a term with the value of an equation."""
         return cls(reason, evaluate(equation, numbers), equation, numbers)
 
     @classmethod
     def unknown(cls, reason: str, missing: str) -> "Term":
-        """A term that cannot be had."""
+        """Returns a term without a value."""
         return cls(reason, None, "", {}, missing)
 
     @property
     def known(self) -> float:
-        """The number of workers; 0 where it is missing."""
+        """Number of workers; 0 if an input is missing."""
         return self.workers or 0.0
 
 
 @dataclass(frozen=True)
 class PoolDecision:
-    """Of one pool."""
+    """The decision for one pool."""
 
     pool: Pool
-    current: int  # `spec.replicas` when it was decided
-    wish: int
-    needed: int  # by the terms alone: before bounds, window and what is missing
-    highest: int  # the window's maximum
+    current: int  # `spec.replicas` at the time of the decision
+    desired: int
+    needed: int  # only by the terms: before bounds, window and missing signals
+    highest: int  # maximum of the window
     reason: str
     terms: tuple[Term, ...]
     missing: tuple[str, ...] = ()
-    capped_by: str = ""  # the field that keeps the wish from being what is needed
-    change: str = ""  # what would change the wish
-    unmet: Mapping[str, str] = field(default_factory=dict)  # objectives that no number of workers meets, and why
-    allowed: int | None = None  # what the limits of all pools together make of the wish, where that differs
+    capped_by: str = ""  # the field that makes `desired` differ from `needed`
+    change: str = ""  # the condition for another desired size, in words
+    unmet: Mapping[str, str] = field(default_factory=dict)  # objectives that more workers cannot meet, with the reason
+    allowed: int | None = None  # `desired` within the limits of all pools, if it differs
 
     @property
     def changes(self) -> bool:
-        """Whether the pool is to have another size."""
-        return self.wish != self.current
+        """True if the pool should change its size."""
+        return self.desired != self.current
 
 
 @dataclass(frozen=True)
 class Decision:
-    """Of a service: what each of its pools should have, and the windows for the next decision."""
+    """The decisions for a service's pools, and the windows for the next decision."""
 
     pools: Mapping[str, PoolDecision]
     windows: Mapping[str, Window]

@@ -1,7 +1,7 @@
-"""How many workers decoding needs: for KV blocks, for the time of a step, and for sequences at once.
+"""Terms of the decode pool: KV blocks, step time, and concurrent sequences.
 
-All is summed over the pool. One hot worker in a roomy pool is the gateways' affair: they move sequences away from it,
-and another worker would not help it.
+All loads are sums over the pool. A single hot worker is left to the gateways, which migrate sequences away from it;
+another worker would not help.
 """
 
 import dataclasses
@@ -10,14 +10,14 @@ import statistics
 from collections.abc import Sequence
 
 from legato_operator.api.resources import Spec
-from legato_operator.autoscaler import coming, held
+from legato_operator.autoscaler import coming, held_share
 from legato_operator.autoscaler.coming import FULL, WITHIN
 from legato_operator.autoscaler.decision import ACTIVATION, DECODE_ROOM, KV_BLOCKS, SLOTS, STEP_TIME, Term
 from legato_operator.autoscaler.prefill import decode_share, prefilling
 from legato_operator.autoscaler.signals import DecodeCost, Signals, Traffic, WorkerSignals
 
 DEVIATIONS = 1.645  # standard deviations above the expected blocks: the 95th percentile of a sum of many sequences
-MOSTLY = 0.5  # part of the head's wait from which on decode workers are what it waits for
+MOSTLY = 0.5  # share of the head's wait from which it counts as waiting for decode workers
 
 BLOCKS_EQUATION = "(used + pending + growth + held + deviations * deviation * sqrt(sequences)) / (capacity * full)"
 STEP_EQUATION = "(perRow * rows + perContext * context) / (within * objective - fixed)"
@@ -29,26 +29,27 @@ ACTIVATION_EQUATION = "min(1, held + arrived)"
 def terms(
     signals: Signals, workers: Sequence[WorkerSignals], spec: Spec, prompts: Sequence[Term] = ()
 ) -> tuple[Term, ...]:
-    """What workers of this pool are needed for, beside a prefill pool with the terms `prompts`."""
+    """Returns the terms of the decode pool, given the terms `prompts` of the prefill pool."""
     resident = _resident(signals, workers, spec, prompts)
     if signals.traffic is None:
-        return (Term.unknown(KV_BLOCKS, "what is held (a gateway did not answer)"), *resident)
+        return (Term.unknown(KV_BLOCKS, "the queued requests (a gateway did not answer)"), *resident)
     return (*resident, *_room(signals, workers, spec), *_activation(signals.traffic, workers))
 
 
 def _resident(
     signals: Signals, workers: Sequence[WorkerSignals], spec: Spec, prompts: Sequence[Term]
 ) -> tuple[Term, ...]:
-    """A draining worker's sequences count: they move to the others. Its capacity does not.
+    """Returns terms of sequences in workers. A draining worker's sequences count, because they migrate; its capacity
+    does not.
 
-    Beside a prefill pool, prompts that decode workers help with are that pool's affair until they are computed.
+    With a prefill pool, prompts on decode workers count for the prefill pool until they are computed.
     """
     silent = [worker.name for worker in workers if worker.ready and (worker.blocks is None or worker.running is None)]
     unknown = Term.unknown(KV_BLOCKS, f"the load of {', '.join(silent)}")
     load = [worker for worker in signals.workers if worker.pool == "decode"]
     if spec.disaggregated:
         load = [_without_prompts(worker) for worker in load]
-    share = held.share(signals, workers, spec, prompts)
+    share = held_share.held_share(signals, workers, spec, prompts)
     return (
         *_blocks(signals, workers, load, share),
         *_slots(signals, workers, load, share),
@@ -59,20 +60,20 @@ def _resident(
 
 
 def _without_prompts(worker: WorkerSignals) -> WorkerSignals:
-    """The load of sequences that decode, come with their KV or were preempted."""
+    """Returns a worker's load without prompts: sequences that decode, arrive with their KV or were preempted."""
     if worker.waiting is None or worker.blocks is None or not worker.prompts:
         return worker
     blocks, tokens = worker.blocks, worker.prompt_tokens or 0
     waiting = min(blocks.pending, tokens // blocks.size)
-    begun = min(blocks.used, tokens // blocks.size - waiting)
-    left = dataclasses.replace(blocks, pending=blocks.pending - waiting, used=blocks.used - begun)
+    started = min(blocks.used, tokens // blocks.size - waiting)
+    left = dataclasses.replace(blocks, pending=blocks.pending - waiting, used=blocks.used - started)
     return dataclasses.replace(worker, waiting=max(0, worker.waiting - worker.prompts), blocks=left)
 
 
 def _blocks(
     signals: Signals, workers: Sequence[WorkerSignals], load: Sequence[WorkerSignals], share: float
 ) -> tuple[Term, ...]:
-    """While `blockSize` changes, workers have blocks of two sizes: all are counted in those of one."""
+    """Returns the term of KV blocks, all converted to one block size: workers differ while `blockSize` changes."""
     known = [worker.blocks for worker in workers if worker.blocks is not None]
     known = [each for each in known if each.total > each.quarantined]
     if not known:
@@ -93,7 +94,7 @@ def _blocks(
         "capacity": statistics.median(capacities),
         "full": FULL,
     }
-    return (Term.of(KV_BLOCKS, BLOCKS_EQUATION, numbers),)
+    return (Term.from_equation(KV_BLOCKS, BLOCKS_EQUATION, numbers),)
 
 
 def _slots(
@@ -103,18 +104,20 @@ def _slots(
     if not slots:
         return ()
     numbers = {"sequences": _sequences(signals, load, share), "slots": statistics.median(slots), "full": FULL}
-    return (Term.of(SLOTS, SLOTS_EQUATION, numbers),)
+    return (Term.from_equation(SLOTS, SLOTS_EQUATION, numbers),)
 
 
 def _sequences(signals: Signals, load: Sequence[WorkerSignals], share: float) -> float:
-    """Those that decode or will, with that share of the held ones."""
+    """Returns the sequences that workers have accepted, and a share of the queued requests."""
     accepted = sum((worker.running or 0) + (worker.waiting or 0) for worker in load)
     return accepted + share * (signals.traffic.held if signals.traffic is not None else 0)
 
 
 def _step_time(workers: Sequence[WorkerSignals], load: Sequence[WorkerSignals], tpot: float) -> tuple[Term, ...]:
-    """At N workers each has an Nth of rows and context. Nothing where an empty step already exceeds the objective: no
-    number of workers meets it, which `objectives` tells."""
+    """Returns the median term of step time, with rows and context divided among the workers.
+
+    None if an empty step already exceeds the objective: more workers cannot meet it, as `objectives` reports.
+    """
     rows = sum(worker.running or 0 for worker in load)
     if not rows:
         return ()
@@ -122,9 +125,9 @@ def _step_time(workers: Sequence[WorkerSignals], load: Sequence[WorkerSignals], 
     if not costs:
         return (Term.unknown(STEP_TIME, "the time of a step (none was measured)"),)
     context = sum(worker.context_tokens or 0 for worker in load)
-    found = [_step_term(cost, rows, context, tpot) for cost in costs if cost.fixed < WITHIN * tpot]
-    found.sort(key=lambda term: term.known)
-    return (found[len(found) // 2],) if found else ()
+    by_cost = [_step_term(cost, rows, context, tpot) for cost in costs if cost.fixed < WITHIN * tpot]
+    by_cost.sort(key=lambda term: term.known)
+    return (by_cost[len(by_cost) // 2],) if by_cost else ()
 
 
 def _step_term(cost: DecodeCost, rows: int, context: int, tpot: float) -> Term:
@@ -137,25 +140,27 @@ def _step_term(cost: DecodeCost, rows: int, context: int, tpot: float) -> Term:
         "objective": tpot,
         "fixed": cost.fixed,
     }
-    return Term.of(STEP_TIME, STEP_EQUATION, numbers)
+    return Term.from_equation(STEP_TIME, STEP_EQUATION, numbers)
 
 
 def _room(signals: Signals, workers: Sequence[WorkerSignals], spec: Spec) -> tuple[Term, ...]:
-    """A queue that waits for decode workers needs one more of them, whatever kept it out of those there are.
+    """Returns a term for one more decode worker if the queue waits for decode workers.
 
-    Of those that serve: while one starts, no further one is asked for.
+    Only serving workers count, so that no further one is requested while one starts.
     """
     assert signals.traffic is not None
     serving = sum(worker.ready for worker in workers)
     share = decode_share(signals, prefilling(signals, spec), spec.slo.ttft)
     if not serving or not signals.traffic.held or share < MOSTLY:
         return ()
-    return (Term.of(DECODE_ROOM, ROOM_EQUATION, {"serving": float(serving)}),)
+    return (Term.from_equation(DECODE_ROOM, ROOM_EQUATION, {"serving": float(serving)}),)
 
 
 def _activation(traffic: Traffic, workers: Sequence[WorkerSignals]) -> tuple[Term, ...]:
-    """The first worker, of which nothing is known yet: any request asks for it, one whose client has left, too."""
+    """Returns a term for the first worker after any request, even of a client that has left."""
     arrived = sum(bucket.requests for bucket in traffic.recent)
     if any(worker.ready for worker in workers) or not (traffic.held or arrived):
         return ()
-    return (Term.of(ACTIVATION, ACTIVATION_EQUATION, {"held": float(traffic.held), "arrived": float(arrived)}),)
+    return (
+        Term.from_equation(ACTIVATION, ACTIVATION_EQUATION, {"held": float(traffic.held), "arrived": float(arrived)}),
+    )

@@ -1,8 +1,7 @@
-"""What arrived lately, from gateways' counters: differences of their sums over a window. Pure: time is passed in.
+"""Recent demand: differences of gateways' counters over a window. Pure: time is passed in.
 
-A gateway is known by the name of its process. Another process counts from 0 again, so nothing is ever subtracted from
-the counters of another, and no rate is negative. What a gateway counted before it was first asked is not known to be
-recent, unless it began after that.
+Counters belong to a gateway's process and restart from 0 with it; only counters of the same process are subtracted, so
+no rate is negative. Counts from before a gateway's first report are ignored, unless it started after the window began.
 """
 
 import math
@@ -17,16 +16,16 @@ from legato_protocol.demand import DemandReport, LengthBucket, WaitCause
 WINDOW = 60.0  # seconds
 RECENT = 10.0
 NEWEST = 4.0
-MOST_KNOWN = 1024  # processes of gateways whose counters are remembered
+MOST_KNOWN = 1024  # remembered gateway processes
 
 _K = TypeVar("_K")
 
 
 @dataclass(frozen=True)
 class DemandCounts:
-    """Sums of counters, or of shares of them."""
+    """Sums of counters, or shares of them."""
 
-    requests: Mapping[int, float] = field(default_factory=dict)  # arrivals, by the least tokens of their bucket
+    requests: Mapping[int, float] = field(default_factory=dict)  # arrivals, by the minimum tokens of their bucket
     tokens: Mapping[int, float] = field(default_factory=dict)
     outputs: float = 0.0
     output_tokens: float = 0.0
@@ -34,8 +33,8 @@ class DemandCounts:
     head_wait: Mapping[WaitCause, float] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, report: DemandReport) -> "DemandCounts":
-        """What a gateway counted since its start."""
+    def from_report(cls, report: DemandReport) -> "DemandCounts":
+        """Returns a gateway's counters since its start."""
         return cls(
             {bucket.least: bucket.requests for bucket in report.arrivals},
             {bucket.least: bucket.tokens for bucket in report.arrivals},
@@ -46,7 +45,7 @@ class DemandCounts:
         )
 
     def plus(self, other: "DemandCounts", share: float = 1) -> "DemandCounts":
-        """With a share of `other`; -1 takes it off."""
+        """Returns the sum with a share of `other`; -1 subtracts it."""
         return DemandCounts(
             _plus(self.requests, other.requests, share),
             _plus(self.tokens, other.tokens, share),
@@ -57,12 +56,12 @@ class DemandCounts:
         )
 
     def arrivals(self) -> tuple[PromptLengths, ...]:
-        """Those with a request, shortest first."""
-        found = ((least, round(n), round(self.tokens[least])) for least, n in sorted(self.requests.items()))
-        return tuple(PromptLengths(*entry) for entry in found if entry[1])
+        """Returns the lengths of arrived prompts, shortest first, without empty buckets."""
+        buckets = ((least, round(n), round(self.tokens[least])) for least, n in sorted(self.requests.items()))
+        return tuple(PromptLengths(*bucket) for bucket in buckets if bucket[1])
 
     def output(self) -> OutputLengths | None:
-        """None where nothing finished."""
+        """Returns the lengths of finished outputs, or None if none finished."""
         if self.outputs < 0.5:
             return None
         mean = self.output_tokens / self.outputs
@@ -70,22 +69,24 @@ class DemandCounts:
 
 
 class DemandWindow:
-    """The counters of all gateways of a service, added up as they are told."""
+    """Sums of the counters of all gateways of a service, over time."""
 
     def __init__(self, now: float) -> None:
         self._began = now
-        self._known: OrderedDict[str, tuple[float, DemandCounts]] = OrderedDict()  # when it was told, by gateway
+        self._known: OrderedDict[str, tuple[float, DemandCounts]] = (
+            OrderedDict()
+        )  # last report with its time, by gateway
         self._sums: deque[tuple[float, DemandCounts]] = deque()
 
     def add(self, reports: Iterable[DemandReport], now: float) -> None:
-        """What gateways tell at this time. One that did not answer for a while has counted on in that time."""
+        """Adds the reports of this time. A gateway's counts since its last report are spread over the time between."""
         if self._sums and now <= self._sums[-1][0]:  # the clock was set back
             self._began = now
             self._known.clear()
             self._sums.clear()
         self._sums.append((now, self._sums[-1][1] if self._sums else DemandCounts()))
         for report in reports:
-            counts = DemandCounts.of(report)
+            counts = DemandCounts.from_report(report)
             before = self._known.pop(report.gateway, None)
             if before is None and report.uptime < now - self._began:
                 before = now - report.uptime, DemandCounts()
@@ -98,7 +99,7 @@ class DemandWindow:
             self._sums.popleft()
 
     def last(self, seconds: float) -> tuple[float, DemandCounts] | None:
-        """In how many seconds what was counted: the last ones, as many or a little more; None before two reports."""
+        """Returns the duration and counts of the last `seconds`, or slightly more; None before two reports."""
         if len(self._sums) < 2:
             return None
         now, total = self._sums[-1]
@@ -112,7 +113,7 @@ class DemandWindow:
 
 
 def merged(buckets: Iterable[LengthBucket]) -> tuple[PromptLengths, ...]:
-    """The same lengths of several gateways together, shortest first."""
+    """Merges the buckets of several gateways by length, shortest first."""
     requests: Counter[int] = Counter()
     tokens: Counter[int] = Counter()
     for bucket in buckets:

@@ -1,4 +1,4 @@
-"""Equations as text, so that what is printed is what was calculated."""
+"""Evaluates equations from their text, so that the printed equation is the calculated one."""
 
 import ast
 import functools
@@ -17,7 +17,7 @@ _FUNCTIONS: Mapping[str, Callable[..., float]] = {"max": max, "min": min, "sqrt"
 
 
 def evaluate(equation: str, numbers: Mapping[str, float]) -> float:
-    """What an equation gives: + - * / ** max min sqrt exp over names. So what is printed is what was calculated."""
+    """Returns the value of an equation of + - * / ** max min sqrt exp over names."""
     return _value(_parsed(equation), numbers)
 
 

@@ -1,6 +1,6 @@
-"""Objectives that an empty worker misses, by what its steps cost. Pure.
+"""Finds objectives that even an idle worker misses, by the cost of its steps. Pure.
 
-No number of workers meets these, so no term asks for workers because of them: all that is left is to tell it.
+More workers cannot meet these objectives, so no term requests workers for them; they are only reported.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,55 +10,57 @@ from legato_operator.api.resources import Spec
 from legato_operator.autoscaler.signals import DecodeCost, PrefillCost, PromptLengths, Signals, WorkerSignals
 
 TTFT, TPOT = "slo.ttft", "slo.tpot"
-NOTHING = 1e-3  # of a whole: parts up to it are not told
+NEGLIGIBLE = 1e-3  # fraction of the whole up to which a part is not reported
 
 
 def unmet(signals: Signals, pool: str, spec: Spec) -> Mapping[str, str]:
-    """Of the objectives that depend on this pool, those that its workers cannot meet, each with the arithmetic."""
+    """Returns the objectives that the workers of this pool cannot meet, each with the arithmetic."""
     workers = signals.of_pool("prefill" if pool == roles.PREFILL else "decode")
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     if pool == roles.PREFILL or not spec.disaggregated:
         arrived = signals.traffic.arrivals if signals.traffic is not None else ()
         cost = _prefill_cost(workers, arrived) or _prefill_cost(signals.of_pool("decode"), arrived)
-        found |= {TTFT: unmet_ttft(spec.slo.ttft, cost, arrived) if cost is not None else ""}
+        texts |= {TTFT: unmet_ttft(spec.slo.ttft, cost, arrived) if cost is not None else ""}
     if pool != roles.PREFILL:
         step = _decode_cost(workers)
-        found |= {TPOT: unmet_tpot(spec.slo.tpot, step) if step is not None else ""}
-    return {objective: text for objective, text in found.items() if text}
+        texts |= {TPOT: unmet_tpot(spec.slo.tpot, step) if step is not None else ""}
+    return {objective: text for objective, text in texts.items() if text}
 
 
 def unmet_tpot(tpot: float, cost: DecodeCost) -> str:
-    """The reason why no number of workers meets it: a decode step of one sequence takes longer. Empty if it does not,
-    or if that is unknown because all steps had several sequences."""
+    """Returns the reason why more workers cannot meet the objective: a decode step of one sequence takes longer.
+
+    Empty if it does not, or if all measured steps had several sequences.
+    """
     seconds = cost.seconds(1, 0)
     if seconds <= tpot or cost.only_rows > 1:
         return ""
     return (
         f"{TPOT} is {_ms(tpot)}, but a decode step of one sequence takes {_ms(seconds)} "
-        f"({_ms(cost.fixed)} a step + {_ms(cost.per_row)} a sequence): no number of workers meets it"
+        f"({_ms(cost.fixed)} a step + {_ms(cost.per_row)} a sequence): more workers cannot meet it"
     )
 
 
 def unmet_ttft(ttft: float, cost: PrefillCost, prompts: Sequence[PromptLengths] = ()) -> str:
-    """Why no number of workers meets it: half of the `prompts`, or any one where none are known, take longer on a
-    worker that has nothing else to do. Empty where they do not."""
+    """Returns the reason why more workers cannot meet the objective: half of the `prompts` take longer on an idle one.
+
+    Without known prompts, a prompt of one token counts. Empty if the objective can be met.
+    """
     tokens = _usual(prompts)
     seconds = cost.alone(tokens)
     if seconds <= ttft:
         return ""
-    long = (
-        f"prefill of {_counted(tokens, 'token')} takes {_ms(seconds)} with nothing beside it ({_parts(cost, tokens)})"
-    )
+    long = f"prefill of {_counted(tokens, 'token')} takes {_ms(seconds)} on an idle worker ({_parts(cost, tokens)})"
     if tokens == 1:
-        return f"{TTFT} is {_ms(ttft)}, but {long}: no number of workers meets it"
+        return f"{TTFT} is {_ms(ttft)}, but {long}: more workers cannot meet it"
     return (
         f"{TTFT} is {_ms(ttft)}, but {long}, and half of the prompts are as long or longer: "
-        "no number of workers meets it for these"
+        "more workers cannot meet it for these"
     )
 
 
 def _usual(prompts: Sequence[PromptLengths]) -> int:
-    """Uncached tokens that at least half of the prompts have."""
+    """Returns the uncached tokens that at least half of the prompts have."""
     left = sum(bucket.requests for bucket in prompts) / 2
     for bucket in sorted(prompts, key=lambda bucket: -bucket.least):
         left -= bucket.requests
@@ -68,17 +70,17 @@ def _usual(prompts: Sequence[PromptLengths]) -> int:
 
 
 def _parts(cost: PrefillCost, tokens: int) -> str:
-    """Without those that are next to nothing."""
+    """Returns the parts of a prompt's time, without negligible ones."""
     of_token = max(0.0, cost.per_token - cost.per_step / cost.chunk_tokens)
     attention = cost.per_pair * tokens * (tokens + 1) / 2
     parts = [f"{_counted(cost.steps(tokens), 'step')} x {_ms(cost.per_step)}"] if cost.per_step else []
     parts.append(f"{_counted(tokens, 'token')} x {_ms(of_token)}")
-    parts += [f"{_ms(attention)} of attention"] if attention > NOTHING * cost.alone(tokens) else []
+    parts += [f"{_ms(attention)} of attention"] if attention > NEGLIGIBLE * cost.alone(tokens) else []
     return " + ".join(parts)
 
 
 def _prefill_cost(workers: Sequence[WorkerSignals], prompts: Sequence[PromptLengths]) -> PrefillCost | None:
-    """The median for a usual prompt: one worker whose fit is off says nothing of the others."""
+    """Returns the median cost for a usual prompt, so that one worker's bad fit does not matter."""
     tokens = _usual(prompts)
     costs = [worker.prefill_cost for worker in workers if worker.prefill_cost is not None]
     costs.sort(key=lambda cost: cost.alone(tokens))

@@ -1,4 +1,4 @@
-"""What would change a wish, in words. Pure."""
+"""Describes the conditions under which a pool's desired size would change. Pure."""
 
 from dataclasses import replace
 
@@ -6,16 +6,16 @@ from legato_operator.autoscaler.decision import COOLING_DOWN, METRICS_MISSING, R
 
 
 def change(decision: PoolDecision, reason: str, left: float) -> str:
-    """`left`: seconds until the window's maximum is old, or nothing has run for long enough."""
+    """Returns the conditions for growth and for shrinking. `left` is the seconds until the pool may shrink."""
     return "; ".join(part for part in (_up(decision), _down(decision, reason, left)) if part)
 
 
 def limited(decision: PoolDecision, allowed: int, by: str) -> PoolDecision:
-    """With what the limits of all pools together leave of the wish, or add to it: `by` names the field."""
-    if allowed == decision.wish:
+    """Returns the decision with the size that the limits of all pools allow; `by` names the limiting field."""
+    if allowed == decision.desired:
         return decision
-    which = "more" if allowed < decision.wish else "fewer"
-    change = f"has {which} than {allowed} only when {by} allows it: the wish is {decision.wish}"
+    which = "more" if allowed < decision.desired else "fewer"
+    change = f"has {which} than {allowed} only when {by} allows it: {decision.desired} are desired"
     return replace(decision, allowed=allowed, capped_by=by, change=change)
 
 
@@ -24,16 +24,16 @@ def _up(decision: PoolDecision) -> str:
         return f"grows with a larger {decision.capped_by}: {decision.needed} are needed"
     known = [term for term in decision.terms if term.workers is not None]
     if not known:
-        return "" if decision.wish else "grows with the first request"
+        return "" if decision.desired else "grows with the first request"
     largest = max(known, key=lambda term: term.known)
-    return f"grows when more than {decision.wish} are needed: now {largest.known:.2f} for {REASONS[largest.reason]}"
+    return f"grows when more than {decision.desired} are needed: now {largest.known:.2f} for {REASONS[largest.reason]}"
 
 
 def _down(decision: PoolDecision, reason: str, left: float) -> str:
     if reason == METRICS_MISSING:
         return f"shrinks only when it is known again: {', '.join(decision.missing)}"
     if reason == STABILIZING:
-        return f"shrinks in {max(0.0, left):.0f} s, if no more than {decision.needed} are needed until then"
+        return f"shrinks in {max(0.0, left):.0f} s, if at most {decision.needed} are needed until then"
     if reason == COOLING_DOWN:
         return f"shrinks to 0 in {max(0.0, left):.0f} s, if nothing arrives or runs until then"
     return ""

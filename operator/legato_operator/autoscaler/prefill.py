@@ -1,7 +1,7 @@
-"""How many workers prompts need: those that arrive, and those that will be left over when another worker serves.
+"""Terms of prompts: those that arrive, and those that will still wait when another worker serves.
 
-Offered load comes first. Below saturation a queue is empty at any load, so a queue alone would let a worker go and
-then take it back. All is counted in seconds of work: one second of work in a second is one worker at full load.
+The offered load comes first: below saturation a queue is empty at any load, so scaling only by the queue would remove
+workers and start them again. The unit is seconds of work: one second of work per second is one fully loaded worker.
 """
 
 import dataclasses
@@ -17,11 +17,11 @@ from legato_operator.autoscaler.demand_window import WINDOW
 from legato_operator.autoscaler.equation import evaluate
 from legato_operator.autoscaler.signals import PromptLengths, Signals, Traffic, WorkerSignals
 
-UTILISATION = 0.75  # of a worker's measured rate: with a rate that is 30 % too high, load is still below capacity
-LATE = 0.05  # of the prompts may wait longer than that
-DEVIATIONS = 0.5  # standard deviations that what arrives in the last seconds may be off by chance
-LEAST_QUEUEING = 0.1  # of the objective: the part that is left for queueing is never taken to be less
-USUAL_START = 60.0  # seconds, where no start was measured
+UTILISATION = 0.75  # of a worker's measured rate: leaves room for a measurement that is 30 % too high
+LATE = 0.05  # fraction of the prompts that may wait longer than the objective leaves for queueing
+DEVIATIONS = 0.5  # standard deviations subtracted as chance from the work of the last seconds
+LEAST_QUEUEING = 0.1  # minimum fraction of the objective that is left for queueing
+USUAL_START = 60.0  # seconds, if no start was measured
 _LONGEST_PROMPT = 1 << 24  # tokens
 
 LOAD_EQUATION = "max(fittingWork / minute, (fittingWork - chance) / window)"
@@ -33,34 +33,34 @@ BACKLOG_EQUATION = (
     "arrivals + max(0, max(0, backlogWork + load * start - capacity) - queueing * arrivals) / max(start, queueing)"
 )
 
-_Cost = Callable[[float], float]  # seconds of a prompt with so many uncached tokens
+_Cost = Callable[[float], float]  # seconds of a prompt, by its uncached tokens
 
 
 @dataclass(frozen=True)
 class _Work:
-    """Prompts, apart by whether one alone exceeds the objective."""
+    """Work of prompts that fit into the objective, and of oversized ones, each of which exceeds it."""
 
     fitting: float = 0.0  # seconds
     oversized: float = 0.0  # seconds
     oversized_tokens: int = 0
-    squared: float = 0.0  # seconds², summed over those that fit
-    longest: float = 0.0  # seconds that the longest of those that fit takes at least
+    squared: float = 0.0  # seconds², summed over fitting prompts
+    longest: float = 0.0  # seconds of the longest fitting prompt, at least
 
     @property
     def chance(self) -> float:
-        """Seconds by which those that fit differ from the usual: a standard deviation, if they come independently."""
+        """Standard deviation of the fitting work in seconds, if prompts arrive independently."""
         return math.sqrt(self.squared)
 
 
 def terms(signals: Signals, workers: Sequence[WorkerSignals], ttft: float, current: int) -> tuple[Term, ...]:
-    """What workers of this pool, of which `current` are desired, are needed for. `ttft` is the objective in seconds.
+    """Returns the terms of a pool that prefills. `current` is its desired size, `ttft` the objective in seconds.
 
-    Where none of them has been measured, decode workers are, which prefill while this pool is empty, and all prompts
-    that are short. Prompts that decode workers help with are this pool's work, too: it grows as if they did not.
+    Without a measurement in this pool, costs of decode workers are used, which prefill short prompts, and all prompts
+    while this pool is empty. Prompts that decode workers help with count as this pool's work.
     """
     traffic = signals.traffic
     if traffic is None:
-        return (Term.unknown(ARRIVALS, "what arrives (a gateway did not answer)"),)
+        return (Term.unknown(ARRIVALS, "the arrivals (a gateway did not answer)"),)
     helping = [worker for worker in signals.of_pool("decode") if worker not in workers]
     for_decode = decode_share(signals, workers, ttft)
     queued = _queued_at((*workers, *helping)) + round(traffic.held_tokens * (1 - for_decode))
@@ -92,14 +92,13 @@ def terms(signals: Signals, workers: Sequence[WorkerSignals], ttft: float, curre
 
 
 def start_seconds(workers: Iterable[WorkerSignals]) -> float:
-    """What a worker takes from its creation until it serves, as measured."""
+    """Returns the median measured seconds from a worker's creation until it serves."""
     known = [worker.start_seconds for worker in workers if worker.start_seconds is not None]
     return statistics.median(known) if known else USUAL_START
 
 
 def requests_per_second(traffic: Traffic, workers: Sequence[WorkerSignals], ttft: float) -> float:
-    """Of what arrived in the last seconds, that one prefill worker computes; 0 where nothing did, or nothing is
-    known."""
+    """Returns the rate of recent requests that one prefill worker can compute; 0 without requests or costs."""
     cost = _cost(workers)
     work = _work(traffic.recent, cost, ttft) if cost is not None else _Work()
     seconds = work.fitting + work.oversized
@@ -107,15 +106,15 @@ def requests_per_second(traffic: Traffic, workers: Sequence[WorkerSignals], ttft
 
 
 def prefilling(signals: Signals, spec: Spec) -> tuple[WorkerSignals, ...]:
-    """Workers of the pool that scales by prompts."""
+    """Returns the workers of the pool that scales by prompts."""
     return signals.of_pool("prefill" if spec.disaggregated else "decode")
 
 
 def decode_share(signals: Signals, workers: Sequence[WorkerSignals], ttft: float) -> float:
-    """The share of the queue, from 0 to 1, that waits for room in decode workers, not for these workers, which prefill.
+    """Returns the share of the queue, from 0 to 1, that waits for decode workers and not for these `workers`.
 
-    It follows from what the head of the queue waited for. But while more prompts arrive than these workers compute,
-    recent prompts wait for prefill: decode workers are then full of prompts that are not computed yet.
+    It is derived from the causes of the queue head's wait. While more prompts arrive than these workers can compute,
+    recent prompts count as waiting for prefill: decode workers are then full of prompts that are not computed yet.
     """
     traffic = signals.traffic
     total = sum(traffic.head_wait.values()) if traffic is not None else 0.0
@@ -129,28 +128,31 @@ def decode_share(signals: Signals, workers: Sequence[WorkerSignals], ttft: float
 
 
 def _is_short(signals: Signals, traffic: Traffic, workers: Sequence[WorkerSignals], ttft: float) -> bool:
-    """True if more prompts arrive than the workers that serve, or one where none does, can compute."""
+    """True if more prompts arrive than the serving workers, or one if none serves, can compute."""
     cost = _measured_cost(signals, workers)
     serving = max(1, sum(worker.ready for worker in workers))
     return cost is not None and _recent_load(traffic, cost, ttft) > serving
 
 
 def _lately(recent: _Work, seconds: float) -> float:
-    """Workers that what arrived lately keeps busy, as far as it is not chance. A minute's mean rises slowly."""
+    """Returns the workers that recent arrivals keep busy, less chance; a minute's mean rises more slowly."""
     return max(0.0, recent.fitting - DEVIATIONS * recent.chance) / seconds
 
 
 def _recent_load(traffic: Traffic, cost: _Cost, ttft: float) -> float:
-    """Of the last seconds. A step is known by the newest of them first, as far as these are not chance."""
+    """Returns the load of the last seconds. The newest of them, less an allowance for chance, show a step first."""
     newest, recent = _work(traffic.newest, cost, ttft), _work(traffic.recent, cost, ttft)
     sure = (newest.fitting - newest.chance) / traffic.newest_seconds if traffic.newest_seconds else 0.0
     return max(recent.fitting / traffic.recent_seconds, sure)
 
 
 def _arrivals(arrived: _Work, traffic: Traffic) -> Term:
-    """Oversized prompts need what works them off, but for one worker's worth: no number of workers serves one of them
-    within the objective, and one alone must not add any. Nor may one or two of the first seconds after a restart: only
-    a whole window tells what lasts."""
+    """Returns the term of arrivals.
+
+    Oversized prompts only need workers beyond the first: more workers cannot serve such a prompt within the objective,
+    so a single one must not add any. Until a window is full, a minute is the divisor, so that neither do one or two
+    oversized prompts right after a restart.
+    """
     numbers = {
         "fittingWork": arrived.fitting,
         "chance": arrived.chance,
@@ -161,14 +163,14 @@ def _arrivals(arrived: _Work, traffic: Traffic) -> Term:
         "tokens": float(sum(bucket.tokens for bucket in traffic.arrivals)),
         "oversizedTokens": float(arrived.oversized_tokens),
     }
-    return Term.of(ARRIVALS, ARRIVALS_EQUATION, numbers)
+    return Term.from_equation(ARRIVALS, ARRIVALS_EQUATION, numbers)
 
 
 def _queueing(arrived: _Work, load: float, queueing: float) -> tuple[Term, ...]:
-    """The smallest pool in which at most `LATE` of the prompts wait longer than the objective leaves for queueing.
+    """Returns the smallest pool in which at most `LATE` of the prompts wait longer than the objective leaves room for.
 
-    Few workers meet by chance what many share out, so they need more room. Sakasegawa's approximation of the M/G/c
-    queue for the part that waits at all, and an exponential wait of these with its mean.
+    Small pools need more headroom for bursts than large ones. Uses Sakasegawa's approximation of the M/G/c queue for
+    the fraction of prompts that wait, and an exponential distribution of their waits.
     """
     if not arrived.fitting:
         return ()
@@ -186,13 +188,13 @@ def _queueing(arrived: _Work, load: float, queueing: float) -> tuple[Term, ...]:
 
 
 def _backlog(numbers: dict[str, float]) -> tuple[Term, ...]:
-    """What is left over when a worker started now would serve, done in as long as that takes.
+    """Returns the term of the work that is left when a worker started now serves, to be done within its start time.
 
-    Nothing while ready workers do what waits within the objective's part for queueing: so little is noise.
+    None while ready workers can do the waiting work within the objective's part for queueing: such a backlog is noise.
     """
     if numbers["backlogWork"] <= numbers["queueing"] * numbers["ready"]:
         return ()
-    return (Term.of(BACKLOG, BACKLOG_EQUATION, numbers),)
+    return (Term.from_equation(BACKLOG, BACKLOG_EQUATION, numbers),)
 
 
 def _queued_at(workers: Iterable[WorkerSignals]) -> int:
@@ -200,10 +202,10 @@ def _queued_at(workers: Iterable[WorkerSignals]) -> int:
 
 
 def _fitting_tokens(traffic: Traffic, queued: int, elsewhere: int, oversized: int, for_decode: float) -> int:
-    """Of the tokens that wait here, those of prompts that do not exceed the objective alone.
+    """Returns the waiting tokens of prompts that fit into the objective.
 
-    Gateways know of a prompt that waits neither how far it is nor where: what is queued beyond the others is left of
-    the `oversized` ones, and it is first that of workers `elsewhere`. Those that drain have had theirs for the longest.
+    Gateways know neither the progress nor the place of a waiting prompt. Queued tokens beyond the fitting prompts count
+    as the rest of the `oversized` ones, first on draining workers `elsewhere`, which have had theirs for longest.
     """
     others = sum(bucket.tokens for bucket in traffic.waiting) - oversized
     left = min(oversized, max(0, queued + elsewhere - round(others * (1 - for_decode))))
@@ -216,17 +218,17 @@ def _unknown_queues(workers: Sequence[WorkerSignals]) -> tuple[Term, ...]:
 
 
 def _capacity(workers: Sequence[WorkerSignals], start: float) -> float:
-    """Seconds of work that can be done until a worker started now would serve."""
+    """Returns the seconds of work that the pool can do until a worker started now serves."""
     return sum(start if worker.ready else min(start, worker.age) for worker in workers)
 
 
 def _measured_cost(signals: Signals, workers: Sequence[WorkerSignals]) -> _Cost | None:
-    """The cost on these workers, or on decode workers where none of these has been measured."""
+    """Returns the cost on these workers or, without a measurement, on decode workers."""
     return _cost(workers) or _cost(signals.of_pool("decode"))
 
 
 def _cost(workers: Sequence[WorkerSignals]) -> _Cost | None:
-    """The median of all workers' costs: one whose fit is off does not move it."""
+    """Returns the median of the workers' costs, which one bad fit does not move."""
     costs = [worker.prefill_cost for worker in workers if worker.prefill_cost is not None]
     if not costs:
         return None
@@ -234,7 +236,7 @@ def _cost(workers: Sequence[WorkerSignals]) -> _Cost | None:
 
 
 def _work(buckets: Iterable[PromptLengths], cost: _Cost, ttft: float) -> _Work:
-    """A bucket is oversized when the shortest prompt that belongs into it is: so it does not depend on the load."""
+    """Returns the work of these prompts. A bucket is oversized if its shortest possible prompt is."""
     work = _Work()
     for bucket in buckets:
         if bucket.requests:
@@ -252,7 +254,7 @@ def _with(work: _Work, bucket: PromptLengths, cost: _Cost, least: float, ttft: f
 
 
 def _per_token(cost: _Cost, ttft: float) -> float:
-    """Seconds a token, of a prompt half as long as the objective allows: what waits is known in tokens alone."""
+    """Returns the seconds per token of a prompt half as long as the objective allows: queues are known in tokens."""
     shortest, longest = 1, _LONGEST_PROMPT
     while shortest < longest:
         middle = (shortest + longest + 1) // 2

@@ -1,4 +1,4 @@
-"""A decision as it stands in a service's status, and what is kept there of earlier ones. Pure."""
+"""Formats decisions for a service's status, and keeps records of earlier ones. Pure."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -6,16 +6,16 @@ from typing import Any
 from legato_operator.autoscaler.decision import PoolDecision, Term
 
 MOST_RECORDS = 20
-_DIGITS = 6  # significant ones: enough to recompute a wish
+_DIGITS = 6  # significant digits: enough to recompute a decision
 
 
-def of(decision: PoolDecision, now: str) -> dict[str, Any]:
-    """One pool's decision, made at `now`, as the API spells it."""
+def entry(decision: PoolDecision, now: str) -> dict[str, Any]:
+    """Returns one pool's decision, made at `now`, in the API's format."""
     allowed = {} if decision.allowed is None else {"allowed": decision.allowed}
     return {
         "time": now,
         "current": decision.current,
-        "wish": decision.wish,
+        "wish": decision.desired,
         **allowed,
         "needed": decision.needed,
         "highest": decision.highest,
@@ -28,8 +28,8 @@ def of(decision: PoolDecision, now: str) -> dict[str, Any]:
     }
 
 
-def kept(known: Sequence[Any], new: Sequence[Mapping[str, Any]]) -> list[Any]:
-    """Records of changes, the oldest first and no more than `MOST_RECORDS`."""
+def append(known: Sequence[Any], new: Sequence[Mapping[str, Any]]) -> list[Any]:
+    """Returns the records of changes, oldest first and at most `MOST_RECORDS`."""
     return [*known, *new][-MOST_RECORDS:]
 
 

@@ -1,41 +1,41 @@
-"""The highest wish of the last seconds: a pool shrinks only to what all of them allow.
+"""The highest desired size of the last seconds, to which a pool may shrink.
 
-The last worker is another matter: it depends on whether anything was asked, and not on how much.
+The last worker instead depends on whether there was any demand, however small.
 """
 
 from dataclasses import dataclass
 
-LONGEST_GAP = 30.0  # seconds without a decision, after which nothing is known of what would have been wished meanwhile
+LONGEST_GAP = 30.0  # seconds without a decision after which the window starts again
 
 
 @dataclass(frozen=True)
 class Window:
-    """Wishes with their times, oldest first. A wish that a later one exceeds is not kept, so they descend."""
+    """Desired sizes with their times, oldest first. Sizes exceeded by a later one are dropped, so they descend."""
 
-    wishes: tuple[tuple[float, int], ...] = ()
-    busy: float = float("-inf")  # when something arrived or ran last
+    sizes: tuple[tuple[float, int], ...] = ()
+    busy: float = float("-inf")  # time of the last demand
 
-    def add(self, now: float, wish: int, current: int, seconds: float, idle: bool) -> "Window":
-        """With the wish of `now`, without those older than `seconds`.
+    def add(self, now: float, size: int, current: int, seconds: float, idle: bool) -> "Window":
+        """Returns the window with the desired size of `now`, without sizes older than `seconds`.
 
-        The first one after a restart, or after a gap, is not less than the `current` size: nobody was looking.
+        The first size after a restart or a gap is at least the `current` one, because demand meanwhile is unknown.
         """
-        last = self.wishes[-1][0] if self.wishes else None
+        last = self.sizes[-1][0] if self.sizes else None
         if last is None or now - last > LONGEST_GAP:
-            wish, idle = max(wish, current), False
-        kept = tuple((at, of) for at, of in self.wishes if of > wish and now - at < seconds)
-        return Window((*kept, (now, wish)), self.busy if idle else now)
+            size, idle = max(size, current), False
+        kept = tuple((at, each) for at, each in self.sizes if each > size and now - at < seconds)
+        return Window((*kept, (now, size)), self.busy if idle else now)
 
-    def allows(self, now: float, idle_after: float) -> int:
-        """The size that all of it allows. Down to one by the maximum; none after `idle_after` seconds of nothing."""
+    def lowest(self, now: float, idle_after: float) -> int:
+        """Returns the smallest allowed size: the maximum, and zero only after `idle_after` seconds without demand."""
         return self.highest if self.highest > 1 else int(now - self.busy < idle_after)
 
     @property
     def highest(self) -> int:
-        """The maximum; there must be a wish."""
-        return self.wishes[0][1]
+        """Maximum of the sizes, of which there must be one."""
+        return self.sizes[0][1]
 
     @property
     def since(self) -> float:
-        """When the maximum was wished last."""
-        return self.wishes[0][0]
+        """Time of the maximum."""
+        return self.sizes[0][0]

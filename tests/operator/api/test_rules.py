@@ -390,8 +390,7 @@ def _beyond_ratio(decode, ratio, prefill):
         (
             {"scaling": {"decode": EMPTY}},
             "decode.min",
-            "can be 0 only if prefill.min is 0, too: decode 0, prefill 1: "
-            "prefill workers need a decode worker",
+            "can be 0 only if prefill.min is 0, too: decode 0, prefill 1: prefill workers need a decode worker",
         ),
     ],
 )

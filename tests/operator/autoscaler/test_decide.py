@@ -63,7 +63,7 @@ LONG = arriving(1, 100_000, waiting=prompts(1, 100_000))
 def test_prefill_follows_its_work(known, reason, workers, wish):
     made = _decide(known)["prefill"]
     assert _term(made, reason).workers == pytest.approx(workers, rel=1e-3)
-    assert (made.wish, made.reason) == (wish, reason)
+    assert (made.desired, made.reason) == (wish, reason)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_numbers_of_a_prefill_term(known, reason, number, value):
 )
 def test_no_prefill_worker_is_added_for_little_or_lone_work(known):
     made = _decide(known)["prefill"]
-    assert (made.wish, made.needed) == (1, 1)
+    assert (made.desired, made.needed) == (1, 1)
     assert BACKLOG not in _reasons(made)
 
 
@@ -104,7 +104,7 @@ def test_floating_point_adds_no_worker():
     """7,200 prompts of 350 tokens a minute need seven, and 7.000000000000001 as reckoned."""
     made = _decide(_queued(0, arriving(7200, 350)))["prefill"]
     assert _term(made, ARRIVALS).workers > 7
-    assert made.wish == 7
+    assert made.desired == 7
 
 
 def test_workers_that_start_count_for_what_they_will_do_meanwhile():
@@ -121,14 +121,14 @@ HELD = {"held": 50, "held_tokens": 4_000_000, "held_prompt_tokens": 400_000, "he
 def test_a_queue_that_waits_for_decode_room_scales_decode_and_not_prefill(size, wish):
     """(980 + 25,000) / (1,000 x 0.9) = 28.9, in the blocks that workers have, not those of the manifest."""
     made = _decide(_decoding(arriving(120, 2000, **HELD), blocks=Blocks(20, 0, 980, size=size), running=20))
-    assert (made["prefill"].wish, made["decode"].wish) == (1, wish)
+    assert (made["prefill"].desired, made["decode"].desired) == (1, wish)
 
 
 def test_while_prefill_computes_less_than_arrives_what_arrived_lately_waits_for_it_whatever_the_head_waits_for():
     """10,000 tokens/s where 8,000 are computed: of 4,000,000 held ones, 100,000 arrived within 10 s."""
     made = _decide(_decoding(dataclasses.replace(arriving(300, 2000), **HELD)))
     assert _term(made["prefill"], BACKLOG).numbers["backlogTokens"] == 100_000
-    assert made["prefill"].wish == 3
+    assert made["prefill"].desired == 3
 
 
 def test_blocks_of_two_sizes_are_added_by_their_tokens():
@@ -142,8 +142,8 @@ def test_blocks_of_two_sizes_are_added_by_their_tokens():
 def test_a_queue_that_waits_for_prefill_does_not_scale_decode():
     queued = {"held": 50, "held_tokens": 1_600_000, "head_wait": {"prefill": 2.0}}
     made = _decide(_decoding(arriving(120, 2000, **queued)))
-    assert made["decode"].wish == 1
-    assert made["prefill"].wish > 1
+    assert made["decode"].desired == 1
+    assert made["prefill"].desired > 1
 
 
 @pytest.mark.parametrize(
@@ -183,14 +183,14 @@ def test_decode_workers_for_what_added_prefill_workers_will_send_are_desired_wit
     bounds = {"prefill": {"min": 0, "max": most}}
     made = _decide(Signals((*workers, decoder()), traffic), {"prefill": prefillers, "decode": 1}, scaling=bounds)
     assert _term(made["decode"], SLOTS).numbers["sequences"] == pytest.approx(sequences)
-    assert made["prefill"].wish == wish
+    assert made["prefill"].desired == wish
 
 
 def test_one_hot_worker_in_a_roomy_pool_is_no_reason_to_grow():
     """(1,000 + 3 x 100) / 900."""
     cold = [decoder(f"decode-{i}", blocks=Blocks(900, 0, 100), running=1) for i in range(1, 4)]
     known = _decoding(NO_TRAFFIC, *cold, blocks=Blocks(0, 0, 1000), running=10)
-    assert _decide(known, {"prefill": 1, "decode": 4})["decode"].wish == 2
+    assert _decide(known, {"prefill": 1, "decode": 4})["decode"].desired == 2
 
 
 GROWING = {"blocks": Blocks(900, 0, 100, pending=200, growth=600), "running": 60, "waiting": 40, "slots": 1000}
@@ -211,13 +211,13 @@ LEAVING = decoder("decode-1", draining=True, blocks=Blocks(0, 0, 1000), running=
 def test_decode_follows_blocks_and_the_time_of_a_step(known, reason, workers):
     made = _decide(known)["decode"]
     assert _term(made, reason).workers == pytest.approx(workers)
-    assert made.wish == 2
+    assert made.desired == 2
 
 
 @pytest.mark.parametrize("fixed", [0.9 * 0.1, 0.2])
 def test_an_objective_below_an_empty_step_scales_nothing(fixed):
     known = _decoding(running=100, slots=1000, decode_cost=DecodeCost(fixed, 0.001))
-    assert _decide(known)["decode"].wish == 1
+    assert _decide(known)["decode"].desired == 1
 
 
 @pytest.mark.parametrize(
@@ -234,12 +234,12 @@ def test_unified_workers_add_up_time_for_prompts_and_steps_and_not_blocks(traffi
     known = Signals((decoder(prefill_cost=prefiller().prefill_cost, **given),), traffic)
     made = _decide(known, {"decode": 1}, **UNIFIED)
     assert list(made) == ["decode"]
-    assert (made["decode"].wish, decision.PREFILL_AND_DECODE in _reasons(made["decode"])) == (wish, added)
+    assert (made["decode"].desired, decision.PREFILL_AND_DECODE in _reasons(made["decode"])) == (wish, added)
 
 
 def test_bounds_cap_the_wish_and_are_named():
     made = _decide(_queued(0, arriving(6000, 2000)), scaling={"prefill": {"min": 1, "max": 3}})["prefill"]
-    assert (made.wish, made.capped_by) == (3, "scaling.prefill.max")
+    assert (made.desired, made.capped_by) == (3, "scaling.prefill.max")
     assert "scaling.prefill.max" in made.change
 
 
@@ -248,9 +248,9 @@ def test_a_wish_goes_down_when_its_maximum_is_old_and_not_before():
     for now in range(0, 900, 20):
         made = decide(IDLE, windows, spec(), size, float(now))
         windows = made.windows
-        assert made.pools["prefill"].wish == 5
+        assert made.pools["prefill"].desired == 5
     last = decide(IDLE, windows, spec(), size, 900.0).pools["prefill"]
-    assert (last.wish, last.reason) == (0, decision.IDLE)
+    assert (last.desired, last.reason) == (0, decision.IDLE)
 
 
 @pytest.mark.parametrize(
@@ -260,14 +260,14 @@ def test_a_bound_is_the_reason_only_of_the_size_that_it_sets(before, expected):
     """At rest nothing is needed, and one worker must stay; that three do is due to what was desired lately."""
     windows = {**QUIET, "decode": Window(((0.0, before),))}
     made = _decide(IDLE, {"prefill": 1, "decode": 4}, windows)["decode"]
-    assert (made.wish, made.reason, made.capped_by) == expected
+    assert (made.desired, made.reason, made.capped_by) == expected
 
 
 def test_a_size_set_by_hand_is_not_undone_by_what_was_desired_before():
     """Five were desired lately, and two are there: whoever set them has seen that."""
     windows = {**QUIET, "prefill": Window(((0.0, 5),))}
     made = _decide(IDLE, {"prefill": 2, "decode": 1}, windows)["prefill"]
-    assert (made.wish, made.highest) == (2, 5)
+    assert (made.desired, made.highest) == (2, 5)
 
 
 def test_what_a_bound_did_not_allow_does_not_keep_a_pool():
@@ -277,32 +277,32 @@ def test_what_a_bound_did_not_allow_does_not_keep_a_pool():
     for now in range(2, 62, 2):
         made = decide(IDLE, windows, bounded, ONE, float(now))
         windows = made.windows
-    assert made.pools["prefill"].wish == 0
+    assert made.pools["prefill"].desired == 0
 
 
 def test_remaining_seconds_of_a_larger_wish_are_reported():
     windows = {**QUIET, "prefill": Window(((1000.0, 5), (1050.0, 0)))}
     made = _decide(IDLE, {"prefill": 5, "decode": 1}, windows, 1060.0)["prefill"]
-    assert made.change.endswith("shrinks in 840 s, if no more than 0 are needed until then")
+    assert made.change.endswith("shrinks in 840 s, if at most 0 are needed until then")
 
 
 def test_a_gap_without_decisions_begins_the_window_anew():
     """An operator that was away does not know what would have been desired."""
     windows = {"prefill": Window().add(0.0, 1, 1, 900.0, idle=True)}
-    assert decide(IDLE, windows, spec(), {"prefill": 5, "decode": 1}, 1000.0).pools["prefill"].wish == 5
+    assert decide(IDLE, windows, spec(), {"prefill": 5, "decode": 1}, 1000.0).pools["prefill"].desired == 5
 
 
 def test_a_pool_beyond_its_bound_shrinks_though_signals_are_missing_and_says_why():
     """The bound was lowered."""
     silent, sizes = Signals((prefiller(sample_age=None), decoder()), NO_TRAFFIC), {"prefill": 4, "decode": 1}
     made = _decide(silent, sizes, scaling={"prefill": {"min": 1, "max": 2}})["prefill"]
-    assert (made.wish, made.reason, made.capped_by) == (2, decision.WITHIN_BOUNDS, "scaling.prefill.max")
+    assert (made.desired, made.reason, made.capped_by) == (2, decision.WITHIN_BOUNDS, "scaling.prefill.max")
 
 
 def test_old_reports_of_a_worker_do_not_count():
     """Its queue, sequences, context and blocks are left out: ten rows run on the other worker."""
     made = _decide(Signals((prefiller(sample_age=11.0), decoder()), NO_TRAFFIC), {"prefill": 3, "decode": 1})["prefill"]
-    assert (made.wish, made.reason) == (3, decision.METRICS_MISSING)
+    assert (made.desired, made.reason) == (3, decision.METRICS_MISSING)
     assert "prefill-0" in made.missing[0]
     old = decoder("decode-1", sample_age=11.0, running=50, context_tokens=900_000, blocks=Blocks(0, 0, 1000))
     made = _decide(_decoding(NO_TRAFFIC, old, running=10, context_tokens=1000, blocks=Blocks(930, 0, 70)))["decode"]
@@ -312,15 +312,15 @@ def test_old_reports_of_a_worker_do_not_count():
 
 def test_what_is_known_may_still_grow_a_pool_while_something_is_missing():
     made = _decide(_queued(0, arriving(600, 2000), prefiller("prefill-1", sample_age=None)))["prefill"]
-    assert (made.wish, made.missing) == (4, ("the queue of prefill-1",))
+    assert (made.desired, made.missing) == (4, ("the queue of prefill-1",))
 
 
 def test_few_large_requests_and_many_small_ones_of_equal_work_need_much_the_same():
     few, many = (_decide(_queued(0, arriving(*each)))["prefill"] for each in ((600, 6000), (36_000, 100)))
     assert few.terms[0].workers == pytest.approx(many.terms[0].workers)
-    assert many.wish <= few.wish <= many.wish + 4  # a few large ones meet more often
+    assert many.desired <= few.desired <= many.desired + 4  # a few large ones meet more often
 
 
 def test_without_any_request_the_last_second_of_traffic_is_zero_and_not_missing():
     made = _decide(_queued(0, Traffic(60.0, (), 10.0, ())), {"prefill": 3, "decode": 3})
-    assert {pool: each.wish for pool, each in made.items()} == {"prefill": 0, "decode": 1}
+    assert {pool: each.desired for pool, each in made.items()} == {"prefill": 0, "decode": 1}

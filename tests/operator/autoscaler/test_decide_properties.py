@@ -23,7 +23,7 @@ sizes = st.fixed_dictionaries({pool: st.integers(0, 50) for pool in POOLS})
 
 def _wishes(known, current, windows=None, now=0.0):
     made = decide(known, windows or {}, SPEC, current, now)
-    return {pool: each.wish for pool, each in made.pools.items()}
+    return {pool: each.desired for pool, each in made.pools.items()}
 
 
 def _grown(known: Signals, factor: int) -> Signals:
@@ -47,8 +47,8 @@ def test_a_pool_shrinks_only_to_the_highest_wish_of_the_whole_window(known, curr
         window = window.add(10.0 * number, wish, 0, SPEC.scaling.scale_down_stabilization, idle=False)
     made = decide(known, dict.fromkeys(POOLS, window), SPEC, current, 10.0 * len(earlier))
     for pool, each in made.pools.items():
-        assert each.wish >= min(current[pool], max(earlier)), pool
-        assert each.wish >= min(each.needed, 10_000)
+        assert each.desired >= min(current[pool], max(earlier)), pool
+        assert each.desired >= min(each.needed, 10_000)
 
 
 @many
@@ -166,7 +166,7 @@ def test_without_a_worker_prompts_that_arrive_keep_the_pool_as_it_is(traffic, cu
 def test_an_empty_service_gets_a_decode_worker_for_any_request_and_nothing_without(traffic):
     made = decide(Signals((), traffic), {}, EMPTY, {"prefill": 0, "decode": 0}, 0.0).pools
     asked = bool(traffic.held or any(each.requests for each in traffic.recent))
-    assert {pool: each.wish for pool, each in made.items()} == {"decode": int(asked), "prefill": 0}
+    assert {pool: each.desired for pool, each in made.items()} == {"decode": int(asked), "prefill": 0}
 
 
 @many
@@ -176,5 +176,5 @@ def test_prefill_workers_never_stay_without_one_that_decodes(known, current, sil
     for pool, cold in silent.items():
         known = changed(known, pool, sample_age=None) if cold else known
     windows = dict.fromkeys(POOLS, Window(((0.0, 0),)))
-    wishes = {pool: each.wish for pool, each in decide(known, windows, EMPTY, current, 1.0).pools.items()}
+    wishes = {pool: each.desired for pool, each in decide(known, windows, EMPTY, current, 1.0).pools.items()}
     assert wishes["decode"] >= min(current["decode"], 1) or not wishes["prefill"]

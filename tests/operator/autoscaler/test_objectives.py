@@ -29,7 +29,7 @@ def test_least_times_are_a_decode_step_of_one_sequence_and_a_prefill_of_one_toke
 def test_the_arithmetic_of_a_step_is_in_the_text():
     assert unmet_tpot(0.001, DECODE) == (
         "slo.tpot is 1 ms, but a decode step of one sequence takes 6.5 ms (6.4 ms a step + 0.1 ms a sequence): "
-        "no number of workers meets it"
+        "more workers cannot meet it"
     )
 
 
@@ -37,9 +37,9 @@ def test_where_prompts_are_known_those_that_half_of_them_are_no_shorter_than_cou
     """For 1,024 tokens: two steps of 6.4 ms, and 0.1 ms each."""
     mixed = (*prompts(4, 16), *prompts(6, 1500))
     assert unmet_ttft(0.1, PREFILL, mixed) == (
-        "slo.ttft is 100 ms, but prefill of 1024 tokens takes 115 ms with nothing beside it "
+        "slo.ttft is 100 ms, but prefill of 1024 tokens takes 115 ms on an idle worker "
         "(2 steps x 6.4 ms + 1024 tokens x 0.1 ms), and half of the prompts are as long or longer: "
-        "no number of workers meets it for these"
+        "more workers cannot meet it for these"
     )
     assert unmet_ttft(0.116, PREFILL, mixed) == ""
     assert unmet_ttft(0.1, PREFILL, (*prompts(5, 16), *prompts(5, 1500)))
@@ -49,7 +49,7 @@ def test_where_prompts_are_known_those_that_half_of_them_are_no_shorter_than_cou
 def test_attention_is_a_part_of_it():
     """1,024 tokens are 1,024 x 1,025 / 2 pairs, here of 1 us."""
     quadratic = PrefillCost(PREFILL.per_token, 1e-6, STEP, CHUNK)
-    assert "takes 640 ms with nothing beside it" in unmet_ttft(0.1, quadratic, prompts(1, 1024))
+    assert "takes 640 ms on an idle worker" in unmet_ttft(0.1, quadratic, prompts(1, 1024))
     assert "1024 tokens x 0.1 ms + 525 ms of attention)" in unmet_ttft(0.1, quadratic, prompts(1, 1024))
 
 
@@ -94,5 +94,5 @@ def test_nothing_is_told_before_anything_was_measured():
 def test_the_record_has_it_only_where_there_is_something_to_tell():
     known = Signals((prefiller(), decoder()), NO_TRAFFIC)
     low = decide(known, {}, spec(slo={"tpot": "1ms"}), {"prefill": 1, "decode": 1}, 0.0).pools
-    assert "unmet" not in record.of(low["prefill"], "")
-    assert record.of(low["decode"], "")["unmet"] == [low["decode"].unmet[TPOT]]
+    assert "unmet" not in record.entry(low["prefill"], "")
+    assert record.entry(low["decode"], "")["unmet"] == [low["decode"].unmet[TPOT]]

@@ -34,7 +34,7 @@ def _until(until, known, current=ONE, windows=None, since=0.0, **scaling):
 
 
 def _wishes(made):
-    return {pool: each.wish for pool, each in made.pools.items()}
+    return {pool: each.desired for pool, each in made.pools.items()}
 
 
 def test_a_service_at_which_nothing_arrives_or_runs_goes_to_zero_after_idle_after_and_not_before():
@@ -51,7 +51,7 @@ def test_more_than_one_worker_go_by_the_window_and_the_last_one_by_idle_after(id
     """A burst that comes back finds the workers of the last one, however early nothing runs."""
     five = {"prefill": 1, "decode": 5}
     at = (590.0, 600.0 if idle_after == "15m" else 598.0, 900.0)
-    found = [_until(now, IDLE, five, idleAfter=idle_after).pools["decode"].wish for now in at]
+    found = [_until(now, IDLE, five, idleAfter=idle_after).pools["decode"].desired for now in at]
     assert tuple(found) == sizes
 
 
@@ -81,7 +81,7 @@ DRAINS = prefiller(draining=True, queue_tokens=9)
     ],
 )
 def test_whatever_is_left_of_a_request_keeps_the_last_decode_worker(known, current):
-    assert _until(1000.0, known, current).pools["decode"].wish == 1
+    assert _until(1000.0, known, current).pools["decode"].desired == 1
 
 
 @pytest.mark.parametrize(("age", "size"), [(1799.0, 1), (1800.0, 0)])
@@ -89,14 +89,14 @@ def test_a_worker_that_starts_stays_until_it_has_served_or_had_its_time(age, siz
     """Whoever asked for it may have left meanwhile."""
     starting = decoder(ready=False, sample_age=None, start_seconds=None, age=age)
     made = _until(1000.0, Signals((starting,), NO_TRAFFIC), {"prefill": 0, "decode": 1})
-    assert made.pools["decode"].wish == size
+    assert made.pools["decode"].desired == size
 
 
 @pytest.mark.parametrize("leaving", [True, False])
 def test_one_that_leaves_before_it_was_ready_does_not_count(leaving):
     starting = decoder("decode-1", ready=False, draining=leaving, sample_age=None, start_seconds=None, age=5.0)
     made = _until(1000.0, Signals((decoder(), starting), NO_TRAFFIC), {"prefill": 0, "decode": 1})
-    assert made.pools["decode"].wish == (0 if leaving else 1)
+    assert made.pools["decode"].desired == (0 if leaving else 1)
 
 
 @pytest.mark.parametrize("silent", [Signals((prefiller(), decoder(sample_age=None)), NO_TRAFFIC), Signals((), None)])
@@ -140,7 +140,7 @@ def test_prefill_workers_follow_once_decode_workers_tell_what_prompts_cost():
     """600 prompts of 2,000 tokens a minute: 3.33 workers, by the rate of the decode worker that prefills meanwhile."""
     alone = decoder(prefill_cost=prefiller().prefill_cost)
     made = decide(Signals((alone,), arriving(600, 2000)), {}, _spec(), {"prefill": 0, "decode": 1}, 0.0)
-    assert (made.pools["prefill"].wish, made.pools["prefill"].reason) == (4, decision.ARRIVALS)
+    assert (made.pools["prefill"].desired, made.pools["prefill"].reason) == (4, decision.ARRIVALS)
     assert decision.ACTIVATION not in {term.reason for term in made.pools["decode"].terms}
 
 
@@ -149,7 +149,7 @@ def test_a_prompt_asks_for_a_prefill_worker_and_a_preempted_sequence_does_not(pr
     told = {"queue_tokens": 500, "waiting": 1, "prompts": int(prompt_tokens > 0), "prompt_tokens": prompt_tokens}
     alone = decoder(prefill_cost=prefiller().prefill_cost, **told)
     made = decide(Signals((alone,), NO_TRAFFIC), {}, _spec(), {"prefill": 0, "decode": 1}, 0.0)
-    assert made.pools["prefill"].wish == wish
+    assert made.pools["prefill"].desired == wish
 
 
 @pytest.mark.parametrize(("known", "missing"), [(EMPTY, False), (Signals((), None), True)])
@@ -176,7 +176,7 @@ def test_a_minimum_of_one_is_kept_however_long_nothing_runs():
 
 def test_unified_workers_go_to_zero_and_come_back():
     worker, scaling = decoder(prefill_cost=prefiller().prefill_cost), {"prefill": {"max": 0}}
-    assert _until(300.0, Signals((worker,), NO_TRAFFIC), {"decode": 1}, **scaling).pools["decode"].wish == 0
+    assert _until(300.0, Signals((worker,), NO_TRAFFIC), {"decode": 1}, **scaling).pools["decode"].desired == 0
     held = dataclasses.replace(arriving(60, 100), **HELD)
     made = decide(Signals((), held), {}, _spec(**scaling), {"decode": 0}, 0.0).pools["decode"]
-    assert (made.wish, made.missing) == (1, ())
+    assert (made.desired, made.missing) == (1, ())

@@ -81,7 +81,7 @@ async def test_missing_service_is_named(s, legato, command):
 def _scaling():
     known = Signals((prefiller(queue_tokens=10**6), decoder(running=9, blocks=None)), arriving(600, 2000))
     made = decide(known, {}, spec(largest=3), {"prefill": 1, "decode": 1}, 0.0).pools
-    pools = {name: record.of(each, "2026-12-01T09:00:00Z") for name, each in made.items()}
+    pools = {name: record.entry(each, "2026-12-01T09:00:00Z") for name, each in made.items()}
     records = [{"pool": name, **each} for name, each in pools.items()]
     return {"pools": pools, "records": records, "pausedUntil": "2026-12-01T10:00:00Z"}
 

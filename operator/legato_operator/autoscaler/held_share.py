@@ -1,6 +1,6 @@
-"""How many of the requests that gateways hold will decode at once.
+"""Predicts the share of requests queued in gateways that will decode concurrently.
 
-Known before prefill lets them through: decode workers that are asked for only then keep all waiting until they serve.
+The prediction is needed before these requests are prefilled: decode workers requested only then would start too late.
 """
 
 import math
@@ -12,13 +12,13 @@ from legato_operator.autoscaler.decision import BACKLOG, Term
 from legato_operator.autoscaler.prefill import decode_share, prefilling, requests_per_second, start_seconds
 from legato_operator.autoscaler.signals import Signals, Traffic, WorkerSignals
 
-AHEAD = 2.0  # seconds that a request has room in a decode worker before it decodes: gateways let prompts queue so long
+AHEAD = 2.0  # seconds for which a request occupies a decode worker before it decodes, while its prompt is queued
 
 
-def share(signals: Signals, workers: Sequence[WorkerSignals], spec: Spec, prompts: Sequence[Term]) -> float:
-    """As a part of the held requests. Above 1 where many will be held until a worker started now would serve.
+def held_share(signals: Signals, workers: Sequence[WorkerSignals], spec: Spec, prompts: Sequence[Term]) -> float:
+    """Returns a fraction of the queued requests, above 1 if many more will arrive before a worker started now serves.
 
-    `prompts` are the terms of the prefill pool; none where there is no such pool.
+    `prompts` are the terms of the prefill pool, empty without one.
     """
     traffic = signals.traffic
     if traffic is None or not traffic.held:
@@ -32,15 +32,17 @@ def share(signals: Signals, workers: Sequence[WorkerSignals], spec: Spec, prompt
 
 
 def _let_through(traffic: Traffic, tpot: float, start: float) -> float:
-    """Those that wait for prefill are let through in about the time that a worker takes to start; each then decodes for
-    as long as its output takes."""
+    """Returns the fraction of the queue that decodes concurrently if the whole queue is prefilled while a worker
+    starts."""
     decoding = traffic.output.mean * tpot if traffic.output is not None else 0.0
     return decoding / start if decoding < start else 1.0
 
 
 def _sent(signals: Signals, workers: Sequence[WorkerSignals], spec: Spec, prompts: Sequence[Term]) -> float:
-    """Sequences that the prefill workers which a backlog adds will keep decoding, by Little's law. What those that
-    serve send is there already."""
+    """Returns the sequences that additional prefill workers for a backlog will keep decoding, by Little's law.
+
+    Sequences of serving prefill workers have already arrived.
+    """
     backlog = next((term.known for term in prompts if term.reason == BACKLOG), 0.0)
     prefill = signals.of_pool("prefill")
     added = min(math.ceil(backlog), spec.scaling.prefill.max) - sum(worker.ready for worker in prefill)
@@ -52,7 +54,7 @@ def _sent(signals: Signals, workers: Sequence[WorkerSignals], spec: Spec, prompt
 
 
 def _step_seconds(workers: Sequence[WorkerSignals], spec: Spec) -> float:
-    """Of a full worker, within the objective."""
+    """Returns the step time of a full worker, at most the objective."""
     tpot = spec.slo.tpot
     known = [
         min(tpot, worker.decode_cost.seconds(worker.slots or 0, worker.blocks.total * worker.blocks.size))
