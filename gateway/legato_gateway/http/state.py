@@ -107,7 +107,7 @@ class State:
                 "transport": hello.transport,
                 "block_size": hello.block_size,
                 "total_blocks": hello.num_blocks,
-                "indexed_blocks": self._index.held(worker.name),
+                "indexed_blocks": self._index.blocks_at(worker.name),
             }
         if load := worker.load:
             shown |= {

@@ -1,1 +1,1 @@
-"""Which workers run a request: pure policy over a snapshot of the fleet. No asyncio, no HTTP in here."""
+"""Chooses the workers of a request: pure policy over a snapshot of the fleet. No asyncio and no HTTP in here."""

@@ -1,4 +1,4 @@
-"""The workers that could take a part of a request, and what that costs."""
+"""Workers that could take a part of a request, with their cost."""
 
 from dataclasses import dataclass
 from math import inf
@@ -11,20 +11,20 @@ from legato_gateway.routing.scorers import Weights
 
 
 @dataclass(slots=True)
-class Candidate:
-    """A worker that could take its part, and what that costs; `best` compares them."""
+class WorkerCandidate:
+    """A worker that could take its part, with the cost that `best` compares."""
 
     worker: WorkerView
     cached: int
     uncached: int
-    to_compute: int  # of the uncached: some of them others before it are predicted to compute
+    to_compute: int  # uncached tokens, less what earlier prompts are predicted to compute
     cost: float
-    rank: int  # the cost, as far as it counts
+    rank: int  # the cost, rounded
 
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Makes candidates of the workers that could take `need`, which hold `matched` blocks of it."""
+    """Builds candidates from workers that could take `need` and have `matched` blocks of it cached."""
 
     need: Need
     predicted: Matches
@@ -32,39 +32,40 @@ class Costs:
     usual_rate: float
     usual_step: float
 
-    def prefiller(self, worker: WorkerView, matched: int) -> Candidate:
+    def prefiller(self, worker: WorkerView, matched: int) -> WorkerCandidate:
         left = self._to_compute(worker, matched)
         return self._candidate(worker, matched, left, self._prefill(worker, left))
 
-    def decoder(self, worker: WorkerView, matched: int) -> Candidate:
+    def decoder(self, worker: WorkerView, matched: int) -> WorkerCandidate:
         left = self.need.tokens - matched * worker.block_size
         return self._candidate(worker, matched, left, self._decode(worker, matched) + scorers.transfer_seconds(left))
 
-    def unified(self, worker: WorkerView, matched: int) -> Candidate:
+    def unified(self, worker: WorkerView, matched: int) -> WorkerCandidate:
         left = self._to_compute(worker, matched)
         return self._candidate(worker, matched, left, self._decode(worker, matched) + self._prefill(worker, left))
 
-    def seconds(self, prefiller: Candidate) -> float:
-        """Until the prompt would be computed there, where nothing else is done: after the queue or, if it is the only
-        prompt of its tenant, after one like it of each other tenant."""
+    def seconds(self, prefiller: WorkerCandidate) -> float:
+        """Returns the seconds until the prompt would be computed on a worker that does nothing else: after its queue.
+
+        The only prompt of its tenant waits at most for one like it of each other tenant.
+        """
         of = prefiller.worker, self.need.tokens, prefiller.to_compute, self.usual_rate
         queued = scorers.prefill_seconds(*of)
-        return min(queued, self.need.turns * scorers.own_seconds(*of)) if self.need.turns else queued
+        return min(queued, self.need.tenants * scorers.own_seconds(*of)) if self.need.tenants else queued
 
-    def seconds_beside(self, decoder: Candidate, tpot: float) -> float:
-        """The same where it takes no more time of each step than `tpot` leaves beside the sequences there."""
+    def seconds_alongside(self, decoder: WorkerCandidate, tpot: float) -> float:
+        """Returns the same for a decode worker whose prompts only get the time that `tpot` leaves of each step."""
         share = scorers.prompt_share(decoder.worker, tpot, self.usual_step)
         return self.seconds(decoder) / share if share else inf
 
     def late(self, separate: float, snapshot: FleetSnapshot, ttft: float) -> bool:
-        """Whether its first token, or that of who is held behind it, comes after `ttft` if prefill workers compute it
-        in `separate` seconds."""
+        """True if prefill workers that take `separate` seconds miss `ttft`, for this or for requests queued after."""
         prefillers = [worker for worker in snapshot.workers if worker.prefills and worker.usable]
         rate = sum(worker.prefill_rate or self.usual_rate for worker in prefillers)
         return self.need.waited + separate + self.need.behind / rate > ttft
 
     def _to_compute(self, worker: WorkerView, matched: int) -> int:
-        """Tokens that are left for it to compute when its turn comes."""
+        """Returns the tokens that will be left to compute when its prefill starts."""
         if worker.name in self.predicted:
             matched = max(matched, filters.matched(worker, self.need, self.predicted))
         return self.need.tokens - matched * worker.block_size
@@ -75,16 +76,16 @@ class Costs:
     def _decode(self, worker: WorkerView, matched: int) -> float:
         return scorers.decode_load(worker, self.need.tokens, matched, self.usual_step, self.weights)
 
-    def _candidate(self, worker: WorkerView, matched: int, left: int, cost: float) -> Candidate:
+    def _candidate(self, worker: WorkerView, matched: int, left: int, cost: float) -> WorkerCandidate:
         if self.need.adapter:
             _, digest = filters.lineage(worker, self.need)
             cost += scorers.adapter_cost(worker, digest, self.weights)
         cached = matched * worker.block_size
-        return Candidate(worker, cached, self.need.tokens - cached, left, cost, scorers.rounded(cost))
+        return WorkerCandidate(worker, cached, self.need.tokens - cached, left, cost, scorers.rounded(cost))
 
 
-def best(need: Need, candidates: list[Candidate]) -> Candidate:
-    """The one of lowest cost; of equal ones that with the fewest sequences, then as a hash spreads requests."""
+def best(need: Need, candidates: list[WorkerCandidate]) -> WorkerCandidate:
+    """Returns the cheapest candidate. Among equals, the fewest sequences win, then a hash that spreads requests."""
     lowest = min(candidate.rank for candidate in candidates)
     equal = [candidate for candidate in candidates if candidate.rank == lowest]
     if len(equal) == 1:

@@ -1,9 +1,8 @@
-"""The routing decision: `choose(need, snapshot, matches, policy, predicted)` is a pure function.
+"""The routing decision. `choose(need, snapshot, matches, policy, predicted)` is a pure function.
 
-Prefill and decode worker of a route have the same KV revision. A route without a prefill worker is *local*: the
-decode worker computes the prompt itself, as unified workers always do, and as a decode worker does when it holds so
-long a prefix that a hand-off would cost more than it saves, or, if the policy allows, when no prefill worker is there
-or none has the first token in time.
+Prefill and decode worker of a route have the same KV revision. In a *local* route, the decode worker computes the
+prompt itself. Unified workers always do. A decode worker does so if a hand-off would cost more than it saves, or, if
+the policy allows, if no prefill worker is available or none meets the objective for the first token.
 """
 
 from collections.abc import Iterable, Mapping
@@ -12,15 +11,15 @@ from types import MappingProxyType
 from typing import Literal
 
 from legato_gateway.routing import filters, scorers
-from legato_gateway.routing.candidates import Candidate, Costs, best
+from legato_gateway.routing.candidates import Costs, WorkerCandidate, best
 from legato_gateway.routing.filters import Matches, Need
 from legato_gateway.routing.fleet_snapshot import FleetSnapshot, WorkerView
 from legato_gateway.routing.scorers import Objectives, Weights
 
 WhenPrefillUnavailable = Literal["Local", "Wait", "Fail"]
 PrefillAt = Literal["separate", "unified", "short", "recompute", "busy", "unavailable"]
-"""Where a prompt is computed: by a prefill or unified worker; or by a decode worker, as the prompt is short, as its
-hand-off failed, or as prefill workers are busy or unavailable."""
+"""Where a prompt is computed: on a prefill or unified worker, or on a decode worker because the prompt is short, its
+hand-off failed, or prefill workers are busy or unavailable."""
 
 NOTHING: Matches = MappingProxyType({})
 
@@ -37,8 +36,10 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """`prefill` is None where the decode worker prefills. `cached` are tokens, by worker of the route; `to_compute`
-    those that will be left, as far as can be predicted, when its prefill begins."""
+    """`prefill` is None if the decode worker prefills. `cached` has tokens by worker.
+
+    `to_compute` are the tokens predicted to be left when the prefill starts.
+    """
 
     prefill: str | None
     decode: str
@@ -50,9 +51,9 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class NoRoute:
-    """Nobody can take it now. `lasting`: and waiting will not help, as far as this fleet goes.
+    """No worker can take it now. `lasting`: waiting will not help, as long as the fleet stays as it is.
 
-    `stale`: the fleet was not what it was taken for, and may have another route already.
+    `stale`: the fleet differs from its snapshot, and may have a route by now.
     """
 
     why: str
@@ -63,8 +64,11 @@ class NoRoute:
 def choose(
     need: Need, snapshot: FleetSnapshot, matches: Matches, policy: Policy, predicted: Matches = NOTHING
 ) -> Route | NoRoute:
-    """The route for `need` over the fleet as it is now. `matches` is the truth, by which room and short prompts are
-    judged; `predicted` are blocks that workers will hold soon, which only makes their prefill cheaper."""
+    """Returns the route for `need` over the fleet as it is now.
+
+    `matches` are cached blocks, by which room and short prompts are judged. `predicted` are blocks that workers will
+    have cached soon; they only make their prefill cheaper.
+    """
     costs = Costs(need, predicted, policy.weights, scorers.usual_rate(snapshot), scorers.usual_step(snapshot))
     prefillers, split, unified = [], [], []
     for worker in snapshot.workers:
@@ -89,9 +93,11 @@ def choose(
     return _without_prefill(costs, snapshot, split, policy)
 
 
-def _cheap_local(need: Need, split: list[Candidate], policy: Policy) -> Route | None:
-    """The decode worker with the longest prefix, if no prefill worker is to be used, or if what is left for it to
-    compute, queue included, is little."""
+def _cheap_local(need: Need, split: list[WorkerCandidate], policy: Policy) -> Route | None:
+    """Returns the decode worker with the longest prefix if the rest of the prompt and its queue are short.
+
+    Also if the prompt must not go to a prefill worker.
+    """
     most = policy.local_prefill_below_tokens
     able = [c for c in split if need.local or (c.uncached < most and c.uncached + c.worker.backlog < most)]
     if not able:
@@ -104,10 +110,10 @@ def _cheap_local(need: Need, split: list[Candidate], policy: Policy) -> Route | 
 
 
 def _best_pair(
-    need: Need, prefillers: list[Candidate], split: list[Candidate], unified: list[Candidate]
-) -> tuple[Candidate, Candidate] | None:
-    """The cheapest pair of one lineage and network, unless a unified worker is cheaper still."""
-    cheapest: tuple[Candidate, Candidate] | None = None
+    need: Need, prefillers: list[WorkerCandidate], split: list[WorkerCandidate], unified: list[WorkerCandidate]
+) -> tuple[WorkerCandidate, WorkerCandidate] | None:
+    """Returns the cheapest pair of one lineage and network, unless a unified worker is cheaper."""
+    cheapest: tuple[WorkerCandidate, WorkerCandidate] | None = None
     for partners in {filters.partners(candidate.worker, need) for candidate in prefillers}:
         senders, receivers = _linked(need, prefillers, partners), _linked(need, split, partners)
         if not senders or not receivers:
@@ -121,12 +127,16 @@ def _best_pair(
 
 
 def _sooner_local(
-    costs: Costs, snapshot: FleetSnapshot, prefillers: list[Candidate], split: list[Candidate], policy: Policy
+    costs: Costs,
+    snapshot: FleetSnapshot,
+    prefillers: list[WorkerCandidate],
+    split: list[WorkerCandidate],
+    policy: Policy,
 ) -> Route | None:
-    """The decode worker that computes it soonest within `tpot`, if all prefill workers are busy and would be later.
+    """Returns the decode worker that computes it soonest within `tpot`, if all prefill workers are busy and later.
 
-    Both objectives are kept that way, where a queue would miss one. Dynamo's disaggregated router decides alike, by a
-    limit of the queue's length.
+    Both objectives are met that way where a queue would miss one. Dynamo's disaggregated router decides similarly, by a
+    limit on the queue's length.
     """
     goal = policy.objectives
     if goal is None or not all(candidate.worker.backlog for candidate in prefillers):
@@ -134,7 +144,7 @@ def _sooner_local(
     separate = min(map(costs.seconds, prefillers))
     if not costs.late(separate, snapshot, goal.ttft):
         return None
-    times = {candidate.worker.name: costs.seconds_beside(candidate, goal.tpot) for candidate in split}
+    times = {candidate.worker.name: costs.seconds_alongside(candidate, goal.tpot) for candidate in split}
     soonest = min(split, key=lambda candidate: times[candidate.worker.name])
     local = times[soonest.worker.name]
     if local >= separate:
@@ -142,17 +152,21 @@ def _sooner_local(
     return _local(soonest, "busy", f"{local:.2f} s, on prefill workers {separate:.2f} s")
 
 
-def _linked(need: Need, candidates: list[Candidate], partners: tuple[tuple[str, str], str]) -> list[Candidate]:
-    """Those of a lineage and network that can hand over at all: a worker without a transport tells no address."""
+def _linked(
+    need: Need, candidates: list[WorkerCandidate], partners: tuple[tuple[str, str], str]
+) -> list[WorkerCandidate]:
+    """Returns candidates of a lineage and network that can hand off: a worker without a transport has no address."""
     return [c for c in candidates if filters.partners(c.worker, need) == partners and c.worker.address]
 
 
-def _pair_rank(pair: tuple[Candidate, Candidate]) -> tuple[float, str]:
+def _pair_rank(pair: tuple[WorkerCandidate, WorkerCandidate]) -> tuple[float, str]:
     return pair[0].cost + pair[1].cost, pair[0].worker.name
 
 
-def _without_prefill(costs: Costs, snapshot: FleetSnapshot, split: list[Candidate], policy: Policy) -> Route | NoRoute:
-    """No prefill worker can take it: the policy says what then."""
+def _without_prefill(
+    costs: Costs, snapshot: FleetSnapshot, split: list[WorkerCandidate], policy: Policy
+) -> Route | NoRoute:
+    """Applies the policy for missing prefill workers."""
     need = costs.need
     if policy.when_prefill_unavailable == "Local":
         unified = [costs.unified(each.worker, each.cached // each.worker.block_size) for each in split]
@@ -164,7 +178,7 @@ def _without_prefill(costs: Costs, snapshot: FleetSnapshot, split: list[Candidat
 
 def _no_decoder(need: Need, snapshot: FleetSnapshot, matches: Matches) -> NoRoute:
     decoders = [worker for worker in snapshot.workers if worker.decodes]
-    # A fleet that is empty now may be about to start: that is worth waiting for.
+    # An empty fleet may be about to start: that is worth waiting for.
     lasting = bool(decoders) and all(filters.never(worker, need) for worker in decoders)
     return NoRoute(f"no decode worker available ({_reasons(need, decoders, matches)})", lasting)
 
@@ -174,16 +188,16 @@ def _reasons(need: Need, workers: Iterable[WorkerView], matches: Matches) -> str
         f"{w.name}: {filters.why_not(w, need, filters.matched(w, need, matches)) or 'other KV revision'}"
         for w in workers
     ]
-    return "; ".join(said) or "there is none"
+    return "; ".join(said) or "none exists"
 
 
-def _local(chosen: Candidate, at: PrefillAt, reason: str) -> Route:
+def _local(chosen: WorkerCandidate, at: PrefillAt, reason: str) -> Route:
     worker = chosen.worker
     why = f"local: {reason}; {_decode_text(chosen)}"
     return Route(None, worker.name, {worker.name: chosen.cached}, why, chosen.to_compute, at)
 
 
-def _handoff(prefill: Candidate, decode: Candidate) -> Route:
+def _handoff(prefill: WorkerCandidate, decode: WorkerCandidate) -> Route:
     worker = prefill.worker
     text = (
         f"prefill {worker.name}: {prefill.cached} tokens cached, {prefill.to_compute} to compute, "
@@ -193,7 +207,7 @@ def _handoff(prefill: Candidate, decode: Candidate) -> Route:
     return Route(worker.name, decode.worker.name, cached, text, prefill.to_compute)
 
 
-def _decode_text(decode: Candidate) -> str:
+def _decode_text(decode: WorkerCandidate) -> str:
     worker = decode.worker
     free = 100 * worker.room // max(1, worker.num_blocks)
     return f"decode {worker.name}: {decode.cached} tokens cached, {free}% free, {worker.in_flight} in flight"

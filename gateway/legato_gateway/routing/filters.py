@@ -1,4 +1,4 @@
-"""Who may run a sequence at all. Each function gives the reason against a worker, or nothing."""
+"""Filters out workers that cannot run a sequence. Each function returns the reason against a worker, or None."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -7,43 +7,46 @@ from legato_gateway.routing.fleet_snapshot import FleetSnapshot, WorkerView
 from legato_protocol import transports
 
 LONGEST = 1 << 24  # maximum number of tokens of a sequence, for any model
-Matches = Mapping[str, int]  # worker → how many leading blocks of this sequence it holds
+Matches = Mapping[str, int]  # worker → leading blocks of this sequence that it has cached
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What a sequence asks of a worker. `tokens` are all known ones; `growth` is how many may still come per choice."""
+    """A sequence's needs from a worker.
+
+    `tokens` are the known ones; `growth` is the most that may follow per choice.
+    """
 
     id: str
     tokens: int
     growth: int
     choices: int = 1
-    kv_revision: str = ""  # only workers of this revision, when a sequence with output goes on
-    avoid: frozenset[str] = frozenset()  # workers that must not take it, for instance as they failed it before
+    kv_revision: str = ""  # required, when a sequence with output continues
+    avoid: frozenset[str] = frozenset()  # workers that must not take it, for example after they failed it
     grammar: str = ""  # kind of the grammar that its output has to match
-    params: tuple[str, ...] = ()  # sampling parameters that not every worker obeys (`LATER_PARAMS` of the protocol)
-    adapter: str = ""  # name of the adapter that it is computed with
-    digest: str = ""  # of that adapter, when a sequence with output goes on
+    params: tuple[str, ...] = ()  # sampling parameters that not every worker supports (the protocol's `LATER_PARAMS`)
+    adapter: str = ""  # name of its adapter
+    digest: str = ""  # of that adapter, when a sequence with output continues
     waited: float = 0.0  # seconds since it arrived; 0 once it has a token
-    behind: int = 0  # uncached prompt tokens of requests that the gateway holds, which start after it
-    turns: int = 0  # of tenants whose prompts workers compute in turn, if it is the only prompt of its own; else 0
-    local: bool = False  # without a prefill worker: its hand-off failed and the policy says so, or it migrates
+    behind: int = 0  # uncached prompt tokens of requests queued in the gateway, which start after it
+    tenants: int = 0  # tenants whose prompts workers alternate between, if it is the only one of its tenant; else 0
+    local: bool = False  # without a prefill worker: after a failed hand-off if the policy says so, or for a migration
 
 
 def too_small(worker: WorkerView, need: Need) -> str | None:
-    """Why `worker` could not hold the sequence even if it held nothing else, or None."""
+    """Returns the reason why even an empty `worker` could not hold the sequence, or None."""
     longest = need.tokens if worker.role == "prefill" else need.tokens + need.growth
     if longest > worker.max_length:
         return f"takes at most {worker.max_length} tokens"
     if longest > worker.num_blocks * worker.block_size:
         return f"has {worker.num_blocks} blocks in all"
     if worker.slots and need.choices > worker.slots:
-        return f"runs at most {worker.slots} choices at once"
+        return f"runs at most {worker.slots} choices concurrently"
     return None
 
 
 def never(worker: WorkerView, need: Need) -> str | None:
-    """Why `worker` will not take it however long one waits, or None."""
+    """Returns the reason why `worker` can never take it, or None."""
     if need.kv_revision not in ("", worker.kv_revision):
         return "other KV revision"
     if need.grammar and need.grammar not in worker.grammars:
@@ -57,24 +60,24 @@ def never(worker: WorkerView, need: Need) -> str | None:
 
 
 def has_adapter(worker: WorkerView, name: str, digest: str) -> bool:
-    """One of that digest, where that is known already, whatever its name is there now; or else of that name."""
+    """True if the worker has the adapter: by digest if that is known, whatever its name there, or else by name."""
     if not digest:
         return name in worker.adapters
     return digest in worker.adapters.values() or digest in worker.former_adapters
 
 
 def lineage(worker: WorkerView, need: Need) -> tuple[str, str]:
-    """Equal for workers between which a sequence like this can go: KV revision, and digest of its adapter."""
+    """Returns the KV revision and adapter digest: a sequence can move between workers where both are equal."""
     return worker.kv_revision, need.digest or worker.adapters.get(need.adapter, "")
 
 
 def partners(worker: WorkerView, need: Need) -> tuple[tuple[str, str], str]:
-    """Equal for workers that can hand such a sequence over to each other: of one lineage, on one network."""
+    """Returns lineage and network: workers can hand such a sequence off to each other where both are equal."""
     return lineage(worker, need), transports.network(worker.transport)
 
 
 def why_not(worker: WorkerView, need: Need, matched: int) -> str | None:
-    """The first reason why `worker` cannot take this sequence now, or None. It holds `matched` blocks of it already."""
+    """Returns the first reason why `worker`, with `matched` blocks cached, cannot take the sequence now, or None."""
     if lasting := never(worker, need):
         return lasting
     if not worker.ready:
@@ -86,32 +89,30 @@ def why_not(worker: WorkerView, need: Need, matched: int) -> str | None:
     if worker.name in need.avoid:
         return "to be avoided"
     if not has_credit(worker):
-        return "takes no more sequences from this gateway"
-    return (
-        None if worker.role == "prefill" else full(worker, need, matched)
-    )  # prefill workers queue: no room needed now
+        return "has no credit left for this gateway"
+    return None if worker.role == "prefill" else full(worker, need, matched)  # prefill workers queue without room
 
 
 def forgiven(snapshot: FleetSnapshot, need: Need) -> FleetSnapshot:
-    """The fleet without the circuit breakers of a part, prefill or decode, that has no other worker left for `need`.
+    """Closes the circuit breakers of a role, prefill or decode, that has no other worker left for `need`.
 
-    One that is merely full is left: it is better to wait for it.
+    A full worker counts as left: it is better to wait for it.
     """
     left = {w.prefills for w in snapshot.workers if w.ready and not w.draining and not w.broken and not never(w, need)}
     return FleetSnapshot(tuple(w if w.prefills in left else replace(w, broken=False) for w in snapshot.workers))
 
 
 def full(worker: WorkerView, need: Need, matched: int) -> str | None:
-    """Whether there are blocks for what is known of the sequence, and one for each choice to grow into."""
+    """Returns the reason if blocks are missing for the known tokens and one more block per choice, or None."""
     needed, room = wanted(worker, need, matched), worker.room
     return None if needed <= room else f"has room for {room} of {needed} blocks"
 
 
 def most_room(snapshot: FleetSnapshot) -> dict[str, int]:
-    """By KV revision, the tokens that fit into the free blocks of the decoding worker with most of them.
+    """Returns, by KV revision, the tokens that fit into the free blocks of the decoding worker with the most.
 
-    A sequence of more uncached tokens than that fits nowhere: a quick answer for what is asked often. Workers that
-    failed often count, since they are used where no other is left.
+    A quick test: a sequence with more uncached tokens fits nowhere. Workers with an open circuit breaker count, as they
+    are the last resort.
     """
     most: dict[str, int] = {}
     for worker in snapshot.workers:
@@ -123,16 +124,16 @@ def most_room(snapshot: FleetSnapshot) -> dict[str, int]:
 
 
 def has_credit(worker: WorkerView) -> bool:
-    """Whether it takes one more sequence from this gateway."""
+    """True if it takes another sequence from this gateway."""
     left = worker.credits_left
     return left is None or left > 0
 
 
 def wanted(worker: WorkerView, need: Need, matched: int) -> int:
-    """Blocks that it needs there. A sequence that fills the whole arena needs none beyond it."""
+    """Returns the blocks that it needs there. A sequence that fills the whole arena needs none beyond it."""
     return min(worker.blocks_for(need.tokens) - matched + need.choices, worker.num_blocks)
 
 
 def matched(worker: WorkerView, need: Need, matches: Matches) -> int:
-    """Blocks held, as far as they count: the last known token is always computed, to have logits to sample from."""
+    """Returns the cached blocks that count: the last known token is always computed, for logits to sample from."""
     return min(matches.get(worker.name, 0), (need.tokens - 1) // worker.block_size)

@@ -1,22 +1,20 @@
-"""Which worker holds which prefix: an index of block hashes, fed by the workers' KV events. Pure.
+"""An index of block hashes that shows which worker has which prefix cached, fed by the workers' KV events. Pure.
 
-Per worker it is exactly what the worker held after event `number`, the highest one seen of its epoch, or, after any
-doubt (a gap, a number that goes back, another epoch, a torn snapshot), nothing at all until a new snapshot is complete.
-It never holds what the worker had at some earlier time.
+For each worker it is exactly the worker's cache after event `number`, the latest one of its epoch. After any doubt (a
+gap, a number that goes back, another epoch, a torn snapshot) it is empty until a new snapshot is complete. It never
+shows an earlier state of the cache.
 
-A worker is one bit of an integer per hash. `match` walks a prompt's hashes in runs of `RUN` blocks: since a hash names
-its whole prefix, the hash at the end of a run names all blocks of the run, and the index remembers by it how far into
-the run each worker's prefix reaches. Any event about a block of the run makes it forget that of the event's worker at
-once, so a match never claims more or less than the unbroken prefix that is there; a worker is not trusted to evict
-leaves first.
+A worker is one bit of an integer per hash. `match` walks a prompt's hashes in runs of `RUN` blocks. Since a hash names
+its whole prefix, the last hash of a run names all its blocks, and the index caches under it how far into the run each
+worker's prefix reaches. Any event about a block of the run invalidates this for the event's worker, so a match is
+always exactly the unbroken prefix. Workers are not trusted to evict leaves first.
 
-A full index forgets the blocks that were matched or stored least recently. A worker that is forgotten for a block
-counts as not holding it, which only costs time. Order of use is kept by block, where a run in use stands for its
-blocks: it is spared once when its first block's turn comes (the CLOCK algorithm), so that a match has no more to do
-than to mark its runs.
+A full index evicts the blocks that were matched or stored least recently. A block evicted from the index only costs
+time: the worker counts as not having it. Order of use is kept by block, and a run in use stands for its blocks: it is
+spared once when its first block is due (the CLOCK algorithm), so a match only has to mark its runs.
 
-A worker that holds nothing any more gets another bit: the old one means nobody, and is swept out of the hashes a few
-at a time, since a look at all of them would hold up every stream of the gateway.
+A worker whose cache is empty gets another bit. The old one then means no worker and is swept out of the hashes a few at
+a time, since a pass over all of them would delay every stream of the gateway.
 """
 
 from collections import OrderedDict
@@ -29,20 +27,20 @@ from legato_protocol.kv_events import KVEvent, Removed, Snapshot, Stored
 
 MAX_BLOCKS = 1 << 20
 RUN = 32
-SWEEP = 1024  # hashes looked at per event
-PIECE = 1024  # hashes of a snapshot that are taken in without a pause: half a millisecond
-CHANCES = 4  # runs in use that are spared before a block goes all the same
+SWEEP = 1024  # hashes swept per event
+PIECE = 1024  # hashes of a snapshot added without a pause: half a millisecond
+CHANCES = 4  # runs in use that are spared before a block is evicted all the same
 
 
 @dataclass(slots=True)
 class _Run:
-    """Neighbouring blocks of one prefix, `RUN` of them if it is to be remembered, and who holds how many of them."""
+    """Consecutive blocks of one prefix, `RUN` of them if it is cached, and the workers that have them."""
 
     hashes: list[bytes]
-    known: int = 0  # the workers looked at: each is in `whole`, or in one of `parts`
-    whole: int = 0  # those that hold every block
-    parts: dict[int, int] = field(default_factory=dict)  # blocks held without a hole → workers that hold so many
-    used: bool = False  # since its blocks' turn to be forgotten came last
+    known: int = 0  # workers looked up: each is in `whole` or in one of `parts`
+    whole: int = 0  # workers that have every block
+    parts: dict[int, int] = field(default_factory=dict)  # length of the unbroken prefix → workers
+    used: bool = False  # since its blocks were last due for eviction
 
 
 @dataclass(slots=True)
@@ -55,34 +53,36 @@ class _Worker:
     pages: int = 0  # of the snapshot being read; they count when it is complete
     page_number: int = -1
     last_page: bool = False
-    page: bytes = b""  # hashes of the page that is being taken in
-    position: int = 0  # in it, of what is left
+    page: bytes = b""  # hashes of the page that is being added
+    position: int = 0  # offset of the first hash that is left in it
 
 
 class KVIndex:
-    """The index of one gateway. `max_blocks` bounds its memory (about 300 bytes each). It is never larger than the
-    caches of the fleet together."""
+    """The index of one gateway. `max_blocks` bounds its memory (about 300 bytes per block).
+
+    It is never larger than the caches of the fleet together.
+    """
 
     def __init__(self, max_blocks: int = MAX_BLOCKS) -> None:
         self.max_blocks = max_blocks
-        self._holders: OrderedDict[bytes, int] = OrderedDict()  # next to be forgotten first
+        self._holders: OrderedDict[bytes, int] = OrderedDict()  # next to be evicted first
         self._runs: dict[bytes, _Run] = {}  # by the last hash
         self._run_of: dict[bytes, _Run] = {}  # by every hash
         self._workers: dict[str, _Worker] = {}
         self._names: dict[int, str] = {}  # of workers, by bit
-        self._valid = 0  # bits of workers whose snapshot is complete and was followed without a gap
-        self.evicted = 0  # blocks forgotten for want of memory, so far
-        self.dropped = 0  # blocks of snapshots that were not taken in for want of memory, so far
-        self._retired = 0  # bits that mean nobody, and are in some hashes still
-        self._sweeping = 0  # those of them that `_unswept` is looked through for
+        self._valid = 0  # bits of workers whose snapshot is complete, without a gap since
+        self.evicted = 0  # blocks evicted for lack of memory, so far
+        self.dropped = 0  # blocks of snapshots not added for lack of memory, so far
+        self._retired = 0  # bits of no worker that some hashes still have
+        self._sweeping = 0  # the retired bits that are being swept out of `_unswept`
         self._unswept: list[bytes] = []
 
-    # ── feeding it ──────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── updates ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def expect(self, worker: str, epoch: str) -> None:
-        """A connection to `worker` begins, or it said `Hello`: of this epoch, a snapshot is to come.
+        """Expects a snapshot of this epoch: `worker` connected or said `Hello`.
 
-        The same epoch over a new connection starts over as well: events were lost between the two.
+        The same epoch over a new connection starts over as well, since events were lost in between.
         """
         known = self._workers.get(worker)
         if known is None:
@@ -93,16 +93,16 @@ class KVIndex:
         self._workers[worker] = _Worker(worker, known.bit, epoch, seen)
 
     def forget(self, worker: str) -> None:
-        """`worker` is gone."""
+        """Removes `worker`."""
         if (known := self._workers.pop(worker, None)) is not None:
             self._doubt(known)
             del self._names[known.bit]
             self._sweep()
 
     def apply(self, worker: str, event: KVEvent) -> bool:
-        """Takes in an event. True: it shows that events were lost; ask the worker for a snapshot now.
+        """Applies an event. Returns True if events were lost and the worker must be asked for a snapshot.
 
-        Of a snapshot's page it may take in the beginning alone: `read_on` does the rest.
+        Of a snapshot's page, it may only add the beginning: `read_on` adds the rest.
         """
         known = self._workers.get(worker)
         if known is None:
@@ -112,7 +112,7 @@ class KVIndex:
         return lost
 
     def read_on(self, worker: str) -> bool:
-        """Takes in more of the worker's last event. False: nothing of it was left. Else call it again after a pause."""
+        """Adds more of the worker's last event. Returns False if nothing was left; else call it again after a pause."""
         known = self._workers.get(worker)
         if known is None or not known.page:
             return False
@@ -134,15 +134,15 @@ class KVIndex:
             self._change(known, event)
         return False
 
-    # ── asking it ───────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── lookups ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def match(self, hashes: list[bytes]) -> dict[str, int]:
-        """For each worker that holds the first block, how many leading blocks it holds without a hole.
+        """Returns the number of leading blocks of each worker that has the first block, up to its first gap.
 
-        `hashes` are those of one prompt, as `block_hash.chain` makes them: each names all before it.
+        `hashes` are one prompt's, from `block_hash.chain`: each names all before it.
         """
         alive = self._holders.get(hashes[0], 0) & self._valid if hashes else 0
-        found: dict[str, int] = {}
+        prefixes: dict[str, int] = {}
         runs, size = self._runs, len(hashes)
         for start in range(0, size, RUN):
             if not alive:
@@ -153,27 +153,27 @@ class KVIndex:
                 run.used = True
                 continue
             if run is None or alive & ~run.known:
-                run = self._look(run or _Run(hashes[start : start + RUN]), alive)
+                run = self._inspect(run or _Run(hashes[start : start + RUN]), alive)
             run.used = True
             if alive & ~run.whole:
                 for blocks, workers in run.parts.items():
-                    self._note(alive & workers, start + blocks, found)
+                    self._note(alive & workers, start + blocks, prefixes)
                 alive &= run.whole
-        self._note(alive, len(hashes), found)
-        return found
+        self._note(alive, len(hashes), prefixes)
+        return prefixes
 
     @property
     def blocks(self) -> int:
-        """Distinct hashes kept, those of nobody that were not swept out yet included."""
+        """Distinct hashes in the index, including unswept ones of no worker."""
         return len(self._holders)
 
-    def held(self, worker: str) -> int:
-        """How many hashes `worker` is known to hold."""
+    def blocks_at(self, worker: str) -> int:
+        """Returns the number of hashes that `worker` is known to have."""
         known = self._workers.get(worker)
         return known.blocks if known and known.bit & self._valid else 0
 
     def check_integrity(self) -> None:
-        """Raises AssertionError unless the index agrees with itself."""
+        """Raises AssertionError unless the index is consistent."""
         assert len(self._holders) <= self.max_blocks, "more blocks than allowed"
         assert all(self._holders.values()), "a hash without a holder is kept"
         known = sum(w.bit for w in self._workers.values() if w.pages or w.bit & self._valid)
@@ -198,7 +198,7 @@ class KVIndex:
     # ── events ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _doubt(self, worker: _Worker) -> bool:
-        """The worker's events cannot be trusted. True if that is news and a snapshot must be asked for."""
+        """Discards the worker's blocks. Returns True if this is news and a snapshot must be requested."""
         if not (worker.bit & self._valid or worker.pages):
             return False
         self._valid &= ~worker.bit
@@ -207,7 +207,7 @@ class KVIndex:
         return True
 
     def _page(self, worker: _Worker, page: Snapshot) -> bool:
-        if page.number < worker.number:  # of an earlier time: events after it were seen, and perhaps dropped
+        if page.number < worker.number:  # outdated: later events came, and may have been dropped
             self._doubt(worker)
             return True
         if page.page == 0:
@@ -223,7 +223,7 @@ class KVIndex:
         return False
 
     def _read(self, worker: _Worker) -> None:
-        """Takes in the next hashes of the page."""
+        """Adds the next hashes of the page."""
         start, worker.position = worker.position, worker.position + PIECE * HASH_BYTES
         self._add(worker, split(worker.page[start : worker.position]))
         if worker.position < len(worker.page):
@@ -260,8 +260,7 @@ class KVIndex:
         self._touch(hashes)
 
     def _share(self, worker: _Worker) -> int:
-        """How many blocks it may have that others' are to be forgotten for. What it stores now is of use now; of a
-        snapshot nobody knows when it was."""
+        """Returns the blocks that it may evict from others: any for new blocks, few for a snapshot of unknown age."""
         return self.max_blocks // len(self._workers) - worker.blocks if worker.pages else self.max_blocks
 
     def _remove(self, worker: _Worker, block: bytes) -> None:
@@ -270,7 +269,7 @@ class KVIndex:
             self._clear(block, worker.bit)
 
     def _clear(self, block: bytes, bits: int) -> None:
-        """`block` is held by none of `bits`."""
+        """Removes `bits` from the block's holders."""
         if left := self._holders[block] & ~bits:
             self._holders[block] = left
         else:
@@ -278,7 +277,7 @@ class KVIndex:
         self._unsettle(block, bits)
 
     def _erase(self, worker: _Worker) -> None:
-        """The worker holds nothing: what has its bit is left to be swept."""
+        """Empties the worker's part of the index. Its old bit is left to be swept."""
         if not worker.blocks:
             return
         old, worker.blocks = worker.bit, 0
@@ -295,7 +294,7 @@ class KVIndex:
         return bit
 
     def _make_room(self, blocks: int) -> None:
-        """Room for so many more. What is held by nobody goes first, as far as it is found soon."""
+        """Makes room for this number of blocks. Blocks of no worker go first, where a short sweep hits them."""
         most = max(self.max_blocks - blocks, 0)
         while len(self._holders) > most:
             self._sweep(SWEEP // 16)
@@ -303,7 +302,7 @@ class KVIndex:
                 self._evict()
 
     def _evict(self) -> None:
-        """Forgets the block that was of use least recently."""
+        """Evicts the least recently used block."""
         for _ in range(CHANCES):
             run = self._run_of.get(next(iter(self._holders)))
             if run is None or not run.used:
@@ -318,17 +317,17 @@ class KVIndex:
         self._clear(block, holders)
 
     def _touch(self, hashes: list[bytes]) -> None:
-        """These are of use now. Their end is to be forgotten first: without its beginning a prefix is worth nothing."""
+        """Marks blocks as used now. Later blocks are evicted first: a prefix is worthless without its beginning."""
         holders = self._holders
         for block in reversed(hashes):
             if block in holders:
                 holders.move_to_end(block)
 
     def _sweep(self, blocks: int = SWEEP) -> None:
-        """Takes retired bits out of the next few hashes."""
+        """Removes retired bits from the next few hashes."""
         if not self._unswept:
             self._sweeping = self._retired
-            # In no order: that of use takes a hundred times as long to walk.
+            # In any order: the order of use takes a hundred times as long to walk.
             self._unswept = list(dict.keys(self._holders)) if self._retired else []
         for block in self._unswept[-blocks:]:
             if bits := self._holders.get(block, 0) & self._sweeping:
@@ -338,7 +337,7 @@ class KVIndex:
             self._retired &= ~self._sweeping
 
     def _unsettle(self, block: bytes, bits: int) -> None:
-        """Workers hold `block` now, or do so no more: what was found of them in this run is moot."""
+        """Invalidates the cached run of `block` for these workers."""
         run = self._run_of.get(block)
         if run is None or not run.known & bits:
             return
@@ -353,11 +352,11 @@ class KVIndex:
     # ── runs ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _holding(self, hashes: list[bytes], workers: int) -> list[int]:
-        """At n: those of `workers` that hold each of the first n blocks."""
+        """Returns, at index n, the workers that have each of the first n blocks."""
         return list(accumulate(map(self._holders.get, hashes, repeat(0)), and_, initial=workers))
 
-    def _look(self, run: _Run, workers: int) -> _Run:
-        """`run`, with what `workers` hold of it; remembered if some hold all of it, and no other run has its blocks."""
+    def _inspect(self, run: _Run, workers: int) -> _Run:
+        """Adds `workers` to `run`. The run is cached if some have all of it and no other run has its blocks."""
         holding = self._holding(run.hashes, workers & ~run.known)
         run.known |= workers
         run.whole |= holding[-1]
@@ -365,7 +364,7 @@ class KVIndex:
             for blocks, (before, after) in enumerate(pairwise(holding)):
                 if before != after:
                     run.parts[blocks] = run.parts.get(blocks, 0) | (before ^ after)
-        # Prompts that part within a run share its first block; the first of them to be asked for is remembered.
+        # Prompts that diverge within a run share its first block; the first run that is looked up is cached.
         if run.whole and len(run.hashes) == RUN and run.hashes[0] not in self._run_of:
             self._runs[run.hashes[-1]] = run
             self._run_of.update(dict.fromkeys(run.hashes, run))
@@ -373,9 +372,9 @@ class KVIndex:
             self._touch(run.hashes)
         return run
 
-    def _note(self, workers: int, blocks: int, found: dict[str, int]) -> None:
-        """The prefixes of `workers` are `blocks` long."""
+    def _note(self, workers: int, blocks: int, prefixes: dict[str, int]) -> None:
+        """Sets the prefixes of `workers` to `blocks`."""
         while workers and blocks:
             lowest = workers & -workers
-            found[self._names[lowest]] = blocks
+            prefixes[self._names[lowest]] = blocks
             workers ^= lowest

@@ -1,11 +1,11 @@
-"""Prefixes that workers are about to hold: those of prompts sent to them, until their own events tell. Pure.
+"""Prefixes that workers will soon have cached: prompts sent to them, until their KV events arrive. Pure.
 
-Requests of a burst share a prefix that no worker has stored yet; what is predicted sends them to where it is being
-computed, as NVIDIA Dynamo's and llm-d's routers do. A prediction only counts in the cost of a prefill. It is removed if
-the attempt fails, expires on its own, and holds for one epoch of the worker.
+Requests of a burst share a prefix that no worker has stored yet. Predictions send them to the worker that computes it,
+as in the routers of NVIDIA Dynamo and llm-d. A prediction only counts in the cost of a prefill. It is removed if the
+attempt fails, expires by itself, and holds for one epoch of the worker.
 
-A prediction is kept at some of its block hashes alone, `PLACES` of them: each block at first, farther apart the longer
-the prefix. So a long prompt costs little more than a short one, and what is predicted is at most a ninth too short.
+A prediction is kept at `PLACES` of its block hashes only: at every block first, and farther apart the longer the
+prefix. So a long prompt costs little more than a short one, and the predicted prefix is at most a ninth too short.
 """
 
 import heapq
@@ -13,8 +13,8 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-PREDICTED_SECONDS = 30.0  # a prompt that is not computed by then waits in a long queue: others need not wait behind it
-SETTLING_SECONDS = 2.0  # from the first token until the worker's KV events have surely come
+PREDICTED_SECONDS = 30.0  # a prompt not computed by then is in a long queue: others need not wait for it
+SETTLING_SECONDS = 2.0  # from the first token until the worker's KV events have surely arrived
 LONGEST = 1 << 22  # blocks
 
 
@@ -39,15 +39,15 @@ class _Prediction:
 
 
 class PredictedPrefixes:
-    """All predictions of one gateway, by the id of what is being computed. `now` is on any one clock, in seconds."""
+    """All predictions of one gateway, by id of the sub-request. `now` is on any one clock, in seconds."""
 
     def __init__(self) -> None:
         self._predictions: dict[str, _Prediction] = {}
-        self._holders: dict[bytes, dict[Holder, int]] = {}  # how many predictions say so
-        self._expiring: list[tuple[float, str]] = []  # a heap; later times of an id stand in its prediction
+        self._holders: dict[bytes, dict[Holder, int]] = {}  # number of predictions by block and holder
+        self._expiring: list[tuple[float, str]] = []  # a heap; the prediction has the current time
 
     def add(self, id: str, worker: str, epoch: str, hashes: list[bytes], expires: float) -> None:
-        """`id` is to be computed there: the blocks of these hashes. It takes the place of an earlier prediction."""
+        """Predicts that the worker will have the blocks of `hashes`. Replaces an earlier prediction of `id`."""
         self.remove(id)
         if not hashes:
             return
@@ -59,14 +59,14 @@ class PredictedPrefixes:
         heapq.heappush(self._expiring, (expires, id))
 
     def shorten(self, id: str, expires: float) -> None:
-        """It was computed: the worker's events are on their way."""
+        """Lets the prediction expire earlier: `id` was computed and the worker's events are on their way."""
         prediction = self._predictions.get(id)
         if prediction is not None and expires < prediction.expires:
             prediction.expires = expires
             heapq.heappush(self._expiring, (expires, id))
 
     def remove(self, id: str) -> None:
-        """It will not be computed there."""
+        """Removes the prediction of `id`, if any."""
         prediction = self._predictions.pop(id, None)
         if prediction is None:
             return
@@ -79,26 +79,26 @@ class PredictedPrefixes:
                 del self._holders[block]
 
     def match(self, hashes: list[bytes], now: float) -> dict[Holder, int]:
-        """How many leading blocks each worker, in that epoch, is about to hold."""
+        """Returns the number of leading blocks that each worker, in that epoch, will soon have cached."""
         self._expire(now)
-        found: dict[Holder, int] = {}
+        prefixes: dict[Holder, int] = {}
         if not self._predictions or not hashes:
-            return found
+            return prefixes
         get, last, blocks = self._holders.get, NOBODY, 0
         for place in PLACES[: bisect_right(PLACES, len(hashes))]:
             holders = get(hashes[place - 1], NOBODY)
-            if len(holders) != len(last):  # fewer: who holds a block here holds all before it
-                found |= dict.fromkeys(last, blocks)
+            if len(holders) != len(last):  # fewer: a holder of a block here has all before it
+                prefixes |= dict.fromkeys(last, blocks)
                 if not holders:
-                    return found
+                    return prefixes
             last, blocks = holders, place
-        return found | dict.fromkeys(last, blocks) | dict.fromkeys(get(hashes[-1], NOBODY), len(hashes))
+        return prefixes | dict.fromkeys(last, blocks) | dict.fromkeys(get(hashes[-1], NOBODY), len(hashes))
 
     def __len__(self) -> int:
         return len(self._predictions)
 
     def check_integrity(self) -> None:
-        """Raises AssertionError unless what is kept by block is that of all predictions."""
+        """Raises AssertionError unless the counts by block match the predictions."""
         counts: dict[bytes, dict[Holder, int]] = {}
         for prediction in self._predictions.values():
             for block in prediction.hashes:
@@ -116,7 +116,7 @@ class PredictedPrefixes:
 
 
 def _kept(hashes: list[bytes]) -> list[bytes]:
-    """Those at its places, and the last."""
+    """Returns the hashes at the places, and the last one."""
     places = PLACES[: bisect_right(PLACES, len(hashes))]
     kept = [hashes[place - 1] for place in places]
     return kept if places[-1] == len(hashes) else [*kept, hashes[-1]]

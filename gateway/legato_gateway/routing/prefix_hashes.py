@@ -1,4 +1,4 @@
-"""Block hashes of a prompt, to ask the KV index with."""
+"""Block hashes of a prompt, for lookups in the KV index."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -6,11 +6,11 @@ from typing import NamedTuple
 
 from legato_protocol import block_hash
 
-PIECE = 1024  # blocks that are hashed without a pause: about a millisecond
+PIECE = 1024  # blocks hashed without a pause: about a millisecond
 
 
 class Hashing(NamedTuple):
-    """A way in which workers hash the blocks of a request. `adapter` is a digest."""
+    """A way in which workers hash a request's blocks. `adapter` is a digest."""
 
     kv_revision: str
     block_size: int
@@ -19,7 +19,7 @@ class Hashing(NamedTuple):
 
 @dataclass(slots=True)
 class _Chain:
-    """The hashes of the prompt's first blocks. `root` is the parent of the first one."""
+    """The hashes of the prompt's first blocks. `root` is the parent of the first."""
 
     root: bytes
     hashes: list[bytes] = field(default_factory=list)
@@ -30,7 +30,7 @@ class _Chain:
 
 
 class PrefixHashes:
-    """Block hashes of one request's prompt, computed once per KV revision, block size and adapter (its digest)."""
+    """Block hashes of one request's prompt, computed once per KV revision, block size and adapter digest."""
 
     def __init__(self, prompt: bytes, cache_salt: str) -> None:
         self._prompt = prompt
@@ -38,7 +38,7 @@ class PrefixHashes:
         self._chains: dict[Hashing, _Chain] = {}
 
     def pieces(self, hashing: Hashing) -> Iterator[list[bytes]]:
-        """Computes what is missing, `PIECE` blocks at a time: yields all that are known after each."""
+        """Computes the missing hashes, `PIECE` blocks at a time. Yields all known ones after each piece."""
         chain = self._chain(hashing)
         size = hashing.block_size * block_hash.TOKEN_BYTES
         while (rest := len(self._prompt) // size - len(chain.hashes)) > 0:
@@ -47,8 +47,8 @@ class PrefixHashes:
             chain.hashes += block_hash.chain(piece, hashing.block_size, chain.last)
             yield chain.hashes
 
-    def of(self, tokens: bytes, hashing: Hashing) -> list[bytes]:
-        """Hashes of all full blocks of `tokens`, which begin with the prompt."""
+    def chain(self, tokens: bytes, hashing: Hashing) -> list[bytes]:
+        """Returns the hashes of all full blocks of `tokens`, which start with the prompt."""
         for _ in self.pieces(hashing):
             pass
         chain = self._chain(hashing)

@@ -1,8 +1,8 @@
-"""Which decode workers are hot, and which others one of their running sequences relieves them at. Pure.
+"""Detects hot decode workers, and workers that relieve them of a running sequence. Pure.
 
-Routing places what comes; this is for what grew since. Moving running sequences between instances for their load is
-Llumnix's idea (Sun et al., OSDI 2024). A move has to leave both workers clearly better off than before it, so that none
-is worth taking back.
+Routing places new requests; this handles growth since then. Moving running sequences between instances to balance load
+is Llumnix's idea (Sun et al., OSDI 2024). A move must leave both workers clearly better off, so that none is worth
+undoing.
 """
 
 from dataclasses import dataclass
@@ -13,21 +13,25 @@ from legato_gateway.routing.fleet_snapshot import FleetSnapshot, WorkerView
 from legato_protocol.load import DecodeCoefficients
 
 HotReason = Literal["step_time", "kv_cache"]
-"""Steps take longer than the objective; or running sequences will soon be preempted for want of blocks."""
+"""Steps take longer than the objective, or blocks are so short that running sequences will soon be preempted."""
 MigrationReason = Literal["draining"] | HotReason
-"""Why a running sequence leaves its worker."""
+"""The reason why a running sequence leaves its worker."""
 
-WITHIN = 0.9  # of the objective, and of what the source's steps then take: so much may those of the target
-AHEAD = 2  # blocks for each running sequence to grow into: with fewer, preemption is near
-ROOMIER = 0.1  # part of an arena that the target still has free beyond what the source then has
+WITHIN = 0.9  # limit of the target's step time, as a part of the objective and of the source's step after the move
+AHEAD = 2  # free blocks per running sequence: with fewer, preemption is near
+ROOMIER = 0.1  # part of its arena that the target must have free in addition to the source's part after the move
 
 
 @dataclass(frozen=True, slots=True)
 class RebalancingPolicy:
-    """Steps are to take `tpot` at most. Slow on purpose, so that what a move does shows before the next. Times in
-    seconds: between two `look`s at the fleet; of `patience` until a worker that became hot, or handed one on, hands on,
-    with up to `jitter` more, so that gateways which see the same do not all act; of `rest` after a move that failed;
-    and for which a sequence that moved is `settled`. One of fewer output tokens than `least_left` is over too soon."""
+    """Steps are to take at most `tpot`. Slow on purpose, so that the effect of a move shows before the next. In
+    seconds.
+
+    The fleet is polled every `look`. A worker hands on once it was hot for `patience` since it became hot or last
+    handed one on, plus up to `jitter`, so that gateways which see the same do not all act. After a failed move it
+    pauses for `rest`. A moved sequence is `settled` for that time. One that may get fewer than `least_left` tokens is
+    over too soon.
+    """
 
     tpot: float
     look: float = 0.25
@@ -40,19 +44,19 @@ class RebalancingPolicy:
 
 @dataclass(frozen=True, slots=True)
 class HotWorker:
-    """A decode worker that had better hand a sequence on, where its steps are to take `tpot` seconds at most."""
+    """A decode worker that should hand a sequence on, where steps are to take at most `tpot` seconds."""
 
     worker: WorkerView
     reason: HotReason
     tpot: float
 
     def relieved_by(self, target: WorkerView, tokens: int) -> bool:
-        """Whether `target`, with a sequence of `tokens`, stays clearly cooler than this worker without it."""
+        """True if `target`, with a sequence of `tokens`, stays clearly cooler than this worker without it."""
         source = self.worker
-        cost = target.decode_cost or source.decode_cost  # one that has not decoded yet is taken to be as fast
+        cost = target.decode_cost or source.decode_cost  # one that has not decoded yet is assumed to be as fast
         if cost is None or source.decode_cost is None:
             return False
-        coming = target.pending_blocks * target.block_size  # tokens sent there, which its Load does not count yet
+        coming = target.pending_blocks * target.block_size  # tokens sent there that its Load does not include yet
         after = _step(cost, target.in_flight + 1, target.context_tokens + coming + tokens)
         left = _step(source.decode_cost, source.running - 1, source.context_tokens - tokens)
         if after > WITHIN * self.tpot or (self.reason == "step_time" and after > WITHIN * left):
@@ -65,15 +69,15 @@ class HotWorker:
 
 
 def hot_workers(snapshot: FleetSnapshot, tpot: float) -> tuple[HotWorker, ...]:
-    """Those that serve and are to go on serving: what runs on one that drains leaves it anyway."""
+    """Returns the hot workers that keep serving: sequences leave a draining one anyway."""
     serving = (worker for worker in snapshot.workers if worker.decodes and worker.ready and not worker.draining)
     reasons = ((worker, _why_hot(worker, tpot)) for worker in serving)
     return tuple(HotWorker(worker, reason, tpot) for worker, reason in reasons if reason is not None)
 
 
 def _why_hot(worker: WorkerView, tpot: float) -> HotReason | None:
-    """By what its steps are predicted to take, unless they were seen to take less: sequences whose clients do not read,
-    and prompts under way, are no rows of them."""
+    """Returns the reason, by predicted step time unless the measured one is shorter: paused sequences and prompts add
+    no rows."""
     predicted = worker.decode_cost is not None and scorers.step_seconds(worker, worker.running, 0, 0.0) > tpot
     if predicted and not 0 < worker.step_time <= WITHIN * tpot:
         return "step_time"
@@ -81,12 +85,12 @@ def _why_hot(worker: WorkerView, tpot: float) -> HotReason | None:
 
 
 def _step(cost: DecodeCoefficients, rows: int, context: int) -> float:
-    """Seconds of a step."""
+    """Returns the seconds of a step."""
     return cost.per_step + cost.per_row * rows + cost.per_context * context
 
 
 def _room(worker: WorkerView) -> int:
-    """Blocks to grow into for what runs there: those that wait for blocks, preempted or new, get the others."""
+    """Returns the blocks for running sequences to grow into, without the blocks that waiting ones will get."""
     return worker.room - worker.asked_blocks
 
 

@@ -1,1 +1,1 @@
-"""The workers this gateway knows: their connections, and what each last told."""
+"""The known workers: their connections and their last reports."""

@@ -1,4 +1,4 @@
-"""How connections to one worker are opened: with which token and certificate, and how soon again after a failure."""
+"""Opens connections to one worker: token, certificate, and backoff after failures."""
 
 import asyncio
 import random
@@ -13,14 +13,14 @@ from legato_protocol.followed_tokens import ServiceTokens, ShownToken
 from legato_protocol.messages import MAX_FRAME_BYTES
 from legato_protocol.tls_files import InternalTLS
 
-_REFUSED = (401, 403)  # status of an answer to a token that is not taken
+_REFUSED = (401, 403)  # status codes for a token that is not accepted
 
 
 class Connector:
-    """Opens WebSockets at `address`, each within `timeout` seconds; `refused` is told of the path where a token was.
+    """Opens WebSockets at `address`, each within `timeout` seconds. Calls `refused` with the path if a token was.
 
-    Where it is `secured`, the worker has to show a certificate of the authority of `tls` for its name; without `tls`,
-    one that this machine trusts for the address.
+    If `secured`, the worker must present a certificate for its name from the authority of `tls`; without `tls`, one
+    that this machine trusts for the address.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Connector:
 
     @asynccontextmanager
     async def open(self, path: str) -> AsyncIterator[ClientConnection]:
-        """A connection to there. A token that is refused is not shown again before the others were."""
+        """Opens a connection. A refused token is used again only after the others were tried."""
         token = self._token.get()
         try:
             async with self._connect(path, token) as connection:
@@ -57,7 +57,7 @@ class Connector:
         trusted: dict[str, Any] = {"ssl": tls.value.client, "server_hostname": tls.name} if tls is not None else {}
         return connect(
             f"{self._scheme}://{self._address}{path}",
-            **trusted,  # of now: another connection may be made with other files
+            **trusted,  # read now: the files may change between connections
             additional_headers={"Authorization": f"Bearer {token}"},
             compression=None,
             proxy=None,
@@ -69,7 +69,7 @@ class Connector:
 
 
 class Backoff:
-    """Growing pauses between attempts, with jitter so that gateways do not knock all at once. In seconds."""
+    """Growing pauses between attempts in seconds, with jitter so that gateways do not all reconnect in one moment."""
 
     def __init__(self, first: float, most: float, source: random.Random) -> None:
         self._first, self._most = first, most
@@ -77,18 +77,18 @@ class Backoff:
         self.reset()
 
     def reset(self) -> None:
-        """The next pause is a first one."""
+        """Makes the next pause a first one."""
         self._next = self._first
 
     async def wait(self) -> None:
-        """Returns after the next pause."""
+        """Sleeps for the next pause."""
         delay = self._next * (0.5 + self._random.random())
         self._next = min(self._next * 2, self._most)
         await asyncio.sleep(delay)
 
 
 def reason(error: Exception) -> str:
-    """Why there is no connection, or not any more."""
+    """Returns the reason why a connection failed or broke, in words."""
     if isinstance(error, InvalidStatus) and error.response.status_code in _REFUSED:
         return "it refuses this gateway's token"
     if isinstance(error, InvalidHandshake):

@@ -1,4 +1,4 @@
-"""The workers this gateway knows: last `Hello` and `Load` of each, its connection, and what was sent to it since."""
+"""The known workers: last `Hello` and `Load` of each, its connection, and the work sent since."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -10,13 +10,13 @@ from legato_protocol.stream import Hello
 
 Connection = Literal["connecting", "connected", "silent", "hung", "lost"]
 
-BREAKER_FAILURES = 3  # so many requests failed …
-BREAKER_WINDOW = 10.0  # … within so many seconds, and the worker is used only where no other is left
+BREAKER_FAILURES = 3  # requests that failed …
+BREAKER_WINDOW = 10.0  # … within this number of seconds open the breaker: the worker is the last resort
 
 
 @dataclass(slots=True)
 class Pending:
-    """What was sent to a worker and cannot show in its `Load` yet."""
+    """Work sent to a worker that its `Load` cannot include yet."""
 
     tokens: int = 0
     blocks: int = 0
@@ -30,22 +30,25 @@ class Pending:
 
 @dataclass(slots=True)
 class Worker:
-    """One known worker. `silent` means: it is given nothing new, and what it has is waited for; `hung`: what it had
-    goes elsewhere; `lost`: connected, but its core died and has not come back."""
+    """One known worker.
+
+    `silent`: it gets nothing new, and its sequences wait for it. `hung`: its sequences go elsewhere. `lost`: connected,
+    but its core died and has not come back.
+    """
 
     name: str
     address: str
     connection: Connection = "connecting"
     hello: Hello | None = None
     load: Load | None = None
-    loaded_at: float = 0.0  # when it told that, on the fleet's clock
+    loaded_at: float = 0.0  # time of `load`, on the fleet's clock
     problem: str = ""
-    lost_at: float | None = None  # when a connection to it broke last, on the fleet's clock
+    lost_at: float | None = None  # when its connection last broke, on the fleet's clock
     listed: bool = True
-    foreign: bool = False  # it serves another model than this gateway: it is given nothing
-    failures: dict[str, float] = field(default_factory=dict)  # the last time of each request's, oldest first
-    # Sent since the last Load, and between the last two: a Load may have been on its way when a frame was sent, so
-    # only the second Load after it surely counts it.
+    foreign: bool = False  # it serves another model than this gateway and gets no requests
+    failures: dict[str, float] = field(default_factory=dict)  # time of the last failure by request, oldest first
+    # Sent since the last Load, and between the last two. A Load may have been under way when a frame was sent, so only
+    # the second Load after it surely includes it.
     pending: Pending = field(default_factory=Pending)
     pending_before: Pending = field(default_factory=Pending)
 
@@ -55,7 +58,7 @@ class Worker:
 
     @property
     def greeted(self) -> bool:
-        """It said Hello on a connection that is open."""
+        """True if it said Hello on the open connection."""
         return self.connection in ("connected", "silent")
 
     @property
@@ -64,21 +67,22 @@ class Worker:
 
     @property
     def leaving(self) -> bool:
-        """It said that it drains: what runs there is to go elsewhere."""
+        """True if it reported that it drains: its sequences are to go elsewhere."""
         return self.load is not None and self.load.draining
 
     @property
     def draining(self) -> bool:
-        """It takes nothing new: it drains, or discovery lists it no more."""
+        """True if it gets nothing new: it drains, or discovery has dropped it."""
         return not self.listed or self.leaving
 
 
 class Fleet:
-    """All known workers. `snapshot` is what policy decides over: kept, with the view of each worker made anew when that
-    changes. `model` is the digest of what this gateway loaded.
+    """All known workers. `model` is the digest of this gateway's model.
 
-    `openings` grows with every change after which something may start that could not before: a worker with more room,
-    credits or a shorter queue; one that became usable; and one that did not, since then others are forgiven.
+    `snapshot` is cached for policy, with a new view of each worker that changed.
+
+    `openings` counts changes after which something may start that could not before: a worker got more room, credits or
+    a shorter queue, or its usability changed. A loss counts, as breakers of the others are then forgiven.
     """
 
     def __init__(self, clock: Callable[[], float], model: str) -> None:
@@ -87,43 +91,43 @@ class Fleet:
         self._workers: dict[str, Worker] = {}
         self._views: dict[str, WorkerView] = {}  # of workers of this model that ever said Hello
         self._snapshot: FleetSnapshot | None = FleetSnapshot()
-        self._broken: dict[str, float] = {}  # until when, on the clock
+        self._broken: dict[str, float] = {}  # end of the open breaker, on the clock
         self._openings = 0
-        self.has_served = False  # some worker could generate for this gateway, now or before
+        self.has_served = False  # some worker could generate for this gateway, now or earlier
         self._is_listed = False
-        self.has_tried_all = False  # every listed worker was spoken to, or tried: whoever serves now is known
+        self.has_tried_all = False  # every listed worker was connected or tried: all that serve are known
 
     def __iter__(self) -> Iterator[Worker]:
         return iter(self._workers.values())
 
     def worker(self, name: str) -> Worker | None:
-        """The worker of that name, in any state."""
+        """Returns the worker of that name, in any state, or None."""
         return self._workers.get(name)
 
     def add(self, name: str, address: str) -> Worker:
-        """A worker was discovered."""
+        """Adds a discovered worker."""
         worker = self._workers[name] = Worker(name, address)
         self._changed(name)
         return worker
 
     def listed(self) -> None:
-        """Discovery has told of all workers there are."""
+        """Discovery has listed all workers."""
         self._is_listed = True
         self._try_all()
 
     def list(self, name: str, listed: bool) -> None:
-        """Discovery names it, or does so no more."""
+        """Discovery lists the worker, or has dropped it."""
         self._workers[name].listed = listed
         self._changed(name)
 
     def remove(self, name: str) -> None:
-        """Nothing connects this gateway to it any more."""
+        """Removes a worker that this gateway no longer connects to."""
         self._workers.pop(name, None)
         self._try_all()
         self._changed(name)
 
     def greeted(self, name: str, hello: Hello) -> None:
-        """It connected, or its core came back."""
+        """The worker connected, or its core came back."""
         worker = self._workers[name]
         if worker.epoch != hello.epoch:
             worker.pending, worker.pending_before = Pending(), Pending()
@@ -133,21 +137,21 @@ class Fleet:
             worker.load = None
         worker.hello = hello
         worker.foreign = hello.model != self._model
-        told = f"it serves another model ({hello.model or 'untold'}) than this gateway ({self._model})"
-        worker.connection, worker.problem = "connected", told if worker.foreign else ""
+        problem = f"it serves another model ({hello.model or 'unknown'}) than this gateway ({self._model})"
+        worker.connection, worker.problem = "connected", problem if worker.foreign else ""
         self.has_served |= not worker.foreign and hello.role != "prefill"
         self._try_all()
         self._changed(name)
 
     def loaded(self, name: str, load: Load) -> None:
-        """It told how busy it is."""
+        """The worker reported its load."""
         worker = self._workers[name]
         worker.load, worker.loaded_at = load, self._clock()
         worker.pending_before, worker.pending = worker.pending, Pending()
         self._changed(name)
 
     def disconnected(self, name: str, connection: Connection, problem: str) -> None:
-        """It cannot be used, and why."""
+        """The worker cannot be used, because of `problem`."""
         worker = self._workers[name]
         if worker.greeted:
             worker.lost_at = self._clock()
@@ -156,21 +160,21 @@ class Fleet:
         self._changed(name)
 
     def spoke(self, name: str) -> None:
-        """It was silent and is not any more."""
+        """The worker is no longer silent."""
         worker = self._workers[name]
         if worker.connection in ("silent", "hung"):
             worker.connection, worker.problem = "connected", ""
             self._changed(name)
 
     def sent(self, name: str, *, queued: int, held: int) -> None:
-        """A sequence went there: `queued` tokens are to be computed there, `held` will take blocks there."""
+        """A sequence was sent: `queued` tokens will be computed there, `held` tokens will take blocks."""
         worker = self._workers.get(name)
         if worker is not None and worker.hello is not None:
             worker.pending.add(Pending(queued, -(-held // worker.hello.block_size), 1))
             self._changed(name)
 
     def failed(self, name: str, request: str) -> None:
-        """A request failed there and was worth trying elsewhere. However often one does, it counts once."""
+        """Records a failure that was worth a retry elsewhere. Each request counts once."""
         worker = self._workers.get(name)
         if worker is not None:
             worker.failures.pop(request, None)
@@ -182,25 +186,25 @@ class Fleet:
                 self._changed(name)
 
     def lives(self, name: str, epoch: str) -> bool:
-        """Whether that very process is connected (so that it cannot have died)."""
+        """True if this very process is connected, so that it cannot have died."""
         worker = self._workers.get(name)
         return worker is not None and worker.connection in ("connected", "silent", "hung") and worker.epoch == epoch
 
     @property
     def openings(self) -> int:
-        """How often something changed after which more may start."""
+        """Number of changes so far after which more may start."""
         self._close_breakers()
         return self._openings
 
     def snapshot(self) -> FleetSnapshot:
-        """Every worker of this model that ever said Hello, as it is now."""
+        """Returns every worker of this model that ever said Hello, as it is now."""
         self._close_breakers()
         if self._snapshot is None:
             self._snapshot = FleetSnapshot(tuple(self._views.values()))
         return self._snapshot
 
     def check_integrity(self) -> None:
-        """Raises AssertionError unless the views are those of the workers as they are."""
+        """Raises AssertionError unless the views match the workers."""
         self.snapshot()
         views = {w.name: self._view(w, w.hello) for w in self._workers.values() if w.hello and not w.foreign}
         assert self._views == views, "a view is not what its worker is"
@@ -268,7 +272,7 @@ class Fleet:
 
 
 def _opens(before: WorkerView, after: WorkerView) -> bool:
-    """Whether something may start after this change that could not before."""
+    """True if something may start after this change that could not before."""
     if before.epoch != after.epoch or before.usable != after.usable or before.adapters != after.adapters:
         return True
     return (

@@ -1,4 +1,4 @@
-"""One `WorkerStream` per discovered worker, and frames to workers by name."""
+"""One `WorkerStream` per discovered worker; sends frames to workers by name."""
 
 import asyncio
 from collections.abc import Callable
@@ -17,10 +17,10 @@ OpenStream = Callable[[WorkerAddress, StreamListener], WorkerStream]
 def opener(
     gateway: str, tokens: ServiceTokens, limits: StreamLimits, tls: InternalTLS | None = None, strict: bool = False
 ) -> OpenStream:
-    """Makes streams that present this gateway and the service's token.
+    """Returns a function that creates streams which present this gateway and the service's token.
 
-    Whether a worker has TLS is what discovery tells of it, so that those of before and after a change of that go
-    together; nobody on the way decides it. With `strict`, none is spoken to without.
+    Discovery says whether a worker has TLS, so that streams from before and after a change are consistent and nobody on
+    the network decides it. With `strict`, workers without TLS are not connected.
     """
 
     def open_stream(address: WorkerAddress, listener: StreamListener) -> WorkerStream:
@@ -40,7 +40,7 @@ def opener(
 
 
 class Links:
-    """Follows discovery. A worker that is listed no more keeps its connection while it lasts, but gets nothing new."""
+    """Follows discovery. A worker that was dropped keeps its connection while that lasts, but gets nothing new."""
 
     def __init__(self, fleet: Fleet, open_stream: OpenStream) -> None:
         self._fleet = fleet
@@ -50,18 +50,18 @@ class Links:
         self._closing: set[asyncio.Task[None]] = set()
 
     def send(self, worker: str, frame: ToWorker) -> bool:
-        """Queues a frame. False when that worker is not connected."""
+        """Queues a frame. Returns False if the worker is not connected."""
         stream = self._streams.get(worker)
         return stream is not None and stream.send(frame)
 
     def request_snapshot(self, worker: str) -> None:
-        """Asks for a snapshot of its prefix cache."""
+        """Requests a snapshot of its prefix cache."""
         stream = self._streams.get(worker)
         if stream is not None:
             stream.request_snapshot()
 
     async def follow(self, discovery: Discovery, listener: StreamListener) -> None:
-        """Keeps streams to all workers that `discovery` names, until cancelled. Raises a fault of ours."""
+        """Keeps streams to all listed workers until cancelled. Raises faults of this gateway's code."""
         self._fault = asyncio.get_running_loop().create_future()
         watching = asyncio.create_task(self._watch(discovery, listener))
         try:
@@ -73,7 +73,7 @@ class Links:
             await asyncio.gather(watching, *closing, *self._closing, return_exceptions=True)
 
     def check_integrity(self) -> None:
-        """Raises AssertionError unless every known worker has one stream, and nothing else has."""
+        """Raises AssertionError unless exactly the known workers have a stream each."""
         assert self._streams.keys() == {worker.name for worker in self._fleet}, "streams and workers differ"
 
     async def _watch(self, discovery: Discovery, listener: StreamListener) -> None:
@@ -117,7 +117,7 @@ class Links:
             self._remove(stream, listener)
 
     def _remove(self, stream: WorkerStream, listener: StreamListener) -> None:
-        """The only way out of the map: both connections end, and nobody hears of that worker any more."""
+        """Removes a stream, the only place that does: closes both connections and notifies the listener."""
         stream.stop()
         del self._streams[stream.worker]
         listener.removed(stream.worker)

@@ -1,4 +1,4 @@
-"""How long a connected worker has said nothing, and what follows. Pure: whoever keeps its stream passes the time."""
+"""Detects connected workers that have gone silent. Pure: the owner of the stream passes the time."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -12,46 +12,48 @@ Verdict = Literal["silent", "hung", "given up"]
 
 @dataclass(frozen=True, slots=True)
 class SilenceLimits:
-    """Times in seconds. `hang` is how long a worker may give no sign of life; see also `legato_protocol.hang`."""
+    """Times in seconds. `hang` is the longest silence of a healthy worker; see also `legato_protocol.hang`."""
 
     hang: float = 15.0
 
     @property
     def silence(self) -> float:
-        """After which a worker is given nothing new, and what it has is waited for."""
+        """The silence after which a worker gets nothing new, and its sequences wait for it."""
         return self.hang / 3
 
     @property
     def slice(self) -> float:
-        """In which silence is counted. A gateway that was stopped or starved counts one, however long it was, so that
-        it hears its workers before it judges them."""
+        """The unit of counted silence. A gateway that was stopped or starved counts one, however long that took, so
+        that it reads its workers' frames before it judges them."""
         return self.hang / 15
 
 
 class Silence:
-    """Of one connection. Each verdict is told once, until the worker's core speaks again."""
+    """Silence on one connection. Each verdict is reported once, until the worker's core speaks again."""
 
     def __init__(self, limits: SilenceLimits) -> None:
         self._limits = limits
         self._worker = 0.0  # seconds since anything came
         self._core = 0.0  # seconds since its core said anything
-        self._expected = 0.0  # seconds that its step under way should take
-        self._told: list[Verdict] = []
+        self._expected = 0.0  # expected seconds of its current step
+        self._reported: list[Verdict] = []
 
     def heard(self, frame: FromWorker | None) -> bool:
-        """Whether a core speaks that was told of as silent. What the server repeats for it is no word of the core.
-        None: a frame of a kind that only a later version knows."""
+        """Resets the silence. Returns True if a core speaks again that was reported as silent.
+
+        A repeated Load from the server is no sign of its core. None: a frame of a kind that only later versions know.
+        """
         self._worker = 0.0
         if isinstance(frame, Load):
             self._expected = frame.step_expected
             if frame.core_silence:
                 return False
         self._core = 0.0
-        spoke, self._told = bool(self._told), []
+        spoke, self._reported = bool(self._reported), []
         return spoke
 
     def passed(self) -> list[Verdict]:
-        """Another slice has passed."""
+        """Counts another slice and returns the new verdicts."""
         limits = self._limits
         self._worker += limits.slice
         self._core += limits.slice
@@ -61,6 +63,6 @@ class Silence:
             ("hung", self._worker >= patience),
             ("given up", self._worker >= patience + limits.silence),
         )
-        fresh = [verdict for verdict, holds in verdicts if holds and verdict not in self._told]
-        self._told += fresh
+        fresh = [verdict for verdict, holds in verdicts if holds and verdict not in self._reported]
+        self._reported += fresh
         return fresh

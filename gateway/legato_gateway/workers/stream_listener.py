@@ -1,4 +1,4 @@
-"""What is told of a worker's streams, and of what comes on them."""
+"""The interface for events on workers' streams."""
 
 from typing import Protocol
 
@@ -7,43 +7,43 @@ from legato_protocol.stream import FromWorker, Hello
 
 
 class StreamListener(Protocol):
-    """Who wants to know. All calls are synchronous and must not block."""
+    """Receives the events. All calls are synchronous and must not block."""
 
     def greeted(self, worker: str, hello: Hello) -> None:
-        """The worker said who it is: after connecting, and again with a new epoch."""
+        """The worker introduced itself: after connecting, and again with each new epoch."""
 
     def received(self, worker: str, frame: FromWorker) -> None:
         """Any other frame."""
 
     def silent(self, worker: str) -> None:
-        """Its core said nothing for `SilenceLimits.silence` seconds: it may hang, or go on."""
+        """Its core was silent for `SilenceLimits.silence` seconds: it may hang or recover."""
 
     def hung(self, worker: str) -> None:
-        """Nothing at all came for `SilenceLimits.hang` seconds, and longer where its steps take long."""
+        """Nothing at all came for `SilenceLimits.hang` seconds, or longer if its steps take long."""
 
     def spoke(self, worker: str) -> None:
-        """The first word of its core after `silent`; the frame itself follows."""
+        """First frame of its core after `silent`; the frame itself follows."""
 
     def disconnected(self, worker: str, reason: str) -> None:
-        """The stream broke or could not be opened. Reconnecting goes on by itself."""
+        """The stream broke or could not be opened. It reconnects by itself."""
 
     def kv_event(self, worker: str, event: KVEvent) -> bool:
-        """An event of its prefix cache. True asks the worker for a new snapshot."""
+        """An event of its prefix cache. Returns True if the worker must be asked for a new snapshot."""
 
     def kv_read_on(self, worker: str) -> bool:
-        """Does more of the work that its last event makes. False: there was none left."""
+        """Continues with its last event. Returns False if nothing was left to do."""
 
     def kv_lost(self, worker: str) -> None:
-        """The event connection broke: what it told before is worth nothing now."""
+        """The event connection broke: earlier events no longer count."""
 
     def removed(self, worker: str) -> None:
-        """It is listed no more and nothing connects this gateway to it."""
+        """Discovery has dropped it, and it is no longer connected."""
 
     def bad_frame(self, worker: str, reason: str) -> None:
-        """It sent something that is no frame; its connection was closed for that."""
+        """It sent an invalid frame, and its connection was closed."""
 
     def unknown_kind(self, worker: str, reason: str) -> None:
-        """It is of a later version, and sent a frame that this one skips."""
+        """It is of a later version, and sent a frame that this version skips."""
 
     def refused(self, worker: str, path: str) -> None:
-        """It refused the token that was shown to it; another one is tried, if there is one."""
+        """It refused the token; another one is tried, if there is one."""

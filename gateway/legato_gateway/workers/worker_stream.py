@@ -1,6 +1,6 @@
-"""The two WebSockets of one worker: greeting, sending, reading, noticing silence, and connecting again.
+"""The two WebSockets of one worker: greeting, sending, reading, detecting silence, and reconnecting.
 
-Frames are decoded here once and handed to a `StreamListener`; what they mean is not decided here.
+Frames are decoded here once and passed to a `StreamListener`, which interprets them.
 """
 
 import asyncio
@@ -39,11 +39,11 @@ class StreamLimits:
 
 
 class _Refused(Exception):
-    """The other end is not the worker that was expected there."""
+    """The other end is not the expected worker."""
 
 
 class WorkerStream:
-    """Stream and events of one worker, kept open until `close`."""
+    """The stream and events of one worker, kept open until `close`."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class WorkerStream:
         """For `secured` and `tls` see `Connector`."""
         self.worker = worker
         self.address = address
-        self.retired = False  # listed no more: a connection that breaks is not opened again
+        self.retired = False  # dropped by discovery: a broken connection is not opened again
         self._listener = listener
         self._greeting = stream.encode(stream.Greeting(gateway, oldest=stream.OLDEST))
         self._limits = limits or StreamLimits()
@@ -77,13 +77,13 @@ class WorkerStream:
         self._faulty: Callable[[BaseException], None]
 
     def start(self, faulty: Callable[[BaseException], None], over: "Callable[[WorkerStream], None]") -> None:
-        """Begin to connect. `faulty` is told of a fault of ours; `over`, when the stream of a retired worker broke: it
-        is to be stopped."""
+        """Starts to connect. `faulty` gets faults of this gateway's code. `over` is called when a retired worker's
+        stream broke, and must stop it."""
         self._faulty = faulty
         self._tasks = [self._spawn(self._keep_stream(over)), self._spawn(self._keep_events())]
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """A task whose end by anything but a broken connection is a fault of ours."""
+        """Creates a task. Any end other than a broken connection is a fault of this gateway's code."""
 
         def ended(task: asyncio.Task[None]) -> None:
             fault = None if task.cancelled() else task.exception()
@@ -95,22 +95,22 @@ class WorkerStream:
         return task
 
     def stop(self) -> None:
-        """From here on the listener hears nothing more; `close` waits until both connections are closed."""
+        """Stops all calls to the listener; `close` waits until both connections are closed."""
         for task in self._tasks:
             task.cancel()
 
     async def close(self) -> None:
-        """Close both connections."""
+        """Closes both connections."""
         self.stop()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     @property
     def connected(self) -> bool:
-        """The worker has said Hello on it."""
+        """True once the worker has said Hello on it."""
         return self._connection is not None
 
     def send(self, message: ToWorker) -> bool:
-        """Queue a frame. False when there is no connection; a worker that reads nothing is cut off."""
+        """Queues a frame, or returns False without a connection. A worker that reads nothing is disconnected."""
         if self._connection is None:
             return False
         if len(self._outbox) >= self._limits.outbox:
@@ -121,7 +121,7 @@ class WorkerStream:
         return True
 
     def request_snapshot(self) -> None:
-        """Ask for a snapshot of the prefix cache. Without an event connection nothing is lost: one begins with it."""
+        """Requests a snapshot of the prefix cache. A new event connection starts with one anyway."""
         self._snapshot_wanted.set()
 
     def _backoff(self) -> Backoff:
@@ -203,7 +203,7 @@ class WorkerStream:
                 await connection.send(self._outbox.popleft())
 
     async def _watch(self, connection: ClientConnection) -> None:
-        """Tell of silence once it is long enough, and start over with a connection that stays silent."""
+        """Reports silence, and reconnects if it lasts."""
         while True:
             await asyncio.sleep(self._limits.silence.slice)
             for verdict in self._silence.passed():

@@ -255,7 +255,7 @@ def test_a_prediction_is_of_one_epoch(lab):
     run.replace(run.workers[worker])
     epoch = run.workers[worker].engine.epoch
     assert sub.place.epochs[worker] == epoch
-    match = dispatcher._predicted.match(generation.hashes.of(generation.prompt, Hashing("r", 16)), run.time.now)
+    match = dispatcher._predicted.match(generation.hashes.chain(generation.prompt, Hashing("r", 16)), run.time.now)
     assert [holder[1] for holder in match] == [epoch]
 
 
@@ -294,7 +294,7 @@ def test_a_request_for_an_adapter_is_sent_with_its_digest_and_hashed_separately(
     assert [frame.sequence.adapter for kind in (Prefill, Decode) for _, frame in run.frames(kind)] == ["one", ""] * 2
     run.relay._dispatcher.matches(run.sub(adapted), run.fleet.snapshot())
     prompt = adapted.prompt
-    assert adapted.hashes.of(prompt, Hashing("r", 16, "one")) != base.hashes.of(prompt, Hashing("r", 16))
+    assert adapted.hashes.chain(prompt, Hashing("r", 16, "one")) != base.hashes.chain(prompt, Hashing("r", 16))
 
 
 def test_the_kv_of_the_base_is_not_a_prefix_of_an_adapters(lab):

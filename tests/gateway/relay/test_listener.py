@@ -104,12 +104,12 @@ def test_a_silent_worker_is_given_nothing_new_and_keeps_what_it_has(lab):
 def test_after_lost_events_a_worker_holds_nothing_until_its_snapshot(lab):
     run = Scripted(lab, "u")
     assert not _store(run)
-    assert run.index.held("u0") == 1
+    assert run.index.blocks_at("u0") == 1
     run.relay.workers.kv_lost("u0")
-    assert run.index.held("u0") == 0
+    assert run.index.blocks_at("u0") == 0
     snapshot = kv_events.Snapshot(run.workers["u0"].engine.epoch, 2, 0, True, block_hash.join([b"x" * 16, b"y" * 16]))
     assert not run.relay.workers.kv_event("u0", snapshot)
-    assert run.index.held("u0") == 2
+    assert run.index.blocks_at("u0") == 2
 
 
 @pytest.mark.parametrize("removed", [True, False])
@@ -123,7 +123,7 @@ def test_a_worker_that_is_gone_holds_nothing(lab, removed):
     else:
         _lose_core(run, run.workers["u0"])
     assert (run.fleet.worker("u0") is None) is removed
-    assert run.index.held("u0") == 0
+    assert run.index.blocks_at("u0") == 0
 
 
 def test_bad_frames_and_foreign_workers_are_counted_by_worker(lab):

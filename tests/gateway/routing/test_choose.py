@@ -354,11 +354,11 @@ def queue(tokens: int) -> WorkerView:
         pytest.param(THREE, {"behind": 1000}, "separate", id="those behind it are in time"),
         pytest.param(THREE, {"behind": 1100}, "busy", id="those behind it are to be in time too"),
         # whatever they have queued: workers compute prompts of tenants in turn
-        pytest.param((queue(9000), NEAR), {"turns": 2}, "separate", id="a tenant's only prompt has its turn"),
-        pytest.param((queue(9000), NEAR), {"turns": 3}, "busy", id="behind one of each other tenant"),
-        pytest.param((queue(900), NEAR), {"turns": 60}, "separate", id="no longer than the queue"),
+        pytest.param((queue(9000), NEAR), {"tenants": 2}, "separate", id="a tenant's only prompt is next"),
+        pytest.param((queue(9000), NEAR), {"tenants": 3}, "busy", id="behind one of each other tenant"),
+        pytest.param((queue(900), NEAR), {"tenants": 60}, "separate", id="no longer than the queue"),
         # a prompt of one second, behind one like it, at either
-        pytest.param((queue(9000), LATE), {"turns": 2, "waited": 1.0}, "separate", id="soon at either"),
+        pytest.param((queue(9000), LATE), {"tenants": 2, "waited": 1.0}, "separate", id="soon at either"),
         # as in a rollout
         pytest.param((queue(9000), NEXT, NEAR), {}, "busy", id="an idle one of another KV revision"),
         # half of each step is left, so a prompt of 1,000 tokens and the 50 before it take 2.1 s there

@@ -141,7 +141,7 @@ def test_a_torn_snapshot_is_not_a_snapshot():
     index.expect("w", worker.epoch)
     first, _, last = worker.snapshot(pages=3)
     assert not index.apply("w", first)
-    assert index.held("w") == 0, "nothing counts before its last page"
+    assert index.blocks_at("w") == 0, "nothing counts before its last page"
     assert index.apply("w", last)
     assert index.match(hashes(9)) == {}
 
@@ -161,7 +161,7 @@ def test_a_prompt_that_was_matched_before_is_not_walked_again(monkeypatch):
     prompt = hashes(5 * RUN)
     worker = Worker(prompt)
     worker.match(prompt)
-    monkeypatch.setattr(worker.index, "_look", None)
+    monkeypatch.setattr(worker.index, "_inspect", None)
     assert worker.match(prompt) == 5 * RUN
 
 
@@ -204,7 +204,7 @@ def test_memory_is_bounded_and_blocks_left_out_are_only_missed():
     assert worker.match(prompt) == 20
     worker.removes(prompt[:10] + prompt[40:])
     assert worker.match(prompt) == 0
-    assert (index.blocks, index.held("w")) == (10, 10)
+    assert (index.blocks, index.blocks_at("w")) == (10, 10)
 
 
 def test_a_full_index_forgets_what_was_used_least_recently_ends_of_prefixes_first():
@@ -237,7 +237,7 @@ def test_a_snapshot_takes_no_more_than_an_equal_share_from_others():
     index = KVIndex(max_blocks=40)
     Worker(hashes(40, 1), "mine", index)
     Worker(hashes(100, 2), "theirs", index)
-    assert (index.held("mine"), index.held("theirs"), index.evicted, index.dropped) == (20, 20, 20, 80)
+    assert (index.blocks_at("mine"), index.blocks_at("theirs"), index.evicted, index.dropped) == (20, 20, 20, 80)
     index.check_integrity()
 
 
@@ -249,7 +249,7 @@ def test_a_worker_of_which_blocks_were_forgotten_may_store_and_remove_them_again
     worker.removes(first)
     assert worker.match(second) == 10
     worker.stores(first)
-    assert worker.match(first) == worker.index.held("w") == 10
+    assert worker.match(first) == worker.index.blocks_at("w") == 10
 
 
 @settings(max_examples=times(30), deadline=None)
@@ -299,7 +299,7 @@ def test_what_happens_between_two_pieces_of_a_page_is_followed(event):
     else:
         index.apply("w", Stored("another", 9, b""))
     assert not index.read_on("w")
-    assert index.held("w") == (3 * PIECE + 1 if event == "stored" else 0)
+    assert index.blocks_at("w") == (3 * PIECE + 1 if event == "stored" else 0)
     index.check_integrity()
 
 
@@ -307,7 +307,7 @@ def test_a_doubt_sweeps_few_blocks_at_a_time_and_leaves_none_behind():
     index, (many, few) = KVIndex(), (hashes(4 * SWEEP, 1), hashes(SWEEP, 2))
     mine, theirs = Worker(many, "mine", index), Worker(few, "theirs", index)
     index.expect("mine", "mine")
-    assert (index.held("mine"), index.match(many)) == (0, {})
+    assert (index.blocks_at("mine"), index.match(many)) == (0, {})
     events = 0
     while index.blocks > SWEEP:
         before = index.blocks
@@ -348,7 +348,7 @@ def test_unknown_workers_are_ignored():
     assert not index.apply("nobody", Stored("e", 1, join(hashes(2))))
     assert (index.match(hashes(2)), index.match([])) == ({}, {})
     index.forget("nobody")
-    assert index.held("nobody") == 0
+    assert index.blocks_at("nobody") == 0
 
 
 SHARED = hashes(RUN + 20)
@@ -411,9 +411,9 @@ def test_over_a_bad_channel_there_is_never_a_stale_hit_and_the_end_is_the_truth(
         index.check_integrity()
 
     for name, worker in workers.items():  # the channel is good again: what is lost is asked for
-        if not index.held(name) or queues[name] or newest[name] != worker.number:
+        if not index.blocks_at(name) or queues[name] or newest[name] != worker.number:
             worker.connect(pages=2)
-        assert index.held(name) == len(worker.held)
+        assert index.blocks_at(name) == len(worker.held)
     for prompt in PROMPTS:
         expected = {name: unbroken(prompt, worker.held) for name, worker in workers.items()}
         assert index.match(prompt) == {name: blocks for name, blocks in expected.items() if blocks}

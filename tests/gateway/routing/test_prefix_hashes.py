@@ -20,8 +20,8 @@ def test_hashes_are_those_of_the_whole_sequence(prompt, more, size, salt):
     tokens = pack_tokens(range(prompt + more))
     hashes = PrefixHashes(tokens[: 4 * prompt], salt)
     whole = block_hash.chain(tokens, size, block_hash.root("r", "", salt))
-    assert hashes.of(tokens, Hashing("r", size)) == whole
-    assert hashes.of(tokens[: 4 * prompt], Hashing("r", size)) == whole[: prompt // size]
+    assert hashes.chain(tokens, Hashing("r", size)) == whole
+    assert hashes.chain(tokens[: 4 * prompt], Hashing("r", size)) == whole[: prompt // size]
 
 
 def test_pieces_grow_into_the_whole_and_are_computed_once_or_when_asked_for():
@@ -30,10 +30,10 @@ def test_pieces_grow_into_the_whole_and_are_computed_once_or_when_asked_for():
     hashes, unfinished = PrefixHashes(prompt, ""), PrefixHashes(prompt, "")
     lengths = [len(known) for known in hashes.pieces(hashing)]
     assert max(after - before for before, after in pairwise([0, *lengths])) == PIECE
-    assert hashes.of(prompt, hashing) == whole
+    assert hashes.chain(prompt, hashing) == whole
     assert list(hashes.pieces(hashing)) == []
     next(unfinished.pieces(hashing))
-    assert unfinished.of(prompt, hashing) == whole
+    assert unfinished.chain(prompt, hashing) == whole
 
 
 async def test_other_tasks_run_between_the_pieces_of_a_long_prompt(lab):

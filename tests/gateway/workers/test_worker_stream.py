@@ -103,7 +103,7 @@ async def test_a_large_snapshot_is_taken_in_a_few_blocks_at_a_time(lab, page):
     ]
     async with played(lab, {"/stream": [hello], "/events": snapshots}.get) as (gateway, _):
         most = 0
-        while gateway.index.held("u0") < 100_000:
+        while gateway.index.blocks_at("u0") < 100_000:
             before = gateway.index.blocks
             await asyncio.sleep(0)
             most = max(most, gateway.index.blocks - before)
@@ -225,10 +225,10 @@ async def test_a_gap_in_kv_events_asks_for_a_snapshot(lab):
     async with lab.running(lab.unified(1)) as gateway:
         worker = gateway.workers[0]
         await gateway.submit().read()
-        await gateway.until(lambda: gateway.index.held("u0") == 6)
+        await gateway.until(lambda: gateway.index.blocks_at("u0") == 6)
         worker._events += 3  # events that never arrive
         await gateway.submit(prompt=tuple(range(200, 240))).read()
-        await gateway.until(lambda: gateway.index.held("u0") == len(worker._stored) == 8)
+        await gateway.until(lambda: gateway.index.blocks_at("u0") == len(worker._stored) == 8)
         gateway.index.check_integrity()
 
 
