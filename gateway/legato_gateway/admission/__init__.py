@@ -1,1 +1,1 @@
-"""Who may start now, who waits in the gateway, who is refused. Pure: no I/O."""
+"""Admits, queues or refuses requests. Pure: no I/O."""

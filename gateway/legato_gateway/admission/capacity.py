@@ -1,4 +1,4 @@
-"""What the fleet can take on at once, counted down as requests are given to it. Pure: part of `admission`."""
+"""The fleet's capacity, counted down as requests are admitted. Pure: part of `admission`."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -14,25 +14,27 @@ from legato_protocol.demand import WaitCause
 class Capacity:
     """Room for sequences on decoding workers, and for prompt tokens in the queues of those that prefill.
 
-    What fits is for `filters` to say, and for the queues of prompts. What is taken counts as sent: it is pending at the
-    worker with most room, and queued where the prompt is computed.
+    `filters` and the prompt queues decide what fits. Admitted work counts as sent: it is pending on the worker with the
+    most room, and queued where the prompt is computed.
     """
 
     def __init__(self, snapshot: FleetSnapshot, limits: AdmissionLimits, held_tokens: int = 0) -> None:
-        """`held_tokens` of prompts wait in the gateway."""
+        """`held_tokens` are prompt tokens queued in the gateway."""
         present = [worker for worker in snapshot.workers if worker.ready and not worker.draining]
         usable = [worker for worker in present if not worker.broken] or present
         self._decoders = {worker.name: worker for worker in snapshot.workers if worker.decodes}
         self._prompts = PromptQueues(usable, snapshot, limits, held_tokens)
-        self._most_room: int | None = None  # tokens, at one worker, before anything was taken; None: to be counted
+        self._most_room: int | None = None  # tokens on one worker, before anything was taken; None: not counted yet
 
     def fits(self, need: Need, uncached: int, matches: Matches) -> bool:
-        """Whether `take` would take it."""
+        """True if `take` would succeed."""
         return self._place(need, uncached, matches) is not None
 
     def take(self, need: Need, uncached: int, matches: Matches, backlogs: int = 1) -> bool:
-        """Takes what `need` wants and says True, or leaves everything as it was. Queues may become `backlogs` times as
-        long as otherwise."""
+        """Takes room for `need` and returns True, or changes nothing.
+
+        Queues may get `backlogs` times the usual length.
+        """
         place = self._place(need, uncached, matches, backlogs)
         if place is None:
             return False
@@ -47,16 +49,16 @@ class Capacity:
         return True
 
     def prompts_queue(self, uncached: int) -> bool:
-        """Whether the queues of prompts are too long for `uncached` tokens more."""
+        """True if the queues of prompts are too long for `uncached` more tokens."""
         return self._prompts.full(uncached)
 
     def spare_tokens(self, need: Need) -> int:
-        """What the largest worker that can take the sequence holds beyond it when nothing else is there."""
+        """Returns the tokens that the largest able worker, when empty, has in addition to the sequence."""
         able = [w for w in self._decoders.values() if w.ready and not w.draining and not filters.never(w, need)]
         return max(((w.num_blocks - filters.wanted(w, need, 0)) * w.block_size for w in able), default=0)
 
     def _place(self, need: Need, uncached: int, matches: Matches, backlogs: int = 1) -> tuple[WorkerView, str] | None:
-        """The worker that would decode it, and the one whose queue would get longer."""
+        """Returns the worker that would decode it, and the one whose prompt queue would grow."""
         shortest = self._prompts.shortest_for(uncached, backlogs)
         if (shortest is None and not self._prompts.helped) or uncached > self._room():
             return None
@@ -72,14 +74,14 @@ class Capacity:
         return self._decoders[name], shortest or name
 
     def _room(self) -> int:
-        """More uncached tokens than that fit nowhere: a quick answer for many that wait."""
+        """Returns a bound on uncached tokens that fit anywhere: a quick test for long queues."""
         if self._most_room is None:
             self._most_room = max(filters.most_room(FleetSnapshot(tuple(self._decoders.values()))).values(), default=0)
         return self._most_room
 
     def obstacle(self, need: Need, matches: Matches) -> WaitCause:
-        """What a sequence waits for that was not taken. Room to decode comes first: prompts queue for want of it, too,
-        and then more workers that prefill would not help."""
+        """Returns the cause for which a sequence waits. Decode room comes first: prompts also queue because of missing
+        room, and then more prefill workers would not help."""
         there = [w for w in self._decoders.values() if w.ready and not w.draining and not filters.never(w, need)]
         if not there:
             return "no_worker"
@@ -90,14 +92,14 @@ class Capacity:
         return "prefill" if room else "decode_room"
 
     def never_fits(self, need: Need) -> str | None:
-        """Why no known worker could hold this sequence even when empty, or None. With no workers, nobody knows."""
+        """Returns why no known worker could hold this sequence even when empty, or None. Without workers, None."""
         reasons = {name: filters.too_small(worker, need) for name, worker in self._decoders.items()}
         if not reasons or not all(reasons.values()):
             return None
         return "; ".join(f"{name} {reason}" for name, reason in reasons.items())
 
     def never_takes(self, need: Need) -> str | None:
-        """The same for any reason that waiting does not change."""
+        """Returns why no known worker can ever take it, for any lasting reason, or None."""
         reasons = {name: filters.never(worker, need) for name, worker in self._decoders.items()}
         if not reasons or not all(reasons.values()):
             return None
@@ -105,12 +107,12 @@ class Capacity:
 
     @property
     def most_choices(self) -> int | None:
-        """How many choices of one request can run at once, at the worker with most room for them; None: not known."""
+        """The most choices of one request that one worker can run concurrently; None: unknown."""
         slots = [worker.slots for worker in self._decoders.values()]
         return max(slots) if slots and all(slots) else None
 
     def seconds(self, tokens: int) -> float:
-        """About how long the fleet needs until `tokens` more are computed; 0 where no rate was measured yet."""
+        """Returns about how many seconds the fleet needs for `tokens` more; 0 if no rate was measured yet."""
         return self._prompts.seconds(tokens)
 
 

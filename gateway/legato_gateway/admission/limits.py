@@ -1,4 +1,4 @@
-"""How much is held, and how service is shared. Pure: part of `admission`."""
+"""Limits of the queue, and weights of sharing. Pure: part of `admission`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,14 +16,14 @@ class Quota:
 
 @dataclass(frozen=True, slots=True)
 class AdmissionLimits:
-    """How much is held, and how service is shared."""
+    """Limits of the queue, and weights of sharing."""
 
     max_held: int = 2048
     max_held_tokens: int = 4_000_000
-    backlog_seconds: float = 2.0  # of prefill work that each worker may have queued before requests are held here
-    min_backlog_tokens: int = 8192  # … but all of them together never less than this
-    objectives: Objectives | None = None  # that decode workers help prefill workers to keep; None: they do not help
-    backfill_seconds: float = 10.0  # as long as an answer of usual length takes, which is what frees room
-    urgent_within: float = 60.0  # seconds: of a tenant's requests, deadlines farther away are all alike
+    backlog_seconds: float = 2.0  # prefill work queued on each worker before requests are queued here
+    min_backlog_tokens: int = 8192  # … but at least this on all of them together
+    objectives: Objectives | None = None  # decode workers help prefill workers to meet them; None: they do not help
+    backfill_seconds: float = 10.0  # duration of a usual answer, after which room is freed
+    urgent_within: float = 60.0  # seconds: a tenant's deadlines farther away count as equal
     output_weight: float = 2.0
-    quotas: Mapping[str, Quota] = field(default_factory=dict)  # by tenant; "*" is everyone else's
+    quotas: Mapping[str, Quota] = field(default_factory=dict)  # by tenant; "*" applies to all others

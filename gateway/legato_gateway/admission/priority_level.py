@@ -1,4 +1,4 @@
-"""Held tickets of one priority. Pure: part of `admission`."""
+"""Queued tickets of one priority. Pure: part of `admission`."""
 
 from bisect import bisect_left, insort
 from collections import Counter
@@ -12,7 +12,7 @@ from legato_gateway.admission.ticket import Ticket
 
 
 class Place(NamedTuple):
-    """Where a held ticket stands among its tenant's: by `due`, a time, then in order of arrival."""
+    """The position of a queued ticket among its tenant's: by `due`, a time, then in order of arrival."""
 
     due: float
     number: int
@@ -20,23 +20,25 @@ class Place(NamedTuple):
 
 
 class PriorityLevel:
-    """By tenant, the least served one first; each tenant's tickets by their places. `turn` is when it was last served,
-    or came to be, in numbers of places."""
+    """Tickets by tenant, the least served tenant first; each tenant's tickets by their places.
 
-    def __init__(self, turn: int) -> None:
-        self.turn = turn
+    `last_served` is the number of the last place that was served, or of the first place.
+    """
+
+    def __init__(self, last_served: int) -> None:
+        self.last_served = last_served
         self.tenants: dict[str, list[Place]] = {}
-        self.order = TenantOrder()  # of the same tenants
-        self.tokens: Counter[str] = Counter()  # uncached, of each of them
-        self.total = 0  # of these
+        self.order = TenantOrder()  # of these tenants
+        self.tokens: Counter[str] = Counter()  # uncached, by tenant
+        self.total = 0  # of all tenants
 
     @property
     def first(self) -> Ticket:
-        """Of the least served tenant."""
+        """The least served tenant's first ticket."""
         return self.tenants[next(iter(self.order))][0].ticket
 
     def tickets(self, most: int, startable: Callable[[Ticket], bool]) -> Iterator[Ticket]:
-        """Those `startable`, in the order in which they are to start; of each tenant the first `most`."""
+        """Yields `startable` tickets in starting order; at most `most` per tenant."""
         for tenant in self.order:
             yield from islice(filter(startable, (place.ticket for place in self.tenants[tenant])), most)
 
@@ -58,7 +60,7 @@ class PriorityLevel:
             self.order.discard(tenant)
 
     def tokens_before(self, place: Place, counter: float, counters: TenantCounters) -> int:
-        """Tokens here that will start before `place`, whose tenant has this `counter`, as fair sharing goes."""
+        """Returns the tokens here that start before `place`, whose tenant has this `counter`, with fair sharing."""
         tenant = place.ticket.tenant
         places = self.tenants.get(tenant, [])
         before: float = sum(each.ticket.uncached for each in places[: bisect_left(places, place)])
@@ -71,7 +73,7 @@ class PriorityLevel:
         return int(before)
 
     def check_integrity(self, counters: TenantCounters) -> None:
-        """Raises AssertionError unless the books agree."""
+        """Raises AssertionError unless the level is consistent."""
         assert self.tenants, "an empty level is kept"
         assert list(self.order) == sorted(self.tenants, key=lambda t: (counters[t], t)), "tenants are out of order"
         for tenant, places in self.tenants.items():

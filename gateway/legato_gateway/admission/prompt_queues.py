@@ -1,4 +1,4 @@
-"""The prompts that workers have queued, and how much more they can take on. Pure: part of `admission`."""
+"""The prompts queued on workers, and the room in these queues. Pure: part of `admission`."""
 
 from collections.abc import Mapping, Sequence
 
@@ -10,15 +10,15 @@ from legato_gateway.routing.fleet_snapshot import FleetSnapshot, WorkerView
 class PromptQueues:
     """Uncached tokens queued at each worker that prefills, as fast as it computes them.
 
-    The shortest queue decides, not all of them together: else a long prompt would wait until the whole fleet is nearly
-    idle. Where prefill workers cannot compute all that waits within the objective, decode workers help: with the time
-    that the objective for later tokens leaves beside what they decode.
+    Only the shortest queue counts, not their sum: otherwise a long prompt would wait until the whole fleet is nearly
+    idle. Where prefill workers cannot compute everything queued within the objective, decode workers help with the time
+    that the objective for later tokens leaves to them.
     """
 
     def __init__(
         self, usable: Sequence[WorkerView], snapshot: FleetSnapshot, limits: AdmissionLimits, held_tokens: int
     ) -> None:
-        """Of the `usable` workers. `held_tokens` of prompts wait in the gateway."""
+        """Reads the queues of `usable` workers. `held_tokens` are prompt tokens queued in the gateway."""
         prefillers = [worker for worker in usable if worker.prefills]
         usual = scorers.usual_rate(snapshot)
         self._rates = {worker.name: worker.prefill_rate or usual for worker in prefillers or usable}
@@ -39,12 +39,14 @@ class PromptQueues:
 
     @property
     def helped(self) -> bool:
-        """Whether decode workers help."""
+        """True if decode workers help."""
         return bool(self._spare)
 
     def shortest_for(self, tokens: int, backlogs: int = 1) -> str | None:
-        """The worker whose queue is the shortest, if that has room for so many more. It may become `backlogs` times as
-        long as otherwise."""
+        """Returns the worker with the shortest queue if `tokens` more fit.
+
+        It may get `backlogs` times the usual length.
+        """
         name = min(self._rates, key=lambda name: self._tokens[name] / self._rates[name], default=None)
         if name is None:
             return None
@@ -52,7 +54,7 @@ class PromptQueues:
         return name if self._fits(name, tokens, most * backlogs) else None
 
     def can_help(self, name: str, tokens: int) -> bool:
-        """Whether that decode worker computes so many more beside what it decodes, and sooner than prefill workers."""
+        """True if that decode worker can compute `tokens` more in its spare time, and sooner than prefill workers."""
         rate = self._spare.get(name)
         if rate is None or not self._fits(name, tokens, rate * self._backlog_seconds):
             return False
@@ -60,16 +62,18 @@ class PromptQueues:
         return (self._tokens[name] + tokens) / rate < separate
 
     def full(self, tokens: int) -> bool:
-        """Whether no worker has room for so many more."""
+        """True if no worker has room for `tokens` more."""
         return self.shortest_for(tokens) is None and not any(self.can_help(name, tokens) for name in self._spare)
 
     def add(self, name: str, tokens: int) -> None:
-        """So many more are queued there."""
+        """Queues `tokens` more on that worker."""
         self._tokens[name] += tokens
 
     def seconds(self, tokens: int) -> float:
-        """About how long until `tokens` more are computed; 0 where no rate was measured yet. Decode workers count if it
-        is shorter with them: they may have long queues of their own."""
+        """Returns about how many seconds `tokens` more take; 0 if no rate was measured yet.
+
+        Decode workers count only if that is faster: they may have long queues of their own.
+        """
         if not self._measured:
             return 0.0
         separate, together = self._rates, {**self._rates, **self._spare}

@@ -1,12 +1,12 @@
-"""Who may start now, who waits in the gateway, who is refused. Pure: time and fleet are arguments, nothing is awaited.
+"""Admits, queues or refuses requests. Pure: time and fleet are arguments, nothing is awaited.
 
 Order. Priorities are weights, see `priority_shares`. Within a level of priority, the tenant that was served the fewest
 tokens goes first (the virtual token counter of Sheng et al., "Fairness in Serving Large Language Models", OSDI 2024:
-prompt tokens count 1, output tokens `output_weight`; a tenant that comes back from idleness is lifted to the least of
-those waiting, so that idleness earns no credit). What workers served a tenant through other gateways counts as well.
-Within a tenant, the earliest deadline goes first; those more than `urgent_within` seconds away on arrival are all
-alike, so that whoever waits so long is passed by nobody new. When the next request has no room, smaller ones may start
-before it, as `backfill` says.
+prompt tokens count 1, output tokens `output_weight`; a tenant that returns from idleness is lifted to the least counter
+of the waiting ones, so that idleness earns no credit). Tokens that workers served a tenant through other gateways count
+as well. Within a tenant, the earliest deadline goes first. Deadlines more than `urgent_within` seconds away on arrival
+count as equal, so nobody new passes a request that waits for that long. When the next request has no room, smaller ones
+may start before it, see `backfill`.
 """
 
 from collections import Counter
@@ -16,8 +16,8 @@ from itertools import islice
 
 from legato_gateway.admission.backfill import Reservation
 from legato_gateway.admission.capacity import Capacity
-from legato_gateway.admission.held_tickets import HeldTickets
 from legato_gateway.admission.limits import AdmissionLimits
+from legato_gateway.admission.queued_tickets import QueuedTickets
 from legato_gateway.admission.tenant_counters import TenantCounters
 from legato_gateway.admission.ticket import (
     DEADLINE,
@@ -37,9 +37,9 @@ from legato_gateway.routing.fleet_snapshot import FleetSnapshot
 from legato_protocol.demand import WaitCause
 from legato_protocol.load import TenantService
 
-LOOKS = 16  # at requests without room, in one turn, so that a long queue costs no more …
-LOOKS_PER_TENANT = 8  # … and a tenant's large ones leave some for the others
-FIRST_PROMPT_BACKLOGS = 2  # times the usual backlog, for the only prompt of a tenant
+TRIES = 16  # requests without room per pass, which bounds the cost of a long queue …
+TRIES_PER_TENANT = 8  # … and a tenant's large ones leave some for the others
+FIRST_PROMPT_BACKLOGS = 2  # multiple of the usual backlog, for a tenant's only prompt
 
 
 WorkerLimits = frozenset[tuple[int, int, int]]
@@ -56,24 +56,24 @@ class Admission:
 
     def __init__(self, limits: AdmissionLimits | None = None) -> None:
         self._limits = limits or AdmissionLimits()
-        self._held = HeldTickets(self._limits.urgent_within)
+        self._held = QueuedTickets(self._limits.urgent_within)
         self._reservation: Reservation | None = None
-        self._obstacle: WaitCause = "no_worker"  # of the first held one
-        self._judged_by: WorkerLimits | None = None  # limits by which all held requests were judged; None: not all were
+        self._obstacle: WaitCause = "no_worker"  # of the first queued request
+        self._judged_by: WorkerLimits | None = None  # worker limits that all queued requests were checked by, or None
         self._started: dict[str, _Started] = {}
         self._prompts: Counter[str] = Counter()  # started and without a token, by tenant
         self._counters = TenantCounters()
         self._buckets = TokenBuckets(self._limits.quotas)
 
-    # ── what the relay calls ────────────────────────────────────────────────────────────────────────────────────────
+    # ── the relay's calls ───────────────────────────────────────────────────────────────────────────────────────────
 
     def offer(self, ticket: Ticket, snapshot: FleetSnapshot, now: float) -> Decision:
-        """What becomes of a new request."""
+        """Admits, queues or refuses a new request."""
         capacity = self._capacity(snapshot)
         refusal = self._over_quota(ticket, now) or self._unservable(ticket, capacity, now)
         if refusal:
             return refusal
-        first = ticket.tenant not in self._held.tenants and self._has_turn(ticket.tenant)
+        first = ticket.tenant not in self._held.tenants and self._may_go_first(ticket.tenant)
         passes = not self._held or (first and self._obstacle == "prefill")
         backlogs = FIRST_PROMPT_BACKLOGS if first else 1
         if passes and capacity.take(ticket.need, ticket.uncached, ticket.matches, backlogs):
@@ -82,31 +82,34 @@ class Admission:
             return Admit()
         if full := self._queue_full(ticket, capacity):
             return full
-        ticket = ticket.while_held()
+        ticket = ticket.while_queued()
         self._hold(ticket, now)
-        if self._judged_by != _limits(snapshot):  # workers may come back with the limits of before
+        if self._judged_by != _limits(snapshot):  # workers may come back with their earlier limits
             self._judged_by = None
         may_fit = len(self._held) == 1 or capacity.fits(ticket.need, ticket.uncached, ticket.matches)
-        if may_fit and self._turn(capacity, now, set()) is ticket:
+        if may_fit and self._take_next(capacity, now, set()) is ticket:
             self._start_held(ticket, now)
             return Admit()
         return Hold()
 
     def next(self, snapshot: FleetSnapshot, now: float) -> list[str]:
-        """Ids of the held requests that start now, in order. Call it whenever the fleet or its load has changed."""
+        """Returns ids of queued requests that start now, in order.
+
+        Call it whenever the fleet or its load has changed.
+        """
         capacity = self._capacity(snapshot)
         started: list[str] = []
         without_room: set[str] = set()
         self._obstacle = "no_worker"
-        while (ticket := self._turn(capacity, now, without_room)) is not None:
+        while (ticket := self._take_next(capacity, now, without_room)) is not None:
             self._start_held(ticket, now)
             started.append(ticket.id)
         return started + self._start_first_prompts(capacity, now)
 
     def outgrown(self, snapshot: FleetSnapshot) -> list[tuple[str, Refuse]]:
-        """Returns held requests that no known worker can hold: they arrived when others, or none, were known.
+        """Returns queued requests that no known worker can hold: they arrived when others, or none, were known.
 
-        The caller ends them. Held requests are judged only when the limits of workers have changed.
+        The caller ends them. Queued requests are checked only when the limits of workers have changed.
         """
         limits = _limits(snapshot)
         if limits == self._judged_by:
@@ -116,7 +119,7 @@ class Admission:
         return [(id, refusal) for id, refusal in judged if refusal is not None]
 
     def progress(self, id: str, completion_tokens: int) -> None:
-        """A started request has `completion_tokens` so far, over all its choices: its tenant was served them."""
+        """Charges the tenant of a started request for `completion_tokens` so far, over all its choices."""
         started = self._started.get(id)
         if started is not None and completion_tokens > started.completion:
             if not started.completion:
@@ -128,12 +131,12 @@ class Admission:
             started.completion = completion_tokens
 
     def finished(self, id: str, completion_tokens: int) -> None:
-        """A started request ended, in whatever way."""
+        """Ends a started request, with or without success."""
         self.progress(id, completion_tokens)
         self._end(id)
 
     def served_elsewhere(self, served: Mapping[str, TenantService], now: float) -> None:
-        """Tenants were served through other gateways: it counts as if their requests had started here."""
+        """Charges tenants for service through other gateways, as if their requests had started here."""
         for tenant, service in served.items():
             if tenant not in self._counters:
                 self._lift(tenant)
@@ -144,7 +147,7 @@ class Admission:
         self._counters.bound(self._busy)
 
     def cancel(self, id: str) -> None:
-        """A request is wanted no more, held or started. Unknown ids are no error."""
+        """Forgets a request, queued or started. Unknown ids are ignored."""
         if (ticket := self._held.get(id)) is not None:
             self._held.remove(ticket)
             self._release(ticket)
@@ -152,26 +155,26 @@ class Admission:
 
     @property
     def held(self) -> int:
-        """Requests waiting here."""
+        """Number of queued requests."""
         return len(self._held)
 
     @property
     def held_tokens(self) -> int:
-        """Uncached prompt tokens waiting here: the gateway's part of the queue tokens."""
+        """Uncached prompt tokens of queued requests: the gateway's part of the queue tokens."""
         return self._held.tokens
 
-    def turns(self, tenant: str) -> int:
-        """Tenants with prompts at workers, which compute them in turn, if this one has no other there than the one that
-        starts now; else 0."""
+    def alternating_tenants(self, tenant: str) -> int:
+        """Returns the number of tenants whose prompts workers alternate between, if `tenant` has no other prompt there
+        than the one that starts now; else 0."""
         return len(self._prompts) if self._prompts[tenant] <= 1 and self._shares(tenant) else 0
 
     @property
     def obstacle(self) -> WaitCause | None:
-        """What the first of the held requests waits for, as of the last look; None when nobody is held."""
+        """The cause for which the first queued request waited in the last pass; None: the queue is empty."""
         return self._obstacle if self._held else None
 
     def check_integrity(self) -> None:
-        """Raises AssertionError unless the books agree."""
+        """Raises AssertionError unless all parts are consistent."""
         self._held.check_integrity(self._counters)
         assert all(id not in self._held for id in self._started), "a ticket is held and started"
         if self._reservation is not None:
@@ -186,10 +189,10 @@ class Admission:
         return Capacity(snapshot, self._limits, self._held.tokens)
 
     def _over_quota(self, ticket: Ticket, now: float) -> Refuse | None:
-        """What the tenant has waiting here counts as if it had started: a full fleet is no way around a quota."""
+        """Refuses a tenant over its quota. Its queued tokens count as started: a full fleet does not extend a quota."""
         if not self._buckets.limits(ticket.tenant):
             return None
-        wait = self._buckets.seconds_short(ticket.tenant, self._held.tokens_of(ticket.tenant), now)
+        wait = self._buckets.seconds_short(ticket.tenant, self._held.tenant_tokens(ticket.tenant), now)
         if wait is None:
             return None
         return Refuse(QUOTA, f"the token quota of tenant {ticket.tenant!r} is used up", wait, quota=True)
@@ -197,14 +200,14 @@ class Admission:
     def _unservable(self, ticket: Ticket, capacity: Capacity, now: float) -> Refuse | None:
         choices, most = ticket.need.choices, capacity.most_choices
         if most is not None and choices > most:
-            return Refuse(TOO_MANY_CHOICES, f"{choices} choices of one prompt; at most {most} run at once", 60.0)
+            return Refuse(TOO_MANY_CHOICES, f"{choices} choices of one prompt; at most {most} run concurrently", 60.0)
         if refusal := self._too_large(ticket, capacity):
             return refusal
         if why := capacity.never_takes(ticket.need):
             return Refuse(NO_WORKER, f"no worker can take this request: {why}", 60.0)
         left = ticket.deadline - now
         if capacity.seconds(self._held.tokens + ticket.uncached) <= left:
-            return None  # in whatever order the held ones start
+            return None  # in whatever order the queued ones start
         wait = capacity.seconds(self._held.tokens_before(ticket, self._counters, now) + ticket.uncached)
         if wait <= left:
             return None
@@ -224,12 +227,12 @@ class Admission:
 
     # ── starting ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _turn(self, capacity: Capacity, now: float, without_room: set[str]) -> Ticket | None:
-        """Takes room for the ticket whose turn it is. Those `without_room` found none in this capacity before."""
+    def _take_next(self, capacity: Capacity, now: float, without_room: set[str]) -> Ticket | None:
+        """Takes room for the next ticket that can start. Tickets in `without_room` had none in this capacity before."""
         for ticket in self._candidates(capacity, now):
             if ticket.id in without_room:
                 continue
-            if len(without_room) > LOOKS:
+            if len(without_room) > TRIES:
                 return None
             if self._may_start(ticket, capacity, now):
                 if capacity.take(ticket.need, ticket.uncached, ticket.matches):
@@ -237,12 +240,12 @@ class Admission:
                 if not without_room:
                     self._block(ticket, capacity, now)
                 if self._obstacle == "prefill" or capacity.prompts_queue(ticket.uncached):
-                    return None  # this room comes soon, for whoever is next
+                    return None  # such room is freed soon, for the next one
             without_room.add(ticket.id)
         return None
 
     def _candidates(self, capacity: Capacity, now: float) -> Iterator[Ticket]:
-        """In the order in which they are to start. One that no worker of this fleet could ever take holds up nobody."""
+        """Yields tickets in starting order, without those that no worker of this fleet can ever take."""
 
         def startable(ticket: Ticket) -> bool:
             return not capacity.never_takes(ticket.need)
@@ -252,10 +255,10 @@ class Admission:
                 yield reservation.ticket
             else:
                 self._reservation = None
-        yield from self._held.tickets(LOOKS_PER_TENANT, startable)
+        yield from self._held.tickets(TRIES_PER_TENANT, startable)
 
     def _block(self, ticket: Ticket, capacity: Capacity, now: float) -> None:
-        """`ticket` is the first one, and has no room. As long as there is no worker for it, it holds up nobody."""
+        """Reserves room for the first ticket, which has none. Without any worker for it, it blocks nobody."""
         self._obstacle = capacity.obstacle(ticket.need, ticket.matches)
         if self._obstacle == "no_worker":
             self._release(ticket)
@@ -263,7 +266,7 @@ class Admission:
             self._reservation = Reservation(ticket, now + self._limits.backfill_seconds)
 
     def _may_start(self, ticket: Ticket, capacity: Capacity, now: float) -> bool:
-        """Whether it may start if there is room: there is no reservation, or it is its own, or it may pass."""
+        """True if it may start given room: there is no reservation, or it has the reservation, or it may pass."""
         if self._reservation is None or self._reservation.ticket is ticket:
             return True
         first = self._reservation.ticket
@@ -286,7 +289,7 @@ class Admission:
         self._start(ticket, now)
 
     def _release(self, ticket: Ticket) -> None:
-        """It is not held any more, nor is anything for it."""
+        """Drops its reservation, if any."""
         if self._reservation is not None and self._reservation.ticket is ticket:
             self._reservation = None
 
@@ -299,28 +302,30 @@ class Admission:
         self._counters.bound(self._busy)
 
     def _start_first_prompts(self, capacity: Capacity, now: float) -> list[str]:
-        """One each of tenants that wait for nothing but shorter queues, and have no prompt in these."""
+        """Starts one prompt each of tenants that only wait for shorter queues, and have no prompt in them."""
         if self._obstacle != "prefill":
             return []
         started = []
-        for tenant in [each for each in islice(self._held.tenants, LOOKS) if self._has_turn(each)]:
-            ticket = self._held.first_of(tenant)
+        for tenant in [each for each in islice(self._held.tenants, TRIES) if self._may_go_first(each)]:
+            ticket = self._held.first_ticket(tenant)
             if capacity.take(ticket.need, ticket.uncached, ticket.matches, FIRST_PROMPT_BACKLOGS):
                 self._start_held(ticket, now)
                 started.append(ticket.id)
         return started
 
-    def _has_turn(self, tenant: str) -> bool:
-        """Whether there are other tenants, and no prompt of this one is at a worker. Workers compute prompts of tenants
-        in turn: what others have queued there is not in its way, so it need not wait until that is short."""
+    def _may_go_first(self, tenant: str) -> bool:
+        """True if there are other tenants, and no prompt of this one is on a worker.
+
+        Workers alternate between the prompts of tenants, so other tenants' long queues do not delay it.
+        """
         return not self._prompts[tenant] and self._shares(tenant)
 
     def _shares(self, tenant: str) -> bool:
-        """Whether there are other tenants."""
+        """True if there are other tenants."""
         return len(self._counters) > (tenant in self._counters)
 
     def _computed(self, started: _Started) -> None:
-        """The prompt of a request is computed."""
+        """Counts the prompt of a request as computed."""
         self._prompts[started.tenant] -= 1
         if not self._prompts[started.tenant]:
             del self._prompts[started.tenant]
@@ -332,7 +337,7 @@ class Admission:
         if self._reservation is not None:
             self._reservation.passed.pop(id, None)
 
-    # ── the books of tenants ────────────────────────────────────────────────────────────────────────────────────────
+    # ── tenants' counters ───────────────────────────────────────────────────────────────────────────────────────────
 
     def _charge(self, tenant: str, tokens: float) -> None:
         self._counters.charge(tenant, tokens)
@@ -340,16 +345,16 @@ class Admission:
         self._buckets.charge(tenant, tokens)
 
     def _lift(self, tenant: str) -> None:
-        """A tenant with nothing waiting gets no credit for the time it was idle."""
+        """Gives a tenant with an empty queue no credit for its idle time."""
         if tenant not in self._held.tenants:
             self._counters.lift(tenant, self._held.tenants.least)
 
     def _busy(self) -> set[str]:
-        """Tenants with requests here."""
+        """Returns the tenants with requests here."""
         return {*self._held.tenants} | {started.tenant for started in self._started.values()}
 
 
 def _limits(snapshot: FleetSnapshot) -> WorkerLimits:
-    """Tokens of a sequence, tokens of all, and sequences, that the workers which decode can hold."""
+    """Returns the limits of decoding workers: tokens per sequence, tokens in all, and sequences."""
     decoders = (worker for worker in snapshot.workers if worker.decodes)
     return frozenset((worker.max_length, worker.num_blocks * worker.block_size, worker.slots) for worker in decoders)

@@ -1,8 +1,8 @@
-"""What each tenant was served: the virtual token counters. Pure: part of `admission`."""
+"""Service to each tenant: the virtual token counters. Pure: part of `admission`."""
 
 from collections.abc import Callable
 
-MAX_TENANTS = 8192  # that are remembered, beside those with requests here
+MAX_TENANTS = 8192  # remembered in addition to tenants with requests here
 
 Busy = Callable[[], set[str]]  # tenants with requests here
 
@@ -12,7 +12,7 @@ class TenantCounters:
 
     def __init__(self) -> None:
         self._counters: dict[str, float] = {}
-        self._floor = 0.0  # the highest counter at which a tenant was started
+        self._floor = 0.0  # the highest counter of a tenant when it was started
 
     def __getitem__(self, tenant: str) -> float:
         return self._counters[tenant]
@@ -24,24 +24,24 @@ class TenantCounters:
         return len(self._counters)
 
     def lifted(self, tenant: str, least_waiting: float | None) -> float:
-        """Its counter if it had nothing waiting and came now: it gets no credit for the time it was idle."""
+        """Returns its counter if it came now after being idle: idle time earns no credit."""
         least = self._floor if least_waiting is None else least_waiting
         return max(self._counters.get(tenant, 0.0), least)
 
     def lift(self, tenant: str, least_waiting: float | None) -> None:
-        """It comes, and had nothing waiting. `least_waiting` is the least counter of those that have."""
+        """Lifts a tenant that was idle. `least_waiting` is the least counter of the waiting tenants."""
         self._counters[tenant] = self.lifted(tenant, least_waiting)
 
     def charge(self, tenant: str, tokens: float) -> None:
-        """It was served `tokens`. KeyError when it was never lifted."""
+        """Charges a tenant for `tokens`. Raises KeyError if it was never lifted."""
         self._counters[tenant] += tokens
 
     def started(self, tenant: str) -> None:
-        """A request of it was started, and charged."""
+        """Records that a request of it was started and charged."""
         self._floor = max(self._floor, self._counters[tenant])
 
     def bound(self, busy: Busy) -> None:
-        """Tenants are named by clients, so their number is bounded: the least served idle ones are forgotten."""
+        """Forgets the least served idle tenants: clients choose their names, so their number must be bounded."""
         if len(self._counters) <= MAX_TENANTS:
             return
         kept = busy()

@@ -1,4 +1,4 @@
-"""What admission is asked, and what it answers. Pure: part of `admission`."""
+"""The questions to admission, and its answers. Pure: part of `admission`."""
 
 from dataclasses import dataclass, field, replace
 
@@ -14,9 +14,10 @@ QUOTA = "tenant_quota"
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """A request that wants to start. `uncached` prompt tokens no worker holds; `deadline` is on the clock of `now`.
+    """A request that wants to start. `uncached` are prompt tokens that no worker has cached; `deadline` is on the clock
+    of `now`.
 
-    `matches` are the leading blocks of it that workers hold, by worker: they need no room there.
+    `matches` are the leading blocks that each worker has cached: they need no room there.
     """
 
     tenant: str
@@ -30,9 +31,12 @@ class Ticket:
     def id(self) -> str:
         return self.need.id
 
-    def while_held(self) -> "Ticket":
-        """Returns a copy that needs room for only one output token. Workers that come later may have shorter limits
-        than the known ones, and the need is decided again when the request starts."""
+    def while_queued(self) -> "Ticket":
+        """Returns a copy that needs room for only one output token.
+
+        Workers that come later may have shorter limits than the known ones, so the need is computed again when the
+        request starts.
+        """
         return replace(self, need=replace(self.need, growth=min(self.need.growth, 1)))
 
 
@@ -43,12 +47,12 @@ class Admit:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """It waits here; a later `next` names it."""
+    """It is queued; a later `next` returns it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """It is not kept. `quota`: the tenant's own doing (429); otherwise the service is overloaded (503)."""
+    """It is dropped. `quota`: because of the tenant's quota (429); otherwise the service is overloaded (503)."""
 
     reason: str
     message: str

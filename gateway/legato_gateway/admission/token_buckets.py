@@ -14,7 +14,7 @@ class _Bucket:
 
 
 class TokenBuckets:
-    """Of the tenants that used some of their quota."""
+    """Token buckets of tenants that used some of their quota."""
 
     def __init__(self, quotas: Mapping[str, Quota]) -> None:
         self._quotas = quotas
@@ -24,11 +24,11 @@ class TokenBuckets:
         return len(self._buckets)
 
     def limits(self, tenant: str) -> bool:
-        """Whether it has a quota."""
+        """True if the tenant has a quota."""
         return self._quota(tenant) is not None
 
     def seconds_short(self, tenant: str, waiting: int, now: float) -> float | None:
-        """How long until it may come again if `waiting` tokens were taken now; None: it may come now."""
+        """Returns the seconds until it may come again if `waiting` tokens were taken now; None: it may come now."""
         quota = self._quota(tenant)
         if quota is None:
             return None
@@ -38,22 +38,22 @@ class TokenBuckets:
         return (1 - level) / quota.rate if quota.rate > 0 else 3600.0
 
     def open(self, tenant: str, now: float, busy: Busy) -> None:
-        """What it is charged from now on counts."""
+        """Starts charging a tenant."""
         quota = self._quota(tenant)
         if quota is not None:
             self._buckets[tenant] = self._bucket(tenant, quota, now)
             self._bound(now, busy)
 
     def charge(self, tenant: str, tokens: float) -> None:
-        """It was served `tokens`."""
+        """Charges a tenant for `tokens`."""
         if tenant in self._buckets:
             self._buckets[tenant].level -= tokens
 
     def _bound(self, now: float, busy: Busy) -> None:
-        """A bucket that is full again need not be kept. If that is not enough, those that lack least are forgotten."""
+        """Drops full buckets, and then those with the least missing, if there are too many."""
         if len(self._buckets) <= MAX_TENANTS:
             return
-        kept = busy() | self._quotas.keys()  # whose quota is their own: not named at random
+        kept = busy() | self._quotas.keys()  # tenants with quotas of their own are not random names
         lacking = {}
         for tenant in self._buckets.keys() - kept:
             if (quota := self._quota(tenant)) is not None:
@@ -67,7 +67,7 @@ class TokenBuckets:
         return self._quotas.get(tenant) or self._quotas.get("*")
 
     def _bucket(self, tenant: str, quota: Quota, now: float) -> _Bucket:
-        """The tenant's bucket at `now`; a full one where none is kept."""
+        """Returns the tenant's bucket at `now`; a full one if none is stored."""
         bucket = self._buckets.get(tenant) or _Bucket(quota.burst, now)
         bucket.level = min(quota.burst, bucket.level + quota.rate * max(0.0, now - bucket.at))
         bucket.at = max(bucket.at, now)

@@ -19,7 +19,7 @@ def router(serving: ServingContext) -> APIRouter:
     async def models(request: Request) -> dict[str, Any]:
         """The model that is served, and its adapters."""
         serving.clients.of(request.scope)
-        served = serving.of_model.models
+        served = serving.current_model.models
         data = [_fields(request, model) for model in served]
         if HEADER_VERSION in request.headers:
             return {"data": data, "first_id": served[0].name, "last_id": served[-1].name, "has_more": False}
@@ -29,7 +29,7 @@ def router(serving: ServingContext) -> APIRouter:
     async def model(request: Request, name: str) -> dict[str, Any]:
         """The model of this name."""
         serving.clients.of(request.scope)
-        return _fields(request, serving.of_model.check_model(name))
+        return _fields(request, serving.current_model.check_model(name))
 
     return routes
 

@@ -1,3 +1,4 @@
-"""What all APIs share: bodies are read and prepared within bounds, answers are sent as they are made. No API's own
-spelling is in here: those are `openai` and `anthropic`.
+"""Code shared by all APIs: reading and preparing bodies within bounds, and sending answers as they are made.
+
+Wire formats are in `openai` and `anthropic`.
 """

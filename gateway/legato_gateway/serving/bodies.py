@@ -1,7 +1,7 @@
-"""From the bytes of a request to a checked body: sizes while reading, then UTF-8, JSON, types. All faults are 4xx.
+"""Reads a request's bytes into a checked body: size while reading, then UTF-8, JSON, types. All errors are 4xx.
 
-What a client sends is never built as objects before it is known to be small: the outline of a body keeps each field as
-JSON, and only the fields of the schema are decoded, each up to `MAX_FIELD_BYTES`. Decoding stops at the first fault.
+Nothing is decoded into objects before it is known to be small: the outline of a body keeps each field as JSON, and only
+fields of the schema are decoded, each up to `MAX_FIELD_BYTES`. Decoding stops at the first error.
 """
 
 import re
@@ -15,11 +15,11 @@ from msgspec import UNSET, Meta, Raw, UnsetType
 from starlette.requests import Request
 
 from legato_gateway.errors import BadRequest, BodyTooLarge, Unsupported, UnsupportedMediaType
-from legato_gateway.serving.body_budget import HeldBody
-from legato_gateway.serving.body_turns import Turn
+from legato_gateway.serving.body_budget import PendingBody
+from legato_gateway.serving.body_slots import BodySlot
 
 MAX_FIELD_BYTES = 262_144  # of JSON; 16 stop strings of 1024 escaped characters are 196,608
-_SHOWN = 40  # characters of a wrong value that are told back
+_SHOWN = 40  # characters of a wrong value that an error shows
 _ALLOWED = {bool: "true or false", str: "text", int: "a whole number", float: "a number"}
 _PLACE = re.compile(r" - at `\$(?P<place>.*)`$", re.DOTALL)
 
@@ -30,17 +30,17 @@ _T = TypeVar("_T")
 
 
 def check_type(request: Request) -> None:
-    """Raises UnsupportedMediaType for a body that is not said to be JSON: browsers let any web page send such ones."""
+    """Raises UnsupportedMediaType unless the body is declared as JSON: browsers let any web page send the others."""
     said = request.headers.get("content-type", "")
     if said.partition(";")[0].strip().lower() != "application/json":
         raise UnsupportedMediaType(f"not a valid content-type: {said[:_SHOWN]!r} (application/json)")
 
 
-async def read(request: Request, limit: int, held: HeldBody, turn: Turn) -> bytearray:
-    """Reads the body: of a large one, little more than `SMALL` before its turn, which it still has at the end.
+async def read(request: Request, limit: int, held: PendingBody, slot: BodySlot) -> bytearray:
+    """Reads the body. A large one gets a slot after little more than `SMALL` bytes, and has it at the end.
 
-    Raises BodyTooLarge as soon as it is known to be longer than `limit`, without keeping it, and Overloaded where
-    `held` has no room for it.
+    Raises BodyTooLarge as soon as it is known to be longer than `limit`, without keeping it, and Overloaded if `held`
+    has no room for it.
     """
     said = request.headers.get("content-length", "")
     announced = int(said) if said.isdigit() else 0
@@ -49,25 +49,25 @@ async def read(request: Request, limit: int, held: HeldBody, turn: Turn) -> byte
     body = bytearray()
     pieces = request.stream()
     while True:
-        with turn.patient():
+        with slot.patient():
             piece = await anext(pieces, None)
         if piece is not None:
             if len(body) + len(piece) > limit:
                 raise _too_large(limit)
             held.grow(len(piece))
             body += piece
-        await turn.take(len(body), announced)
+        await slot.take(len(body), announced)
         if piece is None:
             return body
 
 
 def parse(schema: type[_B], body: bytearray) -> _B:
-    """The body as `schema`. Raises BadRequest, which names the first field at fault."""
+    """Decodes the body as `schema`. Raises BadRequest with the first wrong field."""
     outline, fields = _plan(schema)
-    found = _outlined(outline, body)
+    outlined = _outlined(outline, body)
     values = {}
     for field in fields:
-        raw = getattr(found, field.name)
+        raw = getattr(outlined, field.name)
         if raw is not UNSET:
             values[field.name] = field.value(raw)
         elif field.required:
@@ -76,7 +76,7 @@ def parse(schema: type[_B], body: bytearray) -> _B:
 
 
 def decode(decoder: "msgspec.json.Decoder[_T]", raw: Raw, param: str) -> _T:
-    """A field that was left as JSON. Raises BadRequest with the path of what is wrong in it."""
+    """Decodes a field that was left as JSON. Raises BadRequest with the path of the error."""
     try:
         return decoder.decode(raw)
     except RecursionError:
@@ -94,7 +94,7 @@ class _Field:
     name: str
     required: bool
     allowed: str
-    decoder: "msgspec.json.Decoder[Any] | None"  # None: it stays JSON
+    decoder: "msgspec.json.Decoder[Any] | None"  # None: the field stays JSON
 
     def value(self, raw: Raw) -> Any:
         if self.decoder is None:
@@ -113,7 +113,7 @@ class _Field:
 
 @cache
 def _plan(schema: type[msgspec.Struct]) -> tuple["msgspec.json.Decoder[Any]", tuple[_Field, ...]]:
-    """How to find the fields of a schema in a body, and how to read each."""
+    """Returns the decoder of a schema's outline, and one per field."""
     kept: Any = Raw | UnsetType
     names = [(field.encode_name, kept, UNSET) for field in msgspec.structs.fields(schema)]
     outline = msgspec.defstruct(f"{schema.__name__}Outline", names, forbid_unknown_fields=True)
@@ -122,14 +122,14 @@ def _plan(schema: type[msgspec.Struct]) -> tuple["msgspec.json.Decoder[Any]", tu
 
 def _field(field: msgspec.structs.FieldInfo) -> _Field:
     parts = list(_parts(field.type))
-    told = (part.description for part in parts if isinstance(part, Meta) and part.description)
+    described = (part.description for part in parts if isinstance(part, Meta) and part.description)
     kinds = (_ALLOWED[part] for part in parts if part in _ALLOWED)
     decoder = None if Raw in parts else msgspec.json.Decoder(field.type)
-    return _Field(field.encode_name, field.required, next(told, next(kinds, "")), decoder)
+    return _Field(field.encode_name, field.required, next(described, next(kinds, "")), decoder)
 
 
 def _parts(annotation: Any) -> Iterator[Any]:
-    """What a type is made of, beginning with what is said of all of it."""
+    """Yields a type's metadata, the type and its parts, outermost first."""
     yield from reversed(get_args(annotation)[1:]) if hasattr(annotation, "__metadata__") else ()
     yield annotation
     for part in get_args(annotation):

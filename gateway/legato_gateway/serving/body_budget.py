@@ -1,7 +1,7 @@
-"""How many bytes all bodies together may take until their requests are prepared. Pure: nothing waits in here.
+"""Limits the bytes of all bodies that are not prepared yet. Pure: nothing waits in here.
 
-Bytes count as they arrive, not as a header announces them: announcing costs nothing. A quarter is kept for small
-bodies, so that large ones never crowd them out.
+Bytes count as they arrive, not as a header announces them, since announcing costs nothing. A quarter is reserved for
+small bodies, so that large ones never crowd them out.
 """
 
 from collections.abc import Iterator
@@ -14,31 +14,31 @@ SMALL = 65_536  # bytes
 RETRY_AFTER = 5.0
 
 
-class HeldBody:
-    """What one body takes of a budget."""
+class PendingBody:
+    """One body's share of a budget."""
 
     def __init__(self, budget: "BodyBudget") -> None:
         self._budget = budget
         self.size = 0
 
     def grow(self, size: int) -> None:
-        """So many bytes more are kept. Raises Overloaded, and takes nothing, where there is no room for them."""
+        """Takes `size` more bytes. Raises Overloaded, and takes nothing, if they do not fit."""
         self._budget.take(size, self.size + size > SMALL)
         self.size += size
 
 
 class BodyBudget:
-    """Owner of `limit` bytes; None has no limit. A body of three quarters of it fits when it is alone."""
+    """Owner of `limit` bytes; None: no limit. One body of three quarters of it fits."""
 
     def __init__(self, limit: int | None = None) -> None:
         self.limit = limit
-        self._bodies: set[HeldBody] = set()
+        self._bodies: set[PendingBody] = set()
         self.used = 0
 
     @contextmanager
-    def body(self) -> Iterator[HeldBody]:
-        """A body. What it took is given back at the end."""
-        held = HeldBody(self)
+    def body(self) -> Iterator[PendingBody]:
+        """Opens a body's share, and frees it at the end."""
+        held = PendingBody(self)
         self._bodies.add(held)
         try:
             yield held
@@ -47,13 +47,13 @@ class BodyBudget:
             self.used -= held.size
 
     def take(self, size: int, large: bool) -> None:
-        """For `HeldBody.grow`."""
+        """Implements `PendingBody.grow`."""
         if self.limit is not None and self.used + size > (self.limit * 3 // 4 if large else self.limit):
             text = f"bodies of {self.used} bytes are being received already; together they may have {self.limit}"
             raise Overloaded(text, reason=BODIES_FULL, retry_after=RETRY_AFTER)
         self.used += size
 
     def check_integrity(self) -> None:
-        """Raises AssertionError unless the books agree."""
+        """Raises AssertionError unless the total matches the bodies."""
         assert self.used == sum(body.size for body in self._bodies), "bytes of bodies are miscounted"
         assert self.limit is None or self.used <= self.limit, "more than the limit is taken"

@@ -1,4 +1,4 @@
-"""Work that is done for one client, and not for longer than it is there."""
+"""Work for one client that ends when the client disconnects."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -11,9 +11,9 @@ _T = TypeVar("_T")
 
 
 async def unless_left(receive: Receive, work: Coroutine[Any, Any, _T]) -> _T:
-    """What `work` returns or raises. Raises ClientDisconnect, and has ended it, when the client leaves before.
+    """Awaits `work`. Cancels it and raises ClientDisconnect if the client disconnects first.
 
-    The whole body of the request was read from `receive`.
+    The whole body must have been read from `receive`.
     """
     working, leaving = asyncio.create_task(work), asyncio.create_task(_left(receive))
     try:

@@ -1,4 +1,4 @@
-"""What the handlers of all APIs work with."""
+"""The collaborators of all handlers."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from legato_gateway.clients.identify import Clients
 from legato_gateway.request import Relay
 from legato_gateway.serving.body_budget import BodyBudget
-from legato_gateway.serving.body_turns import LargeBodyTurns
+from legato_gateway.serving.body_slots import LargeBodySlots
 from legato_gateway.serving.deadline import Deadline, header_seconds
 from legato_gateway.serving.event_stream import StreamPolicy
 from legato_gateway.serving.model_serving import ModelServing
@@ -16,10 +16,13 @@ from legato_protocol import names
 
 @dataclass(frozen=True, slots=True)
 class ServingContext:
-    """The collaborators of the handlers. A request without a deadline of its own ends after `default_deadline` seconds
-    without progress, and any request after `max_duration` seconds."""
+    """The collaborators of the handlers.
 
-    model_serving: ModelServing  # without its adapters, which come and go
+    A request without a deadline ends after `default_deadline` seconds without progress, and any request after
+    `max_duration` seconds.
+    """
+
+    model_serving: ModelServing  # without its adapters, which change
     adapters: Callable[[], tuple[str, ...]]
     relay: Relay
     default_deadline: float
@@ -31,11 +34,11 @@ class ServingContext:
     preparation: PreparationPool
     clients: Clients
     length: Callable[[], int] | None = None  # current tokens of the longest sequence; None: `model_serving` has it
-    body_turns: LargeBodyTurns = field(default_factory=LargeBodyTurns)
+    body_slots: LargeBodySlots = field(default_factory=LargeBodySlots)
 
     @property
-    def of_model(self) -> ModelServing:
-        """The model with its current adapters and longest sequence: a request keeps those at the time of its check."""
+    def current_model(self) -> ModelServing:
+        """The model with its adapters and longest sequence of now. A request keeps the state at its check."""
         model = self.model_serving.model
         if self.length is not None:
             model = replace(model, context=self.length())

@@ -1,4 +1,4 @@
-"""The time that a request may take, counted from its arrival: uploading, tokenizing and all waiting included."""
+"""The time that a request may take, from its arrival: uploading, tokenizing and all waiting included."""
 
 import asyncio
 import math
@@ -48,7 +48,7 @@ class Deadline:
 
 
 def header_seconds(text: str) -> float:
-    """What a deadline header says, in seconds: `30`, `30s`, `500ms` or `1m30s`. Raises BadRequest."""
+    """Parses a deadline header into seconds: `30`, `30s`, `500ms` or `1m30s`. Raises BadRequest."""
     try:
         return durations.parse_header(text.strip())
     except ValueError as error:

@@ -1,7 +1,7 @@
-"""Answers on their way: runs a prepared request and writes what comes of it, streamed or whole.
+"""Runs a prepared request and sends its answer, streamed or whole.
 
-A stream begins when its request is admitted, or else with the first thing to say, as `StreamPolicy` has it; whatever
-fails before has an HTTP status of its own. When the client leaves, all work for it is cancelled at once.
+`StreamPolicy` says whether a stream starts at admission or with the first token. Earlier failures get an HTTP status of
+their own. When the client disconnects, all work for it is cancelled immediately.
 """
 
 import asyncio
@@ -23,14 +23,14 @@ from legato_gateway.serving.prepared_request import PreparedRequest
 from legato_gateway.serving.writer import CollectedChoice, Writer
 from legato_protocol import names
 
-MAX_EXPLAINED = 8  # routes in one header: clients take few kilobytes of those
+MAX_EXPLAINED = 8  # routes in one header: clients accept few kilobytes of headers
 
 
-Batch = list[tuple[int, Delta]]  # (index of the choice over all prompts, what is new of it)
+Batch = list[tuple[int, Delta]]  # (index of the choice over all prompts, its news)
 
 
 class GenerationResponse(Response):
-    """Runs `prepared` when it is sent."""
+    """Runs `prepared` when the response is sent."""
 
     def __init__(self, prepared: PreparedRequest, relay: Relay, policy: StreamPolicy) -> None:
         super().__init__()
@@ -39,22 +39,22 @@ class GenerationResponse(Response):
         self._relay = relay
         self._generations: list[Generation] = []
         self._events: EventStream | None = None  # of a streamed answer
-        self._written: tuple[float, float] | None = None  # times of its first and its latest tokens
+        self._written: tuple[float, float] | None = None  # times of the first and the latest token
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._ignored = ignored.header(scope)
         self._generations = [self._relay.submit(request) for request in self._prepared.requests]
         run = asyncio.create_task(self._stream(send) if self._prepared.stream else self._whole(send))
-        gone = asyncio.create_task(self._wait_gone(receive))
+        disconnected = asyncio.create_task(self._wait_disconnected(receive))
         try:
-            await asyncio.wait((run, gone), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((run, disconnected), return_when=asyncio.FIRST_COMPLETED)
             if run.done():
                 await run
         finally:
             run.cancel()
-            gone.cancel()
+            disconnected.cancel()
             await asyncio.gather(*(generation.cancel() for generation in self._generations))
-            await asyncio.gather(run, gone, return_exceptions=True)
+            await asyncio.gather(run, disconnected, return_exceptions=True)
             routes = [generation.route for generation in self._generations]
             slowest = max(routes, key=lambda route: route.seconds.get("total", 0.0)).seconds
             if (per_token := self._client_tpot()) is not None:
@@ -81,7 +81,7 @@ class GenerationResponse(Response):
         entry.kv_blocks_peak = sum(route.kv_blocks_peak for route in routes) or None
 
     def _client_tpot(self) -> float | None:
-        """Mean seconds between tokens of a stream as they were written; its choices are assumed to advance together."""
+        """Mean seconds between a stream's tokens as written, assuming that its choices advance together."""
         tokens = self._usage().completion_tokens / sum(request.choices for request in self._prepared.requests)
         if self._written is None or self._written[0] == self._written[1] or tokens <= 1:  # all in one write
             return None
@@ -101,11 +101,11 @@ class GenerationResponse(Response):
                     answer.stop_token = delta.stop_token if delta.finish else answer.stop_token
                     answer.scores = delta.scores or answer.scores
                     answer.late = delta.late
-        found = [answers[index] for index in sorted(answers)]
+        collected = [answers[index] for index in sorted(answers)]
         if self._prepared.choose is not None:
-            found = self._prepared.choose(found)
-        spell = partial(self._prepared.writer.whole, found, self._usage())
-        body = await _apart(spell, any(answer.scores for answer in found))
+            collected = self._prepared.choose(collected)
+        write = partial(self._prepared.writer.whole, collected, self._usage())
+        body = await _off_loop(write, any(answer.scores for answer in collected))
         length = (b"content-length", b"%d" % len(body))
         await self._begin(send, [(b"content-type", b"application/json"), length])
         await send({"type": "http.response.body", "body": body})
@@ -117,18 +117,18 @@ class GenerationResponse(Response):
         try:
             async with aclosing(self._batches()) as batches:
                 async for batch in batches:
-                    spell = partial(_joined, writer, batch)
-                    if said := await _apart(spell, any(delta.scores for _, delta in batch)):
+                    write = partial(_joined, writer, batch)
+                    if said := await _off_loop(write, any(delta.scores for _, delta in batch)):
                         await events.write(said)
                         now = asyncio.get_running_loop().time()
                         self._written = (self._written[0] if self._written else now, now)
             last = writer.end(self._usage())
         except GatewayError as error:
-            if not events.begun:
+            if not events.started:
                 raise
             last = writer.failed(error)
         except Exception:
-            if events.begun:  # the server logs what is raised, but the client sees only what is sent
+            if events.started:  # the server only logs the exception: the client needs an event
                 fault = InternalFault("the gateway failed while streaming this answer")
                 await events.write(writer.failed(fault), last=True)
             raise
@@ -138,7 +138,7 @@ class GenerationResponse(Response):
         await events.write(last, last=True)
 
     async def _keep(self, events: EventStream) -> None:
-        """Begins the response when all of the request is admitted, and keeps it from being silent."""
+        """Starts the response when the whole request is admitted, and keeps it from being silent."""
         seconds = self._policy.keep_alive
         if self._policy.at_admission and not self._prepared.explain:  # its route is not known before the first token
             try:
@@ -146,14 +146,14 @@ class GenerationResponse(Response):
                     if not all([await generation.wait_admitted() for generation in self._generations]):
                         return
             except TimeoutError:
-                pass  # nor may one be silent that waits to be admitted
+                pass  # nor may the connection be silent while it is queued
             await events.begin()
         else:
-            await events.wait_begun()
+            await events.wait_started()
         await events.keep_alive(seconds)
 
-    async def _wait_gone(self, receive: Receive) -> None:
-        """Returns when the client is gone. A message behind the body's end asks whether it is, see `half_closed`."""
+    async def _wait_disconnected(self, receive: Receive) -> None:
+        """Returns when the client disconnects. Other messages ask for a check, see `half_closed`."""
         while (await receive())["type"] != "http.disconnect":
             if self._events is not None:
                 self._events.ask()
@@ -167,7 +167,7 @@ class GenerationResponse(Response):
         await send({"type": "http.response.start", "status": 200, "headers": [*headers, *own]})
 
     def _routes(self) -> str:
-        """The route as compact JSON; a list of them, the first few, where there were several prompts."""
+        """Returns the route as compact JSON; for several prompts, a list of the first few."""
         records = [asdict(generation.route) for generation in self._generations[:MAX_EXPLAINED]]
         return json.dumps(records[0] if len(self._generations) == 1 else records, separators=(",", ":"))
 
@@ -198,13 +198,13 @@ def _joined(writer: Writer, batch: Batch) -> bytes:
     return b"".join([writer.delta(index, delta) for index, delta in batch])
 
 
-async def _apart(spell: Callable[[], bytes], long: bool) -> bytes:
-    """What `spell` returns. Logprobs of a whole prompt are spelled in a thread, so that other streams go on."""
-    return await asyncio.to_thread(spell) if long else spell()
+async def _off_loop(write: Callable[[], bytes], long: bool) -> bytes:
+    """Calls `write`, in a thread if it is `long`: logprobs of a whole prompt would stall other streams."""
+    return await asyncio.to_thread(write) if long else write()
 
 
 async def one(generation: Generation, first_choice: int) -> AsyncGenerator[Batch, None]:
-    """All that is ready at a time, of one prompt's choices."""
+    """Yields all deltas of one prompt that are ready at a time."""
     async for delta in generation:
         batch = [(first_choice + delta.choice, delta)]
         batch += [(first_choice + more.choice, more) for more in generation.ready()]
@@ -214,8 +214,8 @@ async def one(generation: Generation, first_choice: int) -> AsyncGenerator[Batch
 async def merged(generations: Sequence[Generation], choices: int) -> AsyncGenerator[Batch, None]:
     """Yields the batches of several prompts as they become ready. The first failure ends it.
 
-    A prompt whose deadline passes without a token ends with an empty text if another prompt has a token."""
-    queue: asyncio.Queue[Batch | Exception | None] = asyncio.Queue(maxsize=1)  # so generations feel a slow client
+    A prompt that passes its deadline without a token ends with an empty text if another prompt has a token."""
+    queue: asyncio.Queue[Batch | Exception | None] = asyncio.Queue(maxsize=1)  # a slow client pauses generations
     late: Batch = []
 
     async def pump(generation: Generation, first_choice: int) -> None:

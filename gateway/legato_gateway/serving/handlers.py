@@ -1,4 +1,4 @@
-"""How a request of any API is handled. FastAPI reads no bodies: their size is limited while they arrive."""
+"""Handles requests of all APIs. FastAPI does not read bodies: their size is limited while they arrive."""
 
 import logging
 from collections.abc import Callable
@@ -24,7 +24,7 @@ _LATE = "the body did not arrive before the deadline, or other large ones were r
 def add_generation(
     routes: APIRouter, serving: ServingContext, path: str, prepare: Prepare, schema: type[msgspec.Struct]
 ) -> None:
-    """A path whose body is answered by the model: `prepare` makes of it a request and the writer of its answer."""
+    """Adds a path whose body the model answers. `prepare` returns the request and the writer of its answer."""
 
     shown: dict[str, Any] = {"openapi_extra": openapi.takes(schema), "responses": openapi.generated()}
 
@@ -39,21 +39,23 @@ async def prepared(
     prepare: Callable[[ModelServing, Asked, bytearray], _T],
     look_up: Callable[[Asked, bytearray], tuple[dict[str, Any], int]] | None = None,
 ) -> _T:
-    """What `prepare` makes of a request, off the event loop, with what `look_up` has found for it before: by name, and
-    how many bytes of it there are to read. Raises what the client is told."""
+    """Reads a request and calls `prepare` off the event loop. Raises the client's errors.
+
+    `look_up` returns keyword arguments for `prepare`, and the bytes in them that it will read.
+    """
     client = serving.clients.of(request.scope)
     deadline = serving.deadline(request.headers)
     bodies.check_type(request)
-    with serving.pending_bodies.body() as held, serving.body_turns.body() as turn:
+    with serving.pending_bodies.body() as held, serving.body_slots.body() as slot:
         async with deadline.limit(LateBody(_LATE)):
-            raw = await bodies.read(request, serving.max_body_bytes, held, turn)
+            raw = await bodies.read(request, serving.max_body_bytes, held, slot)
         async with deadline.limit(DeadlineExceeded("the prompt was not tokenized before the deadline")):
             asked = Asked(client, request.headers, deadline)
-            found, more = look_up(asked, raw) if look_up else ({}, 0)
-            model = serving.of_model.bounded(client.max_output)
-            checked = partial(ignored.collected, partial(prepare, model, asked, **found))
+            looked_up, more = look_up(asked, raw) if look_up else ({}, 0)
+            model = serving.current_model.bounded(client.max_output)
+            checked = partial(ignored.collected, partial(prepare, model, asked, **looked_up))
             work = serving.preparation.run(checked, raw, more)
-            made, names = await (unless_left(request.receive, work) if turn.held else work)
+            made, names = await (unless_left(request.receive, work) if slot.held else work)
             if names:
                 ignored.keep(request.scope, names)
                 _log.debug("answered without %s", ", ".join(names))

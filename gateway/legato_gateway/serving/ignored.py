@@ -1,6 +1,6 @@
-"""Optional extras that a request is answered without: noted while it is prepared, and named in a header of the answer.
+"""Optional fields that are ignored: noted while the request is prepared, and named in a header of the answer.
 
-What would change the meaning of an answer is refused instead. Agents send extras that cannot be switched off.
+Fields that change the meaning of an answer are refused instead. Agents send extras that cannot be switched off.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,13 +23,13 @@ def note(field: str) -> None:
 
 
 def rename(names: Mapping[str, str]) -> None:
-    """Replaces the names that chats have for fields by those of another API."""
+    """Replaces the names of chat fields by another API's names."""
     if (noted := _noted.get()) is not None:
         noted[:] = [names.get(name, name) for name in noted]
 
 
 def collected(prepare: Callable[[bytearray], _T], body: bytearray) -> tuple[_T, list[str]]:
-    """Returns what `prepare` makes of a body, and the names that it notes."""
+    """Calls `prepare` with a body, and returns its result and the names that it noted."""
     names: list[str] = []
     before = _noted.set(names)
     try:
@@ -39,10 +39,10 @@ def collected(prepare: Callable[[bytearray], _T], body: bytearray) -> tuple[_T, 
 
 
 def keep(scope: Scope, names: list[str]) -> None:
-    """Keeps the names with the request until its answer begins."""
+    """Keeps the names with the request until its answer starts."""
     scope[_SCOPE] = names
 
 
 def header(scope: Scope) -> str:
-    """Returns the names of the header; empty if nothing was ignored."""
+    """Returns the header's value; empty if nothing was ignored."""
     return ", ".join(scope.get(_SCOPE, ())[:MOST])

@@ -1,4 +1,4 @@
-"""The model that is served: its names and limits, its tokens, and what can be read in what it writes."""
+"""The served model: its names and limits, its tokens, and the formats of its output."""
 
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -14,7 +14,7 @@ from legato_gateway.tokenizer.tokens import TextTooLong, TokenizeError
 
 
 class Tokenizer(Protocol):
-    """What the handlers need of `tokens.ModelTokenizer`."""
+    """The part of `tokens.ModelTokenizer` that the handlers use."""
 
     @property
     def eos_ids(self) -> Sequence[int]: ...
@@ -57,16 +57,16 @@ class Tokenizer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """The model that is served, as clients name it.
+    """The served model, as clients name it.
 
-    `context` is the longest sequence, prompt and answer, `max_output` the longest answer if that is bounded, too;
-    `defaults` count for parameters of sampling that a request does not give.
+    `context` is the longest sequence of prompt and answer. `max_output` is the longest answer, if that is bounded too.
+    `defaults` apply to sampling parameters that a request leaves out.
     """
 
     name: str
     context: int
     max_output: int | None = None
-    parent: str = ""  # of an adapter: the model that it adapts
+    parent: str = ""  # for an adapter: the model that it adapts
     created: int = field(default_factory=lambda: int(time.time()))
     fingerprint: str = "legato"
     defaults: GenerationDefaults = NEUTRAL
@@ -74,7 +74,7 @@ class ServedModel:
 
 @dataclass(frozen=True, slots=True)
 class ModelLimits:
-    """What of the model bounds a request."""
+    """The model's bounds for a request."""
 
     vocabulary: int  # token ids are below it
     eos_ids: tuple[int, ...]
@@ -84,17 +84,17 @@ class ModelLimits:
 
 @dataclass(frozen=True, slots=True)
 class ModelServing:
-    """The model that is served, with its tokens: what it takes to check a request. Picklable but for `tokens`."""
+    """The served model with its tokens: all that is needed to check a request. Picklable except for `tokens`."""
 
     tokens: Tokenizer
     model: ServedModel
     tools: ToolSupport = field(default_factory=ToolSupport)
     reasoning: ReasoningSupport = field(default_factory=ReasoningSupport)
-    adapters: tuple[str, ...] = ()  # served beside the model, by name
+    adapters: tuple[str, ...] = ()  # names of the adapters served with the model
 
     @property
     def models(self) -> tuple[ServedModel, ...]:
-        """All that clients can name, the model first."""
+        """All models that clients can name, the base model first."""
         adapted = [replace(self.model, name=name, parent=self.model.name) for name in self.adapters]
         return (self.model, *adapted)
 
@@ -103,18 +103,18 @@ class ModelServing:
         return ModelLimits(self.tokens.vocab_size, tuple(self.tokens.eos_ids), self.model.context, self.model.defaults)
 
     def bounded(self, max_output: int | None) -> "ModelServing":
-        """Returns a copy that bounds answers to `max_output` tokens; None: as many as the service allows."""
+        """Returns a copy that bounds answers to `max_output` tokens; None: the service's bound."""
         if max_output is None:
             return self
         most = min(max_output, self.model.max_output or max_output)
         return replace(self, model=replace(self.model, max_output=most))
 
     def adapter(self, name: str | None) -> str:
-        """The name, if it is an adapter's."""
+        """Returns the name if it is an adapter's, else an empty one."""
         return name if name is not None and name in self.adapters else ""
 
     def check_model(self, name: str | None) -> ServedModel:
-        """The model or adapter of that name; who names none means the model. Raises NotFound."""
+        """Returns the model or adapter of that name; None means the model. Raises NotFound."""
         for served in self.models:
             if name in (None, served.name):
                 return served
@@ -124,7 +124,7 @@ class ModelServing:
 
     @contextmanager
     def tokenizing(self, param: str) -> Iterator[None]:
-        """Says what is wrong with a text as an error of the field it came from."""
+        """Raises errors of a text as errors of the field it came from."""
         try:
             yield
         except TextTooLong as error:
@@ -133,11 +133,11 @@ class ModelServing:
             raise BadRequest(str(error), param=param) from None
 
     def shown_tokens(self, skip_special: bool | None) -> frozenset[int]:
-        """Special tokens that are a part of an answer's text; they are skipped unless a request says False."""
+        """Returns the special tokens that an answer's text shows: none unless a request sets False."""
         return self.tokens.all_special_ids if skip_special is False else frozenset()
 
     def check_prompt(self, prompt: Sequence[int], param: str) -> None:
-        """Raises BadRequest for ids beyond the vocabulary, and for a prompt of no tokens."""
+        """Raises BadRequest for ids outside the vocabulary, and for an empty prompt."""
         if not prompt:
             raise BadRequest(f"{param} has no tokens", param=param)
         if max(prompt) >= self.tokens.vocab_size:
@@ -146,5 +146,5 @@ class ModelServing:
 
 
 def too_long(context: int, what: str, param: str) -> ContextLengthExceeded:
-    """Clients that cut prompts find how long they may be in the first words, which are OpenAI's."""
+    """Returns the error whose first words, OpenAI's, give clients that cut prompts the maximum length."""
     return ContextLengthExceeded(f"This model's maximum context length is {context} tokens, but {what}", param=param)

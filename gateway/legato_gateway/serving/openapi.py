@@ -1,11 +1,11 @@
-"""What `/openapi.json` says of the API's paths: bodies that FastAPI does not read, answers, and errors."""
+"""OpenAPI descriptions of the API's paths: bodies that FastAPI does not read, answers, and errors."""
 
 from functools import cache
 from typing import Any, Final
 
 import msgspec
 
-Shown = dict[int | str, dict[str, Any]]  # as FastAPI takes responses
+Shown = dict[int | str, dict[str, Any]]  # FastAPI's form of responses
 
 _ERROR: Final = {
     "type": "object",
@@ -23,24 +23,24 @@ _ERRORS: Final = {"type": "object", "required": ["error"], "properties": {"error
 
 @cache
 def takes(schema: type[msgspec.Struct]) -> dict[str, Any]:
-    """What is added to a path with such a body. It is made once, and is not to be changed."""
+    """Returns the extra description of a path with such a body. It is cached: do not change it."""
     body = json_schema(schema) | {"additionalProperties": False}
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": body}}}}
 
 
 def errors(schema: dict[str, Any] = _ERRORS) -> Shown:
-    """Everything but success."""
+    """Returns the description of all errors."""
     return {"default": {"description": "An error", "content": {"application/json": {"schema": schema}}}}
 
 
 def generated() -> Shown:
-    """The answers of a path that generates."""
+    """Returns the description of answers from a path that generates."""
     content: dict[str, Any] = {"application/json": {}, "text/event-stream": {}}
     return {200: {"description": "The answer; with `stream: true`, its events", "content": content}}
 
 
 def json_schema(type: Any) -> dict[str, Any]:
-    """The schema of a type in one piece: OpenAPI keeps no definitions inside of a request body."""
+    """Returns a type's schema in one piece: OpenAPI keeps no definitions inside a request body."""
     whole = msgspec.json.schema(type, ref_template="#/{name}")
     definitions = whole.pop("$defs", {})
 
@@ -51,5 +51,5 @@ def json_schema(type: Any) -> dict[str, Any]:
             return {key: inlined(inner) for key, inner in value.items()}
         return [inlined(inner) for inner in value] if isinstance(value, list) else value
 
-    found: dict[str, Any] = inlined(whole)
-    return found
+    complete: dict[str, Any] = inlined(whole)
+    return complete

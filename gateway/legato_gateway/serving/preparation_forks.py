@@ -1,9 +1,9 @@
-"""Large bodies become requests in processes of their own, one for each body.
+"""Prepares large bodies in processes of their own, one per body.
 
-Decoding JSON holds the interpreter's lock, for a tenth of a second where 8 MiB are many small values: in a thread that
-stops all streams. So a process is forked before the gateway has any thread, socket or event loop. It keeps
-what was loaded and forks for each body a process which shares the tokenizer's memory with it, gives back its own at
-once, yields to the gateway where both want one CPU, and ends when nobody waits for it any more.
+Decoding JSON holds the interpreter's lock: 8 MiB of many small values take a tenth of a second, which in a thread stops
+all streams. So a template process is forked before the gateway has any thread, socket or event loop. It keeps the
+loaded state, and forks a process per body. That shares the tokenizer's memory, frees its own immediately, yields to the
+gateway on one CPU, and ends when nobody waits for it any more.
 """
 
 import asyncio
@@ -25,14 +25,14 @@ from legato_gateway.tokenizer.tokens import ModelTokenizer
 from legato_protocol.parent import die_with_parent
 
 NICENESS = 10
-_SIZES = struct.Struct("=QQ")  # bytes of the pickled call, and of the body behind it
+_SIZES = struct.Struct("=QQ")  # bytes of the pickled call, and of the body after it
 _TOKENS = "tokens"
 
 _T = TypeVar("_T")
 
 
 class PreparationForks:
-    """The gateway's side. Create it before any thread, and outside of an event loop."""
+    """The gateway's side. Create it before any thread, and outside an event loop."""
 
     def __init__(self, tokens: ModelTokenizer) -> None:
         self._tokens = tokens
@@ -45,9 +45,9 @@ class PreparationForks:
         theirs.close()
 
     async def run(self, prepare: Callable[[bytearray], _T], body: bytearray) -> _T:
-        """What `prepare` returns or raises for `body`, which is empty afterwards; whoever stops waiting ends it.
+        """Calls `prepare` with `body`, which is empty afterwards. Cancelling it ends the process.
 
-        Raises InternalFault where the process was killed, and OSError where there is none to fork it.
+        Raises InternalFault if the process was killed, and OSError if there is no process to fork it.
         """
         loop = asyncio.get_running_loop()
         ours, theirs = socket.socketpair()
@@ -77,20 +77,20 @@ class PreparationForks:
 
 
 class _Template:
-    """What every process for a body is a copy of."""
+    """The process that is forked for each body."""
 
     def __init__(self, tokens: ModelTokenizer, control: socket.socket) -> None:
         self._tokens = tokens
         self._control = control
 
     def run(self, parent: int) -> None:
-        """Forks for each socket that comes, until the gateway is gone."""
+        """Forks for each socket that comes, until the gateway has ended."""
         if not die_with_parent(parent):
             return
-        os.nice(NICENESS)  # so that the gateway need not wait for forks, either
+        os.nice(NICENESS)  # so that the gateway does not wait for forks either
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the gateway decides when it ends
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel forgets those that ended
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps children
         os.closerange(3, self._control.fileno())
         os.closerange(self._control.fileno() + 1, os.sysconf("SC_OPEN_MAX"))
         gc.collect()
@@ -104,7 +104,7 @@ class _Template:
     def _fork(self, own: int, connection: socket.socket) -> None:
         try:
             forked = os.fork()
-        except OSError:  # too many processes: the gateway finds the connection closed
+        except OSError:  # too many processes: the gateway sees the connection closed
             return
         if forked == 0:
             _end_with(lambda: self._prepare(own, connection))
@@ -122,12 +122,12 @@ class _Template:
             error.add_note(traceback.format_exc())
             answer = False, error
         pickled = _pickled(answer, self._tokens)
-        _die_when_closed(connection, False)  # the kernel would also tell of what the gateway reads
+        _die_when_closed(connection, False)  # the kernel would also signal the gateway's reads
         connection.sendall(pickled)
 
 
 def _received(connection: socket.socket) -> tuple[bytes, bytearray]:
-    """A pickled call and a body. Ends this process where the gateway took them back."""
+    """Reads a pickled call and a body. Ends this process if the gateway closed the connection."""
     with connection.makefile("rb") as file:
         sizes = file.read(_SIZES.size)
         if len(sizes) == _SIZES.size:
@@ -139,11 +139,11 @@ def _received(connection: socket.socket) -> tuple[bytes, bytearray]:
 
 
 async def _read(loop: asyncio.AbstractEventLoop, connection: socket.socket) -> bytes:
-    """All until the end."""
-    found = bytearray()
+    """Reads until the other side closes."""
+    data = bytearray()
     while piece := await loop.sock_recv(connection, 1 << 18):
-        found += piece
-    return bytes(found)
+        data += piece
+    return bytes(data)
 
 
 def _die_when_closed(connection: socket.socket, on: bool) -> None:
@@ -151,12 +151,12 @@ def _die_when_closed(connection: socket.socket, on: bool) -> None:
     fcntl.fcntl(connection, fcntl.F_SETOWN, os.getpid())
     flags = fcntl.fcntl(connection, fcntl.F_GETFL)
     fcntl.fcntl(connection, fcntl.F_SETFL, flags | os.O_ASYNC if on else flags & ~os.O_ASYNC)
-    if on and _is_closed(connection):  # before the kernel was asked to tell
+    if on and _is_closed(connection):  # before the flag was set
         sys.exit()
 
 
 def _is_closed(connection: socket.socket) -> bool:
-    """By the other side, which has sent all."""
+    """True if the other side has closed and all was read."""
     try:
         return not connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
     except BlockingIOError:
@@ -164,7 +164,7 @@ def _is_closed(connection: socket.socket) -> bool:
 
 
 def _end_with(work: Callable[[], None]) -> NoReturn:
-    """The rest of a forked process: nothing of what its parent was about to do."""
+    """Runs `work` and exits, so that a forked process does nothing else that its parent was about to do."""
     try:
         work()
     except (SystemExit, BrokenPipeError):  # nobody waits for it any more
@@ -177,14 +177,14 @@ def _end_with(work: Callable[[], None]) -> NoReturn:
 
 
 class _Pickler(pickle.Pickler):
-    """Both sides have the tokenizer: it is only named."""
+    """Pickles the tokenizer by name: both sides have it."""
 
     def __init__(self, file: io.BytesIO, tokens: ModelTokenizer) -> None:
         super().__init__(file, pickle.HIGHEST_PROTOCOL)
         self._tokens = tokens
 
-    def persistent_id(self, found: Any) -> str | None:
-        return _TOKENS if found is self._tokens else None
+    def persistent_id(self, value: Any) -> str | None:
+        return _TOKENS if value is self._tokens else None
 
 
 class _Unpickler(pickle.Unpickler):

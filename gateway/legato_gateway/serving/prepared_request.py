@@ -1,4 +1,4 @@
-"""What an API makes of a request: each has a `prepare` for each of its bodies, and the rest goes alike for all."""
+"""The result of preparing a request. Each API has a `prepare` for each kind of body; the rest is shared."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from legato_gateway.serving.writer import CollectedChoice, Writer
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What is known of a request apart from its body: who sent it, its headers, and by when it has to end."""
+    """A request's client, headers and deadline: everything but its body."""
 
     client: Client
     headers: Mapping[str, str]
@@ -21,7 +21,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class PreparedRequest:
-    """A checked request: one of the relay's for each prompt, and how to spell the answer."""
+    """A checked request: one relay request per prompt, and the writer of its answer."""
 
     requests: tuple[GenerationRequest, ...]
     writer: Writer
@@ -29,8 +29,8 @@ class PreparedRequest:
     explain: bool
     id: str
     model: str
-    id_header: bytes = b"x-request-id"  # of the response; as the API's clients look for it
-    choose: Callable[[Sequence[CollectedChoice]], list[CollectedChoice]] | None = None  # which answers are told
+    id_header: bytes = b"x-request-id"  # the response header in which the API's clients look for it
+    choose: Callable[[Sequence[CollectedChoice]], list[CollectedChoice]] | None = None  # selects the answers to send
 
 
-Prepare = Callable[[ModelServing, Asked, bytearray], PreparedRequest]  # of a body; it raises what the client is told
+Prepare = Callable[[ModelServing, Asked, bytearray], PreparedRequest]  # takes a body; raises the client's errors

@@ -1,4 +1,4 @@
-"""What an API does to spell answers: `GenerationResponse` gives its writer the pieces, and sends what that makes."""
+"""The interface for writing answers in an API's format. `GenerationResponse` feeds a writer and sends its output."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from legato_gateway.request import Delta, TokenText, Usage
 
 @dataclass(slots=True)
 class CollectedChoice:
-    """One choice as far as it was collected."""
+    """The parts of one choice collected so far."""
 
     index: int
     text: list[str] = field(default_factory=list)
@@ -25,19 +25,19 @@ class CollectedChoice:
 
 
 class Writer(Protocol):
-    """Spells one kind of answer."""
+    """Writes one kind of answer."""
 
     def begin(self) -> bytes:
-        """Events that a stream begins with before anything of the answer is known; empty once it has begun."""
+        """Returns a stream's first events, before anything of the answer is known; empty once it has started."""
 
     def delta(self, index: int, delta: Delta) -> bytes:
-        """Events that say `delta` of choice `index`; empty where there is nothing to say yet."""
+        """Returns the events for `delta` of choice `index`; empty if there is nothing to send yet."""
 
     def end(self, usage: Usage) -> bytes:
-        """What a stream ends with when all was said."""
+        """Returns a stream's last events after a complete answer."""
 
     def failed(self, error: GatewayError) -> bytes:
-        """What a stream that fails ends with."""
+        """Returns a stream's last events after a failure."""
 
     def whole(self, answers: Sequence[CollectedChoice], usage: Usage) -> bytes:
-        """The body of an answer that is not streamed."""
+        """Returns the body of an answer that is not streamed."""

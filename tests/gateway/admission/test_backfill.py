@@ -6,7 +6,7 @@ import pytest
 from tests.support.admission import BUSY, FREE, LONG, held, room, snapshot, ticket
 
 from legato_gateway.admission.limits import AdmissionLimits
-from legato_gateway.admission.queue import LOOKS, Admission
+from legato_gateway.admission.queue import TRIES, Admission
 from legato_gateway.admission.ticket import Admit, Hold, Ticket
 from legato_gateway.routing.fleet_snapshot import FleetSnapshot, WorkerView
 
@@ -76,7 +76,7 @@ def test_no_level_passes_that_is_ahead_of_its_share():
     assert len([id for _ in range(20) for id in queue.next(room(11), 1)]) == 6
 
 
-@pytest.mark.parametrize(("large", "starts"), [(LOOKS, False), (LOOKS - 1, True)])
+@pytest.mark.parametrize(("large", "starts"), [(TRIES, False), (TRIES - 1, True)])
 def test_a_pass_tries_few_requests_without_room(large, starts):
     tenants = [ticket(f"large{i}", f"t{i}", tokens=600) for i in range(large)]
     queue = held(ticket("first", "t", tokens=600), *tenants, ticket("small", "z", tokens=10))

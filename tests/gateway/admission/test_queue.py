@@ -221,13 +221,13 @@ def test_queues_stay_bounded(flooded):
 
 def test_the_only_prompt_of_a_tenant_has_its_turn_among_tenants_and_its_second_one_has_not(flooded):
     offer(flooded, "l0", "light")
-    assert flooded.turns("light") == 2
+    assert flooded.alternating_tenants("light") == 2
     offer(flooded, "l1", "light")
     assert "l1" in flooded.next(fleet(0), 0)
-    assert flooded.turns("light") == 0
+    assert flooded.alternating_tenants("light") == 0
     queue = Admission()
     offer(queue, "a", "alone", 0)
-    assert queue.turns("alone") == 0, "nor has that of the only tenant"
+    assert queue.alternating_tenants("alone") == 0, "nor has that of the only tenant"
 
 
 def test_queued_prompts_decide_whether_decode_workers_help():

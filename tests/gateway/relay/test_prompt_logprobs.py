@@ -121,7 +121,7 @@ def test_unrequested_ones_are_nonsense_and_late_ones_are_dropped(lab):
         run.relay.workers.received(worker, PromptLogprobs(id, attempt, 1, NONE))
     assert sub.last_failure is None
     run.relay.workers.received("u0", PromptLogprobs(sub.id, 1, 1, NONE))
-    assert "that nobody asked for" in sub.last_failure.message
+    assert "that were not requested" in sub.last_failure.message
 
 
 def test_a_worker_of_the_last_release_is_not_asked(lab):

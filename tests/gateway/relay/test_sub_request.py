@@ -7,7 +7,7 @@ from legato_gateway.relay.sub_request import SubRequest
 from legato_protocol.stream import Failed
 
 FAILED = Failed("r", 2, "faulted", "why", "decode", True)
-SHOWN = {"attempt": 3, "stage": Stage.WAITING, "begun": {"u0"}, "recompute": True, "kv_revision": "r"}
+SHOWN = {"attempt": 3, "stage": Stage.WAITING, "started_on": {"u0"}, "recompute": True, "kv_revision": "r"}
 SHOWN |= {"avoid": {"u1"}, "failures": 2, "faulted_at": "u1", "last_failure": FAILED}
 
 
@@ -20,5 +20,5 @@ def test_a_choice_that_goes_apart_keeps_what_the_attempts_have_shown():
     expected = {field.name: getattr(fresh, field.name) for field in fields(fresh)} | SHOWN
     assert {field.name: getattr(part, field.name) for field in fields(part)} == expected
     part.avoid.add("u2")
-    part.begun.clear()
+    part.started_on.clear()
     assert (sub.avoid, sub.started_on) == ({"u1"}, {"u0"}), "each has its own"

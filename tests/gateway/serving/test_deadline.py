@@ -7,7 +7,7 @@ import threading
 
 from tests.support.asgi import Sender
 
-from legato_gateway.serving.preparation import AT_ONCE, LONG
+from legato_gateway.serving.preparation import CONCURRENT, LONG
 from legato_protocol.durations import LONGEST
 
 JSON = {"content-type": "application/json"}
@@ -72,14 +72,14 @@ async def test_few_long_requests_are_prepared_concurrently_and_short_ones_pass_t
     gate, long = Gate(gateway), ["x" * 900] * 80
     assert len(json.dumps(long)) > LONG
     try:
-        tasks = [asyncio.create_task(gateway.complete(prompt=long)) for _ in range(AT_ONCE + 2)]
-        while gate.inside < AT_ONCE:  # noqa: ASYNC110 – a thread counts
+        tasks = [asyncio.create_task(gateway.complete(prompt=long)) for _ in range(CONCURRENT + 2)]
+        while gate.inside < CONCURRENT:  # noqa: ASYNC110 – a thread counts
             await asyncio.sleep(0.001)
         assert (await asyncio.wait_for(gateway.complete(), 10)).status_code == 200
         waited = await asyncio.wait_for(gateway.complete(SOON, prompt=long), 10)
         assert (waited.status_code, waited.json()["error"]["code"]) == (504, "deadline_exceeded")
-        assert gate.inside == AT_ONCE
+        assert gate.inside == CONCURRENT
     finally:
         gate.open.set()
-    assert [answer.status_code for answer in await asyncio.gather(*tasks)] == [200] * (AT_ONCE + 2)
-    assert gate.inside == 80 * (AT_ONCE + 2)  # what was given up was never begun
+    assert [answer.status_code for answer in await asyncio.gather(*tasks)] == [200] * (CONCURRENT + 2)
+    assert gate.inside == 80 * (CONCURRENT + 2)  # what was given up was never begun

@@ -1,4 +1,4 @@
-"""Large bodies take turns, in virtual time: few are received at a time, in order, and no turn waits for its client."""
+"""Slots for large bodies, in virtual time: few are received at a time, in order, and no slot waits for its client."""
 
 import asyncio
 import random
@@ -9,7 +9,7 @@ from starlette.requests import ClientDisconnect, Request
 from legato_gateway.errors import Overloaded
 from legato_gateway.serving import bodies
 from legato_gateway.serving.body_budget import SMALL, BodyBudget
-from legato_gateway.serving.body_turns import PACE, VERY_LARGE, LargeBodyTurns
+from legato_gateway.serving.body_slots import PACE, VERY_LARGE, LargeBodySlots
 
 pytestmark = pytest.mark.virtual_time
 PIECE = b"x" * (SMALL + 1)
@@ -29,7 +29,7 @@ class Gateway:
     """Reads bodies, and prepares each until `prepared` is set."""
 
     def __init__(self, *lanes, prepared=False, limit=None):
-        self.turns, self.budget = LargeBodyTurns(*lanes), BodyBudget(limit)
+        self.slots, self.budget = LargeBodySlots(*lanes), BodyBudget(limit)
         self.prepared, self.tasks, self.leaving = asyncio.Event(), {}, set()
         self.read, self.whole = [], []  # names of bodies: of each piece, and of those that are whole
         if prepared:
@@ -52,8 +52,8 @@ class Gateway:
             return {"type": "http.request", "body": PIECE, "more_body": self.read.count(name) < pieces}
 
         size = [(b"content-length", b"%d" % (pieces * len(PIECE)))] if announces else []
-        with self.budget.body() as held, self.turns.body() as turn:
-            await bodies.read(request(receive, *size), 1 << 30, held, turn)
+        with self.budget.body() as held, self.slots.body() as slot:
+            await bodies.read(request(receive, *size), 1 << 30, held, slot)
             self.whole.append(name)
             await self.prepared.wait()
 
@@ -66,7 +66,7 @@ class Gateway:
         """Checks that all ends well, and that everything is given back."""
         self.prepared.set()
         await asyncio.gather(*self.tasks.values())
-        self.turns.check_integrity()
+        self.slots.check_integrity()
         assert self.budget.used == 0
 
 
@@ -89,9 +89,9 @@ async def test_a_small_body_waits_for_no_large_one():
     async def receive():
         return {"type": "http.request", "body": left.pop(), "more_body": bool(left)}
 
-    with gateway.budget.body() as held, gateway.turns.body() as turn:
-        assert await asyncio.wait_for(bodies.read(request(receive), 1 << 30, held, turn), 10) == b"a" * 100
-        assert not turn.held
+    with gateway.budget.body() as held, gateway.slots.body() as slot:
+        assert await asyncio.wait_for(bodies.read(request(receive), 1 << 30, held, slot), 10) == b"a" * 100
+        assert not slot.held
     await gateway.end()
 
 
@@ -117,7 +117,7 @@ async def test_pieces_of_those_that_are_received_alternate_with_the_event_loop()
     await gateway.end()
 
 
-async def test_a_client_that_sends_slowly_loses_its_turn_and_its_body_comes_whole():
+async def test_a_client_that_sends_slowly_loses_its_slot_and_its_body_comes_whole():
     gateway = Gateway(1, prepared=True)
     gateway.start("slow", pieces=3, pause=PATIENCE)
     gateway.start("other")
@@ -130,11 +130,11 @@ async def test_a_client_that_sends_slowly_loses_its_turn_and_its_body_comes_whol
 @pytest.mark.parametrize(
     ("pieces", "pause", "whole"), [(4, 0.9, "first"), (4, 1.1, "other"), (200, 0.9, "first"), (200, 1.1, "other")]
 )
-async def test_a_turn_waits_for_its_client_as_long_as_the_pace_allows_and_is_kept_while_its_body_is_prepared(
+async def test_a_slot_waits_for_its_client_as_long_as_the_pace_allows_and_is_kept_while_its_body_is_prepared(
     pieces, pause, whole
 ):
     gateway = Gateway(1, 1, PATIENCE)
-    earned = min(PATIENCE, (pieces - 1) * len(PIECE) / PACE)  # with all that came in its turn
+    earned = min(PATIENCE, (pieces - 1) * len(PIECE) / PACE)  # with all that came in its slot
     gateway.start("first", pieces=pieces + 1, pause=pause * earned, burst=pieces, announces=True)
     gateway.start("other", pieces=pieces, announces=True)
     await passed(1.5 * PATIENCE)
@@ -159,7 +159,7 @@ async def test_a_large_body_waits_for_none_of_many_slow_ones_which_are_read_all_
     await gateway.end()
 
 
-async def test_a_turn_passes_on_from_clients_that_left_and_from_requests_that_ended():
+async def test_a_slot_passes_on_from_clients_that_left_and_from_requests_that_ended():
     gateway = Gateway(1)
     gateway.start("first", "left", "late", "last")
     await passed()
@@ -173,7 +173,7 @@ async def test_a_turn_passes_on_from_clients_that_left_and_from_requests_that_en
     await gateway.end()
 
 
-async def test_one_that_finds_no_room_gives_its_turn_back():
+async def test_one_that_finds_no_room_gives_its_slot_back():
     gateway = Gateway(1, limit=8 * len(PIECE))
     gateway.start("stuck", pieces=6, pause=None)
     gateway.start("large", pieces=10)
@@ -184,34 +184,34 @@ async def test_one_that_finds_no_room_gives_its_turn_back():
     await gateway.end()
 
 
-async def test_a_turn_that_comes_as_it_is_given_up_is_lost_to_nobody():
+async def test_a_slot_that_comes_as_it_is_given_up_is_lost_to_nobody():
     gateway = Gateway(1)
     gateway.start(*"abc")
     await passed()
     gateway.tasks.pop("a").cancel()
-    await asyncio.sleep(0)  # it is the turn of b, which has not been woken
+    await asyncio.sleep(0)  # the slot is b's, which has not been woken
     await gateway.cancel("b")
     assert gateway.whole == ["a", "c"]
     await gateway.end()
 
 
-async def test_bodies_of_64_kib_need_no_turn_and_those_of_a_mebibyte_none_of_the_very_large():
-    turns = LargeBodyTurns(1, 1)
-    assert [turns.lane(size) for size in (0, SMALL)] == [None, None]
-    assert turns.lane(SMALL + 1) is turns.lane(VERY_LARGE) is not None
-    assert turns.lane(VERY_LARGE + 1) is not turns.lane(VERY_LARGE)
+async def test_bodies_of_64_kib_need_no_slot_and_those_of_a_mebibyte_none_of_the_very_large():
+    slots = LargeBodySlots(1, 1)
+    assert [slots.lane(size) for size in (0, SMALL)] == [None, None]
+    assert slots.lane(SMALL + 1) is slots.lane(VERY_LARGE) is not None
+    assert slots.lane(VERY_LARGE + 1) is not slots.lane(VERY_LARGE)
 
 
 @pytest.mark.parametrize("seed", range(30))
-async def test_turns_go_round_in_order_whoever_comes_leaves_or_is_cancelled(seed):
-    """Never more than two have a turn, and none is free while somebody waits."""
-    chance, turns = random.Random(seed), LargeBodyTurns(2, 1)
+async def test_slots_go_round_in_order_whoever_comes_leaves_or_is_cancelled(seed):
+    """Never more than two have a slot, and none is free while somebody waits."""
+    chance, slots = random.Random(seed), LargeBodySlots(2, 1)
     asked, got, over, running = [], [], {}, {}
 
     async def body(number):
-        with turns.body() as turn:
+        with slots.body() as slot:
             asked.append(number)
-            await turn.take(len(PIECE))
+            await slot.take(len(PIECE))
             got.append(number)
             await over[number].wait()
 
@@ -224,12 +224,12 @@ async def test_turns_go_round_in_order_whoever_comes_leaves_or_is_cancelled(seed
                 over[each].set()
             elif each in running:
                 running.pop(each).cancel()
-            turns.check_integrity()
+            slots.check_integrity()
             await asyncio.sleep(0)
-        turns.check_integrity()
+        slots.check_integrity()
     for event in over.values():
         event.set()
     await asyncio.wait_for(asyncio.gather(*running.values(), return_exceptions=True), 10)
-    turns.check_integrity()
+    slots.check_integrity()
     assert got == [number for number in asked if number in got], "first come, first served"
     assert set(running) <= set(got)

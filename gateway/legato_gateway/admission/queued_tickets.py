@@ -1,4 +1,4 @@
-"""The requests that wait here, by priority and tenant. Pure: part of `admission`."""
+"""The queued requests, by priority and tenant. Pure: part of `admission`."""
 
 from collections.abc import Callable, Iterator
 from itertools import count
@@ -10,18 +10,20 @@ from legato_gateway.admission.tenant_order import TenantOrder
 from legato_gateway.admission.ticket import Ticket
 
 
-class HeldTickets:
-    """All of them, and whose turn it is. Deadlines of a tenant's requests that are more than `urgent_within` seconds
-    away when they come are all alike."""
+class QueuedTickets:
+    """All queued tickets, in the order in which they should start.
+
+    Deadlines more than `urgent_within` seconds away on arrival count as equal among a tenant's requests.
+    """
 
     def __init__(self, urgent_within: float) -> None:
         self._urgent_within = urgent_within
         self._numbers = count()
         self._levels: dict[int, PriorityLevel] = {}
         self._shares = PriorityShares()
-        self._waiting = TenantOrder()  # those with held tickets, of any priority
+        self._waiting = TenantOrder()  # tenants with queued tickets, of any priority
         self._places: dict[str, Place] = {}
-        self.tokens = 0  # uncached, of all of them
+        self.tokens = 0  # uncached, of all tickets
 
     def __len__(self) -> int:
         return len(self._places)
@@ -33,17 +35,17 @@ class HeldTickets:
         return (place.ticket for place in self._places.values())
 
     def get(self, id: str) -> Ticket | None:
-        """The ticket that is held by this id."""
+        """Returns the queued ticket of this id, or None."""
         place = self._places.get(id)
         return None if place is None else place.ticket
 
     @property
     def tenants(self) -> TenantOrder:
-        """Those that wait."""
+        """Tenants with queued tickets."""
         return self._waiting
 
     def add(self, ticket: Ticket, counter: float, now: float) -> None:
-        """`counter` is its tenant's."""
+        """Adds a ticket. `counter` is its tenant's."""
         place = self._places[ticket.id] = self._place(ticket, now)
         level = self._levels.get(ticket.priority)
         if level is None:
@@ -53,7 +55,7 @@ class HeldTickets:
         self.tokens += ticket.uncached
 
     def remove(self, ticket: Ticket) -> None:
-        """KeyError when it is not held."""
+        """Removes a ticket. Raises KeyError if it is not queued."""
         level = self._levels[ticket.priority]
         level.remove(self._places.pop(ticket.id))
         if not level.tenants:
@@ -63,45 +65,45 @@ class HeldTickets:
         self.tokens -= ticket.uncached
 
     def started(self, ticket: Ticket) -> None:
-        """It starts: its level is charged, and it is not held any more."""
+        """Charges the ticket's level and removes it, as it starts."""
         self._shares.started(self._rank(ticket.priority), len(self._levels), ticket.uncached)
-        self._levels[ticket.priority].turn = next(self._numbers)
+        self._levels[ticket.priority].last_served = next(self._numbers)
         self.remove(ticket)
 
     def reorder(self, tenant: str, counter: float) -> None:
-        """Its counter has changed."""
+        """Updates the order after the tenant's counter has changed."""
         if tenant in self._waiting:
             levels = (level.order for level in self._levels.values() if tenant in level.tenants)
             for order in (self._waiting, *levels):
                 order.put(tenant, counter)
 
     def tickets(self, most: int, startable: Callable[[Ticket], bool]) -> Iterator[Ticket]:
-        """Those `startable`, in the order in which they are to start; of each tenant and level the first `most`."""
+        """Yields `startable` tickets in starting order; at most `most` per tenant and level."""
         priorities = sorted(self._levels, reverse=True)
-        rank = self._shares.turn(len(priorities))
+        rank = self._shares.due_rank(len(priorities))
         if rank == RANKS - 1:
-            first = min(priorities[rank:], key=lambda priority: self._levels[priority].turn)
+            first = min(priorities[rank:], key=lambda priority: self._levels[priority].last_served)
         else:
             first = priorities[rank] if priorities else 0
         for priority in sorted(priorities, key=lambda priority: priority != first):
             yield from self._levels[priority].tickets(most, startable)
 
     def ahead(self, ticket: Ticket) -> float:
-        """Tokens that its level and those below have had beyond their share; at most 0: none."""
+        """Returns the tokens that its level and those below had in excess of their share; at most 0: none."""
         rank = self._rank(ticket.priority)
         return -self._shares.owed(rank) if rank else 0.0
 
-    def first_of(self, tenant: str) -> Ticket:
-        """The first to start of a tenant that waits."""
+    def first_ticket(self, tenant: str) -> Ticket:
+        """Returns the first ticket to start of a tenant with queued tickets."""
         priority = max(priority for priority, level in self._levels.items() if tenant in level.tenants)
         return self._levels[priority].tenants[tenant][0].ticket
 
-    def tokens_of(self, tenant: str) -> int:
-        """Of one tenant."""
+    def tenant_tokens(self, tenant: str) -> int:
+        """Returns the uncached tokens of one tenant."""
         return sum(level.tokens.get(tenant, 0) for level in self._levels.values())
 
     def tokens_before(self, ticket: Ticket, counters: TenantCounters, now: float) -> int:
-        """Tokens that will be started before `ticket`, as far as shares and counters tell."""
+        """Estimates the tokens that start before `ticket`, from shares and counters."""
         priorities = sorted({*self._levels, ticket.priority}, reverse=True)
         rank = min(priorities.index(ticket.priority), RANKS - 1)
         before = 0
@@ -118,7 +120,7 @@ class HeldTickets:
         return before
 
     def check_integrity(self, counters: TenantCounters) -> None:
-        """Raises AssertionError unless the books agree."""
+        """Raises AssertionError unless the indexes agree."""
         queued = [p for level in self._levels.values() for places in level.tenants.values() for p in places]
         assert {place.ticket.id: place for place in queued} == self._places, "held tickets and queues differ"
         assert len(queued) == len(self), "a ticket is queued twice"
