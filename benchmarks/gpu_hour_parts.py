@@ -7,10 +7,9 @@ from collections.abc import Mapping, Sequence
 
 from legato_operator.api import roles
 from legato_operator.api.resources import Spec
-from legato_operator.autoscaler.decide import decide
+from legato_operator.autoscaler.decide import DECIDE_EVERY, decide
 from legato_operator.autoscaler.decision import ACTIVATION, BACKLOG, COMING_SEQUENCES, DECODE_ROOM, PoolDecision
 from legato_operator.autoscaler.window import Window
-from legato_operator.autoscaling import DECIDE_EVERY
 from legato_simulator.baselines.clairvoyant import SLOT
 from legato_simulator.engine.scaler import Observation
 from legato_simulator.engine.tally import REVERSAL

@@ -13,7 +13,7 @@ from legato_operator.api import conditions, quantities, roles
 from legato_operator.api.conditions import Condition
 from legato_operator.api.resources import Spec
 from legato_operator.autoscaler import outlook, record
-from legato_operator.autoscaler.decide import decide
+from legato_operator.autoscaler.decide import DECIDE_EVERY, decide
 from legato_operator.autoscaler.decision import REASONS, Decision, PoolDecision
 from legato_operator.autoscaler.window import Window
 from legato_operator.cluster import Ref, ref_of
@@ -25,7 +25,6 @@ from legato_operator.planning.actions import Apply, Phase
 from legato_operator.planning.plan import Plan
 from legato_protocol import names
 
-DECIDE_EVERY = 2.0  # seconds
 REFRESH_EVERY = 30.0  # seconds, in the status: numbers alone change with every look, and each write wakes watches
 STALE_AFTER = 30.0  # seconds without a signal before the condition says so: a worker that starts has none yet
 UNMET_AFTER = 30.0  # seconds in which an objective cannot be met, before the condition says so: measured costs vary

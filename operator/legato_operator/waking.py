@@ -5,7 +5,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from legato_operator.autoscaling import DECIDE_EVERY, acts
+from legato_operator.autoscaler.decide import DECIDE_EVERY
+from legato_operator.autoscaling import acts
 from legato_operator.clock import Clock
 from legato_operator.cluster import Ref
 from legato_operator.manifests import common

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from multiprocessing import get_context
 
-from legato_operator.api import roles, rules
-from legato_operator.api.resources import Bounds, Spec
+from legato_operator.policy import Bounds, Spec, problems, roles
 from legato_simulator.baselines.comparison import Simulator
 from legato_simulator.baselines.tuning import ATTAINMENT
 from legato_simulator.engine.result import Result
@@ -142,7 +141,7 @@ class _Search:
     def _try(self, choices: Sequence[Choice]) -> None:
         """Those that are new and allowed."""
         specs = {choice: choice.spec(self._written) for choice in choices if choice not in self.tried}
-        new = [choice for choice, spec in specs.items() if not rules.problems(spec)]
+        new = [choice for choice, spec in specs.items() if not problems(spec)]
         tasks = [(self._make(specs[choice]), workload) for choice in new for workload in self._workloads]
         found = iter(self._results(tasks))
         for choice in new:

@@ -8,9 +8,8 @@ from typing import Any
 
 import msgspec
 
-from legato_engine.runner.profile import Profile
-from legato_operator.api import roles
-from legato_operator.api.resources import Bounds, Spec
+from legato_engine.policy import Profile
+from legato_operator.policy import Bounds, Spec, roles
 from legato_simulator.baselines.search_context import Ground
 from legato_simulator.engine.engine import Engine, RunSettings
 from legato_simulator.engine.fluid.engine import FluidEngine

@@ -8,8 +8,9 @@ from planned import observed, pod, pools, report
 
 from legato_operator.api import conditions
 from legato_operator.autoscaler import record
+from legato_operator.autoscaler.decide import DECIDE_EVERY
 from legato_operator.autoscaler.signals import Signals
-from legato_operator.autoscaling import DECIDE_EVERY, SCALED_UP, Autoscaler, with_scaling, with_wishes
+from legato_operator.autoscaling import SCALED_UP, Autoscaler, with_scaling, with_wishes
 from legato_operator.clock import SystemClock
 from legato_operator.cluster import Ref, is_leaving
 from legato_operator.errors import Forbidden
@@ -101,7 +102,7 @@ def test_what_limits_of_both_pools_leave_of_a_wish_is_told_with_the_decision(loo
     assert reported == {name: value for name, value in record.items() if name != "pool"}
     assert (reported["wish"], reported.get("allowed"), reported["cappedBy"]) == (4, allowed, by)
     if allowed:
-        assert reported["change"] == f"has more than {allowed} only when {by} allows it: the wish is 4"
+        assert reported["change"] == f"has more than {allowed} only when {by} allows it: 4 are desired"
     assert scaled.actions[0].item["spec"] == {"replicas": 4}
 
 
@@ -273,6 +274,48 @@ async def test_the_pass_that_wishes_for_more_recalls_who_would_have_gone_in_it(f
         assert pool["spec"]["replicas"] == 2
 
 
+class _Counted:
+    """A cluster that counts calls of it, and gateways that report no demand, or nothing."""
+
+    def __init__(self):
+        self.calls = 0
+        self.silent = False
+
+    def of(self, cluster):
+        self._cluster = cluster
+        return self
+
+    def __getattr__(self, name):
+        self.calls += 1
+        return getattr(self._cluster, name)
+
+    async def report(self, address, tokens, tls=None):
+        return None if self.silent else report()
+
+
+async def test_a_settled_service_costs_only_polls_of_its_gateways(fakes, build):
+    """Until something wakes it, a gateway falls silent, or there is something to do."""
+    source, clock, counted = _Source(IDLE), _Ahead(), _Counted()
+    async with fakes(False, Autoscaler(source), clock=clock, seen=counted.of, gateways=counted) as f:
+        await f.cluster.store.apply(build(scaling={"mode": "Managed", "prefill": {"max": 10}}), "user")
+
+        async def is_polled(woken=False):
+            counted.calls = 0
+            clock.ahead += await f.reconciler.reconcile(Ref("InferenceService", "default", "demo"), woken)
+            return not counted.calls
+
+        await f.wait(is_polled)
+        assert await is_polled()
+        assert not await is_polled(woken=True)
+        counted.silent = True
+        assert not await is_polled()
+        await f.wait(is_polled)
+        counted.silent, source.known = False, BUSY
+        assert not await is_polled()
+        pool = await f.cluster.store.get(Ref("WorkerPool", "default", "demo-prefill"))
+        assert pool["spec"]["replicas"] == 4
+
+
 class _Unscalable:
     """A cluster that lets the autoscaler write nothing."""
 
@@ -321,7 +364,7 @@ def test_what_it_decides_and_changes_is_sent_to_its_journal(look):
             heard.append(("wished", service.name, decision.pool))
 
         def changed(self, service, decision):
-            heard.append(("changed", decision.pool, decision.wish))
+            heard.append(("changed", decision.pool, decision.desired))
 
         def forgot(self, service):
             heard.append(("forgot", service.name))

@@ -8,7 +8,7 @@ import pytest
 import virtual_loop
 from planned import observed, pools
 
-from legato_operator.autoscaling import DECIDE_EVERY
+from legato_operator.autoscaler.decide import DECIDE_EVERY
 from legato_operator.clock import SystemClock
 from legato_operator.cluster import Ref
 from legato_operator.manifests import common

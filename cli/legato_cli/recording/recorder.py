@@ -5,7 +5,7 @@ from collections.abc import Callable
 from legato_cli.recording.recording_file import RecordingFile
 from legato_cli.recording.sources import RoundSource
 from legato_cli.ui.target import NoTarget
-from legato_operator.autoscaling import DECIDE_EVERY
+from legato_operator.autoscaler.decide import DECIDE_EVERY
 from legato_operator.clock import Clock
 from legato_simulator.replay import signal_round
 from legato_simulator.replay.signal_round import SignalRound

@@ -1,14 +1,19 @@
-"""`Load`, as gateways are told it, and how often. Pure."""
+"""The `Load` frame that gateways receive, and its interval. Pure."""
 
 from legato_engine.core.rates import Rates
 from legato_engine.scheduler.results import SchedulerLoad
 from legato_protocol.load import Load
 
-BUSY_INTERVAL = 0.05  # seconds between two while something changes
-IDLE_INTERVAL = 0.5  # and while nothing does: gateways take silence for death
+BUSY_INTERVAL = 0.05  # seconds between two frames while the load changes
+IDLE_INTERVAL = 0.5  # seconds while it does not: gateways take a silent worker for dead
 
 
-def of(
+def credits(max_waiting: int, waiting: int, draining: bool, gateways: int = 1) -> int:
+    """Returns the number of requests that each gateway may send in addition to the `waiting` ones."""
+    return 0 if draining else max(0, max_waiting - waiting) // max(1, gateways)
+
+
+def load_frame(
     load: SchedulerLoad,
     rates: Rates,
     now: float,
@@ -18,13 +23,13 @@ def of(
     slots: int,
     step_age: float = 0.0,
     step_expected: float = 0.0,
-    held: int = 0,
+    pending: int = 0,
     adapters: tuple[str, ...] = (),
 ) -> Load:
-    """What the scheduler says, and what only its caller knows."""
+    """Combines the scheduler's load with values that only the core knows."""
     return Load(
         queue_tokens=load.queue_tokens,
-        waiting=load.waiting + held,
+        waiting=load.waiting + pending,
         running=load.running,
         free_blocks=load.free_blocks,
         cached_blocks=load.cached_blocks,

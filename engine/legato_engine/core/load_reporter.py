@@ -1,14 +1,13 @@
-"""How busy the core is, told to gateways as `Load` and to the server for `/state` and `/metrics`."""
+"""Reports the core's load: to gateways as `Load`, and to the server for `/state` and `/metrics`."""
 
 from bisect import bisect_left
 from dataclasses import asdict
 
 import msgspec
 
-from legato_engine.core import load_frame
 from legato_engine.core.frames import DECODE_BATCHES, CoreStatus, CoreTotals, ForGateway
 from legato_engine.core.heartbeat import Pulse
-from legato_engine.core.load_frame import BUSY_INTERVAL, IDLE_INTERVAL
+from legato_engine.core.load_frame import BUSY_INTERVAL, IDLE_INTERVAL, credits, load_frame
 from legato_engine.core.outbox import split_key
 from legato_engine.core.rates import Rates
 from legato_engine.core.request_handler import RequestHandler
@@ -24,7 +23,7 @@ class LoadReporter:
         self._rates = rates
         self._pulse = pulse
         self._max_waiting = max_waiting
-        self._told = float("-inf")
+        self._reported_at = float("-inf")
         self._changed = True
         self._steps = 0
         self._prompt_tokens = 0
@@ -32,40 +31,40 @@ class LoadReporter:
         self._decode_rows = 0
         self._decode_batches = [0] * (len(DECODE_BATCHES) + 1)
         self._served = ServedTokens()
-        self._checked = True  # the blocks' owners, since it became idle
+        self._checked = True  # blocks were checked since the core became idle
         self._mismatch = ""
 
-    def stepped(self, result: StepResult) -> None:
+    def count_step(self, result: StepResult) -> None:
         self._steps += 1
         self._prompt_tokens += result.prompt_tokens
         if result.decode_rows:
             self._decode_rows += result.decode_rows
             self._decode_batches[bisect_left(DECODE_BATCHES, result.decode_rows)] += 1
         for request, tokens in result.prompts:
-            self._served.prompt(split_key(request.id)[0], request.tenant, tokens)
+            self._served.count_prompt(split_key(request.id)[0], request.tenant, tokens)
         self._changed = True
 
     def changed(self) -> None:
-        """A hand-off took blocks or gave them back."""
+        """A hand-off allocated or freed blocks."""
         self._changed = True
 
-    def emitted(self, emission: Emission) -> None:
+    def count_tokens(self, emission: Emission) -> None:
         request, tokens = emission.request, len(emission.sampled)
         self._output_tokens += tokens
-        self._served.output(split_key(request.id)[0], request.tenant, tokens)
+        self._served.count_output(split_key(request.id)[0], request.tenant, tokens)
         self._changed = True
 
     def due_in(self, now: float) -> float:
-        """Seconds until `status_if_due` has one."""
+        """Seconds until `status_if_due` returns a status."""
         interval = BUSY_INTERVAL if self._changed else IDLE_INTERVAL
-        return 0.0 if self._handler.news else max(0.0, self._told + interval - now)
+        return 0.0 if self._handler.news else max(0.0, self._reported_at + interval - now)
 
     def status_if_due(self, now: float) -> CoreStatus | None:
-        """The state of things, if it is time to tell it again."""
+        """The current status, or None if the next report is not due."""
         if self.due_in(now) > 0:
             return None
         quiet = not (self._changed or self._handler.news)
-        self._told, self._changed, self._handler.news = now, False, False
+        self._reported_at, self._changed, self._handler.news = now, False, False
         idle = self._handler.idle
         self._check(idle, quiet)
         load = self._handler.scheduler.load()
@@ -73,7 +72,7 @@ class LoadReporter:
         return CoreStatus(self._load(load, now), self._totals(load), idle, load.kv_utilization, self._mismatch, order)
 
     def frames(self, load: Load) -> tuple[tuple[ForGateway, ...], tuple[bytes, ...]]:
-        """`load` for gateways: those that differ, or one for everyone."""
+        """Encodes `load` for gateways: a frame for each if they differ, or one for all."""
         gateways = self._handler.gateways
         served = self._served.take(gateways)
         if not served:
@@ -83,8 +82,8 @@ class LoadReporter:
         return tuple([ForGateway(gateway, stream.encode(each)) for gateway, each in loads.items()]), ()
 
     def _check(self, idle: bool, quiet: bool) -> None:
-        """Look at the owners of blocks once in each phase without work, and not before it has lasted a while: it takes
-        some 0.7 µs a block, in which nothing else goes on."""
+        """Checks the integrity of the block tables once in each idle phase, after a first quiet interval: it blocks the
+        loop for about 0.7 µs per block."""
         if not idle:
             self._checked = False
         elif quiet and not self._checked:
@@ -92,19 +91,18 @@ class LoadReporter:
 
     def _load(self, load: SchedulerLoad, now: float) -> Load:
         handler, beat = self._handler, self._pulse.beat()
-        waiting = load.waiting + handler.held
-        credits = 0 if handler.draining else max(0, self._max_waiting - waiting) // max(1, len(handler.gateways))
+        waiting = load.waiting + handler.pending
         slots = handler.scheduler.limits.max_running
-        return load_frame.of(
+        return load_frame(
             load,
             self._rates,
             now,
             draining=handler.draining,
-            credits=credits,
+            credits=credits(self._max_waiting, waiting, handler.draining, len(handler.gateways)),
             slots=slots,
             step_age=0.0 if handler.scheduler.expected is None else beat.busy,
             step_expected=beat.expected,
-            held=handler.held,
+            pending=handler.pending,
             adapters=handler.adapters.loaded,
         )
 

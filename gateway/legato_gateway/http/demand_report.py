@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 
-from legato_gateway.relay.demand import LengthCounter
+from legato_gateway.admission.demand import LengthCounter
 from legato_gateway.relay.relay import RequestRelay
 from legato_gateway.workers.fleet import Fleet
 from legato_protocol.adapter_file import AdapterFile

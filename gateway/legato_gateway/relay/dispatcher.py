@@ -7,11 +7,12 @@ from dataclasses import replace
 
 import msgspec
 
+from legato_gateway import policy
 from legato_gateway.admission.queue import Admission
 from legato_gateway.relay.generation import RunningGeneration
 from legato_gateway.relay.sub_request import AttemptPlace, SubRequest
 from legato_gateway.routing import filters
-from legato_gateway.routing.choose import NoRoute, Policy, Route, choose
+from legato_gateway.routing.choose import NoRoute, Policy, Route
 from legato_gateway.routing.filters import LONGEST, Need
 from legato_gateway.routing.fleet_snapshot import FleetSnapshot
 from legato_gateway.routing.kv_index import KVIndex
@@ -90,7 +91,7 @@ class Dispatcher:
             sub.adapter_digest if output else "",
             0.0 if output else self._clock() - sub.generation.timing.arrived,
             self._admission.held_tokens,
-            0 if output else self._admission.turns(request.tenant),
+            0 if output else self._admission.alternating_tenants(request.tenant),
             sub.recompute,
         )
 
@@ -113,7 +114,7 @@ class Dispatcher:
             return cached
         tokens = sub.generation.prompt + pack_tokens(sub.output)
         for hashing in _sub_request_hashings(sub, snapshot):
-            cached |= self._index.match(sub.generation.hashes.of(tokens, hashing))
+            cached |= self._index.match(sub.generation.hashes.chain(tokens, hashing))
         return cached
 
     def may_fit(self, sub: SubRequest) -> bool:
@@ -138,7 +139,9 @@ class Dispatcher:
 
     def dispatch(self, sub: SubRequest) -> AttemptPlace | NoRoute:
         """Places `sub` on workers under a new attempt, or returns the reason why it cannot."""
-        route = self._route(sub)
+        snapshot = self._fleet.snapshot()
+        matches, predicted = self.matches(sub, snapshot), self._predictions(sub, snapshot)
+        route = policy.place(self.need(sub), snapshot, matches, self._policy, predicted)
         if isinstance(route, NoRoute):
             return route
         sub.attempt += 1
@@ -165,20 +168,15 @@ class Dispatcher:
         hello = self._hello(source)
         if not hello.address:
             return None
-        need = replace(self.need(sub), kv_revision=hello.kv_revision, avoid=frozenset({source}))
-        need = replace(need, digest=sub.adapter_digest, local=True)
-        snapshot = self._fleet.snapshot()
+        need = replace(self.need(sub), kv_revision=hello.kv_revision, digest=sub.adapter_digest)
         network = transports.network(hello.transport)
-        linked = [w for w in snapshot.workers if w.address and w.decodes and transports.network(w.transport) == network]
-        if hot is not None:
-            linked = [worker for worker in linked if hot.relieved_by(worker, need.tokens)]
-            if not linked:
-                return None
-        route = choose(need, FleetSnapshot(tuple(linked)), {}, self._policy)
-        if isinstance(route, NoRoute):
+        workers = self._fleet.snapshot().workers
+        linked = [w for w in workers if w.address and transports.network(w.transport) == network]
+        target = policy.migration_target(need, source, linked, self._policy, hot)
+        if target is None:
             return None
         sub.attempt += 1
-        room, target = self._room(), route.decode
+        room = self._room()
         sequence = self._sequence(sub, sub.adapter_digest)
         if not self._send(target, Decode(sub.id, sub.attempt, room, sequence, self._peer(source))):
             return None
@@ -237,24 +235,12 @@ class Dispatcher:
             return self._roomy.get(revision, -1)
         return max(self._roomy.values(), default=-1)
 
-    def _route(self, sub: SubRequest) -> Route | NoRoute:
-        """Chooses workers. One that failed it, or that fails often, is the last resort."""
-        need, policy, snapshot = self.need(sub), self._policy, self._fleet.snapshot()
-        matches, predicted = self.matches(sub, snapshot), self._predictions(sub, snapshot)
-        route = choose(need, snapshot, matches, policy, predicted)
-        if isinstance(route, NoRoute) and need.avoid:
-            need = replace(need, avoid=frozenset())
-            route = choose(need, snapshot, matches, policy, predicted)
-        if isinstance(route, NoRoute) and any(worker.broken for worker in snapshot.workers):
-            route = choose(need, filters.forgiven(snapshot, need), matches, policy, predicted)
-        return route
-
     def _predictions(self, sub: SubRequest, snapshot: FleetSnapshot) -> dict[str, int]:
         """Returns the number of leading prompt blocks that each worker will soon have cached."""
         soon: dict[tuple[str, str], int] = {}
         if len(self._predicted) and not sub.generation.lacks_scores:
             for hashing in _sub_request_hashings(sub, snapshot):
-                prompt = sub.generation.hashes.of(sub.generation.prompt, hashing)
+                prompt = sub.generation.hashes.chain(sub.generation.prompt, hashing)
                 soon |= self._predicted.match(prompt, self._clock())
         return {w.name: soon[w.name, w.epoch] for w in snapshot.workers if (w.name, w.epoch) in soon}
 
@@ -264,7 +250,7 @@ class Dispatcher:
         hello = self._hello(worker)
         if route.to_compute >= hello.block_size:
             hashing = Hashing(hello.kv_revision, hello.block_size, self.digest(sub, hello))
-            prompt = sub.generation.hashes.of(sub.generation.prompt, hashing)
+            prompt = sub.generation.hashes.chain(sub.generation.prompt, hashing)
             self._predicted.add(sub.id, worker, hello.epoch, prompt, self._clock() + PREDICTED_SECONDS)
 
     def _send_local(self, sub: SubRequest, route: Route) -> bool:

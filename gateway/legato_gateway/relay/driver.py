@@ -2,22 +2,22 @@
 
 from collections.abc import Callable
 
+from legato_gateway.admission.demand import Demand
 from legato_gateway.admission.ticket import NO_WORKER
 from legato_gateway.errors import GatewayError, Overloaded, SuspectedPoison
 from legato_gateway.metrics import Metrics
 from legato_gateway.relay import lifecycle, movable, retry
 from legato_gateway.relay.choice import Choice
-from legato_gateway.relay.demand import Demand
 from legato_gateway.relay.dispatcher import Dispatcher
 from legato_gateway.relay.generation import RunningGeneration
 from legato_gateway.relay.history import History
-from legato_gateway.relay.hot_workers import HotWorkers
 from legato_gateway.relay.latency import LatencyRecorder
 from legato_gateway.relay.lifecycle import LifecycleAction, LifecycleEvent, Stage
 from legato_gateway.relay.registry import Registry
 from legato_gateway.relay.retry import End, RetryPolicy
 from legato_gateway.relay.sub_request import NEVER, AttemptPlace, SubRequest
 from legato_gateway.routing.choose import NoRoute
+from legato_gateway.routing.hot_workers import HotWorkers
 from legato_gateway.routing.rebalancing import HotWorker
 from legato_gateway.timers import Timers
 from legato_gateway.workers.fleet import Fleet

@@ -3,9 +3,9 @@
 import heapq
 from collections.abc import Iterable
 
-from legato_gateway.relay.hot_workers import TRIES
 from legato_gateway.relay.lifecycle import Stage
 from legato_gateway.relay.sub_request import SubRequest
+from legato_gateway.routing.hot_workers import TRIES
 from legato_gateway.routing.rebalancing import HotWorker
 
 SILENT_STEPS = 3  # a sequence without a token for this number of steps may be preempted, and cannot move

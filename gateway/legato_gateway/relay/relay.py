@@ -13,6 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
+from legato_gateway import policy
+from legato_gateway.admission.demand import Demand
 from legato_gateway.admission.queue import Admission
 from legato_gateway.admission.ticket import TOO_MANY_CHOICES, Admit, Decision, Refuse, Ticket
 from legato_gateway.errors import (
@@ -27,12 +29,10 @@ from legato_gateway.errors import (
 )
 from legato_gateway.metrics import Metrics
 from legato_gateway.relay.choice import ChoiceTokenizer
-from legato_gateway.relay.demand import Demand
 from legato_gateway.relay.dispatcher import Dispatcher
 from legato_gateway.relay.driver import SubRequestDriver
 from legato_gateway.relay.generation import RunningGeneration
 from legato_gateway.relay.history import History
-from legato_gateway.relay.hot_workers import HotWorkers
 from legato_gateway.relay.latency import LatencyRecorder
 from legato_gateway.relay.lifecycle import LifecycleEvent, Stage
 from legato_gateway.relay.listener import Snapshots, WorkerListener
@@ -42,6 +42,7 @@ from legato_gateway.relay.sub_request import SubRequest
 from legato_gateway.relay.timing import RequestTiming
 from legato_gateway.relay.trace import RequestTracer
 from legato_gateway.request import GenerationRequest, RouteRecord
+from legato_gateway.routing.hot_workers import HotWorkers
 from legato_gateway.routing.kv_index import KVIndex
 from legato_gateway.routing.rebalancing import RebalancingPolicy
 from legato_gateway.timers import Timers
@@ -238,29 +239,21 @@ class RequestRelay:
         generation, snapshot, now = sub.generation, self._fleet.snapshot(), self._timers.time()
         request = generation.request
         matches = self._dispatcher.matches(sub, snapshot)
-        cached = max((matches.get(worker.name, 0) * worker.block_size for worker in snapshot.workers), default=0)
-        uncached = max(len(request.prompt) - cached, 1)
-        ticket = Ticket(
-            request.tenant, self._dispatcher.need(sub), uncached, generation.expires, request.priority, matches
-        )
-        generation.uncached = uncached
-        decision = self._admission.offer(ticket, snapshot, now)
-        self.demand.head(self._admission.obstacle, now)
-        self._count(decision, uncached)
+        generation.uncached = policy.uncached_tokens(len(request.prompt), matches, snapshot)
+        need = self._dispatcher.need(sub)
+        ticket = Ticket(request.tenant, need, generation.uncached, generation.expires, request.priority, matches)
+        decision = policy.offer(self._admission, self.demand, ticket, snapshot, now)
+        self._apply(sub, decision)
+
+    def _apply(self, sub: SubRequest, decision: Decision) -> None:
+        """Starts, queues or ends a request."""
         if isinstance(decision, Admit):
-            generation.admit()
+            sub.generation.admit()
             self._driver.step(sub, LifecycleEvent.ADMITTED)
         elif isinstance(decision, Refuse):
-            self._finish(generation, _refusal(decision))
+            self._finish(sub.generation, _refusal(decision))
         else:
             self._driver.step(sub, LifecycleEvent.HELD)
-
-    def _count(self, decision: Decision, uncached: int) -> None:
-        if isinstance(decision, Refuse):
-            if decision.reason != TOO_MANY_CHOICES:  # more workers would not help
-                self.demand.refused[decision.reason] += 1
-        else:
-            self.demand.arrivals.add(uncached)
 
     # ── passes over the fleet ───────────────────────────────────────────────────────────────────────────────────
 
@@ -280,12 +273,9 @@ class RequestRelay:
         start = self._timers.time()
         self._driver.offer_room()
         if self._admission.held:
-            for id, refusal in self._admission.outgrown(self._fleet.snapshot()):
-                self._finish(self._generations[id], _refusal(refusal))
-            for id in self._admission.next(self._fleet.snapshot(), start):
+            for id, decision in policy.queued_decisions(self._admission, self._fleet.snapshot(), start):
                 (sub,) = self._registry.sub_requests(self._generations[id])
-                sub.generation.admit()
-                self._driver.step(sub, LifecycleEvent.ADMITTED)
+                self._apply(sub, decision)
         now = self._timers.time()
         self.demand.head(self._admission.obstacle, now)
         self._next_pass = now + max(BETWEEN_PASSES, REST * (now - start))

@@ -1,18 +1,25 @@
-"""The autoscaler's signals from what gateways told: added up, each worker counted once. Pure."""
+"""The autoscaler's signals from gateways' reports: summed, with each worker counted once. Pure."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from legato_operator.api import roles
 from legato_operator.autoscaler.demand_window import NEWEST, RECENT, WINDOW, DemandWindow, merged
-from legato_operator.autoscaler.signals import Blocks, DecodeCost, Pool, PrefillCost, Traffic, WorkerSignals
+from legato_operator.autoscaler.signals import Blocks, DecodeCost, Pool, PrefillCost, Signals, Traffic, WorkerSignals
 from legato_operator.observing.observed import Pod
 from legato_protocol.demand import DemandReport, ReportedLoad
 from legato_protocol.load import Load
 
 
+def reported_signals(
+    window: DemandWindow, pods: Iterable[Pod], reports: Sequence[DemandReport], complete: bool = True
+) -> Signals:
+    """Returns the autoscaler's signals. Traffic is None unless all gateways reported (`complete`)."""
+    return Signals(workers(pods, reports), traffic(window, reports) if reports and complete else None)
+
+
 def traffic(window: DemandWindow, reports: Sequence[DemandReport]) -> Traffic | None:
-    """None until gateways were asked twice."""
+    """Returns the sums of all gateways' traffic, or None before the second poll."""
     minute, recent, newest = window.last(WINDOW), window.last(RECENT), window.last(NEWEST)
     if minute is None or recent is None or newest is None:
         return None
@@ -35,19 +42,19 @@ def traffic(window: DemandWindow, reports: Sequence[DemandReport]) -> Traffic | 
 def workers(pods: Iterable[Pod], reports: Iterable[DemandReport]) -> tuple[WorkerSignals, ...]:
     newest: dict[str, ReportedLoad] = {}
     for report in reports:
-        for told in report.workers:
-            if told.worker not in newest or told.age < newest[told.worker].age:
-                newest[told.worker] = told
-    found = [_worker(pod, newest.get(pod.name)) for pod in pods if pod.pool in roles.BOTH]
-    return tuple(_with_pool_cost(worker, found) for worker in found)
+        for load in report.workers:
+            if load.worker not in newest or load.age < newest[load.worker].age:
+                newest[load.worker] = load
+    measured = [_worker(pod, newest.get(pod.name)) for pod in pods if pod.pool in roles.BOTH]
+    return tuple(_with_pool_cost(worker, measured) for worker in measured)
 
 
-def _worker(pod: Pod, told: ReportedLoad | None) -> WorkerSignals:
+def _worker(pod: Pod, reported: ReportedLoad | None) -> WorkerSignals:
     pool: Pool = "prefill" if pod.pool == roles.PREFILL else "decode"
     draining = pod.on_its_way_out or pod.failed or pod.lost
-    if told is None:
+    if reported is None:
         return WorkerSignals(pod.name, pool, pod.ready, draining, pod.age, pod.start_seconds)
-    load = told.load
+    load = reported.load
     return WorkerSignals(
         pod.name,
         pool,
@@ -55,12 +62,12 @@ def _worker(pod: Pod, told: ReportedLoad | None) -> WorkerSignals:
         draining or load.draining,
         pod.age,
         pod.start_seconds,
-        sample_age=told.age,
+        sample_age=reported.age,
         queue_tokens=load.queue_tokens,
         parked_tokens=load.parked_tokens,
         prefill_cost=_prefill_cost(load),
         decode_cost=_decode_cost(load),
-        blocks=_blocks(told),
+        blocks=_blocks(reported),
         running=load.decoding,
         waiting=load.waiting + max(0, load.running - load.decoding),
         prompts=load.prompts,
@@ -71,7 +78,7 @@ def _worker(pod: Pod, told: ReportedLoad | None) -> WorkerSignals:
 
 
 def _prefill_cost(load: Load) -> PrefillCost | None:
-    """What a step costs by itself is shared by the tokens of a full one: a pool that needs another worker has such."""
+    """Returns the cost with a step's fixed part divided among the tokens of a full step: a busy pool has full steps."""
     cost = load.prefill_cost
     if cost is None:
         return None
@@ -85,8 +92,8 @@ def _decode_cost(load: Load) -> DecodeCost | None:
 
 
 def _with_pool_cost(worker: WorkerSignals, workers: Sequence[WorkerSignals]) -> WorkerSignals:
-    """Returns the worker, with its pool's median cost if its own steps all had the same number of rows: the median of
-    workers that know the cost of a row."""
+    """Returns the worker; if its steps all had the same number of rows, with the median cost of the pool's workers that
+    know the cost of a row."""
     if worker.decode_cost is None or not worker.decode_cost.only_rows:
         return worker
     costs = [other.decode_cost for other in workers if other.pool == worker.pool and other.decode_cost is not None]

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from legato_operator.autoscaler.signals import WorkerSignals
+from legato_operator.policy import WorkerSignals
 from legato_simulator.baselines.baseline import Grid, Rival
 from legato_simulator.baselines.search_context import Ground, spread
 from legato_simulator.engine.scaler import Observation, Scaler

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from legato_engine.runner.profile import Profile
+from legato_engine.policy import Profile
 from legato_simulator.workload.workload import Arrival, Workload
 
 

@@ -1,8 +1,7 @@
 """How many prompt tokens the workers of a manifest compute in one step."""
 
-from legato_engine.settings import CHUNK_TOKENS
-from legato_operator.api import roles
-from legato_operator.api.resources import Spec
+from legato_engine.policy import CHUNK_TOKENS
+from legato_operator.policy import Spec, roles
 
 
 def of(spec: Spec) -> int:

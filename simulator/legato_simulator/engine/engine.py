@@ -10,11 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from legato_engine import capacity
-from legato_engine.runner.profile import Profile
-from legato_engine.settings import BLOCK_SIZES
-from legato_operator.api.resources import Spec
-from legato_operator.autoscaling import DECIDE_EVERY
+from legato_engine.policy import BLOCK_SIZES, Profile, max_running
+from legato_operator.policy import DECIDE_EVERY, Spec
 from legato_protocol import durations
 from legato_simulator.engine import chunks
 from legato_simulator.engine.pods import Pods
@@ -54,7 +51,7 @@ class RunSettings:
             chunk_tokens=chunks.of(spec),
             block_size=BLOCK_SIZES["cpu"] if spec.engine.block_size == "Auto" else spec.engine.block_size,
             tpot=spec.slo.tpot,
-            slots=spec.engine.max_running or capacity.max_running(profile.kv_tokens, self.longest),
+            slots=spec.engine.max_running or max_running(profile.kv_tokens, self.longest),
             prefix_block=self.workload.block,
             start=profile.start_seconds if self.start is None else self.start,
             told=self.told,

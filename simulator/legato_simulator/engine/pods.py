@@ -5,11 +5,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Generic, TypeVar
 
-from legato_operator.api import roles
-from legato_operator.api.resources import Spec
-from legato_operator.autoscaler.signals import Pool
-from legato_operator.planning import gpu_budget, limits
-from legato_operator.planning.rollout import Count, Step, configured, next_step
+from legato_operator.policy import Count, Pool, Spec, Step, configured, limits, next_step, roles, starting_order
 from legato_simulator.engine.simulated_pod import SimulatedPod, WorkerKind
 
 POOLS: Mapping[str, Pool] = {roles.PREFILL: "prefill", roles.DECODE: "decode"}
@@ -101,7 +97,7 @@ class Pods(Generic[P]):
         staying = {p: sum(worker.draining_since is None for worker in self.of_pool(p)) for p in targets}
         needs = {pool: [self._gpus[pool]] * step.create for pool, step in steps.items()}
         sizes = {pool: target.replicas for pool, target in targets.items()}
-        return gpu_budget.starting_order(self._spec, needs, staying, sizes, room)
+        return starting_order(self._spec, needs, staying, sizes, room)
 
     def _leave(self, pool: str, step: Step, now: float) -> list[P]:
         """Ready ones begin to drain, the idlest first; those which start go at once, the newest first."""

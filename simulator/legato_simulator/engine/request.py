@@ -5,7 +5,7 @@ from bisect import bisect_left, insort
 from collections import deque
 from dataclasses import dataclass, field
 
-from legato_engine.scheduler.limits import SchedulerLimits
+from legato_engine.policy import SchedulerLimits
 from legato_simulator.workload.workload import Arrival
 
 PERCENTILE = 95

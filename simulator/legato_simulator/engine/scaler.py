@@ -4,10 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from legato_operator.api.resources import Spec
-from legato_operator.autoscaler.decide import decide
-from legato_operator.autoscaler.signals import Signals
-from legato_operator.autoscaler.window import Window
+from legato_operator.policy import Signals, Spec, Window, decide
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,8 @@
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
-from legato_engine.runner.profile import StepTimes
-from legato_operator.autoscaler.signals import Pool
+from legato_engine.policy import StepTimes
+from legato_operator.policy import Pool
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Mapping, Sequence
 
-from legato_operator.api.resources import Slo
+from legato_operator.policy import Slo
 from legato_simulator.engine.request import SimulatedRequest
 from legato_simulator.engine.result import Quantiles, Result, Sample
 from legato_simulator.engine.scaler import Observation

@@ -10,13 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from legato_operator.api import roles
-from legato_operator.api.resources import Spec
-from legato_operator.autoscaler import record
-from legato_operator.autoscaler.decide import decide
-from legato_operator.autoscaler.signals import Signals
-from legato_operator.autoscaler.window import LONGEST_GAP, Window
-from legato_operator.planning import limits
+from legato_operator.policy import LONGEST_GAP, Signals, Spec, Window, decide, limits, record, roles
 from legato_simulator.engine.result import Sample
 from legato_simulator.replay.signal_round import SignalRound
 from legato_simulator.replay.tally import PoolReplay, PoolTally, Stretch

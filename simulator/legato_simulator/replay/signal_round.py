@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from legato_operator.autoscaler.signals import Signals
+from legato_operator.policy import Signals
 from legato_protocol.messages import Count, Measure
 
 LARGEST = 1e15  # of any number in a line

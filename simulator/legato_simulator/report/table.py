@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import TypeVar
 
-from legato_engine.runner.profile import Profile
-from legato_operator.api.resources import Spec
+from legato_engine.policy import Profile
+from legato_operator.policy import Spec
 from legato_simulator.baselines.comparison import Comparison, Entry
 from legato_simulator.engine.result import Quantiles, Result, Sample
 from legato_simulator.workload.workload import Workload

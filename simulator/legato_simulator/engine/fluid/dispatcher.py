@@ -7,9 +7,9 @@ import math
 from collections import deque
 from collections.abc import Sequence
 
-from legato_gateway.admission.limits import AdmissionLimits
-from legato_gateway.routing import scorers
-from legato_operator.api.resources import Spec
+from legato_gateway import policy
+from legato_gateway.policy import AdmissionLimits
+from legato_operator.policy import Spec
 from legato_protocol.demand import WaitCause
 from legato_protocol.load import PrefillCoefficients
 from legato_simulator.engine.fluid.simulated_worker import SimulatedWorker
@@ -187,12 +187,12 @@ class Dispatcher:
         kind, times = worker.kind, worker.kind.times
         uncached = max(1.0, request.known - worker.prefixes.matched(request.arrival.blocks) * self._block)
         cost = PrefillCoefficients(times.per_step, times.per_token, times.per_pair, kind.chunk_tokens)
-        return scorers.compute_seconds(cost, request.known, uncached)
+        return policy.compute_seconds(cost, request.known, uncached)
 
     def _decode_load(self, worker: SimulatedWorker, request: SimulatedRequest) -> float:
         fullness = (worker.used + request.known) / worker.kind.kv_tokens
         running, weights = worker.in_flight, self._spec.routing.weights
-        load = weights.kv_cache_utilization * fullness**2 + scorers.RUNNING_WEIGHT * running
+        load = weights.kv_cache_utilization * fullness**2 + policy.RUNNING_WEIGHT * running
         context = int(worker.rows.context + request.known)
         return load + weights.step_time * worker.kind.times.seconds(running + 1, context, 0, 0)
 

@@ -8,9 +8,8 @@ import heapq
 import math
 from collections import deque
 
-from legato_engine.scheduler.chunk_budget import ChunkBudget, pairs
-from legato_engine.scheduler.step_cost import FORGET
-from legato_operator.autoscaler.signals import Pool
+from legato_engine.policy import FORGET, ChunkBudget, pairs
+from legato_operator.policy import Pool
 from legato_simulator.engine.request import DEFAULTS, Answers, Ended, RecentPrefixes, Rows, SimulatedRequest
 from legato_simulator.engine.simulated_pod import SimulatedPod, WorkerKind
 

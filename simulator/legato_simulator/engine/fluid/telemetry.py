@@ -4,8 +4,10 @@ import math
 from collections import deque
 from collections.abc import Iterable, Sequence
 
-from legato_operator.autoscaler.demand_window import NEWEST, RECENT, WINDOW
-from legato_operator.autoscaler.signals import (
+from legato_operator.policy import (
+    NEWEST,
+    RECENT,
+    WINDOW,
     Blocks,
     DecodeCost,
     OutputLengths,

@@ -3,10 +3,8 @@
 from collections.abc import Sequence
 from functools import partial
 
-from legato_engine.core.load_frame import BUSY_INTERVAL, IDLE_INTERVAL
-from legato_engine.scheduler.results import Emission
-from legato_engine.transfer.virtual_time import VirtualTime
-from legato_operator.autoscaler.signals import Pool
+from legato_engine.policy import BUSY_INTERVAL, IDLE_INTERVAL, Emission, VirtualTime
+from legato_operator.policy import Pool
 from legato_protocol.stream import Role
 from legato_simulator.engine.engine import Engine, RunSettings
 from legato_simulator.engine.pods import Pods

@@ -8,12 +8,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from legato_engine.scheduler.batch import Sampled
-from legato_engine.scheduler.limits import RequestRejected
-from legato_engine.scheduler.request import Request, RequestState
-from legato_engine.scheduler.results import Emission, SequenceKV
-from legato_engine.scheduler.transfers import IncomingTransfer, OutgoingState, OutgoingTransfer, outgoing_of
-from legato_engine.transfer.virtual_time import VirtualTime
+from legato_engine.policy import (
+    Emission,
+    IncomingTransfer,
+    OutgoingState,
+    OutgoingTransfer,
+    Request,
+    RequestRejected,
+    RequestState,
+    Sampled,
+    SequenceKV,
+    VirtualTime,
+    outgoing_of,
+)
 from legato_simulator.engine.scheduler.scheduled_worker import TOKEN, ScheduledWorker
 
 
@@ -101,10 +108,10 @@ class KVHandoffs:
                 continue
             if handoff.outgoing.state is OutgoingState.GRANTED and handoff.outgoing.sent <= transfer.cached:
                 handoff.source.scheduler.outgoing.withdraw(handoff.outgoing)
-                incoming.revoked(transfer)
+                incoming.on_revoked(transfer)
                 self._wake(worker)
             else:
-                incoming.written(transfer)
+                incoming.on_written(transfer)
 
     def end(self, id: str) -> None:
         """No hand-off of this request goes on; its schedulers were told."""
@@ -117,7 +124,7 @@ class KVHandoffs:
         del self._rooms[handoff.outgoing.room]
         self._migrations.pop(handoff, None)
         incoming.abandon(handoff.incoming)
-        incoming.released(handoff.incoming)
+        incoming.on_released(handoff.incoming)
         outgoing.cancel(handoff.outgoing)
         outgoing.abort(handoff.outgoing)
         self._wake(handoff.source)
@@ -167,7 +174,7 @@ class KVHandoffs:
         outgoing, incoming, size = handoff.outgoing, handoff.incoming, handoff.source.kind.block_size
         full = min(outgoing.request.full_blocks(size), outgoing.capacity)
         if full > (first := max(outgoing.sent, incoming.cached)):
-            handoff.target.scheduler.incoming.written(incoming)
+            handoff.target.scheduler.incoming.on_written(incoming)
             self._send(handoff, (full - first) * size)
         outgoing.sent = max(outgoing.sent, full)
 

@@ -7,18 +7,11 @@ import heapq
 import math
 import random
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
 
-from legato_engine.scheduler.limits import RequestRejected
-from legato_engine.scheduler.request import RequestState
-from legato_engine.scheduler.transfers import outgoing_of
-from legato_engine.transfer.virtual_time import VirtualTime
-from legato_gateway.relay.hot_workers import TRIES, HotWorkers
-from legato_gateway.routing.choose import NOTHING, NoRoute, Policy, choose
-from legato_gateway.routing.fleet_snapshot import FleetSnapshot
-from legato_gateway.routing.rebalancing import HotWorker, RebalancingPolicy
-from legato_gateway.workers.fleet import Fleet
+from legato_engine.policy import RequestRejected, RequestState, VirtualTime, outgoing_of
+from legato_gateway import policy
+from legato_gateway.policy import TRIES, Fleet, HotWorker, HotWorkers, Policy, RebalancingPolicy
 from legato_simulator.engine.scheduler.kv_handoffs import KVHandoffs
 from legato_simulator.engine.scheduler.scheduled_request import ScheduledRequest
 from legato_simulator.engine.scheduler.scheduled_worker import ScheduledWorker
@@ -118,14 +111,9 @@ class Migrations:
     def _target(
         self, request: ScheduledRequest, source: ScheduledWorker, hot: HotWorker | None
     ) -> ScheduledWorker | None:
-        need = replace(request.need(), avoid=frozenset({source.name}), local=True)
-        workers = [worker for worker in self._fleet.snapshot().workers if worker.decodes]
-        if hot is not None:
-            workers = [worker for worker in workers if hot.relieved_by(worker, need.tokens)]
-        if not workers:
-            return None
-        route = choose(need, FleetSnapshot(tuple(workers)), NOTHING, self._policy)
-        return None if isinstance(route, NoRoute) else self._workers[route.decode]
+        workers = self._fleet.snapshot().workers
+        target = policy.migration_target(request.need(), source.name, workers, self._policy, hot)
+        return None if target is None else self._workers[target]
 
     def _failed(self, request: ScheduledRequest, source: ScheduledWorker, target: ScheduledWorker) -> None:
         """It goes on where it is, and leaves that worker only if it drains."""

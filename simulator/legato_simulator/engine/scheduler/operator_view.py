@@ -1,10 +1,6 @@
 """What the operator knows of a simulated service, from a gateway's report, as it would make it out itself."""
 
-from legato_operator.api.resources import Spec
-from legato_operator.autoscaler.demand_window import RECENT, WINDOW, DemandWindow
-from legato_operator.autoscaler.signals import Signals
-from legato_operator.observing import reported_signals
-from legato_operator.observing.observed import Pod
+from legato_operator.policy import RECENT, WINDOW, DemandWindow, Pod, Spec, reported_signals
 from legato_protocol.demand import DemandReport
 from legato_simulator.engine.pods import POOLS, Pods
 from legato_simulator.engine.scaler import Observation
@@ -27,16 +23,15 @@ class OperatorView:
     ) -> Observation:
         """`prompts` are requests without a token, `decoding` the others."""
         self._window.add([report], now)
-        traffic = reported_signals.traffic(self._window, [report])
-        workers = reported_signals.workers([_pod(worker, now) for worker in pods.all], [report])
-        recent = 0 if traffic is None else sum(lengths.requests for lengths in traffic.recent)
+        signals = reported_signals(self._window, [_pod(worker, now) for worker in pods.all], [report])
+        recent = 0 if signals.traffic is None else sum(lengths.requests for lengths in signals.traffic.recent)
         decoders = [told.load for told in report.workers if told.role != "prefill"]
         held = sum(load.used_blocks for load in decoders)
         total = sum(load.free_blocks + load.cached_blocks + load.used_blocks for load in decoders)
         both = {"prefill": prompts, "decode": decoding}
         return Observation(
             now=now,
-            signals=Signals(workers, traffic),
+            signals=signals,
             sizes=dict(pods.desired),
             ready=pods.ready(now),
             requests=recent / RECENT,

@@ -1,8 +1,6 @@
 """Prefixes that simulated workers are about to hold: what `relay.dispatcher` does with the gateway's predictions."""
 
-from legato_gateway.routing.choose import Route
-from legato_gateway.routing.filters import Matches
-from legato_gateway.routing.predicted_prefixes import PREDICTED_SECONDS, SETTLING_SECONDS, PredictedPrefixes
+from legato_gateway.policy import PREDICTED_SECONDS, SETTLING_SECONDS, Matches, PredictedPrefixes, Route
 from legato_simulator.engine.scheduler.scheduled_request import ScheduledRequest
 from legato_simulator.engine.scheduler.scheduled_worker import ScheduledWorker
 

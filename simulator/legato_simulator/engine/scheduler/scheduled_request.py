@@ -6,13 +6,13 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from legato_engine.scheduler.request import Request
-from legato_gateway.routing.filters import Need
+from legato_engine.policy import Request
+from legato_gateway.policy import Need
 from legato_protocol.sampling_params import SamplingParams
 from legato_simulator.engine.request import SimulatedRequest
 
 if TYPE_CHECKING:
-    from legato_simulator.scheduled_worker import ScheduledWorker
+    from legato_simulator.engine.scheduler.scheduled_worker import ScheduledWorker
 
 
 @dataclass(eq=False, slots=True)

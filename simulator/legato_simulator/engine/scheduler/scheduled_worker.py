@@ -1,14 +1,18 @@
 """One worker in virtual time with a scheduler of its own: the engine's, with its block pool and prefix cache."""
 
-from legato_engine.core.load_frame import load_frame
-from legato_engine.core.rates import Rates
-from legato_engine.kvcache.block_pool import BlockPool
-from legato_engine.kvcache.events import EventLog
-from legato_engine.scheduler.batch import Batch, Sampled
-from legato_engine.scheduler.limits import SchedulerLimits
-from legato_engine.scheduler.results import StepResult
-from legato_engine.scheduler.scheduler import Scheduler
-from legato_operator.autoscaler.signals import Pool
+from legato_engine.policy import (
+    Batch,
+    BlockPool,
+    EventLog,
+    Rates,
+    Sampled,
+    Scheduler,
+    SchedulerLimits,
+    StepResult,
+    credits,
+    load_frame,
+)
+from legato_operator.policy import Pool
 from legato_protocol.kv_events import KVEvent
 from legato_protocol.load import Load
 from legato_protocol.stream import Hello, Peer, Role
@@ -78,7 +82,7 @@ class ScheduledWorker(SimulatedPod):
         batch, self._batch = self._batch, None
         assert batch is not None
         result = self.scheduler.process(batch, tuple([TOKEN if row.draws else () for row in batch.rows]), now)
-        self._rates.measured(result.prompt_tokens, result.decode_rows, now - self._launched, now)
+        self._rates.measure(result.prompt_tokens, result.decode_rows, now - self._launched, now)
         return result
 
     def events(self) -> tuple[KVEvent, ...]:
@@ -105,12 +109,11 @@ class ScheduledWorker(SimulatedPod):
     def load(self, now: float) -> Load:
         """What it tells of itself."""
         load, draining = self.scheduler.load(), self.draining_since is not None
-        credits = 0 if draining else max(0, self.limits.max_waiting - load.waiting)
         return load_frame(
             load,
             self._rates,
             now,
             draining=draining,
-            credits=credits,
+            credits=credits(self.limits.max_waiting, load.waiting, draining),
             slots=self.limits.max_running,
         )

@@ -3,19 +3,27 @@
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from legato_engine.scheduler.limits import RequestRejected
-from legato_engine.transfer.virtual_time import VirtualTime
-from legato_gateway.admission.limits import AdmissionLimits
-from legato_gateway.admission.queue import Admission
-from legato_gateway.admission.ticket import Admit, Refuse, Ticket
-from legato_gateway.relay.demand import Demand, LengthCounter
-from legato_gateway.routing.choose import NoRoute, Policy, Route, choose
-from legato_gateway.routing.kv_index import KVIndex
-from legato_gateway.routing.rebalancing import RebalancingPolicy
-from legato_gateway.routing.scorers import Objectives, Weights
-from legato_gateway.workers.fleet import Fleet
-from legato_operator.api.resources import Spec
-from legato_operator.manifests import gateway as gateway_manifest
+from legato_engine.policy import RequestRejected, VirtualTime
+from legato_gateway import policy
+from legato_gateway.policy import (
+    Admission,
+    AdmissionLimits,
+    Admit,
+    Decision,
+    Demand,
+    Fleet,
+    KVIndex,
+    LengthCounter,
+    NoRoute,
+    Objectives,
+    Policy,
+    RebalancingPolicy,
+    Refuse,
+    Route,
+    Ticket,
+    Weights,
+)
+from legato_operator.policy import Spec, step_objective
 from legato_protocol.demand import DemandReport, ReportedLoad
 from legato_protocol.kv_events import Snapshot
 from legato_simulator.engine.scheduler.kv_handoffs import KVHandoffs
@@ -46,7 +54,7 @@ class SimulatedGateway:
         self._offered: dict[str, ScheduledRequest] = {}  # held by admission
         self._without_token: dict[ScheduledRequest, None] = {}
         self._waiting: dict[ScheduledRequest, None] = {}  # admitted, and on no worker
-        self._rebalancing = RebalancingPolicy(gateway_manifest.step_objective(spec))
+        self._rebalancing = RebalancingPolicy(step_objective(spec))
         self._migrations = Migrations(time, self._fleet, self._workers, handoffs, self._policy, self._rebalancing)
 
     @property
@@ -82,7 +90,7 @@ class SimulatedGateway:
     def lost(self, worker: ScheduledWorker) -> None:
         """It was deleted."""
         if self._workers.pop(worker.name, None) is not None:
-            self._fleet.gone(worker.name, "lost", "deleted")
+            self._fleet.disconnected(worker.name, "lost", "deleted")
             self._fleet.remove(worker.name)
             self._index.forget(worker.name)
 
@@ -105,15 +113,12 @@ class SimulatedGateway:
         """A new one comes."""
         snapshot, now = self._fleet.snapshot(), self._time.now
         matches = self._index.match(request.hashes)
-        cached = max((matches.get(worker.name, 0) * worker.block_size for worker in snapshot.workers), default=0)
-        request.uncached = request.simulated.uncached = max(request.prompt - cached, 1)
+        request.uncached = request.simulated.uncached = policy.uncached_tokens(request.prompt, matches, snapshot)
         ticket = Ticket(request.tenant, request.need(), request.uncached, request.expires, matches=matches)
-        decision = self._admission.offer(ticket, snapshot, now)
-        self._demand.head(self._admission.obstacle, now)
+        decision = policy.offer(self._admission, self._demand, ticket, snapshot, now)
         if isinstance(decision, Refuse):
             self._refused(request)
             return
-        self._demand.arrivals.add(request.uncached)
         self._without_token[request] = None
         if isinstance(decision, Admit):
             self._dispatch(request)
@@ -163,8 +168,8 @@ class SimulatedGateway:
                 self._dispatch(request)
         self._migrations.turn()
         if self._admission.held:
-            for id in self._admission.next(self._fleet.snapshot(), now):
-                self._dispatch(self._offered.pop(id))
+            for id, decision in policy.queued_decisions(self._admission, self._fleet.snapshot(), now):
+                self._decided(self._offered.pop(id), decision)
         self._demand.head(self._admission.obstacle, now)
 
     def report(self, ages: Iterable[tuple[ScheduledWorker, float]]) -> DemandReport:
@@ -190,6 +195,16 @@ class SimulatedGateway:
 
     # ── inside ──
 
+    def _decided(self, request: ScheduledRequest, decision: Decision) -> None:
+        if isinstance(decision, Refuse):
+            self._refuse(request)
+        else:
+            self._dispatch(request)
+
+    def _refuse(self, request: ScheduledRequest) -> None:
+        self._refused(request)
+        self.ended(request, 0)
+
     def _reported(self, worker: ScheduledWorker, age: float) -> ReportedLoad:
         known = self._fleet.worker(worker.name)
         assert known is not None
@@ -203,12 +218,11 @@ class SimulatedGateway:
         held = self._admission.held_tokens
         need = replace(request.need(), waited=self._waited(request), behind=held, tenants=tenants)
         predicted = self._predictions.soon(request, self._time.now)
-        route = choose(need, snapshot, self._index.match(request.hashes), self._policy, predicted)
+        route = policy.place(need, snapshot, self._index.match(request.hashes), self._policy, predicted)
         if isinstance(route, Route) and self._send(request, route, need.tokens):
             self._waiting.pop(request, None)
         elif isinstance(route, NoRoute) and route.lasting and not request.made:
-            self._refused(request)
-            self.ended(request, 0)
+            self._refuse(request)
         else:
             self._waiting[request] = self._waiting.pop(request, None)
             request.tried = self._fleet.openings

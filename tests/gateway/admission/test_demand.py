@@ -4,9 +4,9 @@ import pytest
 from msgspec.structs import replace
 from relay_script import Scripted, error_of, started
 
+from legato_gateway.admission.demand import Demand, LengthCounter
 from legato_gateway.admission.ticket import QUEUE_FULL
 from legato_gateway.errors import BadRequest, DeadlineExceeded, Overloaded
-from legato_gateway.relay.demand import Demand, LengthCounter
 from legato_gateway.relay.lifecycle import Stage
 from legato_gateway.routing.choose import Policy
 from legato_protocol.demand import LengthBucket
@@ -63,7 +63,7 @@ def test_more_choices_than_any_worker_runs_concurrently_are_the_requests_own_fau
     run.relay._dispatcher._policy = Policy(0, "Local")
     for name, slots in (("u0", 4), ("d1", 6)):
         run.fleet.loaded(name, replace(run.workers[name].load(), slots=slots))
-    with pytest.raises(BadRequest, match="7 choices of one prompt; at most 6 run at once") as refused:
+    with pytest.raises(BadRequest, match="7 choices of one prompt; at most 6 run concurrently") as refused:
         raise error_of(run.start(choices=7))
     assert refused.value.param == "n"
     assert not run.demand().refused

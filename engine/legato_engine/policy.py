@@ -1,0 +1,55 @@
+"""The engine's decisions: the scheduler with its KV cache, hand-off states, chunk sizes and load reports.
+
+The core and the simulator run the same code. Pure: time is an argument, and no device is touched. The simulator imports
+nothing else of the engine.
+"""
+
+from legato_engine.capacity import max_running
+from legato_engine.core.load_frame import BUSY_INTERVAL, IDLE_INTERVAL, credits, load_frame
+from legato_engine.core.rates import Rates
+from legato_engine.kvcache.block_pool import BlockPool
+from legato_engine.kvcache.events import EventLog
+from legato_engine.runner.profile import Profile, StepTimes
+from legato_engine.scheduler.batch import Batch, Sampled
+from legato_engine.scheduler.chunk_budget import ChunkBudget, pairs
+from legato_engine.scheduler.limits import RequestRejected, SchedulerLimits
+from legato_engine.scheduler.request import Request, RequestState
+from legato_engine.scheduler.results import Emission, SequenceKV, StepResult
+from legato_engine.scheduler.scheduler import Scheduler
+from legato_engine.scheduler.step_cost import FORGET
+from legato_engine.scheduler.transfers import IncomingTransfer, OutgoingState, OutgoingTransfer, outgoing_of
+from legato_engine.settings import BLOCK_SIZES, CHUNK_TOKENS
+from legato_engine.transfer.virtual_time import VirtualTime
+
+__all__ = [
+    "BLOCK_SIZES",
+    "BUSY_INTERVAL",
+    "CHUNK_TOKENS",
+    "FORGET",
+    "IDLE_INTERVAL",
+    "Batch",
+    "BlockPool",
+    "ChunkBudget",
+    "Emission",
+    "EventLog",
+    "IncomingTransfer",
+    "OutgoingState",
+    "OutgoingTransfer",
+    "Profile",
+    "Rates",
+    "Request",
+    "RequestRejected",
+    "RequestState",
+    "Sampled",
+    "Scheduler",
+    "SchedulerLimits",
+    "SequenceKV",
+    "StepResult",
+    "StepTimes",
+    "VirtualTime",
+    "credits",
+    "load_frame",
+    "max_running",
+    "outgoing_of",
+    "pairs",
+]

@@ -1,0 +1,113 @@
+"""The gateway's decisions: offer, place, start queued requests, choose a migration's target.
+
+The relay and the simulator decide by these functions, each with its own requests and frames. Pure: time and fleet are
+arguments. The simulator imports nothing else of the gateway.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from legato_gateway.admission.demand import Demand, LengthCounter
+from legato_gateway.admission.limits import AdmissionLimits
+from legato_gateway.admission.queue import Admission
+from legato_gateway.admission.ticket import TOO_MANY_CHOICES, Admit, Decision, Refuse, Ticket
+from legato_gateway.routing import filters
+from legato_gateway.routing.choose import NOTHING, NoRoute, Policy, Route, choose
+from legato_gateway.routing.filters import Matches, Need
+from legato_gateway.routing.fleet_snapshot import FleetSnapshot, WorkerView
+from legato_gateway.routing.hot_workers import TRIES, HotWorkers
+from legato_gateway.routing.kv_index import KVIndex
+from legato_gateway.routing.predicted_prefixes import PREDICTED_SECONDS, SETTLING_SECONDS, PredictedPrefixes
+from legato_gateway.routing.rebalancing import HotWorker, RebalancingPolicy
+from legato_gateway.routing.scorers import RUNNING_WEIGHT, Objectives, Weights, compute_seconds
+from legato_gateway.workers.fleet import Fleet
+
+__all__ = [
+    "PREDICTED_SECONDS",
+    "RUNNING_WEIGHT",
+    "SETTLING_SECONDS",
+    "TRIES",
+    "Admission",
+    "AdmissionLimits",
+    "Admit",
+    "Decision",
+    "Demand",
+    "Fleet",
+    "HotWorker",
+    "HotWorkers",
+    "KVIndex",
+    "LengthCounter",
+    "Matches",
+    "Need",
+    "NoRoute",
+    "Objectives",
+    "Policy",
+    "PredictedPrefixes",
+    "RebalancingPolicy",
+    "Refuse",
+    "Route",
+    "Ticket",
+    "Weights",
+    "compute_seconds",
+    "migration_target",
+    "offer",
+    "place",
+    "queued_decisions",
+    "uncached_tokens",
+]
+
+
+def uncached_tokens(prompt: int, matches: Matches, snapshot: FleetSnapshot) -> int:
+    """Returns the tokens of a prompt that no worker has cached. The last token is always computed.
+
+    `matches` are the leading blocks that each worker has cached.
+    """
+    cached = max((matches.get(worker.name, 0) * worker.block_size for worker in snapshot.workers), default=0)
+    return max(prompt - cached, 1)
+
+
+def offer(admission: Admission, demand: Demand, ticket: Ticket, snapshot: FleetSnapshot, now: float) -> Decision:
+    """Admits, queues or refuses a new request, and counts it as demand."""
+    decision = admission.offer(ticket, snapshot, now)
+    demand.head(admission.obstacle, now)
+    if not isinstance(decision, Refuse):
+        demand.arrivals.add(ticket.uncached)
+    elif decision.reason != TOO_MANY_CHOICES:  # more workers would not help
+        demand.refused[decision.reason] += 1
+    return decision
+
+
+def queued_decisions(admission: Admission, snapshot: FleetSnapshot, now: float) -> Iterator[tuple[str, Decision]]:
+    """Yields the ids of queued requests that end or start after the fleet changed.
+
+    Refusals come first. The caller must cancel each in `admission` before it takes the next one.
+    """
+    yield from admission.outgrown(snapshot)
+    for id in admission.next(snapshot, now):
+        yield id, Admit()
+
+
+def place(
+    need: Need, snapshot: FleetSnapshot, matches: Matches, policy: Policy, predicted: Matches = NOTHING
+) -> Route | NoRoute:
+    """Returns the route for `need`. Workers that failed this request, or fail often, are the last resort."""
+    route = choose(need, snapshot, matches, policy, predicted)
+    if isinstance(route, NoRoute) and need.avoid:
+        need = replace(need, avoid=frozenset())
+        route = choose(need, snapshot, matches, policy, predicted)
+    if isinstance(route, NoRoute) and any(worker.broken for worker in snapshot.workers):
+        route = choose(need, filters.forgiven(snapshot, need), matches, policy, predicted)
+    return route
+
+
+def migration_target(
+    need: Need, source: str, workers: Iterable[WorkerView], policy: Policy, hot: HotWorker | None
+) -> str | None:
+    """Returns the worker of `workers` that takes over a running sequence of `source`, or None.
+
+    If the source is not draining but `hot`, the target must relieve it.
+    """
+    need = replace(need, avoid=frozenset({source}), local=True)
+    able = [w for w in workers if w.decodes and (hot is None or hot.relieved_by(w, need.tokens))]
+    route = choose(need, FleetSnapshot(tuple(able)), NOTHING, policy)
+    return None if isinstance(route, NoRoute) else route.decode
