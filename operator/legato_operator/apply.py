@@ -187,7 +187,7 @@ async def _end_token(cluster: Cluster, service: Ref) -> None:
         found = await cluster.get(ref)
     except ObjectNotFound:
         return
-    if secret.is_of(found, service.name):
+    if secret.belongs_to(found, service.name):
         await _delete(cluster, ref, uid_of(found))
 
 

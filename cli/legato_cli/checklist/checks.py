@@ -82,7 +82,9 @@ def storage(spec: Spec) -> Finding:
         return Tick.MISSING, "model.source.path"
     if source.hugging_face is None or source.hugging_face.node_cache:
         return Tick.DONE, ""
-    templates = {role: roles.pool(spec, role).template for role in roles.with_pool(spec)} | {"gateway": spec.gateway.template}
+    templates = {role: roles.pool(spec, role).template for role in roles.with_pool(spec)} | {
+        "gateway": spec.gateway.template
+    }
     return _lacking(f"{part}.template" for part, template in templates.items() if not _has_cache(template))
 
 

@@ -11,7 +11,7 @@ from legato_operator.cluster import Cluster, Ref, uid_of
 from legato_operator.manifests import common
 from legato_operator.observing import peer_tls
 from legato_operator.observing.gateway_signals import GatewaySignalSource
-from legato_operator.observing.observe import Gateways, asked_gateways, find_pods, read_token
+from legato_operator.observing.observe import Gateways, ask_gateways, find_pods, read_token
 from legato_operator.observing.observed import Observed, Pod, known_tokens
 from legato_operator.planning import limits
 from legato_protocol import names
@@ -44,10 +44,10 @@ class RoundReader:
         pools = (await self._cluster.list(names.WORKER_POOL, self._ref.namespace, mine)).items
         now = self._clock.now()
         pods = await find_pods(self._cluster, self._ref, uid_of(stored), now)
-        pods = await peer_tls.known(self._cluster, service, pods)
+        pods = await peer_tls.attach(self._cluster, service, pods)
         found = [_reached(pod, addresses) for pod in pods]
         tokens = known_tokens(await read_token(self._cluster, service))
-        found = await asked_gateways(found, self._gateways, tokens)
+        found = await ask_gateways(found, self._gateways, tokens)
         return Observed(
             service=service,
             uid=uid_of(stored),

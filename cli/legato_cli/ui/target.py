@@ -68,7 +68,7 @@ async def read(cluster: Cluster, ref: Ref) -> UITarget:
     service = parsing.service_from_object(stored)
     pods = await observe.find_pods(cluster, ref, uid_of(stored), time.time())
     ready = [pod for pod in pods if pod.pool == common.GATEWAY and pod.ready and not pod.leaving]
-    ready = [pod for pod in await peer_tls.known(cluster, service, ready) if pod.address]
+    ready = [pod for pod in await peer_tls.attach(cluster, service, ready) if pod.address]
     try:
         for pod in ready:
             control_port.trust(pod.tls)

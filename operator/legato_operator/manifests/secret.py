@@ -94,7 +94,7 @@ def witness(service: InferenceService, uid: str) -> dict[str, Any]:
     return common.owned(made, owner)
 
 
-def is_of(secret: Object, service: str) -> bool:
+def belongs_to(secret: Object, service: str) -> bool:
     """Whether it is the service's own, though somebody took its label away: another one may have the name."""
     metadata = secret["metadata"]
     owners = [(owner["kind"], owner["name"]) for owner in metadata.get("ownerReferences", ())]

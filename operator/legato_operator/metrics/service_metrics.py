@@ -54,7 +54,7 @@ class ServiceMetrics(Collector):
         self._of(service).decisions[decision.pool] = decision
 
     def changed(self, service: Ref, decision: PoolDecision) -> None:
-        direction = "up" if decision.wish > decision.current else "down"
+        direction = "up" if decision.desired > decision.current else "down"
         self._of(service).changes[decision.pool, direction, decision.reason] += 1
 
     def forgot(self, service: Ref) -> None:
@@ -115,7 +115,7 @@ def _capped_by(told: _Told, pool: str, status: Mapping[str, Any]) -> str:
     if "cappedBy" in status and told.asked.get(pool, 0) > status["desired"]:
         return str(status["cappedBy"])
     decision = told.decisions.get(pool)
-    return decision.capped_by if decision is not None and decision.needed > decision.wish else ""
+    return decision.capped_by if decision is not None and decision.needed > decision.desired else ""
 
 
 def _decisions(services: _Services) -> Iterator[Metric]:
@@ -128,7 +128,7 @@ def _decisions(services: _Services) -> Iterator[Metric]:
     for ref, told in services.items():
         for pool, decision in told.decisions.items():
             labels = (ref.namespace, ref.name, pool)
-            wish.add_metric(labels, decision.wish)
+            wish.add_metric(labels, decision.desired)
             needed.add_metric(labels, decision.needed)
             missing.add_metric(labels, len(decision.missing))
         for what, count in told.changes.items():

@@ -1,1 +1,1 @@
-"""One read pass over the cluster and the workers, and what it finds."""
+"""One read pass over the cluster, workers and gateways, and its result."""

@@ -18,10 +18,10 @@ log = logging.getLogger(__name__)
 
 
 class ControlPort:
-    """Shows one token after the other until one is taken: a process may not have read the newest yet."""
+    """Sends requests with one token after another until one is accepted: a process may not have read the newest yet."""
 
     def __init__(self, session: aiohttp.ClientSession, timeout: float) -> None:
-        """`timeout` is for each answer, in seconds."""
+        """`timeout` is the limit for each answer, in seconds."""
         self._session = session
         self._timeout = aiohttp.ClientTimeout(total=timeout)
         self._refusals = RefusalLog()
@@ -30,8 +30,10 @@ class ControlPort:
     async def request(
         self, method: str, address: str, path: str, tokens: Sequence[str], tls: PeerTLS | None = None
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """The answer to the last one that was shown. Raises aiohttp.ClientError, TimeoutError, and InvalidFile where
-        the authority is none."""
+        """Yields the answer to the first accepted token, or to the last.
+
+        Raises aiohttp.ClientError, TimeoutError, and InvalidFile if the authority's certificate is invalid.
+        """
         *others, last = tokens or ("",)
         for token in others:
             async with self._ask(method, address, path, token, tls) as answer:
@@ -40,10 +42,10 @@ class ControlPort:
                     return
         async with self._ask(method, address, path, last, tls) as answer:
             if answer.status == _UNAUTHORIZED:
-                self._tell(f"{address} refuses the service's token at {path}")
+                self._log_refusal(f"{address} refuses the service's token at {path}")
             yield answer
 
-    def _tell(self, refusal: str) -> None:
+    def _log_refusal(self, refusal: str) -> None:
         if line := self._refusals.note(refusal):
             log.warning(line)
 
@@ -58,16 +60,16 @@ class ControlPort:
 
 
 def scheme(tls: PeerTLS | None) -> str:
-    """Of a control port's URL."""
+    """Returns the scheme of a control port's URL."""
     return "http" if tls is None else "https"
 
 
 def trust(tls: PeerTLS | None) -> dict[str, Any]:
-    """What aiohttp has to be told of a control port. Raises InvalidFile."""
+    """Returns aiohttp's arguments for the TLS of a control port. Raises InvalidFile."""
     return {} if tls is None else {"ssl": _context(tls.authority), "server_hostname": tls.name}
 
 
 @lru_cache(maxsize=64)
 def _context(authority: str) -> SSLContext:
-    """One for each: connections are kept by it."""
+    """Returns the same context for each authority, because aiohttp pools connections by it."""
     return client_context(authority)

@@ -1,4 +1,4 @@
-"""Gateways' control ports over HTTP: what they tell of demand, and when they begin to hold requests."""
+"""Gateways' control ports over HTTP: their reports of demand, and waits for queued requests."""
 
 import asyncio
 import contextlib
@@ -12,28 +12,28 @@ from legato_protocol import demand
 from legato_protocol.demand import BadReport, DemandReport
 from legato_protocol.followed_files import InvalidFile
 
-TIMEOUT = 1.5  # seconds for a whole answer: the next time they are asked comes soon
-MAX_CONCURRENT = 32  # requests; others wait outside of the timeout and of the client
+TIMEOUT = 1.5  # seconds for a whole answer; the next poll comes soon
+MAX_CONCURRENT = 32  # requests; others wait outside the timeout and the client
 MAX_BYTES = 8 << 20  # of an answer
 
 
 class HttpGateways:
-    """Asks gateways. One that does not answer in time, or answers nonsense, has no report."""
+    """Polls gateways. A gateway that does not answer in time, or answers invalid data, has no report."""
 
     def __init__(self, session: aiohttp.ClientSession, timeout: float = TIMEOUT) -> None:
-        """The session must not bound its connections: whoever waits for held requests keeps one."""
+        """The session must not limit its connections: each wait for queued requests keeps one."""
         self._control = ControlPort(session, timeout)
         self._patient = ControlPort(session, demand.LONGEST_WAIT + timeout)
-        self._turns = asyncio.Semaphore(MAX_CONCURRENT)
+        self._slots = asyncio.Semaphore(MAX_CONCURRENT)
 
     async def report(self, address: str, tokens: Sequence[str], tls: PeerTLS | None = None) -> DemandReport | None:
-        """Of the gateway whose control port is there."""
-        async with self._turns:
+        """Returns the report of the gateway at this address, or None."""
+        async with self._slots:
             return await _report(self._control.request("GET", address, demand.DEMAND_PATH, tokens, tls))
 
     async def holds(self, address: str, tokens: Sequence[str], tls: PeerTLS | None = None) -> bool:
-        """Whether the gateway there holds a request; waits for one for up to `LONGEST_WAIT` seconds. An older gateway
-        answers at once."""
+        """Waits up to `LONGEST_WAIT` seconds for a request queued in the gateway; True if there is one. Older gateways
+        answer immediately."""
         path = f"{demand.DEMAND_PATH}?{demand.WAIT}={demand.LONGEST_WAIT:g}"
         report = await _report(self._patient.request("GET", address, path, tokens, tls))
         return report is not None and report.held_requests > 0
@@ -48,7 +48,7 @@ async def _report(asked: contextlib.AbstractAsyncContextManager[aiohttp.ClientRe
 
 
 async def _body(content: aiohttp.StreamReader) -> bytes:
-    """Raises BadReport for one that is too long."""
+    """Returns a body. Raises BadReport if it is too long."""
     body = bytearray()
     async for piece in content.iter_any():
         body += piece

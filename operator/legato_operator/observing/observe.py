@@ -1,4 +1,4 @@
-"""One read pass over the cluster, the workers and the gateways, for one service. Reads only; decides nothing."""
+"""One read pass over the cluster, the workers and the gateways of one service. Decides nothing."""
 
 import asyncio
 import dataclasses
@@ -18,31 +18,31 @@ from legato_protocol.demand import DemandReport
 
 
 class Workers(Protocol):
-    """How workers are spoken to."""
+    """Client of workers' control ports."""
 
     async def state(self, address: str, tokens: Sequence[str], tls: PeerTLS | None = None) -> WorkerState | None:
-        """What a worker says of itself; None when it does not answer, or takes none of the tokens."""
+        """Returns a worker's state, or None if it does not answer or accepts none of the tokens."""
         ...
 
     async def drain(self, address: str, tokens: Sequence[str], tls: PeerTLS | None = None) -> None:
-        """Tell a worker to drain. A worker that does not answer is told again by the next plan."""
+        """Asks a worker to drain. The next plan repeats the request if the worker does not answer."""
         ...
 
     async def recall(self, address: str, tokens: Sequence[str], tls: PeerTLS | None = None) -> bool:
-        """Tell a worker that drains to serve again; False where it does not answer, or its process is to end."""
+        """Asks a draining worker to serve again; False if it does not answer, or its process is stopping."""
         ...
 
 
 class Gateways(Protocol):
-    """How gateways are spoken to."""
+    """Client of gateways' control ports."""
 
     async def report(self, address: str, tokens: Sequence[str], tls: PeerTLS | None = None) -> DemandReport | None:
-        """What a gateway tells; None when it does not answer, or takes none of the tokens."""
+        """Returns a gateway's report, or None if it does not answer or accepts none of the tokens."""
         ...
 
 
 class NullGateways:
-    """None answers."""
+    """Gateways that never answer."""
 
     async def report(self, address: str, tokens: Sequence[str], tls: PeerTLS | None = None) -> DemandReport | None:
         return None
@@ -57,8 +57,8 @@ async def observe(
     gateways: Gateways | None = None,
     remembered: ServiceToken | None = None,
 ) -> Observed:
-    """All that concerns the service that is stored so, of which this spec is reconciled. `remembered` is what the
-    Secret of its token held in an earlier pass."""
+    """Returns everything about a stored service, whose accepted spec is reconciled. `remembered` is the service's token
+    from an earlier pass."""
     ref = ref_of(stored)
     service = accepted.service
     mine = {names.LABEL_SERVICE: ref.name}
@@ -69,10 +69,10 @@ async def observe(
     routes, unusable = await find_routes(cluster, ref, service, stored.get("status", {}))
     listed = await _adapter_list(cluster, service, stored.get("status", {}))
     objects = (*(item for listing in lists for item in listing.items), *routes, *listed)
-    found, others = ownership.read(ref, uid_of(stored), pods.items, (*sets.items, *objects), clock.now())
-    found = await pod_events.explained(cluster, ref.namespace, await peer_tls.known(cluster, service, found))
-    seen = await asyncio.gather(*(_asked(pod, workers, tokens) for pod in found))
-    seen = reached.judged(await asked_gateways(seen, gateways or NullGateways(), tokens))
+    own, others = ownership.read(ref, uid_of(stored), pods.items, (*sets.items, *objects), clock.now())
+    own = await pod_events.explain_blocked(cluster, ref.namespace, await peer_tls.attach(cluster, service, own))
+    seen = await asyncio.gather(*(_ask_worker(pod, workers, tokens) for pod in own))
+    seen = reached.mark_unreached(await ask_gateways(seen, gateways or NullGateways(), tokens))
     missing = await asyncio.gather(
         *(find_problem(cluster, ref.namespace, needed) for needed in references.of(service.spec))
     )
@@ -102,7 +102,7 @@ async def observe(
 async def list_known(
     cluster: Cluster, kind: str, namespace: str | None, labels: Mapping[str, str] | None = None
 ) -> ObjectList:
-    """All objects of a kind that carry these labels; none if the cluster has no such kind (its CRD was deleted)."""
+    """Lists the objects of a kind with these labels; none if the cluster lacks the kind (its CRD was deleted)."""
     try:
         return await cluster.list(kind, namespace, labels)
     except ObjectNotFound:
@@ -112,62 +112,66 @@ async def list_known(
 async def find_routes(
     cluster: Cluster, ref: Ref, service: resources.InferenceService, status: Mapping[str, Any]
 ) -> tuple[list[Object], dict[str, tuple[str, str]]]:
-    """Routes of the kinds that the service wants or had, and why a kind cannot be used: clusters may lack the Gateway
-    API, and operators the right."""
+    """Returns the routes of the kinds that the service wants or had, and the reason for each unusable kind: the cluster
+    may lack the Gateway API, or the operator the permission."""
     wanted = {item["kind"] for item in route.of(service)} | {entry["kind"] for entry in status.get("routes") or ()}
-    found: list[Object] = []
+    routes: list[Object] = []
     unusable = {}
     for kind in sorted(wanted):
         try:
-            found += (await cluster.list(kind, ref.namespace, {names.LABEL_SERVICE: ref.name})).items
+            routes += (await cluster.list(kind, ref.namespace, {names.LABEL_SERVICE: ref.name})).items
         except ObjectNotFound:
             unusable[kind] = conditions.ROUTE_API_MISSING, f"the cluster has no {kind}; install the Gateway API's CRDs"
         except Forbidden as error:
             unusable[kind] = conditions.API_REFUSED, f"the operator may not create {kind}s (rbac.routes): {error}"
-    return found, unusable
+    return routes, unusable
 
 
 async def _adapter_list(
     cluster: Cluster, service: resources.InferenceService, status: Mapping[str, Any]
 ) -> list[Object]:
-    """The ConfigMap with the adapters of a service that has some, or had. It is looked for by its name: nobody may list
-    all that there are. One of that name that is somebody else's is not touched."""
+    """Returns the ConfigMap with a service's adapters, if the service has or had some.
+
+    It is read by name, because the operator may not list ConfigMaps. Another's ConfigMap of that name is ignored.
+    """
     if not (adapters.are_listed(service) or conditions.find(status, conditions.ADAPTERS_READY)):
         return []
     name, namespace = service.metadata.name, service.metadata.namespace
     try:
-        found = await cluster.get(Ref(adapters.CONFIG_MAP, namespace, adapters.name(name)))
+        config_map = await cluster.get(Ref(adapters.CONFIG_MAP, namespace, adapters.name(name)))
     except (ObjectNotFound, Forbidden):
         return []
-    return [found] if labels_of(found).get(names.LABEL_SERVICE) == name else []
+    return [config_map] if labels_of(config_map).get(names.LABEL_SERVICE) == name else []
 
 
 async def find_pods(cluster: Cluster, service: Ref, uid: str, now: float) -> list[Pod]:
-    """The pods of a service, without what their workers say."""
+    """Returns the pods of a service, without the reports of their processes."""
     mine = {names.LABEL_SERVICE: service.name}
     kinds = ("Pod", *ownership.MAKERS)
     pods, *makers = await asyncio.gather(*(list_known(cluster, kind, service.namespace, mine) for kind in kinds))
-    found, _ = ownership.read(service, uid, pods.items, [item for each in makers for item in each.items], now)
-    return found
+    own, _ = ownership.read(service, uid, pods.items, [item for each in makers for item in each.items], now)
+    return own
 
 
 async def find_problem(cluster: Cluster, namespace: str, needed: references.Reference) -> tuple[str, str] | None:
-    """The field and what is wrong with it. What may not be looked at is taken to be there: its pod tells."""
+    """Returns the field and problem of a missing object, or None. An object that may not be read counts as present: its
+    pod would report the problem."""
     try:
-        found = await cluster.get(Ref(needed.kind, namespace, needed.name))
+        item = await cluster.get(Ref(needed.kind, namespace, needed.name))
     except Forbidden:
         return None
     except ObjectNotFound:
         return needed.path, f"{needed.kind} {needed.name} not found"
-    if needed.key and needed.key not in {**(found.get("data") or {}), **(found.get("binaryData") or {})}:
+    if needed.key and needed.key not in {**(item.get("data") or {}), **(item.get("binaryData") or {})}:
         return needed.path, f"{needed.kind} {needed.name} has no key {needed.key}"
     return None
 
 
 async def _token(cluster: Cluster, service: resources.InferenceService, leaving: bool) -> ServiceToken | None:
-    """A namespace that ends takes the right to its Secrets away, perhaps before its services are gone.
+    """Returns the service's token.
 
-    Nor does one who leaves need a Secret that is somebody else's.
+    Errors do not matter for a service that is being deleted: a terminating namespace may already deny access to its
+    Secrets, and a foreign Secret of that name is not needed.
     """
     try:
         return await read_token(cluster, service)
@@ -180,32 +184,32 @@ async def _token(cluster: Cluster, service: resources.InferenceService, leaving:
 
 
 async def read_token(cluster: Cluster, service: resources.InferenceService) -> ServiceToken | None:
-    """The service's token; None when there is none, or somebody took it out of its Secret.
+    """Returns the service's token, or None if the Secret or its token is missing.
 
-    Raises ClusterError where a Secret of that name is somebody else's.
+    Raises ClusterError if a Secret of that name belongs to somebody else.
     """
     ref = Ref("Secret", service.metadata.namespace, common.token_name(service))
     try:
-        found = await cluster.get(ref)
-        if not secret.is_of(found, service.metadata.name):
+        stored = await cluster.get(ref)
+        if not secret.belongs_to(stored, service.metadata.name):
             raise ClusterError(f"Secret {ref.name} is not the service's own: it needs one of that name for its token")
-        return secret.read(found)
+        return secret.read(stored)
     except ObjectNotFound:
         return None
 
 
-async def asked_gateways(pods: Iterable[Pod], gateways: Gateways, tokens: Sequence[str]) -> list[Pod]:
-    """These pods, each gateway with what it told."""
+async def ask_gateways(pods: Iterable[Pod], gateways: Gateways, tokens: Sequence[str]) -> list[Pod]:
+    """Returns the pods, each gateway with its report."""
 
-    async def asked(pod: Pod) -> Pod:
+    async def ask(pod: Pod) -> Pod:
         if pod.pool != common.GATEWAY or not _may_answer(pod):
             return pod
         return dataclasses.replace(pod, report=await gateways.report(pod.address, tokens, pod.tls))
 
-    return await asyncio.gather(*map(asked, pods))
+    return await asyncio.gather(*map(ask, pods))
 
 
-async def _asked(pod: Pod, workers: Workers, tokens: Sequence[str]) -> Pod:
+async def _ask_worker(pod: Pod, workers: Workers, tokens: Sequence[str]) -> Pod:
     if pod.pool == common.GATEWAY or not _may_answer(pod):
         return pod
     return dataclasses.replace(pod, state=await workers.state(pod.address, tokens, pod.tls))

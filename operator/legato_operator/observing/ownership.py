@@ -1,4 +1,4 @@
-"""Which pods are a service's own. Anybody can put its labels on a pod, and its own are sent its token. Pure."""
+"""Finds a service's own pods, which get its token, by owner: anybody can put its labels on a pod. Pure."""
 
 import dataclasses
 from collections.abc import Iterable, Mapping
@@ -11,16 +11,16 @@ from legato_operator.observing.observed import Pod
 from legato_protocol import names
 
 REPLICA_SET = "ReplicaSet"
-MAKERS = (names.WORKER_POOL, common.DEPLOYMENT, REPLICA_SET)  # what a service's pods are made by, or through
+MAKERS = (names.WORKER_POOL, common.DEPLOYMENT, REPLICA_SET)  # kinds that create a service's pods, also indirectly
 
 
 def read(
     service: Ref, uid: str, pods: Iterable[Object], objects: Iterable[Object], now: float
 ) -> tuple[list[Pod], frozenset[str]]:
-    """The pods of the service with that uid, and the names of others that carry its labels.
+    """Returns the pods of the service with this uid, and the names of foreign pods with its labels.
 
-    `objects` holds those of `MAKERS`. The pods of a pool or Deployment of that name that was deleted are among the
-    service's until Kubernetes has removed them, but nobody is to speak to them: they have no address.
+    `objects` must contain the objects of the kinds `MAKERS`. Pods of a deleted pool or Deployment are included until
+    Kubernetes has removed them, but without an address, because they must not be contacted.
     """
     makers = _makers(uid, tuple(objects))
     mine, others = [], set()
@@ -28,7 +28,7 @@ def read(
         owner = controller(item)
         if pod_facts.belongs(item) and owner.get("uid") in makers:
             mine.append(pod_facts.read(item, now))
-        elif pod_facts.belongs(item) and _is_of_earlier(service, item, owner):
+        elif pod_facts.belongs(item) and _is_orphaned(service, item, owner):
             mine.append(dataclasses.replace(pod_facts.read(item, now), address="", orphaned=True))
         else:
             others.add(ref_of(item).name)
@@ -36,13 +36,14 @@ def read(
 
 
 def controller(item: Object) -> Mapping[str, Any]:
-    """The reference to the object that controls this one; empty where none does."""
+    """Returns the reference to the object's controller, or an empty mapping."""
     owners: Iterable[Mapping[str, Any]] = item["metadata"].get("ownerReferences", ())
     return next((owner for owner in owners if owner.get("controller")), {})
 
 
 def _makers(uid: str, objects: tuple[Object, ...]) -> frozenset[str]:
-    """UIDs. On one machine the service itself makes its gateway's pods; on a cluster a ReplicaSet of its Deployment."""
+    """Returns the UIDs of the objects that create the service's pods, the service itself included: on one machine it
+    creates its gateway's pods."""
     direct = _controlled(objects, (names.WORKER_POOL, common.DEPLOYMENT), frozenset((uid,)))
     return direct | _controlled(objects, (REPLICA_SET,), direct) | {uid}
 
@@ -51,8 +52,8 @@ def _controlled(objects: tuple[Object, ...], kinds: tuple[str, ...], by: frozens
     return frozenset(uid_of(item) for item in objects if item["kind"] in kinds and controller(item).get("uid") in by)
 
 
-def _is_of_earlier(service: Ref, item: Object, owner: Mapping[str, Any]) -> bool:
-    """Of a WorkerPool, or of a Deployment by the name of its ReplicaSet, which outlives it."""
+def _is_orphaned(service: Ref, item: Object, owner: Mapping[str, Any]) -> bool:
+    """True if a deleted WorkerPool or Deployment of this name created the pod; a ReplicaSet outlives its Deployment."""
     role, kind, name = item["metadata"]["labels"][names.LABEL_ROLE], owner.get("kind"), owner.get("name", "")
     if role == common.GATEWAY:
         return kind == REPLICA_SET and str(name).startswith(f"{service.name}-{role}-")

@@ -1,4 +1,4 @@
-"""The authority that each pod with TLS is to be known by: of the Secret that its own certificate is from."""
+"""Attaches to each pod with TLS the authority that verifies it, from the Secret of its own certificate."""
 
 import asyncio
 import base64
@@ -14,20 +14,21 @@ from legato_operator.observing.observed import PeerTLS, Pod
 from legato_protocol import names
 
 
-async def known(cluster: Cluster, service: InferenceService, pods: Iterable[Pod]) -> list[Pod]:
-    """These pods. One whose Secret cannot be read keeps no address: it cannot prove who it is, and nothing is to show a
-    token to whoever answers there. Raises Unavailable.
+async def attach(cluster: Cluster, service: InferenceService, pods: Iterable[Pod]) -> list[Pod]:
+    """Returns the pods with their authorities. Raises Unavailable.
+
+    A pod whose Secret cannot be read loses its address: without verification, no token may be sent there.
     """
-    found = list(pods)
-    secrets = sorted({pod.tls_secret for pod in found} - {""})
+    every = list(pods)
+    secrets = sorted({pod.tls_secret for pod in every} - {""})
     read = await asyncio.gather(*(_read(cluster, service, secret) for secret in secrets))
     by_secret = dict(zip(secrets, read, strict=True))
-    return [_known(pod, by_secret.get(pod.tls_secret)) for pod in found]
+    return [_attach(pod, by_secret.get(pod.tls_secret)) for pod in every]
 
 
-def _known(pod: Pod, tls: PeerTLS | None) -> Pod:
-    provable = tls is not None or not pod.tls_secret
-    return dataclasses.replace(pod, tls=tls, address=pod.address if provable else "")
+def _attach(pod: Pod, tls: PeerTLS | None) -> Pod:
+    verifiable = tls is not None or not pod.tls_secret
+    return dataclasses.replace(pod, tls=tls, address=pod.address if verifiable else "")
 
 
 async def _read(cluster: Cluster, service: InferenceService, secret: str) -> PeerTLS | None:

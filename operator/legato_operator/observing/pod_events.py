@@ -1,4 +1,4 @@
-"""Finds the reason why no container of a pod has been started, such as a volume that cannot be mounted, in Events."""
+"""Finds in Events why no container of a pod has started, such as a volume that cannot be mounted."""
 
 import asyncio
 import dataclasses
@@ -10,16 +10,16 @@ from legato_operator.cluster import Cluster, Object
 from legato_operator.errors import Forbidden
 from legato_operator.observing.observed import Pod
 
-PATIENCE = 10.0  # seconds: a kubelet's first try may come before what it needs
+PATIENCE = 10.0  # seconds: a kubelet's first try may precede the objects it needs
 RETRIED_WITHIN = 180.0  # seconds: a kubelet tries at least every two minutes to mount a volume
-MOST = 3  # warnings of one pod
+MOST = 3  # warnings per pod
 
 
-async def explained(cluster: Cluster, namespace: str, pods: Iterable[Pod]) -> list[Pod]:
-    """Returns the pods; one that has not started for a while has the text of the warnings about it. Without the right
+async def explain_blocked(cluster: Cluster, namespace: str, pods: Iterable[Pod]) -> list[Pod]:
+    """Returns the pods; a pod that has not started for a while is blocked by the warnings about it. Without permission
     to list Events, pods stay as they are."""
 
-    async def asked(pod: Pod) -> Pod:
+    async def explain(pod: Pod) -> Pod:
         if not pod.unstarted or pod.waiting <= PATIENCE or pod.leaving:
             return pod
         try:
@@ -28,12 +28,12 @@ async def explained(cluster: Cluster, namespace: str, pods: Iterable[Pod]) -> li
             return pod
         return dataclasses.replace(pod, blocked=text, blocked_for=pod.waiting) if (text := warnings(events)) else pod
 
-    return await asyncio.gather(*map(asked, pods))
+    return await asyncio.gather(*map(explain, pods))
 
 
 def warnings(events: Sequence[Object]) -> str:
-    """Returns the warnings about a pod that still hold, oldest first: the cause comes before its consequences. Empty if
-    something else, such as the pull of an image, has begun since."""
+    """Returns the current warnings about a pod, oldest first, so that causes precede consequences. Empty if there has
+    been progress since, such as the pull of an image."""
     newest = max(events, key=lambda event: (_last(event), _warns(event)), default=None)
     if newest is None or not _warns(newest):
         return ""

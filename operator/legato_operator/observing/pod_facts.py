@@ -1,4 +1,4 @@
-"""From a pod, as the API spells it, to the facts that plans are made of. Pure."""
+"""Converts a pod of the API to the facts that plans use. Pure."""
 
 import datetime
 import re
@@ -13,25 +13,25 @@ from legato_operator.observing.observed import Pod
 from legato_protocol import names
 
 REFUSED_EXIT_CODE = 2
-LOST_AFTER = 30.0  # seconds beyond its grace period: clocks differ, and a busy kubelet is no lost node
+LOST_AFTER = 30.0  # seconds beyond its grace period: clocks differ, and a busy kubelet is not a lost node
 _POOLS = (*roles.BOTH, common.GATEWAY)
 _OURS = ("worker", "gateway", model.DOWNLOAD)
 _BEGINNING = ("ContainerCreating", "PodInitializing")
-_BLOCKED = {  # why a kubelet makes no container of what it was given
+_BLOCKED = {  # reasons why a kubelet cannot create a container
     "ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError",
     "CreateContainerConfigError", "CreateContainerError", "RunContainerError",
 }  # fmt: skip
 _PLAIN_ENDS = ("Error", "Completed")  # reasons that add nothing to the exit code, unlike OOMKilled
-_DOOMED = "InvalidImageName"  # the only one of these that no registry, node or Secret can mend
+_DOOMED = "InvalidImageName"  # the only reason that no registry, node or Secret can fix
 
 
 def belongs(item: Object) -> bool:
-    """Whether its labels say what it does. Whose it is, `ownership` knows."""
+    """True if the pod's labels name one of the roles; `ownership` decides which service it belongs to."""
     return labels_of(item).get(names.LABEL_ROLE) in _POOLS
 
 
 def read(item: Object, now: float) -> Pod:
-    """All that the pod itself tells. What its worker says is not in it."""
+    """Returns the facts from the pod's object, without the report of its process."""
     labels, status = labels_of(item), item.get("status", {})
     pool = labels[names.LABEL_ROLE]
     ready = _condition(status, "Ready").get("status") == "True"
@@ -72,7 +72,7 @@ def read(item: Object, now: float) -> Pod:
 
 
 def _message(status: Mapping[str, Any]) -> str:
-    """Why it is not ready: what a container waits for says more than the pod's own condition."""
+    """Returns why the pod is not ready, from a waiting container or else from the pod's conditions."""
     for container in _containers(status):
         waiting = container.get("state", {}).get("waiting", {})
         if waiting.get("reason", _BEGINNING[0]) not in _BEGINNING:
@@ -87,7 +87,7 @@ def _message(status: Mapping[str, Any]) -> str:
 
 
 def _disrupted(status: Mapping[str, Any]) -> str:
-    """The reason why something ended the pod from outside, as the API server or a kubelet reports it; else empty."""
+    """Returns why the pod was disrupted, as the API server or a kubelet reports it, or an empty text."""
     disruption = _condition(status, "DisruptionTarget")
     if disruption.get("status") == "True":
         return _reason_and_message(disruption)
@@ -95,7 +95,7 @@ def _disrupted(status: Mapping[str, Any]) -> str:
 
 
 def _unseen_since(status: Mapping[str, Any]) -> str:
-    """The time since which its node is silent: the node lifecycle controller then sets only `Ready` to False."""
+    """Returns the time since which the pod's node is silent: the node controller then only sets `Ready` to False."""
     ready, containers = _condition(status, "Ready"), _condition(status, "ContainersReady")
     silent = ready.get("status") == "False" and containers.get("status") == "True" and not ready.get("message")
     return str(ready.get("lastTransitionTime", "")) if silent else ""
@@ -106,7 +106,7 @@ def _reason_and_message(state: Mapping[str, Any]) -> str:
 
 
 def _download(status: Mapping[str, Any]) -> str:
-    """What is brought, and since when, by a container that runs before the pod's own process; empty without one."""
+    """Returns the description of a running download with its start, or an empty text."""
     for container in status.get("initContainerStatuses", ()):
         name = container.get("name", "")
         if (name == model.DOWNLOAD or _is_adapter(name)) and "running" in container.get("state", {}):
@@ -120,14 +120,14 @@ def _is_adapter(container: str) -> bool:
 
 
 def _condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = next((c for c in status.get("conditions", ()) if c["type"] == kind), {})
-    return found
+    match: Mapping[str, Any] = next((c for c in status.get("conditions", ()) if c["type"] == kind), {})
+    return match
 
 
 def _containers(status: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Of ours, in the order in which they start."""
-    found = ((container.get("name", ""), container) for container in _all_containers(status))
-    return (container for name, container in found if name in _OURS or _is_adapter(name))
+    """Returns the operator's own containers in the order in which they start."""
+    named = ((container.get("name", ""), container) for container in _all_containers(status))
+    return (container for name, container in named if name in _OURS or _is_adapter(name))
 
 
 def _all_containers(status: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
@@ -136,7 +136,7 @@ def _all_containers(status: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def _refused(status: Mapping[str, Any]) -> str:
-    """The last words of a process that ended with the exit code of a permanent error."""
+    """Returns the last output of a process that ended with the exit code of a permanent error."""
     for container in _containers(status):
         for state in ("state", "lastState"):
             ended = container.get(state, {}).get("terminated", {})
@@ -146,7 +146,7 @@ def _refused(status: Mapping[str, Any]) -> str:
 
 
 def _blocked(status: Mapping[str, Any]) -> str:
-    """Of any container: a sidecar that cannot be made keeps the whole pod from being ready."""
+    """Returns why a container cannot be created; any counts, because a blocked sidecar keeps the pod unready."""
     for container in _all_containers(status):
         waiting = container.get("state", {}).get("waiting", {})
         if waiting.get("reason") in _BLOCKED:
@@ -155,7 +155,7 @@ def _blocked(status: Mapping[str, Any]) -> str:
 
 
 def _blocked_since(item: Object) -> float:
-    """Not before: since it is not ready, and since another container of it ended last."""
+    """Returns the earliest possible time of the blockage: after its last readiness and its containers' last ends."""
     ended = (
         container.get(state, {}).get("terminated", {}).get("finishedAt")
         for container in _all_containers(item.get("status", {}))
@@ -165,7 +165,7 @@ def _blocked_since(item: Object) -> float:
 
 
 def _was_ready(status: Mapping[str, Any]) -> bool:
-    """Whether its readiness changed after all its containers had started: before, it was never there."""
+    """True if the pod's readiness changed after all its containers had started."""
     since = _condition(status, "Ready").get("lastTransitionTime")
     running = [container.get("state", {}).get("running", {}) for container in status.get("containerStatuses", ())]
     started = [_seconds(state["startedAt"]) for state in running if "startedAt" in state]
@@ -173,14 +173,14 @@ def _was_ready(status: Mapping[str, Any]) -> bool:
 
 
 def _is_unstarted(status: Mapping[str, Any]) -> bool:
-    """True from when a node is chosen until the first container is started or cannot be made."""
+    """True from scheduling until the first container has started or cannot be created."""
     states = [(each.get("state", {}).get("waiting", {}), each.get("lastState")) for each in _all_containers(status)]
     begins = all(waiting.get("reason") in _BEGINNING and not last for waiting, last in states)
     return _condition(status, "PodScheduled").get("status") == "True" and status.get("phase") == "Pending" and begins
 
 
 def _ended(status: Mapping[str, Any]) -> str:
-    """Exit code, reason and last line of the container that was started most often."""
+    """Returns the exit code, reason and last line of the most restarted container."""
     containers = sorted(_all_containers(status), key=lambda c: int(c.get("restartCount", 0)), reverse=True)
     for container in containers[:1]:
         for state in ("state", "lastState"):
@@ -192,12 +192,12 @@ def _ended(status: Mapping[str, Any]) -> str:
 
 
 def _last_line(ended: Mapping[str, Any]) -> str:
-    """Of what a process said: a kubelet keeps as much as eighty lines of its log."""
+    """Returns the last line of a termination message, of which a kubelet keeps up to eighty."""
     return next(reversed(ended.get("message", "").strip().splitlines()), "")
 
 
 def _not_ready_since(item: Object) -> str:
-    """When it was ready last; of one that never was, when it came to be."""
+    """Returns the time of the last change of readiness, or else of the creation."""
     since = _condition(item.get("status", {}), "Ready").get("lastTransitionTime")
     return str(since or item["metadata"]["creationTimestamp"])
 
@@ -207,12 +207,12 @@ def _restarts(status: Mapping[str, Any]) -> int:
 
 
 def _start_seconds(item: Object) -> float:
-    """Of one that is ready, and did not become so by a restart."""
+    """Returns the seconds from creation to readiness, for a ready pod without restarts."""
     return _seconds(_not_ready_since(item)) - _seconds(item["metadata"]["creationTimestamp"])
 
 
 def _control_address(item: Object) -> str:
-    """Where its control port is: announced by the process, or fixed in the pod's spec."""
+    """Returns the address of the control port, announced by the process or fixed in the pod's spec."""
     status = item.get("status", {})
     announced = status.get("ports", {}).get(names.CONTROL)
     port = announced or _container_port(item, names.CONTROL_TLS) or _container_port(item, names.CONTROL)
@@ -223,7 +223,7 @@ def _control_address(item: Object) -> str:
 
 
 def _tls_secret(item: Object) -> str:
-    """The Secret that it has its certificate from, where its control port has TLS."""
+    """Returns the Secret of the pod's certificate if its control port has TLS, or an empty text."""
     if _container_port(item, names.CONTROL_TLS) is None:
         return ""
     volumes = (volume for volume in item["spec"].get("volumes", ()) if volume.get("name") == INTERNAL_TLS)
@@ -236,7 +236,7 @@ def _container_port(item: Object, name: str) -> int | None:
 
 
 def _draining_since(item: Object) -> float | None:
-    """When it was chosen to leave; a mark that somebody wrote by hand counts as one of long ago."""
+    """Returns the time when draining started; an invalid annotation, written by hand, counts as long ago."""
     since = item["metadata"].get("annotations", {}).get(common.ANNOTATION_DRAINING)
     if since is None:
         return None
@@ -247,13 +247,13 @@ def _draining_since(item: Object) -> float | None:
 
 
 def _failures(item: Object) -> int:
-    """What somebody else wrote there counts as none."""
-    told = item["metadata"].get("annotations", {}).get(common.ANNOTATION_FAILURES, "")
-    return int(told) if re.fullmatch(r"[0-9]{1,4}", told) else 0
+    """Returns the annotated number of failures in a row; an invalid annotation counts as 0."""
+    text = item["metadata"].get("annotations", {}).get(common.ANNOTATION_FAILURES, "")
+    return int(text) if re.fullmatch(r"[0-9]{1,4}", text) else 0
 
 
 def _is_lost(item: Object, now: float) -> bool:
-    """Whether it outlives its deletion. Kubernetes writes into the timestamp when its grace period ends."""
+    """True if the pod has outlived its deletion timestamp, which is the end of its grace period."""
     metadata = item["metadata"]
     if not is_leaving(item) or "deletionGracePeriodSeconds" not in metadata:
         return False
@@ -261,5 +261,5 @@ def _is_lost(item: Object, now: float) -> bool:
 
 
 def _seconds(timestamp: str) -> float:
-    """Of a time as the API spells it, since the epoch."""
+    """Returns an API timestamp in seconds since the epoch."""
     return datetime.datetime.fromisoformat(timestamp).timestamp()

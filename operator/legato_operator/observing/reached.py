@@ -1,4 +1,4 @@
-"""Which workers no gateway has a connection to, as gateways tell: a worker serves once one has greeted it. Pure."""
+"""Finds ready workers to which no gateway reports a connection: a worker serves once a gateway is connected. Pure."""
 
 import dataclasses
 from collections.abc import Iterable
@@ -7,22 +7,22 @@ from legato_operator.manifests import common
 from legato_operator.observing.observed import Pod
 from legato_protocol.demand import DemandReport, WorkerLink
 
-GRACE = 10.0  # seconds: gateways connect again by themselves, and one that has just begun knows nobody yet
+GRACE = 10.0  # seconds: gateways reconnect by themselves, and a new gateway has no connections yet
 
 
-def judged(pods: Iterable[Pod]) -> list[Pod]:
-    """These pods, each worker that is ready with why none of the gateways that tell has reached it.
+def mark_unreached(pods: Iterable[Pod]) -> list[Pod]:
+    """Returns the pods; each ready worker without a connection has the reasons that gateways report.
 
-    Where none tells (older ones do not), nothing is wrong with a worker.
+    If no gateway reports connections, as older ones do not, no worker is marked.
     """
     known = list(pods)
-    reports = {pod.name: pod.report for pod in known if _tells(pod.report)}
-    found = ((pod, _unreached(pod, reports)) for pod in known)
-    return [pod if pod.unreached == why else dataclasses.replace(pod, unreached=why) for pod, why in found]
+    reports = {pod.name: pod.report for pod in known if _counts(pod.report)}
+    reasons = ((pod, _unreached(pod, reports)) for pod in known)
+    return [pod if pod.unreached == why else dataclasses.replace(pod, unreached=why) for pod, why in reasons]
 
 
-def _tells(report: DemandReport | None) -> bool:
-    """One that has just begun counts where it has connections already."""
+def _counts(report: DemandReport | None) -> bool:
+    """True if a gateway's report of connections counts; a new gateway's only counts once it has a connection."""
     if report is None or report.links is None:
         return False
     return report.uptime >= GRACE or any(link.connected for link in report.links)

@@ -1,4 +1,4 @@
-"""Who knows what the autoscaler decides from."""
+"""The interface of sources of the autoscaler's signals."""
 
 from typing import Protocol
 
@@ -7,12 +7,12 @@ from legato_operator.observing.observed import Observed
 
 
 class SignalSource(Protocol):
-    """Tells the signals of services."""
+    """A source of services' signals."""
 
     async def signals(self, observed: Observed) -> Signals:
-        """Of the service that was observed, now. What could not be asked is None there; nothing is raised for it."""
+        """Returns the current signals of an observed service. Unknown signals are None; no error is raised for them."""
         ...
 
     def forget(self, uid: str) -> None:
-        """A service has ended, or is not scaled any more."""
+        """Forgets a service that has ended or is no longer scaled."""
         ...

@@ -10,20 +10,20 @@ from legato_operator.observing.control_port import ControlPort
 from legato_operator.observing.observed import AdapterState, PeerTLS, WorkerState
 from legato_protocol.followed_files import InvalidFile
 
-TIMEOUT = 2.0  # seconds for a whole answer; one slow worker must not hold up a pass for longer
-MAX_CONCURRENT = 64  # requests; others wait outside of the timeout and of the client
+TIMEOUT = 2.0  # seconds for a whole answer; a slow worker must not delay a pass for longer
+MAX_CONCURRENT = 64  # requests; others wait outside the timeout and the client
 
 
 class HttpWorkers:
-    """`observe.Workers` over HTTP. A worker that does not answer, or answers nonsense, has no state."""
+    """`observe.Workers` over HTTP. A worker that does not answer, or answers invalid data, has no state."""
 
     def __init__(self, session: aiohttp.ClientSession, timeout: float = TIMEOUT) -> None:
         self._control = ControlPort(session, timeout)
-        self._turns = asyncio.Semaphore(MAX_CONCURRENT)
+        self._slots = asyncio.Semaphore(MAX_CONCURRENT)
 
     async def state(self, address: str, tokens: Sequence[str], tls: PeerTLS | None = None) -> WorkerState | None:
         try:
-            async with self._turns, self._control.request("GET", address, "/state", tokens, tls) as answer:
+            async with self._slots, self._control.request("GET", address, "/state", tokens, tls) as answer:
                 return _read(await answer.json(content_type=None)) if answer.status == 200 else None
         except (aiohttp.ClientError, TimeoutError, KeyError, TypeError, ValueError, InvalidFile):
             return None
@@ -44,11 +44,12 @@ class HttpWorkers:
 
 
 def _read(state: dict[str, Any]) -> WorkerState:
-    """A worker whose core is gone runs nothing and has no transport; an unfinished hand-off keeps one busy."""
+    """Returns a worker's state. A worker whose core is down runs nothing and has no transport; an unfinished hand-off
+    counts as busy."""
     draining = bool(state["draining"])
     sequences = int(state.get("running", 0)) + int(state.get("waiting", 0))
     busy = max(sequences, 0 if state.get("idle", True) else 1)
-    stopping = bool(state.get("stopping", True))  # an older worker does not know how to serve again
+    stopping = bool(state.get("stopping", True))  # an older worker cannot be recalled
     tokens = tuple(str(each) for each in state.get("tokens", ()))
     adapters = _adapters(state["adapters"]) if "adapters" in state else None
     return WorkerState(
@@ -67,6 +68,6 @@ def _read(state: dict[str, Any]) -> WorkerState:
     )
 
 
-def _adapters(told: dict[str, Any]) -> AdapterState:
-    problems = {str(name): str(problem) for name, problem in dict(told["problems"]).items()}
-    return AdapterState(str(told["list"]), frozenset(map(str, told["offered"])), problems)
+def _adapters(state: dict[str, Any]) -> AdapterState:
+    problems = {str(name): str(problem) for name, problem in dict(state["problems"]).items()}
+    return AdapterState(str(state["list"]), frozenset(map(str, state["offered"])), problems)

@@ -9,7 +9,7 @@ from planned import report
 from legato_operator.api import parsing
 from legato_operator.autoscaler.signals import Blocks, DecodeCost, PromptLengths
 from legato_operator.observing.gateway_signals import GatewaySignalSource
-from legato_operator.observing.observe import asked_gateways
+from legato_operator.observing.observe import ask_gateways
 from legato_operator.observing.observed import Observed, Pod
 from legato_protocol.demand import LengthBucket, ReportedLoad
 from legato_protocol.load import DecodeCoefficients, Load, PrefillCoefficients
@@ -53,7 +53,7 @@ class Scripted:
         """Signals 2 seconds later."""
         self.now += 2.0
         self.reports = {name.replace("_", "-"): report for name, report in reports.items()}
-        asked = tuple(asyncio.run(asked_gateways(pods, self, ("secret",))))
+        asked = tuple(asyncio.run(ask_gateways(pods, self, ("secret",))))
         observed = Observed(parsing.read_service(build()), "uid", 1, {}, False, (), asked, True, self.now, "")
         return asyncio.run(self.source.signals(observed))
 

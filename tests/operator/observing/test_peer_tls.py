@@ -92,16 +92,16 @@ async def test_each_pod_is_known_by_the_authority_of_its_own_secret_and_asked_by
         _pod("plain"),
         *(_pod(name, name) for name in ("empty", "bad", "mine", "no")),
     ]
-    known = await peer_tls.known(cluster, service, pods)
+    known = await peer_tls.attach(cluster, service, pods)
     own = PeerTLS("authority", "demo-workers.default.svc")
     assert [pod.tls for pod in known] == [own, own, *[None] * 5]
     assert [pod.address for pod in known] == ["10.0.0.1:8084"] * 3 + [""] * 4, "nobody is to speak to these"
     assert sorted(cluster.asked) == ["a", "bad", "empty", "mine", "no"], "each is read once"
     for pod in known:
-        await observe._asked(pod, Workers(), ("t",))
+        await observe._ask_worker(pod, Workers(), ("t",))
     assert shown == [own, own, None]
     with pytest.raises(Unavailable):
-        await peer_tls.known(Secrets({"a": Unavailable("503")}), service, pods)
+        await peer_tls.attach(Secrets({"a": Unavailable("503")}), service, pods)
 
 
 @pytest.mark.parametrize(

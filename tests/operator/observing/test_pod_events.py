@@ -50,7 +50,7 @@ async def test_only_a_pod_that_does_not_start_is_blocked_by_warnings_about_it(ch
         event = _event(MISSING, "10:00:00", note="why" if uid == UNSTARTED.uid else "not this")
         metadata = {"name": uid, "namespace": "default"}
         await store.create({**event, "kind": "Event", "metadata": metadata, "regarding": {"uid": uid}}, "kubelet")
-    (found,) = await pod_events.explained(store, "default", [dataclasses.replace(UNSTARTED, **changes)])
+    (found,) = await pod_events.explain_blocked(store, "default", [dataclasses.replace(UNSTARTED, **changes)])
     assert (found.blocked, found.blocked_for) == (blocked, 60.0 if blocked else 0.0)
 
 
@@ -59,4 +59,4 @@ async def test_an_operator_that_may_not_list_events_goes_on_without_them():
         async def list(self, *_, **__):
             raise Forbidden("403: events")
 
-    assert await pod_events.explained(Cluster(lambda: ""), "default", [UNSTARTED]) == [UNSTARTED]
+    assert await pod_events.explain_blocked(Cluster(lambda: ""), "default", [UNSTARTED]) == [UNSTARTED]

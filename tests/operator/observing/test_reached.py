@@ -20,7 +20,7 @@ def gateway(name, *links, uptime=100.0, tells=True):
 
 
 def unreached(*gateways, worker=None):
-    return reached.judged([worker or pod(), *gateways])[0].unreached
+    return reached.mark_unreached([worker or pod(), *gateways])[0].unreached
 
 
 def test_one_connection_is_enough():

@@ -41,7 +41,7 @@ class Listed:
 
 def _taken(mine, *others, namespaces=()):
     listed = Listed(mine, *others)
-    return asyncio.run(RouteHosts(listed, listed, namespaces).taken(mine))
+    return asyncio.run(RouteHosts(listed, listed, namespaces).find_taken(mine))
 
 
 @pytest.mark.parametrize(
@@ -85,11 +85,11 @@ async def test_services_are_listed_once_for_all_that_look_together_and_not_for_t
     services = [_service(f"s{number}", number, **_ingress("a.example")) for number in range(5)]
     listed = Listed(*services, _service("plain"))
     hosts = RouteHosts(listed, listed, ("team", "other"))
-    assert await hosts.taken(_service("plain")) == ()
+    assert await hosts.find_taken(_service("plain")) == ()
     assert listed.asked == []
     for service in services:
-        await hosts.taken(service)
+        await hosts.find_taken(service)
     assert listed.asked == ["team", "other"]
     listed.time += LISTED_FOR
-    await hosts.taken(services[0])
+    await hosts.find_taken(services[0])
     assert len(listed.asked) == 4
