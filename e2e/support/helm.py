@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 from pathlib import Path
 from typing import NamedTuple
 
@@ -70,14 +69,6 @@ class Release(NamedTuple):
 
     def uninstall(self) -> None:
         self._helm("uninstall", "--wait")
-
-    def refused_uninstall(self) -> str:
-        """Fails to uninstall the release, and returns the reason; the release goes on as it was."""
-        command = ("helm", "uninstall", self.name, "--namespace", self.namespace.name)
-        done = subprocess.run(command, capture_output=True, text=True, timeout=kube.PATIENCE, check=False)
-        assert done.returncode != 0
-        self.roll_back(self.revision())
-        return done.stdout + done.stderr
 
     def operators(self) -> list[str]:
         """Returns the names of the operator's pods that are not on their way out."""

@@ -47,19 +47,6 @@ def test_a_node_is_drained(spread: Service, load: Load) -> None:
         spread.until_pods(role, 2)
 
 
-def test_a_node_with_the_only_worker_is_drained_while_its_pool_is_capped(service: Service, load: Load) -> None:
-    """A desired size that the manifest does not allow is no reason to keep the workers that there are on their node."""
-    service.patch({"scaling": {"decode": {"max": 1}}})
-    service.scale("decode", 3)
-    kube.until(lambda: service.condition("Progressing").get("reason") == "Capped", "the pool is capped")
-    service.until_pods("decode", 1)
-    (only,) = service.found("decode")
-    with draining(nodes.of(only)):
-        service.until_gone(only)
-    service.until_pods("decode", 1)
-    service.patch({"scaling": {"decode": {"max": 3}}})
-
-
 @pytest.mark.skipif(not (STOP and START), reason="LEGATO_E2E_STOP_NODE and LEGATO_E2E_START_NODE are not set")
 def test_a_node_is_lost_and_comes_back(spread: Service, undisturbed: dict[str, str]) -> None:
     """A client's connection goes with its gateway, so these clients are those of a gateway that stays."""

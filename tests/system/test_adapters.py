@@ -70,18 +70,6 @@ def adapted(shared: Any) -> Iterator[Adapted]:
     made.serve("red")
 
 
-def test_each_is_a_model_that_answers_in_its_own_way_alone_and_together(adapted: Adapted) -> None:
-    """Twice as many at once as have room, from the cache and not: none is another's, and none is another time's."""
-    models = adapted.models()
-    assert models == ["smollm2", *NAMES]
-    alone = {model: adapted.said(model, prompt=STORY) for model in models}
-    assert len(set(alone.values())) == 4
-    with ThreadPoolExecutor(12) as pool:
-        together = list(pool.map(lambda model: (model, adapted.said(model, prompt=STORY)), models * 3))
-    assert together == [(model, alone[model]) for model in models * 3]
-    adapted.service.until_idle()
-
-
 def text_of(chunks: Iterable[Any]) -> str:
     return "".join(chunk.choices[0].text for chunk in chunks if chunk.choices)
 
@@ -120,22 +108,6 @@ def test_they_are_added_and_removed_under_streams(adapted: Adapted) -> None:
             enough.set()
     assert not wrong
     assert adapted.epochs() == epochs, "nothing was restarted"
-
-
-def test_one_that_is_removed_is_finished_where_it_runs_and_leaves_memory(adapted: Adapted) -> None:
-    service = adapted.service
-    adapted.serve("red", "green")
-    expected = adapted.said("green", 96)
-    stream = adapted.stream("green", 96)
-    text = next(stream).choices[0].text
-    adapted.serve("red")
-    assert text + text_of(stream) == expected
-
-    def loaded() -> set[str]:
-        return {digest for name in adapted.epochs() for digest in service.told_by(name)["adapters"]["loaded"]}
-
-    red = {service.told_by(name)["adapters"]["offered"]["red"] for name in adapted.epochs()}
-    service.until(lambda: loaded() <= red, lambda: f"only red is in memory: {loaded()}")
 
 
 def test_one_of_the_hub_is_downloaded_and_one_that_is_not_there_changes_nothing(

@@ -9,15 +9,13 @@ import pytest
 
 ONE, NONE = (f"prefill: {{min: {least}, max: 1}}" for least in (1, 0))
 CLIENTS = sorted(path.stem.removeprefix("with_") for path in client_scripts.FOLDER.glob("with_*.py"))
-# LangChain's own tests of tool calls need a model that reads: test_smollm2.py has them.
-ARGUMENTS = {"langchain": ("-k", "not tool_call")}
 
 
 @pytest.mark.timeout(client_scripts.SECONDS + 60)
 @pytest.mark.parametrize("name", CLIENTS)
 def test_client(name: str, service: Any, tmp_path: Path) -> None:
     """The scripts of `clients` assert on what comes back."""
-    client_scripts.run(name, service.url, tmp_path, *ARGUMENTS.get(name, ()))
+    client_scripts.run(name, service.url, tmp_path)
     service.until_idle()
 
 

@@ -42,17 +42,6 @@ def test_a_worker_that_hangs_and_wakes_up_late_disturbs_no_stream(
     assert epochs == round.epochs, "a worker was replaced"
 
 
-def test_a_worker_that_hangs_for_good_is_replaced(
-    trio: Any, undisturbed: list[Any], stopped: Callable[..., Any]
-) -> None:
-    """Blocks that it might still write to come back: its peer closes the connection when the lease is over."""
-    round = stopped("prefill", "pushing")
-    round.finish(undisturbed)
-    trio.until_connected(round.victim, not_epoch=round.epochs[round.victim])
-    trio.until_idle()
-    assert trio.epoch(round.receiver) == round.epochs[round.receiver]
-
-
 def test_a_receiver_that_dies_before_it_tells_of_its_commit_leaves_no_stream_waiting(trio: Any) -> None:
     """Its server is stopped while its core takes sequences over, and both die once the sender has let them go."""
     calm = trio.stream("A story that moves:", **ASK)
