@@ -23,7 +23,7 @@ from legato_engine import processor
 from legato_engine.backends.cpu.linear_bf16 import LinearBf16
 from legato_engine.backends.cpu.linear_float32 import LinearFloat32, Scratch
 from legato_engine.backends.cpu.numerics import Float32, Tiles
-from legato_engine.kernels import tiles
+from legato_engine.kernels import paths, tiles
 from legato_engine.kernels.linear.numba_tiles import SHAPES
 from legato_engine.kernels.vector import (
     add,
@@ -168,7 +168,9 @@ class Machine:
         total = 0.0
         for width, outputs in LINEAR:
             weight = torch.randn(outputs, width)
-            layer = LinearBf16(weight, None, None) if self.amx else LinearFloat32([weight], Scratch(), None)
+            layer = (
+                LinearBf16(paths.TILES, weight, None, None) if self.amx else LinearFloat32([weight], Scratch(), None)
+            )
             x, out = np.ones((rows, width), self.numerics.inputs), np.zeros((rows, outputs), np.float32)
             total += self.seconds(lambda layer=layer, x=x, out=out: layer(x, rows, out))
         return total
@@ -191,7 +193,7 @@ def main() -> None:
         parser.error("--amx: this processor has no AMX that programs may use")
     numba.set_num_threads(chosen.threads)
     torch.set_num_threads(chosen.threads)
-    numerics = Tiles() if chosen.amx else Float32("int8-bf16" if chosen.pairs else "float32")
+    numerics = Tiles(paths.TILES) if chosen.amx else Float32(paths.INT8_BF16 if chosen.pairs else paths.FLOAT32)
     machine = Machine(chosen.threads, chosen.repeats, "bfloat16" if chosen.amx else chosen.kv, numerics)
     products, bandwidth, copied = machine.products(), machine.bandwidth(), machine.copied()
     limits = f"{products / 1e9:.0f} GFLOP/s, {bandwidth / 1e9:.1f} GB/s read, {copied / 1e9:.1f} GB/s copied"

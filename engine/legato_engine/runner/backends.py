@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from legato_engine.backends.cpu import numerics
 from legato_engine.backends.cpu.layers import CpuBackend
-from legato_engine.backends.cpu.numerics import Float32, Tiles
 from legato_engine.backends.cuda.device import Cuda, Device
 from legato_engine.backends.cuda.workspace import Room
 from legato_engine.backends.interface import Backend, Progress
@@ -35,21 +35,20 @@ def make(
     """The backend that computes those formats, with the weights. Steps may be as large as `room`, which the blocks of
     the longest sequence are counted in."""
     max_length = room.blocks * block_size
-    if chosen.kernels == "triton":
+    if chosen.backend == "cuda":
         from legato_engine.backends.cuda.backend import CudaBackend  # imports triton, which takes a second
 
         assert gpu is not None
         return CudaBackend(checkpoint, chosen.dtype, gpu, block_size, room, report)
-    if chosen.kernels == "torch":
+    if chosen.path is None:
         place = gpu.place if gpu else torch.device("cpu")
         return TorchBackend(checkpoint, chosen.dtype, place, max_length, report)
-    numerics = Tiles() if chosen.kernels == "tiles" else Float32(chosen.kernels)
-    return CpuBackend(checkpoint, numerics, max_length, report)
+    return CpuBackend(checkpoint, numerics.make(chosen.path), max_length, report)
 
 
 def sampler(chosen: Formats, gpu: Device | None, vocab: int, max_batch: int) -> "DeviceSampler | None":
     """What chooses tokens on a GPU; None where they are chosen by the processor, or by torch's operators."""
-    if chosen.kernels != "triton":
+    if chosen.backend != "cuda":
         return None
     from legato_engine.sampling.device_sampler import DeviceSampler
 

@@ -64,7 +64,7 @@ def needs(checkpoint: Checkpoint, chosen: Formats, chunk_tokens: int, max_batch:
     width = 6 * config.hidden_size + (2 * config.heads + 2 * config.kv_heads) * config.head_dim
     width += 3 * config.intermediate_size
     logits = 3 * max_batch  # rows of as many numbers as the vocabulary has
-    if chosen.kernels == "triton":  # the sampler has memory of its own
+    if chosen.backend == "cuda":  # the sampler has memory of its own
         logits = 2 * max_batch + 4 * min(max_batch, MOST_DRAWS)
     step = (chunk_tokens + max_batch) * width + logits * config.vocab_size
     adapters = adapter_values * chosen.dtype.itemsize

@@ -129,7 +129,7 @@ def test_all_formats_of_a_quantized_base_stay_close_to_float32(form, kv, held, d
     ours, theirs = (adapters(each, LLAMA)["all"] for each in (runner, exact))
 
     assert runner.formats.startswith(f"{form}: ")
-    assert ("attention's products with it" in runner.formats) == (form == "int8-bf16")
+    assert ("attention: pairs of bfloat16" in runner.formats) == (form == "int8-bf16")
     assert runner.layout.dtype == held
     for length in (1, 9, 100):
         tokens = prompt(length, length)

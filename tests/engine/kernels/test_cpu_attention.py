@@ -19,9 +19,11 @@ from legato_engine import processor
 from legato_engine.backends.cpu import attention_work
 from legato_engine.backends.cpu.numerics import Float32, Tiles
 from legato_engine.backends.torch.step import MASK_ENTRIES, group_rows
+from legato_engine.kernels import paths
 from legato_engine.kernels.attention import naive, numba_bf16, numba_float32
 from legato_engine.kernels.attention import torch as torch_attention
 from legato_engine.kernels.linear.numba_tiles import SHAPES
+from legato_engine.kernels.paths import Path
 from legato_engine.runner import inputs
 from legato_engine.scheduler.batch import Row
 
@@ -66,11 +68,11 @@ def by_torch(step: Step, entries: int = MASK_ENTRIES) -> torch.Tensor:
     return torch_attention.attention(step.queries, step.arena[:, step.layer], groups)
 
 
-def by_float32(form: str) -> Callable[[Step], torch.Tensor]:
+def by_float32(path: Path) -> Callable[[Step], torch.Tensor]:
     def attend(step: Step) -> torch.Tensor:
-        kernels = numba_float32 if form != "int8-bf16" or HERE.bf16 else emulated_pairs()
+        kernels = numba_float32 if path is not paths.INT8_BF16 or HERE.bf16 else emulated_pairs()
         built, out = inputs.build(step.rows, step.arena.shape[4]), np.zeros(step.queries.shape, np.float32)
-        work, held = step.ordered(attention_work.parts(built, step.shared)), Float32(form).held(step.arena)
+        work, held = step.ordered(attention_work.parts(built, step.shared)), Float32(path).held(step.arena)
         given = step.qkv.numpy(), work, built.tables, step.window or 0, held, step.layer, step.threads, out
         kernels.attention(*given)
         return torch.from_numpy(out)
@@ -82,7 +84,7 @@ def by_tiles(real: bool) -> Callable[[Step], torch.Tensor]:
     def attend(step: Step) -> torch.Tensor:
         kernels = numba_bf16 if real else emulated_bf16()
         built, out = inputs.build(step.rows, step.arena.shape[4]), torch.full(step.queries.shape, torch.nan).bfloat16()
-        work, held = step.ordered(attention_work.tiles(built, step.shared)), Tiles().held
+        work, held = step.ordered(attention_work.tiles(built, step.shared)), Tiles(paths.TILES).held
         given = step.qkv.numpy(), work, built.tables, step.window or 0, SHAPES
         kernels.attention(*given, held(step.arena), step.layer, step.threads, held(out))
         assert emulated_tiles.faults() == []
@@ -112,9 +114,9 @@ class Form(NamedTuple):
 
 FORMS = {
     "torch": Form(by_torch, torch.float32, 1e-5, 16),
-    "float32": Form(by_float32("float32"), torch.float32, 2e-5, 4),
-    "int8": Form(by_float32("int8"), torch.bfloat16, 2e-5, 4),
-    "pairs": Form(by_float32("int8-bf16"), torch.bfloat16, 1e-2, 4),  # rounds queries and weights, as tiles do
+    "float32": Form(by_float32(paths.FLOAT32), torch.float32, 2e-5, 4),
+    "int8": Form(by_float32(paths.INT8), torch.bfloat16, 2e-5, 4),
+    "pairs": Form(by_float32(paths.INT8_BF16), torch.bfloat16, 1e-2, 4),  # rounds queries and weights, as tiles do
     "emulated tiles": Form(by_tiles(False), torch.bfloat16, 1e-2, 16),
     "tiles": Form(by_tiles(True), torch.bfloat16, 1e-2, 16),
 }

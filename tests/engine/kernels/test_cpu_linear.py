@@ -15,6 +15,7 @@ import torch
 from legato_engine import processor
 from legato_engine.backends.cpu.codes import Codes
 from legato_engine.backends.cpu.numerics import Tiles
+from legato_engine.kernels import paths
 from legato_engine.kernels.linear import naive, numba_tiles
 
 WITH_AMX = pytest.mark.skipif(not processor.detect().amx, reason="this processor has no AMX")
@@ -24,7 +25,7 @@ emulated = cache(lambda: emulated_kernels.load("linear.numba_tiles")[0])
 
 def bits(x):
     """bfloat16 as uint16."""
-    return Tiles().held(x.bfloat16())
+    return Tiles(paths.TILES).held(x.bfloat16())
 
 
 def weight_of(packed):
@@ -38,7 +39,7 @@ def test_products_of_few_rows(kind, rows):
     packed = packed_weights.packed(kind, 96, 512)
     x, out = torch.randn(rows, 512), np.full((rows + 1, 160), 7, np.float32)
 
-    Codes(packed)(x.numpy(), rows, out, 32)
+    Codes(packed, paths.CODES)(x.numpy(), rows, out, 32)
 
     expected = naive.linear(x.double(), weight_of(packed)).float()
     torch.testing.assert_close(torch.from_numpy(out[:rows, 32:128]), expected, atol=2e-3, rtol=1e-5)
@@ -51,7 +52,7 @@ def test_codes_are_exact_for_bfloat16_rows(kind):
     packed, x = packed_weights.packed(kind, 64, 96), torch.randn(5, 96).bfloat16().float()
     out = np.zeros((5, 64), np.float32)
 
-    Codes(packed)(bits(x), 5, out)
+    Codes(packed, paths.CODES)(bits(x), 5, out)
 
     torch.testing.assert_close(torch.from_numpy(out), x @ packed.floats().T, atol=1e-4, rtol=1e-5)
 
@@ -59,7 +60,7 @@ def test_codes_are_exact_for_bfloat16_rows(kind):
 @TYPES
 def test_dequantized_weights_are_exact_and_codes_take_what_their_bits_say(kind):
     packed = packed_weights.packed(kind, 96, 512)
-    weight, codes = weight_of(packed), Codes(packed)
+    weight, codes = weight_of(packed), Codes(packed, paths.CODES)
     assert torch.equal(packed.floats(), weight)
 
     part = np.empty((512, 64), np.float32)

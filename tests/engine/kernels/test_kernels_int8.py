@@ -15,12 +15,15 @@ from legato_engine.backends.cpu import codes as codes_of
 from legato_engine.backends.cpu.codes import Codes
 from legato_engine.kernels.linear import naive
 from legato_engine.kernels.linear.numba_int8 import round_rows
-from legato_engine.kernels.linear.numba_int8_kinds import AVX2, VNNI
+from legato_engine.kernels.linear.numba_int8_kinds import AVX2
+from legato_engine.kernels.paths import INT8, INT8_AVX2
 
 HERE = processor.detect()
 WITH_AVX2 = pytest.mark.skipif(not HERE.avx2, reason="this processor has no AVX2")
-BOTH = pytest.mark.parametrize("kind", [pytest.param(VNNI, id="VNNI"), pytest.param(AVX2, id="AVX2", marks=WITH_AVX2)])
-OF_FOUR = "Q4_1", "Q4_K"  # types of 4-bit codes, which both kinds multiply
+BOTH = pytest.mark.parametrize(
+    "path", [pytest.param(INT8, id="VNNI"), pytest.param(INT8_AVX2, id="AVX2", marks=WITH_AVX2)]
+)
+OF_FOUR = "Q4_1", "Q4_K"  # types of 4-bit codes, which both paths multiply
 INPUTS = 512
 
 
@@ -34,40 +37,40 @@ def _vnni_everywhere(monkeypatch):
     if not HERE.vnni:
         real = codes_of.numba_int8.multiply
 
-        def multiply(kind, *given):
-            return (real if kind is AVX2 else emulated().multiply)(kind, *given)
+        def multiply(family, *given):
+            return (real if family is AVX2 else emulated().multiply)(family, *given)
 
         monkeypatch.setattr(codes_of.numba_int8, "multiply", multiply)
 
 
-def kinds_and_types():
-    """Each kind with what it has products for."""
-    avx2 = (pytest.param(AVX2, name, id=f"AVX2-{name}", marks=WITH_AVX2) for name in OF_FOUR)
-    vnni = (pytest.param(VNNI, name, id=f"VNNI-{name}") for name in (*OF_FOUR, "Q8_0", "Q5_1"))
-    return pytest.mark.parametrize(("kind", "type_"), [*vnni, *avx2])
+def paths_and_types():
+    """Each path with the types that it has products of bytes for."""
+    avx2 = (pytest.param(INT8_AVX2, name, id=f"AVX2-{name}", marks=WITH_AVX2) for name in OF_FOUR)
+    vnni = (pytest.param(INT8, name, id=f"VNNI-{name}") for name in (*OF_FOUR, "Q8_0", "Q5_1"))
+    return pytest.mark.parametrize(("path", "type_"), [*vnni, *avx2])
 
 
 def weight(kind):
     return packed_weights.packed(kind, 80, INPUTS)
 
 
-def product(packed, x, rows, kind):
+def product(packed, x, rows, path):
     """Multiplies the first `rows` of x [room, in] by the codes of `packed`, into columns 16 and on of the output."""
     out = np.full((len(x), len(packed.codes) + 16), np.nan, np.float32)
-    codes = Codes(packed, kind)
+    codes = Codes(packed, path)
     assert codes.int8
     codes(x.numpy(), rows, out, 16)
     return torch.from_numpy(out[:rows, 16:])
 
 
 @pytest.mark.parametrize("rows", [1, 2, 4, 5, 8, 9, 24, 25, 40])
-@kinds_and_types()
-def test_products_are_those_of_rounded_rows(kind, type_, rows):
-    """In any batch, and by both kinds, to the last bit."""
+@paths_and_types()
+def test_products_are_those_of_rounded_rows(path, type_, rows):
+    """In any batch, and by both paths, to the last bit."""
     packed, x = weight(type_), torch.randn(48, INPUTS) * torch.rand(48, 1).exp()
-    expected, found = naive.linear(naive.rounded(x[:rows]), packed.floats()), product(packed, x, rows, kind)
+    expected, found = naive.linear(naive.rounded(x[:rows]), packed.floats()), product(packed, x, rows, path)
     torch.testing.assert_close(found, expected, atol=2e-5 * float(expected.abs().max()), rtol=1e-5)
-    assert torch.equal(found, torch.cat([product(packed, x[row : row + 8], 1, VNNI) for row in range(rows)]))
+    assert torch.equal(found, torch.cat([product(packed, x[row : row + 8], 1, INT8) for row in range(rows)]))
 
 
 @WITH_AVX2
@@ -80,7 +83,7 @@ def test_the_largest_codes_and_activations_fit_their_sums(rows, sign):
     packed.minimum.values.abs_()  # sums as large as they can be
     x = torch.full((40, INPUTS), 2.0 * sign)
     expected = naive.linear(naive.rounded(x[:rows]), packed.floats())
-    torch.testing.assert_close(product(packed, x, rows, AVX2), expected, atol=0, rtol=1e-5)
+    torch.testing.assert_close(product(packed, x, rows, INT8_AVX2), expected, atol=0, rtol=1e-5)
 
 
 def test_rows_are_rounded_as_written_down():
@@ -97,26 +100,26 @@ def test_the_largest_sums_are_the_same_in_any_batch(sign):
     packed = weight("Q8_0")
     packed.codes.fill_(127)
     x = torch.full((40, INPUTS), float(sign))
-    assert torch.equal(product(packed, x, 33, VNNI), product(packed, x, 1, VNNI).expand(33, -1))
+    assert torch.equal(product(packed, x, 33, INT8), product(packed, x, 1, INT8).expand(33, -1))
 
 
 @pytest.mark.parametrize("number", [torch.nan, torch.inf, -torch.inf])
 @pytest.mark.parametrize("rows", [1, 3])
 @BOTH
-def test_what_is_no_number_stays_none_and_in_its_row(kind, rows, number):
+def test_what_is_no_number_stays_none_and_in_its_row(path, rows, number):
     x = torch.randn(8, INPUTS)
     x[0, 100] = number
-    found = product(weight("Q4_1"), x, rows, kind)
+    found = product(weight("Q4_1"), x, rows, path)
     assert not found[0].isfinite().any()
     assert found[1:].isfinite().all()
 
 
 @BOTH
-def test_rows_of_nothing_give_nothing(kind):
+def test_rows_of_nothing_give_nothing(path):
     for size in (0.0, 1e-38):
-        assert product(weight("Q4_1"), torch.full((8, INPUTS), size), 2, kind).abs().max() < 1e-30
+        assert product(weight("Q4_1"), torch.full((8, INPUTS), size), 2, path).abs().max() < 1e-30
 
 
-@pytest.mark.parametrize(("kind", "type_"), [(VNNI, "Q6_K"), (AVX2, "Q6_K"), (AVX2, "Q8_0")])
-def test_groups_of_16_inputs_keep_float32_and_without_vnni_8_bits_do(kind, type_):
-    assert not Codes(weight(type_), kind).int8
+@pytest.mark.parametrize(("path", "type_"), [(INT8, "Q6_K"), (INT8_AVX2, "Q6_K"), (INT8_AVX2, "Q8_0")])
+def test_groups_of_16_inputs_keep_float32_and_without_vnni_8_bits_do(path, type_):
+    assert not Codes(weight(type_), path).int8

@@ -6,17 +6,18 @@ import pytest
 from tiny_models import LLAMA, PROCESSORS
 
 from legato_engine.errors import UnusableFormat
+from legato_engine.kernels import paths
 from legato_engine.runner import formats
 
 
 def test_sizes_that_kernels_cannot_count_in_are_left_to_torch():
     chosen = formats.choose("auto", PROCESSORS["codes"], None, LLAMA, block_size=6)
 
-    assert chosen.kernels == "torch"
+    assert chosen.backend == "torch"
     assert chosen.fallback == "blocks of 6 tokens are not a multiple of 4"
     assert "blocks of 6 tokens are not a multiple of 4" in str(chosen)
     odd = formats.choose("float32", PROCESSORS["codes"], None, replace(LLAMA, head_dim=20), 16)
-    assert (odd.kernels, odd.fallback) == ("torch", "head_dim 20 is not a multiple of 32")
+    assert (odd.backend, odd.fallback) == ("torch", "head_dim 20 is not a multiple of 32")
     assert "head_dim 20 is not a multiple of 32" in str(odd)
     for policy in ("Auto", "Torch"):
         assert formats.allowed(odd, policy) is odd
@@ -25,19 +26,19 @@ def test_sizes_that_kernels_cannot_count_in_are_left_to_torch():
     ):
         formats.allowed(odd, "Stop")
     whole = formats.choose("Float32", PROCESSORS["codes"], None, LLAMA, 16)
-    assert (formats.allowed(whole, "Stop"), whole.kernels) == (whole, "float32")
+    assert (formats.allowed(whole, "Stop"), whole.path) == (whole, paths.FLOAT32)
     assert formats.choose("BFloat16", PROCESSORS["codes"], None, replace(LLAMA, head_dim=20), 16).fallback == ""
 
 
 @pytest.mark.parametrize(
-    ("vnni", "avx2", "kernels"), [(True, True, "int8-bf16"), (False, True, "int8-avx2"), (False, False, "codes")]
+    ("vnni", "avx2", "name"), [(True, True, "int8-bf16"), (False, True, "int8-avx2"), (False, False, "codes")]
 )
-def test_blocks_that_are_too_small_for_tiles_are_told(vnni, avx2, kernels):
+def test_the_reason_names_a_faster_path_that_block_sizes_rule_out(vnni, avx2, name):
     processor = replace(PROCESSORS["codes"], amx=True, vnni=vnni, bf16=vnni, avx2=avx2)
     chosen = formats.choose("auto", processor, None, LLAMA, block_size=8)
-    assert chosen.kernels == kernels
-    assert "not in bfloat16 tiles, which are faster: blocks of 8 tokens are not a multiple of 16" in str(chosen)
-    assert "bfloat16 tiles" not in str(formats.choose("auto", replace(processor, amx=False), None, LLAMA, 8))
+    assert chosen.name == name
+    assert "`tiles` would be faster: blocks of 8 tokens are not a multiple of 16" in str(chosen)
+    assert "tiles" not in str(formats.choose("auto", replace(processor, amx=False), None, LLAMA, 8))
 
 
 @pytest.mark.parametrize(

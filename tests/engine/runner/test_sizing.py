@@ -26,14 +26,14 @@ def checkpoint(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    ("dtype", "kernels"),
-    [*(("auto", kernels) for kernels in ("codes", "int8", "int8-avx2", "tiles")), ("float32", "float32"),
-     ("bfloat16", "torch")],
+    ("dtype", "name"),
+    [*(("auto", name) for name in ("codes", "int8", "int8-avx2", "tiles")), ("float32", "float32"),
+     ("bfloat16", "bfloat16")],
 )  # fmt: skip
-def test_weights_take_what_was_worked_out(checkpoint, dtype, kernels):
-    instructions = PROCESSORS.get(kernels, PROCESSORS["codes"])
+def test_weights_take_what_was_worked_out(checkpoint, dtype, name):
+    instructions = PROCESSORS.get(name, PROCESSORS["codes"])
     chosen = formats.choose(dtype, instructions, None, checkpoint.config, 16)
-    assert chosen.kernels == kernels
+    assert chosen.name == name
 
     found = sizing.needs(checkpoint, chosen, 512, 64)
 

@@ -10,8 +10,9 @@ from legato_engine.backends import projections
 from legato_engine.backends.cpu.program import Program
 from legato_engine.backends.cpu.workspace import Array
 from legato_engine.kernels import program as operators
-from legato_engine.kernels.linear import numba_codes4, numba_codes8, numba_int8, numba_int8_kinds
+from legato_engine.kernels.linear import numba_codes4, numba_codes8, numba_int8
 from legato_engine.kernels.linear.packing import COLUMNS, pack_codes4, pack_codes8, pack_scales
+from legato_engine.kernels.paths import Path, Product
 from legato_engine.weights.checkpoint import Checkpoint
 from legato_engine.weights.packed import Packed, Scales, together
 
@@ -20,25 +21,29 @@ NO_MINIMA = np.zeros((1, 0, COLUMNS), np.uint16)
 
 
 class Codes:
-    """A weight [out, in] as codes. Sizes are multiples of 32. With a `kind` of `numba_int8_kinds` that has products for
-    it, what it is multiplied with is rounded to 8 bits, and it is `int8`: its groups are of 32 inputs.
+    """A weight [out, in] as codes, multiplied by the kernel that the path has for it. Sizes are multiples of 32. With
+    `int8`, activations are rounded to 8 bits.
     """
 
-    def __init__(self, packed: Packed, kind: np.generic | None = None) -> None:
-        fits = packed.group == numba_int8.GROUP and (packed.bits == 4 or kind is not numba_int8_kinds.AVX2)
-        self.int8 = kind is not None and fits
-        self._kind = kind
+    def __init__(self, packed: Packed, path: Path) -> None:
+        self._kernel = path.kernel(1, packed.bits, packed.group)
+        self.int8 = self._kernel.product is Product.INT8
+        self._group = packed.group
         self.outputs, self.inputs = packed.codes.shape
         self.bits = packed.bits
         self._codes = pack_codes8(packed.codes) if self.bits == 8 else pack_codes4(packed.codes)
         minima = (NO_MINIMA, NO_FACTORS) if packed.minimum is None else _panels(packed.minimum)
         self._scales = (*_panels(packed.scale), *minima)
 
+    def multiplies(self, rows: int) -> bool:
+        """True if the kernel multiplies the codes in a step of `rows`; more rows take dequantized weights, or tiles."""
+        return self._kernel.takes(rows, self.bits, self._group)
+
     def __call__(self, x: Array, rows: int, out: Array, first: int = 0) -> None:
         """x [room, in], float32, or bfloat16 as uint16 without `int8`; out float32 [room, …], from `first` on."""
         if self.int8:
             threads = numba.get_num_threads()
-            numba_int8.multiply(self._kind, x, rows, self._codes, *self._scales, out, first, threads)
+            numba_int8.multiply(self._kernel.family, x, rows, self._codes, *self._scales, out, first, threads)
         else:
             multiply = numba_codes8.multiply8 if self.bits == 8 else numba_codes4.multiply4
             multiply(x, rows, self._codes, *self._scales, out, first)
@@ -76,7 +81,7 @@ class Codes:
         return sum(part.nbytes for part in (self._codes, *self._scales) if part is not NO_FACTORS)
 
 
-def load(checkpoint: Checkpoint, names: Sequence[str], kind: np.generic | None = None) -> list[Codes | torch.Tensor]:
+def load(checkpoint: Checkpoint, names: Sequence[str], path: Path) -> list[Codes | torch.Tensor]:
     """The projections `names` of one input, outputs in this order: neighbours of one form together, and as they are in
     the file what has no codes.
     """
@@ -88,13 +93,13 @@ def load(checkpoint: Checkpoint, names: Sequence[str], kind: np.generic | None =
             found[-1] = together((last, packed))
         else:
             found.append(checkpoint.tensor(f"{name}.weight") if packed is None else packed)
-    return [Codes(part, kind) if isinstance(part, Packed) else part for part in found]
+    return [Codes(part, path) if isinstance(part, Packed) else part for part in found]
 
 
-def load_table(checkpoint: Checkpoint, name: str, kind: np.generic | None = None) -> Codes | None:
+def load_table(checkpoint: Checkpoint, name: str, path: Path) -> Codes | None:
     """An embedding or output head, where the file has codes of it; rows are padded."""
     packed = checkpoint.packed(f"{name}.weight")
-    return None if packed is None else Codes(packed.each(projections.padded), kind)
+    return None if packed is None else Codes(packed.each(projections.padded), path)
 
 
 def _panels(scales: Scales) -> tuple[Array, Array]:

@@ -16,9 +16,9 @@ from legato_engine.backends.cpu.codes import Codes
 from legato_engine.backends.cpu.program import Call, Program
 from legato_engine.backends.cpu.workspace import Array
 from legato_engine.kernels import program as operators
+from legato_engine.kernels.paths import Path, Weights
 from legato_engine.weights.checkpoint import Checkpoint
 
-CODES_UP_TO = 32  # rows: beyond that, weights are dequantized once for many rows
 _PART = 1 << 18  # weights dequantized at a time: they stay in a core's cache until they are multiplied
 _OUTPUTS = 128  # of a part at least, and a multiple of these: few columns make slow products
 
@@ -81,7 +81,7 @@ class LinearFloat32:
         return lambda step: self._part(part, x, step.rows, out, first, size)
 
     def _part(self, part: Codes | torch.Tensor, x: Array, rows: int, out: Array, first: int, size: int) -> None:
-        if isinstance(part, Codes) and (part.int8 or rows <= CODES_UP_TO):
+        if isinstance(part, Codes) and part.multiplies(rows):
             part(x, rows, out, first)
         else:
             self._product(part, torch.from_numpy(x[:rows]), torch.from_numpy(out[:rows, first : first + size]))
@@ -97,22 +97,16 @@ class LinearFloat32:
             torch.mm(x, torch.from_numpy(part), out=out[:, first : first + part.shape[1]])
 
 
-def load(
-    checkpoint: Checkpoint, names: Sequence[str], bias: bool, by_codes: bool, kind: np.generic | None, scratch: Scratch
-) -> LinearFloat32:
-    """The projections `names` (without `.weight`) of one input, outputs in this order. `by_codes`: where there are any;
-    `kind` is that of `Codes`.
-    """
-    found = codes.load(checkpoint, names, kind) if by_codes else []
-    if not any(isinstance(part, Codes) for part in found):
-        found = [projections.weights(checkpoint, names, torch.float32)]
-    return LinearFloat32(found, scratch, projections.biases(checkpoint, names) if bias else None)
+def load(checkpoint: Checkpoint, names: Sequence[str], bias: bool, path: Path, scratch: Scratch) -> LinearFloat32:
+    """The projections `names` (without `.weight`) of one input, outputs in this order."""
+    parts = codes.load(checkpoint, names, path) if path.weights is Weights.CODES else []
+    if not any(isinstance(part, Codes) for part in parts):
+        parts = [projections.weights(checkpoint, names, torch.float32)]
+    return LinearFloat32(parts, scratch, projections.biases(checkpoint, names) if bias else None)
 
 
-def table(
-    checkpoint: Checkpoint, name: str, by_codes: bool, kind: np.generic | None, scratch: Scratch
-) -> LinearFloat32:
+def table(checkpoint: Checkpoint, name: str, path: Path, scratch: Scratch) -> LinearFloat32:
     """An embedding or output head, its rows padded."""
-    found = codes.load_table(checkpoint, name, kind) if by_codes else None
-    weight = found or projections.padded(projections.weights(checkpoint, [name], torch.float32))
+    packed = codes.load_table(checkpoint, name, path) if path.weights is Weights.CODES else None
+    weight = packed or projections.padded(projections.weights(checkpoint, [name], torch.float32))
     return LinearFloat32([weight], scratch, None)

@@ -4,7 +4,7 @@ Sums, softmax and the residual stream are float32 in all of them.
 """
 
 from collections.abc import Sequence
-from typing import Literal, Protocol
+from typing import Protocol
 
 import numba
 import numpy as np
@@ -15,17 +15,10 @@ from legato_engine.backends.cpu.linear_float32 import Scratch
 from legato_engine.backends.cpu.step import Projection
 from legato_engine.backends.cpu.workspace import Array
 from legato_engine.kernels.attention import numba_bf16, numba_float32
-from legato_engine.kernels.linear import numba_int8_kinds
 from legato_engine.kernels.linear.numba_tiles import SHAPES
+from legato_engine.kernels.paths import Attention, Path
 from legato_engine.layers.inputs import Ints, StepInputs
-from legato_engine.models.config import ModelConfig
 from legato_engine.weights.checkpoint import Checkpoint
-
-_PRODUCTS: dict[str, np.generic] = {
-    "int8": numba_int8_kinds.VNNI,
-    "int8-bf16": numba_int8_kinds.VNNI,
-    "int8-avx2": numba_int8_kinds.AVX2,
-}
 
 
 class Table(Projection, Protocol):
@@ -53,35 +46,27 @@ class Numerics(Protocol):
 
 
 class Float32:
-    """Float32 throughout, but for KV where the arena is bfloat16. With the form `codes`, from the file's 4-bit and
-    8-bit codes where there are any: less memory is taken and read, and the numbers are still those of float32. With
-    `int8`, what those are multiplied with is rounded to 8 bits; with `int8-avx2`, only what 4-bit ones are. With
-    `int8-bf16`, so is what keys and values are multiplied with, to bfloat16, where the arena is.
+    """Float32 weights, or the file's codes. The path says what is rounded: activations of linear layers to 8 bits, and
+    queries and weights of attention to bfloat16 if the arena holds it.
     """
 
     inputs: type[np.generic] = np.float32
 
-    def __init__(self, form: Literal["float32", "codes", "int8", "int8-bf16", "int8-avx2"]) -> None:
-        self._pairs = form == "int8-bf16"
-        self._from_codes = form != "float32"
-        self.products = _PRODUCTS.get(form)
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.products = path.family
         self._scratch = Scratch()
 
-    @staticmethod
-    def misfit(config: ModelConfig, block_size: int) -> str | None:
-        """Which size is no multiple of what the kernels count in."""
-        return _misfit(config, block_size, 4)
-
     def linear(self, checkpoint: Checkpoint, names: Sequence[str], bias: bool) -> Projection:
-        return linear_float32.load(checkpoint, names, bias, self._from_codes, self.products, self._scratch)
+        return linear_float32.load(checkpoint, names, bias, self._path, self._scratch)
 
     def table(self, checkpoint: Checkpoint, name: str) -> Table:
-        return linear_float32.table(checkpoint, name, self._from_codes, self.products, self._scratch)
+        return linear_float32.table(checkpoint, name, self._path, self._scratch)
 
     def held(self, arena: torch.Tensor) -> Array:
         if arena.dtype != torch.bfloat16:
             return arena.numpy()
-        return _bits(arena).view(np.int16) if self._pairs else _bits(arena)
+        return _bits(arena).view(np.int16) if self._path.attention is Attention.PAIRS else _bits(arena)
 
     def work(self, inputs: StepInputs, shared: int) -> Ints:
         return attention_work.parts(inputs, shared)
@@ -96,16 +81,14 @@ class Tiles:
     inputs: type[np.generic] = np.uint16
     products: np.generic | None = None
 
-    @staticmethod
-    def misfit(config: ModelConfig, block_size: int) -> str | None:
-        """Which size is no multiple of those of tiles."""
-        return _misfit(config, block_size, 16)
+    def __init__(self, path: Path) -> None:
+        self._path = path
 
     def linear(self, checkpoint: Checkpoint, names: Sequence[str], bias: bool) -> Projection:
-        return linear_bf16.load(checkpoint, names, bias)
+        return linear_bf16.load(checkpoint, names, bias, self._path)
 
     def table(self, checkpoint: Checkpoint, name: str) -> Table:
-        return linear_bf16.table(checkpoint, name)
+        return linear_bf16.table(checkpoint, name, self._path)
 
     def held(self, arena: torch.Tensor) -> Array:
         return _bits(arena)
@@ -117,15 +100,10 @@ class Tiles:
         numba_bf16.attention(qkv, work, tables, window, SHAPES, held, layer, numba.get_num_threads(), out)
 
 
+def make(path: Path) -> Numerics:
+    return Tiles(path) if path.attention is Attention.TILES else Float32(path)
+
+
 def _bits(arena: torch.Tensor) -> Array:
     """bfloat16 as uint16, which numpy has."""
     return arena.view(torch.int16).numpy().view(np.uint16)
-
-
-def _misfit(config: ModelConfig, block_size: int, places: int) -> str | None:
-    if block_size % places:
-        return f"blocks of {block_size} tokens are not a multiple of {places}"
-    for name in ("hidden_size", "intermediate_size", "head_dim"):
-        if getattr(config, name) % 32:
-            return f"{name} {getattr(config, name)} is not a multiple of 32"
-    return None

@@ -1,0 +1,197 @@
+"""The ways in which a processor computes a model, one row each, best first.
+
+`choose` takes the first row of AUTO whose instruction sets the processor has and whose sizes the model fits. Nothing is
+measured: two workers on equal machines must choose alike, because they exchange KV.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from itertools import takewhile
+from typing import Protocol
+
+import numpy as np
+
+from legato_engine.kernels.linear.numba_int8_kinds import AVX2, VNNI
+from legato_engine.processor import INSTRUCTION_SETS, Processor
+
+_SIZES = ("hidden_size", "intermediate_size", "head_dim")
+_SIZE_MULTIPLE = 32
+_GROUP = 32  # inputs that share a scale, for products of bytes
+
+
+class Weights(Enum):
+    """The form of weights in memory."""
+
+    FLOAT32 = "float32"
+    CODES = "the file's codes, else float32"
+    TILES = "bfloat16 tiles and, for few rows, the file's codes"
+
+
+class Product(Enum):
+    """The operands of a linear layer's products."""
+
+    CODES = "codes × float32"
+    INT8 = "codes × 8-bit activations"
+    PAIRS = "pairs of bfloat16"
+    TILES = "bfloat16 tiles"
+    FLOAT32 = "float32"
+
+
+class Attention(Enum):
+    """The operands of attention's products."""
+
+    FLOAT32 = "float32"
+    PAIRS = "pairs of bfloat16"
+    TILES = "bfloat16 tiles"
+
+
+class Sizes(Protocol):
+    """The sizes of a model that kernels have requirements for."""
+
+    @property
+    def hidden_size(self) -> int: ...
+    @property
+    def intermediate_size(self) -> int: ...
+    @property
+    def head_dim(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """A kernel of linear layers and what it takes: steps of up to `up_to` rows, weights held as codes of `bits` whose
+    scales are shared by `group` inputs. Without `bits` it takes any weight, without `up_to` any step.
+    """
+
+    product: Product
+    bits: tuple[int, ...] = ()
+    group: int | None = None
+    up_to: int | None = None
+    family: np.generic | None = None  # of instructions for products of bytes, one of `numba_int8_kinds`
+
+    def takes(self, rows: int, bits: int | None, group: int | None) -> bool:
+        return (
+            (self.up_to is None or rows <= self.up_to)
+            and (not self.bits or bits in self.bits)
+            and (self.group is None or group == self.group)
+        )
+
+    def __str__(self) -> str:
+        bits = " and ".join(f"{bits}-bit" for bits in self.bits)
+        limit = {None: "", 1: " (1 row)"}.get(self.up_to, f" (up to {self.up_to} rows)")
+        return f"{bits} {self.product.value}{limit}".lstrip()
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """One way to compute a model: its requirements, then its kernels. `kv` are the formats that attention reads, the
+    default first; of `linear`, the first kernel that takes a weight and a step computes it.
+    """
+
+    name: str
+    instructions: tuple[str, ...]  # fields of `Processor`
+    block_multiple: int
+    weights: Weights
+    linear: tuple[Linear, ...]
+    attention: Attention
+    kv: tuple[str, ...]
+
+    def kernel(self, rows: int, bits: int | None = None, group: int | None = None) -> Linear:
+        """The kernel for a step of `rows` and a weight: `bits` and `group` of its codes, None without codes."""
+        return next(kernel for kernel in self.linear if kernel.takes(rows, bits, group))
+
+    @property
+    def family(self) -> np.generic | None:
+        """The instructions for products of bytes, or None if activations are not rounded to 8 bits."""
+        return self.linear[0].family
+
+    def keeps_codes(self, bits: int, table: bool) -> bool:
+        """True if codes of a weight stay in memory; `table` is an embedding or output head."""
+        return self.weights is Weights.CODES or (self.weights is Weights.TILES and (bits == 4 or table))
+
+    def missing(self, processor: Processor) -> list[str]:
+        """The instruction sets that `processor` lacks."""
+        return [name for name in self.instructions if not getattr(processor, name)]
+
+    def mismatch(self, sizes: Sizes, block_size: int) -> str | None:
+        """The first size that is not a multiple of what the kernels take, in words; None if all are."""
+        if block_size % self.block_multiple:
+            return f"blocks of {block_size} tokens are not a multiple of {self.block_multiple}"
+        for name in _SIZES:
+            if getattr(sizes, name) % _SIZE_MULTIPLE:
+                return f"{name} {getattr(sizes, name)} is not a multiple of {_SIZE_MULTIPLE}"
+        return None
+
+    def __str__(self) -> str:
+        return f"linear layers: {self.linear_text}; attention: {self.attention.value}; KV: {self.kv[0]}"
+
+    @property
+    def linear_text(self) -> str:
+        return ", else ".join(map(str, self.linear))
+
+
+_FEW_FROM_CODES = Linear(Product.CODES, bits=(4, 8), up_to=32)  # more rows: dequantized once for all
+_FLOAT32 = Linear(Product.FLOAT32)
+
+TILES = Path(
+    "tiles", ("amx",), 16, Weights.TILES,
+    (Linear(Product.CODES, bits=(4, 8), up_to=2), Linear(Product.PAIRS, up_to=1), Linear(Product.TILES)),
+    Attention.TILES, ("bfloat16",),
+)  # fmt: skip
+_VNNI = Linear(Product.INT8, bits=(4, 8), group=_GROUP, family=VNNI)
+INT8_BF16 = Path(
+    "int8-bf16", ("vnni", "bf16"), 4, Weights.CODES,
+    (_VNNI, _FEW_FROM_CODES, _FLOAT32), Attention.PAIRS, ("bfloat16", "float32"),
+)  # fmt: skip
+INT8 = Path(
+    "int8", ("vnni",), 4, Weights.CODES,
+    (_VNNI, _FEW_FROM_CODES, _FLOAT32), Attention.FLOAT32, ("bfloat16", "float32"),
+)  # fmt: skip
+INT8_AVX2 = Path(
+    "int8-avx2", ("avx2",), 4, Weights.CODES,
+    (Linear(Product.INT8, bits=(4,), group=_GROUP, family=AVX2), _FEW_FROM_CODES, _FLOAT32),
+    Attention.FLOAT32, ("bfloat16", "float32"),
+)  # fmt: skip
+CODES = Path(
+    "codes", (), 4, Weights.CODES, (_FEW_FROM_CODES, _FLOAT32), Attention.FLOAT32, ("float32", "bfloat16"),
+)  # fmt: skip
+AUTO = (TILES, INT8_BF16, INT8, INT8_AVX2, CODES)
+
+# For `dtype: Float32` only.
+FLOAT32 = Path("float32", (), 4, Weights.FLOAT32, (_FLOAT32,), Attention.FLOAT32, ("float32", "bfloat16"))
+
+
+def choose(processor: Processor, sizes: Sizes, block_size: int) -> tuple[Path | None, str]:
+    """Returns the best path for `dtype: Auto` and the reason; without a path, the size that no kernel takes."""
+    mismatches = dict[str, str]()
+    for path in AUTO:
+        if path.missing(processor):
+            continue
+        if (mismatch := path.mismatch(sizes, block_size)) is None:
+            faster = "".join(f"; `{name}` would be faster: {reason}" for name, reason in mismatches.items())
+            return path, f"{path}{faster} ({processor})"
+        mismatches[path.name] = mismatch
+    return None, mismatches[AUTO[-1].name]
+
+
+def faster(processor: Processor) -> list[str]:
+    """The paths that `processor` lacks instructions for and that are better than the best one it has them for."""
+    lacking = takewhile(lambda path: path.missing(processor), AUTO)
+    return [f"{path.name} ({_sets(path.missing(processor))})" for path in lacking]
+
+
+def table() -> Iterator[str]:
+    """The rows of AUTO and FLOAT32 as a table in Markdown, for docs/engine-cpu.md."""
+    yield "| path | instruction sets | blockSize a multiple of | weights | linear layers | attention | KV |"
+    yield "| --- | --- | --- | --- | --- | --- | --- |"
+    for path in (*AUTO, FLOAT32):
+        sets = _sets(path.instructions) or "any"
+        cells = (
+            f"`{path.name}`", sets, path.block_multiple, path.weights.value, path.linear_text, path.attention.value,
+            " or ".join(path.kv),
+        )  # fmt: skip
+        yield f"| {' | '.join(map(str, cells))} |"
+
+
+def _sets(names: Sequence[str]) -> str:
+    return ", ".join(INSTRUCTION_SETS[name] for name in names)
