@@ -208,6 +208,7 @@ def formats() -> Iterator[str]:
     from legato_cli import model
     from legato_engine import processor, settings
     from legato_engine.errors import NoDevice
+    from legato_engine.kernels import paths
     from legato_engine.models.architectures import ARCHITECTURES
     from legato_engine.runner import backends, formats
     from legato_engine.weights.opening import open_weights
@@ -220,6 +221,8 @@ def formats() -> Iterator[str]:
     config = open_weights(path).config
     chosen = formats.choose("auto", processor.detect(), gpu, config, settings.BLOCK_SIZES["cuda" if gpu else "cpu"])
     yield f"{'dtype: Auto':<14} {chosen} (for {BUILTIN})"
+    if gpu is None and (faster := paths.faster(processor.detect())):
+        yield f"{'faster with':<14} {', '.join(faster)}"
     yield f"{'architectures':<14} {', '.join(ARCHITECTURES)}"
 
 

@@ -1,4 +1,7 @@
-"""The engine's lifecycles as Mermaid diagrams; `python -m legato_engine.diagrams docs/handoff.md` rewrites them."""
+"""The engine's lifecycles as Mermaid diagrams, and its compute paths as a table.
+
+`python -m legato_engine.diagrams docs/handoff.md docs/engine-cpu.md` rewrites those of the docs.
+"""
 
 import sys
 from collections.abc import Mapping
@@ -6,6 +9,7 @@ from enum import Enum
 from pathlib import Path
 from typing import TypeVar
 
+from legato_engine.kernels import paths
 from legato_engine.scheduler.transfers import INCOMING_MOVES, OUTGOING_MOVES, IncomingState, OutgoingState
 from legato_engine.transfer.events import Side
 from legato_engine.transfer.session import TABLES, SessionState
@@ -38,14 +42,26 @@ DIAGRAMS = {
 }
 
 
+TABLES_OF_DOCS = {"Formats": "\n".join(paths.table())}
+
+
 def rewrite(page: str) -> str:
-    """The page with the Mermaid block under each heading of `DIAGRAMS` generated anew."""
+    """The page with the Mermaid block and the table under each heading of `DIAGRAMS` and `TABLES_OF_DOCS` generated."""
     for heading, diagram in DIAGRAMS.items():
-        head, mark, rest = page.partition(f"## {heading}\n")
-        before, fence, block = rest.partition("```mermaid\n")
-        _, end, after = block.partition("\n```")
-        page = head + mark + before + fence + diagram + end + after
+        page = _replaced(page, heading, "```mermaid\n", diagram, "\n```")
+    for heading, table in TABLES_OF_DOCS.items():
+        page = _replaced(page, heading, "\n\n|", table.removeprefix("|"), "\n\n")
     return page
+
+
+def _replaced(page: str, heading: str, opening: str, text: str, closing: str) -> str:
+    """The page with `text` between the first `opening` under a heading and the `closing` after it."""
+    head, mark, rest = page.partition(f"## {heading}\n")
+    before, fence, block = rest.partition(opening)
+    if not fence:
+        return page
+    _, end, after = block.partition(closing)
+    return head + mark + before + fence + text + end + after
 
 
 if __name__ == "__main__":
