@@ -20,7 +20,7 @@ class Arena:
         if device.type == "cpu":
             memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
             with suppress(OSError):  # a kernel without huge pages
-                # Attention reads a few KiB here and there, and waits for each page's address.
+                # Attention reads a few KiB of many pages, and waits for the translation of each page's address.
                 memory.madvise(mmap.MADV_HUGEPAGE)
             self._memory = torch.frombuffer(memory, dtype=torch.uint8)
         else:
@@ -41,7 +41,7 @@ class Arena:
         return self._memory.numel()
 
     def block(self, index: int) -> memoryview:
-        """The bytes of one block, writable. Only for memory of the host."""
+        """The bytes of one block, writable. Only for an arena on the host."""
         if not 0 <= index < self.num_blocks:
             raise IndexError(f"block {index} of an arena of {self.num_blocks}")
         size = self.layout.block_bytes
@@ -53,7 +53,7 @@ class Arena:
 
 
 def count_blocks(layout: KVLayout, kv_cache_bytes: int, max_length: int) -> int:
-    """How many blocks fit. Raises TooLittleMemory when a sequence of `max_length` tokens would not."""
+    """The number of blocks that fit. Raises TooLittleMemory if a sequence of `max_length` tokens does not."""
     count = kv_cache_bytes // layout.block_bytes
     needed = layout.blocks_for(max_length)
     if count < needed:

@@ -1,4 +1,4 @@
-"""Which device and which backend compute a worker's steps."""
+"""Chooses the device and the backend that compute a worker's steps."""
 
 from typing import TYPE_CHECKING
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def gpu(name: str) -> Device | None:
-    """The device of that name; None for the processor."""
+    """The device of that name; None for the processor. Raises NoDevice."""
     if name == "cpu":
         return None
     if not torch.cuda.is_available():
@@ -32,8 +32,8 @@ def gpu(name: str) -> Device | None:
 def make(
     checkpoint: Checkpoint, chosen: Formats, gpu: Device | None, room: Room, block_size: int, report: Progress
 ) -> Backend:
-    """The backend that computes those formats, with the weights. Steps may be as large as `room`, which the blocks of
-    the longest sequence are counted in."""
+    """The backend that computes in these formats, with the weights loaded. `room` is the largest step; its blocks hold
+    the longest sequence."""
     max_length = room.blocks * block_size
     if chosen.backend == "cuda":
         from legato_engine.backends.cuda.backend import CudaBackend  # imports triton, which takes a second
@@ -47,7 +47,7 @@ def make(
 
 
 def sampler(chosen: Formats, gpu: Device | None, vocab: int, max_batch: int) -> "DeviceSampler | None":
-    """What chooses tokens on a GPU; None where they are chosen by the processor, or by torch's operators."""
+    """The sampler of a GPU; None if the processor or torch's operators sample."""
     if chosen.backend != "cuda":
         return None
     from legato_engine.sampling.device_sampler import DeviceSampler

@@ -1,8 +1,8 @@
-"""Gives each thread of a step a processor core of its own, where there are as many cores as threads.
+"""Gives each thread of a step a processor core of its own, if there are as many cores as threads.
 
-Threads of a step wait for each other some 240 times. Where another process, of however low a priority, runs on one of
-two cores, Linux may leave both threads on the other one for seconds: a decode step of SmolLM2 then took 149 instead of
-18 ms. Where there are more cores than threads, as on a node that several workers share, the choice is the system's.
+The threads of a step wait for each other some 240 times. If another process of any priority runs on one of two cores,
+Linux may leave both threads on the other core for seconds: a decode step of SmolLM2 then took 149 ms instead of 18 ms.
+With more cores than threads, as on a node that several workers share, Linux chooses.
 """
 
 import os
@@ -17,19 +17,19 @@ _MANY = 1 << 18  # numbers that torch computes with all its threads
 
 
 def prepare() -> None:
-    """Compiles what `bind` calls."""
+    """Compiles the kernel that `bind` calls."""
     thread_ids(1)
 
 
 def bind() -> None:
-    """Binds the calling thread and those that compute kernels for it, if there are as many cores as these.
+    """Binds the calling thread and its compute threads to a core each, if there are as many cores as threads.
 
-    Threads that the calling one starts later are bound to its core, too, unless they call `release`.
+    Threads that the calling thread starts later inherit its core, unless they call `release`.
     """
     count = numba.get_num_threads()
     if count != len(_allowed):
         return
-    torch.zeros(_MANY).exp_()  # starts torch's threads, if they are others: they are not to inherit the core
+    torch.zeros(_MANY).exp_()  # starts torch's own threads first: they must not inherit the core
     ids = thread_ids(count).tolist()
     if len(set(ids)) == count:
         for core, thread in zip(sorted(_allowed), ids, strict=True):

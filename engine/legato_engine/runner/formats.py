@@ -22,10 +22,10 @@ _TABLES = ("model.embed_tokens", "lm_head")
 
 @dataclass(frozen=True, slots=True)
 class Formats:
-    """`dtype` of weights and activations, `kv` of the arena; `why` is for people.
+    """The formats of a worker: `dtype` of weights and activations, `kv` of the arena. `why` is the reason in words.
 
-    `path` has the kernels of the backend `cpu`. With `fallback`, torch's own operators compute; it has the reason:
-    kernels could not be compiled, or do not support the model."""
+    `path` has the kernels of the backend `cpu`. `fallback` is the reason why torch's own operators compute: kernels
+    could not be compiled, or do not support the model."""
 
     name: str
     backend: Literal["cpu", "cuda", "torch"]
@@ -39,7 +39,7 @@ class Formats:
         return f"{self.name}: {self.why}"
 
     def value_bytes(self, checkpoint: Checkpoint, name: str) -> float:
-        """Memory that each value of the weight `name` takes."""
+        """Bytes of each value of the weight `name`."""
         bits, path = checkpoint.packed_bits(name), self.path
         if path is None:
             return self.dtype.itemsize
@@ -50,9 +50,8 @@ class Formats:
 def choose(
     dtype: str, processor: Processor, gpu: Device | None, config: ModelConfig, block_size: int, fallback: str = ""
 ) -> Formats:
-    """The formats for a setting of DTYPES, case aside, on a GPU if there is one; `fallback` says why it has no kernels.
-
-    Raises ValueError for another setting, UnusableFormat for what a GPU does not compute."""
+    """The formats for a setting of DTYPES in any case, on `gpu` or else the processor; `fallback` says why a GPU has no
+    kernels. Raises ValueError for another setting, UnusableFormat if the GPU does not support the formats."""
     name = dtype.lower()
     if name not in DTYPES:
         raise ValueError(f"dtype {dtype!r} is not supported; supported: {', '.join(DTYPES)}")
@@ -77,7 +76,7 @@ def _by_torch(dtype: str, why: str, fallback: str = "") -> Formats:
 
 
 def _on_gpu(name: str, gpu: Device, config: ModelConfig, block_size: int, fallback: str) -> Formats:
-    if reason := support.misfit(config, block_size):
+    if reason := support.mismatch(config, block_size):
         raise UnusableFormat(f"{reason}; {gpu.chip} computes {support.SUPPORTED}")
     supported = {str(dtype).removeprefix("torch."): dtype for dtype in gpu.dtypes}
     literal = next(iter(supported)) if name == "auto" else name
@@ -91,14 +90,14 @@ def _on_gpu(name: str, gpu: Device, config: ModelConfig, block_size: int, fallba
 
 
 def allowed(chosen: Formats, on_kernel_failure: str) -> Formats:
-    """Returns `chosen`. Raises UnusableFormat if torch would replace compiled kernels, and the policy forbids that."""
+    """Returns `chosen`. Raises UnusableFormat if torch would replace kernels and the policy forbids that."""
     if chosen.fallback and on_kernel_failure == "Stop":
         raise UnusableFormat(f"no compiled kernels: {chosen.fallback}; allowed with onKernelFailure Auto or Torch")
     return chosen
 
 
 def with_kv(chosen: Formats, kv_dtype: str) -> Formats:
-    """The same with KV in another format, a setting of DTYPES, case aside. Raises UnusableFormat where it cannot be."""
+    """`chosen` with KV in another format, a setting of DTYPES in any case. Raises UnusableFormat if kernels lack it."""
     kv = kv_dtype.lower()
     if kv in ("auto", chosen.kv):
         return chosen

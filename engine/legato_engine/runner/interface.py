@@ -1,4 +1,4 @@
-"""What the core needs from a runner, whatever computes in it. No torch in here."""
+"""The interface between the core and a runner, which may compute with torch or not at all. No torch in here."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,13 +10,13 @@ from legato_engine.scheduler.batch import Batch, StepOutput
 from legato_engine.transfer.device import DeviceEvent
 from legato_protocol.adapter_list import AdapterEntry
 
-Progress = Callable[[str, float], None]  # what is being done, and how much of it is (0 … 1)
+Progress = Callable[[str, float], None]  # the stage of a start, and its finished share (0 … 1)
 
 
 class KVArena(Protocol):
     """Memory of all KV blocks, one allocation; block i begins at `address + i * layout.block_bytes`.
 
-    Where it is not `on_host`, only the device reads and writes it."""
+    Without `on_host`, only the device reads and writes it."""
 
     @property
     def on_host(self) -> bool: ...
@@ -26,14 +26,14 @@ class KVArena(Protocol):
     def nbytes(self) -> int: ...
     @property
     def blocks(self) -> Any:
-        """All of it, as `transfer.checksum.ArenaMemory` takes it."""
+        """All blocks, as `transfer.checksum.ArenaMemory` takes them."""
 
     def block(self, index: int) -> memoryview: ...
 
 
 class StepRunner(Protocol):
-    """Computes batches, in their order. `kv_revision` is equal for workers that may exchange KV; `fallback` says why
-    kernels for its device are not used, or nothing. `ahead` is for those whose device works by itself."""
+    """Computes batches in their order. `kv_revision` is equal for workers that may exchange KV; `fallback` is the
+    reason why kernels for its device are not used, or empty. `ahead` is for devices that work asynchronously."""
 
     layout: KVLayout
     num_blocks: int
@@ -45,10 +45,9 @@ class StepRunner(Protocol):
     def ahead(self) -> "AheadRunner | None": ...
     @property
     def written(self) -> DeviceEvent | None:
-        """Done when the device has ended every step that was launched; None where a step's end is its call's.
+        """Completes with the last step that was launched; None if every step is complete when its call returns.
 
-        With sampled tokens that a step returns, not all that it writes has to be in the arena: a step without draws
-        returns at once."""
+        A call may return sampled tokens before its KV is in the arena; a step without draws returns immediately."""
 
     @property
     def arena(self) -> KVArena: ...
@@ -56,19 +55,19 @@ class StepRunner(Protocol):
 
 
 class AheadRunner(Protocol):
-    """Steps in two parts: the next one may be launched before the last one is collected, and name tokens that only the
-    device knows, see `Row`."""
+    """Steps in two parts: a step may be launched before the last one is collected, and refer to tokens that only the
+    device has, see `Row`."""
 
     def launch(self, batch: Batch) -> Any:
-        """Starts a step; returns what `collect` takes."""
+        """Starts a step; returns the argument for `collect`."""
 
     def collect(self, launched: Any) -> StepOutput:
-        """Waits for a step. They are collected in the order in which they were launched."""
+        """Waits for a step. Steps are collected in the order in which they were launched."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A runner that is ready, and what is known of its model. `weights` is equal for workers that may continue one
+    """A runner that is ready, with facts about its model. `weights` is equal for workers that may continue one
     another's sequences; `max_length` is the longest sequence in tokens, `max_running` the maximum number of sequences
     that run at the same time."""
 

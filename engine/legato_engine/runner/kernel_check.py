@@ -1,9 +1,9 @@
-"""Whether all kernels of a worker compile for a GPU, which is not used for it: `python -m` this module, with
+"""Checks that all kernels of a worker compile for a GPU, without using one: `python -m` this module, with
 
     MODEL DTYPE BLOCK_SIZE CHIP SHARED PROCESSORS
 
-as in a worker's settings and in `kernels.ahead.Chip`. Exit code 1: stdout names the first kernel that does not, stderr
-says why. What compiled stays in Triton's cache, where workers find it. Weights are not read.
+as in a worker's settings and in `kernels.ahead.Chip`. With exit code 1, stdout names the first kernel that does not
+compile and stderr has the reason. Compiled kernels stay in Triton's cache for workers. Weights are not read.
 """
 
 import sys
@@ -34,7 +34,7 @@ _ROWS = (16, 2, 1)  # that decode: Triton compiles for 1, for multiples of 16, a
 
 
 class Absent:
-    """Implements `Device`: a GPU that nothing is started on. Only what is read back needs memory, the host's."""
+    """Implements `Device`: a GPU on which nothing starts. Only results that are read back have memory, on the host."""
 
     def __init__(self, chip: str, processors: int, place: torch.device = _NOWHERE) -> None:
         self.place = place
@@ -49,11 +49,11 @@ class Absent:
         return lambda: None
 
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
-        return work  # what it launches was launched before
+        return work  # its kernels were launched before
 
 
 class Shapes(Checkpoint):
-    """The tensors of a model of that config, without contents."""
+    """The tensors of a model without their contents."""
 
     fingerprint = ""
 
@@ -75,8 +75,8 @@ class Shapes(Checkpoint):
 
 
 def launch_all(config: ModelConfig, dtype: str, block_size: int, chip: str, processors: int) -> None:
-    """Launches what a worker does: steps of all kinds, sampling, checksums. Raises EngineError, and whatever
-    a compiler raises."""
+    """Launches every kernel of a worker: steps of all kinds, sampling, checksums. Raises EngineError and the errors of
+    compilers."""
     runner = Runner.load(
         Shapes(config), block_size=block_size, kv_cache_bytes=1 << 40, dtype=dtype, max_length=config.max_length,
         gpu=Absent(chip, processors),
@@ -95,11 +95,11 @@ def launch_all(config: ModelConfig, dtype: str, block_size: int, chip: str, proc
 
 def main(model: str, dtype: str, block_size: str, chip: str, shared: str, processors: str) -> int:
     has = Chip(int(shared), int(processors))
-    with ahead.compilations() as begun, ahead.launches(chip, has):
+    with ahead.compilations() as kernels, ahead.launches(chip, has):
         try:
             launch_all(open_weights(Path(model)).config, dtype, int(block_size), chip, has.processors)
-        except Exception as error:  # of the model, Triton or a compiler: whatever it is, a worker would not start
-            print(*begun[-1:])
+        except Exception as error:  # of the model, Triton or a compiler: a worker would not start with any of them
+            print(*kernels[-1:])
             print(error, file=sys.stderr)
             return 1
     return 0

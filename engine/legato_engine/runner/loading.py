@@ -1,4 +1,4 @@
-"""A runner that computes, from a worker's settings: opens the weights, loads them, makes a token."""
+"""Makes a runner from a worker's settings: opens the weights, loads them, computes a token."""
 
 import gc
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ from legato_protocol.adapter_list import AdapterEntry
 
 
 def load(settings: WorkerSettings, path: Path, progress: Progress) -> LoadedModel:
-    """The model at `path`, which has made a token. Raises EngineError."""
+    """The model at `path`, after it has computed a token. Raises EngineError."""
     checkpoint = open_weights(path)
     fitting = projections(checkpoint.config)
     folders = _adapters(settings, fitting)
@@ -51,7 +51,7 @@ def load(settings: WorkerSettings, path: Path, progress: Progress) -> LoadedMode
 
 
 def _adapters(settings: WorkerSettings, fitting: Projections) -> dict[str, AdapterFolder]:
-    """All adapters that flags name, each of which fits. Raises ModelError."""
+    """All adapters named by flags. Raises ModelError if one does not fit the model."""
     return {name: _open(settings, fitting, AdapterEntry(name, folder)) for name, folder in settings.adapters}
 
 
@@ -64,7 +64,7 @@ def _offered(runner: Runner, name: str, folder: AdapterFolder) -> OfferedAdapter
 
 
 def _adapter_values(settings: WorkerSettings, fitting: Projections, folders: Mapping[str, AdapterFolder]) -> int:
-    """How many numbers adapters in memory will have: the largest that there are, or that may come later."""
+    """The count of numbers that adapters in memory will have: of the largest ones, including those that may come."""
     if settings.adapters_file is not None:
         return settings.adapters_in_memory * settings.max_adapter_rank * sum(map(sum, fitting.values()))
     largest = max((folder.values for folder in folders.values()), default=0)
@@ -72,23 +72,23 @@ def _adapter_values(settings: WorkerSettings, fitting: Projections, folders: Map
 
 
 def _neutral(fitting: Projections) -> dict[str, Pair]:
-    """An adapter of rank 1 that changes nothing, for a worker that may have none yet when it starts."""
+    """An adapter of rank 1 that changes nothing, for a worker that may start without adapters."""
     return {name: Pair(torch.zeros(1, inputs), torch.zeros(outputs, 1)) for name, (outputs, inputs) in fitting.items()}
 
 
 def _runner(
     settings: WorkerSettings, checkpoint: Checkpoint, max_length: int | None, adapter_values: int, progress: Progress
 ) -> Runner:
-    """The model, which has made a token."""
+    """The model, after it has computed a token."""
     try:
         return _warmed_up(settings, checkpoint, max_length, adapter_values, progress)
     except KernelFailed as error:
         if settings.on_kernel_failure != "Torch":
             raise
         why = str(error)
-    # Not before the exception is gone, whose frames hold the first runner: the device may have no room for two.
+    # Only after the exception, whose frames hold the first runner, is freed: the device may have no room for two.
     gc.collect()  # a compiler's errors may hold each other
-    torch.cuda.empty_cache()  # else what is freed stays torch's, and does not count as free
+    torch.cuda.empty_cache()  # otherwise torch keeps the freed memory, and it does not count as free
     return _warmed_up(settings, checkpoint, max_length, adapter_values, progress, why)
 
 
@@ -134,7 +134,7 @@ def _loaded(
         on_kernel_failure=settings.on_kernel_failure,
     )
     if settings.device == "cpu":
-        population.start(runner.arena)  # not before: workers that start together first find out what is free
+        population.start(runner.arena)  # only now: workers that start together measure the free memory first
     return runner
 
 
@@ -149,13 +149,13 @@ def _longest_bytes(settings: WorkerSettings) -> int | None:
 
 
 def _memory(settings: WorkerSettings) -> Memory:
-    """Memory that this worker may take: with Auto its share, else all that is free.
+    """Memory that this worker may take: its share with Auto, otherwise all free memory.
 
-    On a GPU, it is a share of the total memory, at most what is free, so that it does not depend on which worker
+    On a GPU, it is a share of the total memory, at most the free memory, so that it does not depend on which worker
     started first. On the host, where other programs always run, it is a share of the free memory.
     """
     free, share = memory.available(), None if settings.kv_cache_memory is not None else settings.memory_share
-    if settings.device == "cuda" and torch.cuda.is_available():  # `Runner.load` refuses one that is not there
+    if settings.device == "cuda" and torch.cuda.is_available():  # `Runner.load` refuses a missing one
         free, total = torch.cuda.mem_get_info()
         return Memory(min(free, total // (share or 1)))
     return Memory(free // (share or 1), shared=share is not None)

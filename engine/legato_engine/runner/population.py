@@ -1,7 +1,7 @@
 """Takes the arena's memory from the system before blocks are used.
 
-The system gives a process its pages when they are first touched. That can take longer than writing them does, most of
-all on virtual machines, and a hand-off's blocks would wait for it.
+Linux allocates pages when they are first touched. On virtual machines that can take longer than writing them, and the
+blocks of a hand-off would wait for it.
 """
 
 import ctypes
@@ -13,14 +13,15 @@ from legato_engine import memory
 from legato_engine.runner.arena import Arena
 
 PIECE = 32 << 20  # bytes at a time: other threads may map memory in between
-RESERVE = 512 << 20  # bytes that must be available, or the rest is left until it is used
+RESERVE = 512 << 20  # bytes that must stay available; otherwise the remaining pages are allocated on first use
 _POPULATE_WRITE = 23  # MADV_POPULATE_WRITE, since Linux 5.14
 
 
 def start(arena: Arena, available: Callable[[], int] = memory.available) -> Thread:
-    """Takes all pages of `arena`, which is in the host's memory, first blocks first, and leaves their contents as they
-    are. Ends early where the system has too little memory or cannot do it. The thread has the lowest priority: it uses
-    idle cores only.
+    """Starts a thread that allocates the pages of `arena`, an arena on the host, in the order of its blocks.
+
+    Contents stay as they are. The thread ends early if memory gets scarce or the system lacks the call; it runs at the
+    lowest priority, so that it uses idle cores only.
     """
 
     def run() -> None:

@@ -1,7 +1,7 @@
-"""What a worker can do, from a file: for workers that are paced instead of computing, and for the simulator.
+"""A worker's speed and size from a file, for paced workers and for the simulator.
 
-A step takes a fixed time, and more for each sequence that decodes, each token of their context, each prompt token, and
-each pair of a prompt token and one that it attends to: the coefficients that `scheduler.step_cost` fits to running
+A step takes a fixed time, and more for each sequence that decodes, each token of its context, each prompt token, and
+each pair of a prompt token and a token that it attends to: the coefficients that `scheduler.step_cost` fits to running
 steps.
 """
 
@@ -26,18 +26,18 @@ class StepTimes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename=
 
     per_step: Annotated[float, Meta(gt=0)]
     per_row: Seconds  # for each sequence that decodes
-    per_context: Seconds  # for each token before these
+    per_context: Seconds  # for each token of their context
     per_token: Seconds  # of prompts
-    per_pair: Seconds  # of a prompt token and one that it attends to
+    per_pair: Seconds  # of a prompt token and a token that it attends to
 
     def seconds(self, rows: int, context: int, tokens: int, attended: float) -> float:
-        """Of a step that decodes `rows` with `context` tokens before them in all, and computes prompt tokens, with
-        so many pairs of one and what it attends to."""
+        """The time of a step that decodes `rows` sequences with `context` tokens in total, and computes prompt
+        `tokens` with `attended` pairs."""
         decoding = self.per_row * rows + self.per_context * context
         return self.per_step + decoding + self.per_token * tokens + self.per_pair * attended
 
     def of(self, batch: Batch) -> float:
-        """Seconds of this step. A row of one token that draws decodes, as in what the scheduler measures."""
+        """Seconds of this step. A row of one token that draws decodes, as in the scheduler's measurements."""
         rows, context, tokens, attended = 0, 0, 0, 0.0
         for row in batch.rows:
             if (count := len(row.tokens)) == 1 and row.draws:
@@ -50,14 +50,14 @@ class StepTimes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename=
 class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
     """One kind of worker: a model on a machine."""
 
-    source: str  # where the numbers come from: measured how and when, or published where
+    source: str  # of the numbers: how and when they were measured, or where they were published
     step: StepTimes
     kv_tokens: Annotated[int, Meta(gt=0)]  # that the KV cache holds
-    start_seconds: Seconds  # that a model takes to load, until the worker serves
+    start_seconds: Seconds  # until the model is loaded and the worker serves
 
 
 def find(profile: str) -> Profile:
-    """That of a file, or the shipped one of that name. Raises UnusableProfile."""
+    """The profile in a file, or the shipped one of that name. Raises UnusableProfile."""
     if "/" in profile or profile.endswith(_SUFFIX):
         return read(Path(profile))
     if profile not in (names := shipped()):

@@ -1,4 +1,4 @@
-"""What a worker needs of memory, worked out before anything is read; and how much of it is left for the KV cache."""
+"""Works out the memory of a worker before anything is read, and the share of it that is left for the KV cache."""
 
 import math
 from collections.abc import Callable
@@ -14,15 +14,15 @@ from legato_engine.weights.expected import expected_shapes
 
 _MIB = 1 << 20
 PROCESS = 300 * _MIB  # compiled kernels, threads and allocators of a core that has loaded torch
-RESERVE = 512 * _MIB, 0.1  # `Auto` leaves free whichever is more: so many bytes, this share of what is available
+RESERVE = 512 * _MIB, 0.1  # `Auto` leaves free the larger of these bytes and this share of the available memory
 SHARED = 0.25  # largest part of available memory for the KV cache, if other programs use the memory, too
 MOST_DRAWS = 128  # rows that a GPU samples together
 
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """Bytes that a model takes beside its KV cache; `weights` with those of adapters. `workspace` is an estimate:
-    results of a step, and loading."""
+    """Bytes that a model takes in addition to its KV cache. `weights` includes adapters; `workspace` is an estimate of
+    a step's results and of loading."""
 
     weights: int
     workspace: int
@@ -38,7 +38,7 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class AskedSizes:
-    """AskedSizes from the settings. None: Auto."""
+    """Sizes from the settings. None: Auto."""
 
     kv_cache_bytes: int | None
     max_length: int | None
@@ -55,15 +55,15 @@ class ChosenSizes:
 
 
 def needs(checkpoint: Checkpoint, chosen: Formats, chunk_tokens: int, max_batch: int, adapter_values: int = 0) -> Needs:
-    """Of a worker that computes so many prompt tokens and decodes so many sequences in one step, with adapters of so
-    many numbers in memory."""
+    """The needs of a worker whose largest step has `chunk_tokens` prompt tokens and `max_batch` decoding sequences;
+    adapters in memory have `adapter_values` numbers."""
     config = checkpoint.config
     shapes = expected_shapes(config)
     weights = sum(math.prod(shape) * chosen.value_bytes(checkpoint, name) for name, shape in shapes.items())
     largest = max(map(math.prod, shapes.values()))
     width = 6 * config.hidden_size + (2 * config.heads + 2 * config.kv_heads) * config.head_dim
     width += 3 * config.intermediate_size
-    logits = 3 * max_batch  # rows of as many numbers as the vocabulary has
+    logits = 3 * max_batch  # rows, as wide as the vocabulary
     if chosen.backend == "cuda":  # the sampler has memory of its own
         logits = 2 * max_batch + 4 * min(max_batch, MOST_DRAWS)
     step = (chunk_tokens + max_batch) * width + logits * config.vocab_size
@@ -96,7 +96,7 @@ def choose(
 
 
 def longest_within(declared: int, layout: KVLayout, most_bytes: int) -> int:
-    """Tokens of a model's longest sequence whose KV takes at most `most_bytes`; at least those of an expected one."""
+    """Tokens of the longest sequence whose KV takes at most `most_bytes`; at least an expected sequence."""
     return min(declared, max(_tokens(most_bytes, layout), capacity.EXPECTED_TOKENS))
 
 
@@ -120,7 +120,7 @@ def _tokens(size: int, layout: KVLayout) -> int:
 
 
 def kv_bytes(needs: Needs, layout: KVLayout, memory: Memory, least: int) -> int:
-    """Returns the size of the KV cache with `kvCacheMemory: Auto`: all that is left, less a reserve.
+    """Returns the size of the KV cache with `kvCacheMemory: Auto`: the remaining memory, less a reserve.
 
     Of shared memory, it is at most the part `SHARED`, or the size of `least` tokens if that is more.
 
