@@ -1,4 +1,4 @@
-"""Grammars that output has to match: what the gateway refuses, and what a worker computes masks by.
+"""Grammars that output must match: gateways refuse invalid ones, workers compute masks from them.
 
-Both must judge a grammar the same way, so they share this package. No I/O but for `vocabulary`, no torch.
+Both must judge a grammar alike, so they share this package. Only `vocabulary` does I/O; nothing imports torch.
 """

@@ -1,13 +1,13 @@
-"""Every error this package raises on purpose.
+"""Errors that this package raises.
 
 GrammarError(ValueError)
-├── InvalidGrammar        a grammar that cannot be obeyed; the text says where and why
+├── InvalidGrammar        a grammar that cannot be obeyed; the text names the place and the reason
 └── UnreadableVocabulary  a model whose tokens are not known as bytes
 """
 
 
 class GrammarError(ValueError):
-    """Base of the tree above."""
+    """Base class of all errors of this package."""
 
 
 class InvalidGrammar(GrammarError):

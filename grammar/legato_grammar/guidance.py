@@ -1,4 +1,5 @@
-"""The one door to llguidance: grammars compiled for a vocabulary, and matchers that follow a text token by token.
+"""The only module that imports llguidance: grammars compiled for a vocabulary, and matchers that follow a text by
+tokens.
 
 llguidance (https://github.com/guidance-ai/llguidance) refuses a schema with a keyword that it cannot obey, computes
 masks lazily, so that compiling takes a millisecond, and bounds the work of both.
@@ -34,7 +35,7 @@ _MEANINGS = {"NoExtensionBias": "no text matches it"}
 
 
 class Matcher:
-    """Where one text is in a grammar. Not safe to use from two threads at once."""
+    """The position of one text in a grammar. Not thread-safe."""
 
     __slots__ = ("_matcher", "_words")
 
@@ -43,28 +44,27 @@ class Matcher:
         self._words = words
 
     def consume(self, tokens: Sequence[int]) -> bool:
-        """The text goes on with these; False where the grammar does not allow one of them, now and for ever after."""
+        """Appends tokens to the text. False once the grammar did not allow one of them."""
         return self._matcher.consume_tokens(list(tokens))
 
     def mask(self) -> bytearray:
-        """Which tokens may come next: `words` numbers of 32 bits, a bit for each id, lowest first. Releases the
-        interpreter's lock."""
+        """Returns the allowed next tokens as `words` 32-bit numbers, one bit per id, lowest first. Releases the GIL."""
         return bytearray(self._matcher.compute_bitmask()[: 4 * self._words])
 
     @property
     def accepting(self) -> bool:
-        """The text so far is a whole answer."""
+        """True if the text so far is a complete answer."""
         return self._matcher.is_accepting()
 
     @property
     def error(self) -> str:
-        """Why the grammar cannot be followed any further; empty where it can."""
+        """The reason why the grammar cannot be followed any further; empty if it can."""
         return self._matcher.get_error() if self._matcher.is_error() else ""
 
 
 class Grammar:
-    """A compiled grammar, never changed: every text has a matcher of its own. Masks have `words` numbers; in them, the
-    id `end` is that of no token, and says that the text may end. `nothing` is the mask with no bit set."""
+    """An immutable compiled grammar: every text has its own matcher. Masks have `words` numbers, in which the bit
+    `end`, not a token's id, says that the text may end. `nothing` is the mask with no bit set."""
 
     __slots__ = ("_start", "end", "nothing", "words")
 
@@ -75,27 +75,27 @@ class Grammar:
         self.nothing = bytes(4 * self.words)
 
     def matcher(self) -> Matcher:
-        """One at the start of a text."""
+        """Returns a matcher at the start of a text."""
         return Matcher(self._start.deep_copy(), self.words)
 
 
 class Compiler:
-    """Compiles grammars for one vocabulary. Made in about a second for 100,000 tokens; safe to use from threads."""
+    """A thread-safe compiler of grammars for one vocabulary. Its creation takes about a second for 100,000 tokens."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
-        # A token that no model has stands for the end: where a text may end, its bit is set.
+        # An id that is not a token's stands for the end: its bit is set where a text may end.
         self._end = len(vocabulary.tokens)
         tokens = _Tokens(vocabulary)
         self._tokens = LLTokenizer(tokens, n_vocab=self._end + 1, eos_token=self._end)  # type: ignore[arg-type]
 
     @property
     def words(self) -> int:
-        """Numbers of 32 bits in a mask."""
+        """The number of 32-bit numbers in a mask."""
         return -(-(self._end + 1) // 32)
 
     def compile(self, kind: str, source: str) -> Grammar:
-        """Releases the interpreter's lock for most of its time. Raises InvalidGrammar, also where no text at all
-        matches or none that the vocabulary can spell."""
+        """Compiles a grammar, mostly without the GIL. Raises InvalidGrammar, also if no text of the vocabulary's tokens
+        matches."""
         matcher = LLMatcher(self._tokens, _translated(kind, source), log_level=0, limits=_LIMITS)
         fault = matcher.get_error() if matcher.is_error() else ""
         if not fault and not any(matcher.compute_bitmask()):
@@ -106,7 +106,7 @@ class Compiler:
 
 
 class _Tokens:
-    """A vocabulary as llguidance reads it."""
+    """A vocabulary in the form that llguidance reads."""
 
     is_tokenizer_wrapper = True
     bos_token_id = None
@@ -117,21 +117,21 @@ class _Tokens:
         self.special_token_ids = [*vocabulary.special, self.eos_token_id]
 
     def __call__(self, text: str) -> list[int]:
-        return []  # asked for text that is forced, and here none is
+        return []  # only used for forced text, which is switched off
 
 
 def as_lark(rules: str) -> str:
-    """Rules in Lark's form, whichever they have. Raises InvalidGrammar."""
+    """Translates rules of Lark's or llama.cpp's syntax into Lark's. Raises InvalidGrammar."""
     try:
-        found: str = any_to_lark(rules)
-    except Exception as error:  # of a rule that is not there, the library raises nothing narrower
+        translated: str = any_to_lark(rules)
+    except Exception as error:  # for a missing rule, the library raises nothing narrower
         raise InvalidGrammar(_short(str(error))) from None
-    return found.replace("%llguidance {}", "")
+    return translated.replace("%llguidance {}", "")
 
 
 def _translated(kind: str, source: str) -> str:
-    """The grammar in Lark's form. Text that can only go on in one way is sampled like any other, in the tokens that the
-    model prefers for it."""
+    """Returns the grammar in Lark's syntax. Text with only one continuation is sampled too, so that the model chooses
+    its tokens."""
     try:
         return f"{_rules(kind, source)}\n%llguidance {_OPTIONS}\n"
     except InvalidGrammar:
@@ -146,8 +146,8 @@ def _rules(kind: str, source: str) -> str:
         schemas.check_size(schema)
         return f"start: {lark.schema(schema)}"
     if kind == REGEX:
-        found: str = json.loads(LLMatcher.grammar_from_regex(lark.unanchored(source)))["grammars"][0]["lark_grammar"]
-        return found
+        rules: str = json.loads(LLMatcher.grammar_from_regex(lark.unanchored(source)))["grammars"][0]["lark_grammar"]
+        return rules
     if kind == CHOICE:
         return "start: " + " | ".join(json.dumps(text) for text in json.loads(source))
     if kind == RULES:
@@ -162,17 +162,17 @@ def _rules(kind: str, source: str) -> str:
 
 
 def _check_schemas(rules: str) -> None:
-    """Schemas within rules have the limits of one that stands alone: beyond them the compiler ends its process."""
-    for found in _SCHEMA.finditer(rules):
+    """Applies the limits of schemas to schemas within rules: beyond them the compiler aborts its process."""
+    for match in _SCHEMA.finditer(rules):
         try:
-            schema, _ = json.JSONDecoder().raw_decode(rules, found.end())
+            schema, _ = json.JSONDecoder().raw_decode(rules, match.end())
         except (ValueError, RecursionError):
-            raise InvalidGrammar("%json has to be followed by a JSON schema") from None
+            raise InvalidGrammar("%json must be followed by a JSON schema") from None
         schemas.check_size(schema)
 
 
 def _short(fault: str) -> str:
-    """The library's words without its state, and without the grammar, which it repeats."""
+    """Shortens the library's message: without its state and without the repeated grammar."""
     if fault.startswith("panic"):
         return "it cannot be compiled"
     line = " ".join(re.split(r"<state>|<non-verbose/>|\n +\d+ \| ", fault)[0].split())

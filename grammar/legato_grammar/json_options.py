@@ -1,5 +1,4 @@
-"""How JSON of a schema is written where a request says so: objects without other properties than the schema names, and
-the space between the parts."""
+"""Options of requests for JSON of a schema: no properties beyond the schema's, and the space between parts."""
 
 import json
 from typing import Any
@@ -13,37 +12,37 @@ COMPACT = {"whitespace_flexible": False}
 
 
 def closed(schema: Any) -> Any:
-    """The schema, but objects that name properties, and do not say whether there may be others, have none."""
+    """Returns the schema with `additionalProperties: false` in objects that list properties and do not set it."""
     if isinstance(schema, list):
         return [closed(part) for part in schema]
     if not isinstance(schema, dict):
         return schema
-    found = {key: _closed_within(key, value) for key, value in schema.items()}
+    result = {key: _closed_within(key, value) for key, value in schema.items()}
     if any(isinstance(schema.get(key), dict) for key in ("properties", "patternProperties")):
-        found.setdefault("additionalProperties", False)
-    return found
+        result.setdefault("additionalProperties", False)
+    return result
 
 
 def compact(schema: Any) -> str:
-    """Rules for JSON without any space. Raises InvalidGrammar with the path in the schema."""
+    """Returns rules for JSON without any space. Raises InvalidGrammar with the path in the schema."""
     return _rules(schema, COMPACT)
 
 
 def spaced_by(schema: Any, pattern: str) -> str:
-    """Rules for JSON with what `pattern` matches between its parts. Raises InvalidGrammar with the path in the schema,
-    or for a pattern that matches anything but space."""
+    """Returns rules for JSON with space that matches `pattern` between parts. Raises InvalidGrammar with the path in
+    the schema, or for a pattern that matches anything but space."""
     check_space(pattern)
     return _rules(schema, {"whitespace_pattern": lark.unanchored(pattern), "whitespace_flexible": True})
 
 
 def check_space(pattern: str) -> None:
-    """Raises InvalidGrammar for a pattern that matches anything but space as JSON has it."""
+    """Raises InvalidGrammar for a pattern that matches anything but JSON's white space."""
     validation.check(REGEX, pattern)
     other = f"start: OTHER\nOTHER: {lark.pattern(pattern)} & ~/[ \\t\\r\\n]*/\n"
     try:
         validation.check(RULES, other)
     except InvalidGrammar:
-        return  # nothing matches it
+        return  # nothing else matches
     raise InvalidGrammar("it matches more than space")
 
 

@@ -1,4 +1,4 @@
-"""How texts, patterns and schemas are spelled within rules in Lark's form, whatever they contain."""
+"""Texts, patterns and schemas with any content, formatted for rules in Lark's syntax."""
 
 import json
 import re
@@ -14,17 +14,17 @@ _SLASH: Final = re.compile(r"\\.|[/\n]", re.DOTALL)
 
 
 def literal(text: str) -> str:
-    """This text."""
+    """Formats a literal text."""
     return _escaped(json.dumps(text).replace("\x7f", "\\u007f"))
 
 
 def pattern(regex: str) -> str:
-    """A text that matches as a whole."""
+    """Formats a regular expression, which the whole text must match."""
     return f"/{_SLASH.sub(_plain, unanchored(regex)) or '()'}/"
 
 
 def schema(schema: Any, spacing: Mapping[str, Any] = SPACED) -> str:
-    """JSON of a schema, with that space between its parts, and nothing taken leniently."""
+    """Formats a JSON schema with this space between parts; unsupported keywords are refused."""
     schema = normalized(schema)
     if isinstance(schema, dict):
         schema = {**schema, "x-guidance": {**spacing, **_STRICT}}
@@ -32,16 +32,16 @@ def schema(schema: Any, spacing: Mapping[str, Any] = SPACED) -> str:
 
 
 def unanchored(regex: str) -> str:
-    """The whole text has to match anyway, and llguidance knows no anchors."""
+    """Removes anchors: the whole text must match anyway, and llguidance does not support them."""
     regex = regex.removeprefix("^")
     return re.sub(r"(?<!\\)((?:\\\\)*)\$\Z", r"\1", regex)
 
 
-def _plain(found: re.Match[str]) -> str:
-    """On one line, and with its slashes escaped."""
-    return {"/": "\\/", "\n": "\\n", "\\\n": "\\n"}.get(found[0], found[0])
+def _plain(match: re.Match[str]) -> str:
+    """Escapes a slash or a line break."""
+    return {"/": "\\/", "\n": "\\n", "\\\n": "\\n"}.get(match[0], match[0])
 
 
 def _escaped(json_text: str) -> str:
-    """Without what has a meaning in rules."""
+    """Escapes sequences with a meaning in rules."""
     return json_text.replace("%", "\\u0025").replace("::=", ":\\u003a=")

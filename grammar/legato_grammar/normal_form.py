@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from legato_grammar import schema as schemas
 
-# Of JSON Schema 2020-12: those that cannot be checked are refused. Any other format is an annotation.
+# Formats of JSON Schema 2020-12: unsupported ones are refused. Any other format is an annotation.
 FORMATS: Final = frozenset({
     "date-time", "date", "time", "duration", "email", "idn-email", "hostname", "idn-hostname", "ipv4", "ipv6", "uri",
     "uri-reference", "iri", "iri-reference", "uuid", "uri-template", "json-pointer", "relative-json-pointer", "regex",
@@ -22,7 +22,7 @@ _WITHOUT_EFFECT: Final[Mapping[str, tuple[Any, ...]]] = {  # these values of the
     "dependentRequired": ({},),
     "dependencies": ({},),
 }
-_NEEDED: Final[Mapping[str, tuple[str, ...]]] = {  # without any of those, these keywords constrain nothing
+_NEEDED: Final[Mapping[str, tuple[str, ...]]] = {  # keywords that constrain nothing without one of these others
     "if": ("then", "else"),
     "then": ("if",),
     "else": ("if",),
@@ -33,7 +33,7 @@ _STEP: Final = Decimal("1e-9")  # of an excluded bound, or of 1 if that is less
 
 
 def normalized(schema: Any) -> Any:
-    """Returns a schema that the same values match, but for numbers next to an excluded bound."""
+    """Returns an equivalent schema, except for numbers next to an excluded bound."""
     if not isinstance(schema, dict):
         return schema
     kept = {key: _within(key, value) for key, value in schema.items() if not _is_without_effect(schema, key, value)}
@@ -70,16 +70,16 @@ def _with_included_bounds(schema: dict[str, Any]) -> dict[str, Any]:
     lower, upper = ([key for key in keys if _is_number(schema.get(key))] for keys in (_LOWER, _UPPER))
     if not lower or not upper:
         return schema
-    found = dict(schema)
+    result = dict(schema)
     least, most = max(schema[key] for key in lower), min(schema[key] for key in upper)
     width = abs(Decimal(repr(most)) - Decimal(repr(least)))
     for excluded, included, sign in (("exclusiveMinimum", "minimum", 1), ("exclusiveMaximum", "maximum", -1)):
         if _is_number(schema.get(excluded)):
-            bound = Decimal(repr(found.pop(excluded)))
+            bound = Decimal(repr(result.pop(excluded)))
             moved = float(bound + sign * _STEP * min(max(abs(bound), Decimal(1)), width))
             bounds = [moved, *(each for each in (schema.get(included),) if isinstance(each, int | float))]
-            found[included] = max(bounds) if sign > 0 else min(bounds)
-    return found
+            result[included] = max(bounds) if sign > 0 else min(bounds)
+    return result
 
 
 _LOWER: Final = ("minimum", "exclusiveMinimum")

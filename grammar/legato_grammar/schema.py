@@ -1,6 +1,6 @@
-"""What is judged of a JSON schema before it is compiled: its depth, and whether it describes any value that ends.
+"""Checks of a JSON schema before it is compiled: its size, and that a finite value matches it.
 
-The compiler follows references by recursion on the stack, and takes a schema whose every value contains another one.
+The compiler follows references by recursion on the stack, and accepts a schema whose every value contains another one.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -8,20 +8,20 @@ from typing import Any
 
 from legato_grammar.errors import InvalidGrammar
 
-MAX_LEVELS = 400  # of the schema and of all that it refers to, one below the other
-MAX_PROPERTIES = 2000  # of all objects: the compiler takes time by the square of them
-MAX_COMBINED = 12  # patterns and formats, where a text has to match several: the compiler doubles its work with each
-_TRIES = 100  # parts that are compiled to find a fault
+MAX_LEVELS = 400  # nesting of the schema plus nesting of everything that it refers to
+MAX_PROPERTIES = 2000  # of all objects: the compiler's time grows with their square
+MAX_COMBINED = 12  # patterns and formats that one text may have to match: each doubles the compiler's work
+_TRIES = 100  # parts that are compiled to locate a fault
 ONE = ("items", "additionalProperties", "additionalItems", "not", "if", "then", "else", "contains", "propertyNames")
 LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
 NAMED = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 
 Path = tuple[str | int, ...]
-Schema = Any  # a JSON object or a boolean, where it is valid
+Schema = Any  # a JSON object or a boolean, if it is valid
 
 
 def shown(path: Path) -> str:
-    """A place in a schema: `$.properties.name`."""
+    """Formats a path in a schema: `$.properties.name`."""
     return "$" + "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
 
 
@@ -29,12 +29,12 @@ def check_size(schema: Schema) -> None:
     """Raises InvalidGrammar for a schema that is too large to compile."""
     try:
         nodes, targets = _graph(schema)
-        levels = sum(_depth(found) for found in (schema, *targets.values()))
+        levels = sum(_depth(part) for part in (schema, *targets.values()))
     except RecursionError:
         levels, nodes = MAX_LEVELS + 1, {}
     if levels > MAX_LEVELS:
-        raise InvalidGrammar(f"it has more than {MAX_LEVELS} levels, those of all that it refers to included")
-    properties = sum(len(found) for node in nodes.values() if isinstance(found := node.get("properties"), dict))
+        raise InvalidGrammar(f"it has more than {MAX_LEVELS} levels, including everything that it refers to")
+    properties = sum(len(each) for node in nodes.values() if isinstance(each := node.get("properties"), dict))
     if properties > MAX_PROPERTIES:
         raise InvalidGrammar(f"it has {properties} properties; at most {MAX_PROPERTIES} are allowed")
     patterns = sum(map(_patterns, nodes.values()))
@@ -45,22 +45,22 @@ def check_size(schema: Schema) -> None:
 def check_ends(schema: Schema) -> None:
     """Raises InvalidGrammar for a schema that no finite value matches.
 
-    What ends is found by going on from what certainly does, until nothing more is found.
+    Collects parts that a finite value matches, starting with those that need no other part, until none is added.
     """
     nodes, targets = _graph(schema)
     if not targets:
         return
     ends: set[int] = set()
-    left, found = list(nodes.items()), True
-    while left and found:
+    left, progress = list(nodes.items()), True
+    while left and progress:
         before = len(left)
         for key, node in left:
             if _ends(node, ends, targets):
                 ends.add(key)
         left = [(key, node) for key, node in reversed(left) if key not in ends]  # references may lead either way
-        found = len(left) < before
+        progress = len(left) < before
     if id(schema) not in ends:
-        raise InvalidGrammar("no finite value matches it: each one has to contain another one")
+        raise InvalidGrammar("no finite value matches it: each one must contain another one")
 
 
 def check_counts(schema: Schema, path: Path = ()) -> None:
@@ -83,14 +83,14 @@ def _counts_hold(node: dict[str, Any]) -> bool:
 
 
 def _required(node: dict[str, Any]) -> set[str]:
-    """Names that are listed and have to be there: these come once."""
+    """Returns the required properties that the schema lists, which cannot be repeated."""
     properties = node.get("properties")
     names = {name for name in _list(node, "required") if isinstance(name, str)}
     return names & properties.keys() if isinstance(properties, dict) else set()
 
 
 def locate(schema: Schema, fault: str, judge: Callable[[Schema], str]) -> Path:
-    """Where in `schema` the smallest part is that `judge` finds `fault` in, which it found in the whole."""
+    """Returns the path of the smallest part for which `judge` returns `fault`, as it does for the whole schema."""
     shared = {key: schema[key] for key in ("$defs", "definitions") if isinstance(schema, dict) and key in schema}
     path: Path = ()
     part, left = schema, _TRIES
@@ -108,21 +108,21 @@ def locate(schema: Schema, fault: str, judge: Callable[[Schema], str]) -> Path:
 
 
 def _referred(schema: Schema, part: Schema) -> Schema:
-    """What a part that is nothing but a reference refers to, else None."""
+    """Returns the target of a part's reference, if it is another object."""
     ref = part.get("$ref") if isinstance(part, dict) else None
-    found = _target(schema, ref) if isinstance(ref, str) else None
-    return found if isinstance(found, dict) and found is not part else None
+    target = _target(schema, ref) if isinstance(ref, str) else None
+    return target if isinstance(target, dict) and target is not part else None
 
 
 def _graph(schema: Schema) -> tuple[dict[int, dict[str, Any]], dict[str, Schema]]:
-    """All parts by identity, the smallest first, and what each reference among them means."""
+    """Returns all parts by identity, inner ones first, and the target of each reference among them."""
     nodes = dict(_nodes(schema))
     targets: dict[str, Schema] = {}
     new = {ref for node in nodes.values() for ref in _refs(node)}
     while new:
-        found = {ref: _target(schema, ref) for ref in new}
-        targets |= found
-        more = {key: node for target in found.values() for key, node in _nodes(target) if key not in nodes}
+        new_targets = {ref: _target(schema, ref) for ref in new}
+        targets |= new_targets
+        more = {key: node for target in new_targets.values() for key, node in _nodes(target) if key not in nodes}
         nodes = more | nodes
         new = {ref for node in more.values() for ref in _refs(node)} - targets.keys()
     return nodes, targets
@@ -135,15 +135,15 @@ def _children(node: Schema) -> Iterator[tuple[Path, Schema]]:
         if isinstance(node.get(key), dict | bool):
             yield (key,), node[key]
     for key in LISTS:
-        if isinstance(found := node.get(key), list):
-            yield from (((key, place), inner) for place, inner in enumerate(found))
+        if isinstance(parts := node.get(key), list):
+            yield from (((key, place), inner) for place, inner in enumerate(parts))
     for key in NAMED:
-        if isinstance(found := node.get(key), dict):
-            yield from (((key, name), inner) for name, inner in found.items())
+        if isinstance(named := node.get(key), dict):
+            yield from (((key, name), inner) for name, inner in named.items())
 
 
 def _nodes(schema: Schema) -> Iterator[tuple[int, dict[str, Any]]]:
-    """All objects that are schemas, parts before what they are parts of, by identity."""
+    """Yields all objects that are schemas, by identity, inner ones first."""
     for _, inner in _children(schema):
         yield from _nodes(inner)
     if isinstance(schema, dict):
@@ -156,9 +156,9 @@ def _patterns(node: dict[str, Any]) -> int:
 
 
 def _combines(node: dict[str, Any]) -> bool:
-    """Whether one text may have to match several of the patterns in the schema."""
-    beside = any(key in node for key in ("allOf", "anyOf", "oneOf", "$ref", "$dynamicRef"))
-    return len(_list(node, "allOf")) > 1 or (beside and _patterns(node) > 0)
+    """True if one text may have to match several of the schema's patterns."""
+    refers = any(key in node for key in ("allOf", "anyOf", "oneOf", "$ref", "$dynamicRef"))
+    return len(_list(node, "allOf")) > 1 or (refers and _patterns(node) > 0)
 
 
 def _refs(node: dict[str, Any]) -> list[str]:
@@ -166,20 +166,20 @@ def _refs(node: dict[str, Any]) -> list[str]:
 
 
 def _target(schema: Schema, ref: str) -> Schema:
-    """What a reference within the schema means; None for any other, which the compiler judges."""
+    """Returns the target of a reference within the schema; None for any other, which the compiler judges."""
     if not ref.startswith("#"):
         return None
     if ref[1:] and not ref.startswith("#/"):
         return next((node for _, node in _nodes(schema) if ref[1:] in _anchors(node)), None)
-    found = schema
+    target = schema
     for step in _steps(ref):
-        if isinstance(found, dict):
-            found = found.get(step)
-        elif isinstance(found, list) and str(step).isdigit() and int(step) < len(found):
-            found = found[int(step)]
+        if isinstance(target, dict):
+            target = target.get(step)
+        elif isinstance(target, list) and str(step).isdigit() and int(step) < len(target):
+            target = target[int(step)]
         else:
             return None
-    return found
+    return target
 
 
 def _anchors(node: dict[str, Any]) -> list[Any]:
@@ -197,7 +197,7 @@ def _depth(value: Any) -> int:
 
 
 def _ends(node: dict[str, Any], ends: set[int], targets: Mapping[str, Schema]) -> bool:
-    """Whether a finite value matches, as far as is known."""
+    """True if a finite value is known to match."""
 
     def known(part: Schema) -> bool:
         return id(part) in ends if isinstance(part, dict) else part is not False
@@ -221,14 +221,14 @@ def _ends(node: dict[str, Any], ends: set[int], targets: Mapping[str, Schema]) -
 
 
 def _object_ends(node: dict[str, Any], known: Callable[[Schema], bool]) -> bool:
-    """Whether the properties that an object has to have all end."""
+    """True if finite values are known for all required properties of an object."""
     properties, other = node.get("properties"), node.get("additionalProperties", True)
     properties = properties if isinstance(properties, dict) else {}
     return all(known(properties.get(name, other)) for name in _list(node, "required") if isinstance(name, str))
 
 
 def _array_ends(node: dict[str, Any], known: Callable[[Schema], bool]) -> bool:
-    """Whether the items that an array has to have all end."""
+    """True if finite values are known for all required items of an array."""
     least = node.get("minItems", 0)
     least = least if isinstance(least, int | float) else 0
     first = _list(node, "prefixItems")
@@ -236,5 +236,5 @@ def _array_ends(node: dict[str, Any], known: Callable[[Schema], bool]) -> bool:
 
 
 def _list(node: dict[str, Any], key: str) -> list[Any]:
-    found = node.get(key)
-    return found if isinstance(found, list) else []
+    value = node.get(key)
+    return value if isinstance(value, list) else []

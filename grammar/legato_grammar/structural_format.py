@@ -1,4 +1,4 @@
-"""What structural tags are written in: formats within formats, each with a type and fields of its own."""
+"""The syntax of structural tags: nested formats, each with a type and its fields."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -7,18 +7,18 @@ from typing import Any, Final
 
 from legato_grammar.errors import InvalidGrammar
 
-MAX_LEVELS: Final = 32  # of formats, one within the other
+MAX_LEVELS: Final = 32  # of nested formats
 MAX_REPEATS: Final = 1000
 MAX_FORMATS: Final = 1000  # in one list
 MAX_TEXTS: Final = 128
 _REQUIRED: Final = object()
-_STRUCTURE: Final = ("begin", "schema", "end")  # what a tag has, as older clients spell it
+_STRUCTURE: Final = ("begin", "schema", "end")  # fields of a tag in the older syntax
 _OLDER: Final = re.compile(r"^at \$\.format\.(?:tags(\[\d+\])(\.content\.json_schema|\.content)?|(triggers))")
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One format. All its `fields` are there and of their types, but formats within it were not looked at."""
+    """One format. All `fields` are present and have their types; nested formats are not checked yet."""
 
     kind: str
     fields: Mapping[str, Any]
@@ -45,7 +45,7 @@ class Node:
 
 
 def read(given: Any) -> Node:
-    """The outermost format. Raises InvalidGrammar with the path of what is wrong in it."""
+    """Returns the outermost format. Raises InvalidGrammar with the path of the fault."""
     if not isinstance(given, dict):
         raise InvalidGrammar("at $: expected an object such as {format: …}")
     known = ("type", "structures", "triggers", "at_least_one") if "structures" in given else ("type", "format")
@@ -61,15 +61,15 @@ def read(given: Any) -> Node:
     return _node(given["format"], "$.format", 1)
 
 
-def told_as_given(given: Any, fault: str) -> str:
-    """A fault's words with the paths that things have in `given`, which may be spelled as older clients do."""
+def with_given_paths(given: Any, fault: str) -> str:
+    """Returns a fault's text with the paths of `given`, which may have the older syntax."""
     if not isinstance(given, dict) or "structures" not in given:
         return fault
     return _OLDER.sub(_older_place, fault)
 
 
-def _older_place(found: re.Match[str]) -> str:
-    return f"at $.{found[3] or f'structures{found[1]}' + ('.schema' if found[2] else '')}"
+def _older_place(match: re.Match[str]) -> str:
+    return f"at $.{match[3] or f'structures{match[1]}' + ('.schema' if match[2] else '')}"
 
 
 def _older(given: Mapping[str, Any]) -> Node:
@@ -95,19 +95,19 @@ def _older(given: Mapping[str, Any]) -> Node:
 
 def _node(given: Any, path: str, level: int, kind: str | None = None) -> Node:
     if level > MAX_LEVELS:
-        raise InvalidGrammar(f"at {path}: more than {MAX_LEVELS} formats are one within the other")
+        raise InvalidGrammar(f"at {path}: more than {MAX_LEVELS} nested formats")
     if not isinstance(given, dict):
         raise InvalidGrammar(f"at {path}: expected a format: an object with a type")
-    told = given.get("type", kind)
-    if not isinstance(told, str) or told not in _KINDS or told != (kind or told):
+    type_ = given.get("type", kind)
+    if not isinstance(type_, str) or type_ not in _KINDS or type_ != (kind or type_):
         allowed = kind or ", ".join(_KINDS)
-        raise InvalidGrammar(f"at {path}.type: {str(told)[:40]!r} is not supported (only {allowed})")
-    known = _KINDS[told]
+        raise InvalidGrammar(f"at {path}.type: {str(type_)[:40]!r} is not supported (only {allowed})")
+    known = _KINDS[type_]
     for key in given:
         if key != "type" and key not in known:
-            raise InvalidGrammar(f"at {path}.{key[:40]}: not supported in {told}")
+            raise InvalidGrammar(f"at {path}.{key[:40]}: not supported in {type_}")
     fields = {name: _value(given, name, field, path) for name, field in known.items()}
-    node = Node(told, fields, path, level)
+    node = Node(type_, fields, path, level)
     _check_together(node)
     return node
 
@@ -122,23 +122,20 @@ def _value(given: Mapping[str, Any], name: str, field: "_Field", path: str) -> A
 
 
 def _check_together(node: Node) -> None:
-    """What the fields of one format have to be, given each other."""
+    """Raises InvalidGrammar if the fields of one format contradict each other."""
     if node.kind == "repeat" and not (node["max"] == -1 or node["min"] <= node["max"]):
         raise InvalidGrammar(f"at {node.at('max')}: expected -1, or at least min")
     if node.kind != "triggered_tags":
         return
     begins = [tag["begin"] for tag in node.all_inner("tags")]
     for number, begin in enumerate(begins):
-        found = sum(begin.startswith(trigger) for trigger in node["triggers"])
-        if found != 1:
-            text = f"expected to begin with one of the triggers, not with {found or 'none'} of them"
+        matching = sum(begin.startswith(trigger) for trigger in node["triggers"])
+        if matching != 1:
+            text = f"expected to begin with one of the triggers, not with {matching or 'none'} of them"
             raise InvalidGrammar(f"at {node.at(f'tags[{number}].begin')}: {text}")
     for number, trigger in enumerate(node["triggers"]):
         if not any(begin.startswith(trigger) for begin in begins):
             raise InvalidGrammar(f"at {node.at(f'triggers[{number}]')}: no tag begins with it")
-
-
-# ── the fields of each type ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +173,7 @@ _END: Final = _Field(
 _FORMAT: Final = _Field("a format", lambda value: isinstance(value, dict))
 _FORMATS: Final = _Field(f"a list of 1 to {MAX_FORMATS} formats", lambda value: _is_list(value, 1, MAX_FORMATS))
 _PAIRS: Final = _Field(
-    f"a list of 1 to {MAX_TEXTS} [text, format], each of another text",
+    f"a list of 1 to {MAX_TEXTS} [text, format] with distinct texts",
     lambda value: (
         _is_list(value, 1, MAX_TEXTS) and all(map(_is_pair, value)) and len({text for text, _ in value}) == len(value)
     ),

@@ -1,8 +1,7 @@
-"""Structural tags as rules: text in which tags hold what has to match, as vLLM and xgrammar describe them
-(https://xgrammar.mlc.ai/docs). Any other text is free until a trigger begins a tag.
+"""Structural tags of vLLM and xgrammar (https://xgrammar.mlc.ai/docs), translated into rules.
 
-What is regular is put together into one terminal: the lexer takes the longest text of a terminal, so a text that ends
-where another one begins has to be one with it.
+The content of tags must match their formats; other text is free until a trigger begins a tag. Adjacent regular parts
+become one terminal: the lexer takes a terminal's longest text, so free text and the mark that ends it must be in one.
 """
 
 import json
@@ -17,30 +16,30 @@ from legato_protocol.sampling_params import JSON_SCHEMA, REGEX, RULES
 
 MAX_JUDGED: Final = 128  # different schemas, patterns and grammars: each may take a second
 _ANY: Final = "/(?s:.*)/"
-_UNENDING: Final = "text without an end may only be the last of an answer, or stand in a tag that has an end"
+_UNENDING: Final = "text without an end is only allowed at the end of an answer, or in a tag that has an end"
 
 
 def rules(given: Any) -> str:
-    """A grammar of the kind RULES. `given` is `{format: …}`, or `{structures: …, triggers: …}` as older clients have
-    it. Raises InvalidGrammar with the path of what cannot be obeyed."""
+    """Returns a grammar of the kind RULES. `given` is `{format: …}` or, in the older syntax,
+    `{structures: …, triggers: …}`. Raises InvalidGrammar with the path of the part that cannot be obeyed."""
     writer = _Writer()
     try:
         start = writer.rendered(writer.parts(structural_format.read(given), (), True))
     except InvalidGrammar as error:
-        raise InvalidGrammar(structural_format.told_as_given(given, str(error))) from None
+        raise InvalidGrammar(structural_format.with_given_paths(given, str(error))) from None
     return "\n".join([f"start: {start}", *writer.lines]) + "\n"
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Something that an answer has to match. `terminal`: it is regular, spelled as in a terminal's definition."""
+    """A part of a rule. A `terminal` part is regular, and written as in a terminal's definition."""
 
     text: str
     terminal: bool
 
 
 class _Writer:
-    """Spells formats. `lines` are the rules that they need."""
+    """Translates formats. `lines` are the rules that they need."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -48,29 +47,27 @@ class _Writer:
         self._judged: set[tuple[str, str]] = set()
 
     def parts(self, node: Node, ends: Sequence[str], free: bool) -> list[_Part]:
-        """What matches `node`, and behind it one of `ends` if there are any. `free`: it may go on without end."""
-        spell = getattr(self, f"_{node.kind}", None)
-        if spell is not None:
-            found: list[_Part] = spell(node, ends, free)
-            return found
+        """Returns the parts of `node`, followed by one of `ends` if there are any. With `free`, it may have no end."""
+        translate = getattr(self, f"_{node.kind}", None)
+        if translate is not None:
+            parts: list[_Part] = translate(node, ends, free)
+            return parts
         return [*self._simple(node), *_one_of(ends)]
 
     def rendered(self, parts: Sequence[_Part]) -> str:
-        """As it stands in a rule."""
-        found: list[str] = []
+        """Returns parts as the text of a rule."""
+        texts: list[str] = []
         run: list[str] = []
         for part in (*parts, None):
             if part is not None and part.terminal:
                 run.append(part.text)
                 continue
             if run:
-                found.append(self._named("T", " ".join(run)))
+                texts.append(self._named("T", " ".join(run)))
                 run = []
             if part is not None:
-                found.append(part.text)
-        return " ".join(found)
-
-    # ── what is matched as it is ──
+                texts.append(part.text)
+        return " ".join(texts)
 
     def _simple(self, node: Node) -> list[_Part]:
         match node.kind:
@@ -107,22 +104,20 @@ class _Writer:
         _check(kind, source, path)
         self._judged.add((kind, source))
 
-    # ── what says where something else ends ──
-
     def _any_text(self, node: Node, ends: Sequence[str], free: bool) -> list[_Part]:
         _check_ends(node, ends, free)
         return [self._without([*node["excludes"], *ends]), *_one_of(ends)]
 
     def _sequence(self, node: Node, ends: Sequence[str], free: bool) -> list[_Part]:
         elements = node.all_inner("elements")
-        found: list[_Part] = []
-        mark: tuple[str, ...] = ()  # what the element before ended with, which is how this one begins
+        parts: list[_Part] = []
+        mark: tuple[str, ...] = ()  # the end of the previous element, which is this one's beginning
         for element, behind in zip(elements, (*elements[1:], None), strict=True):
             skipped = len(mark)
             mark = _mark(element, behind) if behind is not None else ()
             own, may_go_on = (mark, False) if behind is not None else (ends, free)
-            found += self.parts(element, own, may_go_on)[skipped:]
-        return found
+            parts += self.parts(element, own, may_go_on)[skipped:]
+        return parts
 
     def _or(self, node: Node, ends: Sequence[str], free: bool) -> list[_Part]:
         return [self._group([self.parts(each, ends, free) for each in node.all_inner("elements")])]
@@ -134,19 +129,19 @@ class _Writer:
         return [*_text(node["begin"]), *self._behind(node, ends, free)]
 
     def _behind(self, tag: Node, ends: Sequence[str], free: bool) -> list[_Part]:
-        """All of a tag but how it begins."""
+        """Returns the parts of a tag after its beginning."""
         own = [end for end in _listed(tag["end"]) if end]
         content = tag.inner("content")
         return [*self.parts(content, own, False), *_one_of(ends)] if own else self.parts(content, ends, free)
 
     def _tags_with_separator(self, node: Node, ends: Sequence[str], free: bool) -> list[_Part]:
         tag = self._group([self.parts(each, (), False) for each in node.all_inner("tags")])
-        found = [tag]
+        parts = [tag]
         if not node["stop_after_first"]:
-            found.append(self._group([[*_text(node["separator"]), tag]], "*"))
+            parts.append(self._group([[*_text(node["separator"]), tag]], "*"))
         if not node["at_least_one"]:
-            found = [self._group([found, []])]
-        return [*found, *_one_of(ends)]
+            parts = [self._group([parts, []])]
+        return [*parts, *_one_of(ends)]
 
     def _triggered_tags(self, node: Node, ends: Sequence[str], free: bool) -> list[_Part]:
         triggers, tags = node["triggers"], node.all_inner("tags")
@@ -156,39 +151,38 @@ class _Writer:
             first = [self._group([self._tag(tag, (), False) for tag in tags])]
             if node["stop_after_first"]:
                 return [*first, *_one_of(ends)]
-        begun = {
+        rests = {
             trigger: [[*_text(tag["begin"][len(trigger) :]), *self._behind(tag, (), False)] for tag in started]
             for trigger, started in by_trigger.items()
         }
-        return [*first, *self._free(node, begun, not node["stop_after_first"], ends, free)]
+        return [*first, *self._free(node, rests, not node["stop_after_first"], ends, free)]
 
     def _dispatch(self, node: Node, ends: Sequence[str], free: bool) -> list[_Part]:
-        begun = {begin: [self.parts(inner, (), False)] for begin, inner in node.pairs("rules")}
-        return self._free(node, begun, node["loop"], ends, free)
+        rests = {begin: [self.parts(inner, (), False)] for begin, inner in node.pairs("rules")}
+        return self._free(node, rests, node["loop"], ends, free)
 
     def _free(
         self,
         node: Node,
-        begun: Mapping[str, Sequence[Sequence[_Part]]],
+        rests: Mapping[str, Sequence[Sequence[_Part]]],
         again: bool,
         ends: Sequence[str],
         free: bool,
     ) -> list[_Part]:
-        """Text, and behind each of these beginnings what has to follow it; `again` and again, or once."""
+        """Returns free text in which the beginnings in `rests` must be followed by one of their alternatives, once or,
+        with `again`, any number of times."""
         _check_ends(node, ends, free)
-        _check_marks(node, [*begun, *ends, *node["excludes"]])
-        text = self._without([*begun, *node["excludes"], *ends])
+        _check_marks(node, [*rests, *ends, *node["excludes"]])
+        text = self._without([*rests, *node["excludes"], *ends])
         behind = [*_one_of(ends)]
         tagged = []
-        for begin, alternatives in begun.items():
+        for begin, alternatives in rests.items():
             head = f"head_{len(self.lines)}"
             self.lines.append(f"{head}[lazy]: {text.text} {lark.literal(begin)}")
             tagged.append([_Part(head, False), self._group(alternatives)])
         if again:
             return [self._group(tagged, "*"), text, *behind]
         return [self._group([[self._group(tagged), *behind], [text, *behind]])]
-
-    # ── spelling ──
 
     def _group(self, alternatives: Sequence[Sequence[_Part]], repeated: str = "") -> _Part:
         if all(part.terminal for parts in alternatives for part in parts):
@@ -197,9 +191,9 @@ class _Writer:
         return _Part(f"({' | '.join(map(self.rendered, alternatives))}){repeated}", False)
 
     def _without(self, marks: Iterable[str]) -> _Part:
-        """Text in which none of these is."""
-        spelled = " | ".join(map(lark.literal, marks))
-        return _Part(self._named("TEXT", f"{_ANY} & ~({_ANY} ({spelled}) {_ANY})" if spelled else _ANY), True)
+        """Returns text that contains none of these marks."""
+        literals = " | ".join(map(lark.literal, marks))
+        return _Part(self._named("TEXT", f"{_ANY} & ~({_ANY} ({literals}) {_ANY})" if literals else _ANY), True)
 
     def _named(self, prefix: str, terminal: str) -> str:
         if terminal not in self._names:
@@ -221,10 +215,10 @@ def _listed(given: str | list[str]) -> list[str]:
 
 
 def _mark(element: Node, behind: Node) -> tuple[str, ...]:
-    """How what is `behind` free text begins, if that is what the text has to end at."""
+    """Returns the beginning of the format after free text, if the text must end there."""
     begin = {"const_string": "value", "tag": "begin"}.get(behind.kind)
-    found = begin is not None and behind[begin] in element.fields.get("excludes", ())
-    return (behind[begin],) if begin is not None and found else ()
+    excluded = begin is not None and behind[begin] in element.fields.get("excludes", ())
+    return (behind[begin],) if begin is not None and excluded else ()
 
 
 def _check_ends(node: Node, ends: Sequence[str], free: bool) -> None:
@@ -233,7 +227,7 @@ def _check_ends(node: Node, ends: Sequence[str], free: bool) -> None:
 
 
 def _check_marks(node: Node, marks: Sequence[str]) -> None:
-    """Where one is a part of another, a text does not say which it is."""
+    """Raises InvalidGrammar if a mark is a part of another, since a text would be ambiguous."""
     for mark in marks:
         other = next((other for other in marks if other != mark and mark in other), None)
         if other is not None:

@@ -1,4 +1,4 @@
-"""Whether a grammar can be obeyed at all, and if not, why and where. It needs no model: one token for each byte."""
+"""Checks whether a grammar can be obeyed, without a model: the vocabulary has one token for each byte."""
 
 import json
 from functools import lru_cache
@@ -18,8 +18,8 @@ def _compiler() -> Compiler:
 
 
 def check(kind: str, source: str) -> None:
-    """Takes milliseconds, a second or two at worst, and microseconds where it was found good before. Raises
-    InvalidGrammar."""
+    """Raises InvalidGrammar for a grammar that cannot be obeyed. Takes milliseconds, at worst a second or two;
+    microseconds for a known grammar."""
     _verdicts().check(kind, source)
 
 
@@ -35,7 +35,7 @@ def _judge(kind: str, source: str) -> None:
     try:
         schema = json.loads(source)
     except (ValueError, RecursionError) as error:
-        raise InvalidGrammar(f"no JSON: {error}") from None
+        raise InvalidGrammar(f"not JSON: {error}") from None
     if fault := _fault(schema):
         path = schemas.locate(schema, fault, _fault)
         raise InvalidGrammar(f"at {schemas.shown(path)}: {fault}")

@@ -1,4 +1,4 @@
-"""Grammars that were found good, remembered: a client sends the same ones with each of its requests."""
+"""A cache of valid grammars: clients send the same grammars with each request."""
 
 from collections.abc import Callable
 from hashlib import sha256
@@ -8,8 +8,9 @@ MOST_KEPT = 1024  # digests; the oldest is forgotten first
 
 
 class Verdicts:
-    """`judge` raises InvalidGrammar for a grammar's kind and source, or takes them. May be asked from several threads
-    at once: each then judges by itself."""
+    """Remembers grammars that `judge`, called with a grammar's kind and source, did not refuse with InvalidGrammar.
+
+    Safe to use from several threads, which may then judge the same grammar concurrently."""
 
     def __init__(self, judge: Callable[[str, str], None]) -> None:
         self._judge = judge
@@ -17,7 +18,7 @@ class Verdicts:
         self._changing = Lock()
 
     def check(self, kind: str, source: str) -> None:
-        """Raises InvalidGrammar."""
+        """Judges a grammar unless it is known to be valid. Raises InvalidGrammar."""
         digest = sha256(f"{kind}\0{source}".encode(errors="surrogatepass")).digest()
         if digest in self._good:
             return

@@ -11,7 +11,7 @@ from typing import Any
 from legato_grammar.errors import UnreadableVocabulary
 from legato_protocol import gguf_header, token_bytes
 
-_NORMAL = 1  # type of a token in a GGUF file; also of all where it tells none
+_NORMAL = 1  # type of a token in a GGUF file, and the default
 _CONTROL = 3
 _USER_DEFINED = 4
 _BYTE = 6
@@ -19,7 +19,7 @@ _BYTE = 6
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """`tokens` by id. `special` ones, and those of no bytes, are never part of a text."""
+    """A model's tokens as bytes, by id. `special` and empty tokens are never part of a text."""
 
     tokens: tuple[bytes, ...]
     special: frozenset[int]
@@ -29,8 +29,8 @@ SINGLE_BYTES = Vocabulary(tuple(bytes([byte]) for byte in range(256)), frozenset
 
 
 def read(path: Path, size: int) -> Vocabulary:
-    """The vocabulary of a GGUF file or a Hugging Face folder, filled up to `size` ids: those that a model has logits
-    for. Raises UnreadableVocabulary."""
+    """Reads the vocabulary of a GGUF file or a Hugging Face folder, padded to `size`, the number of the model's logits.
+    Raises UnreadableVocabulary."""
     try:
         tokens, special = _folder(path / "tokenizer.json") if path.is_dir() else _gguf(path)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -52,14 +52,14 @@ def _gguf(path: Path) -> tuple[dict[int, bytes], set[int]]:
 
 
 def _folder(file: Path) -> tuple[dict[int, bytes], set[int]]:
-    """Byte-level vocabularies, and SentencePiece's with bytes to fall back on."""
-    found = json.loads(file.read_bytes())
-    to_bytes, added_to_bytes = _readers(set(re.findall(r'"type":\s*"(\w+)"', json.dumps(found.get("decoder")))))
-    vocabulary: dict[str, int] | Sequence[Any] = found["model"]["vocab"]
+    """Reads byte-level vocabularies, and SentencePiece's with byte fallback."""
+    content = json.loads(file.read_bytes())
+    to_bytes, added_to_bytes = _readers(set(re.findall(r'"type":\s*"(\w+)"', json.dumps(content.get("decoder")))))
+    vocabulary: dict[str, int] | Sequence[Any] = content["model"]["vocab"]
     if not isinstance(vocabulary, dict):  # Unigram: [token, score] by id
         vocabulary = {entry[0]: id for id, entry in enumerate(vocabulary)}
     tokens = {id: to_bytes(token) for token, id in vocabulary.items()}
-    added = found.get("added_tokens") or []
+    added = content.get("added_tokens") or []
     tokens |= {token["id"]: added_to_bytes(token["content"]) for token in added}
     return tokens, {token["id"] for token in added if token.get("special")}
 

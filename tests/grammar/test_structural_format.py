@@ -82,7 +82,7 @@ NOT_SUPPORTED = {"type": "json_schema", "json_schema": {"type": "array", "items"
         (triggered(excludes=["<f=x"]), "", "'<f=' is a part of '<f=x'"),
         (dispatch(excludes=["a"]), "", "'a' is a part of"),
         (tagged(triggered(), "="), ".content", "'=' is a part of '<f='"),
-        (dispatch(rules=[["a", INTEGER], ["a", INTEGER]]), ".rules", "another text"),
+        (dispatch(rules=[["a", INTEGER], ["a", INTEGER]]), ".rules", "distinct texts"),
         (dispatch(rules=[["a", INTEGER], ["b", NOT_SUPPORTED]]), ".rules[1][1].json_schema", "uniq"),
     ],
     ids=lambda value: str(value)[:60],
@@ -140,7 +140,7 @@ def test_formats_are_nested_to_a_bound(nested):
     for _ in range(MAX_LEVELS - 2):
         format = sequence(format)
     assert structural_tag.rules({"format": nested(format)}).startswith("start: ")
-    with pytest.raises(InvalidGrammar, match="one within the other"):
+    with pytest.raises(InvalidGrammar, match="nested formats"):
         structural_tag.rules({"format": nested(sequence(format))})
 
 
