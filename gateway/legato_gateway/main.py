@@ -42,7 +42,7 @@ def run(settings: GatewaySettings, model: Path) -> int:
     tokens, defaults = ModelTokenizer.load(model), assembly.defaults(settings, model)
     forks = PreparationForks(tokens)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(settings, tokens, model_digest.of(model), listeners, limits, forks, defaults))
+        runner.run(_serve(settings, tokens, model_digest.digest(model), listeners, limits, forks, defaults))
     return 0
 
 

@@ -1,5 +1,5 @@
-"""What two Legato processes must agree on: messages, block hashes and names.
+"""Messages, block hashes and names that Legato's processes must agree on.
 
-Nothing in here imports more than the standard library and msgspec. Only what processes of both kinds do in the same way
-does I/O: they follow files, and accept TLS connections.
+Imports nothing but the standard library and msgspec. Only two modules do I/O, because gateways and workers do the same
+there: they follow files and accept TLS connections.
 """

@@ -16,10 +16,10 @@ class AdapterFile(FollowedFiles[AdapterList]):
         self.value = AdapterList()
         with contextlib.suppress(InvalidFile):
             super().__init__("adapters", (path,), _read, interval)
-        self.problem = ""  # so that the first look tells of it
+        self.problem = ""  # so that the first poll logs it
 
     async def follow_changes(self, log: Callable[[int, str], None], changed: Callable[[], None]) -> None:
-        """`follow`, which tells of other lists."""
+        """Polls the file until cancelled and calls `changed` after each new list."""
         known = self.value
         while True:
             await self.look_later(log)

@@ -1,7 +1,7 @@
-"""The adapters of a service, as a file tells its processes, which read it again when it changes.
+"""The list of a service's adapters, in a file that its processes read again when it changes.
 
-Workers open what it names, and gateways let clients name it; so adapters come and go without a restart. `adapter_file`
-follows it.
+Workers open the listed adapters and gateways let clients name them, so adapters are added and removed without a
+restart. `adapter_file` follows the file.
 """
 
 import hashlib
@@ -13,7 +13,7 @@ FILE: Final = "adapters.json"  # its name in the folder that is mounted
 
 
 class AdapterEntry(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """`path` is a folder as PEFT saves it, where workers see it; `max_rank` is a bound of its own."""
+    """An adapter: `path` is a folder as PEFT saves it, mounted in workers; `max_rank` bounds this adapter's rank."""
 
     name: str
     path: str
@@ -21,7 +21,7 @@ class AdapterEntry(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tr
 
 
 class AdapterList(msgspec.Struct, frozen=True):
-    """`id` differs between any two files: by it, the operator knows what a process has read."""
+    """The adapters of one file. `id` differs between any two files, so that the operator knows which one was read."""
 
     entries: tuple[AdapterEntry, ...] = ()
     id: str = ""  # empty: there was no file yet
@@ -32,19 +32,19 @@ class AdapterList(msgspec.Struct, frozen=True):
 
 
 class InvalidList(ValueError):
-    """A file holds no list of adapters. The text says why."""
+    """The content of a file is not a list of adapters. The text says why."""
 
 
 _decoder: "msgspec.json.Decoder[tuple[AdapterEntry, ...]]" = msgspec.json.Decoder(tuple[AdapterEntry, ...])
 
 
 def text(entries: tuple[AdapterEntry, ...]) -> str:
-    """The content of a file that names these."""
+    """Returns the content of a file with these adapters."""
     return msgspec.json.encode(entries).decode()
 
 
 def read(content: bytes) -> AdapterList:
-    """What a file says. Raises InvalidList."""
+    """Returns the list in a file's content. Raises InvalidList."""
     try:
         entries = _decoder.decode(content)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

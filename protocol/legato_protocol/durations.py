@@ -1,4 +1,4 @@
-"""Durations as flags, manifests and headers spell them: `90s`, `1m30s`, `500ms`."""
+"""Durations in flags, manifests and headers: `90s`, `1m30s`, `500ms`."""
 
 import math
 import re
@@ -17,7 +17,7 @@ _BARE = re.compile(r"[0-9]+(?:\.[0-9]+)?")
 
 
 def parse(text: object) -> float:
-    """Seconds in `90s`, `1m30s` or `500ms`, from 1ms to 168h. Raises ValueError; a number without a unit is none."""
+    """Parses `90s`, `1m30s` or `500ms` into seconds, from 1ms to 168h. Raises ValueError, also without a unit."""
     seconds = _sum(text) if isinstance(text, str) else None
     if seconds is None or not SHORTEST <= seconds <= LONGEST:
         raise invalid("duration", text, "write 90s, 1m30s or 500ms; 1ms to 168h")
@@ -25,7 +25,7 @@ def parse(text: object) -> float:
 
 
 def parse_header(text: str) -> float:
-    """The same, or a bare number of seconds, as a header may give it. Raises ValueError."""
+    """Parses a duration or a bare number of seconds, as headers may have it. Raises ValueError."""
     seconds = float(text) if _BARE.fullmatch(text) else _sum(text)
     if seconds is None or not SHORTEST <= seconds <= LONGEST:
         raise invalid("duration", text, "write 90, 90s, 1m30s or 500ms; 1ms to 168h")
@@ -39,7 +39,7 @@ def _sum(text: str) -> float | None:
 
 
 def text(seconds: float) -> str:
-    """Seconds as `parse` reads them, to the millisecond, in one unit: `10m` for 600, `90s` for 90, `100ms` for 0.1."""
+    """Formats seconds for `parse`, to the millisecond, in one unit: `10m` for 600, `90s` for 90, `100ms` for 0.1."""
     amount = round(seconds * 1000)
     unit, size = next((unit, size) for unit, size in _MILLISECONDS.items() if amount % size == 0)
     return f"{amount // size}{unit}"

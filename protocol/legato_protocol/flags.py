@@ -1,7 +1,8 @@
-"""Flags of every command: what kinds of value there are, and how settings become flags.
+"""Flags of every command: kinds of values, and flags for the fields of settings.
 
-A `ValueKind` is what argparse takes as `type`, so that a bad value ends the command with exit code 2 and a line with
-the flag, the value and what is allowed. Settings are a frozen dataclass: a field without a default is a required flag.
+A `ValueKind` is the `type` of an argparse argument, so that a bad value ends the command with exit code 2 and a line
+with the flag, the value and the allowed values. Settings are a frozen dataclass: a field without a default is a
+required flag.
 """
 
 import dataclasses
@@ -18,20 +19,20 @@ MOST_PROCESSES = 1 << 22  # Linux gives no process a higher id
 
 
 class SettingsError(ValueError):
-    """A flag or variable with a value that is not allowed. The text names it, its value and what is allowed."""
+    """A flag or variable has a value that is not allowed. The text names it, its value and the allowed values."""
 
 
 @dataclass(frozen=True, slots=True)
 class ValueKind(Generic[T]):
-    """A kind of value: what help calls it, how it is read (or refused, by ValueError) and how a default is shown."""
+    """A kind of value: its name in help, a parser that raises ValueError, and a formatter for defaults."""
 
     metavar: str
     parse: Callable[[str], T]
     text: Callable[[T], str] = str
-    words: tuple[str, ...] = ()  # all that there are, where they are few
+    words: tuple[str, ...] = ()  # all allowed values of an enumeration
 
     def __call__(self, text: str) -> T:
-        """As argparse calls its types: it repeats what an error says if this is its own kind of error."""
+        """Parses text for argparse, which shows an error's message only for its own kind of error."""
         try:
             return self.parse(text)
         except ValueError as error:
@@ -40,14 +41,14 @@ class ValueKind(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """One flag. `field` is that of the settings, where it is not called like the flag."""
+    """A flag. `field` names the settings' field, if it is not named like the flag."""
 
     name: str
     kind: ValueKind[Any]
     help: str
     field: str = ""
     repeated: bool = False
-    optional: bool = False  # although the field has no default: without the flag, its value follows from others
+    optional: bool = False  # although the field has no default: without the flag, its value follows from other fields
 
     @property
     def dest(self) -> str:
@@ -65,17 +66,17 @@ FOLDER: Final = ValueKind("FOLDER", lambda text: Path(values.printable(text, "fo
 
 
 def whole(metavar: str, least: int, most: int) -> ValueKind[int]:
-    """A whole number of something, within bounds."""
+    """A whole number within bounds."""
     return ValueKind(metavar, lambda text: values.whole(text, least, most))
 
 
 def real(metavar: str, least: float, most: float) -> ValueKind[float]:
-    """A number with digits behind the point, within bounds."""
+    """A decimal number within bounds."""
     return ValueKind(metavar, lambda text: values.real(text, least, most), "{:g}".format)
 
 
 def list_of(item: ValueKind[T]) -> ValueKind[list[T]]:
-    """One or more values of a kind, with commas between them."""
+    """One or more values of a kind, separated by commas."""
     return ValueKind(
         f"{item.metavar},…",
         lambda text: [item.parse(part) for part in text.split(",")],
@@ -84,22 +85,22 @@ def list_of(item: ValueKind[T]) -> ValueKind[list[T]]:
 
 
 def one_of(metavar: str, allowed: tuple[str, ...]) -> ValueKind[str]:
-    """One of a few words."""
+    """One word of an enumeration."""
     return ValueKind(metavar, lambda text: values.one_of(text, allowed, metavar.lower()), words=allowed)
 
 
 def text(metavar: str) -> ValueKind[str]:
-    """Any text that can be seen."""
+    """Any printable text."""
     return ValueKind(metavar, lambda text: values.printable(text, metavar.lower()))
 
 
 def kubernetes_name(metavar: str) -> ValueKind[str]:
-    """A name of Kubernetes'."""
+    """A name of a Kubernetes object: a DNS label."""
     return ValueKind(metavar, lambda text: values.kubernetes_name(text, metavar.lower()))
 
 
 def add(parser: ArgumentParser, flags: Sequence[Flag], settings: type[Any]) -> None:
-    """Adds flags for fields of a settings class, with the defaults that these have."""
+    """Adds flags for fields of a settings class, with the fields' defaults."""
     defaults = {field.name: field.default for field in dataclasses.fields(settings)}
     for flag in flags:
         default = defaults[flag.dest]
@@ -117,7 +118,7 @@ def add(parser: ArgumentParser, flags: Sequence[Flag], settings: type[Any]) -> N
 
 
 def option(parser: ArgumentParser, *names: str, kind: ValueKind[T], help: str, default: T | None = None) -> None:
-    """One flag that has no settings class behind it."""
+    """Adds one flag that belongs to no settings class."""
     note = "" if default is None else f" (default: {kind.text(default)})"
     text = (help + note).replace("%", "%%")
     parser.add_argument(*names, type=kind, metavar=kind.metavar, default=default, help=text)
@@ -132,13 +133,15 @@ def _note(flag: Flag, default: object, required: bool) -> str:
 
 
 def given(flags: Namespace, settings: type[Any]) -> dict[str, Any]:
-    """The fields of a settings class that flags were given for; repeated ones as tuples, each value once."""
-    found = {field.name: vars(flags)[field.name] for field in dataclasses.fields(settings) if field.name in vars(flags)}
-    return {name: tuple(dict.fromkeys(value)) if isinstance(value, list) else value for name, value in found.items()}
+    """Returns the fields of a settings class whose flags were given; repeated flags as tuples without duplicates."""
+    fields = [field.name for field in dataclasses.fields(settings)]
+    values = {name: vars(flags)[name] for name in fields if name in vars(flags)}
+    return {name: tuple(dict.fromkeys(value)) if isinstance(value, list) else value for name, value in values.items()}
 
 
 def parent(environ: Mapping[str, str]) -> int:
-    """The process that this one must not outlive, by the variable for it; 0 for none. Raises SettingsError."""
+    """Returns the id of the process that this one must not outlive, from its variable; 0 for none. Raises
+    SettingsError."""
     try:
         return values.whole(environ.get(names.ENV_PARENT, "0"), 0, MOST_PROCESSES, "process id")
     except ValueError as error:

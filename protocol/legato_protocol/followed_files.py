@@ -1,4 +1,4 @@
-"""Files that are read again when they change, so that what they hold changes without a restart."""
+"""Files that are read again when they change, so that their content takes effect without a restart."""
 
 import asyncio
 import logging
@@ -11,17 +11,17 @@ INTERVAL = 1.0  # seconds; a kubelet takes up to a minute to bring a changed Sec
 
 
 class InvalidFile(Exception):
-    """A file does not hold what it should. The text says what is wrong."""
+    """A file's content is invalid. The text names the problem."""
 
 
 class FollowedFiles(Generic[T]):
-    """`value` is what `read` made of the last good files. While one is missing or wrong, `problem` says why.
+    """Files whose parsed content is `value`. While a file is missing or invalid, `value` stays and `problem` says why.
 
-    `read` gets the content of each, and raises InvalidFile.
+    `read` parses the contents of all files and raises InvalidFile.
     """
 
     def __init__(self, name: str, paths: Sequence[Path], read: Callable[..., T], interval: float = INTERVAL) -> None:
-        """Raises InvalidFile: without them a process does not start."""
+        """Reads the files. Raises InvalidFile: a process does not start without valid files."""
         self._name = name
         self._paths = tuple(paths)
         self._read = read
@@ -35,12 +35,12 @@ class FollowedFiles(Generic[T]):
     value: T
 
     async def follow(self, log: Callable[[int, str], None]) -> None:
-        """Takes in what the files say from here on, until cancelled. `log` gets a level of `logging` and a line."""
+        """Polls the files until cancelled. `log` gets a level of `logging` and a line."""
         while True:
             await self.look_later(log)
 
     async def look_later(self, log: Callable[[int, str], None]) -> None:
-        """Takes in what the files say when it is time to look again."""
+        """Waits for the next poll and reads the files."""
         await asyncio.sleep(self._interval)
         before = self.problem
         self.look()
@@ -50,7 +50,7 @@ class FollowedFiles(Generic[T]):
             log(logging.INFO, f"{self._name} are read again from {self._paths[0]}")
 
     def look(self) -> None:
-        """Takes in what the files say now."""
+        """Reads the files now."""
         path = self._paths[0]
         try:
             contents = []

@@ -1,8 +1,8 @@
-"""The tokens of a service, as its processes know them: which one to show, and which to take from others.
+"""The tokens of a service as its processes follow them: one to send, and others to accept.
 
-They lie in a folder, a file for each key of the service's Secret, and are read again when they change. So a token is
-replaced without a restart: everybody takes the next one before anybody shows it, and the previous one until nobody
-shows it any more. A connection is asked for a token once, when it is opened: those that are open stay open.
+The tokens are files of a folder, one for each key of the service's Secret, and are read again when they change. So a
+token is replaced without a restart: every process accepts the next token before any sends it, and the previous one
+until none sends it. A connection is checked once, when it is opened; open connections stay open.
 """
 
 import asyncio
@@ -14,46 +14,46 @@ from typing import Final
 
 from legato_protocol.service_tokens import NEXT, PREVIOUS, TOKEN, token_id, usable
 
-INTERVAL: Final = 1.0  # seconds between two looks; a kubelet takes up to two minutes to bring a changed Secret
-SPREAD: Final = 180.0  # seconds after which everybody has read a token that came without notice
-RETENTION: Final = 900.0  # seconds for which the one that it replaced is taken
+INTERVAL: Final = 1.0  # seconds between polls; a kubelet takes up to two minutes to update a changed Secret
+SPREAD: Final = 180.0  # seconds after which every process has read a token that was not announced
+RETENTION: Final = 900.0  # seconds for which the token that it replaced is accepted
 _LOG_EVERY: Final = 30.0  # seconds between two lines about refusals
-_DATA: Final = "..data"  # what a kubelet swaps, so that all files of a Secret change at once
+_DATA: Final = "..data"  # the link that a kubelet swaps, so that all files of a Secret change together
 
 
 class NoToken(Exception):
-    """There is none in the folder. The text says why."""
+    """The folder has no usable token. The text says why."""
 
 
 class ServiceTokens:
-    """What this process knows now. Where there is neither a token nor a folder, everybody is let in: settings then
-    allow loopback only. A folder without a token lets nobody in.
+    """The tokens that this process accepts now.
 
-    A token that replaces the one in use without having been announced as the next (somebody edited the Secret, or it
-    was lost and made anew) is known to few at first: until it has spread, the old one is shown, and it is taken for
-    longer than that.
+    With neither a token nor a folder, everybody is accepted: settings then allow loopback only. A folder without a
+    token accepts nobody. A token that was not announced as the next one (somebody edited the Secret, or it was lost and
+    created again) is known to few processes at first: the old one is sent for SPREAD seconds and accepted for RETENTION
+    seconds.
     """
 
     def __init__(
         self, token: str = "", folder: Path | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Those in the folder; without one, `token` alone and for good."""
+        """Reads the folder; without a folder, `token` is the only one and never changes."""
         self._folder = folder
         self._clock = clock
-        self._filed: tuple[str, ...] = (token,) if token and folder is None else ()  # the one to show, others to take
+        self._filed: tuple[str, ...] = (token,) if token and folder is None else ()  # the one to send, others to accept
         self._kept: tuple[str, ...] = ()
-        self._since = 0.0  # when these were replaced
-        self.problem = ""  # why the folder cannot be read now
+        self._since = 0.0  # when `_kept` were replaced
+        self.problem = ""  # reason why the folder cannot be read now
         self.look()
 
     @property
     def missing(self) -> bool:
-        """Whether one is needed, and not there yet."""
+        """True if a token is required but not available yet."""
         return self._folder is not None and not self._filed
 
     @property
     def known(self) -> tuple[str, ...]:
-        """All that are taken; the first is the one to show."""
+        """The accepted tokens; the first is the one to send."""
         age = self._clock() - self._since
         if not self._kept or age >= RETENTION:
             return self._filed
@@ -62,18 +62,18 @@ class ServiceTokens:
 
     @property
     def ids(self) -> tuple[str, ...]:
-        """Names of those, in this order."""
+        """Ids of the accepted tokens, in the same order."""
         return tuple(token_id(token) for token in self.known)
 
     def takes(self, authorization: str) -> bool:
-        """Whether the value of an `Authorization` header holds one of them, or none is needed."""
+        """True if an `Authorization` header's value has an accepted token, or no token is required."""
         known, shown = self.known, authorization.encode()
         if not known:
             return not self.missing
         return any(hmac.compare_digest(shown, f"Bearer {token}".encode()) for token in known)
 
     def look(self) -> None:
-        """Reads the folder. While there is no token in it, those that were known stay."""
+        """Reads the folder. While it has no token, the known ones stay."""
         if self._folder is None:
             return
         try:
@@ -83,8 +83,8 @@ class ServiceTokens:
             self.problem = str(error)
 
     async def follow(self, changed: Callable[[], None], log: Callable[[str], None]) -> None:
-        """Takes in what the folder says from here on, until cancelled. `changed` is told of other tokens, or another
-        order of them; `log`, of problems and their end."""
+        """Polls the folder until cancelled. Calls `changed` when the tokens or their order change, and `log` when a
+        problem begins or ends."""
         known, problem = self.known, ""
         while self._folder is not None:
             if self.problem != problem:
@@ -97,27 +97,27 @@ class ServiceTokens:
                 log(f"the service's tokens are now {', '.join(self.ids)}")
                 changed()
 
-    def _take(self, found: tuple[str, ...]) -> None:
-        if self._filed and found[0] not in self.known:
+    def _take(self, tokens: tuple[str, ...]) -> None:
+        if self._filed and tokens[0] not in self.known:
             self._kept, self._since = self.known, self._clock()
-        self._kept = tuple(token for token in self._kept if token not in found)
-        self._filed = found
+        self._kept = tuple(token for token in self._kept if token not in tokens)
+        self._filed = tokens
 
 
 class ShownToken:
-    """The one to show to somebody: the first, unless that was refused there."""
+    """The token to send to one peer: the first that it has not refused."""
 
     def __init__(self, tokens: ServiceTokens) -> None:
         self._tokens = tokens
         self._refused: set[str] = set()
 
     def get(self) -> str:
-        """Empty where there is none."""
+        """Returns the token to send; empty if there are no tokens."""
         known = self._tokens.known
         return next((token for token in known if token not in self._refused), next(iter(known), ""))
 
     def refused(self, token: str) -> bool:
-        """Whether there is another one to show; if not, all are tried anew."""
+        """Notes that the peer refused a token. True if another one can be tried; if not, all are tried again later."""
         self._refused.add(token)
         if self._refused.issuperset(self._tokens.known):
             self._refused.clear()
@@ -125,29 +125,29 @@ class ShownToken:
         return True
 
     def taken(self) -> None:
-        """The one that was shown was right."""
+        """Notes that the peer accepted the token."""
         self._refused.clear()
 
 
 class RefusalLog:
-    """Tells of refused tokens in few lines: at once, and from then on how many there were, twice a minute at most."""
+    """Rate limit for log lines about refused tokens: the first immediately, then a count at most twice a minute."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._since = float("-inf")
-        self._untold = 0
+        self._unlogged = 0
 
     def note(self, what: str) -> str:
-        """The line to log; empty while it is not time for one."""
-        self._untold += 1
+        """Counts a refusal and returns the line to log, or "" if the last line is too recent."""
+        self._unlogged += 1
         if self._clock() - self._since < _LOG_EVERY:
             return ""
-        count, self._untold, self._since = self._untold, 0, self._clock()
+        count, self._unlogged, self._since = self._unlogged, 0, self._clock()
         return f"{what} ({count} such since the last line)" if count > 1 else what
 
 
 def _read(folder: Path) -> tuple[str, ...]:
-    """Of one moment: a kubelet may swap the files meanwhile. Raises NoToken."""
+    """Reads all files of one moment, although a kubelet may swap them meanwhile. Raises NoToken."""
     data = folder / _DATA
     try:
         at = data.resolve(strict=True) if data.is_symlink() else folder

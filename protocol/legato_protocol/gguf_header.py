@@ -1,7 +1,7 @@
-"""The header of a GGUF file: metadata and where tensors lie. Engine (weights) and gateway (tokenizer) both read it.
+"""The header of a GGUF file: metadata and positions of tensors. Engine (weights) and gateway (tokenizer) both read it.
 
 Parses a buffer (a mapped file) with the standard library: the gateway needs no numpy for it, and a tokenizer of 50,000
-tokens takes tens of milliseconds. What the tensors hold is the engine's matter.
+tokens takes tens of milliseconds. The engine reads the tensors themselves.
 Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 """
 
@@ -21,13 +21,12 @@ _STRING, _ARRAY = 8, 9
 
 
 class BadGguf(ValueError):
-    """The buffer is no GGUF of a version that can be read, or ends within its header."""
+    """The buffer is not a GGUF file of a supported version, or ends within its header."""
 
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """A tensor as the header tells it: `shape` is row-major, `type` is ggml's number, `offset` counts from the file's
-    start."""
+    """A tensor's entry: `shape` is row-major, `type` is ggml's number, `offset` counts bytes from the file's start."""
 
     name: str
     shape: tuple[int, ...]
@@ -42,7 +41,7 @@ class Header:
 
 
 def parse(data: bytes | mmap) -> Header:
-    """The header at the start of `data`. Raises BadGguf, whose text says what is wrong."""
+    """Parses the header at the start of `data`. Raises BadGguf, whose text names the problem."""
     if data[:4] != MAGIC:
         other = f"begins with {data[:4]!r} and not with {MAGIC!r}: not a GGUF file"
         raise BadGguf(lfs_pointer.advice(data[:64]) or other)
@@ -64,23 +63,23 @@ def parse(data: bytes | mmap) -> Header:
     except RecursionError:
         raise BadGguf("arrays in its header are nested too deeply") from None
     except UnicodeDecodeError as error:
-        raise BadGguf(f"a string in its header is no UTF-8: {error}") from None
+        raise BadGguf(f"a string in its header is not UTF-8: {error}") from None
 
 
 def _tensors(reader: "_Reader", count: int, metadata: dict[str, Any]) -> dict[str, TensorInfo]:
-    found = [reader.tensor() for _ in range(count)]
+    entries = [reader.tensor() for _ in range(count)]
     alignment = metadata.get("general.alignment", _DEFAULT_ALIGNMENT)
     if not isinstance(alignment, int) or alignment < 1:
         raise BadGguf(f"general.alignment is {alignment!r}; a whole number above 0 is needed")
     start = -(-reader.at // alignment) * alignment
-    tensors = {name: TensorInfo(name, shape, kind, start + offset) for name, shape, kind, offset in found}
-    if len(tensors) < len(found):
-        raise BadGguf("two tensors in its header have one name")
+    tensors = {name: TensorInfo(name, shape, kind, start + offset) for name, shape, kind, offset in entries}
+    if len(tensors) < len(entries):
+        raise BadGguf("two tensors in its header have the same name")
     return tensors
 
 
 class _Reader:
-    """A position in the header. Running off the end raises struct.error."""
+    """A cursor in the header. Reading past the end raises struct.error."""
 
     def __init__(self, data: bytes | mmap) -> None:
         self.data = data
@@ -97,15 +96,15 @@ class _Reader:
 
     def strings(self, count: int) -> list[str]:
         data, at, length_at = self.data, self.at, struct.Struct("<Q").unpack_from
-        found = []
+        strings = []
         for _ in range(count):
             end = at + 8 + length_at(data, at)[0]
             if end > len(data):
                 raise struct.error
-            found.append(data[at + 8 : end].decode())
+            strings.append(data[at + 8 : end].decode())
             at = end
         self.at = at
-        return found
+        return strings
 
     def value(self, kind: int) -> Any:
         if kind == _STRING:

@@ -1,8 +1,8 @@
-"""Messages between the two workers of a hand-off: a sender that holds a sequence's KV and a receiver that will.
+"""Messages between the two workers of a hand-off: the sender holds a sequence's KV, the receiver takes it over.
 
 Receiver → sender: `Grant`, `Revoke`, `Commit`. Sender → receiver: `Written`, `Final`, `Revoked`. Both ways: `Renew`,
-`Abort`, and `AbortAck`, which answers every `Abort`, also for a room that is not known. All name (epoch, room,
-attempt), where `epoch` is that of the *receiver's* arena: blocks are numbers in that arena and in no other.
+`Abort`, and `AbortAck`, which answers every `Abort`, also for an unknown room. All name (epoch, room, attempt). `epoch`
+identifies the *receiver's* arena: block numbers are valid in that arena only.
 
 The order of a session (the table itself is `legato_engine.transfer.session`):
 grant → (put blocks → Written)* → Final → Commit. After an abort was seen the sender writes nothing more, and the
@@ -14,8 +14,8 @@ import msgspec
 from legato_protocol.messages import Message, decode_with
 from legato_protocol.stream import TokenItem
 
-VERSION = 1  # grows with whatever an older reader must not skip
-OLDEST = 1  # version understood; at least that of the last release
+VERSION = 1  # incremented by changes that an older reader must not skip
+OLDEST = 1  # oldest version understood; at least the last release's version
 
 
 class PeerHello(Message, tag="hi", frozen=True):
@@ -44,12 +44,11 @@ class SessionMessage(Message, frozen=True):
 
 
 class Grant(SessionMessage, tag="grant", frozen=True):
-    """The receiver reserved `blocks` (ids in its arena, in order of the sequence).
+    """The receiver reserved `blocks` (ids in its arena, in the sequence's order).
 
-    The first `cached` blocks of the sequence it holds already and wants none of: `blocks[0]` takes the sequence's
-    block number `cached`. `lease` seconds without a message from the sender end the grant (after a fence).
-    `serial` grows with every grant of this receiver, so that a grant that was revoked cannot be taken for the one
-    that follows it.
+    The receiver has the sequence's first `cached` blocks already: `blocks[0]` is for the sequence's block number
+    `cached`. `lease` seconds without a message from the sender end the grant (after a fence). `serial` grows with every
+    grant of this receiver, so that a revoked grant cannot be mistaken for its successor.
     """
 
     blocks: tuple[int, ...]
@@ -59,13 +58,13 @@ class Grant(SessionMessage, tag="grant", frozen=True):
 
 
 class Revoke(SessionMessage, tag="revoke", frozen=True):
-    """The receiver wants the blocks of this grant (and any before it) back. Too late once something was put."""
+    """The receiver asks for the blocks of this grant, and of earlier ones. It is too late once something was put."""
 
     serial: int
 
 
 class Revoked(SessionMessage, tag="gone", frozen=True):
-    """The sender put nothing under this grant or any before it, and never will."""
+    """The sender has put nothing under this grant or an earlier one, and never will."""
 
     serial: int
 
@@ -78,29 +77,29 @@ class Written(SessionMessage, tag="wrote", frozen=True):
 
 
 class Final(SessionMessage, tag="final", frozen=True):
-    """All blocks were announced; this is the rest of the sequence. It moves when the receiver commits.
+    """All blocks were announced; this is the rest of the sequence, which moves when the receiver commits.
 
-    `token_ids` are all tokens whose KV was handed over plus those sampled after them; `computed` counts the former.
-    `tokens` are those that the receiver has to emit: first tokens of every choice after a prefill.
+    `token_ids` are all tokens whose KV was handed over, `computed` in number, and the tokens sampled after them.
+    The receiver emits `tokens`: the first token of every choice after a prefill.
     """
 
     token_ids: bytes
     computed: int
     tokens: tuple[TokenItem, ...]
-    blocks: int  # how many of the sequence's blocks hold KV, cached ones included
-    held: float = 0.0  # seconds for which the sequence has stood still at the sender, waiting for its last blocks
+    blocks: int  # number of the sequence's blocks that hold KV, cached ones included
+    held: float = 0.0  # seconds for which the sequence was paused at the sender, waiting for its last blocks
 
 
 class Renew(SessionMessage, tag="renew", frozen=True):
-    """Still working on it: the other side's lease starts over."""
+    """The hand-off is still in progress: the other side's lease starts over."""
 
 
 class Commit(SessionMessage, tag="commit", frozen=True):
-    """Every block was verified; the receiver owns the sequence, the sender may free its blocks."""
+    """Every block was verified: the receiver owns the sequence, and the sender may free its blocks."""
 
 
 class Abort(SessionMessage, tag="abort", frozen=True):
-    """It failed; or, where another try makes no sense (`retry`), nobody waits for it at its sender any more."""
+    """The hand-off failed; with `retry` false, the sender's request is gone and another attempt would be useless."""
 
     reason: str
     retry: bool = True
@@ -116,5 +115,5 @@ _messages: "msgspec.msgpack.Decoder[HandoffMessage]" = msgspec.msgpack.Decoder(H
 
 
 def decode(data: bytes) -> HandoffMessage:
-    """A peer's message. Raises UnknownKind for a later version's, and BadFrame for anything else."""
+    """Decodes a peer's message. Raises UnknownKind for one of a later version, and BadFrame for anything else."""
     return decode_with(_messages, data)

@@ -1,10 +1,10 @@
-"""When a worker or its compute process counts as hung: the worker's server and the gateways agree on it here."""
+"""The time after which a worker or its compute process counts as hung, for the worker's server and gateways alike."""
 
-_STEPS = 3  # a busy machine computes a step more slowly than those before it
+_STEPS = 3  # on a busy machine, a step takes longer than the previous ones
 
 
 def limit(patience: float, expected: float) -> float:
-    """Seconds without a sign of life, or in one step: `patience`, and more where steps take long.
+    """Returns the allowed seconds without a sign of life, or in one step: `patience`, and more for long steps.
 
-    `expected` is what the step under way should take, by the steps before it; 0 where nothing is known."""
+    `expected` is the predicted duration of the running step in seconds; 0 if unknown."""
     return patience + _STEPS * expected

@@ -1,9 +1,9 @@
-"""What a worker's prefix cache holds, told to gateways on `/events`.
+"""The content of a worker's prefix cache, sent to gateways on `/events`.
 
-A connection begins with the gateway's `Greeting`, then the worker sends one `Snapshot` in pages and after it
-`Stored`/`Removed` with contiguous `number`s that follow the snapshot's. A gap, another epoch or a number
-that goes back means that events were lost: the reader must treat the worker as holding nothing, until it has sent
-`SnapshotRequest` and a new snapshot is complete. Hashes travel joined (`block_hash.join`).
+After the gateway's `Greeting`, the worker sends one `Snapshot` in pages and then `Stored` and `Removed` with contiguous
+numbers that follow the snapshot's. A gap, another epoch or a smaller number means that events were lost: the reader
+must treat the worker's cache as empty until it has sent `SnapshotRequest` and a new snapshot is complete. Hashes are
+sent joined (`block_hash.join`).
 """
 
 import msgspec
@@ -27,7 +27,7 @@ class Snapshot(Message, tag="snap", frozen=True):
 
 
 class Stored(Message, tag="put", frozen=True):
-    """These blocks can now be found by their hash."""
+    """These blocks were added to the prefix cache."""
 
     epoch: str
     number: int
@@ -35,7 +35,7 @@ class Stored(Message, tag="put", frozen=True):
 
 
 class Removed(Message, tag="del", frozen=True):
-    """These blocks cannot be found any more."""
+    """These blocks were removed from the prefix cache."""
 
     epoch: str
     number: int
@@ -50,14 +50,14 @@ _requests: "msgspec.msgpack.Decoder[EventRequest]" = msgspec.msgpack.Decoder(Eve
 
 
 def decode_event(data: bytes) -> KVEvent:
-    """A worker's event. Raises UnknownKind for a later version's, and BadFrame for anything else."""
+    """Decodes a worker's event. Raises UnknownKind for one of a later version, and BadFrame for anything else."""
     event = decode_with(_events, data)
     if len(event.hashes) % 16:
-        raise BadFrame(f"{len(event.hashes)} bytes are no whole number of block hashes")
+        raise BadFrame(f"{len(event.hashes)} bytes are not a whole number of block hashes")
     return event
 
 
 def decode_request(data: bytes) -> EventRequest:
-    """What a gateway may send on `/events`. Raises UnknownKind for what a later version may, and BadFrame for
-    anything else."""
+    """Decodes a gateway's frame on `/events`. Raises UnknownKind for one of a later version, and BadFrame for anything
+    else."""
     return decode_with(_requests, data)

@@ -6,7 +6,7 @@ EVERY_ADDRESS = "::"
 
 
 def listen(host: str, port: int, backlog: int) -> socket.socket:
-    """A listening socket at `host`; port 0 takes a free one. Raises OSError.
+    """Returns a listening socket at `host`; port 0 takes a free one. Raises OSError.
 
     EVERY_ADDRESS listens on both IP families, whatever the system's default is; on a machine without IPv6, on IPv4.
     """

@@ -1,6 +1,6 @@
-"""Messages between processes: what all of them are made of, and how they are read.
+"""Base types of messages between processes, and their decoding.
 
-They are arrays, so within a version of a protocol a later release may append fields, which an older reader skips.
+Messages are arrays: within a protocol version, a later release may append fields, which an older reader skips.
 """
 
 from typing import Annotated, TypeVar, get_args
@@ -9,7 +9,7 @@ import msgspec
 
 MAX_FRAME_BYTES = 16 << 20
 
-# What a worker says is calculated with, so a number that makes no sense is no frame.
+# Numbers of a frame are used in calculations, so a frame with an impossible number is rejected.
 Count = Annotated[int, msgspec.Meta(ge=0)]
 Size = Annotated[int, msgspec.Meta(ge=1)]
 Token = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
@@ -17,7 +17,7 @@ Measure = Annotated[float, msgspec.Meta(ge=0, le=1e15)]  # neither NaN nor infin
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """A frame. Encoded as an array, so a later version may append fields and an older reader skips them."""
+    """A frame."""
 
 
 class Value(msgspec.Struct, frozen=True, array_like=True):
@@ -25,18 +25,18 @@ class Value(msgspec.Struct, frozen=True, array_like=True):
 
 
 class BadFrame(ValueError):
-    """Bytes that are no frame of this version: malformed, oversized or impossible. The text says which."""
+    """Bytes that are not a frame of this version: malformed, oversized or impossible. The text says which."""
 
 
 class UnknownKind(BadFrame):
-    """A well-formed frame of a kind that this version does not have: of a newer peer, and to be skipped."""
+    """A well-formed frame of a kind that this version does not know; it comes from a newer peer and is skipped."""
 
 
 _T = TypeVar("_T")
 
 
 def decode_with(decoder: "msgspec.msgpack.Decoder[_T]", data: bytes) -> _T:
-    """What `decoder`, one of messages, reads in `data`. Raises UnknownKind, or BadFrame where it reads nothing."""
+    """Decodes one message. Raises UnknownKind, or BadFrame for anything that is not a message."""
     if len(data) > MAX_FRAME_BYTES:
         raise BadFrame(f"frame of {len(data)} bytes; at most {MAX_FRAME_BYTES} are allowed")
     try:
@@ -44,14 +44,14 @@ def decode_with(decoder: "msgspec.msgpack.Decoder[_T]", data: bytes) -> _T:
     except msgspec.ValidationError as error:
         kind = _kind(data)
         if kind and kind not in _kinds(decoder.type):
-            raise UnknownKind(f"no frame of this version has the kind {kind[:32]!r}") from None
+            raise UnknownKind(f"this version has no frame of the kind {kind[:32]!r}") from None
         raise BadFrame(str(error)) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadFrame(str(error)) from None
 
 
 def _kind(data: bytes) -> str:
-    """What the array in `data` begins with; empty where that is no kind."""
+    """Returns the kind, the first element of the array in `data`; empty if it has none."""
     try:
         match msgspec.msgpack.decode(data):
             case [str() as kind, *_]:
@@ -62,5 +62,5 @@ def _kind(data: bytes) -> str:
 
 
 def _kinds(messages: object) -> frozenset[str]:
-    """The kinds of a message, or of all of a union of them."""
+    """Returns the kinds of a message type, or of all members of a union."""
     return frozenset(str(each.__struct_config__.tag) for each in get_args(messages) or (messages,))

@@ -1,4 +1,4 @@
-"""Names that more than one process spells: labels, ports, environment, headers, metrics."""
+"""Names that several processes use: labels, ports, environment variables, headers."""
 
 API_GROUP = "serving.legato.dev"
 API_VERSION = f"{API_GROUP}/v1alpha1"
@@ -8,7 +8,7 @@ WORKER_POOL = "WorkerPool"
 LABEL_SERVICE = f"{API_GROUP}/service"
 LABEL_ROLE = f"{API_GROUP}/role"
 LABEL_POD_REVISION = f"{API_GROUP}/pod-revision"
-LABEL_SERVING = f"{API_GROUP}/serving"  # "true" on workers that stay: those that a pool's selector counts
+LABEL_SERVING = f"{API_GROUP}/serving"  # "true" on workers that are not draining; a pool's selector counts these
 LABEL_APP = "app.kubernetes.io/name"
 APP_OPERATOR = "legato-operator"
 APP_GATEWAY = "legato-gateway"
@@ -17,13 +17,13 @@ APP_WORKER = "legato-worker"
 GATEWAY_PORT = 8080
 WORKER_HEALTH_PORT = 8081
 WORKER_CONTROL_PORT = 8082
-CONTROL_TLS_PORT = 8084  # of gateways and workers: the same as at the control port, over TLS
+CONTROL_TLS_PORT = 8084  # of gateways and workers: the control port over TLS
 TRANSFER_PORTS = (8100, 8199)  # first and last, for hand-offs between pods
 OPERATOR_PORT = 8083
 
-ENV_TOKEN = "LEGATO_TOKEN"  # the service's token: streams and hand-offs are authenticated by it
+ENV_TOKEN = "LEGATO_TOKEN"  # the service's token, which authenticates streams and hand-offs
 ENV_CACHE = "LEGATO_CACHE"  # folder for prepared models
-ENV_PREPARED = "LEGATO_PREPARED"  # folder with models and kernels that were prepared when an image was built; only read
+ENV_PREPARED = "LEGATO_PREPARED"  # read-only folder with models and kernels that an image was built with
 ENV_PARENT = "LEGATO_PARENT"  # process id that a process of the local cluster must not outlive
 
 TLS_CERTIFICATE = "tls.crt"  # keys of a Secret of the type kubernetes.io/tls, and names of its files
@@ -37,11 +37,11 @@ HEADER_ROUTE = "x-legato-route"
 HEADER_IGNORED = "x-legato-ignored"
 HEADER_DROP_REASON = "x-legato-drop-reason"
 HEADER_TENANT = "x-legato-tenant"
-ADDRESS_TENANT = "address "  # prefix of the name of a tenant that is known only by its address
+ADDRESS_TENANT = "address "  # prefix of a tenant's name that is a client's address
 HEADER_PRIORITY = "x-legato-priority"
 HEADER_TRACE = "traceparent"  # W3C Trace Context
 
-CONTROL = "control"  # names of ports: in pods, in Services, and in what a process announces
+CONTROL = "control"  # names of ports in pods, Services and the announcements of processes
 CONTROL_TLS = "control-tls"
 
 STREAM_PATH = "/stream"
@@ -49,5 +49,5 @@ EVENTS_PATH = "/events"
 
 
 def hub_folder(repo: str, revision: str) -> str:
-    """Where in the cache folder a Hugging Face repository's files of one commit lie."""
+    """Returns the path, within the cache folder, of the files of one commit of a Hugging Face repository."""
     return f"hub/{repo.replace('/', '--')}/{revision}"

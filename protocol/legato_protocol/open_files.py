@@ -1,12 +1,12 @@
-"""The limit of open files: raised as far as a process may, and checked before anything fails for want of one."""
+"""The limit of open files: raised as far as a process may, and checked before anything fails because of it."""
 
 import resource
 from typing import Final
 
 from legato_protocol.flags import SettingsError
 
-MOST: Final = 1 << 20  # more than a process here can use; "unlimited" is no number that can be set
-LEAST: Final = 256  # of any process: sockets, pipes and files of its own, and some connections
+MOST: Final = 1 << 20  # more than a process here can use; "unlimited" cannot be set as a number
+LEAST: Final = 256  # for any process: its sockets, pipes and files, and some connections
 
 
 def raise_limit(least: int = LEAST) -> int:

@@ -1,6 +1,6 @@
-"""Logprobs of many tokens of a prompt, as bytes: as objects, those of a long prompt would be millions.
+"""Logprobs of many prompt tokens, as bytes: a long prompt would need millions of objects.
 
-All numbers are little-endian, as on every machine that workers and gateways run on today; others swap them.
+All numbers are little-endian; machines with another byte order swap them.
 """
 
 import math
@@ -15,8 +15,8 @@ _SIZE = 4  # bytes of each number
 
 
 class PromptToken(NamedTuple):
-    """What is known of one token of a prompt. `rank` is 1 for the likeliest; `top` are the likeliest, best first, with
-    their logprobs."""
+    """A prompt token's logprob and rank (1 is the likeliest), and the likeliest tokens with their logprobs, best
+    first."""
 
     logprob: float
     rank: int
@@ -24,10 +24,10 @@ class PromptToken(NamedTuple):
 
 
 class PackedLogprobs(msgspec.Struct, frozen=True, array_like=True):
-    """Of `len(self)` tokens, each after all before it, with so many alternatives."""
+    """Logprobs of `len(self)` tokens, each given all tokens before it, with `alternatives` likeliest tokens each."""
 
     alternatives: int
-    logprobs: bytes  # float32 [tokens, 1 + alternatives]: each one's own, then those of the likeliest, best first
+    logprobs: bytes  # float32 [tokens, 1 + alternatives]: the token's own, then the likeliest tokens', best first
     token_ids: bytes  # int32 [tokens, alternatives]: the likeliest
     ranks: bytes  # int32 [tokens]
 
@@ -35,24 +35,24 @@ class PackedLogprobs(msgspec.Struct, frozen=True, array_like=True):
         return len(self.ranks) // _SIZE
 
     def fault(self, vocabulary: int | None = None) -> str:
-        """What makes no sense in it; empty where all does."""
+        """Returns the first inconsistency, or "" if the sizes and numbers are valid."""
         count, width = len(self), self.alternatives
         sizes = (_SIZE * count * (1 + width), _SIZE * count * width, _SIZE * count)
         if width < 0 or (len(self.logprobs), len(self.token_ids), len(self.ranks)) != sizes:
             return f"logprobs of {count} tokens with {width} alternatives have other sizes than these"
         if not math.isfinite(sum(_numbers("f", self.logprobs))):  # `fsum` raises on two infinities
-            return "logprobs that are no numbers"
+            return "logprobs that are not finite"
         ids = _numbers("i", self.token_ids)
         if ids and (min(ids) < 0 or (vocabulary is not None and max(ids) >= vocabulary)):
             return "logprobs of tokens that are not in the vocabulary"
         return ""
 
     def after(self, count: int) -> "PackedLogprobs":
-        """Those behind the first `count` of them."""
+        """Returns the logprobs after the first `count` tokens."""
         return self._between(count, len(self)) if count else self
 
     def pieces(self, most: int) -> "Iterator[tuple[int, PackedLogprobs]]":
-        """All of them in order, in pieces of at most `most` bytes (or one token), each with how many are before it."""
+        """Yields pieces of at most `most` bytes (or one token) in order, each with the number of tokens before it."""
         step = max(1, most // (2 * _SIZE * (1 + self.alternatives)))
         for first in range(0, len(self), step):
             yield first, self._between(first, first + step)

@@ -1,4 +1,4 @@
-"""Token ids as bytes: what frames carry and block hashes are made of."""
+"""Token ids as bytes, for frames and block hashes."""
 
 import sys
 from array import array
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def pack_tokens(tokens: Sequence[int]) -> bytes:
-    """Token ids as little-endian int32."""
+    """Packs token ids as little-endian int32."""
     packed = array("i", tokens)
     if sys.byteorder == "big":
         packed.byteswap()
@@ -14,7 +14,7 @@ def pack_tokens(tokens: Sequence[int]) -> bytes:
 
 
 def unpack_tokens(packed: bytes) -> list[int]:
-    """The ids in bytes made by `pack_tokens`."""
+    """Returns the token ids in bytes made by `pack_tokens`."""
     tokens = array("i")
     tokens.frombytes(packed)
     if sys.byteorder == "big":

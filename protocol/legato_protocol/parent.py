@@ -1,4 +1,4 @@
-"""Processes that end with the one that started them, whatever kills it: `names.ENV_PARENT` tells them which it is."""
+"""Processes that end with their parent, whatever kills it; `names.ENV_PARENT` has the parent's id."""
 
 import ctypes
 import os
@@ -8,9 +8,9 @@ _PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent(parent: int) -> bool:
-    """Asks the kernel to kill this process when its parent dies. False when the parent `parent` is gone already.
+    """Asks the kernel to kill this process when its parent dies. False if the process `parent` is gone already.
 
-    Where the kernel has no such option (not Linux), the other end of a pipe or socket has to tell.
+    If the kernel has no such option (not Linux), only a closed pipe or socket shows that the parent died.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     if hasattr(libc, "prctl"):

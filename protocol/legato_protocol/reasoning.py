@@ -1,4 +1,4 @@
-"""Where an output reasons, by its tokens alone: gateways count by it what workers bound by it."""
+"""The reasoning part of an output, found by its tokens: gateways count it and workers bound it."""
 
 from collections.abc import Iterable
 
@@ -6,18 +6,18 @@ import msgspec
 
 
 class ReasoningTokens(msgspec.Struct, frozen=True):
-    """The tokens that open and close a model's reasoning. With `begun` the prompt has the first; else the output may
-    begin with it, or with `space` before it."""
+    """The tokens that open and close a model's reasoning. With `open_in_prompt`, the prompt ends with `open`; otherwise
+    the output may begin with it, after any `space`."""
 
     open: int
     close: int
-    begun: bool
+    open_in_prompt: bool
     space: tuple[int, ...] = ()
 
 
 class ReasoningBounds(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What an output with reasoning has to keep to, as a grammar of the kind REASONING says it: a most number of tokens
-    of reasoning, and what the rest has to match, as `SamplingParams` says it."""
+    """Bounds of an output with reasoning, as in a grammar of the kind REASONING: at most `budget` tokens of reasoning,
+    then an answer that matches `grammar`."""
 
     tokens: ReasoningTokens
     budget: int | None = None
@@ -26,21 +26,21 @@ class ReasoningBounds(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ReasoningSpan:
-    """Follows one output. It is `inside` its reasoning, or `over` it, or else reasoning may still begin. `count` is how
-    many of its tokens are reasoning, and `behind` where in the output the rest begins."""
+    """Tracks the reasoning of one output: not started, `inside` or `over`. `count` is the number of reasoning tokens,
+    `behind` the output position at which the answer begins."""
 
     __slots__ = ("_marks", "_read", "behind", "count", "inside", "over")
 
     def __init__(self, marks: ReasoningTokens) -> None:
         self._marks = marks
         self._read = 0
-        self.inside = marks.begun
+        self.inside = marks.open_in_prompt
         self.over = False
         self.count = 0
         self.behind = 0
 
     def follow(self, tokens: Iterable[int]) -> None:
-        """The output goes on with these."""
+        """Continues with these output tokens."""
         for token in tokens:
             if self.over:
                 return

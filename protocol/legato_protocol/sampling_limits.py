@@ -1,6 +1,6 @@
-"""What a request may ask of sampling. The gateway refuses anything else, and a worker checks what reaches it.
+"""Limits of sampling parameters. The gateway refuses requests beyond them, and workers check again.
 
-Within these ranges no parameter makes a finite logit infinite: the largest change is a division by 0.01 (repetition
+Within these ranges no parameter makes a finite logit infinite: the largest changes are a division by 0.01 (repetition
 penalty) and one by 0.00001 (temperature), and float32 reaches 3e38.
 """
 
@@ -10,19 +10,19 @@ from typing import Final, NamedTuple
 
 GREEDY_BELOW: Final = 1e-5  # a temperature below it, such as 0, takes the likeliest token
 MAX_CHOICES: Final = 128  # of one request, over all its prompts
-MAX_LOGPROBS: Final = 20  # alternatives beside the sampled token's own
+MAX_LOGPROBS: Final = 20  # alternatives to the sampled token
 MAX_BIASES: Final = 1024  # tokens in logit_bias
-MAX_STOP_TOKENS: Final = 16  # of the request, beside the model's own
+MAX_STOP_TOKENS: Final = 16  # of the request, in addition to the model's own
 MAX_MODEL_STOP_TOKENS: Final = 48  # of the model: most have one to five
 MAX_ALLOWED_TOKENS: Final = 1024  # in allowed_token_ids
-MAX_BAD_WORDS: Final = 128  # of a request …
-MAX_BAD_WORD_TOKENS: Final = 64  # … each of so many tokens
-BAD_WORD_SPELLINGS: Final = 2  # as tokens: where a text begins, and after a space
+MAX_BAD_WORDS: Final = 128  # of a request
+MAX_BAD_WORD_TOKENS: Final = 64  # of one bad word
+BAD_WORD_SPELLINGS: Final = 2  # token sequences of a word: at the start of a text, and after a space
 MAX_GRAMMAR_BYTES: Final = 1 << 18
 
 
 class Interval(NamedTuple):
-    """Numbers from `least` to `most`, both allowed. NaN is in none."""
+    """Numbers from `least` to `most`, both included. NaN is in no interval."""
 
     least: float
     most: float

@@ -1,4 +1,4 @@
-"""The tokens of a service: the keys of its Secret, which texts are tokens, and how one is named without telling it."""
+"""Tokens of a service: keys of its Secret, valid texts, and ids that do not reveal a token."""
 
 import hashlib
 
@@ -6,10 +6,10 @@ TOKEN, NEXT, PREVIOUS = "token", "next", "previous"  # keys of the Secret, and n
 
 
 def usable(token: str) -> bool:
-    """Whether it can stand in a header: printable ASCII without spaces."""
+    """True if a token can be sent in a header: printable ASCII without spaces."""
     return bool(token) and token.isascii() and token.isprintable() and " " not in token
 
 
 def token_id(token: str) -> str:
-    """A name for a token, which tells nothing of a random one."""
+    """Returns an id for a token, which reveals nothing about a random token."""
     return hashlib.sha256(b"legato token " + token.encode()).hexdigest()[:12]

@@ -1,4 +1,4 @@
-"""Sizes of memory as flags and manifests spell them, in Kubernetes' units: `512Mi`, `1.5Gi`, `1073741824`."""
+"""Sizes of memory in flags and manifests, in Kubernetes' units: `512Mi`, `1.5Gi`, `1073741824`."""
 
 import math
 import re
@@ -20,7 +20,7 @@ _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)(k|M|G|T|P|Ki|Mi|Gi|Ti|Pi|)")
 
 
 def parse(text: object) -> int:
-    """Bytes in `512Mi` or `1.5Gi`, above 0 and at most 1Pi; part of a byte counts as one. Raises ValueError."""
+    """Parses `512Mi` or `1.5Gi` into bytes, rounded up, above 0 and at most 1Pi. Raises ValueError."""
     match = _SIZE.fullmatch(text) if isinstance(text, str) else None
     size = Decimal(match[1]) * UNITS[match[2]] if match else Decimal(0)
     if not 0 < size <= LARGEST:
@@ -29,7 +29,7 @@ def parse(text: object) -> int:
 
 
 def parse_or_auto(text: object) -> int | None:
-    """As `parse`; None for `Auto`."""
+    """Parses a size, or `Auto` as None. Raises ValueError."""
     if text == AUTO:
         return None
     try:
@@ -39,11 +39,11 @@ def parse_or_auto(text: object) -> int | None:
 
 
 def text_or_auto(size: int | None) -> str:
-    """As `parse_or_auto` reads it."""
+    """Formats a size, or None as `Auto`, for `parse_or_auto`."""
     return AUTO if size is None else text(size)
 
 
 def text(size: int) -> str:
-    """Bytes as `parse` reads them: 512Mi for 536870912."""
+    """Formats bytes for `parse`: 512Mi for 536870912."""
     unit = next((unit for unit in ("Pi", "Ti", "Gi", "Mi", "Ki") if size % UNITS[unit] == 0), "")
     return f"{size // UNITS[unit]}{unit}"

@@ -1,15 +1,15 @@
-"""Frames between gateway and worker on `/stream`, and how they are encoded.
+"""Frames between gateway and worker on `/stream`, and their encoding.
 
-The first frame in each direction is a greeting (`Greeting` from the gateway, `Hello` from the worker); both carry the
-versions that their sender understands, and a side that has none in common with them closes. Within a version, messages
-only grow: fields are appended, and an older reader skips them; a frame of a kind that it does not know it skips too. So
-gateways and workers of two releases work together during an upgrade (`docs/architecture.md`, Versions).
+The first frame in each direction is a greeting (`Greeting` from the gateway, `Hello` from the worker). Both carry the
+versions that their sender understands; a side that has no version in common closes the connection. Within a version,
+fields are only appended: an older reader skips them, and skips frames of unknown kinds. So gateways and workers of two
+releases work together during an upgrade (`docs/architecture.md`, Versions).
 
 After the greetings, many requests share the connection. Every frame about a request names it by `id` and `attempt`;
-only the gateway raises `attempt`. `id` is the gateway's own: it may stand for all choices of a request
-(`Sequence.choices`) or, after a failure or a `Split`, for one of them.
+only the gateway increments `attempt`. `id` is the gateway's own: it names all choices of a request
+(`Sequence.choices`) or, after a failure or a `Split`, one of them.
 
-All durations are seconds left from now: clocks of two machines are never compared.
+All durations are seconds from now: clocks of two machines are never compared.
 """
 
 from typing import Literal
@@ -21,8 +21,8 @@ from legato_protocol.messages import BadFrame, Count, Measure, Message, Size, To
 from legato_protocol.packed_logprobs import PackedLogprobs
 from legato_protocol.sampling_params import SamplingParams
 
-VERSION = 2  # grows with whatever an older reader must not skip
-OLDEST = 2  # version understood; at least that of the last release
+VERSION = 2  # incremented by changes that an older reader must not skip
+OLDEST = 2  # oldest version understood; at least the last release's version
 
 Role = Literal["prefill", "decode", "unified"]
 Finish = Literal["stop", "length"]
@@ -30,24 +30,22 @@ Part = Literal["gateway", "prefill", "decode", "transfer"]
 FailureCode = Literal[
     "invalid",  # the worker cannot serve such a request; permanent
     "overloaded",  # no room now; temporary
-    "deadline",  # its time ran out
+    "deadline",  # its deadline passed
     "transfer",  # KV could not be handed over
     "peer_lost",  # the other worker of the pair died or was replaced
-    "draining",  # this worker takes nothing new
+    "draining",  # this worker accepts nothing new
     "stale",  # meant for another epoch of this worker
-    "internal",  # a fault of ours
-    "faulted",  # nothing could be sampled for it: its own logits were not finite
+    "internal",  # a fault of Legato
+    "faulted",  # no token could be sampled: the sequence's logits were not finite
 ]
-
-# ── what a sequence is ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class Sequence(Value, frozen=True):
-    """A sequence as far as it is known: the prompt, then every token already sent to the client.
+    """A sequence: its prompt, then every token already sent to the client.
 
-    `token_ids` are little-endian int32 (`pack_tokens`). More than `prompt_len` of them means that output exists
-    already: the worker continues at output index `len(token_ids)/4 - prompt_len`, and penalties, limits and random
-    numbers continue by absolute position. Only a sequence with no output may stand for several choices.
+    `token_ids` are little-endian int32 (`pack_tokens`). If they are more than `prompt_len`, the worker continues at
+    output index `len(token_ids)/4 - prompt_len`; penalties, limits and random numbers continue by absolute position.
+    Only a sequence without output may have several choices.
     """
 
     token_ids: bytes
@@ -58,13 +56,12 @@ class Sequence(Value, frozen=True):
     priority: int = 0  # higher goes first
     tenant: str = ""
     cache_salt: str = ""
-    adapter: str = ""  # the digest of one of `Hello.adapters`; empty: the model alone
-    trace: str = ""  # W3C traceparent of the attempt; empty: it is not traced
+    adapter: str = ""  # the digest of one of `Hello.adapters`; empty: no adapter
+    trace: str = ""  # W3C traceparent of the attempt; empty: not traced
 
 
 class Peer(Value, frozen=True):
-    """A worker as another worker reaches it: `address` is its link's own (see `Hello.address`), `tls` its
-    `Hello.handoff_tls`."""
+    """A worker as another worker reaches it: `Hello.address` and `Hello.handoff_tls`."""
 
     worker: str
     epoch: str
@@ -72,19 +69,16 @@ class Peer(Value, frozen=True):
     tls: bool = False
 
 
-# ── gateway → worker ────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 class Greeting(Message, tag="greet", frozen=True):
-    """First frame of a gateway on `/stream` and on `/events`."""
+    """The first frame of a gateway on `/stream` and on `/events`."""
 
     gateway: str
     version: int = VERSION
-    oldest: int = 0  # version understood; 0: `version` alone
+    oldest: int = 0  # oldest version understood; 0: only `version`
 
 
 class Generate(Message, tag="gen", frozen=True):
-    """Prefill (or recompute) and decode this sequence here."""
+    """Asks the worker to prefill (or recompute) and decode this sequence."""
 
     id: str
     attempt: int
@@ -92,7 +86,7 @@ class Generate(Message, tag="gen", frozen=True):
 
 
 class Prefill(Message, tag="pre", frozen=True):
-    """Compute this sequence's KV and first token, and hand it to `to` under `room`."""
+    """Asks the worker to compute this sequence's KV and first token, and to hand it off to `to` under `room`."""
 
     id: str
     attempt: int
@@ -102,10 +96,10 @@ class Prefill(Message, tag="pre", frozen=True):
 
 
 class Decode(Message, tag="dec", frozen=True):
-    """Expect this sequence from `source` under `room`; send every token from the known ones on.
+    """Asks the worker to receive this sequence from `source` under `room` and to decode it.
 
-    The tokens sent begin at the first one that `sequence.token_ids` does not hold, also when `source` had sampled
-    (and perhaps sent) more: the gateway drops what it has already.
+    Tokens are sent from the first one that `sequence.token_ids` does not hold, even if `source` has sampled (and
+    perhaps sent) more: the gateway drops duplicates.
     """
 
     id: str
@@ -116,9 +110,10 @@ class Decode(Message, tag="dec", frozen=True):
 
 
 class Handoff(Message, tag="hand", frozen=True):
-    """Move this running sequence to `to` under `room`. `attempt` is the new one, which `to` was told in `Decode`.
+    """Asks the worker to move this running sequence to `to` under `room`. `attempt` is the new one, as in `to`'s
+    `Decode`.
 
-    Until the receiver commits, the sender keeps the sequence and, if the move fails, goes on under the old attempt.
+    Until the receiver commits, the sender keeps the sequence; if the move fails, it continues under the old attempt.
     """
 
     id: str
@@ -128,10 +123,10 @@ class Handoff(Message, tag="hand", frozen=True):
 
 
 class Cancel(Message, tag="cancel", frozen=True):
-    """Stop all work of this id at this and every lower attempt, and free its blocks. Unknown ids are no error.
+    """Asks the worker to stop all work of this id, up to this attempt, and to free its blocks. Unknown ids are ignored.
 
-    With `choices` only the work for these, and the others go on. Until its first token all of an id's choices are one
-    sequence, which is not stopped for some of them.
+    With `choices`, only these are stopped. Before the first token all choices of an id are one sequence, which is not
+    stopped for some of them.
     """
 
     id: str
@@ -140,10 +135,10 @@ class Cancel(Message, tag="cancel", frozen=True):
 
 
 class Split(Message, tag="split", frozen=True):
-    """Know the running sequence of each of these choices by an id of its own from here on; the attempt stays.
+    """Gives the running sequence of each of these choices an id of its own; the attempt stays.
 
-    So each can be handed off and ended alone. Frames on their way still name the old id. Unknown ids and choices are no
-    error, and neither are choices without a token: these are one sequence still, under the old id.
+    Each can then be handed off and ended separately. Frames in flight still name the old id. Unknown ids and choices
+    are ignored, and so are choices without a token: these are still one sequence under the old id.
     """
 
     id: str
@@ -152,7 +147,7 @@ class Split(Message, tag="split", frozen=True):
 
 
 class Pause(Message, tag="pause", frozen=True):
-    """Stop (or, with `on=False`, go on) making tokens: the client reads too slowly."""
+    """Pauses generation (or, with `on=False`, resumes it), because the client reads too slowly."""
 
     id: str
     attempt: int
@@ -162,12 +157,9 @@ class Pause(Message, tag="pause", frozen=True):
 ToWorker = Greeting | Generate | Prefill | Decode | Handoff | Cancel | Split | Pause
 
 
-# ── worker → gateway ────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 class Hello(Message, tag="hello", frozen=True):
-    """Who this worker is. Sent first, and again when its core was restarted (a new epoch: all it held is gone) or when
-    it has other adapters (the same epoch: all else is as it was)."""
+    """The worker's identity. Sent first, again after its core restarted (a new epoch: its KV and sequences are lost),
+    and when its adapters change (same epoch)."""
 
     worker: str
     epoch: str
@@ -178,17 +170,17 @@ class Hello(Message, tag="hello", frozen=True):
     block_size: Size
     num_blocks: Size
     max_length: Size
-    address: bytes  # of its link; empty when it has none
-    transport: str  # what carries hand-offs here, e.g. "ucx:tcp"
+    address: bytes  # of its link; empty without a link
+    transport: str  # of hand-offs, e.g. "ucx:tcp"
     pod_revision: str = ""
     version: int = VERSION
-    model: str = ""  # `model_digest.of` what it loaded: a gateway of another model takes ids for other words
-    oldest: int = 0  # version understood; 0: `version` alone
-    grammars: tuple[str, ...] = ()  # kinds of grammar that it makes output match
-    params: tuple[str, ...] = ()  # of `LATER_PARAMS`, or a later version's, those that it obeys
-    adapters: dict[str, str] = {}  # digest of each adapter that it can compute with, by name
-    handoff_tls: bool = False  # whether its link takes TLS, so that those who have it too use it
-    former_adapters: tuple[str, ...] = ()  # digests of those that others took the names of: for what began with them
+    model: str = ""  # `model_digest.digest` of the loaded model: token ids of another model mean other words
+    oldest: int = 0  # oldest version understood; 0: only `version`
+    grammars: tuple[str, ...] = ()  # supported kinds of grammars
+    params: tuple[str, ...] = ()  # supported fields of `LATER_PARAMS`, or of a later version
+    adapters: dict[str, str] = {}  # digest of each available adapter, by name
+    handoff_tls: bool = False  # true if its link accepts TLS; peers that have TLS too use it
+    former_adapters: tuple[str, ...] = ()  # digests of replaced adapters, kept for sequences that began with them
 
 
 class TopLogprob(Value, frozen=True):
@@ -197,14 +189,14 @@ class TopLogprob(Value, frozen=True):
 
 
 class TokenLogprobs(Value, frozen=True):
-    """`logprob` of the sampled token and its best alternatives, best first."""
+    """The logprob of the sampled token, and its likeliest alternatives, best first."""
 
     logprob: float
     top: tuple[TopLogprob, ...] = ()
 
 
 class TokenItem(Value, frozen=True):
-    """New tokens of one choice. `index` is the output position of the first one (0 follows the prompt)."""
+    """New tokens of one choice. `index` is the output position of the first one (0 directly follows the prompt)."""
 
     id: str
     attempt: Count
@@ -213,24 +205,26 @@ class TokenItem(Value, frozen=True):
     token_ids: tuple[Token, ...]
     logprobs: tuple[TokenLogprobs, ...] = ()
     finish: Finish | None = None
-    cached_tokens: Count = 0  # prompt tokens that needed no computing (wherever it was prefilled)
+    cached_tokens: Count = 0  # prompt tokens found in the prefix cache of the worker that prefilled
     preemptions: Count = 0  # so far, in this attempt
-    reserved_blocks: Count = 0  # KV blocks reserved when it began; of several choices, the first has the sum
-    peak_blocks: Count = 0  # largest number of KV blocks of the choice so far, without those shared with the first
+    reserved_blocks: Count = 0  # KV blocks reserved at the start; the first of several choices has the sum
+    peak_blocks: Count = (
+        0  # largest number of the choice's KV blocks so far, without blocks shared with the first choice
+    )
 
 
 class Tokens(Message, tag="tok", frozen=True):
-    """All that one step made for this gateway: one frame per step."""
+    """All tokens of one step for this gateway."""
 
     items: tuple[TokenItem, ...]
 
 
 class PromptLogprobs(Message, tag="scored", frozen=True):
-    """Logprobs of the tokens of a prompt from place `start` on, told by the worker that computes it, chunk by chunk.
+    """Logprobs of a prompt's tokens from position `start` on, sent chunk by chunk by the worker that computes the
+    prompt.
 
-    The first token has none. All are told before the first token that the same worker tells; of a pair, the prefill
-    worker tells them, and tokens that the other one tells may overtake them. Of a preempted prompt some may be told
-    again.
+    The prompt's first token has no logprob. A worker sends them before its first output token; a prefill worker's may
+    arrive after output tokens of the decode worker. After a preemption, some are sent again.
     """
 
     id: str
@@ -240,29 +234,30 @@ class PromptLogprobs(Message, tag="scored", frozen=True):
 
 
 class Started(Message, tag="began", frozen=True):
-    """This attempt has its first part in the step about to run here: should the step end this worker, it may be why."""
+    """The next step computes this attempt for the first time; if the step kills the worker, the attempt is a
+    suspect."""
 
     id: str
     attempt: Count
 
 
 class HandoffReport(Message, tag="moved", frozen=True):
-    """The receiver of a hand-off committed it (one per room)."""
+    """Reports that the receiver of a hand-off committed it (once per room)."""
 
     id: str
     attempt: Count
     room: int
     source: str
-    blocks: Count  # that travelled
+    blocks: Count  # transferred
     cached_blocks: Count  # that the receiver had already
     bytes: Count
     seconds: Measure  # from grant to commit
-    boundary: Measure  # seconds for which the sequence stood still: from its last step there to its emission here
+    boundary: Measure  # seconds from the sequence's last step at the sender to its first emission here
     transport: str
 
 
 class Failed(Message, tag="fail", frozen=True):
-    """This attempt ended without its tokens. `part` says where; `retry` whether another worker may succeed."""
+    """The attempt failed in `part`. `retry` is true if another worker may succeed."""
 
     id: str
     attempt: Count
@@ -284,16 +279,14 @@ class _LaterFailed(Message, tag="fail", frozen=True):
 
 
 class Lost(Message, tag="lost", frozen=True):
-    """The core of this epoch died: everything it held is gone. A `Hello` with a new epoch follows when it is back."""
+    """The core of this epoch died, and its KV and sequences are lost. A `Hello` with a new epoch follows when it is
+    back."""
 
     epoch: str
     reason: str
 
 
 FromWorker = Hello | Started | PromptLogprobs | Tokens | Load | HandoffReport | Failed | Lost
-
-
-# ── encoding ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 _encoder = msgspec.msgpack.Encoder()
 _to_worker: "msgspec.msgpack.Decoder[ToWorker]" = msgspec.msgpack.Decoder(ToWorker)
@@ -302,19 +295,19 @@ _later_failed: "msgspec.msgpack.Decoder[_LaterFailed]" = msgspec.msgpack.Decoder
 
 
 def in_common(version: int, oldest: int, own: tuple[int, int] = (OLDEST, VERSION)) -> bool:
-    """Whether a peer that greets with these understands a version that this side, from `own`'s first to its second,
-    understands too."""
+    """True if a peer that understands `oldest` to `version` has a version in common with `own`, also oldest to
+    newest."""
     return (oldest or version) <= own[1] and version >= own[0]
 
 
 def encode(message: msgspec.Struct) -> bytes:
-    """One frame as bytes."""
+    """Encodes one frame."""
     return _encoder.encode(message)
 
 
 def decode_to_worker(data: bytes) -> ToWorker:
-    """A gateway's frame. Raises UnknownKind for a later version's, and BadFrame for anything else, before any of it is
-    acted on."""
+    """Decodes and checks a gateway's frame. Raises UnknownKind for one of a later version, BadFrame for anything
+    else."""
     frame = decode_with(_to_worker, data)
     if isinstance(frame, Generate | Prefill | Decode):
         _check(frame.sequence)
@@ -322,8 +315,8 @@ def decode_to_worker(data: bytes) -> ToWorker:
 
 
 def decode_from_worker(data: bytes) -> FromWorker:
-    """A worker's frame; a failure whose code only a later version knows is "internal". Raises UnknownKind for a kind
-    that only a later version knows, and BadFrame for anything else."""
+    """Decodes a worker's frame; a failure with an unknown code becomes "internal". Raises UnknownKind for a frame of a
+    later version, and BadFrame for anything else."""
     try:
         return decode_with(_from_worker, data)
     except UnknownKind:

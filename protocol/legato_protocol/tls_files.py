@@ -1,4 +1,4 @@
-"""Certificates in files, and what is made of them: of one port, or of all processes of a service (`InternalTLS`)."""
+"""TLS contexts from certificate files: of one port, or of all processes of a service (`InternalTLS`)."""
 
 import re
 import ssl
@@ -17,21 +17,21 @@ FILES: Final = (names.TLS_CERTIFICATE, names.TLS_KEY, names.TLS_AUTHORITY)
 
 @dataclass(frozen=True, slots=True)
 class Contexts:
-    """`server` shows the certificate; `client` trusts the authority, and checks the name of whom it connects to."""
+    """TLS contexts: `server` presents the certificate, `client` trusts the authority and checks the server's name."""
 
     server: SSLContext
     client: SSLContext
 
 
 class InternalTLS(FollowedFiles[Contexts]):
-    """The Secret that all processes of a service share, as a folder: certificate, key, and the authority that signed.
+    """The folder of the Secret that all processes of a service share: certificate, key, and the signing authority.
 
-    Pods have no names that last, so all of them show one certificate, and `name` is what it is checked for. Open
-    connections keep the contexts they began with.
+    Pods have no lasting names, so all of them present one certificate, which is checked for `name`. Open connections
+    keep the contexts they began with.
     """
 
     def __init__(self, folder: Path, name: str = "", interval: float = INTERVAL) -> None:
-        """Raises InvalidFile. Only who connects needs the name."""
+        """Reads the files. Raises InvalidFile. Only processes that connect to others need the name."""
         self.name = name
         certificate, key, authority = (folder / each for each in FILES)
         read = partial(_contexts, certificate, key, authority)
@@ -39,12 +39,12 @@ class InternalTLS(FollowedFiles[Contexts]):
 
     @property
     def context(self) -> SSLContext:
-        """For connections that are accepted."""
+        """The context for accepted connections."""
         return self.value.server
 
 
 def server_context(certificate: Path, key: Path) -> SSLContext:
-    """For TLS 1.2 or later. Raises InvalidFile."""
+    """Returns a server's context for TLS 1.2 or later. Raises InvalidFile."""
     context = SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.options |= ssl.OP_NO_RENEGOTIATION  # it costs the server more than the client
     context.set_alpn_protocols(["http/1.1"])
@@ -53,14 +53,15 @@ def server_context(certificate: Path, key: Path) -> SSLContext:
 
 
 def client_context(authority: str) -> SSLContext:
-    """Trusts these certificates in PEM and no others; comments beside them may say anything. Raises InvalidFile."""
+    """Returns a client's context that trusts only these certificates in PEM; comments are ignored. Raises
+    InvalidFile."""
     context = SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     trust(context, authority)
     return context
 
 
 def show(context: SSLContext, certificate: Path, key: Path) -> None:
-    """Peers get this certificate to see. Raises InvalidFile."""
+    """Makes a context present this certificate to peers. Raises InvalidFile."""
     try:
         context.load_cert_chain(certificate, key, password="")  # an encrypted key is refused, and not asked for
     except (ssl.SSLError, OSError) as error:
@@ -68,8 +69,8 @@ def show(context: SSLContext, certificate: Path, key: Path) -> None:
 
 
 def trust(context: SSLContext, authority: str) -> None:
-    """Certificates of peers may be signed by one of these. Raises InvalidFile."""
-    blocks = [found.group() for found in _CERTIFICATES.finditer(authority)]
+    """Makes a context accept peers whose certificate one of these authorities signed. Raises InvalidFile."""
+    blocks = [match.group() for match in _CERTIFICATES.finditer(authority)]
     try:
         context.load_verify_locations(cadata="\n".join(blocks) or authority)
     except TypeError:

@@ -1,4 +1,4 @@
-"""A port with TLS: connections from being accepted until their handshake is over."""
+"""A TLS port: accepts connections and bounds their handshakes."""
 
 import asyncio
 import socket
@@ -8,30 +8,30 @@ from typing import Any, Final, Protocol
 
 LATE_HANDSHAKE: Final = "late_handshake"
 BAD_HANDSHAKE: Final = "bad_handshake"  # plain HTTP, or no version of TLS in common
-LAST_FLUSH: Final = 5.0  # seconds for what was written to a connection that is closed
-AT_ONCE: Final = 128  # connections that are accepted before others get a turn
+LAST_FLUSH: Final = 5.0  # seconds to flush a connection that is being closed
+ACCEPT_BATCH: Final = 128  # connections accepted before the loop serves others
 AGAIN: Final = 1.0  # seconds until the next attempt when no descriptor is left
-EARLY: Final = 0.01  # seconds by which a loop's clock may be behind its timers: uvloop's counts whole milliseconds
+EARLY: Final = 0.01  # seconds by which a loop's clock may lag behind its timers: uvloop's counts whole milliseconds
 
 
 class Certificate(Protocol):
-    """What a server shows."""
+    """The certificate that a server presents."""
 
     @property
     def context(self) -> ssl.SSLContext:
-        """For new connections."""
+        """The context for new connections."""
         ...
 
 
 class Places(Protocol):
-    """How many connections there may be."""
+    """A bounded set of connections."""
 
     def enter(self, connection: Any, port: int | None) -> bool:
-        """Whether it has a place now."""
+        """Adds a connection; false if there is no place for it."""
         ...
 
     def leave(self, connection: Any) -> None:
-        """It needs none any more."""
+        """Removes a connection."""
         ...
 
     def refused(self, reason: str, text: str) -> None:
@@ -40,17 +40,17 @@ class Places(Protocol):
 
 
 class Secured(asyncio.Protocol):
-    """Of a connection whose handshake is over, if it has a place of its own."""
+    """The protocol of a connection whose handshake is complete."""
 
-    handshake: "Handshake | None" = None  # it gives its place to this connection
+    handshake: "Handshake | None" = None  # whose place this connection takes over
 
 
 class TLSServer:
-    """Accepts at `listener`; what `make` makes gets a connection once its handshake is over.
+    """Accepts connections at `listener`; a protocol of `make` gets each connection after its handshake.
 
-    The event loops' own servers tell of a connection only then, so that handshakes which never end would be neither
-    counted nor bounded. Starting TLS on a connection loses its first bytes in uvloop. Here each has a place among
-    `places` from the start, as one that has not sent a head, and is in `pending`, which is asked to end.
+    The event loops' own servers report a connection only then, so endless handshakes would be neither counted nor
+    bounded. Starting TLS on an accepted connection loses its first bytes in uvloop. Here each connection takes one of
+    `places` from the start, as one without a request head, and is in `pending`, which a shutdown ends.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class TLSServer:
         make: Callable[[], Secured],
         patience: float,
     ) -> None:
-        """`patience` is how long a handshake may take, in seconds."""
+        """Prepares the server; `patience` is the limit of a handshake in seconds."""
         self._listener = listener
         self._certificate = certificate
         self._places = places
@@ -73,23 +73,23 @@ class TLSServer:
         self._again: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Begins to accept."""
+        """Starts to accept connections."""
         self._listener.setblocking(False)
         self._again = None
         self._loop.add_reader(self._listener, self._accept)
 
     def close(self) -> None:
-        """Accepts no more. Handshakes go on."""
+        """Stops accepting connections. Running handshakes continue."""
         if self._again is not None:
             self._again.cancel()
         elif self._listener.fileno() >= 0:
             self._loop.remove_reader(self._listener)
 
     async def wait_closed(self) -> None:
-        """As an event loop's server has it; who ends waits for `pending`."""
+        """Does nothing: part of an event loop's server; a shutdown waits for `pending`."""
 
     def _accept(self) -> None:
-        for _ in range(AT_ONCE):
+        for _ in range(ACCEPT_BATCH):
             try:
                 connection, _ = self._listener.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
@@ -104,13 +104,13 @@ class TLSServer:
             if self._places.enter(handshake, connection.getsockname()[1]):
                 handshake.start(self._certificate.context, self._make())
             else:
-                connection.close()  # nothing can be said before TLS
+                connection.close()  # no error can be sent before the handshake
 
 
 class Handshake:
-    """One of them. It has a place, which the connection's protocol takes over."""
+    """A running handshake. It has a place, which the connection's protocol takes over."""
 
-    waits = True  # for a request
+    waits = True  # for a request head
 
     def __init__(self, connection: socket.socket, places: Places, pending: set[Any], patience: float) -> None:
         self._connection = connection
@@ -120,7 +120,7 @@ class Handshake:
         self.since = asyncio.get_running_loop().time()
 
     def start(self, context: ssl.SSLContext, protocol: Secured) -> None:
-        """Begins it; `protocol` is made for the connection."""
+        """Starts the handshake of a connection for `protocol`."""
         protocol.handshake = self
         self._pending.add(self)
         self._task = asyncio.create_task(self._run(context, protocol))

@@ -1,4 +1,4 @@
-"""What a token of a vocabulary file stands for, as bytes. Gateway (text) and engine (grammars) both read it so."""
+"""The bytes of a vocabulary's tokens, for the gateway (text) and the engine (grammars)."""
 
 import re
 from functools import lru_cache
@@ -7,7 +7,7 @@ _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
 def byte_level(token: str) -> bytes:
-    """GPT-2's alphabet: one printable character for each byte. A token outside of it stands for itself."""
+    """Decodes GPT-2's alphabet, one printable character for each byte; other tokens are encoded as UTF-8."""
     alphabet = _alphabet()
     try:
         return bytes([alphabet[character] for character in token])
@@ -16,7 +16,8 @@ def byte_level(token: str) -> bytes:
 
 
 def sentence_piece(token: str) -> bytes:
-    """▁ is a space, <0xAB> a byte. A leading space stays: what is generated continues a prompt."""
+    """Decodes a SentencePiece token: ▁ is a space, <0xAB> a byte. A leading space stays, since output continues a
+    prompt."""
     if match := _BYTE_TOKEN.fullmatch(token):
         return bytes([int(match[1], 16)])
     return token.replace("▁", " ").encode()
@@ -24,7 +25,7 @@ def sentence_piece(token: str) -> bytes:
 
 @lru_cache(maxsize=1)
 def _alphabet() -> dict[str, int]:
-    """Printable bytes of Latin-1 are their own characters; the others follow from U+0100 on, in order."""
+    """Returns the byte of each character: printable Latin-1 stands for itself, other bytes follow from U+0100 on."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {chr(0x100 + i): byte for i, byte in enumerate(others)}

@@ -1,4 +1,4 @@
-"""What workers call that which carries their hand-offs, and between which of them it can go."""
+"""Names of the transports of hand-offs."""
 
 TCP = "ucx:tcp"
 SHARED_MEMORY = "ucx:shm+tcp"
@@ -7,5 +7,6 @@ GPUDIRECT = "ucx:rdma+cuda"  # straight from and to a GPU's memory; to a peer it
 
 
 def network(transport: str) -> str:
-    """Equal for workers that reach each other: one that has only RDMA open cannot be written to over TCP."""
+    """Returns the transport's network; workers reach each other only within one, as RDMA endpoints do not accept
+    TCP."""
     return "rdma" if transport in (RDMA, GPUDIRECT) else "other"

@@ -1,6 +1,6 @@
-"""How values that people write are read, wherever they write them: into flags, manifests or headers.
+"""Parsers of values in flags, manifests and headers.
 
-Each reader takes text and raises ValueError in one style: "not a valid port: 99999 (1 to 65535)". Durations and sizes
+Each parser takes text and raises ValueError in one style: "not a valid port: 99999 (1 to 65535)". Durations and sizes
 have modules of their own.
 """
 
@@ -8,10 +8,10 @@ import re
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 
 PORTS = (1, 65535)
-ORIGIN = r"^(\*|https?://([a-z0-9_.-]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?)$"  # of web pages, as browsers spell it; or all
+ORIGIN = r"^(\*|https?://([a-z0-9_.-]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?)$"  # of web pages, as browsers send it; or all
 COLLECTOR = r"^https?://[^\s/]+(/\S*)?$"  # address of a collector of traces
 
-_SHOWN = 60  # characters of a value that an error repeats
+_SHOWN = 60  # characters of a value that an error message repeats
 _HOST = re.compile(
     r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?(\.[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?)*\.?"
 )
@@ -19,12 +19,12 @@ _KUBERNETES_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 
 
 def invalid(kind: str, given: object, allowed: str) -> ValueError:
-    """The error for a value that is not a `kind`, and what would be."""
+    """Returns the error for a value that is not a `kind`, with the allowed values."""
     return ValueError(f"not a valid {kind}: {_shown(given)} ({allowed})")
 
 
 def _shown(given: object) -> str:
-    """Text as it was given, in quotes where its end could not be seen otherwise."""
+    """Shortens a value for a message, in quotes if its end would not be visible otherwise."""
     text = given if isinstance(given, str) else repr(given)
     plain = isinstance(given, str) and given.isprintable() and given.split() == [given]
     short = text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
@@ -32,38 +32,38 @@ def _shown(given: object) -> str:
 
 
 def whole(text: str, least: int, most: int, kind: str = "number", also: str = "") -> int:
-    """A whole number from `least` to `most`. `also` is more that an error says about what is allowed."""
+    """Parses a whole number from `least` to `most`. `also` is appended to the allowed values in an error."""
     if not re.fullmatch(r"[0-9]{1,15}", text) or not least <= int(text) <= most:
         raise invalid(kind, text, f"{least} to {most}{also}")
     return int(text)
 
 
 def real(text: str, least: float, most: float) -> float:
-    """A number in plain digits, such as `0.5`, from `least` to `most`."""
+    """Parses a number in plain digits, such as `0.5`, from `least` to `most`."""
     if not re.fullmatch(r"[0-9]{1,15}(\.[0-9]{1,30})?", text) or not least <= float(text) <= most:
         raise invalid("number", text, f"{least:g} to {most:g}")
     return float(text)
 
 
 def one_of(text: str, allowed: tuple[str, ...], kind: str) -> str:
-    """One of a few words, spelled exactly so."""
+    """Parses a word of an enumeration; case matters."""
     if text not in allowed:
         raise invalid(kind, text, ", ".join(allowed))
     return text
 
 
 def port(text: str) -> int:
-    """A port to reach or to listen on."""
+    """Parses a port, 1 to 65535."""
     return whole(text, *PORTS, "port")
 
 
 def port_or_free(text: str) -> int:
-    """A port to listen on; 0 stands for any free one."""
+    """Parses a port to listen on; 0 takes any free one."""
     return whole(text, 0, PORTS[1], "port", "; 0 takes a free one")
 
 
 def port_range(text: str) -> tuple[int, int]:
-    """First and last port of `8100-8199`: two or more."""
+    """Parses the first and last port of `8100-8199`, which are two or more."""
     match = re.fullmatch(r"([0-9]{1,5})-([0-9]{1,5})", text)
     if not match or not PORTS[0] <= int(match[1]) < int(match[2]) <= PORTS[1]:
         raise invalid("port range", text, "two ports or more, from 1 to 65535, such as 8100-8199")
@@ -71,14 +71,14 @@ def port_range(text: str) -> tuple[int, int]:
 
 
 def host(text: str) -> str:
-    """A host's name or IP address, without brackets."""
+    """Parses a host's name or IP address, without brackets."""
     if not is_address(text) and not (len(text) <= 253 and _HOST.fullmatch(text)):
         raise invalid("host", text, "a host name or an IP address")
     return text
 
 
 def host_port(text: str) -> str:
-    """`HOST:PORT`, with brackets around an IPv6 address. The text is returned as it was given."""
+    """Checks `HOST:PORT`, with brackets around an IPv6 address, and returns the text unchanged."""
     name, _, number = text.rpartition(":")
     try:
         port(number)
@@ -92,7 +92,7 @@ def host_port(text: str) -> str:
 
 
 def is_address(text: str) -> bool:
-    """Whether this is an IPv4 or IPv6 address."""
+    """True for an IPv4 or IPv6 address."""
     try:
         ip_address(text)
     except ValueError:
@@ -101,7 +101,7 @@ def is_address(text: str) -> bool:
 
 
 def network(text: str) -> IPv4Network | IPv6Network:
-    """Addresses with a common prefix, or a single one; `10.1.2.3/8` is 10.0.0.0/8."""
+    """Parses a network or a single address; `10.1.2.3/8` is 10.0.0.0/8."""
     try:
         return ip_network(text, strict=False)
     except ValueError:
@@ -109,26 +109,26 @@ def network(text: str) -> IPv4Network | IPv6Network:
 
 
 def origin(text: str) -> str:
-    """Where a web page comes from, as browsers tell it: scheme, host and any port that is not the scheme's. Or `*`."""
+    """Parses a web page's origin as browsers send it, scheme, host and any port that is not the scheme's, or `*`."""
     if not re.fullmatch(ORIGIN, text):
         raise invalid("origin", text, "scheme and host, such as https://chat.example.com, or * for all")
     return text
 
 
 def is_loopback(text: str) -> bool:
-    """Whether this host is reached from this machine alone."""
+    """True for a host that only this machine can reach."""
     return ip_address(text).is_loopback if is_address(text) else text == "localhost"
 
 
 def printable(text: str, kind: str) -> str:
-    """Any text of at least one visible character, without control characters."""
+    """Parses text of at least one visible character, without control characters."""
     if not text.strip() or not text.isprintable():
         raise invalid(kind, text, "at least one character, no control characters")
     return text
 
 
 def kubernetes_name(text: str, kind: str = "name") -> str:
-    """A name as Kubernetes gives them to Services and namespaces: a DNS label."""
+    """Parses a name of a Service or namespace of Kubernetes: a DNS label."""
     if not _KUBERNETES_NAME.fullmatch(text):
         raise invalid(kind, text, "at most 63 of a-z, 0-9 and -, with a letter or digit at both ends")
     return text

@@ -1,4 +1,4 @@
 """Traces of gateway and workers, sent to an OpenTelemetry collector.
 
-`switch` says from the environment whether they are on, and imports nothing; `spans` is the one door to OpenTelemetry.
+`switch` reads from the environment whether tracing is on, and imports nothing; only `spans` imports OpenTelemetry.
 """

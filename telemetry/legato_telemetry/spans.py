@@ -1,7 +1,7 @@
-"""The one door to OpenTelemetry: spans are made here, and sent by a thread that nothing waits for.
+"""The only module that imports OpenTelemetry: it creates spans, and a thread that nothing waits for sends them.
 
-What waits to be sent is bounded (OTEL_BSP_MAX_QUEUE_SIZE), and what is beyond it is dropped: a collector that is down
-or slow costs spans, never requests.
+The queue of spans is bounded (OTEL_BSP_MAX_QUEUE_SIZE) and drops spans when it is full: a collector that is down or
+slow costs spans, never requests.
 """
 
 import logging
@@ -22,20 +22,20 @@ Kind = Literal["server", "client", "internal"]
 Attribute = str | bool | int | float | Sequence[str]
 Attributes = Mapping[str, Attribute]
 
-LAST_SENDING = 2.0  # seconds that the end of a process waits for a collector
+LAST_SENDING = 2.0  # seconds for which a process that ends waits for the collector
 _KINDS = {"server": SpanKind.SERVER, "client": SpanKind.CLIENT, "internal": SpanKind.INTERNAL}
 _TRACE_CONTEXT = TraceContextTextMapPropagator()
 
 
 class OpenSpan:
-    """A span that is recorded and has not ended."""
+    """A recorded span that has not ended."""
 
     def __init__(self, span: trace.Span) -> None:
         self.span = span
 
     @property
     def traceparent(self) -> str:
-        """What its children name as their parent, in another process too (W3C Trace Context)."""
+        """The parent for its children, in another process too (W3C Trace Context)."""
         context = self.span.get_span_context()
         return f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
 
@@ -43,21 +43,21 @@ class OpenSpan:
         self.span.set_attributes(attributes)
 
     def event(self, name: str, attributes: Attributes | None = None) -> None:
-        """Something that happens now."""
+        """Adds an event at the current time."""
         self.span.add_event(name, attributes)
 
     def fail(self, code: str) -> None:
-        """It ends with this error."""
+        """Sets the span's error."""
         self.span.set_attribute("error.type", code)
         self.span.set_status(Status(StatusCode.ERROR, code))
 
     def end(self, at: int | None = None) -> None:
-        """Now, or at a time in nanoseconds of the Unix epoch."""
+        """Ends the span now, or at a time in nanoseconds since the Unix epoch."""
         self.span.end(at)
 
 
 class Tracing:
-    """All spans of one process. `log` is told in words when spans cannot be sent, once, and when they can be again.
+    """All spans of one process. `log` gets one line when spans cannot be sent, and one when they can be sent again.
 
     Endpoint, headers, sampler and limits come from the standard environment variables.
     """
@@ -79,23 +79,23 @@ class Tracing:
         at: int | None = None,
         state: str = "",
     ) -> OpenSpan | None:
-        """A span below the one that `parent` and `state` name as traceparent and tracestate (W3C Trace Context), or the
-        first of a trace where they name none. None where the sampler does not want it. `at` is in nanoseconds of the
-        Unix epoch; now, if not given."""
+        """Starts a child of the span that `parent` and `state` name (traceparent and tracestate of W3C Trace Context),
+        or a new trace without a parent. Returns None if the sampler drops it. `at` is in nanoseconds since the Unix
+        epoch; the default is now."""
         linked = [Link(link.span.get_span_context()) for link in links]
         context = _TRACE_CONTEXT.extract({"traceparent": parent, "tracestate": state}, Context())
         span = self._tracer.start_span(name, context, _KINDS[kind], attributes, linked, at)
         return OpenSpan(span) if span.is_recording() else None
 
     def close(self) -> None:
-        """Sends what waits, for `LAST_SENDING` seconds at most."""
+        """Sends queued spans, for at most `LAST_SENDING` seconds."""
         closing = threading.Thread(target=self._provider.shutdown, name="traces-closing", daemon=True)
         closing.start()
         closing.join(LAST_SENDING)
 
 
 class _Sender(SpanExporter):
-    """Tells of failures once. What the exporter itself logs, on every try, is only kept as the reason."""
+    """Logs a failure once. The exporter's own log line, repeated on every attempt, is kept as the reason."""
 
     def __init__(self, exporter: SpanExporter, log: Callable[[str], None]) -> None:
         self._exporter = exporter

@@ -1,4 +1,4 @@
-"""Whether traces are on, as the standard variables of OpenTelemetry say. OpenTelemetry itself is not imported.
+"""The switch for traces: the standard environment variables of OpenTelemetry, which is not imported here.
 
 https://opentelemetry.io/docs/specs/otel/configuration/sdk-environment-variables
 """
@@ -20,7 +20,7 @@ _PROTOCOL: Final = "http/protobuf"
 
 
 def is_on(environ: Mapping[str, str]) -> bool:
-    """Whether an endpoint is set and nothing turns traces off. Raises SettingsError for what is not supported."""
+    """True if an endpoint is set and tracing is not disabled. Raises SettingsError for an unsupported value."""
     name = next((name for name in (TRACES_ENDPOINT, ENDPOINT) if environ.get(name)), "")
     if not name or environ.get(_DISABLED, "").lower() == "true" or environ.get(_EXPORTER, "").lower() == "none":
         return False
@@ -32,7 +32,7 @@ def is_on(environ: Mapping[str, str]) -> bool:
 
 
 def check_endpoint(text: str, name: str) -> None:
-    """Raises SettingsError, which names it, unless it is an address of HTTP."""
+    """Raises SettingsError with the variable's name unless `text` is an HTTP address."""
     try:
         address = urlsplit(text)
         valid = address.scheme in ("http", "https") and bool(address.hostname) and address.port != 0

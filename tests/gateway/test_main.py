@@ -27,7 +27,7 @@ from legato_protocol.stream import Generate
 
 
 def _worker(lab, model):
-    return lab.unified(1, model=model_digest.of(model))[0]
+    return lab.unified(1, model=model_digest.digest(model))[0]
 
 
 def _list(path, *workers):
@@ -175,7 +175,7 @@ async def test_a_fault_of_ours_ends_every_request_at_once(lab, model):
 
     async with asyncio.timeout(LIMIT), _worker(lab, model) as worker:
         settings, loop = GatewaySettings(str(model), "m", 4096, token=lab.token), asyncio.get_running_loop()
-        gateway = Gateway(settings, ModelTokenizer.load(model), model_digest.of(model), loop)
+        gateway = Gateway(settings, ModelTokenizer.load(model), model_digest.digest(model), loop)
         gateway.discovery = Faulty((WorkerAddress("u0", worker.address),))
         following = asyncio.create_task(gateway.follow())
         worker.hold("decoding", after=3)

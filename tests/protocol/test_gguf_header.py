@@ -86,7 +86,7 @@ def test_damage_is_refused_or_read_but_never_worse(at, damage):
         (header({}, version=1), "version 1"),
         (b"GGUF" + struct.pack(">IQQ", 3, 0, 0), "little-endian"),
         (header({}, tensor("a", (1,) * 5, 0, 0)), "5 dimensions"),
-        (header({}, tensor("a", (1,), 0, 0), tensor("a", (1,), 0, 0)), "one name"),
+        (header({}, tensor("a", (1,), 0, 0), tensor("a", (1,), 0, 0)), "same name"),
         (header({"general.alignment": 0}), "general.alignment"),
         (b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + string("k") + struct.pack("<I", 99), "unknown type 99"),
         (b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + string("k") + struct.pack("<IIQ", 9, 0, 2**62), "truncated"),

@@ -26,10 +26,10 @@ def folder(path, **files):
 
 
 def test_a_gguf_is_told_by_its_header(tmp_path):
-    one = model_digest.of(gguf(tmp_path / "a", "smollm"))
+    one = model_digest.digest(gguf(tmp_path / "a", "smollm"))
     assert len(one) == 32
-    assert one == model_digest.of(gguf(tmp_path / "b", "smollm", b"weights"))
-    assert one != model_digest.of(gguf(tmp_path / "c", "qwen2"))
+    assert one == model_digest.digest(gguf(tmp_path / "b", "smollm", b"weights"))
+    assert one != model_digest.digest(gguf(tmp_path / "c", "qwen2"))
 
 
 @pytest.mark.parametrize("name", ["config", "tokenizer", "tokenizer_config", "generation_config"])
@@ -37,16 +37,16 @@ def test_a_folder_is_told_by_its_texts(tmp_path, name):
     one = folder(tmp_path / "a")
     shutil.copytree(one, tmp_path / "b")
     (tmp_path / "b" / "model.safetensors").write_bytes(b"weights")
-    assert model_digest.of(one) == model_digest.of(tmp_path / "b")
-    assert model_digest.of(one) != model_digest.of(folder(tmp_path / "c", **{name: '{"b": 1}'}))
+    assert model_digest.digest(one) == model_digest.digest(tmp_path / "b")
+    assert model_digest.digest(one) != model_digest.digest(folder(tmp_path / "c", **{name: '{"b": 1}'}))
 
 
 def test_texts_of_two_files_are_not_mixed_up(tmp_path):
     one, two = folder(tmp_path / "a", config="x", tokenizer=""), folder(tmp_path / "b", config="", tokenizer="x")
-    assert model_digest.of(one) != model_digest.of(two)
+    assert model_digest.digest(one) != model_digest.digest(two)
 
 
 def test_what_is_no_model_is_refused(tmp_path):
     (tmp_path / "a").write_bytes(b"text")
     with pytest.raises(BadGguf):
-        model_digest.of(tmp_path / "a")
+        model_digest.digest(tmp_path / "a")

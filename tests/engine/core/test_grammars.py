@@ -31,7 +31,7 @@ SCHEMA = {
     "additionalProperties": False,
 }
 ASKED = {"grammar": json.dumps(SCHEMA), "max_tokens": 120, "stop_token_ids": (END, EOT), "temperature": 0.0}
-MARKS = ReasoningTokens(ord("~"), ord("^"), begun=True)
+MARKS = ReasoningTokens(ord("~"), ord("^"), open_in_prompt=True)
 THINKING = {
     **ASKED,
     "grammar": msgspec.json.encode(ReasoningBounds(MARKS, 30, ASKED["grammar"], JSON_SCHEMA)).decode(),
@@ -53,7 +53,7 @@ def logits(known, choice):
 def expected(choice=0, prompt=None, asked=ASKED):
     """The answer, by a position that replays all before each token."""
     output, prompt = [], list(prompt or PROMPT)
-    grammar = compilations.compiled(COMPILER, asked.get("grammar_kind", JSON_SCHEMA), asked["grammar"])
+    grammar = compilations.compile_grammar(COMPILER, asked.get("grammar_kind", JSON_SCHEMA), asked["grammar"])
     params = SamplingParams(seed=1, **asked)
     while len(output) < params.max_tokens:
         position = compilations.position(grammar)
@@ -230,7 +230,7 @@ def test_what_ends_while_its_grammar_is_compiled_never_begins(drawing, world, en
         drawing.until(lambda: worker.finished(id="s") or end == "its gateway leaves")
         assert not worker.items()
         return
-    drawing.until(lambda: not worker.core._handler._held)
+    drawing.until(lambda: not worker.core._handler._pending)
     world.run(5)
     assert not worker.items(), "it is paused"
     worker.send(Pause("r", 1, False))

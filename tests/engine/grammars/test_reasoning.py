@@ -27,7 +27,7 @@ def rules(begun, budget, schema=None, regex=""):
     marks = ReasoningTokens(OPEN, CLOSE, begun, (SPACE,))
     grammar = json.dumps(schema) if schema is not None else regex
     source = msgspec.json.encode(ReasoningBounds(marks, budget, grammar, REGEX if regex else JSON_SCHEMA)).decode()
-    found = compilations.compiled(COMPILER, REASONING, source)
+    found = compilations.compile_grammar(COMPILER, REASONING, source)
     assert isinstance(found, ReasoningRules)
     return found
 
@@ -166,12 +166,12 @@ def test_a_position_goes_back_where_its_output_is_shorter():
     [
         "{",
         "[]",
-        '{"tokens": {"open": 1, "close": 100000, "begun": true}}',
-        '{"tokens": {"open": -1, "close": 1, "begun": true}}',
-        '{"tokens": {"open": 1, "close": 2, "begun": true}, "grammar": "x", "grammar_kind": "haiku"}',
-        '{"tokens": {"open": 1, "close": 2, "begun": true}, "grammar": "x", "grammar_kind": "reasoning"}',
+        '{"tokens": {"open": 1, "close": 100000, "open_in_prompt": true}}',
+        '{"tokens": {"open": -1, "close": 1, "open_in_prompt": true}}',
+        '{"tokens": {"open": 1, "close": 2, "open_in_prompt": true}, "grammar": "x", "grammar_kind": "haiku"}',
+        '{"tokens": {"open": 1, "close": 2, "open_in_prompt": true}, "grammar": "x", "grammar_kind": "reasoning"}',
     ],
 )
 def test_bounds_that_mean_nothing_are_refused(source):
     with pytest.raises(InvalidGrammar):
-        compilations.compiled(COMPILER, REASONING, source)
+        compilations.compile_grammar(COMPILER, REASONING, source)

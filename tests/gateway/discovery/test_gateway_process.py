@@ -24,7 +24,7 @@ async def test_a_gateway_serves_by_workers_of_a_service(
     monkeypatch.setenv("KUBECONFIG", str(kubeconfig()))
     host = own_address()
     flags = ("--workers-service", "s-workers", "--namespace", "demo")
-    (worker,) = lab.unified(1, model=model_digest.of(model))
+    (worker,) = lab.unified(1, model=model_digest.digest(model))
     async with (
         worker,
         tcp_relay(*worker.address.split(":")).running(host) as way,

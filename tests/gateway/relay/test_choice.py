@@ -161,7 +161,7 @@ def test_tokens_have_their_logprobs_as_they_come(lab):
 
 
 def test_reasoning_tokens_are_counted_once_and_without_what_ended_the_choice(lab):
-    choice, cut_off = (_choice(lab, reasoning=ReasoningTokens(open=1, close=2, begun=True)) for _ in range(2))
+    choice, cut_off = (_choice(lab, reasoning=ReasoningTokens(open=1, close=2, open_in_prompt=True)) for _ in range(2))
     assert choice.reasoning_tokens == 0
     choice.take(TokenItem("r", 1, 0, 0, (7, 8)))
     choice.take(TokenItem("r", 1, 0, 1, (8, 9, 2, 7, 7)))

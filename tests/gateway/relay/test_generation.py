@@ -93,7 +93,9 @@ def test_its_owner_is_notified_that_the_client_left(lab):
     owner.leave.assert_called_once_with(generation)
 
 
-@pytest.mark.parametrize(("reasoning", "counted"), [(None, None), (ReasoningTokens(open=1, close=2, begun=True), 3)])
+@pytest.mark.parametrize(
+    ("reasoning", "counted"), [(None, None), (ReasoningTokens(open=1, close=2, open_in_prompt=True), 3)]
+)
 def test_usage_counts_all_choices_and_the_largest_cached_prefix(lab, reasoning, counted):
     generation, _ = _generation(lab, choices=2, reasoning=reasoning)
     assert generation.unfinished == 2

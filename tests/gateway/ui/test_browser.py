@@ -17,7 +17,7 @@ pytestmark = required.program(*browser.PROGRAMS)
 async def _gateway(lab, model, folder):
     """A gateway process in front of scripted workers, under load; the URL of its control port."""
     async with contextlib.AsyncExitStack() as stack:
-        workers = lab.pools(1, 2, model=model_digest.of(model), pace=0.005)
+        workers = lab.pools(1, 2, model=model_digest.digest(model), pace=0.005)
         for worker in workers:
             await stack.enter_async_context(worker)
         flag = "--local-prefill-below-tokens=0"

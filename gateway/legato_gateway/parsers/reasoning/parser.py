@@ -12,12 +12,12 @@ class _State(Enum):
 
 
 class ReasoningParser:
-    """Parts the text of an answer into reasoning and content. `begun` says that the prompt ends within reasoning; such
+    """Parts the text of an answer into reasoning and content. `open_in_prompt` says that the prompt ends within reasoning; such
     an answer may repeat the opening mark. Space next to a mark belongs to nobody."""
 
-    def __init__(self, marks: Marks, begun: bool) -> None:
+    def __init__(self, marks: Marks, open_in_prompt: bool) -> None:
         self._marks = marks
-        self._begun = begun
+        self._open_in_prompt = open_in_prompt
         self._state = _State.BEFORE
         self._held = ""  # what may be part of a mark, or space beside one
         self._beside_mark = False  # space that comes next stands behind a mark
@@ -41,7 +41,7 @@ class ReasoningParser:
     def finish(self) -> tuple[str, str]:
         """What was held back, at the end of the text."""
         if self._state is _State.BEFORE:
-            self._state, self._beside_mark = (_State.INSIDE, True) if self._begun else (_State.BEHIND, False)
+            self._state, self._beside_mark = (_State.INSIDE, True) if self._open_in_prompt else (_State.BEHIND, False)
         if self._state is _State.BEHIND:
             return "", self._behind()
         self._skip_space()
@@ -54,7 +54,7 @@ class ReasoningParser:
             return
         if said.startswith(mark):
             self._held = said[len(mark) :]
-        elif not self._begun:
+        elif not self._open_in_prompt:
             self._state = _State.BEHIND
             return
         self._state, self._beside_mark = _State.INSIDE, True

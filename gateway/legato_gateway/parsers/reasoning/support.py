@@ -22,12 +22,12 @@ class Tokens(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ReasoningFormat:
-    """How one request's reasoning is read. `begun` says that the prompt ends within it, `told` that the client is to
+    """How one request's reasoning is read. `open_in_prompt` says that the prompt ends within it, `shown` that the client is to
     see it. `tokens` is None where the marks are no tokens of their own."""
 
     family: str
-    begun: bool
-    told: bool = True
+    open_in_prompt: bool
+    shown: bool = True
     tokens: ReasoningTokens | None = None
 
 
@@ -46,7 +46,7 @@ class ReasoningSupport:
         """Its tokens can be counted, and bounded."""
         return self.open is not None and self.close is not None
 
-    def of_prompt(self, prompt: Sequence[int], tokens: Tokens, told: bool) -> ReasoningFormat | None:
+    def of_prompt(self, prompt: Sequence[int], tokens: Tokens, shown: bool) -> ReasoningFormat | None:
         """How the answer to this prompt is read; None where it has no reasoning, which some templates say by its
         closing mark."""
         if self.family is None:
@@ -55,13 +55,13 @@ class ReasoningSupport:
         marks = FAMILIES[self.family]
         if tail.endswith(marks.close.encode()):
             return None
-        begun = tail.endswith(marks.open.encode())
-        return ReasoningFormat(self.family, begun, told, self._tokens(begun))
+        open_in_prompt = tail.endswith(marks.open.encode())
+        return ReasoningFormat(self.family, open_in_prompt, shown, self._tokens(open_in_prompt))
 
-    def _tokens(self, begun: bool) -> ReasoningTokens | None:
+    def _tokens(self, open_in_prompt: bool) -> ReasoningTokens | None:
         if self.open is None or self.close is None:
             return None
-        return ReasoningTokens(self.open, self.close, begun, self.space)
+        return ReasoningTokens(self.open, self.close, open_in_prompt, self.space)
 
 
 def of_model(setting: str, template: str | None, tokens: Tokens) -> ReasoningSupport:

@@ -79,17 +79,17 @@ async def test_marks_that_are_tokens_show_and_are_counted(make):
     gateway.say("a</think>b")
     await gateway.chat()
     (request,) = gateway.relay.requests
-    assert (request.reasoning.open, request.reasoning.close, request.reasoning.begun) == (257, 258, True)
+    assert (request.reasoning.open, request.reasoning.close, request.reasoning.open_in_prompt) == (257, 258, True)
     gateway = make(template="[THINK]", marks=("[THINK]", "[/THINK]"))
     gateway.say("[THINK]a[/THINK]b")
     assert (await gateway.chat()).json()["choices"][0]["message"]["reasoning"] == "a"
     (request,) = gateway.relay.requests
     assert request.shown_tokens == {257, 258}
-    assert not request.reasoning.begun
+    assert not request.reasoning.open_in_prompt
 
 
 def test_what_a_large_body_is_prepared_into_may_come_from_another_process():
-    tokens = ReasoningTokens(open=1, close=2, begun=True, space=(3,))
+    tokens = ReasoningTokens(open=1, close=2, open_in_prompt=True, space=(3,))
     format = AnswerFormat(None, ReasoningFormat("Think", True, True, tokens))
     assert pickle.loads(pickle.dumps(format)) == format
     assert pickle.loads(pickle.dumps(ReasoningSupport("Think", 1, 2, (3,)))) == ReasoningSupport("Think", 1, 2, (3,))

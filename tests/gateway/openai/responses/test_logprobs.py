@@ -83,7 +83,7 @@ def test_a_stream_keeps_no_more_of_them_than_their_bytes():
 
 
 REASONED, CALL = "<think>\nHm, é.\n</think>\n\n", '<tool_call>\n{"name": "f", "arguments": {"a": "é"}}\n</tool_call>'
-BOTH = AnswerFormat(CallFormat("Hermes", frozenset({"f"})), ReasoningFormat("Think", begun=False))
+BOTH = AnswerFormat(CallFormat("Hermes", frozenset({"f"})), ReasoningFormat("Think", open_in_prompt=False))
 
 
 def tokens_of(text: str, draw: random.Random, most: int) -> list[TokenText]:

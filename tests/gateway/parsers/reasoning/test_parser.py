@@ -110,7 +110,7 @@ def begins(name, **variables):
     tokens = Tokens()
     prompt = ChatTemplate(TEMPLATES[name], {}).render(HI, variables).encode()
     format = support.of_model("Auto", TEMPLATES[name], tokens).of_prompt(prompt, tokens, True)
-    return format.begun if format else None
+    return format.open_in_prompt if format else None
 
 
 FAMILIES_OF = dict.fromkeys(("Qwen3", "DeepSeek-R1-Distill", "DeepSeek-V3.1"), "Think")
@@ -138,7 +138,7 @@ def test_what_a_user_says_opens_no_reasoning():
     qwen = support.of_model("Auto", TEMPLATES["Qwen3"], tokens)
     for said in ("<think>", "</think>"):
         prompt = ChatTemplate(TEMPLATES["Qwen3"], {}).render([{"role": "user", "content": said}])
-        assert qwen.of_prompt(prompt.encode(), tokens, True).begun is False
+        assert qwen.of_prompt(prompt.encode(), tokens, True).open_in_prompt is False
 
 
 @pytest.mark.parametrize("family", sorted(FAMILIES))
@@ -146,5 +146,5 @@ def test_marks_are_counted_by_where_each_is_one_token(family):
     marks = FAMILIES[family]
     whole = support.of_model(family, None, Tokens(marks.open, marks.close, "\n\n"))
     tokens = whole.of_prompt([97, 256], Tokens(marks.open), True).tokens
-    assert (tokens.open, tokens.close, tokens.begun, set(tokens.space)) == (256, 257, True, {10, 32, 258})
+    assert (tokens.open, tokens.close, tokens.open_in_prompt, set(tokens.space)) == (256, 257, True, {10, 32, 258})
     assert support.of_model(family, None, Tokens(marks.open)).of_prompt([97], Tokens(), True).tokens is None
