@@ -19,7 +19,7 @@ from legato_engine.scheduler import transfers
 from legato_engine.scheduler.batch import Batch, Row, Sampled, Scored, StepOutput
 from legato_engine.scheduler.limits import SchedulerLimits
 from legato_engine.scheduler.request import Request
-from legato_engine.scheduler.results import Emission, Ended, ScoredTokens, SequenceKV, StepResult
+from legato_engine.scheduler.results import Emission, EndedSequences, ScoredTokens, SequenceKV, StepResult
 from legato_engine.scheduler.scheduler import Scheduler
 from legato_engine.scheduler.transfers import IncomingTransfer, OutgoingTransfer
 from legato_protocol.block_hash import split
@@ -340,11 +340,11 @@ class Worker:
             assert not client.over, "a token came after the end"
             client.take(emission)
 
-    def cancel(self, client: Client) -> Ended:
+    def cancel(self, client: Client) -> EndedSequences:
         client.over = True
         return self.scheduler.cancel(client.id, 99)
 
-    def drop(self, client: Client, choice: int) -> Ended:
+    def drop(self, client: Client, choice: int) -> EndedSequences:
         """Cancel one of several choices, if it has left the others here."""
         ended = self.scheduler.cancel(client.id, 99, (choice,))
         client.dropped |= {choice for _ in ended.requests}

@@ -1,1 +1,1 @@
-"""Which sequences compute what in the next step. Pure: no I/O, no clock, no device."""
+"""Decides which sequences compute which tokens in the next step. Pure: no I/O, no clock, no device."""

@@ -1,64 +1,72 @@
-"""Who may start: slots, blocks, room to grow, and prefixes that somebody else is computing right now."""
+"""Decides whether a waiting request may start: slots, blocks, room to grow, and prefixes that others are computing."""
 
 from collections.abc import Iterable
 from enum import Enum
 
 from legato_engine.scheduler.block_tables import BlockTables
 from legato_engine.scheduler.limits import SchedulerLimits
-from legato_engine.scheduler.output_lengths import OutputLengths
+from legato_engine.scheduler.output_lengths import OutputLengthEstimator
 from legato_engine.scheduler.request import Request
 from legato_engine.scheduler.request_registry import RequestRegistry
 
 
 class Verdict(Enum):
     STARTED = "started"
-    SKIPPED = "skipped"  # it cannot start now, those behind it may
-    FULL = "full"  # nothing behind it may overtake: it needs what they would take
+    SKIPPED = "skipped"  # it cannot start now, but later requests may
+    FULL = "full"  # it lacks slots or blocks, and later requests must not take them
 
 
 class AdmissionControl:
-    """Gives waiting requests their blocks. All blocks of the known tokens are given at once, so that what has started
-    can finish its prompt without taking from others."""
+    """Allocates blocks for waiting requests.
+
+    A request gets the blocks for all of its known tokens when it starts, so it can finish its prompt without preempting
+    others.
+    """
 
     def __init__(
-        self, limits: SchedulerLimits, registry: RequestRegistry, tables: BlockTables, lengths: OutputLengths
+        self, limits: SchedulerLimits, registry: RequestRegistry, tables: BlockTables, lengths: OutputLengthEstimator
     ) -> None:
         self._limits = limits
         self._registry = registry
         self._tables = tables
         self._lengths = lengths
-        self.reserved: set[Request] = set()  # what incoming transfers with blocks will become
+        self.reserved: set[Request] = set()  # requests of incoming transfers that have blocks
 
-    def slots(self) -> int:
-        """How many more sequences may run."""
-        return (
-            self._limits.max_running - self._registry.slots() - sum(len(request.choices) for request in self.reserved)
-        )
+    def free_slots(self) -> int:
+        """Number of further sequences that may run."""
+        reserved = sum(len(request.choices) for request in self.reserved)
+        return self._limits.max_running - self._registry.used_slots() - reserved
 
     def parkable(self) -> int:
-        """How many more prefills may be computed without a grant."""
+        """Number of further prefills that may be computed without a grant."""
         return self._limits.max_parked - self._registry.ungranted()
 
     def fits(self, missing: int, growth: int) -> bool:
-        """Whether `missing` blocks can be taken, and then `growth` more beside what others still ask for. Alone, a
-        sequence may fill the worker, so that the next one can always start."""
+        """True if `missing` blocks are available, and `growth` more in addition to the expected growth of others.
+
+        If nothing else runs, a sequence may fill the worker, so the first one can always start.
+        """
         growing = self._growing()
         if growing or self.reserved:
             missing += growth + self._growth(growing)
         return missing <= self._tables.pool.available
 
     def make_room(self, request: Request, matched: list[int], blocks: int, growth: int) -> bool:
-        """Whether there are slots and blocks for `request`, of which `matched` are stored: those of paused sequences,
-        which are preempted for it, count where they are enough."""
+        """True if there are slots and blocks for `request`, whose blocks `matched` are cached.
+
+        Preempts paused sequences if that frees enough.
+        """
 
         def has_room() -> bool:
-            return len(request.choices) <= self.slots() and self.fits(self._tables.missing(matched, blocks), growth)
+            return len(request.choices) <= self.free_slots() and self.fits(
+                self._tables.missing(matched, blocks), growth
+            )
 
         if has_room():
             return True
         victims = self._paused()
-        slots = self.slots() + sum(len(victim.choices) for victim in victims)
-        missing = self._tables.missing(matched, blocks) - self._tables.owned_alone(victims)
+        slots = self.free_slots() + sum(len(victim.choices) for victim in victims)
+        missing = self._tables.missing(matched, blocks) - self._tables.count_exclusive(victims)
         if len(request.choices) > slots or not self.fits(missing, growth):
             return False
         while victims and not has_room():
@@ -66,34 +74,36 @@ class AdmissionControl:
         return has_room()
 
     def paused_blocks(self) -> int:
-        """Blocks that paused sequences hold and would give to others."""
-        return self._tables.owned_alone(self._paused())
+        """Blocks that preempting all paused sequences would free."""
+        return self._tables.count_exclusive(self._paused())
 
     def expected_growth(self, pending: Iterable[Request]) -> int:
-        """Blocks that all sequences which decode here will still ask for, also the waiting ones and those of `pending`
-        transfers: beyond the blocks that they have or begin with."""
+        """Blocks that all sequences that decode here are expected to need beyond those they have or start with.
+
+        Waiting sequences and the ones in `pending` transfers are included.
+        """
         waiting = [self.growth(r, self.first_blocks(r)) for r in self._registry.queue if r.room is None]
         return self._growth(self._growing(), pending) + sum(waiting)
 
     def first_blocks(self, request: Request) -> int:
-        """Blocks that a waiting request gets when it starts, those from the cache included."""
+        """Blocks that a waiting request gets when it starts, including cached ones."""
         known = len(request.tokens)
         return self._limits.blocks_for(known if request.room is not None else known + 1)
 
     def growth(self, request: Request, held: int) -> int:
-        """Blocks that `request` will still ask for when it holds `held`, those of all its choices together."""
+        """Blocks that all choices of `request` are expected to need beyond the `held` ones."""
         limits, known = self._limits, len(request.tokens)
         longest = min(known + self._expected(request), limits.max_length)
         branches = len(request.choices)
         shared = known // limits.block_size if branches > 1 else 0  # full blocks of the prompt serve all choices
-        needed = limits.blocks_for(longest - 1) - shared  # nothing follows the last token, so its KV is not computed
+        needed = limits.blocks_for(longest - 1) - shared  # KV of the last token is never computed
         return max(0, branches * needed - (held - shared))
 
     def start(self, request: Request) -> Verdict:
-        """Give `request`, which waits and is not paused, its blocks."""
+        """Starts a waiting request that is not paused, if it fits."""
         known = len(request.tokens)
         matched = self._tables.match(request, (known - 1) // self._limits.block_size)
-        if self._tables.awaited(request, len(matched)):
+        if self._tables.is_being_computed(request, len(matched)):
             return Verdict.SKIPPED
         blocks = self.first_blocks(request)
         growth = self.growth(request, blocks) if request.room is None else 0
@@ -108,28 +118,30 @@ class AdmissionControl:
         return Verdict.STARTED
 
     def _paused(self) -> list[Request]:
-        """Paused sequences that may give way, in order of precedence: nobody reads or writes their blocks now. Where
-        their maximum is reserved, they do so only if nothing else runs that will give its own back."""
+        """Paused sequences that may be preempted, in order of precedence; nothing reads or writes their blocks now.
+
+        If maximum output is reserved, they are only preempted when no other sequence runs that will free its blocks.
+        """
         running = self._registry.running
         if self._limits.reserve_maximum and any(request.schedulable for request in running):
             return []
         return [r for r in running if r.paused and not (r.sending or self._tables.in_flight(r))]
 
     def _growth(self, growing: list[Request], pending: Iterable[Request] = ()) -> int:
-        """Of these, of incoming transfers with blocks and of `pending` ones."""
+        """Expected growth of `growing`, of incoming transfers with blocks and of `pending` ones."""
         limits, transfers = self._limits, (*self.reserved, *pending)
         reserved = sum([self.growth(request, limits.blocks_for(limits.reserved(request))) for request in transfers])
         return reserved + sum([self.growth(request, len(request.blocks)) for request in growing])
 
     def _growing(self) -> list[Request]:
-        """What runs and makes tokens; a paused one, whose blocks are the first to be taken, only if all is reserved."""
+        """Running sequences that will need more blocks; paused ones only if maximum output is reserved."""
         running = self._registry.running
         if self._limits.reserve_maximum:
             return [request for request in running if request.room is None]
         return [request for request in running if request.schedulable and request.room is None]
 
     def _expected(self, request: Request) -> int:
-        """Output tokens that `request` will still make: as many as usual, but no more than it may."""
+        """Output tokens that `request` is expected to produce from now on, within its limit."""
         outputs, most = request.outputs, request.params.max_tokens
         if self._limits.reserve_maximum:
             return most - outputs

@@ -1,6 +1,6 @@
-"""What one step computes: made by the scheduler, run by the runner. Plain data, no torch.
+"""Plain data of one step, which the scheduler plans and the runner computes. No torch.
 
-Structs, since dozens are made in each step and a frozen dataclass takes five times as long.
+Structs, since each step creates dozens: creating a frozen dataclass takes five times as long.
 """
 
 from collections.abc import Sequence
@@ -15,25 +15,27 @@ from legato_protocol.stream import TokenLogprobs
 
 
 class DeadEnd(Exception):
-    """No token may follow. The text says why."""
+    """The constraint allows no token. The text says why."""
 
 
 class Constraint(Protocol):
-    """What one sequence's output has to match. It follows from the output alone, and remembers it only to be quick."""
+    """A grammar that the output of a sequence has to match. Its state is a cache: it follows from the output."""
 
     def allowed(self, output: Sequence[int], stops: Sequence[int], early: bool) -> bytes:
-        """Tokens that may follow `output`, a bit for each id, lowest first, in words of 32 bits: of `stops` all where
-        it is a whole answer, else none, and with `early` only if nothing else may follow. Empty where all may. Raises
-        DeadEnd."""
+        """Tokens that may follow `output`: a bit for each id, lowest first, in words of 32 bits; empty if all may.
+
+        All `stops` are allowed if `output` is complete, else none; with `early` only if nothing else may follow. Raises
+        DeadEnd if no token may follow.
+        """
         ...
 
     def at_start(self) -> "Constraint":
-        """The same for another sequence."""
+        """The same constraint for a new sequence."""
         ...
 
 
-class Adapter(Protocol):
-    """What is added to a model's linear layers for some sequences, as the runner that made it takes it."""
+class LoadedAdapter(Protocol):
+    """A LoRA adapter in memory, in the form of the runner that loaded it."""
 
     @property
     def nbytes(self) -> int: ...
@@ -43,10 +45,10 @@ class Draw(msgspec.Struct, frozen=True, gc=False):
     """One token to sample from a row's last logits.
 
     `position` is the absolute position that the sampled token will have: random numbers are keyed by
-    (seed, choice, position), never by batch or step. `tokens` are all ids known before it (the first `prompt_len` are
-    the prompt) – a live list, valid until the step is processed. One that the step before is sampling is missing at
-    first: no parameter of such a draw reads tokens. Penalties follow from `counts`, those of the sequence, which read
-    of `tokens` what they have not read yet.
+    (seed, choice, position), never by batch or step. `tokens` are all ids before it, of which the first `prompt_len`
+    are the prompt: a live list, valid until the step is processed. It lacks a token that the previous step is still
+    sampling; no parameter of such a draw reads tokens. Penalties follow from `counts` of the sequence, which are
+    brought up to date from `tokens` when they are needed.
     """
 
     choice: int
@@ -59,8 +61,10 @@ class Draw(msgspec.Struct, frozen=True, gc=False):
 
 
 class Targets(msgspec.Struct, frozen=True, gc=False):
-    """Tokens of a prompt whose logprobs are asked for, with so many alternatives: that of the i-th follows from the
-    logits after the row's i-th token."""
+    """Prompt tokens whose logprobs are requested, with the number of alternatives.
+
+    The logprob of the i-th follows from the logits after the row's i-th token.
+    """
 
     tokens: Sequence[int]
     alternatives: int
@@ -71,9 +75,9 @@ class Row(msgspec.Struct, frozen=True, gc=False):
 
     `blocks` is its block table and covers positions `0 … start + len(tokens) - 1`; KV of positions before `start` is in
     those blocks already, KV of `tokens` is written there. With `draws`, tokens are sampled from the logits of the last
-    position (several where the sequence is about to fork into choices); without, no logits are computed but those that
-    `targets` ask for. A row of a step that is launched before the one before it is processed may name its one token as
-    -1 - j: what the j-th draw of the step before samples.
+    position (several if the sequence is about to fork into choices); without, logits are only computed for `targets`.
+    In a step that is launched before the previous one is processed, a row's only token may be -1 - j: the token that
+    the j-th draw of the previous step samples.
     """
 
     tokens: Sequence[int]
@@ -81,20 +85,21 @@ class Row(msgspec.Struct, frozen=True, gc=False):
     blocks: Sequence[int]
     draws: tuple[Draw, ...] = ()
     targets: Targets | None = None
-    adapter: Adapter | None = None
+    adapter: LoadedAdapter | None = None
 
 
 class Batch(msgspec.Struct, frozen=True, gc=False):
-    """One step. `copies` are (from, to) blocks to copy whole before anything is computed (copy-on-write)."""
+    """One step. `copies` are (from, to) blocks to copy before anything is computed (copy-on-write)."""
 
     rows: tuple[Row, ...]
     copies: tuple[tuple[int, int], ...] = ()
 
 
 class Sampled(msgspec.Struct, frozen=True, gc=False):
-    """A sampled token; `logprobs` where its request asked for them.
+    """A sampled token; with `logprobs` if its request asked for them.
 
-    With `fault` there is none, and it says why: `token` means nothing then."""
+    `fault` says why no token could be sampled; `token` is meaningless then.
+    """
 
     token: int
     logprobs: TokenLogprobs | None = None
@@ -102,9 +107,10 @@ class Sampled(msgspec.Struct, frozen=True, gc=False):
 
 
 class Scored(msgspec.Struct, frozen=True, gc=False):
-    """What a row with targets came to: their logprobs and, as for any row, one Sampled per draw.
+    """Output of a row with targets: their logprobs and, as for any row, one Sampled per draw.
 
-    `seconds` of the step were spent on the logprobs. With `fault` there are none, and it says why."""
+    `seconds` of the step were spent on the logprobs. `fault` says why there are none.
+    """
 
     logprobs: PackedLogprobs
     sampled: tuple[Sampled, ...]
@@ -112,5 +118,5 @@ class Scored(msgspec.Struct, frozen=True, gc=False):
     fault: str = ""
 
 
-# What a runner returns for a batch: for each row, one Sampled per draw; more for rows with targets.
+# A runner's output for a batch: for each row, one Sampled per draw, or Scored if the row has targets.
 StepOutput = tuple[tuple[Sampled, ...] | Scored, ...]

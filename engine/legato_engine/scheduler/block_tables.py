@@ -1,4 +1,4 @@
-"""The blocks of requests: tables grow, are shared, copied on write, stored by hash and given back here only."""
+"""The block tables of requests: the only place where they grow, are shared, copied on write, stored and freed."""
 
 from collections import Counter, deque
 from dataclasses import dataclass, field
@@ -11,52 +11,54 @@ from legato_protocol.packed_tokens import pack_tokens
 
 @dataclass(frozen=True, slots=True)
 class _Flight:
-    """A step in flight: whose its rows are, and blocks that were given up meanwhile, which it is the last to touch."""
+    """A step in flight: the requests of its rows, and blocks to free once it is processed."""
 
     requests: frozenset[Request]
-    given_up: list[list[int]] = field(default_factory=list)
+    freed: list[list[int]] = field(default_factory=list)
 
 
 class BlockTables:
-    """Block tables over a pool. A step in flight keeps every block that its rows and copies touch; there may be two, of
-    which the later one copies nothing."""
+    """Block tables over a pool. A step in flight keeps every block that its rows and copies use.
+
+    There may be two steps in flight; the second one copies nothing.
+    """
 
     def __init__(self, pool: BlockPool, block_size: int, kv_revision: str) -> None:
         self.pool = pool
         self.block_size = block_size
         self._kv_revision = kv_revision
         self.copies: list[tuple[int, int]] = []
-        self._copied: Counter[int] = Counter()  # sources in `copies`: references given up, but not yet
-        self._flying: deque[_Flight] = deque()
-        self.computing: dict[bytes, Request] = {}  # who will store the block of this hash
-        self.shared_tokens = 0  # prompt tokens in blocks that another sequence was using when a sequence began
+        self._copied: Counter[int] = Counter()  # sources in `copies`: references to release after the step
+        self._flights: deque[_Flight] = deque()
+        self.computing: dict[bytes, Request] = {}  # the request that will store the block of this hash
+        self.shared_tokens = 0  # prompt tokens in blocks that another sequence was using when a sequence started
 
     # ── steps ──
 
     def begin_step(self) -> None:
         self.copies = []
 
-    def fly(self, requests: list[Request]) -> None:
-        """The rows of a step that is in flight from now on belong to `requests`."""
-        self._flying.append(_Flight(frozenset(requests)))
+    def launch(self, requests: list[Request]) -> None:
+        """A step with rows of `requests` is in flight from now on."""
+        self._flights.append(_Flight(frozenset(requests)))
 
     def in_flight(self, request: Request) -> bool:
-        return any(request in flight.requests for flight in self._flying)
+        return any(request in flight.requests for flight in self._flights)
 
     def end_step(self) -> None:
-        """The first step in flight was processed: what it alone held is given back."""
-        flight = self._flying.popleft()
+        """The first step in flight was processed: releases the blocks that it kept."""
+        flight = self._flights.popleft()
         for source, count in self._copied.items():
             for _ in range(count):
                 self.pool.release((source,))
         self._copied.clear()
-        for blocks in flight.given_up:
+        for blocks in flight.freed:
             self.pool.release(blocks)
 
     # ── content ──
 
     def hashes(self, request: Request, count: int) -> list[bytes]:
-        """Hashes of the first `count` blocks of its known tokens (and maybe more)."""
+        """Hashes of at least the first `count` blocks of the request's known tokens."""
         hashes, size = request.hashes, self.block_size
         while len(hashes) < count:
             start = len(hashes) * size
@@ -65,15 +67,16 @@ class BlockTables:
         return hashes
 
     def match(self, request: Request, count: int) -> list[int]:
-        """Stored blocks for a leading part of the first `count` blocks of its known tokens; no reference is taken.
+        """Cached blocks for a leading part of the first `count` blocks of the request's tokens; takes no references.
 
-        What logprobs of the prompt follow from is computed anew: no cache has it."""
+        Blocks from which requested prompt logprobs follow are not matched: logits are not cached.
+        """
         if request.scoring:
             count = min(count, (request.scored - 1) // self.block_size)
         return self.pool.cache.match(self.hashes(request, count)[:count])
 
-    def awaited(self, request: Request, matched: int) -> bool:
-        """Whether someone else is computing the block that follows the first `matched` ones."""
+    def is_being_computed(self, request: Request, matched: int) -> bool:
+        """True if another request is computing the block after the first `matched` ones."""
         count = (len(request.tokens) - 1) // self.block_size
         if matched >= count or request.scoring:
             return False
@@ -81,20 +84,20 @@ class BlockTables:
         return owner is not None and owner is not request and owner.schedulable
 
     def missing(self, matched: list[int], blocks: int) -> int:
-        """How many of `pool.available` go when `matched` is taken and `blocks` in all are owned."""
+        """Number of `pool.available` blocks that a table of `blocks`, including the cached `matched`, takes."""
         evictable = sum(1 for block in matched if not self.pool.references(block))
         return blocks - len(matched) + evictable
 
-    def owned_alone(self, requests: list[Request]) -> int:
-        """Blocks that only `requests` hold: available once all of these have given them back."""
+    def count_exclusive(self, requests: list[Request]) -> int:
+        """Number of blocks that only `requests` use: available once all of them have released theirs."""
         owners = Counter(block for request in requests for block in request.blocks)
         return sum(self.pool.references(block) == count for block, count in owners.items())
 
     # ── tables ──
 
     def open(self, request: Request, matched: list[int], blocks: int) -> None:
-        """Give `request` the stored blocks `matched` and fresh ones, `blocks` in all: `missing` ones are available."""
-        if not (request.reserved_blocks or request.preempted):  # else it began before
+        """Gives `request` a table of `blocks`: the cached blocks `matched` and fresh ones, which must be available."""
+        if not (request.reserved_blocks or request.preempted):  # it starts for the first time
             self.shared_tokens += self.block_size * sum(self.pool.references(block) > 0 for block in matched)
         self.pool.take(matched)
         fresh = self.pool.allocate(blocks - len(matched), matched[-1] if matched else None)
@@ -105,13 +108,13 @@ class BlockTables:
         request.writable = 0
 
     def announce(self, request: Request) -> None:
-        """`request` is going to compute all its known full blocks: others wait for them instead of computing too."""
+        """Registers that `request` will compute all of its known full blocks, so that others wait for them."""
         full = len(request.tokens) // self.block_size
         for block_hash in self.hashes(request, full)[request.stored : full]:
             self.computing[block_hash] = request
 
     def grow(self, request: Request, tokens: int) -> int:
-        """Make room to write positions `computed … tokens - 1`; returns how many blocks that lacks (0: done)."""
+        """Allocates blocks to write positions `computed … tokens - 1`. Returns the number that is lacking (0: done)."""
         if tokens <= request.writable:
             return 0
         blocks, size = request.blocks, self.block_size
@@ -119,10 +122,10 @@ class BlockTables:
         index, used = divmod(request.computed, size)
         split = used > 0 and self._shared(blocks[index])
         if missing > 0 or split:
-            want = max(missing, 0) + split
-            fresh = self.pool.allocate(want, blocks[-1] if blocks else None)
+            count = max(missing, 0) + split
+            fresh = self.pool.allocate(count, blocks[-1] if blocks else None)
             if fresh is None:
-                return want - self.pool.available
+                return count - self.pool.available
             if split:
                 source, blocks[index] = blocks[index], fresh.pop(0)
                 self.copies.append((source, blocks[index]))
@@ -131,21 +134,23 @@ class BlockTables:
         request.writable = len(blocks) * size
         return 0
 
-    def owned(self, request: Request) -> bool:
-        """Whether nobody else reads the block that its next position lies in, if it has that already."""
+    def is_exclusive(self, request: Request) -> bool:
+        """True if no other request reads the block of the next position, or that block is not allocated yet."""
         index, used = divmod(request.computed, self.block_size)
         return used == 0 or not self._shared(request.blocks[index])
 
     def share(self, request: Request) -> list[int]:
-        """The blocks that hold its KV, with a reference more on each for one more table. Either copies the last of them
-        before it writes there."""
+        """Returns the blocks that hold the request's KV, with another reference for another table.
+
+        Both requests copy the last block before they write to it.
+        """
         request.writable = 0
         shared = request.blocks[: -(-request.computed // self.block_size)]
         self.pool.take(shared)
         return shared
 
     def store(self, request: Request) -> bool:
-        """Make blocks that became full findable; False when none did."""
+        """Adds blocks that became full to the prefix cache; False if there are none."""
         if request.computed < (request.stored + 1) * self.block_size:
             return False
         full = min(request.computed, len(request.tokens)) // self.block_size
@@ -154,14 +159,14 @@ class BlockTables:
             parent, own = hashes[index - 1] if index else None, request.blocks[index]
             self.pool.take((own,))
             request.blocks[index] = self.pool.store(own, hashes[index], parent)
-            self._release(request, [own])  # if another has it, a step in flight may read this one still
+            self._release(request, [own])  # if the cache had another one, a step in flight may still read this one
             if self.computing.get(hashes[index]) is request:
                 del self.computing[hashes[index]]
         request.stored = full
         return True
 
     def release(self, request: Request) -> None:
-        """Its blocks go back: full ones stay findable. Those of a step in flight go when it was processed."""
+        """Releases the request's blocks: full ones stay cached, ones in a step in flight are kept until its end."""
         for block_hash in request.hashes[request.stored :]:
             if self.computing.get(block_hash) is request:
                 del self.computing[block_hash]
@@ -171,26 +176,26 @@ class BlockTables:
         self._release(request, blocks)
 
     def check_writable(self, request: Request) -> None:
-        """Raise AssertionError if it could write to a block that others read."""
+        """Raises AssertionError if the request could write to a block that others read."""
         size = self.block_size
         for block in request.blocks[request.computed // size : request.writable // size]:
-            assert not self._shared(block), f"block {block} is written to by one of those that share it"
+            assert not self._shared(block), f"block {block} is shared and written to"
 
     def check_integrity(self, tables: list[list[int]]) -> None:
-        """Raise AssertionError unless the pool's references are exactly those of `tables` and of steps in flight."""
+        """Raises AssertionError unless the pool's references match `tables` and the steps in flight."""
         expected = Counter(self._copied)
-        for table in [*tables, *[blocks for flight in self._flying for blocks in flight.given_up]]:
+        for table in [*tables, *[blocks for flight in self._flights for blocks in flight.freed]]:
             expected.update(table)
-        held = self.pool.held()
+        held = self.pool.used_blocks()
         wrong = next((block for block in {*held, *expected} if held.get(block, 0) != expected[block]), None)
         assert wrong is None, f"block {wrong} has {held.get(wrong, 0)} references and {expected[wrong]} owners"
         self.pool.check_integrity()
 
     def _release(self, request: Request, blocks: list[int]) -> None:
-        """Give up blocks of `request`, once no step in flight touches them."""
-        last = next((flight for flight in reversed(self._flying) if request in flight.requests), None)
+        """Releases blocks of `request` once no step in flight uses them."""
+        last = next((flight for flight in reversed(self._flights) if request in flight.requests), None)
         if last is not None:
-            last.given_up.append(blocks)
+            last.freed.append(blocks)
         else:
             self.pool.release(blocks)
 

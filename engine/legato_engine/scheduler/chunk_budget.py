@@ -1,36 +1,43 @@
-"""How many prompt tokens a step may still compute: bounded by tokens, and by time where sequences decode beside."""
+"""The prompt tokens that a step may still compute: limited by a count, and by time if the step also decodes."""
 
 from dataclasses import dataclass
 from math import inf, sqrt
 
-LEAST_CHUNK = 8  # tokens: so many are computed beside sequences that decode, so that prompts always advance
-LATE = 1.5  # times what a step is to take: if it takes longer even with the least chunk, streams are late anyway …
-LATE_FACTOR = 2  # … and a chunk may make it so many times as long as with the least one …
-LATE_CHUNK = 32  # tokens … but has no more than these
-MULTIPLE = 16  # a longer chunk that time cuts short is a multiple of this: kernels compute tiles
+LEAST_CHUNK = 8  # tokens that a step with decodes computes in any case, so that prompts always advance
+LATE = (
+    1.5  # times the target: if a step with the least chunk takes longer, tokens are late in any case, and the chunk …
+)
+LATE_FACTOR = 2  # … may make the step this many times as long as with the least chunk …
+LATE_CHUNK = 32  # … but has at most this many tokens
+MULTIPLE = 16  # a longer chunk that time limits is a multiple of this, since kernels compute tiles
 
 
 @dataclass(slots=True)
 class ChunkBudget:
-    """What is left of one step for prompts. Attention makes tokens dearer the more context they have: `count` tokens
-    from position `start` on are `pairs(count, start)` pairs of a token and what it attends to."""
+    """The budget that is left for prompts in a step.
+
+    The cost of attention grows with the context: `count` tokens from position `start` on make `pairs(count, start)`
+    pairs of a token and one that it attends to.
+    """
 
     tokens: int
-    seconds: float = inf  # of what the step is to take, without `decoding`
+    seconds: float = inf  # of the step's target, without `decoding`
     decoding: float = 0.0  # seconds that the step takes without prompts
     per_token: float = 0.0  # seconds
     per_pair: float = 0.0  # seconds
-    per_scored: float = 0.0  # seconds, beside `per_token`, of a token whose logprob is asked for
+    per_scored: float = 0.0  # additional seconds for a token whose logprob is requested
     spent: bool = False
 
     @property
     def exhausted(self) -> bool:
-        """Whether no further prompt can begin in this step."""
+        """True if no further prompt can start in this step."""
         return self.tokens <= 0 or (self.spent and self._fitting(self.seconds, 0) < MULTIPLE)
 
     def count(self, start: int, remaining: int, scoring: bool = False) -> int:
-        """How many of `remaining` tokens from position `start` on the step may compute; 0 when it is full. With
-        `scoring`, logprobs of theirs are asked for."""
+        """Number of the `remaining` tokens from position `start` on that the step may compute; 0 if it is full.
+
+        With `scoring`, their logprobs are requested.
+        """
         most = min(remaining, self.tokens)
         if self.seconds == inf:
             return most
@@ -41,13 +48,13 @@ class ChunkBudget:
         return max(int(fitting) // MULTIPLE * MULTIPLE, least)
 
     def spend(self, count: int, start: int, scored: int = 0) -> None:
-        """`count` tokens from position `start` on are in the step, and logprobs of `scored` of them are asked for."""
+        """Adds `count` tokens from position `start` on to the step; logprobs of `scored` of them are requested."""
         self.tokens -= count
         self.seconds -= self._taken(count, start, scored)
         self.spent = True
 
     def _least(self, start: int, scoring: bool) -> int:
-        """Tokens of the first prompt that the step computes, however late it is."""
+        """Tokens of the first prompt that the step computes in any case."""
         step = self.decoding + self._taken(LEAST_CHUNK, start, LEAST_CHUNK * scoring)
         if step <= LATE * (self.seconds + self.decoding):
             return LEAST_CHUNK
@@ -58,8 +65,11 @@ class ChunkBudget:
         return self.per_token * count + self.per_pair * pairs(count, start) + self.per_scored * scored
 
     def _fitting(self, seconds: float, start: int, scoring: bool = False) -> float:
-        """Tokens from `start` on that take `seconds`: the positive root of per_pair/2 n² + (per_token + per_pair start)
-        n = seconds, in the form that also holds for per_pair = 0."""
+        """Number of tokens from `start` on that take `seconds`.
+
+        It is the positive root of per_pair/2 n² + (per_token + per_pair start) n = seconds, in the form that also holds
+        for per_pair = 0.
+        """
         if seconds <= 0:
             return 0.0
         slope = self.per_token + self.per_pair * start + self.per_scored * scoring
@@ -68,5 +78,5 @@ class ChunkBudget:
 
 
 def pairs(count: int, start: int) -> float:
-    """Tokens times the mean context that each attends to."""
+    """Number of tokens times the mean context that they attend to."""
     return count * (start + count / 2)

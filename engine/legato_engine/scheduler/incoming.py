@@ -1,4 +1,4 @@
-"""Sequences whose KV comes from elsewhere: blocks are reserved, granted, written to, adopted or abandoned."""
+"""Sequences whose KV comes from another worker: blocks are reserved, granted, written to, adopted or abandoned."""
 
 from bisect import insort
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,7 +18,7 @@ Deliver = Callable[[Request, Mapping[int, Sequence[Sampled]]], list[Emission]]
 
 
 class IncomingHandoffs:
-    """The receiver's side. Transfers with blocks count as running: blocks and slots are their own."""
+    """The receiver's side of hand-offs. Transfers with blocks occupy their blocks and slots like running sequences."""
 
     def __init__(
         self,
@@ -34,11 +34,11 @@ class IncomingHandoffs:
         self._admission = admission
         self._deliver = deliver
         self._pending: list[tuple[Key, IncomingTransfer]] = []
-        self._holding: list[IncomingTransfer] = []  # those with blocks, quarantined ones included, oldest first
-        self._revocations: list[IncomingTransfer] = []  # the caller does not know of them yet
+        self._holding: list[IncomingTransfer] = []  # transfers with blocks, oldest first; includes quarantined ones
+        self._revocations: list[IncomingTransfer] = []  # not returned to the caller yet
 
     def __iter__(self) -> Iterator[IncomingTransfer]:
-        """Those that are not over."""
+        """Transfers that are not over."""
         holding = [transfer for transfer in self._holding if not transfer.over]
         return iter([*(transfer for _, transfer in self._pending), *holding])
 
@@ -48,12 +48,12 @@ class IncomingHandoffs:
 
     @property
     def waiting(self) -> tuple[Request, ...]:
-        """The sequences of transfers that wait for blocks, in order."""
+        """Sequences whose transfers wait for blocks, in order."""
         return tuple([transfer.request for _, transfer in self._pending])
 
     @property
     def granted_blocks(self) -> int:
-        """Blocks that sources may write to, of transfers that are not over."""
+        """Number of blocks of unfinished transfers that sources may write to."""
         return sum([transfer.fresh for transfer in self._holding if not transfer.over])
 
     @property
@@ -63,9 +63,10 @@ class IncomingHandoffs:
     # ── life of a transfer ──
 
     def reserve(self, request: Request, source: Peer, now: float) -> IncomingTransfer:
-        """Ask for blocks for a sequence whose KV comes from `source`; they are granted in order (see `grants`).
+        """Queues a transfer from `source`; blocks are granted in order (see `grants`).
 
-        Raises RequestRejected as `Scheduler.add` does."""
+        Raises RequestRejected as `Scheduler.add` does.
+        """
         self._limits.check(request, self._tables.pool.size)
         if len(self._pending) >= self._limits.max_waiting:
             raise RequestRejected("overloaded", f"{len(self._pending)} hand-offs wait for blocks already")
@@ -76,8 +77,7 @@ class IncomingHandoffs:
         return transfer
 
     def grants(self) -> tuple[IncomingTransfer, ...]:
-        """Transfers with blocks of which the caller does not know, after allocating what can be allocated now. From
-        here on their sources may write."""
+        """Allocates blocks for pending transfers. Returns transfers with new blocks, to which sources may write."""
         first = next((request for request in self._registry.queue if not request.paused), None)
         self.grant_before(None if first is None else self._registry.queue.key(first))
         grants = tuple([transfer for transfer in self._holding if transfer.state is IncomingState.ALLOCATED])
@@ -86,20 +86,23 @@ class IncomingHandoffs:
         return grants
 
     def revocations(self) -> tuple[IncomingTransfer, ...]:
-        """Granted transfers whose blocks are needed here, since the last call, for the caller to revoke. They keep
-        them until the source has answered: `revoked`, or `written` where it was too late."""
+        """Returns granted transfers whose blocks are needed here; the caller revokes them.
+
+        They keep their blocks until the source answers: `on_revoked`, or `on_written` if it had started to write.
+        """
         revocations, self._revocations = self._revocations, []
         return tuple(revocations)
 
-    def revoked(self, transfer: IncomingTransfer) -> None:
-        """The source gave the grant back and has written nothing: the blocks are free, the transfer waits for others.
+    def on_revoked(self, transfer: IncomingTransfer) -> None:
+        """The source returned the grant and has written nothing: its blocks are freed, and the transfer waits again.
 
-        Nothing happens to one that was not being revoked, or is no more."""
+        Ignored unless the transfer was being revoked.
+        """
         if transfer.state is IncomingState.REVOKING:
             self._requeue(transfer)
 
-    def written(self, transfer: IncomingTransfer) -> None:
-        """The source has written something: the grant cannot be revoked any more. It may say so again, or too late."""
+    def on_written(self, transfer: IncomingTransfer) -> None:
+        """The source has started to write: the grant can no longer be revoked. Repeated and late calls are ignored."""
         if not (transfer.over or transfer.state is IncomingState.WRITING):
             transfer.move(IncomingState.WRITING)
             self._forget_revocation(transfer)
@@ -107,13 +110,13 @@ class IncomingHandoffs:
     def adopt(
         self, transfer: IncomingTransfer, computed: int, sampled: Mapping[int, Sequence[Sampled]]
     ) -> tuple[Emission, ...]:
-        """All KV is here: the sequence runs here from now on, as one request per choice.
+        """All KV was received: the sequence runs here from now on, as one request per choice.
 
         KV of the first `computed` tokens is in the transfer's blocks. `sampled[choice]` are the tokens that follow
-        those in `transfer.request.tokens`: what this worker has to emit. Several choices have either one or more
-        each (they fork now) or none (they fork after the prompt). Returns their emissions, with `finish` where a
-        sequence is over already. Raises ValueError for KV or tokens that do not match the transfer; nothing is changed
-        then."""
+        `transfer.request.tokens`; this worker emits them. Several choices either all have tokens (they fork now) or
+        none (they fork after the prompt). Returns the emissions, with `finish` if a sequence has ended already. Raises
+        ValueError, without changes, if KV or tokens do not match the transfer.
+        """
         request = transfer.request
         follow = [len(sampled.get(choice, ())) for choice in request.choices]
         if len(follow) > 1 and any(follow) and not all(follow):
@@ -131,9 +134,10 @@ class IncomingHandoffs:
         return tuple(self._deliver(request, sampled))
 
     def abandon(self, transfer: IncomingTransfer) -> None:
-        """It was cancelled or has failed. Blocks that its source may write to are quarantined until `released`.
+        """Ends a cancelled or failed transfer. Blocks that its source may write to are quarantined until `on_released`.
 
-        One that is over stays as it is."""
+        Ignored if the transfer is over.
+        """
         if transfer.over:
             return
         if transfer.state is IncomingState.PENDING:
@@ -149,18 +153,18 @@ class IncomingHandoffs:
             self._tables.pool.quarantine(transfer.blocks)
             self._holding.append(transfer)
 
-    def released(self, transfer: IncomingTransfer) -> None:
-        """No write can reach this abandoned transfer's blocks any more: they are free."""
+    def on_released(self, transfer: IncomingTransfer) -> None:
+        """No write can reach the abandoned transfer's blocks any more: frees them."""
         if transfer.state is IncomingState.QUARANTINED:
             transfer.move(IncomingState.ABANDONED)
             self._holding.remove(transfer)
             self._tables.pool.readmit(transfer.blocks)
             transfer.blocks = []
 
-    # ── asked by the planner ──
+    # ── for the planner ──
 
     def grant_before(self, key: Key | None) -> bool:
-        """Give pending transfers that come before `key` their blocks, in order; False when one of them must wait."""
+        """Allocates blocks for pending transfers that come before `key`, in order; False if one of them must wait."""
         while self._pending and (key is None or self._pending[0][0] < key):
             if not self._allocate(self._pending[0][1]):
                 return False
@@ -168,9 +172,10 @@ class IncomingHandoffs:
         return True
 
     def reclaim(self, lacking: int) -> None:
-        """Revoke grants that nobody has written to, newest first, until `lacking` blocks are on their way.
+        """Revokes grants without writes, newest first, until `lacking` blocks will become free.
 
-        Those nobody was told of wait again; their blocks are back at once."""
+        Blocks of transfers that were not granted yet are freed immediately; these transfers wait again.
+        """
         coming = sum(
             transfer.fresh
             for transfer in self._holding
@@ -188,7 +193,7 @@ class IncomingHandoffs:
                 self._revocations.append(transfer)
 
     def check_integrity(self) -> None:
-        """Raise AssertionError when a transfer's state is not that of its blocks, slots and place in the queue."""
+        """Raises AssertionError if a transfer's state does not match its blocks, slots and queue entry."""
         assert all(transfer.state is IncomingState.PENDING for _, transfer in self._pending)
         assert all(transfer.state is IncomingState.REVOKING for transfer in self._revocations)
         holding = [transfer for transfer in self._holding if not transfer.over]
@@ -197,7 +202,7 @@ class IncomingHandoffs:
         assert self._admission.reserved == {transfer.request for transfer in holding}
         assert self._tables.pool.counts().quarantined == sum(len(transfer.blocks) for transfer in quarantined)
 
-    # ── inside ──
+    # ── internals ──
 
     def _allocate(self, transfer: IncomingTransfer) -> bool:
         request = transfer.request
@@ -221,13 +226,13 @@ class IncomingHandoffs:
         insort(self._pending, (key, transfer), key=lambda entry: entry[0])
 
     def _requeue(self, transfer: IncomingTransfer) -> None:
-        """Take its blocks, which no source writes to: it waits again."""
+        """Frees the transfer's blocks, to which no source writes, and queues it again."""
         self._end(transfer, IncomingState.PENDING)
         self._free(transfer)
         self._queue(transfer)
 
     def _end(self, transfer: IncomingTransfer, state: IncomingState) -> None:
-        """It does not hold blocks and slots for its sequence any more."""
+        """Ends the reservation of blocks and slots for the transfer's sequence."""
         transfer.move(state)
         self._holding.remove(transfer)
         self._forget_revocation(transfer)
@@ -242,8 +247,10 @@ class IncomingHandoffs:
             self._revocations.remove(transfer)
 
     def _rewind(self, request: Request, computed: int, known: int) -> None:
-        """Set `computed`, but leave at least one token to compute: back to a block's begin, so that no stored block is
-        written to."""
+        """Sets `computed`, and leaves at least one token to compute.
+
+        If necessary it goes back to the beginning of a block, so that no cached block is written to.
+        """
         size = self._limits.block_size
         if computed >= known:
             computed = (known - 1) // size * size

@@ -1,4 +1,4 @@
-"""What a scheduler may do, and the refusal of what it may not."""
+"""Limits of a scheduler, and the rejection of requests that exceed them."""
 
 from dataclasses import dataclass
 from math import inf
@@ -9,7 +9,7 @@ from legato_protocol.stream import FailureCode, Finish, Role
 
 
 class RequestRejected(EngineError):
-    """A request or incoming transfer that is not taken. `code` is that of `stream.Failed`."""
+    """A rejected request or incoming transfer. `code` is sent in `stream.Failed`."""
 
     def __init__(self, code: FailureCode, message: str) -> None:
         super().__init__(message)
@@ -17,7 +17,7 @@ class RequestRejected(EngineError):
 
     @property
     def retry(self) -> bool:
-        """Whether another worker, or this one later, may take it."""
+        """True if another worker, or this one later, may accept it."""
         return self.code != "invalid"
 
 
@@ -29,28 +29,28 @@ class SchedulerLimits:
     block_size: int
     max_length: int  # tokens of one sequence, prompt and output
     chunk_tokens: int = 512  # prompt tokens in one step
-    tpot: float = inf  # seconds that a step with decodes may take: prompts beside them get what is left of it
+    tpot: float = inf  # target seconds of a step with decodes: prompts get the time that decodes leave
     max_running: int = 64  # sequences in one step; a request of several choices counts as several
     max_waiting: int = 256
-    max_parked: int = 32  # prefills for a hand-off that have, or will soon have, their KV computed but no grant
-    growth_tokens: int = 32  # output still expected of a running sequence that nothing else is known of
-    reserve_maximum: bool = False  # admission leaves room for all of max_tokens, not for what is expected
-    aging: float = 5.0  # seconds of waiting that are worth one step of priority
+    max_parked: int = 32  # ungranted prefills for hand-offs whose KV is computed or being computed
+    growth_tokens: int = 32  # expected further output of a running sequence if nothing else is known
+    reserve_maximum: bool = False  # admission reserves max_tokens instead of the expected output
+    aging: float = 5.0  # seconds of waiting that count as one step of priority
 
     def blocks_for(self, tokens: int) -> int:
         return -(-tokens // self.block_size)
 
     def check(self, request: Request, num_blocks: int) -> None:
-        """Raise RequestRejected for a request that could never be served here, however long it waited."""
+        """Raises RequestRejected for a request that could never be served here."""
         known = len(request.tokens)
         if not 0 < request.prompt_len <= known:
             raise RequestRejected("invalid", f"a prompt of {request.prompt_len} tokens in {known}")
         if known >= self.max_length:
             raise RequestRejected("invalid", f"{known} tokens leave no room for output: the limit is {self.max_length}")
         if request.outputs >= request.params.max_tokens:
-            raise RequestRejected("invalid", f"all {request.params.max_tokens} tokens asked for exist already")
+            raise RequestRejected("invalid", f"all {request.params.max_tokens} requested tokens exist already")
         if len(request.choices) > self.max_running:
-            raise RequestRejected("invalid", f"{len(request.choices)} choices; at most {self.max_running} run at once")
+            raise RequestRejected("invalid", f"{len(request.choices)} choices; at most {self.max_running} can run")
         longest = self.longest(request) if request.room is None else self.reserved(request)
         if self.blocks_for(longest) > num_blocks:
             raise RequestRejected(
@@ -58,15 +58,15 @@ class SchedulerLimits:
             )
 
     def longest(self, request: Request) -> int:
-        """Tokens that `request` may end with."""
+        """Most tokens that `request` can have at its end."""
         return min(request.prompt_len + request.params.max_tokens, self.max_length)
 
     def reserved(self, request: Request) -> int:
-        """Tokens that a hand-off reserves blocks for: the known ones and a block of output, as far as there can be."""
+        """Tokens for which a hand-off reserves blocks: the known ones and up to a block of output."""
         return min(len(request.tokens) + self.block_size, self.longest(request))
 
     def finish(self, request: Request) -> Finish | None:
-        """Why `request` is over after the last of its tokens, if it is."""
+        """The finish reason if `request` ends with its last token, or None."""
         if request.tokens[-1] in request.params.stop_token_ids:
             return "stop"
         known = len(request.tokens)

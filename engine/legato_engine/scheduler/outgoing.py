@@ -1,4 +1,4 @@
-"""Sequences that leave for other workers: prefills for a hand-off, and migrations of running ones."""
+"""Sequences handed off to other workers: prefills, and migrations of running sequences."""
 
 from legato_engine.scheduler.block_tables import BlockTables
 from legato_engine.scheduler.request import Request, RequestState
@@ -8,8 +8,11 @@ from legato_engine.scheduler.transfers import OutgoingState, OutgoingTransfer, o
 
 
 class OutgoingHandoffs:
-    """The sender's side. From `grant` on, a transfer's blocks are read: its request is not preempted and gives none of
-    them up until `commit` or `abort`, or `withdraw`."""
+    """The sender's side of hand-offs.
+
+    From `grant` until `commit`, `abort` or `withdraw`, a transfer's blocks are read: its request is not preempted and
+    keeps them all.
+    """
 
     def __init__(self, registry: RequestRegistry, tables: BlockTables) -> None:
         self._registry = registry
@@ -18,18 +21,19 @@ class OutgoingHandoffs:
     # ── begin ──
 
     def prefill(self, request: Request) -> OutgoingTransfer:
-        """`request`, which has a room, ends here with its prompt."""
+        """Begins the transfer of `request`, which has a room and ends here with its prompt."""
         assert request.room is not None
         request.outgoing = transfer = OutgoingTransfer(request, request.room, request.attempt)
         return transfer
 
     def migrate(self, request: Request, room: int, attempt: int) -> OutgoingTransfer:
-        """`request` runs on here until the last part of it is sent.
+        """Begins the migration of `request`, which goes on running here until its last part is sent.
 
-        Raises ValueError unless it is one running sequence that does not leave already: a waiting one has no KV, and
-        one that will still fork has no single successor."""
+        Raises ValueError unless it is a single running sequence that is not being migrated: a waiting one has no KV,
+        and one that will fork has several successors.
+        """
         if request.state is not RequestState.RUNNING or request.room is not None or len(request.choices) > 1:
-            raise ValueError("only one running sequence can be migrated")
+            raise ValueError("only a single running sequence can be migrated")
         earlier = outgoing_of(request)
         if earlier is not None and not earlier.over:
             raise ValueError("the sequence is being migrated already")
@@ -39,11 +43,12 @@ class OutgoingHandoffs:
     # ── grants ──
 
     def grant(self, transfer: OutgoingTransfer, blocks: int) -> None:
-        """The receiver has room for the sequence's first `blocks` blocks (those it had cached included).
+        """The receiver has room for the sequence's first `blocks` blocks, including those that it had cached.
 
-        A prefill that was parked is queued again, before all others, and appears in `StepResult.prefilled` when its KV
-        is back; a migrating sequence goes on running. Either appears in `StepResult.advanced`. Raises ValueError for a
-        sequence that has ended or runs no more, and for a prefill that does not fit; nothing is changed then."""
+        A parked prefill is queued again, before all others, and appears in `StepResult.prefilled` when its KV is
+        restored; a migrating sequence goes on running. Both appear in `StepResult.advanced`. Raises ValueError, without
+        changes, if the sequence has ended, a migrating one does not run, or a prefill does not fit.
+        """
         request = transfer.request
         if transfer.migration and request.state is not RequestState.RUNNING:
             raise ValueError("the sequence is not running")
@@ -59,9 +64,10 @@ class OutgoingHandoffs:
             self._registry.wait(request)
 
     def withdraw(self, transfer: OutgoingTransfer) -> None:
-        """The receiver took its grant back, and nothing is read from the blocks: it is as if there had been no grant.
+        """The receiver revoked its grant, and nothing reads the blocks: the transfer is pending again.
 
-        A prefill that is computed already is parked until the next grant and is in `prefilled` again after that."""
+        A computed prefill is parked until the next grant and appears in `prefilled` again after that.
+        """
         request = transfer.request
         transfer.move(OutgoingState.PENDING)
         transfer.capacity = transfer.sent = 0
@@ -69,17 +75,18 @@ class OutgoingHandoffs:
             self._registry.queue.remove(request)
             self._registry.wait(request)
         elif request.state is RequestState.COMPUTED:
-            self._registry.computed(request)
+            self._registry.finish_prefill(request)
         elif request.state is RequestState.ENDED:
             self._registry.end(request)
 
     # ── ends ──
 
     def finish(self, transfer: OutgoingTransfer) -> SequenceKV | None:
-        """Schedule the sequence no more: all that is handed over of it.
+        """Stops scheduling the sequence and returns its tokens and KV blocks to hand over.
 
-        None while its step is in flight (call again after `Scheduler.process`), while its prompt is not computed, or
-        when it has ended."""
+        None while its step is in flight (call again after `Scheduler.process`), while its prompt is not computed, or if
+        it has ended.
+        """
         request = transfer.request
         if request.state is not (RequestState.RUNNING if transfer.migration else RequestState.COMPUTED):
             return None
@@ -94,18 +101,17 @@ class OutgoingHandoffs:
         return SequenceKV(tuple(request.tokens), computed, tuple(request.blocks[:blocks]))
 
     def cancel(self, transfer: OutgoingTransfer) -> None:
-        """Nobody waits for it any more. Blocks that are read stay until `abort` (or `commit`)."""
+        """Cancels the transfer. Blocks that are read stay until `abort` or `commit`."""
         if not transfer.over:
             transfer.move(OutgoingState.CANCELLED if transfer.keeping else OutgoingState.ABORTED)
 
     def commit(self, transfer: OutgoingTransfer) -> None:
-        """The receiver has all of it: the request and its blocks go."""
+        """The receiver owns the sequence: ends the request and frees its blocks."""
         transfer.move(OutgoingState.COMMITTED)
         self._registry.end(transfer.request)
 
     def abort(self, transfer: OutgoingTransfer) -> None:
-        """Nothing is read from its blocks any more: a prefill is over, a migrating sequence goes on here. If it has
-        ended, its blocks go."""
+        """Nothing reads the blocks any more. A prefill ends; a migrating sequence goes on here unless it has ended."""
         if transfer.state is OutgoingState.ABORTED:  # it was cancelled before it was granted
             return
         transfer.move(OutgoingState.ABORTED)

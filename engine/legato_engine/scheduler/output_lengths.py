@@ -1,4 +1,4 @@
-"""How long answers become, as seen here, so that admission can leave room for those that run."""
+"""Estimates the output length of requests from recent answers, so that admission reserves room for their growth."""
 
 from bisect import bisect_left, insort
 from collections import deque
@@ -6,40 +6,43 @@ from collections import deque
 from legato_engine.scheduler.request import Request
 
 PERCENTILE = 95
-WINDOW = 256  # answers of a class that count
-LEAST_ANSWERS = 20  # below that, a percentile says nothing
-MOST_CLASSES = 256  # clients choose priorities, so there are as many classes as they like
+WINDOW = 256  # latest answers of a class
+LEAST_ANSWERS = 20  # with fewer, the percentile is meaningless
+MOST_CLASSES = 256  # clients choose priorities, so the number of classes needs a limit
 
 Class = tuple[str, bool, int]
 
 
-class OutputLengths:
-    """Output tokens of the latest answers by class: the adapter, whether the sequence was prefilled elsewhere, and its
-    priority. Of more than MOST_CLASSES classes, those that ended an answer last are known."""
+class OutputLengthEstimator:
+    """Output tokens of the latest answers by class: adapter, prefilled elsewhere or not, priority.
+
+    Keeps the MOST_CLASSES classes whose answers ended last.
+    """
 
     def __init__(self) -> None:
         self._classes: dict[Class, _Window] = {}
 
-    def ended(self, request: Request) -> None:
-        """No more tokens follow: it finished, or its gateway cancelled it.
+    def add_ended(self, request: Request) -> None:
+        """Counts a request that finished or was cancelled.
 
         Gateways cancel at a stop string, and also when a client leaves or is too slow, at a deadline, and when they
-        stop; a `Cancel` does not say which. All count: without stop strings, a service whose answers end by them would
-        learn nothing, and after any of these the blocks are free, which is what admission asks for.
+        stop; a `Cancel` does not say which. All of them count: otherwise a service whose answers end with stop strings
+        would learn nothing, and in each case the blocks become free, which is what admission needs to predict.
         """
         if request.outputs:
             self._add(request)
 
-    def cut_off(self, request: Request) -> None:
-        """Its deadline passed here, or its gateway is gone: the answer would have had at least so many tokens. That
-        counts if it is more than usual, and else says nothing: all that a gateway leaves behind would make answers seem
-        short."""
+    def add_cut_off(self, request: Request) -> None:
+        """Counts a request that its deadline or the loss of its gateway cut off, if it is longer than usual.
+
+        Shorter ones do not count: all requests of a lost gateway would make answers seem short.
+        """
         usual = self.usual(request)
         if usual is not None and request.outputs > usual:
             self._add(request)
 
     def usual(self, request: Request) -> int | None:
-        """As many tokens as 95 of 100 answers of its class have at most; None while too few are known."""
+        """The 95th percentile of output tokens in the request's class; None while there are too few answers."""
         window = self._classes.get(_class(request))
         return None if window is None else window.percentile
 

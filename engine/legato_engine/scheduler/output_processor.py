@@ -1,11 +1,11 @@
-"""What sampled tokens do to their request: it grows, forks, finishes or is ready for its hand-off."""
+"""Applies sampled tokens to their request: it grows, forks, finishes or becomes ready for its hand-off."""
 
 from collections.abc import Mapping, Sequence
 
 from legato_engine.scheduler.batch import Sampled, Scored
 from legato_engine.scheduler.block_tables import BlockTables
 from legato_engine.scheduler.limits import SchedulerLimits
-from legato_engine.scheduler.output_lengths import OutputLengths
+from legato_engine.scheduler.output_lengths import OutputLengthEstimator
 from legato_engine.scheduler.request import RUNNING, Request
 from legato_engine.scheduler.request_registry import RequestRegistry
 from legato_engine.scheduler.results import Emission, ScoredTokens, StepResult
@@ -13,15 +13,17 @@ from legato_engine.scheduler.results import Emission, ScoredTokens, StepResult
 
 class OutputProcessor:
     def __init__(
-        self, limits: SchedulerLimits, registry: RequestRegistry, tables: BlockTables, lengths: OutputLengths
+        self, limits: SchedulerLimits, registry: RequestRegistry, tables: BlockTables, lengths: OutputLengthEstimator
     ) -> None:
         self._limits = limits
         self._registry = registry
         self._tables = tables
         self._lengths = lengths
 
-    def row(self, request: Request, computed: int, output: Sequence[Sampled] | Scored, result: StepResult) -> None:
-        """One row of a step: KV of `computed` more tokens exists. Nothing happens to a request that ended meanwhile."""
+    def process_row(
+        self, request: Request, computed: int, output: Sequence[Sampled] | Scored, result: StepResult
+    ) -> None:
+        """Processes one row of a step, which computed the KV of `computed` tokens. Ended requests are ignored."""
         if request.state is not RUNNING:
             return
         sampled = output.sampled if isinstance(output, Scored) else output
@@ -41,38 +43,40 @@ class OutputProcessor:
         if self._tables.store(request) and (request.sending or request.room is not None):
             result.advanced.append(request)
         if request.room is not None:
-            self._prefilled(request, sampled, result)
+            self._process_prefill(request, sampled, result)
         elif len(sampled) == 1:
             result.emissions.append(self._append(request, sampled))
         elif sampled:
-            result.emissions += self.tokens(request, {c: (s,) for c, s in zip(request.choices, sampled, strict=True)})
+            result.emissions += self.append_tokens(
+                request, {c: (s,) for c, s in zip(request.choices, sampled, strict=True)}
+            )
 
-    def tokens(self, request: Request, sampled: Mapping[int, Sequence[Sampled]]) -> list[Emission]:
-        """The tokens that follow those of `request`, by choice; several choices fork."""
+    def append_tokens(self, request: Request, sampled: Mapping[int, Sequence[Sampled]]) -> list[Emission]:
+        """Appends the tokens of each choice; several choices fork."""
         if not any(sampled.get(choice) for choice in request.choices):
             self._tables.store(request)
             return []
         return [self._append(branch, sampled[branch.choice]) for branch in self._fork(request)]
 
     def _score(self, request: Request, output: Scored, result: StepResult) -> None:
-        """Of a prompt that was preempted, some tokens of a block may have been told before."""
+        """Adds prompt logprobs without those that were reported before the request was preempted."""
         start = request.computed + 1
-        known = request.scored - start
-        if known < len(output.logprobs):
-            result.scored.append(ScoredTokens(request, request.scored, output.logprobs.after(known)))
+        reported = request.scored - start
+        if reported < len(output.logprobs):
+            result.scored.append(ScoredTokens(request, request.scored, output.logprobs.after(reported)))
             request.scored = start + len(output.logprobs)
 
     def _end_faulted(self, request: Request, fault: str, result: StepResult) -> None:
-        """Its KV may be why nothing could be sampled: what it alone computed is found by nobody after it."""
+        """Ends a request for which no token could be sampled. Its KV may be the reason, so it leaves the cache."""
         self._tables.pool.forget(request.blocks)
         self._registry.end(request)
         result.faulted.append((request, fault))
 
-    def _prefilled(self, request: Request, sampled: Sequence[Sampled], result: StepResult) -> None:
+    def _process_prefill(self, request: Request, sampled: Sequence[Sampled], result: StepResult) -> None:
         if sampled:
             request.first = dict(zip(request.choices, sampled, strict=True))
         if not request.remaining:
-            self._registry.computed(request)
+            self._registry.finish_prefill(request)
             result.prefilled.append(request)
 
     def _append(self, request: Request, sampled: Sequence[Sampled]) -> Emission:
@@ -83,15 +87,15 @@ class OutputProcessor:
             if finish is not None:
                 sampled = sampled[: request.outputs - index]
                 break
-        self._tables.store(request)  # a hand-off may bring KV of these tokens too
+        self._tables.store(request)  # a hand-off may have brought the KV of these tokens, too
         if finish is not None:
             request.finish = finish
-            self._lengths.ended(request)
+            self._lengths.add_ended(request)
             self._registry.end(request)
         return Emission(request, request.choices[0], index, tuple(sampled), finish)
 
     def _fork(self, request: Request) -> list[Request]:
-        """One request for each choice on the same blocks; `request` itself stays that of the first choice."""
+        """Returns one request per choice on the same blocks; `request` itself is the first choice's."""
         self._tables.store(request)
         first, *others = request.choices
         request.choices = (first,)

@@ -1,4 +1,4 @@
-"""Makes a step: running requests first, then waiting ones; takes blocks from others where they are short."""
+"""Plans a step: running requests first, then waiting ones; preempts requests if blocks are short."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from math import inf
@@ -13,12 +13,12 @@ from legato_engine.scheduler.request import Request
 from legato_engine.scheduler.request_registry import RequestRegistry
 from legato_engine.scheduler.step_cost import StepCost
 
-MOST_PREEMPTIONS = 2  # without progress in between: who was preempted so often stays
-MOST_LOOKED_AT = 32  # waiting requests in one step, so that a long queue costs no more
+MOST_PREEMPTIONS = 2  # without progress in between; afterwards a request is not preempted any more
+MOST_EXAMINED = 32  # waiting requests in one step, so that a long queue does not slow steps down
 
 
 class Planner:
-    """Plans one step at a time. Blocks are taken only from requests that have no row in the step being planned."""
+    """Plans one step at a time. Only requests without a row in that step are preempted."""
 
     def __init__(
         self,
@@ -37,32 +37,33 @@ class Planner:
         self._cost = cost
         self._rows: list[Row] = []
         self._flight: list[Request] = []
-        self._chunks: ChunkBudget | None = None  # of the step being planned, once a prompt asks
-        self.held_up = False  # one that waits may start once the step that was planned last has ended
+        self._chunks: ChunkBudget | None = None  # of the step being planned, once a prompt needs it
+        self.held_up = False  # True if a waiting request may be able to start after the last planned step
 
     def plan(self) -> tuple[list[Row], list[Request]]:
-        """The rows of the next step and whose they are. Copies are left in the tables."""
+        """Returns the rows of the next step and their requests. Copies are in the tables."""
         self._rows, self._flight, self._chunks, self.held_up = [], [], None, False
         self._tables.begin_step()
-        running, later = self._in_turn()
+        running, later = self._order_running()
         preempted, stalled = self._run_on(running, MOST_PREEMPTIONS)
         if later:
             if not preempted:
-                self._start_waiting(self._registry.queue.turn(later[0]))
+                self._start_waiting(self._registry.queue.finish_tag(later[0]))
             preempted_later, stalled_later = self._run_on(later, MOST_PREEMPTIONS)
             preempted, stalled = preempted or preempted_later, stalled or stalled_later
-        if stalled and not self._rows:  # everyone waits for blocks of everyone: somebody must give way after all
+        if stalled and not self._rows:  # all wait for each other's blocks: preempt even the protected ones
             preempted = self._run_on(tuple(self._registry.running), None)[0] or preempted
-        if not (preempted and self._rows):  # what was just taken is not given away again
+        if not (preempted and self._rows):  # blocks that were just taken are not given to waiting requests
             self._start_waiting(inf)
         return self._rows, self._flight
 
     def plan_ahead(self, batch: Batch, flight: Sequence[Request]) -> tuple[list[Row], list[Request]]:
-        """The rows of the step after `batch`, the only one in flight, whose requests are `flight`, and whose they are:
-        each sequence decodes once more, for nothing if it turns out to have ended. Nobody's blocks are taken.
+        """Returns the rows and requests of the step after `batch`, the only one in flight, with requests `flight`.
 
-        None, if that step needs more than what is known already: a prompt goes on, blocks are short, or what a request
-        asks for depends on the token that is being sampled."""
+        Each sequence decodes one more token, in vain if it has ended. Nothing is preempted. Returns no
+        rows if that step cannot be known yet: a prompt goes on, blocks are short, or a request's parameters depend on
+        the token that is being sampled.
+        """
         self._rows, self._flight, self._chunks = [], [], None
         self._tables.begin_step()
         drawn: dict[Request, int | None] = {}
@@ -77,9 +78,9 @@ class Planner:
         return self._rows, self._flight
 
     def _plan_next(self, request: Request, drawn: Mapping[Request, int | None]) -> bool:
-        """Its row after the step in flight, if it needs one, whose draws are numbered in `drawn`."""
-        if request not in drawn:  # it came meanwhile
-            plain = request.remaining == 1 and len(request.choices) == 1 and self._tables.owned(request)
+        """Adds the request's row after the step in flight, whose draws are numbered in `drawn`; False if impossible."""
+        if request not in drawn:  # it arrived meanwhile
+            plain = request.remaining == 1 and len(request.choices) == 1 and self._tables.is_exclusive(request)
             if not plain or self._tables.grow(request, request.computed + 1):
                 return False
             self._add(request, 1)
@@ -96,26 +97,31 @@ class Planner:
         self._flight.append(request)
         return True
 
-    def _in_turn(self) -> tuple[Sequence[Request], Sequence[Request]]:
-        """Running requests in the order in which they get rows: those that go before all that wait, and prompts of
-        tenants whose turn comes after that of one that waits."""
+    def _order_running(self) -> tuple[Sequence[Request], Sequence[Request]]:
+        """Running requests in the order in which they get rows.
+
+        The first part goes before all waiting requests. The second part are prompts whose finish tag is after a waiting
+        request's.
+        """
         running, queue = tuple(self._registry.running), self._registry.queue
         prompts = [request for request in running if request.remaining > 1]
         tenants = {request.tenant for request in prompts}
         if not prompts or len(tenants | queue.tenants.keys()) <= 1:
             return running, ()
-        prompts.sort(key=queue.turn)
-        first = next(queue.in_turn(), None)
+        prompts.sort(key=queue.finish_tag)
+        first = next(queue.ordered(), None)
         later = [
             request
             for request in prompts
-            if first is not None and request.tenant != first.tenant and queue.turn(request) > queue.turn(first)
+            if first is not None
+            and request.tenant != first.tenant
+            and queue.finish_tag(request) > queue.finish_tag(first)
         ]
         before = [request for request in prompts if request not in later]
         return [request for request in running if request.remaining <= 1] + before, later
 
     def _run_on(self, running: Iterable[Request], most: int | None) -> tuple[bool, bool]:
-        """Rows for `running`; whether some were preempted, whether some got no row for want of blocks."""
+        """Adds rows for `running`. Returns whether some were preempted, and whether some lack blocks."""
         preempted = stalled = False
         for request in running:
             if not request.schedulable:
@@ -138,9 +144,11 @@ class Planner:
         return preempted, stalled
 
     def _take_blocks(self, request: Request, count: int, lacking: int, most: int | None) -> tuple[bool, int]:
-        """Take blocks from others for `count` tokens of `request`: whether that preempted one, what is lacking still.
+        """Takes blocks from others for `count` tokens of `request`.
 
-        The one preempted may be `request` itself, which then lacks nothing."""
+        Returns whether a request was preempted, and the number of blocks still lacking. `request` itself may be
+        preempted; then it lacks nothing.
+        """
         preempted = False
         self._incoming.reclaim(lacking)
         lacking = self._tables.grow(request, request.computed + count)
@@ -151,7 +159,7 @@ class Planner:
         return preempted, lacking
 
     def _victim(self, request: Request, most: int | None) -> Request | None:
-        """Whose blocks `request` gets: of a paused one, else of the newest of lowest priority, itself included."""
+        """The request to preempt for `request`: a paused one, else the newest of lowest priority, perhaps itself."""
         scheduled = set(self._flight)
         last = None
         for other in reversed(self._registry.running):
@@ -165,20 +173,20 @@ class Planner:
         return last
 
     def _start_waiting(self, before: float) -> None:
-        """Begin requests that wait, as far as their turn is `before` that of a running prompt.
+        """Starts waiting requests whose finish tag is at most `before`.
 
-        A sequence on its way here needs blocks and nothing of the step: it waits for requests before it only where
-        these lack blocks, too.
+        An incoming transfer needs blocks, but no part of the step: it only waits for earlier requests that lack blocks,
+        too.
         """
-        looked_at, parkable, queue = 0, self._admission.parkable(), self._registry.queue
-        for request in queue.in_turn():
+        examined, parkable, queue = 0, self._admission.parkable(), self._registry.queue
+        for request in queue.ordered():
             exhausted = self._chunks is not None and self._chunks.exhausted
             self.held_up |= exhausted
-            if queue.turn(request) > before or exhausted or looked_at >= MOST_LOOKED_AT:
+            if queue.finish_tag(request) > before or exhausted or examined >= MOST_EXAMINED:
                 break
             if request.paused or (request.ungranted and parkable <= 0):
                 continue
-            looked_at += 1
+            examined += 1
             if not self._incoming.grant_before(self._registry.queue.key(request)):
                 return
             verdict = self._admission.start(request)
@@ -191,12 +199,15 @@ class Planner:
                 if count := self._budget().count(request.computed, request.remaining, request.scoring):
                     self._add(request, count)
             else:
-                self.held_up = True  # another computes its prefix
+                self.held_up = True  # another request computes its prefix
         self._incoming.grant_before(None)
 
     def _budget(self) -> ChunkBudget:
-        """What prompts may still take of this step: `chunk_tokens`, and no more time than decodes leave of `tpot`, nor
-        than `tpot` where sequences are on their way here, since these are to decode as soon as they come."""
+        """The step's budget for prompts: `chunk_tokens`, and the time that decodes leave of `tpot`.
+
+        The time is limited to `tpot` even without decodes if transfers are incoming, so that these can decode as soon
+        as they arrive.
+        """
         if self._chunks is None:
             tokens, tpot = self._limits.chunk_tokens, self._limits.tpot
             contexts = self._decoding() if tpot < inf else []
@@ -207,7 +218,7 @@ class Planner:
         return self._chunks
 
     def _decoding(self) -> list[int]:
-        """Tokens before the one that a decode row computes, for each such row of the step."""
+        """The context length of each decode row of the step."""
         running = self._registry.running
         return [r.computed for r in running if r.schedulable and r.remaining == 1 and r.room is None]
 
@@ -230,13 +241,13 @@ class Planner:
 
 
 def _draw(request: Request, choice: int, position: int) -> Draw:
-    """The token at `position` for one of its choices."""
+    """A draw of the token at `position` for one choice."""
     params, tokens, prompt_len = request.params, request.tokens, request.prompt_len
     return Draw(choice, position, params, tokens, prompt_len, request.grammar, request.counts)
 
 
 def _foreseeable(request: Request) -> bool:
-    """Whether its next token but one can be drawn by a device that alone knows the next one."""
+    """True if the token after the next can be sampled while only the device knows the next one."""
     params = request.params
     penalized = params.repetition_penalty != 1 or params.frequency_penalty or params.presence_penalty
     reads = penalized or params.bad_words or request.outputs < params.min_tokens
@@ -244,7 +255,7 @@ def _foreseeable(request: Request) -> bool:
 
 
 def _targets(request: Request, count: int) -> Targets | None:
-    """Those of a row of its next `count` tokens."""
+    """Targets of a row of the request's next `count` tokens."""
     start, alternatives = request.computed, request.params.prompt_logprobs
     tokens = request.tokens[start + 1 : min(start + count + 1, request.prompt_len)]
     return Targets(tokens, alternatives) if tokens and alternatives is not None else None

@@ -1,6 +1,6 @@
-"""In which order waiting requests start. Keys never change while a request waits, so aging costs nothing.
+"""The order in which waiting requests start. Keys never change while a request waits, so aging costs nothing.
 
-Keys order the requests of a tenant. Where several tenants wait, these take turns (`tenant_turns`).
+Keys order the requests of a tenant. Fair queueing orders the requests of different tenants (`fair_queueing`).
 """
 
 from bisect import bisect_left, insort
@@ -11,19 +11,19 @@ from enum import IntEnum
 from heapq import heapify, heappop, heappush
 from itertools import groupby
 
+from legato_engine.scheduler.fair_queueing import FairQueueing
 from legato_engine.scheduler.limits import SchedulerLimits
 from legato_engine.scheduler.request import Request
-from legato_engine.scheduler.tenant_turns import TenantTurns
 
-PATIENCE_WEIGHT = 0.1  # seconds of waiting that one second until the deadline is worth
-PATIENCE_LIMIT = 60.0  # deadlines farther away are all alike
+PATIENCE_WEIGHT = 0.1  # seconds of waiting that equal one second until the deadline
+PATIENCE_LIMIT = 60.0  # seconds; later deadlines make no difference
 
 
 class Tier(IntEnum):
-    """What goes first whatever the policy."""
+    """Precedence before any policy."""
 
-    GRANTED = 0  # a receiver holds blocks for it
-    PREEMPTED = 1  # it ran already
+    GRANTED = 0  # a receiver has reserved blocks for it
+    PREEMPTED = 1  # it has run before
     FRESH = 2
 
 
@@ -34,9 +34,9 @@ Key = tuple[int, float, int]
 class Order:
     """The policy of a role: smaller keys start first.
 
-    Decode and unified workers: first come, first served, where one step of priority is worth `limits.aging` seconds of
-    waiting. Prefill workers add the time that the uncached tokens will take and a part of the time until the deadline:
-    short and urgent ones go first, but whoever waits overtakes those that come later.
+    Decode and unified workers: first come, first served; one step of priority equals `limits.aging` seconds of waiting.
+    Prefill workers add the time that the uncached tokens will take and a part of the time until the deadline: short and
+    urgent requests go first, but waiting requests are overtaken less and less by later ones.
     """
 
     limits: SchedulerLimits
@@ -49,7 +49,7 @@ class Order:
         return (self._tier(request), start, request.number)
 
     def advantage(self, request: Request, tokens_per_second: float) -> float:
-        """Tokens of other tenants that its priority is worth."""
+        """Tokens of other tenants that the request's priority lets it overtake."""
         return request.priority * self.limits.aging * tokens_per_second
 
     def _tier(self, request: Request) -> Tier:
@@ -65,10 +65,10 @@ class WaitingQueue:
         self._order = order
         self._entries: list[tuple[Key, Request]] = []
         self._keys: dict[Request, Key] = {}
-        self.tenants: Counter[str] = Counter()  # of those that wait
-        self.turns = TenantTurns()
+        self.tenants: Counter[str] = Counter()  # waiting requests of each
+        self.fair = FairQueueing()
         self.tokens = 0
-        self.tokens_per_second = 1000.0  # how fast prompts are computed here, as measured
+        self.tokens_per_second = 1000.0  # measured rate of prompts
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -80,7 +80,7 @@ class WaitingQueue:
         return request in self._keys
 
     def push(self, request: Request) -> None:
-        """`request.uncached` must be set: it is part of the order."""
+        """Adds a request, whose `uncached` must be set: it is part of the order."""
         key = self._order.key(request, self.tokens_per_second)
         self._keys[request] = key
         insort(self._entries, (key, request), key=lambda entry: entry[0])
@@ -88,13 +88,13 @@ class WaitingQueue:
         self.tenants[request.tenant] += 1
 
     def begin(self, request: Request) -> None:
-        """It waits no more: it is computed from now on. KeyError when it does not wait."""
+        """Removes a request that starts now. KeyError if it does not wait."""
         self.remove(request)
-        if request.turn is None:
-            self.turns.begin(request, self._advantage(request))
+        if request.finish_tag is None:
+            self.fair.begin(request, self._advantage(request))
 
     def remove(self, request: Request) -> None:
-        """KeyError when it does not wait."""
+        """Removes a request. KeyError if it does not wait."""
         key = self._keys.pop(request)
         index = bisect_left(self._entries, key, key=lambda entry: entry[0])
         while self._entries[index][1] is not request:
@@ -105,29 +105,31 @@ class WaitingQueue:
         if not self.tenants[request.tenant]:
             del self.tenants[request.tenant]
 
-    def in_turn(self) -> Iterator[Request]:
-        """In the order in which they are to begin, while those that were given out may begin."""
+    def ordered(self) -> Iterator[Request]:
+        """Yields requests in the order in which they should start. Yielded ones may start during the iteration."""
         if len(self.tenants) <= 1:
             yield from self
             return
         for _, entries in groupby(self._entries.copy(), lambda entry: entry[0][0]):
-            yield from self._tenants_in_turn(request for _, request in entries)
+            yield from self._by_finish_tag(request for _, request in entries)
 
-    def turn(self, request: Request) -> float:
-        """When its turn is among the prompts of all tenants, waiting or begun."""
-        return self.turns.turn(request, self._advantage(request)) if request.turn is None else request.turn
+    def finish_tag(self, request: Request) -> float:
+        """The request's finish tag among the prompts of all tenants, waiting or started."""
+        if request.finish_tag is not None:
+            return request.finish_tag
+        return self.fair.finish_tag(request, self._advantage(request))
 
-    def _tenants_in_turn(self, requests: Iterable[Request]) -> Iterator[Request]:
+    def _by_finish_tag(self, requests: Iterable[Request]) -> Iterator[Request]:
         waiting: dict[str, deque[Request]] = {}
         for request in requests:
             waiting.setdefault(request.tenant, deque()).append(request)
-        heads = [(self.turn(queue[0]), queue[0].number, queue) for queue in waiting.values()]
+        heads = [(self.finish_tag(queue[0]), queue[0].number, queue) for queue in waiting.values()]
         heapify(heads)
         while heads:
             _, _, queue = heappop(heads)
             yield queue.popleft()
             if queue:
-                heappush(heads, (self.turn(queue[0]), queue[0].number, queue))
+                heappush(heads, (self.finish_tag(queue[0]), queue[0].number, queue))
 
     def _advantage(self, request: Request) -> float:
         return self._order.advantage(request, self.tokens_per_second)
@@ -135,7 +137,7 @@ class WaitingQueue:
     def key(self, request: Request) -> Key:
         return self._order.key(request, self.tokens_per_second)
 
-    def measured(self, tokens: int, seconds: float) -> None:
+    def measure(self, tokens: int, seconds: float) -> None:
         """A step computed `tokens` prompt tokens in `seconds`."""
         if tokens and seconds > 0:
             self.tokens_per_second += 0.2 * (tokens / seconds - self.tokens_per_second)

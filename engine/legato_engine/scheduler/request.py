@@ -1,11 +1,11 @@
-"""One running sequence: what is known, what is computed, where its KV lies. No policy in here."""
+"""One sequence: its known tokens, its computed tokens, and the blocks of its KV. No policy."""
 
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
-from legato_engine.scheduler.batch import Adapter, Constraint, Sampled
+from legato_engine.scheduler.batch import Constraint, LoadedAdapter, Sampled
 from legato_engine.scheduler.token_counts import TokenCounts
 from legato_protocol.packed_tokens import unpack_tokens
 from legato_protocol.sampling_params import SamplingParams
@@ -13,22 +13,21 @@ from legato_protocol.stream import Finish, Sequence
 
 
 class RequestState(Enum):
-    """Where a request is. `WAITING` and `PARKED` hold no blocks."""
+    """The state of a request. Only `WAITING` and `PARKED` requests, and most `ENDED` ones, have no blocks."""
 
     WAITING = "waiting"  # queued, or preempted and queued again
-    RUNNING = "running"  # owns blocks and is scheduled
-    COMPUTED = "computed"  # prompt done for a hand-off that is granted: keeps its blocks until the hand-off is over
-    PARKED = "parked"  # prompt done for a hand-off that is not granted yet
+    RUNNING = "running"  # has blocks and is scheduled
+    COMPUTED = "computed"  # a granted hand-off's prompt is computed: keeps its blocks until the hand-off is over
+    PARKED = "parked"  # an ungranted hand-off's prompt is computed
     ENDED = "ended"  # finished, cancelled, expired or migrated
 
 
-RUNNING = (
-    RequestState.RUNNING
-)  # by this name for what runs per sequence and step: Python 3.11 computes each `RequestState.RUNNING`
+# For code that runs per sequence and step: in Python 3.11 each `RequestState.RUNNING` is a slow lookup.
+RUNNING = RequestState.RUNNING
 
 
 class Outgoing(Protocol):
-    """What a request has to know of its KV's transfer to elsewhere: `scheduler.transfers` has the whole record."""
+    """The part of an outgoing transfer's record that a request needs; see `scheduler.transfers`."""
 
     @property
     def keeping(self) -> bool: ...
@@ -59,38 +58,38 @@ class Request:
     trace: str = ""  # as in `stream.Sequence`
     room: int | None = None
     handed_off: bool = False  # another worker computed its prompt
-    grammar: Constraint | None = None  # what its output has to match
-    loaded_adapter: Adapter | None = None  # that of `adapter`
+    grammar: Constraint | None = None  # constrains the output
+    loaded_adapter: LoadedAdapter | None = None  # of digest `adapter`
 
     state: RequestState = RequestState.WAITING
-    begun: bool = False  # it had a part in some step
+    started: bool = False  # a step has computed tokens of it
     finish: Finish | None = None
     paused: bool = False
-    outgoing: "Outgoing | None" = None  # of its KV to elsewhere, under way or the last one there was
+    outgoing: "Outgoing | None" = None  # the current or last transfer to another worker
     computed: int = 0
-    cached_tokens: int = 0  # known tokens that the prefix cache gave, wherever the prompt was computed
+    cached_tokens: int = 0  # known tokens from the prefix cache of the worker that computed the prompt
     blocks: list[int] = field(default_factory=list)
-    hashes: list[bytes] = field(default_factory=list)  # of the full blocks of `tokens`, as far as they were needed
-    counts: TokenCounts = field(default_factory=TokenCounts)  # of `tokens`, as far as penalties needed them
-    stored: int = 0  # leading blocks that the prefix cache was told of
-    writable: int = 0  # positions from `computed` up to here lie in blocks that nobody else reads
-    scored: int = 1  # leading tokens of the prompt whose logprobs were told, if they are asked for: the first has none
+    hashes: list[bytes] = field(default_factory=list)  # of leading full blocks of `tokens`; extended as needed
+    counts: TokenCounts = field(default_factory=TokenCounts)  # of leading `tokens`; extended as penalties need them
+    stored: int = 0  # leading blocks that are in the prefix cache
+    writable: int = 0  # positions from `computed` up to here are in blocks that no other request reads
+    scored: int = 1  # leading prompt tokens whose requested logprobs were reported; the first token has none
     first: dict[int, Sampled] = field(default_factory=dict)
     arrival: float = 0.0
     number: int = 0  # order of arrival at this worker
     uncached: int = 0  # known tokens that no cache covered when it was queued
-    virtual_start: float = 0.0  # of its tenant's, when it began: see `scheduler.tenant_turns`
-    turn: float | None = None  # of its prompt among those of all tenants, since it began
+    start_tag: float = 0.0  # its tenant's virtual time when it started, see `scheduler.fair_queueing`
+    finish_tag: float | None = None  # of its prompt; None before it started
     preemptions: int = 0  # since it last made progress
-    preempted: int = 0  # number of times
-    reserved_blocks: int = 0  # reserved by admission when it last began, expected output included
-    most_blocks: int = 0  # largest number of blocks that it had when it gave them back
-    borrowed_blocks: int = 0  # of `blocks`: full blocks of the request that it was forked from
-    farthest: int = 0  # most tokens it ever had computed
+    preempted: int = 0  # number of times in all
+    reserved_blocks: int = 0  # reserved by admission when it last started, including expected output
+    most_blocks: int = 0  # largest number of blocks that it had when it released them
+    borrowed_blocks: int = 0  # full blocks of the request that it was forked from
+    farthest: int = 0  # largest value that `computed` ever had
 
     @classmethod
-    def of(cls, id: str, attempt: int, sequence: Sequence, now: float, room: int | None = None) -> "Request":
-        """The request that a gateway's frame asks for; its deadline counts from `now`."""
+    def from_sequence(cls, id: str, attempt: int, sequence: Sequence, now: float, room: int | None = None) -> "Request":
+        """Creates the request for a sequence in a gateway's frame; its deadline counts from `now`."""
         return cls(
             id=id,
             attempt=attempt,
@@ -110,7 +109,7 @@ class Request:
 
     @property
     def choice(self) -> int:
-        """The choice it stands for, once it stands for one."""
+        """The request's only choice, after the fork."""
         return self.choices[0]
 
     @property
@@ -125,22 +124,22 @@ class Request:
 
     @property
     def scoring(self) -> bool:
-        """Logprobs of its prompt are still to be computed, and so is what they follow from, whatever is cached."""
+        """True if prompt logprobs are still to be computed; cached blocks cannot provide their logits."""
         return self.params.prompt_logprobs is not None and self.scored < self.prompt_len
 
     @property
     def sending(self) -> bool:
-        """Its blocks are read for a transfer: they stay, whatever happens to the request."""
+        """True if its blocks are read for a transfer: they stay, whatever happens to the request."""
         return self.outgoing is not None and self.outgoing.keeping
 
     @property
     def ungranted(self) -> bool:
-        """It is a prefill for a hand-off that nobody has blocks for yet."""
+        """True if it is a prefill for a hand-off that has no grant yet."""
         return self.room is not None and not self.sending
 
     @property
     def peak_blocks(self) -> int:
-        """Largest number of blocks that it has had, without borrowed ones."""
+        """The largest number of blocks that it ever had, without borrowed ones."""
         return max(self.most_blocks, len(self.blocks)) - self.borrowed_blocks
 
     @property
@@ -148,11 +147,11 @@ class Request:
         return self.state is RUNNING and not (self.paused or (self.outgoing is not None and self.outgoing.stopped))
 
     def full_blocks(self, block_size: int) -> int:
-        """How many of `blocks` are complete: they never change any more and can be pushed."""
+        """Number of complete blocks: they no longer change and can be pushed."""
         return self.computed // block_size
 
     def fork(self, choice: int, blocks: Items[int]) -> "Request":
-        """The same sequence for one of its choices, on `blocks` (whose references the caller took)."""
+        """Returns a copy of the sequence for one choice, on `blocks`, whose references the caller took."""
         return Request(
             id=self.id,
             attempt=self.attempt,
@@ -170,7 +169,7 @@ class Request:
             grammar=self.grammar.at_start() if self.grammar is not None else None,
             loaded_adapter=self.loaded_adapter,
             state=RequestState.RUNNING,
-            begun=True,
+            started=True,
             paused=self.paused,
             computed=self.computed,
             cached_tokens=self.cached_tokens,

@@ -1,4 +1,4 @@
-"""All requests of this worker and their lives: the one place that changes a request's state."""
+"""All requests of this worker: the only place that changes a request's state."""
 
 from bisect import insort
 from collections.abc import Iterable, Iterator
@@ -20,41 +20,41 @@ class RequestRegistry:
         self._tables = tables
         self._number = 0
         self.preemptions = 0  # so far
-        self.earliest_deadline = inf  # no deadline of a request or incoming transfer is before it
+        self.earliest_deadline = inf  # a lower bound for the deadlines of all requests and incoming transfers
 
     def __len__(self) -> int:
         return sum(map(len, self._by_id.values()))
 
     def __iter__(self) -> Iterator[Request]:
-        """All of them, ended ones whose blocks a peer is still sent included."""
+        """All requests, including ended ones whose blocks are still sent to a peer."""
         return (request for requests in self._by_id.values() for request in requests)
 
-    def of(self, id: str) -> tuple[Request, ...]:
+    def by_id(self, id: str) -> tuple[Request, ...]:
         return tuple(self._by_id.get(id, ()))
 
-    def slots(self) -> int:
-        """How many sequences the running requests are, or will be once they forked."""
+    def used_slots(self) -> int:
+        """Number of sequences that the running requests are, or will be after their forks."""
         return sum([len(request.choices) for request in self.running])
 
     def ungranted(self) -> int:
-        """Prefills for a hand-off that are parked, or are computed now, without a grant."""
+        """Number of prefills for hand-offs without a grant that are parked or being computed."""
         return len(self.parked) + sum(request.ungranted for request in self.running)
 
-    # ── lives ──
+    # ── state changes ──
 
     def arrive(self, request: Request, now: float) -> None:
-        """It came just now, to be queued or reserved for: it gets its number."""
+        """Numbers a request that has just arrived, before it is queued or reserved."""
         self._number += 1
         request.number, request.arrival = self._number, now
         self.earliest_deadline = min(self.earliest_deadline, request.deadline)
 
-    def look_at_deadlines(self, reserved: Iterable[Request]) -> None:
-        """Find the earliest deadline anew, of the requests here that go on and of those `reserved` for."""
+    def update_earliest_deadline(self, reserved: Iterable[Request]) -> None:
+        """Recomputes the earliest deadline of the live requests and the `reserved` ones of incoming transfers."""
         alive = [request for request in self if request.state is not RequestState.ENDED]
         self.earliest_deadline = min((request.deadline for request in (*alive, *reserved)), default=inf)
 
     def wait(self, request: Request) -> None:
-        """Queue it: new, preempted, or granted after it was parked."""
+        """Queues a request that is new, preempted, or granted after it was parked."""
         if request.state is RequestState.RUNNING:
             self.running.remove(request)
             self._tables.release(request)
@@ -65,27 +65,27 @@ class RequestRegistry:
         cached = len(self._tables.match(request, full)) * self._tables.block_size
         request.uncached = len(request.tokens) - cached
         if request.tenant not in self.queue.tenants:
-            self.queue.turns.come(request.tenant, self._present())
+            self.queue.fair.arrive(request.tenant, self._active_times())
         self.queue.push(request)
         self._enter(request)
 
     def preempt(self, request: Request) -> None:
-        """Take its blocks; it is recomputed later, from what is left of them in the cache."""
+        """Frees the request's blocks and queues it; it is recomputed later, with blocks that are still cached."""
         request.preemptions += 1
         request.preempted += 1
         self.preemptions += 1
         self.wait(request)
 
     def run(self, request: Request) -> None:
-        """It owns blocks from here on: it waited, was adopted or forked."""
+        """Runs a request that has blocks now: it waited, was adopted or forked."""
         if request in self.queue:
             self.queue.begin(request)
         request.state = RequestState.RUNNING
         insort(self.running, request, key=_precedence)
         self._enter(request)
 
-    def computed(self, request: Request) -> None:
-        """A prefill for a hand-off is done: with a grant it keeps its blocks, else they are only cached."""
+    def finish_prefill(self, request: Request) -> None:
+        """A prefill for a hand-off is computed: with a grant it keeps its blocks, else they are only cached."""
         if request.state is RequestState.RUNNING:
             self.running.remove(request)
         if request.sending:
@@ -96,7 +96,7 @@ class RequestRegistry:
         self._tables.release(request)
 
     def end(self, request: Request) -> None:
-        """It is over. Blocks that a peer is being sent stay with it until `end` is called without `sending`."""
+        """Ends a request. Blocks that are sent to a peer stay until `end` is called without `sending`."""
         if request.state is RequestState.RUNNING:
             self.running.remove(request)
         elif request.state is RequestState.WAITING:
@@ -109,15 +109,15 @@ class RequestRegistry:
             self._leave(request)
 
     def rename(self, request: Request, id: str) -> None:
-        """File it under another id."""
+        """Changes the request's id."""
         self._leave(request)
         request.id = id
         self._enter(request)
 
-    def _present(self) -> dict[str, float]:
-        """The tenants with prompts here, and their virtual times: of a prompt that is being computed, when it began."""
-        waiting = {tenant: self.queue.turns[tenant] for tenant in self.queue.tenants}
-        return waiting | {r.tenant: r.virtual_start for r in self.running if r.remaining > 1}
+    def _active_times(self) -> dict[str, float]:
+        """Virtual times of tenants with prompts here; the start tag for a prompt that is being computed."""
+        waiting = {tenant: self.queue.fair[tenant] for tenant in self.queue.tenants}
+        return waiting | {r.tenant: r.start_tag for r in self.running if r.remaining > 1}
 
     def _enter(self, request: Request) -> None:
         same = self._by_id.setdefault(request.id, [])

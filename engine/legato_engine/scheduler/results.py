@@ -1,4 +1,4 @@
-"""What the scheduler tells its caller. Plain data."""
+"""Results that the scheduler returns to its caller. Plain data."""
 
 from dataclasses import dataclass, field
 
@@ -13,7 +13,7 @@ from legato_protocol.stream import Finish
 
 
 class Emission(msgspec.Struct, frozen=True, gc=False):
-    """New tokens of one choice: `index` is the output index of the first. With `finish` there will be no more."""
+    """New tokens of one choice; `index` is the output index of the first. With `finish` they are the last."""
 
     request: Request
     choice: int
@@ -23,7 +23,7 @@ class Emission(msgspec.Struct, frozen=True, gc=False):
 
 
 class ScoredTokens(msgspec.Struct, frozen=True, gc=False):
-    """Logprobs of a prompt's tokens from place `start` on."""
+    """Logprobs of a prompt's tokens from position `start` on."""
 
     request: Request
     start: int
@@ -32,14 +32,14 @@ class ScoredTokens(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(slots=True)
 class StepResult:
-    """What a step came to.
+    """The results of a step.
 
-    `advanced` are the prefills for a hand-off and the migrating sequences that completed more blocks:
+    `advanced` are prefills for a hand-off and migrating sequences that completed more blocks:
     `request.blocks[: request.full_blocks(block_size)]` can be pushed as soon as there is a grant.
-    `prefilled` are prefills for a hand-off whose KV is complete and whose `first` holds every choice's token: in state
-    COMPUTED (granted: hand over what is left, the partial last block included) or PARKED (no grant yet; after
-    `OutgoingHandoffs.grant` it appears here once more, COMPUTED).
-    `faulted` are requests that ended because nothing could be sampled for them, and why.
+    `prefilled` are prefills for a hand-off whose KV is complete and whose `first` has every choice's token: in state
+    COMPUTED (granted: the remaining blocks can be handed over, including the partial one) or PARKED (no grant yet;
+    after `OutgoingHandoffs.grant` it appears here once more, COMPUTED).
+    `faulted` are requests that ended because no token could be sampled for them, with the reason.
     """
 
     emissions: list[Emission] = field(default_factory=list)
@@ -48,13 +48,15 @@ class StepResult:
     advanced: list[Request] = field(default_factory=list)
     prefilled: list[Request] = field(default_factory=list)
     prompt_tokens: int = 0  # computed in rows that were not plain decodes, for the prefill rate
-    prompts: list[tuple[Request, int]] = field(default_factory=list)  # and the tokens of each that nobody had computed
+    prompts: list[tuple[Request, int]] = field(
+        default_factory=list
+    )  # and the tokens of each computed for the first time
     decode_rows: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class SequenceKV:
-    """What is handed over: `token_ids` are all known tokens, KV of the first `computed` lies in `blocks`."""
+    """The sequence to hand over: `token_ids` are all known tokens, `blocks` has the KV of the first `computed`."""
 
     token_ids: tuple[int, ...]
     computed: int
@@ -62,11 +64,11 @@ class SequenceKV:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
-    """What `cancel` or `expire` ended, for the caller to abort the hand-offs among it.
+class EndedSequences:
+    """Requests and transfers that `cancel` or `expire` ended; the caller aborts their hand-offs.
 
-    A request with `sending` keeps its blocks until `OutgoingHandoffs.abort`; an incoming transfer is abandoned
-    already, and blocks that its source may write to are quarantined until `IncomingHandoffs.released`.
+    A request with `sending` keeps its blocks until `OutgoingHandoffs.abort`. An incoming transfer is already abandoned;
+    blocks that its source may write to are quarantined until `IncomingHandoffs.on_released`.
     """
 
     requests: tuple[Request, ...] = ()
@@ -75,9 +77,9 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerLoad:
-    """Numbers for `Load`, which says what those of the same name are."""
+    """The scheduler's part of `Load`, which explains the fields."""
 
-    queue_tokens: int  # known tokens that are not computed and not cached, of all that wait or are being prefilled
+    queue_tokens: int  # known tokens, neither computed nor cached, of waiting sequences and running prompts
     waiting: int  # requests and incoming transfers without blocks
     running: int
     free_blocks: int
@@ -85,7 +87,7 @@ class SchedulerLoad:
     used_blocks: int
     quarantined_blocks: int
     kv_utilization: float  # share of the used blocks' slots that hold KV; 1 without used blocks
-    tokens_by_tenant: dict[str, int]  # computed so far, of some: see `tenants`
+    tokens_by_tenant: dict[str, int]  # computed tokens of some tenants, see `tenants`
     parked: int
     parked_tokens: int
     granted_blocks: int

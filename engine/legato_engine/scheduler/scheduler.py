@@ -1,11 +1,11 @@
-"""The scheduler: who computes what in the next step, and what a step's output means. Pure: time is passed in.
+"""The scheduler: plans steps and processes their output. Pure: time is passed in.
 
-    batch = scheduler.schedule(now)                     # None: nothing can be computed now
+    batch = scheduler.schedule(now)                     # None: there is nothing to compute
     result = scheduler.process(batch, output, now)
 
-One step may be in flight, and behind it one that `schedule_ahead` made. Between `schedule` and `process` every other
-method may be called; blocks given up then are reused only after the last step that touches them was processed. There
-are no phases: every request has known and computed tokens, running ones go first (the idea is vLLM's and
+One step may be in flight, followed by one of `schedule_ahead`. Between `schedule` and `process` every other method may
+be called; blocks that these free are reused only after the last step that uses them is processed. There are no separate
+prefill and decode phases: every request has known and computed tokens, running ones go first (the idea is vLLM's and
 mini-sglang's), and a prompt is computed in chunks, so that decoding never stalls.
 """
 
@@ -22,23 +22,23 @@ from legato_engine.scheduler.chunk_budget import pairs
 from legato_engine.scheduler.incoming import IncomingHandoffs
 from legato_engine.scheduler.limits import RequestRejected, SchedulerLimits
 from legato_engine.scheduler.outgoing import OutgoingHandoffs
-from legato_engine.scheduler.output_lengths import OutputLengths
+from legato_engine.scheduler.output_lengths import OutputLengthEstimator
 from legato_engine.scheduler.output_processor import OutputProcessor
 from legato_engine.scheduler.planner import Planner
 from legato_engine.scheduler.queue import Order, WaitingQueue
 from legato_engine.scheduler.request import Request, RequestState
 from legato_engine.scheduler.request_registry import RequestRegistry
-from legato_engine.scheduler.results import Ended, SchedulerLoad, StepResult
+from legato_engine.scheduler.results import EndedSequences, SchedulerLoad, StepResult
 from legato_engine.scheduler.step_cost import StepCost
 from legato_engine.scheduler.tenants import TenantTokens
 from legato_engine.scheduler.transfers import IncomingTransfer
 
-MOST_AHEAD = 16  # steps in a row that leave aside who waits
+MOST_AHEAD = 16  # consecutive steps that ignore waiting requests
 
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """One in flight, the requests of its rows, and when it was scheduled."""
+    """A step in flight, the requests of its rows, and the time when it was scheduled."""
 
     batch: Batch
     requests: list[Request]
@@ -48,7 +48,8 @@ class _Step:
 class Scheduler:
     """The sequences of one worker: steps, arrivals and ends. `incoming` and `outgoing` are their hand-offs.
 
-    `kv_revision` goes into the root of every block hash."""
+    `kv_revision` is part of the root of every block hash.
+    """
 
     def __init__(self, limits: SchedulerLimits, pool: BlockPool, kv_revision: str) -> None:
         self.limits = limits
@@ -56,25 +57,28 @@ class Scheduler:
         self._tables = BlockTables(pool, limits.block_size, kv_revision)
         self._queue = WaitingQueue(Order(limits))
         self._registry = RequestRegistry(self._tables, self._queue)
-        self._lengths = OutputLengths()
+        self._lengths = OutputLengthEstimator()
         self._admission = AdmissionControl(limits, self._registry, self._tables, self._lengths)
         self._output = OutputProcessor(limits, self._registry, self._tables, self._lengths)
-        self.incoming = IncomingHandoffs(limits, self._registry, self._tables, self._admission, self._output.tokens)
+        deliver = self._output.append_tokens
+        self.incoming = IncomingHandoffs(limits, self._registry, self._tables, self._admission, deliver)
         self.outgoing = OutgoingHandoffs(self._registry, self._tables)
         self._cost = StepCost()
         self._planner = Planner(limits, self._registry, self._tables, self._admission, self.incoming, self._cost)
         self._steps: deque[_Step] = deque()
-        self._ended = 0.0  # when the last one was processed
-        self._stuck: tuple[int, int] | None = None  # how many waited, and ran, if the planner had started all it could
+        self._ended = 0.0  # when the last step was processed
+        # Numbers of waiting and running requests after the last `schedule`, if it started all that could start.
+        self._saturated: tuple[int, int] | None = None
         self._ahead = 0  # steps since then
         self._tenants = TenantTokens()
 
     # Steps
 
     def add(self, request: Request, now: float) -> None:
-        """Queue a request (Generate, or Prefill: with `room`).
+        """Queues a request (Generate, or Prefill: with `room`).
 
-        Raises RequestRejected: invalid (too long, can never fit, nothing left to make) or overloaded (queue full)."""
+        Raises RequestRejected: invalid (too long, can never fit, no token to generate) or overloaded (queue full).
+        """
         self.limits.check(request, self.pool.size)
         if len(self._queue) >= self.limits.max_waiting:
             raise RequestRejected("overloaded", f"{len(self._queue)} requests wait already")
@@ -84,44 +88,46 @@ class Scheduler:
         self._registry.wait(request)
 
     def schedule(self, now: float) -> Batch | None:
-        """The next step, or None when nothing can be computed now. RuntimeError while a step is in flight."""
+        """Plans the next step; None if there is nothing to compute. RuntimeError while a step is in flight."""
         if self._steps:
             raise RuntimeError("a step is in flight")
         planned = self._planner.plan()
         counts = len(self._queue), len(self._registry.running)
-        self._stuck, self._ahead = None if self._planner.held_up else counts, 0
-        return self._fly(*planned, now)
+        self._saturated, self._ahead = None if self._planner.held_up else counts, 0
+        return self._launch(*planned, now)
 
     def schedule_ahead(self, now: float) -> Batch | None:
-        """The step after the one in flight, for a runner that launches it before that one has ended: see `Row.tokens`.
+        """Plans the step after the one in flight, for a runner that launches it before that one ends (see `Row`).
 
-        None where it cannot be known yet, or should not: there is none in flight, or two; it would not only decode; one
-        of those that wait might start."""
+        None if there is not exactly one step in flight, a waiting request might start, or the step would not only
+        decode.
+        """
         self._ahead += 1
         if len(self._steps) != 1 or self._may_start():
             return None
         step = self._steps[0]
-        return self._fly(*self._planner.plan_ahead(step.batch, step.requests), now)
+        return self._launch(*self._planner.plan_ahead(step.batch, step.requests), now)
 
-    def begun(self) -> list[Request]:
-        """Those that have their first part in a step in flight; told once."""
-        fresh = [request for step in self._steps for request in step.requests if not request.begun]
+    def take_started(self) -> list[Request]:
+        """Returns, once each, requests whose first step is in flight."""
+        fresh = [request for step in self._steps for request in step.requests if not request.started]
         for request in fresh:
-            request.begun = True
+            request.started = True
         return fresh
 
     @property
     def expected(self) -> float | None:
-        """Seconds that the first step in flight should take, by those before it; 0: unknown. None when no step is."""
+        """Seconds that the first step in flight should take; 0: unknown. None if there is no step in flight."""
         if not self._steps:
             return None
         batch = self._steps[0].batch
         return self._cost.expected(*_work(batch), _scored(batch))
 
     def process(self, batch: Batch, output: StepOutput, now: float) -> StepResult:
-        """Take in what the runner made of the first step in flight. Its KV events are in `pool.events.take()` after it.
+        """Processes the runner's output of the first step in flight. Its KV events are then in `pool.events.take()`.
 
-        ValueError when `batch` is not that step."""
+        ValueError if `batch` is not that step.
+        """
         if not self._steps or batch is not self._steps[0].batch:
             raise ValueError("this is not the first step in flight")
         step = self._steps.popleft()
@@ -135,65 +141,68 @@ class Scheduler:
             if row.start < request.prompt_len:
                 fresh = min(row.start + computed, request.prompt_len) - max(row.start, request.farthest)
                 result.prompts.append((request, max(0, fresh)))
-            self._output.row(request, computed, sampled, result)
+            self._output.process_row(request, computed, sampled, result)
         self._tenants.add(served)
         scoring = sum([row.seconds for row in output if isinstance(row, Scored)])
-        seconds = now - max(step.began, self._ended) - scoring  # of what all steps have
+        seconds = now - max(step.began, self._ended) - scoring
         self._ended = now
-        self._queue.measured(result.prompt_tokens, seconds)
-        self._cost.measured(result.decode_rows, context, result.prompt_tokens, attended, seconds)
-        self._cost.measured_scores(_scored(batch), scoring)
+        self._queue.measure(result.prompt_tokens, seconds)
+        self._cost.measure(result.decode_rows, context, result.prompt_tokens, attended, seconds)
+        self._cost.measure_scores(_scored(batch), scoring)
         return result
 
     # Ending
 
-    def cancel(self, id: str, attempt: int, choices: Collection[int] = (), *, cut_off: bool = False) -> Ended:
-        """End everything of this id at this and lower attempts, incoming too; with `choices`, only what stands for none
-        beside these. Unknown ids and choices end nothing. `cut_off` when nobody asked for that: see `OutputLengths`."""
+    def cancel(self, id: str, attempt: int, choices: Collection[int] = (), *, cut_off: bool = False) -> EndedSequences:
+        """Ends requests and incoming transfers of this id with this or a lower attempt; unknown ids are ignored.
+
+        With `choices`, only those that have no other choice. `cut_off` if the gateway did not ask for it, see
+        `OutputLengthEstimator`.
+        """
 
         def meant(request: Request) -> bool:
             return request.attempt <= attempt and (not choices or all(c in choices for c in request.choices))
 
         return self._end(
-            [r for r in self._registry.of(id) if meant(r)],
+            [r for r in self._registry.by_id(id) if meant(r)],
             [t for t in self.incoming if t.request.id == id and meant(t.request)],
             cut_off,
         )
 
-    def expire(self, now: float) -> Ended:
-        """End everything whose deadline is past."""
+    def expire(self, now: float) -> EndedSequences:
+        """Ends requests and incoming transfers whose deadline has passed."""
         if now < self._registry.earliest_deadline:
-            return Ended()
+            return EndedSequences()
         ended = self._end(
             [r for r in self._registry if r.deadline <= now],
             [t for t in self.incoming if t.request.deadline <= now],
             cut_off=True,
         )
-        self._registry.look_at_deadlines(transfer.request for transfer in self.incoming)
+        self._registry.update_earliest_deadline(transfer.request for transfer in self.incoming)
         return ended
 
     def rename(self, request: Request, id: str) -> None:
-        """Know `request` by another id from here on."""
+        """Changes the request's id."""
         self._registry.rename(request, id)
 
     def pause(self, id: str, attempt: int, on: bool) -> None:
-        """Make no tokens for it (or, with `on` False, go on). It keeps its blocks until somebody needs them."""
-        for request in (*self._registry.of(id), *(t.request for t in self.incoming if t.request.id == id)):
+        """Pauses a request, or resumes it with `on` False. It keeps its blocks until others need them."""
+        for request in (*self._registry.by_id(id), *(t.request for t in self.incoming if t.request.id == id)):
             if request.attempt == attempt:
                 request.paused = on
 
-    # What is here
+    # State
 
     def requests(self, id: str) -> tuple[Request, ...]:
-        """All of this id (one per choice after a fork), incoming ones not included."""
-        return self._registry.of(id)
+        """Requests with this id (one per choice after a fork), without incoming transfers."""
+        return self._registry.by_id(id)
 
     def adapters(self) -> frozenset[str]:
-        """Those that sequences here compute with, or will."""
+        """Digests of the adapters of all sequences here."""
         return frozenset(request.adapter for request in self._adapted())
 
     def waiting_for_peers(self) -> frozenset[Request]:
-        """Sequences that go on when another worker does, of adapters that no others here compute with."""
+        """Sequences that wait for another worker and whose adapters no other sequence here uses."""
         adapted = self._adapted()
         waiting = {r for r in adapted if r.ungranted and r.state is not RequestState.RUNNING}
         busy = {r.adapter for r in adapted if r not in waiting}
@@ -232,11 +241,11 @@ class Scheduler:
 
     @property
     def idle(self) -> bool:
-        """Nothing is queued, running, parked, handed over, reserved or quarantined."""
+        """True if nothing is queued, running, parked, handed over, reserved or quarantined."""
         return not len(self._registry) and self.incoming.idle and not self._steps
 
     def check_integrity(self) -> None:
-        """Raise AssertionError when the pool's references and the owners here disagree."""
+        """Raises AssertionError if the pool's references do not match the block tables."""
         tables = [request.blocks for request in self._registry]
         self._tables.check_integrity(tables + [transfer.blocks for transfer in self.incoming])
         self.incoming.check_integrity()
@@ -245,27 +254,27 @@ class Scheduler:
             assert request.state is not RequestState.ENDED or request.sending, f"{request.id} has ended and is kept"
 
     def mismatch(self) -> str:
-        """What is wrong with the owners of blocks, if anything is: a fault of this program."""
+        """The fault that `check_integrity` reports, a bug of this program, or ""."""
         try:
             self.check_integrity()
         except AssertionError as error:
             return str(error) or str(extract_tb(error.__traceback__)[-1].line)
         return ""
 
-    def _fly(self, rows: list[Row], requests: list[Request], now: float) -> Batch | None:
+    def _launch(self, rows: list[Row], requests: list[Request], now: float) -> Batch | None:
         if not rows:
             return None
-        self._tables.fly(requests)
+        self._tables.launch(requests)
         self._steps.append(_Step(Batch(tuple(rows), tuple(self._tables.copies)), requests, now))
         return self._steps[-1].batch
 
     def _may_start(self) -> bool:
-        """Whether a step that is planned as usual might start one of those that wait."""
+        """True if `schedule` might start a waiting request."""
         waiting = len(self._queue)
-        return waiting > 0 and (self._ahead > MOST_AHEAD or self._stuck != (waiting, len(self._registry.running)))
+        return waiting > 0 and (self._ahead > MOST_AHEAD or self._saturated != (waiting, len(self._registry.running)))
 
     def _adapted(self) -> list[Request]:
-        """All with an adapter, incoming ones included."""
+        """All requests with an adapter, including incoming transfers."""
         incoming = (transfer.request for transfer in self.incoming)
         return [request for request in (*self._registry, *incoming) if request.adapter]
 
@@ -276,30 +285,30 @@ class Scheduler:
         return max(0.0, 1 - empty / slots) if slots else 1.0
 
     def _parked_tokens(self) -> int:
-        """Uncached tokens of prompts that may not begin: enough is computed that no receiver has blocks for."""
+        """Uncached tokens of prompts that may not start, since the limit of ungranted prefills is reached."""
         if self._admission.parkable() > 0:
             return 0
         return sum(request.uncached for request in self._queue if request.ungranted)
 
     def _pending_blocks(self) -> int:
-        """What those that wait would take from the pool: prompts what no cache covers, transfers all they reserve."""
+        """Blocks that waiting requests and transfers need: uncached blocks of prompts, all blocks of transfers."""
         limits, first = self.limits, self._admission.first_blocks
         prompts = sum([first(r) - (len(r.tokens) - r.uncached) // limits.block_size for r in self._queue])
         return prompts + sum([limits.blocks_for(limits.reserved(r)) for r in self.incoming.waiting])
 
-    def _end(self, requests: list[Request], incoming: list[IncomingTransfer], cut_off: bool) -> Ended:
-        record = self._lengths.cut_off if cut_off else self._lengths.ended
+    def _end(self, requests: list[Request], incoming: list[IncomingTransfer], cut_off: bool) -> EndedSequences:
+        record = self._lengths.add_cut_off if cut_off else self._lengths.add_ended
         alive = tuple(request for request in requests if request.state is not RequestState.ENDED)
         for request in alive:
             record(request)
             self._registry.end(request)
         for transfer in incoming:
             self.incoming.abandon(transfer)
-        return Ended(alive, tuple(incoming))
+        return EndedSequences(alive, tuple(incoming))
 
 
 def _work(batch: Batch) -> tuple[int, int, int, float]:
-    """As `StepCost` counts it: rows that decode, tokens before them, tokens of prompts, pairs."""
+    """The step's features for `StepCost`: decode rows, their context tokens, prompt tokens, pairs."""
     rows, context, tokens, attended = 0, 0, 0, 0.0
     for row in batch.rows:
         computed = len(row.tokens)
@@ -313,5 +322,5 @@ def _work(batch: Batch) -> tuple[int, int, int, float]:
 
 
 def _scored(batch: Batch) -> int:
-    """Tokens of prompts whose logprobs are asked for."""
+    """Number of prompt tokens whose logprobs are requested."""
     return sum([len(row.targets.tokens) for row in batch.rows if row.targets is not None])

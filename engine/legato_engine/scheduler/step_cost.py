@@ -1,9 +1,9 @@
-"""What a step takes, learned from the steps before: so many prompt tokens fit beside the decodes into a given time.
+"""The duration of a step as a function of its content, fitted to recent steps: it limits chunks of prompts.
 
-The model is the usual one for chunked prefill (SGLang's dynamic chunks and others fit its prompt part to a profile):
-a step takes a fixed time, and more for each decode row, each token of their context, each prompt token and each pair
-of a prompt token and its context. Here the five coefficients follow from running steps, without a profile, so that
-they also follow a machine that becomes slower. Pure: times are passed in.
+The model is the usual one for chunked prefill (SGLang's dynamic chunks and others fit its prompt part to a profile): a
+step takes a fixed time, and additional time for each decode row, each token of their context, each prompt token and
+each pair of a prompt token and its context. Here the five coefficients are fitted online, without a profile, so that
+they adapt to a machine that becomes slower. Pure: times are passed in.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,53 +12,56 @@ from itertools import combinations_with_replacement
 from legato_engine.scheduler.chunk_budget import LATE_CHUNK, ChunkBudget
 from legato_protocol.load import DecodeCoefficients, PrefillCoefficients
 
-COLD_STEPS = 2  # of each kind: the first ones load code and touch memory for the first time
-FORGET = 1 / 32  # weight of a new step against all before it, of its kind
-RIDGE = 1e-3  # relative: directions in which the steps so far say nothing are split evenly
-FAR = 50  # tokens of context: steps with less tell little of what pairs cost, which long prompts have most of
-REMEMBERED = 0.1  # of a new step's weight: what steps of each size keep, so that they tell only what others do not
-ROW_SPREAD = 0.2  # rows: steps that differ by less say little about the cost of a row
-CONTEXT_SPREAD = 100  # tokens of context: likewise about the cost of a token
-REFIT = 8  # steps after which `expected` looks at them: a fit takes tens of microseconds
-REACH = 2  # a chunk is at most so many times the largest one measured: farther, the fit is a guess
+COLD_STEPS = 2  # ignored steps of each kind: the first ones load code and touch memory for the first time
+FORGET = 1 / 32  # weight of a new step relative to all earlier ones of its kind
+RIDGE = 1e-3  # relative; coefficients that the steps do not determine share the cost evenly
+FAR = 50  # tokens of context; steps with less hardly affect the cost of pairs, which matters for long prompts
+REMEMBERED = 0.1  # share of a new step's weight that each size keeps at least, for coefficients that others leave open
+ROW_SPREAD = 0.2  # rows; steps that differ by less hardly affect the cost of a row
+CONTEXT_SPREAD = 100  # tokens of context; likewise for the cost of a context token
+REFIT = 8  # steps after which `expected` fits again, which takes tens of microseconds
+REACH = 2  # largest chunk relative to the largest measured one: the fit does not extrapolate well
 
 _DECODE, _PROMPT = 3, 5  # features of a step: 1, rows, context[, tokens, pairs]
 _FIXED, _ROWS, _CONTEXT, _TOKENS, _PAIRS = range(_PROMPT)
 
 
 class StepCost:
-    """Least squares of relative errors over recent steps, with coefficients that are not negative.
+    """Non-negative least squares of relative errors over recent steps.
 
-    Relative errors: a step that took ten times as long for a reason of its own weighs a hundredth, and small steps,
-    which show the fixed part, weigh as much as large ones. Steps with and without prompts are forgotten apart, so that
-    a long phase of one kind leaves what is known of the other.
+    Errors are relative, so that an outlier that took ten times as long weighs a hundredth, and small steps, which show
+    the fixed cost, weigh as much as large ones. Steps with and without prompts are forgotten separately, so that a long
+    phase of one kind does not erase the other.
 
-    For the next step, recent ones count. What prompts cost in steps of another size follows from steps of all sizes,
-    none of which (in powers of two) is quite forgotten: one size alone does not tell which part of its time is fixed.
-    The same holds for the cost of decodes with other numbers of rows. Until rows vary, all cost of a step is fixed.
+    Recent steps predict the next one. The cost of prompts in steps of other sizes follows from steps of all sizes; no
+    size (in powers of two) is forgotten completely, since a single size does not determine the fixed cost. The same
+    holds for the cost of decodes with other numbers of rows. Until the number of rows varies, all cost is fixed.
     """
 
     def __init__(self) -> None:
         self._decode = _Moments(_DECODE)
         self._prompt = _Moments(_PROMPT)
         self._sizes: dict[int, _Moments] = {}
-        self._rows: dict[int, _Moments] = {}  # of steps that only decode, by powers of two of their rows
-        self._fewest_rows = self._most_rows = 0  # of steps that decode; 0 before any
+        self._rows: dict[int, _Moments] = {}  # of pure decode steps, by powers of two of their rows
+        self._fewest_rows = self._most_rows = 0  # of steps that decode; 0 before the first
         self._steps = {False: 0, True: 0}  # without and with prompts
         self._tokens = 0.0  # of recent steps with prompts: mean
         self._pairs = 0.0
         self._largest = 0
-        self._per_scored = 0.0  # seconds for a prompt token whose logprob is asked for, beside its own: mean
-        self._scored = 0.0  # tokens that it is the mean of
+        self._per_scored = 0.0  # mean additional seconds of a prompt token whose logprob is requested
+        self._scored = 0.0  # tokens in that mean
         self._next_fit: list[float] | None = None
         self._prefill_fit: list[float] | None = None
         self._decode_fit: list[float] | None = None
         self._expected_fit = [0.0] * _PROMPT
         self._since_expected = REFIT
 
-    def measured(self, rows: int, context: int, tokens: int, pairs: float, seconds: float) -> None:
-        """A step took `seconds`: it decoded `rows` with `context` tokens before them in all, and computed `tokens` of
-        prompts with so many `pairs` of a token and one that it attends to."""
+    def measure(self, rows: int, context: int, tokens: int, pairs: float, seconds: float) -> None:
+        """Adds a step that took `seconds`.
+
+        It decoded `rows` with `context` tokens in all, and computed `tokens` of prompts with `pairs` of a token and one
+        that it attends to.
+        """
         if seconds <= 0 or self._is_cold(tokens > 0):
             return
         self._next_fit = self._prefill_fit = self._decode_fit = None
@@ -67,27 +70,31 @@ class StepCost:
             self._fewest_rows = min(rows, self._fewest_rows or rows)
             self._most_rows = max(rows, self._most_rows)
         if tokens:
-            self._measured_prompts((1.0, rows, context, tokens, pairs), tokens, pairs, seconds)
+            self._measure_prompts((1.0, rows, context, tokens, pairs), tokens, pairs, seconds)
         else:
-            self._measured_decodes(rows, context, seconds)
+            self._measure_decodes(rows, context, seconds)
 
-    def measured_scores(self, tokens: int, seconds: float) -> None:
-        """Logprobs of so many tokens of prompts took `seconds`, which `measured` does not count."""
+    def measure_scores(self, tokens: int, seconds: float) -> None:
+        """Logprobs of `tokens` of prompts took `seconds`, which `measure` does not include."""
         if tokens:
             self._scored = self._scored * (1 - FORGET) + tokens
             self._per_scored += (seconds / tokens - self._per_scored) * tokens / self._scored
 
     def budget(self, tokens: int, rows: int, context: int, seconds: float) -> ChunkBudget:
-        """For prompts beside `rows` that decode with `context` tokens before them in all, so that the step takes
-        `seconds`: at most `tokens`, and LATE_CHUNK as long as no prompt was measured."""
+        """The budget for prompts in a step of `seconds` that also decodes `rows` with `context` tokens in all.
+
+        It is at most `tokens`, and LATE_CHUNK until a prompt was measured.
+        """
         fixed, per_row, per_context, per_token, per_pair = self._next_step()
         decoding = fixed + per_row * rows + per_context * context
         most = min(tokens, max(LATE_CHUNK, REACH * self._largest))
         return ChunkBudget(most, seconds - decoding, decoding, per_token, per_pair, self._per_scored)
 
     def expected(self, rows: int, context: int, tokens: int, pairs: float, scored: int = 0) -> float:
-        """Seconds that a step should take, described as in `measured`; 0 before any of its kind was measured. Of its
-        tokens of prompts, `scored` have their logprobs told."""
+        """Seconds that a step should take, described as in `measure`; 0 before a step of its kind was measured.
+
+        Logprobs of `scored` of its prompt tokens are requested.
+        """
         if not (self._sizes if tokens else self._most_rows):
             return 0.0
         if self._since_expected >= REFIT:
@@ -97,18 +104,17 @@ class StepCost:
         return step + self._per_scored * scored
 
     def prefill(self, chunk_tokens: int) -> PrefillCoefficients | None:
-        """What prompts cost in steps of at most `chunk_tokens`, without what decodes beside them cost; None before any
-        was measured."""
+        """The cost of prompts in steps of at most `chunk_tokens` without decodes; None before one was measured."""
         if not self._sizes:
             return None
         if self._prefill_fit is None:
             self._prefill_fit = _solve(_normal((self._decode, 1.0), *_remembered(self._sizes), far=FAR))
         fixed, _, _, per_token, per_pair = self._prefill_fit
-        chunk = min(chunk_tokens, REACH * max(LATE_CHUNK, self._largest))  # short ones are so for want of time alone
+        chunk = min(chunk_tokens, REACH * max(LATE_CHUNK, self._largest))
         return PrefillCoefficients(fixed, per_token, per_pair, chunk, self._pairs / self._tokens)
 
     def decode(self) -> DecodeCoefficients | None:
-        """What decodes cost; None before any was measured."""
+        """The cost of decodes; None before one was measured."""
         if not self._most_rows:
             return None
         if self._decode_fit is None:
@@ -121,14 +127,14 @@ class StepCost:
         self._steps[prompts] += 1
         return self._steps[prompts] <= COLD_STEPS
 
-    def _measured_decodes(self, rows: int, context: int, seconds: float) -> None:
+    def _measure_decodes(self, rows: int, context: int, seconds: float) -> None:
         of_rows = self._rows.setdefault(rows.bit_length(), _Moments(_DECODE))
         for moments in (self._decode, *self._rows.values()):
             moments.fade()
         for moments in (self._decode, of_rows):
             moments.add((1.0, rows, context), seconds)
 
-    def _measured_prompts(self, features: tuple[float, ...], tokens: int, pairs: float, seconds: float) -> None:
+    def _measure_prompts(self, features: tuple[float, ...], tokens: int, pairs: float, seconds: float) -> None:
         self._largest = max(self._largest, tokens)
         size = self._sizes.setdefault(tokens.bit_length(), _Moments(_PROMPT))
         for moments in (self._prompt, *self._sizes.values()):
@@ -145,8 +151,10 @@ class StepCost:
 
 
 class _Moments:
-    """Means of the products of steps' features, each over the step's seconds, recent steps first. The last "feature" is
-    the seconds themselves, so 1."""
+    """Weighted means of the products of steps' features, each divided by the step's seconds.
+
+    The last "feature" is the seconds, so 1. Recent steps weigh more.
+    """
 
     def __init__(self, features: int) -> None:
         columns = [*range(features), _PROMPT]
@@ -156,11 +164,11 @@ class _Moments:
         self.count = 0.0  # steps: older ones count less
 
     def fade(self) -> None:
-        """A step of this kind, or of one that is forgotten with it, comes after those so far."""
+        """Reduces the weight of all steps so far, before a new one of this kind."""
         self.count *= 1 - FORGET
 
     def add(self, features: tuple[float, ...], seconds: float) -> None:
-        """A step with these features took `seconds`."""
+        """Adds a step with these features that took `seconds`."""
         self.count += 1
         weight = 1 / self.count
         x = [feature / seconds for feature in features]
@@ -179,12 +187,12 @@ class _Moments:
 
 
 def _remembered(sizes: Mapping[int, _Moments]) -> list[tuple[_Moments, float]]:
-    """Steps of all sizes with their weights; no size is forgotten completely."""
+    """Moments of all sizes with their weights; no size is forgotten completely."""
     return [(size, FORGET * max(REMEMBERED, size.count)) for size in sizes.values()]
 
 
 def _sums(*kinds: tuple[_Moments, float]) -> list[list[float]]:
-    """The normal equations of weighted kinds of steps together, with the right side as the last column."""
+    """The normal equations of weighted kinds of steps; the last column is the right side."""
     equations = [[0.0] * (_PROMPT + 1) for _ in range(_PROMPT)]
     for moments, weight in kinds:
         moments.add_to(equations, weight)
@@ -192,8 +200,10 @@ def _sums(*kinds: tuple[_Moments, float]) -> list[list[float]]:
 
 
 def _decode_normal(sizes: Sequence[tuple[_Moments, float]], prompt: _Moments) -> list[list[float]]:
-    """The normal equations for the cost of decodes. Rows and their context cost nothing unless steps show otherwise.
-    The fixed cost follows from steps without prompts; before any, it is split evenly with the cost of tokens."""
+    """The normal equations for the cost of decodes. Rows and context cost nothing unless steps show otherwise.
+
+    The fixed cost follows from steps without prompts; before the first, it is split evenly with the cost of tokens.
+    """
     equations = _sums(*sizes, (prompt, 1.0))
     steps = equations[_FIXED][_FIXED]
     if not sizes:
@@ -206,8 +216,10 @@ def _decode_normal(sizes: Sequence[tuple[_Moments, float]], prompt: _Moments) ->
 
 
 def _normal(*kinds: tuple[_Moments, float], far: float = 0) -> list[list[float]]:
-    """The normal equations of weighted kinds of steps together. Pairs cost nothing unless steps show otherwise; steps
-    with less than `far` tokens of context hardly do."""
+    """The normal equations of weighted kinds of steps, regularized.
+
+    Pairs cost nothing unless steps show otherwise, and steps with less than `far` tokens of context hardly do.
+    """
     equations = _sums(*kinds)
     for i in range(_PROMPT):
         equations[i][i] *= 1 + RIDGE
@@ -216,7 +228,7 @@ def _normal(*kinds: tuple[_Moments, float], far: float = 0) -> list[list[float]]
 
 
 def _solve(equations: list[list[float]]) -> list[float]:
-    """Coefficients that are not negative: where some would be, the most negative one is 0, and so on."""
+    """Non-negative coefficients: while some would be negative, the most negative one is fixed at 0."""
     free = [i for i in range(len(equations)) if equations[i][i] > 0]
     while True:
         solution = _eliminate([[equations[i][j] for j in (*free, -1)] for i in free])
@@ -231,7 +243,7 @@ def _solve(equations: list[list[float]]) -> list[float]:
 
 
 def _eliminate(rows: list[list[float]]) -> list[float]:
-    """Gauss without pivoting: the matrix is symmetric and, with its ridge, positive definite."""
+    """Gaussian elimination without pivoting: the matrix is symmetric and, with its ridge, positive definite."""
     size = len(rows)
     for i in range(size):
         for below in rows[i + 1 :]:

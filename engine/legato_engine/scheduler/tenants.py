@@ -1,4 +1,4 @@
-"""Tokens computed, by tenant. Tenants are what clients call themselves, so there is no end to their names."""
+"""Computed tokens by tenant. Clients choose the names of tenants, so their number has a limit here."""
 
 from collections.abc import Mapping
 
@@ -17,7 +17,7 @@ class TenantTokens:
         self._others = 0
 
     def add(self, served: Mapping[str, int]) -> None:
-        """A step computed so many tokens for each of these."""
+        """Adds the tokens that a step computed for each tenant."""
         named = self._named
         for tenant, tokens in served.items():
             name = ADDRESSES if tenant.startswith(names.ADDRESS_TENANT) else tenant
@@ -26,6 +26,5 @@ class TenantTokens:
             self._others += named.pop(next(iter(named)))
 
     def counts(self) -> dict[str, int]:
-        """At most MOST_TENANTS names, and OTHERS where some were served before those. A tenant that comes back from
-        there begins at 0."""
+        """Tokens of at most MOST_TENANTS tenants, and of OTHERS. A tenant that returns from there begins at 0."""
         return {**self._named, OTHERS: self._named.get(OTHERS, 0) + self._others} if self._others else dict(self._named)

@@ -1,4 +1,4 @@
-"""How often each token is in a sequence, which penalties follow from."""
+"""Counts of the tokens of a sequence, for penalties."""
 
 from array import array
 from bisect import bisect_left
@@ -7,24 +7,25 @@ from collections.abc import Sequence
 
 
 class TokenCounts:
-    """The different tokens of one sequence, and how often each is in its output.
+    """The distinct tokens of one sequence, and the number of times that each is in its output.
 
-    They follow from the tokens alone, to which others are only ever appended, and are remembered only to be quick: each
-    token is read once, when a draw with penalties first needs it. Used in one thread at a time: that which samples, or
-    between steps that which forks the sequence."""
+    This is a cache: counts follow from the tokens, which only grow. Each token is read once, when a draw with penalties
+    first needs it. Used by one thread at a time: the sampling one, or between steps the one that forks the sequence.
+    """
 
     __slots__ = ("_ids", "_outputs", "_read")
 
     def __init__(self) -> None:
         self._ids = array("q")  # ascending
-        self._outputs = array("q")  # of each of them; 0: it is in the prompt alone
-        self._read = 0  # leading tokens that are counted, or are not to be
+        self._outputs = array("q")  # output count of each; 0: only in the prompt
+        self._read = 0  # leading tokens that were read
 
     def follow(self, tokens: Sequence[int], prompt_len: int, with_prompt: bool) -> tuple["array[int]", "array[int]"]:
-        """The different tokens among `tokens`, ascending, and how often each follows the first `prompt_len`: int64, as
-        they are until the next call.
+        """Returns the distinct tokens among `tokens`, ascending, and their counts after the first `prompt_len`.
 
-        Those of the prompt alone are left out, unless `with_prompt`, which never changes for a sequence."""
+        Both are int64 and valid until the next call. Tokens that are only in the prompt are included if `with_prompt`,
+        which must not change for a sequence.
+        """
         if not self._read:
             self._begin(tokens, prompt_len, with_prompt)
         for token in tokens[self._read :]:
@@ -33,13 +34,13 @@ class TokenCounts:
         return self._ids, self._outputs
 
     def copy(self) -> "TokenCounts":
-        """For another sequence, which begins with the same tokens."""
+        """A copy for another sequence that begins with the same tokens."""
         copy = TokenCounts()
         copy._ids, copy._outputs, copy._read = self._ids[:], self._outputs[:], self._read
         return copy
 
     def _begin(self, tokens: Sequence[int], prompt_len: int, with_prompt: bool) -> None:
-        """All at once: each that is inserted moves all after it, which takes long for those of a long prompt."""
+        """Counts all tokens in one batch: single inserts into the sorted array are slow for a long prompt."""
         outputs = Counter(tokens[prompt_len:])
         ids = sorted(outputs.keys() | tokens[:prompt_len] if with_prompt else outputs)
         self._ids, self._outputs = array("q", ids), array("q", [outputs[token] for token in ids])

@@ -1,8 +1,7 @@
-"""One record for each transfer of a sequence's KV: where it stands, in which blocks, and what may happen to it next.
+"""One record for each transfer of a sequence's KV: its state, its blocks, and the allowed moves.
 
-The scheduler makes and moves the records, since blocks are kept or taken back by their states; the core passes them on
-to what carries the KV. A move that is not in the table raises. What a peer is told, and when, is the business of
-`legato_engine.transfer`: none of it is repeated here.
+The scheduler creates and moves the records, since the states decide which blocks are kept; the core passes them to the
+transfer agent. A move that is not in the table raises. Messages to peers are in `legato_engine.transfer`.
 """
 
 from collections.abc import Mapping
@@ -14,15 +13,15 @@ from legato_protocol.stream import Peer
 
 
 class IllegalTransferMove(Exception):
-    """The table does not lead from the record's state to this one: the caller is wrong, not a peer."""
+    """The table has no move from the record's state to this one: a bug of the caller, not of a peer."""
 
 
 class IncomingState(Enum):
     PENDING = "pending"  # waits for blocks, in order
-    ALLOCATED = "allocated"  # has blocks; its source was not told yet
+    ALLOCATED = "allocated"  # has blocks; the grant is not sent yet
     GRANTED = "granted"  # its source may write to them
-    REVOKING = "revoking"  # its source is asked to give them back
-    WRITING = "writing"  # its source has begun: the blocks stay with it to the end
+    REVOKING = "revoking"  # its source is asked to return them
+    WRITING = "writing"  # its source has started to write: the blocks stay until the end
     ADOPTED = "adopted"  # the sequence runs here, in these blocks
     QUARANTINED = "quarantined"  # given up, but its source may still write
     ABANDONED = "abandoned"  # given up, without blocks
@@ -33,11 +32,11 @@ In = IncomingState
 INCOMING_MOVES: Mapping[tuple[IncomingState, IncomingState], str] = {
     (In.PENDING, In.ALLOCATED): "blocks are available",
     (In.PENDING, In.ABANDONED): "cancelled",
-    (In.ALLOCATED, In.GRANTED): "the source is told",
+    (In.ALLOCATED, In.GRANTED): "the grant is sent",
     (In.ALLOCATED, In.PENDING): "the blocks are needed here",
     (In.ALLOCATED, In.ABANDONED): "cancelled",
     (In.GRANTED, In.REVOKING): "the blocks are needed here",
-    (In.REVOKING, In.PENDING): "the source gave them back",
+    (In.REVOKING, In.PENDING): "the source returned them",
     (In.GRANTED, In.WRITING): "first write",
     (In.REVOKING, In.WRITING): "first write, too late to revoke",
     (In.GRANTED, In.ADOPTED): "all KV was here already",
@@ -54,11 +53,11 @@ INCOMING_MOVES: Mapping[tuple[IncomingState, IncomingState], str] = {
 class IncomingTransfer:
     """A sequence whose KV comes from `source`, and the blocks that are reserved for it.
 
-    `blocks[:cached]` were here already and are not transferred; the last block may lie behind the sequence's known
-    tokens. In quarantine, `blocks` are those that the source may still write to.
+    `blocks[:cached]` were cached here and are not transferred; the last block may be after the sequence's known tokens.
+    In quarantine, `blocks` are only those that the source may still write to.
     """
 
-    request: Request  # what it becomes; its tokens are those that the gateway knows
+    request: Request  # runs after the transfer; its tokens are those that the gateway knows
     source: Peer
     state: IncomingState = IncomingState.PENDING
     blocks: list[int] = field(default_factory=list)
@@ -66,29 +65,29 @@ class IncomingTransfer:
 
     @property
     def fresh(self) -> int:
-        """How many of `blocks` the source may write to."""
+        """Number of `blocks` that the source may write to."""
         return len(self.blocks) - self.cached
 
     @property
     def over(self) -> bool:
-        """Adopted or given up: nothing more is expected of its source."""
+        """True if it is adopted or given up: its source has nothing more to do."""
         return self.state in (In.ADOPTED, In.QUARANTINED, In.ABANDONED)
 
     def move(self, state: IncomingState) -> None:
-        """Raises IllegalTransferMove where the table has no such move."""
+        """Changes the state. Raises IllegalTransferMove if the table has no such move."""
         if (self.state, state) not in INCOMING_MOVES:
             raise IllegalTransferMove(f"an incoming transfer cannot become {state.value}: it is {self.state.value}")
         self.state = state
 
 
 class OutgoingState(Enum):
-    PENDING = "pending"  # the receiver has no blocks for it yet: the sequence's own may be taken
+    PENDING = "pending"  # the receiver has no blocks for it yet; the sequence may be preempted
     GRANTED = "granted"  # its blocks are read: they stay, and the sequence is not preempted
-    STOPPING = "stopping"  # a running sequence makes no more tokens; its step in flight has to end
-    FINISHED = "finished"  # all that is handed over is on its way
-    CANCELLED = "cancelled"  # given up here; its blocks may be read still
-    COMMITTED = "committed"  # the receiver has all of it
-    ABORTED = "aborted"  # nothing of it is read any more
+    STOPPING = "stopping"  # a running sequence is no longer scheduled; its step in flight has to end
+    FINISHED = "finished"  # everything is being sent
+    CANCELLED = "cancelled"  # given up here; its blocks may still be read
+    COMMITTED = "committed"  # the receiver has everything
+    ABORTED = "aborted"  # its blocks are no longer read
 
 
 Out = OutgoingState
@@ -117,10 +116,10 @@ OUTGOING_MOVES: Mapping[tuple[OutgoingState, OutgoingState], str] = {
 
 @dataclass(eq=False, slots=True)
 class OutgoingTransfer:
-    """A sequence whose KV goes elsewhere: a prefill for a hand-off, or a running sequence that migrates.
+    """A sequence whose KV goes to another worker: a prefill for a hand-off, or a running sequence that migrates.
 
-    `capacity` is how many of the sequence's blocks there is room for; `sent` leading ones of `request.blocks` are on
-    their way or there.
+    The receiver has room for `capacity` of the sequence's blocks; the first `sent` of `request.blocks` are sent or
+    being sent.
     """
 
     request: Request
@@ -132,33 +131,33 @@ class OutgoingTransfer:
 
     @property
     def migration(self) -> bool:
-        """Whether the sequence runs here until it is handed over, and goes on here if that fails."""
+        """True if the sequence runs here until it is handed over, and goes on here if that fails."""
         return self.request.room is None
 
     @property
     def keeping(self) -> bool:
-        """Whether the request's blocks stay as they are, whatever happens to the request."""
+        """True if the request's blocks stay as they are, whatever happens to the request."""
         return self.state in KEEPING
 
     @property
     def stopped(self) -> bool:
-        """Whether the request is not scheduled any more."""
+        """True if the request is no longer scheduled."""
         return self.state in STOPPED
 
     @property
     def over(self) -> bool:
-        """Committed or given up: nobody waits for it."""
+        """True if it is committed or given up."""
         return self.state in (Out.CANCELLED, Out.COMMITTED, Out.ABORTED)
 
     def move(self, state: OutgoingState) -> None:
-        """Raises IllegalTransferMove where the table has no such move."""
+        """Changes the state. Raises IllegalTransferMove if the table has no such move."""
         if (self.state, state) not in OUTGOING_MOVES:
             raise IllegalTransferMove(f"an outgoing transfer cannot become {state.value}: it is {self.state.value}")
         self.state = state
 
 
 def outgoing_of(request: Request) -> OutgoingTransfer | None:
-    """The transfer of its KV to elsewhere, under way or the last one there was."""
+    """The request's current or last outgoing transfer."""
     transfer = request.outgoing
     assert transfer is None or isinstance(transfer, OutgoingTransfer)
     return transfer

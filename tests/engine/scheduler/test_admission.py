@@ -112,7 +112,7 @@ def test_an_adopted_or_abandoned_transfer_gives_its_slots_back():
     worker, client = Worker(max_running=1), ask(3, max_tokens=1)
     abandoned = worker.granted(client)
     worker.incoming.abandon(abandoned)
-    worker.incoming.released(abandoned)
+    worker.incoming.on_released(abandoned)
     worker.adopt(worker.granted(client, room=2))
     worker.run(client)
     assert worker.idle

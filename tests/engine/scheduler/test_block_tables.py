@@ -37,7 +37,7 @@ def test_all_but_the_last_writer_copy(tables):
     assert requests[2].blocks[1] == shared
     assert [len(set(blocks)) for blocks in zip(*(request.blocks for request in requests), strict=True)] == [1, 3]
     tables.check_integrity([request.blocks for request in requests])
-    tables.fly([])
+    tables.launch([])
     tables.end_step()
     tables.check_integrity([request.blocks for request in requests])
 
@@ -49,7 +49,7 @@ def test_a_copied_block_is_not_reused_before_the_step_was_processed(tables):
     tables.grow(first, 7)
     tables.release(second)
     assert tables.pool.references(shared) == 1
-    tables.fly([])
+    tables.launch([])
     tables.end_step()
     assert tables.pool.references(shared) == 0
 

@@ -3,7 +3,7 @@
 import pytest
 from scheduled_worker import Client, Worker, ask, outgoing_of, prompt
 
-from legato_engine.scheduler.planner import MOST_LOOKED_AT
+from legato_engine.scheduler.planner import MOST_EXAMINED
 from legato_engine.scheduler.request import RequestState
 
 COMPUTED, ENDED, PARKED, RUNNING, WAITING = map(RequestState, ("computed", "ended", "parked", "running", "waiting"))
@@ -112,14 +112,14 @@ def test_parked_prefills_are_limited():
 def test_prefills_that_may_not_be_parked_do_not_hold_others_up():
     """More of them than are tried in one step."""
     worker = Worker(role="prefill", max_parked=2, num_blocks=64)
-    for i in range(MOST_LOOKED_AT + 2):
+    for i in range(MOST_EXAMINED + 2):
         worker.add(ask(5, 10 * i), room=i)
     worker.run()
     worker.add(client := ask(9, 900))
     worker.run(client)
 
 
-@pytest.mark.parametrize(("skipped", "starts"), [(MOST_LOOKED_AT - 2, True), (MOST_LOOKED_AT - 1, False)])
+@pytest.mark.parametrize(("skipped", "starts"), [(MOST_EXAMINED - 2, True), (MOST_EXAMINED - 1, False)])
 def test_a_step_tries_a_part_of_a_long_queue(skipped, starts):
     """One that starts, those that wait for the prefix that it computes, and then the last one."""
     worker = Worker()

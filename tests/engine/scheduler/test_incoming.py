@@ -25,7 +25,7 @@ def adopted(worker, client, **overrides):
 def end(worker, transfer):
     """It is given up, and no write to it is on its way."""
     worker.incoming.abandon(transfer)
-    worker.incoming.released(transfer)
+    worker.incoming.on_released(transfer)
     worker.check()
 
 
@@ -37,7 +37,7 @@ def test_incoming_transfers_queue_in_order_until_there_is_room():
     worker.incoming.abandon(first)
     assert worker.incoming.grants() == ()
     assert worker.counts.quarantined == 5
-    worker.incoming.released(first)
+    worker.incoming.on_released(first)
     assert worker.incoming.grants() == (second, third)
     for transfer in (second, third):
         end(worker, transfer)
@@ -55,7 +55,7 @@ def test_a_late_write_into_quarantined_blocks_hurts_nobody():
     assert client.complete
 
 
-@pytest.mark.parametrize("end", ["revoked", "written", "abandon"])
+@pytest.mark.parametrize("end", ["on_revoked", "on_written", "abandon"])
 def test_running_sequences_take_back_unwritten_grants(end):
     """One needs the blocks of two grants, of which one was written to. The other comes back, unless it was written to
     as well, or is abandoned meanwhile."""
@@ -64,19 +64,19 @@ def test_running_sequences_take_back_unwritten_grants(end):
     worker.step()
     written, fresh = worker.reserve(ask(3, 50)), worker.reserve(ask(3, 70), room=2)
     assert worker.incoming.grants() == (written, fresh)
-    worker.incoming.written(written)
+    worker.incoming.on_written(written)
     worker.run()
     assert (worker.incoming.revocations(), client.complete) == ((fresh,), False)
-    for name in (end, "revoked"):
+    for name in (end, "on_revoked"):
         getattr(worker.incoming, name)(fresh)
     assert worker.counts.quarantined == (2 if end == "abandon" else 0)
-    if end == "written":
+    if end == "on_written":
         worker.run()
         assert (fresh.state, worker.incoming.revocations()) == (IncomingState.WRITING, ())
         return
-    worker.incoming.released(fresh)
+    worker.incoming.on_released(fresh)
     worker.run(client)
-    assert worker.incoming.grants() == ((fresh,) if end == "revoked" else ())
+    assert worker.incoming.grants() == ((fresh,) if end == "on_revoked" else ())
 
 
 def test_a_grant_that_nobody_heard_of_is_undone_without_quarantine():
@@ -105,7 +105,7 @@ def granted():
 def test_only_the_newest_grant_that_was_not_written_to_is_revoked(granted, written, revoked):
     worker, transfers = granted
     for index in written:
-        worker.incoming.written(transfers[index])
+        worker.incoming.on_written(transfers[index])
     worker.run()
     assert worker.incoming.revocations() == (transfers[revoked],)
     assert transfers[0].state is IncomingState.GRANTED
@@ -117,7 +117,7 @@ def test_blocks_that_are_on_their_way_are_waited_for(granted):
     worker.incoming.abandon(newest)
     worker.steps(4)
     assert worker.incoming.revocations() == ()
-    worker.incoming.released(newest)
+    worker.incoming.on_released(newest)
     worker.run()
     assert worker.incoming.revocations() == (middle,)
     worker.steps(4)
@@ -143,7 +143,7 @@ def test_revoked_transfers_are_granted_again_in_order(granted):
         worker.run()
         for transfer in worker.incoming.revocations():
             waiting = worker.load.waiting
-            worker.incoming.revoked(transfer)
+            worker.incoming.on_revoked(transfer)
             assert (transfer.state, transfer.blocks, transfer.fresh) == (IncomingState.PENDING, [], 0)
             assert worker.load.waiting == waiting + 1
             revoked.append(transfer)
@@ -193,7 +193,7 @@ def test_the_blocks_of_a_grant_are_its_own_until_it_is_released_and_free_once(gr
     worker.incoming.abandon(oldest)
     assert (oldest.blocks, worker.counts.quarantined) == (blocks, 2)
     for _ in range(2):
-        worker.incoming.released(oldest)
+        worker.incoming.on_released(oldest)
         assert (oldest.blocks, worker.counts.quarantined) == ([], 0)
     worker.check()
 

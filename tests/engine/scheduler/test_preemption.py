@@ -128,7 +128,7 @@ def test_a_sequence_preempted_twice_keeps_its_blocks_when_only_it_runs():
     worker = Worker(num_blocks=4, growth_tokens=0)
     request = worker.add(ask(7, max_tokens=9))
     worker.step()
-    worker.incoming.written(worker.granted(ask(3, 50)))
+    worker.incoming.on_written(worker.granted(ask(3, 50)))
     worker.step()
     request.preemptions = MOST_PREEMPTIONS
     assert worker.step() is None

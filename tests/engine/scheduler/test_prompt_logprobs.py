@@ -126,8 +126,8 @@ def test_a_row_whose_logits_are_not_finite_ends_only_its_request():
 def test_their_time_is_not_taken_for_that_of_prompts():
     cost = StepCost()
     for tokens in (64, 128, 256, 512) * 20:
-        cost.measured(0, 0, tokens, tokens * tokens / 2, tokens * 1e-3)
-        cost.measured_scores(tokens, tokens * 5e-4)
+        cost.measure(0, 0, tokens, tokens * tokens / 2, tokens * 1e-3)
+        cost.measure_scores(tokens, tokens * 5e-4)
     plain, scoring = cost.expected(0, 0, 256, 256 * 128), cost.expected(0, 0, 256, 256 * 128, 256)
     assert plain == pytest.approx(0.256, rel=0.05)
     assert scoring == pytest.approx(0.256 + 0.128, rel=0.05)

@@ -83,5 +83,5 @@ def test_of_two_with_one_key_the_right_one_is_removed(make_request):
 )
 def test_a_step_moves_the_measured_speed_by_a_fifth(tokens, seconds, speed):
     queue = WaitingQueue(order())
-    queue.measured(tokens, seconds)
+    queue.measure(tokens, seconds)
     assert queue.tokens_per_second == pytest.approx(speed)

@@ -130,7 +130,7 @@ class World:
         if session.granted:
             session.source.outgoing.withdraw(session.outgoing)
         session.granted, session.put = False, 0
-        session.target.incoming.revoked(session.incoming)
+        session.target.incoming.on_revoked(session.incoming)
 
     def cancel(self, a, b):
         for client in self._one(self.clients, a):
@@ -158,7 +158,7 @@ class World:
     def release(self, a, b):
         if self.quarantined:
             worker, incoming, _ = self.quarantined.pop(a % len(self.quarantined))
-            worker.incoming.released(incoming)
+            worker.incoming.on_released(incoming)
 
     def expire(self, a, b):
         worker = self.workers[a % 2]
@@ -266,7 +266,7 @@ class World:
 
     def _put(self, session, index, blocks):
         incoming = session.incoming
-        session.target.incoming.written(incoming)
+        session.target.incoming.on_written(incoming)
         if index >= incoming.cached:
             session.target.write({incoming.blocks[index]: session.source.arena.blocks[blocks[index]]})
 

@@ -307,13 +307,13 @@ def test_all_rows_of_a_tenant_in_one_step_count_and_a_draw_has_the_end_of_its_pr
 def test_a_request_begins_once_with_all_its_choices():
     worker = Worker(chunk_tokens=4)
     request = worker.add(ask(9, choices=(0, 1)))
-    assert worker.scheduler.begun() == []
+    assert worker.scheduler.take_started() == []
     worker.begin()
-    assert [worker.scheduler.begun(), worker.scheduler.begun()] == [[request], []]
+    assert [worker.scheduler.take_started(), worker.scheduler.take_started()] == [[request], []]
     for _ in range(4):
         worker.end()
         worker.begin()
-        assert worker.scheduler.begun() == []
+        assert worker.scheduler.take_started() == []
 
 
 def test_prompt_tokens_and_decoding_rows_of_a_step_are_counted_separately():

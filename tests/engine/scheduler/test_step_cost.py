@@ -17,7 +17,7 @@ def seconds(rows, context, tokens, attended, speed=1.0):
 
 def measure(cost, rows, tokens=0, start=0, **machine):
     step = rows, rows * 300, tokens, pairs(tokens, start)
-    cost.measured(*step, seconds(*step, **machine))
+    cost.measure(*step, seconds(*step, **machine))
 
 
 def trained(**machine):
@@ -101,10 +101,10 @@ def test_where_a_step_takes_long_whatever_is_in_it_prompts_advance_all_the_same(
     even if it is not known which part of a step takes so long."""
     cost, done, steps = trained(speed=0.2), 0, 0
     for _ in range(40 if known else 0):
-        cost.measured(1, 300, 0, 0, 0.3)
+        cost.measure(1, 300, 0, 0, 0.3)
     while done < 2000:
         count = cost.budget(512, 1, 300, TPOT).count(done, 2000 - done)
-        cost.measured(1, 300, count, pairs(count, done), 0.3 + count * 3e-3)
+        cost.measure(1, 300, count, pairs(count, done), 0.3 + count * 3e-3)
         done, steps = done + count, steps + 1
     assert steps < 0.7 * 2000 / LEAST_CHUNK
 
@@ -115,7 +115,7 @@ def test_noise_in_short_prompts_does_not_make_long_ones_dear(seed):
     for _ in range(60):
         size = random.choice((40, 64, 100, 128))
         work = 0, 0, size, pairs(size, 0)
-        cost.measured(*work, seconds(*work) * random.lognormvariate(0, 0.3))
+        cost.measure(*work, seconds(*work) * random.lognormvariate(0, 0.3))
     prefill, whole = cost.prefill(512), pairs(4000, 0)
     expected = 4000 / prefill.chunk_tokens * prefill.per_step + 4000 * prefill.per_token + whole * prefill.per_pair
     assert expected < 1.1 * (8 * seconds(0, 0, 0, 0) + seconds(0, 0, 4000, whole))
@@ -136,8 +136,8 @@ def test_cold_steps_do_not_count():
     """The first steps of each kind load code: however long they take, nothing is concluded from them."""
     cost = StepCost()
     for _ in range(COLD_STEPS):
-        cost.measured(4, 1200, 0, 0, 30.0)
-        cost.measured(4, 1200, 64, pairs(64, 0), 30.0)
+        cost.measure(4, 1200, 0, 0, 30.0)
+        cost.measure(4, 1200, 64, pairs(64, 0), 30.0)
     assert chunk(cost, 4, 0) == LATE_CHUNK
     for _ in range(3):
         measure(cost, 4)
@@ -188,7 +188,7 @@ def test_odd_steps_change_little(steps, change):
     cost = trained()
     before = chunk(cost, 4, 0)
     for work, took in steps:
-        cost.measured(*work, took)
+        cost.measure(*work, took)
     assert abs(chunk(cost, 4, 0) - before) <= change
 
 
@@ -203,8 +203,8 @@ def test_it_follows_a_machine_that_becomes_slower():
 def test_larger_chunks_that_took_less_time_do_not_make_time_negative():
     cost = StepCost()
     for _ in range(20):
-        cost.measured(4, 1200, 32, pairs(32, 0), 0.05)
-        cost.measured(4, 1200, 64, pairs(64, 0), 0.03)
+        cost.measure(4, 1200, 32, pairs(32, 0), 0.05)
+        cost.measure(4, 1200, 64, pairs(64, 0), 0.03)
     assert chunk(cost, 4, 0) == REACH * 64
 
 
@@ -213,7 +213,7 @@ def test_noise_leaves_a_chunk_near_the_time():
     for step in range(400):
         rows, tokens, start = step % 6, (0, 32, 96, 160)[step % 4], random.randrange(4000)
         work = rows, rows * 300, tokens, pairs(tokens, start)
-        cost.measured(*work, seconds(*work) * random.uniform(0.8, 1.2))
+        cost.measure(*work, seconds(*work) * random.uniform(0.8, 1.2))
     for rows, start in ((1, 0), (4, 2000), (16, 4000)):
         assert 0.7 * TPOT < taken(rows, start, chunk(cost, rows, start)) < 1.2 * TPOT
 
@@ -222,7 +222,7 @@ def test_the_first_step_does_not_make_a_long_prompt_dear():
     """All of it may be due to tokens or to pairs. By pairs, a prompt that is 30 times as long would cost 900 times."""
     cost = StepCost()
     for step in range(COLD_STEPS + 1):
-        cost.measured(0, 0, 64, 64 * (64 * step + 32), 0.5)
+        cost.measure(0, 0, 64, 64 * (64 * step + 32), 0.5)
     prefill = cost.prefill(64)
     expected = 80 * prefill.per_step + 5120 * prefill.per_token + 5120**2 / 2 * prefill.per_pair
     assert 80 * 0.5 * 0.9 < expected < 80 * 0.5 * 1.5

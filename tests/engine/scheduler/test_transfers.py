@@ -61,9 +61,9 @@ PATHS = {
     In.ALLOCATED: ("allocate",),
     In.GRANTED: ("allocate", "grants"),
     In.REVOKING: ("allocate", "grants", "reclaim"),
-    In.WRITING: ("allocate", "grants", "written"),
-    In.ADOPTED: ("allocate", "grants", "written", "adopt"),
-    In.QUARANTINED: ("allocate", "grants", "written", "abandon"),
+    In.WRITING: ("allocate", "grants", "on_written"),
+    In.ADOPTED: ("allocate", "grants", "on_written", "adopt"),
+    In.QUARANTINED: ("allocate", "grants", "on_written", "abandon"),
     In.ABANDONED: ("abandon",),
 }
 
@@ -109,7 +109,7 @@ def test_the_state_says_whose_the_blocks_are_and_whether_it_takes_a_slot(state, 
     counts = worker.counts
     assert (counts.used, counts.quarantined) == (used, quarantined)
     assert len(transfer.blocks) == (0 if state is In.ADOPTED else used + quarantined)
-    assert worker.scheduler._admission.slots() == worker.scheduler.limits.max_running - slots
+    assert worker.scheduler._admission.free_slots() == worker.scheduler.limits.max_running - slots
     assert worker.idle is (state is In.ABANDONED)
 
 
@@ -117,9 +117,9 @@ def test_the_state_says_whose_the_blocks_are_and_whether_it_takes_a_slot(state, 
     ("name", "results"),
     [
         ("reclaim", {In.ALLOCATED: In.PENDING, In.GRANTED: In.REVOKING}),  # what is written to stays
-        ("written", {In.GRANTED: In.WRITING, In.REVOKING: In.WRITING}),
-        ("revoked", {In.REVOKING: In.PENDING}),
-        ("released", {In.QUARANTINED: In.ABANDONED}),
+        ("on_written", {In.GRANTED: In.WRITING, In.REVOKING: In.WRITING}),
+        ("on_revoked", {In.REVOKING: In.PENDING}),
+        ("on_released", {In.QUARANTINED: In.ABANDONED}),
         (
             "abandon",
             {
@@ -132,7 +132,7 @@ def test_the_state_says_whose_the_blocks_are_and_whether_it_takes_a_slot(state, 
 @pytest.mark.parametrize("state", In)
 def test_what_happens_moves_the_states_that_it_is_about_and_comes_too_late_for_others(state, name, results):
     worker, transfer = in_state(state)
-    illegal = name == "written" and state in (In.PENDING, In.ALLOCATED)  # no source knows of these blocks
+    illegal = name == "on_written" and state in (In.PENDING, In.ALLOCATED)  # no source knows of these blocks
     with pytest.raises(IllegalTransferMove) if illegal else nullcontext():
         happen(worker, transfer, name)
     assert transfer.state is results.get(state, state)
@@ -159,7 +159,7 @@ def test_a_transfer_that_is_not_over_ends_with_its_request(state, end):
     assert transfer.over
 
 
-@pytest.mark.parametrize("name", ["written", "revoked", "abandon"])
+@pytest.mark.parametrize("name", ["on_written", "on_revoked", "abandon"])
 def test_nobody_is_asked_for_blocks_that_it_would_not_give_back(name):
     """The revocation was not sent yet."""
     worker, transfer = in_state(In.REVOKING)

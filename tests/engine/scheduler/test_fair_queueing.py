@@ -6,9 +6,9 @@ from collections import Counter
 import pytest
 from scheduled_worker import Worker, ask
 
+from legato_engine.scheduler.fair_queueing import MOST_TENANTS, FairQueueing
 from legato_engine.scheduler.limits import SchedulerLimits
 from legato_engine.scheduler.queue import Order, WaitingQueue
-from legato_engine.scheduler.tenant_turns import MOST_TENANTS, TenantTurns
 from legato_engine.scheduler.tenants import ADDRESSES, OTHERS, TenantTokens
 from legato_engine.scheduler.tenants import MOST_TENANTS as MOST_COUNTED
 
@@ -124,21 +124,21 @@ def test_a_prompt_that_begins_again_costs_its_tenant_nothing():
     for _ in range(2):
         queue.push(request)
         queue.begin(request)
-    assert queue.turns["a"] == 6
+    assert queue.fair["a"] == 6
 
 
 def test_tenants_named_at_random_are_not_remembered():
-    turns = TenantTurns()
+    fair = FairQueueing()
     for number in range(3 * MOST_TENANTS):
-        turns.come(f"tenant {number}", {"flood": 0.0})
-    assert len(turns) <= MOST_TENANTS + 1
+        fair.arrive(f"tenant {number}", {"flood": 0.0})
+    assert len(fair) <= MOST_TENANTS + 1
 
 
 def test_nobody_is_remembered_when_nothing_is_here():
-    turns = TenantTurns()
-    turns.come("a", {})
-    turns.come("b", {})
-    assert len(turns) == 1
+    fair = FairQueueing()
+    fair.arrive("a", {})
+    fair.arrive("b", {})
+    assert len(fair) == 1
 
 
 def test_names_that_clients_make_up_do_not_pile_up_in_counts():
