@@ -1,6 +1,6 @@
 """The core process: `python -m legato_engine.core FD PARENT`, started by the server, never by hand.
 
-The composition root: model, scheduler, link and loop are put together here and nowhere else.
+It is the composition root: only here are model, scheduler, link and loop put together.
 """
 
 import faulthandler
@@ -11,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-from legato_engine.core.channel import Channel, ServerGone
+from legato_engine.core.channel import ServerChannel, ServerGone
 from legato_engine.core.frames import Loading, NotStarting, Start
 from legato_engine.core.heartbeat import Heartbeat, Pulse
 from legato_engine.errors import EngineError
@@ -19,9 +19,9 @@ from legato_protocol.flags import SettingsError
 from legato_protocol.parent import die_with_parent
 
 _EXIT_PERMANENT = 2
-# How often a thread of a kernel looks whether the others are done before it sleeps: some tens of microseconds, longer
-# than the pause between two kernels. libgomp's default is milliseconds, which other work on the cores turns into steps
-# many times as long. Read when torch is loaded.
+# Spins of an idle OpenMP thread before it sleeps: tens of microseconds, longer than the pause between two kernels.
+# libgomp's default, milliseconds, makes steps many times as long when other programs use the cores. torch reads it when
+# it is loaded.
 _SPINS = "10000"
 
 
@@ -29,13 +29,13 @@ def main() -> int:
     descriptor, parent = int(sys.argv[1]), int(sys.argv[2])
     if not die_with_parent(parent):
         return 1
-    # Ctrl-C in a terminal is for the server alone to act on. In a session of its own, its priority would mean nothing.
+    # Only the server acts on Ctrl-C in a terminal. Not a new session: niceness has no effect between sessions.
     os.setpgid(0, 0)
     faulthandler.enable()
     os.environ.setdefault("GOMP_SPINCOUNT", _SPINS)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # the server decides when the core ends
-    channel = Channel(socket.socket(fileno=descriptor))
+    channel = ServerChannel(socket.socket(fileno=descriptor))
     try:
         start = channel.wait()
         assert isinstance(start, Start)
@@ -46,9 +46,9 @@ def main() -> int:
         return 0
 
 
-def _serve(channel: Channel, start: Start, pulse: Pulse) -> int:
+def _serve(channel: ServerChannel, start: Start, pulse: Pulse) -> int:
     channel.send(Loading("loading", 0.0))
-    from legato_engine.core import assembly  # torch is loaded here: after the heart beats
+    from legato_engine.core import assembly  # torch is loaded here: after the heartbeat has started
     from legato_engine.transfer.link import LinkError
 
     def progress(phase: str, share: float) -> None:

@@ -1,4 +1,4 @@
-"""Puts a core together: model, arena, scheduler and hand-off, from settings. The slow part of a start."""
+"""Builds a core from settings: model, arena, scheduler and hand-offs. This is the slow part of a start."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from legato_engine.adapters.catalog import AdapterCatalog
 from legato_engine.adapters.resident import ResidentAdapters
-from legato_engine.core.channel import Channel
+from legato_engine.core.channel import ServerChannel
 from legato_engine.core.compute import ComputeThread
 from legato_engine.core.frames import Ready
 from legato_engine.core.handoff_link import HandoffLink, LinkOpener
@@ -39,7 +39,7 @@ PREFILL_NICENESS = 5  # a third of the weight of a thread that decodes, or of an
 
 @dataclass(frozen=True)
 class CoreParts:
-    """Everything that a core is made of, ready to run."""
+    """All parts of a core, ready to run."""
 
     hello: Hello
     formats: str
@@ -56,7 +56,7 @@ class CoreParts:
     limits: SchedulerLimits
     clock: Clock
 
-    def core(self, channel: Channel, pulse: Pulse) -> Core:
+    def core(self, channel: ServerChannel, pulse: Pulse) -> Core:
         return Core(
             channel,
             self.compute,
@@ -74,7 +74,7 @@ class CoreParts:
         )
 
     def ready(self) -> Ready:
-        """What the server is told once all is there."""
+        """Returns the message that reports to the server that the core serves."""
         offer, carrier = self.catalog.offer if self.catalog is not None else None, self.carrier
         fallbacks = (self.runner.fallback, carrier.kernel_fallback if carrier else "")
         return Ready(
@@ -100,8 +100,10 @@ def load(
     clock: Clock,
     listed: AdapterList | None = None,
 ) -> CoreParts:
-    """Loads the model and registers the arena; adapters are those `listed`, where there is a list. Raises EngineError,
-    SettingsError, LinkError."""
+    """Loads the model, opens the `listed` adapters and registers the arena.
+
+    Raises EngineError, SettingsError, LinkError.
+    """
     load_model = _loader(settings)
     compute = ComputeThread(niceness(settings))
     model = compute.call(lambda: load_model(settings, path, progress))
@@ -117,15 +119,15 @@ def load(
     if settings.transport != "None":
         carrier = LinkOpener(settings, runner, model.max_length, progress).open()
         agent = _agent(settings, runner, carrier, epoch, clock)
-    # One that computes nothing has tokens that match nothing.
-    grammars = compilations.of_model(path, model.vocab_size) if settings.runner == "model" else Compilations(None)
+    # The paced runner makes up tokens, which would not match a grammar.
+    grammars = compilations.open_model(path, model.vocab_size) if settings.runner == "model" else Compilations(None)
     adapters = ResidentAdapters(model.adapters, settings.adapters_in_memory, scheduler.adapters)
     catalog = None
     if listed is not None and model.open_adapter is not None:
         progress("opening adapters", 0.0)
         catalog = AdapterCatalog(adapters, model.open_adapter, clock)
         catalog.begin(listed)
-    hello = _hello(settings, model, epoch, model_digest.of(path), agent, grammars, adapters)
+    hello = _hello(settings, model, epoch, model_digest.digest(path), agent, grammars, adapters)
     return CoreParts(
         hello,
         runner.formats,
@@ -155,16 +157,16 @@ def _loader(settings: WorkerSettings) -> Load:
 
 
 def niceness(settings: WorkerSettings) -> int:
-    """Prompts give way to tokens: where workers share cores, those that decode take what they need, prefill the rest.
+    """Niceness of the compute thread. On shared cores, decode workers take precedence over prefill workers.
 
-    Linux weighs processes so within one session (`sched_autogroup_enabled`) and one control group, not between them.
+    Linux compares niceness within one session (`sched_autogroup_enabled`) and one control group, not between them.
     """
     computes = settings.runner == "model" and settings.device == "cpu"
     return PREFILL_NICENESS if settings.role == "prefill" and computes else 0
 
 
 def scheduler_limits(settings: WorkerSettings, max_length: int, max_running: int) -> SchedulerLimits:
-    """Returns a scheduler's limits by these settings, with `max_running` sequences of at most `max_length` tokens."""
+    """The scheduler's limits from these settings, for `max_running` sequences of at most `max_length` tokens."""
     return SchedulerLimits(
         role=settings.role,
         block_size=settings.tokens_per_block,
@@ -235,7 +237,7 @@ def _hello(
         model=digest,
         oldest=OLDEST,
         grammars=grammars.kinds,
-        params=LATER_PARAMS if settings.runner == "model" else (),  # tokens of one that computes nothing obey nothing
+        params=LATER_PARAMS if settings.runner == "model" else (),  # the paced runner ignores sampling parameters
         adapters=dict(adapters.offered),
         handoff_tls=agent is not None and settings.internal_tls_folder is not None,
     )

@@ -1,4 +1,4 @@
-"""The core's end of the socket pair: sends whole frames from any of its threads, receives without waiting."""
+"""The core's end of the socket pair: sends whole frames from any thread, receives without blocking."""
 
 import socket
 import threading
@@ -10,20 +10,22 @@ _CHUNK = 1 << 18
 
 
 class ServerGone(Exception):
-    """The server closed its end: the core has nobody to work for."""
+    """The server closed its end; the core exits."""
 
 
-class Channel:
+class ServerChannel:
+    """Frames to and from the server."""
+
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
         self._splitter = Splitter()
-        self._sending = threading.Lock()  # heartbeats come from a thread of their own
+        self._sending = threading.Lock()  # the heartbeat's thread sends, too
 
     def fileno(self) -> int:
         return self._socket.fileno()
 
     def send(self, frame: FromCore) -> None:
-        """Waits while the server's buffer is full. Raises ServerGone."""
+        """Sends a frame; blocks while the server's buffer is full. Raises ServerGone."""
         data = frames.encode(frame)
         try:
             with self._sending:
@@ -32,14 +34,14 @@ class Channel:
             raise ServerGone(str(error)) from None
 
     def wait(self) -> ToCore:
-        """The next frame, however long it takes; for the start. Raises ServerGone."""
+        """Blocks until the next frame has come and returns it; used for the start. Raises ServerGone."""
         while True:
             if received := self._read(0):
-                assert len(received) == 1, "the server waits for `Ready` before it says more"
+                assert len(received) == 1, "the server waits for `Ready` before it sends more"
                 return received[0]
 
     def receive(self) -> list[ToCore]:
-        """What has come. Raises ServerGone."""
+        """Returns all complete frames without blocking. Raises ServerGone."""
         received: list[ToCore] = []
         while True:
             try:

@@ -1,7 +1,7 @@
-"""The thread in which the model is loaded and every step is computed, so that the core's loop goes on meanwhile.
+"""The thread that loads the model and computes every step, so that the core's loop is never blocked.
 
-It is one thread, since OpenMP gives every thread that computes a team of its own. Kernels and torch give up the
-interpreter lock.
+It is a single thread, since OpenMP creates a team of threads for every thread that computes. Kernels and torch release
+the interpreter lock.
 """
 
 import os
@@ -19,28 +19,28 @@ class Compute(Protocol):
     """Computes one step at a time."""
 
     def start(self, step: Callable[[], StepOutput]) -> None:
-        """Returns at once. No other step may be under way."""
+        """Starts a step and returns immediately. No other step may be running."""
         ...
 
     def result(self) -> StepOutput | None:
-        """What the step came to, once it is done; None before. Raises what the step raised."""
+        """The finished step's output; None while the step runs. Raises the step's exception."""
         ...
 
     def fileno(self) -> int:
-        """Readable when the step is done."""
+        """A descriptor that is readable when the step has finished."""
         ...
 
 
 class ComputeThread:
-    """Implements `Compute`. `niceness` is added to that of this thread and of those that it starts, as OpenMP's."""
+    """Implements `Compute`. The thread and the threads that it starts, such as OpenMP's, get this `niceness`."""
 
     def __init__(self, niceness: int = 0) -> None:
-        # On Linux, a priority is a thread's own.
+        # On Linux, each thread has its own niceness.
         self._thread = ThreadPoolExecutor(1, "compute", os.nice, (niceness,))
         self._done: Mailbox[Future[StepOutput]] = Mailbox()
 
     def call(self, work: Callable[[], _T]) -> _T:
-        """Does `work` there and waits for it; for the start."""
+        """Runs `work` in the thread and returns its result; used for the start."""
         return self._thread.submit(work).result()
 
     def start(self, step: Callable[[], StepOutput]) -> None:

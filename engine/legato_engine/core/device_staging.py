@@ -1,6 +1,4 @@
-"""Slots in the host's memory for hand-offs of a worker whose arena only a GPU reaches: how many there are. See
-`transfer.staging`.
-"""
+"""Staging slots in host memory for hand-offs of a worker whose arena is in GPU memory. See `transfer.staging`."""
 
 from legato_engine import memory
 from legato_engine.runner.interface import StepRunner
@@ -9,8 +7,8 @@ from legato_engine.transfer.cuda import CudaCopies, CudaSums
 from legato_engine.transfer.staging import Staging, slot_counts
 
 
-def of_worker(settings: WorkerSettings, runner: StepRunner, max_length: int, sums: CudaSums | None) -> Staging:
-    """Takes and pins the memory. Raises TooLittleMemory."""
+def open_staging(settings: WorkerSettings, runner: StepRunner, max_length: int, sums: CudaSums | None) -> Staging:
+    """Allocates and pins as many slots as the available memory allows. Raises TooLittleMemory."""
     layout, free = runner.layout, memory.available() // (settings.memory_share or 1)
     longest, many = layout.blocks_for(max_length), settings.role != "prefill"
     landing, ring = slot_counts(layout.block_bytes, longest, runner.num_blocks, free, many)

@@ -1,4 +1,4 @@
-"""What makes the checksums of blocks that only a GPU reaches: a kernel, or torch's own operators."""
+"""Checksums of blocks in GPU memory: by a kernel, or by torch's operators if it cannot be compiled."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -14,15 +14,17 @@ from legato_engine.transfer.cuda import CudaSums
 
 @dataclass(frozen=True, slots=True)
 class DeviceSums:
-    """`sums` is None where checksums are off; `fallback` says why the kernel is not used, or nothing."""
+    """The way to compute checksums: `sums` is None if they are off; `fallback` is why the kernel is not used, or ""."""
 
     sums: CudaSums | None
     fallback: str = ""
 
 
-def of_worker(settings: WorkerSettings, runner: StepRunner) -> DeviceSums:
-    """Both ways make the same sums. Where steps have no kernels, hand-offs have none either. Raises KernelFailed,
-    unless torch's operators are to take over."""
+def open_sums(settings: WorkerSettings, runner: StepRunner) -> DeviceSums:
+    """Compiles the kernel; torch's operators compute the same sums if the runner does without kernels.
+
+    Raises KernelFailed if it cannot be compiled and `on_kernel_failure` does not allow torch.
+    """
     if not settings.checksum:
         return DeviceSums(None)
     arena = runner.arena.blocks

@@ -1,7 +1,7 @@
-"""What server and core say to each other over their socket pair: length-prefixed msgpack, one frame per turn and way.
+"""Frames between server and core over their socket pair: length-prefixed msgpack, one per loop iteration and direction.
 
-Frames for gateways pass through as bytes: the core encodes what the server only forwards, and the server has checked
-what the core decodes. No torch in here: the server reads it.
+Frames for gateways pass through as bytes: the server forwards what the core encoded, and has checked what the core
+decodes. The server imports this module, so it does not import torch.
 """
 
 import struct
@@ -16,7 +16,7 @@ from legato_protocol.load import Load
 from legato_protocol.messages import Message, Value
 from legato_protocol.stream import HandoffReport, Hello
 
-DECODE_BATCHES: Final = tuple(1 << power for power in range(11))  # bounds of buckets of steps, but the last
+DECODE_BATCHES: Final = tuple(1 << power for power in range(11))  # upper bounds of all buckets except the last
 _LENGTH = struct.Struct("<I")
 
 PhaseName = Literal["queue", "prefill", "handoff", "decode"]
@@ -25,67 +25,69 @@ PhaseName = Literal["queue", "prefill", "handoff", "decode"]
 
 
 class Start(Message, tag="start", frozen=True):
-    """First frame: what to be. `path` is the model's, resolved; the token in `settings` is the one to show now."""
+    """The first frame. `path` is the model's resolved path; `settings` has the token that peers are shown now."""
 
     settings: WorkerSettings
     path: str
     epoch: str
-    adapters: AdapterList | None = None  # None: those of `settings` are all there are
+    adapters: AdapterList | None = None  # None: only the adapters in `settings`
 
 
 class FromGateway(Value, frozen=True):
-    """A `stream.ToWorker` frame that decodes and makes sense."""
+    """A `stream.ToWorker` frame that the server has decoded and validated."""
 
     gateway: int  # the server's number for this connection; never used twice in its life
     data: bytes
 
 
 class Inbox(Message, tag="in", frozen=True):
-    """All that came since the last one, oldest first."""
+    """Everything received since the last one, oldest first."""
 
     frames: tuple[FromGateway, ...] = ()
     joined: tuple[int, ...] = ()
     left: tuple[int, ...] = ()
-    drain: bool | None = None  # from now on; None: as before
+    drain: bool | None = None  # None: unchanged
     order: int = 0  # number of this order to drain, or to serve again
-    tokens: tuple[str, ...] = ()  # the service's, first the one to show from now on; empty: as before
-    adapters: AdapterList | None = None  # to offer from now on; None: as before
+    tokens: tuple[str, ...] = ()  # the service's tokens; the first is shown to peers; empty: unchanged
+    adapters: AdapterList | None = None  # adapters to offer; None: unchanged
 
 
 # ── core → server ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class Loading(Message, tag="load", frozen=True):
-    """How far the start has come: what is being done, and which share of it is (0 … 1)."""
+    """Progress of the start: the current phase and the share of it that is done (0 … 1)."""
 
     phase: str
     share: float
 
 
 class NotStarting(Message, tag="no", frozen=True):
-    """The start failed for a reason that another try would meet again."""
+    """The start failed, and another try would fail for the same reason."""
 
     reason: str
 
 
 class Ready(Message, tag="ready", frozen=True):
-    """It serves from here on."""
+    """The core has started and serves."""
 
     hello: Hello
-    formats: str  # which number formats were picked, and why
+    formats: str  # chosen number formats, and why
     vocab_size: int
     offer: AdapterOffer | None = None
     fallback: str = ""  # why kernels for this device are not used
-    transport_reason: str = ""  # why hand-offs do not go by a transport that comes before the one in `hello`
-    transport_fallback: bool = False  # whether that is less than was asked for, or than the devices here promise
+    transport_reason: str = ""  # why hand-offs do not use a transport preferred to the one in `hello`
+    transport_fallback: bool = False  # the transport is worse than the settings asked for, or than the devices promise
 
 
 class Beat(Message, tag="beat", frozen=True):
-    """The process lives, however long its step takes: turn number `turn` began `busy` seconds ago; 0 between turns.
-    Turn 0 is the start: it last came further `busy` seconds ago.
-    The step should take `expected` seconds; 0: unknown."""
+    """A heartbeat: the process lives, however long its step takes.
 
-    turn: int = 0
+    `iteration` of the loop began `busy` seconds ago; 0 if the loop waits. Iteration 0 is the start, which last made
+    progress `busy` seconds ago. The step should take `expected` seconds; 0: unknown.
+    """
+
+    iteration: int = 0
     busy: float = 0.0
     expected: float = 0.0
 
@@ -113,19 +115,21 @@ class CoreTotals(Value, frozen=True):
 
 
 class CoreStatus(Value, frozen=True):
-    """For `/state` and `/metrics`. `idle`: nothing runs, waits or is handed off, so a drained worker may stop."""
+    """State for `/state` and `/metrics`. `idle`: nothing runs, waits or is handed off, so a drained worker may stop."""
 
     load: Load
     totals: CoreTotals
     idle: bool
     kv_utilization: float = 1.0  # share of the used blocks' slots that hold KV
-    mismatch: str = ""  # what was wrong with the owners of blocks when it was idle last
-    order: int = 0  # the last order to drain or to serve again that it has carried out
+    mismatch: str = ""  # the fault that the integrity check of blocks reported when the core was last idle
+    order: int = 0  # the last order to drain or to serve again that was carried out
 
 
 class TracedPhase(Value, frozen=True):
-    """A part of a traced request's life in the core, between two readings of the machine's monotonic clock. `trace` is
-    its traceparent; `error` the code that it failed with."""
+    """A phase of a traced request in the core, between two readings of the machine's monotonic clock.
+
+    `trace` is the request's traceparent; `error` is the code that it failed with.
+    """
 
     trace: str
     name: PhaseName
@@ -135,8 +139,8 @@ class TracedPhase(Value, frozen=True):
     error: str = ""
 
 
-class Turn(Message, tag="turn", frozen=True):
-    """What one turn of the loop has to tell. `events` are encoded `kv_events`, in order."""
+class IterationReport(Message, tag="iteration", frozen=True):
+    """The output of one iteration of the loop. `events` are encoded `kv_events`, in order."""
 
     frames: tuple[ForGateway, ...] = ()
     everyone: tuple[bytes, ...] = ()
@@ -144,11 +148,11 @@ class Turn(Message, tag="turn", frozen=True):
     handoffs: tuple[HandoffReport, ...] = ()
     status: CoreStatus | None = None
     phases: tuple[TracedPhase, ...] = ()
-    offer: AdapterOffer | None = None  # where it is another one
+    offer: AdapterOffer | None = None  # None: unchanged
 
 
 ToCore = Start | Inbox
-FromCore = Loading | NotStarting | Ready | Beat | Turn
+FromCore = Loading | NotStarting | Ready | Beat | IterationReport
 
 _encoder = msgspec.msgpack.Encoder()
 _to_core: "msgspec.msgpack.Decoder[ToCore]" = msgspec.msgpack.Decoder(ToCore)
@@ -156,7 +160,7 @@ _from_core: "msgspec.msgpack.Decoder[FromCore]" = msgspec.msgpack.Decoder(FromCo
 
 
 def encode(frame: ToCore | FromCore) -> bytes:
-    """The frame with its length before it."""
+    """The encoded frame, preceded by its length."""
     body = _encoder.encode(frame)
     return _LENGTH.pack(len(body)) + body
 
@@ -170,13 +174,13 @@ def decode_from_core(body: bytes) -> FromCore:
 
 
 class Splitter:
-    """Cuts a stream of bytes into the bodies of frames."""
+    """Splits a stream of bytes into the bodies of frames."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The frames that `data` completes."""
+        """Returns the bodies that `data` completes."""
         self._buffer += data
         bodies, at = [], 0
         while len(self._buffer) - at >= _LENGTH.size:

@@ -1,4 +1,4 @@
-"""What carries a worker's hand-offs: the transport is chosen, tried and opened over the memory that it is to reach."""
+"""Chooses, tests and opens the transport of a worker's hand-offs over the memory that it reads and writes."""
 
 import socket
 from collections.abc import Callable, Sequence
@@ -19,14 +19,16 @@ if TYPE_CHECKING:
     from legato_engine.core.device_sums import DeviceSums
 
 _Ports = tuple[int, int] | None
-_TRIED = ("RDMA", "GPUDirect")  # not relied on without a self-test; this project's tests show it of the others
+_TRIED = ("RDMA", "GPUDirect")  # used only after a self-test on this machine; the project's tests cover the others
 
 
 @dataclass(frozen=True, slots=True)
 class HandoffLink:
-    """`staging` or `direct` where the KV is in a GPU's memory. `reason` says why what comes before this transport is
-    not used, or nothing; `fallback` whether that is less than was asked for, or than this machine's devices promise;
-    `kernel_fallback` why no kernel makes the checksums."""
+    """An open transport; `staging` or `direct` is set if the KV is in GPU memory.
+
+    `reason` is why preferred transports are not used, or "". `fallback` is True if this transport is worse than the
+    settings asked for, or than this machine's devices promise. `kernel_fallback` is why checksums use no kernel, or "".
+    """
 
     link: Link
     staging: Staging | None = None
@@ -38,8 +40,10 @@ class HandoffLink:
 
 @dataclass(frozen=True, slots=True)
 class MachineTransports:
-    """What this machine says of transports: what each lacks, whether there is a device for RDMA, how one does in a
-    self-test (of a transport at a host, in a range of ports), and its link. The last two raise LinkError."""
+    """Transports of this machine: what each lacks, whether there is an RDMA device, the self-test, and the link.
+
+    `check` tests a transport at a host in a range of ports. `check` and `open` raise LinkError.
+    """
 
     missing: Callable[[str], Sequence[str]] = transports.missing_for
     has_rdma_device: Callable[[], bool] = transports.has_rdma_device
@@ -48,7 +52,7 @@ class MachineTransports:
 
 
 class LinkOpener:
-    """For one worker."""
+    """Opens the transport of one worker."""
 
     def __init__(
         self,
@@ -65,7 +69,8 @@ class LinkOpener:
         self._machine = machine or MachineTransports()
 
     def open(self) -> HandoffLink:
-        """Raises LinkError where nothing that is allowed can be used, TooLittleMemory, KernelFailed."""
+        """Opens the first usable transport. Raises LinkError if no allowed one can be used, TooLittleMemory,
+        KernelFailed."""
         asked, on_host = self._settings.transport, self._runner.arena.on_host
         names = choice.candidates(
             asked,
@@ -82,7 +87,7 @@ class LinkOpener:
         )
 
     def _use(self, transport: str) -> HandoffLink:
-        """Raises LinkError where it cannot be used. A device's memory is only for what was tried with such memory."""
+        """Tests and opens a transport. Raises LinkError if it cannot be used."""
         if lacking := self._machine.missing(transport):
             raise LinkError("; ".join(lacking))
         direct = self._direct() if transport == "GPUDirect" else None
@@ -101,7 +106,7 @@ class LinkOpener:
 
     @property
     def _host(self) -> str:
-        """Where other workers find this one. Listening on all addresses says nothing: the host's name decides."""
+        """The address at which other workers reach this one; the host name's, if it listens on all addresses."""
         host = self._settings.transfer_host or self._settings.host
         if host not in ("0.0.0.0", "::"):
             return host
@@ -116,16 +121,16 @@ class LinkOpener:
     def _sums(self) -> "DeviceSums":
         from legato_engine.core import device_sums  # imports torch and triton
 
-        return device_sums.of_worker(self._settings, self._runner)
+        return device_sums.open_sums(self._settings, self._runner)
 
     @cached_property
     def _staging(self) -> Staging:
-        """Once for all transports that need it: the memory stays pinned."""
+        """Opened once for all transports that need it: the memory stays pinned."""
         from legato_engine.core import device_staging
 
-        return device_staging.of_worker(self._settings, self._runner, self._max_length, self._sums.sums)
+        return device_staging.open_staging(self._settings, self._runner, self._max_length, self._sums.sums)
 
     def _direct(self) -> DirectBlocks:
         from legato_engine.core import device_direct
 
-        return device_direct.of_worker(self._runner, self._sums.sums)
+        return device_direct.open_direct(self._runner, self._sums.sums)

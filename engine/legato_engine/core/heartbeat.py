@@ -1,64 +1,67 @@
-"""A thread that tells the server that the core lives, also while a load takes long.
+"""A thread that reports to the server that the core lives, even while the model loads.
 
-It tells how long a step has taken so far, too: a loop that is stuck must not hide behind a heart that beats. Time in
-which the heart itself stood still (a stopped process, a frozen container) is not counted.
+Each beat also has the time that the current step has taken, so that the server notices a stuck loop. Time in which the
+whole process was stopped (a suspended laptop, a frozen container) is not counted.
 """
 
 import threading
 import time
 from collections.abc import Callable
 
-from legato_engine.core.channel import Channel, ServerGone
+from legato_engine.core.channel import ServerChannel, ServerGone
 from legato_engine.core.frames import Beat
 
 
 class Pulse:
-    """Where the loop is: written by the loop, read by the heartbeat. A turn lasts as long as its step. Turn 0 is the
-    start, from one sign of progress to the next: it goes on until the first `end`."""
+    """The loop's current iteration: written by the loop, read by the heartbeat.
+
+    An iteration lasts until its step ends. Iteration 0 is the start: it lasts until the first `end`, and each sign of
+    progress restarts its clock.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._stood_still = 0.0  # seconds, written by the heartbeat alone
-        # Turn, its begin, seconds expected: one object, so that a reader never sees half of it.
+        self._frozen = 0.0  # seconds; only the heartbeat writes it
+        # Iteration, its begin, seconds expected: one object, so that a reader never sees half an update.
         self._state: tuple[int, float | None, float] = (0, clock(), 0.0)
 
     def progress(self) -> None:
-        """The start has come further."""
+        """The start made progress."""
         self._state = (0, self._now(), 0.0)
 
     def begin(self) -> None:
-        """A turn of the loop has begun, or a step has ended and what follows it has begun."""
+        """An iteration of the loop begins, or a step has ended and its processing begins."""
         self._state = (self._state[0] + 1, self._now(), 0.0)
 
     def expect(self, seconds: float) -> None:
-        """The step of the turn that has begun should take so long; 0: unknown."""
-        turn, began, _ = self._state
-        self._state = (turn, began, seconds)
+        """The current iteration's step should take this many seconds; 0: unknown."""
+        iteration, began, _ = self._state
+        self._state = (iteration, began, seconds)
 
     def end(self) -> None:
-        """The loop goes to wait, and no step is under way."""
+        """The loop waits, and no step is running."""
         self._state = (self._state[0], None, 0.0)
 
     def beat(self) -> Beat:
-        turn, began, expected = self._state
-        return Beat(turn, 0.0 if began is None else max(0.0, self._now() - began), expected)
+        iteration, began, expected = self._state
+        return Beat(iteration, 0.0 if began is None else max(0.0, self._now() - began), expected)
 
-    def stood_still(self, seconds: float) -> None:
-        """The whole process did."""
-        self._stood_still += seconds
+    def discount(self, seconds: float) -> None:
+        """Does not count time in which the whole process was stopped."""
+        self._frozen += seconds
 
     def _now(self) -> float:
-        return self._clock() - self._stood_still
+        return self._clock() - self._frozen
 
 
 class Heartbeat(threading.Thread):
     """Beats every `interval` seconds until the server is gone.
 
-    torch and compiled kernels give up the interpreter lock while they compute.
+    torch and compiled kernels release the interpreter lock while they compute.
     """
 
     def __init__(
-        self, channel: Channel, pulse: Pulse, interval: float, clock: Callable[[], float] = time.monotonic
+        self, channel: ServerChannel, pulse: Pulse, interval: float, clock: Callable[[], float] = time.monotonic
     ) -> None:
         super().__init__(name="heartbeat", daemon=True)
         self._clock = clock
@@ -68,11 +71,11 @@ class Heartbeat(threading.Thread):
         self._stopped = threading.Event()
 
     def run(self) -> None:
-        beaten = self._clock()
+        last_beat = self._clock()
         while not self._stopped.wait(self._interval):
             now = self._clock()
-            self._pulse.stood_still(max(0.0, now - beaten - 2 * self._interval))
-            beaten = now
+            self._pulse.discount(max(0.0, now - last_beat - 2 * self._interval))
+            last_beat = now
             try:
                 self._channel.send(self._pulse.beat())
             except ServerGone:

@@ -1,9 +1,8 @@
-"""The core's loop: receive → process → schedule → tell → launch, one thread, one screen.
+"""The core's loop, in one thread: receive → process → schedule → report → launch.
 
-A step computes beside it (`compute`), so frames and hand-offs wait for no step. Where the device works by itself, the
-next step is launched before the output of the one under way is known, so that the device waits for no turn (vLLM calls
-it asynchronous scheduling). Everything it works with comes through the constructor; `__main__` is where it is put
-together.
+Another thread computes the steps (`compute`), so frames and hand-offs never wait for a step. On an asynchronous device,
+the next step is launched before the output of the current one is known, so that the device never waits for the loop
+(vLLM calls this asynchronous scheduling). `assembly` builds the collaborators.
 """
 
 import selectors
@@ -15,9 +14,9 @@ from typing import Any
 from legato_engine.adapters.catalog import AdapterCatalog
 from legato_engine.adapters.offer import AdapterOffer
 from legato_engine.adapters.resident import ResidentAdapters
-from legato_engine.core.channel import Channel, ServerGone
+from legato_engine.core.channel import ServerChannel, ServerGone
 from legato_engine.core.compute import Compute
-from legato_engine.core.frames import Inbox, Turn
+from legato_engine.core.frames import Inbox, IterationReport
 from legato_engine.core.heartbeat import Pulse
 from legato_engine.core.load_reporter import LoadReporter
 from legato_engine.core.outbox import Outbox
@@ -45,13 +44,13 @@ from legato_engine.transfer.events import (
 )
 from legato_protocol import stream
 
-IDLE = 0.5  # seconds: the longest silence towards gateways, and the latest that a deadline is seen
+IDLE = 0.5  # seconds: the longest silence towards gateways, and the longest delay until a deadline is noticed
 
 
 class Core:
     def __init__(
         self,
-        channel: Channel,
+        channel: ServerChannel,
         compute: Compute,
         runner: StepRunner,
         scheduler: Scheduler,
@@ -66,7 +65,7 @@ class Core:
         pulse: Pulse | None = None,
         catalog: AdapterCatalog | None = None,
     ) -> None:
-        """Adapters stay as they are without a `catalog`."""
+        """Without a `catalog`, the offered adapters never change."""
         self._channel = channel
         self._compute = compute
         self._runner = runner
@@ -74,7 +73,7 @@ class Core:
         self._events = events
         self._agent = agent
         self._catalog = catalog
-        self._offer: AdapterOffer | None = None  # that the server was not told yet
+        self._offer: AdapterOffer | None = None  # not yet reported to the server
         self._clock = clock
         self._outbox = Outbox(PhaseLog(clock))
         self._rates = Rates()
@@ -91,32 +90,32 @@ class Core:
         )
         self._pulse = pulse or Pulse(clock)
         self._reporter = LoadReporter(self._handler, self._rates, self._pulse, max_waiting=max_waiting)
-        self._in_flight: deque[Batch] = deque()  # the first is awaited, if there is one; the other launched ahead
-        self._handles: deque[Any] = deque()  # of launched steps; only the thread that computes looks in here
+        self._in_flight: deque[Batch] = deque()  # the first is awaited; a second one was launched ahead
+        self._handles: deque[Any] = deque()  # of launched steps; only the compute thread uses it
         self._computing = False
-        self._since = 0.0  # when the step that is awaited was launched, or the one before it ended
+        self._since = 0.0  # when the awaited step was launched, or the one before it ended
         self._selector = selectors.DefaultSelector()
         for source in (channel, compute, grammars, adapters, agent, catalog):
             if source is not None:
                 self._selector.register(source, selectors.EVENT_READ)
 
     def run(self) -> None:
-        """Until the server is gone."""
+        """Runs until the server closes its end."""
         with suppress(ServerGone):
             while True:
-                self.turn()
+                self.run_once()
 
-    def turn(self) -> None:
-        """One turn; waits first until something comes, ends or is due. Raises ServerGone."""
-        self._selector.select(self._patience())
+    def run_once(self) -> None:
+        """Runs an iteration once there is a frame, an event, a finished step or a due timer. Raises ServerGone."""
+        self._selector.select(self._timeout())
         if not self._in_flight:
             self._pulse.begin()
         self._receive()
         self._follow_adapters()
         self._process()
-        self._handler.begin_held()  # after a step, which may have ended the last sequence of an adapter
+        self._handler.begin_pending()  # after a step, which may have ended the last sequence of an adapter
         batches = self._schedule()
-        self._tell()  # before the step, since it may be the last one
+        self._report()  # before the step, which may never return
         self._launch(batches)
         if not self._in_flight:
             self._pulse.end()
@@ -134,7 +133,7 @@ class Core:
             self._handler.take_in(frame, now)
         if self._agent is not None:
             for event in self._agent.poll():
-                self._transfer(event)
+                self._handle_transfer(event)
                 self._reporter.changed()
         self._handler.expire(now)
 
@@ -145,63 +144,65 @@ class Core:
                 self._offer = offer
                 self._handler.adapters_changed()
 
-    def _patience(self) -> float:
+    def _timeout(self) -> float:
         timer = self._agent.next_timer() if self._agent is not None else None
         return min(IDLE, self._reporter.due_in(self._clock()), IDLE if timer is None else timer)
 
-    def _transfer(self, event: TransferEvent) -> None:
+    def _handle_transfer(self, event: TransferEvent) -> None:
         senders, receivers = self._senders, self._receivers
         assert senders is not None
         assert receivers is not None
         match event:
             case Granted():
-                senders.granted(event)
+                senders.on_granted(event)
             case Committed():
-                senders.committed(event)
+                senders.on_committed(event)
             case Arrived():
-                for emission in receivers.arrived(event, self._clock()):
+                for emission in receivers.on_arrived(event, self._clock()):
                     self._emit(emission)
             case Aborted(side="sender"):
-                senders.aborted(event)
+                senders.on_aborted(event)
             case Aborted():
-                receivers.aborted(event)
+                receivers.on_aborted(event)
             case Released():
-                receivers.released(event)
+                receivers.on_released(event)
             case GrantRevoked(side="sender"):
-                senders.revoked(event)
+                senders.on_revoked(event)
             case GrantRevoked():
-                receivers.revoked(event)
+                receivers.on_revoked(event)
             case WritingBegan():
-                receivers.writing_began(event)
+                receivers.on_writing_began(event)
 
     # ── process, schedule, launch ──
 
     def _process(self) -> None:
-        """What the first step in flight came to, if it is done."""
+        """Processes the output of the first step in flight, if it has finished."""
         output = self._compute.result() if self._in_flight else None
         if output is None:
             return
         self._pulse.begin()
         batch, now = self._in_flight.popleft(), self._clock()
         self._computing = False
-        if self._agent is not None:  # before anything is pushed, or granted, that this step has touched
-            self._agent.stepped(self._runner.written)
+        if self._agent is not None:  # before blocks that this step used are pushed or granted
+            self._agent.after_step(self._runner.written)
         result = self._scheduler.process(batch, output, now)
         for scored in result.scored:
-            self._outbox.scored(scored)
+            self._outbox.add_prompt_logprobs(scored)
         for emission in result.emissions:
             self._emit(emission)
         self._outbox.phases.prefilled(result.prefilled)
         self._handler.end_faulted(result.faulted)
         if self._senders is not None:
-            self._senders.stepped(result.advanced, result.prefilled)
-        self._rates.measured(result.prompt_tokens, result.decode_rows, now - self._since, now)
+            self._senders.after_step(result.advanced, result.prefilled)
+        self._rates.measure(result.prompt_tokens, result.decode_rows, now - self._since, now)
         self._since = now
-        self._reporter.stepped(result)
+        self._reporter.count_step(result)
 
     def _schedule(self) -> list[Batch]:
-        """The steps to launch: the next one, if none is in flight, and the one after it, if that is known already. And
-        what hand-offs can do now."""
+        """Returns the steps to launch: the next one, and the one ahead if it can be scheduled already.
+
+        Hand-offs that can make progress do so here, too.
+        """
         batches = []
         if self._senders is not None:
             self._senders.continue_migrations()
@@ -212,22 +213,22 @@ class Core:
             if self._runner.ahead is not None:
                 batches.append(self._scheduler.schedule_ahead(now))
             self._pulse.expect(self._scheduler.expected or 0.0)
-            for request in self._scheduler.begun():
-                self._outbox.begun(request)
+            for request in self._scheduler.take_started():
+                self._outbox.report_start(request)
         if self._receivers is not None:
             self._receivers.grant()
         return [batch for batch in batches if batch is not None]
 
     def _launch(self, batches: list[Batch]) -> None:
-        """These, and then wait for the first in flight."""
+        """Launches these steps and starts to wait for the first in flight."""
         if not self._in_flight:
             self._since = self._clock()
         self._in_flight.extend(batches)
         if self._in_flight and not self._computing:
             self._computing = True
-            self._compute.start(lambda: self._computed(batches))
+            self._compute.start(lambda: self._compute_first(batches))
 
-    def _computed(self, batches: list[Batch]) -> StepOutput:
+    def _compute_first(self, batches: list[Batch]) -> StepOutput:
         ahead = self._runner.ahead
         if ahead is None:
             return self._runner.step(*batches)
@@ -236,21 +237,22 @@ class Core:
 
     def _emit(self, emission: Emission) -> None:
         self._outbox.emit(emission)
-        self._reporter.emitted(emission)
+        self._reporter.count_tokens(emission)
         if self._senders is not None:
             self._senders.keep(emission)
 
-    # ── tell ──
+    # ── report ──
 
-    def _tell(self) -> None:
-        """Send what there is to say; nothing, if there is nothing."""
+    def _report(self) -> None:
+        """Sends a report to the server, unless it would be empty."""
         frames, handoffs = self._outbox.take()
         phases = self._outbox.phases.take()
         events = tuple(stream.encode(event) for event in self._events.take())
         status = self._reporter.status_if_due(self._clock())
         if frames or events or handoffs or status or phases or self._offer:
             loads, everyone = self._reporter.frames(status.load) if status else ((), ())
-            self._channel.send(Turn((*frames, *loads), everyone, events, handoffs, status, phases, self._offer))
+            report = IterationReport((*frames, *loads), everyone, events, handoffs, status, phases, self._offer)
+            self._channel.send(report)
             self._offer = None
         if status:
             self._handler.forget_finished()

@@ -1,6 +1,6 @@
-"""When traced requests waited, were computed and came by hand-off, for the server to make spans of. No OpenTelemetry.
+"""Phases of traced requests: queue, prefill, hand-off, decode. The server makes spans of them.
 
-A request is followed from its arrival to its end, and each phase is told once it is over.
+A phase is reported when it ends. This module does not use OpenTelemetry.
 """
 
 from collections.abc import Callable, Iterable
@@ -17,34 +17,34 @@ from legato_protocol.stream import Finish
 class _OpenPhase:
     name: PhaseName
     began: float
-    tokens: int = 0  # told while it decodes
+    tokens: int = 0  # emitted in the decode phase
 
 
 class PhaseLog:
-    """Of those requests alone that their gateway traces."""
+    """Follows the requests that their gateway traces, from arrival to end."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._open: dict[Request, _OpenPhase] = {}
-        self._told: list[TracedPhase] = []
+        self._ended: list[TracedPhase] = []
 
     def arrived(self, request: Request) -> None:
-        """A gateway sent it here, and it is taken in."""
+        """The worker has accepted the request."""
         if request.trace:
             self._open[request] = _OpenPhase("queue", request.arrival)
 
-    def begun(self, request: Request) -> None:
-        """It is in a step for the first time."""
+    def started(self, request: Request) -> None:
+        """The request is in a step for the first time."""
         if (phase := self._open.get(request)) is not None and phase.name == "queue":
             self._next(request, "prefill")
 
     def prefilled(self, requests: Iterable[Request]) -> None:
-        """Their prompts are computed, for a hand-off."""
+        """Prompts for a hand-off are computed."""
         if self._open:
-            self.ended(requests)
+            self.end(requests)
 
     def emitted(self, emission: Emission) -> None:
-        """Tokens of it are told: it decodes, from the first one on."""
+        """Tokens were emitted: the request decodes from the first one on."""
         request = emission.request
         if not request.trace:
             return
@@ -56,7 +56,7 @@ class PhaseLog:
             self._end(request, finish=emission.finish)
 
     def received(self, request: Request, event: Arrived) -> None:
-        """Its hand-off to this worker is complete, which it waited for until blocks were granted."""
+        """The hand-off to this worker is complete. Until its blocks were granted, the request was queued."""
         if request not in self._open:
             return
         now = self._clock()
@@ -68,25 +68,25 @@ class PhaseLog:
             "blocks": event.blocks,
             "cached_blocks": event.cached,
         }
-        self._told.append(TracedPhase(request.trace, "handoff", granted, now, details))
+        self._ended.append(TracedPhase(request.trace, "handoff", granted, now, details))
 
     def failed(self, key: str, attempt: int, code: str) -> None:
-        """That attempt ended without its tokens."""
+        """This attempt failed."""
         for request in [r for r in self._open if r.id == key and r.attempt == attempt]:
             self._end(request, error=code)
 
-    def ended(self, requests: Iterable[Request]) -> None:
-        """They are over here, or their phase is. Some may have ended before."""
+    def end(self, requests: Iterable[Request]) -> None:
+        """Ends the current phase of these requests, if they have one."""
         for request in requests:
             if request in self._open:
                 self._end(request)
 
     def take(self) -> tuple[TracedPhase, ...]:
-        """What is over since the last call."""
+        """Returns the phases that ended since the last call."""
         if self._open:
-            self.ended([request for request in self._open if request.state is RequestState.ENDED])
-        told, self._told = tuple(self._told), []
-        return told
+            self.end([request for request in self._open if request.state is RequestState.ENDED])
+        phases, self._ended = tuple(self._ended), []
+        return phases
 
     def _next(self, request: Request, name: PhaseName) -> _OpenPhase:
         now = self._clock()
@@ -99,7 +99,7 @@ class PhaseLog:
         phase = self._open.pop(request)
         ended = self._clock() if at is None else at
         details = _details(request, phase, finish)
-        self._told.append(TracedPhase(request.trace, phase.name, phase.began, ended, details, error))
+        self._ended.append(TracedPhase(request.trace, phase.name, phase.began, ended, details, error))
 
 
 def _details(request: Request, phase: _OpenPhase, finish: Finish | None) -> dict[str, str | int]:

@@ -1,10 +1,10 @@
-"""When steps were computed last, and how long those take that decode, as the router and the autoscaler are told."""
+"""The age of the last step and the duration of decode steps, as reported to the router and the autoscaler."""
 
 _COLD_STEPS = 2  # the first steps touch memory for the first time and load code
 
 
 class Rates:
-    """`step_time` in seconds, of steps that decoded, smoothed; 0 before there was any."""
+    """`step_time`: smoothed seconds of a step that decodes; 0 before the first."""
 
     def __init__(self) -> None:
         self.step_time = 0.0
@@ -12,8 +12,8 @@ class Rates:
         self._prefilled: float | None = None
         self._decoded: float | None = None
 
-    def measured(self, prompt_tokens: int, decode_rows: int, seconds: float, now: float) -> None:
-        """A step was computed that ended `now`."""
+    def measure(self, prompt_tokens: int, decode_rows: int, seconds: float, now: float) -> None:
+        """A step that took `seconds` ended `now`."""
         if prompt_tokens:
             self._prefilled = now
         if decode_rows:
@@ -24,9 +24,9 @@ class Rates:
             self.step_time += (seconds - self.step_time) * (0.1 if self.step_time else 1.0)
 
     def prefill_age(self, now: float) -> float:
-        """Seconds since the last step with prompt tokens; 0 before there was any."""
+        """Seconds since the last step with prompt tokens; 0 before the first."""
         return 0.0 if self._prefilled is None else max(0.0, now - self._prefilled)
 
     def decode_age(self, now: float) -> float:
-        """Seconds since the last step that decoded; 0 before there was any."""
+        """Seconds since the last step that decoded; 0 before the first."""
         return 0.0 if self._decoded is None else max(0.0, now - self._decoded)

@@ -1,4 +1,4 @@
-"""Sequences that come to this worker by hand-off: reserved, granted, written by a peer, adopted."""
+"""Sequences handed off to this worker: reserved, granted, written by a peer, adopted."""
 
 from collections.abc import Iterable
 
@@ -17,7 +17,8 @@ from legato_protocol.stream import Peer
 class HandoffReceivers:
     """The scheduler's incoming transfers by room, until they are adopted or their blocks are free.
 
-    The agent is told what the scheduler grants, and the scheduler what the agent reports."""
+    Forwards the scheduler's grants to the agent, and the agent's events to the scheduler.
+    """
 
     def __init__(self, incoming: IncomingHandoffs, agent: TransferAgent, outbox: Outbox, *, kv_revision: str) -> None:
         self._incoming = incoming
@@ -35,16 +36,16 @@ class HandoffReceivers:
         return any(transfer.request.id == key for transfer in self._rooms.values())
 
     def uses(self, room: int) -> bool:
-        """Whether a sequence is awaited under this room, or its blocks are not free yet."""
+        """True if a sequence is expected under this room, or its blocks are not free yet."""
         return room in self._rooms
 
     def reserve(self, request: Request, source: Peer, now: float) -> None:
-        """Expect `request.room` from `source`. Raises `RequestRejected`."""
+        """Expects `request.room` from `source`. Raises `RequestRejected`."""
         assert request.room is not None
         self._rooms[request.room] = self._incoming.reserve(request, source, now)
 
     def grant(self) -> None:
-        """Tell senders of the blocks that were reserved for them, and ask for those that are needed here."""
+        """Grants reserved blocks to senders, and revokes grants whose blocks are needed here."""
         for transfer in self._incoming.grants():
             request = transfer.request
             assert request.room is not None
@@ -54,8 +55,8 @@ class HandoffReceivers:
             assert transfer.request.room is not None
             self._agent.revoke(transfer.request.room)
 
-    def ended(self, transfers: Iterable[IncomingTransfer], reason: str) -> None:
-        """These were cancelled, or their time ran out; the scheduler has abandoned them."""
+    def end(self, transfers: Iterable[IncomingTransfer], reason: str) -> None:
+        """The scheduler has abandoned these transfers: they were cancelled, or their deadline passed."""
         for transfer in transfers:
             room = transfer.request.room
             assert room is not None
@@ -63,30 +64,30 @@ class HandoffReceivers:
             if transfer.state is IncomingState.ABANDONED:
                 del self._rooms[room]
 
-    def revoked(self, event: GrantRevoked) -> None:
-        """The sender has put nothing and will not: the blocks are free, and the sequence waits for others."""
+    def on_revoked(self, event: GrantRevoked) -> None:
+        """The sender wrote nothing and will not: the blocks are free, and the sequence waits for others."""
         transfer = self._rooms.get(event.room)
         if transfer is None:
             return
         if transfer.over:  # ended here meanwhile
-            self._incoming.released(transfer)
+            self._incoming.on_released(transfer)
             del self._rooms[event.room]
         else:
-            self._incoming.revoked(transfer)
+            self._incoming.on_revoked(transfer)
 
-    def writing_began(self, event: WritingBegan) -> None:
-        """What the sender has written is worth more than the blocks."""
+    def on_writing_began(self, event: WritingBegan) -> None:
+        """The sender has started to write, so the grant is no longer revoked."""
         transfer = self._rooms.get(event.room)
         if transfer is not None:
-            self._incoming.written(transfer)
+            self._incoming.on_written(transfer)
 
-    def arrived(self, event: Arrived, now: float) -> tuple[Emission, ...]:
-        """The sequence is here: it runs from now on, and its first tokens are told at once."""
+    def on_arrived(self, event: Arrived, now: float) -> tuple[Emission, ...]:
+        """The sequence was received: it runs from now on. Returns its first tokens."""
         transfer = self._rooms.pop(event.room, None)
         if transfer is None:
             return ()
         if transfer.over:
-            self._incoming.released(transfer)  # ended here while its commit was under way
+            self._incoming.on_released(transfer)  # ended here while it was being committed
             return ()
         request = transfer.request
         try:
@@ -96,25 +97,25 @@ class HandoffReceivers:
         except ValueError as error:
             self.failed += 1
             self._incoming.abandon(transfer)
-            self._incoming.released(transfer)
+            self._incoming.on_released(transfer)
             self._outbox.fail(request.id, event.attempt, "transfer", f"hand-off refused: {error}", "transfer", True)
             return ()
         self.received += 1
-        self._outbox.report(request, event, now, self._agent.transport)
+        self._outbox.report_handoff(request, event, now, self._agent.transport)
         return emissions
 
-    def aborted(self, event: Aborted) -> None:
-        """It will not come this way. Its blocks stay away until `Released`. Nobody waits for one that ended here, and
-        one that was given up at its sender did not fail."""
+    def on_aborted(self, event: Aborted) -> None:
+        """The hand-off failed, or its sender gave it up, which is not counted. Its blocks stay reserved until
+        `Released`."""
         transfer = self._rooms.get(event.room)
         if transfer is None or transfer.over:
             return
         self._incoming.abandon(transfer)
         self.failed += event.retry
-        self._outbox.aborted(transfer.request.id, event)
+        self._outbox.report_abort(transfer.request.id, event)
 
-    def released(self, event: Released) -> None:
-        """No peer writes to its blocks any more."""
+    def on_released(self, event: Released) -> None:
+        """The peer can no longer write to the blocks."""
         transfer = self._rooms.pop(event.room, None)
         if transfer is not None:
-            self._incoming.released(transfer)
+            self._incoming.on_released(transfer)

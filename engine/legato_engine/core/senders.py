@@ -1,4 +1,4 @@
-"""Sequences that leave this worker: prefills for a hand-off, and running ones that migrate when it drains."""
+"""Sequences handed off by this worker: prefills, and running sequences that migrate."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -14,14 +14,14 @@ from legato_protocol.block_hash import root
 from legato_protocol.packed_tokens import pack_tokens
 from legato_protocol.stream import Handoff, Peer, TokenItem
 
-_NEARLY = (
-    1  # blocks on their way when a migrating sequence stops: with the partial one, that is what its pause lasts for
-)
-_LOGPROBS_KEPT = 64  # outputs of a migrating sequence that its gateway may not have seen when it asked for that
+# A migrating sequence stops when at most this many blocks are still being written. Its pause lasts until they and the
+# partial block have arrived.
+_NEARLY = 1
+_LOGPROBS_KEPT = 64  # outputs that the gateway may not have received when it asked for a migration
 
 
 class HandoffSenders:
-    """The scheduler's outgoing transfers by room, until nothing of them is read any more."""
+    """The scheduler's outgoing transfers by room, until their blocks are no longer read."""
 
     def __init__(
         self, outgoing: OutgoingHandoffs, agent: TransferAgent, outbox: Outbox, *, block_size: int, kv_revision: str
@@ -40,24 +40,24 @@ class HandoffSenders:
         return len(self._rooms)
 
     def uses(self, room: int) -> bool:
-        """Whether a sequence is on its way out under this room."""
+        """True if a sequence is being sent under this room."""
         return room in self._rooms
 
     # ── asked by a gateway ──
 
     def prefill(self, request: Request, to: Peer) -> None:
-        """`request.room` is going to be sent to `to`; the scheduler has it."""
+        """Prepares to send `request.room`, which the scheduler has queued, to `to`."""
         transfer = outgoing_of(request)
         assert transfer is not None
         self._expect(transfer, to)
 
     def migrate(self, request: Request, frame: Handoff) -> None:
-        """A running sequence is going to be sent, and goes on here. An earlier migration without a grant is over."""
-        self.ended([request], "the sequence migrates to another worker")
+        """Begins to send a running sequence, which goes on decoding. An earlier migration of it is cancelled."""
+        self.end([request], "the sequence migrates to another worker")
         self._expect(self._outgoing.migrate(request, frame.room, frame.attempt), frame.to)
 
-    def ended(self, requests: Iterable[Request], reason: str) -> None:
-        """These were cancelled, or their time ran out: nobody waits for their hand-offs any more."""
+    def end(self, requests: Iterable[Request], reason: str) -> None:
+        """Cancels the hand-offs of requests that were cancelled or whose deadline passed."""
         for request in requests:
             transfer = outgoing_of(request)
             if transfer is not None and self._rooms.get(transfer.room) is transfer:
@@ -66,7 +66,7 @@ class HandoffSenders:
     # ── steps ──
 
     def keep(self, emission: Emission) -> None:
-        """Remember logprobs, which a migration must repeat: its receiver repeats tokens that may overtake ours."""
+        """Keeps recent logprobs for a migration: its receiver sends the last tokens again, which may overtake ours."""
         request = emission.request
         if request.params.logprobs is None:
             return
@@ -75,14 +75,14 @@ class HandoffSenders:
             return
         recent = self._recent.setdefault(request, [])
         for one in emission.sampled:
-            if one.logprobs is None:  # those before it cannot be told as one run with those after it
+            if one.logprobs is None:  # one item cannot have tokens with and without logprobs
                 recent.clear()
             else:
                 recent.append(one)
         del recent[:-_LOGPROBS_KEPT]
 
-    def stepped(self, advanced: Iterable[Request], prefilled: Iterable[Request]) -> None:
-        """A step was processed: push what it completed, finish what is whole."""
+    def after_step(self, advanced: Iterable[Request], prefilled: Iterable[Request]) -> None:
+        """Pushes blocks that a step completed, and finishes transfers whose prompt is computed."""
         for request in advanced:
             transfer = outgoing_of(request)
             if transfer is not None and transfer.state is OutgoingState.GRANTED:
@@ -94,16 +94,18 @@ class HandoffSenders:
         self._recent = {r: recent for r, recent in self._recent.items() if r.state is not RequestState.ENDED}
 
     def continue_migrations(self) -> None:
-        """Migrating sequences decode on while their blocks travel, and stop for the last of them. In every turn: puts
-        end, and paused sequences migrate, also when nothing is computed."""
+        """Stops each migrating sequence once nearly all of its blocks are written; until then it goes on decoding.
+
+        Called in every iteration: writes end, and paused sequences migrate, even if nothing is computed.
+        """
         for transfer in list(self._rooms.values()):
             if transfer.migration and not transfer.over and transfer.state is not OutgoingState.FINISHED:
                 self._continue_migration(transfer)
 
     # ── transfer events ──
 
-    def granted(self, event: Granted) -> None:
-        """The receiver has room; perhaps for one that was cancelled meanwhile."""
+    def on_granted(self, event: Granted) -> None:
+        """The receiver has reserved blocks, perhaps for a transfer that was cancelled meanwhile."""
         transfer = self._rooms.get(event.room)
         if transfer is None or transfer.attempt != event.attempt or transfer.over:
             return
@@ -114,30 +116,30 @@ class HandoffSenders:
         else:
             self._push(transfer)
 
-    def revoked(self, event: GrantRevoked) -> None:
-        """The receiver took its grant back, before anything was put: all is pushed after the next one."""
+    def on_revoked(self, event: GrantRevoked) -> None:
+        """The receiver revoked its grant before anything was written. Everything is pushed after the next grant."""
         transfer = self._rooms.get(event.room)
         if transfer is not None and transfer.keeping and not transfer.over:
             self._outgoing.withdraw(transfer)
 
-    def committed(self, event: Committed) -> None:
-        """The receiver owns the sequence."""
+    def on_committed(self, event: Committed) -> None:
+        """The receiver now owns the sequence."""
         transfer = self._rooms.pop(event.room, None)
         if transfer is not None:
             self.sent += 1
             self._outgoing.commit(transfer)
 
-    def aborted(self, event: Aborted) -> None:
-        """Nothing reads its blocks any more. Nobody waits for one that was cancelled, and it did not fail."""
+    def on_aborted(self, event: Aborted) -> None:
+        """The transfer is over, and its blocks are no longer read. A cancelled one does not count as failed."""
         transfer = self._rooms.pop(event.room, None)
         if transfer is None:
             return
         if not transfer.over:
             self.failed += 1
-            self._outbox.aborted(transfer.request.id, event)
+            self._outbox.report_abort(transfer.request.id, event)
         self._outgoing.abort(transfer)
 
-    # ── inside ──
+    # ── internals ──
 
     def _expect(self, transfer: OutgoingTransfer, to: Peer) -> None:
         self._rooms[transfer.room] = transfer
@@ -150,7 +152,7 @@ class HandoffSenders:
         self._agent.abort(transfer.room, reason)
 
     def _push(self, transfer: OutgoingTransfer) -> None:
-        """Blocks that are complete and have room there."""
+        """Writes complete blocks for which the receiver has granted room."""
         request, first = transfer.request, transfer.sent
         full = min(request.full_blocks(self._block_size), transfer.capacity)
         if full > first:
@@ -158,7 +160,7 @@ class HandoffSenders:
             transfer.sent = full
 
     def _finish(self, transfer: OutgoingTransfer) -> None:
-        """The last part, if it is time for it: what is complete, and the block that is not."""
+        """Writes the remaining blocks with the partial one and sends `Final`, if the scheduler allows it."""
         last = self._outgoing.finish(transfer)
         if last is None:
             return
@@ -173,7 +175,7 @@ class HandoffSenders:
         if request.state is RequestState.ENDED:
             self._cancel(transfer, "the sequence has ended")
         elif transfer.state is not OutgoingState.PENDING:
-            fits = request.computed < transfer.capacity * self._block_size  # what is beyond it is computed twice
+            fits = request.computed < transfer.capacity * self._block_size  # tokens beyond it are computed twice
             if not (request.schedulable and fits and self._agent.unwritten(transfer.room) > _NEARLY):
                 self._finish(transfer)
 

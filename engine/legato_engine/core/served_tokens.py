@@ -1,4 +1,4 @@
-"""Tokens served to tenants, by the gateway that sent their requests: what each gateway is told of the others."""
+"""Tokens served to tenants by gateway, so that each gateway learns what tenants used through the others."""
 
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
@@ -14,37 +14,42 @@ class _Service:
 
 
 class ServedTokens:
-    """What was served since gateways were last told, all of them at once. `gateway` is the server's number for a
-    connection, so a gateway that connects again is another one, and is told of nothing from before it did."""
+    """Tokens served since the last report, which goes to all gateways together.
+
+    `gateway` is the server's number of a connection: after a reconnection, a gateway is a new one, which gets nothing
+    from before.
+    """
 
     def __init__(self) -> None:
         self._served: defaultdict[int, defaultdict[str, _Service]] = defaultdict(lambda: defaultdict(_Service))
-        self._told: frozenset[int] = frozenset()
+        self._known: frozenset[int] = frozenset()
 
-    def prompt(self, gateway: int, tenant: str, tokens: int) -> None:
-        """Tokens of prompts were computed."""
+    def count_prompt(self, gateway: int, tenant: str, tokens: int) -> None:
+        """Counts computed prompt tokens."""
         self._served[gateway][tenant].prompt += tokens
 
-    def output(self, gateway: int, tenant: str, tokens: int) -> None:
-        """Tokens of answers were emitted."""
+    def count_output(self, gateway: int, tenant: str, tokens: int) -> None:
+        """Counts emitted output tokens."""
         self._served[gateway][tenant].output += tokens
 
     def take(self, gateways: Collection[int]) -> dict[int, dict[str, TenantService]]:
-        """For each of `gateways`, what tenants were served through the others; nothing for those that were not there
-        the last time."""
-        told = {each: self._by_others(each) for each in gateways if each in self._told}
-        self._served.clear()
-        self._told = frozenset(gateways)
-        return {gateway: served for gateway, served in told.items() if served}
+        """Returns for each gateway what tenants were served through the others, and begins a new period.
 
-    def _by_others(self, gateway: int) -> dict[str, TenantService]:
+        Gateways that connected since the last call get nothing.
+        """
+        reports = {each: self._sum_others(each) for each in gateways if each in self._known}
+        self._served.clear()
+        self._known = frozenset(gateways)
+        return {gateway: served for gateway, served in reports.items() if served}
+
+    def _sum_others(self, gateway: int) -> dict[str, TenantService]:
         sums: defaultdict[str, _Service] = defaultdict(_Service)
-        for tenant, service in self._of_others(gateway):
+        for tenant, service in self._others(gateway):
             sums[tenant].prompt += service.prompt
             sums[tenant].output += service.output
         return {tenant: TenantService(each.prompt, each.output) for tenant, each in sums.items()}
 
-    def _of_others(self, gateway: int) -> Iterator[tuple[str, _Service]]:
+    def _others(self, gateway: int) -> Iterator[tuple[str, _Service]]:
         tenants: Mapping[str, _Service]
         for other, tenants in self._served.items():
             if other != gateway:

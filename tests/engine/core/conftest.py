@@ -21,8 +21,8 @@ from legato_engine.adapters.catalog import AdapterCatalog
 from legato_engine.adapters.offer import AdapterOffer
 from legato_engine.adapters.resident import OfferedAdapter, ResidentAdapters
 from legato_engine.core import frames
-from legato_engine.core.channel import Channel
-from legato_engine.core.frames import CoreStatus, FromGateway, Inbox, Splitter, Turn
+from legato_engine.core.channel import ServerChannel
+from legato_engine.core.frames import CoreStatus, FromGateway, Inbox, IterationReport, Splitter
 from legato_engine.core.heartbeat import Pulse
 from legato_engine.core.loop import Core
 from legato_engine.grammars.compilations import Compilations
@@ -160,7 +160,7 @@ class Worker:
         self.end.sendall(frames.encode(Inbox(forwarded, **inbox)))
 
     def turn(self) -> None:
-        self.core.turn()
+        self.core.run_once()
         while True:
             try:
                 data = self.end.recv(1 << 16, socket.MSG_DONTWAIT)
@@ -168,7 +168,7 @@ class Worker:
                 return
             for body in self.splitter.feed(data):
                 turn = frames.decode_from_core(body)
-                assert isinstance(turn, Turn)
+                assert isinstance(turn, IterationReport)
                 self.status = turn.status or self.status
                 self.offer = turn.offer or self.offer
                 self.phases += turn.phases
@@ -304,7 +304,7 @@ class World:
         pulse = Pulse(self.network.clock)
         resident = ResidentAdapters(adapters, adapters_in_memory, scheduler.adapters)
         core = Core(
-            Channel(theirs),
+            ServerChannel(theirs),
             InlineCompute(step_turns),
             runner,
             scheduler,

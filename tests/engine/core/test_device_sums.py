@@ -20,7 +20,7 @@ def made(fallback="", **settings):
     """The sums, and True if those of two blocks are the host's."""
     blocks = torch.randn(BLOCKS, 2, 16, 16).half()
     runner = SimpleNamespace(num_blocks=BLOCKS, arena=SimpleNamespace(blocks=blocks), fallback=fallback)
-    found = device_sums.of_worker(WorkerSettings("decode", "d", "m", **settings), runner)
+    found = device_sums.open_sums(WorkerSettings("decode", "d", "m", **settings), runner)
     expected = ArenaMemory(blocks, BLOCKS).sums([7, 2])
     return found, found.sums and ([total & MASK for total in found.sums.parts([7, 2]).sum(1).tolist()] == expected)
 
@@ -30,7 +30,7 @@ def test_sums_of_copies_into_slots_are_those_of_the_host():
     blocks = torch.randn(BLOCKS, *layout.block_shape).half()
     runner = SimpleNamespace(layout=layout, num_blocks=BLOCKS, arena=SimpleNamespace(blocks=blocks), fallback="")
     settings = WorkerSettings("decode", "d", "m")
-    staging = device_staging.of_worker(settings, runner, 100, device_sums.of_worker(settings, runner).sums)
+    staging = device_staging.open_staging(settings, runner, 100, device_sums.open_sums(settings, runner).sums)
     assert staging.copies.to_slots([7, 2], [0, 1]).sums() == ArenaMemory(blocks, BLOCKS).sums([7, 2])
 
 

@@ -68,7 +68,7 @@ def opened(machine, transport="Auto", required=False, on_device=False, role="dec
 @pytest.fixture
 def direct(monkeypatch):
     """The GPU and its memory allow GPUDirect."""
-    monkeypatch.setattr(device_direct, "of_worker", made := Mock())
+    monkeypatch.setattr(device_direct, "open_direct", made := Mock())
     return made.return_value
 
 
@@ -125,12 +125,12 @@ def test_the_first_transport_that_passes_its_self_test_and_opens_is_used(direct,
 @pytest.mark.parametrize("transport", ["Auto", "RDMA"])
 @pytest.mark.parametrize("machine", [{"missing": ["no device"]}, {"failing": ["RDMA"]}, {"closed": ["RDMA"]}])
 def test_what_is_required_and_cannot_be_had_stops_the_worker(transport, machine):
-    with pytest.raises(LinkError, match="no transport for hand-offs that is allowed here can be used: RDMA: "):
+    with pytest.raises(LinkError, match="no allowed transport for hand-offs can be used: RDMA: "):
         opened(Machine(**machine), transport, required=True)
 
 
 def test_a_gpu_that_does_not_allow_it_is_not_tried(monkeypatch):
-    monkeypatch.setattr(device_direct, "of_worker", Mock(side_effect=LinkError("memory of expandable_segments")))
+    monkeypatch.setattr(device_direct, "open_direct", Mock(side_effect=LinkError("memory of expandable_segments")))
     machine = Machine()
     found, _ = opened(machine, on_device=True)
     assert [name for name, *_ in machine.tried] == ["RDMA"]
@@ -138,13 +138,13 @@ def test_a_gpu_that_does_not_allow_it_is_not_tried(monkeypatch):
 
 
 def test_a_shared_ring_is_pinned_once(direct, monkeypatch):
-    monkeypatch.setattr(device_staging, "of_worker", made := Mock(wraps=device_staging.of_worker))
+    monkeypatch.setattr(device_staging, "open_staging", made := Mock(wraps=device_staging.open_staging))
     opened(Machine(closed=["GPUDirect", "RDMA"]), on_device=True)
     made.assert_called_once()
 
 
 def test_a_kernel_of_checksums_that_is_replaced_is_reported(direct, monkeypatch):
-    monkeypatch.setattr(device_sums, "of_worker", lambda settings, runner: DeviceSums(None, "no kernel"))
+    monkeypatch.setattr(device_sums, "open_sums", lambda settings, runner: DeviceSums(None, "no kernel"))
     assert opened(Machine(), on_device=True)[0].kernel_fallback == "no kernel"
     assert opened(Machine())[0].kernel_fallback == ""
 
@@ -153,5 +153,5 @@ def test_memory_of_a_device_is_never_taken_for_the_host_s():
     """Whatever opened the link: an agent with neither slots nor direct access would read and write by its address."""
     memory = ArenaMemory(torch.zeros(BLOCKS, 8, dtype=torch.int64, device="meta"), BLOCKS)
     given = {"worker": "d", "epoch": "e", "kv_revision": "kv", "layout": "l", "block_size": 16, "token": "t"}
-    with pytest.raises(ValueError, match="memory of a device would be taken for the host's"):
+    with pytest.raises(ValueError, match="device memory needs staging"):
         TransferAgent(SimpleNamespace(), memory, clock=lambda: 0.0, **given)

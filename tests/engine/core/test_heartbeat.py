@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from legato_engine.core.channel import Channel
+from legato_engine.core.channel import ServerChannel
 from legato_engine.core.frames import Beat, Splitter, decode_from_core
 from legato_engine.core.heartbeat import Heartbeat, Pulse
 
@@ -38,7 +38,7 @@ def pair():
     ours, theirs = socket.socketpair()
     theirs.settimeout(PATIENCE)
     with ours, theirs:
-        yield Channel(ours), theirs
+        yield ServerChannel(ours), theirs
 
 
 def test_time_in_which_the_process_was_stopped_is_not_counted(pair):

@@ -25,7 +25,7 @@ class Quiet:
         self.handler = SimpleNamespace(
             scheduler=scheduler,
             idle=True,
-            held=0,
+            pending=0,
             adapters=SimpleNamespace(loaded=()),
             news=False,
             draining=False,
@@ -89,7 +89,7 @@ def test_blocks_without_an_owner_are_reported_once_work_is_over(quiet, history, 
 
 
 def test_demand_and_the_age_of_measurements_are_reported(quiet):
-    quiet.rates.measured(32, 2, 0.1, now=1.0)
+    quiet.rates.measure(32, 2, 0.1, now=1.0)
     quiet.pool.events.take()
     request = Request("r", 1, [1, 2, 3, 4, 5], 5, SamplingParams(max_tokens=4, seed=1), 100.0)
     quiet.handler.scheduler.add(request, 1.0)
@@ -102,7 +102,7 @@ def test_demand_and_the_age_of_measurements_are_reported(quiet):
 
 def test_steps_are_counted_by_the_sequences_that_they_decode(quiet):
     for rows in (0, 1, 3, 4, 5000):
-        quiet.reporter.stepped(StepResult(decode_rows=rows))
+        quiet.reporter.count_step(StepResult(decode_rows=rows))
     totals = quiet.reporter.status_if_due(IDLE_INTERVAL).totals
     assert (totals.decode_rows, totals.decode_batches) == (5008, (1, 0, 2, *[0] * 8, 1))
 
@@ -111,7 +111,7 @@ def test_ages_of_measurements_are_those_of_the_last_step_of_each_kind():
     rates = Rates()
     ages = [(rates.prefill_age(5.0), rates.decode_age(5.0))]
     for step in ((32, 0, 0.1, 1.0), (0, 2, 0.1, 2.0), (32, 2, 0.1, 4.5)):
-        rates.measured(*step)
+        rates.measure(*step)
         ages.append((rates.prefill_age(5.0), rates.decode_age(5.0)))
     assert ages == [(0.0, 0.0), (4.0, 0.0), (4.0, 3.0), (0.5, 0.5)]
 
@@ -119,6 +119,6 @@ def test_ages_of_measurements_are_those_of_the_last_step_of_each_kind():
 def test_the_time_of_a_step_is_that_of_steps_that_decoded_and_were_not_cold():
     rates, times = Rates(), []
     for now, step in enumerate([(0, 1, 9.0), (0, 1, 9.0), (64, 0, 5.0), (0, 1, 0.1), (0, 1, 0.2)]):
-        rates.measured(*step, float(now))
+        rates.measure(*step, float(now))
         times.append(rates.step_time)
     assert times == [0.0, 0.0, 0.0, pytest.approx(0.1), pytest.approx(0.11)]

@@ -62,8 +62,8 @@ def test_those_of_a_large_chunk_come_in_frames_that_a_gateway_takes(world, alter
         alternatives, bytes(4 * count * (1 + alternatives)), (numbers * alternatives).tobytes(), numbers.tobytes()
     )
     outbox = Outbox(PhaseLog(lambda: 0.0))
-    request = Request.of(key_of(7, "r"), 1, world.sequence(prompt_logprobs=alternatives), 0.0, None)
-    outbox.scored(ScoredTokens(request, 5, packed))
+    request = Request.from_sequence(key_of(7, "r"), 1, world.sequence(prompt_logprobs=alternatives), 0.0, None)
+    outbox.add_prompt_logprobs(ScoredTokens(request, 5, packed))
     frames, _ = outbox.take()
     assert max(len(frame.data) for frame in frames) < MAX_FRAME_BYTES / 8
     heard = [stream.decode_from_worker(frame.data) for frame in frames]
