@@ -164,14 +164,14 @@ class Stranger:
         self.pair = pair
         self.heard = []
         self.number = self.peers.reach((to or pair.receiver).peer)
-        wait(lambda: self.peers.trusted(self.number), self.turn)
+        wait(lambda: self.peers.is_trusted(self.number), self.turn)
 
     def turn(self):
         self.pair.run(0.1)
         for event in self.link.poll():
             match event:
                 case Connected(number, accepted):
-                    self.peers.connected(number, accepted)
+                    self.peers.on_connected(number, accepted)
                 case Received(number, data):
                     self.heard.append(self.peers.receive(number, data))
 

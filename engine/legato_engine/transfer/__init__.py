@@ -1,1 +1,1 @@
-"""Moving sequences between workers: sessions, links, and the agent that the core talks to."""
+"""Hand-offs of sequences between workers: sessions, links, and the agent that the core uses."""

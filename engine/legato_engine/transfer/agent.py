@@ -1,8 +1,8 @@
 """The core's interface to hand-offs: calls in, polled events out, all in the core's own thread.
 
-A sender calls `expect`, then, after `Granted`, `push` (as blocks get complete) and `finish`; a receiver calls `grant`.
-What happens between is in `session` (the table), `sender` and `receiver` (its two sides), `registry` (what both do
-alike) and `peers` (connections).
+A sender calls `expect`, then, after `Granted`, `push` (as blocks become complete) and `finish`; a receiver calls
+`grant`. The protocol is in `session` (the table), `sender` and `receiver` (its two sides), `registry` (common to both)
+and `peers` (connections).
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -12,7 +12,7 @@ from legato_engine.transfer.channels import Channels
 from legato_engine.transfer.checksum import ArenaMemory
 from legato_engine.transfer.context import TransferContext
 from legato_engine.transfer.counts import Counts
-from legato_engine.transfer.device import LOOK, DeviceEvent, DirectBlocks
+from legato_engine.transfer.device import POLL_INTERVAL, DeviceEvent, DirectBlocks
 from legato_engine.transfer.events import Cause, TransferEvent
 from legato_engine.transfer.link import Connected, Fenced, Link, LinkEvent, PeerDown, PutDone, PutFailed, Received
 from legato_engine.transfer.peers import Peers
@@ -32,9 +32,9 @@ _TO_RECEIVER = handoff.Written | handoff.Final | handoff.Revoked
 class TransferAgent:
     """Both sides of all hand-offs of one worker.
 
-    Not thread-safe: every call comes from the thread of the core's loop. No call blocks. Events come from `poll`
-    only, never from inside another call. Calls about a session that has ended meanwhile do nothing: its event is
-    waiting in `poll`. Once the link itself has failed, any call may raise LinkError.
+    Not thread-safe: the core's loop makes every call. No call blocks. Only `poll` returns events. Calls for a session
+    that has ended are ignored: the next `poll` reports its end. Once the link itself has failed, any call may raise
+    LinkError.
     """
 
     def __init__(
@@ -55,14 +55,14 @@ class TransferAgent:
         staging: Staging | None = None,
         direct: DirectBlocks | None = None,
     ) -> None:
-        """`link` must have the memory of `memory` registered, or with `staging` its slots; `block_size` is in tokens.
-        An arena that only a device reaches needs `staging`, or `direct` and a link for such memory; ValueError without.
+        """The memory registered with `link` is `memory`, or the slots of `staging`; `block_size` is in tokens.
 
-        `lease` is how many seconds of a peer's silence end a session; a new connection has four until the peer has said
-        who it is. `clock` is `time.monotonic` or a test's. Without `channels`, control messages are in the clear.
+        An arena in device memory needs `staging`, or `direct` and a link for such memory; else ValueError. A session
+        ends after `lease` seconds of a peer's silence; on a new connection, the peer has four leases to identify
+        itself. `clock` is `time.monotonic` or a test's. Without `channels`, control messages are not encrypted.
         """
         if not (memory.on_host or staging or direct):
-            raise ValueError("memory of a device would be taken for the host's: it needs staging or direct access")
+            raise ValueError("device memory needs staging or direct access")
         self._link = link
         self._hello = handoff.PeerHello(
             worker=worker,
@@ -84,25 +84,25 @@ class TransferAgent:
         self._registries = (self._sender.sessions, self._receiver.sessions)
 
     def trust(self, tokens: Sequence[str]) -> None:
-        """From now on show the first of these, and take any from peers. Connections that there are stay as they are."""
+        """Shows the first of these tokens to peers from now on, and accepts any. Existing connections are kept."""
         self._peers.trust(tokens)
 
     @property
     def address(self) -> bytes:
-        """For `Hello.address`."""
+        """The value of `Hello.address`."""
         return self._link.address
 
     @property
     def transport(self) -> str:
-        """For `Hello.transport`."""
+        """The value of `Hello.transport`."""
         return self._link.transport
 
     def fileno(self) -> int:
-        """Readable while the link has something for `poll`."""
+        """A descriptor that is readable while the link has events for `poll`."""
         return self._link.fileno()
 
     def next_timer(self) -> float | None:
-        """Seconds until `poll` has something to do even if nothing arrives (≥ 0); None when nothing is due."""
+        """Seconds (≥ 0) until `poll` has work even if nothing arrives; None if nothing is due."""
         if self._context.outbox:
             return 0.0
         due = min(
@@ -110,34 +110,36 @@ class TransferAgent:
         )
         left = None if due is None else max(0.0, due - self._context.clock())
         if self._sender.waiting or self._receiver.waiting:
-            return LOOK if left is None else min(LOOK, left)
+            return POLL_INTERVAL if left is None else min(POLL_INTERVAL, left)
         return left
 
-    def stepped(self, event: DeviceEvent | None) -> None:
-        """The core has processed a step; the device has ended it, and all before it, once `event` is done (None: now).
+    def after_step(self, event: DeviceEvent | None) -> None:
+        """The core has processed a step, which the device has finished once `event` is done (None: now).
 
-        Blocks that are pushed from now on are read after that, and those that are granted are written to after that.
+        Blocks that are pushed or granted from now on are read or written only after that.
         """
         self._context.last_step = event
 
     def expect(self, room: int, attempt: int, peer: Peer, root: bytes) -> None:
         """This worker will send `room` to `peer`. `root` is the parent of the sequence's first block hash.
 
-        `Granted` follows once the receiver has room, perhaps at the next poll. A room that stays without a grant waits
-        until `abort`: the caller owns the request's deadline. Blocks need no pinning before `Granted`.
+        `Granted` follows once the receiver has room, at the next poll or later. A room without a grant waits until
+        `abort`: the caller checks the request's deadline. Blocks may change before `Granted`.
         """
         self._sender.expect(room, attempt, peer, root)
 
     def hold(self, keys: Collection[tuple[int, int]]) -> None:
-        """Rooms and attempts that will be expected, and are not yet: their grants are kept alive. All of them, in every
-        turn in which there are any, and in the first without."""
+        """Keeps grants alive for rooms and attempts that the core will expect later.
+
+        The core passes all of them in every iteration in which there are any, and in the first without.
+        """
         self._sender.hold(keys)
 
     def push(self, room: int, first: int, blocks: Sequence[int], hashes: Sequence[bytes]) -> None:
-        """Sends complete blocks: sequence blocks `first, first+1, …` lie in `blocks` of the own arena.
+        """Sends complete blocks: `blocks` of the own arena hold the sequence's blocks `first, first+1, …`.
 
-        Only after `Granted`, and from block 0 on again after `GrantRevoked`. `hashes[i]` is the block hash of
-        `blocks[i]`. Blocks below the grant's `cached` are skipped. Blocks must be pushed in order, each once, and stay
+        Called after `Granted`, and again from block 0 on after `GrantRevoked`. `hashes[i]` is the block hash of
+        `blocks[i]`. Blocks below the grant's `cached` are skipped. Blocks must be pushed once each, in order, and stay
         unchanged until `Committed`, `Aborted` or `GrantRevoked`. Raises ValueError for blocks out of order or beyond
         the grant.
         """
@@ -146,42 +148,42 @@ class TransferAgent:
     def finish(
         self, room: int, token_ids: bytes, computed: int, tokens: Sequence[TokenItem], partial: int | None = None
     ) -> None:
-        """All full blocks were pushed: sends the rest, and `Final` after everything is written.
+        """Sends the rest after all full blocks were pushed, and `Final` once everything is written.
 
-        `partial` is the own arena's block that holds the last, incomplete block of the `computed` tokens (None when
-        `computed` is a multiple of the block size). For `token_ids` and `tokens` see `handoff.Final`. Raises
-        ValueError if that contradicts what was pushed.
+        `partial` is the own arena's block that holds the incomplete last block of the `computed` tokens (None if
+        `computed` is a multiple of the block size). For `token_ids` and `tokens` see `handoff.Final`. Raises ValueError
+        if this contradicts the pushed blocks.
         """
         self._sender.finish(room, token_ids, computed, tokens, partial)
 
     def unwritten(self, room: int) -> int:
-        """How many pushed blocks are not in the receiver's memory yet: what a sequence that stops now waits for."""
+        """Number of pushed blocks that are not in the receiver's memory yet."""
         return self._sender.unwritten(room)
 
     def grant(self, room: int, attempt: int, peer: Peer, table: Sequence[int], cached: int, root: bytes) -> None:
         """Lets `peer` write the sequence of `room` into the own arena.
 
-        `table` is the sequence's whole block table; its first `cached` blocks are here already, nobody writes to them.
-        ValueError for a table that cannot be one: a block twice or not in the arena, or more cached than there are.
-        The blocks are the session's until `Arrived` (then they are the sequence's), `GrantRevoked` or `Released`.
-        `root` is the parent of the sequence's first block hash: what arrives must belong to it.
+        `table` is the sequence's whole block table; its first `cached` blocks are complete and not written to.
+        ValueError for an invalid table: a block twice or outside of the arena, or more cached blocks than there are.
+        The blocks belong to the session until `Arrived` (then to the sequence), `GrantRevoked` or `Released`.
+        `root` is the parent of the sequence's first block hash, against which received blocks are verified.
         """
         self._receiver.grant(room, attempt, peer, table, cached, root)
 
     def revoke(self, room: int) -> None:
-        """Asks for the grant back. `GrantRevoked` follows if nothing was put yet; otherwise the session goes on."""
+        """Asks the sender to return the grant. `GrantRevoked` follows if nothing was put; else the session goes on."""
         self._receiver.revoke(room)
 
     def abort(self, room: int, reason: str) -> None:
-        """Ends every unfinished session of this room (cancel, deadline). Rooms that are not known are no error.
+        """Ends every unfinished session of this room (cancel, deadline). Unknown rooms are ignored.
 
-        `Aborted` follows: at once for a receiver, and for a sender when no put reads its blocks any more.
+        `Aborted` follows: immediately for a receiver, and for a sender once no put reads its blocks any more.
         """
         self._sender.cancel(room, reason)
         self._receiver.cancel(room, reason)
 
     def poll(self) -> list[TransferEvent]:
-        """Handles what arrived and what is due by the clock; returns what the core has to know, oldest first."""
+        """Handles received messages and timers that are due. Returns events for the core, oldest first."""
         for event in self._link.poll():
             self._handle(event)
         self._sender.advance()
@@ -218,7 +220,7 @@ class TransferAgent:
         )
 
     def pending(self) -> int:
-        """How many sessions have not ended, those that wait for `Released` included: at 0 a drained worker may stop."""
+        """Number of unfinished sessions, including those before `Released`: at 0 a drained worker may stop."""
         return sum(len(sessions.active()) for sessions in self._registries)
 
     def check_integrity(self) -> None:
@@ -227,10 +229,10 @@ class TransferAgent:
         self._receiver.check_integrity()
 
     def close(self) -> None:
-        """Closes the link. Peers see this worker as gone; whoever wants more than that aborts and polls first."""
+        """Closes the link. Peers see a lost connection; to end sessions cleanly, abort and poll first."""
         self._link.close()
 
-    # inside
+    # internals
 
     def _handle(self, event: LinkEvent) -> None:
         match event:
@@ -239,13 +241,13 @@ class TransferAgent:
             case PutDone() | PutFailed():
                 self._sender.put_ended(event)
             case Connected(connection, accepted):
-                self._peers.connected(connection, accepted)
-            case PeerDown(connection, reason):  # one that is refused may close its end before this one is closed
-                self._ended(connection, "peer_died", self._peers.refusal(connection) or reason)
+                self._peers.on_connected(connection, accepted)
+            case PeerDown(connection, reason):  # a refused peer may close its end first
+                self._end_connection(connection, "peer_died", self._peers.refusal(connection) or reason)
             case Fenced(connection):
-                refusal = self._peers.refusal(connection)  # whoever is there now is not the one that was meant
+                refusal = self._peers.refusal(connection)  # a refused peer is not the expected worker, so that is lost
                 cause: Cause = "peer_died" if refusal else "peer_silent"
-                self._ended(connection, cause, refusal or "its endpoint was closed here")
+                self._end_connection(connection, cause, refusal or "its endpoint was closed here")
 
     def _receive(self, connection: int, data: bytes) -> None:
         message = self._peers.receive(connection, data)
@@ -258,7 +260,7 @@ class TransferAgent:
                 self._context.totals.bad_messages += 1
 
     def _dispatch(self, connection: int, message: handoff.SessionMessage) -> None:
-        """The epoch is the receiver's: it says which side this worker has in the session."""
+        """Passes the message to the sender or receiver side: the message's epoch is the receiving worker's."""
         theirs, ours = message.epoch == self._peers.epoch(connection), message.epoch == self._context.epoch
         if not (theirs or ours):
             self._context.totals.unknown_epochs += 1
@@ -269,7 +271,7 @@ class TransferAgent:
         else:
             self._receiver.receive(connection, message)
 
-    def _ended(self, connection: int, cause: Cause, reason: str) -> None:
+    def _end_connection(self, connection: int, cause: Cause, reason: str) -> None:
         for sessions in self._registries:
-            sessions.connection_ended(connection, cause, reason)
+            sessions.end_connection(connection, cause, reason)
         self._peers.forget(connection, reason)

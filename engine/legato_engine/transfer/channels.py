@@ -1,4 +1,4 @@
-"""Which connections between workers go through TLS, and what the others are."""
+"""The channels of connections between workers: TLS or plain."""
 
 from typing import Protocol
 
@@ -8,29 +8,29 @@ from legato_protocol.stream import Peer
 
 
 class PlainRefused(ChannelError):
-    """The peer does not speak TLS, and has to."""
+    """The peer does not use TLS, which is required here."""
 
 
 class Channel(Protocol):
-    """What control messages of one connection go through; see `TLSChannel`."""
+    """Encodes the control messages of one connection; see `TLSChannel`."""
 
     @property
     def secured(self) -> bool:
-        """Whether the peer has shown its certificate, once this is `ready`."""
+        """True if the peer has shown its certificate once this is `ready`."""
 
     @property
     def ready(self) -> bool:
-        """Whether messages can be sent."""
+        """True if messages can be sent."""
 
     def outgoing(self) -> bytes: ...
 
-    def wrapped(self, message: bytes) -> bytes: ...
+    def wrap(self, message: bytes) -> bytes: ...
 
     def receive(self, data: bytes) -> bytes | None: ...
 
 
 class PlainChannel:
-    """Messages as they are."""
+    """Passes messages through unchanged."""
 
     secured = False
     ready = True
@@ -38,7 +38,7 @@ class PlainChannel:
     def outgoing(self) -> bytes:
         return b""
 
-    def wrapped(self, message: bytes) -> bytes:
+    def wrap(self, message: bytes) -> bytes:
         return message
 
     def receive(self, data: bytes) -> bytes | None:
@@ -46,31 +46,31 @@ class PlainChannel:
 
 
 class Channels:
-    """The channels of one worker's connections. New ones show the certificates that are in the files then."""
+    """Creates the channels of one worker's connections. Each shows the current certificate."""
 
     def __init__(self, certificates: HandoffCertificates | None = None, *, strict: bool = False) -> None:
-        """Without certificates there is no TLS; `strict`: with them, there is nothing else."""
+        """Without `certificates` no connection uses TLS; with `strict` every connection does."""
         assert certificates is not None or not strict
         self._certificates = certificates
         self._strict = strict
 
     @property
     def tls(self) -> bool:
-        """Whether peers may begin with TLS."""
+        """True if peers may use TLS."""
         return self._certificates is not None
 
     def secures(self, peer: Peer) -> bool:
-        """Whether all that is said to and by this peer must go through TLS."""
+        """True if connections to this peer must use TLS."""
         return self._certificates is not None and (self._strict or peer.tls)
 
     def connect(self, peer: Peer) -> Channel:
-        """For a connection that is opened here."""
+        """Creates the channel of a connection that this worker opens."""
         if self._certificates is None or not self.secures(peer):
             return PlainChannel()
         return TLSChannel(self._certificates.current().client, self._certificates.name, connects=True)
 
     def accept(self, first: bytes) -> Channel:
-        """For a connection that a peer opened, whose first message this is. Raises ChannelError."""
+        """Creates the channel of a connection that a peer opened, given its first message. Raises ChannelError."""
         if first.startswith(MARK):
             if self._certificates is None:
                 raise ChannelError("it speaks TLS, and this worker has no internal TLS")

@@ -1,9 +1,9 @@
-"""Checksums of KV blocks: a sum over the bytes, bound to what the block is said to hold.
+"""Checksums of KV blocks: a sum over the bytes, bound to the tokens that the block should hold.
 
-The sum of a block is Σ word_i · weight_i modulo 2^64 over its 64-bit words, with fixed odd weights: every single
-changed word changes it, words that change places change it, and all terms can be added in any order, so it can be
-computed in parallel on any device. A label of (room, index, hash) is added, so that right bytes in the wrong place, or
-for the wrong tokens, do not pass.
+The sum of a block is Σ word_i · weight_i modulo 2^64 over its 64-bit words, with fixed odd weights. Every single
+changed word changes it, swapped words change it, and terms can be added in any order, so any device can compute it in
+parallel. A label of (room, index, hash) is added, so that correct bytes in the wrong place, or for the wrong tokens, do
+not pass.
 """
 
 from collections.abc import Sequence
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 Words: TypeAlias = "np.ndarray[Any, Any]"
 
 _WORD = 8
-MASK = (1 << 64) - 1  # sums are of 64 bits without sign
+MASK = (1 << 64) - 1  # sums are unsigned 64-bit integers
 _SEED = 0x1E6A70
 
 
 def label(room: int, index: int, content: bytes) -> int:
-    """64 bits that stand for block `index` of `room` holding the tokens whose chained hash is `content`."""
+    """64 bits that identify block `index` of `room` with the tokens whose chained hash is `content`."""
     digest = blake2b(content, digest_size=8, key=room.to_bytes(8, "little") + index.to_bytes(8, "little"))
     return int.from_bytes(digest.digest(), "little")
 
 
 def bind(total: int, room: int, index: int, content: bytes) -> int:
-    """The checksum that `Written` carries for a block whose bytes sum up to `total`."""
+    """The checksum in `Written` for a block whose bytes sum up to `total`."""
     return (total + label(room, index, content)) & MASK
 
 
@@ -39,10 +39,10 @@ def weights(words: int) -> "np.ndarray[tuple[int], np.dtype[np.uint64]]":
 
 
 class ArenaMemory:
-    """A worker's KV arena as the hand-off sees it: `num_blocks` spans of `block_bytes`, one after the other."""
+    """A worker's KV arena: `num_blocks` contiguous spans of `block_bytes`."""
 
     def __init__(self, arena: "torch.Tensor | Words", num_blocks: int) -> None:
-        """`arena` is contiguous, on any device; a block's bytes are a multiple of 8. Raises ValueError otherwise."""
+        """`arena` is contiguous, on any device; a block's bytes are a multiple of 8. Raises ValueError."""
         contiguous = arena.flags.c_contiguous if isinstance(arena, np.ndarray) else arena.is_contiguous()
         size = int(arena.nbytes)
         if not contiguous or size % num_blocks or size // num_blocks % _WORD:
@@ -60,7 +60,7 @@ class ArenaMemory:
 
     @property
     def on_host(self) -> bool:
-        """Whether the host reads and writes it, and the address is one of its own."""
+        """True if the arena is in host memory, and `address` is a host address."""
         return self._words is not None
 
     def address_of(self, block: int) -> int:
@@ -71,14 +71,14 @@ class ArenaMemory:
         return self.num_blocks * self.block_bytes
 
     def sums(self, blocks: Sequence[int]) -> list[int]:
-        """The sum of each block's bytes, as they are now. Raises ValueError where only a device reads them."""
+        """The sum of each block's current bytes. Raises ValueError for device memory."""
         if self._words is None:
-            raise ValueError("an arena that the host does not read")
+            raise ValueError("the arena is not in host memory")
         return [int(np.einsum("i,i", self._words[block], self._weights)) for block in blocks]
 
 
 def _signed(arena: "torch.Tensor") -> "torch.Tensor":
-    """All words: numpy does not know every type that blocks may have."""
-    import torch  # whoever has a tensor has loaded it
+    """The arena as 64-bit words: numpy does not support every dtype of blocks."""
+    import torch  # loaded already by the creator of the tensor
 
     return arena.view(-1).view(torch.int64)

@@ -1,7 +1,7 @@
-"""Which transport a worker uses. Pure: what each one lacks and shows is asked of the caller.
+"""Chooses the transport of a worker. Pure: the caller knows what this machine lacks, and opens transports.
 
-With `Auto`, and with `RDMA` unless it is required, RDMA comes first, straight from and to a GPU's memory where the KV
-is there, and TCP last. What is passed over is told with its reason.
+With `Auto`, and with `RDMA` unless it is required, the order is: RDMA directly from and to GPU memory if the KV is
+there, RDMA, TCP. The choice has the reasons why earlier ones are not used.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,33 +14,38 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Choice(Generic[T]):
-    """`opened` is what carries hand-offs. `reason`: why not what comes before it, or nothing."""
+class TransportChoice(Generic[T]):
+    """`opened` is the open transport; `reason` is why preferred ones are not used, or ""."""
 
     opened: T
     reason: str = ""
 
 
 def candidates(transport: str, *, on_device: bool, required: bool, lacking: Sequence[str]) -> tuple[str, ...]:
-    """What may be used where `transport` is asked for, the best first. `on_device`: the KV is in a GPU's memory;
-    `lacking` is what this machine lacks for RDMA, without which nothing of it need be tried."""
+    """The transports to try if the settings ask for `transport`, best first.
+
+    `on_device`: the KV is in GPU memory. `lacking` is what this machine lacks for RDMA: then GPUDirect is not tried.
+    """
     if transport not in ("Auto", "RDMA"):
         return (transport,)
     direct = ("GPUDirect",) if on_device and not lacking else ()
     return (*direct, "RDMA") if required else (*direct, "RDMA", "TCP")
 
 
-def first_usable(names: Sequence[str], use: Callable[[str], T]) -> Choice[T]:
-    """The first that can be used; `use` raises LinkError for others. Raises LinkError with all reasons if none can."""
+def first_usable(names: Sequence[str], use: Callable[[str], T]) -> TransportChoice[T]:
+    """Opens the first usable transport with `use`, which raises LinkError for others.
+
+    Raises LinkError with all reasons if none can be used.
+    """
     reasons: list[str] = []
     for name in names:
         try:
-            return Choice(use(name), "; ".join(reasons))
+            return TransportChoice(use(name), "; ".join(reasons))
         except LinkError as error:
             reasons.append(f"{name}: {error}")
-    raise LinkError(f"no transport for hand-offs that is allowed here can be used: {'; '.join(reasons)}")
+    raise LinkError(f"no allowed transport for hand-offs can be used: {'; '.join(reasons)}")
 
 
 def is_fallback(transport: str, reason: str, has_device: bool) -> bool:
-    """Whether somebody has to hear of it: RDMA was asked for, or there is a device for it. `Auto` is TCP elsewhere."""
+    """True if a fallback should be reported: RDMA was asked for, or there is a device for it."""
     return bool(reason) and (transport == "RDMA" or has_device)

@@ -1,4 +1,4 @@
-"""What is known of one connection to another worker."""
+"""State of one connection to another worker."""
 
 from dataclasses import dataclass
 
@@ -9,22 +9,22 @@ from legato_protocol.stream import Peer
 
 @dataclass(slots=True)
 class Connection:
-    """Who is there is what the peer has said, or what it was looked for by. `due` is a reading of the clock."""
+    """`worker` and `epoch` are the expected peer's until its hello, then its own. `due` is a clock reading."""
 
     accepted: bool
     worker: str
     epoch: str
-    due: float  # by when the peer has said who it is
-    channel: Channel | None = None  # none before the first message of a peer that connected
+    due: float  # deadline of the peer's hello
+    channel: Channel | None = None  # None before the first message of a peer that connected
     arena: int = 0
     trusted: bool = False
-    closing: bool = False  # from here: the event of its end is yet to come
-    refusal: str = ""  # why, if the peer was not to be trusted
-    token: Token | None = None  # that its messages are sealed with
+    closing: bool = False  # closed by this side; the event of its end follows
+    refusal: str = ""  # why the peer was refused
+    token: Token | None = None  # the token that seals its messages
 
     @property
     def secured(self) -> bool:
-        """Whether it goes through TLS."""
+        """True if it uses TLS."""
         return self.channel is not None and self.channel.secured
 
     def is_to(self, peer: Peer) -> bool:

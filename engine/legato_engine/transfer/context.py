@@ -1,4 +1,4 @@
-"""What the two sides of a worker's hand-offs share: link, peers, memory, clock, lease, and what they report."""
+"""Shared state of the two sides of a worker's hand-offs: link, peers, memory, clock, lease, reports."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,8 +14,10 @@ from legato_engine.transfer.staging import Staging
 
 @dataclass(slots=True)
 class TransferContext:
-    """`block_size` is in tokens, `lease` in seconds; `epoch` is that of the own arena. The link reaches it unless
-    there is `staging`; `direct` makes the sums where the host does not reach it."""
+    """`block_size` is in tokens, `lease` in seconds; `epoch` is the own arena's.
+
+    The link reaches the arena unless there is `staging`; `direct` computes the sums of an arena in device memory.
+    """
 
     link: Link
     peers: Peers
@@ -29,19 +31,19 @@ class TransferContext:
     direct: DirectBlocks | None = None
     outbox: list[TransferEvent] = field(default_factory=list)  # until the next poll
     totals: TransferTotals = field(default_factory=TransferTotals)
-    last_step: DeviceEvent | None = None  # blocks that the core names are written, and left alone, once it is done
+    last_step: DeviceEvent | None = None  # once done, earlier steps no longer read or write blocks
 
     @property
     def renewal(self) -> float:
-        """Seconds between signs of life: three may be lost within a lease."""
+        """Seconds between lease renewals: three may be lost within a lease."""
         return self.lease / 4
 
     @property
     def memory_of_ended(self) -> float:
-        """Seconds for which a session that ended still answers."""
+        """Seconds for which an ended session is remembered and still answers."""
         return 4 * self.lease
 
     def fence(self, connection: int) -> None:
-        """Closes this side's endpoint; then `connection_ended` comes for every session over this connection."""
+        """Closes this side's endpoint; then every session over this connection ends (`end_connection`)."""
         if self.peers.fence(connection):
             self.totals.fences += 1

@@ -1,4 +1,4 @@
-"""What a worker counts of its hand-offs."""
+"""Counts of a worker's hand-offs."""
 
 from dataclasses import dataclass
 
@@ -19,23 +19,23 @@ class TransferTotals:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """For metrics and `/state`; totals count since start."""
+    """Counts for metrics and `/state`; totals are since start."""
 
-    sending: int  # sessions under way
+    sending: int  # active sessions
     receiving: int
     quarantined_blocks: int  # granted blocks of aborted sessions, not yet released
-    grants_without_slots: int  # that wait until others have landed, where UCX does not reach the arena
+    grants_without_slots: int  # grants that wait for landing slots, if the arena is in GPU memory
     committed: int  # totals, both sides
     aborted: int
     fences: int
-    tls_peers: int  # connections whose peer has said who it is, with TLS and without
+    tls_peers: int  # connections whose peer has identified itself, with TLS and without
     plain_peers: int
     refused_peers: int
-    refused_plain: int  # of these, those that spoke no TLS and had to
-    failed_tls: int  # of these, those with a wrong certificate, or without TLS where it was asked for
+    refused_plain: int  # of these, peers without TLS although it is required
+    failed_tls: int  # of these, peers with a wrong certificate, or a failed TLS handshake
     failed_in_a_row: int  # connections opened here that ended before the peer identified itself; 0 once one does
-    bad_messages: int  # malformed, badly sealed, or no move of the session's table
-    unknown_epochs: int  # messages about an arena that neither side has: refused
+    bad_messages: int  # malformed, badly sealed, or not in the session's table
+    unknown_epochs: int  # refused messages about an arena that neither side has
     corrupt_blocks: int
     bytes_sent: int
     bytes_received: int

@@ -1,6 +1,4 @@
-"""A CUDA device as hand-offs see it. Only the door to it: what waits for what is in `put_queue`, `staging` and
-`receiver`.
-"""
+"""Access of hand-offs to a CUDA device. The order of operations is in `put_queue`, `staging` and `receiver`."""
 
 import mmap
 import weakref
@@ -13,14 +11,14 @@ import torch
 from legato_engine.transfer.checksum import MASK, weights
 from legato_engine.transfer.runs import runs
 
-# Of `kernels.block_sums`: words of all blocks, ids of some and weights → parts of the sums, which are then under way.
+# A function of `kernels.block_sums`: words of all blocks, ids of some, weights → partial sums, computed asynchronously.
 SumBlocks: TypeAlias = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
 _WORD = 8
 
 
 class CudaEvent:
-    """Implements `DeviceEvent`: all that was begun on the current stream of `device` until now."""
+    """Implements `DeviceEvent`: all work started so far on the current stream of `device`."""
 
     def __init__(self, device: torch.device) -> None:
         self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
@@ -31,10 +29,10 @@ class CudaEvent:
 
 
 class CudaCopy:
-    """Implements `BlockCopy`, also of blocks that are only summed up."""
+    """Implements `BlockCopy`; also for blocks that are only summed."""
 
     def __init__(self, event: CudaEvent | None, parts: torch.Tensor) -> None:
-        """`parts` int64 [blocks, any], in the host's memory once the event is done; rows add up to the sums."""
+        """`parts` int64 [blocks, any] are in host memory once the event is done; rows add up to the sums."""
         self._event = event
         self._parts = parts
 
@@ -46,45 +44,49 @@ class CudaCopy:
 
 
 class CudaSums:
-    """Sums of an arena's blocks, made on the device; see `checksum`."""
+    """Sums of an arena's blocks, computed on the device; see `checksum`."""
 
     def __init__(self, arena: torch.Tensor, num_blocks: int, sum_blocks: SumBlocks) -> None:
-        """`arena` is contiguous, blocks of whole 64-bit words. Raises what `sum_blocks` does, which is tried: a kernel
-        is compiled now, while no hand-off waits for it."""
+        """`arena` is contiguous, with blocks of whole 64-bit words.
+
+        Calls `sum_blocks` once, so that a kernel is compiled before a hand-off waits for it, and raises its errors.
+        """
         self._words = words_of(arena, num_blocks)
         self._sum_blocks = sum_blocks
         self._weights = torch.from_numpy(weights(self._words.shape[1]).view("int64")).to(arena.device)
         self.parts([0])
 
     def parts(self, blocks: Sequence[int]) -> torch.Tensor:
-        """Of the sums of these blocks, at least one; in the host's memory when the current stream has come so far."""
+        """Partial sums of these blocks (at least one), in host memory once the current stream has computed them."""
         on_device = self._words.is_cuda
         ids = torch.tensor(blocks, dtype=torch.int32, pin_memory=on_device)
-        found = self._sum_blocks(self._words, ids.to(self._words.device, non_blocking=True), self._weights)
-        parts = torch.empty(found.shape, dtype=torch.int64, pin_memory=on_device)
-        return parts.copy_(found, non_blocking=True)
+        sums = self._sum_blocks(self._words, ids.to(self._words.device, non_blocking=True), self._weights)
+        parts = torch.empty(sums.shape, dtype=torch.int64, pin_memory=on_device)
+        return parts.copy_(sums, non_blocking=True)
 
 
 class CudaCopies:
     """Implements `BlockCopies` with a stream for each direction, as devices have a copy engine for each.
 
-    Sums are made on the device, at both ends of a hand-off: what changes on the way between device and host is found
-    too. An arena in the host's memory is copied at once, by which all but the streams can be tested without a device.
+    Both ends of a hand-off compute sums on the device, so that corruption between device and host is noticed, too. An
+    arena in host memory is copied synchronously: everything except the streams can be tested without a device.
     """
 
     def __init__(self, arena: torch.Tensor, num_blocks: int, slots: int, sums: CudaSums | None) -> None:
-        """`arena` is contiguous, blocks of whole 64-bit words; without `sums`, checksums are off. Takes and pins memory
-        for the slots; raises RuntimeError where the device's driver does not pin it."""
+        """`arena` is contiguous, with blocks of whole 64-bit words; without `sums`, checksums are off.
+
+        Allocates and pins memory for the slots; raises RuntimeError if the driver cannot pin it.
+        """
         self._device = arena.device
         self._blocks = words_of(arena, num_blocks)
         words = self._blocks.shape[1]
-        # The caching allocator of pinned memory would take up to twice as much.
+        # Not torch's allocator of pinned memory, which would take up to twice as much.
         memory = mmap.mmap(-1, slots * words * _WORD, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self._slots = torch.frombuffer(memory, dtype=torch.int64).view(slots, words)
         self.nbytes = len(memory)
         if arena.is_cuda:
             _pin(self._slots, self._device)
-            # Memory that is unmapped while it is pinned leaves its address pinned to pages that nobody sees any more.
+            # Unmapping pinned memory would leave its address pinned to pages that are no longer mapped.
             weakref.finalize(self, _unpin, self._slots, self._device).atexit = False
         self._out, self._in = _stream(self._device), _stream(self._device)
         self._sums = sums
@@ -110,17 +112,17 @@ class CudaDirect:
     """Implements `DirectBlocks`, with a stream for each direction."""
 
     def __init__(self, device: torch.device, sums: CudaSums | None, flush: Callable[[], None]) -> None:
-        """`flush` makes what peers have written visible to the device; without `sums`, checksums are off."""
+        """`flush` makes peers' writes visible to the device; without `sums`, checksums are off."""
         self._device = device
         self._sums = sums
         self._flush = flush
         self._out, self._in = _stream(device), _stream(device)
 
-    def leaving(self, blocks: Sequence[int]) -> CudaCopy:
+    def sum_outgoing(self, blocks: Sequence[int]) -> CudaCopy:
         with _current(self._out):
             return _summed(self._device, self._sums, blocks)
 
-    def arrived(self, blocks: Sequence[int]) -> CudaCopy:
+    def sum_incoming(self, blocks: Sequence[int]) -> CudaCopy:
         self._flush()
         with _current(self._in):
             return _summed(self._device, self._sums, blocks)
@@ -132,9 +134,9 @@ def words_of(arena: torch.Tensor, num_blocks: int) -> torch.Tensor:
 
 
 def segments(device: torch.device) -> list[dict[str, Any]]:
-    """What torch's allocator has taken of a device's memory, as `gpudirect.check_plain` reads it."""
-    found: list[dict[str, Any]] = torch.cuda.memory_snapshot()  # type: ignore[no-untyped-call]
-    return [each for each in found if each["device"] == device.index]
+    """The device memory that torch's allocator has taken, for `gpudirect.check_plain`."""
+    snapshot: list[dict[str, Any]] = torch.cuda.memory_snapshot()  # type: ignore[no-untyped-call]
+    return [each for each in snapshot if each["device"] == device.index]
 
 
 def allocator() -> str:
@@ -143,7 +145,7 @@ def allocator() -> str:
 
 
 def _summed(device: torch.device, sums: CudaSums | None, blocks: Sequence[int]) -> CudaCopy:
-    """After all that was begun on the current stream."""
+    """Starts the sums on the current stream."""
     parts = sums.parts(blocks) if sums is not None and blocks else torch.empty(0, 1, dtype=torch.int64)
     return CudaCopy(CudaEvent(device) if device.type == "cuda" else None, parts)
 

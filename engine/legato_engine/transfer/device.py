@@ -1,54 +1,53 @@
-"""What hand-offs need of a device that works by itself: when something that was begun there is done, and copies between
-its memory and the host's. No torch.
+"""Interfaces of an asynchronous device for hand-offs: events, and copies between its memory and the host's. No torch.
 
-Nothing here blocks or wakes anybody: who waits asks again after `LOOK`.
+Nothing here blocks or wakes a thread: the agent polls every `POLL_INTERVAL` while it waits.
 """
 
 from collections.abc import Sequence
 from typing import Protocol
 
-LOOK = 0.001  # seconds between two looks at the device, while something waits for it
+POLL_INTERVAL = 0.001  # seconds
 
 
 class DeviceEvent(Protocol):
     """A point in the device's work."""
 
     def done(self) -> bool:
-        """Whether all that was begun there before it has ended. Never blocks; once true, it stays so."""
+        """True if all earlier work has finished. Never blocks; never becomes False again."""
 
 
 class BlockCopy(DeviceEvent, Protocol):
-    """Copies that were begun together, if any, and after them the sums of the blocks as the device has them."""
+    """Copies that were started together, if any, followed by the sums of the blocks in device memory."""
 
     def sums(self) -> list[int]:
-        """One for each block, see `checksum`; once it is done. Nothing where checksums are off."""
+        """The sum of each block, see `checksum`; valid once done. Empty if checksums are off."""
 
 
 class BlockCopies(Protocol):
-    """Copies between blocks of an arena that only the device reaches and slots in the host's memory, of a block each.
+    """Copies between blocks of an arena in device memory and slots in host memory, each of a block's size.
 
-    They are done beside the device's steps, in no order with them: whoever begins one knows that no step writes there.
+    They run concurrently with the device's steps: the caller makes sure that no step writes to the blocks.
     """
 
     @property
     def address(self) -> int:
-        """Where slot 0 begins; the others follow without a gap."""
+        """Address of slot 0; the others follow without a gap."""
 
     def to_slots(self, blocks: Sequence[int], slots: Sequence[int]) -> BlockCopy:
-        """The i-th block is copied to the i-th slot."""
+        """Starts to copy the i-th block to the i-th slot."""
 
     def to_blocks(self, slots: Sequence[int], blocks: Sequence[int]) -> BlockCopy:
-        """The i-th slot is copied to the i-th block."""
+        """Starts to copy the i-th slot to the i-th block."""
 
 
 class DirectBlocks(Protocol):
-    """Blocks of an arena that only the device computes on, and that the link reads and writes without the host's.
+    """Blocks of an arena in device memory that the link reads and writes directly.
 
-    Where they lie is no address of the host's: nothing but the link, which was told so, may be given it.
+    Their addresses are not host addresses: only a link that was opened for device memory may use them.
     """
 
-    def leaving(self, blocks: Sequence[int]) -> BlockCopy:
-        """Written blocks are about to be put."""
+    def sum_outgoing(self, blocks: Sequence[int]) -> BlockCopy:
+        """Starts the sums of complete blocks before they are put."""
 
-    def arrived(self, blocks: Sequence[int]) -> BlockCopy:
-        """Peers say that they have written these: from here on, what the device does sees it."""
+    def sum_incoming(self, blocks: Sequence[int]) -> BlockCopy:
+        """Makes a peer's writes to these blocks visible to the device, and starts their sums."""

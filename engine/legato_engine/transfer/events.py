@@ -1,4 +1,4 @@
-"""What the transfer agent reports to the core. Plain data; every event names its room and attempt."""
+"""Events that the transfer agent reports to the core. Plain data; every event names its room and attempt."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -9,10 +9,10 @@ Side = Literal["sender", "receiver"]
 Cause = Literal[
     "cancelled",  # `abort` was called here
     "refused",  # the peer aborted it
-    "corrupt",  # what came is not what was announced
-    "broken",  # a put failed, as it does when the connection breaks
-    "peer_died",  # the connection ended at its other end, or another worker or epoch answers there
-    "peer_silent",  # its lease ended, or its connection was fenced for another session's
+    "corrupt",  # received blocks or messages contradict their announcement
+    "broken",  # a put failed, for example because the connection broke
+    "peer_died",  # the peer closed the connection, or another worker or epoch answered
+    "peer_silent",  # its lease ended, or its connection was fenced for another session
 ]
 
 
@@ -20,8 +20,8 @@ Cause = Literal[
 class Granted:
     """Sender: the receiver has reserved blocks; `push` and `finish` may be called now.
 
-    `blocks` is how many blocks of the sequence there is room for, the first `cached` included, which the receiver holds
-    already (pushing them is allowed and does nothing).
+    There is room for `blocks` blocks of the sequence, including the first `cached`, which the receiver has already
+    (pushing them is allowed and does nothing).
     """
 
     room: int
@@ -32,9 +32,9 @@ class Granted:
 
 @dataclass(frozen=True, slots=True)
 class GrantRevoked:
-    """The grant was taken back before anything was written.
+    """The grant was revoked before anything was written.
 
-    Sender: pushed nothing yet; waits for another `Granted` (its blocks may be evicted meanwhile).
+    Sender: nothing was pushed; another `Granted` will follow (its blocks may be evicted meanwhile).
     Receiver: the granted blocks are reusable now; `grant` may be called again for the same room and attempt.
     """
 
@@ -45,7 +45,7 @@ class GrantRevoked:
 
 @dataclass(frozen=True, slots=True)
 class WritingBegan:
-    """Receiver: the peer has put something; the grant cannot be revoked any more."""
+    """Receiver: the peer has started to write; the grant can no longer be revoked."""
 
     room: int
     attempt: int
@@ -61,25 +61,25 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
-    """Receiver: every block is here and verified, and the sender informed. The sequence is this worker's now."""
+    """Receiver: every block is verified, and the sender is notified. The sequence belongs to this worker now."""
 
     room: int
     attempt: int
     final: Final
     source: str  # the sending worker
-    blocks: int  # that travelled
+    blocks: int  # transferred blocks
     cached: int
     bytes: int
     seconds: float  # from `grant` to now
-    final_at: float  # clock reading when `Final` came: emission time minus this, and `final.held`, are the boundary
+    final_at: float  # clock reading at `Final`: emission time minus this, plus `final.held`, is the boundary
 
 
 @dataclass(frozen=True, slots=True)
 class Aborted:
-    """The hand-off failed; `retry` says whether another try (elsewhere, or later) may succeed.
+    """The hand-off failed; `retry`: another try, elsewhere or later, may succeed.
 
-    Sender: no put reads its blocks any more, they may be freed (or the sequence goes on here).
-    Receiver: the gateway is to be informed; the granted blocks are NOT reusable before `Released`.
+    Sender: no put reads its blocks any more; they may be freed, or the sequence goes on here.
+    Receiver: the gateway should be informed; the granted blocks are NOT reusable before `Released`.
     """
 
     side: Side
@@ -92,7 +92,7 @@ class Aborted:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """Receiver, always after its `Aborted`: no write can land any more, the granted blocks are reusable."""
+    """Receiver, always after `Aborted`: no write can land any more, and the granted blocks are reusable."""
 
     room: int
     attempt: int

@@ -1,4 +1,4 @@
-"""Where a peer writes what it sends, and how that gets to the blocks of the sequence."""
+"""The memory that a peer writes blocks to, and the way from there to the blocks of the sequence."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -9,22 +9,22 @@ from legato_engine.transfer.staging import Staging
 
 
 class Landing(Protocol):
-    """A *place* is what a grant names for a block; `largest` is how many one grant may have."""
+    """Memory for incoming blocks. A grant names a *place* for each block; it may have at most `largest`."""
 
     largest: int
 
     def reserve(self, blocks: Sequence[int]) -> tuple[int, ...] | None:
-        """A place for each of these blocks, or None while there is no room for all of them."""
+        """Returns a place for each of these blocks, or None while there is no room for all of them."""
 
     def land(self, places: Sequence[int], blocks: Sequence[int]) -> BlockCopy:
-        """What the peer has written to the places goes to the blocks; they may be used when that is done."""
+        """Moves written places to the blocks, which may be used when this is done."""
 
     def give_back(self, places: Sequence[int]) -> None:
-        """No peer writes to them any more, and nothing is read from them."""
+        """Frees places that are neither written nor read any more."""
 
 
 class Landed:
-    """Implements `BlockCopy`: the blocks hold it already."""
+    """Implements `BlockCopy` for blocks that the peer wrote to directly."""
 
     def __init__(self, sums: list[int]) -> None:
         self._sums = sums
@@ -37,7 +37,7 @@ class Landed:
 
 
 class InArena:
-    """Implements `Landing` for an arena that peers reach: they write to the blocks themselves."""
+    """Implements `Landing` for an arena in host memory: peers write to the blocks."""
 
     def __init__(self, memory: ArenaMemory, checksum: bool) -> None:
         self.largest = memory.num_blocks
@@ -55,7 +55,7 @@ class InArena:
 
 
 class InDevice:
-    """Implements `Landing` for a device's arena that peers reach: they write to the blocks, and the device sums up."""
+    """Implements `Landing` for an arena in device memory that peers reach: the device computes the sums."""
 
     def __init__(self, memory: ArenaMemory, direct: DirectBlocks) -> None:
         self.largest = memory.num_blocks
@@ -65,14 +65,14 @@ class InDevice:
         return tuple(blocks)
 
     def land(self, places: Sequence[int], blocks: Sequence[int]) -> BlockCopy:
-        return self._direct.arrived(blocks)
+        return self._direct.sum_incoming(blocks)
 
     def give_back(self, places: Sequence[int]) -> None:
         pass
 
 
 class InSlots:
-    """Implements `Landing` for an arena that only the device reaches: see `staging`."""
+    """Implements `Landing` for an arena in device memory that peers do not reach: see `staging`."""
 
     def __init__(self, staging: Staging) -> None:
         self.largest = staging.landing.count

@@ -1,7 +1,7 @@
-"""A device that works by itself and finishes late, in one process and virtual time: for tests and simulations.
+"""A fake asynchronous device with random delays, in one process and virtual time: for tests and simulations.
 
-It does what it is told in the order of one stream, each piece at a time that nobody knows before. What it writes is
-there no earlier, so whoever reads too early reads what was there before.
+A stream runs its work in order, each piece after a random delay. Writes are visible only then, so that premature reads
+return the earlier contents.
 """
 
 import ctypes
@@ -29,56 +29,56 @@ class LateEvent:
 class LateCopy(LateEvent):
     """Implements `BlockCopy`."""
 
-    found: list[int] = field(default_factory=list)  # sums, filled in when it is done
+    results: list[int] = field(default_factory=list)  # the sums, once done
 
     def sums(self) -> list[int]:
-        assert self.passed, "sums are read before they were made"
-        return self.found
+        assert self.passed, "sums are read before they are computed"
+        return self.results
 
 
 Late = TypeVar("Late", bound=LateEvent)
 
 
 class LateStream:
-    """Work that is done in the order in which it was begun, each piece up to `delay` seconds after the one before."""
+    """Runs work in order, each piece up to `delay` seconds after the previous one."""
 
     def __init__(self, time: VirtualTime, random: Random, delay: float) -> None:
         self._time = time
         self._random = random
         self._delay = delay
         self._free_at = 0.0
-        self._begun: deque[tuple[Callable[[], None], LateEvent]] = deque()
+        self._pending: deque[tuple[Callable[[], None], LateEvent]] = deque()
 
     @property
     def idle(self) -> bool:
-        """Whether all that was begun is done."""
-        return not self._begun
+        """True if all work is done."""
+        return not self._pending
 
     def begin(self, work: Callable[[], None]) -> LateEvent:
-        """Returns at once; the event is done when `work`, and all before it, is."""
+        """Queues `work`. The event is done when this and all earlier work is."""
         return self.begin_with(work, LateEvent())
 
     def begin_with(self, work: Callable[[], None], event: Late) -> Late:
-        """As `begin`, with an event that there is already."""
-        self._begun.append((work, event))
+        """As `begin`, with an existing event."""
+        self._pending.append((work, event))
         self._free_at = max(self._free_at, self._time.now) + self._random.uniform(0, self._delay)
         self._time.after(self._free_at - self._time.now, lambda: self._end(event))
         return event
 
     def synchronize(self) -> None:
-        """All that was begun is done now, as for a host that waits for it."""
-        if self._begun:
-            self._end(self._begun[-1][1])
+        """Finishes all work now, like a host that waits for the device."""
+        if self._pending:
+            self._end(self._pending[-1][1])
 
     def _end(self, last: LateEvent) -> None:
         while not last.passed:
-            work, event = self._begun.popleft()
+            work, event = self._pending.popleft()
             work()
             event.passed = True
 
 
 class LateCopies:
-    """Implements `BlockCopies` with a stream for each direction. Bytes are read when they are copied, not before."""
+    """Implements `BlockCopies` with a stream for each direction. Bytes are read when they are copied, not earlier."""
 
     def __init__(self, arena: ArenaMemory, slots: ArenaMemory, outward: LateStream, inward: LateStream) -> None:
         self.address = slots.address
@@ -100,29 +100,29 @@ class LateCopies:
         sources: Sequence[int],
         blocks: Sequence[int],
     ) -> LateCopy:
-        found: list[int] = []
+        sums: list[int] = []
 
         def copy() -> None:
             for there, here in zip(targets, sources, strict=True):
                 ctypes.memmove(target.address_of(there), source.address_of(here), source.block_bytes)
-            found.extend(self._arena.sums(blocks))
+            sums.extend(self._arena.sums(blocks))
 
-        return stream.begin_with(copy, LateCopy(found=found))
+        return stream.begin_with(copy, LateCopy(results=sums))
 
 
 class LateDirect:
-    """Implements `DirectBlocks` with a stream for each direction. Bytes are read when the stream has come so far."""
+    """Implements `DirectBlocks` with a stream for each direction. Bytes are read when the stream runs the work."""
 
     def __init__(self, arena: ArenaMemory, outward: LateStream, inward: LateStream) -> None:
         self._arena = arena
         self._outward, self._inward = outward, inward
 
-    def leaving(self, blocks: Sequence[int]) -> LateCopy:
+    def sum_outgoing(self, blocks: Sequence[int]) -> LateCopy:
         return self._sum(self._outward, blocks)
 
-    def arrived(self, blocks: Sequence[int]) -> LateCopy:
+    def sum_incoming(self, blocks: Sequence[int]) -> LateCopy:
         return self._sum(self._inward, blocks)
 
     def _sum(self, stream: LateStream, blocks: Sequence[int]) -> LateCopy:
-        found: list[int] = []
-        return stream.begin_with(lambda: found.extend(self._arena.sums(blocks)), LateCopy(found=found))
+        sums: list[int] = []
+        return stream.begin_with(lambda: sums.extend(self._arena.sums(blocks)), LateCopy(results=sums))

@@ -1,7 +1,7 @@
-"""What carries hand-offs between two workers: the interface that `ucx` and `memory` implement.
+"""The interface of a transport between two workers, which `ucx` and `memory` implement.
 
-A *connection* is one endpoint to one peer process, named by an integer of this link that is never used twice. The link
-moves bytes; who the peer is, and whether it may be trusted, is `agent`'s business.
+A *connection* is one endpoint to one peer process, numbered by this link; numbers are never reused. The link moves
+bytes; `peers` identifies the peer and decides whether to trust it.
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from typing import Protocol
 
 
 class LinkError(Exception):
-    """The link cannot be opened or used as asked. Permanent: the text says what is missing."""
+    """The link cannot be opened or used. Permanent; the text gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Connected:
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A control message; those of one connection arrive in the order in which they were sent."""
+    """A control message; messages of one connection arrive in the order in which they were sent."""
 
     connection: int
     data: bytes
@@ -48,7 +48,7 @@ class PutDone:
 
 @dataclass(frozen=True, slots=True)
 class PutFailed:
-    """The put ended without success: some, all or none of its bytes were written. It reads and writes no more."""
+    """The put failed: some, all or none of its bytes were written. It no longer reads or writes."""
 
     connection: int
     tag: int
@@ -57,7 +57,7 @@ class PutFailed:
 
 @dataclass(frozen=True, slots=True)
 class PeerDown:
-    """The connection is gone (peer died, network broke, connect failed) and this side's endpoint is closed.
+    """The connection is lost (peer died, network broke, connect failed) and this side's endpoint is closed.
 
     As after `Fenced`: no put of the peer over this connection can land any more, and every own put over it has ended.
     """
@@ -68,7 +68,7 @@ class PeerDown:
 
 @dataclass(frozen=True, slots=True)
 class Fenced:
-    """The endpoint is closed, as `fence` asked: no put of the peer over this connection can land any more."""
+    """The endpoint was closed by `fence`: no put of the peer over this connection can land any more."""
 
     connection: int
 
@@ -79,32 +79,31 @@ LinkEvent = Connected | Received | PutDone | PutFailed | PeerDown | Fenced
 class Link(Protocol):
     """Connections to peers over one transport, and one registered span of memory that peers may write to.
 
-    No method blocks on a peer. Any but `close` raises LinkError once the link itself has failed, for no peer's fault:
-    it reports nothing any more, and whoever uses it has to be replaced. Calls that name a connection that is gone
-    are ignored (a put answers `PutFailed`): its `PeerDown` or `Fenced` is on its way or was read already. Each
-    connection ends with exactly one of the two.
+    No method blocks on a peer. Once the link itself has failed, all methods but `close` raise LinkError; it reports
+    nothing any more, and its process has to be replaced. Calls for a lost connection are ignored (a put is answered
+    with `PutFailed`): each connection ends with exactly one `PeerDown` or `Fenced`, reported already or later.
     """
 
     @property
     def address(self) -> bytes:
-        """Where peers `connect` to."""
+        """The address that peers `connect` to."""
 
     @property
     def transport(self) -> str:
-        """What carries the bytes, e.g. "ucx:tcp"."""
+        """Name of the transport, such as "ucx:tcp"."""
 
     @property
     def rkey(self) -> bytes:
         """The key that a peer must `attach` before it can put into this link's memory."""
 
     def connect(self, address: bytes) -> int:
-        """Opens a connection; `Connected` or `PeerDown` follows. The connection's name is valid at once."""
+        """Opens a connection; `Connected` or `PeerDown` follows. Returns its number, which can be used immediately."""
 
     def attach(self, connection: int, rkey: bytes) -> None:
-        """Makes the peer's memory writable over this connection. A key that does not fit ends in `PeerDown`."""
+        """Makes the peer's memory writable over this connection. A wrong key ends in `PeerDown`."""
 
     def send(self, connection: int, data: bytes) -> None:
-        """Sends a control message, reliably and in order with others of this connection."""
+        """Sends a control message, reliably and in the order of this connection's messages."""
 
     def put(self, connection: int, spans: Sequence[PutSpan], tag: int) -> None:
         """Writes local memory into the peer's; `PutDone` follows when all of it is there, or `PutFailed`."""
@@ -113,10 +112,10 @@ class Link(Protocol):
         """Closes this side's endpoint. Ends in `Fenced` after a `PutFailed` for each put still in flight."""
 
     def poll(self) -> list[LinkEvent]:
-        """What has happened since the last call, oldest first. Never blocks."""
+        """Events since the last call, oldest first. Never blocks."""
 
     def fileno(self) -> int:
         """A descriptor that is readable while `poll` has events."""
 
     def close(self) -> None:
-        """Ends all connections and the listener, and lets go of the memory. No events follow."""
+        """Ends all connections and the listener, and releases the memory. No events follow."""

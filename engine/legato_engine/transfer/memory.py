@@ -1,6 +1,6 @@
-"""A link within one process, with a clock of its own and faults by script: for tests and simulations.
+"""A link within one process, with virtual time and injected faults: for tests and simulations.
 
-Puts copy raw memory when they *arrive*, as a network card would: from memory that the sender may have reused too early,
+Puts copy raw memory when they *arrive*, as a network card does: from memory that the sender may have reused too early,
 into memory that the receiver may have reused too early. Only a closed endpoint stops them.
 """
 
@@ -26,7 +26,7 @@ from legato_engine.transfer.virtual_time import VirtualTime
 
 @dataclass(slots=True)
 class Faults:
-    """Chances (0 to 1) that something happens to one message or put; `delay` is the longest time one takes."""
+    """Probabilities (0 to 1) of faults of one message or put; `delay` is the longest time that one takes."""
 
     delay: float = 0.0
     lose_message: float = 0.0
@@ -34,7 +34,7 @@ class Faults:
     reorder: float = 0.0
     corrupt_message: float = 0.0
     corrupt_put: float = 0.0
-    break_connection: float = 0.0  # what a reliable transport does when the network loses packets
+    break_connection: float = 0.0  # as a reliable transport does when the network loses packets
 
 
 @dataclass(slots=True)
@@ -45,13 +45,13 @@ class _End:
     number: int
     open: bool = True
     attached: bool = False
-    last: float = 0.0  # when the latest of its messages arrives: later ones do not overtake it
+    last: float = 0.0  # arrival of its latest message, which later ones do not overtake
     puts: dict[int, list[PutSpan]] = field(default_factory=dict)
     other: "_End | None" = None
 
 
 class Network(VirtualTime):
-    """All links that can reach each other, and the time they share."""
+    """All links that can reach each other, and their common time."""
 
     def __init__(self, random: Random | None = None, faults: Faults | None = None) -> None:
         super().__init__()
@@ -72,10 +72,10 @@ class MemoryLink:
     transport = "memory"
 
     def __init__(self, network: Network, name: str, address: int, length: int) -> None:
-        """`length` bytes at `address` are what peers may write to."""
+        """Peers may write to `length` bytes at `address`."""
         self.address = name.encode()
         self.rkey = b"%x:%x" % (address, length)
-        self.stopped = False  # a stopped process: its messages and puts wait, and it reads nothing
+        self.stopped = False  # as a stopped process: its messages and puts wait, and it reads nothing
         self._network = network
         self._ends: dict[int, _End] = {}
         self._numbers = count(1)
@@ -144,7 +144,7 @@ class MemoryLink:
         return self._wake
 
     def close(self) -> None:
-        """Also what the network sees of a killed process."""
+        """Also what the network observes of a killed process."""
         self._network.links.pop(self.address, None)
         for end in list(self._ends.values()):
             self._close(end, Fenced(end.number))
@@ -160,7 +160,7 @@ class MemoryLink:
         self.stopped = True
 
     def resume(self) -> None:
-        """Like SIGCONT: what was under way is written now, late."""
+        """Like SIGCONT: delayed messages and puts arrive now."""
         self.stopped = False
         held, self._held = self._held, []
         for act in held:
@@ -196,7 +196,7 @@ class MemoryLink:
         spans = end.puts.pop(tag, None)
         if spans is None or end.other is None:
             return
-        if not end.other.open:  # the end of the connection is still on its way here
+        if not end.other.open:  # the notice of the connection's end has not arrived here yet
             end.puts[tag] = spans
             return
         for span in spans:
@@ -217,7 +217,7 @@ class MemoryLink:
         self._close(end, PeerDown(end.number, reason))
 
     def _close(self, end: _End, last: LinkEvent) -> None:
-        """Closes this end now; the other end hears of it a while later."""
+        """Closes this end now; the other end notices it later."""
         if not end.open:
             return
         end.open = False

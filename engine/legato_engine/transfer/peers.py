@@ -1,8 +1,8 @@
-"""Connections to other workers: who is at the other end, and may it be trusted?
+"""Connections to other workers: identifies the peer and decides whether to trust it.
 
-Every message is sealed (`seals`), and goes through the connection's channel (`channels`): TLS where both workers have
-it. Nothing is taken from a connection before its `PeerHello`: proof of the token, a common version, same KV revision
-and layout.
+Every message is sealed (`seals`) and goes through the connection's channel (`channels`): TLS if both workers have it.
+The first message of a connection must be `PeerHello`, with a proof of the token, a common version, and the same KV
+revision and layout.
 """
 
 import hmac
@@ -14,20 +14,20 @@ from msgspec import structs
 from legato_engine.transfer.channels import Channel, Channels, PlainRefused
 from legato_engine.transfer.connection import Connection
 from legato_engine.transfer.link import Link
-from legato_engine.transfer.seals import Token, prove, sealed, unsealed
+from legato_engine.transfer.seals import Token, prove, seal, unseal
 from legato_engine.transfer.tls_channel import ChannelError
 from legato_protocol import handoff
 from legato_protocol.messages import BadFrame
 from legato_protocol.stream import Peer, encode, in_common
 
-_MOST_STRANGERS = 64  # connections of peers that have not said who they are
+_MOST_STRANGERS = 64  # connections of peers that have not identified themselves
 _log = logging.getLogger(__name__)
 
 
 class Peers:
     """The table of connections. A connection is trusted from its valid hello until it is closed.
 
-    Who does not say hello is closed after `patience` seconds.
+    A connection without a hello is closed after `patience` seconds.
     """
 
     def __init__(
@@ -39,13 +39,13 @@ class Peers:
         clock: Callable[[], float],
         channels: Channels | None = None,
     ) -> None:
-        """`hello` is what this worker says of itself. Without `channels` there is no TLS."""
+        """`hello` is this worker's own hello. Without `channels` there is no TLS."""
         self._patience = patience
         self._clock = clock
         self._link = link
         self._hello = hello
         self._channels = channels or Channels()
-        self._tokens: tuple[Token, ...] = ()  # that are taken; the first is the one to show
+        self._tokens: tuple[Token, ...] = ()  # accepted tokens; the first is shown
         self.trust((token,))
         self._connections: dict[int, Connection] = {}
         self.refused = 0
@@ -55,11 +55,11 @@ class Peers:
         self.failed_in_a_row = 0  # connections opened here, counted while no identified peer is connected
 
     def trust(self, tokens: Sequence[str]) -> None:
-        """Show the first of these to peers from now on, and take any of them. Those that are connected keep theirs."""
-        self._tokens = tuple(Token.of(token) for token in tokens)
+        """Shows the first of these tokens to peers from now on, and accepts any. Connections keep their tokens."""
+        self._tokens = tuple(Token.from_text(token) for token in tokens)
 
     def reach(self, peer: Peer) -> int:
-        """A connection to this worker and epoch: one that exists, or one that is being opened."""
+        """Returns a connection to this worker and epoch: an existing one, or a new one."""
         for number, connection in self._connections.items():
             if self.leads_to(number, peer) and not connection.closing:
                 return number
@@ -72,7 +72,7 @@ class Peers:
         return number
 
     def fence(self, number: int) -> bool:
-        """Closes this side's endpoint; whether that was not under way already."""
+        """Closes this side's endpoint; False if it was closed already."""
         connection = self._connections.get(number)
         if connection is None or connection.closing:
             return False
@@ -83,22 +83,22 @@ class Peers:
     def tick(self, now: float) -> None:
         for number, connection in list(self._connections.items()):
             if now >= connection.due and not (connection.trusted or connection.closing):
-                self._refuse(number, f"it did not say who it is for {self._patience:g} seconds")
+                self._refuse(number, f"it did not identify itself within {self._patience:g} seconds")
 
     def timers(self) -> Iterator[float]:
-        """When `tick` has something to do."""
+        """Times at which `tick` has work."""
         return (each.due for each in self._connections.values() if not (each.trusted or each.closing))
 
-    def trusted(self, number: int) -> bool:
+    def is_trusted(self, number: int) -> bool:
         connection = self._connections.get(number)
         return connection is not None and connection.trusted
 
     def count(self, *, secured: bool) -> int:
-        """How many connections to trusted peers go through TLS, or do not."""
+        """Number of connections to trusted peers with or without TLS."""
         return sum(each.trusted and each.secured == secured for each in self._connections.values())
 
     def leads_to(self, number: int, peer: Peer) -> bool:
-        """Whether this worker and epoch is there, behind TLS if it has to be: who knows the token alone is not it."""
+        """True if the connection is to this worker and epoch, and uses TLS if that is required."""
         connection = self._connections[number]
         return connection.is_to(peer) and (connection.secured or not self._channels.secures(peer))
 
@@ -114,17 +114,17 @@ class Peers:
         return self._connections[number].arena
 
     def refusal(self, number: int) -> str:
-        """Why the connection was closed here, if the peer was not to be trusted."""
+        """Why the peer was refused, or ""."""
         connection = self._connections.get(number)
         return connection.refusal if connection else ""
 
     def send(self, number: int, message: handoff.HandoffMessage) -> None:
-        """Sends when the peer is trusted; a connection that is gone swallows it (its end is an event)."""
+        """Sends to a trusted peer; ignored if the connection has ended, which is an event."""
         connection = self._connections.get(number)
         if connection is not None and connection.trusted and not connection.closing:
-            self._say(number, connection, message)
+            self._send(number, connection, message)
 
-    def connected(self, number: int, accepted: bool) -> None:
+    def on_connected(self, number: int, accepted: bool) -> None:
         if accepted:
             self._make_room()
             due = self._clock() + self._patience
@@ -133,10 +133,10 @@ class Peers:
             assert connection.channel is not None
             self._flush(number, connection.channel)
             if connection.channel.ready:
-                self._say_hello(number, connection)
+                self._send_hello(number, connection)
 
     def forget(self, number: int, reason: str) -> None:
-        """The link says that the connection has ended."""
+        """The connection has ended."""
         connection = self._connections.pop(number, None)
         reached = any(each.trusted for each in self._connections.values())
         if connection is None or connection.accepted or connection.trusted or reached:
@@ -146,7 +146,7 @@ class Peers:
             _log.warning("a connection to %s failed before a message came from it: %s", connection.worker, reason)
 
     def receive(self, number: int, data: bytes) -> handoff.HandoffMessage | None:
-        """The message, for a trusted peer; None for one that was refused. A hello that is accepted is returned too."""
+        """Returns the message of a trusted peer, including its hello; None if the peer is refused."""
         connection = self._connections.get(number)
         if connection is None or connection.refusal:
             return None
@@ -161,7 +161,7 @@ class Peers:
         try:
             message = handoff.decode(self._unseal(data, connection))
             if isinstance(message, handoff.PeerHello) == connection.trusted:
-                raise BadFrame("a hello where none is due, or none where one is")
+                raise BadFrame("an unexpected hello, or another message before the hello")
         except BadFrame as error:
             self._refuse_message(number, connection, str(error))
             return None
@@ -182,7 +182,7 @@ class Peers:
         self._refuse(number, str(error))
 
     def _unwrap(self, number: int, connection: Connection, data: bytes) -> bytes | None:
-        """What came through the channel, if it was a message. Raises ChannelError, after the peer was told why."""
+        """Returns the channel's message, if it is complete. Raises ChannelError after an alert to the peer."""
         channel = connection.channel = connection.channel or self._channels.accept(data)
         was_ready = channel.ready
         try:
@@ -190,17 +190,17 @@ class Peers:
         finally:
             self._flush(number, channel)
         if channel.ready and not (was_ready or connection.accepted):
-            self._say_hello(number, connection)
+            self._send_hello(number, connection)
         return inner
 
     def _flush(self, number: int, channel: Channel) -> None:
         if data := channel.outgoing():
             self._link.send(number, data)
 
-    def _say(self, number: int, connection: Connection, message: handoff.HandoffMessage) -> None:
+    def _send(self, number: int, connection: Connection, message: handoff.HandoffMessage) -> None:
         assert connection.channel is not None
         assert connection.token is not None
-        self._link.send(number, connection.channel.wrapped(sealed(encode(message), connection.token)))
+        self._link.send(number, connection.channel.wrap(seal(encode(message), connection.token)))
 
     def _greet(self, number: int, connection: Connection, hello: handoff.PeerHello) -> handoff.PeerHello | None:
         fault = self._fault(connection, hello)
@@ -210,20 +210,20 @@ class Peers:
         connection.worker, connection.epoch, connection.arena = hello.worker, hello.epoch, hello.arena
         self._link.attach(number, hello.rkey)
         if connection.accepted:
-            self._say_hello(number, connection)
+            self._send_hello(number, connection)
         connection.trusted = True
         self.failed_in_a_row = 0
         return hello
 
-    def _say_hello(self, number: int, connection: Connection) -> None:
-        """With the token that the peer was connected to with, or has shown that it has."""
+    def _send_hello(self, number: int, connection: Connection) -> None:
+        """Sends the own hello with the connection's token."""
         assert connection.token is not None
         own = self._hello
         proof = prove(connection.token.text, own.worker, own.epoch)
-        self._say(number, connection, structs.replace(own, proof=proof))
+        self._send(number, connection, structs.replace(own, proof=proof))
 
     def _fault(self, connection: Connection, hello: handoff.PeerHello) -> str:
-        """Why this peer is not the one to exchange KV with; empty when it is."""
+        """Why this peer must not exchange KV with this worker, or ""."""
         own, token = self._hello, connection.token
         assert token is not None
         if not hmac.compare_digest(hello.proof, prove(token.text, hello.worker, hello.epoch)):
@@ -244,16 +244,16 @@ class Peers:
         self.fence(number)
 
     def _make_room(self) -> None:
-        """The longest silent stranger makes room for a new one: an honest peer says hello soon."""
+        """Closes the oldest unidentified connection if there are too many: an honest peer sends its hello soon."""
         strangers = [n for n, each in self._connections.items() if each.accepted and not (each.trusted or each.closing)]
         if len(strangers) >= _MOST_STRANGERS:
-            self._refuse(strangers[0], "it did not say who it is, and there are too many such connections")
+            self._refuse(strangers[0], "it did not identify itself, and there are too many such connections")
 
     def _unseal(self, data: bytes, connection: Connection) -> bytes:
-        """What is in a message. The first of a peer that connected tells by its seal which token it shows."""
+        """Returns the content of a message. The seal of an accepted peer's first message decides its token."""
         for token in (connection.token,) if connection.token else self._tokens:
-            inner = unsealed(data, token)
+            inner = unseal(data, token)
             if inner is not None:
                 connection.token = token
                 return inner
-        raise BadFrame("its seal does not fit: damaged, or of another service")
+        raise BadFrame("its seal is wrong: the message is damaged, or from another service")

@@ -1,6 +1,6 @@
-"""Puts on their way to the link: each begins once the device has written its blocks, in the order of the pushes.
+"""A queue of puts: each begins once the device has written its blocks, in the order of the pushes.
 
-Steps end in the order in which they were launched, so nobody waits here for an event that comes after the own one.
+Steps end in the order in which they were launched, so no put waits for a later event than its own.
 """
 
 from abc import ABC, abstractmethod
@@ -16,69 +16,67 @@ from legato_engine.transfer.staging import Staging
 
 
 class PutSource(Protocol):
-    """How the blocks of a put get to the link."""
+    """The way from the blocks of a put to the link."""
 
     @property
     def largest(self) -> int | None:
-        """How many of them one put may have; None for any number."""
+        """Most blocks of one put; None for any number."""
 
     @property
     def waiting(self) -> bool:
-        """Whether `advance` has something to look after."""
+        """True if `advance` has to be called again soon."""
 
     def begin(self, put: BlockPut) -> bool:
-        """Goes on with a put whose blocks are written; False where there is no room for it now."""
+        """Starts a put whose blocks are written; False if there is no room for it now."""
 
     def advance(self, wanted: Callable[[BlockPut], bool]) -> list[BlockPut]:
-        """Puts that were begun and are not wanted any more before the link had them."""
+        """Passes started puts on to the link. Returns those that are no longer wanted."""
 
-    def ended(self, put: BlockPut) -> None:
-        """The link does not read it any more."""
+    def release(self, put: BlockPut) -> None:
+        """The link no longer reads the put's blocks."""
 
 
 class PutQueue:
-    """Of all hand-offs that a worker sends. Not a byte of a put is read here before its event is done."""
+    """The puts of all hand-offs that a worker sends. Blocks are not read before the put's event is done."""
 
-    def __init__(
-        self, source: PutSource, wanted: Callable[[BlockPut], bool], dropped: Callable[[BlockPut], None]
-    ) -> None:
-        """A put that is not `wanted` any more before the link has it is `dropped`; the link tells the end of others."""
+    def __init__(self, source: PutSource, wanted: Callable[[BlockPut], bool], drop: Callable[[BlockPut], None]) -> None:
+        """Calls `drop` for puts that are not `wanted` any more before the link has them."""
         self._source = source
         self._wanted = wanted
-        self._dropped = dropped
+        self._drop = drop
         self._queued: deque[BlockPut] = deque()
 
     @property
     def largest(self) -> int | None:
-        """How many blocks one put may have."""
+        """Most blocks of one put; None for any number."""
         return self._source.largest
 
     @property
     def waiting(self) -> bool:
-        """Whether `advance` has something to look after before the link tells of a put."""
+        """True if `advance` has to be called again soon."""
         return self._source.waiting or bool(self._queued and not _written(self._queued[0]))
 
     def add(self, put: BlockPut) -> None:
         self._queued.append(put)
         self.advance()
 
-    def ended(self, put: BlockPut) -> None:
-        """The link has told so."""
-        self._source.ended(put)
+    def release(self, put: BlockPut) -> None:
+        """The link has reported the put's end."""
+        self._source.release(put)
 
     def advance(self) -> None:
-        """Begins what can begin."""
+        """Drops unwanted puts and starts those that can start."""
         unwanted = [put for put in self._queued if not self._wanted(put)]
         for put in unwanted:
             self._queued.remove(put)
         for put in unwanted + self._source.advance(self._wanted):
-            self._dropped(put)
+            self._drop(put)
         while self._queued and _written(self._queued[0]) and self._source.begin(self._queued[0]):
             self._queued.popleft()
 
 
 class FromArena:
-    """Implements `PutSource` for an arena that the link reads itself."""
+    """Implements `PutSource` for an arena in host memory, which the link reads."""
 
     largest = None
     waiting = False
@@ -98,37 +96,37 @@ class FromArena:
     def advance(self, wanted: Callable[[BlockPut], bool]) -> list[BlockPut]:
         return []
 
-    def ended(self, put: BlockPut) -> None:
+    def release(self, put: BlockPut) -> None:
         pass
 
 
 class _FromDevice(ABC):
-    """A put begins when the device has done something for it, and made the sums; in the order of the puts."""
+    """Starts a put, in order, once the device has prepared it and computed the sums."""
 
     def __init__(self, link: Link, block_bytes: int, checksum: bool) -> None:
         self._link = link
         self._block_bytes = block_bytes
         self._checksum = checksum
-        self._begun: deque[tuple[BlockPut, BlockCopy]] = deque()
+        self._started: deque[tuple[BlockPut, BlockCopy]] = deque()
 
     @property
     def waiting(self) -> bool:
-        return bool(self._begun)
+        return bool(self._started)
 
     def advance(self, wanted: Callable[[BlockPut], bool]) -> list[BlockPut]:
         unwanted = []
-        while self._begun and self._begun[0][1].done():
-            put, copy = self._begun.popleft()
+        while self._started and self._started[0][1].done():
+            put, copy = self._started.popleft()
             if wanted(put):
                 self._put(put, copy)
             else:
-                self.ended(put)
+                self.release(put)
                 unwanted.append(put)
         return unwanted
 
     @abstractmethod
-    def ended(self, put: BlockPut) -> None:
-        """The link does not read it any more."""
+    def release(self, put: BlockPut) -> None:
+        """The link no longer reads the put's blocks."""
 
     def _put(self, put: BlockPut, copy: BlockCopy) -> None:
         put.sums = copy.sums() if self._checksum else [0] * len(put.blocks)
@@ -137,11 +135,11 @@ class _FromDevice(ABC):
 
     @abstractmethod
     def _place(self, put: BlockPut) -> tuple[Sequence[int], int]:
-        """Where the link reads the put's blocks: their numbers, and where number 0 begins."""
+        """The block numbers that the link reads, and the address of number 0."""
 
 
 class FromRing(_FromDevice):
-    """Implements `PutSource` for an arena that only the device reaches: blocks go to slots of the ring first."""
+    """Implements `PutSource` for an arena that the link does not reach: copies blocks to slots of the ring first."""
 
     def __init__(self, link: Link, staging: Staging, block_bytes: int, checksum: bool) -> None:
         super().__init__(link, block_bytes, checksum)
@@ -157,10 +155,10 @@ class FromRing(_FromDevice):
         if slots is None:
             return False
         self._slots[put] = slots
-        self._begun.append((put, self._staging.copies.to_slots(put.blocks, slots)))
+        self._started.append((put, self._staging.copies.to_slots(put.blocks, slots)))
         return True
 
-    def ended(self, put: BlockPut) -> None:
+    def release(self, put: BlockPut) -> None:
         self._staging.ring.give_back(self._slots.pop(put))
 
     def _place(self, put: BlockPut) -> tuple[Sequence[int], int]:
@@ -168,7 +166,7 @@ class FromRing(_FromDevice):
 
 
 class FromDevice(_FromDevice):
-    """Implements `PutSource` for an arena of a device that the link reads itself: only the sums are made first."""
+    """Implements `PutSource` for an arena in device memory that the link reads: only the sums come first."""
 
     largest = None
 
@@ -178,10 +176,10 @@ class FromDevice(_FromDevice):
         self._direct = direct
 
     def begin(self, put: BlockPut) -> bool:
-        self._begun.append((put, self._direct.leaving(put.blocks)))
+        self._started.append((put, self._direct.sum_outgoing(put.blocks)))
         return True
 
-    def ended(self, put: BlockPut) -> None:
+    def release(self, put: BlockPut) -> None:
         pass
 
     def _place(self, put: BlockPut) -> tuple[Sequence[int], int]:

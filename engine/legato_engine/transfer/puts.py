@@ -1,4 +1,4 @@
-"""What a push becomes: blocks to put once the device has written them, and bytes to write by the link."""
+"""Puts of blocks, and the spans of bytes that the link writes for them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,9 +10,9 @@ from legato_engine.transfer.runs import runs
 
 @dataclass(slots=True, eq=False)
 class BlockPut:
-    """Blocks from number `first` of the sequence on, from the own arena to `targets` in the peer's.
+    """Blocks of the sequence from number `first` on, from the own arena to `targets` in the peer's.
 
-    They may be read once `after` is done, where there is something to wait for.
+    They may be read once `after` is done (None: now).
     """
 
     tag: int
@@ -21,15 +21,15 @@ class BlockPut:
     blocks: Sequence[int]
     hashes: Sequence[bytes]
     targets: Sequence[int]
-    arena: int  # base address of the peer's
+    arena: int  # base address of the peer's arena
     after: DeviceEvent | None = None
-    sums: Sequence[int] = ()  # of the blocks' bytes, once they were read
+    sums: Sequence[int] = ()  # of the blocks' bytes, once known
 
 
 def spans(blocks: Sequence[int], local: int, targets: Sequence[int], remote: int, size: int) -> list[PutSpan]:
-    """The i-th of `blocks` in the arena at `local` goes to the i-th of `targets` in the one at `remote`.
+    """Spans that write the i-th of `blocks` in the arena at `local` to the i-th of `targets` in the one at `remote`.
 
-    Blocks of `size` bytes; those that are neighbours in both arenas, in the same order, share a span.
+    Blocks have `size` bytes; blocks that are neighbours in both arenas, in the same order, share a span.
     """
     return [
         PutSpan(local + run.source * size, remote + run.target * size, run.length * size)

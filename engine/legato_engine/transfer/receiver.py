@@ -1,4 +1,4 @@
-"""The receiving side: grants are sent and taken back, and what arrives is verified before it is committed."""
+"""The receiving side: sends and revokes grants, verifies received blocks and commits."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -14,14 +14,14 @@ from legato_protocol import block_hash, handoff
 from legato_protocol.stream import Peer
 
 _QUARANTINED = frozenset((SessionState.ABORTING, SessionState.FENCING))
-_NOT_HELD = "unknown here"  # why a peer's session is aborted that this side does not have
+_NOT_HELD = "unknown here"  # reason to abort a peer's session that this side does not have
 
 
 @dataclass(slots=True)
 class IncomingSession(SessionRecord):
-    """One hand-off that this worker receives. It holds `blocks` until it has arrived or they are released.
+    """One hand-off that this worker receives. It keeps `blocks` until it has arrived or they are released.
 
-    Grant and writes go over `connection`: nothing else may write.
+    The grant and all writes use `connection`; no other connection may write.
     """
 
     blocks: tuple[int, ...] = ()
@@ -30,12 +30,12 @@ class IncomingSession(SessionRecord):
     root: bytes = b""
     serial: int = 0
     since: float = 0.0
-    claimed: dict[int, int] = field(default_factory=dict)  # by the sequence's block: the sender's checksum
-    found: dict[int, int] = field(default_factory=dict)  # and the sum of the bytes that are here
-    landing: list[tuple[list[int], BlockCopy]] = field(default_factory=list)  # the sequence's blocks, and their copies
+    claimed: dict[int, int] = field(default_factory=dict)  # the sender's checksum of each of the sequence's blocks
+    sums: dict[int, int] = field(default_factory=dict)  # the sum of each block's received bytes
+    landing: list[tuple[list[int], BlockCopy]] = field(default_factory=list)  # block numbers, and their copies
     final: handoff.Final | None = None
     final_at: float = 0.0
-    after: DeviceEvent | None = None  # until then, earlier steps may write to the blocks
+    after: DeviceEvent | None = None  # earlier steps may write to the blocks until it is done
 
     @property
     def busy(self) -> bool:
@@ -49,21 +49,19 @@ class Receiver:
         self._context = context
         self.sessions = SessionRegistry("receiver", context, self._create, self._perform)
         self._serial = 0
-        self._offered: list[IncomingSession] = []  # in order: their grants are not sent yet
-        self._placed: list[IncomingSession] = []  # those that have places
+        self._offered: list[IncomingSession] = []  # in order; their grants are not sent yet
+        self._placed: list[IncomingSession] = []  # sessions that have places
         self._landing = _landing(context)
 
     # calls
 
     def grant(self, room: int, attempt: int, peer: Peer, table: Sequence[int], cached: int, root: bytes) -> None:
-        """The peer writes to the sequence's blocks from number `cached` on. Raises ValueError for a wrong table."""
+        """Lets the peer write to the sequence's blocks from number `cached` on. Raises ValueError for a wrong table."""
         arena = self._context.memory.num_blocks
         if not (0 <= cached <= len(table) == len(set(table)) and all(0 <= block < arena for block in table)):
             raise ValueError(f"not a block table with {cached} cached blocks in an arena of {arena}: {list(table)}")
         if len(table) - cached > self._landing.largest:
-            raise ValueError(
-                f"{len(table) - cached} blocks cannot land where there is room for {self._landing.largest}"
-            )
+            raise ValueError(f"{len(table) - cached} blocks do not fit the landing memory of {self._landing.largest}")
         into = self.sessions.open((room, attempt))
         if into.state is SessionState.REVOKED:
             into = self.sessions.restart((room, attempt))
@@ -81,37 +79,39 @@ class Receiver:
 
     @property
     def waiting(self) -> bool:
-        """Whether `advance` has something to look after soon."""
+        """True if `advance` has to be called again soon."""
         first = next(filter(self._is_connected, self._offered), None)
-        return (first is not None and not _is_quiet(first)) or any(into.landing for into in self._placed)
+        return (first is not None and not _is_writable(first)) or any(into.landing for into in self._placed)
 
     def advance(self) -> None:
-        """Goes on with what has landed, and with grants: they go out once the peer is known, the device has done all
-        that it was to do with the blocks, and there are places to write them to."""
+        """Processes landed blocks and sends grants.
+
+        A grant is sent once the peer is connected, no earlier step writes to the blocks, and there are places for them.
+        """
         for into in list(self._placed):
             self._settle(into)
         self._offered = [into for into in self._offered if into.state is SessionState.CONNECTING]
         connected = list(filter(self._is_connected, self._offered))
         for into in connected:
-            self.sessions.extend_lease(into)  # they do not wait for the peer
+            self.sessions.extend_lease(into)  # they wait for this worker, not for the peer
         for into in connected:
-            if not _is_quiet(into):
-                break  # those behind it wait for the same step, or a later one
+            if not _is_writable(into):
+                break  # the next ones wait for the same step, or a later one
             places = self._landing.reserve(into.blocks)
             if places is None:
-                break  # those behind it do not overtake it
+                break  # the next ones do not overtake it
             self._offered.remove(into)
             into.places = places
             self._placed.append(into)
             self._ready(into)
 
     def revoke(self, room: int) -> None:
-        for into in self.sessions.of_room(room):
+        for into in self.sessions.in_room(room):
             if into.session.may(SessionEvent.REVOKE):
                 self.sessions.step(into, SessionEvent.REVOKE)
 
     def cancel(self, room: int, reason: str) -> None:
-        for into in self.sessions.of_room(room):
+        for into in self.sessions.in_room(room):
             if not into.ended:
                 self.sessions.fail(into, SessionEvent.CANCEL, SessionFailure("cancelled", reason, retry=False))
 
@@ -121,24 +121,24 @@ class Receiver:
         """Raises IllegalSessionEvent for a message that the table does not know here."""
         into = self.sessions.open((message.room, message.attempt))
         if into.connection not in (None, connection) and not self._is_refusal(into, connection, message):
-            return  # an old connection's leftover
+            return  # a late message of an earlier connection
         if into.connection is None:
             into.connection = connection
         try:
             self._take(into, message)
         finally:
-            if into.state is SessionState.UNKNOWN:  # the message was late or wrong and has begun nothing
+            if into.state is SessionState.UNKNOWN:  # the message was late or wrong
                 self.sessions.forget(into)
         if into.renewed:
             self.sessions.extend_lease(into)
 
     def quarantined(self) -> int:
-        """Blocks of sessions that have failed, which the peer may still write to."""
+        """Number of blocks of failed sessions that the peer may still write to."""
         return sum(len(into.blocks) for into in self.sessions if into.state in _QUARANTINED)
 
     def without_slots(self) -> int:
-        """Grants for which only places are missing."""
-        return sum(_is_quiet(into) for into in self._offered if self._is_connected(into))
+        """Number of grants that lack only places."""
+        return sum(_is_writable(into) for into in self._offered if self._is_connected(into))
 
     def check_integrity(self) -> None:
         """Raises AssertionError for a block or place that is in two sessions, or a block that is not in the arena."""
@@ -149,21 +149,21 @@ class Receiver:
         places = [place for into in self._placed for place in into.places]
         assert len(places) == len(set(places)), "a place is in two sessions"
 
-    # inside
+    # internals
 
     def _create(self, key: Key, session: Session) -> IncomingSession:
         return IncomingSession(key, session, epoch=self._context.epoch)
 
     def _is_connected(self, into: IncomingSession) -> bool:
-        return into.connection is not None and self._context.peers.trusted(into.connection)
+        return into.connection is not None and self._context.peers.is_trusted(into.connection)
 
     def _ready(self, into: IncomingSession) -> None:
-        """The grant goes out, and the sender's lease begins: what connecting took is not taken off it."""
+        """Sends the grant and begins the lease, which the time to connect does not shorten."""
         self.sessions.begin_lease(into)
         self.sessions.step(into, SessionEvent.READY)
 
     def _is_refusal(self, into: IncomingSession, connection: int, message: handoff.SessionMessage) -> bool:
-        """A sender may refuse over a connection of its own before the grant reached it."""
+        """True for an abort that the sender sent over its own connection before the grant reached it."""
         early = isinstance(message, handoff.Abort) and into.state is SessionState.CONNECTING
         peers = self._context.peers
         return early and into.connection is not None and peers.identity(into.connection) == peers.identity(connection)
@@ -185,7 +185,7 @@ class Receiver:
                 self.sessions.step(into, SessionEvent.GOT_RENEW)
 
     def _take_written(self, into: IncomingSession, message: handoff.Written) -> None:
-        """Sums up what was written now, while the next blocks are on their way."""
+        """Starts the sums of written blocks while the next ones are being transferred."""
         last = message.first + len(message.checksums)
         self.sessions.step(into, SessionEvent.GOT_WRITTEN)
         if into.state not in (SessionState.RECEIVING, SessionState.VERIFYING):
@@ -200,18 +200,18 @@ class Receiver:
         self._settle(into)
 
     def _settle(self, into: IncomingSession) -> None:
-        """Takes what has landed meanwhile. Once all has, a session may commit, and one that has ended lets go."""
+        """Collects finished copies. After the last one, the session may commit, or an ended one frees its places."""
         while into.landing and into.landing[0][1].done():
             indices, copy = into.landing.pop(0)
             if self._context.checksum:
-                into.found.update(zip(indices, copy.sums(), strict=True))
+                into.sums.update(zip(indices, copy.sums(), strict=True))
         if into.landing:
             return
         self._try_commit(into)
         if into.ended and into in self._placed:
             self._placed.remove(into)
             self._landing.give_back(into.places)
-            self.sessions.tell_late(into)
+            self.sessions.report_late(into)
 
     def _take_final(self, into: IncomingSession, message: handoff.Final) -> None:
         self.sessions.step(into, SessionEvent.GOT_FINAL)
@@ -240,14 +240,14 @@ class Receiver:
             self.sessions.step(into, SessionEvent.VERIFIED)
 
     def _count_wrong(self, into: IncomingSession, final: handoff.Final, indices: range) -> int:
-        """Blocks whose bytes are not those that the sender announced for the tokens of `final`."""
+        """Number of blocks whose bytes do not match the sender's checksums for the tokens of `final`."""
         size, room = self._context.block_size, into.key[0]
         tokens = final.token_ids[: final.computed * 4]
         hashes = block_hash.chain(tokens, size, into.root)
         if final.computed % size:
             parent = hashes[-1] if hashes else into.root
             hashes.append(block_hash.child(parent, tokens[final.computed // size * size * 4 :]))
-        return sum(bind(into.found[i], room, i, hashes[i]) != into.claimed[i] for i in indices)
+        return sum(bind(into.sums[i], room, i, hashes[i]) != into.claimed[i] for i in indices)
 
     def _reject(self, into: IncomingSession, reason: str) -> None:
         self.sessions.fail(into, SessionEvent.CORRUPT, SessionFailure("corrupt", reason))
@@ -294,6 +294,6 @@ def _landing(context: TransferContext) -> Landing:
     return InArena(context.memory, context.checksum)
 
 
-def _is_quiet(into: IncomingSession) -> bool:
-    """Whether no step of this worker writes to the blocks any more."""
+def _is_writable(into: IncomingSession) -> bool:
+    """True if no step of this worker writes to the blocks any more."""
     return into.after is None or into.after.done()

@@ -1,7 +1,7 @@
-"""All hand-offs of one side by (room, attempt): how they are opened, kept alive, ended and forgotten.
+"""All sessions of one side by (room, attempt): opens, renews, ends and forgets them.
 
-What a grant, a put or a checksum means is the business of `sender` and `receiver`; both drive their sessions through
-this registry, so that leases, tombstones and the ends of connections are alike on both sides.
+`sender` and `receiver` handle grants, puts and checksums; both drive their sessions through this registry, so that
+leases, tombstones and ends of connections work the same on both sides.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,12 +19,12 @@ S = SessionState
 _RENEWED = frozenset((S.GRANTED, S.PUSHING, S.OFFERED, S.REVOKING, S.RECEIVING))  # both sides still work on them
 _LEAVING = frozenset((S.DRAINING, S.ANSWERING, S.ABORTING))
 _LEASED = _RENEWED | _LEAVING | {S.FINISHED, S.CONNECTING, S.VERIFYING, S.PARKED}
-_NOT_BEGUN = frozenset((S.UNKNOWN, S.PARKED))  # no call of the own core has opened them
+_UNOPENED = frozenset((S.UNKNOWN, S.PARKED))  # the own core has not called for them yet
 
 
 @dataclass(frozen=True, slots=True)
 class SessionFailure:
-    """What went wrong first; see `events.Aborted`."""
+    """The first failure of a session; see `events.Aborted`."""
 
     cause: Cause
     reason: str
@@ -36,21 +36,21 @@ USED_BEFORE = SessionFailure("refused", "this room and attempt had a hand-off be
 
 @dataclass(slots=True)
 class SessionRecord:
-    """What either side remembers of one hand-off. Times are readings of the clock, in seconds."""
+    """The common part of both sides' records of one hand-off. Times are clock readings, in seconds."""
 
     key: Key
     session: Session
     epoch: str = ""  # of the receiver's arena: every message names it
     connection: int | None = None  # the only one that may carry this hand-off
-    due: float = 0.0  # end of the lease; once the session has ended, of its memory
+    due: float = 0.0  # end of the lease; for an ended session, the time to forget it
     renew_at: float = 0.0
-    held: bool = False  # the own core knows of it, and opens it later
+    held: bool = False  # the own core will open it later
     failure: SessionFailure | None = None
     late: list[TransferEvent] = field(default_factory=list)  # to be reported once it is not `busy`
 
     @property
     def busy(self) -> bool:
-        """Whether this worker itself still reads or writes the session's blocks."""
+        """True if this worker itself still reads or writes the session's blocks."""
         return False
 
     @property
@@ -63,7 +63,7 @@ class SessionRecord:
 
     @property
     def renewed(self) -> bool:
-        """Whether both sides work on it, or will: each tells the other so, and any message starts the lease over."""
+        """True if both sides work on it, or will: they send renewals, and any message extends the lease."""
         return self.session.state in _RENEWED or (self.held and self.session.state is S.PARKED)
 
     @property
@@ -85,7 +85,7 @@ class SessionRegistry(Generic[R]):
         create: Callable[[Key, Session], R],
         perform: Callable[[R, Action], None],
     ) -> None:
-        """`perform` does what the table asks of this side alone: see `step`."""
+        """`perform` carries out the table's actions that are specific to this side, see `step`."""
         self._side: Side = side
         self._peer: Side = "receiver" if side == "sender" else "sender"
         self._context = context
@@ -94,23 +94,23 @@ class SessionRegistry(Generic[R]):
         self._rooms: dict[int, dict[int, R]] = {}  # by room, by attempt
 
     def __iter__(self) -> Iterator[R]:
-        """All of them, ended ones included; sessions may be opened and forgotten meanwhile."""
+        """All sessions, including ended ones. Sessions may be opened and forgotten during the iteration."""
         return iter([record for attempts in self._rooms.values() for record in attempts.values()])
 
     def get(self, key: Key) -> R | None:
         room, attempt = key
         return self._rooms.get(room, {}).get(attempt)
 
-    def of_room(self, room: int) -> list[R]:
-        """Every attempt that is remembered."""
+    def in_room(self, room: int) -> list[R]:
+        """The room's remembered sessions, one per attempt."""
         return list(self._rooms.get(room, {}).values())
 
     def open(self, key: Key) -> R:
-        """The session of this key; a new one unless it is remembered."""
+        """Returns the session of this key, or a new one."""
         return self.get(key) or self.restart(key)
 
     def restart(self, key: Key) -> R:
-        """A new session, whatever is remembered of this key."""
+        """Replaces the session of this key by a new one."""
         room, attempt = key
         record = self._create(key, Session(self._side))
         record.due = self._context.clock() + self._context.memory_of_ended
@@ -124,13 +124,13 @@ class SessionRegistry(Generic[R]):
             del self._rooms[room]
 
     def active(self) -> list[R]:
-        """Those that the own core or the peer waits for."""
-        return [each for each in self if each.late or not (each.ended or each.state in _NOT_BEGUN)]
+        """Sessions that the own core or the peer waits for."""
+        return [each for each in self if each.late or not (each.ended or each.state in _UNOPENED)]
 
-    # life
+    # state changes
 
     def step(self, record: R, event: SessionEvent) -> None:
-        """Raises IllegalSessionEvent, and changes nothing, where the table has no row for this event."""
+        """Applies an event. Raises IllegalSessionEvent, without changes, if the table has no row for it."""
         before = record.state
         for action in record.session.step(event):
             self._act(record, action)
@@ -141,12 +141,12 @@ class SessionRegistry(Generic[R]):
             record.due = now + self._context.lease
 
     def fail(self, record: R, event: SessionEvent, failure: SessionFailure) -> None:
-        """As `step`, for what does not go as it should: the first failure is the one that is reported."""
+        """Applies a failure's event as `step` does. Only the first failure is reported."""
         record.failure = record.failure or failure
         self.step(record, event)
 
     def begin_lease(self, record: R) -> None:
-        """From now on the peer has to be heard of, and hears of this side."""
+        """From now on both sides have to renew the lease."""
         now = self._context.clock()
         record.due, record.renew_at = now + self._context.lease, now + self._context.renewal
 
@@ -158,18 +158,18 @@ class SessionRegistry(Generic[R]):
             self._context.peers.send(record.connection, message)
 
     def report(self, record: R, event: TransferEvent) -> None:
-        """Tells the core, but of no end before this worker has let go of the blocks."""
+        """Reports an event to the core; an end only once this worker no longer uses the blocks."""
         (record.late if record.ended and record.busy else self._context.outbox).append(event)
 
-    def tell_late(self, record: R) -> None:
-        """The session is not busy any more."""
+    def report_late(self, record: R) -> None:
+        """The session is no longer busy: reports its delayed events."""
         self._context.outbox += record.late
         record.late.clear()
 
-    # what happens to many at once
+    # events of several sessions
 
-    def connection_ended(self, connection: int, cause: Cause, reason: str) -> None:
-        """No put over it can land any more, here or there: every session over it ends."""
+    def end_connection(self, connection: int, cause: Cause, reason: str) -> None:
+        """Ends every session over a connection that has ended, on which no put can land any more."""
         for record in self:
             if record.connection == connection and not record.ended:
                 awaited = record.state is SessionState.FENCING
@@ -179,7 +179,7 @@ class SessionRegistry(Generic[R]):
     def tick(self, now: float) -> None:
         for record in self:
             if record.state in _LEASED and now >= record.due:
-                silent = SessionFailure("peer_silent", f"the {self._peer} said nothing for too long")
+                silent = SessionFailure("peer_silent", f"the {self._peer} was silent for too long")
                 self.fail(record, SessionEvent.LEASE_END, silent)
             elif record.renewed and now >= record.renew_at:
                 record.renew_at = now + self._context.renewal
@@ -188,7 +188,7 @@ class SessionRegistry(Generic[R]):
                 self.forget(record)
 
     def timers(self) -> Iterator[float]:
-        """When `tick` has something to do."""
+        """Times at which `tick` has work."""
         for record in self:
             if record.renewed:
                 yield min(record.due, record.renew_at)
@@ -197,7 +197,7 @@ class SessionRegistry(Generic[R]):
             ):
                 yield record.due
 
-    # inside
+    # internals
 
     def _act(self, record: R, action: Action) -> None:
         context = self._context

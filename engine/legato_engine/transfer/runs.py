@@ -1,11 +1,11 @@
-"""Blocks that are neighbours where they are and where they go to, moved as one."""
+"""Runs of blocks that are neighbours at both their source and their target, moved as one."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
 
 class Run(NamedTuple):
-    """`length` blocks from `source` on go to `target`, `target + 1`, …"""
+    """Moves `length` blocks from `source` on to `target`, `target + 1`, …"""
 
     source: int
     target: int
@@ -13,15 +13,15 @@ class Run(NamedTuple):
 
 
 def runs(sources: Sequence[int], targets: Sequence[int]) -> list[Run]:
-    """The i-th of `sources` goes to the i-th of `targets`; neighbours share a run where they come in that order.
+    """Runs that move the i-th of `sources` to the i-th of `targets`; consecutive neighbours share a run.
 
-    Raises ValueError where there are not as many of both.
+    Raises ValueError if the lengths differ.
     """
-    found: list[Run] = []
+    merged: list[Run] = []
     for source, target in zip(sources, targets, strict=True):
-        last = found[-1] if found else None
+        last = merged[-1] if merged else None
         if last and (source, target) == (last.source + last.length, last.target + last.length):
-            found[-1] = Run(last.source, last.target, last.length + 1)
+            merged[-1] = Run(last.source, last.target, last.length + 1)
         else:
-            found.append(Run(source, target, 1))
-    return found
+            merged.append(Run(source, target, 1))
+    return merged

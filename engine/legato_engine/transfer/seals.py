@@ -1,6 +1,6 @@
-"""What shows that a message comes from someone who knows the service's token, undamaged: a keyed digest before it.
+"""Seals of messages: a keyed digest proves that the sender knows the service's token and the message is undamaged.
 
-It hides nothing; see `tls_channel`.
+Messages are not encrypted here; see `tls_channel`.
 """
 
 import hmac
@@ -12,29 +12,29 @@ _SEAL_BYTES = 8
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """One of the service's."""
+    """A token of the service."""
 
     text: str
     key: bytes  # of seals
 
     @classmethod
-    def of(cls, text: str) -> "Token":
+    def from_text(cls, text: str) -> "Token":
         return cls(text, sha256(text.encode()).digest())
 
 
 def prove(token: str, worker: str, epoch: str) -> bytes:
-    """What `PeerHello.proof` holds: only who knows the token can make it."""
+    """The value of `PeerHello.proof`, which requires the token."""
     return hmac.digest(token.encode(), f"{len(worker)}:{worker}:{epoch}".encode(), sha256)
 
 
-def sealed(data: bytes, token: Token) -> bytes:
+def seal(data: bytes, token: Token) -> bytes:
     return _digest(data, token) + data
 
 
-def unsealed(data: bytes, token: Token) -> bytes | None:
-    """What is in a sealed message; None where the seal does not fit."""
-    seal, rest = data[:_SEAL_BYTES], data[_SEAL_BYTES:]
-    return rest if hmac.compare_digest(seal, _digest(rest, token)) else None
+def unseal(data: bytes, token: Token) -> bytes | None:
+    """Returns the content of a sealed message; None if the seal is wrong."""
+    digest, rest = data[:_SEAL_BYTES], data[_SEAL_BYTES:]
+    return rest if hmac.compare_digest(digest, _digest(rest, token)) else None
 
 
 def _digest(data: bytes, token: Token) -> bytes:

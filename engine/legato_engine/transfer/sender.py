@@ -1,4 +1,4 @@
-"""The sending side: pushed blocks become puts, grants are taken and given back, and the last message ends it."""
+"""The sending side: puts pushed blocks, accepts and returns grants, and sends the last message."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ from legato_protocol.stream import Peer, TokenItem
 
 _REVOCABLE = frozenset(
     (SessionState.UNKNOWN, SessionState.PARKED, SessionState.WAITING, SessionState.GRANTED, SessionState.ABORTED)
-)  # nothing was put, and nothing will be
+)  # nothing was put before a revocation in these states, and nothing will be
 
 
 @dataclass(slots=True)
@@ -27,14 +27,14 @@ class OutgoingSession(SessionRecord):
 
     peer: Peer | None = None
     root: bytes = b""
-    current: bool = False  # the attempt of its room that was expected last: calls that name only a room mean it
+    current: bool = False  # the latest expected attempt of its room, to which calls with only a room refer
     grant: handoff.Grant | None = None
-    last_serial: int = 0  # of grants that are gone
-    next_block: int = 0  # of the sequence, that `push` may bring
+    last_serial: int = 0  # of returned grants
+    next_block: int = 0  # the sequence's block that the next `push` has to begin with
     parent: bytes = b""  # hash of the last pushed block
-    puts: dict[int, BlockPut] = field(default_factory=dict)  # by tag: waiting, or in flight
+    puts: dict[int, BlockPut] = field(default_factory=dict)  # waiting or in flight, by tag
     final: handoff.Final | None = None
-    finished_at: float = 0.0  # when the core had nothing more to add
+    finished_at: float = 0.0  # when the core called `finish`
 
     @property
     def busy(self) -> bool:
@@ -49,15 +49,15 @@ class Sender:
         self.sessions = SessionRegistry("sender", context, OutgoingSession, self._perform)
         self._by_tag: dict[int, OutgoingSession] = {}
         self._next_tag = 0
-        self._queue = PutQueue(_source(context), self._is_wanted, self._dropped)
+        self._queue = PutQueue(_source(context), self._is_wanted, self._drop)
 
     @property
     def waiting(self) -> bool:
-        """Whether `advance` has something to look after."""
+        """True if `advance` has to be called again soon."""
         return self._queue.waiting
 
     def advance(self) -> None:
-        """Goes on with what has waited for the device."""
+        """Continues puts that waited for the device."""
         self._queue.advance()
 
     # calls
@@ -68,7 +68,7 @@ class Sender:
             foreign = SessionFailure("refused", "the grant came from another worker or epoch")
             self.sessions.fail(out, SessionEvent.CANCEL, foreign)
             out = self.sessions.restart((room, attempt))
-        for other in self.sessions.of_room(room):
+        for other in self.sessions.in_room(room):
             other.current = other is out
         out.peer, out.root, out.parent = peer, root, root
         self.sessions.step(out, SessionEvent.EXPECT)
@@ -115,7 +115,7 @@ class Sender:
         return sum(len(put.blocks) for put in out.puts.values()) if out else 0
 
     def cancel(self, room: int, reason: str) -> None:
-        for out in self.sessions.of_room(room):
+        for out in self.sessions.in_room(room):
             if not out.ended and out.state is not SessionState.UNKNOWN:
                 self._fail(out, SessionEvent.CANCEL, SessionFailure("cancelled", reason, retry=False))
 
@@ -125,9 +125,9 @@ class Sender:
         """Raises IllegalSessionEvent for a message that the table does not know here."""
         out = self.sessions.open((message.room, message.attempt))
         if out.connection not in (None, connection):
-            return  # an old connection's leftover
+            return  # a late message of an earlier connection
         if self._is_foreign(out, connection):
-            if isinstance(message, handoff.Abort):  # nothing of this session is written there
+            if isinstance(message, handoff.Abort):  # this session writes nothing there
                 self._context.peers.send(connection, handoff.AbortAck(message.epoch, *out.key))
             return
         match message:
@@ -135,7 +135,7 @@ class Sender:
                 self._take_grant(out, connection, message)
             case handoff.Revoke(serial=serial):
                 if out.grant is None or serial >= out.grant.serial:
-                    self._give_back(out, connection, serial)
+                    self._return_grant(out, connection, serial)
             case handoff.Abort(reason=reason, retry=retry):
                 self._bind(out, connection)
                 self._fail(out, SessionEvent.GOT_ABORT, SessionFailure("refused", reason, retry))
@@ -153,7 +153,7 @@ class Sender:
         if out is None:
             return
         put = out.puts.pop(event.tag)
-        self._queue.ended(put)
+        self._queue.release(put)
         if isinstance(event, PutFailed):
             self._fail(out, SessionEvent.PUT_FAILED, SessionFailure("broken", f"could not write: {event.reason}"))
         elif out.state is SessionState.PUSHING:
@@ -161,28 +161,28 @@ class Sender:
         self._settle(out)
 
     def check_integrity(self) -> None:
-        """Raises AssertionError for a put without a session that waits for it."""
+        """Raises AssertionError for a put without a live session."""
         in_flight = {tag for out in self.sessions for tag in out.puts}
         assert in_flight == set(self._by_tag), f"puts {in_flight} belong to sessions, {set(self._by_tag)} are in flight"
         for out in self.sessions:
             assert not (out.ended and out.puts) or out.late, f"{out.key} has ended with puts in flight"
 
-    # inside
+    # internals
 
     def _granted(self, room: int) -> OutgoingSession | None:
-        """The room's current attempt, if it has a grant and its end has not begun."""
-        return next((out for out in self.sessions.of_room(room) if out.current and out.renewed), None)
+        """The room's current attempt, if it has a grant and is not ending."""
+        return next((out for out in self.sessions.in_room(room) if out.current and out.renewed), None)
 
     def _is_foreign(self, out: OutgoingSession, connection: int) -> bool:
-        """Whether another worker or epoch is there than the one that a session under way goes to."""
+        """True if the connection's worker or epoch is not the one that the live session is for."""
         return out.peer is not None and not out.ended and not self._context.peers.leads_to(connection, out.peer)
 
     def _is_from(self, out: OutgoingSession, peer: Peer) -> bool:
         peers, number = self._context.peers, out.connection
-        return number is not None and peers.trusted(number) and peers.leads_to(number, peer)
+        return number is not None and peers.is_trusted(number) and peers.leads_to(number, peer)
 
     def _bind(self, out: OutgoingSession, connection: int) -> None:
-        """The session goes over this connection, to the arena of who is there."""
+        """Assigns the connection, and its peer's arena, to the session."""
         out.connection, out.epoch = connection, self._context.peers.epoch(connection)
 
     def _take_grant(self, out: OutgoingSession, connection: int, grant: handoff.Grant) -> None:
@@ -197,7 +197,7 @@ class Sender:
         self.sessions.begin_lease(out)
         self.sessions.step(out, SessionEvent.GOT_GRANT)
 
-    def _give_back(self, out: OutgoingSession, connection: int, serial: int) -> None:
+    def _return_grant(self, out: OutgoingSession, connection: int, serial: int) -> None:
         if out.state in _REVOCABLE:
             out.last_serial = max(out.last_serial, serial)
             self._bind(out, connection)
@@ -209,7 +209,7 @@ class Sender:
     def _put(
         self, out: OutgoingSession, grant: handoff.Grant, first: int, blocks: Sequence[int], hashes: Sequence[bytes]
     ) -> None:
-        """Writes blocks `first, first+1, …` of the sequence to their places in the receiver's memory."""
+        """Queues puts of the sequence's blocks `first, first+1, …` to their places in the receiver's memory."""
         assert out.connection is not None
         context = self._context
         targets = grant.blocks[first - grant.cached :][: len(blocks)]
@@ -236,8 +236,8 @@ class Sender:
     def _is_wanted(self, put: BlockPut) -> bool:
         return self._by_tag[put.tag].state is SessionState.PUSHING
 
-    def _dropped(self, put: BlockPut) -> None:
-        """It ended before anything of it was read or written."""
+    def _drop(self, put: BlockPut) -> None:
+        """Drops a put of which nothing was read or written."""
         out = self._by_tag.pop(put.tag)
         del out.puts[put.tag]
         self._settle(out)
@@ -249,10 +249,10 @@ class Sender:
         self.sessions.send(out, handoff.Written(*out.name, put.first, checksums))
 
     def _settle(self, out: OutgoingSession) -> None:
-        """After a put has ended: is it the moment that something waited for?"""
+        """Takes the step that waited for the end of the last put, if that has ended."""
         if out.puts:
             return
-        self.sessions.tell_late(out)
+        self.sessions.report_late(out)
         if out.state in (SessionState.DRAINING, SessionState.ANSWERING, SessionState.FENCING):
             self.sessions.step(out, SessionEvent.DRAINED)
         elif out.final is not None and out.renewed:

@@ -1,8 +1,8 @@
-"""The life of one hand-off, (room, attempt), as a table of states × events for each side. No sockets, no clock.
+"""The lifecycle of one hand-off, (room, attempt), as a table of states × events for each side. No sockets, no clock.
 
-Whoever drives a session performs the actions that `step` returns, in their order. What is not in the table is illegal
-and raises; messages that may come late or twice have rows of their own that change nothing. The diagrams in
-docs/handoff.md are generated from this table by `legato_engine.diagrams`.
+The caller performs the actions that `step` returns, in order. Events that are not in the table are illegal and raise;
+messages that may arrive late or twice have rows that change nothing. `legato_engine.diagrams` generates the diagrams in
+docs/handoff.md from this table.
 """
 
 from collections.abc import Iterable
@@ -19,13 +19,13 @@ class IllegalSessionEvent(Exception):
 class SessionState(Enum):
     UNKNOWN = "unknown"
     # sender
-    PARKED = "parked"  # a grant came before the room is known here
+    PARKED = "parked"  # a grant arrived before the core expected the room
     WAITING = "waiting"  # for a grant
     GRANTED = "granted"  # nothing was put yet: the grant may be revoked
     PUSHING = "pushing"
     FINISHED = "finished"  # Final was sent
-    DRAINING = "draining"  # gave up; the puts in flight must end before the peer is told
-    ANSWERING = "answering"  # the peer gave up; the puts in flight must end before the ack
+    DRAINING = "draining"  # given up here; the puts in flight must end before Abort is sent
+    ANSWERING = "answering"  # the peer gave up; the puts in flight must end before AbortAck is sent
     ABORTED = "aborted"  # tombstone
     # receiver
     CONNECTING = "connecting"  # the grant is not sent yet
@@ -33,8 +33,8 @@ class SessionState(Enum):
     REVOKING = "revoking"
     REVOKED = "revoked"  # may be offered again
     RECEIVING = "receiving"
-    VERIFYING = "verifying"  # Final came; blocks may be missing still
-    ABORTING = "aborting"  # quarantine: the ack is missing
+    VERIFYING = "verifying"  # Final was received; blocks may still be missing
+    ABORTING = "aborting"  # quarantine until AbortAck
     RELEASED = "released"  # tombstone
     # both
     FENCING = "fencing"  # the endpoint is being closed
@@ -49,7 +49,7 @@ class SessionEvent(Enum):
     FINISH = "finish"
     REVOKE = "revoke"
     CANCEL = "cancel"
-    # found out here
+    # local events
     READY = "connection ready"
     DRAINED = "puts ended"
     PUT_FAILED = "put failed"
@@ -115,7 +115,7 @@ _SENDER_ENDED = (S.COMMITTED, S.ABORTED)
 _TO_SENDER = (E.GOT_GRANT, E.GOT_REVOKE, E.GOT_RENEW, E.GOT_COMMIT, E.GOT_ACK)
 
 SENDER: Table = {
-    # what may come late, twice or crosswise changes nothing
+    # messages that may arrive late, twice or crossing others change nothing
     **_stay((S.UNKNOWN, S.PARKED, S.WAITING), (E.GOT_RENEW, E.GOT_ACK)),
     **_stay((*_SENDER_LIVE, *_SENDER_LEAVING), (E.GOT_GRANT, E.GOT_RENEW, E.GOT_ACK)),
     **_stay((S.PUSHING, S.FINISHED, *_SENDER_LEAVING), (E.GOT_REVOKE,)),  # too late
@@ -139,7 +139,7 @@ SENDER: Table = {
     (S.WAITING, E.GOT_REVOKE): SessionTransition(S.WAITING, (A.SEND_REVOKED,)),
     (S.WAITING, E.GOT_ABORT): SessionTransition(S.ABORTED, (A.SEND_ACK, A.REPORT_ABORTED)),
     (S.WAITING, E.CANCEL): SessionTransition(S.ABORTED, (A.REPORT_ABORTED,)),
-    # under way
+    # in progress
     (S.GRANTED, E.PUT): SessionTransition(S.PUSHING),
     (S.PUSHING, E.PUT): SessionTransition(S.PUSHING),
     (S.GRANTED, E.FINISH): SessionTransition(S.FINISHED, (A.SEND_FINAL,)),  # the receiver has every block already
@@ -187,7 +187,7 @@ RECEIVER: Table = {
     (S.CONNECTING, E.REVOKE): SessionTransition(S.REVOKED, (A.REPORT_REVOKED,)),
     (S.CONNECTING, E.GOT_ABORT): SessionTransition(S.RELEASED, (A.SEND_ACK, A.REPORT_ABORTED, A.REPORT_RELEASED)),
     **_go((S.CONNECTING,), (E.CANCEL, E.LEASE_END), S.RELEASED, A.REPORT_ABORTED, A.REPORT_RELEASED),
-    # under way
+    # in progress
     (S.OFFERED, E.REVOKE): SessionTransition(S.REVOKING, (A.SEND_REVOKE,)),
     (S.REVOKING, E.GOT_REVOKED): SessionTransition(S.REVOKED, (A.REPORT_REVOKED,)),
     (S.OFFERED, E.GOT_WRITTEN): SessionTransition(S.RECEIVING, (A.REPORT_WRITING,)),
@@ -207,7 +207,7 @@ RECEIVER: Table = {
     **_go(_QUARANTINED, (E.GOT_ABORT,), S.RELEASED, A.SEND_ACK, A.REPORT_RELEASED),
     (S.ABORTING, E.PEER_DOWN): SessionTransition(S.RELEASED, (A.REPORT_RELEASED,)),
     (S.FENCING, E.FENCED): SessionTransition(S.RELEASED, (A.REPORT_RELEASED,)),
-    # tombstones, and rooms that are not known
+    # tombstones, and unknown rooms
     **_stay(_RECEIVER_ENDED, (E.GOT_ABORT,), A.SEND_ACK),
     **_stay((S.RELEASED, S.REVOKED), (E.GOT_WRITTEN, E.GOT_FINAL), A.SEND_ABORT),
     (S.RELEASED, E.GOT_RENEW): SessionTransition(S.RELEASED, (A.SEND_ABORT,)),
@@ -223,7 +223,7 @@ ENDED = frozenset((S.COMMITTED, S.ABORTED, S.RELEASED, S.REVOKED))
 
 
 class Session:
-    """Where one side of one hand-off stands."""
+    """The state of one side of one hand-off."""
 
     __slots__ = ("side", "state")
 
@@ -236,11 +236,11 @@ class Session:
         return self.state in ENDED
 
     def may(self, event: SessionEvent) -> bool:
-        """Whether the table has a row for this event now."""
+        """True if the table has a row for this event in the current state."""
         return (self.state, event) in TABLES[self.side]
 
     def step(self, event: SessionEvent) -> tuple[Action, ...]:
-        """Changes the state and returns what is to be done. Raises IllegalSessionEvent where the table has no row."""
+        """Changes the state and returns the actions to perform. Raises IllegalSessionEvent if the table has no row."""
         transition = TABLES[self.side].get((self.state, event))
         if transition is None:
             raise IllegalSessionEvent(f"{self.side}: {event.value!r} while {self.state.value}")

@@ -1,9 +1,10 @@
-"""Slots in the host's memory for blocks on their way between an arena that UCX does not reach and a peer.
+"""Slots in host memory for transfers between a peer and an arena that UCX does not reach.
 
-A peer writes to *landing* slots, which its grant names instead of blocks; what has come is copied on to the blocks. Own
-blocks are copied to slots of the *ring* and put from there, a few at a time, so that copies and puts overlap. A session
-takes its landing slots all at once or waits for them, in the order of the grants, and there are enough for the longest
-sequence; a put holds its slots of the ring only until it has ended. So none waits for another that waits for it.
+A peer writes to *landing* slots, which its grant names instead of blocks; received blocks are copied on to the arena.
+Own blocks are copied to slots of the *ring* and put from there, a few at a time, so that copies and puts overlap.
+
+This cannot deadlock: a session takes all of its landing slots in one step, in the order of the grants, and there are
+enough for the longest sequence; a put keeps its slots of the ring only until it has ended.
 """
 
 import heapq
@@ -14,13 +15,13 @@ from legato_engine.errors import TooLittleMemory
 from legato_engine.transfer.device import BlockCopies
 
 _RING_BYTES = 64 << 20
-_PUTS_IN_RING = 4  # one is copied, one is on its way, and none waits for the end of another's
-_SHARE = 4  # of the host's free memory, for landing slots
-_MOST = 8 << 30  # bytes of those, unless the longest sequence needs more; pinning takes a second for a few GiB
+_PUTS_IN_RING = 4  # one is copied, one is transferred, and others need not wait for either
+_SHARE = 4  # landing slots may take a fourth of the host's free memory …
+_MOST = 8 << 30  # … and this many bytes, unless the longest sequence needs more; pinning a few GiB takes a second
 
 
 class Slots:
-    """Which of the slots `first, first + 1, …` are free."""
+    """The free ones of the slots `first, first + 1, …`."""
 
     def __init__(self, first: int, count: int) -> None:
         self.count = count
@@ -32,14 +33,13 @@ class Slots:
         return len(self._free)
 
     def take(self, count: int) -> tuple[int, ...] | None:
-        """As many slots, the lowest ones in their order, as neighbours are moved together; or none while there are
-        fewer."""
+        """Takes the lowest free slots, ascending, since neighbours are moved together; None if there are too few."""
         if count > len(self._free):
             return None
         return tuple(heapq.heappop(self._free) for _ in range(count))
 
     def give_back(self, slots: Sequence[int]) -> None:
-        """Raises ValueError for a slot that is free, or not of these."""
+        """Frees slots. Raises ValueError for a slot that is free already or not one of these."""
         if not set(slots) <= set(self._own) - set(self._free) or len(set(slots)) < len(slots):
             raise ValueError(f"slots {list(slots)} were not all taken from {self._own}")
         for slot in slots:
@@ -64,7 +64,7 @@ class Staging:
 
     @property
     def largest_put(self) -> int:
-        """Blocks."""
+        """Most blocks of one put."""
         return max(1, self.ring.count // _PUTS_IN_RING)
 
 
@@ -74,9 +74,10 @@ def landing_bytes(available: int) -> int:
 
 
 def slot_counts(block_bytes: int, longest: int, num_blocks: int, available: int, many: bool) -> tuple[int, int]:
-    """How many landing slots there are to be, and how many of the ring, for sequences of up to `longest` blocks in an
-    arena of `num_blocks`. `available` is the host's free memory, in bytes; `many` says that sequences will land all the
-    time. Raises TooLittleMemory."""
+    """Numbers of landing slots and of ring slots for sequences of up to `longest` blocks in an arena of `num_blocks`.
+
+    `available` is the host's free memory, in bytes; `many`: sequences will land all the time. Raises TooLittleMemory.
+    """
     ring = min(num_blocks, max(_PUTS_IN_RING, _RING_BYTES // block_bytes))
     usual = landing_bytes(available) // block_bytes if many else 0
     landing = min(num_blocks, max(longest, usual))

@@ -1,25 +1,27 @@
-"""TLS of one connection between two workers, as a state machine: what the link brought goes in, what it is to send
-comes out. No I/O, and no cryptography of its own: all of that is `ssl.SSLObject`'s.
+"""TLS of one connection between two workers as a state machine without I/O, on top of `ssl.SSLObject`.
 
-A message of the link holds a part of the handshake or, after that, exactly one control message. Both ends show a
-certificate, and both check the other's: its authority, its dates, its purpose and the name that it is for.
+A message of the link holds a part of the handshake or, afterwards, exactly one control message. Both ends show a
+certificate and check the other's authority, dates, purpose and name.
 """
 
 import ssl
 from typing import Any
 
-MARK = b"legato\x00\x01"  # begins what a worker that connects sends first; without TLS, a keyed digest is there
+MARK = b"legato\x00\x01"  # begins the first message of a connecting worker with TLS; without TLS, that is a seal
 ALPN = "legato-handoff"
 _LENGTH_BYTES = 4
 _MOST_READ = 1 << 20
 
 
 class ChannelError(Exception):
-    """The connection cannot be used: the text says what its peer did or lacks."""
+    """The connection cannot be used. The text says what the peer did or lacks."""
 
 
 class TLSChannel:
-    """One end. `outgoing` is to be sent after it was made, and after each `receive`, also one that raises."""
+    """One end of a TLS connection.
+
+    The caller sends `outgoing` after the constructor and after each `receive`, even if that raises.
+    """
 
     secured = True
 
@@ -31,30 +33,30 @@ class TLSChannel:
         )
         self._name = name
         self._connects = connects
-        self._marked = False  # the mark was sent, or came
+        self._marked = False  # the mark was sent or received
         self.ready = False  # the peer's certificate is accepted, and messages can be sent
         if connects:
             self._shake()
 
     def outgoing(self) -> bytes:
-        """For the link to send now; empty when there is nothing."""
+        """Returns the data that the link has to send now; may be empty."""
         data = self._outgoing.read()
         if data and self._connects and not self._marked:
             self._marked = True
             return MARK + data
         return data
 
-    def wrapped(self, message: bytes) -> bytes:
-        """A control message as the link has to send it, once this end is `ready`."""
+    def wrap(self, message: bytes) -> bytes:
+        """Encodes a control message for the link; allowed once this end is `ready`."""
         rest = memoryview(len(message).to_bytes(_LENGTH_BYTES, "big") + message)
         while rest:
             rest = rest[self._tls.write(rest) :]
         return self._outgoing.read()
 
     def receive(self, data: bytes) -> bytes | None:
-        """The control message in this message of the link; None where it was the handshake's.
+        """Returns the control message in this message of the link; None for a part of the handshake.
 
-        Raises ChannelError for whatever else it is, and for a certificate that is not accepted.
+        Raises ChannelError for anything else, and for a certificate that is not accepted.
         """
         if not (self._connects or self._marked):
             if not data.startswith(MARK):
@@ -78,15 +80,15 @@ class TLSChannel:
         except ssl.SSLWantReadError:
             return
         if self._tls.selected_alpn_protocol() != ALPN:
-            raise ChannelError("its TLS is for something else than hand-offs")
+            raise ChannelError("its TLS is not for hand-offs")
         if not (self._connects or is_for(self._name, self._names())):
             raise ChannelError(f"its certificate is not accepted: it is not for {self._name}")
         self.ready = True
 
     def _names(self) -> list[str]:
-        """Of the peer's certificate."""
-        found: Any = (self._tls.getpeercert() or {}).get("subjectAltName", ())
-        return [text for kind, text in found if kind == "DNS"]
+        """DNS names in the peer's certificate."""
+        names: Any = (self._tls.getpeercert() or {}).get("subjectAltName", ())
+        return [text for kind, text in names if kind == "DNS"]
 
     def _read(self) -> bytes:
         parts: list[bytes] = []
@@ -99,9 +101,9 @@ class TLSChannel:
 
 
 def is_for(name: str, names: list[str]) -> bool:
-    """Whether a certificate for these is one for `name`, by RFC 6125: `*` stands for the first label alone.
+    """True if a certificate for `names` is valid for `name`, by RFC 6125: `*` matches exactly the first label.
 
-    OpenSSL does so for the end that connects, and Python lets only that end ask it to.
+    OpenSSL checks this for the connecting end; Python does not offer it for the other end.
     """
     _, _, parent = name.lower().partition(".")
     return any(each.lower() in (name.lower(), f"*.{parent}") for each in names)

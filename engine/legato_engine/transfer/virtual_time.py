@@ -1,4 +1,4 @@
-"""Time that passes when a test or a simulation says so."""
+"""Virtual time for tests and simulations."""
 
 import heapq
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from math import inf
 
 
 class VirtualTime:
-    """A clock, in seconds from 0, and what is to happen when."""
+    """A clock, in seconds from 0, with scheduled callbacks."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -19,15 +19,15 @@ class VirtualTime:
 
     @property
     def due(self) -> float:
-        """When the next thing happens; infinite where nothing will."""
+        """Time of the next callback; infinite if nothing is scheduled."""
         return self._due[0][0] if self._due else inf
 
     def after(self, seconds: float, act: Callable[[], None]) -> None:
-        """Lets `act` happen in a while; what is due at the same time happens in the order of these calls."""
+        """Schedules `act`; callbacks that are due at the same time run in the order of these calls."""
         heapq.heappush(self._due, (self.now + seconds, next(self._order), act))
 
     def run(self, until: float) -> None:
-        """Lets everything happen that is due by then."""
+        """Advances the time and runs all callbacks that are due."""
         while self._due and self._due[0][0] <= until:
             when, _, act = heapq.heappop(self._due)
             self.now = max(self.now, when)

@@ -87,7 +87,7 @@ def test_blocks_that_the_link_reaches_are_only_summed_up(sum_blocks):
     arena = make_arena()
     original, memory = arena.clone(), ArenaMemory(arena, BLOCKS)
     direct = CudaDirect(arena.device, sums_of(arena, sum_blocks), lambda: None)
-    for begun in (direct.leaving([5, 1]), direct.arrived([5, 1])):
+    for begun in (direct.sum_outgoing([5, 1]), direct.sum_incoming([5, 1])):
         assert begun.done()
         assert begun.sums() == (memory.sums([5, 1]) if sum_blocks else [])
     assert torch.equal(arena, original)
@@ -103,8 +103,8 @@ def test_what_peers_have_written_is_flushed_before_it_is_summed_up_and_without_c
     sums = CudaSums(arena, BLOCKS, summing)
     done.clear()
     direct = CudaDirect(arena.device, sums, lambda: done.append("flush"))
-    direct.leaving([1])
-    direct.arrived([1, 2])
+    direct.sum_outgoing([1])
+    direct.sum_incoming([1, 2])
     assert done == ["sum", "flush", "sum"]
-    CudaDirect(arena.device, None, lambda: done.append("flush")).arrived([3])
+    CudaDirect(arena.device, None, lambda: done.append("flush")).sum_incoming([3])
     assert done == ["sum", "flush", "sum", "flush"]

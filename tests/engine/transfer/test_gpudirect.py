@@ -47,7 +47,7 @@ FLUSH = [("current", 0xC0), ("flush", 0, 100)]
 @pytest.mark.parametrize(("ordering", "options", "calls"), [(NONE, 1, FLUSH), (OWNER, 0, []), (ALL, 0, [])])
 def test_writes_are_flushed_to_their_gpu_where_it_does_not_order_them(ordering, options, calls):
     driver = Driver(ordering=ordering, options=options)
-    gpudirect.flush_of(3, driver)()
+    gpudirect.open_flush(3, driver)()
     assert driver.calls == calls
 
 
@@ -55,18 +55,18 @@ def test_writes_are_flushed_to_their_gpu_where_it_does_not_order_them(ordering, 
     ("driver", "said"),
     [
         (Driver(supported=0, ordering=ALL), "GPU 3 does not support GPUDirect RDMA"),
-        (Driver(options=2), "GPU 3 neither sees what RDMA devices write in order nor lets the host flush it"),
+        (Driver(options=2), "GPU 3 neither orders the writes of RDMA devices nor lets the host flush them"),
     ],
 )
 def test_a_gpu_that_cannot_do_it_is_refused(driver, said):
     with pytest.raises(LinkError, match=said):
-        gpudirect.flush_of(3, driver)
+        gpudirect.open_flush(3, driver)
 
 
 def test_a_missing_driver_and_a_flush_that_fails_are_named():
     with pytest.raises(LinkError, match="no driver of a GPU"):
-        gpudirect.flush_of(0)
-    flush = gpudirect.flush_of(3, Driver(flush=201))
+        gpudirect.open_flush(0)
+    flush = gpudirect.open_flush(3, Driver(flush=201))
     with pytest.raises(LinkError, match="cuFlushGPUDirectRDMAWrites of the GPU's driver failed with 201"):
         flush()
 

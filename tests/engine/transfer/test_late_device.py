@@ -12,7 +12,7 @@ from budget import times
 from handoff_pair import BLOCK, HASHES, TOKENS, Pair
 from staged_arena import UNUSED
 
-from legato_engine.transfer.device import LOOK
+from legato_engine.transfer.device import POLL_INTERVAL
 from legato_engine.transfer.events import Aborted, Arrived, Committed, Granted, GrantRevoked, Released
 from legato_engine.transfer.late_device import LateEvent, LateStream
 from legato_engine.transfer.memory import Faults
@@ -64,7 +64,7 @@ class Schedule:
             for block in range(first, last):
                 self.pair.sender.arena[block] = 10 + block
 
-        self.pair.sender.agent.stepped(self.device.begin(write))
+        self.pair.sender.agent.after_step(self.device.begin(write))
 
     def turn(self):
         if not self.granted or self.pushed == COUNT:
@@ -148,10 +148,10 @@ def test_no_put_begins_before_its_step_has_written(checksum, device):
 def test_a_grant_waits_for_steps_that_may_write_to_its_blocks():
     """Blocks that a sequence gave up are granted at once, while its last step is still under way on the device."""
     pair, event = Pair(), LateEvent()
-    pair.receiver.agent.stepped(event)
+    pair.receiver.agent.after_step(event)
     pair.begin()
     assert not pair.sender.events(Granted)
-    assert pair.receiver.agent.next_timer() == LOOK
+    assert pair.receiver.agent.next_timer() == POLL_INTERVAL
     event.passed = True
     pair.run()
     assert pair.sender.events(Granted)
@@ -160,25 +160,25 @@ def test_a_grant_waits_for_steps_that_may_write_to_its_blocks():
 def test_a_push_that_waits_for_the_device_ends_with_its_session_and_is_looked_after_till_then():
     pair, event = Pair(), LateEvent()
     pair.begin()
-    pair.sender.agent.stepped(event)
+    pair.sender.agent.after_step(event)
     pair.send()
     pair.run()
     pair.sender.poll()
-    assert pair.sender.agent.next_timer() == LOOK
+    assert pair.sender.agent.next_timer() == POLL_INTERVAL
     assert pair.sender.agent.unwritten(1) == 4
     pair.sender.agent.abort(1, "cancelled")
     pair.run()
     assert pair.sender.events(Aborted)
     assert pair.receiver.events(Released)
     assert not event.done()
-    assert pair.sender.agent.next_timer() != LOOK
+    assert pair.sender.agent.next_timer() != POLL_INTERVAL
 
 
 @pytest.mark.parametrize("silent", [False, True], ids=["dead", "silent"])
 def test_a_push_that_waits_for_the_device_ends_with_its_peer(silent):
     pair = Pair()
     pair.begin()
-    pair.sender.agent.stepped(LateEvent())
+    pair.sender.agent.after_step(LateEvent())
     pair.send()
     pair.receiver.link.stop() if silent else pair.receiver.link.close()
     pair.run(3.0)

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from legato_engine.transfer.peers import Peers
-from legato_engine.transfer.seals import prove, sealed
+from legato_engine.transfer.seals import prove, seal
 from legato_engine.transfer.virtual_time import VirtualTime
 from legato_protocol import handoff
 from legato_protocol.stream import Peer
@@ -42,7 +42,7 @@ class Worker:
         self.peers = Peers(self.link, self.hello, token, PATIENCE, self.time.clock)
 
     def sealed(self, message):
-        return sealed(msgspec.msgpack.encode(message), self.peers._tokens[0])
+        return seal(msgspec.msgpack.encode(message), self.peers._tokens[0])
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def other():
 def greeted(own, other):
     """The connection that `own` has to `other`, both trusted."""
     number = own.peers.reach(OTHER)
-    own.peers.connected(number, accepted=False)
+    own.peers.on_connected(number, accepted=False)
     assert own.peers.receive(number, other.sealed(other.hello)) == other.hello
     return number
 
@@ -75,11 +75,11 @@ def test_a_worker_is_connected_to_once(own, other):
 
 def test_a_hello_makes_a_connection_trusted_and_its_memory_writable(own, other):
     number = own.peers.reach(OTHER)
-    assert not own.peers.trusted(number)
-    own.peers.connected(number, accepted=False)
+    assert not own.peers.is_trusted(number)
+    own.peers.on_connected(number, accepted=False)
     assert own.link.sent == [(number, own.sealed(own.hello))]
     own.peers.receive(number, other.sealed(other.hello))
-    assert own.peers.trusted(number)
+    assert own.peers.is_trusted(number)
     assert own.link.attached == [(number, b"key")]
     known = (own.peers.identity(number), own.peers.epoch(number), own.peers.arena(number))
     assert known == (("other", "e2"), "e2", other.hello.arena)
@@ -87,12 +87,12 @@ def test_a_hello_makes_a_connection_trusted_and_its_memory_writable(own, other):
 
 
 def test_who_was_connected_to_answers_the_hello(own, other):
-    own.peers.connected(7, accepted=True)
-    own.peers.connected(999, accepted=False)  # nobody asked for it
-    assert (own.link.sent, own.peers.trusted(999)) == ([], False)
+    own.peers.on_connected(7, accepted=True)
+    own.peers.on_connected(999, accepted=False)  # nobody asked for it
+    assert (own.link.sent, own.peers.is_trusted(999)) == ([], False)
     own.peers.receive(7, other.sealed(other.hello))
     assert own.link.sent == [(7, own.sealed(own.hello))]
-    assert own.peers.trusted(7)
+    assert own.peers.is_trusted(7)
     assert own.peers.identity(7) == ("other", "e2")
     assert own.peers.reach(OTHER) == 7, "and is reached over the same connection"
 
@@ -109,11 +109,11 @@ WRONG = {
 @pytest.mark.parametrize(("reason", "change"), WRONG.items(), ids=WRONG)
 def test_a_peer_that_is_not_to_be_trusted_is_closed(own, other, reason, change, accepted):
     number = 7 if accepted else own.peers.reach(OTHER)
-    own.peers.connected(number, accepted)
+    own.peers.on_connected(number, accepted)
     hello = msgspec.structs.replace(other.hello, **change)
     for each in (hello, other.hello):  # nothing is read from it any more
         assert own.peers.receive(number, other.sealed(each)) is None
-        assert not own.peers.trusted(number)
+        assert not own.peers.is_trusted(number)
         assert (own.peers.refusal(number), own.peers.refused) == (reason, 1)
         assert (own.link.fenced, own.link.attached) == ([number], [])
 
@@ -122,19 +122,19 @@ def test_a_peer_that_is_not_to_be_trusted_is_closed(own, other, reason, change, 
 def test_another_one_than_was_called_is_refused_but_anyone_may_call(own, worker, epoch):
     there = Worker(worker, epoch)
     number = own.peers.reach(OTHER)
-    own.peers.connected(number, accepted=False)
+    own.peers.on_connected(number, accepted=False)
     assert own.peers.receive(number, there.sealed(there.hello)) is None
     assert own.peers.refusal(number) == f"{worker} of epoch {epoch} answered for other of e2"
-    own.peers.connected(7, accepted=True)
+    own.peers.on_connected(7, accepted=True)
     assert own.peers.receive(7, there.sealed(there.hello)) == there.hello
 
 
 def test_a_peer_of_the_next_version_that_still_speaks_this_one_is_trusted_and_its_new_messages_are_skipped(own, other):
-    own.peers.connected(7, accepted=True)
+    own.peers.on_connected(7, accepted=True)
     hello = msgspec.structs.replace(other.hello, version=handoff.VERSION + 1, oldest=handoff.VERSION)
     own.peers.receive(7, other.sealed(hello))
-    assert own.peers.trusted(7)
-    assert own.peers.receive(7, sealed(msgspec.msgpack.encode(["later", "e1", 1, 1]), other.peers._tokens[0])) is None
+    assert own.peers.is_trusted(7)
+    assert own.peers.receive(7, seal(msgspec.msgpack.encode(["later", "e1", 1, 1]), other.peers._tokens[0])) is None
     assert own.peers.bad_messages == 1
     assert own.peers.receive(7, other.sealed(RENEW)) == RENEW
 
@@ -147,19 +147,19 @@ def test_a_message_with_a_wrong_seal_is_counted_and_ends_a_connection_that_is_no
     assert own.peers.bad_messages == 4
     assert own.peers.receive(number, good) == RENEW
     assert own.link.fenced == []
-    own.peers.connected(7, accepted=True)
+    own.peers.on_connected(7, accepted=True)
     assert own.peers.receive(7, good[:-1]) is None
     assert own.link.fenced == [7]
     assert "seal" in own.peers.refusal(7)
 
 
 def test_a_hello_comes_first_and_once(own, other):
-    own.peers.connected(7, accepted=True)
+    own.peers.on_connected(7, accepted=True)
     assert own.peers.receive(7, other.sealed(RENEW)) is None
     assert own.link.fenced == [7]
     number = greeted(own, other)
     assert own.peers.receive(number, other.sealed(other.hello)) is None
-    assert own.peers.trusted(number)
+    assert own.peers.is_trusted(number)
     assert own.peers.bad_messages == 2
 
 
@@ -167,7 +167,7 @@ def test_nothing_is_read_from_a_connection_that_is_gone(own, other):
     number = greeted(own, other)
     own.peers.forget(number, "gone")
     assert own.peers.receive(number, other.sealed(RENEW)) is None
-    assert (own.peers.trusted(number), own.peers.refusal(number)) == (False, "")
+    assert (own.peers.is_trusted(number), own.peers.refusal(number)) == (False, "")
     own.peers.forget(number, "gone")
 
 
@@ -176,7 +176,7 @@ def test_connections_that_fail_before_a_peer_answers_are_counted_until_one_does(
     failed = []
     for answers in (False, False, True, False):
         number = greeted(own, other) if answers else own.peers.reach(OTHER)
-        own.peers.connected(7, accepted=True)
+        own.peers.on_connected(7, accepted=True)
         for each in (number, 7):
             own.peers.forget(each, "refused")
         failed.append(own.peers.failed_in_a_row)
@@ -190,7 +190,7 @@ def test_messages_go_to_trusted_peers_only(own, other):
     own.peers.send(number, RENEW)
     own.peers.send(999, RENEW)
     assert own.link.sent == []
-    own.peers.connected(number, accepted=False)
+    own.peers.on_connected(number, accepted=False)
     own.peers.receive(number, other.sealed(other.hello))
     own.peers.send(number, RENEW)
     assert own.link.sent[-1] == (number, own.sealed(RENEW))
@@ -200,7 +200,7 @@ def test_messages_go_to_trusted_peers_only(own, other):
 def test_a_silent_connection_is_closed_when_its_time_is_up(own, accepted):
     own.time.run(2.0)
     number = 7 if accepted else own.peers.reach(OTHER)
-    own.peers.connected(number, accepted)
+    own.peers.on_connected(number, accepted)
     assert list(own.peers.timers()) == [2.0 + PATIENCE]
     own.peers.tick(2.0 + PATIENCE - 0.001)
     assert own.link.fenced == []
@@ -208,7 +208,7 @@ def test_a_silent_connection_is_closed_when_its_time_is_up(own, accepted):
     own.peers.tick(2.0 + PATIENCE)
     assert own.link.fenced == [number]
     assert own.peers.refused == 1
-    assert own.peers.refusal(number) == "it did not say who it is for 10 seconds"
+    assert own.peers.refusal(number) == "it did not identify itself within 10 seconds"
     assert list(own.peers.timers()) == []
 
 
@@ -223,14 +223,14 @@ def test_a_fence_is_asked_for_once_and_another_connection_takes_what_follows(own
 
 def test_the_longest_silent_stranger_makes_room(own, other):
     own.peers.reach(OTHER)  # called from here: no stranger
-    own.peers.connected(1, accepted=True)
+    own.peers.on_connected(1, accepted=True)
     own.peers.receive(1, other.sealed(other.hello))
     for number in range(2, 66):
-        own.peers.connected(number, accepted=True)
+        own.peers.on_connected(number, accepted=True)
     assert own.link.fenced == []
-    own.peers.connected(66, accepted=True)
+    own.peers.on_connected(66, accepted=True)
     assert own.link.fenced == [2]
-    own.peers.connected(67, accepted=True)
+    own.peers.on_connected(67, accepted=True)
     assert own.link.fenced == [2, 3]
     assert own.peers.refused == 2
 
@@ -238,12 +238,12 @@ def test_the_longest_silent_stranger_makes_room(own, other):
 def shaken(one, other):
     """Connects one to the other, by what each really sends; whether both trust it."""
     there, here = 7, one.peers.reach(Peer(other.hello.worker, other.hello.epoch, b"there"))
-    one.peers.connected(here, accepted=False)
-    other.peers.connected(there, accepted=True)
+    one.peers.on_connected(here, accepted=False)
+    other.peers.on_connected(there, accepted=True)
     other.peers.receive(there, one.link.sent[-1][1])
     if other.link.sent:
         one.peers.receive(here, other.link.sent[-1][1])
-    return one.peers.trusted(here) and other.peers.trusted(there)
+    return one.peers.is_trusted(here) and other.peers.is_trusted(there)
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,7 @@ def test_a_lease_that_ends_is_reported_as_silence_of_the_other_side(side):
     world.in_state((6, 1), world.record.state)
     world.at(LEASE)
     other = {"sender": "receiver", "receiver": "sender"}[side]
-    assert world.record.failure == SessionFailure("peer_silent", f"the {other} said nothing for too long", retry=True)
+    assert world.record.failure == SessionFailure("peer_silent", f"the {other} was silent for too long", retry=True)
     assert (world.wire.fenced, world.context.totals.fences) == ([1, 1], 1), "a connection is counted once"
 
 
@@ -150,7 +150,7 @@ def test_the_end_of_a_connection_ends_its_sessions_and_no_others(side, state):
     world = World(side, state)
     other = world.in_state((6, 1), state, connection=2)
     world.time.run(3.0)
-    world.registry.connection_ended(1, "peer_died", "killed")
+    world.registry.end_connection(1, "peer_died", "killed")
     assert world.record.ended
     assert other.state is state
     if state in ENDED:
@@ -188,14 +188,14 @@ def test_a_session_that_has_ended_or_was_only_asked_for_is_remembered_for_four_l
     assert world.registry.get(KEY) is world.record
     world.at(1.0 + 4 * LEASE)
     assert world.registry.get(KEY) is None
-    assert list(world.registry) == world.registry.of_room(5) == world.timers() == []
+    assert list(world.registry) == world.registry.in_room(5) == world.timers() == []
 
 
 def test_to_forget_one_attempt_is_not_to_forget_the_room():
     world = World("sender", S.ABORTED)
     second = world.in_state((5, 2), S.PUSHING)
     world.registry.forget(world.record)
-    assert world.registry.of_room(5) == [second]
+    assert world.registry.in_room(5) == [second]
     world.registry.forget(second)
     assert world.registry._rooms == {}
 

@@ -234,7 +234,7 @@ def test_a_parked_grant_waits_for_a_lease_only(pair):
     pair.say(pair.receiver, handoff.Grant(*NAME, (0,), 0, 1.0, 9), 0.9)
     assert [message.room for message in aborts if message.room == 1] == []
     pair.run(0.3)
-    assert handoff.Abort(*NAME, "the receiver said nothing for too long", True) in aborts
+    assert handoff.Abort(*NAME, "the receiver was silent for too long", True) in aborts
     assert pair.sender.seen == [], "no core has asked for room 1"
 
 

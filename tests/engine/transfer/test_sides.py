@@ -70,7 +70,7 @@ BOTH = {
     "cancel": lambda side: side.cancel(ROOM, "cancelled"),
     "lease end": lambda side: side.sessions.tick(1e9),
     "renewal": lambda side: side.sessions.tick(0.0),
-    "peer down": lambda side: side.sessions.connection_ended(CONNECTION, "peer_died", "gone"),
+    "peer down": lambda side: side.sessions.end_connection(CONNECTION, "peer_died", "gone"),
     "device done": lambda side: side.advance(),
 }
 CALLS = {
@@ -132,5 +132,5 @@ def test_a_stray_message_that_changes_nothing_leaves_nothing(message):
     receiver = Receiver(context())
     receiver.receive(CONNECTION, message)
     receiver.cancel(ROOM, "cancelled")
-    receiver.sessions.connection_ended(CONNECTION, "peer_died", "gone")
+    receiver.sessions.end_connection(CONNECTION, "peer_died", "gone")
     assert list(receiver.sessions.timers()) == []

@@ -7,7 +7,7 @@ import torch
 from handoff_pair import BLOCKS, HASHES, ROOT, Pair
 
 from legato_engine.errors import TooLittleMemory
-from legato_engine.transfer.device import LOOK
+from legato_engine.transfer.device import POLL_INTERVAL
 from legato_engine.transfer.events import Aborted, Arrived, Granted, GrantRevoked
 from legato_engine.transfer.staging import Slots, Staging, slot_counts
 
@@ -76,7 +76,7 @@ def test_a_grant_that_no_slots_are_left_for_waits_for_those_of_another_and_nobod
     pair.run()
     assert [event.room for event in pair.sender.events(Granted)] == [1]
     assert receiver.counts().grants_without_slots == 1
-    assert receiver.next_timer() != LOOK
+    assert receiver.next_timer() != POLL_INTERVAL
     pair.hand_over()
     assert pair.receiver.events(Arrived)
     assert [event.room for event in pair.sender.events(Granted)] == [1, 2]
@@ -96,7 +96,7 @@ def test_a_grant_that_waits_for_slots_is_taken_back_at_once():
 
 def test_more_blocks_than_can_land_are_refused():
     pair = staged(landing=3)
-    with pytest.raises(ValueError, match="4 blocks cannot land where there is room for 3"):
+    with pytest.raises(ValueError, match="4 blocks do not fit the landing memory of 3"):
         pair.grant()
     pair.grant(table=range(BLOCKS), cached=5)
 
@@ -117,11 +117,11 @@ def test_copies_are_looked_after_on_both_sides_while_they_are_under_way():
     pair.begin()
     pair.send()
     pair.sender.poll()
-    assert pair.sender.agent.next_timer() == LOOK
+    assert pair.sender.agent.next_timer() == POLL_INTERVAL
     pair.wait(lambda: pair.receiver.staged.staging.landing.free == 0 and not pair.receiver.staged.idle)
-    assert pair.receiver.agent.next_timer() == LOOK
+    assert pair.receiver.agent.next_timer() == POLL_INTERVAL
     pair.wait(lambda: pair.receiver.events(Arrived))
-    assert LOOK not in (pair.sender.agent.next_timer(), pair.receiver.agent.next_timer())
+    assert POLL_INTERVAL not in (pair.sender.agent.next_timer(), pair.receiver.agent.next_timer())
     assert torch.equal(pair.receiver.arena[:4], pair.sender.arena[:4])
 
 

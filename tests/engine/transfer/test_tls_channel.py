@@ -79,7 +79,7 @@ def test_nothing_of_a_message_or_certificate_is_readable_on_the_way(fresh):
     other.receive(heard[0])
     heard += [other.outgoing()]
     one.receive(heard[1])
-    heard += [one.outgoing(), one.wrapped(b"a secret rkey")]
+    heard += [one.outgoing(), one.wrap(b"a secret rkey")]
     other.receive(heard[2])
     assert other.receive(heard[3]) == b"a secret rkey"
     assert not any(b"a secret" in each for each in heard)
@@ -99,7 +99,7 @@ def test_a_handshake_in_pieces_is_one(fresh, step):
         for start in range(0, len(back), step):
             one.receive(back[start : start + step])
     assert (one.ready, other.ready) == (True, True)
-    assert other.receive(one.wrapped(b"hello")) == b"hello"
+    assert other.receive(one.wrap(b"hello")) == b"hello"
 
 
 def first_record(data):
@@ -120,13 +120,13 @@ def first_record(data):
 def test_a_message_that_is_cut_ends_the_connection(connected, size, cut):
     one, other = connected
     with refuses("its message is cut"):
-        other.receive(cut(one.wrapped(bytes(size))))
+        other.receive(cut(one.wrap(bytes(size))))
 
 
 @pytest.mark.parametrize("what", ["two in one", "damaged", "repeated", "out of order", "foreign", "alert"])
 def test_what_is_not_the_peers_next_message_ends_the_connection(connected, what):
     one, other = connected
-    first, second = one.wrapped(b"first"), one.wrapped(b"second")
+    first, second = one.wrap(b"first"), one.wrap(b"second")
     wrong = {
         "two in one": first + second,
         "damaged": first[:-3] + bytes([first[-3] ^ 1]) + first[-2:],
@@ -190,7 +190,7 @@ OTHER_NAME = f"{NOT_ACCEPTED}(not valid for|it is not for s-workers.demo.svc)"
         ("server_only", True, f"{NOT_ACCEPTED}purpose"),
         ("without", True, "did not return a certificate"),
         ("older TLS", True, "TLS with it failed: .*protocol"),
-        ("web", True, "for something else than hand-offs"),
+        ("web", True, "its TLS is not for hand-offs"),
     ],
 )
 def test_one_that_is_not_of_the_service_is_refused_by_either_end_which_says_why(made, which, connects, reason):
@@ -210,7 +210,7 @@ def test_one_that_is_not_of_the_service_is_refused_by_either_end_which_says_why(
 def test_a_peer_that_ends_tls_is_refused_even_behind_a_message(connected, said):
     """No worker does so: it closes the connection."""
     one, other = connected
-    data = one.wrapped(said) if said else b""
+    data = one.wrap(said) if said else b""
     with contextlib.suppress(ssl.SSLWantReadError):
         one._tls.unwrap()
     with refuses("it has ended TLS"):
@@ -238,7 +238,7 @@ def test_new_connections_show_the_files_of_now(made, tmp_path):
     shake(*ends(second, second))
     with refuses("its certificate is not accepted"):
         shake(*ends(first, second))
-    assert before[1].receive(before[0].wrapped(b"goes on")) == b"goes on"
+    assert before[1].receive(before[0].wrap(b"goes on")) == b"goes on"
 
     (tmp_path / "tls.key").write_text("nothing")
     assert followed.current() is second

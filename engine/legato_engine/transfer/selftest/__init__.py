@@ -1,1 +1,1 @@
-"""Whether a transport carries hand-offs here and keeps late writes out, tried before a worker relies on it."""
+"""A test that a transport transfers blocks on this machine and blocks late writes, run before a worker uses it."""

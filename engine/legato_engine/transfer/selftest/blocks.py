@@ -1,4 +1,4 @@
-"""Memory of the kind that a worker's arena has, for a self-test: some blocks, filled and summed up as hand-offs do."""
+"""Blocks for a self-test, in the same kind of memory as a worker's arena, filled and summed as in hand-offs."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
@@ -16,21 +16,21 @@ _WORD = 8
 
 
 class TrialBlocks(Protocol):
-    """`count` blocks of `block_bytes`, one after the other from `address` on."""
+    """`count` contiguous blocks of `block_bytes` from `address` on."""
 
     address: int
     count: int
     block_bytes: int
 
     def fill(self, seed: int) -> None:
-        """With bytes that follow from the seed, and are in memory when this returns."""
+        """Fills the blocks with bytes that follow from the seed; they are in memory when this returns."""
 
     def sums(self) -> list[int]:
-        """Of each block, see `checksum`; of what peers have written until now, too."""
+        """The sum of each block, see `checksum`, including peers' writes until now."""
 
 
 class HostBlocks:
-    """Implements `TrialBlocks` in the host's memory."""
+    """Implements `TrialBlocks` in host memory."""
 
     count = COUNT
     block_bytes = BLOCK_BYTES
@@ -48,13 +48,13 @@ class HostBlocks:
 
 
 class DeviceBlocks:
-    """Implements `TrialBlocks` in the memory of a GPU, which fills them and sums them up."""
+    """Implements `TrialBlocks` in GPU memory; the GPU fills and sums them."""
 
     count = COUNT
     block_bytes = BLOCK_BYTES
 
     def __init__(self, device: "torch.device", flush: Callable[[], None]) -> None:
-        """`flush` makes what peers have written visible to the device."""
+        """`flush` makes peers' writes visible to the device."""
         import torch
 
         self._flush = flush

@@ -1,7 +1,6 @@
-"""What a transport has to show: blocks arrive as they are, where they belong and nowhere else, and what is put after
-the receiver has closed its endpoint changes nothing.
+"""The self-test: blocks must arrive unchanged and only at their targets, and a put after a fence must change nothing.
 
-Over any two links, each with memory of its own. No UCX: `child` opens the links.
+It works with any two links, each with its own memory. It does not use UCX: `child` opens the links.
 """
 
 import select
@@ -22,24 +21,24 @@ from legato_engine.transfer.link import (
 from legato_engine.transfer.puts import spans
 from legato_engine.transfer.selftest.blocks import TrialBlocks
 
-PATIENCE = 10.0  # seconds for each step; RDMA gives up a peer that does not answer after a few
-_PAUSE = 0.2  # seconds between looks, should a link's descriptor miss something
+PATIENCE = 10.0  # seconds for each step; RDMA gives up an unresponsive peer after a few seconds
+_PAUSE = 0.2  # seconds between polls, in case a link's descriptor misses an event
 E = TypeVar("E", Received, PutDone, Fenced)
 _FIRST, _IN_FLIGHT, _LATE = range(3)  # tags
 
 
 class SelfTest:
-    """One try. `run` raises LinkError with what went wrong."""
+    """One run of the test. `run` raises LinkError with the failure."""
 
     def __init__(
         self, sender: Link, receiver: Link, source: TrialBlocks, target: TrialBlocks, patience: float = PATIENCE
     ) -> None:
-        """`sender` reaches the memory of `source`, and `receiver` that of `target`; both have as many blocks."""
-        self._links = {sender: list[LinkEvent](), receiver: list[LinkEvent]()}  # what each has told
+        """`sender` reads `source`; peers write to `target` through `receiver`. Both have the same number of blocks."""
+        self._events = {sender: list[LinkEvent](), receiver: list[LinkEvent]()}  # reported and not yet consumed
         self._sender, self._receiver = sender, receiver
         self._source, self._target = source, target
         self._patience = patience
-        self._closing = False  # the connection is to end from here on
+        self._closing = False  # from then on the connection may end
 
     def run(self) -> None:
         self._connect()
@@ -47,7 +46,7 @@ class SelfTest:
         self._fence()
 
     def _connect(self) -> None:
-        """Messages go both ways before anything is put, as in hand-offs."""
+        """Sends messages in both directions before the first put, as in hand-offs."""
         self._there = self._sender.connect(self._receiver.address)
         self._sender.send(self._there, b"hello")
         self._here = self._wait(self._receiver, Received, "a message").connection
@@ -56,7 +55,7 @@ class SelfTest:
         self._sender.attach(self._there, self._receiver.rkey)
 
     def _write(self) -> None:
-        """All blocks but the last go to the places of all but the first, in another order."""
+        """Writes all blocks but the last to the targets of all but the first, in reverse order."""
         self._source.fill(1)
         self._target.fill(2)
         sent, before = self._source.sums(), self._target.sums()
@@ -68,7 +67,7 @@ class SelfTest:
             raise LinkError("blocks did not arrive as they were sent")
 
     def _fence(self) -> None:
-        """A put is on its way when the endpoint is closed, and another one follows."""
+        """Closes the endpoint while a put is in flight, and starts another put afterwards."""
         self._source.fill(3)
         self._put(_IN_FLIGHT)
         self._closing = True
@@ -82,11 +81,11 @@ class SelfTest:
             raise LinkError("a put changed memory after the receiver had closed its endpoint")
 
     def _end_puts(self) -> None:
-        """Neither of the two puts is under way any more. A sender that did not notice closes its end, too."""
+        """Waits until both puts have ended. If the sender does not notice the close, it closes its end, too."""
 
         def ended() -> bool:
-            told = self._links[self._sender]
-            return {_IN_FLIGHT, _LATE} <= {event.tag for event in told if isinstance(event, PutDone | PutFailed)}
+            events = self._events[self._sender]
+            return {_IN_FLIGHT, _LATE} <= {event.tag for event in events if isinstance(event, PutDone | PutFailed)}
 
         if not self._until(ended):
             self._sender.fence(self._there)
@@ -99,31 +98,31 @@ class SelfTest:
         self._sender.put(self._there, spans(blocks, source.address, places, target.address, source.block_bytes), tag)
 
     def _wait(self, link: Link, kind: type[E], what: str) -> E:
-        """The oldest event of a kind that this link has told and nobody has waited for."""
-        told = self._links[link]
-        if not self._until(lambda: any(isinstance(event, kind) for event in told)):
+        """Waits for an event of this kind and consumes the oldest."""
+        events = self._events[link]
+        if not self._until(lambda: any(isinstance(event, kind) for event in events)):
             raise LinkError(f"{what} did not come within {self._patience:g} s")
-        found = next(event for event in told if isinstance(event, kind))
-        told.remove(found)
-        return found
+        first = next(event for event in events if isinstance(event, kind))
+        events.remove(first)
+        return first
 
     def _until(self, condition: Callable[[], bool]) -> bool:
-        """Whether it came true in time. Raises LinkError for a connection that breaks before it is to end."""
+        """Waits for a condition; False after `patience` seconds. Raises LinkError if the connection breaks early."""
         give_up = time.monotonic() + self._patience
         while not condition():
             left = give_up - time.monotonic()
             if left <= 0:
                 return False
-            select.select([link.fileno() for link in self._links], [], [], min(left, _PAUSE))
-            for link, told in self._links.items():
-                told += link.poll()
+            select.select([link.fileno() for link in self._events], [], [], min(left, _PAUSE))
+            for link, events in self._events.items():
+                events += link.poll()
                 if not self._closing:
-                    _check_open(told)
+                    _check_open(events)
         return True
 
 
-def _check_open(told: list[LinkEvent]) -> None:
-    """Raises LinkError."""
-    for event in told:
+def _check_open(events: list[LinkEvent]) -> None:
+    """Raises LinkError if the connection has ended."""
+    for event in events:
         if isinstance(event, PeerDown | PutFailed):
             raise LinkError(event.reason)

@@ -1,5 +1,6 @@
-"""The process in which a transport is tried: `python -m legato_engine.transfer.selftest.child PARENT TRANSPORT HOST
-[LOW HIGH]`, started by `process`, never by hand. Both ends are links of this process, as a worker would open them.
+"""The process of a self-test: `python -m legato_engine.transfer.selftest.child PARENT TRANSPORT HOST [LOW HIGH]`.
+
+`process` starts it. Both ends are links of this process, opened as a worker opens them.
 """
 
 import faulthandler
@@ -16,7 +17,7 @@ from legato_protocol.parent import die_with_parent
 
 
 def run(transport: str, host: str, ports: tuple[int, int] | None) -> None:
-    """Raises LinkError. The links end with this process."""
+    """Runs the test. Raises LinkError. The links end with this process."""
     source, target = _blocks(transport), _blocks(transport)
     sender, receiver = (
         ucx.open(transport, host, blocks.address, blocks.count * blocks.block_bytes, ports)
@@ -26,7 +27,7 @@ def run(transport: str, host: str, ports: tuple[int, int] | None) -> None:
 
 
 def _blocks(transport: str) -> TrialBlocks:
-    """Memory of the kind that the transport reads and writes. Raises LinkError."""
+    """Blocks in the kind of memory that the transport reads and writes. Raises LinkError."""
     if transport != "GPUDirect":
         return HostBlocks()
     from legato_engine.transfer.selftest import gpu  # torch is loaded here

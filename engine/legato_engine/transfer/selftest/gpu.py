@@ -1,4 +1,4 @@
-"""A GPU's memory for a self-test, as a worker's arena is there."""
+"""Blocks in GPU memory for a self-test, allocated like a worker's arena."""
 
 import torch
 
@@ -9,10 +9,10 @@ from legato_engine.transfer.selftest.blocks import DeviceBlocks
 
 
 def blocks() -> DeviceBlocks:
-    """On the device that torch computes on. Raises LinkError."""
+    """Allocates blocks on torch's current device. Raises LinkError."""
     if not torch.cuda.is_available():
         raise LinkError("torch can use no GPU here")
     device = torch.device("cuda", torch.cuda.current_device())
-    made = DeviceBlocks(device, gpudirect.flush_of(device.index))
+    made = DeviceBlocks(device, gpudirect.open_flush(device.index))
     gpudirect.check_plain(made.address, segments(device), allocator())
     return made

@@ -1,4 +1,4 @@
-"""The link over UCX, and the only package that loads it: `open` is all that the rest of the engine needs."""
+"""The link over UCX, and the only package that loads it. The rest of the engine uses only `open`."""
 
 from legato_engine.transfer.ucx.link import UcxLink, open
 

@@ -1,6 +1,6 @@
-"""One endpoint of the UCX link: messages in order, puts with their ends, and a close that is final.
+"""One endpoint of the UCX link: ordered messages, puts with completion, and a final close.
 
-Lives in the UCX thread.
+Used only in the UCX thread.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,15 +23,15 @@ class _Put:
 
 
 class UcxEndpoint:
-    """Messages are numbered, because UCX may let a small one overtake a large one.
+    """An endpoint. Messages are numbered, because UCX may let a small one overtake a large one.
 
-    Before them go greetings of the link's own: who connected says it first, who was connected to answers,
-    and the first one answers once more. Keys and puts wait for the answer: UCX crashes in a put over an endpoint whose
-    lanes are not settled, which they are once messages have gone both ways.
+    The link exchanges greetings first: the connecting side sends one, the other side answers, and the first side
+    answers again. Keys and puts wait for the answer: UCX crashes in a put over an endpoint whose lanes are not set up,
+    which they are once messages have gone in both directions.
     """
 
     def __init__(self, number: int, handle: int, ucp: Ucp, client: tuple[str, int] | None) -> None:
-        """`client` is the address of the peer, where it connected."""
+        """`client` is the address of a peer that connected; None if this side connected."""
         self.number = number
         self.client = client
         self.handle = handle
@@ -52,7 +52,7 @@ class UcxEndpoint:
             self._greet(_HELLO)
 
     def attach(self, rkey: bytes) -> None:
-        """Raises LinkError for a key that does not fit, or breaks the connection if that shows later."""
+        """Sets the peer's key. Raises LinkError if it is invalid; a later error breaks the connection."""
         self._packed_key = rkey
         if self._settled:
             self._key = self._ucp.unpack_key(self.handle, rkey)
@@ -68,7 +68,7 @@ class UcxEndpoint:
         self._sends.append((self._ucp.send(self.handle, message), message))
 
     def put(self, spans: Sequence[PutSpan], tag: int) -> bool:
-        """Whether it was started."""
+        """Starts a put; False if that is impossible."""
         if self._failed or not self._packed_key:
             return False
         if not self._settled:
@@ -80,7 +80,7 @@ class UcxEndpoint:
         return True
 
     def take(self, message: bytes) -> None:
-        """A message came. Raises LinkError if it, or so many, cannot have overtaken the next one."""
+        """Stores a received message. Raises LinkError if too many messages, or this one, overtook the next one."""
         if message[:_NUMBER_BYTES] == _GREETING:
             self._greeted(message[_NUMBER_BYTES:])
             return
@@ -91,7 +91,7 @@ class UcxEndpoint:
         self._early[number] = message[_NUMBER_BYTES:]
 
     def received(self) -> Iterator[bytes]:
-        """Messages that are next in order."""
+        """Yields the received messages that are next in order."""
         while self._got in self._early:
             message = self._early.pop(self._got)
             self._early_bytes -= _NUMBER_BYTES + len(message)
@@ -99,7 +99,7 @@ class UcxEndpoint:
             yield message
 
     def puts_ended(self) -> list[PutDone | PutFailed]:
-        """Puts that will neither read nor write any more."""
+        """Events of puts that no longer read or write."""
         events: list[PutDone | PutFailed] = []
         if self._failed:
             events += [
@@ -120,12 +120,12 @@ class UcxEndpoint:
         return events
 
     def close(self) -> None:
-        """Gives the endpoint up without asking the peer."""
+        """Starts to close the endpoint without the peer's consent."""
         self._failed = True
         self._closing = self._ucp.close(self.handle)
 
     def closed(self) -> bool:
-        """Whether the close has ended, and with it every put."""
+        """True if the close and every put have ended."""
         self._free_sends()
         states = [self._ucp.status(request) for put in self._puts for request in put.requests]
         return self._ucp.status(self._closing) != IN_PROGRESS and IN_PROGRESS not in states and not self._sends
@@ -148,7 +148,7 @@ class UcxEndpoint:
         self._to_settle = True
 
     def settle(self) -> None:
-        """Outside UCX's callbacks: what waited for messages to have gone both ways goes on."""
+        """Starts the puts that waited for the greetings. Called outside of UCX's callbacks."""
         if self._settled or not self._to_settle or self._failed:
             return
         self._settled = True
@@ -164,6 +164,6 @@ class UcxEndpoint:
         for request in ended:
             self._ucp.free(request)
 
-    def broke(self) -> None:
-        """UCX says that the connection is gone: nothing more is begun over it."""
+    def mark_failed(self) -> None:
+        """UCX reports that the connection is lost: nothing more is started over it."""
         self._failed = True

@@ -1,7 +1,7 @@
-"""The link over UCX, as the core's thread sees it: calls travel to the UCX thread, and events back, through mailboxes.
+"""The core's side of the link over UCX: mailboxes carry calls to the UCX thread and events back.
 
-Whatever goes wrong there that is no peer's fault ends the thread, and every later call raises it: a link that is dead
-must not look like one where nothing happens.
+An error in the UCX thread that is not a peer's fault ends the thread, and every later call raises it: a dead link must
+not look like an idle one.
 """
 
 import threading
@@ -17,19 +17,19 @@ from legato_engine.transfer.ucx.transports import TransportConfig, choose
 
 
 def open(transport: str, host: str, address: int, length: int, ports: tuple[int, int] | None = None) -> "UcxLink":
-    """A link that peers reach at `host`, an address of this machine, and on no other of its interfaces.
+    """Opens a link that peers reach at `host`, an address of this machine, and on no other interface.
 
-    Who reaches these ports can write into this process: UCX's protocol asks for no proof of anything, and what `peers`
-    and `session` verify comes after it. So only a network that others cannot enter keeps them out.
-    All that listens is on free ports from the first to the last of `ports` (any, unless given), which several links may
-    share; each takes two.
-    `length` bytes at `address` become writable for peers. Raises LinkError when UCX or the transport is not usable.
+    Anyone who reaches these ports can write into this process: UCX's protocol has no authentication, and `peers` and
+    `session` verify only what comes after it. So the network has to keep strangers away from these ports.
+    The link listens on two free ports from the first to the last of `ports` (any, unless given); several links may
+    share the range. `length` bytes at `address` become writable for peers. Raises LinkError if UCX or the transport is
+    not usable.
     """
     return UcxLink(choose(transport), host, address, length, ports)
 
 
 class UcxLink:
-    """See `link.Link`."""
+    """Implements `link.Link`."""
 
     def __init__(
         self, config: TransportConfig, host: str, address: int, length: int, ports: tuple[int, int] | None
@@ -100,4 +100,4 @@ class UcxLink:
 
     def _broke(self, fault: Exception) -> None:
         self._fault = fault
-        self._events.wake()  # whoever waits finds out
+        self._events.wake()  # so that the core polls, which raises the fault

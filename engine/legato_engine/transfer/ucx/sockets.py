@@ -1,4 +1,4 @@
-"""Addresses of this machine as sockets know them: their bytes, and the network interface that each belongs to."""
+"""Socket addresses of this machine: their binary form, and the network interface of each."""
 
 import array
 import fcntl
@@ -17,7 +17,7 @@ _MOST_INTERFACES = 1024
 
 
 def numeric(host: str) -> str:
-    """The address of a name, as digits. Raises LinkError."""
+    """The numeric address of a host name. Raises LinkError."""
     try:
         return str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
     except (OSError, UnicodeError) as error:
@@ -25,7 +25,7 @@ def numeric(host: str) -> str:
 
 
 def split(address: bytes) -> tuple[str, int]:
-    """Host and port of `host:port`. Raises ValueError for what cannot be one: addresses come from other machines."""
+    """Host and port of `host:port`. Raises ValueError if it is invalid: addresses come from other machines."""
     host, _, port = address.decode().rpartition(":")
     if not (port.isascii() and port.isdigit() and 0 < int(port[:6]) <= 0xFFFF):
         raise ValueError(f"not a valid port: {port} (1 to 65535)")
@@ -41,7 +41,7 @@ def packed(host: str, port: int) -> bytes:
 
 
 def unpacked(address: bytes) -> tuple[str, int]:
-    """Host and port of a `struct sockaddr` of one of the two families."""
+    """Host and port of a `struct sockaddr` for IPv4 or IPv6."""
     port = int.from_bytes(address[2:4], "big")
     if int.from_bytes(address[:2], sys.byteorder) == socket.AF_INET6:
         return socket.inet_ntop(socket.AF_INET6, address[8:24]), port
@@ -49,7 +49,7 @@ def unpacked(address: bytes) -> tuple[str, int]:
 
 
 def from_table(family: socket.AddressFamily, text: str) -> tuple[str, int]:
-    """Host and port as the system's tables of sockets spell them: words of the machine's order, in hexadecimal."""
+    """Host and port in the format of /proc/net/tcp: words in the machine's byte order, in hexadecimal."""
     digits, _, port = text.rpartition(":")
     words = array.array("I", bytes.fromhex(digits))
     if sys.byteorder == "little":
@@ -58,17 +58,17 @@ def from_table(family: socket.AddressFamily, text: str) -> tuple[str, int]:
 
 
 def interface(host: str) -> str:
-    """The interface that has this numeric address. Raises LinkError when this machine does not have it."""
+    """The interface that has this numeric address. Raises LinkError if this machine does not have it."""
     address = ip_address(host)
     own = [(name, ip_address(known)) for name, known in addresses()]
     for name, known in own:
         if known == address or (address.is_loopback and known.is_loopback and known.version == address.version):
             return name
-    raise LinkError(f"{host} is no address of this machine; it has {', '.join(str(known) for _, known in own)}")
+    raise LinkError(f"{host} is not an address of this machine; it has {', '.join(str(known) for _, known in own)}")
 
 
 def addresses() -> Iterator[tuple[str, str]]:
-    """Every interface of this machine with each of its addresses."""
+    """Yields each interface of this machine with each of its addresses."""
     buffer = array.array("B", bytes(_INTERFACE_REQUEST * _MOST_INTERFACES))
     asked = struct.pack("iL", len(buffer), buffer.buffer_info()[0])
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:

@@ -1,4 +1,4 @@
-"""libucp's structures, declared as far as they are filled in, and the types of its functions and callbacks."""
+"""libucp's structures, with only the fields that are used, and the types of its functions and callbacks."""
 
 import ctypes
 from ctypes import POINTER, c_char_p, c_int, c_size_t, c_uint8, c_uint32, c_uint64, c_void_p

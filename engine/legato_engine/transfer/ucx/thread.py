@@ -1,6 +1,6 @@
-"""The thread in which all of UCX runs: it sleeps on UCX's event descriptor and on the mailbox that calls come through.
+"""The thread that runs all of UCX: it sleeps on UCX's event descriptor and on the mailbox with calls.
 
-This is the only module that imports ucxx, and `_open_worker` the only place that sets UCX's options.
+Only this module imports ucxx, and only `_open_worker` sets UCX's options.
 """
 
 import logging
@@ -21,7 +21,7 @@ from legato_engine.transfer.ucx.strangers import Strangers
 from legato_engine.transfer.ucx.transports import TransportConfig
 from legato_engine.transfer.ucx.ucp import Ucp
 
-# A closed endpoint's lanes are given up in the progress calls after the close; the socket is closed in the first one.
+# The progress calls after a close release the endpoint's lanes; the first one closes the socket.
 _CLOSING_ROUNDS = 64
 CLOSING_PATIENCE = 30.0  # seconds; a forced close ends in milliseconds
 _ANY_PORTS = (0,)
@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 
 class UcxThread:
-    """Every method but `__init__` is called in the thread that runs `run`."""
+    """Every method except `__init__` is called in the thread that runs `run`."""
 
     def __init__(
         self,
@@ -64,26 +64,26 @@ class UcxThread:
             key = self._ucp.pack_key(self._context.handle, self._memory)
             port = self._listen(host, range(ports[0], ports[1] + 1) if ports else _ANY_PORTS)
             self._strangers = Strangers(port)
-        except Exception as error:  # whatever it is, `open` waits for it and raises it
+        except Exception as error:  # `open` waits for it and raises it
             started.put(error)
             return
         started.put((port, key))
         try:
             while self._running:
-                self._turn()
+                self._run_once()
             self._shut()
-        except Exception as error:  # whatever it is, the next call or poll raises it
+        except Exception as error:  # the next call or poll raises it
             self._report_fault(error)
 
-    def _turn(self) -> None:
+    def _run_once(self) -> None:
         for call in self._calls.take():
             call()
         self._worker.progress()
         if self._fault is not None:
             raise self._fault
         reported = self._collect()
-        if self._strangers.wait <= 0:  # after progress: who connected with bytes of UCX's is an endpoint by now
-            self._strangers.look({each.client for each in self._endpoints.values()})
+        if self._strangers.wait <= 0:  # after progress, which makes endpoints of connections that sent UCX's bytes
+            self._strangers.check({each.client for each in self._endpoints.values()})
         elif self._running and not (reported or self._failed) and self._worker.arm():
             self._sleeper.poll(math.ceil(1000 * self._strangers.wait))
 
@@ -125,15 +125,15 @@ class UcxThread:
     def stop(self) -> None:
         self._running = False
 
-    # inside
+    # internals
 
     def _open_worker(self, config: TransportConfig, host: str, ports: tuple[int, int] | None) -> None:
-        os.environ.setdefault("UCX_WARN_UNUSED_ENV_VARS", "n")  # ucxx sets some that UCX then complains about
+        os.environ.setdefault("UCX_WARN_UNUSED_ENV_VARS", "n")  # ucxx sets some that UCX warns about
         from ucxx._lib import libucxx
 
         # Without MM_ERROR_HANDLING endpoints that notice a dead peer cannot use shared memory.
         options = {"TLS": config.tls, "MM_ERROR_HANDLING": "y"}
-        if config.by_tcp:  # UCX listens for data at the first address of every device that it may use
+        if config.by_tcp:  # else UCX would listen for data at the first address of every device
             options["NET_DEVICES"] = sockets.interface(host)
             options["TCP_AF_PRIO"] = "inet6" if ":" in host else "inet"
         if ports:
@@ -158,14 +158,14 @@ class UcxThread:
                 refusal = error
             else:
                 return taken
-        raise LinkError(f"no port from {ports[0]} to {ports[-1]} of {host} can be listened at: {refusal}")
+        raise LinkError(f"cannot listen on any port from {ports[0]} to {ports[-1]} of {host}: {refusal}")
 
     def _accept(self, request: int) -> None:
         try:
             client = sockets.unpacked(self._ucp.client(request))
             handle = self._ucp.accept(self._worker.handle, request)
-        except LinkError as error:  # who asked may be gone already
-            _log.warning("a peer could not be let in: %s", error)
+        except LinkError as error:  # the client may have disconnected already
+            _log.warning("could not accept a peer: %s", error)
             return
         number = next(self._numbers)
         self._adopt(number, handle, client)
@@ -183,7 +183,7 @@ class UcxThread:
     def _broke(self, handle: int) -> None:
         number = self._by_handle.get(handle)
         if number is not None:
-            self._endpoints[number].broke()
+            self._endpoints[number].mark_failed()
             self._failed.append(number)
 
     def _adopt(self, number: int, handle: int, client: tuple[str, int] | None) -> None:
@@ -191,7 +191,7 @@ class UcxThread:
         self._endpoints[number] = UcxEndpoint(number, handle, self._ucp, client)
 
     def _guarded(self, act: Callable[_P, None]) -> Callable[_P, None]:
-        """For UCX to call: from within its progress no exception comes back by itself."""
+        """Wraps a callback of UCX, whose progress call does not propagate exceptions; `_run_once` raises them."""
 
         def guarded(*arguments: _P.args, **named: _P.kwargs) -> None:
             try:
@@ -202,7 +202,7 @@ class UcxThread:
         return guarded
 
     def _collect(self) -> bool:
-        """Reports what has arrived and ended since; whether there was anything."""
+        """Reports received messages, ended puts and lost connections; False if there are none."""
         reported = False
         for endpoint in self._endpoints.values():
             try:
@@ -224,9 +224,9 @@ class UcxThread:
         return reported
 
     def _close(self, endpoint: UcxEndpoint) -> None:
-        """After this nothing that the peer has written or will write over this endpoint can reach memory here.
+        """Closes an endpoint. Afterwards no write of the peer over this endpoint can reach memory here.
 
-        Raises LinkError, which ends the thread and the core with it, when the endpoint does not close.
+        Raises LinkError, which ends the thread and the core with it, if the endpoint does not close.
         """
         del self._endpoints[endpoint.number]
         del self._by_handle[endpoint.handle]
@@ -236,7 +236,7 @@ class UcxThread:
         give_up = time.monotonic() + CLOSING_PATIENCE
         while not endpoint.closed():
             self._worker.progress_once()
-            if time.monotonic() > give_up:  # what the peer writes could still land: only an end of this process is safe
+            if time.monotonic() > give_up:  # the peer's writes could still land: only the end of this process is safe
                 raise LinkError(f"endpoint {endpoint.number} did not close within {CLOSING_PATIENCE:g} seconds")
         for event in endpoint.puts_ended():
             self._report(event)

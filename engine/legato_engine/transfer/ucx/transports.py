@@ -1,12 +1,11 @@
-"""What can carry hand-offs, the options that make UCX use it, and what is missing for the rest.
+"""The transports of hand-offs, their UCX options, and the requirements that this machine does not meet.
 
-Only transports whose endpoints can be closed by the receiver alone are allowed, because a fence is nothing else. Cross
-memory attach, XPMEM and CUDA IPC let a sender write into the receiver's memory without the receiver's help: a peer that
-was stopped and wakes up late could not be kept out. So with `SharedMemory` the control messages go through shared
-memory and blocks through the loopback's TCP put. Of RDMA's, only `rc` is allowed: its queue pairs are connected, and
-one that the receiver has destroyed takes no write any more.
+A fence requires that the receiver can close an endpoint without the sender. Cross memory attach, XPMEM and CUDA IPC let
+a sender write into the receiver's memory without the receiver: a peer that was stopped and wakes up late could not be
+kept out. So they are not allowed, and with `SharedMemory` only control messages use shared memory; blocks use TCP over
+the loopback. RDMA uses only `rc`, whose queue pairs are connected: a destroyed one accepts no writes.
 
-Which one a worker uses is decided in `transfer.choice`.
+`transfer.choice` decides which transport a worker uses.
 """
 
 import importlib.util
@@ -19,14 +18,13 @@ from legato_engine.transfer.link import LinkError
 from legato_protocol import transports
 
 Transport = Literal["TCP", "SharedMemory", "RDMA", "GPUDirect"]
-_DEVICES = Path("/sys/class/infiniband")  # lists those of the node in every container
-_OPENED = Path("/dev/infiniband")  # has those that this container was given
+_DEVICES = Path("/sys/class/infiniband")  # the node's devices, visible in every container
+_OPENED = Path("/dev/infiniband")  # the devices that this container was given
 
 
 @dataclass(frozen=True, slots=True)
 class TransportConfig:
-    """`tls` is UCX's list of transports; `label` is for `Hello.transport`. The memory that is read and written is the
-    host's, or with `on_device` a GPU's."""
+    """`tls` is UCX's list of transports; `label` is for `Hello.transport`. `on_device`: for GPU memory."""
 
     label: str
     tls: str
@@ -34,22 +32,20 @@ class TransportConfig:
 
     @property
     def by_tcp(self) -> bool:
-        """Whether network interfaces carry it, not RDMA devices."""
+        """True if it uses network interfaces instead of RDMA devices."""
         return "tcp" in self.tls.split(",")
 
 
 _TCP = TransportConfig(transports.TCP, "tcp")
 _SHARED_MEMORY = TransportConfig(transports.SHARED_MEMORY, "tcp,posix,sysv")
 _RDMA = TransportConfig(transports.RDMA, "rc")
-_GPUDIRECT = TransportConfig(
-    transports.GPUDIRECT, "rc,cuda_copy", on_device=True
-)  # `cuda_copy` tells UCX of GPUs' memory
+_GPUDIRECT = TransportConfig(transports.GPUDIRECT, "rc,cuda_copy", on_device=True)  # `cuda_copy`: detects GPU memory
 
 
 def choose(transport: str, lacking: Sequence[str] | None = None) -> TransportConfig:
-    """The configuration for UCX. `lacking` is what is missing for the transport, to be looked up unless given.
+    """The configuration of UCX for a transport. `lacking` are unmet requirements, determined here unless given.
 
-    Raises LinkError when it is not usable here.
+    Raises LinkError if the transport is not usable here.
     """
     match transport:
         case "TCP":
@@ -64,14 +60,14 @@ def choose(transport: str, lacking: Sequence[str] | None = None) -> TransportCon
 
 
 def available_transports() -> dict[str, list[str]]:
-    """For each transport what is missing here; an empty list means that it is usable."""
+    """Unmet requirements of each transport; none if it is usable."""
     lacking = [] if importlib.util.find_spec("ucxx") else ["the Python package ucxx"]
     names: tuple[Transport, ...] = ("TCP", "SharedMemory", "RDMA")
     return {name: lacking + missing_for(name) for name in names}
 
 
 def missing_for(transport: str) -> list[str]:
-    """What this machine lacks for a transport, in words; empty when nothing, as far as it can be seen from outside."""
+    """Unmet requirements of a transport on this machine, as far as they can be determined without a test."""
     match transport:
         case "RDMA":
             return missing_for_rdma()
@@ -81,12 +77,12 @@ def missing_for(transport: str) -> list[str]:
 
 
 def has_rdma_device() -> bool:
-    """Whether this container was given one."""
+    """True if this container was given an RDMA device."""
     return any(_OPENED.glob("uverbs*"))
 
 
 def missing_for_rdma() -> list[str]:
-    """What this machine lacks for RDMA, in words; empty when nothing."""
+    """Unmet requirements of RDMA on this machine."""
     lacking = []
     if not any(_DEVICES.glob("*")):
         lacking.append(f"no RDMA device in {_DEVICES}")

@@ -1,6 +1,9 @@
-"""The calls of libucp that UCXX does not offer to Python as they are needed: one-sided puts and their keys; a listener
-at one address, where UCXX's listens on all; endpoints, whose close is not to depend on whether they failed; and active
-messages, because UCXX keeps its receives by an address that a later endpoint may get again, and loses some.
+"""Calls of libucp that UCXX does not offer to Python, or offers differently:
+
+- one-sided puts and their keys;
+- a listener at one address: UCXX's listens on all;
+- endpoints: their close must not depend on whether they failed;
+- active messages: UCXX identifies its receives by an address that a later endpoint may reuse, and loses some.
 
 Handles (context, worker, listener, endpoint, key, request) are plain integers here.
 """
@@ -50,13 +53,15 @@ class Ucp:
     """libucp, as loaded for UCXX."""
 
     def __init__(self, on_device: bool = False) -> None:
-        """What is mapped and put is the host's memory, or a GPU's `on_device`. UCX is told: it need not find out, and
-        what it cannot reach as such is an error and no access."""
+        """Maps and puts host memory, or GPU memory with `on_device`.
+
+        UCX gets the memory type explicitly: it does not have to detect it, and a mismatch is an error.
+        """
         import libucx
 
         loaded = [library for library in libucx.load_library() or [] if library is not None]
-        found = [library for library in loaded if "libucp" in library._name]
-        self._lib = found[0] if found else ctypes.CDLL("libucp.so.0")
+        matches = [library for library in loaded if "libucp" in library._name]
+        self._lib = matches[0] if matches else ctypes.CDLL("libucp.so.0")
         for name, (result, *arguments) in PROTOTYPES.items():
             function = getattr(self._lib, name)
             function.restype, function.argtypes = result, arguments
@@ -85,9 +90,9 @@ class Ucp:
         return key
 
     def listen(self, worker: int, address: bytes, ask: Callable[[int], None]) -> tuple[int, int]:
-        """Listens at `address` (a socket address) alone; `ask(request)` is called, within progress, for each client.
+        """Listens only at `address` (a socket address); progress calls `ask(request)` for each client.
 
-        Returns the listener and its port. Raises LinkError, also for an address in use. One listener for each Ucp.
+        Returns the listener and its port. Raises LinkError, also for an address in use. One listener per Ucp.
         """
         self._ask = OnConnectionRequest(lambda request, _: ask(request))  # UCX holds a bare pointer to it
         params = ListenerParams(mask=_LISTEN_AT_AND_ASK, address=SocketAddress(address, len(address)), ask=self._ask)
@@ -101,22 +106,25 @@ class Ucp:
         self._lib.ucp_listener_destroy(listener)
 
     def on_failure(self, act: Callable[[int], None]) -> None:
-        """From now on `act(endpoint)` is called, within progress, when the connection of one breaks."""
+        """Sets the callback `act(endpoint)`, which progress calls when a connection breaks."""
         self._failure = OnFailure(lambda _, endpoint, __: act(endpoint))
 
     def connect(self, worker: int, address: bytes) -> int:
-        """An endpoint to the listener at this socket address. That nobody is there shows later. Raises LinkError."""
+        """Creates an endpoint to the listener at this socket address; a missing listener is noticed later.
+
+        Raises LinkError.
+        """
         to = SocketAddress(address, len(address))
         return self._create(worker, EndpointParams(mask=_CLIENT, flags=_CLIENT_SERVER, address=to))
 
     def client(self, request: int) -> bytes:
-        """The socket address of the client that asked. Raises LinkError."""
+        """The socket address of the requesting client. Raises LinkError."""
         attributes = RequestAttributes(mask=_CLIENT_ADDRESS)
         self._check(self._lib.ucp_conn_request_query(request, byref(attributes)), "query a client")
         return bytes(attributes.client)
 
     def accept(self, worker: int, request: int) -> int:
-        """An endpoint to the client that asked. Raises LinkError."""
+        """Creates an endpoint to the requesting client. Raises LinkError."""
         return self._create(worker, EndpointParams(mask=_SERVER, request=request))
 
     def _create(self, worker: int, params: EndpointParams) -> int:
@@ -126,7 +134,7 @@ class Ucp:
         return handle.value or 0
 
     def unpack_key(self, endpoint: int, key: bytes) -> int:
-        """A peer's key, for puts over an endpoint that is connected. Raises LinkError."""
+        """Unpacks a peer's key for puts over a connected endpoint. Raises LinkError."""
         handle = c_void_p()
         self._check(self._lib.ucp_ep_rkey_unpack(endpoint, key, byref(handle)), "unpack a remote key")
         return handle.value or 0
@@ -139,12 +147,12 @@ class Ucp:
         return self._lib.ucp_put_nbx(endpoint, local, length, remote, key, byref(self._put)) or 0
 
     def send(self, endpoint: int, message: bytes) -> int:
-        """Starts sending; `message` must be kept until the request, which is returned for `status`, has ended."""
+        """Starts to send; returns a request for `status`. The caller keeps `message` until it has ended."""
         ends = self._lib.ucp_am_send_nbx(endpoint, _MESSAGE_ID, None, 0, message, len(message), byref(self._message))
         return ends or 0
 
     def on_message(self, worker: int, take: Callable[[int, bytes], None]) -> None:
-        """From now on `take(endpoint, message)` is called, within progress, for each message. Raises LinkError."""
+        """Sets the callback `take(endpoint, message)`, which progress calls for each message. Raises LinkError."""
 
         def receive(_: Any, __: Any, ___: int, data: int | None, length: int, params: Any) -> int:
             take(params.contents.reply_to or 0, ctypes.string_at(data or 0, length))
@@ -161,11 +169,11 @@ class Ucp:
         return self._lib.ucp_ep_flush_nbx(endpoint, byref(self._plain)) or 0
 
     def close(self, endpoint: int) -> int:
-        """Closes without asking the peer; returns a request for `status`. The endpoint must not be used again."""
+        """Closes without the peer's consent; returns a request for `status`. The endpoint must not be used again."""
         return self._lib.ucp_ep_close_nbx(endpoint, byref(self._force)) or 0
 
     def status(self, request: int) -> int:
-        """0 when it is done, IN_PROGRESS, or a negative error."""
+        """0 if it is done, IN_PROGRESS, or a negative error."""
         if request == 0:
             return 0
         if request >= _LAST_ERROR:
@@ -173,7 +181,7 @@ class Ucp:
         return int(self._lib.ucp_request_check_status(request))
 
     def free(self, request: int) -> None:
-        """Lets go of a request that has ended."""
+        """Frees a request that has ended."""
         if 0 < request < _LAST_ERROR:
             self._lib.ucp_request_free(request)
 
