@@ -1,1 +1,1 @@
-"""The HTTP process of a worker: streams, events, probes, metrics. Starts and watches the core. No torch in here."""
+"""The HTTP process of a worker: streams, events, probes, metrics. Starts and supervises the core. No torch."""

@@ -1,4 +1,4 @@
-"""The two HTTP faces of a worker: health, open to all who reach it, and control, which requires the service token."""
+"""The two HTTP applications of a worker: health, without authentication, and control, with the service token."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,7 +11,7 @@ from starlette.routing import Route, WebSocketRoute
 
 from legato_engine.adapters.offer import AdapterOffer
 from legato_engine.server import transfer_port
-from legato_engine.server.connections import Connections
+from legato_engine.server.connections import GatewayConnections
 from legato_engine.server.hub import CoreView, Hub
 from legato_engine.settings import WorkerSettings
 from legato_protocol.followed_files import FollowedFiles
@@ -22,9 +22,9 @@ _EXPOSITION = "text/plain; version=0.0.4; charset=utf-8"
 
 
 def health(hub: Hub, tls: Sequence[FollowedFiles[Any]] = ()) -> Starlette:
-    """`/healthz`, `/readyz`, `/metrics`; `tls` is what the files of internal TLS are read for.
+    """`/healthz`, `/readyz`, `/metrics`; `tls` are the readers of the files of internal TLS.
 
-    A worker that drains stays ready: it works, gateways are told not to send it more, and it may be recalled at once.
+    A draining worker stays ready: it works, gateways stop to send it requests, and it may be recalled at any time.
     """
 
     async def healthz(_request: Request) -> Response:
@@ -59,11 +59,11 @@ def control(
     tokens: ServiceTokens,
     drain: Callable[[], None],
     recall: Callable[[], bool],
-    connections: Connections,
+    connections: GatewayConnections,
 ) -> Starlette:
-    """`/stream`, `/events`, `GET /state`, `POST /drain`, and `DELETE /drain`: 409 once the process was told to stop.
+    """`/stream`, `/events`, `GET /state`, `POST /drain`, and `DELETE /drain`: 409 once the process is stopping.
 
-    Whoever asks has shown one of the `tokens`.
+    `TokenAuth` has checked the token of all requests.
     """
 
     async def state(_request: Request) -> Response:
@@ -89,7 +89,7 @@ def control(
 
 
 def state_of(hub: Hub, settings: WorkerSettings) -> dict[str, Any]:
-    """What `/state` answers."""
+    """The answer of `/state`."""
     state: dict[str, Any] = {
         "worker": settings.name,
         "role": settings.role,
@@ -106,7 +106,7 @@ def state_of(hub: Hub, settings: WorkerSettings) -> dict[str, Any]:
 
 
 def _state_of_adapters(hub: Hub) -> dict[str, Any]:
-    """What came of which list of them: digests by name, why others cannot be had, and digests of those in memory."""
+    """State of adapters: the list's id, digests by name, problems of others, and digests in memory."""
     core = hub.core
     offer = (core.offer if core else None) or AdapterOffer("")
     loaded = core.status.load.adapters if core and core.status else ()

@@ -1,4 +1,4 @@
-"""The two WebSockets of a gateway: greeting first, then frames in, frames out, until one of them ends it."""
+"""The two WebSockets of a gateway: a greeting first, then frames in both directions until either side closes."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -12,7 +12,7 @@ from legato_protocol.kv_events import SnapshotRequest
 from legato_protocol.messages import BadFrame, UnknownKind
 from legato_protocol.stream import Greeting
 
-STREAM_BYTES = 16 << 20  # waiting for a gateway that does not read, before it is cut off
+STREAM_BYTES = 16 << 20  # queued for a gateway that does not read before its connection is aborted
 EVENT_BYTES = 64 << 20
 GREETING_SECONDS = 10.0
 
@@ -32,7 +32,7 @@ class GatewayLeft(Exception):
     """The gateway closed the connection."""
 
 
-class Connections:
+class GatewayConnections:
     """Endpoints of `/stream` and `/events`."""
 
     def __init__(
@@ -43,7 +43,7 @@ class Connections:
         stream_bytes: int = STREAM_BYTES,
         event_bytes: int = EVENT_BYTES,
     ) -> None:
-        """`core_writable` returns when the core can be sent more: nothing is read from gateways until then."""
+        """`core_writable` waits until the core accepts more data; until then nothing is read from gateways."""
         self._hub = hub
         self._core_writable = core_writable
         self._stream_bytes = stream_bytes
@@ -65,11 +65,11 @@ class Connections:
 
         await socket.accept()
         queue = SendQueue(self._stream_bytes)
-        if await self._refused(socket, self._greet(socket)):
+        if await self._run(socket, self._greet(socket)):
             return
         gateway = self._hub.join(queue)
         try:
-            await self._refused(socket, _both(read(), queue, socket))
+            await self._run(socket, _both(read(), queue, socket))
         finally:
             self._hub.leave(gateway)
 
@@ -92,11 +92,11 @@ class Connections:
 
         await socket.accept()
         queue = SendQueue(self._event_bytes)
-        if await self._refused(socket, self._greet(socket)):
+        if await self._run(socket, self._greet(socket)):
             return
         self._hub.listen(queue)
         try:
-            await self._refused(socket, _both(read(), queue, socket))
+            await self._run(socket, _both(read(), queue, socket))
         finally:
             self._hub.stop_listening(queue)
 
@@ -118,15 +118,15 @@ class Connections:
             text = f"protocol version {greeting.version} is not supported; this worker speaks {stream.VERSION}"
             raise ConnectionRejected(_POLICY, "version", text)
 
-    async def _refused(self, socket: WebSocket, work: Awaitable[None]) -> bool:
-        """Whether `work` ended the connection."""
+    async def _run(self, socket: WebSocket, work: Awaitable[None]) -> bool:
+        """Runs `work`. Returns True if it ended the connection."""
         try:
             await work
         except GatewayLeft:
             return True
         except ConnectionRejected as refusal:
             self._hub.metrics.refused(refusal.reason)
-            if refusal.code != _TOO_BIG:  # then it is closed already
+            if refusal.code != _TOO_BIG:  # in that case it is closed already
                 await socket.close(refusal.code, str(refusal)[:100])
             return True
         except SlowConsumer:
@@ -138,7 +138,7 @@ class Connections:
 
 
 async def _both(reading: Awaitable[None], queue: SendQueue, socket: WebSocket) -> None:
-    """Reads and writes until either ends; raises what ended it."""
+    """Reads and writes until either ends; raises its error."""
     tasks = [
         asyncio.ensure_future(reading),
         asyncio.create_task(queue.pump(socket.send_bytes)),

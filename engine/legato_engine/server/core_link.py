@@ -1,4 +1,4 @@
-"""The server's end of the socket pair, and the process behind it."""
+"""The server's end of the socket pair, and the core's process."""
 
 import asyncio
 import contextlib
@@ -15,7 +15,7 @@ _CHUNK = 1 << 18
 
 
 class CoreLink:
-    """One core, from its start to its end. `process` is None where the core is somebody else's (a test's)."""
+    """Connection to a core, from its start to its end. `process` is None if the core runs elsewhere (in tests)."""
 
     def __init__(
         self,
@@ -33,17 +33,17 @@ class CoreLink:
         return self._process.pid if self._process else None
 
     def send(self, frame: ToCore) -> None:
-        """Queue a frame. A core that is gone is noticed by `receive`."""
+        """Queues a frame. `receive` notices if the core has ended."""
         if not self._writer.is_closing():
             self._writer.write(frames.encode(frame))
 
     async def wait_writable(self) -> None:
-        """Until the core has read most of what was sent, or is gone."""
+        """Waits until the core has read most frames, or has ended."""
         with contextlib.suppress(ConnectionError):
             await self._writer.drain()
 
     async def receive(self) -> list[FromCore]:
-        """What came, at least one frame; an empty list when the core has closed its end."""
+        """Waits for at least one frame. Returns an empty list if the core has closed its end."""
         while True:
             try:
                 data = await self._reader.read(_CHUNK)
@@ -55,7 +55,7 @@ class CoreLink:
                 return [frames.decode_from_core(body) for body in bodies]
 
     async def end(self) -> str:
-        """Close, kill what is left of the core, and tell how it ended. What it has not read is not waited for."""
+        """Closes the connection, kills the core if it still runs, and returns how it ended."""
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
@@ -68,7 +68,7 @@ class CoreLink:
         return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
 
     async def stop(self, patience: float) -> None:
-        """Let the core end by itself, for `patience` seconds: it says farewell to its peers."""
+        """Gives the core `patience` seconds to end by itself, so that it can close its connections to peers."""
         self._writer.close()
         if self._process is not None:
             with contextlib.suppress(TimeoutError):
@@ -80,13 +80,13 @@ Launch = Callable[[], Awaitable[CoreLink]]
 
 
 async def connect(end: socket.socket, process: asyncio.subprocess.Process | None = None) -> CoreLink:
-    """A link over one end of a socket pair."""
+    """Opens a link over one end of a socket pair."""
     reader, writer = await asyncio.open_unix_connection(sock=end, limit=1 << 24)
     return CoreLink(reader, writer, process)
 
 
 async def launch() -> CoreLink:
-    """Starts a core process. Runs on the main thread: the kernel ties the child's life to the thread that made it."""
+    """Starts a core process. Call it on the main thread: the kernel ends the child with the thread that created it."""
     ours, theirs = socket.socketpair()
     try:
         process = await asyncio.create_subprocess_exec(

@@ -1,4 +1,4 @@
-"""uvicorn's connection as a worker uses it: bounds how many there are and how long one takes to send a request."""
+"""uvicorn's HTTP connection with limits: the number of connections, and the time and size of a request."""
 
 import asyncio
 from collections.abc import Callable
@@ -11,17 +11,17 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from legato_protocol.tls_server import Secured
 
-MOST: Final = 512  # of one port: two of each gateway, and probes
-PATIENCE: Final = 30.0  # seconds between looks; requests here are short
-MAX_BODY_BYTES: Final = 65_536  # no request here needs a body: what comes after so much is not even thrown away
+MOST: Final = 512  # connections of one port: two of each gateway, and probes
+PATIENCE: Final = 30.0  # seconds between checks of a connection; requests here are short
+MAX_BODY_BYTES: Final = 65_536  # no request here needs a body; a longer one closes the connection
 
 
 class BoundedConnection(Secured, H11Protocol):
-    """One connection. `refused` is told why one is closed: it sends nothing, or too much, or is one too many."""
+    """One connection. Calls `refused` with the reason when it is closed for a limit."""
 
-    _body = 0  # bytes that came of one after its head, and have not completed it
+    _body = 0  # bytes of an incomplete body
     _watch: asyncio.TimerHandle | None = None
-    _seen: RequestResponseCycle | None = None  # the request under way at the last look
+    _seen: RequestResponseCycle | None = None  # the current request at the last check
     since = 0.0  # when it was opened, by the loop's clock
 
     def __init__(self, refused: Callable[[str], None], *args: Any, **kwargs: Any) -> None:
@@ -35,11 +35,11 @@ class BoundedConnection(Secured, H11Protocol):
         if len(self.connections - own) >= MOST and not make_room(self.connections, self._refused, own):
             self.make_room()
         else:
-            self._watch = self.loop.call_later(PATIENCE, self._look)
+            self._watch = self.loop.call_later(PATIENCE, self._check)
 
     @property
     def waits(self) -> bool:
-        """True if no request is under way."""
+        """True if no request is being processed."""
         return self.cycle is None or self.cycle.response_complete
 
     def make_room(self) -> None:
@@ -62,15 +62,15 @@ class BoundedConnection(Secured, H11Protocol):
         self._unwatch()
         super().handle_websocket_upgrade(event)
 
-    def _look(self) -> None:
-        """Closes a connection that was waited for since the last look, and sent no whole request."""
+    def _check(self) -> None:
+        """Closes a connection that has not completed a request since the last check."""
         cycle = self.cycle
         if cycle is self._seen and (cycle is None or cycle.more_body or cycle.response_complete):
             self._refused("late")
             self.transport.abort()
             return
         self._seen = cycle
-        self._watch = self.loop.call_later(PATIENCE, self._look)
+        self._watch = self.loop.call_later(PATIENCE, self._check)
 
     def _unwatch(self) -> None:
         if self._watch is not None:
@@ -78,9 +78,9 @@ class BoundedConnection(Secured, H11Protocol):
 
 
 def make_room(open: set[Any], refused: Callable[[str], None], newcomer: AbstractSet[Any] = frozenset()) -> bool:
-    """Closes the oldest connection without a request under way, so that silent strangers do not keep a gateway out.
+    """Closes the oldest connection without a request, so that idle strangers do not keep a gateway out.
 
-    Returns False if every other one has a request; the caller then refuses the newcomer. `refused` counts both.
+    Returns False if all others have a request; the caller then refuses the newcomer. `refused` counts both cases.
     """
     refused("connections")
     waiting = [each for each in open - newcomer if getattr(each, "waits", False)]
@@ -92,8 +92,8 @@ def make_room(open: set[Any], refused: Callable[[str], None], newcomer: Abstract
     return True
 
 
-class Places:
-    """Of TLS connections: `open` holds connections and handshakes."""
+class TLSLimit:
+    """The limit of TLS connections. `open` has connections and handshakes."""
 
     def __init__(self, open: set[Any], refused: Callable[[str], None]) -> None:
         self._open = open
@@ -103,12 +103,12 @@ class Places:
         return len(self._open) < MOST or make_room(self._open, self._count)
 
     def leave(self, connection: Any) -> None:
-        """`open` tells."""
+        """Nothing to do: `open` is updated elsewhere."""
 
     def refused(self, reason: str, text: str) -> None:
         self._count(reason)
 
 
 def counting(refused: Callable[[str], None]) -> type[asyncio.Protocol]:
-    """What uvicorn makes connections with."""
+    """The connection class for uvicorn, which counts refusals."""
     return cast("type[asyncio.Protocol]", partial(BoundedConnection, refused))

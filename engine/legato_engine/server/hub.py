@@ -1,6 +1,6 @@
-"""Where gateways and core meet: who is connected, what the core last said, what waits for either. No I/O in here.
+"""State shared by gateways and core: connected gateways, the core's last status, and queued frames. Without I/O.
 
-All calls are synchronous and come from the server's one thread.
+All calls are synchronous and come from the server's only thread.
 """
 
 from collections import deque
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from legato_engine.adapters.offer import AdapterOffer
-from legato_engine.core.frames import Beat, CoreStatus, FromGateway, Inbox, Loading, Ready, Turn
+from legato_engine.core.frames import Beat, CoreStatus, FromGateway, Inbox, IterationReport, Loading, Ready
 from legato_engine.metrics import WorkerMetrics
 from legato_engine.server.phase_spans import PhaseSpans
 from legato_engine.server.send_queue import SendQueue
@@ -38,23 +38,26 @@ _PARTS: dict[type, Part] = {Prefill: "prefill", Handoff: "transfer"}
 
 @dataclass(slots=True)
 class CoreView:
-    """What is known of the core that serves now."""
+    """The latest reports of the serving core."""
 
     ready: Ready
     stored: StoredHashes
     status: CoreStatus | None = None
-    offer: AdapterOffer | None = None  # what came of a list of adapters
+    offer: AdapterOffer | None = None  # adapters that the core offers from the last list
     handoffs: deque[HandoffReport] = field(default_factory=lambda: deque(maxlen=RECENT_HANDOFFS))
 
 
 class Hub:
-    """`core` is None while none serves. `wake` is called when `take_inbox` has something."""
+    """Forwards frames in both directions. `core` is None while none serves.
+
+    `wake` is called when `take_inbox` has a frame.
+    """
 
     def __init__(self, metrics: WorkerMetrics, wake: Callable[[], None], spans: PhaseSpans | None = None) -> None:
         self.phase = "starting"
         self.core: CoreView | None = None
         self.draining = False
-        self.stopping = False  # its process was told to end: it serves never again
+        self.stopping = False  # the process was asked to exit
         self.metrics = metrics
         self._wake = wake
         self._spans = spans
@@ -64,13 +67,13 @@ class Hub:
         self._frames: list[FromGateway] = []
         self._joined: list[int] = []
         self._left: list[int] = []
-        self._drain_requested = False  # the core was not told yet whether to drain
+        self._drain_requested = False  # `draining` was not sent to the core yet
         self._order = 0  # number of the last order to drain or to serve again
-        # The service's, first the one to show; empty: that of the settings is the only one.
+        # The service's tokens; the first is shown to peers. Empty: only the token in the settings.
         self.tokens: tuple[str, ...] = ()
-        self._new_tokens: tuple[str, ...] = ()  # that the core was not told yet
-        self.adapters: AdapterList | None = None  # to offer; None: there is no list
-        self._new_adapters: AdapterList | None = None  # that the core was not told yet; its `Start` has the last one
+        self._new_tokens: tuple[str, ...] = ()  # not sent to the core yet
+        self.adapters: AdapterList | None = None  # adapters to offer; None: there is no list
+        self._new_adapters: AdapterList | None = None  # not sent to the core yet; its `Start` has the last one
 
     # ── core ──
 
@@ -78,7 +81,7 @@ class Hub:
         self.phase = f"{frame.phase} {frame.share:.0%}" if frame.share else frame.phase
 
     def core_ready(self, ready: Ready) -> None:
-        """A core serves: every gateway is greeted, every listener gets a snapshot."""
+        """A core serves: greets every gateway and sends a snapshot to every listener."""
         self.core = CoreView(ready, StoredHashes(ready.hello.epoch), offer=ready.offer)
         self.phase = "ready"
         self._joined = list(self._gateways)
@@ -91,41 +94,43 @@ class Hub:
         self.metrics.core_started()
         self._wake()
 
-    def core_said(self, turn: Turn) -> None:
+    def core_reported(self, report: IterationReport) -> None:
         core = self.core
         assert core is not None
-        if turn.offer is not None:  # before its load: a gateway of release 0.1.0 forgets that when it is greeted
-            self._offered(core, turn.offer)
-        for frame in turn.frames:
+        if report.offer is not None:  # before the load, which a gateway of release 0.1.0 forgets when it is greeted
+            self._update_offer(core, report.offer)
+        for frame in report.frames:
             if queue := self._gateways.get(frame.gateway):
                 queue.put(frame.data)
-        if turn.everyone:
+        if report.everyone:
             for queue in self._gateways.values():
-                queue.put(*turn.everyone)
-        if turn.events:
-            for data in turn.events:
+                queue.put(*report.everyone)
+        if report.events:
+            for data in report.events:
                 core.stored.apply(kv_events.decode_event(data))
             for queue in self._listeners:
-                queue.put(*turn.events)
-        core.handoffs.extend(turn.handoffs)
-        if turn.status:
-            core.status = turn.status
-        if turn.phases and self._spans is not None:
-            self._spans.add(turn.phases)
+                queue.put(*report.events)
+        core.handoffs.extend(report.handoffs)
+        if report.status:
+            core.status = report.status
+        if report.phases and self._spans is not None:
+            self._spans.add(report.phases)
 
     def core_quiet(self, seconds: float, beat: Beat) -> None:
-        """The core has told nothing for so long; `beat` is its last one. Gateways are to hear that this server lives,
-        and what the core is doing, as far as it is known."""
+        """Repeats the last load to gateways: the core has reported nothing for `seconds`; `beat` is its last heartbeat.
+
+        So gateways know that this server lives, and how long the core's step has taken.
+        """
         status = self.core.status if self.core is not None else None
         if status is None:
             return
-        told = {"step_age": beat.busy, "step_expected": beat.expected, "core_silence": seconds}
-        data = stream.encode(msgspec.structs.replace(status.load, **told))
+        ages = {"step_age": beat.busy, "step_expected": beat.expected, "core_silence": seconds}
+        data = stream.encode(msgspec.structs.replace(status.load, **ages))
         for queue in self._gateways.values():
             queue.put(data)
 
     def core_lost(self, reason: str) -> None:
-        """The core is gone, and all it held."""
+        """The core's process ended, and all its sequences with it."""
         self.phase = "restarting"
         self._frames, self._joined, self._left = [], [], []
         if self.core is None:
@@ -137,7 +142,7 @@ class Hub:
             queue.put(lost)
 
     def take_inbox(self) -> Inbox | None:
-        """What the core has not been told; None when that is nothing, or when there is no core."""
+        """Everything that the core was not sent yet; None if there is nothing to send, or no core."""
         news = self._frames or self._joined or self._left or self._drain_requested or self._new_tokens
         if self.core is None or not (news or self._new_adapters):
             return None
@@ -155,19 +160,19 @@ class Hub:
         return inbox
 
     def trust(self, tokens: tuple[str, ...]) -> None:
-        """The service's tokens from now on, for hand-offs: first the one to show."""
+        """Sets the service's tokens for hand-offs; the first is shown to peers."""
         self.tokens = self._new_tokens = tokens
         self._wake()
 
     def offer(self, adapters: AdapterList) -> None:
-        """The adapters to offer from now on."""
+        """Sets the adapters to offer."""
         self.adapters = self._new_adapters = adapters
         self._wake()
 
     # ── gateways ──
 
     def join(self, queue: SendQueue) -> int:
-        """A gateway greeted; its number."""
+        """A gateway has greeted. Returns its number."""
         self._numbers += 1
         self._gateways[self._numbers] = queue
         self._joined.append(self._numbers)
@@ -184,8 +189,10 @@ class Hub:
         self._wake()
 
     def frame(self, gateway: int, data: bytes) -> None:
-        """One frame of a gateway; what makes no sense is answered here. Raises UnknownKind for what is to be skipped,
-        and BadFrame for what cannot be answered."""
+        """Accepts a frame of a gateway; answers an invalid one.
+
+        Raises UnknownKind for a frame to skip, and BadFrame for one that cannot be answered.
+        """
         try:
             decoded = stream.decode_to_worker(data)
         except UnknownKind:
@@ -203,7 +210,7 @@ class Hub:
             self._wake()
 
     def listen(self, queue: SendQueue) -> None:
-        """A gateway subscribes to KV events: a snapshot now, or when there is a core, then what changes."""
+        """Subscribes a gateway to KV events: a snapshot now, or once a core serves, then changes."""
         self._listeners.add(queue)
         self.send_snapshot(queue)
 
@@ -221,30 +228,30 @@ class Hub:
     # ── drain ──
 
     def drain(self) -> None:
-        """Take nothing new; gateways are told at once."""
-        self._tell_core(draining=True)
+        """Drains: the core accepts no new requests and notifies gateways immediately."""
+        self._order_core(draining=True)
 
     def recall(self) -> None:
-        """Serve again. What was handed off meanwhile stays where it is."""
-        self._tell_core(draining=False)
+        """Serves again. Sequences that were handed off stay where they are."""
+        self._order_core(draining=False)
 
     @property
     def drained(self) -> bool:
-        """Draining, and nothing runs any more; what the core said before the last order counts for nothing."""
+        """True if it drains and nothing runs any more. The core's reports from before the last order do not count."""
         if self.core is None:
             return self.draining
         status = self.core.status
         return status is not None and status.order == self._order and status.load.draining and status.idle
 
-    # ── inside ──
+    # ── internals ──
 
-    def _tell_core(self, draining: bool) -> None:
+    def _order_core(self, draining: bool) -> None:
         self.draining, self._drain_requested = draining, True
         self._order += 1
         self._wake()
 
-    def _offered(self, core: CoreView, offer: AdapterOffer) -> None:
-        """Gateways are greeted again where other adapters can be had."""
+    def _update_offer(self, core: CoreView, offer: AdapterOffer) -> None:
+        """Greets gateways again if other adapters are offered."""
         core.offer, before = offer, core.ready.hello
         hello = msgspec.structs.replace(before, adapters=offer.adapters, former_adapters=offer.former)
         if hello != before:
@@ -264,7 +271,7 @@ class Hub:
         return None
 
     def _answer_malformed(self, gateway: int, data: bytes, reason: str) -> None:
-        named = _named_in(data)
+        named = _read_name(data)
         if named is None:
             raise BadFrame(reason)
         self.metrics.refused("malformed")
@@ -272,8 +279,8 @@ class Hub:
         self._gateways[gateway].put(stream.encode(failed))
 
 
-def _named_in(data: bytes) -> tuple[str, int] | None:
-    """The id and attempt that a frame names although it is otherwise no frame of this version."""
+def _read_name(data: bytes) -> tuple[str, int] | None:
+    """The id and attempt of a frame that is otherwise invalid in this version, or None."""
     try:
         match msgspec.msgpack.decode(data):
             case [str(), str(id), int(attempt), *_] if 0 <= attempt < 1 << 63:

@@ -1,4 +1,4 @@
-"""uvicorn as a worker uses it: on a socket that is bound already, leaving signals and logs to the worker."""
+"""uvicorn on a socket that is already bound, without its signal handlers and logs."""
 
 import asyncio
 import contextlib
@@ -24,7 +24,7 @@ from legato_protocol.tls_server import Certificate, Secured, TLSServer
 
 
 class _Protocol(WebSocketsSansIOProtocol):
-    """Gives the application a way to drop a connection whose peer does not read: a farewell would wait for it."""
+    """Lets the application abort a connection whose peer does not read: a close would wait for it."""
 
     def handle_connect(self, event: Request) -> None:
         super().handle_connect(event)
@@ -39,12 +39,12 @@ class _Server(uvicorn.Server):
 
 
 class _TLSServer(_Server):
-    """Its sockets speak TLS alone. A handshake counts as a connection from its beginning."""
+    """A server whose sockets require TLS. A handshake counts as a connection from its beginning."""
 
     def __init__(self, config: uvicorn.Config, certificate: Certificate, refused: Callable[[str], None]) -> None:
         super().__init__(config)
         self._certificate = certificate
-        self._places = http_protocol.Places(self.server_state.connections, refused)
+        self._limit = http_protocol.TLSLimit(self.server_state.connections, refused)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup([])
@@ -52,7 +52,7 @@ class _TLSServer(_Server):
         make = partial(of_uvicorn, self.config, self.server_state, self.lifespan.state)
         pending: set[Any] = self.server_state.connections
         for listener in sockets or ():
-            tls = TLSServer(listener, self._certificate, self._places, pending, make, http_protocol.PATIENCE)
+            tls = TLSServer(listener, self._certificate, self._limit, pending, make, http_protocol.PATIENCE)
             tls.start()
             self.servers.append(cast("asyncio.Server", tls))
 
@@ -67,9 +67,10 @@ def bind(flag: str, host: str, port: int) -> socket.socket:
 
 
 def server(app: ASGIApp, refused: Callable[[str], None], certificate: Certificate | None = None) -> uvicorn.Server:
-    """Serve with `serve(sockets=[…])`; ends after `should_exit` is set. `refused` counts connections.
+    """A server to run with `serve(sockets=[…])`, with TLS if there is a certificate.
 
-    With a certificate they have TLS."""
+    It ends after `should_exit` is set. `refused` counts refused connections.
+    """
     config = uvicorn.Config(
         app,
         http=http_protocol.counting(refused),
@@ -87,7 +88,7 @@ def server(app: ASGIApp, refused: Callable[[str], None], certificate: Certificat
 
 
 def announce(path: str, ports: dict[str, int]) -> None:
-    """Write `ports` into the file, whole or not at all."""
+    """Writes `ports` to the file atomically."""
     target = Path(path)
     with tempfile.NamedTemporaryFile("w", dir=target.parent, prefix=f".{target.name}.", delete=False) as file:
         json.dump(ports, file)

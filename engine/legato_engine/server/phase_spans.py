@@ -1,6 +1,6 @@
-"""Phases that the core tells of, as spans of this worker: the server sends them, so that computing waits for none.
+"""Makes spans of the phases that the core reports. The server sends them, so that the core never waits for it.
 
-A span's parent is the gateway's attempt, whose `traceparent` came with the request.
+A span's parent is the gateway's attempt, whose `traceparent` is part of the request.
 """
 
 import time
@@ -32,14 +32,14 @@ _ATTRIBUTES = {
 
 
 class PhaseSpans:
-    """Of one worker, with that name and role."""
+    """The spans of one worker, with its name and role."""
 
     def __init__(self, tracing: "Tracing", worker: str, role: str) -> None:
         self._tracing = tracing
         self._own = {"legato.worker": worker, "legato.role": role}
 
     def add(self, phases: Iterable[TracedPhase]) -> None:
-        """Makes a span of each. Core and server read one monotonic clock, that of their machine."""
+        """Makes a span of each phase. Core and server read the same monotonic clock of their machine."""
         epoch = time.time() - time.monotonic()
         for phase in phases:
             details = {_ATTRIBUTES[key]: value for key, value in phase.details.items()}

@@ -1,4 +1,4 @@
-"""What waits to be sent to one gateway: bounded, and filled without waiting."""
+"""A bounded queue of frames to one gateway; `put` never blocks."""
 
 import asyncio
 from collections import deque
@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 
 class SlowConsumer(Exception):
-    """The gateway does not read: more waits for it than is kept."""
+    """The gateway does not read: its queue has overflown."""
 
 
 class SendQueue:
@@ -18,7 +18,7 @@ class SendQueue:
         self._overflown = asyncio.Event()
 
     def put(self, *frames: bytes) -> None:
-        """Queue frames. Once too many wait, `pump` ends and nothing more is kept."""
+        """Queues frames. After an overflow, all frames are dropped and `wait_overflow` raises."""
         if self._overflown.is_set():
             return
         self._waiting.extend(frames)
@@ -29,12 +29,12 @@ class SendQueue:
             self._overflown.set()
 
     async def wait_overflow(self) -> None:
-        """Returns never, or raises SlowConsumer."""
+        """Never returns; raises SlowConsumer after an overflow."""
         await self._overflown.wait()
         raise SlowConsumer(f"more than {self._limit} bytes wait for it")
 
     async def pump(self, send: Callable[[bytes], Awaitable[None]]) -> None:
-        """Send what comes, for ever."""
+        """Sends queued frames forever."""
         while True:
             await self._wake.wait()
             self._wake.clear()

@@ -1,4 +1,4 @@
-"""The server's own copy of what the core's prefix cache holds, so that a snapshot needs no answer from the core."""
+"""The server's copy of the hashes in the core's prefix cache, so that it can send snapshots without the core."""
 
 from collections.abc import Iterator
 
@@ -20,7 +20,7 @@ class StoredHashes:
         return len(self._hashes)
 
     def apply(self, event: KVEvent) -> None:
-        """Raises ValueError for an event that is not the next one: the copy would be worth nothing."""
+        """Applies the next event. Raises ValueError for another one, which would make the copy wrong."""
         if event.epoch != self.epoch or event.number != self.number + 1:
             raise ValueError(f"event {event.number} of {event.epoch} after {self.number} of {self.epoch}")
         self.number = event.number
@@ -28,11 +28,11 @@ class StoredHashes:
             case Stored():
                 self._hashes.update(dict.fromkeys(block_hash.split(event.hashes)))
             case Removed():
-                for gone in block_hash.split(event.hashes):
-                    self._hashes.pop(gone, None)
+                for removed in block_hash.split(event.hashes):
+                    self._hashes.pop(removed, None)
 
     def snapshot(self) -> list[bytes]:
-        """Encoded pages; one empty page where nothing is held."""
+        """Encoded pages; one empty page if the cache is empty."""
         pages = list(self._pages()) or [b""]
         last = len(pages) - 1
         return [

@@ -1,25 +1,25 @@
-"""Keeps a core running: starts it, listens to it, replaces it when it dies or falls silent."""
+"""Keeps a core running: starts it, receives its frames, and replaces it when it dies or becomes silent."""
 
 import asyncio
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from legato_engine.core.frames import Beat, FromCore, Loading, NotStarting, Ready, Start, Turn
+from legato_engine.core.frames import Beat, FromCore, IterationReport, Loading, NotStarting, Ready, Start
 from legato_engine.errors import StartFailed
 from legato_engine.server.core_link import CoreLink, Launch
 from legato_engine.server.hub import Hub
 from legato_engine.settings import WorkerSettings
 from legato_protocol import hang
 
-_QUIET = 1.0  # seconds without news of the core, after which gateways hear from the server instead
-_FAREWELL = 2.0  # seconds a core gets to end its hand-offs
-_SLICE = 0.05  # of the silence allowed; of a wait that oversleeps no more than this counts
+_QUIET = 1.0  # seconds without a report of the core, after which the server sends the load to gateways
+_FAREWELL = 2.0  # seconds that a core gets to end its hand-offs
+_SLICE = 0.05  # share of the silence limit: the most that a single wait counts for
 
 
 @dataclass(frozen=True, slots=True)
-class Backoff:
-    """Seconds before a core is started again; a core that served for `calm` seconds starts it over."""
+class RestartBackoff:
+    """Seconds before a core is started again, doubled each time. A core that served for `calm` seconds resets them."""
 
     first: float = 0.2
     most: float = 10.0
@@ -33,23 +33,23 @@ class Supervisor:
         hub: Hub,
         launch: Launch,
         log: Callable[[str, str], None],
-        backoff: Backoff | None = None,
+        backoff: RestartBackoff | None = None,
     ) -> None:
         self._settings = settings
         self._hub = hub
         self._launch = launch
         self._log = log
-        self._backoff = backoff or Backoff()
+        self._backoff = backoff or RestartBackoff()
         self._link: CoreLink | None = None
         self._ready_at: float | None = None
         self._beat = Beat()  # the last one
-        self._news_at = 0.0  # when the core's loop said something last
-        self._told = ""
+        self._reported_at = 0.0  # time of the core loop's last report
+        self._progress = ""
         self._mismatch = ""
         self._stopping = False
 
     async def run(self, path: str) -> None:
-        """Until stopped or cancelled. Raises StartFailed when another try would fail the same way."""
+        """Runs until stopped or cancelled. Raises StartFailed if another start would fail in the same way."""
         delay = self._backoff.first
         clock = asyncio.get_running_loop().time
         while True:
@@ -59,7 +59,7 @@ class Supervisor:
             try:
                 self._link.send(Start(self._settings_now(), path, epoch, self._hub.adapters))
                 reason = await self._listen(self._link)
-                if reason:  # gateways need not wait for its end
+                if reason:  # reported before the process has ended, which may take long
                     self._hub.core_lost(reason)
             finally:
                 link, self._link = self._link, None
@@ -76,61 +76,61 @@ class Supervisor:
             delay = min(delay * 2, self._backoff.most)
 
     def flush(self) -> None:
-        """Send the core what the hub holds for it."""
+        """Sends the core the frames that the hub has queued for it."""
         if self._link is not None and (inbox := self._hub.take_inbox()):
             self._link.send(inbox)
 
     async def wait_writable(self) -> None:
-        """Until the core, if there is one, has read most of what it was sent."""
+        """Waits until the core, if there is one, has read most of its frames."""
         if self._link is not None:
             await self._link.wait_writable()
 
     async def stop(self) -> None:
-        """End the core in peace; `run` returns."""
+        """Lets the core end its hand-offs and exit; `run` returns."""
         self._stopping = True
         if self._link is not None:
             link, self._link = self._link, None
             await link.stop(_FAREWELL)
 
     async def _listen(self, link: CoreLink) -> str | None:
-        """Until the core ends; why, if it was not by itself."""
+        """Receives frames until the core is lost. Returns the reason, or None if its process ended by itself."""
         while True:
             silence = hang.limit(self._settings.core_silence, self._beat.expected)
-            received = await _receive(link, silence, self._tell_quiet)
+            received = await _receive(link, silence, self._notify_quiet)
             if received is None:
                 return f"the core was silent for {silence:.3g} seconds"
             if not received:
                 return None
             for frame in received:
                 if isinstance(frame, Beat) and frame.busy > self._limit(frame):
-                    where = f"turn {frame.turn}" if frame.turn else "its start"
+                    where = f"iteration {frame.iteration}" if frame.iteration else "its start"
                     return f"the core was stuck in {where} for {frame.busy:.1f} seconds"
                 self._take(frame)
 
     def _settings_now(self) -> WorkerSettings:
-        """With the token that hand-offs are to show."""
+        """The settings with the token that hand-offs show to peers."""
         return replace(self._settings, token=self._hub.tokens[0]) if self._hub.tokens else self._settings
 
     def _limit(self, beat: Beat) -> float:
-        return hang.limit(self._settings.step_limit, beat.expected) if beat.turn else self._settings.start_limit
+        return hang.limit(self._settings.step_limit, beat.expected) if beat.iteration else self._settings.start_limit
 
-    def _tell_quiet(self) -> None:
-        """Gateways hear of a core that says nothing from here, so that they wait for what it computes."""
-        quiet = asyncio.get_running_loop().time() - self._news_at
+    def _notify_quiet(self) -> None:
+        """Sends gateways the load of a core that reports nothing, so that they wait for its step."""
+        quiet = asyncio.get_running_loop().time() - self._reported_at
         if quiet >= _QUIET:
             self._hub.core_quiet(quiet, self._beat)
 
     def _take(self, frame: FromCore) -> None:
         if not isinstance(frame, Beat):
-            self._news_at = asyncio.get_running_loop().time()
+            self._reported_at = asyncio.get_running_loop().time()
         match frame:
-            case Turn():
-                self._hub.core_said(frame)
+            case IterationReport():
+                self._hub.core_reported(frame)
                 if frame.status is not None:
-                    self._say_mismatch(frame.status.mismatch)
+                    self._log_mismatch(frame.status.mismatch)
             case Loading():
                 self._hub.loading(frame)
-                self._say_progress(frame)
+                self._log_progress(frame)
             case Ready():
                 self._ready_at = asyncio.get_running_loop().time()
                 self._hub.core_ready(frame)
@@ -146,30 +146,29 @@ class Supervisor:
                 raise StartFailed(frame.reason)
             case Beat():
                 self._beat = frame
-                self._tell_quiet()
+                self._notify_quiet()
 
-    def _say_mismatch(self, mismatch: str) -> None:
+    def _log_mismatch(self, mismatch: str) -> None:
         if mismatch and mismatch != self._mismatch:
             self._log("ERROR", f"the owners of KV blocks disagree, which is a fault of this program: {mismatch}")
         self._mismatch = mismatch
 
-    def _say_progress(self, frame: Loading) -> None:
-        """A line per tenth: loads report more often than anyone reads."""
+    def _log_progress(self, frame: Loading) -> None:
+        """Logs a line per tenth: loads report far more often."""
         line = f"{frame.phase} {int(frame.share * 10) * 10} %" if frame.share else frame.phase
-        if line != self._told:
-            self._told = line
+        if line != self._progress:
+            self._progress = line
             self._log("INFO", line)
 
 
 async def _receive(link: CoreLink, silence: float, quiet: Callable[[], None]) -> list[FromCore] | None:
-    """What the core says, or None after `silence` seconds during which this process could have heard it. `quiet` is
-    called now and then meanwhile.
+    """Returns the core's next frames, or None after `silence` seconds. Calls `quiet` after each wait in between.
 
-    A process that was stopped (a frozen container, a suspended laptop) wakes up with all its timers due, before it has
-    read anything. So silence is counted in slices, and a stop counts as one of them, however long it was.
+    A process that was stopped (a frozen container, a suspended laptop) continues with all its timers due, before it has
+    read anything. So silence is counted in slices, and a stop of any duration counts as one of them.
     """
     clock = asyncio.get_running_loop().time
-    receiving = asyncio.ensure_future(link.receive())  # one for all slices: a cancelled read could lose a frame
+    receiving = asyncio.ensure_future(link.receive())  # the same for all slices: a cancelled read could lose a frame
     try:
         slice, left = silence * _SLICE, silence
         while left > 0:

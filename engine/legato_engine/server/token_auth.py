@@ -1,4 +1,4 @@
-"""Who may speak to the control port: whoever shows one of the service's tokens."""
+"""Authentication of the control port by one of the service's tokens."""
 
 from collections.abc import Callable
 
@@ -10,8 +10,11 @@ from legato_protocol.followed_tokens import ServiceTokens
 
 
 class TokenAuth:
-    """Middleware that requires a service token as a bearer token. Where there are none everyone is let through;
-    settings then allow loopback only. `refused` is told who was turned away, and where."""
+    """Middleware that requires a service token as a bearer token.
+
+    Without tokens every request is allowed; settings then allow only loopback addresses. `refused` gets the client and
+    path of each refusal.
+    """
 
     def __init__(self, app: ASGIApp, tokens: ServiceTokens, refused: Callable[[str], None]) -> None:
         self._app = app

@@ -1,4 +1,4 @@
-"""The transfer port as the system's table of TCP sockets shows it: UCX listens there itself, and tells nothing."""
+"""The state of the transfer port in the system's table of TCP sockets: UCX listens there and reports nothing."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -8,8 +8,10 @@ _CLOSE_WAIT = "08"
 
 
 def abandoned(address: bytes, tables: Iterable[Path] = _TABLES) -> int:
-    """Connections to the link at this address (`Hello.address`) that their peer has closed and UCX has not: after bytes
-    that are none of UCX's it keeps them, until `transfer.ucx.strangers` resets them. 0 where there is no such port."""
+    """Number of connections to the link at this address (`Hello.address`) that the peer has closed and UCX has not.
+
+    UCX keeps connections after foreign bytes until `transfer.ucx.strangers` resets them. 0 if there is no such port.
+    """
     port = address.rpartition(b":")[2]
     if not port.isdigit():
         return 0

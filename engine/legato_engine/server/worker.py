@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from legato_engine.errors import EngineError
 from legato_engine.metrics import WorkerMetrics
 from legato_engine.server import apps, listen
-from legato_engine.server.connections import Connections
+from legato_engine.server.connections import GatewayConnections
 from legato_engine.server.core_link import Launch
 from legato_engine.server.hub import Hub
 from legato_engine.server.phase_spans import PhaseSpans
@@ -37,12 +37,12 @@ if TYPE_CHECKING:
 Resolve = Callable[[str, Callable[[str], None]], Path]
 Log = Callable[[str, str], None]
 
-_POLL = 0.02  # seconds between looks at whether a drain is done
-_FAREWELL = 0.1  # for the last frames to leave
+_POLL = 0.02  # seconds between checks for the end of a drain
+_FAREWELL = 0.1  # seconds for the last frames to be sent
 
 
 class WorkerServer:
-    """Serves until it was told to stop and has nothing left to do."""
+    """Serves until it is stopped and drained."""
 
     def __init__(self, settings: WorkerSettings, resolve: Resolve, launch: Launch, log: Log) -> None:
         self._settings = settings
@@ -59,10 +59,10 @@ class WorkerServer:
         self._refusals = RefusalLog()
         self._supervisor = Supervisor(settings, self.hub, launch, log)
         self._stopping = asyncio.Event()
-        self._stop_at_once = asyncio.Event()
+        self._stop_now = asyncio.Event()
 
     async def run(self) -> None:
-        """Raises EngineError when the start fails for good."""
+        """Serves until stopped. Raises EngineError if the start fails permanently."""
         settings = self._settings
         servers = self._servers()
         serving = [asyncio.create_task(server.serve(sockets=[end])) for server, end in servers.values()]
@@ -85,11 +85,11 @@ class WorkerServer:
                 await asyncio.to_thread(self._tracing.close)
 
     def _servers(self) -> "dict[str, tuple[uvicorn.Server, socket.socket]]":
-        """By the names that are announced. Raises SettingsError for a port that is taken."""
+        """Servers and their sockets by announced name. Raises SettingsError for a port in use."""
         settings, refused = self._settings, self.hub.metrics.refused
-        connections = Connections(self.hub, self._supervisor.wait_writable)
+        connections = GatewayConnections(self.hub, self._supervisor.wait_writable)
         answers = apps.control(self.hub, settings, self._tokens, self.drain, self.recall, connections)
-        control = TokenAuth(answers, self._tokens, self._refused)
+        control = TokenAuth(answers, self._tokens, self._log_refusal)
         health = listen.server(apps.health(self.hub, self._tls_files), refused)
         servers = {"health": (health, listen.bind("--health-port", settings.host, settings.health_port))}
         if settings.plain_control:
@@ -102,26 +102,26 @@ class WorkerServer:
 
     @property
     def _tls_files(self) -> list[FollowedFiles[Any]]:
-        """All that is made of the files of internal TLS."""
+        """Readers of the files of internal TLS."""
         return [files for files in (self._tls, self._handoff_tls) if files is not None]
 
     def drain(self) -> None:
-        """Take nothing new from now on."""
+        """Accepts no new requests from now on."""
         if not self.hub.draining:
-            self._log("INFO", "draining: takes nothing new")
+            self._log("INFO", "draining: accepts no new requests")
             self.hub.drain()
 
     def recall(self) -> bool:
-        """Serve again after `drain`; False once the process was told to stop, which nothing takes back."""
+        """Serves again after `drain`; False if the process is stopping."""
         if self.hub.draining and not self.hub.stopping:
-            self._log("INFO", "recalled: takes requests again")
+            self._log("INFO", "recalled: accepts requests again")
             self.hub.recall()
         return not self.hub.stopping
 
     def stop(self) -> None:
-        """Drain, then end; told twice, end at once."""
+        """Drains, then ends; a second call ends it immediately."""
         if self._stopping.is_set():
-            self._stop_at_once.set()
+            self._stop_now.set()
         self._stopping.set()
         self.hub.stopping = True
         self.drain()
@@ -156,21 +156,21 @@ class WorkerServer:
         await self._supervisor.run(str(path))
 
     async def _finish(self, working: "asyncio.Task[None]") -> None:
-        """Until nothing runs, the deadline has passed, or patience is at its end."""
-        at_once = asyncio.create_task(self._stop_at_once.wait())
+        """Waits until the worker is drained, the drain deadline has passed, or `stop` is called again."""
+        stop_now = asyncio.create_task(self._stop_now.wait())
         deadline = asyncio.get_running_loop().time() + self._settings.drain_deadline
-        while not (self.hub.drained or at_once.done() or working.done()):
+        while not (self.hub.drained or stop_now.done() or working.done()):
             if asyncio.get_running_loop().time() >= deadline:
                 self._log("WARNING", "the drain deadline has passed; stopping")
                 break
-            await asyncio.wait([at_once, working], timeout=_POLL, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([stop_now, working], timeout=_POLL, return_when=asyncio.FIRST_COMPLETED)
         if self.hub.drained:
             self._log("INFO", "drained")
             await asyncio.sleep(_FAREWELL)
-        at_once.cancel()
+        stop_now.cancel()
 
     def _trust(self) -> None:
-        """Hand-offs follow the tokens too."""
+        """Passes the current tokens on to hand-offs."""
         if self._settings.token_folder:
             self.hub.trust(self._tokens.known)
 
@@ -178,9 +178,9 @@ class WorkerServer:
         if self._adapters is not None:
             self.hub.offer(self._adapters.value)
 
-    def _refused(self, who: str) -> None:
+    def _log_refusal(self, who: str) -> None:
         self.hub.metrics.refused("unauthorized")
-        if line := self._refusals.note(f"refused {who}: it shows no token, or not the service's"):
+        if line := self._refusals.note(f"refused {who}: its token is missing or not the service's"):
             self._log("WARNING", line)
 
     def _log_level(self, level: int, line: str) -> None:
@@ -190,7 +190,7 @@ class WorkerServer:
         self._log("INFO", line)
 
     def _wake(self) -> None:
-        """Flush once per turn of the event loop, however many frames came in it."""
+        """Schedules one flush per iteration of the event loop, for any number of frames."""
         if not self._flushing:
             self._flushing = True
             asyncio.get_running_loop().call_soon(self._flush)
@@ -209,7 +209,7 @@ def _internal_tls(folder: str | None) -> InternalTLS | None:
 
 
 def _handoff_tls(settings: WorkerSettings) -> HandoffCertificates | None:
-    """What the core takes of the same files: here, to tell of those that it refuses. Raises SettingsError."""
+    """Reads the files as the core does, to report ones that it would refuse. Raises SettingsError."""
     if not (settings.internal_tls_folder and settings.internal_tls_name) or settings.transport == "None":
         return None
     try:
@@ -227,13 +227,13 @@ def _tracing(settings: WorkerSettings, log: Log) -> "Tracing | None":
 
 
 async def _in_thread(work: Callable[[], Path]) -> Path:
-    """`work` in a thread that ends with the process: a worker told to stop does not wait for a download."""
+    """Runs `work` in a daemon thread, so that a stopping worker does not wait for a download."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[Path] = loop.create_future()
 
-    def finish(tell: Callable[[], None]) -> None:
-        with suppress(RuntimeError):  # the loop is closed: the worker was stopped meanwhile
-            loop.call_soon_threadsafe(lambda: None if done.done() else tell())
+    def finish(set_outcome: Callable[[], None]) -> None:
+        with suppress(RuntimeError):  # the loop is closed: the worker has stopped meanwhile
+            loop.call_soon_threadsafe(lambda: None if done.done() else set_outcome())
 
     def run() -> None:
         try:

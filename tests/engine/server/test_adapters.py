@@ -3,7 +3,7 @@
 import pytest
 
 from legato_engine.adapters.offer import AdapterOffer
-from legato_engine.core.frames import Turn
+from legato_engine.core.frames import IterationReport
 from legato_protocol import adapter_list, stream
 from legato_protocol.adapter_list import AdapterEntry
 from legato_protocol.followed_files import INTERVAL
@@ -44,7 +44,7 @@ async def test_another_list_reaches_the_core_and_gateways_hear_what_came_of_it(b
             told += [inbox.adapters] if inbox.adapters else []
         list_id, offered = told[-1].id, {"sql": "one"}
         problems = {"law": "it is damaged"}
-        await core.say(Turn(offer=AdapterOffer(list_id, offered, ("former",), problems)))
+        await core.say(IterationReport(offer=AdapterOffer(list_id, offered, ("former",), problems)))
         again = await bench.heard(gateway, stream.Hello)
         assert (again.epoch, again.adapters, again.former_adapters) == (before.epoch, offered, ("former",))
         expected = {"list": list_id, "offered": offered, "problems": problems, "loaded": []}
@@ -52,8 +52,8 @@ async def test_another_list_reaches_the_core_and_gateways_hear_what_came_of_it(b
         async with bench.dial("/stream") as later:
             assert await bench.greet(later) == again
         load = bench.status().load
-        await core.say(Turn(offer=AdapterOffer("another", offered, ("former",))))
-        await core.say(Turn(everyone=(stream.encode(load),)))
+        await core.say(IterationReport(offer=AdapterOffer("another", offered, ("former",))))
+        await core.say(IterationReport(everyone=(stream.encode(load),)))
         assert await bench.heard(gateway) == load, "who can be asked for the same adapters is not greeted again"
         assert (await bench.state())["adapters"]["list"] == "another"
 

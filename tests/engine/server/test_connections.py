@@ -7,7 +7,7 @@ import pytest
 
 from legato_engine.metrics import WorkerMetrics
 from legato_engine.server import core_link
-from legato_engine.server.connections import Connections
+from legato_engine.server.connections import GatewayConnections
 from legato_engine.server.hub import Hub
 from legato_protocol import stream
 from legato_protocol.stream import Cancel, Greeting
@@ -35,7 +35,7 @@ class Gateway:
 async def test_nothing_is_read_from_gateways_while_the_core_does_not_read():
     writable = asyncio.Event()
     gateway = Gateway(Greeting("g"), *(Cancel(f"r{n}", 1) for n in range(5)))
-    connections = Connections(Hub(WorkerMetrics(), lambda: None), lambda: writable.wait())
+    connections = GatewayConnections(Hub(WorkerMetrics(), lambda: None), lambda: writable.wait())
     serving = asyncio.create_task(connections.stream(gateway))  # type: ignore[arg-type]
     for _ in range(50):
         await asyncio.sleep(0)

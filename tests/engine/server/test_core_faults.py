@@ -5,7 +5,7 @@ import asyncio
 import msgspec
 import pytest
 
-from legato_engine.core.frames import Beat, NotStarting, Turn
+from legato_engine.core.frames import Beat, IterationReport, NotStarting
 from legato_engine.errors import StartFailed
 from legato_protocol import stream
 from legato_protocol.kv_events import Snapshot
@@ -19,7 +19,7 @@ async def test_a_core_that_dies_is_reported_at_once_and_replaced(bench):
         await bench.greet(gateway)
         await listener.send(stream.encode(Greeting("g0")))
         assert isinstance(await bench.event(listener), Snapshot)
-        await first.say(Turn(status=bench.status()))
+        await first.say(IterationReport(status=bench.status()))
         first.die()
         lost = await bench.heard(gateway, Lost)
         assert lost.epoch == first.epoch
@@ -29,7 +29,7 @@ async def test_a_core_that_dies_is_reported_at_once_and_replaced(bench):
         fresh = await bench.event(listener)
         assert isinstance(fresh, Snapshot)
         assert (fresh.epoch, fresh.number) == (second.epoch, 0)
-        await second.say(Turn(status=bench.status()))
+        await second.say(IterationReport(status=bench.status()))
         await bench.reported()
         text = await bench.metrics()
         assert "legato_worker_core_restarts_total 1.0" in text
@@ -47,10 +47,10 @@ async def _until_lost(bench, gateway):
 async def test_gateways_hear_from_the_server_while_a_core_is_silent_or_computes(bench):
     """Whatever the core does: a beat tells how far its step is, and without one the server knows that it waits."""
     async with bench.served() as (core, gateway):
-        await core.say(Turn((), (stream.encode(bench.status().load),), status=bench.status()))
+        await core.say(IterationReport((), (stream.encode(bench.status().load),), status=bench.status()))
         assert (await bench.heard(gateway)).core_silence == 0
         await bench.stay_silent(0.2 * bench.silence)
-        await core.say(Beat(turn=4, busy=3.0, expected=2.5))
+        await core.say(Beat(iteration=4, busy=3.0, expected=2.5))
         repeats = [await bench.heard(gateway)]
         while not repeats[-1].step_age:
             repeats.append(await bench.heard(gateway))
@@ -79,7 +79,7 @@ async def test_a_server_that_was_stopped_itself_does_not_take_its_core_for_silen
     async with bench.served() as (core, gateway):
         await bench.skip(stop * bench.silence)  # timers that are due come before the core
         await core.say(Beat())
-        await core.say(Turn(status=bench.status()))
+        await core.say(IterationReport(status=bench.status()))
         await bench.until(lambda: bench.worker.hub.core is None or bench.worker.hub.core.status)
         assert bench.worker.hub.core is not None
         await bench.stay_silent(1.1 * bench.silence)
@@ -91,8 +91,8 @@ async def test_a_server_that_was_stopped_itself_does_not_take_its_core_for_silen
 async def test_a_start_that_comes_no_further_is_replaced_although_its_heart_beats(bench):
     stuck = await bench.next_core()
     await stuck.hear()
-    await stuck.say(Beat(turn=0, busy=2.9))
-    await stuck.say(Beat(turn=0, busy=3.1))
+    await stuck.say(Beat(iteration=0, busy=2.9))
+    await stuck.say(Beat(iteration=0, busy=3.1))
     await bench.core()
     assert any("stuck in its start" in line for line in bench.logged)
 
@@ -103,12 +103,12 @@ async def test_a_core_that_is_stuck_in_a_step_is_replaced_although_its_heart_bea
     """One whose steps are expected to take long is waited for longer."""
     more = {} if expected is None else {"expected": expected}
     async with bench.served() as (core, gateway):
-        await core.say(Beat(turn=4, busy=limit - 0.1, **more))
-        await core.say(Turn(status=bench.status()))
+        await core.say(Beat(iteration=4, busy=limit - 0.1, **more))
+        await core.say(IterationReport(status=bench.status()))
         await bench.until(lambda: bench.worker.hub.core is None or bench.worker.hub.core.status)
         assert bench.worker.hub.core is not None
-        await core.say(Beat(turn=5, busy=limit + 0.1, **more))
-        assert "stuck in turn 5" in (await _until_lost(bench, gateway))[-1].reason
+        await core.say(Beat(iteration=5, busy=limit + 0.1, **more))
+        assert "stuck in iteration 5" in (await _until_lost(bench, gateway))[-1].reason
         await bench.core()
 
 
@@ -142,7 +142,7 @@ async def test_a_start_that_can_never_succeed_ends_the_worker(bench):
 async def test_a_mismatch_of_blocks_and_owners_is_logged_once_each_time(bench):
     core = await bench.core()
     for mismatch in ("", "block 3 is lost", "block 3 is lost", "", "block 3 is lost", "block 4 is lost"):
-        await core.say(Turn(status=msgspec.structs.replace(bench.status(idle=True), mismatch=mismatch)))
+        await core.say(IterationReport(status=msgspec.structs.replace(bench.status(idle=True), mismatch=mismatch)))
     await bench.until(lambda: any("block 4" in line for line in bench.logged))
     assert [line[-15:] for line in bench.logged if "disagree" in line] == [
         "block 3 is lost",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from legato_engine.core.frames import Turn
+from legato_engine.core.frames import IterationReport
 from legato_engine.server import core_link
 from legato_engine.server.worker import WorkerServer
 from legato_engine.settings import WorkerSettings
@@ -22,10 +22,10 @@ async def test_draining_reaches_the_core_and_stopping_waits_until_nothing_runs(b
     assert (await bench.get("health", "/readyz"))[0] == 200, "it may be recalled, and serves at once then"
     bench.worker.stop()
     assert await bench.get("health", "/readyz") == (503, "stopping\n")
-    await core.say(Turn(status=bench.status(draining=True, order=inbox.order)))
+    await core.say(IterationReport(status=bench.status(draining=True, order=inbox.order)))
     await bench.reported()
     assert not bench.worker.hub.drained
-    await core.say(Turn(status=bench.status(draining=True, idle=True, order=inbox.order)))
+    await core.say(IterationReport(status=bench.status(draining=True, idle=True, order=inbox.order)))
     with pytest.raises(ConnectionError):
         await core.hear()
     await bench.until(lambda: "INFO drained" in bench.logged)
@@ -53,7 +53,7 @@ async def test_what_the_core_said_before_it_was_recalled_does_not_end_it(bench):
     core, hub = await bench.core(), bench.worker.hub
     await bench.get("control", "/drain", "POST")
     first = await core.hear()
-    await core.say(Turn(status=bench.status(draining=True, idle=True, order=first.order)))
+    await core.say(IterationReport(status=bench.status(draining=True, idle=True, order=first.order)))
     await bench.until(lambda: hub.drained)
     await bench.get("control", "/drain", "DELETE")
     bench.worker.drain()
@@ -61,14 +61,14 @@ async def test_what_the_core_said_before_it_was_recalled_does_not_end_it(bench):
     last = await core.hear()
     while not last.drain:
         last = await core.hear()
-    await core.say(Turn(status=bench.status(draining=True, idle=True, order=last.order)))
+    await core.say(IterationReport(status=bench.status(draining=True, idle=True, order=last.order)))
     await bench.until(lambda: hub.drained)
 
 
 @pytest.mark.parametrize("settings", [{"drain_deadline": 0.2}])
 async def test_the_drain_deadline_ends_what_still_runs(bench):
     core = await bench.core()
-    await core.say(Turn(status=bench.status()))
+    await core.say(IterationReport(status=bench.status()))
     bench.worker.stop()
     with contextlib.suppress(ConnectionError):
         while True:

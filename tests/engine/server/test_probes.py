@@ -3,7 +3,7 @@
 import pytest
 from websockets.exceptions import InvalidStatus
 
-from legato_engine.core.frames import Loading, Turn
+from legato_engine.core.frames import IterationReport, Loading
 from legato_protocol.stream import HandoffReport
 
 
@@ -52,7 +52,7 @@ async def test_kernels_and_transports_that_are_not_used_are_reported_with_the_re
 async def test_state_and_metrics_show_what_the_core_said(bench):
     core = await bench.core()
     report = HandoffReport("r", 1, 9, "p0", 4, 1, 4096, 0.01, 0.001, "memory")
-    await core.say(Turn(handoffs=(report,), status=bench.status()))
+    await core.say(IterationReport(handoffs=(report,), status=bench.status()))
     await bench.reported()
     state = await bench.state()
     assert state["blocks"] == {"free": 5, "cached": 2, "used": 1, "quarantined": 0}

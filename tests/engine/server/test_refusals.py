@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from websockets.exceptions import ConnectionClosed
 
-from legato_engine.core.frames import Turn
+from legato_engine.core.frames import IterationReport
 from legato_protocol import kv_events, stream
 from legato_protocol.messages import MAX_FRAME_BYTES
 from legato_protocol.stream import Cancel, Failed, Greeting, Handoff, Peer
@@ -97,7 +97,7 @@ async def test_a_gateway_that_does_not_read_is_cut_off(bench):
         reading = asyncio.create_task(bench.closed(reader))
         big = bytes(1 << 20)
         for _ in range(64):
-            await core.say(Turn(everyone=(big,)))
+            await core.say(IterationReport(everyone=(big,)))
         await bench.until(lambda: bench.worker.hub.gateways == 1)
         assert not reading.done()
         reading.cancel()

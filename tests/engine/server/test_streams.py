@@ -1,6 +1,6 @@
 """Gateways and the core talk through the server, whoever comes first; listeners follow which blocks the core holds."""
 
-from legato_engine.core.frames import ForGateway, Turn
+from legato_engine.core.frames import ForGateway, IterationReport
 from legato_protocol import block_hash, stream
 from legato_protocol.kv_events import Removed, Snapshot, SnapshotRequest, Stored
 from legato_protocol.load import Load
@@ -16,7 +16,9 @@ async def test_frames_pass_between_a_gateway_and_the_core(bench):
         assert forwarded == bench.generate()
         tokens = Tokens((TokenItem("r", 1, 0, 0, (5,)),))
         answer = ForGateway(number, stream.encode(tokens))
-        await core.say(Turn(frames=(answer,), everyone=(stream.encode(bench.status().load),), status=bench.status()))
+        await core.say(
+            IterationReport(frames=(answer,), everyone=(stream.encode(bench.status().load),), status=bench.status())
+        )
         assert await bench.heard(gateway) == tokens
         await bench.heard(gateway, Load)
     assert (await core.hear()).left == (number,)
@@ -41,11 +43,11 @@ def hashes(*numbers):
 async def test_a_listener_gets_a_snapshot_and_then_what_follows_on_it(bench):
     core = await bench.core()
     told = (Stored(core.epoch, 1, hashes(1, 2, 3)), Removed(core.epoch, 2, hashes(2)))
-    await core.say(Turn(events=tuple(map(stream.encode, told))))
+    await core.say(IterationReport(events=tuple(map(stream.encode, told))))
     await bench.until(lambda: bench.worker.hub.core.stored.number == 2)
     async with bench.listener() as listener:
         assert await bench.event(listener) == Snapshot(core.epoch, 2, 0, True, hashes(1, 3))
-        await core.say(Turn(events=(stream.encode(Stored(core.epoch, 3, hashes(4))),)))
+        await core.say(IterationReport(events=(stream.encode(Stored(core.epoch, 3, hashes(4))),)))
         assert await bench.event(listener) == Stored(core.epoch, 3, hashes(4))
         await listener.send(stream.encode(SnapshotRequest()))
         assert await bench.event(listener) == Snapshot(core.epoch, 3, 0, True, hashes(1, 3, 4))
@@ -54,7 +56,7 @@ async def test_a_listener_gets_a_snapshot_and_then_what_follows_on_it(bench):
 async def test_a_large_snapshot_comes_in_pages(bench):
     core = await bench.core()
     everything = hashes(*range(70_000))
-    await core.say(Turn(events=(stream.encode(Stored(core.epoch, 1, everything)),)))
+    await core.say(IterationReport(events=(stream.encode(Stored(core.epoch, 1, everything)),)))
     await bench.until(lambda: bench.worker.hub.core.stored.number == 1)
     async with bench.listener() as listener:
         pages = [await bench.event(listener) for _ in range(3)]
