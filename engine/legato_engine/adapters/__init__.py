@@ -1,1 +1,1 @@
-"""LoRA adapters: their folders, checked at the start, and those of them that are in memory."""
+"""LoRA adapters: opens and checks their folders, and loads them into memory on demand."""

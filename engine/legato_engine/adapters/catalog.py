@@ -1,7 +1,7 @@
-"""Which adapters a worker offers: those that a list names and that fit its model, opened beside the core's loop.
+"""The adapters that a worker offers: the ones in a list that fit its model, opened in a thread.
 
-One that cannot be opened keeps nothing else from being offered: it is told why, tried again now and then, and where
-its name had another one before, that one stays. No torch in here.
+An adapter that cannot be opened does not affect others: the reason is reported, it is tried again every `RETRY`
+seconds, and an earlier adapter of its name stays. No torch.
 """
 
 import logging
@@ -15,7 +15,7 @@ from legato_engine.errors import EngineError
 from legato_engine.mailbox import Mailbox
 from legato_protocol.adapter_list import AdapterEntry, AdapterList
 
-RETRY = 10.0  # seconds until one that could not be opened is tried again: its files may be on their way
+RETRY = 10.0  # seconds until a failed adapter is tried again: its files may still be being copied
 
 _log = logging.getLogger(__name__)
 
@@ -23,42 +23,42 @@ Open = Callable[[AdapterEntry], OfferedAdapter]
 
 
 class _Opened(NamedTuple):
-    """What came of a list."""
+    """The result of opening a list."""
 
     wanted: AdapterList
-    found: Mapping[AdapterEntry, OfferedAdapter]
+    adapters: Mapping[AdapterEntry, OfferedAdapter]
     problems: Mapping[str, str]
 
 
 class AdapterCatalog:
-    """Used by the core's loop alone. `open` is called in a thread, and raises EngineError or OSError."""
+    """Used only by the core's loop. `open` is called in a thread, and raises EngineError or OSError."""
 
     def __init__(self, resident: ResidentAdapters, open: Open, clock: Callable[[], float]) -> None:
         self._resident = resident
         self._open = open
         self._clock = clock
         self._now = _Opened(AdapterList(), {}, {})
-        self._wanted: AdapterList | None = None  # that is being opened, or waits for that
+        self._wanted: AdapterList | None = None  # the list that is being opened
         self._tried_at = 0.0
         self._thread = ThreadPoolExecutor(1, "adapter-catalog")
         self._done: Mailbox[_Opened] = Mailbox()
 
     def begin(self, wanted: AdapterList) -> None:
-        """Opens what it names, and offers it: for the start."""
-        self._take(self._opened(wanted, {}))
+        """Opens and offers a list's adapters; used for the start."""
+        self._take(self._open_all(wanted, {}))
 
     def follow(self, wanted: AdapterList) -> None:
-        """Offers what it names from soon on."""
+        """Starts to open a list's adapters, which are offered afterwards."""
         if wanted.id != (self._wanted or self._now.wanted).id:
             self._start(wanted)
 
     def retry(self) -> None:
-        """Tries again what could not be opened, if it is time."""
+        """Tries again to open failed adapters, every `RETRY` seconds."""
         if self._now.problems and self._wanted is None and self._clock() - self._tried_at >= RETRY:
             self._start(self._now.wanted)
 
     def take_done(self) -> AdapterOffer | None:
-        """What is offered, if that has changed since the last time."""
+        """The offer, if it has changed since the last call."""
         offer = None
         for opened in self._done.take():
             if opened.wanted is not self._wanted:
@@ -70,35 +70,35 @@ class AdapterCatalog:
 
     @property
     def offer(self) -> AdapterOffer:
-        """As gateways and `/state` are told."""
+        """The current offer, for gateways and `/state`."""
         resident, now = self._resident, self._now
         return AdapterOffer(now.wanted.id, dict(resident.offered), resident.former, dict(now.problems))
 
     def fileno(self) -> int:
-        """Readable when a list has been opened."""
+        """A descriptor that is readable when a list has been opened."""
         return self._done.fileno()
 
     def _start(self, wanted: AdapterList) -> None:
         self._wanted, self._tried_at = wanted, self._clock()
-        known = self._now.found
-        self._thread.submit(lambda: self._done.put(self._opened(wanted, known)))
+        known = self._now.adapters
+        self._thread.submit(lambda: self._done.put(self._open_all(wanted, known)))
 
-    def _opened(self, wanted: AdapterList, known: Mapping[AdapterEntry, OfferedAdapter]) -> _Opened:
-        """An entry that was opened before is not opened again."""
-        found, problems = {}, {}
+    def _open_all(self, wanted: AdapterList, known: Mapping[AdapterEntry, OfferedAdapter]) -> _Opened:
+        """Opens all entries, except known ones."""
+        adapters, problems = {}, {}
         for entry in wanted.entries:
             try:
-                found[entry] = known[entry] if entry in known else self._open(entry)
+                adapters[entry] = known[entry] if entry in known else self._open(entry)
             except (EngineError, OSError) as error:
                 problems[entry.name] = str(error)
-            except Exception as error:  # the worker goes on with the others, whatever is in these files
+            except Exception as error:  # invalid files must not affect other adapters
                 _log.exception("an adapter cannot be opened")
                 problems[entry.name] = f"{entry.path} cannot be opened: {error!r}"
-        return _Opened(wanted, found, problems)
+        return _Opened(wanted, adapters, problems)
 
     def _take(self, opened: _Opened) -> None:
-        """One that replaces another, and cannot be opened, leaves that in place."""
-        stay = {e.name: (e, each) for e, each in self._now.found.items() if e.name in opened.problems}
-        self._resident.offer([*opened.found.values(), *(each for _, each in stay.values())])
-        found = {**dict(stay.values()), **opened.found}
-        self._now, self._tried_at = opened._replace(found=found), self._clock()
+        """Offers opened adapters; a failed one leaves the earlier adapter of its name in place."""
+        stay = {e.name: (e, each) for e, each in self._now.adapters.items() if e.name in opened.problems}
+        self._resident.offer([*opened.adapters.values(), *(each for _, each in stay.values())])
+        adapters = {**dict(stay.values()), **opened.adapters}
+        self._now, self._tried_at = opened._replace(adapters=adapters), self._clock()

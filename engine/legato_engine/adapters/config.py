@@ -1,4 +1,4 @@
-"""An adapter's `adapter_config.json`, as PEFT writes it. What is computed otherwise than here is refused by name."""
+"""Reads an adapter's `adapter_config.json`, as PEFT writes it. Refuses settings that the engine does not compute."""
 
 import math
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from legato_engine.weights.config_file import read_json
 
 CONFIG = "adapter_config.json"
 
-# Settings that change what is computed, and the values (beside none at all) that leave it as it is here.
+# Settings that change the computation, with the values, in addition to a missing one, that leave it as it is here.
 _NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "alora_invocation_tokens": (),
     "alpha_pattern": ({},),
@@ -26,13 +26,15 @@ _NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "use_dora": (False,),
     "use_qalora": (False,),
 }
-_CHANGE_THE_BASE = ("corda", "loftq", "olora", "pissa")  # ways of initialization that leave the base other weights
+_CHANGE_THE_BASE = ("corda", "loftq", "olora", "pissa")  # initializations that change the base model's weights
 
 
 @dataclass(frozen=True, slots=True)
 class AdapterConfig:
-    """`scale` is what B · A is multiplied by. `targets` are the last parts of names of projections; None: the file does
-    not name them one by one, or not for all layers."""
+    """`scale` multiplies B · A. `targets` are the last parts of the names of projections.
+
+    `targets` is None if the file does not list them, or restricts them to some layers.
+    """
 
     rank: int
     scale: float
@@ -40,8 +42,10 @@ class AdapterConfig:
 
 
 def read(folder: Path, max_rank: int, own_max_rank: int | None = None) -> AdapterConfig:
-    """The config in a folder; both bounds hold where there are two. Raises ModelNotFound, CorruptModel,
-    UnsupportedModel."""
+    """Reads the config in a folder; the rank must not exceed either bound.
+
+    Raises ModelNotFound, CorruptModel, UnsupportedModel.
+    """
     path, raw = folder / CONFIG, read_json(folder / CONFIG)
     if raw.get("peft_type") != "LORA":
         raise UnsupportedModel(f"{path}: peft_type {raw.get('peft_type')!r} is not supported; supported: 'LORA'")

@@ -1,4 +1,4 @@
-"""A folder with a LoRA adapter as PEFT saves it: checked from its headers at the start, read when it is needed."""
+"""A folder with a LoRA adapter, as PEFT saves it: opened from its headers, read when it is needed."""
 
 import re
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ Projections = Mapping[str, tuple[int, int]]  # outputs and inputs of each, by na
 
 
 class _Half(NamedTuple):
-    """One of the two matrices of a pair, as the file calls it."""
+    """One of the two matrices of a pair, with its name in the file."""
 
     name: str
     shape: tuple[int, ...]
@@ -40,7 +40,7 @@ class _Half(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AdapterFolder:
-    """An adapter that fits the model. `digest` is of all that is in its two files."""
+    """An adapter that fits the model. `digest` covers the contents of its two files."""
 
     path: Path
     digest: str
@@ -50,8 +50,10 @@ class AdapterFolder:
     _names: Mapping[str, tuple[str, str]]  # projection → its A and B in the file
 
     def read(self) -> dict[str, Pair]:
-        """The matrices by projection, in the file's number format; B is scaled. Raises ModelError, OSError: also where
-        the files are no longer those that were checked."""
+        """Reads the matrices by projection, in the file's number format; B is scaled.
+
+        Raises ModelError, OSError; also if the files have changed since they were opened.
+        """
         config, weights = _contents(self.path)
         if _digest(config, weights) != self.digest:
             raise CorruptModel(f"{self.path}: the adapter's files have changed since this worker read them")
@@ -65,8 +67,11 @@ class AdapterFolder:
 
 
 def open_adapter(path: Path, projections: Projections, max_rank: int, own_max_rank: int | None = None) -> AdapterFolder:
-    """The adapter in `path` for a model with these projections. Raises ModelError: every tensor has to have a place in
-    the model, and every place that the config names has to have its tensors. `max_rank` is for all adapters."""
+    """Opens the adapter in `path` for a model with these projections. `max_rank` holds for all adapters.
+
+    Raises ModelError unless every tensor belongs to a projection of the model, and every target in the config has its
+    tensors.
+    """
     config = configs.read(path, max_rank, own_max_rank)
     raw, weights = _contents(path)
     file = path / WEIGHTS
@@ -74,7 +79,7 @@ def open_adapter(path: Path, projections: Projections, max_rank: int, own_max_ra
     names = {}
     for projection, half in sorted(halves.items()):
         if projection not in projections:
-            raise UnsupportedModel(f"{file}: {projection} is no projection of this model: of another base?")
+            raise UnsupportedModel(f"{file}: {projection} is not a projection of this model: of another base?")
         for letter in "AB":
             if letter not in half:
                 raise MissingTensor(f"{file}: tensor {projection}.lora_{letter}.weight is missing")
@@ -108,7 +113,7 @@ def _digest(config: bytes, weights: bytes) -> str:
 
 
 def _shapes(file: Path, data: bytes) -> dict[str, tuple[int, ...]]:
-    """Of all tensors in a file."""
+    """Shapes of all tensors in a file."""
     try:
         tensors = deserialize(data)  # type: ignore[no-untyped-call]
     except SafetensorError as error:
@@ -122,10 +127,10 @@ def _shapes(file: Path, data: bytes) -> dict[str, tuple[int, ...]]:
 
 def _halves(file: Path, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, dict[str, _Half]]:
     """Tensors by projection and half."""
-    found: dict[str, dict[str, _Half]] = {}
+    halves: dict[str, dict[str, _Half]] = {}
     for name, shape in shapes.items():
         match = _NAME.fullmatch(name)
         if match is None:
             raise UnsupportedModel(f"{file}: tensor {name} is not supported; supported: PROJECTION.lora_A.weight and B")
-        found.setdefault(match["projection"], {})[match["half"]] = _Half(name, shape)
-    return found
+        halves.setdefault(match["projection"], {})[match["half"]] = _Half(name, shape)
+    return halves

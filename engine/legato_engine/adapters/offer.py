@@ -1,4 +1,4 @@
-"""What core and server tell each other of adapters that are offered. No torch in here."""
+"""The core's report of offered adapters to the server. No torch."""
 
 import msgspec
 
@@ -6,7 +6,7 @@ from legato_protocol.messages import Value
 
 
 class AdapterOffer(Value, frozen=True):
-    """What came of a list of adapters: `Hello.adapters`, `Hello.former_adapters`, and why others cannot be had."""
+    """The result of a list of adapters: `Hello.adapters`, `Hello.former_adapters`, and problems of others."""
 
     list: str  # its id
     adapters: dict[str, str] = msgspec.field(default_factory=dict)

@@ -1,1 +1,1 @@
-"""Output that has to match a grammar: grammars compiled beside the loop, and where each sequence is in its own."""
+"""Grammars for structured output: compiled in a thread, with the position of each sequence in its grammar."""

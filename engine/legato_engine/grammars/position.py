@@ -1,4 +1,4 @@
-"""Where one sequence is in its grammar. Used in one thread at a time: that which computes masks."""
+"""The position of a sequence in its grammar. Used only in the thread that computes masks."""
 
 from collections.abc import Sequence
 
@@ -9,8 +9,7 @@ _FULL = 0xFFFFFFFF  # a word of a mask whose tokens may all follow
 
 
 class GrammarPosition:
-    """Implements `batch.Constraint`. It follows from the output alone: after a hand-off, a preemption or a fork, a new
-    one replays it."""
+    """Implements `batch.Constraint`. After a hand-off, a preemption or a fork, a new one replays the output."""
 
     __slots__ = ("_consumed", "_grammar", "_matcher")
 
@@ -20,11 +19,11 @@ class GrammarPosition:
         self._consumed = 0
 
     def at_start(self) -> "GrammarPosition":
-        """The same grammar for another sequence."""
+        """The same grammar for a new sequence."""
         return GrammarPosition(self._grammar)
 
     def allowed(self, output: Sequence[int], stops: Sequence[int], early: bool) -> bytes:
-        """As `batch.Constraint` says. Releases the interpreter's lock for most of its time."""
+        """See `batch.Constraint`. Releases the interpreter lock for most of its time."""
         matcher, grammar = self._follow(output), self._grammar
         mask = matcher.mask()
         if matcher.error:

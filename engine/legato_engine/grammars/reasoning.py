@@ -1,5 +1,4 @@
-"""Where one sequence is in its reasoning: it may have to end after so many tokens, and what comes behind it may have to
-match a grammar."""
+"""The position of a sequence in its reasoning, which may have a budget; the answer may have to match a grammar."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,12 +9,12 @@ from legato_engine.grammars.position import GrammarPosition
 from legato_grammar.guidance import Grammar
 from legato_protocol.reasoning import ReasoningSpan, ReasoningTokens
 
-_ALL = b""  # as `batch.Constraint` says
+_ALL = b""  # all tokens, see `batch.Constraint`
 
 
 @dataclass(frozen=True, slots=True)
 class ReasoningRules:
-    """What an output with reasoning between `marks` has to keep to. Masks have `words` numbers of 32 bits."""
+    """Rules for an output with reasoning between `marks`. Masks have `words` numbers of 32 bits."""
 
     marks: ReasoningTokens
     budget: int | None  # tokens
@@ -24,7 +23,7 @@ class ReasoningRules:
 
 
 class ReasoningPosition:
-    """Implements `batch.Constraint`. Like any grammar's it follows from the output alone."""
+    """Implements `batch.Constraint`."""
 
     __slots__ = ("_answer", "_read", "_rules", "_span")
 
@@ -35,19 +34,19 @@ class ReasoningPosition:
         self._read = 0
 
     def at_start(self) -> "ReasoningPosition":
-        """The same rules for another sequence."""
+        """The same rules for a new sequence."""
         return ReasoningPosition(self._rules)
 
     def allowed(self, output: Sequence[int], stops: Sequence[int], early: bool) -> bytes:
-        """As `batch.Constraint` says. Where there is no grammar, tokens are bound by the budget alone."""
+        """See `batch.Constraint`. Without a grammar, only the budget restricts tokens."""
         self._follow(output)
         span, rules = self._span, self._rules
         if span.inside and rules.budget is not None and span.count >= rules.budget:
             return self._only(rules.marks.close)
         if span.inside or self._answer is None:
             return self._all_but(stops) if early or self._answer is not None else _ALL
-        found = self._answer.allowed(output[span.behind :], stops, early)
-        return found if span.over else self._with(rules.marks.open, found)
+        mask = self._answer.allowed(output[span.behind :], stops, early)
+        return mask if span.over else self._with(rules.marks.open, mask)
 
     def _follow(self, output: Sequence[int]) -> None:
         if self._read > len(output):
@@ -56,7 +55,7 @@ class ReasoningPosition:
         self._span.follow(output[self._read :])
         self._read = len(output)
         if self._answer is not None and self._span.behind != behind:
-            self._answer = self._answer.at_start()  # it may have read space that came before the reasoning
+            self._answer = self._answer.at_start()  # it may have read white space before the reasoning
 
     def _only(self, token: int) -> bytes:
         return self._with(token, bytes(4 * self._rules.words))

@@ -1,1 +1,1 @@
-"""The KV cache as numbers: who owns which block, what can be found, where a block lies. No device code in here."""
+"""Bookkeeping of the KV cache: owners of blocks, the prefix cache, and the layout of a block. No device code."""

@@ -1,4 +1,4 @@
-"""Who owns which block of the arena: references, the free map, quarantine. The one place that gives out blocks."""
+"""The pool of the arena's blocks: references, the free map, quarantine. The only place that allocates blocks."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -12,7 +12,7 @@ _FREE, _TAKEN = b"\x01", b"\x00"
 
 @dataclass(frozen=True, slots=True)
 class BlockCounts:
-    """free + cached + used + quarantined = all blocks, always. `cached` ones are findable and evictable."""
+    """The sum is always the number of all blocks. `cached` blocks can be matched and evicted."""
 
     free: int
     cached: int
@@ -23,8 +23,8 @@ class BlockCounts:
 class BlockPool:
     """Blocks 0 … `size` - 1. A block is free, cached (evictable), used (referenced) or quarantined.
 
-    Several sequences may reference one block; they may all read it, and who wants to write to one that others
-    reference copies it first. A quarantined block might still be written by a peer.
+    Several sequences may reference and read a block; a sequence copies a shared block before it writes to it. A peer
+    might still write to a quarantined block.
     """
 
     def __init__(self, size: int, events: EventLog) -> None:
@@ -34,12 +34,12 @@ class BlockPool:
         self._references = [0] * size
         self._free = bytearray(_FREE) * size  # a byte per block, since bytearray.find finds runs at memchr's speed
         self._free_count = size
-        self._next = 0  # where the last search ended: runs stay whole for longer
+        self._next = 0  # end of the last search, so that long runs stay whole for longer
         self._quarantined: set[int] = set()
 
     @property
     def available(self) -> int:
-        """How many blocks `allocate` can give."""
+        """Number of blocks that can be allocated."""
         return self._free_count + self.cache.evictable
 
     def counts(self) -> BlockCounts:
@@ -49,13 +49,16 @@ class BlockPool:
     def references(self, block: int) -> int:
         return self._references[block]
 
-    def held(self) -> dict[int, int]:
-        """How many references there are on each used block."""
+    def used_blocks(self) -> dict[int, int]:
+        """Number of references to each used block."""
         return {block: count for block, count in enumerate(self._references) if count}
 
     def allocate(self, count: int, after: int | None = None) -> list[int] | None:
-        """`count` blocks with one reference each, or None when there are not so many; cached ones are evicted only
-        when no free ones are left. Prefers the blocks behind `after`, else long runs of neighbours."""
+        """Allocates `count` blocks with one reference each; None if too few are available.
+
+        Prefers the blocks that follow `after`, else long runs of neighbours. Evicts cached blocks only if no free ones
+        are left.
+        """
         if count > self.available:
             return None
         while self._free_count < count:
@@ -83,16 +86,16 @@ class BlockPool:
         return blocks
 
     def take(self, blocks: Iterable[int]) -> None:
-        """One more reference on each of these used or cached blocks."""
+        """Adds a reference to each of these used or cached blocks."""
         for block in blocks:
             if not self._references[block]:
-                self.cache.used(block)
+                self.cache.mark_used(block)
             self._references[block] += 1
 
     def release(self, blocks: Sequence[int]) -> None:
-        """Give up one reference on each of these blocks, which are in the order of their sequence.
+        """Removes a reference from each of these blocks, which are in the order of their sequence.
 
-        Blocks without references become cached if they can be found, else free.
+        Blocks without references become cached if they are stored, else free.
         """
         for block in reversed(blocks):  # leaves first, so that they are evicted first
             left = self._references[block] - 1
@@ -101,15 +104,15 @@ class BlockPool:
             self._references[block] = left
             if not left:
                 if self.cache.is_stored(block):
-                    self.cache.unused(block)
+                    self.cache.mark_unused(block)
                 else:
                     self._set_free(block)
 
     def store(self, block: int, block_hash: bytes, parent: bytes | None) -> int:
-        """Make a full block findable; returns the block that holds this content, with the caller's reference on it.
+        """Adds a full block to the prefix cache. Returns the block with this content, with the caller's reference.
 
-        Where another block holds it already, the caller's is given up for that one: a sequence's full blocks are always
-        the findable ones, so that the ancestors of cached blocks are cached.
+        If another block has the content already, the caller's block is released for that one: a sequence's full blocks
+        are always the stored ones, so that the ancestors of cached blocks are cached.
         """
         known = self.cache.find(block_hash)
         if known is None:
@@ -121,40 +124,40 @@ class BlockPool:
         return known
 
     def quarantine(self, blocks: Iterable[int]) -> None:
-        """The owner gives up these blocks, but a peer may still write to them: nobody gets them until `readmit`."""
+        """The owner releases these blocks, but a peer may still write to them: unavailable until `readmit`."""
         for block in blocks:
             if self._references[block] != 1 or self.cache.is_stored(block):
-                raise ValueError(f"block {block} is not one owner's alone")
+                raise ValueError(f"block {block} does not have a single owner")
             self._references[block] = 0
             self._quarantined.add(block)
 
     def readmit(self, blocks: Iterable[int]) -> None:
-        """No peer writes to these quarantined blocks any more: they are free."""
+        """No peer writes to these quarantined blocks any more: frees them."""
         for block in blocks:
             self._quarantined.remove(block)
             self._set_free(block)
 
     def forget(self, blocks: Sequence[int]) -> None:
-        """Nobody finds these blocks of one sequence any more, as far as they are its alone.
+        """Removes the blocks that only this sequence uses from the prefix cache.
 
-        What another one holds, or has computed further blocks from, stays: it served that one well.
+        Blocks that other sequences use, or have computed further blocks from, stay: those sequences had no fault.
         """
         stored = [block for block in blocks if self.cache.is_stored(block)]
-        shared = sum(self._references[block] > 1 for block in stored)  # the first ones: who holds a block holds those
+        shared = sum(self._references[block] > 1 for block in stored)  # these come first: owners have all ancestors
         self.cache.forget(stored[shared:])
 
     def check_integrity(self) -> None:
-        """Raise AssertionError where a block is in two states or in none, or the counts are not those of the blocks."""
+        """Raises AssertionError if a block is in two states or in none, or the counts are wrong."""
         self.cache.check_integrity()
         free = [block for block, is_free in enumerate(self._free) if is_free]
         assert self._free_count == len(free), f"{len(free)} blocks are free, {self._free_count} are counted"
-        states = [*free, *self.cache.evictable_blocks(), *self.held(), *self._quarantined]
+        states = [*free, *self.cache.evictable_blocks(), *self.used_blocks(), *self._quarantined]
         if sorted(states) != list(range(self.size)):
             counts = Counter(states)
             wrong = next(block for block in range(self.size) if counts[block] != 1)
             raise AssertionError(f"block {wrong} is in {counts[wrong]} states of free, cached, used, quarantined")
-        found = next((block for block in self.cache.stored_blocks() if self._free[block]), None)
-        assert found is None, f"free block {found} can be found"
+        wrong_block = next((block for block in self.cache.stored_blocks() if self._free[block]), None)
+        assert wrong_block is None, f"free block {wrong_block} is in the prefix cache"
 
     def _find_run(self, length: int) -> int:
         run = _FREE * length

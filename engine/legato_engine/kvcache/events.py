@@ -1,4 +1,4 @@
-"""The record of what became findable in the prefix cache and what ceased to be, as gateways are told it."""
+"""The log of stored and removed blocks of the prefix cache, for gateways."""
 
 from legato_protocol.block_hash import join
 from legato_protocol.kv_events import KVEvent, Removed, Stored
@@ -7,7 +7,7 @@ Change = type[Stored] | type[Removed]
 
 
 class EventLog:
-    """Changes in the order they happened; `take` gives them as messages, neighbours of one kind joined.
+    """Changes in order; `take` returns them as messages, consecutive changes of one kind joined.
 
     Numbers are contiguous over the life of `epoch` and begin at 1: 0 is the empty cache of a new process.
     """
@@ -24,7 +24,7 @@ class EventLog:
         self._append(Removed, block_hash)
 
     def take(self) -> tuple[KVEvent, ...]:
-        """The events since the last call, to be sent in this order to every gateway. Call once per step."""
+        """Returns the events since the last call; every gateway has to get them in this order. Call once per step."""
         runs, self._runs = self._runs, []
         return tuple(self._event(change, hashes) for change, hashes in runs)
 

@@ -1,4 +1,4 @@
-"""Where the bytes of a block lie in the arena. No torch in here: the hand-off and the scheduler read it too."""
+"""The layout of blocks in the arena. No torch: hand-offs and the scheduler import it, too."""
 
 from dataclasses import dataclass
 from math import prod
@@ -29,10 +29,10 @@ class KVLayout:
         return prod(self.block_shape) * DTYPE_BYTES[self.dtype]
 
     def blocks_for(self, tokens: int) -> int:
-        """How many blocks hold `tokens` tokens."""
+        """Number of blocks that hold `tokens` tokens."""
         return -(-tokens // self.block_size)
 
     def __str__(self) -> str:
-        """What `Hello.layout` carries: workers whose layouts spell differently exchange nothing."""
+        """The value of `Hello.layout`: workers only exchange KV if it is equal."""
         shape = f"layers={self.layers} kv_heads={self.kv_heads} block={self.block_size} dim={self.head_dim}"
         return f"block-major {shape} {self.dtype}"

@@ -1,4 +1,4 @@
-"""Which block holds which content: chained hash ↔ block, and the evictable ones in order of use. Owns no references."""
+"""The prefix cache: chained hash ↔ block, and evictable blocks in order of use. It owns no references."""
 
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
@@ -9,9 +9,9 @@ from legato_engine.kvcache.events import EventLog
 class PrefixCache:
     """An index of full blocks by chained hash.
 
-    A stored block may be in use; one that nobody uses is *evictable* and leaves, least recently used first, when its
-    memory is needed. Whoever holds a block holds all its ancestors, and gives them up after it: so leaves go first, and
-    the ancestors of a stored block are stored.
+    A stored block that is not in use is *evictable*; the least recently used one is evicted first. A sequence that uses
+    a block uses all of its ancestors, and releases them after it: so leaves are evicted first, and the ancestors of a
+    stored block are stored.
     """
 
     def __init__(self, events: EventLog) -> None:
@@ -21,11 +21,11 @@ class PrefixCache:
         self._evictable: OrderedDict[int, None] = OrderedDict()
 
     def __len__(self) -> int:
-        """Stored blocks, in use or not."""
+        """Number of stored blocks, in use or not."""
         return len(self._blocks)
 
     def __iter__(self) -> Iterator[bytes]:
-        """All hashes that can be found now: the content of a snapshot."""
+        """All stored hashes: the content of a snapshot."""
         return iter(self._blocks)
 
     @property
@@ -58,21 +58,22 @@ class PrefixCache:
         return blocks
 
     def store(self, block: int, block_hash: bytes, parent: bytes | None) -> None:
-        """`block` (in use, full) can be found by `block_hash` from now on; the first of a sequence has no parent."""
+        """Stores a full block in use under `block_hash`; the first block of a sequence has no parent."""
         self._blocks[block_hash] = block
         self._hashes[block] = (block_hash, parent)
         self._events.stored(block_hash)
 
-    def unused(self, block: int) -> None:
-        """Nobody uses this stored block any more."""
+    def mark_unused(self, block: int) -> None:
+        """No sequence uses this stored block any more: it becomes evictable."""
         self._evictable[block] = None
 
-    def used(self, block: int) -> None:
-        """Somebody uses this evictable block again."""
+    def mark_used(self, block: int) -> None:
+        """A sequence uses this evictable block again."""
         del self._evictable[block]
 
     def evict(self) -> int:
-        """Forget the least recently used evictable block; its memory is the caller's. KeyError when there is none."""
+        """Removes the least recently used evictable block and returns it to the caller. KeyError if there is no such
+        block."""
         block, _ = self._evictable.popitem(last=False)
         block_hash, _ = self._hashes.pop(block)
         del self._blocks[block_hash]
@@ -80,8 +81,10 @@ class PrefixCache:
         return block
 
     def forget(self, blocks: Sequence[int]) -> None:
-        """Find the last of these blocks no more, which are stored, used and in the order of their sequence: back to the
-        first one, or to one that blocks of others follow."""
+        """Removes these blocks from the end: they are stored, used and in the order of their sequence.
+
+        Stops at a block that other blocks follow.
+        """
         followers = Counter(parent for _, parent in self._hashes.values())
         for block in reversed(blocks):
             block_hash, parent = self._hashes[block]
@@ -92,7 +95,7 @@ class PrefixCache:
             self._events.removed(block_hash)
 
     def check_integrity(self) -> None:
-        """Raise AssertionError where the two maps disagree or an ancestor is missing."""
+        """Raises AssertionError if the two maps disagree or an ancestor is missing."""
         assert len(self._blocks) == len(self._hashes)
         for block, (block_hash, parent) in self._hashes.items():
             assert self._blocks[block_hash] == block, f"block {block} is stored under another's hash"

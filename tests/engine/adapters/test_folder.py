@@ -96,7 +96,11 @@ REFUSED = {
     "half a pair": (MissingTensor, {"change": without("layers.0.mlp.up_proj.lora_B.weight")}, "up_proj.lora_B.weight"),
     "a layer too many": (UnsupportedModel, {"change": renamed("layers.1.", "layers.2.")}, "model.layers.2.mlp.down"),
     "a layer too few": (MissingTensor, {"change": without(("A.weight", "layers.1"))}, "is missing"),
-    "an embedding": (UnsupportedModel, extra("lm_head.lora_A.weight", 4, 32), "lm_head is no projection of this model"),
+    "an embedding": (
+        UnsupportedModel,
+        extra("lm_head.lora_A.weight", 4, 32),
+        "lm_head is not a projection of this model",
+    ),
     "other tensors": (UnsupportedModel, extra(f"{UP}.lora_magnitude_vector", 4), "magnitude_vector is not supported"),
     "another base": (WrongShape, extra(f"{KEYS}.lora_B.weight", 32, 4), "ask for [16, 4]: of another base?"),
     "whole numbers": (

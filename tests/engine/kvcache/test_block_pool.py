@@ -106,7 +106,7 @@ def test_mistakes_of_owners_raise():
     pool = pool_of(4)
     (block,) = pool.allocate(1)
     pool.take((block,))
-    with pytest.raises(ValueError, match="one owner"):
+    with pytest.raises(ValueError, match="single owner"):
         pool.quarantine((block,))
     pool.release((block,))
     pool.release((block,))
@@ -115,7 +115,7 @@ def test_mistakes_of_owners_raise():
     with pytest.raises(KeyError):
         pool.readmit((block,))
     blocks, _ = hold_chain(pool, b"a")
-    with pytest.raises(ValueError, match="one owner"):
+    with pytest.raises(ValueError, match="single owner"):
         pool.quarantine(blocks)
 
 
@@ -217,7 +217,7 @@ def _chain(prompt):
         (["free a used one"], "block 0 is in 2 states of free, cached, used, quarantined"),
         (["lose a free one"], "block 3 is in 0 states of free, cached, used, quarantined"),
         (["free a used one", "lose a free one"], "block 0 is in 2 states of free, cached, used, quarantined"),
-        (["find a free one"], "free block 0 can be found"),
+        (["find a free one"], "free block 0 is in the prefix cache"),
         (["miscount"], "1 blocks are free, 2 are counted"),
     ],
 )
