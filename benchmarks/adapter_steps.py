@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from legato_cli.model import PREFIX, resolve
-from legato_engine.layers.low_rank import Adapter, Pair
+from legato_engine.layers.low_rank import LowRankAdapter, Pair
 from legato_engine.runner.runner import Runner
 from legato_engine.scheduler.batch import Batch, Draw, Row
 from legato_engine.weights.expected import projections
@@ -31,7 +31,7 @@ def load(path: Path) -> Runner:
     return runner
 
 
-def random_adapter(runner: Runner, path: Path, rank: int, seed: int) -> Adapter[Any]:
+def random_adapter(runner: Runner, path: Path, rank: int, seed: int) -> LowRankAdapter[Any]:
     draw = torch.Generator().manual_seed(seed)
     return runner.adapter(
         {
@@ -43,7 +43,7 @@ def random_adapter(runner: Runner, path: Path, rank: int, seed: int) -> Adapter[
     )
 
 
-def batch(rows: int, tokens: int, adapters: list[Adapter[Any]]) -> Batch:
+def batch(rows: int, tokens: int, adapters: list[LowRankAdapter[Any]]) -> Batch:
     """Rows take the adapters in turn."""
     made = []
     for index in range(rows):

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from legato_engine.runner.runner import Runner
-from legato_engine.sampling.scores import Scores, rows_at_once
+from legato_engine.sampling.scores import Scores, rows_per_slice
 from legato_engine.scheduler.batch import Batch, Draw, Row, Targets
 from legato_protocol.sampling_params import SamplingParams
 
@@ -111,5 +111,5 @@ def test_logits_that_are_not_finite_are_a_fault(bad):
     assert scores.packed()[1] == "the model's logits for it are not finite numbers"
 
 
-def test_rows_at_once_are_bounded_by_bytes():
-    assert [rows_at_once(vocabulary) for vocabulary in (49_152, 151_936, 1 << 20)] == [64, 32, 32]
+def test_rows_per_slice_are_bounded_by_bytes():
+    assert [rows_per_slice(vocabulary) for vocabulary in (49_152, 151_936, 1 << 20)] == [64, 32, 32]

@@ -1,11 +1,11 @@
-"""Adapters laid out as linear layers are fused."""
+"""Adapters in the layout of fused linear layers."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
 
-from legato_engine.layers.low_rank import Adapter, LowRank, Pair, Up
+from legato_engine.layers.low_rank import LowRank, LowRankAdapter, Pair, Up
 
 
 class LinearShape(NamedTuple):
@@ -17,9 +17,9 @@ class LinearShape(NamedTuple):
 
 def fuse(
     pairs: Mapping[str, Pair], layers: Sequence[LinearShape], dtype: torch.dtype, device: torch.device | None = None
-) -> Adapter[LowRank]:
+) -> LowRankAdapter[LowRank]:
     """The pairs, by projection, laid out for these layers."""
-    found = {}
+    updates = {}
     for layer in layers:
         downs, ups, first, rank = [], [], 0, 0
         for name, size in zip(layer.names, layer.outputs, strict=True):
@@ -29,5 +29,5 @@ def fuse(
                 rank += len(pair.a)
             first += size
         if downs:
-            found[layer.names[0]] = LowRank(torch.cat(downs), tuple(ups))
-    return Adapter(found)
+            updates[layer.names[0]] = LowRank(torch.cat(downs), tuple(ups))
+    return LowRankAdapter(updates)

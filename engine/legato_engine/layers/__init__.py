@@ -1,1 +1,1 @@
-"""What models are written against and backends make: layers, and the step that they compute. No kernels, no weights."""
+"""The interface between models and backends: layers and step inputs. No kernels, no weights."""

@@ -1,7 +1,7 @@
-"""The layers of a decoder-only transformer, as a model asks a backend for them.
+"""The layers of a decoder-only transformer that a model requests from a backend.
 
-A model is written once against these; a backend (`legato_engine.backends`) decides how weights are packed, which
-operators compute, and what an array of activations is.
+A model is written once with these; a backend (`legato_engine.backends`) decides the packing of weights, the operators
+and the type of activations.
 """
 
 from collections.abc import Sequence
@@ -10,8 +10,8 @@ from typing import Any, Protocol
 
 import torch
 
-Hidden = Any  # a backend's own array of activations, a row for each token of the step: models only hand it on
-Step = Any  # what a backend keeps of the step that is computed: inputs, KV arena, attention metadata
+Hidden = Any  # a backend's own array of activations, a row for each token of the step; opaque to models
+Step = Any  # a backend's state of the current step: inputs, KV arena, attention metadata
 
 
 class Embedding(Protocol):
@@ -21,12 +21,12 @@ class Embedding(Protocol):
 
 class Norm(Protocol):
     def __call__(self, step: Step, x: Hidden | None, residual: Hidden) -> Hidden:
-        """Adds `x`, if there is one, to the residual stream in place; the RMSNorm of that sum."""
+        """Adds `x`, if given, to the residual stream in place. Returns the RMSNorm of the sum."""
 
 
 class Linear(Protocol):
     def __call__(self, step: Step, x: Hidden) -> Hidden:
-        """[tokens, in] → [tokens, out], valid until another linear layer of that width is called."""
+        """[tokens, in] → [tokens, out], valid until the next call of a linear layer of the same width."""
 
 
 class Attention(Protocol):
@@ -49,23 +49,23 @@ class Head(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class AttentionShape:
-    """What attention of one layer differs in between models."""
+    """The parameters of a layer's attention that differ between models."""
 
     heads: int
     kv_heads: int
     head_dim: int
-    window: int | None = None  # a position sees itself and this many less one before it
+    window: int | None = None  # positions that a position attends to, including itself; None: all
     query_norm: str | None = None  # weights of RMSNorms over each head, before the rotation
     key_norm: str | None = None
 
 
 class Layers(Protocol):
-    """Makes the layers of one model from its weights. Names are Hugging Face's, without `.weight` and `.bias`."""
+    """Creates the layers of one model from its weights. Names are Hugging Face's, without `.weight` and `.bias`."""
 
     def embedding(self, name: str, rows: int, width: int) -> Embedding: ...
     def norm(self, name: str, width: int) -> Norm: ...
     def linear(self, names: Sequence[str], inputs: int, outputs: Sequence[int], bias: bool = False) -> Linear:
-        """Projections of one input, fused: their outputs one after another."""
+        """Fused projections of one input; their outputs are concatenated."""
 
     def attention(self, layer: int, shape: AttentionShape) -> Attention: ...
     def silu_mul(self, width: int) -> Activation: ...

@@ -1,4 +1,4 @@
-"""What an adapter adds to linear layers: products of two narrow matrices, laid out as the layers are fused.
+"""Low-rank updates of linear layers by an adapter, laid out like the fused layers.
 
 LoRA (Hu et al., 2021): y = W x + scale · B (A x). The scale is part of B here.
 """
@@ -7,19 +7,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 
-if TYPE_CHECKING:  # workers that compute nothing take inputs of steps as well
+if TYPE_CHECKING:  # paced workers import this without torch
     import torch
 
 
 class Pair(NamedTuple):
-    """For one projection: A [rank, in] and B [out, rank]."""
+    """The matrices of one projection: A [rank, in] and B [out, rank]."""
 
     a: "torch.Tensor"
     b: "torch.Tensor"
 
 
 class Up(NamedTuple):
-    """From `ranks` of the inner values to outputs `first` and on: B [out, rank]."""
+    """Maps `ranks` of the inner values to the outputs from `first` on: B [out, rank]."""
 
     ranks: slice
     first: int
@@ -28,7 +28,7 @@ class Up(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LowRank:
-    """For one linear layer of several projections: their A [ranks, in], one after another, and the B of each."""
+    """The update of one linear layer with several projections: their concatenated A [ranks, in], and the B of each."""
 
     down: "torch.Tensor"
     ups: tuple[Up, ...]
@@ -39,7 +39,7 @@ class LowRank:
 
 
 class Update(Protocol):
-    """What an adapter adds to one linear layer, as a backend holds it."""
+    """An adapter's update of one linear layer, in a backend's format."""
 
     @property
     def nbytes(self) -> int: ...
@@ -49,8 +49,8 @@ U = TypeVar("U", bound=Update, covariant=True)
 
 
 @dataclass(frozen=True)
-class Adapter(Generic[U]):
-    """One adapter, as a backend holds it: what it adds, by the first projection of the linear layer."""
+class LowRankAdapter(Generic[U]):
+    """One adapter in a backend's format: its updates by the linear layer's first projection."""
 
     updates: Mapping[str, U]
 

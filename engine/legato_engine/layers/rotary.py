@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-Scaling = Mapping[str, Any]  # as `ModelConfig.rope_scaling` says it
+Scaling = Mapping[str, Any]  # see `ModelConfig.rope_scaling`
 
 
 def frequencies(head_dim: int, theta: float, scaling: Scaling | None) -> torch.Tensor:
@@ -22,7 +22,7 @@ def frequencies(head_dim: int, theta: float, scaling: Scaling | None) -> torch.T
 
 
 def tables(head_dim: int, theta: float, scaling: Scaling | None, max_length: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """cos and sin, float32 [max_length, head_dim/2]; with YaRN both times its attention factor."""
+    """cos and sin, float32 [max_length, head_dim/2]; with YaRN both are multiplied by its attention factor."""
     angles = torch.outer(torch.arange(max_length).float(), frequencies(head_dim, theta, scaling))
     by = float((scaling or {}).get("attention_factor", 1.0))
     return angles.cos() * by, angles.sin() * by
@@ -37,7 +37,7 @@ def _factors(plain: torch.Tensor, scaling: Scaling) -> torch.Tensor:
 
 
 def _llama3(plain: torch.Tensor, scaling: Scaling) -> torch.Tensor:
-    """Llama 3.1: long waves are slowed by `factor`, short ones kept, those between blended."""
+    """Llama 3.1: divides the frequency of long waves by `factor`, keeps short ones, and blends in between."""
     factor, original = float(scaling["factor"]), float(scaling["original_max_position_embeddings"])
     low, high = float(scaling["low_freq_factor"]), float(scaling["high_freq_factor"])
     wavelength = 2 * math.pi / plain
@@ -46,15 +46,15 @@ def _llama3(plain: torch.Tensor, scaling: Scaling) -> torch.Tensor:
 
 
 def _yarn(plain: torch.Tensor, scaling: Scaling, theta: float) -> torch.Tensor:
-    """YaRN (Peng et al., 2023): pairs that turn often in the original length are kept, others are slowed."""
+    """YaRN (Peng et al., 2023): keeps pairs with many rotations in the original length, and slows others."""
     factor, original = float(scaling["factor"]), float(scaling["original_max_position_embeddings"])
     pairs = len(plain)
 
-    def turning(times: float) -> float:
-        """The pair that turns so many times in the original length."""
-        return pairs * math.log(original / (times * 2 * math.pi)) / math.log(theta)
+    def pair_with(rotations: float) -> float:
+        """The pair that makes this number of rotations in the original length."""
+        return pairs * math.log(original / (rotations * 2 * math.pi)) / math.log(theta)
 
-    low, high = turning(float(scaling["beta_fast"])), turning(float(scaling["beta_slow"]))
+    low, high = pair_with(float(scaling["beta_fast"])), pair_with(float(scaling["beta_slow"]))
     if scaling["truncate"]:
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, 2 * pairs - 1)

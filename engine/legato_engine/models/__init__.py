@@ -1,1 +1,1 @@
-"""Models: what they are (config), where their weights come from (weights), and one file for each family."""
+"""Models: their configuration, and one file for each family."""

@@ -1,4 +1,4 @@
-"""The architectures that can be computed, as `config.json` names them, and where each class is. Imports nothing."""
+"""Supported architectures by their names in `config.json`, with the module and class of each. Imports nothing."""
 
 ARCHITECTURES = {
     "LlamaForCausalLM": ("legato_engine.models.llama", "Llama"),

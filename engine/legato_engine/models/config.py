@@ -1,4 +1,4 @@
-"""What a model is, whatever file says so. Reading `config.json` and GGUF metadata into it; no tensors, no torch."""
+"""A model's configuration, read from `config.json` or GGUF metadata. No tensors, no torch."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,12 +8,12 @@ from typing import Any
 from legato_engine.errors import CorruptModel, UnsupportedModel
 from legato_engine.models.architectures import ARCHITECTURES
 
-ROPE_SCALINGS = {  # what a config.json may ask for, and the numbers that it has to give
+ROPE_SCALINGS = {  # supported types in a config.json, and the numbers that each requires
     "linear": ("factor",),
     "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
     "yarn": ("factor",),
 }
-# Keys that only some architectures read, as in transformers. In another architecture they are left-overs.
+# Keys that only some architectures read, as in transformers. Others ignore them.
 _QWEN_WINDOWS = frozenset({"use_sliding_window", "sliding_window", "max_window_layers", "layer_types"})
 _READ: dict[str, frozenset[str]] = {
     "LlamaForCausalLM": frozenset({"attention_bias", "mlp_bias"}),
@@ -35,7 +35,7 @@ _GGUF_ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM",
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """A decoder-only transformer's sizes and constants, in Hugging Face's words.
+    """A decoder-only transformer's sizes and constants, with Hugging Face's names.
 
     `rope_scaling` is None for plain rotary embeddings, else one of
     `{"rope_type": "linear", "factor": f}`,
@@ -62,10 +62,10 @@ class ModelConfig:
     sliding_window: int | None
     attention_bias: bool
     mlp_bias: bool
-    full_attention_layers: int = 0  # so many layers from the first one on have no window
+    full_attention_layers: int = 0  # number of first layers without a window
 
     def window(self, layer: int) -> int | None:
-        """How many positions one of that layer sees, itself among them; None for all before it."""
+        """Number of positions that a position of this layer attends to, including itself; None: all before it."""
         return None if layer < self.full_attention_layers else self.sliding_window
 
 
@@ -110,7 +110,7 @@ def from_huggingface(raw: Mapping[str, Any], source: str) -> ModelConfig:
 def from_gguf(
     metadata: Mapping[str, Any], tensors: frozenset[str], factors: tuple[float, ...] | None, source: str
 ) -> ModelConfig:
-    """The config in a GGUF's metadata and tensor names. `factors` are those of its `rope_freqs.weight`, if any."""
+    """The config in a GGUF's metadata and tensor names. `factors` is its `rope_freqs.weight`, if any."""
     name = metadata.get("general.architecture")
     if not isinstance(name, str) or name not in _GGUF_ARCHITECTURES:
         allowed = ", ".join(_GGUF_ARCHITECTURES)
@@ -161,7 +161,7 @@ def _architecture(names: object, source: str) -> str:
 
 
 def _check_model_type(given: object, architecture: str, source: str) -> None:
-    """Raises UnsupportedModel if `model_type`, which transformers goes by, contradicts `architectures`."""
+    """Raises UnsupportedModel if `model_type`, which transformers uses, contradicts `architectures`."""
     if given in _MODEL_TYPES.values() and given != _MODEL_TYPES[architecture]:
         raise UnsupportedModel(f"{source}: model_type {given!r} contradicts architectures [{architecture!r}]")
 
@@ -196,7 +196,7 @@ def _huggingface_rope(raw: Mapping[str, Any], source: str) -> tuple[float, dict[
 
 
 def _yarn(given: Mapping[str, Any], factor: float, source: str) -> dict[str, Any]:
-    """What a config may leave out, as transformers fills it in."""
+    """YaRN's numbers, with transformers' defaults for missing ones."""
     if given.get("attention_factor") is not None:
         attention = _number(given, "attention_factor", source)
     elif given.get("mscale") and given.get("mscale_all_dim"):
@@ -220,7 +220,7 @@ def _mscale(factor: float, share: float) -> float:
 def _gguf_scaling(
     raw: Mapping[str, Any], factors: tuple[float, ...] | None, head_dim: int, source: str
 ) -> dict[str, Any] | None:
-    """As llama.cpp takes it: without a type a factor is linear, and factors by frequency come on top of it."""
+    """The scaling as llama.cpp interprets it: a factor without a type is linear; `factors` multiply it."""
     given = {"factor": raw.get("rope.scaling.factor", raw.get("rope.scale_linear"))}
     kind = raw.get("rope.scaling.type", "none" if given["factor"] is None else "linear")
     if kind not in ("none", "linear"):

@@ -1,6 +1,6 @@
 """Llama: SmolLM2, Llama 2 and 3. Pre-norm blocks of grouped-query attention and a gated MLP.
 
-Families that differ in details derive from it and say which.
+Families that differ in details derive from it.
 """
 
 from typing import ClassVar
@@ -12,7 +12,7 @@ from legato_engine.models.config import ModelConfig
 
 
 class Llama:
-    """Made of layers of a backend; asks for every weight by name."""
+    """Consists of a backend's layers, which it requests with the names of their weights."""
 
     qk_norm: ClassVar[bool] = False  # RMSNorms of each head's query and key
 
@@ -60,7 +60,7 @@ class Block:
         self._down = layers.linear([f"{mlp}.down_proj"], inner, [hidden], config.mlp_bias)
 
     def __call__(self, step: Step, x: Hidden | None, residual: Hidden) -> Hidden:
-        """`x` is the block before's, still to be added to the residual stream; returns its own."""
+        """`x` is the previous block's output, not yet added to the residual stream; returns this block's output."""
         x = self._qkv(step, self._attention_norm(step, x, residual))
         x = self._output(step, self._attention(step, x))
         x = self._gate_up(step, self._mlp_norm(step, x, residual))

@@ -1,4 +1,4 @@
-"""Mistral: Llama with a sliding window, which the config tells, and without biases."""
+"""Mistral: Llama with the config's sliding window and without biases."""
 
 from legato_engine.models.llama import Llama
 

@@ -1,4 +1,4 @@
-"""Qwen2 and Qwen2.5: Llama with biases on queries, keys and values, whatever the config says of others."""
+"""Qwen2 and Qwen2.5: Llama with biases only on queries, keys and values, independent of the config."""
 
 from legato_engine.models.llama import Llama
 

@@ -1,4 +1,4 @@
-"""Which class computes which architecture. Imports a model's module only when one is asked for."""
+"""The class of each architecture. Imports a model's module only when it is requested."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def model_class(config: "ModelConfig") -> "type[Llama]":
-    """The class for `config.architecture`, which is a key of ARCHITECTURES: reading a config refuses others."""
+    """The class for `config.architecture`, a key of ARCHITECTURES: `models.config` refuses others."""
     module, name = ARCHITECTURES[config.architecture]
-    found: type[Llama] = getattr(import_module(module), name)
-    return found
+    model: type[Llama] = getattr(import_module(module), name)
+    return model

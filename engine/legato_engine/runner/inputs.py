@@ -1,4 +1,4 @@
-"""The rows of a batch as flat arrays: everything that a backend needs to know of a step."""
+"""The rows of a batch as flat arrays, which are a backend's only input."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from legato_engine.layers.inputs import AdaptedTokens, Ints, StepInputs
-from legato_engine.layers.low_rank import Adapter
+from legato_engine.layers.low_rank import LowRankAdapter
 from legato_engine.scheduler.batch import Row
 
 if TYPE_CHECKING:
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 
 def build(rows: Sequence[Row], block_size: int, drawn: "torch.Tensor | None" = None) -> StepInputs:
-    """Row after row. A block table may be longer than its row needs: only blocks that hold something are taken. `drawn`
-    are the tokens that rows may name, see `Row`."""
+    """Flattens rows in their order. Blocks of a row beyond its last token are left out. `drawn` are the tokens that
+    rows may refer to, see `Row`."""
     tokens, counts, sampled = list[int](), list[int](), list[int]()
     for row in rows:
         tokens.extend(row.tokens)
@@ -26,15 +26,15 @@ def build(rows: Sequence[Row], block_size: int, drawn: "torch.Tensor | None" = N
     begins = np.array([row.start for row in rows], np.int64)
     lengths = begins + np.array(counts, np.int64)
     tables = np.empty((len(rows), -(-int(lengths.max()) // block_size)), np.int64)
-    for table, row, held in zip(tables, rows, (-(-lengths // block_size)).tolist(), strict=True):
-        table[:held] = row.blocks[:held]
-        table[held:] = row.blocks[0]
-    of = np.repeat(np.arange(len(rows)), counts)
-    positions = np.arange(len(tokens)) - starts[of] + begins[of]
+    for table, row, used in zip(tables, rows, (-(-lengths // block_size)).tolist(), strict=True):
+        table[:used] = row.blocks[:used]
+        table[used:] = row.blocks[0]
+    token_rows = np.repeat(np.arange(len(rows)), counts)
+    positions = np.arange(len(tokens)) - starts[token_rows] + begins[token_rows]
     return StepInputs(
         tokens=np.array(tokens, np.int64),
         positions=positions,
-        slots=tables[of, positions // block_size] * block_size + positions % block_size,
+        slots=tables[token_rows, positions // block_size] * block_size + positions % block_size,
         starts=starts,
         lengths=lengths,
         tables=tables,
@@ -45,11 +45,11 @@ def build(rows: Sequence[Row], block_size: int, drawn: "torch.Tensor | None" = N
 
 
 def _adapted(rows: Sequence[Row], starts: Ints) -> tuple[AdaptedTokens, ...]:
-    """The tokens of rows with an adapter, together for each."""
-    pieces: dict[int, tuple[Adapter[Any], list[Ints]]] = {}
+    """The tokens of rows with an adapter, grouped by adapter."""
+    pieces: dict[int, tuple[LowRankAdapter[Any], list[Ints]]] = {}
     for index, row in enumerate(rows):
         if (adapter := row.adapter) is not None:
-            assert isinstance(adapter, Adapter)
+            assert isinstance(adapter, LowRankAdapter)
             _, tokens = pieces.setdefault(id(adapter), (adapter, []))
             tokens.append(np.arange(starts[index], starts[index + 1]))
     return tuple([AdaptedTokens(adapter, np.concatenate(tokens)) for adapter, tokens in pieces.values()])

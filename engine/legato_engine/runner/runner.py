@@ -1,7 +1,6 @@
-"""A model on one device, with its KV arena. The core's only way to the device.
+"""A model on one device, with its KV arena: the core's only access to the device.
 
-What to compute is the scheduler's; how a model is built is `models`; what computes it is a backend, which `formats`
-chooses.
+The scheduler decides the steps, `models` has the layers' order, and a backend chosen by `formats` computes them.
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,7 +19,7 @@ from legato_engine.backends.cuda.device import Device
 from legato_engine.backends.cuda.workspace import Room
 from legato_engine.backends.interface import Backend
 from legato_engine.kvcache.layout import KVLayout
-from legato_engine.layers.low_rank import Adapter, Pair
+from legato_engine.layers.low_rank import LowRankAdapter, Pair
 from legato_engine.models import registry
 from legato_engine.models.llama import Llama
 from legato_engine.processor import Processor
@@ -33,7 +32,7 @@ from legato_engine.sampling import constrain
 from legato_engine.sampling.constrain import Masks
 from legato_engine.sampling.mask_threads import MaskThreads, PendingMasks
 from legato_engine.sampling.sampler import sample
-from legato_engine.sampling.scores import Scores, rows_at_once
+from legato_engine.sampling.scores import Scores, rows_per_slice
 from legato_engine.scheduler.batch import Batch, Draw, Row, Sampled, Scored, StepOutput, Targets
 from legato_engine.transfer.cuda import CudaEvent
 from legato_engine.transfer.device import DeviceEvent
@@ -41,20 +40,20 @@ from legato_engine.weights.checkpoint import Checkpoint
 from legato_protocol.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
-    from legato_engine.sampling.device_sampler import DeviceSampler, Pending
+    from legato_engine.sampling.device_sampler import DeviceSampler, PendingSamples
 
-_MANY = 64  # tokens; backends compute fewer in other ways
-NUMERICS = 7  # counted up when the same weights give other KV than before: such workers exchange none
+_MANY = 64  # tokens; backends have other kernels for fewer
+NUMERICS = 7  # incremented when the same weights give other KV than before: such workers must not exchange KV
 
 
 class Launched(NamedTuple):
-    """A step on its way: what `collect` takes."""
+    """A launched step, the argument of `collect`."""
 
     batch: Batch
     logits: torch.Tensor | None  # float32 [rows that draw, vocab]
-    scored: Mapping[int, Scored]  # by row, without what is sampled
-    masks: PendingMasks  # where output has to match something
-    pending: "Pending | None" = None  # what is sampled, where a GPU does that as part of the step
+    scored: Mapping[int, Scored]  # by row, without samples
+    masks: PendingMasks  # of rows with structured output
+    pending: "PendingSamples | None" = None  # samples, if a GPU draws them as part of the step
 
 
 class Runner:
@@ -77,11 +76,11 @@ class Runner:
             fingerprint, str(arena.layout), chosen.name, "cuda" if gpu else "cpu", str(NUMERICS)
         )
         self.written: DeviceEvent | None = None
-        self._pending: Pending | None = None  # of the step launched last
+        self._pending: PendingSamples | None = None  # of the step launched last
         self._model = model
         self._gpu = gpu
         self._sampler = sampler
-        self._scored_at_once = rows_at_once(model.config.vocab_size)
+        self._scored_per_slice = rows_per_slice(model.config.vocab_size)
         self._backend = backend
         self._masks = MaskThreads(torch.get_num_threads(), cores.release)
 
@@ -116,8 +115,8 @@ class Runner:
         the count of numbers that adapters in memory will have. `longest_bytes` bounds the KV of a sequence if
         `max_length` is None.
 
-        `instructions` are those to choose formats for, where they are not all that this machine has; `gpu` is what to
-        compute on instead of what torch has for `device`. `fallback` says why kernels for a GPU are not to be used.
+        `instructions` replaces this machine's instruction sets in the choice of formats, `gpu` replaces torch's GPU for
+        `device`. `fallback` is the reason not to use kernels for a GPU.
         """
         processor.guard_onednn(processor.detect())
         if threads:
@@ -146,17 +145,17 @@ class Runner:
 
     @property
     def ahead(self) -> "Runner | None":
-        """This, where what is sampled stays on a device, for the next step to read."""
+        """This runner if samples stay on a device, where the next step reads them; otherwise None."""
         return self if self._sampler is not None else None
 
     def step(self, batch: Batch) -> StepOutput:
-        """Copies, computes and samples. A batch without rows only copies."""
+        """Copies blocks, computes and samples. A batch without rows only copies."""
         return self.collect(self.launch(batch))
 
     def launch(self, batch: Batch) -> Launched:
-        """Starts a step. Where the device works by itself, this returns before it is done.
+        """Starts a step, and returns before it is done if the device works asynchronously.
 
-        With `ahead`, tokens of rows may be those that the step launched before draws."""
+        With `ahead`, tokens of rows may be samples of the step launched before."""
         with torch.inference_mode():
             for source, target in batch.copies:
                 self.arena.copy(source, target)
@@ -164,7 +163,7 @@ class Runner:
             masks = self._masks.start(draws, lines)
             logits = self.logits(batch.rows, self._pending) if batch.rows else None
             self._pending = pending = None
-            if self._sampler is not None and logits is not None:  # logits of targets are computed into the same memory
+            if self._sampler is not None and logits is not None:  # before targets' logits, which use the same memory
                 self._pending = pending = self._sampler.launch(logits, draws, lines, masks.result())
             scored = self._score(batch.rows)
             if self._gpu is not None and self._gpu.place.type == "cuda":
@@ -172,8 +171,8 @@ class Runner:
             return Launched(batch, logits, scored, masks, pending)
 
     def collect(self, launched: Launched) -> StepOutput:
-        """Samples what a step has computed, or waits for what the device has sampled. Steps are collected in the order
-        in which they were launched."""
+        """Samples from a step's logits, or waits for the device's samples. Steps are collected in the order in which
+        they were launched."""
         if launched.logits is None:
             return ()
         masks = launched.masks.result()
@@ -188,44 +187,44 @@ class Runner:
             return sampled
         return tuple(replace(scored[i], sampled=row) if i in scored else row for i, row in enumerate(sampled))
 
-    def logits(self, rows: tuple[Row, ...], before: "Pending | None" = None) -> torch.Tensor:
-        """Computes rows, whose tokens may be those of `before`; float32 logits [rows that draw, vocab], in order."""
+    def logits(self, rows: tuple[Row, ...], before: "PendingSamples | None" = None) -> torch.Tensor:
+        """Computes rows, whose tokens may be samples of `before`; float32 logits [rows that draw, vocab], in order."""
         drawn = before.sampled if before is not None and before.parts else None
         given = inputs.build(rows, self.layout.block_size, drawn)
         return self._backend.logits(self._model.logits, given, self.arena.blocks)
 
     def _score(self, rows: tuple[Row, ...]) -> dict[int, Scored]:
-        """What rows with targets ask for, of the step computed last."""
-        found, first = {}, 0
+        """The scores of rows with targets, by row, from the step computed last."""
+        scored, first = {}, 0
         for index, row in enumerate(rows):
             if row.targets is not None:
-                found[index] = self._score_row(row.targets, first)
+                scored[index] = self._score_row(row.targets, first)
             first += len(row.tokens)
-        return found
+        return scored
 
     def _score_row(self, targets: Targets, first: int) -> Scored:
         """`first` is the index in the step of the row's first token."""
         if self._gpu is not None:
-            self._gpu.mark()()  # what is computed already is not part of its time
+            self._gpu.mark()()  # earlier work does not count as this row's time
         began, scores, tokens = perf_counter(), Scores(targets.alternatives), targets.tokens
-        for place in range(0, len(tokens), self._scored_at_once):
-            piece = tokens[place : place + self._scored_at_once]
+        for place in range(0, len(tokens), self._scored_per_slice):
+            piece = tokens[place : place + self._scored_per_slice]
             scores.add(self._backend.logits_of(np.arange(len(piece)) + first + place), piece)
         packed, fault = scores.packed()
         return Scored(packed, (), perf_counter() - began, fault)
 
-    def adapter(self, pairs: Mapping[str, Pair]) -> Adapter[Any]:
-        """What rows of a batch name, of A and B by projection. May be called beside a step."""
+    def adapter(self, pairs: Mapping[str, Pair]) -> LowRankAdapter[Any]:
+        """An adapter for rows of a batch, from A and B by projection. May be called concurrently with a step."""
         return self._backend.adapter(pairs)
 
-    def warm_up_adapter(self, adapter: Adapter[Any]) -> None:
-        """One token and some with this adapter, through block 0, before anything serves."""
+    def warm_up_adapter(self, adapter: LowRankAdapter[Any]) -> None:
+        """Computes one token and a block of tokens with this adapter, through block 0, before the worker serves."""
         with torch.inference_mode():
             for count in (1, self.layout.block_size):
                 self.logits((Row([0] * count, 0, [0], adapter=adapter),))
 
     def warm_up(self) -> None:
-        """One token alone, one after a few others, and many, through block 0, before anything serves.
+        """Computes one token, one after a few others, and many, through block 0, before the worker serves.
 
         Compiles or loads every kernel that steps will use and shows that the model computes. Raises KernelFailed.
         """
@@ -237,7 +236,7 @@ class Runner:
             self.step(Batch((Row(tokens, 0, [0], (Draw(0, count, params, tokens, count),)),) * rows))
         decoding = Row([0], 0, [0], (Draw(0, 1, greedy, [0], 1),))
         with torch.inference_mode():
-            for rows in reversed(self._backend.replayed_rows):  # the largest first: others fit into its memory
+            for rows in reversed(self._backend.replayed_rows):  # the largest first: the others fit into its memory
                 self.logits((decoding,) * rows)
             logits = self.logits((decoding,))
             if self._sampler is not None:
@@ -247,7 +246,7 @@ class Runner:
 
 
 def _draws(rows: tuple[Row, ...]) -> tuple[list[Draw], list[int]]:
-    """All draws of a step, and the line of the logits that each is from."""
+    """All draws of a step, and the row of the logits of each."""
     drawing = [row for row in rows if row.draws]
     draws = [draw for row in drawing for draw in row.draws]
     return draws, [line for line, row in enumerate(drawing) for _ in row.draws]
@@ -260,7 +259,7 @@ def _sample(rows: tuple[Row, ...], logits: torch.Tensor, masks: Masks) -> list[S
 
 
 def _by_row(rows: tuple[Row, ...], sampled: list[Sampled], masks: Masks) -> tuple[tuple[Sampled, ...], ...]:
-    """What was drawn, but where nothing may follow."""
+    """The samples of each row; a fault replaces the sample of a row whose grammar allows no token."""
     ends = constrain.faults(masks)
     lines = _draws(rows)[1]
     drawn = iter(

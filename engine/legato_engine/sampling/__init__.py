@@ -1,1 +1,1 @@
-"""From logits to tokens: `sampler.sample`. A token depends on its logits, params, seed, choice and position alone."""
+"""Sampling: `sampler.sample`. A token depends only on its logits, parameters, seed, choice and position."""

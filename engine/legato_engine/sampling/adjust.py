@@ -1,10 +1,9 @@
-"""What changes logits before a token is chosen, also a greedy one: logit_bias, penalties, and what may not be said.
+"""Adjusts logits before a token is chosen, greedy or not: logit_bias, penalties and masks.
 
 Order and meaning are vLLM's: bias first, then the repetition penalty (tokens of prompt and output), then frequency and
-presence penalties (tokens of the output), and masks: min_tokens, allowed_token_ids and bad_words. Only the logits
-concerned are touched, and those that are finite stay so, however large they become, but for masked ones; what a
-grammar has masked before stays masked. All of it follows from the tokens alone, so it is the same after a hand-off, a
-preemption or on another worker.
+presence penalties (tokens of the output), then masks: min_tokens, allowed_token_ids and bad_words. Finite logits stay
+finite unless they are masked, and tokens that a grammar has masked stay masked. Adjustments depend only on the tokens,
+so they are the same after a hand-off, a preemption or on another worker.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,14 +21,14 @@ LARGEST = torch.finfo(torch.float32).max
 
 
 def adjusts(draw: Draw) -> bool:
-    """Whether `adjust` would change anything for this draw."""
+    """True if `adjust` would change the logits of this draw."""
     params = draw.params
     chosen = params.logit_bias or params.allowed_token_ids or params.bad_words
     return bool(chosen) or penalized(draw) or _masked(draw)
 
 
 def penalized(draw: Draw) -> bool:
-    """Whether penalties are for some of its tokens."""
+    """True if the draw has penalties."""
     params = draw.params
     return bool(params.repetition_penalty != 1 or params.frequency_penalty or params.presence_penalty)
 
@@ -66,20 +65,21 @@ def _allow_only(logits: torch.Tensor, tokens: Sequence[int]) -> None:
 
 
 def forbidden(draw: Draw) -> Iterator[int]:
-    """Tokens that may not come next: those that end the output too early, and each that would complete a bad word."""
+    """Tokens that must not be sampled: ones that end the output too early, and ones that complete a bad word."""
     if _masked(draw):
         yield from draw.params.stop_token_ids
     output = len(draw.tokens) - draw.prompt_len
     for *begin, last in draw.params.bad_words:
-        said = draw.tokens[len(draw.tokens) - len(begin) :]
-        if len(begin) <= output and all(map(eq, said, begin)):
+        recent = draw.tokens[len(draw.tokens) - len(begin) :]
+        if len(begin) <= output and all(map(eq, recent, begin)):
             yield last
 
 
 def penalties(draw: Draw) -> tuple[Ids, npt.NDArray[np.float32]]:
-    """The tokens that penalties are for, ascending, and what those for frequency and presence take off their logits.
+    """The penalized tokens, ascending, and the amounts that frequency and presence penalties subtract.
 
-    The repetition penalty is for all of these, if there is one."""
+    A repetition penalty applies to all of these tokens.
+    """
     params = draw.params
     tokens, counts = draw.counts.follow(draw.tokens, draw.prompt_len, with_prompt=params.repetition_penalty != 1)
     times = np.array(counts, np.float32)
@@ -89,8 +89,11 @@ def penalties(draw: Draw) -> tuple[Ids, npt.NDArray[np.float32]]:
 
 
 def _penalize(logits: torch.Tensor, rows: Sequence[int], draws: Sequence[Draw]) -> None:
-    """Draw i is from row `rows[i]`. Computed by numpy, wherever the logits are: torch would have threads wait for each
-    other over a few numbers; and at once, since calls for each row would take longer than what they do."""
+    """Applies penalties; draw i uses row `rows[i]`.
+
+    Uses numpy, since torch's threads would cost more than the few numbers, and computes all rows in one batch, since
+    calls for each row would be slow.
+    """
     tables = [penalties(draw) for draw in draws]
     places = np.concatenate([tokens + row * logits.shape[1] for row, (tokens, _) in zip(rows, tables, strict=True)])
     factors = np.array([draw.params.repetition_penalty for draw in draws], np.float32)
@@ -100,17 +103,17 @@ def _penalize(logits: torch.Tensor, rows: Sequence[int], draws: Sequence[Draw]) 
     with np.errstate(over="ignore"):
         scaled = np.where(value > 0, value / repetitions, value * repetitions)
     bounded = (scaled - np.concatenate(drops)).clip(-LARGEST, LARGEST)
-    changed = np.where(value == -np.inf, value, bounded)  # as `_bounded` says
+    changed = np.where(value == -np.inf, value, bounded)  # see `_bounded`
     flat.scatter_(0, where, torch.from_numpy(changed).to(logits.device))
 
 
 def _bounded(changed: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
-    """Finite, but where the token was impossible before: it would be the most likely one where all others are."""
+    """Clamps to finite values, except for tokens that were masked before."""
     return torch.where(before == float("-inf"), before, changed.clamp(-LARGEST, LARGEST))
 
 
 def _masked(draw: Draw) -> bool:
     params = draw.params
-    if draw.constraint is not None:  # which says itself where an answer may end
+    if draw.constraint is not None:  # it decides where an answer may end
         return False
     return params.min_tokens > 0 and len(draw.tokens) - draw.prompt_len < params.min_tokens

@@ -1,6 +1,6 @@
-"""Logits of sequences whose output has to match something: all tokens that may not follow become impossible.
+"""Masks logits of sequences whose output has to match a grammar.
 
-That comes before everything else, so that penalties, filters and logprobs are of what can be sampled, as in vLLM.
+Masks are applied before everything else, so that penalties, filters and logprobs refer to allowed tokens, as in vLLM.
 """
 
 from collections import deque
@@ -14,37 +14,37 @@ from legato_engine.kernels.sampling import numba as by_numba
 from legato_engine.kernels.sampling import torch as by_torch
 from legato_engine.scheduler.batch import DeadEnd, Draw
 
-Masks = dict[int, bytes | str]  # by line of the logits: the mask, empty where all may follow, or why nothing may
+Masks = dict[int, bytes | str]  # by row of the logits: the mask, empty if all tokens may follow, or why none may
 
 
-Lines = deque[tuple[int, Draw]]  # lines of the logits that a mask is due for, and a draw of the sequence of each
+Lines = deque[tuple[int, Draw]]  # rows of the logits that need a mask, with a draw of the sequence of each
 
 
 def due(draws: Sequence[Draw], rows: Sequence[int]) -> Lines:
-    """The lines of logits with a constraint; draw i is from line `rows[i]`. Draws of one line are of one sequence."""
-    found: dict[int, Draw] = {}
+    """The rows of logits with a constraint; draw i is from row `rows[i]`. Draws of one row are of one sequence."""
+    constrained: dict[int, Draw] = {}
     for draw, row in zip(draws, rows, strict=True):
         if draw.constraint is not None:
-            found.setdefault(row, draw)
-    return deque(found.items())
+            constrained.setdefault(row, draw)
+    return deque(constrained.items())
 
 
 def masks(lines: Lines) -> Masks:
-    """Takes lines until none is left, also beside other threads that take from the same."""
-    found: Masks = {}
+    """Computes masks until no lines are left; several threads may take from the same lines."""
+    computed: Masks = {}
     while True:
         try:
             row, draw = lines.popleft()
         except IndexError:
-            return found
+            return computed
         try:
-            found[row] = _allowed(draw)
+            computed[row] = _allowed(draw)
         except DeadEnd as fault:
-            found[row] = str(fault)
+            computed[row] = str(fault)
 
 
 def apply(logits: torch.Tensor, masks: Masks) -> None:
-    """Changes `logits` (float32 [R, vocab]) in place, in the lines that may go on."""
+    """Applies masks to `logits` (float32 [R, vocab]) in place."""
     rows, bits = packed(masks)
     if not len(rows):
         return
@@ -56,14 +56,14 @@ def apply(logits: torch.Tensor, masks: Masks) -> None:
 
 
 def packed(masks: Masks) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint32]]:
-    """The lines that something may not follow in, [lines], and the bits of what may, [lines, words]."""
+    """The rows with a mask, [rows], and the bits of their allowed tokens, [rows, words]."""
     held = {row: mask for row, mask in masks.items() if isinstance(mask, bytes) and mask}
     words = np.frombuffer(b"".join(held.values()), np.uint32)
     return np.array(list(held), np.int64), words.reshape(len(held), -1) if held else words.reshape(0, 0)
 
 
 def faults(masks: Masks) -> dict[int, str]:
-    """Lines that may not go on, and why."""
+    """Rows in which no token may follow, and why."""
     return {row: fault for row, fault in masks.items() if isinstance(fault, str)}
 
 

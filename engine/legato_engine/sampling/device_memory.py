@@ -1,6 +1,6 @@
-"""Memory of one launch of the sampler: what is sent to the device in one copy, and what comes back in one.
+"""Memory of one launch of the sampler: one copy to the device, and one copy back.
 
-Sections begin at multiples of 16 bytes, and their sizes are padded, so that a kernel is compiled once.
+Sections begin at multiples of 16 bytes, and their sizes are padded, so that each kernel is compiled once.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ def padded(count: int, least: int = _LEAST) -> int:
 
 
 class Slot:
-    """Used by one launch, until that is collected."""
+    """Memory for one launch at a time, until it is collected."""
 
     def __init__(self, draws: int, device: Device) -> None:
         self._device = device
@@ -41,9 +41,11 @@ class Slot:
         self, columns: dict[str, npt.NDArray[Any]], entries: npt.NDArray[np.int32], rows: npt.NDArray[np.int64],
         masks: npt.NDArray[np.uint32],
     ) -> tuple[Draws, torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
-        """The same on the device, padded: draws, entries [5, entries], rows of masks [rows] and masks [rows, words].
+        """Starts one copy of all inputs to the device.
 
-        `columns` are those of `Draws`. All of it is copied at once, and the copy is only started here."""
+        Returns them on the device, padded: draws, entries [5, entries], rows of masks [rows] and masks [rows, words].
+        `columns` are the fields of `Draws`.
+        """
         draws, lines = padded(len(columns["rows"])), padded(len(rows)) if len(rows) else 0
         count = padded(entries.shape[1], _LEAST_ENTRIES)
         words = masks.shape[1]
@@ -66,11 +68,11 @@ class Slot:
         return Draws(**_columns(first)), second.view(5, count), third, fourth.view(lines, words)
 
     def results(self, draws: int) -> Results:
-        """On the device, for so many draws."""
+        """The results of this many draws on the device."""
         return _results(self._results, padded(draws))
 
     def fetch(self, draws: int, logprobs: bool) -> Results:
-        """What is on the device, on the host, once the copy that is started here is done."""
+        """Starts a copy of the results to the host. Returns the host's tensors, valid once it is done."""
         used = _result_words(padded(draws)) if logprobs else 2 * padded(draws)
         self._collected[:used].copy_(self._results[:used], non_blocking=True)
         return _results(self._collected, padded(draws))
@@ -80,7 +82,7 @@ class Slot:
 
 
 def _words() -> int:
-    """Of one draw."""
+    """Words of one draw."""
     return 2 * len(_DOUBLES) + len(_FLOATS) + len(_INTS)
 
 
@@ -96,10 +98,10 @@ def _columns(memory: _Memory) -> dict[str, _Memory]:
     draws = len(memory) // _words()
     doubles, floats, ints = _split(memory, [2 * draws * len(_DOUBLES), draws * len(_FLOATS), draws * len(_INTS)])
     kinds = (np.float64, np.float32) if isinstance(memory, np.ndarray) else (torch.float64, torch.float32)
-    found: dict[str, _Memory] = {}
+    columns: dict[str, _Memory] = {}
     for names, values in ((_DOUBLES, doubles.view(kinds[0])), (_FLOATS, floats.view(kinds[1])), (_INTS, ints)):
-        found |= dict(zip(names, _split(values, [draws] * len(names)), strict=True))
-    return found
+        columns |= dict(zip(names, _split(values, [draws] * len(names)), strict=True))
+    return columns
 
 
 def _results(memory: torch.Tensor, draws: int) -> Results:

@@ -1,6 +1,6 @@
-"""Choosing tokens for a batch on a GPU: the tokens, faults and logprobs of `sampler.sample`, without waiting for it.
+"""Sampling on a GPU: the tokens, faults and logprobs of `sampler.sample`, asynchronously.
 
-`launch` starts everything, and tokens stay on the device, where the next step can read them; `collect` waits for them.
+`launch` starts everything; tokens stay on the device, where the next step can read them. `collect` waits for them.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,53 +29,56 @@ _FAULTS = {by_triton.FINE: "", by_triton.NOT_FINITE: NOT_FINITE, by_triton.NOTHI
 
 
 class Part(NamedTuple):
-    """Draws of one launch that were made together."""
+    """Draws of one launch that are sampled together."""
 
     draws: Sequence[Draw]
-    tops: Sequence[int]  # logprobs of each beside the token's own; -1 for none at all
+    tops: Sequence[int]  # number of top logprobs of each in addition to the token's own; -1: no logprobs
     slot: Slot
     results: Results
-    fetched: Results  # the same on the host, as soon as all is done
+    fetched: Results  # the same on the host, once all is done
 
 
-class Pending(NamedTuple):
-    """Tokens on their way: what `collect` takes."""
+class PendingSamples(NamedTuple):
+    """Tokens of a launch that is not collected yet."""
 
     parts: Sequence[Part]
     wait: Callable[[], None]
 
     @property
     def sampled(self) -> torch.Tensor:
-        """The token of each draw, 0 where there is none: int32 [draws] on the device. To be read by what is started
-        before this is collected, or before the next launch."""
+        """The token of each draw, 0 for a fault: int32 [draws] on the device.
+
+        Only work that is started before this is collected, and before the next launch, may read it.
+        """
         tokens = [part.results.tokens[: len(part.draws)] for part in self.parts]
         return tokens[0] if len(tokens) == 1 else torch.cat(tokens)
 
 
 class DeviceSampler:
-    """Samples from logits on `device`. At most `at_once` draws are made together, which memory is kept for."""
+    """Samples from logits on `device`. It has memory for `batch` draws, and samples more in several batches."""
 
-    def __init__(self, device: Device, vocab: int, at_once: int) -> None:
+    def __init__(self, device: Device, vocab: int, batch: int) -> None:
         self._device = device
         self._vocab = vocab
-        self._at_once = at_once
+        self._batch = batch
         self._config = choose("sampling", {"vocab": vocab}, device.chip)
-        self._work = Work(at_once, vocab, device.place, self._config)
+        self._work = Work(batch, vocab, device.place, self._config)
         self._free: list[Slot] = []
 
-    def launch(self, logits: torch.Tensor, draws: Sequence[Draw], rows: Sequence[int], masks: Masks) -> Pending:
-        """One token for each draw, from row `rows[i]` of `logits` (float32 [R, vocab]) for draw i.
+    def launch(self, logits: torch.Tensor, draws: Sequence[Draw], rows: Sequence[int], masks: Masks) -> PendingSamples:
+        """Starts to sample one token for each draw: draw i from row `rows[i]` of `logits` (float32 [R, vocab]).
 
-        `masks` are applied to the logits themselves, which are left as they are otherwise; they may be overwritten by
-        what is started after this. Faults of `masks` are not looked at. Raises KernelFailed."""
+        `masks` are applied to `logits` in place, which are not changed otherwise; work that is started afterwards may
+        overwrite them. Faults of `masks` are ignored. Raises KernelFailed.
+        """
         lines, bits = constrain.packed(masks)
         parts = []
-        for first in range(0, len(draws), self._at_once):
-            piece = slice(first, first + self._at_once)
+        for first in range(0, len(draws), self._batch):
+            piece = slice(first, first + self._batch)
             with compiling(self._device.chip):
                 parts.append(self._launch(logits, draws[piece], rows[piece], lines, bits))
             lines, bits = lines[:0], bits[:0]
-        return Pending(parts, self._device.mark())
+        return PendingSamples(parts, self._device.mark())
 
     def warm_up(self) -> None:
         """Compiles or loads every kernel. Raises KernelFailed."""
@@ -90,18 +93,18 @@ class DeviceSampler:
         for params in kinds:
             self.collect(self.launch(logits, [Draw(0, 1, params, [0], 1)], [0], everything))
 
-    def collect(self, pending: Pending) -> list[Sampled]:
-        """Waits until all of it is done. Each launch is collected once."""
+    def collect(self, pending: PendingSamples) -> list[Sampled]:
+        """Waits for a launch and returns its tokens. Call once for each launch."""
         pending.wait()
-        found = [one for part in pending.parts for one in _sampled(part)]
+        sampled = [one for part in pending.parts for one in _sampled(part)]
         self._free += [part.slot for part in pending.parts]
-        return found
+        return sampled
 
     def _launch(
         self, logits: torch.Tensor, draws: Sequence[Draw], rows: Sequence[int], lines: npt.NDArray[np.int64],
         bits: npt.NDArray[np.uint32],
     ) -> Part:  # fmt: skip
-        slot = self._free.pop() if self._free else Slot(self._at_once, self._device)
+        slot = self._free.pop() if self._free else Slot(self._batch, self._device)
         table, changes = entries.collect(draws, self._vocab)
         columns = self._columns(draws, rows, changes)
         given, on_device, masked, allowed = slot.send(columns, table, lines, bits)
@@ -120,7 +123,7 @@ class DeviceSampler:
     def _columns(
         self, draws: Sequence[Draw], rows: Sequence[int], changes: Sequence[int]
     ) -> dict[str, npt.NDArray[Any]]:
-        """Those of `kernels.sampling.triton.Draws`."""
+        """The fields of `kernels.sampling.triton.Draws`."""
         params = [draw.params for draw in draws]
         temperatures = np.array([0.0 if is_greedy(p) else p.temperature for p in params], np.float32)
         with np.errstate(divide="ignore"):  # log(0) is -inf: no threshold
@@ -145,11 +148,11 @@ class DeviceSampler:
 def _sampled(part: Part) -> list[Sampled]:
     fetched, count = part.fetched, len(part.draws)
     tokens, states = fetched.tokens[:count].tolist(), fetched.states[:count].tolist()
-    found = [Sampled(token, None, _FAULTS[state]) for token, state in zip(tokens, states, strict=True)]
+    sampled = [Sampled(token, None, _FAULTS[state]) for token, state in zip(tokens, states, strict=True)]
     for index, count in enumerate(part.tops):
-        if count >= 0 and not found[index].fault:
-            found[index] = Sampled(tokens[index], _logprobs(fetched, index, count))
-    return found
+        if count >= 0 and not sampled[index].fault:
+            sampled[index] = Sampled(tokens[index], _logprobs(fetched, index, count))
+    return sampled
 
 
 def _logprobs(fetched: Results, index: int, count: int) -> TokenLogprobs:

@@ -1,7 +1,7 @@
-"""What changes logits before a token is chosen, as entries for a device: one for each token of a draw concerned.
+"""Adjustments of logits as a table of entries for a device, one for each adjusted token of a draw.
 
-The meaning is that of `adjust`. All that a device has to do with an entry is to take a logit, add, divide or multiply,
-subtract, and bound it.
+The meaning is the same as in `adjust`. For each entry, the device reads a logit, adds, divides or multiplies, subtracts
+and clamps.
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,15 +16,14 @@ from legato_engine.scheduler.batch import Draw
 
 
 class Entries(NamedTuple):
-    """`table` is what `kernels.sampling.triton.change` takes; `changes` a line of its own for each draw that changes
-    its logits, -1 for others."""
+    """`table` is the input of `kernels.sampling.triton.change`; `changes` numbers draws with entries, else -1."""
 
     table: npt.NDArray[np.int32]
     changes: list[int]
 
 
 def collect(draws: Sequence[Draw], vocab: int) -> Entries:
-    """Of a draw with `allowed_token_ids` only tokens with an entry may be sampled."""
+    """Collects the entries of all draws. With `allowed_token_ids`, only tokens with an entry may be sampled."""
     changing = [index for index, draw in enumerate(draws) if adjusts(draw)]
     changes = [-1] * len(draws)
     for line, index in enumerate(changing):
@@ -34,12 +33,12 @@ def collect(draws: Sequence[Draw], vocab: int) -> Entries:
 
 
 def _table(index: int, draw: Draw, vocab: int) -> npt.NDArray[np.int32]:
-    params, gone = draw.params, set(forbidden(draw))
-    others = _within(params.allowed_token_ids or (*params.logit_bias, *gone), vocab)
+    params, masked = draw.params, set(forbidden(draw))
+    others = _within(params.allowed_token_ids or (*params.logit_bias, *masked), vocab)
     table = _including(_penalized(index, draw), index, others)
     biases = np.array(list(params.logit_bias.values()), np.float32)
     _put(table[2].view(np.float32), table[1], _ids(params.logit_bias), biases)
-    _put(table[4], table[1], _ids(gone), np.full(len(gone), FORBIDDEN))
+    _put(table[4], table[1], _ids(masked), np.full(len(masked), FORBIDDEN))
     return table[:, np.searchsorted(table[1], others)] if params.allowed_token_ids else table
 
 
@@ -48,12 +47,12 @@ def _ids(tokens: Iterable[int]) -> Ids:
 
 
 def _within(tokens: Iterable[int], vocab: int) -> Ids:
-    """Those that the logits have, ascending, each once."""
+    """The distinct tokens within the vocabulary, ascending."""
     return _ids(sorted({token for token in tokens if 0 <= token < vocab}))
 
 
 def _penalized(index: int, draw: Draw) -> npt.NDArray[np.int32]:
-    """The table of penalties alone. As any other it is in the order of tokens."""
+    """The table of penalties only, in the order of tokens."""
     if not penalized(draw):
         return np.empty((5, 0), np.int32)
     tokens, drops = penalties(draw)
@@ -64,7 +63,7 @@ def _penalized(index: int, draw: Draw) -> npt.NDArray[np.int32]:
 
 
 def _including(table: npt.NDArray[np.int32], index: int, tokens: Ids) -> npt.NDArray[np.int32]:
-    """The same with an entry for each of `tokens`, which are ascending. They are few: nothing is sorted anew."""
+    """The table with entries for `tokens` (ascending) added; they are few, so they are inserted without a sort."""
     places = np.searchsorted(table[1], tokens)
     lacking = np.append(table[1], -1)[places] != tokens
     added = np.zeros((5, np.count_nonzero(lacking)), np.int32)
@@ -73,7 +72,7 @@ def _including(table: npt.NDArray[np.int32], index: int, tokens: Ids) -> npt.NDA
 
 
 def _put(column: npt.NDArray[Any], tokens: Ids, where: Ids, values: npt.NDArray[Any]) -> None:
-    """Adds `values` where `column` has the tokens `where`, none of which comes twice; passes over those it has not."""
+    """Adds `values` to the column's entries of the distinct tokens `where`; ignores tokens without an entry."""
     if len(where) and len(tokens):
         places = np.searchsorted(tokens, where).clip(max=len(tokens) - 1)
         there = tokens[places] == where

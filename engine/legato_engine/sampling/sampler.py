@@ -1,8 +1,8 @@
-"""Choosing tokens for a batch.
+"""Samples tokens for a batch.
 
-A random token is drawn by inverting the cumulative distribution at one number in (0, 1], in the order of token ids
-and not of probability: two workers whose logits differ in the last bits then disagree only where the number lies that
-close to a border, and tokens that tie cannot change places. `legato_engine.kernels.sampling` has the rule.
+A random token is drawn by inverting the cumulative distribution at a number in (0, 1], in the order of token ids, not
+of probability. Two workers whose logits differ in the last bits then disagree only if the number is that close to a
+boundary, and tied tokens cannot change places. `legato_engine.kernels.sampling` has the rule.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,15 +21,15 @@ from legato_protocol.stream import TokenLogprobs, TopLogprob
 
 NOT_FINITE = "the model's logits for it are not finite numbers"
 NOTHING_LEFT = "its parameters leave no token to sample"
-LEAST_LOGPROB = -9999.0  # of a token that cannot be, as OpenAI and vLLM report it
+LEAST_LOGPROB = -9999.0  # of an impossible token, as OpenAI and vLLM report it
 
 
 def sample(logits: torch.Tensor, draws: Sequence[Draw], rows: Sequence[int]) -> list[Sampled]:
-    """One token for each draw, from row `rows[i]` of `logits` (float32 [R, vocab], left as it is) for draw i.
+    """Samples one token for each draw: draw i from row `rows[i]` of `logits` (float32 [R, vocab], not changed).
 
-    A batch whose draws are all greedy and plain costs one argmax. Logprobs are those of the logits as given, before
-    penalties, temperature or filters, as OpenAI and vLLM report them. A draw from a row with NaN, or without a largest
-    number, gets no token but a fault, which no parameter can bring about; the others are not touched by that.
+    A batch of plain greedy draws costs one argmax. Logprobs are from the given logits, before penalties, temperature or
+    filters, as OpenAI and vLLM report them. A draw from a row with NaN, or whose largest logit is infinite, gets a
+    fault instead of a token; parameters cannot cause that. Other draws are not affected.
     """
     tokens, faults = _choose(logits, draws, rows)
     sampled = [Sampled(token) for token in tokens]
@@ -46,7 +46,7 @@ def is_greedy(params: SamplingParams) -> bool:
 
 
 def _choose(logits: torch.Tensor, draws: Sequence[Draw], rows: Sequence[int]) -> tuple[list[int], list[str]]:
-    """A token for each draw, and why there is none, or ""."""
+    """The token of each draw, and its fault or ""."""
     tokens, faults = [0] * len(draws), [""] * len(draws)
     changing = [i for i, draw in enumerate(draws) if adjusts(draw)]
     plain = [i for i, draw in enumerate(draws) if not adjusts(draw)]
@@ -66,7 +66,7 @@ def _choose(logits: torch.Tensor, draws: Sequence[Draw], rows: Sequence[int]) ->
 def _picked(
     logits: torch.Tensor, draws: Sequence[Draw], rows: Sequence[int], names: Sequence[int]
 ) -> Iterator[tuple[int, int, bool]]:
-    """For each draw its name, its token, and whether the row it was taken from was sound."""
+    """Yields each draw's name, its token, and whether its row of logits is finite."""
     greedy = [i for i, draw in enumerate(draws) if is_greedy(draw.params)]
     drawing = [i for i, draw in enumerate(draws) if not is_greedy(draw.params)]
     for chosen, pick in ((greedy, _best), (drawing, _drawn)):
@@ -76,17 +76,17 @@ def _picked(
 
 
 def _best(logits: torch.Tensor, draws: Sequence[Draw], rows: Sequence[int]) -> tuple[list[int], list[bool]]:
-    best = logits.argmax(1)  # where there is a NaN it is found, so the value there judges the row
-    found, sound = best.tolist(), logits.gather(1, best.unsqueeze(1))[:, 0].isfinite().tolist()
-    return [found[row] for row in rows], [sound[row] for row in rows]
+    best = logits.argmax(1)  # the index of a NaN if there is one, so that value shows whether the row is finite
+    tokens, sound = best.tolist(), logits.gather(1, best.unsqueeze(1))[:, 0].isfinite().tolist()
+    return [tokens[row] for row in rows], [sound[row] for row in rows]
 
 
 def _drawn(logits: torch.Tensor, draws: Sequence[Draw], rows: Sequence[int]) -> tuple[list[int], list[bool]]:
     params, numbers = [draw.params for draw in draws], uniform(draws)
     if logits.device.type != "cpu":
         given = logits[torch.tensor(rows, device=logits.device)]
-        found = by_torch.draw(given, params, torch.from_numpy(numbers).to(logits.device))
-        return found.tolist(), given.amax(1).isfinite().tolist()
+        drawn = by_torch.draw(given, params, torch.from_numpy(numbers).to(logits.device))
+        return drawn.tolist(), given.amax(1).isfinite().tolist()
     tokens, sound = np.zeros(len(draws), np.int64), np.zeros(len(draws), np.bool_)
     by_numba.draw(
         logits.numpy(),

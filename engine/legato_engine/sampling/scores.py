@@ -1,6 +1,6 @@
-"""Logprobs of a prompt's tokens: of given tokens, not of sampled ones.
+"""Logprobs of a prompt's given tokens.
 
-Logits come a few rows at a time, since those of a whole chunk would be the largest result of its step.
+Logits are processed a few rows at a time, since the logits of a whole chunk would be the largest result of its step.
 """
 
 from collections.abc import Sequence
@@ -12,16 +12,16 @@ from legato_engine.sampling.sampler import LEAST_LOGPROB, NOT_FINITE
 from legato_protocol.packed_logprobs import PackedLogprobs
 
 SLICE_BYTES = 16 << 20  # of float32 logits at a time …
-TILE = 32  # … in multiples of so many rows, which kernels compute together
+TILE = 32  # … in multiples of this many rows, which kernels compute together
 
 
-def rows_at_once(vocabulary: int) -> int:
-    """How many rows of logits are looked at together."""
+def rows_per_slice(vocabulary: int) -> int:
+    """Number of rows of logits that are processed together."""
     return max(1, SLICE_BYTES // (4 * vocabulary * TILE)) * TILE
 
 
 class Scores:
-    """Gathers what is known of one row's targets, slice by slice."""
+    """Collects the logprobs of one row's targets, slice by slice."""
 
     def __init__(self, alternatives: int) -> None:
         self._alternatives = alternatives
@@ -30,17 +30,17 @@ class Scores:
         self._ranks: list[torch.Tensor] = []
 
     def add(self, logits: torch.Tensor, targets: Sequence[int]) -> None:
-        """`logits` (float32 [targets, vocab], left as they are) before each of these tokens."""
+        """Adds the logprobs of these tokens from the `logits` before each (float32 [targets, vocab], not changed)."""
         chosen = torch.tensor(targets, device=logits.device).unsqueeze(1)
         own = logits.gather(1, chosen)
         best = torch.topk(logits, self._alternatives, sorted=True)
-        found = torch.cat((own, best.values), 1) - logits.logsumexp(1, keepdim=True)
-        self._logprobs.append(found.clamp_(LEAST_LOGPROB).cpu())
+        logprobs = torch.cat((own, best.values), 1) - logits.logsumexp(1, keepdim=True)
+        self._logprobs.append(logprobs.clamp_(LEAST_LOGPROB).cpu())
         self._ids.append(best.indices.cpu())
         self._ranks.append((logits > own).sum(1).cpu() + 1)
 
     def packed(self) -> tuple[PackedLogprobs, str]:
-        """All of them, and why they mean nothing, if so."""
+        """All logprobs, and the fault that makes them meaningless, or ""."""
         logprobs = torch.cat(self._logprobs)
         fault = "" if bool(logprobs.isfinite().all()) else NOT_FINITE
         kinds = ((logprobs, "<f4"), (torch.cat(self._ids), "<i4"), (torch.cat(self._ranks), "<i4"))

@@ -1,7 +1,7 @@
-"""Random numbers without state: one for each (seed, choice, position), the same in every batch and on every worker.
+"""Stateless random numbers: one for each (seed, choice, position), the same in every batch and on every worker.
 
-Each key is folded in with the finalizer of SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number
-Generators, 2014), whose every output bit depends on every input bit.
+Each key is mixed in with the finalizer of SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number
+Generators, 2014): each of its output bits depends on every input bit.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""The interface to a model's weights on disk, whatever their format."""
+"""The interface to a model's weights on disk, independent of their format."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -14,17 +14,17 @@ from legato_engine.weights.packed import Packed
 
 
 class Checkpoint(ABC):
-    """Weights by Hugging Face tensor name (`model.layers.0.self_attn.q_proj.weight`), rotary layout as there."""
+    """Weights by Hugging Face's tensor names (`model.layers.0.self_attn.q_proj.weight`), in its rotary layout."""
 
     config: ModelConfig
 
     @abstractmethod
     def spans(self) -> Mapping[Path, Sequence[FileSpan]]:
-        """The files that hold the tensors, always in the same order, and where they lie."""
+        """The files with the tensors, always in the same order, and the spans of the tensors in each."""
 
     @abstractmethod
     def names(self) -> frozenset[str]:
-        """All tensors there are. With tied embeddings `lm_head.weight` need not be among them."""
+        """Names of all tensors; with tied embeddings `lm_head.weight` may be missing."""
 
     @abstractmethod
     def shape(self, name: str) -> tuple[int, ...]:
@@ -32,33 +32,36 @@ class Checkpoint(ABC):
 
     @abstractmethod
     def tensor(self, name: str) -> torch.Tensor:
-        """The tensor in its own dtype if that is a floating-point one, else dequantized to float32.
+        """The tensor in its own dtype if that is floating-point, else dequantized to float32.
 
         May be a view of the mapped file: copy before writing to it. Raises MissingTensor.
         """
 
     def read(self, name: str, out: torch.Tensor) -> None:
-        """Writes the tensor into `out`, contiguous and of its shape, in whose dtype and on whose device it is then.
+        """Writes the tensor into `out`, which is contiguous and of its shape; converts dtype and device.
 
         Raises MissingTensor.
         """
         out.copy_(self.tensor(name))
 
     def vector(self, name: str) -> torch.Tensor:
-        """The tensor in float32, in memory of its own: a view would keep the whole mapped file."""
+        """A float32 copy of the tensor: a view would keep the whole file mapped."""
         return self.tensor(name).to(torch.float32, copy=True)
 
     def packed(self, name: str) -> Packed | None:
-        """The tensor as codes, where the file is quantized; else None. Raises MissingTensor."""
+        """The tensor as codes if it is quantized, else None. Raises MissingTensor."""
         self.shape(name)
         return None
 
     def packed_bits(self, name: str) -> float | None:
-        """Bits for each value of what `packed` gives, as backends hold it, scales included. Reads no tensor."""
+        """Bits per value of `packed` in a backend's memory, including scales; None if it is not quantized.
+
+        Reads no tensor.
+        """
         self.shape(name)
         return None
 
     @cached_property
     def fingerprint(self) -> str:
-        """Equal for all workers that loaded the same weights and config. Takes a read of the files, once."""
+        """Equal for all workers with the same weights and config. Reads the files once."""
         return fingerprint.of(self.spans(), self.config)

@@ -1,4 +1,4 @@
-"""A model's config without its weights: from a folder's `config.json` or a GGUF file's header. No torch in here."""
+"""Reads a model's config without its weights: from a folder's `config.json` or a GGUF file's header. No torch."""
 
 import json
 from mmap import ACCESS_READ, mmap
@@ -14,9 +14,9 @@ CONFIG = "config.json"
 
 
 def read(path: Path) -> ModelConfig:
-    """Sizes and constants of the model at `path`; a folder need not hold weights. Raises ModelError.
+    """The config of the model at `path`; a folder may lack weights. Raises ModelError.
 
-    Of a GGUF file that scales rotary embeddings by frequency, the factors are a tensor and not read.
+    Rotary scaling factors by frequency in a GGUF file are not read: they are a tensor.
     """
     if path.is_dir():
         return configs.from_huggingface(read_json(path / CONFIG), f"{path}/{CONFIG}")
@@ -29,18 +29,18 @@ def read(path: Path) -> ModelConfig:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """An object in one of the files of a model's folder. Raises ModelNotFound, CorruptModel."""
+    """The JSON object in a file of a model's folder. Raises ModelNotFound, CorruptModel."""
     try:
         content = path.read_bytes()
     except FileNotFoundError:
         raise ModelNotFound(f"{path}: no such file; a model folder needs config.json and *.safetensors") from None
     try:
-        found = json.loads(content)
+        value = json.loads(content)
     except ValueError as error:
         raise CorruptModel(f"{path}: {lfs_pointer.advice(content) or f'not JSON: {error}'}") from None
-    if not isinstance(found, dict):
+    if not isinstance(value, dict):
         raise CorruptModel(f"{path}: a JSON object is needed")
-    return found
+    return value
 
 
 def _header(path: Path) -> gguf_header.Header:

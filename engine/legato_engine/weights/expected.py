@@ -1,4 +1,4 @@
-"""Which tensors a model is computed from: built from layers that only note what they are asked for."""
+"""The tensors that a model needs, determined by building it from layers that only record their weights."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,21 +9,21 @@ from legato_engine.models.config import ModelConfig
 
 
 def expected_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of all tensors of a model of this config."""
+    """Names and shapes of all tensors of a model with this config."""
     noted = _Noted()
     registry.model_class(config)(config, noted)
     return noted.shapes
 
 
 def projections(config: ModelConfig) -> dict[str, tuple[int, int]]:
-    """Outputs and inputs of the projections in a model's linear layers, by name: what adapters may add to."""
+    """Outputs and inputs of the projections in a model's linear layers, by name; adapters may update these."""
     noted = _Noted()
     registry.model_class(config)(config, noted)
     return noted.projections
 
 
 class _Noted:
-    """Implements `Layers`. What it makes computes nothing."""
+    """Implements `Layers` without computation."""
 
     def __init__(self) -> None:
         self.shapes: dict[str, tuple[int, ...]] = {}

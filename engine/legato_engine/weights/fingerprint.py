@@ -1,4 +1,4 @@
-"""A name for the content of weight files: workers of one fingerprint may continue one another's sequences."""
+"""The fingerprint of weight files: workers with the same fingerprint may continue each other's sequences."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -9,24 +9,24 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 if TYPE_CHECKING:
     from legato_engine.models.config import ModelConfig
 
-WHOLE_BYTES = 512 << 20  # up to this size every byte of a model counts: about half a second of hashing
+WHOLE_BYTES = 512 << 20  # models up to this size are hashed completely, which takes about half a second
 PIECE_BYTES = 64 << 10
 PIECES = 4
 
 
 class FileSpan(NamedTuple):
-    """Where a tensor lies in its file."""
+    """The position of a tensor in its file, in bytes."""
 
     start: int
     size: int
 
 
 def of(files: Mapping[Path, Sequence[FileSpan]], config: "ModelConfig", whole_bytes: int = WHOLE_BYTES) -> str:
-    """Hash of the config and of the files' content: 32 hex digits. `files` tells where their tensors lie.
+    """Hash of the config and of the files' content: 32 hex digits. `files` has the spans of their tensors.
 
-    Of a model above `whole_bytes` it takes the sizes, all headers, and of each tensor the first, the last and evenly
-    spaced PIECES of PIECE_BYTES between: every tensor that was trained, merged or quantized otherwise is told apart, in
-    bounded time. An edit within one tensor that leaves all its pieces alone is not. File names do not count.
+    For a model above `whole_bytes` it covers sizes, headers, and PIECES of PIECE_BYTES of each tensor, evenly spaced
+    from its first to its last bytes. So it distinguishes tensors that were trained, merged or quantized differently in
+    bounded time, but not an edit between the pieces of a tensor. File names are not covered.
     """
     digest = sha256(repr(sorted(asdict(config).items())).encode())
     whole = sum(path.stat().st_size for path in files) <= whole_bytes

@@ -1,7 +1,7 @@
-"""Weights from a GGUF file, in Hugging Face's names and rotary layout.
+"""Weights from a GGUF file, with Hugging Face's names and rotary layout.
 
-llama.cpp's conversion of Llama reorders the rows of `q_proj` and `k_proj` so that rotary pairs are neighbours; that is
-undone here, on the packed rows, before anything is taken apart.
+llama.cpp's conversion of Llama reorders the rows of `q_proj` and `k_proj` so that rotary pairs are neighbours; this
+module reverses that on the packed rows.
 """
 
 import math
@@ -28,8 +28,8 @@ Type = GGMLQuantizationType
 _FLOATS = {Type.F32: torch.float32, Type.F16: torch.float16, Type.BF16: torch.bfloat16}
 TYPES = (*_FLOATS, *gguf_blocks.KINDS)
 _ROPE_FACTORS = "rope_freqs.weight"
-_PART = (1 << 15) - 1  # values dequantized at a time: they stay in a core's cache, and torch sends no threads for fewer
-_PARTS = 32  # of a thread's task
+_PART = (1 << 15) - 1  # values dequantized at a time: they fit a core's cache, and torch uses no threads for them
+_PARTS = 32  # per task of a thread
 
 _MODEL_NAMES = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 _LAYER_NAMES = {
@@ -48,7 +48,7 @@ _LAYER_NAMES = {
 
 
 def huggingface_name(name: str) -> str:
-    """Hugging Face's name of a GGUF tensor; one that has none is returned as it is."""
+    """Hugging Face's name of a GGUF tensor; an unknown name is returned unchanged."""
     module, _, kind = name.rpartition(".")
     if module in _MODEL_NAMES:
         return f"{_MODEL_NAMES[module]}.{kind}"
@@ -60,7 +60,7 @@ def huggingface_name(name: str) -> str:
 
 
 class GgufFile(Checkpoint):
-    """A GGUF file, mapped. Pages are read when a tensor is."""
+    """A mapped GGUF file. Pages are read when a tensor is read."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -95,9 +95,9 @@ class GgufFile(Checkpoint):
         kind = Type(info.type)
         if kind in _FLOATS:
             return _reordered(self._floats(info), self._heads(name))
-        found = torch.empty(info.shape)
-        self.read(name, found)
-        return found
+        dequantized = torch.empty(info.shape)
+        self.read(name, dequantized)
+        return dequantized
 
     def read(self, name: str, out: torch.Tensor) -> None:
         info = self._info(name)
@@ -122,7 +122,7 @@ class GgufFile(Checkpoint):
         kind = Type(info.type)
         if kind not in gguf_blocks.KINDS:
             return None
-        return gguf_blocks.unpacked(kind, self._rows(name), info.shape[-1])
+        return gguf_blocks.unpack(kind, self._rows(name), info.shape[-1])
 
     def packed_bits(self, name: str) -> float | None:
         kind = Type(self._info(name).type)
@@ -134,7 +134,7 @@ class GgufFile(Checkpoint):
         return self._tensors[name]
 
     def _heads(self, name: str) -> int:
-        """How many heads' rows llama.cpp reordered in this tensor; 0 for a tensor it left alone."""
+        """Number of heads whose rows llama.cpp reordered in this tensor; 0 if it did not."""
         if self.config.architecture != "LlamaForCausalLM":
             return 0
         if ".q_proj." in name:
@@ -162,7 +162,9 @@ class GgufFile(Checkpoint):
             raise UnsupportedFormat(f"{path}: tensor {info.name} has type {Type(info.type).name}; supported: F32")
         group = GGML_QUANT_SIZES[Type(info.type)][0]
         if 0 in info.shape or not info.shape or info.shape[-1] % group:
-            raise CorruptModel(f"{path}: tensor {info.name} of shape {list(info.shape)} is no rows of {group} values")
+            raise CorruptModel(
+                f"{path}: tensor {info.name} of shape {list(info.shape)} does not consist of rows of {group} values"
+            )
         end = info.offset + _bytes(info)
         if end > len(self._data):
             held = len(self._data)
@@ -171,12 +173,12 @@ class GgufFile(Checkpoint):
 
 def _floats_of(kind: Type, rows: torch.Tensor, inputs: int) -> torch.Tensor:
     """Packed rows, uint8 [out, bytes], dequantized to float32 [out, in]."""
-    packed = gguf_blocks.unpacked(kind, rows, inputs)
+    packed = gguf_blocks.unpack(kind, rows, inputs)
     return packed.floats() if packed is not None else torch.from_numpy(dequantize(rows.numpy(), kind))
 
 
 def _mapped(path: Path) -> mmap:
-    """The file's bytes. Copy-on-write, because torch wants writable memory; the file is never written."""
+    """The file's bytes. Copy-on-write, since torch requires writable memory; the file is never written."""
     with path.open("rb") as file:
         if not path.stat().st_size:
             raise CorruptModel(f"{path}: the file is empty")
@@ -191,6 +193,6 @@ def _bytes(info: TensorInfo) -> int:
 def _reordered(rows: torch.Tensor, heads: int) -> torch.Tensor:
     """Rows in Hugging Face's order: each head's first halves of the rotary pairs, then its second halves."""
     if not heads or rows.shape[0] % (2 * heads):
-        return rows  # of a wrong shape, if it does not divide: `open_weights` refuses it
+        return rows  # a wrong shape, if it does not divide, which `open_weights` refuses
     pairs = rows.view(heads, rows.shape[0] // heads // 2, 2, -1)
     return pairs.transpose(1, 2).reshape(rows.shape)

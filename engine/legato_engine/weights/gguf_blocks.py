@@ -1,7 +1,7 @@
-"""Blocks of GGUF's quantized types, taken apart into codes and scales. Layouts are those of ggml's `ggml-quants.c`.
+"""Unpacks blocks of GGUF's quantized types into codes and scales. ggml's `ggml-quants.c` defines the layouts.
 
-Each function takes uint8 [blocks, bytes] and gives codes [blocks, values] and scales by groups. What the `gguf` library
-dequantizes is the truth in the tests.
+Each function takes uint8 [blocks, bytes] and returns codes [blocks, values] and scales by groups. Tests compare with
+the `gguf` library.
 """
 
 from collections.abc import Callable
@@ -16,16 +16,16 @@ Type = GGMLQuantizationType
 Bytes = torch.Tensor
 
 
-def unpacked(kind: Type, rows: Bytes, inputs: int) -> Packed | None:
-    """Rows of a tensor, uint8 [out, bytes]; None where scales have no exact form."""
+def unpack(kind: Type, rows: Bytes, inputs: int) -> Packed | None:
+    """Unpacks rows of a tensor, uint8 [out, bytes]; None if scales cannot be represented exactly."""
     outputs = len(rows)
-    packed = KINDS[kind].take_apart(rows.view(-1, GGML_QUANT_SIZES[kind][1])).each(lambda part: part.view(outputs, -1))
+    packed = KINDS[kind].unpack(rows.view(-1, GGML_QUANT_SIZES[kind][1])).each(lambda part: part.view(outputs, -1))
     assert packed.codes.shape == (outputs, inputs)
     return packed if _finite(packed) else None
 
 
 def _finite(packed: Packed) -> bool:
-    """Minima that are made here from a scale may be beyond float16; what the file holds is taken as it is."""
+    """False if a minimum that was computed from a finite scale exceeds float16. Values in the file are not judged."""
     minimum = packed.minimum
     return minimum is None or bool(minimum.values.isfinite().all()) or not bool(packed.scale.values.isfinite().all())
 
@@ -35,13 +35,13 @@ def _halves(blocks: Bytes, first: int, count: int = 1) -> torch.Tensor:
 
 
 def _nibbles(packed: Bytes, run: int) -> Bytes:
-    """[blocks, bytes] → [blocks, 2 · bytes]: of every `run` bytes first the low halves, then the high ones."""
+    """[blocks, bytes] → [blocks, 2 · bytes]: of every `run` bytes first the low nibbles, then the high ones."""
     runs = packed.view(len(packed), -1, 1, run)
     return torch.cat((runs & 15, runs >> 4), 2).view(len(packed), -1)
 
 
 def _bit_planes(packed: Bytes, run: int, bits: int) -> Bytes:
-    """[blocks, bytes] → one value of `bits` for each: of every `run` bytes first the lowest bits, then the next."""
+    """[blocks, bytes] → values of `bits` each: of every `run` bytes first the lowest bits, then the next ones."""
     runs = packed.view(len(packed), -1, 1, run)
     shifts = torch.arange(0, 8, bits, dtype=torch.uint8).view(1, 1, -1, 1)
     return (runs >> shifts & (1 << bits) - 1).view(len(packed), -1)
@@ -77,7 +77,7 @@ def _q8_0(blocks: Bytes) -> Packed:
 
 
 def _six_bit_scales(blocks: Bytes) -> tuple[Scales, Scales]:
-    """Of K-quants with 8 groups: scales, and minima with their sign."""
+    """Scales and signed minima of K-quants with 8 groups."""
     low, high, mixed = blocks[:, 4:16].view(-1, 3, 4).unbind(1)
     scale = torch.cat((low & 63, mixed & 15 | low >> 2 & 48), 1).view(torch.int8)
     least = torch.cat((high & 63, mixed >> 4 | high >> 2 & 48), 1).view(torch.int8)
@@ -100,20 +100,20 @@ def _q6_k(blocks: Bytes) -> Packed:
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
-    """`bits` for each value as it is held, scales included."""
+class BlockType:
+    """A quantized type: its function, and the bits per value in memory, including scales."""
 
-    take_apart: Callable[[Bytes], Packed]
+    unpack: Callable[[Bytes], Packed]
     bits: float
 
 
 KINDS = {
-    Type.Q4_0: Kind(_q4_0, 5),
-    Type.Q4_1: Kind(_q4_1, 5),
-    Type.Q5_0: Kind(_q5_0, 8.5),
-    Type.Q5_1: Kind(_q5_1, 9),
-    Type.Q8_0: Kind(_q8_0, 8.5),
-    Type.Q4_K: Kind(_q4_k, 4.625),
-    Type.Q5_K: Kind(_q5_k, 8.625),
-    Type.Q6_K: Kind(_q6_k, 8.5625),
+    Type.Q4_0: BlockType(_q4_0, 5),
+    Type.Q4_1: BlockType(_q4_1, 5),
+    Type.Q5_0: BlockType(_q5_0, 8.5),
+    Type.Q5_1: BlockType(_q5_1, 9),
+    Type.Q8_0: BlockType(_q8_0, 8.5),
+    Type.Q4_K: BlockType(_q4_k, 4.625),
+    Type.Q5_K: BlockType(_q5_k, 8.625),
+    Type.Q6_K: BlockType(_q6_k, 8.5625),
 }

@@ -24,7 +24,7 @@ _SINGLE = "model.safetensors"
 
 
 class HuggingFaceFolder(Checkpoint):
-    """A folder as `save_pretrained` writes it. Shards are mapped; pages are read when a tensor is."""
+    """A folder as `save_pretrained` writes it. Shards are mapped; pages are read when a tensor is read."""
 
     def __init__(self, path: Path) -> None:
         raw = read_json(path / CONFIG)
@@ -45,7 +45,7 @@ class HuggingFaceFolder(Checkpoint):
         held = {file: frozenset(shard.keys()) for file, shard in shards.items()}
         for name, file in where.items():
             if name not in held[file]:
-                raise CorruptModel(f"{file}: tensor {name} is missing, which {_INDEX} says is in it")
+                raise CorruptModel(f"{file}: tensor {name} is missing, although {_INDEX} lists it there")
         for name in self._shards:
             self._check(name)
 
@@ -59,8 +59,8 @@ class HuggingFaceFolder(Checkpoint):
         return tuple(self._shard(name).get_slice(name).get_shape())
 
     def tensor(self, name: str) -> torch.Tensor:
-        found: torch.Tensor = self._shard(name).get_tensor(name)
-        return found
+        tensor: torch.Tensor = self._shard(name).get_tensor(name)
+        return tensor
 
     def _shard(self, name: str) -> Any:
         if name not in self._shards:
@@ -99,7 +99,7 @@ def _open(path: Path) -> Any:
 
 
 def _spans(path: Path) -> list[FileSpan]:
-    """Where the tensors of a file lie that `safe_open` took: behind a header of JSON, whose length comes first."""
+    """Spans of the tensors in a safetensors file: they follow a JSON header, which its length precedes."""
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         header = json.loads(file.read(length))

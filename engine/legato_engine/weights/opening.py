@@ -1,4 +1,4 @@
-"""Opening a model's weights: finds the format, and checks that every tensor is there before anything serves."""
+"""Opens a model's weights: detects the format, and checks that every tensor is there before the worker serves."""
 
 from pathlib import Path
 
@@ -8,14 +8,14 @@ from legato_engine.weights.expected import expected_shapes
 from legato_engine.weights.gguf import GgufFile
 from legato_engine.weights.huggingface import HuggingFaceFolder
 
-# Tied embeddings stored twice, and a constant that old files hold: no part of the computation.
+# A copy of tied embeddings, and a constant in old files: neither is part of the computation.
 _UNUSED = ("lm_head.weight", ".rotary_emb.inv_freq")
 
 
 def open_weights(path: Path | str) -> Checkpoint:
-    """The weights in a GGUF file or a Hugging Face folder, complete and of the shapes that their config asks for.
+    """Opens the weights in a GGUF file or a Hugging Face folder, and checks them against the config.
 
-    Reads headers only; the tensors are mapped. Raises ModelError: ModelNotFound, CorruptModel, UnsupportedModel,
+    Reads only headers; the tensors are mapped. Raises ModelError: ModelNotFound, CorruptModel, UnsupportedModel,
     UnsupportedFormat, MissingTensor or WrongShape.
     """
     path = Path(path)
@@ -25,8 +25,8 @@ def open_weights(path: Path | str) -> Checkpoint:
         if name not in names:
             raise MissingTensor(f"{path}: tensor {name} of shape {list(shape)} is missing")
         if checkpoint.shape(name) != shape:
-            found = list(checkpoint.shape(name))
-            raise WrongShape(f"{path}: tensor {name} has shape {found}; the model's config asks for {list(shape)}")
+            actual = list(checkpoint.shape(name))
+            raise WrongShape(f"{path}: tensor {name} has shape {actual}; the model's config requires {list(shape)}")
     for name in sorted(names - expected.keys()):
         if not name.endswith(_UNUSED):
             raise UnsupportedModel(f"{path}: tensor {name} has no place in a {checkpoint.config.architecture}")

@@ -1,4 +1,4 @@
-"""Weights as codes: what quantized files hold, in one form for all of their types."""
+"""Quantized weights as codes, in one form for all quantized types of files."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ FACTOR_GROUP = 256
 
 @dataclass(frozen=True)
 class Scales:
-    """Numbers of groups of inputs, `[out, groups]`: float16, or int8 times a float16 factor for 256 inputs each."""
+    """Scales or minima of groups of inputs, `[out, groups]`: float16, or int8 times a float16 factor per 256 inputs."""
 
     values: torch.Tensor  # float16 or int8 [out, groups]
     factors: torch.Tensor | None = None  # float16 [out, in/256]
@@ -38,7 +38,7 @@ class Packed:
 
     @property
     def form(self) -> tuple[object, ...]:
-        """Equal for weights that can be put together."""
+        """Equal for weights that can be concatenated."""
         parts = [part for scales in (self.scale, self.minimum) if scales for part in (scales.values, scales.factors)]
         return self.bits, self.group, *(None if part is None else part.dtype for part in parts)
 
@@ -51,16 +51,16 @@ class Packed:
         return groups.view(self.codes.shape)
 
     def each(self, change: Callable[[torch.Tensor], torch.Tensor]) -> "Packed":
-        """With all of its tensors changed, whose first axis is `out`."""
+        """Applies `change` to all tensors, whose first axis is `out`."""
         return together((self,), lambda parts: change(parts[0]))
 
 
 def together(parts: Sequence[Packed], join: Callable[[list[torch.Tensor]], torch.Tensor] = torch.cat) -> Packed:
-    """The outputs of matrices of one form and as many inputs, one after the other."""
+    """Concatenates the outputs of matrices with the same form and number of inputs."""
 
-    def scales(found: list[Scales]) -> Scales:
-        factors = [each.factors for each in found if each.factors is not None]
-        return Scales(join([each.values for each in found]), join(factors) if factors else None)
+    def scales(parts: list[Scales]) -> Scales:
+        factors = [each.factors for each in parts if each.factors is not None]
+        return Scales(join([each.values for each in parts]), join(factors) if factors else None)
 
     minima = [part.minimum for part in parts if part.minimum is not None]
     return Packed(

@@ -18,7 +18,7 @@ from legato_engine.kernels.rope import naive as naive_rope
 from legato_engine.kernels.rope import numba as rope
 from legato_engine.kernels.silu_mul import naive as naive_silu_mul
 from legato_engine.kernels.silu_mul import numba as silu_mul
-from legato_engine.layers.low_rank import Adapter, LowRank, Up
+from legato_engine.layers.low_rank import LowRank, LowRankAdapter, Up
 
 EPS = np.float32(1e-5)
 KINDS = np.float32, np.uint16  # uint16 holds bfloat16
@@ -153,7 +153,7 @@ def test_low_rank_updates_are_added_for_their_tokens_alone(kind, count):
     expected = out.clone()
     naive_low_rank.add(x, tokens, down, ups, expected)
 
-    adapter = Adapter({"q": LowRank(down, tuple(Up(*up) for up in ups))})
+    adapter = LowRankAdapter({"q": LowRank(down, tuple(Up(*up) for up in ups))})
     given = x.numpy() if kind is np.float32 else (x.numpy().view(np.uint32) >> 16).astype(np.uint16)
     low_rank_layers.packed(adapter).updates["q"](given, tokens.numpy(), out.numpy())
 

@@ -21,7 +21,7 @@ from legato_engine.kernels.rms_norm.numba import add_rms_norm
 from legato_engine.layers import rotary
 from legato_engine.layers.inputs import Ints, StepInputs
 from legato_engine.layers.interface import AttentionShape
-from legato_engine.layers.low_rank import Adapter, Pair
+from legato_engine.layers.low_rank import LowRankAdapter, Pair
 from legato_engine.weights.checkpoint import Checkpoint
 
 
@@ -173,7 +173,7 @@ class CpuBackend:
         assert self._last.hidden is not None
         return self._head.logits(*self._last.hidden, tokens)
 
-    def adapter(self, pairs: Mapping[str, Pair]) -> Adapter[CpuLowRank]:
+    def adapter(self, pairs: Mapping[str, Pair]) -> LowRankAdapter[CpuLowRank]:
         return low_rank.packed(fuse(pairs, self._linears, torch.float32))
 
     def embedding(self, name: str, rows: int, width: int) -> CpuEmbedding:

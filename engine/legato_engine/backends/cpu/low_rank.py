@@ -7,7 +7,7 @@ import numpy as np
 from legato_engine.backends.cpu.workspace import Array
 from legato_engine.kernels.low_rank import numba as kernels
 from legato_engine.layers.inputs import Ints
-from legato_engine.layers.low_rank import Adapter, LowRank
+from legato_engine.layers.low_rank import LowRank, LowRankAdapter
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +27,9 @@ class CpuLowRank:
         return int(self.down.nbytes + self.up.nbytes)
 
 
-def packed(adapter: Adapter[LowRank]) -> Adapter[CpuLowRank]:
+def packed(adapter: LowRankAdapter[LowRank]) -> LowRankAdapter[CpuLowRank]:
     """The same, for this backend."""
-    return Adapter({name: _packed(update) for name, update in adapter.updates.items()})
+    return LowRankAdapter({name: _packed(update) for name, update in adapter.updates.items()})
 
 
 def _packed(update: LowRank) -> CpuLowRank:

@@ -1,4 +1,4 @@
-"""The backend: makes layers, and computes steps, those of few rows by CUDA graphs."""
+"""The backend: makes layers, and computes steps, decoding ones by CUDA graphs."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
@@ -25,11 +25,11 @@ from legato_engine.kernels.configurations import Configuration, choose
 from legato_engine.layers import rotary
 from legato_engine.layers.inputs import Ints, StepInputs
 from legato_engine.layers.interface import AttentionShape
-from legato_engine.layers.low_rank import Adapter, LowRank, Pair
+from legato_engine.layers.low_rank import LowRank, LowRankAdapter, Pair
 from legato_engine.weights.checkpoint import Checkpoint
 
 MOST_CAPTURED_EARLY = 64  # rows: larger graphs are captured with the first step of their size
-_TILE = 16  # tokens of other steps are padded to its multiples, which kernels are compiled for
+_TILE = 16  # tokens of other steps are padded to its multiples, for which kernels are compiled
 
 
 class CudaBackend:
@@ -97,7 +97,7 @@ class CudaBackend:
         return torch.cat([self._head.logits(self._last, *self._last.hidden, piece).clone() for piece in pieces])
 
     def _replayed(self, forward: Forward, step: CudaStep) -> torch.Tensor:
-        """Of all rows of a step, the padded ones too. The first step of a size is computed, then captured."""
+        """Logits of all rows of a step, including padded ones. The first step of a size is computed, then captured."""
         if (replay := self._replays.get(len(step.tokens))) is not None:
             self._last = replay.step
             replay.again()
@@ -117,7 +117,7 @@ class CudaBackend:
         return Size(-(-len(inputs.tokens) // _TILE) * _TILE, rows)
 
     def _made(self, size: Size) -> tuple[StepMemory, Work]:
-        """Memory for a step of that size, larger than before if need be: graphs of the smaller one are forgotten."""
+        """Memory for a step of that size. It is enlarged if necessary, which discards the graphs."""
         if self._memory is None or self._work is None or not self._room.holds(size):
             self._device.mark()()
             self._replays.clear()
@@ -132,7 +132,7 @@ class CudaBackend:
             )  # fmt: skip
         return self._memory, self._work
 
-    def adapter(self, pairs: Mapping[str, Pair]) -> Adapter[LowRank]:
+    def adapter(self, pairs: Mapping[str, Pair]) -> LowRankAdapter[LowRank]:
         return fuse(pairs, self._linears, self._dtype, self._device.place)
 
     def embedding(self, name: str, rows: int, width: int) -> CudaEmbedding:
@@ -144,9 +144,9 @@ class CudaBackend:
     def linear(self, names: Sequence[str], inputs: int, outputs: Sequence[int], bias: bool = False) -> CudaLinear:
         weight = projections.weights(self._checkpoint, names, self._dtype, self._device.place)
         self.nbytes += weight.nbytes
-        found = projections.biases(self._checkpoint, names).to(self._device.place, self._dtype) if bias else None
+        biases = projections.biases(self._checkpoint, names).to(self._device.place, self._dtype) if bias else None
         self._linears.append(LinearShape(tuple(names), tuple(outputs)))
-        return CudaLinear(names[0], weight, found, self._buffer("linear", sum(outputs)))
+        return CudaLinear(names[0], weight, biases, self._buffer("linear", sum(outputs)))
 
     def attention(self, layer: int, shape: AttentionShape) -> CudaAttention:
         self._progress((layer + 1) / self._config.layers)
@@ -166,7 +166,7 @@ class CudaBackend:
         return CudaActivation(self._choose("silu_mul", width=width), self._buffer("activation", width))
 
     def head(self, norm: str, weight: str, rows: int, width: int) -> CudaHead:
-        """Computes the tokens that sample, one for each row at most."""
+        """Makes the head for the tokens that sample, at most one for each row."""
 
         def buffer(operator: str, width: int, dtype: torch.dtype) -> Buffer:
             return self._workspace.buffer(operator, width, dtype, sampled=True)
@@ -203,7 +203,7 @@ class CudaBackend:
 
 
 class Replay(NamedTuple):
-    """A captured step: `again` computes it from the inputs that were filled in last."""
+    """A captured step: `again` computes it from the inputs of the last `fill`."""
 
     again: Callable[[], None]
     step: CudaStep
@@ -214,12 +214,12 @@ def sizes(most: int) -> tuple[int, ...]:
     """Returns 1, 2, 4, then steps of 8, from 64 on of 16, from 256 on of 32, and from 512 on of 64, up to `most`.
 
     The steps are small, so that padding adds few rows."""
-    found = [1, 2, 4, *range(8, 64, 8), *range(64, 256, 16), *range(256, 512, 32), *range(512, most, 64)]
-    return (*[size for size in found if size < most], most)
+    steps = [1, 2, 4, *range(8, 64, 8), *range(64, 256, 16), *range(256, 512, 32), *range(512, most, 64)]
+    return (*[size for size in steps if size < most], most)
 
 
 def _decodes(inputs: StepInputs) -> bool:
-    """Each row has one token, and no adapter."""
+    """True if each row has one token and no adapter."""
     return len(inputs.tokens) == len(inputs.lengths) and not inputs.adapted
 
 

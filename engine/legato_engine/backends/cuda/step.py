@@ -1,5 +1,5 @@
-"""One step on the device: its inputs, in memory whose address depends on nothing but how large the step is, as a CUDA
-graph needs it.
+"""One step on the device: its inputs, in memory whose address depends only on the step's size, as a CUDA graph needs
+it.
 """
 
 from collections.abc import Sequence
@@ -16,20 +16,20 @@ from legato_engine.kernels.attention.triton import Work
 from legato_engine.kernels.configurations import choose
 from legato_engine.kernels.step_inputs.triton import expand
 from legato_engine.layers.inputs import StepInputs
-from legato_engine.layers.low_rank import Adapter, LowRank
+from legato_engine.layers.low_rank import LowRank, LowRankAdapter
 
 _Memory = TypeVar("_Memory", torch.Tensor, np.ndarray[Any, Any])
 
-SHORT = 8  # rows of at most so many tokens are attended as decoding ones
+SHORT = 8  # tokens: shorter rows use attention's kernels for decoding
 _ALIGNED = 4  # numbers; Triton compiles a kernel anew for a pointer that is not a multiple of 16 bytes
 
 
-Adapted = tuple[tuple[Adapter[LowRank], torch.Tensor], ...]  # adapters, and the tokens that each counts for
+Adapted = tuple[tuple[LowRankAdapter[LowRank], torch.Tensor], ...]  # adapters with their tokens
 
 
 @dataclass(slots=True)
 class CudaStep:
-    """What layers read. All arrays are int32."""
+    """The inputs of layers. All arrays are int32."""
 
     tokens: torch.Tensor  # [tokens]
     positions: torch.Tensor  # [tokens]
@@ -44,16 +44,16 @@ class CudaStep:
     prompts: bool  # some row has more than SHORT tokens
     adapted: Adapted
     planned: tuple[int | None] | None = None  # the window that `work` is planned for
-    hidden: tuple[torch.Tensor, torch.Tensor] | None = None  # what the head was given: last output, residual stream
+    hidden: tuple[torch.Tensor, torch.Tensor] | None = None  # the head's inputs: last output, residual stream
 
     def whole(self) -> "CudaStep":
-        """The same, before anything is computed, with logits of every row, padded ones too."""
+        """A copy before anything is computed, with logits of every row including padded ones."""
         return replace(self, sampled=self.padded, planned=None, hidden=None)
 
 
 class StepMemory:
-    """The inputs of one step at a time, on the host and on the device: one copy for all of them, from which the device
-    finds positions and slots itself, and tokens that it alone knows."""
+    """The inputs of one step at a time, on the host and on the device: one copy transfers all of them, and the device
+    derives positions, slots, and tokens that only it has."""
 
     def __init__(self, room: Room, block_size: int, device: Device) -> None:
         size = _room_for(_lengths(Size(room.tokens, room.rows), room.blocks))
@@ -62,8 +62,8 @@ class StepMemory:
         self._host = device.host(size)
         self._numpy = self._host.numpy()
         self._given = torch.zeros(size, dtype=torch.int32, device=device.place)
-        self._found = torch.zeros(_room_for([room.tokens] * 3), dtype=torch.int32, device=device.place)
-        self._drawn = torch.zeros(1, dtype=torch.int32, device=device.place)  # where no token names one
+        self._derived = torch.zeros(_room_for([room.tokens] * 3), dtype=torch.int32, device=device.place)
+        self._drawn = torch.zeros(1, dtype=torch.int32, device=device.place)  # for steps without such tokens
         self._block_size = block_size
         self._expanding = choose("step_inputs", {"block_size": block_size}, device.chip)
         self._wait_copied = device.mark()
@@ -90,7 +90,7 @@ class StepMemory:
     def step(
         self, size: Size, samples: int, arena: torch.Tensor, work: Work, prompts: bool, adapted: Adapted = ()
     ) -> CudaStep:
-        """A step of that size, whose inputs are those that were filled in last; `samples` tokens of it sample."""
+        """A step of that size with the inputs of the last `fill`; `samples` of its tokens sample."""
         tokens, positions, slots = self._expanded(size)
         _, starts, lengths, sampled, flat = self._given_in(self._given, size)
         tables = flat.reshape(size.rows, -1)
@@ -105,7 +105,7 @@ class StepMemory:
 
     def _expanded(self, size: Size) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Tokens, positions, slots."""
-        first, second, third = _sections(self._found, [size.tokens] * 3)
+        first, second, third = _sections(self._derived, [size.tokens] * 3)
         return first, second, third
 
     def _given_in(self, memory: _Memory, size: Size) -> list[_Memory]:
@@ -113,19 +113,19 @@ class StepMemory:
 
 
 def _lengths(size: Size, blocks: int) -> list[int]:
-    """Of all arrays of a step, in their order."""
+    """The lengths of a step's arrays, in their order."""
     return [size.tokens, size.rows + 1, size.rows, size.rows, size.rows * blocks]
 
 
 def _sections(memory: _Memory, lengths: Sequence[int]) -> list[_Memory]:
-    """Arrays of these lengths, each of which begins at a multiple of 16 bytes: a step of any size launches what the
-    warm-up has compiled."""
+    """Arrays of these lengths, each beginning at a multiple of 16 bytes: steps of any size then launch the kernels
+    that the warm-up compiled."""
     begins = accumulate(map(_aligned, lengths), initial=0)
     return [memory[begin : begin + length] for begin, length in zip(begins, lengths, strict=False)]
 
 
 def _room_for(lengths: Sequence[int]) -> int:
-    """How many numbers such sections take."""
+    """The count of numbers that such sections take."""
     return sum(map(_aligned, lengths))
 
 

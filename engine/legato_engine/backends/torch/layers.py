@@ -17,7 +17,7 @@ from legato_engine.kernels.silu_mul.torch import silu_mul
 from legato_engine.layers import rotary
 from legato_engine.layers.inputs import Ints, StepInputs
 from legato_engine.layers.interface import AttentionShape
-from legato_engine.layers.low_rank import Adapter, LowRank, Pair
+from legato_engine.layers.low_rank import LowRank, LowRankAdapter, Pair
 from legato_engine.weights.checkpoint import Checkpoint
 
 
@@ -63,16 +63,16 @@ class TorchAttention:
 
     def __call__(self, step: TorchStep, qkv: torch.Tensor) -> torch.Tensor:
         shape, tokens, layer = self.shape, qkv.shape[0], step.arena[:, self.layer]
-        turning = shape.heads + shape.kv_heads
-        parts = qkv.view(tokens, turning + shape.kv_heads, shape.head_dim)
-        plain = parts[:, :turning]
+        rotated_heads = shape.heads + shape.kv_heads
+        parts = qkv.view(tokens, rotated_heads + shape.kv_heads, shape.head_dim)
+        plain = parts[:, :rotated_heads]
         if self.query_norm is not None and self.key_norm is not None:
             queries = self.query_norm(step, None, plain[:, : shape.heads])
             plain = torch.cat((queries, self.key_norm(step, None, plain[:, shape.heads :])), 1)
-        turned = rotate(plain, step.cos, step.sin)
-        write_kv(turned[:, shape.heads :], parts[:, turning:], layer, step.blocks, step.places)
-        found = attention(turned[:, : shape.heads], layer, step.groups(shape))
-        return found.reshape(tokens, -1)
+        rotated = rotate(plain, step.cos, step.sin)
+        write_kv(rotated[:, shape.heads :], parts[:, rotated_heads:], layer, step.blocks, step.places)
+        out = attention(rotated[:, : shape.heads], layer, step.groups(shape))
+        return out.reshape(tokens, -1)
 
 
 class TorchActivation:
@@ -90,7 +90,7 @@ class TorchHead:
         return self.logits(step, step.sampled)
 
     def logits(self, step: TorchStep, tokens: torch.Tensor) -> torch.Tensor:
-        """Of these tokens of the step: float32 [tokens, vocab]."""
+        """Logits of these tokens of the step, float32 [tokens, vocab]."""
         assert step.hidden is not None
         return torch.nn.functional.linear(self.norm(step, None, step.hidden[tokens]), self.weight).float()
 
@@ -120,7 +120,7 @@ class TorchBackend:
         return TorchStep(inputs, arena, self._cos, self._sin)
 
     def logits(self, forward: Forward, inputs: StepInputs, arena: torch.Tensor) -> torch.Tensor:
-        self._last = None  # its memory is for this one
+        self._last = None  # frees its memory for this step
         self._last = self.begin(inputs, arena)
         return forward(self._last)
 
@@ -129,7 +129,7 @@ class TorchBackend:
         assert self._last is not None
         return self._head.logits(self._last, torch.from_numpy(tokens).to(self._device))
 
-    def adapter(self, pairs: Mapping[str, Pair]) -> Adapter[LowRank]:
+    def adapter(self, pairs: Mapping[str, Pair]) -> LowRankAdapter[LowRank]:
         return fuse(pairs, self._linears, self._dtype, self._device)
 
     def embedding(self, name: str, rows: int, width: int) -> TorchEmbedding:
@@ -142,9 +142,9 @@ class TorchBackend:
     def linear(self, names: Sequence[str], inputs: int, outputs: Sequence[int], bias: bool = False) -> TorchLinear:
         weight = projections.weights(self._checkpoint, names, self._dtype, self._device)
         self.nbytes += weight.nbytes
-        found = projections.biases(self._checkpoint, names).to(self._device, self._dtype) if bias else None
+        biases = projections.biases(self._checkpoint, names).to(self._device, self._dtype) if bias else None
         self._linears.append(LinearShape(tuple(names), tuple(outputs)))
-        return TorchLinear(names[0], weight, found)
+        return TorchLinear(names[0], weight, biases)
 
     def attention(self, layer: int, shape: AttentionShape) -> TorchAttention:
         self._progress((layer + 1) / self._config.layers)
