@@ -1,7 +1,7 @@
-"""The number of sequences that run on a worker at the same time, if no setting gives it. Loads no torch.
+"""The default number of sequences that run on a worker at the same time. Does not load torch.
 
 When a worker starts, the lengths of its sequences are unknown, and most are far shorter than the maximum. They are
-expected to have `EXPECTED_TOKENS`, a typical prompt and answer of a chat. Longer ones are bounded by the KV cache: a
+expected to have `EXPECTED_TOKENS`, a typical prompt and answer of a chat. Longer ones are limited by the KV cache: a
 sequence starts only if there are blocks for it. So too high a number only costs the memory of a step's results, while
 too low a number leaves KV cache unused.
 """
@@ -9,7 +9,7 @@ too low a number leaves KV cache unused.
 from typing import Final
 
 EXPECTED_TOKENS: Final = 512
-FEWEST: Final = 64  # for Auto, even with a small cache: sequences may be short, or choices of one request
+FEWEST: Final = 64  # also with a small cache: sequences may be short, or choices of one request
 MOST: Final = 1024
 STEP: Final = 64
 

@@ -1,4 +1,4 @@
-"""The worker's way in: one call, from settings to exit code."""
+"""The entry point of a worker: one call, from settings to exit code."""
 
 import asyncio
 import sys
@@ -16,7 +16,7 @@ from legato_protocol.parent import die_with_parent
 
 
 def run(settings: WorkerSettings, resolve: Resolve) -> int:
-    """Serves until stopped. `resolve` turns the model's name into a path. 2: the start failed for good."""
+    """Serves until stopped. `resolve` returns the path for the model's name. Exit code 2: the start failed for good."""
     if settings.parent and not die_with_parent(settings.parent):
         return 1
     log = logger(settings.role)
@@ -38,7 +38,7 @@ async def _serve(settings: WorkerSettings, resolve: Resolve, log: Callable[[str,
 
 
 def logger(role: str) -> Callable[[str, str], None]:
-    """Plain lines on stderr."""
+    """A logger of plain lines on stderr."""
 
     def log(level: str, message: str) -> None:
         print(f"{level} worker[{role}] {message}", file=sys.stderr, flush=True)

@@ -1,10 +1,10 @@
-"""The memory of this machine: how much a process may still take, and how it gives back what it freed."""
+"""Memory of this machine: the amount that a process may still use, and the return of freed memory to the system."""
 
 import ctypes
 from collections.abc import Iterator
 from pathlib import Path
 
-# A control group's files (version 2, version 1): its limit, its usage, and what of that are file pages given up first.
+# A control group's files (version 2, version 1): limit, usage, and reclaimable file pages in the usage.
 _FILES = (
     ("memory.max", "memory.current", "inactive_file"),
     ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
@@ -12,19 +12,19 @@ _FILES = (
 
 
 def give_back() -> None:
-    """Returns freed memory to the system: most of what a load took is never needed again."""
+    """Returns freed memory to the system: most of the memory for a load is never needed again."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:  # glibc alone has it
+    if trim is not None:  # only glibc has it
         trim(ctypes.c_size_t(0))
 
 
 def available(root: Path = Path("/")) -> int:
-    """Bytes that this process can still take: what the machine has, within the limits of its control groups."""
+    """Bytes that this process can still use, within the limits of its control groups."""
     return min(_numbers(root / "proc/meminfo")["MemAvailable:"] * 1024, *_left_by_groups(root))
 
 
 def _left_by_groups(root: Path) -> Iterator[int]:
-    """What the limit of each control group that this process is in, or is below, leaves."""
+    """Yields the bytes that each control group of this process, and each of its ancestors, leaves."""
     for line in (root / "proc/self/cgroup").read_text().splitlines():
         _, controllers, name = line.split(":", 2)
         if controllers not in ("", "memory"):
@@ -41,5 +41,5 @@ def _left_by_groups(root: Path) -> Iterator[int]:
 
 
 def _numbers(path: Path) -> dict[str, int]:
-    """The first number of each line, by its first word."""
+    """The first number of each line by its first word."""
     return {words[0]: int(words[1]) for line in path.read_text().splitlines() if len(words := line.split()) > 1}

@@ -1,4 +1,4 @@
-"""What a worker counts, for Prometheus. Names begin with `legato_worker_`; the core's counts survive its restarts."""
+"""A worker's metrics for Prometheus, with the prefix `legato_worker_`. The core's counts survive its restarts."""
 
 from itertools import accumulate
 from operator import add
@@ -47,13 +47,13 @@ _COUNTERS = {
     "received_handoffs": "Sequences taken over.",
     "sent_handoffs": "Sequences handed over.",
     "failed_handoffs": "Hand-offs that failed, either side.",
-    "preemptions": "Sequences whose blocks were taken for others, to be computed again.",
+    "preemptions": "Sequences whose blocks were taken for others, and that are computed again.",
     "shared_prompt_tokens": "Prompt tokens in KV blocks that another sequence was using when the sequence began.",
 }
 
 
 class WorkerMetrics:
-    """One registry per worker, nothing global."""
+    """The metrics of one worker, in a registry of its own."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -75,7 +75,7 @@ class WorkerMetrics:
         self.registry.register(_Core(self))
 
     def refused(self, reason: str) -> None:
-        """A frame or connection was refused for one of REFUSALS."""
+        """Counts a refused frame or connection; `reason` is one of REFUSALS."""
         assert reason in REFUSALS
         self._refused.labels(reason).inc()
 
@@ -83,7 +83,7 @@ class WorkerMetrics:
         self._starts += 1
 
     def core_ended(self, last: CoreStatus | None) -> None:
-        """Keep what the core that died had counted."""
+        """Keeps the counts of a core that has ended."""
         if last is not None:
             for name in self._earlier:
                 self._earlier[name] += getattr(last.totals, name)
@@ -100,14 +100,14 @@ class WorkerMetrics:
         kernel_fallback: bool = False,
         transport_fallback: bool = False,
     ) -> bytes:
-        """The text that Prometheus reads; for `abandoned` see `server.transfer_port`."""
+        """The metrics in Prometheus' text format; for `abandoned` see `server.transfer_port`."""
         self._current, self.ready, self.gateways, self.abandoned = status, ready, gateways, abandoned
         self.tls_invalid, self.kernel_fallback = tls_invalid, kernel_fallback
         self.transport_fallback = transport_fallback
         return generate_latest(self.registry)
 
     def families(self) -> list[Metric]:
-        """What the core counts, as of its last word."""
+        """All metrics, with the core's counts in its last report."""
         totals = self._current.totals if self._current else CoreTotals()
         gauges: dict[str, tuple[str, float]] = {
             "ready": ("1 when this worker serves.", self.ready),
@@ -117,7 +117,7 @@ class WorkerMetrics:
                 self.abandoned,
             ),
             "internal_tls_invalid": (
-                "1 while files of internal TLS cannot be used, if only in hand-offs, and those of before are.",
+                "1 while files of internal TLS cannot be used, if only in hand-offs, and the earlier ones are.",
                 self.tls_invalid,
             ),
             "kernel_fallback": (
@@ -191,7 +191,7 @@ class _Core(Collector):
 
 
 def _usage(load: Load) -> float:
-    """Cached blocks are given up for others at once."""
+    """The share of blocks that are used or quarantined; cached ones can be evicted immediately."""
     taken, free = load.used_blocks + load.quarantined_blocks, load.free_blocks + load.cached_blocks
     return taken / (taken + free) if taken else 0.0
 

@@ -1,6 +1,6 @@
-"""What a worker is told at its start: flags and their meaning, read once into frozen `WorkerSettings`.
+"""The settings of a worker: flags and environment, read once into frozen `WorkerSettings`.
 
-The one place of the engine that looks at the environment. No torch is imported, so that the command line stays quick.
+The only place of the engine that reads the environment. Does not import torch, so that the command line stays fast.
 """
 
 from argparse import SUPPRESS, ArgumentParser, Namespace
@@ -19,9 +19,9 @@ DTYPES = ("Auto", "Float32", "BFloat16", "Float16")
 KV_DTYPES = ("Auto", "Float32", "BFloat16")
 NUMERICS = ("Fast",)  # Invariant is not computed yet
 DEVICES = ("cpu", "cuda")
-BLOCK_SIZES: Final = {"cpu": 16, "cuda": 64}  # tokens, by device, unless told; attention on an H100 is fastest so
-# Likewise. CPUs gain nothing from longer chunks. An H100 computed 8,192 tokens at 593 TFLOP/s at once, and at 357 in
-# chunks of 512: the host launched their kernels too slowly. With much longer ones, KV would leave prefill workers late.
+BLOCK_SIZES: Final = {"cpu": 16, "cuda": 64}  # default tokens by device; fastest for attention on an H100
+# Default by device. CPUs gain nothing from longer chunks. An H100 computed 8,192 tokens at 593 TFLOP/s in one chunk,
+# and at 357 in chunks of 512: the host launched their kernels too slowly. Much longer chunks would delay hand-offs.
 CHUNK_TOKENS: Final = {"cpu": 256, "cuda": 2048}
 ON_KERNEL_FAILURE = ("Auto", "Stop", "Torch")
 RUNNERS = ("model", "paced")
@@ -32,7 +32,7 @@ TRANSPORTS = ("Auto", "TCP", "SharedMemory", "RDMA", "None")
 
 @dataclass(frozen=True, slots=True)
 class WorkerSettings:
-    """Sizes in bytes or tokens, times in seconds. None lets the worker decide: the model's own limit, all cores."""
+    """Sizes are in bytes or tokens, times in seconds. None: the worker decides (the model's limit, all cores)."""
 
     role: Role
     name: str
@@ -41,12 +41,12 @@ class WorkerSettings:
     transfer_host: str | None = None
     health_port: int = names.WORKER_HEALTH_PORT
     control_port: int = names.WORKER_CONTROL_PORT
-    control_tls_port: int = names.CONTROL_TLS_PORT  # listened on where there is a certificate
+    control_tls_port: int = names.CONTROL_TLS_PORT  # used if there is a certificate
     announce: str | None = None
-    block_size: int | None = None  # None: as many tokens as suit the device
+    block_size: int | None = None  # None: BLOCK_SIZES
     kv_cache_memory: int | None = 512 * 2**20  # None: Auto
     memory_share: int | None = None  # None: no other program uses the same memory
-    chunk_tokens: int | None = None  # None: as many as suit the device
+    chunk_tokens: int | None = None  # None: CHUNK_TOKENS
     slo_tpot: float = 0.1
     output_reservation: str = "Expected"
     max_length: int | None = None
@@ -59,7 +59,7 @@ class WorkerSettings:
     runner: str = "model"
     profile: str | None = None
     adapters: tuple[tuple[str, str], ...] = ()  # name, folder
-    adapters_file: str | None = None  # names adapters instead, and is followed
+    adapters_file: str | None = None  # file with the adapters instead, followed for changes
     adapters_in_memory: int = 8
     max_adapter_rank: int = 64
     threads: int | None = None
@@ -73,17 +73,19 @@ class WorkerSettings:
     step_limit: float = 120.0
     start_limit: float = 600.0
     pod_revision: str = ""
-    traces: bool = False  # sent where the standard variables of OpenTelemetry say
-    token_folder: str | None = None  # with the service's tokens, which are followed; None: `token` is the only one
-    internal_tls_folder: str | None = None  # with certificate, key and authority, which are followed
-    internal_tls_name: str = ""  # that certificates of other workers are for
+    traces: bool = False  # sent to the address in OpenTelemetry's standard variables
+    token_folder: str | None = None  # folder with the service's tokens, followed for changes; None: only `token`
+    internal_tls_folder: str | None = None  # folder with certificate, key and authority, followed for changes
+    internal_tls_name: str = ""  # name in other workers' certificates
     internal_tls_mode: str = "Permissive"
     token: str = field(default="", repr=False)
-    parent: int = 0  # process id that this one must not outlive; 0: it may outlive all
+    parent: int = 0  # id of a process that this one must not outlive; 0: none
 
     def length_limit(self, most: int) -> int | None:
-        """Tokens of the longest sequence; None: as many as memory holds. Raises SettingsError if that exceeds `most`,
-        the model's own limit."""
+        """The maximum length of a sequence in tokens; None: as many as memory holds.
+
+        Raises SettingsError if it exceeds `most`, the model's limit.
+        """
         if self.max_length is not None and self.max_length > most:
             raise SettingsError(f"--max-length is {self.max_length}; this model allows at most {most}")
         return self.max_length
@@ -98,7 +100,7 @@ class WorkerSettings:
 
     @property
     def plain_control(self) -> bool:
-        """Whether there is a control port without TLS, and hand-offs with workers that have none."""
+        """True if there is a control port without TLS, and hand-offs with workers without TLS are allowed."""
         return self.internal_tls_mode != "Strict"
 
 
@@ -144,7 +146,11 @@ _FLAGS: Final = (
         ValueKind("TOKENS", _block_size, _text_or_auto),
         f"tokens in a block of KV cache; Auto: {BLOCK_SIZES['cpu']}, or {BLOCK_SIZES['cuda']} with --device cuda",
     ),
-    Flag("--kv-cache-memory", _AUTO_OR_SIZE, "memory of the KV cache; Auto: what is free beside weights and workspace"),
+    Flag(
+        "--kv-cache-memory",
+        _AUTO_OR_SIZE,
+        "memory of the KV cache; Auto: all memory that weights and workspace leave free",
+    ),
     Flag(
         "--memory-share",
         flags.whole("WORKERS", 1, 1024),
@@ -157,7 +163,7 @@ _FLAGS: Final = (
         f"most prompt tokens computed in one step; Auto: {CHUNK_TOKENS['cpu']}, or {CHUNK_TOKENS['cuda']} with "
         "--device cuda",
     ),
-    Flag("--slo-tpot", flags.DURATION, "time per output token; prompts beside running sequences get shorter chunks"),
+    Flag("--slo-tpot", flags.DURATION, "time per output token; prompts get shorter chunks while sequences decode"),
     Flag(
         "--output-reservation",
         flags.one_of("OUTPUT", OUTPUT_RESERVATIONS),
@@ -225,7 +231,7 @@ _FLAGS: Final = (
 
 
 def add_flags(parser: ArgumentParser) -> None:
-    """Every setting as a flag. argparse refuses a bad value; what flags mean together is judged by `read`."""
+    """Adds a flag for every setting. argparse refuses invalid values; `read` checks combinations."""
     flags.add(parser, _FLAGS, WorkerSettings)
     parser.add_argument(
         "--transport-required",
@@ -243,7 +249,7 @@ def add_flags(parser: ArgumentParser) -> None:
 
 
 def read(given: Namespace, environ: Mapping[str, str]) -> WorkerSettings:
-    """The settings in parsed flags and the environment. Raises SettingsError."""
+    """Returns the settings from parsed flags and the environment. Raises SettingsError."""
     settings = WorkerSettings(
         **flags.given(given, WorkerSettings),
         token=environ.get(names.ENV_TOKEN, ""),

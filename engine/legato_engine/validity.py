@@ -1,5 +1,4 @@
-"""Whether a frame and its sequence can be served at all. What passes here cannot make a step, or a hand-off, fail for
-what it says."""
+"""Validates frames and sequences. The content of a valid frame cannot make a step or a hand-off fail."""
 
 import math
 from array import array
@@ -27,8 +26,7 @@ MAX_ADAPTER_CHARACTERS = 64
 
 
 def frame_fault(frame: Generate | Prefill | Decode | Handoff, vocab_size: int) -> str | None:
-    """What is wrong with it, or None. (A peer's address that is none is nobody's: the hand-off fails as with any other
-    peer that is not there.)"""
+    """The fault of a frame, or None. A peer's address is not checked: with an invalid one the hand-off fails."""
     if frame.attempt not in _NUMBERS:
         return f"attempt {frame.attempt}; allowed is 0 to {_NUMBERS[-1]}"
     if not isinstance(frame, Generate) and frame.room not in _NUMBERS:
@@ -37,7 +35,7 @@ def frame_fault(frame: Generate | Prefill | Decode | Handoff, vocab_size: int) -
 
 
 def fault(sequence: Sequence, vocab_size: int) -> str | None:
-    """What is wrong with it, or None."""
+    """The fault of a sequence, or None."""
     tokens = array("i", unpack_tokens(sequence.token_ids))
     if min(tokens) < 0 or max(tokens) >= vocab_size:
         return f"token ids from {min(tokens)} to {max(tokens)}; the vocabulary has 0 to {vocab_size - 1}"
@@ -98,6 +96,6 @@ def _words_fault(params: SamplingParams, vocab_size: int) -> str | None:
         return f"bad_words has a word of less than 1 or more than {MAX_BAD_WORD_TOKENS} tokens"
     for name, tokens in (("allowed_token_ids", allowed), ("bad_words", [token for word in words for token in word])):
         if any(not 0 <= token < vocab_size for token in tokens):
-            found = f"{min(tokens)} to {max(tokens)}"
-            return f"{name} has tokens from {found}; the vocabulary has 0 to {vocab_size - 1}"
+            span = f"{min(tokens)} to {max(tokens)}"
+            return f"{name} has tokens from {span}; the vocabulary has 0 to {vocab_size - 1}"
     return None
