@@ -144,7 +144,7 @@ async def test_results_of_calls_are_one_turn_for_templates_without_tools(gateway
 def test_tools_are_told_where_a_template_can_show_them(has_system):
     tools = [{"type": "function", "function": {"name": "now"}}]
     support = ToolSupport("Hermes", in_system=has_system)
-    messages, _ = support.told(_turns("a"), tools)
+    messages, _ = support.template_input(_turns("a"), tools)
     assert [message["role"] for message in messages] == ["system"] * has_system + ["user", "assistant", "user"]
     assert '{"name": "now"}' in messages[0]["content"]
     assert messages[0]["content"].endswith("hi") != has_system

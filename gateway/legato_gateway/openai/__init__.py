@@ -1,1 +1,1 @@
-"""OpenAI's HTTP API: its bodies become requests of the relay, and answers are spelled in its shapes."""
+"""OpenAI's HTTP API: converts its bodies to relay requests, and writes answers in its format."""

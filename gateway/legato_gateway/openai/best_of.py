@@ -1,4 +1,4 @@
-"""OpenAI's `best_of`: more answers are made than are told, and the likeliest of them are told."""
+"""OpenAI's `best_of`: makes more answers than requested, and sends the likeliest of them."""
 
 import math
 from collections.abc import Sequence
@@ -11,39 +11,39 @@ from legato_gateway.serving.writer import CollectedChoice
 
 @dataclass(frozen=True, slots=True)
 class BestOf:
-    """Of the `made` answers of each prompt, `told` are told."""
+    """Numbers of answers per prompt: `made` by workers, and `sent` to the client."""
 
     made: int
-    told: int
+    sent: int
 
     @property
     def ranks(self) -> bool:
-        """Whether answers have to be compared, by their tokens' log probabilities."""
-        return self.made > self.told
+        """True if answers must be compared, by their tokens' log probabilities."""
+        return self.made > self.sent
 
     def chosen(self, answers: Sequence[CollectedChoice]) -> list[CollectedChoice]:
-        """Those that are told, in a new numbering: of each prompt the best first, and of equals the one made first.
+        """Returns the answers to send, numbered again: by prompt, the best first, and among equals the first made.
 
-        The mean counts the token that ends an answer, too. It tells nothing of an answer without any, which comes last.
+        The mean includes the token that ends an answer. An answer without any token comes last.
         """
-        found: list[CollectedChoice] = []
+        ranked: list[CollectedChoice] = []
         for start in range(0, len(answers), self.made):
             best = sorted(answers[start : start + self.made], key=_mean_logprob, reverse=True)
-            found += best[: self.told]
-        return [replace(answer, index=index) for index, answer in enumerate(found)]
+            ranked += best[: self.sent]
+        return [replace(answer, index=index) for index, answer in enumerate(ranked)]
 
 
-def of(body: CompletionBody) -> BestOf:
-    """Raises BadRequest for fewer answers than are asked for, and for a stream: the best are known at the end."""
-    told = body.n or 1
-    made = told if body.best_of is None else body.best_of
-    if made < told:
-        raise BadRequest(f"best_of is {made}, less than n = {told}", param="best_of")
-    if made > told and body.stream:
-        raise BadRequest(f"best_of is {made}, more than n = {told}: this cannot be streamed", param="best_of")
-    return BestOf(made, told)
+def parse(body: CompletionBody) -> BestOf:
+    """Raises BadRequest for fewer answers than requested, and for streams: the best are known at the end."""
+    sent = body.n or 1
+    made = sent if body.best_of is None else body.best_of
+    if made < sent:
+        raise BadRequest(f"best_of is {made}, less than n = {sent}", param="best_of")
+    if made > sent and body.stream:
+        raise BadRequest(f"best_of is {made}, more than n = {sent}: this cannot be streamed", param="best_of")
+    return BestOf(made, sent)
 
 
 def _mean_logprob(answer: CollectedChoice) -> float:
-    found = [token.logprobs.logprob for token in answer.tokens if token.logprobs is not None]
-    return math.fsum(found) / len(found) if found else -math.inf
+    logprobs = [token.logprobs.logprob for token in answer.tokens if token.logprobs is not None]
+    return math.fsum(logprobs) / len(logprobs) if logprobs else -math.inf

@@ -1,4 +1,4 @@
-"""`POST /v1/chat/completions`: from its body to a request of the relay. `chat_writer` spells its answers."""
+"""`POST /v1/chat/completions`: converts its body to a relay request. `chat_writer` writes its answers."""
 
 import time
 from collections.abc import Sequence
@@ -39,7 +39,7 @@ _MESSAGES = msgspec.json.Decoder(Messages)
 
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
-    """A conversation, checked and tokenized, and what may be in the answer to it."""
+    """A checked and tokenized conversation, and the format of the answer to it."""
 
     request: GenerationRequest
     format: AnswerFormat
@@ -47,8 +47,10 @@ class ChatRequest:
 
 
 def prepare(serving: ModelServing, asked: Asked, raw: bytearray) -> PreparedRequest:
-    """Checks and tokenizes. Slow for long prompts: it runs in another thread or process, so all that it is given is
-    picklable. Raises what the client is told."""
+    """Checks and tokenizes. Raises the client's errors.
+
+    Slow for long prompts: it runs in another thread or process, so its arguments are picklable.
+    """
     body = bodies.parse(ChatBody, raw)
     served = serving.check_model(body.model)
     unsupported.check_chat(body)
@@ -57,11 +59,11 @@ def prepare(serving: ModelServing, asked: Asked, raw: bytearray) -> PreparedRequ
     chat = chat_request(serving, asked, head.id, body, messages)
     usage = bool(body.stream_options and body.stream_options.include_usage)
     logprobs = chat.request.params.logprobs is not None
-    told = extras.asked(body, (chat.request.prompt,), prompt_in_choice=False)
+    added = extras.asked(body, (chat.request.prompt,), prompt_in_choice=False)
     return PreparedRequest(
         requests=(chat.request,),
         writer=ChatWriter(
-            head, usage, logprobs, serving.tokens.token_bytes, chat.format, body.prompt_logprobs, told, chat.start
+            head, usage, logprobs, serving.tokens.token_bytes, chat.format, body.prompt_logprobs, added, chat.start
         ),
         stream=bool(body.stream),
         explain=chat.request.explain,
@@ -73,8 +75,10 @@ def prepare(serving: ModelServing, asked: Asked, raw: bytearray) -> PreparedRequ
 def chat_request(
     serving: ModelServing, asked: Asked, id: str, body: ChatBody, messages: Sequence[ChatMessage]
 ) -> ChatRequest:
-    """What other APIs share with this one. `body.messages` is not read, and its model was checked. Raises what the
-    client is told, with the paths that things have in this API."""
+    """Checks and tokenizes a chat, for other APIs too. Raises the client's errors, with this API's paths.
+
+    `body.messages` is not read, and its model was checked.
+    """
     options = params.options(asked, body)
     logprobs = _logprobs(body)
     body = bounds.switched_off(body, serving.reasoning, serving.tokens.template_takes)
@@ -93,18 +97,18 @@ def chat_request(
     counted = reasoning.tokens if reasoning else None
     request = params.request(id, prompt, sampling, body, options, shown, counted, adapter=serving.adapter(body.model))
     request = params.with_special_stops(request, serving.tokens.special_ids)
-    return ChatRequest(request, AnswerFormat(tools.calls, reasoning), chat_start.of(body, messages))
+    return ChatRequest(request, AnswerFormat(tools.calls, reasoning), chat_start.parse(body, messages))
 
 
 def rendered(
     serving: ModelServing, body: ChatBody, messages: Sequence[ChatMessage]
 ) -> tuple[OfferedTools, tuple[int, ...]]:
-    """The tools that `body` offers, and the prompt's tokens."""
+    """Returns the tools that `body` offers, and the prompt's tokens."""
     body = bounds.switched_off(body, serving.reasoning, serving.tokens.template_takes)
     for number, message in enumerate(messages):
         unsupported.check_message(message, f"messages[{number}]")
-    tools = definitions.offered(body, serving.tools.family, serving.tools.why_not, structured_output.of(body))
-    start = chat_start.of(body, messages)
+    tools = definitions.offered(body, serving.tools.family, serving.tools.why_not, structured_output.parse(body))
+    start = chat_start.parse(body, messages)
     wanted = body.max_completion_tokens or body.max_tokens or 1
     keep = truncation.kept(body, serving.model.context, wanted)
     return tools, _prompt(serving, body, messages, tools, start, keep)
@@ -118,9 +122,11 @@ def _prompt(
     start: ChatStart,
     keep: int | None,
 ) -> tuple[int, ...]:
-    asked = template_variables.of(body, serving.tokens.template_takes, serving.reasoning.family is not None)
+    asked = template_variables.parse(body, serving.tokens.template_takes, serving.reasoning.family is not None)
     try:
-        templated, variables = serving.tools.told(chat_messages.templated(messages, serving.tools.family), tools.shown)
+        templated, variables = serving.tools.template_input(
+            chat_messages.templated(messages, serving.tools.family), tools.shown
+        )
     except RecursionError:
         raise BadRequest("tools or arguments of calls are nested too deeply") from None
     variables = asked | variables | ({} if start.prompted else {"add_generation_prompt": False})
@@ -137,20 +143,20 @@ def _prompt(
 def _reasoning(
     serving: ModelServing, body: ChatBody, prompt: tuple[int, ...], tools: OfferedTools
 ) -> ReasoningFormat | None:
-    found = serving.reasoning.of_prompt(prompt, serving.tokens, body.include_reasoning is not False)
-    if found is not None and found.tokens is None and tools.grammar is not None:
-        return None  # the grammar begins with the answer: no worker can tell where reasoning ends
-    return found
+    format = serving.reasoning.of_prompt(prompt, serving.tokens, body.include_reasoning is not False)
+    if format is not None and format.tokens is None and tools.grammar is not None:
+        return None  # the grammar starts with the answer, and no worker can detect the end of reasoning
+    return format
 
 
 def _shown(serving: ModelServing, tools: OfferedTools, reasoning: ReasoningFormat | None) -> frozenset[int]:
-    """Special tokens that calls and reasoning are found by."""
+    """Returns the special tokens that mark calls and reasoning."""
     marks = reasoning_families.FAMILIES[reasoning.family] if reasoning else None
-    found = [
+    texts = [
         *(FAMILIES[tools.calls.family].markers if tools.calls else ()),
         *((marks.open, marks.close) if marks else ()),
     ]
-    return serving.tokens.special_ids(found) if found else frozenset()
+    return serving.tokens.special_ids(texts) if texts else frozenset()
 
 
 def _logprobs(body: ChatBody) -> int | None:

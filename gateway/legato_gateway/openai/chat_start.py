@@ -1,4 +1,4 @@
-"""Where the answer of a chat begins: with a new message, or behind the end of the last one. Fields of vLLM's."""
+"""The start of a chat's answer: a new message, or the continuation of the last one. Fields of vLLM's."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,8 +10,11 @@ from legato_gateway.openai.tools.messages import text
 
 @dataclass(frozen=True, slots=True)
 class ChatStart:
-    """The answer is of `role`, and its content begins with `echo`. The prompt is `prompted` if it ends with what a new
-    message of the assistant begins with, and `continued` if it ends within the last message."""
+    """The answer has `role`, and its content starts with `echo`.
+
+    The prompt is `prompted` if it ends with the header of a new assistant message, and `continued` if it ends within
+    the last message.
+    """
 
     role: str = "assistant"
     echo: str = ""
@@ -23,8 +26,8 @@ NEW_MESSAGE = ChatStart()
 MAX_ECHOED = 8 << 20  # characters of all choices
 
 
-def of(body: ChatBody, messages: Sequence[ChatMessage]) -> ChatStart:
-    """Raises BadRequest for fields that contradict each other, and for a last message with nothing to continue."""
+def parse(body: ChatBody, messages: Sequence[ChatMessage]) -> ChatStart:
+    """Raises BadRequest for contradictory fields, and for a last message that cannot be continued."""
     continued, last = bool(body.continue_final_message), messages[-1]
     if continued and body.add_generation_prompt:
         raise BadRequest(
@@ -43,7 +46,7 @@ def of(body: ChatBody, messages: Sequence[ChatMessage]) -> ChatStart:
 
 
 def check_echo(characters: int, choices: int) -> None:
-    """Raises BadRequest where what is echoed makes an answer too large."""
+    """Raises BadRequest if the echo makes an answer too large."""
     if characters * choices > MAX_ECHOED:
         text = f"echo repeats {characters} characters in {choices} choices; an answer repeats {MAX_ECHOED} at most"
         raise BadRequest(text, param="echo")

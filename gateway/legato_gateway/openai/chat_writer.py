@@ -1,4 +1,4 @@
-"""How chat completions and their chunks are spelled: text, reasoning, calls, log probabilities."""
+"""Writes chat completions and their chunks: text, reasoning, calls, log probabilities."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -19,7 +19,7 @@ _NOTHING = b'"delta":{}'
 
 
 class ChatWriter:
-    """Chat completions and their chunks."""
+    """Writes chat completions and their chunks."""
 
     def __init__(
         self,
@@ -37,20 +37,20 @@ class ChatWriter:
         self._logprobs = logprobs
         self._token_bytes = token_bytes
         self._format = format
-        self._prompt_logprobs = prompt_logprobs  # how many alternatives beside each token of the prompt
+        self._prompt_logprobs = prompt_logprobs  # number of alternatives per token of the prompt
         self._extras = extras
         self._start = start
         self._stream = StreamExtras(extras)
-        self._begun: set[int] = set()
+        self._started: set[int] = set()
         self._readers: dict[int, AnswerReader] = {}
 
     def begin(self) -> bytes:
-        return b""  # a chunk with the role comes with the first token, as clients that measure its time expect
+        return b""  # the chunk with the role comes with the first token, as clients that measure its time expect
 
     def delta(self, index: int, delta: Delta) -> bytes:
         said = b""
-        if index not in self._begun:
-            self._begun.add(index)
+        if index not in self._started:
+            self._started.add(index)
             said = self._begin(index)
         extra, shown = self._stream.take(index, delta.token_ids), self._logprobs and bool(delta.tokens)
         if not (delta.text or shown or delta.finish or extra.choice):
@@ -70,21 +70,21 @@ class ChatWriter:
         return said
 
     def _read(self, index: int, delta: Delta, extra: ChunkExtra) -> bytes:
-        """An event for each thing that is read in the text; all that is of the tokens goes with the last."""
+        """Returns an event per new part of the text; everything about the tokens goes with the last."""
         reader = self._readers.get(index)
         if reader is None:
             reader = self._readers[index] = self._format.reader()
-        found = [b'"delta":' + encode(fields) for fields in reader.push(delta.text, delta.finish)]
-        tokens = reader.told(delta.tokens) if self._logprobs else ()
+        parts = [b'"delta":' + encode(fields) for fields in reader.push(delta.text, delta.finish)]
+        tokens = reader.visible(delta.tokens) if self._logprobs else ()
         logprobs = encode(self._logprob_fields(tokens)) if tokens else b"null"
-        if not found:
+        if not parts:
             if logprobs == b"null" and delta.finish is None and not extra.choice:
                 return b""
-            found = [_NOTHING]
+            parts = [_NOTHING]
         before = extra._replace(choice=b"", chunk=b"")
-        events = [self._events.chunk(index, fields, b"null", None, before) for fields in found[:-1]]
+        events = [self._events.chunk(index, fields, b"null", None, before) for fields in parts[:-1]]
         finish = reader.finish_reason(delta.finish)
-        last = self._events.chunk(index, found[-1], logprobs, finish, extra, stop_reason(delta))
+        last = self._events.chunk(index, parts[-1], logprobs, finish, extra, stop_reason(delta))
         return b"".join([*events, last])
 
     def end(self, usage: Usage) -> bytes:
@@ -99,7 +99,7 @@ class ChatWriter:
             **self._head.fields(KIND),
             "choices": choices,
             "usage": usage_fields(usage),
-            **self._extras.of_answer(),
+            **self._extras.answer_fields(),
         }
         if self._prompt_logprobs is not None and answers and (scores := answers[0].scores) is not None:
             whole["prompt_logprobs"] = prompt_logprobs.listed(scores, self._prompt_logprobs, self._token_bytes)
@@ -111,14 +111,14 @@ class ChatWriter:
         return {
             "index": collected.index,
             "message": self._message(deltas),
-            "logprobs": self._logprob_fields(reader.told(collected.tokens)) if self._logprobs else None,
+            "logprobs": self._logprob_fields(reader.visible(collected.tokens)) if self._logprobs else None,
             "finish_reason": reader.finish_reason(collected.finish),
             "stop_reason": stop_reason(collected),
-            **self._extras.of_choice(collected),
+            **self._extras.choice_fields(collected),
         }
 
     def _message(self, deltas: list[dict[str, Any]]) -> dict[str, Any]:
-        message = answer.message(deltas, self._format.tells_reasoning)
+        message = answer.message(deltas, self._format.shows_reasoning)
         if self._start.echo:
             message["content"] = self._start.echo + (message["content"] or "")
         return message | {"role": self._start.role}

@@ -1,4 +1,4 @@
-"""`POST /v1/completions`: from its body to requests of the relay, one per prompt, and how its answers are spelled."""
+"""`POST /v1/completions`: converts its body to one relay request per prompt, and writes its answers."""
 
 import dataclasses
 import time
@@ -37,19 +37,21 @@ DEFAULT_MAX_TOKENS = 16  # OpenAI's
 
 
 def prepare(serving: ModelServing, asked: Asked, raw: bytearray) -> PreparedRequest:
-    """Checks and tokenizes. Slow for long prompts: it runs in another thread or process, so all that it is given is
-    picklable. Raises what the client is told."""
+    """Checks and tokenizes. Raises the client's errors.
+
+    Slow for long prompts: it runs in another thread or process, so its arguments are picklable.
+    """
     body = bodies.parse(CompletionBody, raw)
     served = serving.check_model(body.model)
     _check(body)
     scored = prompt_logprobs.asked(body)
-    grammar = structured_output.of(body)
+    grammar = structured_output.parse(body)
     options = params.options(asked, body)
-    wanted = 1 if body.max_tokens == 0 else body.max_tokens  # nothing is computed that makes no token
+    wanted = 1 if body.max_tokens == 0 else body.max_tokens  # computing the prompt takes one token
     context = serving.model.context
     keep = truncation.kept(body, context, wanted or DEFAULT_MAX_TOKENS)
     given = prompts(body.prompt, context, keep is not None)
-    best = best_of.of(body)
+    best = best_of.parse(body)
     params.check_choices(len(given), best.made, "best_of" if best.ranks else "n")
     head = ResponseHead(new_id("cmpl"), int(time.time()), served)
     logprobs = body.logprobs or 0 if best.ranks else body.logprobs
@@ -117,7 +119,7 @@ def _ids(serving: ModelServing, prompt: Prompt, special: bool, keep: int | None)
 
 
 def _echo(serving: ModelServing, prompt: Prompt, kept: tuple[int, ...], special: bool, keep: int | None) -> str:
-    """The text of what was kept of a prompt, without what the tokenizer puts around a text."""
+    """Returns the text of the kept part of a prompt, without tokens that the tokenizer adds around a text."""
     if isinstance(prompt, str):
         if keep is None:
             return prompt
@@ -128,7 +130,7 @@ def _echo(serving: ModelServing, prompt: Prompt, kept: tuple[int, ...], special:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What of an answer was asked for: the text after the prompt, and how many alternatives beside each token."""
+    """The requested parts of an answer: the text after the prompt, and the number of alternatives per token."""
 
     answer: bool = True
     logprobs: int | None = None
@@ -137,7 +139,7 @@ class Shown:
 
 
 class CompletionWriter:
-    """Text completions and their chunks. `echoes` are the prompts' texts, if answers are to begin with them."""
+    """Writes text completions and their chunks. `echoes` are the prompts' texts, if answers start with them."""
 
     def __init__(
         self,
@@ -156,20 +158,20 @@ class CompletionWriter:
         self._extras = extras
         self._names = extras.names(token_bytes)
         self._stream = StreamExtras(extras)
-        self._begun: set[int] = set()
+        self._started: set[int] = set()
 
     def begin(self) -> bytes:
         return b""
 
     def delta(self, index: int, delta: Delta) -> bytes:
         said = b""
-        if self._echoes and index not in self._begun:
-            self._begun.add(index)
+        if self._echoes and index not in self._started:
+            self._started.add(index)
             fields = self._echoed(index, delta.scores)
             logprobs = encode(fields) if fields else b"null"
-            begun = self._stream.begin(index)
-            said = self._events.chunk(index, b'"text":' + encode(self._echo(index)), logprobs, None, begun)
-        text, tokens, finish = self._told_of(delta)
+            first = self._stream.begin(index)
+            said = self._events.chunk(index, b'"text":' + encode(self._echo(index)), logprobs, None, first)
+        text, tokens, finish = self._shown_parts(delta)
         shown = self._shown.logprobs is not None and bool(tokens)
         extra = self._stream.take(index, delta.token_ids if self._shown.answer else ())
         if not (text or shown or finish or extra.choice):
@@ -190,14 +192,14 @@ class CompletionWriter:
 
     def _choice(self, answer: CollectedChoice) -> dict[str, Any]:
         index, shown = answer.index, self._shown
-        text, _, finish = self._told_of(Delta(index, "".join(answer.text), (), answer.finish))
+        text, _, finish = self._shown_parts(Delta(index, "".join(answer.text), (), answer.finish))
         choice = {
             "index": index,
             "text": self._echo(index) + text,
             "logprobs": self._logprobs(answer) if shown.logprobs is not None else None,
             "finish_reason": finish,
             "stop_reason": stop_reason(answer) if shown.answer else None,
-            **self._extras.of_choice(answer if shown.answer else dataclasses.replace(answer, token_ids=[])),
+            **self._extras.choice_fields(answer if shown.answer else dataclasses.replace(answer, token_ids=[])),
         }
         if shown.prompt_logprobs is not None and answer.scores is not None:
             choice["prompt_logprobs"] = prompt_logprobs.listed(answer.scores, shown.prompt_logprobs, self._token_bytes)
@@ -208,8 +210,8 @@ class CompletionWriter:
         before = self._echoed(answer.index, answer.scores)
         return {name: before[name] + values for name, values in fields.items()} if before else fields
 
-    def _told_of(self, delta: Delta) -> tuple[str, tuple[TokenText, ...], str | None]:
-        """Text, tokens and end: what was made only so that the prompt is computed is not told."""
+    def _shown_parts(self, delta: Delta) -> tuple[str, tuple[TokenText, ...], str | None]:
+        """Returns text, tokens and finish reason, without a token that was only made to compute the prompt."""
         if self._shown.answer:
             return delta.text, delta.tokens, delta.finish
         return "", (), delta.finish and "length"
@@ -221,7 +223,7 @@ class CompletionWriter:
         return self._echoes[index // self._shown.choices] if self._echoes else ""
 
     def _echoed(self, index: int, scores: PromptScores | None) -> dict[str, list[Any]] | None:
-        """Logprobs of the prompt, where the answer begins with it."""
+        """Returns logprobs of the prompt if the answer starts with it."""
         most = self._shown.logprobs
         if not self._echoes or scores is None or most is None:
             return None

@@ -1,4 +1,4 @@
-"""What answers tell beside their text where a request asks for it, as vLLM spells it: token ids, and usage so far."""
+"""vLLM's optional fields of answers: token ids, and the usage so far."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from legato_gateway.serving.writer import CollectedChoice
 
 @dataclass(frozen=True, slots=True)
 class Extras:
-    """What one request asks for. `prompts` are its prompts' tokens, each with `choices` answers."""
+    """The extras of one request. `prompts` are its prompts' tokens, each with `choices` answers."""
 
     prompts: tuple[tuple[int, ...], ...] = ()
     choices: int = 1
@@ -22,19 +22,19 @@ class Extras:
     prompt_in_choice: bool = False  # else in the answer itself
 
     def token_name(self, id: int, raw: bytes) -> str:
-        """How log probabilities name a token. Its text alone does not tell it from others with broken characters."""
+        """Returns a token's name in log probabilities. Text only is ambiguous for tokens with broken characters."""
         return f"token_id:{id}" if self.tokens_as_ids else raw.decode(errors="replace")
 
     def names(self, token_bytes: Callable[[int], bytes]) -> Callable[[int], bytes]:
-        """What log probabilities name tokens by, where their bytes are asked for."""
+        """Returns a function that maps tokens to their names in log probabilities, for callers that need bytes."""
         return (lambda id: b"token_id:%d" % id) if self.tokens_as_ids else token_bytes
 
-    def of_answer(self) -> dict[str, Any]:
-        """Fields of an answer that is not streamed."""
+    def answer_fields(self) -> dict[str, Any]:
+        """Returns the extra fields of an answer that is not streamed."""
         return {"prompt_token_ids": self.prompts[0]} if self.token_ids and not self.prompt_in_choice else {}
 
-    def of_choice(self, choice: CollectedChoice) -> dict[str, Any]:
-        """Fields of one of its choices."""
+    def choice_fields(self, choice: CollectedChoice) -> dict[str, Any]:
+        """Returns the extra fields of one of its choices."""
         if not self.token_ids:
             return {}
         prompt = {"prompt_token_ids": self.prompts[choice.index // self.choices]} if self.prompt_in_choice else {}
@@ -45,7 +45,7 @@ NO_EXTRAS = Extras()
 
 
 def asked(body: SamplingBody, prompts: tuple[tuple[int, ...], ...], prompt_in_choice: bool) -> Extras:
-    """What `body` asks for."""
+    """Returns the extras that `body` asks for."""
     options = body.stream_options
     return Extras(
         prompts,
@@ -59,17 +59,17 @@ def asked(body: SamplingBody, prompts: tuple[tuple[int, ...], ...], prompt_in_ch
 
 @dataclass(slots=True)
 class StreamExtras:
-    """The same for the chunks of one stream."""
+    """The extras in the chunks of one stream."""
 
     extras: Extras
-    _made: dict[int, int] = field(default_factory=dict)  # tokens of each choice that has begun
+    _made: dict[int, int] = field(default_factory=dict)  # tokens of each choice that has started
 
     def begin(self, index: int) -> ChunkExtra:
-        """Of a chunk that says nothing of the choice's own tokens, as the first of a chat."""
+        """Returns the extras of a chunk without tokens, such as the first of a chat."""
         return self._extra(index, None)
 
     def take(self, index: int, token_ids: tuple[int, ...]) -> ChunkExtra:
-        """Of a chunk with these tokens."""
+        """Returns the extras of a chunk with these tokens."""
         return self._extra(index, token_ids)
 
     def _extra(self, index: int, token_ids: tuple[int, ...] | None) -> ChunkExtra:
@@ -84,8 +84,8 @@ class StreamExtras:
         choice = chunk = b""
         if extras.token_ids:
             choice = b',"token_ids":' + encode(token_ids) if token_ids is not None else b""
-            told = b',"prompt_token_ids":' + encode(prompt) if first else b""
-            choice, chunk = (choice + told, b"") if extras.prompt_in_choice else (choice, told)
+            ids = b',"prompt_token_ids":' + encode(prompt) if first else b""
+            choice, chunk = (choice + ids, b"") if extras.prompt_in_choice else (choice, ids)
         return ChunkExtra(choice, chunk, _usage(len(prompt), made) if extras.running_usage else None)
 
 

@@ -1,4 +1,4 @@
-"""What a checked body means: sampling parameters, limits, tenant, deadline. Much of it may refuse, nothing awaits."""
+"""Interprets a checked body: sampling parameters, limits, tenant, deadline. May raise, and awaits nothing."""
 
 import dataclasses
 import re
@@ -11,7 +11,7 @@ import msgspec
 
 from legato_gateway.errors import BadRequest
 from legato_gateway.openai.schemas import ChatBody, SamplingBody
-from legato_gateway.openai.structured_output import Grammar
+from legato_gateway.openai.structured_output import AnswerGrammar
 from legato_gateway.request import PRIORITY, GenerationRequest
 from legato_gateway.serving.deadline import Deadline
 from legato_gateway.serving.model_serving import ModelLimits, ServedModel, too_long
@@ -22,12 +22,12 @@ from legato_protocol.sampling_limits import LOGIT_BIAS, MAX_CHOICES, RANGES
 from legato_protocol.sampling_params import JSON_SCHEMA, SamplingParams
 
 _N = TypeVar("_N", int, float)
-_NAMED = 16  # wrong tokens that are told back
+_NAMED = 16  # wrong tokens that an error names
 
 
 @dataclass(frozen=True, slots=True)
 class RequestOptions:
-    """What a request asks for apart from its content: from headers, with the body's fields as fallback."""
+    """Options of a request other than its content: from headers, with the body's fields as fallback."""
 
     deadline: Deadline
     tenant: str
@@ -38,7 +38,7 @@ class RequestOptions:
 
 
 def options(asked: Asked, body: SamplingBody) -> RequestOptions:
-    """Raises BadRequest for a header with a value that is not allowed, or not to this client."""
+    """Reads the options. Raises BadRequest for a header value that is not allowed, or not to this client."""
     headers, client = asked.headers, asked.client
     priority = _priority(headers.get(names.HEADER_PRIORITY), body.priority)
     client.check_priority(priority)
@@ -53,9 +53,9 @@ def options(asked: Asked, body: SamplingBody) -> RequestOptions:
 
 
 def sampling(
-    body: SamplingBody, model: ModelLimits, max_tokens: int, logprobs: int | None, grammar: Grammar | None = None
+    body: SamplingBody, model: ModelLimits, max_tokens: int, logprobs: int | None, grammar: AnswerGrammar | None = None
 ) -> SamplingParams:
-    """Raises BadRequest where values contradict each other or the model. To give null is to give nothing."""
+    """Returns the sampling parameters. Null means absent. Raises BadRequest for contradictory values."""
     if (body.min_tokens or 0) > max_tokens:
         raise BadRequest(f"min_tokens is {body.min_tokens}, more than max_tokens = {max_tokens}", param="min_tokens")
     defaults = model.defaults
@@ -64,7 +64,7 @@ def sampling(
         if not model.eos_ids:
             text = f"{grammar.param} cannot be obeyed: this model has no token that ends an answer"
             raise BadRequest(text, param=grammar.param)
-        # An answer that nothing can follow ends in spite of `ignore_eos`, as it does in spite of `min_tokens`.
+        # An answer that nothing can follow ends, whatever `ignore_eos` and `min_tokens` say.
         ends, least = model.eos_ids, max_tokens if body.ignore_eos else least
     return SamplingParams(
         max_tokens=max_tokens,
@@ -97,12 +97,14 @@ def limit(wanted: int | None, prompt_tokens: int, model: ServedModel, default: i
 def with_special_stops(
     request: GenerationRequest, special_ids: Callable[[Collection[str]], frozenset[int]]
 ) -> GenerationRequest:
-    """Adds the ids of stop strings that are special tokens, which text does not contain."""
+    """Adds the ids of stop strings that are special tokens, which do not occur in text."""
     ends = request.params.stop_token_ids
-    found = {id: text for text in request.stop for id in special_ids((text,)) if id not in ends}
-    params = msgspec.structs.replace(request.params, stop_token_ids=(*ends, *found))
-    shown = request.shown_tokens | found.keys() if request.include_stop else request.shown_tokens
-    return dataclasses.replace(request, params=params, special_stops=found, shown_tokens=shown) if found else request
+    specials = {id: text for text in request.stop for id in special_ids((text,)) if id not in ends}
+    params = msgspec.structs.replace(request.params, stop_token_ids=(*ends, *specials))
+    shown = request.shown_tokens | specials.keys() if request.include_stop else request.shown_tokens
+    return (
+        dataclasses.replace(request, params=params, special_stops=specials, shown_tokens=shown) if specials else request
+    )
 
 
 def request(
@@ -116,7 +118,7 @@ def request(
     choices: int | None = None,
     adapter: str = "",
 ) -> GenerationRequest:
-    """The relay's request, of `n` choices unless `choices` says another number. Raises DeadlineExceeded."""
+    """Returns the relay's request, with `choices` answers or else `n`. Raises DeadlineExceeded."""
     stop = (body.stop,) if isinstance(body.stop, str) else body.stop or ()
     return GenerationRequest(
         id=id,
@@ -144,7 +146,7 @@ def request(
 
 
 def check_choices(prompts: int, each: int, param: str) -> None:
-    """Raises BadRequest for more answers than one request may have, where each prompt has as many as `param` says."""
+    """Raises BadRequest for too many answers in one request, where `param` is the number per prompt."""
     if prompts * each > MAX_CHOICES:
         raise BadRequest(f"{prompts} prompts × {param} = {each} are more than {MAX_CHOICES} answers", param=param)
 
@@ -154,7 +156,7 @@ def _invalid(name: str, given: str, allowed: str) -> BadRequest:
 
 
 def _first(*values: _N | None) -> _N:
-    """The first that is given: the request's, or else the makers' of the model, or else a neutral one."""
+    """Returns the first value given: the request's, the model's default, or a neutral one."""
     return next(value for value in values if value is not None)
 
 
@@ -167,7 +169,7 @@ def _seed(given: int | None) -> int:
 
 
 def _priority(header: str | None, field: int | None) -> int:
-    """Higher goes first. The header says it so; in the body, as in vLLM, lower goes first."""
+    """Returns the priority: higher goes first. The body's field is vLLM's, where lower goes first."""
     if header is None:
         return -(field or 0)
     if not re.fullmatch(r"[+-]?[0-9]{1,4}", header.strip()) or not PRIORITY.allows(int(header)):
@@ -176,7 +178,7 @@ def _priority(header: str | None, field: int | None) -> int:
 
 
 def _biases(biases: Mapping[str, float], vocabulary: int) -> dict[int, float]:
-    """Raises BadRequest, which names each token and each bias that is wrong, up to a bound."""
+    """Converts the biases. Raises BadRequest with the first wrong tokens and biases."""
     keys = [key for key in biases if not (key.isascii() and key.isdigit() and len(key) < 10 and int(key) < vocabulary)]
     if keys:
         text = f"not valid token ids in logit_bias: {_listed(map(repr, keys))} (0 to {vocabulary - 1})"
@@ -188,9 +190,9 @@ def _biases(biases: Mapping[str, float], vocabulary: int) -> dict[int, float]:
 
 
 def _listed(wrong: Iterable[str]) -> str:
-    found = [text[:40] for text in wrong]
-    more = [f"and {len(found) - _NAMED} more"] if len(found) > _NAMED else []
-    return ", ".join(found[:_NAMED] + more)
+    texts = [text[:40] for text in wrong]
+    more = [f"and {len(texts) - _NAMED} more"] if len(texts) > _NAMED else []
+    return ", ".join(texts[:_NAMED] + more)
 
 
 def _stop_tokens(ids: tuple[int, ...], vocabulary: int) -> tuple[int, ...]:

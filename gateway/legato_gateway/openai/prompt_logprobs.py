@@ -1,4 +1,4 @@
-"""Logprobs of prompts as answers spell them: vLLM's `prompt_logprobs`, and OpenAI's `echo` together with `logprobs`."""
+"""Logprobs of prompts in answers: vLLM's `prompt_logprobs`, and OpenAI's `echo` together with `logprobs`."""
 
 from codecs import getincrementaldecoder
 from collections.abc import Callable, Sequence
@@ -12,11 +12,11 @@ from legato_gateway.prompt_scores import PromptScores
 from legato_protocol.packed_logprobs import PromptToken
 
 TokenBytes = Callable[[int], bytes]
-MAX_TOLD = 1 << 19  # log probabilities of prompts in one answer: some 400 bytes each, while it is spelled
+MAX_LISTED = 1 << 19  # log probabilities of prompts in one answer: some 400 bytes each while it is written
 
 
 def asked(body: SamplingBody) -> int | None:
-    """How many alternatives workers have to tell. Raises BadRequest, as vLLM does for streams."""
+    """Returns the number of alternatives that workers must send. Raises BadRequest for streams, as vLLM does."""
     if body.prompt_logprobs is not None and body.stream:
         raise BadRequest("prompt_logprobs is not available with stream: true", param="prompt_logprobs")
     echoed = body.logprobs if isinstance(body, CompletionBody) and body.echo else None
@@ -24,42 +24,44 @@ def asked(body: SamplingBody) -> int | None:
 
 
 def check_size(body: SamplingBody, alternatives: int | None, tokens: int) -> None:
-    """Raises BadRequest where an answer would be too large. `tokens` of prompts count as often as they are told."""
-    if alternatives is None or (told := tokens * (1 + alternatives)) <= MAX_TOLD:
+    """Raises BadRequest if an answer would be too large. `tokens` counts a prompt once per time that it is listed."""
+    if alternatives is None or (count := tokens * (1 + alternatives)) <= MAX_LISTED:
         return
     field = "prompt_logprobs" if body.prompt_logprobs is not None else "echo"
-    text = f"{field} asks for {told} log probabilities of prompts in one answer; at most {MAX_TOLD} are told"
+    text = f"{field} asks for {count} log probabilities of prompts in one answer; at most {MAX_LISTED} are allowed"
     raise BadRequest(text, param=field)
 
 
 def listed(scores: PromptScores, alternatives: int, token_bytes: TokenBytes) -> list[dict[int, Any] | None]:
-    """One for each token of the prompt, by token id: itself and the likeliest. The first has none."""
+    """Returns an entry per token of the prompt, by token id: itself and the likeliest. The first one's is None."""
 
-    def of(own: int, found: PromptToken) -> dict[int, Any]:
-        told = [(own, found.logprob, found.rank)]
-        told += [(id, logprob, rank) for rank, (id, logprob) in enumerate(found.top[:alternatives], 1) if id != own]
+    def entry(own: int, token: PromptToken) -> dict[int, Any]:
+        rows = [(own, token.logprob, token.rank)]
+        rows += [(id, logprob, rank) for rank, (id, logprob) in enumerate(token.top[:alternatives], 1) if id != own]
         return {
             id: {"logprob": finite(logprob), "rank": rank, "decoded_token": _text(token_bytes, id)}
-            for id, logprob, rank in told
+            for id, logprob, rank in rows
         }
 
-    return [None, *(of(own, found) for own, found in zip(scores.prompt[1:], scores, strict=True))]
+    return [None, *(entry(own, token) for own, token in zip(scores.prompt[1:], scores, strict=True))]
 
 
 def echoed(
     scores: PromptScores, alternatives: int, token_bytes: TokenBytes, echo: str, names: TokenBytes
 ) -> dict[str, list[Any]]:
-    """The prompt's part of a completion's logprobs. `echo` is its text, where tokens begin at `text_offset`. They are
-    told by their `names`, as a rule their bytes."""
+    """Returns the prompt's part of a completion's logprobs.
+
+    `echo` is its text, in which tokens start at `text_offset`. `names` maps tokens to their names, usually their bytes.
+    """
     prompt = scores.prompt
-    found = [None, *scores]
+    tokens = [None, *scores]
     return {
         "text_offset": _offsets(prompt, token_bytes, echo),
-        "token_logprobs": [finite(one.logprob) if one else None for one in found],
+        "token_logprobs": [finite(one.logprob) if one else None for one in tokens],
         "tokens": [_text(names, id) for id in prompt],
         "top_logprobs": [
             likeliest(one.top[:alternatives], id, one.logprob, names) if one else None
-            for id, one in zip(prompt, found, strict=True)
+            for id, one in zip(prompt, tokens, strict=True)
         ],
     }
 
@@ -67,18 +69,20 @@ def echoed(
 def likeliest(
     top: tuple[tuple[int, float], ...], own: int, logprob: float, token_bytes: TokenBytes
 ) -> dict[str, float]:
-    """Logprobs by text. Where several tokens have one text, as parts of a character do, it is the likeliest one's:
+    """Returns logprobs by text. Among tokens of equal text, such as parts of a character, the likeliest one counts:
     evaluations compare the largest with the token's own."""
-    found: dict[str, float] = {}
+    logprobs: dict[str, float] = {}
     for id, value in (*top, (own, logprob)):
         text = _text(token_bytes, id)
-        found[text] = max(found.get(text, finite(value)), finite(value))
-    return found
+        logprobs[text] = max(logprobs.get(text, finite(value)), finite(value))
+    return logprobs
 
 
 def _offsets(prompt: Sequence[int], token_bytes: TokenBytes, echo: str) -> list[int]:
-    """Where in `echo` each token begins: within a character of several, where that begins. What a tokenizer puts before
-    a text is not in it."""
+    """Returns the offset in `echo` of each token, or of the character that it is a part of.
+
+    `echo` does not contain tokens that a tokenizer adds before a text.
+    """
     decoder = getincrementaldecoder("utf-8")("replace")
     texts = [decoder.decode(token_bytes(id)) for id in prompt]
     places = list(accumulate(map(len, texts), initial=0))

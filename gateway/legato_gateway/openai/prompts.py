@@ -1,6 +1,6 @@
 """The prompts of a completion: one text, one list of token ids, or a list of texts or of such lists.
 
-They may be long, so their first element decides what they are, and they are counted before any is decoded.
+They may be long, so the first element decides their type, and they are counted before any is decoded.
 """
 
 import re
@@ -15,7 +15,7 @@ from legato_gateway.serving import bodies
 from legato_gateway.serving.model_serving import too_long
 from legato_protocol.sampling_limits import MAX_CHOICES
 
-MAX_TRUNCATED = 1 << 20  # ids of all prompts, before they are cut
+MAX_TRUNCATED = 1 << 20  # ids of all prompts, before truncation
 Prompt = str | tuple[int, ...]
 
 _FIRST = re.compile(rb"\[\s*(.)", re.DOTALL)
@@ -27,23 +27,26 @@ _ID_LISTS = msgspec.json.Decoder(TokenIdLists)
 
 
 def prompts(raw: Raw, context: int, truncates: bool = False) -> tuple[Prompt, ...]:
-    """The prompts, however few or many there are. Raises BadRequest; ContextLengthExceeded for more ids than that, or
-    with `truncates` for more than are read to be cut."""
+    """Returns the prompts as a tuple, also if there is only one.
+
+    Raises BadRequest, and ContextLengthExceeded for more ids than `context`, or with `truncates` for more than are
+    read.
+    """
     json = bytes(raw)
     if json[:1] == b'"':
         return (bodies.decode(_TEXT, raw, "prompt"),)
-    found = _FIRST.match(json)
-    if found is None:
+    first = _FIRST.match(json)
+    if first is None:
         raise BadRequest("prompt is neither text nor a list of texts or token ids", param="prompt")
-    if found[1] == b'"':
+    if first[1] == b'"':
         _check_count(sum(1 for _ in islice(_STRING.finditer(json), MAX_CHOICES + 1)))
         return bodies.decode(_TEXTS, raw, "prompt")
-    if found[1] == b"[":
+    if first[1] == b"[":
         count = json.count(b"[") - 1
         _check_count(count)
         _check_length(json.count(b",") + 1, context, count, truncates)
         return bodies.decode(_ID_LISTS, raw, "prompt")
-    if found[1] in b"-0123456789":
+    if first[1] in b"-0123456789":
         _check_length(json.count(b",") + 1, context, 1, truncates)
     return (bodies.decode(_IDS, raw, "prompt"),)
 

@@ -11,7 +11,7 @@ from legato_gateway.serving.handlers import add_generation
 
 
 def router(serving: ServingContext) -> APIRouter:
-    """Routes under `/v1`."""
+    """Returns the routes under `/v1`."""
     routes = APIRouter(prefix="/v1", responses=openapi.errors())
     add_generation(routes, serving, "/chat/completions", chat.prepare, ChatBody)
     add_generation(routes, serving, "/completions", completions.prepare, CompletionBody)

@@ -1,8 +1,8 @@
-"""Request bodies as OpenAI's API and vLLM's extensions of it spell them. Types and ranges only; meaning is `params`.
+"""Request bodies of OpenAI's API with vLLM's extensions. Types and ranges only; `params` interprets them.
 
-Every field of OpenAI's and vLLM's requests is here; others are refused. Fields of features that are not there are here
-so that `unsupported` can name them. `Raw` fields stay JSON: they may be long, and who reads them bounds them.
-Lists are tuples here: garbage collection leaves those of plain values alone, so many of them do not stall the process.
+Every field of OpenAI's and vLLM's requests is here; others are refused. Fields of missing features are here so that
+`unsupported` can name them. `Raw` fields stay JSON: they may be long, and their readers bound them. Lists are tuples:
+garbage collection skips tuples of plain values, so a large number of them does not stall the process.
 """
 
 from typing import Annotated
@@ -27,13 +27,13 @@ from legato_protocol.sampling_limits import (
 
 MAX_STOPS = 16
 MAX_STOP_CHARACTERS = 1024
-MAX_WORD_CHARACTERS = 256  # of one of bad_words
+MAX_WORD_CHARACTERS = 256  # per entry of bad_words
 MAX_MESSAGES = 2048  # OpenAI's
-MAX_CONTENT_PARTS = 2048  # of one message
-MAX_CALLS = 128  # of one message
+MAX_CONTENT_PARTS = 2048  # per message
+MAX_CALLS = 128  # per message
 
-Absent = Raw | UnsetType  # a feature that is not there
-NoEffect = Raw | UnsetType  # it changes nothing about an answer here, whatever it is
+Absent = Raw | UnsetType  # a feature that this server does not have
+NoEffect = Raw | UnsetType  # changes nothing about an answer here, whatever its value
 
 
 def _whole(limits: Interval) -> Meta:
@@ -55,7 +55,7 @@ StopTokens = Annotated[tuple[TokenId, ...], Meta(max_length=MAX_STOP_TOKENS)]
 AllowedTokens = Annotated[tuple[TokenId, ...], Meta(min_length=1, max_length=MAX_ALLOWED_TOKENS)]
 BadWord = Annotated[str, _text(1, MAX_WORD_CHARACTERS)]
 BadWords = Annotated[tuple[BadWord, ...], Meta(max_length=MAX_BAD_WORDS)]
-Biases = Annotated[dict[str, float], Meta(max_length=MAX_BIASES)]  # `params` knows what keys and values may be
+Biases = Annotated[dict[str, float], Meta(max_length=MAX_BIASES)]  # `params` checks keys and values
 _STOPS = f"text of 1 to {MAX_STOP_CHARACTERS} characters, or up to {MAX_STOPS} of them in a list"
 
 
@@ -82,7 +82,7 @@ class ChatMessage(msgspec.Struct, frozen=True, gc=False):
     tool_calls: Annotated[tuple[ToolCall, ...], Meta(max_length=MAX_CALLS)] | None = None
     tool_call_id: str | None = None
     function_call: FunctionCall | None = None
-    reasoning_content: str | None = None  # what it reasoned; of either name
+    reasoning_content: str | None = None  # its reasoning, under either name
     reasoning: str | None = None
     audio: Absent = UNSET
 
@@ -101,7 +101,7 @@ class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SamplingBody(msgspec.Struct, frozen=True, kw_only=True):
-    """What chats and completions share."""
+    """Fields that chats and completions share."""
 
     model: str | None = None
     stream: bool | None = None
@@ -149,17 +149,17 @@ class SamplingBody(msgspec.Struct, frozen=True, kw_only=True):
     guided_choice: Raw | UnsetType = UNSET
     guided_grammar: Raw | UnsetType = UNSET
     prompt_logprobs: Annotated[int, _whole(Interval(0, MAX_LOGPROBS))] | None = None
-    # features that are not there
+    # features that this server does not have
     use_beam_search: Absent = UNSET
     kv_transfer_params: Absent = UNSET
     logits_processors: Absent = UNSET
     stop_regex: Absent = UNSET  # SGLang's
     vllm_xargs: Absent = UNSET
-    # what changes no answer
+    # without effect on an answer
     metadata: NoEffect = UNSET
     service_tier: NoEffect = UNSET
     store: NoEffect = UNSET
-    early_stopping: NoEffect = UNSET  # of beam search, as the next
+    early_stopping: NoEffect = UNSET  # of beam search, like the next
     length_penalty: NoEffect = UNSET
     request_id: NoEffect = UNSET
     spaces_between_special_tokens: NoEffect = UNSET
@@ -184,7 +184,7 @@ class ChatBody(SamplingBody, frozen=True, kw_only=True):
     chat_template_kwargs: Raw | UnsetType = UNSET  # these two are read by `reasoning.template_variables`
     reasoning_effort: str | None = None
     thinking_token_budget: Annotated[int, _whole(RANGES["min_tokens"]._replace(least=-1))] | None = None
-    # features that are not there
+    # features that this server does not have
     modalities: Absent = UNSET
     audio: Absent = UNSET
     prediction: Absent = UNSET
@@ -194,7 +194,7 @@ class ChatBody(SamplingBody, frozen=True, kw_only=True):
     mm_processor_kwargs: Absent = UNSET
     moderation: Absent = UNSET
     verbosity: Absent = UNSET
-    # what changes no answer
+    # without effect on an answer
     prompt_cache_key: NoEffect = UNSET
     prompt_cache_options: NoEffect = UNSET
     prompt_cache_retention: NoEffect = UNSET
@@ -208,6 +208,6 @@ class CompletionBody(SamplingBody, frozen=True, kw_only=True):
     logprobs: Annotated[int, _whole(Interval(0, MAX_LOGPROBS))] | None = None
     best_of: Annotated[int, _whole(Interval(1, MAX_CHOICES))] | None = None
     add_special_tokens: bool | None = None
-    # features that are not there
+    # features that this server does not have
     suffix: Absent = UNSET
     prompt_embeds: Absent = UNSET

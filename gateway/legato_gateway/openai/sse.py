@@ -1,4 +1,4 @@
-"""Server-sent events, and the JSON of answers. A token costs a few bytes joined to a prefix encoded once per choice."""
+"""Server-sent events, and the JSON of answers. Per token, a few bytes are joined to a prefix encoded per choice."""
 
 import secrets
 from dataclasses import dataclass
@@ -12,11 +12,11 @@ from legato_gateway.serving.writer import CollectedChoice
 
 DONE = b"data: [DONE]\n\n"
 DEADLINE = "deadline"
-LEAST_LOGPROB = -9999.0  # JSON knows no infinity
+LEAST_LOGPROB = -9999.0  # JSON has no infinity
 
 
 class ChunkExtra(NamedTuple):
-    """JSON that goes into one chunk: further fields of its choice and of the chunk, and its usage."""
+    """JSON added to one chunk: more fields of its choice and of the chunk, and its usage."""
 
     choice: bytes = b""
     chunk: bytes = b""
@@ -28,7 +28,7 @@ NO_EXTRA = ChunkExtra()
 
 @dataclass(frozen=True, slots=True)
 class ResponseHead:
-    """What every object of one answer begins with."""
+    """The first fields of every object of one answer."""
 
     id: str
     created: int
@@ -46,7 +46,7 @@ class ResponseHead:
 
 
 class ChunkEncoder:
-    """Chunks of one answer: `before` and `after` of a choice are encoded once, what changes is put between."""
+    """Writes the chunks of one answer. The constant parts of a choice are encoded once."""
 
     def __init__(self, head: ResponseHead, kind: str, include_usage: bool) -> None:
         self._fields = head.fields(kind)
@@ -64,8 +64,8 @@ class ChunkEncoder:
         extra: ChunkExtra = NO_EXTRA,
         stop: str | int | None = None,
     ) -> bytes:
-        """An event with one choice. `content` is the JSON of its own fields, as in `"text":"Paris"`; `stop` is told
-        with `finish`."""
+        """Returns an event with one choice. `content` is the JSON of its own fields, as in `"text":"Paris"`; `stop`
+        goes with `finish`."""
         prefix = self._prefixes.get(index)
         if prefix is None:
             prefix = self._prefixes[index] = self._start + b"%d," % index
@@ -75,13 +75,13 @@ class ChunkEncoder:
         return b"".join((*choice, extra.chunk, end))
 
     def end(self, usage: Usage) -> bytes:
-        """The event with the usage, if the client asked for it, and the last."""
+        """Returns the event with the usage, if the client requested it, and the last event."""
         if not self._include_usage:
             return DONE
         return event({**self._fields, "choices": [], "usage": usage_fields(usage)}) + DONE
 
     def failed(self, error: errors.GatewayError) -> bytes:
-        """What is told of a failure, when it is too late for a status."""
+        """Returns the event for a failure when it is too late for a status."""
         return b"event: error\ndata: " + errors.body(error) + b"\n\n"
 
 
@@ -93,12 +93,12 @@ def stop_reason(ended: Delta | CollectedChoice) -> str | int | None:
 
 
 def event(fields: dict[str, Any]) -> bytes:
-    """One event."""
+    """Returns one event."""
     return b"data: " + encode(fields) + b"\n\n"
 
 
 def usage_fields(usage: Usage) -> dict[str, Any]:
-    """Usage as OpenAI spells it."""
+    """Returns the usage in OpenAI's format."""
     fields: dict[str, Any] = {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
@@ -111,10 +111,10 @@ def usage_fields(usage: Usage) -> dict[str, Any]:
 
 
 def finite(logprob: float) -> float:
-    """`logprob`, as JSON can say it."""
+    """Returns `logprob` as a number that JSON has."""
     return max(logprob, LEAST_LOGPROB)
 
 
 def new_id(prefix: str) -> str:
-    """An id for one answer."""
+    """Returns an id for one answer."""
     return f"{prefix}-{secrets.token_hex(16)}"

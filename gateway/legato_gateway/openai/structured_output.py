@@ -1,7 +1,7 @@
-"""What an answer has to match: OpenAI's `response_format`, vLLM's `structured_outputs` and its older `guided_` fields.
+"""Grammars of answers: OpenAI's `response_format`, vLLM's `structured_outputs` and its older `guided_` fields.
 
-A grammar is judged before anything is dispatched. One that cannot be obeyed in full is refused, with the place in it:
-that is `strict`, whether it was asked for or not.
+A grammar is checked before anything is dispatched. One that cannot be enforced in full is refused, with the place of
+the problem: `strict` is always on.
 """
 
 import json
@@ -31,9 +31,11 @@ _WITHOUT_EFFECT = ("disable_fallback",)  # there is one backend
 
 
 @dataclass(frozen=True, slots=True)
-class Grammar:
-    """As `SamplingParams` has it. `param` is the field that it came from; `ends` says that an answer can end only where
-    it is complete."""
+class AnswerGrammar:
+    """A grammar in the form of `SamplingParams`. `param` is the field that it came from.
+
+    With `ends`, an answer can end only where the grammar is complete.
+    """
 
     kind: str
     source: str
@@ -41,26 +43,26 @@ class Grammar:
     ends: bool = True
 
 
-def of(body: SamplingBody) -> Grammar | None:
-    """What the answer to this request has to match, if anything. Raises BadRequest, Unsupported."""
-    found = [grammar for read in (_format, _structured, _guided) for grammar in read(body)]
-    if len(found) > 1:
-        both = f"{found[0].param} and {found[1].param}"
-        raise BadRequest(f"{both} contradict each other: an answer can match one grammar", param=found[1].param)
-    for grammar in found:
+def parse(body: SamplingBody) -> AnswerGrammar | None:
+    """Returns the grammar of the answer, if any. Raises BadRequest, Unsupported."""
+    given = [grammar for read in (_format, _structured, _guided) for grammar in read(body)]
+    if len(given) > 1:
+        both = f"{given[0].param} and {given[1].param}"
+        raise BadRequest(f"{both} contradict each other: an answer can match one grammar", param=given[1].param)
+    for grammar in given:
         check(grammar)
-    return found[0] if found else None
+    return given[0] if given else None
 
 
-def of_schema(schema: Any, param: str) -> Grammar:
-    """JSON of a schema. Raises BadRequest for one that is no object or boolean."""
+def from_schema(schema: Any, param: str) -> AnswerGrammar:
+    """Returns the grammar of a JSON schema. Raises BadRequest unless it is an object or a boolean."""
     if not isinstance(schema, dict | bool):
         raise BadRequest(f"{param} has to be a JSON schema: an object", param=param)
-    return Grammar(JSON_SCHEMA, json.dumps(schema, ensure_ascii=False), param)
+    return AnswerGrammar(JSON_SCHEMA, json.dumps(schema, ensure_ascii=False), param)
 
 
-def check(grammar: Grammar) -> None:
-    """Raises BadRequest for a grammar that cannot be obeyed."""
+def check(grammar: AnswerGrammar) -> None:
+    """Raises BadRequest for a grammar that cannot be enforced."""
     size, param = len(grammar.source.encode(errors="replace")), grammar.param
     _check_size(size, param)
     try:
@@ -77,7 +79,7 @@ def _check_size(size: int, param: str) -> None:
 # ── the fields ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _format(body: SamplingBody) -> list[Grammar]:
+def _format(body: SamplingBody) -> list[AnswerGrammar]:
     given = _given(body, "response_format")
     if given is None:
         return []
@@ -89,8 +91,8 @@ def _format(body: SamplingBody) -> list[Grammar]:
     if kind == "json_object":
         schema = given.get("schema")
         if schema is None:
-            return [Grammar(JSON_SCHEMA, ANY_OBJECT, "response_format")]
-        return [of_schema(_of_objects(schema), "response_format.schema")]
+            return [AnswerGrammar(JSON_SCHEMA, ANY_OBJECT, "response_format")]
+        return [from_schema(_objects_only(schema), "response_format.schema")]
     if kind == "json_schema":
         return [_named_schema(given)]
     if kind == "structural_tag":
@@ -99,14 +101,15 @@ def _format(body: SamplingBody) -> list[Grammar]:
     raise BadRequest(text, param="response_format.type")
 
 
-def _of_objects(schema: Any) -> Any:
-    """As llama.cpp reads one beside `json_object`: where it names no type, it is that of an object."""
+def _objects_only(schema: Any) -> Any:
+    """Reads a schema of `json_object` as llama.cpp does: without a type or values, it describes an object."""
     if schema is True:
         return {"type": "object"}
-    return schema if not isinstance(schema, dict) or schema.keys() & {"type", "$ref"} else {"type": "object", **schema}
+    says_what = isinstance(schema, dict) and schema.keys() & {"type", "$ref", "const", "enum"}
+    return schema if says_what or not isinstance(schema, dict) else {"type": "object", **schema}
 
 
-def _named_schema(given: Mapping[str, Any]) -> Grammar:
+def _named_schema(given: Mapping[str, Any]) -> AnswerGrammar:
     inner, at = given.get("json_schema"), "response_format.json_schema"
     if not isinstance(inner, dict):
         raise BadRequest(f"{at} is missing", param=at)
@@ -117,31 +120,31 @@ def _named_schema(given: Mapping[str, Any]) -> Grammar:
     key = "schema" if inner.get("schema") is not None or inner.get("json_schema") is None else "json_schema"  # vLLM's
     if inner.get(key) is None:
         raise BadRequest(f"{at}.schema is missing", param=f"{at}.schema")
-    return of_schema(inner[key], f"{at}.{key}")
+    return from_schema(inner[key], f"{at}.{key}")
 
 
 def _check_keys(given: Mapping[str, Any], known: Collection[str], at: str) -> None:
-    """Raises Unsupported for a key that asks for something which would not be obeyed."""
+    """Raises Unsupported for a key with a value that would not be obeyed."""
     for key, value in given.items():
         if key not in known and value not in (None, False):
             raise Unsupported(f"{at}.{key[:40]} is not supported by this server", param=f"{at}.{key[:40]}")
 
 
-def _structured(body: SamplingBody) -> list[Grammar]:
+def _structured(body: SamplingBody) -> list[AnswerGrammar]:
     given, at = _given(body, "structured_outputs"), "structured_outputs"
     if given is None:
         return []
     if not isinstance(given, dict):
         raise BadRequest(f"{at} has to be an object such as {{json: …}}", param=at)
     _check_keys(given, (*_KINDS, "json_object", *_OPTIONS, *_WITHOUT_EFFECT), at)
-    found = [read(given[key], f"{at}.{key}") for key, read in _KINDS.items() if given.get(key) is not None]
+    grammars = [read(given[key], f"{at}.{key}") for key, read in _KINDS.items() if given.get(key) is not None]
     if given.get("json_object"):
-        found.append(Grammar(JSON_SCHEMA, ANY_OBJECT, f"{at}.json_object"))
-    return [_with_options(grammar, given) for grammar in found] if _OPTIONS & given.keys() else found
+        grammars.append(AnswerGrammar(JSON_SCHEMA, ANY_OBJECT, f"{at}.json_object"))
+    return [_with_options(grammar, given) for grammar in grammars] if _OPTIONS & given.keys() else grammars
 
 
-def _with_options(grammar: Grammar, given: Mapping[str, Any]) -> Grammar:
-    """As vLLM's options of `structured_outputs` say. Raises BadRequest, Unsupported."""
+def _with_options(grammar: AnswerGrammar, given: Mapping[str, Any]) -> AnswerGrammar:
+    """Applies vLLM's options of `structured_outputs`. Raises BadRequest, Unsupported."""
     closed, compact = (_flag(given, name) for name in ("disable_additional_properties", "disable_any_whitespace"))
     space, at = given.get("whitespace_pattern"), "structured_outputs.whitespace_pattern"
     if space is not None and compact:
@@ -157,12 +160,12 @@ def _with_options(grammar: Grammar, given: Mapping[str, Any]) -> Grammar:
         schema = json_options.closed(schema) if closed else schema
         if space is not None:
             _check_space(_text(space, at), at)
-            return Grammar(RULES, json_options.spaced_by(schema, space), grammar.param)
+            return AnswerGrammar(RULES, json_options.spaced_by(schema, space), grammar.param)
         if compact:
-            return Grammar(RULES, json_options.compact(schema), grammar.param)
+            return AnswerGrammar(RULES, json_options.compact(schema), grammar.param)
     except InvalidGrammar as error:
         raise BadRequest(f"{grammar.param}: {error}", param=grammar.param) from None
-    return Grammar(JSON_SCHEMA, json.dumps(schema, ensure_ascii=False), grammar.param)
+    return AnswerGrammar(JSON_SCHEMA, json.dumps(schema, ensure_ascii=False), grammar.param)
 
 
 def _check_space(pattern: str, param: str) -> None:
@@ -180,8 +183,8 @@ def _flag(given: Mapping[str, Any], name: str) -> bool:
     return bool(value)
 
 
-def _guided(body: SamplingBody) -> list[Grammar]:
-    fields: dict[str, Callable[[Any, str], Grammar]] = {
+def _guided(body: SamplingBody) -> list[AnswerGrammar]:
+    fields: dict[str, Callable[[Any, str], AnswerGrammar]] = {
         "guided_json": _json,
         "guided_regex": _regex,
         "guided_choice": _choice,
@@ -204,18 +207,18 @@ def _given(body: SamplingBody, field: str) -> Any:
 # ── the kinds ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _json(given: Any, param: str) -> Grammar:
-    """A schema, or the text of one."""
-    return of_schema(_from_text(given, param) if isinstance(given, str) else given, param)
+def _json(given: Any, param: str) -> AnswerGrammar:
+    """Reads a schema, or the text of one."""
+    return from_schema(_from_text(given, param) if isinstance(given, str) else given, param)
 
 
-def _tagged(given: Any, param: str) -> Grammar:
-    """Structural tags, or the text of them."""
+def _tagged(given: Any, param: str) -> AnswerGrammar:
+    """Reads structural tags, or the text of them."""
     if isinstance(given, str):
         given = _from_text(given, param)
     _check_size(len(msgspec.json.encode(given)), param)
     try:
-        return Grammar(RULES, structural_tag.rules(given), param)
+        return AnswerGrammar(RULES, structural_tag.rules(given), param)
     except InvalidGrammar as error:
         raise BadRequest(f"{param}: {error}", param=param) from None
 
@@ -224,15 +227,15 @@ def _from_text(given: str, param: str) -> Any:
     try:
         return msgspec.json.decode(given)
     except (msgspec.DecodeError, RecursionError) as error:
-        raise BadRequest(f"{param} is no JSON: {error}", param=param) from None
+        raise BadRequest(f"{param} is not JSON: {error}", param=param) from None
 
 
-def _regex(given: Any, param: str) -> Grammar:
-    return Grammar(REGEX, _text(given, param), param)
+def _regex(given: Any, param: str) -> AnswerGrammar:
+    return AnswerGrammar(REGEX, _text(given, param), param)
 
 
-def _rules(given: Any, param: str) -> Grammar:
-    return Grammar(RULES, _text(given, param), param)
+def _rules(given: Any, param: str) -> AnswerGrammar:
+    return AnswerGrammar(RULES, _text(given, param), param)
 
 
 def _text(given: Any, param: str) -> str:
@@ -241,14 +244,14 @@ def _text(given: Any, param: str) -> str:
     return given
 
 
-def _choice(given: Any, param: str) -> Grammar:
+def _choice(given: Any, param: str) -> AnswerGrammar:
     texts = isinstance(given, list) and all(isinstance(text, str) for text in given)
     if not texts or not 0 < len(given) <= MAX_CHOICES:
         raise BadRequest(f"{param} has to be a list of 1 to {MAX_CHOICES} texts", param=param)
-    return Grammar(CHOICE, json.dumps(list(dict.fromkeys(given)), ensure_ascii=False), param)
+    return AnswerGrammar(CHOICE, json.dumps(list(dict.fromkeys(given)), ensure_ascii=False), param)
 
 
-_KINDS: Mapping[str, Callable[[Any, str], Grammar]] = {
+_KINDS: Mapping[str, Callable[[Any, str], AnswerGrammar]] = {
     "json": _json,
     "regex": _regex,
     "choice": _choice,

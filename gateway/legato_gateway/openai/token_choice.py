@@ -1,4 +1,4 @@
-"""`allowed_token_ids` and `bad_words`: which tokens an answer may be made of. Meaning is vLLM's."""
+"""vLLM's `allowed_token_ids` and `bad_words`: the tokens that an answer may contain."""
 
 from collections.abc import Sequence
 
@@ -10,19 +10,19 @@ from legato_gateway.serving.model_serving import ModelServing
 from legato_protocol.sampling_limits import MAX_BAD_WORD_TOKENS
 from legato_protocol.sampling_params import REASONING, SamplingParams
 
-_SHOWN = 8  # tokens that are told back
-_ANY_LENGTH = 1 << 16  # tokens: the schema bounds the text
+_SHOWN = 8  # tokens that an error shows
+_ANY_LENGTH = 1 << 16  # tokens: no limit, as the schema bounds the text
 
 
 def restricted(params: SamplingParams, body: SamplingBody, serving: ModelServing) -> SamplingParams:
-    """`params` with what `body` allows and forbids. Raises BadRequest where that leaves nothing to say."""
+    """Adds the allowed and forbidden tokens of `body`. Raises BadRequest if no answer is possible."""
     if body.allowed_token_ids is None and not body.bad_words:
         return params
     allowed = _allowed(body.allowed_token_ids or (), serving.tokens.vocab_size)
-    words = dict.fromkeys(tokens for word in body.bad_words or () for tokens in _spellings(serving, word))
-    found = msgspec.structs.replace(params, allowed_token_ids=allowed, bad_words=tuple(words))
-    _check_something_is_left(found, serving.tokens.vocab_size)
-    return found
+    words = dict.fromkeys(tokens for word in body.bad_words or () for tokens in _tokenized(serving, word))
+    restricted = msgspec.structs.replace(params, allowed_token_ids=allowed, bad_words=tuple(words))
+    _check_something_is_left(restricted, serving.tokens.vocab_size)
+    return restricted
 
 
 def _allowed(ids: Sequence[int], vocabulary: int) -> tuple[int, ...]:
@@ -32,8 +32,8 @@ def _allowed(ids: Sequence[int], vocabulary: int) -> tuple[int, ...]:
     return tuple(dict.fromkeys(ids))
 
 
-def _spellings(serving: ModelServing, word: str) -> list[tuple[int, ...]]:
-    """The word as tokens where a text begins, and after a space, unless that ends with the same tokens."""
+def _tokenized(serving: ModelServing, word: str) -> list[tuple[int, ...]]:
+    """Returns the word's tokens at the start of a text, and after a space unless that ends with the same tokens."""
     text = word.lstrip()
     with serving.tokenizing("bad_words"):
         first, later = (tuple(serving.tokens.encode(said, False, _ANY_LENGTH)) for said in (text, f" {text}"))
@@ -47,10 +47,13 @@ def _spellings(serving: ModelServing, word: str) -> list[tuple[int, ...]]:
 
 
 def _check_something_is_left(params: SamplingParams, vocabulary: int) -> None:
-    """What depends on the words before is known only later: such an answer ends with an error of its own."""
+    """Raises BadRequest if no answer is possible.
+
+    Dead ends that depend on earlier words end the answer with an error.
+    """
     allowed = set(params.allowed_token_ids) or set(range(vocabulary))
     ends = set(params.stop_token_ids)
-    must_end = bool(params.grammar) and params.grammar_kind != REASONING  # one of reasoning may bound that alone
+    must_end = bool(params.grammar) and params.grammar_kind != REASONING  # a grammar of reasoning may only bound that
     if must_end and not allowed & ends:
         text = (
             f"allowed_token_ids has none of the tokens that end an answer, {sorted(ends)[:_SHOWN]}: no answer could end"

@@ -1,4 +1,4 @@
-"""`POST /tokenize` and `POST /detokenize`, as vLLM has them: prompts and chats as tokens, and tokens as text."""
+"""vLLM's `POST /tokenize` and `POST /detokenize`: tokens of prompts and chats, and the text of tokens."""
 
 from typing import Annotated, Any
 
@@ -18,12 +18,12 @@ from legato_gateway.serving.model_serving import ModelServing, too_long
 from legato_gateway.serving.openapi import json_schema
 from legato_gateway.serving.prepared_request import Asked
 
-MAX_TOKEN_STRS = 65_536  # of one answer
+MAX_TOKEN_STRS = 65_536  # per answer
 _Ids = tuple[TokenId, ...]
 _TEXT = msgspec.json.Decoder(str)
 _IDS = msgspec.json.Decoder(_Ids)
 _MESSAGES = msgspec.json.Decoder(Messages)
-_OF_CHATS = (
+_CHAT_FIELDS = (
     "tools",
     "add_generation_prompt",
     "continue_final_message",
@@ -34,7 +34,7 @@ _OF_CHATS = (
 
 
 class TokenizeBody(msgspec.Struct, frozen=True, kw_only=True):
-    """Either `prompt` or `messages`."""
+    """A body with either `prompt` or `messages`."""
 
     model: str | None = None
     prompt: Annotated[Raw | UnsetType, Meta(extra_json_schema={"type": "string"})] = UNSET
@@ -44,7 +44,7 @@ class TokenizeBody(msgspec.Struct, frozen=True, kw_only=True):
     tools: Raw | UnsetType = UNSET
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
-    # of chats, for `unsupported`
+    # fields of chats, for `unsupported`
     chat_template: Absent = UNSET
     chat_template_kwargs: Absent = UNSET
     media_io_kwargs: Absent = UNSET
@@ -57,7 +57,7 @@ class DetokenizeBody(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def router(serving: ServingContext) -> APIRouter:
-    """The two paths."""
+    """Returns the two routes."""
     routes = APIRouter(responses=openapi.errors())
 
     @routes.post("/tokenize", response_model=None, openapi_extra=openapi.takes(TokenizeBody))
@@ -74,17 +74,17 @@ def router(serving: ServingContext) -> APIRouter:
 
 
 def tokens(serving: ModelServing, _asked: Asked, raw: bytearray) -> bytes:
-    """What `/tokenize` answers, as JSON: encoding it takes long enough to hold up streams. Raises what the client is
-    told."""
+    """Returns the answer of `/tokenize` as JSON: encoding it takes long enough to delay streams. Raises the client's
+    errors."""
     body = bodies.parse(TokenizeBody, raw)
     serving.check_model(body.model)
-    ids = _of_prompt(serving, body) if body.messages is UNSET else _of_chat(serving, body)
-    shown = _spelled(serving, ids) if body.return_token_strs else None
+    ids = _prompt_tokens(serving, body) if body.messages is UNSET else _chat_tokens(serving, body)
+    shown = _token_texts(serving, ids) if body.return_token_strs else None
     return encode({"count": len(ids), "max_model_len": serving.model.context, "tokens": ids, "token_strs": shown})
 
 
 def text(serving: ModelServing, _asked: Asked, raw: bytearray) -> bytes:
-    """What `/detokenize` answers, as JSON. Raises what the client is told."""
+    """Returns the answer of `/detokenize` as JSON. Raises the client's errors."""
     body = bodies.parse(DetokenizeBody, raw)
     serving.check_model(body.model)
     count = bytes(body.tokens).count(b",") + 1
@@ -96,16 +96,16 @@ def text(serving: ModelServing, _asked: Asked, raw: bytearray) -> bytes:
     return encode({"prompt": b"".join(map(serving.tokens.token_bytes, ids)).decode(errors="replace")})
 
 
-def _spelled(serving: ModelServing, ids: tuple[int, ...]) -> list[str]:
+def _token_texts(serving: ModelServing, ids: tuple[int, ...]) -> list[str]:
     if len(ids) > MAX_TOKEN_STRS:
         raise BadRequest(
-            f"there are {len(ids)} tokens, and token_strs are of at most {MAX_TOKEN_STRS}", param="return_token_strs"
+            f"there are {len(ids)} tokens, but token_strs has at most {MAX_TOKEN_STRS}", param="return_token_strs"
         )
     return [serving.tokens.token_text(id) for id in ids]
 
 
-def _of_prompt(serving: ModelServing, body: TokenizeBody) -> tuple[int, ...]:
-    for field in (*_OF_CHATS, "media_io_kwargs"):
+def _prompt_tokens(serving: ModelServing, body: TokenizeBody) -> tuple[int, ...]:
+    for field in (*_CHAT_FIELDS, "media_io_kwargs"):
         if _is_given(getattr(body, field)):
             raise BadRequest(f"{field} needs messages", param=field)
     if body.prompt is UNSET:
@@ -115,13 +115,13 @@ def _of_prompt(serving: ModelServing, body: TokenizeBody) -> tuple[int, ...]:
         return tuple(serving.tokens.encode(given, body.add_special_tokens is not False, serving.model.context))
 
 
-def _of_chat(serving: ModelServing, body: TokenizeBody) -> tuple[int, ...]:
+def _chat_tokens(serving: ModelServing, body: TokenizeBody) -> tuple[int, ...]:
     assert body.messages is not UNSET
     if body.prompt is not UNSET:
         raise BadRequest("prompt and messages contradict each other: give one", param="prompt")
     if _is_given(body.media_io_kwargs):
         raise Unsupported("media_io_kwargs is not supported by this server", param="media_io_kwargs")
-    fields = {name: getattr(body, name) for name in _OF_CHATS}
+    fields = {name: getattr(body, name) for name in _CHAT_FIELDS}
     asked = ChatBody(messages=body.messages, add_special_tokens=body.add_special_tokens, **fields)
     unsupported.check_chat(asked)
     messages = bodies.decode(_MESSAGES, body.messages, "messages")

@@ -1,12 +1,14 @@
-"""`truncate_prompt_tokens`, vLLM's: only the last tokens of a prompt are kept."""
+"""vLLM's `truncate_prompt_tokens`: keeps only the last tokens of a prompt."""
 
 from legato_gateway.errors import BadRequest
 from legato_gateway.openai.schemas import SamplingBody
 
 
 def kept(body: SamplingBody, context: int, answer: int) -> int | None:
-    """How many tokens of each prompt are kept; None: all. With -1, as many as leave room in the context for `answer`
-    tokens. Raises BadRequest for more than these."""
+    """Returns the number of tokens to keep of each prompt, or None for all. Raises BadRequest if they leave no room.
+
+    -1 keeps as many as leave room in the context for `answer` tokens.
+    """
     given = body.truncate_prompt_tokens
     if given is None:
         return None

@@ -1,4 +1,4 @@
-"""Requests for features that are not there, refused by the name of the field instead of being half obeyed."""
+"""Refuses requests for missing features by the name of the field, so that none is half obeyed."""
 
 import re
 from typing import Any
@@ -10,8 +10,8 @@ from legato_gateway.errors import BadRequest, Unsupported
 from legato_gateway.openai.schemas import Absent, ChatBody, ChatMessage, CompletionBody, SamplingBody
 from legato_gateway.serving import bodies, ignored
 
-_ROLE = re.compile(r"[A-Za-z0-9_-]{1,64}")  # which of them there are is for the model's chat template to say
-_SHORT = 256  # bytes of JSON: nothing that leaves a feature off is longer
+_ROLE = re.compile(r"[A-Za-z0-9_-]{1,64}")  # the model's chat template decides which roles exist
+_SHORT = 256  # bytes of JSON: no value that leaves a feature off is longer
 _LONG = object()
 _ANYTHING = msgspec.json.Decoder(Any)
 _EVERYWHERE = (
@@ -28,10 +28,10 @@ _CHAT = (
     "mm_processor_kwargs",
     "moderation",
 )
-_OPTIONAL = ("prediction", "web_search_options")  # extras: an answer means the same without them
+_OPTIONAL = ("prediction", "web_search_options")  # extras that do not change an answer's meaning
 
 
-_INSTEAD = {  # what to do without a feature, or why it is not there
+_INSTEAD = {  # an alternative to a missing feature, or the reason why it is missing
     "chat_template": "a template is a program, which this server runs only for the model's makers",
     "documents": "put their text into a message",
     "stop_regex": "use stop, or structured_outputs.regex for the whole answer",
@@ -40,7 +40,7 @@ _INSTEAD = {  # what to do without a feature, or why it is not there
 
 
 def check_chat(body: ChatBody) -> None:
-    """Raises Unsupported for the first field that asks for something which is not there."""
+    """Raises Unsupported for the first field that asks for a missing feature."""
     _check_fields(body, (*_EVERYWHERE, *_CHAT))
     if _value(body, "modalities") not in (None, ["text"]):
         raise _unsupported("modalities")
@@ -52,12 +52,12 @@ def check_chat(body: ChatBody) -> None:
 
 
 def check_completion(body: CompletionBody) -> None:
-    """Raises Unsupported for the first field that asks for something which is not there."""
+    """Raises Unsupported for the first field that asks for a missing feature."""
     _check_fields(body, (*_EVERYWHERE, "suffix", "prompt_embeds"))
 
 
 def check_message(message: ChatMessage, at: str) -> None:
-    """Raises BadRequest for a message with neither text nor calls, and Unsupported for one that has anything else."""
+    """Raises BadRequest for a message with neither text nor calls, and Unsupported for other content."""
     if not _ROLE.fullmatch(message.role):
         raise BadRequest(f"not a valid {at}.role: {message.role[:40]!r} (letters, digits, - and _)", param=f"{at}.role")
     if not _means_off(message, "audio", f"{at}."):
@@ -91,7 +91,7 @@ def _check_fields(body: SamplingBody, fields: tuple[str, ...]) -> None:
 
 
 def _value(owner: SamplingBody | ChatMessage, field: str, at: str = "") -> Any:
-    """What was given, if it is short. Raises BadRequest for a number that is out of range."""
+    """Returns the value if it is short. Raises BadRequest for a number that is out of range."""
     given: Absent = getattr(owner, field)
     if given is UNSET:
         return None

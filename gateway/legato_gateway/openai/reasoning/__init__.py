@@ -1,1 +1,1 @@
-"""Reasoning: what a request may ask of it, and how a template is told."""
+"""Reasoning: a request's options for it, and the template's variables."""

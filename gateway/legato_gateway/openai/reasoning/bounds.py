@@ -1,4 +1,4 @@
-"""What an answer with reasoning has to keep to: `thinking_token_budget`, and a grammar that begins behind it."""
+"""Bounds of an answer with reasoning: `thinking_token_budget`, and a grammar that starts after the reasoning."""
 
 from collections.abc import Callable
 from typing import Final
@@ -8,7 +8,7 @@ import msgspec
 from legato_gateway.errors import BadRequest, Unsupported
 from legato_gateway.openai.reasoning import template_variables
 from legato_gateway.openai.schemas import ChatBody
-from legato_gateway.openai.structured_output import Grammar
+from legato_gateway.openai.structured_output import AnswerGrammar
 from legato_gateway.parsers.reasoning.support import ReasoningFormat, ReasoningSupport
 from legato_gateway.serving import ignored
 from legato_protocol.reasoning import ReasoningBounds
@@ -20,8 +20,7 @@ UNLIMITED: Final = -1  # vLLM's
 
 
 def switched_off(body: ChatBody, support: ReasoningSupport, takes: Callable[[str], bool]) -> ChatBody:
-    """Turns a request for no reasoning into one with a budget of 0, if the template has no switch and workers enforce
-    budgets."""
+    """Turns "no reasoning" into a budget of 0, if the template has no switch and workers enforce budgets."""
     if (
         body.reasoning_effort != template_variables.NONE
         or not support.counts
@@ -32,28 +31,31 @@ def switched_off(body: ChatBody, support: ReasoningSupport, takes: Callable[[str
 
 
 def check_budget(budget: int | None, support: ReasoningSupport) -> None:
-    """Raises Unsupported where a model's reasoning cannot be bounded."""
+    """Raises Unsupported if the model's reasoning cannot be bounded."""
     if budget is None or budget == UNLIMITED or support.counts:
         return
     if support.family is not None:
         text = f"{_BUDGET} is not supported: the marks of this model's reasoning are several tokens each"
         raise Unsupported(text, param=_BUDGET)
-    ignored.note(_BUDGET)  # a model that does not reason keeps to it
+    ignored.note(_BUDGET)  # a model that does not reason stays within it
 
 
-def bounded(format: ReasoningFormat | None, budget: int | None, answer: Grammar | None) -> Grammar | None:
-    """What all of the output has to match, where `answer` is for what is behind the reasoning. Raises BadRequest."""
+def bounded(format: ReasoningFormat | None, budget: int | None, answer: AnswerGrammar | None) -> AnswerGrammar | None:
+    """Returns the grammar of the whole output, where `answer` is for the part after the reasoning.
+
+    Raises BadRequest.
+    """
     budget = None if budget == UNLIMITED else budget
     if format is None or format.tokens is None or (budget is None and answer is None):
         return answer
     if answer is None:
         source = _encoded(ReasoningBounds(format.tokens, budget))
-        return Grammar(REASONING, source, _BUDGET, ends=False)
+        return AnswerGrammar(REASONING, source, _BUDGET, ends=False)
     source = _encoded(ReasoningBounds(format.tokens, budget, answer.source, answer.kind))
     if (size := len(source.encode())) > MAX_GRAMMAR_BYTES:
-        text = f"{answer.param} has {size} bytes behind reasoning; at most {MAX_GRAMMAR_BYTES} are allowed"
+        text = f"{answer.param} has {size} bytes after reasoning; at most {MAX_GRAMMAR_BYTES} are allowed"
         raise BadRequest(text, param=answer.param)
-    return Grammar(REASONING, source, answer.param)
+    return AnswerGrammar(REASONING, source, answer.param)
 
 
 def _encoded(bounds: ReasoningBounds) -> str:

@@ -1,5 +1,4 @@
-"""What a request tells the chat template beside messages and tools: `chat_template_kwargs`, and `reasoning_effort` in
-those variables of the template that mean it."""
+"""Variables that a request sets in the chat template, by `chat_template_kwargs` or `reasoning_effort`."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -15,11 +14,11 @@ MAX_BYTES: Final = 1 << 16  # of JSON
 EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 NONE: Final = "none"
 _GRADED: Final = "reasoning_effort"
-_SWITCHES: Final = ("enable_thinking", "thinking")  # of Qwen, Gemma and GLM; of DeepSeek and Granite
+_SWITCHES: Final = ("enable_thinking", "thinking")  # Qwen's, Gemma's and GLM's; DeepSeek's and Granite's
 _RESERVED: Final = frozenset(
     ("messages", "tools", "documents", "add_generation_prompt", "continue_final_message", "chat_template", "tokenize")
 ) | frozenset(
-    ("bos_token", "eos_token", "raise_exception", "strftime_now")  # what the template is given by us
+    ("bos_token", "eos_token", "raise_exception", "strftime_now")  # given to the template by this server
 )
 _OBJECT = msgspec.json.Decoder(dict[str, Any] | None)
 
@@ -29,9 +28,11 @@ def can_switch_off(takes: Callable[[str], bool]) -> bool:
     return any(takes(name) for name in (*_SWITCHES, _GRADED))
 
 
-def of(body: ChatBody, takes: Callable[[str], bool], reasons: bool) -> dict[str, Any]:
-    """The variables, where `takes` says whether the template reads one, and `reasons` whether its model may reason at
-    all. Raises BadRequest, Unsupported."""
+def parse(body: ChatBody, takes: Callable[[str], bool], reasons: bool) -> dict[str, Any]:
+    """Returns the variables. Raises BadRequest, Unsupported.
+
+    `takes` is True for variables that the template reads, and `reasons` if its model may reason at all.
+    """
     given = _given(body.chat_template_kwargs)
     effort = body.reasoning_effort
     if effort is None:
@@ -39,15 +40,15 @@ def of(body: ChatBody, takes: Callable[[str], bool], reasons: bool) -> dict[str,
     if effort not in EFFORTS:
         text = f"not a valid reasoning_effort: {effort[:40]!r} ({', '.join(EFFORTS)})"
         raise BadRequest(text, param="reasoning_effort")
-    found: dict[str, Any] = {switch: effort != NONE for switch in _SWITCHES if takes(switch)}
+    variables: dict[str, Any] = {switch: effort != NONE for switch in _SWITCHES if takes(switch)}
     if takes(_GRADED):
-        found[_GRADED] = effort
-    if not found and reasons and effort == NONE:
+        variables[_GRADED] = effort
+    if not variables and reasons and effort == NONE:
         text = "reasoning_effort 'none' is not supported: this model's chat template has no variable for it"
         raise Unsupported(text, param="reasoning_effort")
-    if not found and effort != NONE:
+    if not variables and effort != NONE:
         ignored.note("reasoning_effort")
-    return found | given
+    return variables | given
 
 
 def _given(raw: Raw | msgspec.UnsetType) -> dict[str, Any]:
@@ -57,10 +58,10 @@ def _given(raw: Raw | msgspec.UnsetType) -> dict[str, Any]:
     if (size := memoryview(raw).nbytes) > MAX_BYTES:
         raise BadRequest(f"{param} has {size} bytes of JSON; at most {MAX_BYTES} are allowed", param=param)
     try:
-        found = bodies.decode(_OBJECT, raw, param) or {}
+        given = bodies.decode(_OBJECT, raw, param) or {}
     except RecursionError:
         raise BadRequest(f"{param} is nested too deeply", param=param) from None
-    for name in found:
+    for name in given:
         if name in _RESERVED:
             raise BadRequest(f"{param}.{name} is not for a request to set", param=f"{param}.{name}")
-    return found
+    return given

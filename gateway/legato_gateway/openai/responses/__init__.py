@@ -1,1 +1,1 @@
-"""OpenAI's Responses API, spelled as a chat: bodies, items, events, and responses that are kept for a time."""
+"""OpenAI's Responses API, as a chat: bodies, items, events, and responses stored for a time."""

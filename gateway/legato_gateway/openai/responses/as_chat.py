@@ -1,4 +1,4 @@
-"""A request of the Responses API as the chat that it means, and what is wrong with that chat as this API names it."""
+"""Converts a request of the Responses API to a chat, and errors of the chat to this API's names."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -11,11 +11,11 @@ from legato_gateway.errors import BadRequest
 from legato_gateway.json_encoding import encode
 from legato_gateway.openai.responses import tools
 from legato_gateway.openai.responses.body import LOGPROBS, SHARED, ResponsesBody, TextConfig
-from legato_gateway.openai.responses.tools import OfferedTools
+from legato_gateway.openai.responses.tools import ConvertedTools
 from legato_gateway.openai.schemas import ChatBody
 from legato_gateway.serving import ignored
 
-_NO_MESSAGES: Final = Raw(b"[]")  # they are given beside the body
+_NO_MESSAGES: Final = Raw(b"[]")  # they are passed separately
 _MESSAGE = re.compile(r"messages\[(\d+)\]")
 _TOOL = re.compile(r"\btools\[(\d+)\](?:\.function\b)?")
 _NAMES: Final = (
@@ -25,8 +25,8 @@ _NAMES: Final = (
 )
 
 
-def chat_body(body: ResponsesBody, text: TextConfig, effort: str | None, offered: OfferedTools) -> ChatBody:
-    """But for its messages. Raises BadRequest, Unsupported."""
+def chat_body(body: ResponsesBody, text: TextConfig, effort: str | None, offered: ConvertedTools) -> ChatBody:
+    """Returns the chat's body without its messages. Raises BadRequest, Unsupported."""
     logprobs = LOGPROBS in (body.include or ())
     return ChatBody(
         **{name: getattr(body, name) for name in SHARED},
@@ -44,8 +44,7 @@ def chat_body(body: ResponsesBody, text: TextConfig, effort: str | None, offered
 
 @contextmanager
 def rename_in_errors(places: Sequence[str] = (), tool_places: Sequence[str] = ()) -> Iterator[None]:
-    """Names fields of this API in errors about the chat. `places` are the paths of the chat's messages, and
-    `tool_places` of its tools."""
+    """Renames fields in errors of the chat. `places` are the paths of its messages, `tool_places` of its tools."""
     try:
         yield
     except BadRequest as error:
@@ -58,7 +57,7 @@ def rename_in_errors(places: Sequence[str] = (), tool_places: Sequence[str] = ()
 
 
 def rename_ignored(tool_places: Sequence[str]) -> None:
-    """Renames the ignored fields of the chat to those of this API."""
+    """Renames the ignored fields of the chat to this API's."""
     tools = {f"tools[{number}]": place for number, place in enumerate(tool_places)}
     ignored.rename({"reasoning_effort": "reasoning.effort", **tools})
 

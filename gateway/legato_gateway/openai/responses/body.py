@@ -1,4 +1,4 @@
-"""The body of `POST /v1/responses`, and what of it is refused by name. What the rest means is `as_chat`."""
+"""The body of `POST /v1/responses`: checks fields and refuses unsupported ones. `as_chat` interprets the rest."""
 
 from typing import Annotated, Any, Final
 
@@ -19,7 +19,7 @@ MAX_METADATA_VALUE: Final = 512
 LOGPROBS: Final = "message.output_text.logprobs"
 INCLUDABLE: Final = (
     LOGPROBS,
-    # of items that no answer here has
+    # of items that answers here never have
     "code_interpreter_call.outputs",
     "computer_call_output.output.image_url",
     "file_search_call.results",
@@ -28,7 +28,7 @@ INCLUDABLE: Final = (
     "web_search_call.action.sources",
     "web_search_call.results",
 )
-SHARED: Final = (  # fields of chats that are here too; whatever else a chat may have is refused
+SHARED: Final = (  # fields that chats have too; all other fields of chats are refused
     "model",
     "stream",
     "stream_options",
@@ -71,7 +71,7 @@ _REFUSED: Final = (
     "moderation",
     "prompt",
 )
-OF_PROMPT: Final = (  # what the prompt of a response is made of
+PROMPT_FIELDS: Final = (  # fields that make up the prompt of a response
     "input",
     "model",
     "instructions",
@@ -84,7 +84,7 @@ OF_PROMPT: Final = (  # what the prompt of a response is made of
     "previous_response_id",
     "conversation",
 )
-_OF_CHATS: Final = {"max_tokens": "max_output_tokens", "response_format": "text.format"}
+_CHAT_NAMES: Final = {"max_tokens": "max_output_tokens", "response_format": "text.format"}
 _OFF: Final = (b"null", b"false", b"[]", b"{}")
 _DEFAULTS: Final = {"context": "auto", "mode": "standard"}  # of `reasoning`
 
@@ -117,7 +117,7 @@ _TEXT = msgspec.json.Decoder(TextConfig | None)
 
 
 class ResponsesBody(SamplingBody, frozen=True, kw_only=True):
-    """Fields that chats have too mean the same."""
+    """Fields that chats have too mean the same here."""
 
     input: Annotated[Raw, Meta(extra_json_schema=json_schema(Input))]
     instructions: Raw | UnsetType = UNSET
@@ -132,18 +132,18 @@ class ResponsesBody(SamplingBody, frozen=True, kw_only=True):
     truncation: str | None = None
     previous_response_id: Annotated[str, Meta(max_length=MAX_NAME_CHARACTERS)] | None = None
     background: bool | None = None
-    # features that are not there
+    # features that this server does not have
     access_programs: Absent = UNSET
     background_options: Absent = UNSET
     conversation: Absent = UNSET
     image: Absent = UNSET
     moderation: Absent = UNSET
     prompt: Absent = UNSET
-    # an extra that an answer means the same without
+    # an optional extra, which is ignored
     context_management: Absent = UNSET
-    # what changes no answer
+    # without effect on an answer
     client_metadata: NoEffect = UNSET
-    max_tool_calls: NoEffect = UNSET  # of tools that run in the server: there are none
+    max_tool_calls: NoEffect = UNSET  # of tools that run in the server, which has none
     prompt_cache_key: NoEffect = UNSET
     prompt_cache_options: NoEffect = UNSET
     prompt_cache_retention: NoEffect = UNSET
@@ -151,27 +151,31 @@ class ResponsesBody(SamplingBody, frozen=True, kw_only=True):
 
 
 _COUNTED: Final[list[Any]] = [
-    *((each.name, each.type, each.default) for each in msgspec.structs.fields(ResponsesBody) if each.name in OF_PROMPT),
-    ("personality", Absent, UNSET),  # a feature that is not there
+    *(
+        (each.name, each.type, each.default)
+        for each in msgspec.structs.fields(ResponsesBody)
+        if each.name in PROMPT_FIELDS
+    ),
+    ("personality", Absent, UNSET),  # a feature that this server does not have
 ]
 InputTokensBody = msgspec.defstruct(
     "InputTokensBody",
     _COUNTED,
     frozen=True,
     kw_only=True,
-    namespace={"__doc__": "What of a response's request its prompt is made of. Each field means what it does there."},
+    namespace={"__doc__": "The fields of a response's request that make up its prompt, with the same meaning."},
 )
 
 
 def with_prompt(counted: Any) -> ResponsesBody:
-    """The request for a response to what an InputTokensBody asks about. Raises Unsupported."""
+    """Returns the request for a response that an InputTokensBody asks about. Raises Unsupported."""
     if _is_on(counted.personality):
         raise _unsupported("personality")
-    return ResponsesBody(**{name: getattr(counted, name) for name in OF_PROMPT})
+    return ResponsesBody(**{name: getattr(counted, name) for name in PROMPT_FIELDS})
 
 
 def check(body: ResponsesBody) -> None:
-    """Raises Unsupported, BadRequest for the first field that asks for something which is not there."""
+    """Raises Unsupported, BadRequest for the first field that asks for a missing feature."""
     for field in _REFUSED:
         if _is_on(getattr(body, field)):
             raise _unsupported(field)
@@ -194,12 +198,12 @@ def check(body: ResponsesBody) -> None:
 
 
 def metadata(body: ResponsesBody) -> dict[str, str]:
-    """What the client wants to find in the response again. Raises BadRequest."""
+    """Returns the client's metadata, which the response repeats. Raises BadRequest."""
     return (bodies.decode(_METADATA, body.metadata, "metadata") if body.metadata is not UNSET else None) or {}
 
 
 def may_be_stored(body: ResponsesBody) -> bool:
-    """Unless the client says no, as at OpenAI. Raises BadRequest."""
+    """Returns False if the client forbids storing, as at OpenAI. Raises BadRequest."""
     return body.store is UNSET or bodies.decode(_FLAG, body.store, "store") is not False
 
 
@@ -223,12 +227,12 @@ def effort(body: ResponsesBody) -> str | None:
 
 
 def _is_on(given: Any) -> bool:
-    """Whether a field that is not supported asks for anything."""
+    """True if an unsupported field asks for anything."""
     if isinstance(given, Raw):
         return bytes(memoryview(given)[:16]).strip() not in _OFF
     return given not in (None, UNSET, False)
 
 
 def _unsupported(field: str) -> Unsupported:
-    instead = f" here; it is {_OF_CHATS[field]}" if field in _OF_CHATS else " by this server"
+    instead = f" here; it is {_CHAT_NAMES[field]}" if field in _CHAT_NAMES else " by this server"
     return Unsupported(f"{field} is not supported{instead}", param=field)

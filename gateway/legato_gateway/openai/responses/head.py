@@ -1,4 +1,4 @@
-"""The fields of a response that are known before its answer: what was asked for, as it was understood."""
+"""The fields of a response that are known before its answer: the request as it was understood."""
 
 import time
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from legato_gateway.openai.responses.output import Fields
 from legato_gateway.serving.model_serving import ServedModel
 from legato_protocol.sampling_params import SamplingParams
 
-_SHORT = 2048  # bytes of JSON: no value of these has more
+_SHORT = 2048  # bytes of JSON: a limit for echoed values
 _ECHOED = ("max_tool_calls", "prompt_cache_key", "safety_identifier")
 
 
@@ -26,7 +26,7 @@ def fields(
     stored: bool,
     params: SamplingParams,
 ) -> Fields:
-    """All but those of the outcome. `params` are what it is sampled with, defaults included."""
+    """Returns all fields except the outcome's. `params` are the sampling parameters with defaults."""
     return {
         "id": id,
         "object": "response",
@@ -54,11 +54,11 @@ def fields(
 
 
 def _given(raw: Raw | UnsetType) -> Raw | None:
-    """A copy, which does not keep the whole body."""
+    """Returns a copy that does not keep the whole body alive."""
     return None if raw is UNSET or bytes(memoryview(raw)[:16]).strip() == b"null" else raw.copy()
 
 
 def _short(raw: Raw | UnsetType) -> Any:
-    """What changes no answer is not checked either, so it may be anything."""
-    found = _given(raw)
-    return found if found is not None and memoryview(found).nbytes <= _SHORT else None
+    """Returns the value if it is short. It has no effect and was not checked, so it may be anything."""
+    given = _given(raw)
+    return given if given is not None and memoryview(given).nbytes <= _SHORT else None

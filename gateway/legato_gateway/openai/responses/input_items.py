@@ -1,4 +1,4 @@
-"""`GET /v1/responses/{id}/input_items`: what a stored response was made of, page by page."""
+"""`GET /v1/responses/{id}/input_items`: the input items of a stored response, page by page."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from legato_gateway.openai.responses.body import INCLUDABLE, LOGPROBS
 from legato_gateway.openai.responses.items import Content, ItemPart, StoredItem
 from legato_gateway.openai.responses.output import Fields
 
-MOST: Final = 100  # items of one page; this and the next two are OpenAI's
+MOST: Final = 100  # items per page; this and the next two are OpenAI's
 LIMIT: Final = 20
 ORDERS: Final = ("desc", "asc")
 
@@ -34,7 +34,7 @@ SHOWN: Final[dict[str, Any]] = {  # in `/openapi.json`
 
 @dataclass(frozen=True, slots=True)
 class ItemQuery:
-    """Which items are asked for: `limit` of them, behind the one with the id `after`, the last of all first or last."""
+    """A query for `limit` items after the one with the id `after`, in descending or ascending order."""
 
     after: str | None = None
     limit: int = LIMIT
@@ -42,7 +42,7 @@ class ItemQuery:
 
 
 def query(params: QueryParams) -> ItemQuery:
-    """What the query of a URL asks for. Raises BadRequest, Unsupported with the parameter."""
+    """Parses the query of a URL. Raises BadRequest, Unsupported with the parameter."""
     for name, value in params.multi_items():
         if name in ("include", "include[]"):  # the official client writes lists with brackets
             _check_included(value)
@@ -55,14 +55,16 @@ def query(params: QueryParams) -> ItemQuery:
 
 
 def page(turns: Sequence[bytes], asked: ItemQuery) -> Fields:
-    """The list that OpenAI's API has. `turns` are those that the response answers, as JSON, first to last; no more of
-    them are decoded than it takes. Raises BadRequest if there is no item to go on after."""
-    found = _ordered(turns, asked.order)
-    if asked.after is not None and not any(item.id == asked.after for item in found):
+    """Returns a list in OpenAI's format. Raises BadRequest if no item has the id `after`.
+
+    `turns` are the turns that the response answers, as JSON, first to last; only the needed ones are decoded.
+    """
+    ordered = _ordered(turns, asked.order)
+    if asked.after is not None and not any(item.id == asked.after for item in ordered):
         raise BadRequest(f"after: no input item of this response has the id {asked.after[:80]!r}", param="after")
-    data = list(islice(found, asked.limit + 1))
+    data = list(islice(ordered, asked.limit + 1))
     more = len(data) > asked.limit
-    shown = [_spelled(item) for item in data[: asked.limit]]
+    shown = [_item(item) for item in data[: asked.limit]]
     first, last = (shown[0]["id"], shown[-1]["id"]) if shown else (None, None)
     return {"object": "list", "data": shown, "first_id": first, "last_id": last, "has_more": more}
 
@@ -84,11 +86,11 @@ def _limit(value: str) -> int:
 def _ordered(turns: Sequence[bytes], order: str) -> Iterator[StoredItem]:
     backwards = order == "desc"
     for turn in reversed(turns) if backwards else turns:
-        found = items.decoded((turn,))
-        yield from reversed(found) if backwards else found
+        listed = items.decoded((turn,))
+        yield from reversed(listed) if backwards else listed
 
 
-def _spelled(item: StoredItem) -> Fields:
+def _item(item: StoredItem) -> Fields:
     kind = item.type or "message"
     known: Fields = {"type": kind, "id": item.id, "status": item.status}
     match kind:
@@ -107,7 +109,7 @@ def _spelled(item: StoredItem) -> Fields:
 
 
 def _parts(content: Content | None, kind: str = "input_text") -> list[Fields]:
-    """Whatever they were called: an item has parts of one kind. Only the model refuses."""
+    """Returns parts of one kind, whatever they were called. Only the model refuses."""
     given = (ItemPart("text", content),) if isinstance(content, str) else content or ()
     return [_part(part, kind) for part in given]
 

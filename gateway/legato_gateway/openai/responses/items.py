@@ -1,4 +1,4 @@
-"""Items of a conversation as the Responses API has them: messages, calls and their results. They become messages of a
+"""Items of a conversation in the Responses API: messages, calls and their results. They are converted to messages of a
 chat here.
 """
 
@@ -11,7 +11,7 @@ from msgspec import Meta, structs
 
 from legato_gateway.errors import BadRequest, Unsupported
 from legato_gateway.openai.responses.output import Fields, Status, item_id
-from legato_gateway.openai.responses.tools import arguments_of, chat_name
+from legato_gateway.openai.responses.tools import chat_name, custom_arguments
 from legato_gateway.openai.schemas import MAX_CONTENT_PARTS, MAX_MESSAGES, ChatMessage, FunctionCall, ToolCall
 
 MAX_ITEMS: Final = MAX_MESSAGES
@@ -33,9 +33,9 @@ Content = str | Annotated[tuple[ItemPart, ...], Meta(max_length=MAX_CONTENT_PART
 
 
 class InputItem(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """One of `KINDS`; other fields that clients send back with the items of an answer are not looked at."""
+    """One of `KINDS`. Other fields that clients send back with items of an answer are ignored."""
 
-    type: str | None = None  # a message
+    type: str | None = None  # None: a message
     role: str | None = None
     content: Content | None = None
     call_id: str | None = None
@@ -47,7 +47,7 @@ class InputItem(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class StoredItem(InputItem, frozen=True, gc=False, omit_defaults=True):
-    """One of a stored conversation. Its id is of this server's making, so that no two are the same."""
+    """An item of a stored conversation. This server makes its id, so that ids are unique."""
 
     id: str = ""
     status: Status = "completed"
@@ -69,19 +69,19 @@ Input = str | Items
 
 @dataclass(slots=True)
 class Conversation:
-    """Messages of a chat, and the place in the request that each came from."""
+    """Messages of a chat, and the path in the request of each."""
 
     messages: list[ChatMessage] = field(default_factory=list)
     places: list[str] = field(default_factory=list)
     called: set[str] = field(default_factory=set)  # ids of the calls so far
-    thought: list[str] = field(default_factory=list)  # reasoning, for the item that is next
+    thought: list[str] = field(default_factory=list)  # reasoning, for the next item
 
     def say(self, role: str, content: str, at: str) -> None:
-        """A message that is nothing but text."""
+        """Adds a message that is only text."""
         self._add(ChatMessage(role, content), at)
 
     def add(self, item: InputItem, at: str) -> None:
-        """The next item. Raises BadRequest, Unsupported with the path of what is wrong in it."""
+        """Adds the next item. Raises BadRequest, Unsupported with the path of an error."""
         match item.type or "message":
             case "message":
                 self._message(item, at)
@@ -90,7 +90,7 @@ class Conversation:
             case "function_call":
                 self._call(item, _given(item.arguments, f"{at}.arguments"), at)
             case "custom_tool_call":
-                self._call(item, arguments_of(_given(item.input, f"{at}.input")), at)
+                self._call(item, custom_arguments(_given(item.input, f"{at}.input")), at)
             case "function_call_output" | "custom_tool_call_output":
                 self._result(item, at)
             case "reasoning":
@@ -107,7 +107,7 @@ class Conversation:
         self.say(role, _text(item.content, f"{at}.content", "" if role == "assistant" else "\n"), at)
 
     def _call(self, item: InputItem, arguments: str, at: str) -> None:
-        """Calls belong to the message of the assistant before them, if there is one."""
+        """Adds a call to the assistant message before it, if there is one."""
         id, name = _given(item.call_id, f"{at}.call_id"), chat_name(item.namespace, _given(item.name, f"{at}.name"))
         self.called.add(id)
         call = ToolCall(id, FunctionCall(name, arguments))
@@ -133,18 +133,18 @@ class Conversation:
 
 
 def encoded(input: Input) -> bytes:
-    """Items of a request as JSON, for `decoded`. They are given ids."""
+    """Encodes items of a request as JSON, for `decoded`, and gives them ids."""
     given = (InputItem(role="user", content=input),) if isinstance(input, str) else input
     return msgspec.json.encode([StoredItem(**structs.asdict(item), id=_new_id(item)) for item in given])
 
 
 def encoded_output(output: Sequence[Fields]) -> bytes:
-    """Items of an answer as JSON, for `decoded`."""
+    """Encodes items of an answer as JSON, for `decoded`."""
     return msgspec.json.encode(msgspec.convert(output, tuple[StoredItem, ...]))
 
 
 def decoded(turns: Iterable[bytes]) -> tuple[StoredItem, ...]:
-    """The items of all turns."""
+    """Decodes the items of all turns."""
     return tuple(item for turn in turns for item in _STORED.decode(turn))
 
 
@@ -153,26 +153,26 @@ def _new_id(item: InputItem) -> str:
 
 
 def conversation(instructions: str | None, before: Sequence[InputItem], input: Input) -> Conversation:
-    """`before` are items of earlier responses. Raises BadRequest, Unsupported."""
+    """Converts items to a chat. `before` are items of earlier responses. Raises BadRequest, Unsupported."""
     new = 1 if isinstance(input, str) else len(input)
     if len(before) + new > MAX_ITEMS:
         text = (
-            f"input has {new} items behind {len(before)} of earlier responses; together at most {MAX_ITEMS} are allowed"
+            f"input has {new} items after {len(before)} of earlier responses; together at most {MAX_ITEMS} are allowed"
         )
         raise BadRequest(text, param="input")
-    found = Conversation()
+    talk = Conversation()
     if instructions:
-        found.say("system", instructions, "instructions")
+        talk.say("system", instructions, "instructions")
     for item in before:
-        found.add(item, "previous_response_id")
+        talk.add(item, "previous_response_id")
     if isinstance(input, str):
-        found.say("user", input, "input")
-        return found
+        talk.say("user", input, "input")
+        return talk
     for number, item in enumerate(input):
-        found.add(item, f"input[{number}]")
-    if not found.messages:
+        talk.add(item, f"input[{number}]")
+    if not talk.messages:
         raise BadRequest("input has no message", param="input")
-    return found
+    return talk
 
 
 def _given(value: str | None, at: str) -> str:

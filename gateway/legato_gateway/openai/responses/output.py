@@ -1,6 +1,6 @@
-"""The items of one response as they grow, and the events that tell of it, in the order and with the fields of OpenAI's.
+"""The output items of one response as they grow, and their events, in OpenAI's order and with its fields.
 
-What is read of the model's text comes in as the fields of chat deltas, so both APIs find the same in it.
+The model's text comes in as the fields of chat deltas, so both APIs read it alike.
 """
 
 import secrets
@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 from msgspec import Raw
 
 from legato_gateway.json_encoding import encode
-from legato_gateway.openai.responses.tools import CalledTool, input_of
+from legato_gateway.openai.responses.tools import CalledTool, custom_input
 
 Status = Literal["completed", "incomplete"]
 Fields = dict[str, Any]
@@ -18,28 +18,28 @@ _NO_LOGPROBS: Final = Raw(b"[]")
 
 
 def item_id(prefix: str) -> str:
-    """An id as the Responses API has them."""
+    """Returns an id in the Responses API's format."""
     return f"{prefix}_{secrets.token_hex(16)}"
 
 
-class Events:
-    """Numbers events."""
+class ResponseEvents:
+    """Encodes and numbers the events of one response."""
 
     def __init__(self) -> None:
         self._next = 0
 
     def event(self, kind: str, **fields: Any) -> bytes:
-        """One event of type `response.` and `kind`."""
+        """Returns one event of type `response.` and `kind`."""
         number, self._next = self._next, self._next + 1
         data = encode({"type": f"response.{kind}", "sequence_number": number, **fields})
         return b"%b%b\n\n" % (self._named(kind), data)
 
     def stem(self, kind: str, **fields: Any) -> bytes:
-        """What many events of one kind begin with, for `grown`."""
+        """Returns the common beginning of events of one kind, for `grown`."""
         return self._named(kind) + encode({"type": f"response.{kind}", **fields})[:-1] + b',"sequence_number":'
 
     def grown(self, stem: bytes, rest: bytes) -> bytes:
-        """One of them. `rest` is the JSON of its other fields, as in `"delta":"Paris"`."""
+        """Returns an event that starts with `stem`. `rest` is the JSON of its other fields, as in `"delta":"Paris"`."""
         number, self._next = self._next, self._next + 1
         return b"%b%d,%b}\n\n" % (stem, number, rest)
 
@@ -51,11 +51,11 @@ class Events:
 class _Text:
     """A message."""
 
-    def __init__(self, events: Events, at: int) -> None:
+    def __init__(self, events: ResponseEvents, at: int) -> None:
         self._events = events
         self._id, self._at = item_id("msg"), at
         self._text: list[str] = []
-        self._logprobs: list[bytes] = []  # as JSON without brackets: of one token they are kilobytes of objects
+        self._logprobs: list[bytes] = []  # JSON without brackets: as objects, one token's take kilobytes
         self._stem = events.stem("output_text.delta", **self._place)
 
     def begin(self) -> bytes:
@@ -65,10 +65,10 @@ class _Text:
 
     def grow(self, text: str, logprobs: Sequence[Fields]) -> bytes:
         self._text.append(text)
-        spelled = encode(logprobs)
+        encoded = encode(logprobs)
         if logprobs:
-            self._logprobs.append(spelled[1:-1])
-        return self._events.grown(self._stem, b'"delta":%b,"logprobs":%b' % (encode(text), spelled))
+            self._logprobs.append(encoded[1:-1])
+        return self._events.grown(self._stem, b'"delta":%b,"logprobs":%b' % (encode(text), encoded))
 
     def close(self, status: Status) -> tuple[bytes, Fields]:
         item = self.item(status)
@@ -96,9 +96,9 @@ class _Text:
 
 
 class _Reasoning:
-    """What the model thinks before it answers."""
+    """The model's reasoning before its answer."""
 
-    def __init__(self, events: Events, at: int) -> None:
+    def __init__(self, events: ResponseEvents, at: int) -> None:
         self._events = events
         self._id, self._at = item_id("rs"), at
         self._text: list[str] = []
@@ -138,7 +138,7 @@ class _Call:
 
     prefix, kind, key, grows = "fc", "function_call", "arguments", "function_call_arguments"
 
-    def __init__(self, events: Events, at: int, id: str, tool: CalledTool) -> None:
+    def __init__(self, events: ResponseEvents, at: int, id: str, tool: CalledTool) -> None:
         self._events = events
         self._id, self._at, self._call_id, self._tool = item_id(self.prefix), at, id, tool
         self._arguments: list[str] = []
@@ -186,28 +186,28 @@ class _CustomCall(_Call):
         return b""
 
     def close(self, status: Status) -> tuple[bytes, Fields]:
-        said = self._more(input_of("".join(self._arguments)))
+        said = self._more(custom_input("".join(self._arguments)))
         done, item = super().close(status)
         return said + done, item
 
     def item(self, status: Status) -> Fields:
-        return self._item(status, input_of("".join(self._arguments)))
+        return self._item(status, custom_input("".join(self._arguments)))
 
     def _done(self) -> Fields:
         return {}
 
 
 class OutputItems:
-    """All of them. Each method returns the events of what it does."""
+    """All output items. Each method returns the events of its changes."""
 
-    def __init__(self, events: Events, tools: Mapping[str, CalledTool]) -> None:
+    def __init__(self, events: ResponseEvents, tools: Mapping[str, CalledTool]) -> None:
         self.done: list[Fields] = []
         self._events = events
         self._tools = tools
         self._open: _Text | _Reasoning | _Call | None = None
 
     def delta(self, fields: Mapping[str, Any], logprobs: Sequence[Fields] = ()) -> bytes:
-        """What the delta of a chat with these fields says."""
+        """Applies a chat delta with these fields."""
         said = self._reasoning(fields["reasoning"]) if "reasoning" in fields else b""
         said += self._text(fields["content"], logprobs) if "content" in fields else b""
         for call in fields.get("tool_calls", ()):
@@ -215,12 +215,12 @@ class OutputItems:
         return said
 
     def close(self, status: Status) -> bytes:
-        """Ends the item that grows. An answer of no items is an empty message."""
+        """Ends the open item. An answer without items is an empty message."""
         said = b"" if self.done or self._open is not None else self._text("", ())
         return said + self._close(status)
 
     def cut_off(self) -> list[Fields]:
-        """The items as far as they are, where nothing is to follow any more."""
+        """Returns the items so far, when nothing more will follow."""
         return self.done if self._open is None else [*self.done, self._open.item("incomplete")]
 
     def _text(self, text: str, logprobs: Sequence[Fields]) -> bytes:

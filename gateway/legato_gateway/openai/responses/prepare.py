@@ -1,5 +1,6 @@
-"""`POST /v1/responses`: from its body to a request of the relay, and to the writer of its answer. `input_tokens` goes
-as far as the prompt.
+"""`POST /v1/responses`: converts its body to a relay request, and creates the writer of its answer.
+
+`input_tokens` only converts the prompt.
 """
 
 from collections.abc import Sequence
@@ -11,11 +12,11 @@ from msgspec import UNSET
 from legato_gateway.errors import NotFound, Unsupported
 from legato_gateway.openai import chat, unsupported
 from legato_gateway.openai.responses import as_chat, head, items, tools
-from legato_gateway.openai.responses import body as body_of
+from legato_gateway.openai.responses import body as response_body
 from legato_gateway.openai.responses.body import InputTokensBody, ResponsesBody, TextConfig
 from legato_gateway.openai.responses.items import Conversation, Input
 from legato_gateway.openai.responses.output import item_id
-from legato_gateway.openai.responses.tools import OfferedTools
+from legato_gateway.openai.responses.tools import ConvertedTools
 from legato_gateway.openai.responses.writer import ResponseWriter
 from legato_gateway.openai.schemas import ChatBody
 from legato_gateway.request import GenerationRequest
@@ -29,7 +30,7 @@ _INSTRUCTIONS = msgspec.json.Decoder(str | None)
 
 @dataclass(frozen=True, slots=True)
 class CheckedResponse:
-    """A request that was checked. `kept` are its items as JSON, where the response is to be stored."""
+    """A checked request. `kept` are its items as JSON if the response is to be stored."""
 
     request: GenerationRequest
     writer: ResponseWriter
@@ -40,12 +41,14 @@ class CheckedResponse:
 def prepare(
     serving: ModelServing, asked: Asked, raw: bytearray, stores: bool = False, before: Sequence[bytes] | None = None
 ) -> CheckedResponse:
-    """Checks and tokenizes, as for a chat. `stores`: responses may be kept. `before` are the turns, as JSON, that the
-    request goes on from, where what it names as the previous response was found. Raises what the client is told."""
+    """Checks and tokenizes, as for a chat. Raises the client's errors.
+
+    `stores`: responses may be stored. `before` are the turns of the previous response as JSON, if it is stored.
+    """
     body = bodies.parse(ResponsesBody, raw)
     served = serving.check_model(body.model)
     meant = _meant(body, stores, before)
-    metadata, kept = body_of.metadata(body), body_of.may_be_stored(body) and stores
+    metadata, kept = response_body.metadata(body), response_body.may_be_stored(body) and stores
     id = item_id("resp")
     with as_chat.rename_in_errors(meant.talk.places, meant.tools.places):
         checked = chat.chat_request(serving, asked, id, meant.chat, meant.talk.messages)
@@ -61,8 +64,8 @@ def prepare(
 def count(
     serving: ModelServing, _asked: Asked, raw: bytearray, stores: bool = False, before: Sequence[bytes] | None = None
 ) -> int:
-    """How many tokens the prompt of such a response has. Raises what the client is told."""
-    body = body_of.with_prompt(bodies.parse(InputTokensBody, raw))
+    """Returns the number of tokens of such a response's prompt. Raises the client's errors."""
+    body = response_body.with_prompt(bodies.parse(InputTokensBody, raw))
     serving.check_model(body.model)
     meant = _meant(body, stores, before)
     with as_chat.rename_in_errors(meant.talk.places, meant.tools.places):
@@ -72,7 +75,7 @@ def count(
 
 @dataclass(frozen=True, slots=True)
 class _Meant:
-    """A request as the chat that it means."""
+    """A request, converted to a chat."""
 
     chat: ChatBody
     talk: Conversation
@@ -80,14 +83,14 @@ class _Meant:
     input: Input
     text: TextConfig
     effort: str | None
-    tools: OfferedTools
+    tools: ConvertedTools
 
 
 def _meant(body: ResponsesBody, stores: bool, before: Sequence[bytes] | None) -> _Meant:
-    """Raises Unsupported, BadRequest."""
-    body_of.check(body)
+    """Converts a request. Raises Unsupported, BadRequest."""
+    response_body.check(body)
     _check_previous(body, stores, before is not None)
-    text, effort = body_of.text(body), body_of.effort(body)
+    text, effort = response_body.text(body), response_body.effort(body)
     offered = tools.read(body.tools)
     with as_chat.rename_in_errors():
         as_asked = as_chat.chat_body(body, text, effort, offered)
@@ -97,12 +100,12 @@ def _meant(body: ResponsesBody, stores: bool, before: Sequence[bytes] | None) ->
     return _Meant(as_asked, talk, instructions, input, text, effort, offered)
 
 
-def _check_previous(body: ResponsesBody, stores: bool, found: bool) -> None:
-    """Raises Unsupported, BadRequest."""
+def _check_previous(body: ResponsesBody, stores: bool, known: bool) -> None:
+    """Raises Unsupported, BadRequest for a previous response that cannot be continued."""
     asked, param = body.previous_response_id, "previous_response_id"
     if asked is not None and not stores:
         raise Unsupported(f"{param} is not supported by this server: it stores no responses", param=param)
-    if asked is not None and not found:
+    if asked is not None and not known:
         text = f"{param}: no response is stored here under {asked[:80]!r}, or not any more"
         raise NotFound(text, param=param, code="previous_response_not_found", status=400)
 

@@ -1,4 +1,4 @@
-"""The paths of the Responses API: responses are made, and where they are stored, continued, read and deleted."""
+"""The paths of the Responses API: creates responses and, if they are stored, continues, reads and deletes them."""
 
 from functools import partial
 from typing import Any
@@ -24,7 +24,7 @@ from legato_gateway.serving.prepared_request import Asked, PreparedRequest
 
 
 def router(serving: ServingContext, store: ResponseStore | None) -> APIRouter:
-    """Routes under `/v1`."""
+    """Returns the routes under `/v1`."""
     routes = APIRouter(prefix="/v1", responses=openapi.errors())
     shown: dict[str, Any] = {"openapi_extra": openapi.takes(ResponsesBody), "responses": openapi.generated()}
 
@@ -36,51 +36,53 @@ def router(serving: ServingContext, store: ResponseStore | None) -> APIRouter:
 
     @routes.post("/responses/input_tokens", openapi_extra=openapi.takes(InputTokensBody))
     async def input_tokens(request: Request) -> dict[str, Any]:
-        """How many tokens a response's prompt has."""
-        found = await prepared(serving, request, count, _StoredTalk(store).look_up)
-        return {"object": "response.input_tokens", "input_tokens": found}
+        """The number of tokens of a response's prompt."""
+        tokens = await prepared(serving, request, count, _StoredTalk(store).look_up)
+        return {"object": "response.input_tokens", "input_tokens": tokens}
 
     @routes.get("/responses/{id}", response_model=None)
     async def response(request: Request, id: str) -> Response:
-        """A response that is stored."""
-        found = _found(store, serving, request, id)
+        """A stored response."""
+        stored = _stored(store, serving, request, id)
         for name, value in request.query_params.items():
             if name != "include_obfuscation" and (name, value) != ("stream", "false"):
                 raise Unsupported(f"{name[:40]} is not supported by this server", param=name[:40])
-        return Response(found.json, media_type="application/json")
+        return Response(stored.json, media_type="application/json")
 
     @routes.get("/responses/{id}/input_items", response_model=None, openapi_extra=input_items.SHOWN)
     async def response_input_items(request: Request, id: str) -> Response:
-        """A page of the items that a stored response was made of."""
-        found = _found(store, serving, request, id)
-        listed = input_items.page([turn.items for turn in found.input_turns()], input_items.query(request.query_params))
+        """A page of the input items of a stored response."""
+        stored = _stored(store, serving, request, id)
+        listed = input_items.page(
+            [turn.items for turn in stored.input_turns()], input_items.query(request.query_params)
+        )
         return Response(encode(listed), media_type="application/json")
 
     @routes.delete("/responses/{id}")
     async def delete_response(request: Request, id: str) -> dict[str, Any]:
-        """Forgets a response."""
-        found = _found(store, serving, request, id)
+        """Deletes a stored response."""
+        stored = _stored(store, serving, request, id)
         assert store is not None
-        store.delete(serving.clients.of(request.scope).owner, found.id)
-        return {"id": found.id, "object": "response", "deleted": True}
+        store.delete(serving.clients.of(request.scope).owner, stored.id)
+        return {"id": stored.id, "object": "response", "deleted": True}
 
     @routes.post("/responses/{id}/cancel")
     async def cancel_response(request: Request, id: str) -> None:
-        """Always an error: who leaves cancels, and nothing runs in the background."""
-        _found(store, serving, request, id)
+        """Always an error: disconnecting cancels, and nothing runs in the background."""
+        _stored(store, serving, request, id)
         raise BadRequest(f"the response {id[:80]!r} cannot be cancelled: it is complete")
 
     return routes
 
 
-def _found(store: ResponseStore | None, serving: ServingContext, request: Request, id: str) -> StoredResponse:
+def _stored(store: ResponseStore | None, serving: ServingContext, request: Request, id: str) -> StoredResponse:
     tenant = serving.clients.of(request.scope).owner
     if store is None:
         raise NotFound("this server stores no responses", param="response_id", code="not_found")
-    if (found := store.get(tenant, id)) is None:
+    if (response := store.get(tenant, id)) is None:
         text = f"no response is stored here under {id[:80]!r}, or not any more"
         raise NotFound(text, param="response_id", code="not_found")
-    return found
+    return response
 
 
 class _Outline(msgspec.Struct):
@@ -93,7 +95,7 @@ _ID = msgspec.json.Decoder(str)
 
 
 class _StoredTalk:
-    """What one request goes on from, and what becomes of its response."""
+    """The stored conversation that one request continues, and in which its response is stored."""
 
     def __init__(self, store: ResponseStore | None) -> None:
         self._store = store
@@ -101,20 +103,20 @@ class _StoredTalk:
         self._before: Turn | None = None
 
     def look_up(self, asked: Asked, raw: bytearray) -> tuple[dict[str, Any], int]:
-        """What `prepare` has to know, and its bytes: the store is here, and not in the process where that may run."""
+        """Returns arguments for `prepare` and their bytes. The store is here, not in the process that may run it."""
         if self._store is None:
             return {}, 0
         self._tenant = asked.client.owner
         id = _previous(raw)
-        found = self._store.get(self._tenant, id) if id is not None else None
-        if id is None or found is None:
+        continued = self._store.get(self._tenant, id) if id is not None else None
+        if id is None or continued is None:
             return {"stores": True}, 0
-        self._before = found.last
-        before = [turn.items for turn in found.turns()]
+        self._before = continued.last
+        before = [turn.items for turn in continued.turns()]
         return {"stores": True, "before": before}, sum(map(len, before))
 
     def prepared(self, checked: CheckedResponse, serving: ServingContext) -> PreparedRequest:
-        """With a writer that stores the response, if it is to be."""
+        """Returns the request with a writer that stores the response, if it may be stored."""
         writer, kept = checked.writer, checked.kept
         return PreparedRequest(
             requests=(checked.request,),
@@ -122,7 +124,7 @@ class _StoredTalk:
             stream=checked.stream,
             explain=checked.request.explain,
             id=checked.request.id,
-            model=checked.request.model or serving.of_model.model.name,
+            model=checked.request.model or serving.current_model.model.name,
         )
 
     def _keep(self, input: bytes, response: Fields) -> None:
@@ -132,14 +134,14 @@ class _StoredTalk:
 
 
 def _previous(raw: bytearray) -> str | None:
-    """The id of the response that a body goes on from. If there is something wrong with it, `prepare` says so.
+    """Returns the id of the response that a body continues. `prepare` raises errors of the field.
 
-    Only bodies with the field are looked through: 8 MiB take some 10 ms.
+    Only bodies that contain the field are decoded: 8 MiB take some 10 ms.
     """
     if _PREVIOUS not in raw:
         return None
     try:
-        found = _OUTLINE.decode(raw).previous_response_id
-        return None if found is UNSET else _ID.decode(found)
+        previous = _OUTLINE.decode(raw).previous_response_id
+        return None if previous is UNSET else _ID.decode(previous)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None

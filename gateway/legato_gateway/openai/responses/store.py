@@ -1,7 +1,7 @@
-"""Responses that are kept for a time, so that they can be read again and continued. Pure: nothing waits in here.
+"""Responses stored for a time, so that they can be read again and continued. Pure: nothing waits in here.
 
-They are in the memory of one gateway, bounded in seconds and in bytes. A tenant finds only its own. A response keeps
-all turns of the conversation up to it, and can be continued when earlier ones are gone; turns are shared between them.
+They are in the memory of one gateway, bounded in seconds and in bytes. A tenant can only see its own. A response keeps
+all turns of the conversation up to it, and can be continued when earlier ones are gone. Responses share turns.
 """
 
 from collections import Counter, OrderedDict
@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Final
 
-RESPONSE_BYTES: Final = 512  # what one takes beside its JSON: its objects, its id and its place among others
+RESPONSE_BYTES: Final = 512  # memory of a response in addition to its JSON: its objects, id and dictionary entries
 TURN_BYTES: Final = 160
 
 
 @dataclass(frozen=True, slots=True)
 class StorePolicy:
-    """`seconds` that a response is kept for, and the most `bytes` of all."""
+    """Responses are kept for `seconds`, and together take at most `bytes`."""
 
     seconds: float
     bytes: int
@@ -24,26 +24,28 @@ class StorePolicy:
 
 @dataclass(slots=True, eq=False)
 class Turn:
-    """Items of one request or of its answer, as JSON, behind the turn `before`. `users` are the stored responses that
-    end with it, and the turns right behind it that are kept."""
+    """Items of one request or of its answer, as JSON, after the turn `before`.
+
+    `users` counts the stored responses that end with it, and the kept turns right after it.
+    """
 
     items: bytes
     before: "Turn | None" = field(default=None, repr=False)
     users: int = field(default=0, init=False)
-    conversation_bytes: int = field(init=False)  # of all turns up to it
+    conversation_bytes: int = field(init=False)  # of all turns up to this one
 
     def __post_init__(self) -> None:
         self.conversation_bytes = self.bytes + (self.before.conversation_bytes if self.before else 0)
 
     @property
     def bytes(self) -> int:
-        """What it takes by itself."""
+        """Memory of this turn only."""
         return TURN_BYTES + len(self.items)
 
 
 @dataclass(frozen=True, slots=True)
 class StoredResponse:
-    """`json` is what clients see of it, and `last` the turn that its conversation ends with."""
+    """`json` is the client's view, and `last` the last turn of its conversation."""
 
     id: str
     json: bytes
@@ -51,15 +53,15 @@ class StoredResponse:
 
     @property
     def bytes(self) -> int:
-        """What it takes beside its turns."""
+        """Memory without its turns."""
         return RESPONSE_BYTES + len(self.json)
 
     def turns(self) -> list[Turn]:
-        """Those of its conversation, first to last."""
+        """Returns the turns of its conversation, first to last."""
         return list(_back_from(self.last))[::-1]
 
     def input_turns(self) -> list[Turn]:
-        """Those that it was made of: all but its answer."""
+        """Returns all turns but its answer."""
         return self.turns()[:-1]
 
 
@@ -80,7 +82,7 @@ class _Tenant:
         for turn in _back_from(response.last):
             turn.users += 1
             if turn.users > 1:
-                break  # it was kept, and all before it
+                break  # it and all earlier turns are kept already
             self.used += turn.bytes
 
     def drop(self, id: str) -> None:
@@ -96,7 +98,7 @@ class _Tenant:
         self.drop(next(iter(self.responses)))
 
     def check_integrity(self) -> None:
-        """Raises AssertionError unless its books agree with what it holds."""
+        """Raises AssertionError unless its counts match its responses."""
         assert self.responses, "a tenant without responses is kept"
         kept = [response for _, response in self.responses.values()]
         turns: set[Turn] = set()
@@ -110,27 +112,27 @@ class _Tenant:
 
 
 class ResponseStore:
-    """Owner of the memory that stored responses take. `clock` gives seconds."""
+    """Owner of the memory of stored responses. `clock` returns seconds."""
 
     def __init__(self, policy: StorePolicy, clock: Callable[[], float]) -> None:
         self.policy = policy
         self._clock = clock
         self._tenants: dict[str, _Tenant] = {}
-        self.evicted = 0  # responses that were dropped before their time, or not taken in
+        self.evicted = 0  # responses that were dropped early, or never stored
 
     @property
     def responses(self) -> int:
-        """How many are kept."""
+        """Number of stored responses."""
         return sum(len(tenant.responses) for tenant in self._tenants.values())
 
     @property
     def used(self) -> int:
-        """Bytes."""
+        """Bytes of stored responses."""
         return sum(tenant.used for tenant in self._tenants.values())
 
     def put(self, tenant: str, response: StoredResponse) -> None:
-        """Keeps it, unless it has more bytes than all may have. Where there is no room, the oldest responses of the
-        tenant that holds most go first."""
+        """Stores a response, unless it alone exceeds the limit. For room, the largest tenant's oldest responses are
+        dropped."""
         self._drop_expired()
         if response.bytes + (response.last.conversation_bytes if response.last else 0) > self.policy.bytes:
             self.evicted += 1
@@ -143,14 +145,14 @@ class ResponseStore:
             self._forget_empty(name)
 
     def get(self, tenant: str, id: str) -> StoredResponse | None:
-        """That tenant's response of this id, if it is there."""
+        """Returns that tenant's response of this id, or None."""
         self._drop_expired()
-        of_tenant = self._tenants.get(tenant)
-        found = of_tenant.responses.get(id) if of_tenant else None
-        return found[1] if found else None
+        responses = self._tenants.get(tenant)
+        entry = responses.responses.get(id) if responses else None
+        return entry[1] if entry else None
 
     def delete(self, tenant: str, id: str) -> bool:
-        """Whether it was there."""
+        """Deletes a response. Returns False if it is not stored."""
         if self.get(tenant, id) is None:
             return False
         self._tenants[tenant].drop(id)
@@ -158,7 +160,7 @@ class ResponseStore:
         return True
 
     def check_integrity(self) -> None:
-        """Raises AssertionError unless the books agree."""
+        """Raises AssertionError unless all counts match."""
         for tenant in self._tenants.values():
             tenant.check_integrity()
         assert self.used <= self.policy.bytes, "more than the limit is kept"

@@ -36,7 +36,7 @@ _ONE_TEXT: Final = {
 
 @dataclass(frozen=True, slots=True)
 class CalledTool:
-    """A tool as its client knows it."""
+    """A tool under the client's name."""
 
     name: str
     namespace: str | None = None
@@ -44,18 +44,18 @@ class CalledTool:
 
 
 @dataclass(frozen=True, slots=True)
-class OfferedTools:
-    """Functions of a chat as JSON, the path of each in the request, and the tools that they stand for, by name."""
+class ConvertedTools:
+    """A chat's functions as JSON, the path of each in the request, and the tools that they stand for, by name."""
 
     functions: Raw | UnsetType = UNSET
     places: tuple[str, ...] = ()
     called: Mapping[str, CalledTool] = field(default_factory=dict)
 
 
-def read(raw: Raw | UnsetType) -> OfferedTools:
-    """Reads the field `tools`. Raises BadRequest, Unsupported with the path of the mistake."""
+def read(raw: Raw | UnsetType) -> ConvertedTools:
+    """Reads the field `tools`. Raises BadRequest, Unsupported with the path of an error."""
     if raw is UNSET:
-        return OfferedTools()
+        return ConvertedTools()
     size = memoryview(raw).nbytes
     if size > MAX_TOOLS_BYTES:
         raise BadRequest(f"tools has {size} bytes of JSON; at most {MAX_TOOLS_BYTES} are allowed", param="tools")
@@ -69,11 +69,11 @@ def read(raw: Raw | UnsetType) -> OfferedTools:
         for tool, namespace, _ in tools
         if tool.get("type") in ("function", "custom") and isinstance(name := tool.get("name"), str)
     }
-    return OfferedTools(Raw(encode(functions)), tuple(at for _, _, at in tools), called)
+    return ConvertedTools(Raw(encode(functions)), tuple(at for _, _, at in tools), called)
 
 
-def choice(raw: Raw | UnsetType, tools: OfferedTools) -> Raw | UnsetType:
-    """Returns the field `tool_choice` as a chat has it. Raises BadRequest, Unsupported."""
+def choice(raw: Raw | UnsetType, tools: ConvertedTools) -> Raw | UnsetType:
+    """Converts the field `tool_choice` to a chat's. Raises BadRequest, Unsupported."""
     if raw is UNSET:
         return UNSET
     chosen = bodies.decode(_CHOICE, raw, "tool_choice")
@@ -98,12 +98,12 @@ def chat_name(namespace: str | None, name: str) -> str:
     return name if namespace in (None, _PLAIN) else f"{namespace.rstrip('_')}__{name}"
 
 
-def arguments_of(input: str) -> str:
+def custom_arguments(input: str) -> str:
     """Returns the arguments of a call of a custom tool."""
     return encode({_INPUT: input}).decode()
 
 
-def input_of(arguments: str) -> str:
+def custom_input(arguments: str) -> str:
     """Returns the input of a custom tool; of arguments that were cut off, the part that was written."""
     try:
         given = pydantic_core.from_json(arguments, allow_partial="trailing-strings")
@@ -141,12 +141,14 @@ def _function(tool: Fields, namespace: str | None, at: str) -> Fields:
     function = {key: value for key, value in tool.items() if key in known}
     if isinstance(name := tool.get("name"), str):
         function["name"] = chat_name(namespace, name)
-    return {"type": "function", "function": function if kind == "function" else _of_one_text(function, at)}
+    return {"type": "function", "function": function if kind == "function" else _with_one_text(function, at)}
 
 
-def _of_one_text(tool: Fields, at: str) -> Fields:
-    """Returns a custom tool as a function. A grammar of the input is shown to the model but not enforced: it describes
-    the text, not the JSON that contains it."""
+def _with_one_text(tool: Fields, at: str) -> Fields:
+    """Returns a custom tool as a function with one text argument.
+
+    A grammar of the input is shown to the model but not enforced: it describes the text, not the JSON around it.
+    """
     format, text = tool.pop("format", None) or {}, tool.get("description")
     if not isinstance(format, dict):
         raise BadRequest(f"{at}.format has to be an object", param=f"{at}.format")

@@ -1,4 +1,4 @@
-"""How responses and their streams of events are spelled."""
+"""Writes responses and their streams of events."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -7,7 +7,7 @@ from typing import Any
 from legato_gateway.errors import GatewayError
 from legato_gateway.json_encoding import encode
 from legato_gateway.openai.answer import AnswerFormat, AnswerReader
-from legato_gateway.openai.responses.output import Events, Fields, OutputItems
+from legato_gateway.openai.responses.output import Fields, OutputItems, ResponseEvents
 from legato_gateway.openai.responses.text_tokens import TextTokens
 from legato_gateway.openai.responses.tools import CalledTool
 from legato_gateway.openai.token_logprobs import logprob_fields
@@ -18,8 +18,10 @@ _CUT_OFF = {"reason": "max_output_tokens"}
 
 
 class ResponseWriter:
-    """One response. `asked` are the fields which are known from the start, and `tools` those that may be called, by the
-    names of their functions; a response is one choice."""
+    """Writes one response, which is one choice. `asked` are the fields known from the start.
+
+    `tools` are the tools that may be called, by the names of their functions.
+    """
 
     def __init__(
         self,
@@ -34,16 +36,16 @@ class ResponseWriter:
         self._token_bytes = token_bytes
         self._reader: AnswerReader | None = None if format.is_plain else format.reader()
         self._tokens = TextTokens()
-        self._events = Events()
+        self._events = ResponseEvents()
         self._items = OutputItems(self._events, tools)
-        self._begun = False
+        self._started = False
         self._finish: str | None = None
-        self.final: Fields | None = None  # the response, once it is complete or was cut off
+        self.final: Fields | None = None  # the response, once it is complete or truncated
 
     def begin(self) -> bytes:
-        if self._begun:
+        if self._started:
             return b""
-        self._begun = True
+        self._started = True
         response = self._fields("in_progress", [])
         return self._events.event("created", response=response) + self._events.event("in_progress", response=response)
 
@@ -75,10 +77,10 @@ class ResponseWriter:
         return self._fields("completed", self._items.done, usage=usage_fields(usage), completed_at=int(time.time()))
 
     def _read(self, text: str, tokens: Sequence[TokenText], finish: str | None) -> bytes:
-        """Events of what is new; those of the end, too, where it has finished."""
+        """Returns the events of new text, and with `finish` the last events too."""
         explained = [token for token in tokens if self._logprobs and token.logprobs]
         if self._reader is None:
-            said = self._items.delta({"content": text}, self._spelled(explained)) if text or explained else b""
+            said = self._items.delta({"content": text}, self._logprob_list(explained)) if text or explained else b""
         else:
             said = self._parsed(self._reader, text, explained, finish)
         if finish is None:
@@ -87,14 +89,14 @@ class ResponseWriter:
         return said + self._items.close("incomplete" if finish == "length" else "completed")
 
     def _parsed(self, reader: AnswerReader, text: str, tokens: Sequence[TokenText], finish: str | None) -> bytes:
-        """Log probabilities are those of messages' text: items of other types have no place for them."""
+        """Reads text into items. Log probabilities go with messages only: other items have no field for them."""
         self._tokens.add(tokens)
-        found = reader.read(text, finish)
-        said = [self._items.delta(fields, self._spelled(self._tokens.take(places))) for fields, places in found]
+        parts = reader.read(text, finish)
+        said = [self._items.delta(fields, self._logprob_list(self._tokens.take(places))) for fields, places in parts]
         self._tokens.drop(reader.passed)
         return b"".join(said)
 
-    def _spelled(self, tokens: Sequence[TokenText]) -> list[Fields]:
+    def _logprob_list(self, tokens: Sequence[TokenText]) -> list[Fields]:
         return [logprob_fields(token, self._token_bytes) for token in tokens]
 
     def _fields(self, status: str, output: Sequence[Fields], **known: Any) -> Fields:
@@ -103,7 +105,7 @@ class ResponseWriter:
 
 
 class KeepingWriter:
-    """Gives the response away when it is complete, before the client has the last of it."""
+    """Passes the complete response to `keep` before the client has the last of it."""
 
     def __init__(self, writer: ResponseWriter, keep: Callable[[Fields], None]) -> None:
         self._writer = writer
@@ -131,7 +133,7 @@ class KeepingWriter:
 
 
 def usage_fields(usage: Usage) -> Fields:
-    """Usage as this API has it. Nothing is written to the prefix cache because a client asked for it."""
+    """Returns the usage in this API's format. Clients cannot request writes to the prefix cache: there are 0."""
     return {
         "input_tokens": usage.prompt_tokens,
         "input_tokens_details": {"cached_tokens": usage.cached_tokens, "cache_write_tokens": 0},

@@ -1,1 +1,1 @@
-"""Tools: what a request may say of them and of earlier calls, and the grammars that calls have to match."""
+"""Tools: a request's fields for tools and earlier calls, and the grammars of calls."""

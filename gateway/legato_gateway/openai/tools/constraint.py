@@ -1,7 +1,7 @@
-"""Grammars that answers with calls have to match: where a call is required, and where arguments are `strict`.
+"""Grammars of answers with calls: for required calls, and for `strict` arguments.
 
-A required call is written in the model's own format where that is plain text, else as a JSON array; either way the
-name comes first, so that arguments can be told while they are written.
+A required call is in the model's own format if that is plain text, else a JSON array. The name comes first either way,
+so that arguments can be sent while they are written.
 """
 
 import json
@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 
 from legato_gateway.errors import BadRequest, Unsupported
 from legato_gateway.openai import structured_output
-from legato_gateway.openai.structured_output import Grammar
+from legato_gateway.openai.structured_output import AnswerGrammar
 from legato_gateway.parsers.tool_calls import hermes
 from legato_gateway.parsers.tool_calls.families import ARRAY
 from legato_grammar import lark
@@ -18,15 +18,15 @@ from legato_protocol.sampling_params import JSON_SCHEMA, RULES
 
 _ANY: Final[Mapping[str, Any]] = {"type": "object"}
 _NOTHING: Final[Mapping[str, Any]] = {"type": "object", "properties": {}, "additionalProperties": False}
-# Keywords by which an object has properties that are not named in its `properties`.
+# Keywords that let an object have properties which its `properties` do not name.
 _OPENING: Final = {"additionalProperties", "patternProperties", "propertyNames", "unevaluatedProperties"} | {
     *("dependentSchemas", "$ref", "$dynamicRef", "allOf", "anyOf", "oneOf", "not", "if")
 }
 _GAP: Final = r"GAP: /[ \t\r\n]{1,8}/"
 
 
-class Function(Protocol):
-    """As a request offers it."""
+class OfferedFunction(Protocol):
+    """A function that a request offers."""
 
     @property
     def name(self) -> str: ...
@@ -38,21 +38,25 @@ class Function(Protocol):
     def strict(self) -> bool | None: ...
 
 
-def format_of(family: str) -> str:
-    """The format in which calls of a model are written when they are required."""
+def required_format(family: str) -> str:
+    """Returns the format in which a model writes required calls."""
     return family if family in ("Hermes", "Llama3Json") else ARRAY
 
 
 class FunctionPath(Protocol):
-    """The path of a function by its number."""
+    """Maps the number of a function to its path."""
 
     def format(self, number: int, /) -> str: ...
 
 
-def required(functions: Mapping[int, Function], place: FunctionPath, family: str, several: bool) -> Grammar:
-    """One of these calls and, if there may be `several`, more of them. `place` is the path of a function by its number.
-    Raises BadRequest with the path of a schema that cannot be obeyed."""
-    match format_of(family):
+def required(
+    functions: Mapping[int, OfferedFunction], place: FunctionPath, family: str, several: bool
+) -> AnswerGrammar:
+    """Returns the grammar of one of these calls and, with `several`, more of them. `place` maps numbers to paths.
+
+    Raises BadRequest with the path of a schema that cannot be enforced.
+    """
+    match required_format(family):
         case "Hermes":
             call, before, between, behind = f'"{hermes.OPEN}\\n" object "\\n{hermes.CLOSE}"', "", '"\\n"', ""
         case "Llama3Json":
@@ -65,10 +69,12 @@ def required(functions: Mapping[int, Function], place: FunctionPath, family: str
     return _checked(rules, "tool_choice")
 
 
-def optional(functions: Sequence[Function], place: FunctionPath, family: str, answer: Grammar | None) -> Grammar | None:
-    """Text, or what matches `answer`, and calls. None where nothing constrains either.
+def optional(
+    functions: Sequence[OfferedFunction], place: FunctionPath, family: str, answer: AnswerGrammar | None
+) -> AnswerGrammar | None:
+    """Returns the grammar of an answer that is text or matches `answer`, and of calls; None without constraints.
 
-    Raises BadRequest with the path of a schema that cannot be obeyed, or of `strict` where a format cannot be held.
+    Raises BadRequest with the path of a schema that cannot be enforced, or of `strict` if the format rules it out.
     """
     strict = next((number for number, each in enumerate(functions) if each.strict), None)
     if family != "Hermes":
@@ -90,8 +96,8 @@ def optional(functions: Sequence[Function], place: FunctionPath, family: str, an
     return _checked([*rules, f'call: open GAP? object GAP? "{hermes.CLOSE}"', *objects], "tools")
 
 
-def _objects(functions: Mapping[int, Function], place: FunctionPath, key: str) -> list[str]:
-    """Rules of `object`: a call as JSON, its name first. Each schema is one of its own, with its own references."""
+def _objects(functions: Mapping[int, OfferedFunction], place: FunctionPath, key: str) -> list[str]:
+    """Returns rules for `object`: a call as JSON, its name first. Each schema is separate, with its own references."""
     rules = ["object: " + " | ".join(f"function_{number}" for number in functions)]
     for number, function in functions.items():
         begin = json.dumps(f'{{"name": {json.dumps(function.name)}, "{key}": ')
@@ -101,17 +107,17 @@ def _objects(functions: Mapping[int, Function], place: FunctionPath, key: str) -
     return rules
 
 
-def _arguments(function: Function, at: str) -> Mapping[str, Any]:
-    """A schema that cannot be obeyed in full is any object's, unless it is `strict`.
+def _arguments(function: OfferedFunction, at: str) -> Mapping[str, Any]:
+    """Returns the schema of the arguments: any object's if it cannot be enforced in full and is not `strict`.
 
-    A function takes the arguments that it names: a schema that does not say whether there may be others has none.
+    A function only takes the arguments that it names, unless its schema says that there may be others.
     """
     given = function.parameters
     if not given:
         return _NOTHING
     schema = _closed(given if "type" in given else {**given, "type": "object"})
     try:
-        structured_output.check(Grammar(JSON_SCHEMA, json.dumps(schema), at))
+        structured_output.check(AnswerGrammar(JSON_SCHEMA, json.dumps(schema), at))
     except BadRequest:
         if function.strict:
             raise
@@ -127,7 +133,7 @@ def _closed(schema: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**schema, "properties": named, "additionalProperties": False}
 
 
-def _checked(rules: Sequence[str], param: str) -> Grammar:
-    made = Grammar(RULES, "\n".join(rules) + "\n", param)
+def _checked(rules: Sequence[str], param: str) -> AnswerGrammar:
+    made = AnswerGrammar(RULES, "\n".join(rules) + "\n", param)
     structured_output.check(made)
     return made

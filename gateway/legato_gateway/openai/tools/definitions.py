@@ -1,5 +1,6 @@
-"""Which tools a request offers, and whether its model may call them: `tools` and `tool_choice`, and the older
-`functions` and `function_call`, which mean the same. What it must, `constraint` says as a grammar.
+"""Reads the tools that a request offers: `tools` and `tool_choice`, or the older `functions` and `function_call`.
+
+`constraint` turns required calls into a grammar.
 """
 
 import dataclasses
@@ -12,13 +13,13 @@ from msgspec import UNSET, Meta, Raw
 
 from legato_gateway.errors import BadRequest, Unsupported
 from legato_gateway.openai.schemas import ChatBody
-from legato_gateway.openai.structured_output import Grammar
+from legato_gateway.openai.structured_output import AnswerGrammar
 from legato_gateway.openai.tools import constraint
 from legato_gateway.parsers.tool_calls.families import FAMILIES
 from legato_gateway.parsers.tool_calls.json_calls import NAME
 from legato_gateway.serving import bodies, ignored
 
-MAX_TOOLS: Final = 1024  # OpenAI takes 128, which agents with several MCP servers exceed
+MAX_TOOLS: Final = 1024  # OpenAI allows 128, which agents with several MCP servers exceed
 MAX_TOOLS_BYTES: Final = 1 << 19  # of JSON
 
 
@@ -31,7 +32,7 @@ class Function(msgspec.Struct, frozen=True):
 
 class Tool(msgspec.Struct, frozen=True):
     type: str
-    function: Function | None = None  # of the type function
+    function: Function | None = None  # if the type is function
 
 
 class _Named(msgspec.Struct, frozen=True):
@@ -54,7 +55,7 @@ _ANYTHING = msgspec.json.Decoder(list[dict[str, Any]])
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Paths of functions in a request, by their number among the functions."""
+    """Paths of functions in a request, by number."""
 
     template: str
     numbers: Sequence[int]
@@ -65,8 +66,10 @@ class _Place:
 
 @dataclass(frozen=True, slots=True)
 class CallFormat:
-    """Which functions may be called, and how calls are read and told. `older` says that they are told as
-    `function_call`; `written` is a format other than the family's own."""
+    """The functions that may be called, and the formats of calls in the model's text and in the answer.
+
+    `older` answers with `function_call`; `written` is a format other than the family's own.
+    """
 
     family: str
     names: frozenset[str]
@@ -77,43 +80,48 @@ class CallFormat:
 
 @dataclass(frozen=True, slots=True)
 class OfferedTools:
-    """The functions that a model may call, if there are any. `shown` is what its chat template is given: as the client
-    wrote them. `grammar` is what the answer has to match, if anything."""
+    """The functions that a model may call, if any. `grammar` constrains the answer, if anything does.
+
+    `shown` are the definitions for the chat template, as the client wrote them.
+    """
 
     calls: CallFormat | None = None
     shown: tuple[dict[str, Any], ...] = ()
-    grammar: Grammar | None = None
+    grammar: AnswerGrammar | None = None
 
 
-def offered(body: ChatBody, family: str | None, why_not: str, answer: Grammar | None = None) -> OfferedTools:
-    """What `body` offers. `family` is how its model writes calls; None where it cannot, for the reason `why_not`.
-    `answer` is what an answer without calls has to match. Raises BadRequest with the path of what is wrong."""
+def offered(body: ChatBody, family: str | None, why_not: str, answer: AnswerGrammar | None = None) -> OfferedTools:
+    """Returns the tools that `body` offers. Raises BadRequest with the path of an error.
+
+    `family` is the model's format of calls; None if it has none, for the reason `why_not`. `answer` is the grammar of
+    an answer without calls.
+    """
     older = _given(body.functions)
     if older and _given(body.tools):
-        raise BadRequest("functions cannot be given beside tools, of which they are the older form", param="functions")
+        raise BadRequest("functions cannot be given with tools, of which they are the older form", param="functions")
     param = "functions" if older else "tools"
-    found, shown, numbers = _functions(body.functions) if older else _tools(body.tools)
+    functions, shown, numbers = _functions(body.functions) if older else _tools(body.tools)
     choice = _choice(body, older)
-    if choice == "required" and not found:
+    if choice == "required" and not functions:
         if not older and _given(body.tools):
             raise Unsupported("tool_choice requires a call, but no tool is a function", param="tool_choice")
-        choice = "auto"  # clients send it without any, too
-    _check_required(older, choice, {function.name for function in found})
-    _check_required(not older, _choice(body, not older), set())  # that of the other form, which offers none
-    if family is None and found and choice != "none":
+        choice = "auto"  # clients also send it without any
+    _check_required(older, choice, {function.name for function in functions})
+    _check_required(not older, _choice(body, not older), set())  # the other form's choice, without functions
+    if family is None and functions and choice != "none":
         raise Unsupported(f"{param} are not supported by this server: {why_not}", param=param)
     place = _Place("functions[{}]" if older else "tools[{}].function", numbers)
-    _check_functions(found, family, place)
-    if not found or family is None or choice == "none":
+    _check_functions(functions, family, place)
+    if not functions or family is None or choice == "none":
         return OfferedTools(grammar=answer)
     parallel = not older and body.parallel_tool_calls is not False and not choice.startswith(":")
-    names = frozenset(function.name for function in found)
+    names = frozenset(function.name for function in functions)
     calls = CallFormat(family, names, parallel, older)
     if choice == "auto":
-        return OfferedTools(calls, tuple(shown), constraint.optional(found, place, family, answer))
-    callable = {number: each for number, each in enumerate(found) if choice in ("required", f":{each.name}")}
+        return OfferedTools(calls, tuple(shown), constraint.optional(functions, place, family, answer))
+    callable = {number: each for number, each in enumerate(functions) if choice in ("required", f":{each.name}")}
     grammar = constraint.required(callable, place, family, parallel)
-    calls = dataclasses.replace(calls, written=constraint.format_of(family))
+    calls = dataclasses.replace(calls, written=constraint.required_format(family))
     return OfferedTools(calls, tuple(shown), grammar)
 
 
@@ -121,11 +129,11 @@ def _given(raw: Raw | msgspec.UnsetType) -> bool:
     return raw is not UNSET and bytes(memoryview(raw)[:16]).strip() not in (b"null", b"[]")
 
 
-_Found = tuple[tuple[Function, ...], list[dict[str, Any]], Sequence[int]]  # with their numbers in the request
+_Functions = tuple[tuple[Function, ...], list[dict[str, Any]], Sequence[int]]  # with their numbers in the request
 
 
-def _tools(raw: Raw | msgspec.UnsetType) -> _Found:
-    """Returns the functions among the tools: agents send other tools, too, and cannot switch them off."""
+def _tools(raw: Raw | msgspec.UnsetType) -> _Functions:
+    """Returns the functions among the tools: agents also send other tools, and cannot switch them off."""
     if not _given(raw):
         return (), [], ()
     json = _bounded(raw, "tools")
@@ -142,7 +150,7 @@ def _tools(raw: Raw | msgspec.UnsetType) -> _Found:
     return tuple(functions.values()), [shown[number] for number in functions], tuple(functions)
 
 
-def _functions(raw: Raw | msgspec.UnsetType) -> _Found:
+def _functions(raw: Raw | msgspec.UnsetType) -> _Functions:
     json = _bounded(raw, "functions")
     functions = bodies.decode(_FUNCTIONS, json, "functions")
     shown = bodies.decode(_ANYTHING, json, "functions")
@@ -158,7 +166,7 @@ def _bounded(raw: Raw | msgspec.UnsetType, param: str) -> Raw:
 
 
 def _choice(body: ChatBody, older: bool) -> str:
-    """none, auto, required, or a function's name behind a colon."""
+    """Returns none, auto, required, or a colon and a function's name."""
     raw, param = (body.function_call, "function_call") if older else (body.tool_choice, "tool_choice")
     if raw is UNSET:
         return "auto"
@@ -174,7 +182,7 @@ def _choice(body: ChatBody, older: bool) -> str:
 
 
 def _check_required(older: bool, choice: str, names: set[str]) -> None:
-    """A choice that requires no call needs no functions: clients send such without any, too."""
+    """Raises BadRequest if a required call has no function. Other choices may come without functions."""
     if choice in ("none", "auto"):
         return
     param = "function_call" if older else "tool_choice"

@@ -1,6 +1,6 @@
-"""Messages as chat templates know them: with calls as objects, their results, and the older forms of both.
+"""Converts messages for chat templates: calls as objects, results of calls, and older forms of both.
 
-Templates are written for transformers, whose messages these are:
+Templates are written for the messages of transformers:
 https://huggingface.co/docs/transformers/chat_extras
 """
 
@@ -21,34 +21,34 @@ _LETTERS: Final = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ012345678
 
 
 def templated(messages: Sequence[ChatMessage], family: str | None) -> list[dict[str, Any]]:
-    """The messages, checked already but for their calls. Raises BadRequest with the path of what is wrong."""
+    """Converts messages, which were checked except for their calls. Raises BadRequest with the path of an error."""
     conversation = _Conversation(family == "Mistral")
     return [conversation.take(message, f"messages[{number}]") for number, message in enumerate(messages)]
 
 
 class _Conversation:
-    """Which calls were made so far: a result belongs to one of them."""
+    """Tracks the calls made so far: a result must belong to one of them."""
 
     def __init__(self, short_ids: bool) -> None:
         self._short_ids = short_ids
-        self._names: dict[str, str] = {}  # of the functions that were called, by id
+        self._names: dict[str, str] = {}  # names of called functions, by call id
 
     def take(self, message: ChatMessage, at: str) -> dict[str, Any]:
-        found: dict[str, Any] = {"role": message.role, "content": text(message)}
+        made: dict[str, Any] = {"role": message.role, "content": text(message)}
         if message.name is not None:
-            found["name"] = message.name
+            made["name"] = message.name
         if message.role == "developer":
-            found["role"] = "system"  # its older name
+            made["role"] = "system"  # its older name
         elif message.role == "assistant":
             if (thought := message.reasoning or message.reasoning_content) is not None:
-                found |= {"reasoning_content": thought, "reasoning": thought}  # templates read one of the two
+                made |= {"reasoning_content": thought, "reasoning": thought}  # templates read one of the two
             if calls := self._calls(message, at):
-                found["tool_calls"] = calls
+                made["tool_calls"] = calls
         elif message.role == "tool":
-            found |= self._result(message, at)
+            made |= self._result(message, at)
         elif message.role == "function":
-            found |= self._older_result(message, at)
-        return found
+            made |= self._older_result(message, at)
+        return made
 
     def _calls(self, message: ChatMessage, at: str) -> list[dict[str, Any]]:
         calls = []
@@ -85,14 +85,14 @@ class _Conversation:
         return {"role": "tool", "tool_call_id": self._id(id), "name": message.name}
 
     def _id(self, id: str) -> str:
-        """Mistral's templates take ids of nine letters and digits only."""
+        """Returns the id for the template: Mistral's only take nine letters and digits."""
         if not self._short_ids or _MISTRAL_ID.fullmatch(id):
             return id
         return "".join(_LETTERS[byte % len(_LETTERS)] for byte in hashlib.sha256(id.encode()).digest()[:9])
 
 
 def _arguments(written: str) -> dict[str, Any]:
-    """Returns what a template gets: models do not always write a JSON object, and an answer may have been cut off."""
+    """Parses arguments for a template. Models do not always write a JSON object, and an answer may be truncated."""
     try:
         return _ARGUMENTS.decode(written.strip() or "{}")
     except (msgspec.DecodeError, RecursionError, UnicodeEncodeError):
@@ -104,6 +104,6 @@ def _older_id(name: str) -> str:
 
 
 def text(message: ChatMessage) -> str:
-    """Returns the content as one text, without calls: parts of an answer as they are, others on lines of their own."""
+    """Returns the content as one text, without calls: parts of an answer joined, others on separate lines."""
     content, between = message.content or "", "" if message.role == "assistant" else "\n"
     return content if isinstance(content, str) else between.join(part.text or "" for part in content)

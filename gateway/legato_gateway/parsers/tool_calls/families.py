@@ -56,18 +56,20 @@ def of_template(template: str | None) -> str | None:
 
 
 class CallParser:
-    """Finds the calls of one answer, whatever pieces its text comes in. `names` are the functions offered."""
+    """Finds the calls of one answer, whatever pieces its text comes in. It can be pickled until it gets text."""
 
     def __init__(self, written: str, names: frozenset[str]) -> None:
-        """`written` is a family, or ARRAY."""
+        """`written` is a family, or ARRAY; `names` are the functions offered."""
         self.said = Said()
-        self._run: Reader[None] | None = _FORMATS[written].read(self.said, names)
-        next(self._run)
+        self._written = written
+        self._names = names
+        self._run: Reader[None] | None = None  # starts with the first text: generators cannot be pickled
+        self._ended = False
 
     def push(self, text: str) -> list[Piece]:
         """What is new of it by now."""
         for at, char in enumerate(text):
-            if self._run is None:
+            if self._ended:
                 self.said.read += len(text) - at
                 self.said.text(text[at:])
                 break
@@ -76,15 +78,17 @@ class CallParser:
 
     def finish(self) -> list[Piece]:
         """What was held back, at the end of the text."""
-        while self._run is not None:
+        while not self._ended:
             self._send(END)
         self.said.end()
         return self.said.take()
 
     def _send(self, char: str) -> None:
-        assert self._run is not None
+        if self._run is None:
+            self._run = _FORMATS[self._written].read(self.said, self._names)
+            next(self._run)
         self.said.read += len(char)
         try:
             self._run.send(char)
         except StopIteration:
-            self._run = None
+            self._ended = True

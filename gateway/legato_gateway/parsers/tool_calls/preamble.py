@@ -16,7 +16,7 @@ _BEHIND: Final = (
 )
 
 
-def told(
+def with_tools(
     messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]], in_system: bool = True
 ) -> list[dict[str, Any]]:
     """Returns the messages in the three roles that every template knows, with the tools in the first.

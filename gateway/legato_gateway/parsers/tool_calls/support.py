@@ -17,13 +17,13 @@ class ToolSupport:
     why_not: str = "tools are switched off (gateway.toolCallParser)"
     in_system: bool = True  # the template has system messages
 
-    def told(
+    def template_input(
         self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]]
     ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         """Messages and variables for the chat template."""
         if self.in_template:
             return list(messages), {"tools": list(tools)} if tools else {}
-        return preamble.told(messages, tools, self.in_system), {}
+        return preamble.with_tools(messages, tools, self.in_system), {}
 
 
 def of_model(setting: str, template: str | None, takes_tools: bool) -> ToolSupport:

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from tests.support.response_events import ask
 
-from legato_gateway.openai.responses.body import OF_PROMPT, SHARED
+from legato_gateway.openai.responses.body import PROMPT_FIELDS, SHARED
 from legato_gateway.openai.schemas import SamplingBody
 
 FLAT: Any = {"type": "function", "name": "get_weather", "parameters": {"type": "object"}, "strict": None}
@@ -164,7 +164,7 @@ async def test_what_is_wrong_is_named_where_it_is_and_its_tokens_are_not_counted
     for param, fields in WRONG:
         for path in ("responses", "responses/input_tokens"):
             answer = await gateway.http.post(f"/v1/{path}", json={"input": "hi", **fields})
-            if path != "responses" and not fields.keys() <= set(OF_PROMPT):
+            if path != "responses" and not fields.keys() <= set(PROMPT_FIELDS):
                 assert (answer.status_code, answer.json()["error"]["param"]) == (400, next(iter(fields)))
                 continue
             error = answer.json()["error"]

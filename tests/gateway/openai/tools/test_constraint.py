@@ -7,7 +7,7 @@ import pydantic
 import pytest
 from openai import pydantic_function_tool
 
-from legato_gateway.openai.structured_output import Grammar
+from legato_gateway.openai.structured_output import AnswerGrammar
 from legato_gateway.openai.tools import constraint
 from legato_gateway.openai.tools.definitions import Function
 from legato_gateway.parsers.tool_calls.families import CallParser
@@ -30,14 +30,14 @@ NOW = Function("now")
 PARIS = '{"name": "get_weather", "arguments": {"city": "Paris"}}'
 NO_CITY = '{"name": "get_weather", "arguments": {"city": 5}}'
 NO_TIME = '{"name": "now", "arguments": {}}'
-ANSWER = Grammar(JSON_SCHEMA, '{"type": "object", "properties": {"x": {"type": "integer"}}}', "response_format")
+ANSWER = AnswerGrammar(JSON_SCHEMA, '{"type": "object", "properties": {"x": {"type": "integer"}}}', "response_format")
 
 
 def tag(call: str) -> str:
     return f"<tool_call>\n{call}\n</tool_call>"
 
 
-def matches(grammar: Grammar, text: str) -> bool:
+def matches(grammar: AnswerGrammar, text: str) -> bool:
     """True if the grammar accepts the text as a whole answer."""
     matcher = Compiler(SINGLE_BYTES).compile(grammar.kind, grammar.source).matcher()
     return matcher.consume(list(text.encode())) and matcher.accepting
@@ -62,7 +62,7 @@ def test_required_calls_are_of_the_schema_and_are_read_again(family):
     single = constraint.required(functions, PLACE, family, several=False)
     assert (matches(single, one), matches(single, two)) == (True, False)
     assert not matches(constraint.required({1: NOW}, PLACE, family, several=True), one)
-    parser = CallParser(constraint.format_of(family), frozenset({"get_weather", "now"}))
+    parser = CallParser(constraint.required_format(family), frozenset({"get_weather", "now"}))
     pieces = [piece for char in two for piece in parser.push(char)] + parser.finish()
     assert [piece.name for piece in pieces if isinstance(piece, CallStart)] == ["get_weather", "now"]
     arguments = "".join(piece.text for piece in pieces if isinstance(piece, CallArguments) and piece.index == 0)
@@ -92,7 +92,7 @@ def test_strict_calls_or_an_answer(answer, texts):
 def test_nothing_is_constrained_that_need_not_be():
     assert constraint.optional([NOW], PLACE, "Hermes", None) is None
     assert constraint.optional([NOW], PLACE, "Mistral", None) is None
-    pattern = Grammar(REGEX, "a+", "guided_regex")
+    pattern = AnswerGrammar(REGEX, "a+", "guided_regex")
     assert constraint.optional([NOW], PLACE, "Hermes", pattern) is pattern
 
 
@@ -131,7 +131,7 @@ async def test_a_function_that_is_named_is_called_once(gateway):
         answer = await gateway.chat(tools=[function], tool_choice=choice)
         assert len(answer.json()["choices"][0]["message"]["tool_calls"]) == (2 if several else 1)
         params = gateway.relay.requests[-1].params
-        grammar = Grammar(params.grammar_kind, params.grammar, "tool_choice")
+        grammar = AnswerGrammar(params.grammar_kind, params.grammar, "tool_choice")
         assert matches(grammar, tag(NO_TIME))
         assert matches(grammar, f"{tag(NO_TIME)}\n{tag(NO_TIME)}") == several
 
