@@ -1,4 +1,4 @@
-"""What computes a model's layers: `torch` on any device, `cpu` by compiled kernels on a processor.
+"""Implementations of a model's layers: `torch` on any device, `cpu` and `cuda` by compiled kernels.
 
 A backend packs weights, owns the buffers of a step, works out its attention metadata and chooses operators.
 """

@@ -12,16 +12,16 @@ def weights(
 ) -> torch.Tensor:
     """Weights of the projections `names` (without `.weight`), [out, in], outputs in this order."""
     shapes = [checkpoint.shape(f"{name}.weight") for name in names]
-    found = torch.empty(sum(outputs for outputs, _ in shapes), shapes[0][1], dtype=dtype, device=device)
+    fused = torch.empty(sum(outputs for outputs, _ in shapes), shapes[0][1], dtype=dtype, device=device)
     first = 0
     for name, (outputs, _) in zip(names, shapes, strict=True):
-        checkpoint.read(f"{name}.weight", found[first : first + outputs])
+        checkpoint.read(f"{name}.weight", fused[first : first + outputs])
         first += outputs
-    return found
+    return fused
 
 
 def padded(weight: torch.Tensor, multiple: int = 32) -> torch.Tensor:
-    """Rows of zeros after those of `weight`, until there are a multiple of that many."""
+    """`weight` with rows of zeros appended, up to a multiple of `multiple` rows."""
     missing = -weight.shape[0] % multiple
     return torch.nn.functional.pad(weight, (0, 0, 0, missing)) if missing else weight
 

@@ -1,7 +1,7 @@
-"""A runner that computes nothing: a step takes the time that a profile says, and tokens follow from the seed.
+"""A runner that computes nothing: a step takes the time from a profile, and tokens follow from the seed.
 
-Everything around it is real: scheduler, block pool, prefix cache, streams, and hand-offs over UCX, of a few bytes for
-each token. Many such workers fit on one machine, to test capacity and scaling. No torch in here.
+Scheduler, block pool, prefix cache, streams and hand-offs over UCX are real; KV is a few bytes for each token. Many
+such workers fit on one machine, to test capacity and scaling. No torch in here.
 """
 
 import math
@@ -28,7 +28,7 @@ from legato_protocol import model_digest
 from legato_protocol.sampling_params import SamplingParams
 from legato_protocol.stream import TokenLogprobs, TopLogprob
 
-_LOOKS = 0.5  # seconds between two reports of a start
+_PROGRESS_PERIOD = 0.5  # seconds between two reports of a start
 
 Clock = Callable[[], float]
 Sleep = Callable[[float], None]
@@ -41,14 +41,14 @@ def load(
     clock: Clock = time.monotonic,
     sleep: Sleep = time.sleep,
 ) -> LoadedModel:
-    """Takes as long as the profile's start. Of the model it reads config and tokenizer, and no weights. Raises
-    ModelError, SettingsError, UnusableProfile."""
+    """Takes the start time of the profile. Reads the model's config and tokenizer, but no weights. Raises ModelError,
+    SettingsError, UnusableProfile."""
     began = clock()
     assert settings.profile is not None
     given = profile.find(settings.profile)
     config = config_file.read(path)
     asked, size = settings.length_limit(config.max_length), settings.tokens_per_block
-    runner = PacedRunner(given, size, config.vocab_size, model_digest.of(path), clock, sleep)
+    runner = PacedRunner(given, size, config.vocab_size, model_digest.digest(path), clock, sleep)
     max_length = asked or min(config.max_length, runner.num_blocks * size)
     if runner.layout.blocks_for(max_length) > runner.num_blocks:
         raise UnusableProfile(
@@ -58,12 +58,12 @@ def load(
     max_running = settings.max_batch or capacity.max_running(given.kv_tokens, max_length)
     while (left := began + given.start_seconds - clock()) > 0:
         progress("loading", 1 - left / given.start_seconds)
-        sleep(min(left, _LOOKS))
+        sleep(min(left, _PROGRESS_PERIOD))
     return LoadedModel(runner, runner.weights, config.vocab_size, max_length, max_running)
 
 
 class PacedArena:
-    """Implements `KVArena`. The KV of a token is its id, so that a checksum tells whether it arrived."""
+    """Implements `KVArena`. The KV of a token is its id, so that checksums detect lost tokens."""
 
     on_host = True
 
@@ -87,7 +87,7 @@ class PacedArena:
 
 
 class PacedRunner:
-    """Implements `StepRunner`. `digest` is that of the model, whose tokenizer the tokens are of."""
+    """Implements `StepRunner`. `digest` identifies the model whose tokenizer the tokens are from."""
 
     written = ahead = None
 
@@ -100,14 +100,14 @@ class PacedRunner:
         self.fallback = ""
         self.formats = f"paced, computes nothing; times of: {given.source}; KV in {self.num_blocks} blocks"
         self.kv_revision = _digest("paced KV", msgspec.json.encode(given).decode(), digest, str(self.layout))
-        self.weights = _digest("paced", digest)  # not the profile's: the tokens are the same with any
+        self.weights = _digest("paced", digest)  # without the profile, which does not change tokens
         self._times = given.step
         self._vocab_size = vocab_size
         self._clock = clock
         self._sleep = sleep
 
     def step(self, batch: Batch) -> StepOutput:
-        """Ends when the step's time is over, whatever share of it was spent here."""
+        """Returns after the step's time, which includes the work done here."""
         due = self._clock() + self._times.of(batch)
         for source, target in batch.copies:
             self.arena.blocks[target] = self.arena.blocks[source]
@@ -129,7 +129,7 @@ class PacedRunner:
 
 
 def token_at(params: SamplingParams, choice: int, position: int, vocab_size: int) -> int:
-    """The token of that choice at an absolute position, the same on every worker; none that would stop it."""
+    """The token of a choice at an absolute position, equal on every worker; never a stop token."""
     token = zlib.crc32(b"%d/%d/%d" % (params.seed, choice, position)) % vocab_size
     while token in params.stop_token_ids:
         token = (token + 1) % vocab_size

@@ -1,4 +1,4 @@
-"""Failures of Triton, told as the engine's."""
+"""Maps failures of Triton to the engine's errors."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -6,12 +6,12 @@ from contextlib import contextmanager
 from legato_engine.errors import KernelFailed
 from legato_engine.kernels.triton_errors import VERSION, TritonError
 
-PASS_FAILED = "PassManager::run failed"  # what Triton says in a plain RuntimeError, after the reason went to stderr
+PASS_FAILED = "PassManager::run failed"  # text of a plain RuntimeError of Triton, whose reason went to stderr
 
 
 @contextmanager
 def compiling(chip: str) -> Iterator[None]:
-    """Raises KernelFailed. Kernels are compiled when they are launched for the first time; `chip` is for the text."""
+    """Raises KernelFailed. Kernels are compiled by their first launch; `chip` is for the text."""
     try:
         yield
     except (TritonError, RuntimeError) as error:

@@ -1,6 +1,4 @@
-"""What this backend computes on: a CUDA device, or Triton's interpreter on the host's memory, where the same layers can
-be run without one.
-"""
+"""The device of this backend: a CUDA device, or Triton's interpreter, which runs the same layers on the host."""
 
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -9,12 +7,12 @@ import torch
 
 from legato_engine.errors import NoDevice
 
-LEAST_CAPABILITY = (8, 0)  # what kernels use: bfloat16, and copies into shared memory that nobody waits for
+LEAST_CAPABILITY = (8, 0)  # has bfloat16 and asynchronous copies into shared memory
 DTYPES: tuple[torch.dtype, ...] = (torch.bfloat16, torch.float16)  # that kernels compute in on a GPU
 
 
 class Device(Protocol):
-    """`chip` is what tables of configurations call it, `processors` how many streaming multiprocessors it has."""
+    """`chip` is its name in tables of configurations, `processors` its number of streaming multiprocessors."""
 
     place: torch.device
     chip: str
@@ -28,24 +26,24 @@ class Device(Protocol):
         """A function that waits until everything that was started before this call is done."""
 
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
-        """A function that does again what `work` starts on the device, in the same memory. `work` was done before."""
+        """A function that repeats the operations of `work` on the device, in the same memory. `work` ran before."""
 
 
 class Cuda:
     """Implements `Device`."""
 
     def __init__(self, place: torch.device) -> None:
-        found = torch.cuda.get_device_properties(place)
-        if (found.major, found.minor) < LEAST_CAPABILITY:
+        device = torch.cuda.get_device_properties(place)
+        if (device.major, device.minor) < LEAST_CAPABILITY:
             raise NoDevice(
-                f"{found.name} has compute capability {found.major}.{found.minor}; kernels need at least 8.0 (A100, "
+                f"{device.name} has compute capability {device.major}.{device.minor}; kernels need at least 8.0 (A100, "
                 "L4, H100 and later): use such a GPU, or cpu"
             )
         self.place = place
-        self.chip = f"sm_{found.major}{found.minor}"
-        self.processors = found.multi_processor_count
+        self.chip = f"sm_{device.major}{device.minor}"
+        self.processors = device.multi_processor_count
         self.dtypes = DTYPES
-        self._pool: Any = None  # memory that graphs share: one runs at a time
+        self._pool: Any = None  # memory shared by graphs, of which one runs at a time
 
     def host(self, size: int) -> torch.Tensor:
         return torch.zeros(size, dtype=torch.int32, pin_memory=True)
@@ -63,9 +61,9 @@ class Cuda:
 
 
 class Interpreted:
-    """Implements `Device` with kernels that were defined under TRITON_INTERPRET=1; for tests and for reading.
+    """Implements `Device` with kernels that were defined under TRITON_INTERPRET=1, for tests and debugging.
 
-    There is no graph here: what would be replayed is computed again, from the same memory.
+    Without graphs, a replay computes again from the same memory.
     """
 
     def __init__(self, processors: int = 4, chip: str = "interpreter") -> None:

@@ -81,10 +81,10 @@ class CudaAttention:
         if step.planned != (shape.window,):
             attention.plan(step.starts, step.lengths, step.work, shape.window, self.decoding, self.prompts)
             step.planned = (shape.window,)
-        out, apart = self.out.take(len(qkv)), (len(qkv), shape.heads, shape.head_dim)
+        out, split = self.out.take(len(qkv)), (len(qkv), shape.heads, shape.head_dim)
         attention.attend(
-            qkv[:, : out.shape[1]].view(apart), layer, step.starts, step.lengths, step.tables, step.work, shape.window,
-            out.view(apart), self.decoding, self.prompts, step.prompts,
+            qkv[:, : out.shape[1]].view(split), layer, step.starts, step.lengths, step.tables, step.work, shape.window,
+            out.view(split), self.decoding, self.prompts, step.prompts,
         )  # fmt: skip
         return out
 
@@ -114,7 +114,7 @@ class CudaHead:
         return self.logits(step, x, residual, step.sampled)
 
     def logits(self, step: CudaStep, x: torch.Tensor, residual: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-        """Of these tokens of a step, at most as many as it may have rows: float32 [tokens, vocab]."""
+        """Logits of these tokens of a step, float32 [tokens, vocab]; at most as many as a step may have rows."""
         count = len(tokens)
         given = torch.index_select(x, 0, tokens, out=self.x.take(count))
         before = torch.index_select(residual, 0, tokens, out=self.residual.take(count))

@@ -7,7 +7,7 @@ import torch
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How large a step is, with padding. Padded tokens are written nowhere, padded rows have none."""
+    """The size of a step with padding. Padded tokens are written nowhere, padded rows have no tokens."""
 
     tokens: int
     rows: int
@@ -26,7 +26,7 @@ class Room:
 
 
 class Buffer:
-    """Memory of one intermediate result. Its address stays the same until there is room for more."""
+    """Memory of one intermediate result. Its address stays the same until `make_room`."""
 
     __slots__ = ("_dtype", "_place", "_tensor", "_width")
 
@@ -46,8 +46,8 @@ class Buffer:
 
 
 class Workspace:
-    """Buffers by operator, width and dtype: all layers of a model use the same. A result is valid until that operator
-    computes another one of that width.
+    """Buffers by operator, width and dtype: all layers of a model use the same. A result is valid until the operator
+    computes another one of the same width.
     """
 
     def __init__(self, place: torch.device) -> None:
@@ -56,7 +56,7 @@ class Workspace:
         self._of_rows: set[Buffer] = set()
 
     def buffer(self, operator: str, width: int, dtype: torch.dtype, sampled: bool = False) -> Buffer:
-        """A row for each token of a step; or with `sampled` for each row of it."""
+        """A buffer with a row for each token of a step, or with `sampled` for each row of the step."""
         key = operator, width, dtype
         if key not in self._buffers:
             self._buffers[key] = Buffer(width, dtype, self._place)

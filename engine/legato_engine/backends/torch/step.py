@@ -8,11 +8,11 @@ from legato_engine.kernels.attention.torch import Group, causal_mask
 from legato_engine.layers.inputs import StepInputs
 from legato_engine.layers.interface import AttentionShape
 
-MASK_ENTRIES = 1 << 22  # of one mask of a prompt: all of one would grow with chunk · context
+MASK_ENTRIES = 1 << 22  # of one mask of a prompt, which would otherwise grow with chunk · context
 
 
 class TorchStep:
-    """What layers read. Groups are worked out once for all layers of a window."""
+    """The inputs of layers. Groups are worked out once for all layers of a window."""
 
     def __init__(self, inputs: StepInputs, arena: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
         """`cos` and `sin` of every position, [positions, 1, head_dim/2]."""
@@ -22,7 +22,7 @@ class TorchStep:
         self.arena = arena
         self.tokens = torch.from_numpy(inputs.tokens).to(device)
         self.sampled = torch.from_numpy(inputs.sampled).to(device)
-        self.hidden: torch.Tensor | None = None  # what the head was given
+        self.hidden: torch.Tensor | None = None  # the head's inputs
         self.blocks, self.places = slots // size, slots % size
         self.cos, self.sin = cos[positions], sin[positions]
         self.adapted = [(each.adapter, torch.from_numpy(each.tokens).to(device)) for each in inputs.adapted]
@@ -48,9 +48,8 @@ def group_rows(
     device: torch.device,
     entries: int = MASK_ENTRIES,
 ) -> tuple[Group, ...]:
-    """Rows whose numbers of queries, and of blocks, differ by less than twice; `shared` heads use one KV head.
-
-    No mask has more than `entries`, except of one query of each row."""
+    """Groups rows whose numbers of queries and of blocks differ by less than a factor of 2. `shared` heads use one KV
+    head. No mask has more than `entries`, except a mask of one query of each row."""
     counts = inputs.starts[1:] - inputs.starts[:-1]
     alike: dict[tuple[int, int], list[int]] = defaultdict(list)
     for row, (count, length) in enumerate(zip(counts.tolist(), inputs.lengths.tolist(), strict=True)):
@@ -80,7 +79,9 @@ def _group(
     piece = min(len(query), max(1, entries // (len(rows) * shared * widest * block_size)))
     position = torch.arange(widest * block_size)
     end = end[:, None]
-    beyond = (position >= end) & ((position < end + block_size) | (end < block_size))  # else it is a row's first block
+    beyond = (position >= end) & (
+        (position < end + block_size) | (end < block_size)
+    )  # otherwise it is a row's first block
     lines, places = beyond.nonzero(as_tuple=True)
     given = (query < count[:, None]).flatten().nonzero().squeeze(1)
     return Group(
