@@ -1,6 +1,7 @@
 """The engine's lifecycles as Mermaid diagrams, and its compute paths as a table.
 
-`python -m legato_engine.diagrams docs/handoff.md docs/engine-cpu.md` rewrites those of the docs.
+`python -m legato_engine.diagrams engine/legato_engine/transfer/README.md docs/engine-cpu.md`
+rewrites them.
 """
 
 import sys

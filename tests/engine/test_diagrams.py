@@ -6,15 +6,15 @@ import pytest
 
 from legato_engine.diagrams import DIAGRAMS, TABLES_OF_DOCS, rewrite
 
-DOCS = Path(__file__).parents[2] / "docs"
-HANDOFF, CPU = DOCS / "handoff.md", DOCS / "engine-cpu.md"
+ROOT = Path(__file__).parents[2]
+HANDOFF, CPU = ROOT / "engine" / "legato_engine" / "transfer" / "README.md", ROOT / "docs" / "engine-cpu.md"
 
 
 @pytest.mark.parametrize("heading", DIAGRAMS)
 def test_the_docs_show_the_table(heading):
     _, _, section = HANDOFF.read_text().partition(f"## {heading}\n")
     shown = section.partition("\n## ")[0]
-    assert DIAGRAMS[heading] in shown, "run: python -m legato_engine.diagrams docs/handoff.md"
+    assert DIAGRAMS[heading] in shown, "run: python -m legato_engine.diagrams engine/legato_engine/transfer/README.md"
 
 
 def test_the_diagrams_of_a_page_are_made_again_and_nothing_else_of_it():
