@@ -294,13 +294,6 @@ def test_every_value_that_is_allowed_is_shown():
     assert _paths(schema, yaml.safe_load((CHART / "values.yaml").read_text())) == ["global"]
 
 
-def test_every_group_of_values_is_explained():
-    lines = (CHART / "values.yaml").read_text().splitlines()
-    bare = [line for before, line in zip(["", *lines], lines, strict=False) if line[:1].isalpha() and before[:1] != "#"]
-    inner = {"crds:", "operator:", "serviceAccount:", "rbac:", "networkPolicy:", "monitoring:", "uninstall:"}
-    assert {line.split(" ")[0] for line in bare} <= inner
-
-
 def test_logs_of_every_hook_are_those_of_a_pod():
     """`helm test --logs` reads the logs of a pod named like each hook, whatever that is."""
     hooks = [item for item in render() if item["metadata"].get("annotations", {}).get("helm.sh/hook") == "test"]

@@ -81,21 +81,6 @@ def test_gateways_need_no_weights_and_workers_are_not_given_half(prepare, folder
     assert resolve(tmp_path) == folder
 
 
-def test_what_was_interrupted_is_resumed(server, prepare, folder):
-    """Within a process where the line broke; by the next process with the files that are missing."""
-    broken = {"model.safetensors": 3}
-
-    def serve(name, content):
-        if broken.get(name, 0):
-            broken[name] -= 1
-            return content[: len(content) // 2] if broken[name] else b""
-        return content
-
-    server.serve = serve
-    assert prepare().code == 0
-    assert (folder / "model.safetensors").read_bytes() == WEIGHTS
-
-
 def test_a_download_that_failed_goes_on_later(server, prepare, folder, tmp_path):
     server.serve = lambda name, content: content[:-1] + b"x" if name == "model.safetensors" else content
     reason = "these files are damaged or missing: model.safetensors"

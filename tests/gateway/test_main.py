@@ -6,14 +6,13 @@ import shutil
 import signal
 import socket
 import ssl
-import sys
 from asyncio.subprocess import PIPE
 
 import certificates
 import httpx
 import openai
 import pytest
-from gateway_process import BODY, LEGATO, LIMIT, gateway_process, refused
+from gateway_process import BODY, LIMIT, gateway_process, refused
 
 from legato_gateway.discovery import WorkerAddress
 from legato_gateway.errors import InternalFault
@@ -237,23 +236,6 @@ async def test_what_it_cannot_start_with_is_named_in_a_line(model, tmp_path, fla
     with socket.create_server(("127.0.0.1", 0)) as front:
         known = {"model": model, "taken": front.getsockname()[1], "folder": tmp_path, "tuned": tuned}
         assert UNUSABLE[flags].format(**known) in await refused(*flags.format(**known).split())
-
-
-async def test_a_gateway_dies_with_its_parent(model, tmp_path):
-    """Its parent is killed without a chance to tell it."""
-    announced = tmp_path / "announced.json"
-    flags = ["--model", str(model), "--port", "0", "--announce", str(announced)]
-    code = (
-        "import os, subprocess; own = os.environ | {'LEGATO_PARENT': str(os.getpid())}\n"
-        f"subprocess.Popen({[*LEGATO, *flags]!r}, env=own).wait()"
-    )
-    async with asyncio.timeout(LIMIT):
-        parent = await asyncio.create_subprocess_exec(sys.executable, "-c", code)
-        while not announced.exists():  # noqa: ASYNC110 – another process makes it
-            await asyncio.sleep(0.01)
-        parent.kill()
-        await parent.wait()
-        await _closed(f"http://127.0.0.1:{json.loads(announced.read_text())['http']}")
 
 
 async def test_what_its_folder_and_its_settings_say_reaches_workers_and_clients(lab, chat_model, tmp_path):

@@ -85,13 +85,6 @@ async def test_killed_worker_comes_back_and_the_workers_file_follows(f, build):
     assert len(f.starts("demo-decode-0")) == 2
 
 
-async def test_worker_that_refuses_is_reported(f, build):
-    f.steer("demo-decode-0", "refuse", "weights.gguf is truncated")
-    await f.apply(build())
-    await f.wait(lambda: f.condition("DecodeReady"), ("False", "WorkerRefused"))
-    assert "truncated" in (await f.conditions())["DecodeReady"]["message"]
-
-
 async def test_old_workers_serve_on_until_a_manifest_that_crashes_is_set_back_or_mended(f, build):
     """Set back, it leaves them as they are."""
     f.steer("argument", "crash", "333")

@@ -40,14 +40,6 @@ def test_a_running_sequence_migrates_with_its_adapter(adapted, world):
     assert [*sent, *new.tokens(attempt=2)] == adapted.expected("c", count=30)
 
 
-def test_a_resumed_sequence_is_computed_again_with_its_adapter(adapted, world):
-    worker, truth = adapted.worker(), adapted.expected("d", count=12)
-    known = adapted.sequence("d", [*world.prompt, *truth[:5]], max_tokens=12)
-    worker.send(Generate("r", 1, msgspec.structs.replace(known, prompt_len=len(world.prompt))))
-    adapted.until(worker.finished)
-    assert worker.tokens() == truth[5:]
-
-
 def test_preempted_sequences_are_computed_again_with_their_adapters(adapted):
     worker = adapted.worker(blocks=22, growth_tokens=0, max_running=4)
     for name in "abc":  # so that all begin together
@@ -77,19 +69,6 @@ def test_the_least_recently_used_is_pushed_out_and_loaded_again(adapted):
     for number, name in enumerate("abacab"):
         adapted.serve(worker, f"r{number}", name)
     assert adapted.loads.counts == {"a": 1, "b": 2, "c": 1, "d": 0, "e": 0}
-
-
-def test_one_in_use_is_not_pushed_out_and_nobody_starves(adapted):
-    """Requests for two adapters come and come, with room for one: both are served in turn."""
-    worker = adapted.worker(adapters_in_memory=1, max_running=4, max_waiting=64)
-    names = ["a", "a", "b", "a", "b", "", "a", "c", "b", "a"] * 3
-    for i, name in enumerate(names):
-        adapted.ask(worker, f"r{i}", name, [*range(i, i + 9)])
-        adapted.world.run(1)
-    adapted.finish(worker, *(f"r{i}" for i in range(len(names))))
-    for i, name in enumerate(names):
-        assert worker.tokens(f"r{i}") == adapted.expected(name, [*range(i, i + 9)])
-    adapted.world.check_done()
 
 
 def test_who_waits_for_room_begins_after_one_that_a_loaded_adapter_let_begin(adapted):

@@ -174,17 +174,6 @@ def test_a_choice_that_is_cancelled_while_it_migrates_takes_no_other_with_it(wor
     world.check_done()
 
 
-def test_split_choices_end_with_their_gateway(world):
-    old = world.worker("a")
-    world.generate(old, max_tokens=150, choices=(0, 1), turns=9)
-    old.send(Split("r", 1, {0: "r/0", 1: "r/1"}))
-    world.run(3)
-    assert old.tokens(id="r/0")
-    old.send(left=(world.gateway,))
-    world.run(3)
-    world.check_done()
-
-
 def test_what_is_one_sequence_still_or_of_another_attempt_is_not_split(world):
     worker = world.worker("u", chunk=4)
     world.generate(worker, choices=(0, 1), turns=2)

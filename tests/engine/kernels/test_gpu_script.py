@@ -7,10 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from unittest import mock
 
 import pytest
-import torch
 
 ROOT = Path(__file__).parents[3]
 pytestmark = pytest.mark.timeout(900)  # kernels and a whole model in the interpreter, on a machine that others share
@@ -59,16 +57,6 @@ def results(script, tmp_path):
     return script.Results(tmp_path / "made" / "results.json", {"chip": "sm_90"})
 
 
-@pytest.fixture
-def benchmarks(monkeypatch):
-    """Imports its modules by their names, which other folders use, too."""
-    for folder in ("tests/gpu", "benchmarks"):
-        monkeypatch.syspath_prepend(str(ROOT / folder))
-    with mock.patch.dict(sys.modules):
-        sys.modules.pop("gpu_kernels", None)
-        yield importlib.import_module
-
-
 def test_every_test_for_gpus_passes_in_the_interpreter_with_torch_triton_and_numpy_alone(tmp_path):
     results = tmp_path / "results.json"
     done = _run(tmp_path, "--interpreted", "--into", str(results))
@@ -94,23 +82,6 @@ def test_without_a_gpu_it_says_so(script, monkeypatch, capsys):
     assert capsys.readouterr() == ("", told)
 
 
-def test_the_benchmark_measures_every_layout_and_block_size(benchmarks):
-    """In the interpreter, with a timer for which all takes a second."""
-    benchmark = benchmarks("gpu_kernels")
-
-    def second(work):
-        work()
-        return 1.0
-
-    sizes = benchmark.Sizes(rows=(2,), context=40, prompt=20, kv_heads=1, copied=1 << 10, dtype=torch.float16)
-    figures = benchmark.Bench(torch.device("cpu"), "interpreter", 4, second, sizes).measure()
-
-    assert figures[0] == {"what": "copy", "rate": 2048 / 1e9, "unit": "GB/s"}
-    ours = [each["what"] for each in figures if "blocks of" in each["what"]]
-    assert len(set(ours)) == len(ours) == 2 * 2 * len(benchmark.LAYOUTS) * 3
-    assert len(benchmark.table({"chip": "sm_90"}, figures).splitlines()) == len(figures) + 4
-
-
 def test_files_are_run_in_processes_of_their_own_and_one_that_dies_is_a_failure(script, results, monkeypatch):
     folders = [str(ROOT / folder) for folder in ("engine", "tests/gpu", "benchmarks")]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(folders))
@@ -120,35 +91,3 @@ def test_files_are_run_in_processes_of_their_own_and_one_that_dies_is_a_failure(
     script._run_files(["test_step_inputs"], ["--no-such-flag"], results)
     assert results.failed == ["test_step_inputs"]
     assert "its process ended with 2: usage: scripts/gpu" in results.tests["test_step_inputs"]
-
-
-@pytest.mark.parametrize("failure", [RuntimeError, MemoryError])
-def test_results_are_in_the_file_as_they_come_also_those_before_a_failure(
-    script, results, monkeypatch, capsys, failure
-):
-    def figures():
-        yield {"what": "copy"}
-        assert written()["benchmarks"] == {"model": [{"what": "copy"}]}
-        raise failure("broken")
-
-    def written():
-        return json.loads(results.into.read_text())
-
-    assert written()["tests"] == {}
-    results.add_test("one", "Traceback")
-    assert written()["tests"] == {"one": "Traceback"}
-    assert capsys.readouterr().err == "FAILED one\nTraceback\n"
-    benchmark = SimpleNamespace(table=lambda machine, figures: f"{len(figures)} figures")
-    monkeypatch.setitem(sys.modules, "a_benchmark", benchmark)
-    script._measure("model", "a_benchmark", lambda _: SimpleNamespace(figures=figures), results)
-    assert written()["benchmarks"] == {"model": [{"what": "copy"}]}
-    assert "broken" in written()["failures"]["model"]
-    assert results.failed == ["one", "model"]
-
-
-def test_a_replay_that_differs_is_a_failure_and_a_missed_speed_is_not(results):
-    results.add_figure("model", {"what": "decode", "value": 1.0, "aim": "at least 70%", "met": False})
-    results.add_figure("model", {"what": "replay equals eager", "equal": True})
-    assert results.failed == []
-    results.add_figure("model", {"what": "replay equals eager, 64 rows", "equal": False})
-    assert results.failed == ["replay equals eager, 64 rows"]

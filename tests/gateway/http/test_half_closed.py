@@ -112,15 +112,6 @@ async def test_a_client_that_leaves_is_noticed(begins, before):
             pass
 
 
-async def test_a_client_that_leaves_long_after_it_half_closed_is_noticed():
-    app = Application()
-    async with client(app) as own:
-        half_close(own)
-        assert await read(own, len(CONTINUE)) == CONTINUE
-        own.close()
-        assert await app.heard.get() == "gone"
-
-
 @pytest.mark.parametrize("sent", [b"", GET[:-2], POST, POST + b"12345"])
 async def test_without_a_whole_request_it_is_gone(sent):
     app = Application()

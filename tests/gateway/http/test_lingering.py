@@ -235,20 +235,6 @@ async def test_one_that_ends_with_the_server_does_so_behind_a_long_body_that_is_
     assert answer.endswith(b"refused")
 
 
-async def test_it_makes_room_for_new_connections():
-    async with serving(ConnectionLimits(most=1, discard_time=PATIENCE)) as service:
-        reader, writer = await asyncio.open_connection(*service.address)
-        writer.write(CHUNKED)
-        await reader.readuntil(b"refused")
-        service.passed = 2.0
-        other, sending = await asyncio.open_connection(*service.address)
-        sending.write(EMPTY)
-        assert (await asyncio.wait_for(other.readuntil(b"refused"), PATIENCE)).startswith(b"HTTP/1.1 413")
-        assert service.counted == {"made_room": 1}
-        for each in (writer, sending):
-            each.close()
-
-
 async def test_over_tls_it_is_the_same(tmp_path):
     files = certificates.make(tmp_path / "tls")
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)

@@ -167,13 +167,6 @@ def test_an_operator_that_starts_anew_waits_for_idle_after_again_and_zero_stays_
     assert _wishes(_until(1e6 + 300.0, known, current, since=1e6)) == NONE
 
 
-def test_a_minimum_of_one_is_kept_however_long_nothing_runs():
-    bounds = {"min": 1, "max": 9}
-    made = _until(2000.0, IDLE, prefill=bounds, decode=bounds)
-    assert _wishes(made) == ONE
-    assert made.pools["decode"].reason == decision.WITHIN_BOUNDS
-
-
 def test_unified_workers_go_to_zero_and_come_back():
     worker, scaling = decoder(prefill_cost=prefiller().prefill_cost), {"prefill": {"max": 0}}
     assert _until(300.0, Signals((worker,), NO_TRAFFIC), {"decode": 1}, **scaling).pools["decode"].desired == 0

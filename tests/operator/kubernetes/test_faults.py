@@ -1,12 +1,10 @@
 """Faults around the operator, and an API server in bad times: it goes on by itself and loses nothing."""
 
 import asyncio
-import urllib.parse
 
 import api_proxy
 import control_plane
 import pytest
-from tcp_relay import TcpRelay
 
 from legato_operator.kubernetes.handlers import WATCHED
 
@@ -78,25 +76,6 @@ async def test_watches_that_are_too_old_begin_anew_and_what_they_missed_is_mende
     await s.wait(lambda: s.exists("Deployment", "demo-gateway"))
     await s.wait(s.is_settled)
     await s.wait(lambda: len(expired), len(WATCHED))
-
-
-async def test_leader_that_is_cut_off_stops_and_the_one_that_followed_keeps_the_lease(s, build):
-    there = urllib.parse.urlsplit(s.api.url)
-    tcp_relay = TcpRelay(there.hostname, there.port)
-    async with tcp_relay.running(), s.operator("one", url=f"https://127.0.0.1:{tcp_relay.port}") as one:
-        await s.serve(build())
-        async with s.operator("two") as two:
-            tcp_relay.block()
-            await s.wait(lambda: two.metric("leader"), 1)
-            assert await one.metric("leader") == 0, "it stopped before another could start"
-            await s.make(build(engine={"chunkTokens": 256}))
-            await s.wait(s.is_current)
-            tcp_relay.unblock()
-            before = await one.metric("watch_events_total")
-            await s.wait(lambda: one.exceeds(before, "watch_events_total"))
-            await s.wait(s.is_settled)
-            assert await one.metric("leader") == 0
-            assert await two.metric("leader") == 1
 
 
 async def test_leader_whose_lease_was_taken_does_and_reports_nothing_until_it_has_it_again(s, build):

@@ -71,16 +71,6 @@ def _stranger(s, role, name):
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
-async def test_services_of_one_name_in_two_namespaces_know_nothing_of_each_other(space, build):
-    async with space() as one, space() as two, one.operator(namespaces=(one.name, two.name)):
-        for s in (one, two):
-            await s.serve(build())
-            assert set(await s.pods("decode")) == {"demo-decode-0"}
-        before = await _objects(two, "demo")
-        await one.end()
-        assert (await _objects(two, "demo"), await two.ready()) == (before, True)
-
-
 async def _labels_of_pods(s, service):
     found = (await s.cluster.list("Pod", s.name, {SERVICE: service})).items
     assert len(found) >= 3

@@ -16,29 +16,6 @@ EVICTED, REFUSED = 201, 429
 pytestmark = release.NEEDED
 
 
-async def test_burst_while_two_workers_drain_recalls_both(s, operator, build):
-    """They are in their pool's selector again, as the same pods."""
-    await s.serve(build(scaling=EXTERNAL))
-    await s.kubectl("scale", "lwp/demo-decode", "--replicas=4")
-    await s.wait(lambda: _has(s, 4))
-    before = await s.uids("decode")
-    s.kubelet.busy.update(dict.fromkeys(before, 1))
-    await s.kubectl("scale", "lwp/demo-decode", "--replicas=2")
-    await s.wait(lambda: len(s.kubelet.drained) == 2)
-
-    async def staying():
-        return (await _pool(s))["status"]["replicas"]
-
-    await s.wait(staying, 2)
-    await s.kubectl("scale", "lwp/demo-decode", "--replicas=4")
-    await s.wait(lambda: _has(s, 4))
-    assert not s.kubelet.drained
-    assert await s.uids("decode") == before
-    for pod in (await s.pods("decode")).values():
-        assert pod["metadata"]["labels"]["serving.legato.dev/serving"] == "true"
-        assert "serving.legato.dev/draining-since" not in pod["metadata"].get("annotations", {})
-
-
 async def test_horizontal_pod_autoscaler_scales_a_pool_and_is_never_overwritten(s, build):
     """Outside of its own bounds an HPA needs no metrics. A new operator and an edit leave its replicas alone, too."""
     async with s.operator():

@@ -94,24 +94,6 @@ async def test_templates_of_workers_are_accepted_as_pods_are(s, operator, build)
     assert (worker["resources"]["claims"], sidecar["env"]) == (claims, TWICE["env"])
 
 
-async def test_kept_spec_is_of_this_service_and_not_of_one_before_it(s, operator, build):
-    await s.serve(build())
-    labels = {"serving.legato.dev/service": "demo", "serving.legato.dev/role": "manifest"}
-    (kept,) = (await s.cluster.list("ControllerRevision", s.name, labels)).items
-    assert kept["data"] == (await s.cluster.get(s.ref()))["spec"]
-    assert kept["revision"] == 1
-    metadata = {key: kept["metadata"][key] for key in ("ownerReferences", "annotations")}
-    metadata |= {
-        "name": "new-manifest-1",
-        "namespace": s.name,
-        "labels": labels | {"serving.legato.dev/service": "new"},
-    }
-    await s.cluster.create({**kept, "metadata": metadata}, "test")
-    await s.make(build(**NOT_AVAILABLE), "new")
-    await s.wait(lambda: s.condition("Ready", "new"), ("False", "NotAvailable"))
-    assert set(await s.pods("decode")) == {"demo-decode-0"}
-
-
 async def test_service_without_its_secret_starts_when_that_is_made(s, operator, build):
     await s.make(build(model={"source": {"huggingFace": HUB | {"tokenSecret": "hub"}}}))
     await s.wait(lambda: s.condition("Ready"), ("False", "NotFound"))

@@ -8,7 +8,7 @@ from planned import actions, condition, observed, report
 from legato_operator.api import conditions, parsing
 from legato_operator.manifests import common, gateway, placement, pool, worker
 from legato_operator.observing.observed import Pod, WorkerState
-from legato_operator.planning.actions import Apply, Delete, DrainWorker, Release, SetToken
+from legato_operator.planning.actions import Apply, Delete, DrainWorker, SetToken
 from legato_operator.planning.plan import plan
 
 PLACEMENT = placement.local(("legato",))
@@ -74,19 +74,6 @@ def test_first_pass_makes_everything(build):
     assert _created(made) == {"demo-prefill-0", "demo-decode-0", "demo-gateway-0"}
 
 
-def test_settled_service_is_left_alone(build):
-    made = _plan(build(), _running(build()))
-    assert (_created(made), _deleted(made), _drained(made)) == (set(), [], [])
-    assert condition(made, "Ready")["status"] == "True"
-    assert condition(made, "Progressing")["reason"] == conditions.UP_TO_DATE
-
-
-def test_replicas_set_by_a_scaler_are_not_overwritten(build):
-    made = _plan(build(), _running(build()), {"prefill": 1, "decode": 2})
-    assert _created(made) == {"demo-decode-1"}
-    assert not [a for a in actions(made, Apply) if "replicas" in a.item.get("spec", {})]
-
-
 def test_replicas_beyond_the_bounds_are_capped(build):
     item = build(scaling={"decode": {"max": 1}})
     made = _plan(item, _running(item), {"prefill": 1, "decode": 9})
@@ -110,18 +97,6 @@ def test_minima_above_the_gpu_budget_are_refused_whatever_a_gpu_is_called(build)
     assert not made.phases
     assert condition(made, "Progressing")["reason"] == conditions.INVALID
     assert condition(made, "Progressing")["message"].endswith("decode 1 × 2 + prefill 1 × 2 = 4 > 3")
-
-
-def test_victim_is_the_idlest_and_of_equals_the_newest(build):
-    busy = [_worker(build(), f"demo-decode-{i}", "decode", busy=b) for i, b in enumerate((2, 1, 1))]
-    made = _plan(build(), [*_running(build())[1:], *busy], {"prefill": 1, "decode": 2})
-    assert (_drained(made), _deleted(made)) == (["demo-decode-2"], [])
-
-
-def test_workers_that_leave_are_not_counted_as_ready(build):
-    leaving = _worker(build(), "demo-decode-1", "decode", draining=True, draining_since=990.0)
-    pool = _plan(build(), [*_running(build()), leaving]).status["pools"]["decode"]
-    assert (pool["replicas"], pool["ready"], pool["desired"]) == (2, 1, 1)
 
 
 def test_gateway_of_an_old_revision_goes_only_after_a_new_one_is_ready(build):
@@ -158,13 +133,6 @@ def test_obsolete_prefill_pool_goes_after_the_others_settled(build):
     unified, prefill, front = _running(item)
     assert _drained(_plan(item, [unified, prefill, front])) == ["demo-prefill-0"]
     assert _drained(_plan(item, [dataclasses.replace(unified, ready=False), prefill, front])) == []
-
-
-def test_end_releases_only_when_every_pod_is_gone(build):
-    assert _deleted(_plan(build(), _running(build()), deleting=True)) == ["demo-gateway-0"]
-    made = _plan(build(), _running(build())[:2], deleting=True)
-    assert set(_deleted(made)) == {"demo-decode-0", "demo-prefill-0"}
-    assert actions(_plan(build(), [], deleting=True), Release)
 
 
 def test_manifest_that_is_not_available_is_refused_by_all_its_paths(build):

@@ -352,13 +352,6 @@ def test_short_outage_of_a_registry_is_not_a_failed_revision(build, rollback):
     assert condition(made, "Progressing")["reason"] == conditions.ROLLOUT_FAILED
 
 
-def test_manifest_that_is_mended_before_anything_ran_waits_for_no_kubelet(build):
-    before, after = build(), build(engine={"chunkTokens": 256})
-    objects = [i for i in _living(before) if i["kind"] != "ControllerRevision"]
-    blocked = _pod(before, "decode", ready=False, state=None, blocked="ErrImagePull: refused", blocked_for=5.0)
-    assert _deleted(_plan(after, objects, [blocked])) == {("Pod", "demo-decode-0")}
-
-
 def test_what_is_good_is_kept_with_its_pool_and_the_one_before_goes(build):
     before, after = build(), build(engine={"chunkTokens": 256})
     objects = _living(before)
