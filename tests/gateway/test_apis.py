@@ -13,6 +13,8 @@ from legato_gateway.clients.identify import Clients
 from legato_gateway.errors import DeadlineExceeded, GatewayError, Overloaded, QuotaExceeded, WorkerFailed
 from legato_gateway.generation_config import GenerationDefaults
 from legato_gateway.request import Delta, TokenText
+from legato_gateway.serving.preparation import LONG
+from legato_gateway.serving.preparation_forks import PreparationForks, _pickled, _unpickled
 from legato_protocol.stream import TokenLogprobs
 
 EACH = pytest.mark.parametrize("api", ALL, ids=str)
@@ -277,6 +279,33 @@ async def test_a_call_that_was_cut_off_says_so_and_an_answer_needs_none(calling,
     calling.say("Paris. \n")
     said = await api.ask(calling, stream, **api.meant("tools", [WEATHER]))
     assert (said.text, said.calls, said.finish) == ("Paris. \n", [], "stop")
+
+
+class PicklingForks(PreparationForks):
+    """Pickles what a process for a large body would receive and send, in this process."""
+
+    tokens: Any
+
+    def __init__(self) -> None:
+        pass
+
+    async def run(self, prepare: Any, body: bytearray) -> Any:
+        sent = _unpickled(_pickled(prepare, self.tokens), self.tokens)
+        return _unpickled(_pickled(sent(body), self.tokens), self.tokens)
+
+
+@BOTH
+@SPEAKS
+async def test_calls_answer_a_large_body(make, api, stream):
+    forks = PicklingForks()
+    gateway = make(template="<tool_call>{% if enable_thinking %}<think>", forks=forks)
+    forks.tokens = gateway.tokens
+    gateway.say(CALLS)
+    body = {"model": "tiny", "stream": stream, **api.body, **api.meant("tools", [WEATHER, NOW])}
+    body |= api.meant("usage", True) if stream else {}
+    answer = await gateway.http.post(f"/v1/{api.name}", content=json.dumps(body) + " " * LONG)
+    said = api.streamed(answer.text) if stream else api.whole(answer.json())
+    assert (said.text, said.calls, said.finish) == ("A moment.", CALLED, "calls")
 
 
 @pytest.mark.parametrize("choice", ["auto", "required", "get_weather", "none"])
