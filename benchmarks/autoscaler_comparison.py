@@ -1,13 +1,13 @@
-"""The autoscaler beside tuned ones, in virtual time: every workload, start time and seed, as one resumable command.
+"""Compares the autoscaler with tuned ones in virtual time: every workload, start time and seed, as one resumable
+command.
 
     .venv/bin/python benchmarks/autoscaler_comparison.py --results FOLDER --traces FOLDER
     .venv/bin/python benchmarks/autoscaler_comparison.py --results FOLDER        # prints what there is
 
-One process. What is simulated goes into one file each in the folder of results, so that a run that was ended goes on
-where it was; what is there is not simulated again, so remove `*.legato.json` after a change of the autoscaler. The
-scalers that cost least come first: Legato, and `reactive`, a bound that knows what arrives now, and nothing of what
-will. Superposed days take longest, so they come last. Prints the table, what Legato's GPU-hours were for, and every aim
-that was missed.
+One process. Each simulation writes a file into the folder of results, so that an ended run continues where it was;
+existing results are not simulated again, so remove `*.legato.json` after a change of the autoscaler. The scalers that
+cost least come first: Legato, and `reactive`, a bound that knows what arrives now, and nothing of what will. Superposed
+days take longest, so they come last. Prints the table, what Legato's GPU-hours were for, and every aim that was missed.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from gpu_hour_parts import MeasuredScaler
 
 from legato_engine.runner import profile
 from legato_operator.api import parsing
-from legato_simulator.baselines import RIVALS, clairvoyant, tuning
+from legato_simulator.baselines import BASELINES, clairvoyant, tuning
 from legato_simulator.baselines.clairvoyant import Clairvoyant
 from legato_simulator.baselines.request_rate import RequestRate
 from legato_simulator.engine.result import Result
@@ -47,7 +47,7 @@ SCALERS = (*FIRST, *THEN, "fixed-unified")
 
 
 @dataclass(frozen=True)
-class Cell:
+class Row:
     """One simulation, or the tuning of one scaler."""
 
     workload: str
@@ -61,7 +61,7 @@ class Cell:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--results", type=Path, required=True, help="the folder of results, made if there is none")
+    parser.add_argument("--results", type=Path, required=True, help="the folder of results, created if missing")
     parser.add_argument("--traces", type=Path, help=f"the folder with {' and '.join(TRACES)}; without it, only prints")
     parser.add_argument("--start", type=float, nargs="+", default=[60.0, 10.0, 180.0], help="seconds, those first")
     parser.add_argument("--seed", type=int, nargs="+", default=[1, 2, 3], help="of workloads, those first")
@@ -86,7 +86,7 @@ def _run(args: argparse.Namespace) -> None:
         print(f"{i + 1} of {len(cells)}: {cell}, {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
 
 
-def _cells(args: argparse.Namespace, recorded: tuple[str, ...]) -> Iterator[Cell]:
+def _cells(args: argparse.Namespace, recorded: tuple[str, ...]) -> Iterator[Row]:
     """The cheapest first. A recorded trace is the same with every seed."""
     names = _names(recorded)
     days = [name for name in names if name.endswith(synthetic.SUPERPOSED)]
@@ -97,14 +97,14 @@ def _cells(args: argparse.Namespace, recorded: tuple[str, ...]) -> Iterator[Cell
                 for scaler in (each for each in scalers if each in args.scaler):
                     for name in chosen:
                         if name not in recorded or seed == args.seed[0]:
-                            yield Cell(name, start, seed, scaler)
+                            yield Row(name, start, seed, scaler)
 
 
 def _names(recorded: tuple[str, ...]) -> tuple[str, ...]:
     return (*recorded, *MADE, *(f"{name}-{synthetic.SUPERPOSED}" for name in recorded))
 
 
-def _workload(cell: Cell, recorded: Mapping[str, Workload]) -> Workload:
+def _workload(cell: Row, recorded: Mapping[str, Workload]) -> Workload:
     if cell.workload in MADE:
         return synthetic.named(cell.workload, cell.seed, synthetic.Traffic(), None)
     if cell.workload in recorded:
@@ -112,11 +112,11 @@ def _workload(cell: Cell, recorded: Mapping[str, Workload]) -> Workload:
     return synthetic.superposed(recorded[cell.workload.removesuffix(f"-{synthetic.SUPERPOSED}")], cell.seed)
 
 
-def _simulated(cell: Cell, workload: Workload, folder: Path, recorded: tuple[str, ...]) -> Run:
+def _simulated(cell: Row, workload: Workload, folder: Path, recorded: tuple[str, ...]) -> Run:
     service = parsing.parse(MANIFEST.read_text())
     simulator = ServiceSimulator(service.spec, profile.find(PROFILE), cell.start, SKIP)
     if cell.scaler == LEGATO:
-        plan = clairvoyant.plan(simulator.ground(workload))
+        plan = clairvoyant.plan(simulator.search_context(workload))
         scaler = MeasuredScaler(service.spec, plan, SKIP, workload.arrivals[-1].at)
         run = _run_of(cell, simulator.simulate(workload, scaler))
         return dataclasses.replace(run, parts=scaler.hours)
@@ -126,35 +126,36 @@ def _simulated(cell: Cell, workload: Workload, folder: Path, recorded: tuple[str
         before = _tuned_elsewhere(cell, folder, recorded)
         result = simulator.simulate(workload, RequestRate(before.prefill, before.decode).scaler())
         return _run_of(cell, result, before.prefill, before.decode)
-    rival = RIVALS[cell.scaler]
-    if rival.unified:
+    baseline = BASELINES[cell.scaler]
+    if baseline.unified:
         simulator = simulator.unified()
-    found = tuning.tune(rival, simulator.ground(workload), lambda scaler: simulator.simulate(workload, scaler))
-    values = dataclasses.asdict(found.settings)  # type: ignore[call-overload]
-    return _run_of(cell, found.result, values["prefill"], values["decode"], found.runs)
+    context = simulator.search_context(workload)
+    result = tuning.tune(baseline, context, lambda scaler: simulator.simulate(workload, scaler))
+    values = dataclasses.asdict(result.settings)  # type: ignore[call-overload]
+    return _run_of(cell, result.result, values["prefill"], values["decode"], result.runs)
 
 
 def _reactive(simulator: ServiceSimulator, workload: Workload) -> Scaler:
     """Twice the workers that the busiest half minute until now keeps busy, from its beginning on, and all of them stay.
-    What is late with these is late with everybody who neither knows what comes nor pays for more in advance."""
-    pools = zip(*clairvoyant.plan(simulator.ground(workload)), strict=True)
+    Requests that are late here are late with every scaler that neither knows the future nor keeps spare workers."""
+    pools = zip(*clairvoyant.plan(simulator.search_context(workload)), strict=True)
     highest = zip(*(itertools.accumulate(pool, max) for pool in pools), strict=True)
     return Clairvoyant(REACTIVE_UTILISATION, REACTIVE_UTILISATION, tuple(highest), ahead=0.0).scaler()
 
 
-def _tuned_elsewhere(cell: Cell, folder: Path, recorded: tuple[str, ...]) -> Run:
+def _tuned_elsewhere(cell: Row, folder: Path, recorded: tuple[str, ...]) -> Run:
     """Request rates, tuned to the workload before; for the first one, to the last that is no superposed day."""
     names = [name for name in _names(recorded) if not name.endswith(synthetic.SUPERPOSED)]
     name = names[names.index(cell.workload) - 1] if cell.workload in names else names[-1]
     seeds = sorted({cell.seed, *range(1, cell.seed + 1)}, reverse=True)
-    paths = [Cell(name, cell.start, seed, "request-rate").path(folder) for seed in seeds]
-    found = next((path for path in paths if path.exists()), None)
-    if found is None:
+    paths = [Row(name, cell.start, seed, "request-rate").path(folder) for seed in seeds]
+    result = next((path for path in paths if path.exists()), None)
+    if result is None:
         raise SystemExit(f"{cell}: request rates were not tuned to {name}; add --scaler request-rate")
-    return Run(**json.loads(found.read_text()))
+    return Run(**json.loads(result.read_text()))
 
 
-def _run_of(cell: Cell, result: Result, prefill: float = 0.0, decode: float = 0.0, runs: int = 1) -> Run:
+def _run_of(cell: Row, result: Result, prefill: float = 0.0, decode: float = 0.0, runs: int = 1) -> Run:
     return Run(
         **dataclasses.asdict(cell),
         attainment=result.attainment,

@@ -7,19 +7,19 @@ from legato_engine.runner.profile import Profile
 from legato_operator.api.resources import Spec
 from legato_operator.autoscaler import objectives
 from legato_operator.autoscaler.signals import DecodeCost, PrefillCost, PromptLengths
-from legato_simulator.engine import chunks
+from legato_simulator.engine.chunks import chunk_tokens
 
 
 def by_profile(spec: Spec, worker: Profile, prompts: Sequence[PromptLengths] = ()) -> Mapping[str, str]:
-    """By objective, why no number of such workers meets it, where `prompts` arrive."""
-    step, chunk = worker.step, chunks.of(spec)
+    """Returns, by objective, the reason why no number of such workers meets it for `prompts`."""
+    step, chunk = worker.step, chunk_tokens(spec)
     prefill = PrefillCost(step.per_token + step.per_step / chunk, step.per_pair, step.per_step, chunk)
     decode = DecodeCost(step.per_step, step.per_row, step.per_context)
-    found = {
+    reasons = {
         objectives.TTFT: objectives.unmet_ttft(spec.slo.ttft, prefill, prompts),
         objectives.TPOT: objectives.unmet_tpot(spec.slo.tpot, decode),
     }
-    return {objective: text for objective, text in found.items() if text}
+    return {objective: text for objective, text in reasons.items() if text}
 
 
 def of_paced(spec: Spec) -> list[tuple[str, str]]:

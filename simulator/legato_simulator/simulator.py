@@ -1,4 +1,4 @@
-"""A service that can be simulated as often as one likes, by either engine."""
+"""A service that either engine can simulate any number of times."""
 
 import dataclasses
 import math
@@ -10,7 +10,7 @@ import msgspec
 
 from legato_engine.policy import Profile
 from legato_operator.policy import Bounds, Spec, roles
-from legato_simulator.baselines.search_context import Ground
+from legato_simulator.baselines.search_context import SearchContext
 from legato_simulator.engine.engine import Engine, RunSettings
 from legato_simulator.engine.fluid.engine import FluidEngine
 from legato_simulator.engine.pods import POOLS
@@ -29,39 +29,39 @@ ENGINES: Mapping[str, Callable[[RunSettings, Scaler], Engine[Any]]] = {
 class ServiceSimulator:
     """Implements `comparison.Simulator`. Picklable without `progress`.
 
-    Pools begin with the manifest's initial sizes, all of their workers ready.
+    Pools begin with the manifest's initial sizes, with all workers ready.
     """
 
     spec: Spec
     profile: Profile
-    start: float | None = None  # seconds that a worker takes to serve; the profile's if None
-    since: float = 0.0  # seconds of the workload from which on results count
+    start: float | None = None  # seconds until a new worker serves; the profile's if None
+    since: float = 0.0  # seconds: earlier arrivals do not count in the results
     engine: str = "fluid"  # one of ENGINES
-    handoff_rate: float = math.inf  # tokens of KV per second that leave a worker, in the scheduler engine
-    progress: Callable[[float], None] | None = None  # hears of seconds simulated, as they pass
+    handoff_rate: float = math.inf  # tokens of KV per second that a worker can send, in the scheduler engine
+    progress: Callable[[float], None] | None = None  # called with the simulated seconds, as they pass
 
     def simulate(self, workload: Workload, scaler: Scaler) -> Result:
-        """One workload under one scaler, which has seen nothing yet."""
+        """Runs one workload under one new scaler."""
         run = RunSettings(
             self.spec, workload, self.profile, self.start, since=self.since, handoff_rate=self.handoff_rate
         )
         return ENGINES[self.engine](run, scaler).run(self.progress)
 
     def legato(self) -> Scaler:
-        """The operator's decisions."""
+        """Returns a scaler that decides as the operator does."""
         return LegatoScaler(self.spec)
 
-    def ground(self, workload: Workload) -> Ground:
-        """Where settings of other scalers are looked for."""
+    def search_context(self, workload: Workload) -> SearchContext:
+        """Returns the estimates from which baselines make their grids."""
         most: dict[str, int] = {POOLS[pool]: roles.bounds(self.spec, pool).max for pool in roles.with_pool(self.spec)}
         profile = self.profile
         if self.start is not None:
             profile = msgspec.structs.replace(profile, start_seconds=self.start)
         slots = RunSettings(self.spec, workload, profile).kind().slots
-        return Ground(workload, profile, self.spec.slo.ttft, self.spec.slo.tpot, most, slots)
+        return SearchContext(workload, profile, self.spec.slo.ttft, self.spec.slo.tpot, most, slots)
 
     def unified(self) -> "ServiceSimulator":
-        """With one pool of workers that both prefill and decode, as large as both pools may be."""
+        """Returns the service with one pool of unified workers, as large as both pools may be."""
         scaling = self.spec.scaling
         decode = Bounds(min=scaling.decode.min, max=scaling.prefill.max + scaling.decode.max)
         scaling = scaling.model_copy(update={"prefill": Bounds(min=0, max=0), "decode": decode})

@@ -11,7 +11,7 @@ from recordings import recorded_round
 
 from legato_cli.simulate import arguments
 from legato_operator.autoscaler.signals import Signals
-from legato_simulator.baselines import RIVALS
+from legato_simulator.baselines import BASELINES
 from legato_simulator.workload import synthetic
 
 PROFILE = {
@@ -172,7 +172,7 @@ def test_problems_of_the_manifest_are_named_as_by_up(files, simulate):
 
 
 def test_flags_name_all_scalers_and_workloads():
-    assert (tuple(RIVALS), synthetic.NAMES) == (arguments.SCALERS, arguments.WORKLOADS)
+    assert (tuple(BASELINES), synthetic.NAMES) == (arguments.SCALERS, arguments.WORKLOADS)
 
 
 def test_a_recording_is_replayed_and_differences_are_listed(files, replay):
@@ -180,7 +180,7 @@ def test_a_recording_is_replayed_and_differences_are_listed(files, replay):
     assert code == 0
     assert out.startswith("prod/chat: 19 rounds in 0:00:36, from 2027-01-15 08:00:00 UTC\n")
     assert "Arrivals, capped by scaling.prefill.max" in out
-    assert "What would have queued, been refused or been late with other sizes is not known" in out
+    assert "Requests that other sizes would have queued, refused or delayed are unknown" in out
     assert "GPU-hours: 0.03 recorded, 0.02 replayed" in out
     written = json.loads((files / "out.json").read_text())
     assert written["pools"]["prefill"]["most"] == 2

@@ -30,8 +30,8 @@ class _Service:
         least, most = scaling.prefill.min, scaling.decode.max
         attainment = (0.96 if least >= 4 else 0.80) - (0 if most >= 2 else 0.3) - 0.1 * (workload.name == self.harder)
         hours = least + min(2, most) + scaling.decode.min + scaling.scale_down_stabilization / 3600
-        wishes = ({"prefill": 1, "decode": 1}, {"prefill": 4, "decode": 2})
-        timeline = tuple(sample(float(at), wish=wishes[at % 2]) for at in range(20))
+        desired = ({"prefill": 1, "decode": 1}, {"prefill": 4, "decode": 2})
+        timeline = tuple(sample(float(at), desired=desired[at % 2]) for at in range(20))
         return result(workload=workload.name, attainment=attainment, gpu_hours=hours, timeline=timeline)
 
     def legato(self):
@@ -72,7 +72,9 @@ def test_no_choice_on_the_front_is_beaten_and_all_others_are():
 def test_only_allowed_choices_are_tried_once_each_and_nothing_but_the_three_fields_differs():
     limits, seen = {"gpuBudget": 9, "maxPrefillPerDecode": 2}, []
     known, changed = spec(scaling={**BOUNDS, **limits}), {"prefill", "decode", "scale_down_stabilization"}
-    for trial in _tune(make=lambda *given: (seen.append(Choice.of(given[0])), _Service(*given))[1], **limits).trials:
+    for trial in _tune(
+        make=lambda *given: (seen.append(Choice.from_spec(given[0])), _Service(*given))[1], **limits
+    ).trials:
         made = trial.choice.spec(known)
         assert not rules.problems(made)
         assert made.scaling.model_dump(exclude=changed) == known.scaling.model_dump(exclude=changed)

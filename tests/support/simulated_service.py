@@ -20,11 +20,11 @@ class SteadyScaler:
 
     name = "steady"
 
-    def __init__(self, *wishes: tuple[float, dict[str, int]]) -> None:
-        self._wishes = wishes
+    def __init__(self, *sizes: tuple[float, dict[str, int]]) -> None:
+        self._sizes = sizes
 
     def sizes(self, seen):
-        return next(sizes for since, sizes in reversed(self._wishes) if seen.now >= since)
+        return next(sizes for since, sizes in reversed(self._sizes) if seen.now >= since)
 
 
 ONE = SteadyScaler((0.0, {"prefill": 1, "decode": 1}))
@@ -60,7 +60,7 @@ def serve(*arrivals: Arrival, scaler: Any = ONE, **given: Any):
     """The engine after its run, which left nothing in any worker, the result, and every request that ended."""
     made = engine(workload(list(arrivals)), scaler, **given)
     ended: list[SimulatedRequest] = []
-    made.tally.ended = lambda request, end=made.tally.ended: (ended.append(request), end(request))
+    made.tally.finish = lambda request, end=made.tally.finish: (ended.append(request), end(request))
     result = made.run()
     for worker in made.pods.all:
         assert worker.idle

@@ -12,7 +12,7 @@ def sample(at: float, **changes: Any) -> Sample:
         "tokens_per_second": 16_000.0,
         "queue_tokens": 1000,
         "kv_usage": 0.4,
-        "wish": {"prefill": 2, "decode": 3},
+        "desired": {"prefill": 2, "decode": 3},
         "ready": {"prefill": 2, "decode": 3},
         "attainment_so_far": 1.0,
     }

@@ -1,1 +1,1 @@
-"""`legato simulate`: a workload through a manifest in virtual time, with the very decisions of the operator."""
+"""`legato simulate`: runs a workload through a manifest in virtual time."""

@@ -1,4 +1,4 @@
-"""Arguments of `legato simulate`; importing this costs nothing, so that `legato --help` stays quick."""
+"""Arguments of `legato simulate`. Cheap to import, so that `legato --help` stays quick."""
 
 import argparse
 from functools import partial

@@ -19,9 +19,10 @@ from legato_operator.api import parsing
 from legato_operator.api.resources import InferenceService, Spec
 from legato_operator.errors import ManifestError
 from legato_simulator import manifest_tuning
-from legato_simulator.baselines import RIVALS, comparison
+from legato_simulator.baselines import BASELINES, comparison
 from legato_simulator.baselines.comparison import Comparison, Entry
 from legato_simulator.engine.fluid.telemetry import LengthCounts
+from legato_simulator.engine.result import sample_json
 from legato_simulator.replay.recording import RecordingError
 from legato_simulator.replay.replay import UnusableReplay
 from legato_simulator.report import report, table, tuning_text
@@ -33,11 +34,11 @@ BAD_INPUT = 2
 
 
 class UnusableArguments(ValueError):
-    """Flags that do not go together. The text says which, and what is allowed."""
+    """Flags that cannot be combined. The text has the flags and the alternatives."""
 
 
 def run(args: argparse.Namespace) -> int:
-    """Simulates and prints; files are written when all is known. Exit code 2: something given cannot be used."""
+    """Simulates, prints and finally writes files. Exit code 2: a file, a flag or the profile cannot be used."""
     try:
         service = _manifest(args.file)
         _check_files(args)
@@ -57,12 +58,12 @@ def run(args: argparse.Namespace) -> int:
         if args.tune:
             _tune(args, simulator, asked)
             return 0
-        found = _simulate(args, simulator, asked)
-        print(table.of(found))
+        results = _simulate(args, simulator, asked)
+        print(table.comparison_table(results))
         for workload in asked:
             print("", f"{workload.name}: {table.about(workload, service.spec, worker)}", sep="\n")
-            print(table.timeline(found.of(workload.name)[0].result))
-        _write(args, found)
+            print(table.timeline(results.entries_of(workload.name)[0].result))
+        _write(args, results)
     except ManifestError as error:
         for path, message in error.problems:
             print(f"{args.file}: {path}: {message}" if path else f"{args.file}: {message}", file=sys.stderr)
@@ -74,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _manifest(path: Path) -> InferenceService:
-    """Raises ManifestError."""
+    """Reads the manifest. Raises ManifestError."""
     try:
         return parsing.parse(path.read_text())
     except OSError as error:
@@ -84,7 +85,7 @@ def _manifest(path: Path) -> InferenceService:
 
 
 def _workloads(args: argparse.Namespace) -> list[Workload]:
-    """All of them, each with a name of its own. Raises TraceError and UnusableArguments."""
+    """Returns the requested workloads, with unique names. Raises TraceError and UnusableArguments."""
     read = [traces.read(path) for path in args.trace]
     traffic = synthetic.Traffic(args.rate, args.input_tokens, args.output_tokens, args.duration)
     asked: list[Workload] = []
@@ -108,7 +109,7 @@ def _check_files(args: argparse.Namespace) -> None:
 
 
 def _check_replay(args: argparse.Namespace) -> None:
-    """Nothing that asks for a workload or a profile: a replay has neither."""
+    """Raises UnusableArguments for flags of workloads and profiles, which a replay does not have."""
     names = ("trace", "workload", "scaler", "compare", "elsewhere", "tune", "profile", "start", "skip", "handoff_rate")
     given = {"--" + name.replace("_", "-"): getattr(args, name) for name in names}
     if unused := [name for name, value in given.items() if value]:
@@ -116,7 +117,7 @@ def _check_replay(args: argparse.Namespace) -> None:
 
 
 def _check(args: argparse.Namespace, spec: Spec, asked: Sequence[Workload]) -> None:
-    """What would end a long simulation with nothing to show, before it begins."""
+    """Raises UnusableArguments if the simulation would have no result."""
     for workload in asked:
         if not workload.arrivals or workload.arrivals[-1].at <= args.skip:
             raise UnusableArguments(f"no request of {workload.name} counts: it ends within --skip")
@@ -125,15 +126,15 @@ def _check(args: argparse.Namespace, spec: Spec, asked: Sequence[Workload]) -> N
 
 
 def _warn(simulator: ServiceSimulator, asked: Sequence[Workload]) -> None:
-    """Of objectives that no number of workers meets: a simulation would only show that attainment is low."""
-    told: dict[str, str] = {}
+    """Warns about objectives that no number of workers meets."""
+    warnings: dict[str, str] = {}
     for workload in asked:
         prompts = LengthCounts()
-        for tokens in simulator.ground(workload).uncached:
+        for tokens in simulator.search_context(workload).uncached:
             prompts.add(tokens)
         for text in unmet_objectives.by_profile(simulator.spec, simulator.profile, prompts.lengths()).values():
-            told.setdefault(text, workload.name)
-    for text, name in told.items():
+            warnings.setdefault(text, workload.name)
+    for text, name in warnings.items():
         print(f"legato simulate: warning: {name}: {text}", file=sys.stderr)
 
 
@@ -143,22 +144,22 @@ def _tune(args: argparse.Namespace, simulator: ServiceSimulator, asked: Sequence
     if simulator.spec.scaling.mode == "Fixed":
         raise UnusableArguments("spec.scaling.mode is Fixed: there are no bounds to tune (use Managed)")
     with tqdm(unit="result", file=sys.stderr, leave=False) as bar:
-        found = manifest_tuning.tune(
+        tuning = manifest_tuning.tune(
             simulator.spec,
             lambda spec: dataclasses.replace(simulator, spec=spec),
             asked,
             args.jobs,
             lambda: _passed(bar, 1),
         )
-    print(tuning_text.text(found))
+    print(tuning_text.text(tuning))
     if args.json:
-        args.json.write_text(json.dumps(tuning_text.as_json(found), indent=1) + "\n")
+        args.json.write_text(json.dumps(tuning_text.as_json(tuning), indent=1) + "\n")
     if args.html:
-        args.html.write_text(tuning_text.html(found, f"{args.file.stem}: tuned"))
+        args.html.write_text(tuning_text.html(tuning, f"{args.file.stem}: tuned"))
 
 
 def _simulate(args: argparse.Namespace, simulator: ServiceSimulator, asked: Sequence[Workload]) -> Comparison:
-    chosen = tuple(RIVALS) if args.compare else tuple(dict.fromkeys(args.scaler))
+    chosen = tuple(BASELINES) if args.compare else tuple(dict.fromkeys(args.scaler))
     if chosen:
         return _compare(args, simulator, asked, chosen)
     seconds = sum(workload.arrivals[-1].at for workload in asked)
@@ -185,16 +186,16 @@ def _compare(
         return comparison.compare(simulator, asked, chosen, elsewhere, args.jobs, made)
 
 
-def _write(args: argparse.Namespace, found: Comparison) -> None:
+def _write(args: argparse.Namespace, results: Comparison) -> None:
     if args.json:
-        args.json.write_text(json.dumps(as_json(found), indent=1) + "\n")
+        args.json.write_text(json.dumps(as_json(results), indent=1) + "\n")
     if args.html:
         title = f"{args.file.stem}: simulated"
-        args.html.write_text(report.html(found, title))
+        args.html.write_text(report.html(results, title))
 
 
-def as_json(found: Comparison) -> dict[str, Any]:
-    """All results, with timelines. Same input, same bytes."""
-    told = comparison.as_json(found)
-    timelines = [[dataclasses.asdict(sample) for sample in entry.result.timeline] for entry in found.entries]
-    return {"results": [{**entry, "timeline": timeline} for entry, timeline in zip(told, timelines, strict=True)]}
+def as_json(results: Comparison) -> dict[str, Any]:
+    """Returns all results with timelines. Deterministic."""
+    entries = comparison.as_json(results)
+    timelines = [[sample_json(sample) for sample in entry.result.timeline] for entry in results.entries]
+    return {"results": [{**entry, "timeline": timeline} for entry, timeline in zip(entries, timelines, strict=True)]}

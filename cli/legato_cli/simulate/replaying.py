@@ -1,4 +1,4 @@
-"""`legato simulate --signals`: replays a recording, prints what came of it and writes its files."""
+"""`legato simulate --signals`: replays a recording, prints the result and writes files."""
 
 import argparse
 import json
@@ -13,19 +13,19 @@ from legato_simulator.replay.replay import Replay, replay
 
 
 def run(args: argparse.Namespace, spec: Spec) -> None:
-    """Raises RecordingError, UnusableReplay and OSError; then nothing was printed or written."""
+    """Replays and prints. Raises RecordingError, UnusableReplay and OSError before anything is printed or written."""
     with tqdm(unit="round", unit_scale=True, file=sys.stderr, leave=False) as bar:
-        found = replay(recording.rounds(args.signals), spec, lambda: _passed(bar))
-    print(replay_text.text(found))
-    _write(args, found)
+        result = replay(recording.rounds(args.signals), spec, lambda: _passed(bar))
+    print(replay_text.text(result))
+    _write(args, result)
 
 
 def _passed(bar: "tqdm[NoReturn]") -> None:
     bar.update()
 
 
-def _write(args: argparse.Namespace, found: Replay) -> None:
+def _write(args: argparse.Namespace, result: Replay) -> None:
     if args.json:
-        args.json.write_text(json.dumps(replay_text.as_json(found), indent=1) + "\n")
+        args.json.write_text(json.dumps(replay_text.as_json(result), indent=1) + "\n")
     if args.html:
-        args.html.write_text(replay_report.html(found, f"{args.file.stem}: replayed"))
+        args.html.write_text(replay_report.html(result, f"{args.file.stem}: replayed"))

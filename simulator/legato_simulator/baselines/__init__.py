@@ -1,4 +1,4 @@
-"""Autoscalers to compare with, one in each file: how they decide, and where that was read."""
+"""Baseline autoscalers, one per file, each with the source of its algorithm."""
 
 from legato_simulator.baselines import (
     aibrix,
@@ -11,18 +11,18 @@ from legato_simulator.baselines import (
     schedule,
 )
 
-RIVALS = {
-    rival.name: rival
-    for rival in (
-        fixed.RIVAL,
+BASELINES = {
+    baseline.name: baseline
+    for baseline in (
+        fixed.BASELINE,
         fixed.UNIFIED,
-        request_rate.RIVAL,
-        schedule.RIVAL,
-        concurrency.RIVAL,
-        aibrix.RIVAL,
-        llm_d.RIVAL,
-        dynamo.RIVAL,
-        clairvoyant.RIVAL,
+        request_rate.BASELINE,
+        schedule.BASELINE,
+        concurrency.BASELINE,
+        aibrix.BASELINE,
+        llm_d.BASELINE,
+        dynamo.BASELINE,
+        clairvoyant.BASELINE,
     )
 }
-BOUND = clairvoyant.RIVAL.name  # no autoscaler, and so not what others are compared with
+BOUND = clairvoyant.BASELINE.name  # not an autoscaler, so it is never the best baseline

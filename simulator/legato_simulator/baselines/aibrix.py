@@ -2,8 +2,8 @@
 
 After https://github.com/vllm-project/aibrix/blob/main/pkg/controller/podautoscaler/algorithm/apa.go and its defaults in
 `context/context.go`: beyond a tolerance of 10 % the size is multiplied by metric ÷ target, at most doubled or halved;
-down only to the highest recommendation of 300 s. The metrics are those of its examples: requests in flight of prefill
-workers, KV cache usage of decode workers.
+down only to the highest recommendation of 300 s. The metrics are taken from its examples: requests in flight of
+prefill workers, KV cache usage of decode workers.
 """
 
 import math
@@ -12,12 +12,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from legato_simulator.baselines.averages import MovingAverage
-from legato_simulator.baselines.baseline import Grid, Rival
-from legato_simulator.baselines.search_context import Ground, spread
+from legato_simulator.baselines.baseline import Baseline, Grid
+from legato_simulator.baselines.search_context import SearchContext, spread
 from legato_simulator.engine.scaler import Observation, Scaler
 
 EVERY = 10.0  # seconds between decisions
-OVER = 30.0  # that metrics are taken over
+OVER = 30.0  # seconds over which metrics are averaged
 TOLERANCE = 0.1
 MOST_UP, MOST_DOWN = 2.0, 2.0
 COOL_DOWN = 300.0
@@ -25,7 +25,7 @@ COOL_DOWN = 300.0
 
 @dataclass(frozen=True)
 class Aibrix:
-    """Targets for each worker: requests in flight in the prefill pool, used part of KV in the decode pool."""
+    """Targets per worker: requests in flight in the prefill pool, KV usage in the decode pool."""
 
     prefill: float
     decode: float
@@ -70,9 +70,9 @@ class _Pool:
         return current
 
 
-def _grids(ground: Ground) -> tuple[Grid, ...]:
-    decode = tuple(min(0.98, ground.full * share) for share in spread(0.15, 1.1, 8))
+def _grids(context: SearchContext) -> tuple[Grid, ...]:
+    decode = tuple(min(0.98, context.full * share) for share in spread(0.15, 1.1, 8))
     return (Grid(spread(0.2, 6.0, 8), decode, Aibrix),)
 
 
-RIVAL = Rival("aibrix", "requests and KV usage per worker, as AIBrix APA", _grids)
+BASELINE = Baseline("aibrix", "requests and KV usage per worker, as AIBrix APA", _grids)

@@ -1,10 +1,10 @@
-"""Means over the last seconds, as metrics pipelines give them to autoscalers."""
+"""Moving averages, as metrics pipelines hand them to autoscalers."""
 
 from collections import deque
 
 
 class MovingAverage:
-    """The mean of what was observed in the last `seconds`, the present included."""
+    """The mean of the values of the last `seconds`, including the current one."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -12,7 +12,7 @@ class MovingAverage:
         self._sum = 0.0
 
     def add(self, now: float, value: float) -> float:
-        """The mean with this value."""
+        """Adds a value and returns the mean."""
         self._values.append((now, value))
         self._sum += value
         while now - self._values[0][0] >= self._seconds:

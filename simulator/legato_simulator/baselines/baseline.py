@@ -1,24 +1,24 @@
-"""What every rival has: settings, from which each run makes a fresh scaler, and grids of them to be tuned over."""
+"""The parts of every baseline: settings, which make a new scaler for each run, and grids of settings for tuning."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from legato_simulator.baselines.search_context import Ground
+from legato_simulator.baselines.search_context import SearchContext
 from legato_simulator.engine.scaler import Scaler
 
 
 class Settings(Protocol):
-    """Parameters of one rival. Frozen and picklable: what tunes them runs in other processes."""
+    """Parameters of one baseline. Frozen and picklable, since tuning runs in other processes."""
 
     def scaler(self) -> Scaler:
-        """A scaler that has seen nothing yet."""
+        """Returns a scaler without history."""
         ...
 
 
 @dataclass(frozen=True)
 class Grid:
-    """Settings by a value for the prefill pool and one for the decode pool, the most generous ones first."""
+    """Settings made from a value for each pool, the most generous values first."""
 
     prefill: tuple[float, ...]
     decode: tuple[float, ...]
@@ -26,10 +26,10 @@ class Grid:
 
 
 @dataclass(frozen=True)
-class Rival:
-    """An autoscaler to compare with."""
+class Baseline:
+    """An autoscaler that Legato is compared with."""
 
     name: str
-    about: str  # what it scales by, in a few words
-    grids: Callable[[Ground], tuple[Grid, ...]]
-    unified: bool = False  # it scales workers that both prefill and decode, instead of two pools
+    about: str  # its metrics, in a few words
+    grids: Callable[[SearchContext], tuple[Grid, ...]]
+    unified: bool = False  # True: it scales one pool of unified workers instead of two pools

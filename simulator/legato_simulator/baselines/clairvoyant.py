@@ -1,10 +1,10 @@
-"""What one could do who knew every request in advance: a bound that no autoscaler can be expected to reach.
+"""A plan that knows every request in advance: a bound that no autoscaler can be expected to reach.
 
-Computed from the workload: for each 30 s, the prefill work that arrives (seconds of one worker, by the profile, without
-what an unlimited cache would hold) and the KV tokens of the sequences that will decode then (each for its output at a
-step within the objective). Sizes are work ÷ (time × utilisation) and sequences ÷ (those of a full worker ×
-utilisation), wished as early as a worker takes to start. The two utilisations are tuned like any rival's settings, so
-it has the fewest GPU-hours of this family of plans; it is not a proven minimum.
+Each slot of 30 s has the prefill work that arrives in it (seconds of one worker, without the tokens that an unlimited
+cache would hold) and the sequences that decode in it (each for its output, at the objective's step time). Sizes are
+work ÷ (time × utilisation) and sequences ÷ (sequences of a full worker × utilisation), requested one start time ahead.
+The two utilisations are tuned like a baseline's settings, so this is the cheapest plan of its family, not a proven
+minimum.
 """
 
 import math
@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from legato_simulator.baselines.baseline import Grid, Rival
-from legato_simulator.baselines.search_context import Ground, spread
+from legato_simulator.baselines.baseline import Baseline, Grid
+from legato_simulator.baselines.search_context import SearchContext, spread
 from legato_simulator.engine.scaler import Observation, Scaler
 
 SLOT = 30.0  # seconds
@@ -21,7 +21,7 @@ SLOT = 30.0  # seconds
 
 @dataclass(frozen=True)
 class Clairvoyant:
-    """Parts of a worker's time and room that the plan uses, and the plan: workers for each slot if all were used."""
+    """The utilisation of both pools, and the plan: workers per slot at full utilisation."""
 
     prefill: float
     decode: float
@@ -49,29 +49,29 @@ class _ClairvoyantScaler:
         return {pool: math.ceil(needed[pool]) for pool in seen.sizes}
 
 
-def plan(ground: Ground) -> tuple[tuple[float, float], ...]:
-    """Workers of both pools that each slot keeps busy."""
-    arrivals = ground.workload.arrivals
+def plan(context: SearchContext) -> tuple[tuple[float, float], ...]:
+    """Returns the number of workers of both pools that each slot keeps busy."""
+    arrivals = context.workload.arrivals
     slots = int(arrivals[-1].at // SLOT) + 1
     prefill, decode = [0.0] * slots, [0.0] * slots
-    for arrival, tokens in zip(arrivals, ground.uncached, strict=True):
+    for arrival, tokens in zip(arrivals, context.uncached, strict=True):
         slot = int(arrival.at // SLOT)
-        prefill[slot] += ground.prefill_seconds(tokens, arrival.prompt - tokens) / SLOT
-        _spread_over(decode, arrival.at, arrival.output * ground.tpot, 1 / ground.rows)
+        prefill[slot] += context.prefill_seconds(tokens, arrival.prompt - tokens) / SLOT
+        _spread_over(decode, arrival.at, arrival.output * context.tpot, 1 / context.rows)
     return tuple(zip(prefill, decode, strict=True))
 
 
 def _spread_over(slots: list[float], begin: float, seconds: float, workers: float) -> None:
-    """Adds so many workers for so long, as means of the slots."""
+    """Adds `workers` for `seconds` from `begin`, as means of the slots."""
     end = begin + seconds
     for slot in range(int(begin // SLOT), min(len(slots), int(end // SLOT) + 1)):
         overlap = min(end, (slot + 1) * SLOT) - max(begin, slot * SLOT)
         slots[slot] += workers * overlap / SLOT
 
 
-def _grids(ground: Ground) -> tuple[Grid, ...]:
-    make = partial(Clairvoyant, plan=plan(ground), ahead=ground.profile.start_seconds)
+def _grids(context: SearchContext) -> tuple[Grid, ...]:
+    make = partial(Clairvoyant, plan=plan(context), ahead=context.profile.start_seconds)
     return (Grid(spread(0.2, 1.1, 8), spread(0.3, 3.0, 8), make),)
 
 
-RIVAL = Rival("clairvoyant", "knows all requests in advance", _grids)
+BASELINE = Baseline("clairvoyant", "knows all requests in advance", _grids)

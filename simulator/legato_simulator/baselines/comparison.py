@@ -1,4 +1,4 @@
-"""Legato beside tuned rivals, over several workloads."""
+"""Compares Legato with tuned baselines over several workloads."""
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from typing import Any, Protocol
 
-from legato_simulator.baselines import BOUND, RIVALS
+from legato_simulator.baselines import BASELINES, BOUND
 from legato_simulator.baselines.baseline import Settings
-from legato_simulator.baselines.search_context import Ground
+from legato_simulator.baselines.search_context import SearchContext
 from legato_simulator.baselines.tuning import reaches, tune
 from legato_simulator.engine.result import Result
 from legato_simulator.engine.scaler import Scaler
@@ -19,47 +19,47 @@ LEGATO = "legato"
 
 
 class Simulator(Protocol):
-    """One service in virtual time. Picklable, as workloads are simulated in several processes."""
+    """One service in virtual time. Picklable, because workloads are simulated in several processes."""
 
     def simulate(self, workload: Workload, scaler: Scaler) -> Result:
-        """One run."""
+        """Runs one workload under one scaler."""
         ...
 
     def legato(self) -> Scaler:
-        """A fresh one of Legato's own."""
+        """Returns a new Legato scaler."""
         ...
 
-    def ground(self, workload: Workload) -> Ground:
-        """Where grids of rivals lie."""
+    def search_context(self, workload: Workload) -> SearchContext:
+        """Returns the estimates from which baselines make their grids."""
         ...
 
     def unified(self) -> "Simulator":
-        """The same service without a prefill pool, with as many workers at most."""
+        """Returns the same service with one pool of unified workers and the same maximum number of workers."""
         ...
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One scaler on one workload."""
+    """The result of one scaler on one workload."""
 
     result: Result
-    settings: Settings | None = None  # None for Legato, which has none
+    settings: Settings | None = None  # None for Legato
     tuned_on: str = ""  # the workload that the settings are for
     runs: int = 1  # simulations, tuning included
 
     @property
     def elsewhere(self) -> bool:
-        """Whether the settings are those for another workload."""
+        """True if the settings were tuned on another workload."""
         return bool(self.tuned_on) and self.tuned_on != self.result.workload
 
     @property
     def name(self) -> str:
-        """The scaler, and what it was tuned on if that was another workload."""
+        """The scaler's name, with the workload that it was tuned on if that is another one."""
         return f"{self.result.scaler}, tuned on {self.tuned_on}" if self.elsewhere else self.result.scaler
 
     @property
     def chosen(self) -> str:
-        """The tuned values."""
+        """The tuned values as text."""
         if self.settings is None:
             return ""
         fields = dataclasses.asdict(self.settings)  # type: ignore[call-overload]
@@ -68,34 +68,37 @@ class Entry:
 
 @dataclass(frozen=True)
 class Comparison:
-    """All entries, workload by workload."""
+    """All entries, grouped by workload."""
 
     entries: tuple[Entry, ...]
 
     @property
     def workloads(self) -> tuple[str, ...]:
-        """In order of appearance."""
+        """Names of the workloads, in order of appearance."""
         return tuple(dict.fromkeys(entry.result.workload for entry in self.entries))
 
-    def of(self, workload: str) -> tuple[Entry, ...]:
-        """Entries of one workload."""
+    def entries_of(self, workload: str) -> tuple[Entry, ...]:
+        """Returns the entries of one workload."""
         return tuple(entry for entry in self.entries if entry.result.workload == workload)
 
     def entry(self, workload: str, name: str) -> Entry | None:
-        """One scaler on one workload."""
-        return next((entry for entry in self.of(workload) if entry.name == name), None)
+        """Returns the entry of one scaler on one workload."""
+        return next((entry for entry in self.entries_of(workload) if entry.name == name), None)
 
     def best(self, workload: str) -> Entry | None:
-        """The tuned rival with the fewest GPU-hours among those that reach the attainment. No bound is a rival."""
-        rivals = [
+        """Returns the tuned baseline with the fewest GPU-hours that reaches the attainment.
+
+        The bound does not count.
+        """
+        baselines = [
             entry
-            for entry in self.of(workload)
+            for entry in self.entries_of(workload)
             if entry.settings and not entry.elsewhere and entry.result.scaler != BOUND and reaches(entry.result)
         ]
-        return min(rivals, key=lambda entry: entry.result.gpu_hours, default=None)
+        return min(baselines, key=lambda entry: entry.result.gpu_hours, default=None)
 
     def ratio(self, entry: Entry) -> float | None:
-        """GPU-hours ÷ those of the best tuned rival of the workload; None if no rival reaches the attainment."""
+        """Returns GPU-hours divided by the best tuned baseline's; None if no baseline reaches the attainment."""
         best = self.best(entry.result.workload)
         return entry.result.gpu_hours / best.result.gpu_hours if best and best.result.gpu_hours else None
 
@@ -103,27 +106,29 @@ class Comparison:
 def compare(
     simulator: Simulator,
     workloads: Sequence[Workload],
-    rivals: Sequence[str] = tuple(RIVALS),
+    baselines: Sequence[str] = tuple(BASELINES),
     elsewhere: Sequence[str] = (),
     jobs: int = 1,
     progress: Callable[[Entry], None] | None = None,
 ) -> Comparison:
-    """Legato and these rivals, each tuned on each workload.
+    """Runs Legato and these baselines, each tuned on each workload.
 
-    Rivals named in `elsewhere` also run with what they were tuned to on the workload before. The order of entries is
-    that of the arguments, whatever finishes first.
+    Baselines named in `elsewhere` also run with the settings of the preceding workload. Entries are in the order of the
+    arguments.
     """
     made: dict[tuple[int, str, bool], Entry] = {}
-    tuned = [(at, name, False, workload, None) for at, workload in enumerate(workloads) for name in (LEGATO, *rivals)]
+    tuned = [
+        (at, name, False, workload, None) for at, workload in enumerate(workloads) for name in (LEGATO, *baselines)
+    ]
     _collect(made, simulator, tuned, jobs, progress)
     moved = [
         (at, name, True, workload, made[(at - 1) % len(workloads), name, False])
         for at, workload in enumerate(workloads)
         for name in elsewhere
-        if len(workloads) > 1 and name in rivals
+        if len(workloads) > 1 and name in baselines
     ]
     _collect(made, simulator, moved, jobs, progress)
-    order = sorted(made, key=lambda key: (key[0], (LEGATO, *rivals).index(key[1]), key[2]))
+    order = sorted(made, key=lambda key: (key[0], (LEGATO, *baselines).index(key[1]), key[2]))
     return Comparison(tuple(made[key] for key in order))
 
 
@@ -157,18 +162,18 @@ def _entries(simulator: Simulator, tasks: Sequence[_Task], jobs: int) -> Iterato
 def _entry(simulator: Simulator, name: str, moved: bool, workload: Workload, source: Entry | None) -> Entry:
     if name == LEGATO:
         return Entry(simulator.simulate(workload, simulator.legato()))
-    rival = RIVALS[name]
-    if rival.unified:
+    baseline = BASELINES[name]
+    if baseline.unified:
         simulator = simulator.unified()
     if moved and source and source.settings:
         result = simulator.simulate(workload, source.settings.scaler())
         return Entry(result, source.settings, source.tuned_on)
-    found = tune(rival, simulator.ground(workload), lambda scaler: simulator.simulate(workload, scaler))
-    return Entry(found.result, found.settings, workload.name, found.runs)
+    tuned = tune(baseline, simulator.search_context(workload), lambda scaler: simulator.simulate(workload, scaler))
+    return Entry(tuned.result, tuned.settings, workload.name, tuned.runs)
 
 
 def as_json(comparison: Comparison) -> list[dict[str, Any]]:
-    """Every entry with its result, without timelines."""
+    """Returns every entry with its result, without timelines."""
     return [
         {
             **{name: value for name, value in dataclasses.asdict(entry.result).items() if name != "timeline"},

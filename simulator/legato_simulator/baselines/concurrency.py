@@ -1,8 +1,8 @@
 """Requests in flight with a stable and a panic window, as Knative's Pod Autoscaler does.
 
 After https://github.com/knative/serving/blob/main/pkg/autoscaler/scaling/autoscaler.go: the size is the mean of 60 s
-divided by the target; if the mean of 6 s asks for twice what serves, it panics: for 60 s it follows the shorter mean
-and never shrinks. Within one decision a pool at most halves.
+divided by the target. If the mean of 6 s asks for twice the ready workers, it panics: for 60 s it follows the shorter
+mean and never shrinks. Within one decision a pool at most halves.
 """
 
 import math
@@ -10,18 +10,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from legato_simulator.baselines.averages import MovingAverage
-from legato_simulator.baselines.baseline import Grid, Rival
-from legato_simulator.baselines.search_context import Ground, spread
+from legato_simulator.baselines.baseline import Baseline, Grid
+from legato_simulator.baselines.search_context import SearchContext, spread
 from legato_simulator.engine.scaler import Observation, Scaler
 
 STABLE, PANIC = 60.0, 6.0  # seconds
-PANIC_THRESHOLD = 2.0  # times the workers that serve
-MOST_UP, MOST_DOWN = 1000.0, 2.0  # times the workers that serve, in one decision
+PANIC_THRESHOLD = 2.0  # times the ready workers
+MOST_UP, MOST_DOWN = 1000.0, 2.0  # times the ready workers, in one decision
 
 
 @dataclass(frozen=True)
 class Concurrency:
-    """Requests that each worker of a pool is to have in its hands."""
+    """Target number of requests in flight per worker of each pool."""
 
     prefill: float
     decode: float
@@ -59,16 +59,16 @@ class _Pool:
             self._panic_at = now
         elif self._panic_at is not None and now - self._panic_at > STABLE:
             self._panic_at, self._highest = None, 0
-        wish = min(max(stable, least), most)
+        desired = min(max(stable, least), most)
         if self._panic_at is None:
-            return wish
-        self._highest = max(self._highest, wish, min(max(panic, least), most))
+            return desired
+        self._highest = max(self._highest, desired, min(max(panic, least), most))
         return self._highest
 
 
-def _grids(ground: Ground) -> tuple[Grid, ...]:
-    decode = tuple(ground.rows * share for share in spread(0.15, 1.2, 8))
+def _grids(context: SearchContext) -> tuple[Grid, ...]:
+    decode = tuple(context.rows * share for share in spread(0.15, 1.2, 8))
     return (Grid(spread(0.2, 6.0, 8), decode, Concurrency),)
 
 
-RIVAL = Rival("concurrency", "requests in flight with a panic window, as Knative", _grids)
+BASELINE = Baseline("concurrency", "requests in flight with a panic window, as Knative", _grids)

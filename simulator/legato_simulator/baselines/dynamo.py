@@ -2,8 +2,8 @@
 
 After https://docs.nvidia.com/dynamo/latest/components/planner/planner-guide and
 https://github.com/ai-dynamo/dynamo/blob/main/components/src/dynamo/planner/core/load_scaling.py: every 5 s a pool gets
-one more worker if any worker is above the upper threshold and one less if all are below the lower one; while a worker
-starts or leaves, it only watches. Lower thresholds stand to the upper ones as its built-in ones do: 0.1 and 0.6.
+one more worker if any worker is above the upper threshold, and loses one if all are below the lower threshold. While a
+worker starts or leaves, nothing changes. The lower thresholds are 0.1 and 0.6 of the upper ones, as in its defaults.
 """
 
 import math
@@ -11,17 +11,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from legato_operator.policy import WorkerSignals
-from legato_simulator.baselines.baseline import Grid, Rival
-from legato_simulator.baselines.search_context import Ground, spread
+from legato_simulator.baselines.baseline import Baseline, Grid
+from legato_simulator.baselines.search_context import SearchContext, spread
 from legato_simulator.engine.scaler import Observation, Scaler
 
 EVERY = 5.0  # seconds between decisions
-PREFILL_DOWN, DECODE_DOWN = 0.1, 0.6  # lower thresholds, as parts of the upper ones
+PREFILL_DOWN, DECODE_DOWN = 0.1, 0.6  # lower thresholds, relative to the upper ones
 
 
 @dataclass(frozen=True)
 class Dynamo:
-    """Upper thresholds for one worker: queued prompt tokens, and used part of KV, pending sequences included."""
+    """Upper thresholds per worker: queued prompt tokens, and KV usage including pending sequences."""
 
     prefill: float
     decode: float
@@ -50,11 +50,11 @@ class _DynamoScaler:
         if seen.ready.get(pool, 0) != size:
             return size
         load = _queued if pool == "prefill" else _used
-        found = list(_known(load(w) for w in seen.signals.workers if w.pool == pool and w.ready and not w.draining))
+        loads = list(_known(load(w) for w in seen.signals.workers if w.pool == pool and w.ready and not w.draining))
         upper, lower = self._thresholds[pool]
-        if any(value >= upper for value in found):
+        if any(value >= upper for value in loads):
             return size + 1
-        return size - 1 if size > 1 and found and all(value < lower for value in found) else size
+        return size - 1 if size > 1 and loads and all(value < lower for value in loads) else size
 
 
 def _queued(worker: WorkerSignals) -> float | None:
@@ -70,10 +70,10 @@ def _known(values: Iterable[float | None]) -> Iterable[float]:
     return (value for value in values if value is not None)
 
 
-def _grids(ground: Ground) -> tuple[Grid, ...]:
-    prefill = tuple(ground.ttft * ground.peak_prefill * share for share in spread(0.05, 2.0, 8))
-    decode = tuple(ground.full * share for share in spread(0.15, 1.1, 8))
+def _grids(context: SearchContext) -> tuple[Grid, ...]:
+    prefill = tuple(context.ttft * context.peak_prefill * share for share in spread(0.05, 2.0, 8))
+    decode = tuple(context.full * share for share in spread(0.15, 1.1, 8))
     return (Grid(prefill, decode, Dynamo),)
 
 
-RIVAL = Rival("dynamo", "thresholds on queue tokens and KV usage, as Dynamo's planner", _grids)
+BASELINE = Baseline("dynamo", "thresholds on queue tokens and KV usage, as Dynamo's planner", _grids)

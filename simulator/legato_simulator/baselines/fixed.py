@@ -1,19 +1,19 @@
-"""A fixed number of workers: no autoscaler at all, sized for the workload's worst minutes.
+"""A fixed number of workers, without an autoscaler, sized for the workload's worst minutes.
 
-Of two pools, or of one whose workers do both, as a service without disaggregation has them.
+Either two pools, or one pool of unified workers, as in a service without disaggregation.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from legato_simulator.baselines.baseline import Grid, Rival
-from legato_simulator.baselines.search_context import Ground
+from legato_simulator.baselines.baseline import Baseline, Grid
+from legato_simulator.baselines.search_context import SearchContext
 from legato_simulator.engine.scaler import Observation, Scaler
 
 
 @dataclass(frozen=True)
 class Fixed:
-    """So many workers."""
+    """The number of workers of each pool."""
 
     prefill: float
     decode: float
@@ -24,7 +24,7 @@ class Fixed:
 
 @dataclass(frozen=True)
 class FixedUnified:
-    """So many unified workers. They are in the decode pool; there is no other."""
+    """The number of unified workers. They form the decode pool, the only one."""
 
     prefill: float
     decode: float
@@ -42,17 +42,19 @@ class _FixedScaler:
         return {pool: self._sizes[pool] for pool in seen.sizes}
 
 
-def _grids(ground: Ground) -> tuple[Grid, ...]:
-    return (Grid(_down_from(ground.most["prefill"]), _down_from(ground.most["decode"]), Fixed),)
+def _grids(context: SearchContext) -> tuple[Grid, ...]:
+    return (Grid(_down_from(context.most["prefill"]), _down_from(context.most["decode"]), Fixed),)
 
 
-def _unified_grids(ground: Ground) -> tuple[Grid, ...]:
-    return (Grid((0.0,), _down_from(ground.most["decode"]), FixedUnified),)
+def _unified_grids(context: SearchContext) -> tuple[Grid, ...]:
+    return (Grid((0.0,), _down_from(context.most["decode"]), FixedUnified),)
 
 
 def _down_from(most: int) -> tuple[float, ...]:
     return tuple(float(size) for size in range(most, 0, -1))
 
 
-RIVAL = Rival("fixed", "a fixed number of workers", _grids)
-UNIFIED = Rival("fixed-unified", "a fixed number of workers that both prefill and decode", _unified_grids, unified=True)
+BASELINE = Baseline("fixed", "a fixed number of workers", _grids)
+UNIFIED = Baseline(
+    "fixed-unified", "a fixed number of workers that both prefill and decode", _unified_grids, unified=True
+)

@@ -1,20 +1,21 @@
-"""Kubernetes' HorizontalPodAutoscaler for a metric of which each worker is to have so much (`AverageValue`).
+"""Kubernetes' HorizontalPodAutoscaler for a metric with a target per worker (`AverageValue`).
 
-As in https://kubernetes.io/docs/tasks/run-application/horizontal-pod-autoscale/: every 15 s the wish is the metric
-divided by its target, unless that is within the tolerance of the present size; down only to the highest recommendation
-of the stabilization window; policies bound what a period may add or remove. KEDA hands its triggers to this, too.
+After https://kubernetes.io/docs/tasks/run-application/horizontal-pod-autoscale/: every 15 s the desired size is the
+metric divided by its target, unless that is within the tolerance of the current size. A pool shrinks only to the
+highest recommendation within the stabilization window. Policies limit the change per period. KEDA also scales through
+it.
 """
 
 import math
 from collections import deque
 from dataclasses import dataclass
 
-_LONGEST_PERIOD = 1800.0  # seconds, of a policy that Kubernetes accepts
+_LONGEST_PERIOD = 1800.0  # seconds: the longest policy period that Kubernetes accepts
 
 
 @dataclass(frozen=True)
 class HpaPolicy:
-    """Within `seconds`, a pool may change by `workers` or by `percent` of what it was, whichever is more."""
+    """Within `seconds`, a pool may change by `workers` or by `percent` of its size, whichever is more."""
 
     seconds: float
     workers: int = 0
@@ -33,28 +34,29 @@ class HpaBehavior:
 
 
 class HorizontalPodAutoscaler:
-    """Of one pool."""
+    """The autoscaler of one pool."""
 
     def __init__(self, behavior: HpaBehavior) -> None:
         self._behavior = behavior
         self._next = -math.inf
         self._size = 0
-        self._wish = 0
+        self._desired = 0
         self._recommended: deque[tuple[float, int]] = deque()
         self._changes: deque[tuple[float, int]] = deque()  # when, and by how many workers
 
     def size(self, now: float, current: int, metric: float, target: float) -> int:
-        """The wish, given the metric of the whole pool."""
+        """Returns the desired size, given the metric of the whole pool."""
         if self._size and current != self._size:
             self._changes.append((now, current - self._size))
         while self._changes and now - self._changes[0][0] >= _LONGEST_PERIOD:
             self._changes.popleft()
         self._size = current
         if now < self._next:
-            return self._wish
+            return self._desired
         self._next = now + self._behavior.sync
-        self._wish = self._limited(now, current, self._stabilized(now, current, self._needed(current, metric, target)))
-        return self._wish
+        needed = self._stabilized(now, current, self._needed(current, metric, target))
+        self._desired = self._limited(now, current, needed)
+        return self._desired
 
     def _needed(self, current: int, metric: float, target: float) -> int:
         if current and abs(metric / (target * current) - 1) <= self._behavior.tolerance:
@@ -69,13 +71,14 @@ class HorizontalPodAutoscaler:
             self._recommended.popleft()
         return max(needed, min(current, max(size for _, size in self._recommended)))
 
-    def _limited(self, now: float, current: int, wish: int) -> int:
-        if wish > current:
-            return min(wish, max(self._bound(now, current, policy, 1) for policy in self._behavior.up))
-        return max(wish, min(self._bound(now, current, policy, -1) for policy in self._behavior.down))
+    def _limited(self, now: float, current: int, desired: int) -> int:
+        if desired > current:
+            return min(desired, max(self._bound(now, current, policy, 1) for policy in self._behavior.up))
+        return max(desired, min(self._bound(now, current, policy, -1) for policy in self._behavior.down))
 
     def _bound(self, now: float, current: int, policy: HpaPolicy, sign: int) -> int:
-        """The size that the policy allows: the one at the beginning of its period, and as much as it may change."""
+        """Returns the size that the policy allows: the one at the beginning of its period, plus the permitted
+        change."""
         changes = [by for at, by in self._changes if now - at < policy.seconds and by * sign > 0]
         begin = current - sum(changes)
         share = begin * (1 + sign * policy.percent / 100)

@@ -1,18 +1,18 @@
 """llm-d's token-aware scaling: seconds of prefill backlog and KV occupancy, through KEDA.
 
-After https://github.com/llm-d/llm-d/tree/main/guides/workload-autoscaling/keda-epp-token-aware: prefill workers are
-backlog tokens ÷ the peak prefill throughput of one ÷ the tolerated seconds; decode workers the sum of their KV usage ÷
-the tolerated one. KEDA polls every 15 s and hands both to a HorizontalPodAutoscaler. The guide adds one worker in 180 s
-and removes one in 300 s (`gradual`); Kubernetes' own policies are tried beside it.
+After https://github.com/llm-d/llm-d/tree/main/guides/workload-autoscaling/keda-epp-token-aware: the number of prefill
+workers is backlog tokens ÷ peak prefill throughput of a worker ÷ tolerated seconds, the number of decode workers the
+sum of their KV usage ÷ the tolerated usage. KEDA polls every 15 s and hands both to a HorizontalPodAutoscaler. The
+guide adds one worker in 180 s and removes one in 300 s (`gradual`); Kubernetes' own policies are tried as well.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from legato_simulator.baselines.baseline import Grid, Rival
+from legato_simulator.baselines.baseline import Baseline, Grid
 from legato_simulator.baselines.hpa import HorizontalPodAutoscaler, HpaBehavior, HpaPolicy
-from legato_simulator.baselines.search_context import Ground, spread
+from legato_simulator.baselines.search_context import SearchContext, spread
 from legato_simulator.engine.scaler import Observation, Scaler
 
 GRADUAL = HpaBehavior(up=(HpaPolicy(180, workers=1),), down=(HpaPolicy(300, workers=1),))
@@ -20,7 +20,7 @@ GRADUAL = HpaBehavior(up=(HpaPolicy(180, workers=1),), down=(HpaPolicy(300, work
 
 @dataclass(frozen=True)
 class LlmD:
-    """Seconds of backlog and used part of KV that each worker is to have."""
+    """Targets per worker: seconds of backlog in the prefill pool, KV usage in the decode pool."""
 
     prefill: float
     decode: float
@@ -48,13 +48,13 @@ class _LlmDScaler:
         return {pool: self._scalers[pool].size(seen.now, size, *metrics[pool]) for pool, size in seen.sizes.items()}
 
 
-def _grids(ground: Ground) -> tuple[Grid, ...]:
-    prefill = tuple(ground.ttft * share for share in spread(0.03, 1.5, 8))
-    decode = tuple(min(0.98, ground.full * share) for share in spread(0.15, 1.1, 8))
+def _grids(context: SearchContext) -> tuple[Grid, ...]:
+    prefill = tuple(context.ttft * share for share in spread(0.03, 1.5, 8))
+    decode = tuple(min(0.98, context.full * share) for share in spread(0.15, 1.1, 8))
     return tuple(
-        Grid(prefill, decode, partial(LlmD, peak_prefill=ground.peak_prefill, gradual=gradual))
+        Grid(prefill, decode, partial(LlmD, peak_prefill=context.peak_prefill, gradual=gradual))
         for gradual in (True, False)
     )
 
 
-RIVAL = Rival("llm-d", "seconds of prefill backlog and KV usage, as llm-d with KEDA", _grids)
+BASELINE = Baseline("llm-d", "seconds of prefill backlog and KV usage, as llm-d with KEDA", _grids)

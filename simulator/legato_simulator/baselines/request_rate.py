@@ -1,6 +1,6 @@
 """Requests per second through a HorizontalPodAutoscaler: the usual way to scale a service by its traffic.
 
-The metric is `rate(requests[1m])` over all workers, the target so many of it for each; see
+The metric is `rate(requests[1m])` over all workers, with a target per worker; see
 https://kubernetes.io/docs/tasks/run-application/horizontal-pod-autoscale-walkthrough/ on metrics of an Ingress.
 """
 
@@ -8,18 +8,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from legato_simulator.baselines.averages import MovingAverage
-from legato_simulator.baselines.baseline import Grid, Rival
+from legato_simulator.baselines.baseline import Baseline, Grid
 from legato_simulator.baselines.hpa import HorizontalPodAutoscaler, HpaBehavior
-from legato_simulator.baselines.search_context import Ground, spread
+from legato_simulator.baselines.search_context import SearchContext, spread
 from legato_simulator.engine.scaler import Observation, Scaler
 
-OVER = 60.0  # seconds that the rate is taken over
-UTILISATION = spread(0.25, 1.4, 8)  # of what a worker can do
+OVER = 60.0  # seconds over which the rate is averaged
+UTILISATION = spread(0.25, 1.4, 8)  # of a worker's capacity
 
 
 @dataclass(frozen=True)
 class RequestRate:
-    """Requests per second that each worker of a pool is to have."""
+    """Target requests per second per worker of each pool."""
 
     prefill: float
     decode: float
@@ -46,11 +46,11 @@ class RequestRateScaler:
         }
 
 
-def _grids(ground: Ground) -> tuple[Grid, ...]:
+def _grids(context: SearchContext) -> tuple[Grid, ...]:
     prefill, decode = (
-        tuple(rate * share for share in UTILISATION) for rate in (ground.prefill_rate, ground.decode_rate)
+        tuple(rate * share for share in UTILISATION) for rate in (context.prefill_rate, context.decode_rate)
     )
     return (Grid(prefill, decode, RequestRate),)
 
 
-RIVAL = Rival("request-rate", "requests per second, by HPA", _grids)
+BASELINE = Baseline("request-rate", "requests per second, by HPA", _grids)

@@ -1,8 +1,8 @@
-"""Requests per second with a schedule: what an operator does who knows his day.
+"""Requests per second with a schedule, as for a service whose daily pattern is known.
 
-As KEDA's cron trigger (https://keda.sh/docs/latest/scalers/cron/) beside one on requests per second: the larger of the
-two holds. The schedule is made from the workload itself, so this rival knows in advance how many requests each 10
-minutes bring, but not how long they are.
+Like KEDA's cron trigger (https://keda.sh/docs/latest/scalers/cron/) in addition to a trigger on requests per second:
+the larger size applies. The schedule is made from the workload itself, so this baseline knows in advance the number of
+requests in each 10 minutes, but not their lengths.
 """
 
 import math
@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from legato_simulator.baselines.baseline import Grid, Rival
+from legato_simulator.baselines.baseline import Baseline, Grid
 from legato_simulator.baselines.request_rate import UTILISATION, RequestRateScaler
-from legato_simulator.baselines.search_context import Ground
+from legato_simulator.baselines.search_context import SearchContext
 from legato_simulator.engine.scaler import Observation, Scaler
 from legato_simulator.workload.workload import Workload
 
@@ -22,12 +22,12 @@ PERIOD = 600.0  # seconds
 
 @dataclass(frozen=True)
 class Schedule:
-    """Requests per second for each worker of a pool, and how many are expected in each period."""
+    """Target requests per second per worker of each pool, and the expected rate in each period."""
 
     prefill: float
     decode: float
     expected: tuple[float, ...] = ()  # requests per second
-    ahead: float = 60.0  # seconds that the schedule is before its time, so that workers have started
+    ahead: float = 60.0  # seconds by which the schedule is early, so that workers have started in time
 
     def scaler(self) -> Scaler:
         return _ScheduleScaler(self)
@@ -52,17 +52,17 @@ class _ScheduleScaler:
 
 
 def expected(workload: Workload) -> tuple[float, ...]:
-    """Requests per second of each period."""
+    """Returns the requests per second of each period."""
     counted = Counter(int(arrival.at // PERIOD) for arrival in workload.arrivals)
     return tuple(counted[period] / PERIOD for period in range(max(counted, default=-1) + 1))
 
 
-def _grids(ground: Ground) -> tuple[Grid, ...]:
+def _grids(context: SearchContext) -> tuple[Grid, ...]:
     prefill, decode = (
-        tuple(rate * share for share in UTILISATION) for rate in (ground.prefill_rate, ground.decode_rate)
+        tuple(rate * share for share in UTILISATION) for rate in (context.prefill_rate, context.decode_rate)
     )
-    make = partial(Schedule, expected=expected(ground.workload), ahead=ground.profile.start_seconds)
+    make = partial(Schedule, expected=expected(context.workload), ahead=context.profile.start_seconds)
     return (Grid(prefill, decode, make),)
 
 
-RIVAL = Rival("schedule", "requests per second and a schedule", _grids)
+BASELINE = Baseline("schedule", "requests per second and a schedule", _grids)

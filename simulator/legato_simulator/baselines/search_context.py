@@ -1,7 +1,7 @@
-"""Where a grid lies: what one worker can do with the mean request of a workload, roughly.
+"""Estimates of a worker's throughput on a workload, from which grids of settings are made.
 
-A grid is laid around this estimate, from far too generous to far too frugal, so that tuning finds the right value
-although the estimate knows neither queues nor bursts.
+A grid extends around the estimate from far too generous to far too frugal, because the estimate includes neither queues
+nor bursts.
 """
 
 from collections.abc import Mapping
@@ -13,43 +13,43 @@ from legato_simulator.workload.workload import Arrival, Workload
 
 
 @dataclass(frozen=True)
-class Ground:
-    """A service and what it is asked."""
+class SearchContext:
+    """A service and its workload."""
 
     workload: Workload
     profile: Profile
     ttft: float  # objectives, seconds
     tpot: float
     most: Mapping[str, int]  # `max` of each pool
-    slots: int  # sequences that a worker decodes at once
+    slots: int  # sequences that a worker decodes concurrently
 
     @cached_property
     def rate(self) -> float:
-        """Requests per second."""
+        """Mean requests per second."""
         return len(self.workload.arrivals) / max(1.0, self.workload.arrivals[-1].at)
 
     @cached_property
     def uncached(self) -> tuple[int, ...]:
-        """Prompt tokens of each request that were in no prompt before, as an unlimited cache would find."""
+        """Prompt tokens of each request that an unlimited prefix cache would miss."""
         seen: set[int] = set()
-        found = []
+        uncached = []
         for arrival in self.workload.arrivals:
-            found.append(max(1, arrival.prompt - self._cached(arrival, seen)))
+            uncached.append(max(1, arrival.prompt - self._cached(arrival, seen)))
             seen.update(arrival.blocks)
-        return tuple(found)
+        return tuple(uncached)
 
     def _cached(self, arrival: Arrival, seen: set[int]) -> int:
         count = next((i for i, block in enumerate(arrival.blocks) if block not in seen), len(arrival.blocks))
         return count * self.workload.block
 
     def prefill_seconds(self, tokens: float, cached: float = 0.0) -> float:
-        """Of one prompt that a worker computes by itself."""
+        """Returns the seconds to compute one prompt in a single step, without other work."""
         step = self.profile.step
         return step.per_step + tokens * (step.per_token + step.per_pair * (cached + (tokens + 1) / 2))
 
     @cached_property
     def prefill_rate(self) -> float:
-        """Requests per second that keep one prefill worker busy all the time."""
+        """Requests per second that keep one prefill worker always busy."""
         work = sum(
             self.prefill_seconds(tokens, arrival.prompt - tokens)
             for arrival, tokens in zip(self.workload.arrivals, self.uncached, strict=True)
@@ -63,21 +63,21 @@ class Ground:
 
     @cached_property
     def context(self) -> float:
-        """Tokens that a sequence has while it decodes, on average over sequences by how long they do."""
+        """Mean tokens of a decoding sequence, weighted by output length."""
         arrivals = self.workload.arrivals
         outputs = sum(arrival.output for arrival in arrivals)
         return sum((arrival.prompt + arrival.output / 2) * arrival.output for arrival in arrivals) / outputs
 
     @cached_property
     def rows(self) -> float:
-        """Sequences that one decode worker can hold without a step longer than the objective."""
+        """Concurrent sequences of one decode worker whose steps still meet the objective."""
         step = self.profile.step
         in_time = (self.tpot - step.per_step) / (step.per_row + step.per_context * self.context or 1e-12)
         return max(1.0, min(in_time, self.profile.kv_tokens / self.context, self.slots))
 
     @cached_property
     def full(self) -> float:
-        """The part of a decode worker's KV that so many sequences use."""
+        """KV usage of a decode worker with `rows` sequences, 0 to 1."""
         return min(1.0, self.rows * self.context / self.profile.kv_tokens)
 
     @cached_property
@@ -90,5 +90,5 @@ class Ground:
 
 
 def spread(low: float, high: float, count: int) -> tuple[float, ...]:
-    """`count` values from `low` to `high`, each the same multiple of the one before."""
+    """Returns `count` values from `low` to `high` in a geometric progression."""
     return tuple(low * (high / low) ** (i / (count - 1)) for i in range(count))

@@ -1,16 +1,16 @@
-"""Tuning a rival on a workload: the settings of its grid that reach the attainment with the fewest GPU-hours.
+"""Tunes a baseline on a workload: searches its grid for the attainment with the fewest GPU-hours.
 
-More generous settings are taken to have no lower attainment and no fewer GPU-hours. Then the cheapest settings that
-reach the attainment lie on the border of those that do, and bisection finds them with few of the grid's simulations.
-Where a result contradicts the assumption, the best of those that were tried is taken.
+The search assumes that more generous settings have neither a lower attainment nor fewer GPU-hours. The cheapest
+sufficient settings then lie on a border, and bisection finds them with few simulations. If a result contradicts the
+assumption, the best settings tried are used.
 """
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 
-from legato_simulator.baselines.baseline import Grid, Rival, Settings
-from legato_simulator.baselines.search_context import Ground
+from legato_simulator.baselines.baseline import Baseline, Grid, Settings
+from legato_simulator.baselines.search_context import SearchContext
 from legato_simulator.engine.result import Result
 from legato_simulator.engine.scaler import Scaler
 
@@ -21,7 +21,7 @@ Simulate = Callable[[Scaler], Result]
 
 @dataclass(frozen=True)
 class Tuned:
-    """The best settings on a workload, and what they came to."""
+    """The best settings on a workload and their result."""
 
     settings: Settings
     result: Result
@@ -29,19 +29,21 @@ class Tuned:
 
     @property
     def reaches(self) -> bool:
-        """Whether the attainment is reached; if not, these settings came closest to it."""
+        """True if the attainment is reached; otherwise these settings came closest."""
         return reaches(self.result)
 
 
 def reaches(result: Result) -> bool:
-    """Whether enough of the offered requests were good."""
+    """Returns True if the attainment is reached."""
     return result.attainment >= ATTAINMENT
 
 
-def tune(rival: Rival, ground: Ground, simulate: Simulate, progress: Callable[[Result], None] | None = None) -> Tuned:
-    """Searches all grids of a rival. `progress` is told every result."""
+def tune(
+    baseline: Baseline, context: SearchContext, simulate: Simulate, progress: Callable[[Result], None] | None = None
+) -> Tuned:
+    """Searches all grids of a baseline. `progress` is called with each result."""
     tried: list[tuple[Settings, Result]] = []
-    for grid in rival.grids(ground):
+    for grid in baseline.grids(context):
         search = _Search(grid, simulate, progress)
         search.run()
         tried.extend(search.tried.values())
@@ -50,7 +52,7 @@ def tune(rival: Rival, ground: Ground, simulate: Simulate, progress: Callable[[R
 
 
 def best(tried: Iterable[tuple[Settings, Result]]) -> tuple[Settings, Result]:
-    """The fewest GPU-hours among those that reach the attainment; if none does, the highest attainment."""
+    """Returns the cheapest settings that reach the attainment; if none does, those with the highest."""
     return min(tried, key=lambda entry: _rank(entry[1]))
 
 
@@ -59,14 +61,14 @@ def _rank(result: Result) -> tuple[float, float]:
 
 
 class _Search:
-    """Of one grid. Indices grow from generous to frugal."""
+    """The search of one grid. Indices grow from generous to frugal."""
 
     def __init__(self, grid: Grid, simulate: Simulate, progress: Callable[[Result], None] | None) -> None:
         self._grid, self._simulate, self._progress = grid, simulate, progress
         self.tried: dict[tuple[int, int], tuple[Settings, Result]] = {}
 
     def run(self) -> None:
-        """Tries what is needed to know the border."""
+        """Simulates until the border is known."""
         if not self._enough(0, 0):
             return
         last_prefill = self._last(len(self._grid.prefill), 0, partial(self._enough, decode=0))
@@ -78,7 +80,7 @@ class _Search:
             prefill = self._last(last_prefill, prefill, partial(self._enough, decode=decode))
 
     def _last(self, end: int, known: int, enough: Callable[[int], bool]) -> int:
-        """The last index before `end` that is enough; `known` is."""
+        """Returns the last index before `end` that is enough, given that `known` is."""
         while end - known > 1:
             middle = (known + end) // 2
             known, end = (middle, end) if enough(middle) else (known, middle)

@@ -1,7 +1,7 @@
-"""What serves a workload in virtual time, and the course of every run: arrivals, events and looks of the operator.
+"""The main loop of a simulation: arrivals, events and passes of the operator.
 
-An engine says what a request and an event do. Decisions, the plan, the count of GPUs and the result are the same for
-all. Same input, same result.
+An engine implements requests and events. Decisions, the plan, the count of GPUs and the result are common to all
+engines. Results are deterministic.
 """
 
 import math
@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 from legato_engine.policy import BLOCK_SIZES, Profile, max_running
 from legato_operator.policy import DECIDE_EVERY, Spec
 from legato_protocol import durations
-from legato_simulator.engine import chunks
+from legato_simulator.engine.chunks import chunk_tokens
 from legato_simulator.engine.pods import Pods
 from legato_simulator.engine.request import SimulatedRequest
 from legato_simulator.engine.result import Result
@@ -27,34 +27,34 @@ P = TypeVar("P", bound=SimulatedPod)
 
 @dataclass(frozen=True)
 class RunSettings:
-    """One run: a service, what its workers can do, and what arrives. Times in seconds."""
+    """The input of one run: a service, the profile of its workers, and a workload. Times in seconds."""
 
     spec: Spec
     workload: Workload
     profile: Profile
-    start: float | None = None  # that a worker takes to serve; the profile's if None
-    told: float = 1.0  # the prefill rate that workers tell ÷ the true one
-    since: float = 0.0  # from which on results count
-    handoff_rate: float = math.inf  # tokens of KV per second that leave a worker, where an engine simulates it
+    start: float | None = None  # until a new worker serves; the profile's if None
+    rate_error: float = 1.0  # reported prefill rate of workers ÷ the true one
+    since: float = 0.0  # earlier arrivals do not count
+    handoff_rate: float = math.inf  # tokens of KV per second that a worker can send, in the scheduler engine
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest sequence. The model's own limit is unknown, since simulations read no model."""
+        """Tokens of the longest sequence. The model's own limit is unknown, because simulations read no model."""
         return min(self.spec.model.max_length or self.profile.kv_tokens, self.profile.kv_tokens)
 
     def kind(self) -> WorkerKind:
-        """What all workers are."""
+        """Returns the properties that all workers share."""
         spec, profile = self.spec, self.profile
         return WorkerKind(
             times=profile.step,
             kv_tokens=profile.kv_tokens,
-            chunk_tokens=chunks.of(spec),
+            chunk_tokens=chunk_tokens(spec),
             block_size=BLOCK_SIZES["cpu"] if spec.engine.block_size == "Auto" else spec.engine.block_size,
             tpot=spec.slo.tpot,
             slots=spec.engine.max_running or max_running(profile.kv_tokens, self.longest),
             prefix_block=self.workload.block,
             start=profile.start_seconds if self.start is None else self.start,
-            told=self.told,
+            rate_error=self.rate_error,
         )
 
 
@@ -72,33 +72,33 @@ class Engine(ABC, Generic[P]):
     @property
     @abstractmethod
     def open(self) -> int:
-        """Requests that neither ended nor were refused."""
+        """Number of requests that neither ended nor were refused."""
 
     @abstractmethod
     def due(self) -> float:
-        """When the next event is; infinite without one."""
+        """Returns the time of the next event; infinite without one."""
 
     @abstractmethod
-    def happens(self) -> None:
-        """What is due."""
+    def step(self) -> None:
+        """Runs the next event."""
 
     @abstractmethod
     def arrive(self, request: SimulatedRequest, now: float) -> None:
-        """A request comes, as the tally knows."""
+        """Takes a request that has arrived."""
 
     @abstractmethod
     def observation(self, now: float) -> Observation:
-        """What a scaler sees, once for every decision."""
+        """Returns the scaler's input. Called once for every decision."""
 
     @abstractmethod
-    def planned(self, gone: Sequence[P], now: float) -> None:
-        """The plan was carried out: workers may have begun to drain, be recalled or started, and these are deleted."""
+    def on_plan(self, deleted: Sequence[P], now: float) -> None:
+        """Handles changes by the plan: deleted workers, and others that started, drain or were recalled."""
 
     def run(self, progress: Callable[[float], None] | None = None) -> Result:
-        """Runs the whole workload, and on until every request has ended: without a token, it ends at its deadline.
-        `progress` is called with the simulated seconds that have passed.
+        """Runs the workload until every request has ended, at the latest at its deadline.
 
-        GPU-hours count up to the last arrival, so that they compare however long the rest takes.
+        `progress` is called with the simulated seconds. GPU-hours count up to the last arrival, so that the duration of
+        the rest does not affect them.
         """
         arrivals, at = self._run.workload.arrivals, 0
         seconds = arrivals[-1].at if arrivals else 0.0
@@ -107,25 +107,25 @@ class Engine(ABC, Generic[P]):
             due = self.due()
             if at < len(arrivals) and arrivals[at].at < tick and arrivals[at].at <= due:
                 request = SimulatedRequest(at, arrivals[at], arrivals[at].prompt)
-                self.tally.arrived(request)
+                self.tally.arrive(request)
                 self.arrive(request, arrivals[at].at)
                 at += 1
             elif due < tick:
-                self.happens()
+                self.step()
             else:
-                self._look(tick, seconds)
+                self._pass(tick, seconds)
                 if progress is not None and tick < seconds:
                     progress(min(DECIDE_EVERY, seconds - tick))
                 tick += DECIDE_EVERY
         return self.tally.result(self._scaler.name, self._run.workload.name, self._gpu_seconds, seconds)
 
-    def _look(self, now: float, end: float) -> None:
-        """One look of the operator: decide, plan, act."""
+    def _pass(self, now: float, end: float) -> None:
+        """Runs one pass of the operator: decide, plan, act."""
         seen = self.observation(now)
-        self.pods.wish(self._scaler.sizes(seen))
-        self.tally.wished(now, self.pods.desired)
+        self.pods.set_desired(self._scaler.sizes(seen))
+        self.tally.set_desired(now, self.pods.desired)
         if now <= end:
             self.tally.sample(seen, end)
-        self.planned(self.pods.reconcile(now), now)
+        self.on_plan(self.pods.reconcile(now), now)
         counted = min(now + DECIDE_EVERY, end) - max(now, self._run.since)
         self._gpu_seconds += self.pods.billed * max(0.0, counted)

@@ -1,4 +1,4 @@
-"""The workers of a service in virtual time: started, drained, recalled and deleted by the very rules of the plan."""
+"""The workers of a simulated service: started, drained, recalled and deleted by the rules of the plan."""
 
 import itertools
 import math
@@ -15,7 +15,7 @@ Make = Callable[[str, Pool, int, WorkerKind, float], P]  # by name, pool, number
 
 
 class Pods(Generic[P]):
-    """`all` are those that exist, in the order of their creation. Times in seconds."""
+    """`all` are the existing workers in order of creation. Times in seconds."""
 
     def __init__(self, spec: Spec, kind: WorkerKind, make: Make[P]) -> None:
         self._spec, self._kind, self._make = spec, kind, make
@@ -29,31 +29,31 @@ class Pods(Generic[P]):
                 self._create(pool, -kind.start)
 
     def of_pool(self, pool: str) -> list[P]:
-        """Draining ones as well."""
+        """Returns the workers of a pool, including draining ones."""
         return [worker for worker in self.all if worker.pool == pool]
 
     def ready(self, now: float) -> dict[str, int]:
-        """Workers that serve and stay, by pool."""
+        """Returns the number of ready, not draining workers by pool."""
         return {pool: sum(worker.takes(now) for worker in self.of_pool(pool)) for pool in self.desired}
 
     @property
     def gpus(self) -> int:
-        """Held by all that exist."""
+        """GPUs of all existing workers."""
         return sum(self._gpus[worker.pool] for worker in self.all)
 
     @property
     def billed(self) -> int:
-        """GPUs, where a worker without any counts as one."""
+        """GPUs of all existing workers; a worker without GPUs counts as one."""
         return sum(self._gpus[worker.pool] or 1 for worker in self.all)
 
-    def wish(self, sizes: Mapping[str, int]) -> None:
-        """Desired sizes. They are kept within the bounds of each pool; `reconcile` sees to the rest."""
+    def set_desired(self, sizes: Mapping[str, int]) -> None:
+        """Sets the desired sizes within the bounds of each pool; `reconcile` applies the other limits."""
         for pool in self.desired:
             bounds = roles.bounds(self._spec, pool)
             self.desired[pool] = min(max(sizes.get(pool, self.desired[pool]), bounds.min), bounds.max)
 
     def reconcile(self, now: float) -> list[P]:
-        """One pass of the plan: who was deleted, with what may still be in it."""
+        """Runs one pass of the plan and returns the deleted workers, which may still have requests."""
         targets = limits.targets(self._spec, self.desired)
         for pool, target in targets.items():
             self._recall(pool, target.replicas)
@@ -76,7 +76,7 @@ class Pods(Generic[P]):
         return since is not None and since < now and (worker.idle or now - since >= self._spec.drain.deadline)
 
     def _recall(self, pool: str, target: int) -> None:
-        """Draining workers serve again before others start, the busiest first: it keeps the most."""
+        """Lets draining workers serve again before others start, the busiest first: it keeps the most sequences."""
         workers = self.of_pool(pool)
         draining = [worker for worker in workers if worker.draining_since is not None]
         draining.sort(key=lambda worker: worker.in_flight + worker.prompts, reverse=True)
@@ -91,7 +91,7 @@ class Pods(Generic[P]):
         return next_step(Count(0, 0), Count(ready, len(staying) - ready), leaving, target, bounds)
 
     def _order(self, targets: limits.Targets, steps: Mapping[str, Step]) -> Sequence[str]:
-        """Which pools start a worker now."""
+        """Returns the pool of each worker to start now."""
         budget = self._spec.scaling.gpu_budget
         room = math.inf if budget is None else budget - self.gpus
         staying = {p: sum(worker.draining_since is None for worker in self.of_pool(p)) for p in targets}
@@ -100,7 +100,7 @@ class Pods(Generic[P]):
         return starting_order(self._spec, needs, staying, sizes, room)
 
     def _leave(self, pool: str, step: Step, now: float) -> list[P]:
-        """Ready ones begin to drain, the idlest first; those which start go at once, the newest first."""
+        """Drains ready workers, the idlest first, and returns starting ones to delete, the newest first."""
         staying = [worker for worker in self.of_pool(pool) if worker.draining_since is None]
         starting = [worker for worker in staying if not worker.serves(now)]
         ready = [worker for worker in reversed(staying) if worker.serves(now)]

@@ -1,4 +1,4 @@
-"""A request on its way through the simulated service."""
+"""A simulated request, and the state of decoding sequences in the fluid engine."""
 
 import heapq
 from bisect import bisect_left, insort
@@ -9,47 +9,47 @@ from legato_engine.policy import SchedulerLimits
 from legato_simulator.workload.workload import Arrival
 
 PERCENTILE = 95
-ANSWERS = 256  # that count
-LEAST_ANSWERS = 20  # below that, a percentile says nothing
-DEFAULTS = SchedulerLimits(role="decode", block_size=16, max_length=1 << 24)  # of workers
-GROWTH = DEFAULTS.growth_tokens  # of an answer that nothing else is known of
+ANSWERS = 256  # the latest ones, which count
+LEAST_ANSWERS = 20  # for a meaningful percentile
+DEFAULTS = SchedulerLimits(role="decode", block_size=16, max_length=1 << 24)  # limits of workers
+GROWTH = DEFAULTS.growth_tokens  # expected tokens without any other knowledge
 
 
 @dataclass(slots=True, eq=False)
 class SimulatedRequest:
-    """Times in seconds, lengths in tokens."""
+    """The progress of one request. Times in seconds, lengths in tokens."""
 
     number: int
     arrival: Arrival
-    known: float  # prompt, and output made before, of which a worker needs the KV
-    uncached: int = 0  # of `known`, where it is computed
-    computed: int = 0  # of `uncached`
-    made: float = 0.0  # output, when it joined the worker that decodes it
-    first: float | None = None  # when its first token was there
-    progressed: float = 0.0  # time at which it last lost its KV, if it had output by then
+    known: float  # prompt and earlier output, whose KV a worker needs
+    uncached: int = 0  # tokens of `known` that its worker must compute
+    computed: int = 0  # tokens of `uncached` so far
+    made: float = 0.0  # output tokens when it joined its decode worker
+    first: float | None = None  # time of the first token
+    progressed: float = 0.0  # time when it last lost its KV, if it had output by then
     done: float | None = None
 
     @property
     def left(self) -> int:
-        """Tokens to compute before it can decode."""
+        """Tokens left to compute before it can decode."""
         return self.uncached - self.computed
 
     @property
     def ttft(self) -> float:
-        """Seconds from arrival; infinite before."""
+        """Seconds from arrival to the first token; infinite before it."""
         return float("inf") if self.first is None else self.first - self.arrival.at
 
     @property
     def tpot(self) -> float:
-        """Mean seconds of each later token; 0 of a single one."""
+        """Mean seconds per later token; 0 for a single token."""
         if self.done is None or self.first is None:
             return float("inf")
         return (self.done - self.first) / max(1, self.arrival.output - 1)
 
 
 @dataclass
-class Ended:
-    """What an event of a worker leaves to do."""
+class Changed:
+    """Requests whose state an event of a worker changed."""
 
     prefilled: list[SimulatedRequest] = field(default_factory=list)
     finished: list[SimulatedRequest] = field(default_factory=list)
@@ -57,15 +57,15 @@ class Ended:
 
 
 class Answers:
-    """How long answers become: the 95th percentile of the latest, as workers expect it (`scheduler.output_lengths`)."""
+    """Expected answer lengths: the 95th percentile of the latest, as in the engine's `scheduler.output_lengths`."""
 
     def __init__(self) -> None:
         self._latest: deque[int] = deque()
         self._sorted: list[int] = []
         self.usual: int | None = None
 
-    def ended(self, tokens: int) -> None:
-        """One has so many tokens."""
+    def add(self, tokens: int) -> None:
+        """Adds the length of a finished answer."""
         self._latest.append(tokens)
         insort(self._sorted, tokens)
         if len(self._latest) > ANSWERS:
@@ -75,26 +75,26 @@ class Answers:
             self.usual = self._sorted[-(-count * PERCENTILE // 100) - 1]
 
     def expected(self, made: float = 0.0) -> float:
-        """Tokens that one with so many will still get."""
+        """Returns the expected remaining tokens of an answer with `made` tokens."""
         return self.usual - made if self.usual is not None and self.usual > made else GROWTH
 
 
 class RecentPrefixes:
-    """Which prefixes a worker's KV cache holds, those used last. Ids as in `Arrival.blocks`."""
+    """The most recently used prefixes, which a worker's KV cache holds. Ids as in `Arrival.blocks`."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._ids: dict[int, None] = {}  # the latest last
 
     def matched(self, ids: tuple[int, ...]) -> int:
-        """How many of the first ids are there."""
+        """Returns the number of leading ids that are cached."""
         for count, each in enumerate(ids):
             if each not in self._ids:
                 return count
         return len(ids)
 
     def add(self, ids: tuple[int, ...]) -> None:
-        """They were used now. The end of a prefix is forgotten before its beginning."""
+        """Marks ids as used now. The end of a prefix is evicted before its beginning."""
         for each in reversed(ids):
             self._ids.pop(each, None)
             self._ids[each] = None
@@ -105,7 +105,7 @@ class RecentPrefixes:
 class Rows:
     """Sequences that decode on one worker: each gets a token in every step.
 
-    `steps` counts these, also parts of one, so a row ends when it reaches a number known beforehand.
+    `steps` counts steps, including fractions, so a row ends at a value that is known in advance.
     """
 
     def __init__(self) -> None:
@@ -128,34 +128,34 @@ class Rows:
 
     @property
     def until_end(self) -> float:
-        """Steps until the next one ends; there must be one."""
+        """Steps until the next row ends. There must be one."""
         return max(0.0, self._ends[0][0] - self.steps)
 
     def ended(self) -> list[SimulatedRequest]:
-        """Takes out those that have all their tokens."""
-        found = []
+        """Removes and returns the rows that have all their tokens."""
+        finished = []
         while self._ends and self._ends[0][0] <= self.steps + 1e-6:
             request = heapq.heappop(self._ends)[2]
             self._leave(request)
-            found.append(request)
-        return found
+            finished.append(request)
+        return finished
 
     def remove(self, request: SimulatedRequest) -> None:
-        """Takes one out, before its end."""
+        """Removes a row before its end."""
         self._ends = [entry for entry in self._ends if entry[2] is not request]
         heapq.heapify(self._ends)
         self._leave(request)
 
     def newest(self) -> SimulatedRequest:
-        """Who joined last; there must be one."""
+        """Returns the row that joined last. There must be one."""
         return next(reversed(self._joined))
 
     def all(self) -> list[SimulatedRequest]:
-        """In the order in which they joined."""
+        """Returns all rows in order of joining."""
         return list(self._joined)
 
     def growth(self, answers: Answers) -> float:
-        """Tokens that all of them will still get, as is expected."""
+        """Returns the expected remaining tokens of all rows."""
         usual, steps = answers.usual, self.steps
         if usual is None:
             return float(GROWTH * len(self._joined))

@@ -1,12 +1,15 @@
-"""What a simulation found: the figures of a whole run, and its course. Frozen, and all of it numbers."""
+"""The result of a simulation: the figures of the whole run, and samples over time."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
+
+JSON_KEYS = {"desired": "wish"}  # fields of `Sample` with another name in files
 
 
 @dataclass(frozen=True, slots=True)
 class Quantiles:
-    """Of a latency, in seconds, by nearest rank; 0 of nothing."""
+    """Quantiles of a latency in seconds, by nearest rank; 0 without values."""
 
     p50: float
     p90: float
@@ -15,32 +18,39 @@ class Quantiles:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One moment. Rates are over the time since the sample before; pools are `prefill` and `decode`."""
+    """One moment. Rates are over the time since the previous sample; pools are `prefill` and `decode`."""
 
     at: float  # seconds from the beginning
     arrivals_per_second: float  # requests
     tokens_per_second: float  # prompt tokens that arrived
     queue_tokens: int  # uncached prompt tokens that are queued or being prefilled
-    kv_usage: float  # used part of the KV of decode workers that serve, 0 to 1
-    wish: Mapping[str, int]  # by the scaler, within the manifest's limits
-    ready: Mapping[str, int]  # workers that serve
-    attainment_so_far: float  # of the requests that have ended; 1 before any has
+    kv_usage: float  # used share of the KV of ready decode workers, 0 to 1
+    desired: Mapping[str, int]  # workers, within the manifest's bounds
+    ready: Mapping[str, int]  # ready workers
+    attainment_so_far: float  # of the requests that have ended; 1 before the first
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One workload under one scaler."""
+    """The figures of one workload under one scaler."""
 
     scaler: str
     workload: str
     attainment: float  # good ÷ offered, 0 to 1: TTFT from arrival and mean TPOT both within the objectives
-    gpu_hours: float  # from a worker's creation to its deletion × its GPUs; worker-hours where a worker has none
+    gpu_hours: float  # from a worker's creation to its deletion × its GPUs; worker-hours if it has none
     ttft: Quantiles
     tpot: Quantiles
-    reversals: Mapping[str, float]  # by pool, an hour: wishes opposite to one less than 600 s before
+    reversals: Mapping[
+        str, float
+    ]  # by pool, per hour: changes of the desired size opposite to one less than 600 s before
     timeline: tuple[Sample, ...]
     offered: int  # requests
     finished: int
-    refused: int  # that no worker can hold
+    refused: int  # requests that nobody served
     unfinished: int  # when the simulation ended; offered = finished + refused + unfinished
     seconds: float  # simulated
+
+
+def sample_json(sample: Sample) -> dict[str, Any]:
+    """Returns a sample as JSON."""
+    return {JSON_KEYS.get(name, name): value for name, value in asdict(sample).items()}

@@ -1,4 +1,4 @@
-"""Who decides how many workers each pool should have, as the simulator asks: Legato's autoscaler, or another one."""
+"""The autoscaler's interface in a simulation, and Legato's own autoscaler."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,30 +9,30 @@ from legato_operator.policy import Signals, Spec, Window, decide
 
 @dataclass(frozen=True)
 class Observation:
-    """What any autoscaler may look at, every 2 s. Pools are `prefill` and `decode`, by the manifest's names."""
+    """The input of every autoscaler, each 2 s. Pools are `prefill` and `decode`, as in the manifest."""
 
     now: float  # seconds from the beginning
-    signals: Signals  # as the operator would have them
-    sizes: Mapping[str, int]  # desired workers by pool, now
-    ready: Mapping[str, int]  # workers that serve
-    requests: float  # that arrived, per second over the last 10 s
-    in_flight: Mapping[str, int]  # requests in a pool's hands: queued or computing prefill; decoding or parked
+    signals: Signals  # as in the operator
+    sizes: Mapping[str, int]  # currently desired workers by pool
+    ready: Mapping[str, int]  # ready workers by pool
+    requests: float  # arrivals per second over the last 10 s
+    in_flight: Mapping[str, int]  # by pool: prompts queued or computed; sequences decoding or parked
     queue_tokens: int  # uncached prompt tokens that are queued or being prefilled
-    kv_usage: float  # used part of the KV of decode workers that serve, 0 to 1
+    kv_usage: float  # used share of the KV of ready decode workers, 0 to 1
 
 
 class Scaler(Protocol):
-    """An autoscaler. It may remember what it saw: one serves one run."""
+    """An autoscaler. It may keep state; each run has its own."""
 
     name: str
 
     def sizes(self, seen: Observation) -> Mapping[str, int]:
-        """Wishes by pool. The simulator keeps them within the manifest's bounds, ratio and budget, for everybody."""
+        """Returns desired sizes by pool. The simulator limits them to the manifest's bounds, ratio and budget."""
         ...
 
 
 class LegatoScaler:
-    """The operator's own decision, with its windows."""
+    """Decides as the operator does."""
 
     def __init__(self, spec: Spec) -> None:
         self.name = "legato"

@@ -1,4 +1,4 @@
-"""A worker as the plan sees it: when it was created, whether it serves or drains, how busy it is."""
+"""A worker as the plan observes it: age, readiness, draining and load."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from legato_operator.policy import Pool
 
 @dataclass(frozen=True)
 class WorkerKind:
-    """What all workers of a service share. `told` is the error of the prefill rate that they tell: told ÷ true."""
+    """Properties that all workers of a service share. `rate_error` is their reported prefill rate ÷ the true one."""
 
     times: StepTimes
     kv_tokens: int
@@ -17,18 +17,18 @@ class WorkerKind:
     block_size: int
     tpot: float
     slots: int
-    prefix_block: int  # tokens that one id of a prefix stands for
-    start: float  # seconds
-    told: float = 1.0
+    prefix_block: int  # tokens per prefix id
+    start: float  # seconds until a new worker serves
+    rate_error: float = 1.0
 
     @property
     def rate(self) -> float:
-        """Prompt tokens a second in full steps, without context."""
+        """Prompt tokens per second in full steps, without context."""
         return 1 / (self.times.per_token + self.times.per_step / self.chunk_tokens)
 
 
 class SimulatedPod(ABC):
-    """One worker of a pool. An engine says what it does. Times in seconds from the beginning of the workload."""
+    """One worker of a pool. Times in seconds from the beginning of the workload. Engines implement its load."""
 
     def __init__(self, name: str, pool: Pool, number: int, kind: WorkerKind, created: float) -> None:
         self.name, self.pool, self.number, self.kind = name, pool, number, kind
@@ -36,22 +36,22 @@ class SimulatedPod(ABC):
         self.draining_since: float | None = None
 
     def serves(self, now: float) -> bool:
-        """Whether it is ready; also while it drains."""
+        """Returns True if it is ready, including while it drains."""
         return now >= self.serves_at
 
     def takes(self, now: float) -> bool:
-        """Whether requests may be sent to it."""
+        """Returns True if requests may be sent to it."""
         return now >= self.serves_at and self.draining_since is None
 
     @property
     @abstractmethod
     def in_flight(self) -> int:
-        """Sequences that decode here or will."""
+        """Sequences that decode here or will decode here."""
 
     @property
     @abstractmethod
     def prompts(self) -> int:
-        """Requests that are queued or computed here."""
+        """Prompts that are queued or computed here."""
 
     @property
     def idle(self) -> bool:

@@ -1,4 +1,4 @@
-"""Recordings of `legato record`, read line by line: nothing of a file that is not whole and in order is used."""
+"""Reads recordings of `legato record` line by line. Files that are damaged or out of order are refused."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -12,25 +12,25 @@ MOST_ROUNDS = 2_000_000  # 46 days
 
 
 class RecordingError(ValueError):
-    """A file that is not a recording, or not a whole one. Names the file, the line and the reason."""
+    """Not a valid, whole recording. The text has file, line and reason."""
 
 
 def rounds(paths: Sequence[Path]) -> Iterator[SignalRound]:
-    """Of one service, from files in order of time. Raises RecordingError, also after the first rounds."""
+    """Yields rounds of one service, from files in order of time. Raises RecordingError, also after the first rounds."""
     before: SignalRound | None = None
     count = 0
     for path in paths:
-        found = 0
+        in_file = 0
         for number, made in _read(path):
             try:
                 _check(before, made)
             except BadRound as error:
                 raise RecordingError(f"{path}:{number}: {error}") from None
-            count, found, before = count + 1, found + 1, made
+            count, in_file, before = count + 1, in_file + 1, made
             if count > MOST_ROUNDS:
                 raise RecordingError(f"{path}:{number}: too large (at most {MOST_ROUNDS} rounds)")
             yield made
-        if not found:
+        if not in_file:
             raise RecordingError(f"{path}: no rounds")
 
 

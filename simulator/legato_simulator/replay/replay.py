@@ -1,8 +1,8 @@
-"""Recorded signals through another manifest: what `decide` and the limits would have made of them.
+"""Replays recorded signals with another manifest, through `decide` and the limits.
 
-Nothing reacts: the signals are those of the sizes that there were. What all workers hold together (arrivals, queues, KV
-in use, sequences) and what one of them can do are taken as recorded, so terms made of both hold for any size with which
-the service keeps up. What would have queued with other sizes is not known.
+Nothing reacts: the signals belong to the recorded sizes. The sums over all workers (arrivals, queues, KV in use,
+sequences) and the capacity of one worker are used as recorded, so terms made of both hold for any size with which the
+service keeps up. Queues that other sizes would have caused are unknown.
 """
 
 import datetime
@@ -15,36 +15,36 @@ from legato_simulator.engine.result import Sample
 from legato_simulator.replay.signal_round import SignalRound
 from legato_simulator.replay.tally import PoolReplay, PoolTally, Stretch
 
-MOST_SAMPLES = 1440  # of the timeline
+MOST_SAMPLES = 1440  # in the timeline
 
 Sizes = Mapping[str, int]
 
 
 class UnusableReplay(ValueError):
-    """The recording and the manifest do not go together. The text says why."""
+    """The recording does not fit the manifest. The text has the reason."""
 
 
 @dataclass(frozen=True)
 class Moment:
-    """One round. Sizes are after the limits."""
+    """One round, with sizes after the limits."""
 
-    recorded: Sample  # `wish` are the recorded sizes
+    recorded: Sample  # `desired` are the recorded sizes
     replayed: Sizes
     reasons: Mapping[str, str]
 
 
 @dataclass(frozen=True)
 class Replay:
-    """All that a replay came to. Times in seconds from the first round."""
+    """The result of a replay. Times in seconds from the first round."""
 
     service: str
     begin: float  # seconds since the epoch
     rounds: int
-    seconds: float  # between rounds, without gaps
-    gaps: tuple[tuple[float, float], ...]  # in which nothing was recorded
-    blind: int  # rounds whose traffic is not known
+    seconds: float  # counted time: between rounds, without gaps
+    gaps: tuple[tuple[float, float], ...]  # periods without a round
+    blind: int  # rounds with unknown traffic
     pools: Mapping[str, PoolReplay]
-    recorded_gpu_hours: float  # with the GPUs of the replayed manifest; worker-hours where a worker has none
+    recorded_gpu_hours: float  # with the GPUs of the replayed manifest; worker-hours if workers have none
     gpu_hours: float
     differences: tuple[Stretch, ...]  # in order of time
     changes: tuple[Mapping[str, Any], ...]  # as in `status.scaling.records`
@@ -52,7 +52,7 @@ class Replay:
 
 
 def replay(rounds: Iterable[SignalRound], spec: Spec, progress: Callable[[], None] = lambda: None) -> Replay:
-    """All rounds, one after the other. Raises UnusableReplay, and what `rounds` raises."""
+    """Replays all rounds. Raises UnusableReplay, and the errors of `rounds`."""
     if spec.scaling.mode == "Fixed":
         raise UnusableReplay("spec.scaling.mode is Fixed: there is nothing to decide (use Managed)")
     replayer: _Replayer | None = None
@@ -72,7 +72,7 @@ class _Replayer:
         self._windows: Mapping[str, Window] = {}
         self._pools = {pool: PoolTally(pool) for pool in roles.with_pool(spec)}
         self._rounds = self._blind = 0
-        self._at = self._seconds = 0.0  # of the last round; that count
+        self._at = self._seconds = 0.0  # time of the last round; counted time
         self._gaps: list[tuple[float, float]] = []
         self._changes: list[Mapping[str, Any]] = []
         self._timeline = _Timeline()
@@ -97,14 +97,14 @@ class _Replayer:
             cap = targets[pool].capped_by or made.capped_by
             reasons[pool] = f"{made.reason}, capped by {cap}" if cap else made.reason
             tally, size = self._pools[pool], targets[pool].replicas
-            tally.decided(at, each.targets[pool], size, reasons[pool], each.reasons.get(pool, ""))
+            tally.decide(at, each.targets[pool], size, reasons[pool], each.reasons.get(pool, ""))
         self._rounds += 1
         self._blind += each.signals.traffic is None
         sizes = {pool: target.replicas for pool, target in targets.items()}
         self._timeline.add(Moment(_sample(at, each), sizes, reasons))
 
     def _pass(self, at: float) -> None:
-        """Time since the last round counts with its sizes, unless nobody looked for too long."""
+        """Counts the time since the last round with its sizes, unless it is a gap."""
         if self._rounds and at - self._at > LONGEST_GAP:
             self._gaps.append((self._at, at))
             for tally in self._pools.values():
@@ -112,7 +112,7 @@ class _Replayer:
         elif self._rounds:
             self._seconds += at - self._at
             for tally in self._pools.values():
-                tally.passed(at - self._at)
+                tally.advance(at - self._at)
         self._at = at
 
     def result(self) -> Replay:
@@ -138,7 +138,7 @@ class _Replayer:
 
 
 class _Timeline:
-    """Moments at even distances: no more than `MOST_SAMPLES` are kept of a recording of any length."""
+    """Evenly spaced moments, at most `MOST_SAMPLES` for a recording of any length."""
 
     def __init__(self) -> None:
         self._kept: list[Moment] = []
@@ -160,14 +160,14 @@ def _sample(at: float, each: SignalRound) -> Sample:
     traffic = each.signals.traffic
     recent = traffic.recent if traffic is not None else ()
     seconds = traffic.recent_seconds if traffic is not None else 1.0
-    held = traffic.held_tokens if traffic is not None else 0
+    queued = traffic.held_tokens if traffic is not None else 0
     return Sample(
         at=at,
         arrivals_per_second=sum(bucket.requests for bucket in recent) / seconds,
         tokens_per_second=sum(bucket.tokens for bucket in recent) / seconds,
-        queue_tokens=held + sum(worker.queue_tokens or 0 for worker in each.signals.workers),
+        queue_tokens=queued + sum(worker.queue_tokens or 0 for worker in each.signals.workers),
         kv_usage=_kv_usage(each.signals),
-        wish=each.targets,
+        desired=each.targets,
         ready={pool: _ready(each.signals, pool) for pool in each.targets},
         attainment_so_far=1.0,
     )

@@ -1,4 +1,4 @@
-"""One HTML file about a replay: the sizes that there were and those that there would have been, over time."""
+"""The HTML report of a replay: recorded and replayed sizes over time, in one file."""
 
 from collections.abc import Iterable, Sequence
 from html import escape
@@ -10,17 +10,17 @@ from legato_simulator.report import report
 from legato_simulator.report.plots import Line, figure
 
 
-def html(found: Replay, title: str) -> str:
-    """The page. Same replay, same bytes."""
+def html(replay: Replay, title: str) -> str:
+    """Returns the page. Deterministic for a replay."""
     limits = "".join(f"<p>{escape(text)}</p>" for text in replay_text.LIMITS)
     body = (
-        f"<p>{escape(replay_text.about(found))}.</p>{_pools(found)}{_reasons(found)}"
-        f'<div class="plots">{_plots(found)}</div><section><h2>What a replay cannot show</h2>{limits}</section>'
+        f"<p>{escape(replay_text.about(replay))}.</p>{_pools(replay)}{_reasons(replay)}"
+        f'<div class="plots">{_plots(replay)}</div><section><h2>What a replay cannot show</h2>{limits}</section>'
     )
     return report.page(title, body)
 
 
-def _pools(found: Replay) -> str:
+def _pools(replay: Replay) -> str:
     rows = [
         (
             name,
@@ -32,9 +32,9 @@ def _pools(found: Replay) -> str:
             f"{pool.reversals:.1f}",
             f"{pool.differs:.1%}",
         )
-        for name, pool in found.pools.items()
+        for name, pool in replay.pools.items()
     ]
-    hours = ("GPUs", f"{found.recorded_gpu_hours:.2f}", f"{found.gpu_hours:.2f}", *[""] * 5)
+    hours = ("GPUs", f"{replay.recorded_gpu_hours:.2f}", f"{replay.gpu_hours:.2f}", *[""] * 5)
     head = (
         *("", "worker-hours recorded", "replayed", "most workers recorded", "replayed"),
         *("reversals / h recorded", "replayed", "time with another size"),
@@ -42,9 +42,9 @@ def _pools(found: Replay) -> str:
     return _table(head, [*rows, hours])
 
 
-def _reasons(found: Replay) -> str:
+def _reasons(replay: Replay) -> str:
     rows = [
-        (name, f"{share:.1%}", reason) for name, pool in found.pools.items() for reason, share in pool.reasons.items()
+        (name, f"{share:.1%}", reason) for name, pool in replay.pools.items() for reason, share in pool.reasons.items()
     ]
     return f"<h2>Why</h2>{_table(('pool', 'time', 'reason'), rows)}"
 
@@ -60,14 +60,14 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     )
 
 
-def _plots(found: Replay) -> str:
-    samples = [moment.recorded for moment in found.timeline]
+def _plots(replay: Replay) -> str:
+    samples = [moment.recorded for moment in replay.timeline]
     figures = [
         figure("Load", "uncached prompt tokens/s", [Line("", samples, lambda s: s.tokens_per_second, "one")]),
         figure("Arrivals", "requests/s", [Line("", samples, lambda s: s.arrivals_per_second, "one")]),
         figure("Queue", "uncached prompt tokens", [Line("", samples, lambda s: s.queue_tokens, "one")]),
         figure("KV pressure", "used % of decode workers' KV", [Line("", samples, _kv_percent, "one")], 100),
-        *(_sizes(pool, found, samples) for pool in found.pools),
+        *(_sizes(pool, replay, samples) for pool in replay.pools),
     ]
     return "".join(figures)
 
@@ -76,11 +76,11 @@ def _kv_percent(sample: Sample) -> float:
     return 100 * sample.kv_usage
 
 
-def _sizes(pool: str, found: Replay, samples: Sequence[Sample]) -> str:
-    replayed = {moment.recorded.at: moment.replayed[pool] for moment in found.timeline}
+def _sizes(pool: str, replay: Replay, samples: Sequence[Sample]) -> str:
+    replayed = {moment.recorded.at: moment.replayed[pool] for moment in replay.timeline}
     lines = [
         Line("recorded: ready", samples, lambda s: s.ready.get(pool, 0), "one area", True),
-        Line("recorded: wish", samples, lambda s: s.wish.get(pool, 0), "one", True),
-        Line("replayed: wish", samples, lambda s: replayed[s.at], "two", True),
+        Line("recorded: desired", samples, lambda s: s.desired.get(pool, 0), "one", True),
+        Line("replayed: desired", samples, lambda s: replayed[s.at], "two", True),
     ]
     return figure(f"{pool.capitalize()} pool", "workers", lines)

@@ -1,4 +1,4 @@
-"""One line of a recording: what the autoscaler decides from at one moment, and what sizes the pools had. Pure."""
+"""One line of a recording: the autoscaler's signals at one moment, and the sizes of the pools. Pure."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -9,35 +9,35 @@ import msgspec
 from legato_operator.policy import Signals
 from legato_protocol.messages import Count, Measure
 
-LARGEST = 1e15  # of any number in a line
+LARGEST = 1e15  # largest number in a line
 
 
 class BadRound(ValueError):
-    """Bytes that are no round. The text says why."""
+    """Not a valid round. The text has the reason."""
 
 
 @dataclass(frozen=True)
 class SignalRound:
-    """Pools are `prefill` and `decode`. `desired` is what `decide` takes as the current sizes."""
+    """Pools are `prefill` and `decode`. `desired` are the current sizes that `decide` starts from."""
 
     time: Measure  # seconds since the epoch
     namespace: str
     service: str
     mode: str  # `scaling.mode`
     desired: Mapping[str, Count]  # `spec.replicas` of each pool
-    targets: Mapping[str, Count]  # what bounds, ratio and budget leave of that
+    targets: Mapping[str, Count]  # after bounds, ratio and budget
     signals: Signals
     reasons: Mapping[str, str] = field(default_factory=dict)  # of the autoscaler's last decision; empty without one
     version: Literal[1] = 1
 
 
 def encode(made: SignalRound) -> bytes:
-    """As JSON, without a line break."""
+    """Encodes a round as JSON, without a line break."""
     return _encoder.encode(made)
 
 
 def decode(line: bytes) -> SignalRound:
-    """A round, with numbers that can be reckoned with. Raises BadRound."""
+    """Decodes a round and checks its numbers. Raises BadRound."""
     try:
         made = _decoder.decode(line)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

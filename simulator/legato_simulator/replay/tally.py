@@ -1,4 +1,4 @@
-"""Sums up, for one pool, what a replay made of its sizes and where they differ from the recorded ones."""
+"""Sums up the recorded and the replayed sizes of one pool, and their differences."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -8,25 +8,25 @@ from legato_simulator.engine.tally import reversals
 
 @dataclass(frozen=True)
 class Stretch:
-    """A time in which the replayed size is another one than the recorded size. Seconds from the first round."""
+    """A period in which recorded and replayed size differ. Seconds from the first round."""
 
     pool: str
     since: float
     until: float
     recorded: int
     replayed: int
-    reason: str  # why the replayed one is what it is
-    recorded_reason: str  # of the autoscaler then; empty where another one scaled
+    reason: str  # of the replayed size
+    recorded_reason: str  # of the recorded size; empty if something else scaled the pool
 
     @property
     def worker_hours(self) -> float:
-        """More than recorded; less where negative."""
+        """Worker-hours in addition to the recorded ones; negative if fewer."""
         return (self.replayed - self.recorded) * (self.until - self.since) / 3600
 
 
 @dataclass(frozen=True)
 class PoolReplay:
-    """Of one pool, over the whole recording. Hours are worker-hours of desired sizes, after the limits."""
+    """The sums of one pool over the recording. Hours are worker-hours of desired sizes, after the limits."""
 
     recorded_hours: float
     hours: float
@@ -39,7 +39,7 @@ class PoolReplay:
 
 
 class PoolTally:
-    """Times in seconds from the first round."""
+    """Adds up round by round. Times in seconds from the first round."""
 
     def __init__(self, pool: str) -> None:
         self._pool = pool
@@ -51,16 +51,16 @@ class PoolTally:
         self._last = (0, 0, "")  # recorded and replayed size, and the reason
         self.differences: list[Stretch] = []
 
-    def passed(self, seconds: float) -> None:
-        """So much time with the sizes decided last."""
+    def advance(self, seconds: float) -> None:
+        """Adds `seconds` with the sizes of the last decision."""
         recorded, replayed, reason = self._last
         self._recorded_seconds += recorded * seconds
         self._seconds += replayed * seconds
         self._reasons[reason] = self._reasons.get(reason, 0.0) + seconds
         self._differing += seconds if recorded != replayed else 0.0
 
-    def decided(self, at: float, recorded: int, replayed: int, reason: str, recorded_reason: str) -> None:
-        """The sizes from now on."""
+    def decide(self, at: float, recorded: int, replayed: int, reason: str, recorded_reason: str) -> None:
+        """Sets the sizes from now on."""
         self._last = recorded, replayed, reason
         for changes, size in ((self._recorded, recorded), (self._replayed, replayed)):
             if not changes or changes[-1][1][self._pool] != size:
@@ -72,13 +72,13 @@ class PoolTally:
                 self._open = Stretch(self._pool, at, at, recorded, replayed, reason, recorded_reason)
 
     def interrupt(self, at: float) -> None:
-        """What differs now is not known to do so any longer."""
+        """Ends the current difference, if there is one."""
         known, self._open = self._open, None
         if known is not None and at > known.since:
             self.differences.append(replace(known, until=at))
 
     def result(self, seconds: float) -> PoolReplay:
-        """Of `seconds` that count."""
+        """Returns the sums. `seconds` is the counted time."""
         whole = seconds or 1.0
         shares = {reason: share / whole for reason, share in self._reasons.items()}
         return PoolReplay(

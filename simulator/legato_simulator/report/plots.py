@@ -1,4 +1,4 @@
-"""Lines over time as inline SVG. Labels are HTML beside it, so that they stay readable however narrow the page is."""
+"""Line plots over time as inline SVG. Labels are HTML next to it, so that they stay readable on narrow pages."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -7,7 +7,7 @@ from html import escape
 
 from legato_simulator.engine.result import Sample
 
-WIDTH, HEIGHT = 600, 150  # of the drawing, which is stretched to its place
+WIDTH, HEIGHT = 600, 150  # of the drawing, which the browser stretches
 _POINTS = 300  # at most, of one line
 _TICKS = (1, 2, 5, 10, 20, 30, 60)  # between labels of the horizontal axis, in its unit
 _MOST_TICKS = 7
@@ -17,7 +17,7 @@ Value = Callable[[Sample], float]
 
 @dataclass(frozen=True)
 class Line:
-    """One line of a plot. Its look is a class of the style sheet: `one` or `two`, and `area` to fill it."""
+    """One line of a plot. `look` has classes of the style sheet: `one` or `two`, and `area` to fill it."""
 
     label: str
     timeline: Sequence[Sample]
@@ -27,7 +27,7 @@ class Line:
 
 
 def figure(title: str, unit: str, lines: Sequence[Line], most: float | None = None) -> str:
-    """A plot with title, unit, legend and both axes. `most` fixes the upper end of the vertical axis."""
+    """Returns a plot with title, unit, legend and axes. `most` fixes the upper end of the vertical axis."""
     end = max((line.timeline[-1].at for line in lines if line.timeline), default=0.0) or 1.0
     top = most or _nice(max((line.value(s) for line in lines for s in line.timeline), default=0.0))
     paths = "".join(_path(line, end, top) for line in lines)
@@ -45,8 +45,11 @@ def frame(
     ticks: Sequence[tuple[float, float]],
     below: str,
 ) -> str:
-    """A plot around what is drawn. `legend` as look and text, `ticks` of the vertical axis as part of it and value,
-    `below` the labels of the horizontal one as HTML."""
+    """Returns a plot around the drawing.
+
+    `legend` has look and text; `ticks` have the share of the vertical axis and the value; `below` has the labels of the
+    horizontal axis as HTML.
+    """
     across = "".join(
         f'<line x1="0" x2="{WIDTH}" y1="{y:g}" y2="{y:g}"/>' for y in (HEIGHT * (1 - at) for at, _ in ticks)
     )
@@ -62,7 +65,7 @@ def frame(
 
 
 def number(value: float) -> str:
-    """Short: 1.2k, 35k, 0.4."""
+    """Formats a number briefly: 1.2k, 35k, 0.4."""
     for size, letter in ((1e6, "M"), (1e3, "k")):
         if abs(value) >= size:
             return f"{value / size:.3g}{letter}"
@@ -70,7 +73,7 @@ def number(value: float) -> str:
 
 
 def _nice(most: float) -> float:
-    """The next of 1, 2, 4, 6, 8, 10 times a power of ten: half of it is a short number, too."""
+    """Returns the next 1, 2, 4, 6, 8 or 10 times a power of ten: half of it is a short number as well."""
     if most <= 0:
         return 1.0
     power = 10.0 ** math.floor(math.log10(most))
@@ -78,7 +81,7 @@ def _nice(most: float) -> float:
 
 
 def x_label(percent: float, value: float, unit: str = "") -> str:
-    """At that part of the horizontal axis."""
+    """Returns a label at this share of the horizontal axis."""
     return f'<span style="left:{percent:.2f}%">{number(value)} {unit}</span>'
 
 
@@ -95,7 +98,7 @@ def _path(line: Line, end: float, top: float) -> str:
 
 
 def _thinned(line: Line) -> list[Sample]:
-    """Of every few samples the one with the largest value, so that no peak is lost."""
+    """Returns the sample with the largest value of every few, so that no peak is lost."""
     several = math.ceil(len(line.timeline) / _POINTS) or 1
     return [max(line.timeline[i : i + several], key=line.value) for i in range(0, len(line.timeline), several)]
 

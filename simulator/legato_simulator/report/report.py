@@ -1,9 +1,9 @@
-"""One HTML file about simulations: tables and plots over time. Needs no script, no network and no other file."""
+"""The HTML report of simulations: tables and plots over time, in one file without scripts."""
 
 from collections.abc import Sequence
 from html import escape
 
-from legato_simulator.baselines import BOUND, RIVALS
+from legato_simulator.baselines import BASELINES, BOUND
 from legato_simulator.baselines.comparison import Comparison, Entry
 from legato_simulator.baselines.tuning import ATTAINMENT, reaches
 from legato_simulator.engine.result import Sample
@@ -15,7 +15,7 @@ _COLUMNS = (
     "scaler",
     "attainment",
     "GPU-hours",
-    "× best rival",
+    "× best baseline",
     "reversals / h",
     "TTFT p50, p90 (s)",
     "TPOT p90 (ms)",
@@ -24,14 +24,14 @@ _COLUMNS = (
 
 
 def html(comparison: Comparison, title: str, about: str = "") -> str:
-    """The page. Same comparison, same bytes."""
+    """Returns the page. Deterministic for a comparison."""
     overview = _overview(comparison) if len(comparison.workloads) > 1 else ""
     sections = "".join(_section(comparison, workload) for workload in comparison.workloads)
     return page(title, f"{f'<p>{escape(about)}</p>' if about else ''}{overview}{sections}{_notes(comparison)}")
 
 
 def page(title: str, body: str) -> str:
-    """A whole file with this body, in HTML."""
+    """Returns a whole HTML file with this body."""
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -51,7 +51,7 @@ def _overview(comparison: Comparison) -> str:
     )
     return (
         "<h2>Overview</h2><p>GPU-hours, and below them the attainment; "
-        f"✗ is less than {ATTAINMENT:.0%}. Bold: the best tuned rival.</p>"
+        f"✗ is less than {ATTAINMENT:.0%}. Bold: the best tuned baseline.</p>"
         f'<div class="wide"><table><thead><tr><th></th>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
     )
 
@@ -71,7 +71,7 @@ def _attainment(entry: Entry) -> str:
 
 
 def _section(comparison: Comparison, workload: str) -> str:
-    entries = comparison.of(workload)
+    entries = comparison.entries_of(workload)
     head = "".join(f'<th scope="col">{column}</th>' for column in _COLUMNS)
     rows = "".join(_row(comparison, entry) for entry in entries)
     about = ABOUT.get(workload, "")
@@ -98,8 +98,8 @@ def _row(comparison: Comparison, entry: Entry) -> str:
 
 
 def _plotted(comparison: Comparison, workload: str) -> list[Entry]:
-    """The first scaler, and the rival that it is to be measured by."""
-    first, best = comparison.of(workload)[0], comparison.best(workload)
+    """Returns the first scaler's entry, and the best baseline's to compare it with."""
+    first, best = comparison.entries_of(workload)[0], comparison.best(workload)
     return [first, best] if best and best != first else [first]
 
 
@@ -133,23 +133,24 @@ def _workers(pool: str, shown: Sequence[tuple[str, Sequence[Sample], str]]) -> s
     def ready(sample: Sample) -> float:
         return sample.ready.get(pool, 0)
 
-    def wish(sample: Sample) -> float:
-        return sample.wish.get(pool, 0)
+    def desired(sample: Sample) -> float:
+        return sample.desired.get(pool, 0)
 
     name, timeline, look = shown[0]
     lines = [Line(f"{name}: ready", timeline, ready, f"{look} area", True)]
-    lines.append(Line(f"{name}: wish", timeline, wish, look, True))
+    lines.append(Line(f"{name}: desired", timeline, desired, look, True))
     lines.extend(Line(f"{other}: ready", t, ready, style, True) for other, t, style in shown[1:])
     return figure(f"{pool.capitalize()} pool", "workers", lines)
 
 
 def _notes(comparison: Comparison) -> str:
-    names = dict.fromkeys(entry.result.scaler for entry in comparison.entries if entry.result.scaler in RIVALS)
-    items = "".join(f"<dt>{escape(name)}</dt><dd>{escape(RIVALS[name].about)}</dd>" for name in names)
-    bound = f" {BOUND} is a bound and no rival." if BOUND in names else ""
+    names = dict.fromkeys(entry.result.scaler for entry in comparison.entries if entry.result.scaler in BASELINES)
+    items = "".join(f"<dt>{escape(name)}</dt><dd>{escape(BASELINES[name].about)}</dd>" for name in names)
+    bound = f" {BOUND} is a bound, not a baseline." if BOUND in names else ""
     return (
         "<section><h2>How to read this</h2><p>A request is good if its time to first token, from its arrival, and its "
         "mean time per output token are both within the objectives. Attainment is good ÷ all offered requests. "
-        "GPU-hours run from a worker's creation to its deletion. A reversal is a wish opposite to one less than 600 s "
-        f"before. Rivals are tuned for each workload, Legato for none.{bound}</p><dl>{items}</dl></section>"
+        "GPU-hours run from a worker's creation to its deletion. A reversal is a change of the desired size opposite "
+        "to one less than 600 s before. Baselines are tuned for each workload, Legato for none."
+        f"{bound}</p><dl>{items}</dl></section>"
     )

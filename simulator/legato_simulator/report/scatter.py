@@ -1,4 +1,4 @@
-"""Two figures of many trials as points, as inline SVG like `plots`."""
+"""Scatter plots of trials as inline SVG."""
 
 import math
 from collections.abc import Sequence
@@ -7,17 +7,17 @@ from html import escape
 
 from legato_simulator.report.plots import HEIGHT, WIDTH, frame, x_label
 
-_TICKS = 4  # about as many distances between labels of an axis
+_TICKS = 4  # approximate number of intervals between labels of an axis
 
 
 @dataclass(frozen=True)
 class Points:
-    """Those of one kind. The look is a class of the style sheet: `faint`, `one`, `written` or `chosen`."""
+    """The points of one kind. `look` is a class of the style sheet: `faint`, `one`, `written` or `chosen`."""
 
     label: str
     look: str
-    at: Sequence[tuple[float, float, str]]  # across, up, and what it is: a browser shows it on hover
-    joined: bool = False  # by a line of steps, which rises where a point does
+    at: Sequence[tuple[float, float, str]]  # x, y, and the text that a browser shows on hover
+    joined: bool = False  # True: a step line joins them
 
 
 @dataclass(frozen=True)
@@ -27,8 +27,8 @@ class _Axis:
     every: float
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> "_Axis":
-        """From one round number to another, with all values between."""
+    def around(cls, values: Sequence[float]) -> "_Axis":
+        """Returns an axis between two round numbers that contains all values."""
         every = _round((max(values) - min(values) or abs(values[0]) or 1.0) / _TICKS)
         low = math.floor(min(values) / every + 1e-9) * every
         high = math.ceil(max(values) / every - 1e-9) * every
@@ -43,11 +43,13 @@ class _Axis:
 
 
 def figure(title: str, unit: str, described: str, kinds: Sequence[Points], line: float | None = None) -> str:
-    """A plot with title, unit, legend and both axes; `line` is a value of the vertical one that is marked. What comes
-    last is drawn on top."""
+    """Returns a plot with title, unit, legend and axes; the last kind is drawn on top.
+
+    `line` is a marked value of the vertical axis.
+    """
     points = [point for kind in kinds for point in kind.at]
-    across = _Axis.of([point[0] for point in points])
-    up = _Axis.of([point[1] for point in points] + ([] if line is None else [line]))
+    across = _Axis.around([point[0] for point in points])
+    up = _Axis.around([point[1] for point in points] + ([] if line is None else [line]))
     marked = "" if line is None else f'<path class="mark" d="M0 {_y(up, line)}H{WIDTH}"/>'
     drawn = marked + "".join(_steps(kind, across, up) for kind in kinds if kind.joined)
     drawn += "".join(_dots(kind, across, up) for kind in kinds)
@@ -58,7 +60,7 @@ def figure(title: str, unit: str, described: str, kinds: Sequence[Points], line:
 
 
 def _round(least: float) -> float:
-    """The next of 1, 2, 5, 10 times a power of ten: 100 % is a multiple of it."""
+    """Returns the next 1, 2, 5 or 10 times a power of ten: 100 % is a multiple of it."""
     power = 10.0 ** math.floor(math.log10(least))
     return next(step * power for step in (1, 2, 5, 10) if least <= step * power * (1 + 1e-9))
 
@@ -72,7 +74,7 @@ def _y(axis: _Axis, value: float) -> str:
 
 
 def _dots(kind: Points, across: _Axis, up: _Axis) -> str:
-    """Lines of no length with round ends: the drawing is stretched to its place, and circles would be, too."""
+    """Draws points as lines of zero length with round ends: circles would be stretched with the drawing."""
     return "".join(
         f'<path class="dot {kind.look}" d="M{_x(across, x)} {_y(up, y)}h0"><title>{escape(text)}</title></path>'
         for x, y, text in kind.at

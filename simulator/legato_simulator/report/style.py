@@ -1,4 +1,4 @@
-"""How the report looks: light and dark as the reader prefers, and readable at 360 px."""
+"""The report's style sheet: light or dark as the reader prefers, and readable at 360 px."""
 
 STYLE = """
 :root{color-scheme:light dark;--page:#fcfcfb;--ink:#0b0b0b;--soft:#52514e;--faint:#e1e0d9;--one:#2a78d6;--two:#d9591f;

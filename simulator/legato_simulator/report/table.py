@@ -1,4 +1,4 @@
-"""What a simulation found, as text."""
+"""Results of a simulation as Markdown tables."""
 
 from collections.abc import Sequence
 from typing import TypeVar
@@ -9,15 +9,15 @@ from legato_simulator.baselines.comparison import Comparison, Entry
 from legato_simulator.engine.result import Quantiles, Result, Sample
 from legato_simulator.workload.workload import Workload
 
-MOST_ROWS = 20  # of a timeline
+MOST_ROWS = 20  # of a printed timeline
 
 _T = TypeVar("_T")
 
 
-def of(found: Comparison) -> str:
-    """A Markdown table, a row for each scaler on each workload."""
+def comparison_table(comparison: Comparison) -> str:
+    """Returns a Markdown table with a row for each scaler on each workload."""
     head = ["workload", "scaler", "good", "GPU-hours", "TTFT p50/p90/p99 s", "TPOT ms", "reversals/h", "not served"]
-    return markdown([head, *map(_row, found.entries)])
+    return markdown([head, *map(_row, comparison.entries)])
 
 
 def _row(entry: Entry) -> list[str]:
@@ -35,7 +35,7 @@ def _row(entry: Entry) -> list[str]:
 
 
 def about(workload: Workload, spec: Spec, profile: Profile) -> str:
-    """How large it is, and what can be said of it beforehand."""
+    """Returns its size, and the number of requests that are too long for the service."""
     lengths = [arrival.prompt + arrival.output for arrival in workload.arrivals]
     text = f"{len(lengths)} requests in {workload.arrivals[-1].at / 60:.0f} min"
     bounds = ((spec.model.max_length, "model.maxLength"), (profile.kv_tokens, "the profile's kvTokens"))
@@ -46,21 +46,21 @@ def about(workload: Workload, spec: Spec, profile: Profile) -> str:
 
 
 def timeline(result: Result) -> str:
-    """Moments at even distances: load, queue, KV, wishes and workers that serve."""
+    """Returns a table of evenly spaced samples: load, queue, KV, desired and ready workers."""
     samples = result.timeline
-    pools = sorted(samples[0].wish, reverse=True)
+    pools = sorted(samples[0].desired, reverse=True)
     head = ["time", "requests/s", "tokens/s", "queue tokens", "KV", *(f"{pool} wish/ready" for pool in pools), "good"]
     return markdown([head, *(_moment(sample, pools) for sample in spread(samples))])
 
 
 def spread(moments: Sequence[_T]) -> Sequence[_T]:
-    """As many of a timeline as are printed, at even distances."""
+    """Returns at most `MOST_ROWS` evenly spaced moments of a timeline."""
     count = len(moments)
     return [moments[i * count // MOST_ROWS] for i in range(MOST_ROWS)] if count > MOST_ROWS else moments
 
 
 def clock(seconds: float) -> str:
-    """As 1:02:03."""
+    """Formats seconds as 1:02:03."""
     hours, rest = divmod(round(seconds), 3600)
     return f"{hours}:{rest // 60:02}:{rest % 60:02}"
 
@@ -72,7 +72,7 @@ def _moment(sample: Sample, pools: list[str]) -> list[str]:
         f"{sample.tokens_per_second:.0f}",
         str(sample.queue_tokens),
         f"{sample.kv_usage:.0%}",
-        *(f"{sample.wish[pool]}/{sample.ready[pool]}" for pool in pools),
+        *(f"{sample.desired[pool]}/{sample.ready[pool]}" for pool in pools),
         f"{sample.attainment_so_far:.1%}",
     ]
 
@@ -82,7 +82,7 @@ def _quantiles(latency: Quantiles, unit: float, digits: int) -> str:
 
 
 def markdown(rows: Sequence[Sequence[str]]) -> str:
-    """The first row is the head."""
+    """Formats rows as a Markdown table; the first row is the header."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = [[cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in rows]
     lines.insert(1, ["-" * width for width in widths])

@@ -1,4 +1,4 @@
-"""What a search of a manifest's bounds came to: as text, as JSON and as one HTML file."""
+"""The result of tuning a manifest's bounds, as text, JSON and an HTML file."""
 
 from collections.abc import Sequence
 from html import escape
@@ -15,34 +15,34 @@ NOTE = (
 )
 
 
-def text(found: ManifestTuning) -> str:
-    """The front as a table, and the lines to set."""
-    return "\n\n".join((table.markdown(rows(found)), told(found), lines(found.best.choice), NOTE))
+def text(tuning: ManifestTuning) -> str:
+    """Returns the front as a table, and the manifest lines to set."""
+    return "\n\n".join((table.markdown(rows(tuning)), summary(tuning), lines(tuning.best.choice), NOTE))
 
 
-def rows(found: ManifestTuning) -> list[list[str]]:
-    """The head, the manifest as written, and the front from cheap to good."""
-    pools = [pool for pool, _, _ in found.trials[0].choice.bounds]
+def rows(tuning: ManifestTuning) -> list[list[str]]:
+    """Returns the table's header, the manifest as written, and the front in order of GPU-hours."""
+    pools = [pool for pool, _, _ in tuning.trials[0].choice.bounds]
     head = ["", "good", "GPU-hours", *(f"{pool} min-max" for pool in pools), "scaleDownStabilization"]
-    written = found.trials[0]
-    shown = [written, *(trial for trial in found.front if trial is not written)]
-    return [head, *(_row(found, trial) for trial in shown)]
+    written = tuning.trials[0]
+    shown = [written, *(trial for trial in tuning.front if trial is not written)]
+    return [head, *(_row(tuning, trial) for trial in shown)]
 
 
-def _row(found: ManifestTuning, trial: Trial) -> list[str]:
-    marks = ["as written"] if trial is found.trials[0] else []
-    marks += ["front"] if trial in found.front else []
-    marks += ["chosen"] if trial is found.best else []
+def _row(tuning: ManifestTuning, trial: Trial) -> list[str]:
+    marks = ["as written"] if trial is tuning.trials[0] else []
+    marks += ["front"] if trial in tuning.front else []
+    marks += ["chosen"] if trial is tuning.best else []
     sizes = [f"{least}-{most}" for _, least, most in trial.choice.bounds]
     return [", ".join(marks), f"{trial.attainment:.1%}", f"{trial.gpu_hours:.2f}", *sizes, _window(trial.choice)]
 
 
-def told(found: ManifestTuning) -> str:
-    """How many were tried, and whether one is good enough."""
-    workloads = len(found.trials[0].results)
+def summary(tuning: ManifestTuning) -> str:
+    """Returns a sentence with the number of choices tried and whether one reaches the attainment."""
+    workloads = len(tuning.trials[0].results)
     of = f"on {workloads} workloads (the lowest attainment, all GPU-hours)" if workloads > 1 else "on this workload"
-    tried = f"{len(found.trials)} choices tried {of}; the front are those that no other one beats."
-    if found.best.attainment >= ATTAINMENT:
+    tried = f"{len(tuning.trials)} choices tried {of}; the front are those that no other one beats."
+    if tuning.best.attainment >= ATTAINMENT:
         return f"{tried} The chosen one reaches {ATTAINMENT:.0%} with the fewest GPU-hours:"
     return (
         f"{tried} None reaches {ATTAINMENT:.0%}: no max above the manifest's is tried, and objectives may be below "
@@ -51,18 +51,18 @@ def told(found: ManifestTuning) -> str:
 
 
 def lines(choice: Choice) -> str:
-    """As a manifest has them."""
+    """Returns a choice as manifest lines."""
     pools = [f"    {pool}: {{min: {least}, max: {most}}}" for pool, least, most in choice.bounds]
     return "\n".join(("spec:", "  scaling:", *pools, f"    scaleDownStabilization: {_window(choice)}"))
 
 
-def as_json(found: ManifestTuning) -> dict[str, Any]:
-    """All trials. Same input, same bytes."""
-    front = found.front
+def as_json(tuning: ManifestTuning) -> dict[str, Any]:
+    """Returns all trials. Deterministic."""
+    front = tuning.front
     return {
         "attainment": ATTAINMENT,
-        "chosen": _as_json(found.best),
-        "trials": [{**_as_json(trial), "front": trial in front} for trial in found.trials],
+        "chosen": _as_json(tuning.best),
+        "trials": [{**_as_json(trial), "front": trial in front} for trial in tuning.trials],
     }
 
 
@@ -70,29 +70,29 @@ def _as_json(trial: Trial) -> dict[str, Any]:
     scaling: dict[str, Any] = {pool: {"min": least, "max": most} for pool, least, most in trial.choice.bounds}
     scaling["scaleDownStabilization"] = _window(trial.choice)
     by_workload = {result.workload: [result.attainment, result.gpu_hours] for result in trial.results}
-    told = {"attainment": trial.attainment, "gpu_hours": trial.gpu_hours, "workloads": by_workload}
-    return {"scaling": scaling, **told}
+    figures = {"attainment": trial.attainment, "gpu_hours": trial.gpu_hours, "workloads": by_workload}
+    return {"scaling": scaling, **figures}
 
 
-def html(found: ManifestTuning, title: str) -> str:
-    """The page. Same search, same bytes."""
-    head, *shown = rows(found)
+def html(tuning: ManifestTuning, title: str) -> str:
+    """Returns the page. Deterministic for a search."""
+    head, *shown = rows(tuning)
     columns = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in head)
     body = "".join(_line(row) for row in shown)
     return report.page(
         title,
-        f'<p>{escape(told(found))}</p><pre>{escape(lines(found.best.choice))}</pre><div class="wide"><table>'
-        f"<thead><tr>{columns}</tr></thead><tbody>{body}</tbody></table></div>{_plot(found)}<p>{escape(NOTE)}</p>",
+        f'<p>{escape(summary(tuning))}</p><pre>{escape(lines(tuning.best.choice))}</pre><div class="wide"><table>'
+        f"<thead><tr>{columns}</tr></thead><tbody>{body}</tbody></table></div>{_plot(tuning)}<p>{escape(NOTE)}</p>",
     )
 
 
-def _plot(found: ManifestTuning) -> str:
-    """All trials; the front, what was written and what is chosen stand out."""
+def _plot(tuning: ManifestTuning) -> str:
+    """Plots all trials, and highlights the front, the manifest as written and the chosen one."""
     kinds = [
-        ("tried", "faint", found.trials, False),
-        ("front: no other one beats it", "one", found.front, True),
-        ("as written", "written", found.trials[:1], False),
-        ("chosen", "chosen", (found.best,), False),
+        ("tried", "faint", tuning.trials, False),
+        ("front: no other one beats it", "one", tuning.front, True),
+        ("as written", "written", tuning.trials[:1], False),
+        ("chosen", "chosen", (tuning.best,), False),
     ]
     return scatter.figure(
         "Attainment",

@@ -1,6 +1,6 @@
-"""Workloads by name: a trace as it is or multiplied to a day, and made ones in which one thing changes.
+"""Named workloads: a trace, a trace superposed to a day, and synthetic ones in which one property changes.
 
-Made ones are Poisson arrivals with log-normal lengths. Same seed, same workload.
+Synthetic workloads have Poisson arrivals and log-normal lengths. They are deterministic for a seed.
 """
 
 import math
@@ -14,13 +14,13 @@ from legato_simulator.workload.workload import Arrival, Workload
 TRACE = "trace"
 SUPERPOSED = "superposed"
 _PREFIXES = 32
-_SPREAD = 0.6  # of the logarithm of lengths
-_LONGEST = 8  # times the mean
+_SPREAD = 0.6  # standard deviation of the logarithm of lengths
+_LONGEST = 8  # multiple of the mean
 
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """The ordinary load, from which a made workload departs."""
+    """The usual load, which the phases of a synthetic workload multiply."""
 
     rate: float = 4.0  # requests per second
     prompt: int = 4096  # mean tokens
@@ -30,13 +30,13 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """A share of a workload's time, and what is asked in it as multiples of the ordinary load."""
+    """A share of a workload's time, with its load as multiples of the usual one."""
 
     share: float
     rate: float = 1.0
     prompt: float = 1.0
     output: float = 1.0
-    prefix: float = 0.0  # part of each prompt that is one of `_PREFIXES` common beginnings
+    prefix: float = 0.0  # share of each prompt that is one of `_PREFIXES` common prefixes
 
 
 PHASES: dict[str, tuple[Phase, ...]] = {
@@ -50,18 +50,18 @@ PHASES: dict[str, tuple[Phase, ...]] = {
 NAMES = (TRACE, SUPERPOSED, *PHASES)
 ABOUT = {
     TRACE: "the trace as it is",
-    SUPERPOSED: "copies of the trace, begun evenly shifted and thinned to a day",
+    SUPERPOSED: "copies of the trace, evenly shifted and thinned to a day",
     "steady": "nothing changes",
     "mix-shift": "prompts become 3 times as long, then half as long; as many requests all the time",
     "decode-shift": "answers become 4 times as long, then half as long",
     "hit-rate-shift": "prompts share 3/4 of their tokens, then none, half, and 3/4 again",
-    "step": "5 times as many requests at once, and back",
-    "idle-burst": "hardly a request for long, then 100 times as many at once",
+    "step": "a sudden step to 5 times as many requests, and back",
+    "idle-burst": "hardly any requests, then suddenly 100 times as many",
 }
 
 
 def named(name: str, seed: int, traffic: Traffic, trace: Workload | None) -> Workload:
-    """The workload of this name. Raises ValueError for another name, or if it needs a trace and there is none."""
+    """Returns the workload of this name. Raises ValueError if it is unknown, or needs a trace without one."""
     if phases := PHASES.get(name):
         return made(name, phases, traffic, seed)
     if name not in NAMES:
@@ -72,31 +72,31 @@ def named(name: str, seed: int, traffic: Traffic, trace: Workload | None) -> Wor
 
 
 def made(name: str, phases: tuple[Phase, ...], traffic: Traffic, seed: int) -> Workload:
-    """The phases one after the other."""
+    """Returns a workload with these phases, one after the other."""
     rng = random.Random(f"{name}/{seed}")
-    found: list[Arrival] = []
+    arrivals: list[Arrival] = []
     begin = 0.0
     for phase in phases:
         end = begin + phase.share * traffic.seconds
-        found.extend(_phase(phase, traffic, begin, end, rng))
+        arrivals.extend(_phase(phase, traffic, begin, end, rng))
         begin = end
-    return Workload(name, tuple(found), BLOCK)
+    return Workload(name, tuple(arrivals), BLOCK)
 
 
 def superposed(trace: Workload, seed: int, copies: int = 4, day: float = 7200.0, least: float = 0.2) -> Workload:
-    """`copies` of a trace, each begun a `copies`-th of it later and played round and round for a `day` of seconds.
+    """Returns `copies` of a trace, evenly shifted, each repeated for a `day` of seconds.
 
-    A request is kept with a probability that goes from `least` at midnight to 1 at noon, as a cosine does. Each round
-    of each copy has prefixes of its own, so that prefixes are as common as in the trace.
+    A request is kept with a probability that follows a cosine from `least` at midnight to 1 at noon. Each repetition of
+    each copy has its own prefixes, so that shared prefixes are as frequent as in the trace.
     """
     rng = random.Random(f"{trace.name}/{seed}")
     period = trace.arrivals[-1].at + 1
     ids = 1 + max((block for arrival in trace.arrivals for block in arrival.blocks), default=0)
     kept: list[Arrival] = []
     for copy in range(copies):
-        for turn in range(-1, math.ceil(day / period)):
-            offset = (turn + copy / copies) * period
-            shift = ids * (copy + copies * (turn + 1))
+        for repetition in range(-1, math.ceil(day / period)):
+            offset = (repetition + copy / copies) * period
+            shift = ids * (copy + copies * (repetition + 1))
             for arrival in trace.arrivals:
                 at = arrival.at + offset
                 if 0 <= at < day and rng.random() < least + (1 - least) * (1 - math.cos(math.tau * at / day)) / 2:
@@ -116,12 +116,12 @@ def _phase(phase: Phase, traffic: Traffic, begin: float, end: float, rng: random
 
 
 def _lengths(mean: float, rng: random.Random) -> Callable[[], int]:
-    """Draws log-normal lengths whose mean is about `mean`."""
+    """Returns a function that draws log-normal lengths with a mean of about `mean`."""
     middle = math.log(mean) - _SPREAD**2 / 2
     return lambda: max(1, round(min(rng.lognormvariate(middle, _SPREAD), _LONGEST * mean)))
 
 
 def _prefix(prompt: int, share: float, rng: random.Random) -> tuple[int, ...]:
-    """Ids of the shared blocks. What follows them is nobody else's, so it needs no ids."""
+    """Returns ids of the shared blocks. The rest of the prompt is not shared, so it needs no ids."""
     which = rng.randrange(_PREFIXES)
     return tuple(which + _PREFIXES * block for block in range(int(prompt * share) // BLOCK))

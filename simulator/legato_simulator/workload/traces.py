@@ -1,9 +1,9 @@
-"""Recorded workloads from files: Mooncake's JSON lines and Azure's CSV, told apart by their first line.
+"""Reads recorded workloads: Mooncake's JSON lines or Azure's CSV, distinguished by their first line.
 
 Formats: `timestamp` (ms), `input_length`, `output_length` and `hash_ids` in
 https://github.com/kvcache-ai/Mooncake/tree/main/FAST25-release/traces; `TIMESTAMP`, `ContextTokens` and
-`GeneratedTokens` in https://github.com/Azure/AzurePublicDataset. Files are read line by line, so what they take is
-bounded by `MOST_LINE` and by what the arrivals themselves take.
+`GeneratedTokens` in https://github.com/Azure/AzurePublicDataset. Files are read line by line; memory is
+limited by `MOST_LINE` and the arrivals.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,7 +16,7 @@ from msgspec import Meta
 
 from legato_simulator.workload.workload import Arrival, Workload
 
-BLOCK = 512  # tokens behind one hash id of a Mooncake trace
+BLOCK = 512  # tokens per hash id of a Mooncake trace
 MOST_LINE = 1 << 20  # bytes
 MOST_REQUESTS = 2_000_000
 MOST_TOKENS = 10_000_000  # of one prompt or answer
@@ -27,7 +27,7 @@ _UTF8_MARK = b"\xef\xbb\xbf"
 
 
 class TraceError(ValueError):
-    """A file that is not a trace, or not a whole one. Names the file, the line and the reason."""
+    """Not a valid, whole trace. The text has file, line and reason."""
 
 
 class _Mooncake(msgspec.Struct):
@@ -38,12 +38,12 @@ class _Mooncake(msgspec.Struct):
 
 
 def read(path: Path) -> Workload:
-    """A whole trace, named as its file without the ending. Raises TraceError, and never returns a part."""
+    """Reads a whole trace, named like its file without the suffix. Raises TraceError."""
     return Workload(path.stem, tuple(arrivals(path)), BLOCK)
 
 
 def arrivals(path: Path) -> Iterator[Arrival]:
-    """The requests one after the other, the first at 0 s. An answer of 0 tokens counts as 1. Raises TraceError."""
+    """Yields the requests, the first at 0 s. An answer of 0 tokens counts as 1. Raises TraceError."""
     try:
         with path.open("rb") as file:
             yield from _arrivals(path, file)

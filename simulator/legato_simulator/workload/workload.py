@@ -1,4 +1,4 @@
-"""What arrives."""
+"""A workload: requests with their arrival times."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ class Arrival:
     at: float  # seconds from the beginning
     prompt: int  # tokens
     output: int  # tokens
-    blocks: tuple[int, ...] = ()  # prefix ids, one per `block` tokens; equal ids are equal prefixes; () nothing known
+    blocks: tuple[int, ...] = ()  # prefix ids, one per `block` tokens; equal ids are equal prefixes; empty if unknown
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,16 +14,16 @@ WINDOW = 300.0  # seconds for which a pool does not shrink
 MACHINE = profile(per_step=0.01, per_token=1 / 8000 - 0.01 / 512, per_row=0.0005)  # 8,000 tokens/s in full steps
 
 
-def _run(arrivals, told=1.0, machine=MACHINE):
+def _run(arrivals, rate_error=1.0, machine=MACHINE):
     """Wishes by pool as (time, size), one for each look, and every request that ended."""
     given = spec(largest=50, scaling={"scaleDownStabilization": f"{WINDOW:g}s"})
-    made = engine(arrivals, spec=given, profile=machine, told=told)
+    made = engine(arrivals, spec=given, profile=machine, rate_error=rate_error)
     looks, ended = [], []
-    made.tally.wished = lambda now, sizes, wished=made.tally.wished: (
+    made.tally.set_desired = lambda now, sizes, wished=made.tally.set_desired: (
         looks.append((now, dict(sizes))),
         wished(now, sizes),
     )
-    made.tally.ended = lambda request, end=made.tally.ended: (ended.append(request), end(request))
+    made.tally.finish = lambda request, end=made.tally.finish: (ended.append(request), end(request))
     made.run()
     return looks, ended
 

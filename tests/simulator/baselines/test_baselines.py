@@ -1,4 +1,4 @@
-"""Rivals: sizes computed by hand from their descriptions, and what holds for every rival."""
+"""Baselines: sizes computed by hand from their descriptions, and what holds for every baseline."""
 
 import dataclasses
 import pickle
@@ -7,7 +7,7 @@ import pytest
 
 from legato_engine.runner.profile import Profile, StepTimes
 from legato_operator.autoscaler.signals import Blocks, Signals, WorkerSignals
-from legato_simulator.baselines import RIVALS
+from legato_simulator.baselines import BASELINES
 from legato_simulator.baselines.aibrix import Aibrix
 from legato_simulator.baselines.clairvoyant import Clairvoyant, plan
 from legato_simulator.baselines.concurrency import Concurrency
@@ -17,7 +17,7 @@ from legato_simulator.baselines.hpa import HorizontalPodAutoscaler, HpaBehavior,
 from legato_simulator.baselines.llm_d import LlmD
 from legato_simulator.baselines.request_rate import RequestRate
 from legato_simulator.baselines.schedule import Schedule, expected
-from legato_simulator.baselines.search_context import Ground, spread
+from legato_simulator.baselines.search_context import SearchContext, spread
 from legato_simulator.engine.scaler import Observation
 from legato_simulator.workload.synthetic import Traffic, named
 from legato_simulator.workload.workload import Arrival, Workload
@@ -38,7 +38,7 @@ def _signals(queues, used):
 
 def _ground(*arrivals, step=STEP, kv_tokens=10_000, tpot=0.05):
     profile = Profile("test", step, kv_tokens, 60.0)
-    return Ground(Workload("w", arrivals, 512), profile, 1.0, tpot, {"prefill": 4, "decode": 4}, 256)
+    return SearchContext(Workload("w", arrivals, 512), profile, 1.0, tpot, {"prefill": 4, "decode": 4}, 256)
 
 
 def _at(now, *sizes, seconds=0, present=(2, 4), ready=None, flight=(0, 0), queues=(), used=(), **given):
@@ -172,7 +172,7 @@ def test_sizes_of_a_horizontal_pod_autoscaler(case):
 
 
 def test_the_unified_grid_has_one_axis():
-    (grid,) = UNIFIED.grids(Ground(None, None, 1.0, 0.1, {"decode": 3}, 64))
+    (grid,) = UNIFIED.grids(SearchContext(None, None, 1.0, 0.1, {"decode": 3}, 64))
     assert (grid.prefill, grid.decode) == ((0,), (3, 2, 1))
 
 
@@ -223,17 +223,17 @@ MIXED = dataclasses.replace(
 )
 
 
-@pytest.mark.parametrize("rival", RIVALS.values(), ids=RIVALS.keys())
-def test_every_rival_has_fresh_picklable_settings_from_generous_to_frugal(rival):
+@pytest.mark.parametrize("baseline", BASELINES.values(), ids=BASELINES.keys())
+def test_every_rival_has_fresh_picklable_settings_from_generous_to_frugal(baseline):
     """More of a target, and fewer workers, the further one goes."""
-    pools = ("decode",) if rival.unified else ("decode", "prefill")
-    for grid in rival.grids(MIXED):
+    pools = ("decode",) if baseline.unified else ("decode", "prefill")
+    for grid in baseline.grids(MIXED):
         for values in (grid.prefill, grid.decode):
-            assert list(values) == sorted(values, reverse=rival.name.startswith("fixed"))
+            assert list(values) == sorted(values, reverse=baseline.name.startswith("fixed"))
         settings = grid.make(grid.prefill[-1], grid.decode[1])
         assert pickle.loads(pickle.dumps(settings)) == settings
         scaler = settings.scaler()
-        assert scaler.name == rival.name
+        assert scaler.name == baseline.name
         assert scaler is not settings.scaler()
-        seen, *_ = _at(0, 1, 1, present=(None if rival.unified else 1, 1), ready=(1, 1))
+        seen, *_ = _at(0, 1, 1, present=(None if baseline.unified else 1, 1), ready=(1, 1))
         assert set(scaler.sizes(seen)) == set(pools)

@@ -10,7 +10,7 @@ from legato_engine.runner.profile import Profile, StepTimes
 from legato_operator.api.resources import Slo
 from legato_simulator.baselines.comparison import Comparison, Entry, as_json, compare
 from legato_simulator.baselines.fixed import Fixed
-from legato_simulator.baselines.search_context import Ground
+from legato_simulator.baselines.search_context import SearchContext
 from legato_simulator.engine.request import SimulatedRequest
 from legato_simulator.engine.result import Quantiles
 from legato_simulator.engine.tally import Tally, quantiles, reversals
@@ -29,8 +29,8 @@ class NeedSimulator:
     def legato(self):
         return Fixed(3, 3).scaler()
 
-    def ground(self, workload):
-        return Ground(workload, PROFILE, 1.0, 0.1, {"prefill": 4, "decode": 4}, 256)
+    def search_context(self, workload):
+        return SearchContext(workload, PROFILE, 1.0, 0.1, {"prefill": 4, "decode": 4}, 256)
 
     def unified(self):
         return NeedSimulator({"easy": 2, "hard": 4})
@@ -118,8 +118,8 @@ def test_only_requests_that_were_served_within_both_objectives_are_good(ttft, tp
     """One of four ended, and one was refused."""
     tally, request = Tally(Slo(ttft="1s", tpot="100ms")), _ended(5.0, ttft, tpot)
     for _ in range(4):
-        tally.arrived(request)
-    tally.ended(request)
+        tally.arrive(request)
+    tally.finish(request)
     tally.refuse(request)
     result = tally.result("it", "load", 7200.0, 10.0)
     assert (result.attainment, result.unfinished, result.gpu_hours) == (good / 4, 2, 2.0)

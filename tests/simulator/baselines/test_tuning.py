@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulation_results import result
 
-from legato_simulator.baselines.baseline import Grid, Rival
+from legato_simulator.baselines.baseline import Baseline, Grid
 from legato_simulator.baselines.fixed import Fixed
 from legato_simulator.baselines.tuning import best, reaches, tune
 
@@ -32,7 +32,7 @@ def _grid(most):
 
 
 def _tune(need, *grids, **given):
-    return tune(Rival("fixed", "", lambda _: grids), None, need, **given)
+    return tune(Baseline("fixed", "", lambda _: grids), None, need, **given)
 
 
 @pytest.mark.parametrize(

@@ -268,8 +268,8 @@ def test_what_is_computed_again_is_not_a_prompt(again, prompts):
     for number, tokens in enumerate((512, 300)):
         first = 0.5 if number == again else None
         worker.compute(SimulatedRequest(number, Arrival(0.0, tokens, 9), tokens, uncached=tokens, first=first), 1.0)
-        reported.append(worker.prompts_told(1.0))
-    assert [*reported, worker.prompts_told(now)] == prompts
+        reported.append(worker.new_prompts(1.0))
+    assert [*reported, worker.new_prompts(now)] == prompts
     assert worker.queue_tokens(now) == 556
 
 
@@ -279,17 +279,17 @@ def test_a_worker_serves_once_it_has_started_and_costs_gpu_hours_from_creation_t
     _, result, _ = serve(*steady(300.0, each=1.0), Arrival(300.0, 10, 1), scaler=SteadyScaler(*sizes), start=45.0)
     ready = {sample.at: sample.ready["prefill"] for sample in result.timeline}
     assert (ready[144.0], ready[146.0]) == (1, 2)
-    assert next(sample.at for sample in result.timeline if sample.wish["prefill"] == 2) == 100.0
+    assert next(sample.at for sample in result.timeline if sample.desired["prefill"] == 2) == 100.0
     assert result.gpu_hours * 3600 == pytest.approx(2 * 300 + 102)
 
 
 def test_a_unified_service_has_one_pool_as_large_as_both():
     service = spec(scaling={"prefill": {"max": 3}, "decode": {"min": 2, "max": 5}})
     simulator, load = ServiceSimulator(service, profile(), start=70.0), workload(steady(10))
-    ground, unified = simulator.ground(load), simulator.unified()
-    assert ground.most == {"prefill": 3, "decode": 5}
-    assert ground.profile.start_seconds == 70.0, "baselines that plan ahead know the start time that was asked for"
-    assert unified.ground(load).most == {"decode": 8}
+    context, unified = simulator.search_context(load), simulator.unified()
+    assert context.most == {"prefill": 3, "decode": 5}
+    assert context.profile.start_seconds == 70.0, "baselines that plan ahead know the start time that was asked for"
+    assert unified.search_context(load).most == {"decode": 8}
     assert unified.simulate(load, FixedUnified(0, 8).scaler()).timeline[-1].ready == {"decode": 2}
 
 
@@ -300,6 +300,6 @@ def test_an_idle_service_goes_to_zero_and_a_request_wakes_it():
     result = engine(workload(arrivals), spec=spec(scaling={**zero, "idleAfter": "5m"})).run()
     at_rest = [sample for sample in result.timeline if 2000 < sample.at < 2500]
     empty = {"prefill": 0, "decode": 0}
-    assert all(sample.wish == empty == sample.ready for sample in at_rest)
+    assert all(sample.desired == empty == sample.ready for sample in at_rest)
     assert result.finished == 3
     assert 30 < result.ttft.p99 < 30 + 2 * 2.0 + 1

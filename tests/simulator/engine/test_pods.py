@@ -38,7 +38,7 @@ def _occupy(*workers):
 
 def _change(pods, decode, *times):
     """The number of workers deleted at each of these times, once another number of decode workers is desired."""
-    pods.wish({"decode": decode})
+    pods.set_desired({"decode": decode})
     return [len(pods.reconcile(now)) for now in times]
 
 
@@ -52,7 +52,7 @@ def _grown(decode):
 def test_a_pool_begins_with_its_initial_size_ready_and_stays_within_its_bounds():
     _, pods = _pods()
     assert pods.ready(0.0) == {"decode": 1, "prefill": 1}
-    pods.wish({"prefill": 9, "decode": 0})
+    pods.set_desired({"prefill": 9, "decode": 0})
     assert pods.desired == {"prefill": 5, "decode": 1}
 
 
@@ -60,7 +60,7 @@ def test_workers_that_start_go_immediately_and_the_idlest_ready_one_drains():
     pods, (first, second, third) = _grown(3)
     _occupy(first, third)
     _change(pods, 4, 12.0)
-    pods.wish({"decode": 2})
+    pods.set_desired({"decode": 2})
     assert [worker.created for worker in pods.reconcile(14.0)] == [12.0]
     assert _staying(pods, "decode") == [first, third]
     assert pods.reconcile(16.0) == [second]
@@ -96,7 +96,7 @@ def test_budget_ratio_and_minima_hold_at_every_poll(steps, budget):
     """Whatever is desired, and however long draining workers hold their GPUs."""
     (service, pods), now = _pods(budget), 0.0
     for sizes, looks, busy in steps:
-        pods.wish(sizes)
+        pods.set_desired(sizes)
         for _ in range(looks):
             now += 2.0
             before = set(pods.all)

@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 import pytest
 from simulation_results import result
 
-from legato_simulator.baselines import RIVALS
+from legato_simulator.baselines import BASELINES
 from legato_simulator.baselines.comparison import Comparison, Entry
 from legato_simulator.baselines.fixed import Fixed
 from legato_simulator.report import report
@@ -41,7 +41,7 @@ def _comparison(*workloads):
     entries = []
     for at, workload in enumerate(workloads):
         entries.append(Entry(result("legato", workload, gpu_hours=3.21 + at, attainment=0.9876)))
-        for i, name in enumerate(RIVALS):
+        for i, name in enumerate(BASELINES):
             made = result(name, workload, gpu_hours=2.5 + at + i / 100, attainment=0.9 + 0.01 * i)
             entries.append(Entry(made, Fixed(1, 1), workload))
         entries.append(Entry(result("fixed", workload, gpu_hours=9.87), Fixed(7, 8), "elsewhere"))

@@ -1,6 +1,6 @@
-"""The gateway in virtual time: which requests start now, and on which workers. The rules are admission's and routing's.
+"""The fluid engine's gateway: starts requests on workers by the rules of admission and routing.
 
-Held requests start in order of arrival, and none overtakes the first. Hand-offs take no time.
+Queued requests start in order of arrival, without backfill. Hand-offs take no time.
 """
 
 import math
@@ -19,45 +19,45 @@ LIMITS = AdmissionLimits()
 
 
 class Dispatcher:
-    """`workers` is the list of all of them, as it changes."""
+    """The queue and the router. `workers` is the live list of all workers."""
 
     def __init__(self, spec: Spec, workers: Sequence[SimulatedWorker], answers: Answers, prefix_block: int) -> None:
         self._spec, self._workers, self._answers, self._block = spec, workers, answers, prefix_block
-        self.held: deque[SimulatedRequest] = deque()
-        self.held_tokens = 0  # uncached, as was expected when they were held
-        self.decoders: dict[SimulatedRequest, SimulatedWorker] = {}  # where what is being prefilled will decode
-        self.obstacle: WaitCause = "prefill"  # what the first held one waits for
+        self.queue: deque[SimulatedRequest] = deque()
+        self.queued_tokens = 0  # uncached, as expected when they were queued
+        self.decoders: dict[SimulatedRequest, SimulatedWorker] = {}  # by request in prefill, its decode worker
+        self.obstacle: WaitCause = "prefill"  # cause for which the first queued request waits
 
     def refuses(self, request: SimulatedRequest) -> bool:
-        """Whether the gateway keeps no more."""
-        return len(self.held) >= LIMITS.max_held or self.held_tokens + request.uncached > LIMITS.max_held_tokens
+        """Returns True if the queue is full."""
+        return len(self.queue) >= LIMITS.max_held or self.queued_tokens + request.uncached > LIMITS.max_held_tokens
 
     def expect(self, request: SimulatedRequest, now: float) -> None:
-        """Sets how many tokens there will be to compute, by the worker that holds most of its prefix."""
+        """Sets the tokens to compute, given the worker that has most of its prefix."""
         matches = [worker.prefixes.matched(request.arrival.blocks) for worker in self._prefillers(now)]
         self._count(request, max(matches, default=0))
 
-    def hold(self, request: SimulatedRequest, first: bool = False) -> None:
-        """It waits, behind all others or, as it ran already, before them."""
-        (self.held.appendleft if first else self.held.append)(request)
-        self.held_tokens += request.uncached
+    def enqueue(self, request: SimulatedRequest, first: bool = False) -> None:
+        """Queues a request after all others, or before them if it ran already (`first`)."""
+        (self.queue.appendleft if first else self.queue.append)(request)
+        self.queued_tokens += request.uncached
 
     def dispatch(self, now: float) -> None:
-        """Start as many as can."""
-        while self.held and self._start(self.held[0], now):
+        """Starts as many queued requests as possible."""
+        while self.queue and self._start(self.queue[0], now):
             pass
 
     def expire(self, now: float) -> list[SimulatedRequest]:
         """Removes and returns queued requests that have had no token for longer than the deadline."""
         before = now - self._spec.gateway.default_deadline
-        expired = [request for request in self.held if max(request.arrival.at, request.progressed) < before]
+        expired = [request for request in self.queue if max(request.arrival.at, request.progressed) < before]
         for request in expired:
-            self.held.remove(request)
-            self.held_tokens -= request.uncached
+            self.queue.remove(request)
+            self.queued_tokens -= request.uncached
         return expired
 
     def migrate(self, request: SimulatedRequest, now: float) -> bool:
-        """Whether another decode worker took a sequence with its KV."""
+        """Moves a sequence with its KV to another decode worker. Returns False if none has room."""
         fitting = [worker for worker in self._fitting(request, now) if worker.in_flight < worker.kind.slots]
         if fitting:
             best = min(fitting, key=lambda worker: self._decode_load(worker, request))
@@ -75,8 +75,8 @@ class Dispatcher:
         if not self._has_room(request, prefillers, now) and not self._helping(request, prefillers, fitting, now):
             self.obstacle = "prefill"
             return False
-        self.held.popleft()
-        self.held_tokens -= request.uncached
+        self.queue.popleft()
+        self.queued_tokens -= request.uncached
         prefiller, decoder = self._route(request, prefillers, fitting, now)
         self._count(request, prefiller.prefixes.matched(request.arrival.blocks))
         self.decoders[request] = decoder
@@ -85,7 +85,7 @@ class Dispatcher:
         return True
 
     def _has_room(self, request: SimulatedRequest, prefillers: Sequence[SimulatedWorker], now: float) -> bool:
-        """Whether the shortest queue has."""
+        """Returns True if the shortest queue has room for it."""
         queued, rate = min((worker.queue_tokens(now), worker.rate) for worker in prefillers)
         most = max(LIMITS.min_backlog_tokens / len(prefillers), rate * LIMITS.backlog_seconds)
         return not queued or queued + request.uncached <= most
@@ -97,7 +97,7 @@ class Dispatcher:
         fitting: Sequence[SimulatedWorker],
         now: float,
     ) -> tuple[SimulatedWorker, SimulatedWorker]:
-        """Where it is computed, and where it decodes."""
+        """Returns the workers for prefill and decode."""
         if prefillers[0].pool == "decode":
             best = min(fitting, key=lambda w: self._prefill_cost(w, request, now) + self._decode_load(w, request))
             return best, best
@@ -115,15 +115,15 @@ class Dispatcher:
         fitting: Sequence[SimulatedWorker],
         now: float,
     ) -> bool:
-        """Whether a decode worker may take a prompt that prefill workers have no room for."""
-        behind = self.held_tokens - request.uncached
+        """Returns True if a decode worker may take a prompt for which prefill workers have no room."""
+        behind = self.queued_tokens - request.uncached
         if prefillers[0].pool == "decode" or not self._late(request, prefillers, behind, now):
             return False
         separate = min(self._seconds(worker, request, now) for worker in prefillers)
         for worker in fitting:
             queued, rate = worker.queue_tokens(now), worker.rate * self._prompt_share(worker)
             room = rate and (not queued or queued + request.uncached <= rate * LIMITS.backlog_seconds)
-            if room and self._seconds_beside(worker, request, now) < separate:
+            if room and self._seconds_while_decoding(worker, request, now) < separate:
                 return True
         return False
 
@@ -134,20 +134,22 @@ class Dispatcher:
         fitting: Sequence[SimulatedWorker],
         now: float,
     ) -> SimulatedWorker | None:
-        """A decode worker that computes it sooner, if all prefill workers are busy."""
+        """Returns a decode worker that computes it sooner, if all prefill workers are busy."""
         busy = all(worker.queue_tokens(now) for worker in prefillers)
-        if not busy or not self._late(request, prefillers, self.held_tokens, now):
+        if not busy or not self._late(request, prefillers, self.queued_tokens, now):
             return None
         separate = min(self._seconds(worker, request, now) for worker in prefillers)
-        times = {worker: self._seconds_beside(worker, request, now) for worker in fitting}
+        times = {worker: self._seconds_while_decoding(worker, request, now) for worker in fitting}
         soonest = min(times, key=times.__getitem__)
         return soonest if times[soonest] < separate else None
 
     def _late(
         self, request: SimulatedRequest, prefillers: Sequence[SimulatedWorker], behind: float, now: float
     ) -> bool:
-        """Whether prefill workers alone would have its first token, or that of who is held with `behind` tokens behind
-        it, too late."""
+        """Returns True if prefill workers alone would miss the objective for its first token.
+
+        Requests that are queued after it, with `behind` tokens, count as well.
+        """
         if self._spec.routing.when_prefill_busy == "Wait":
             return False
         soonest = min(self._seconds(worker, request, now) for worker in prefillers)
@@ -157,7 +159,7 @@ class Dispatcher:
     def _seconds(self, worker: SimulatedWorker, request: SimulatedRequest, now: float) -> float:
         return worker.queue_tokens(now) / worker.rate + self._own_seconds(worker, request)
 
-    def _seconds_beside(self, worker: SimulatedWorker, request: SimulatedRequest, now: float) -> float:
+    def _seconds_while_decoding(self, worker: SimulatedWorker, request: SimulatedRequest, now: float) -> float:
         share = self._prompt_share(worker)
         return self._seconds(worker, request, now) / share if share else math.inf
 
@@ -168,11 +170,11 @@ class Dispatcher:
         return max(0.0, 1 - step / self._spec.slo.tpot)
 
     def _prefillers(self, now: float) -> list[SimulatedWorker]:
-        """Without prefill workers, decode workers prefill, unless the manifest says otherwise."""
+        """Returns the workers for prefill. Decode workers replace missing prefill workers if the manifest allows it."""
         taking = [worker for worker in self._workers if worker.takes(now)]
-        found = [worker for worker in taking if worker.pool == "prefill"]
-        if found or (self._spec.disaggregated and self._spec.routing.when_prefill_unavailable != "Local"):
-            return found
+        prefillers = [worker for worker in taking if worker.pool == "prefill"]
+        if prefillers or (self._spec.disaggregated and self._spec.routing.when_prefill_unavailable != "Local"):
+            return prefillers
         return taking
 
     def _fitting(self, request: SimulatedRequest, now: float) -> list[SimulatedWorker]:
@@ -197,5 +199,5 @@ class Dispatcher:
         return load + weights.step_time * worker.kind.times.seconds(running + 1, context, 0, 0)
 
     def _count(self, request: SimulatedRequest, matched: int) -> None:
-        """The last known token is always computed, to have logits to sample from."""
+        """Sets the tokens to compute. The last known token is always computed, for logits to sample from."""
         request.computed, request.uncached = 0, max(1, int(request.known) - matched * self._block)

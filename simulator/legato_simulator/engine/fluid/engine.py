@@ -1,4 +1,4 @@
-"""The fluid engine: prompts are computed step by step where steps differ; what decodes flows between two events."""
+"""The fluid engine: prefill runs in steps where they differ; decoding is continuous between two events."""
 
 import math
 import operator
@@ -16,7 +16,7 @@ _ENDS = operator.attrgetter("ends")
 
 
 class FluidEngine(Engine[SimulatedWorker]):
-    """Workers compute at the profile's rates, and no scheduler runs."""
+    """Workers compute at the profile's rates, without a scheduler."""
 
     def __init__(self, run: RunSettings, scaler: Scaler) -> None:
         super().__init__(run, scaler)
@@ -25,7 +25,7 @@ class FluidEngine(Engine[SimulatedWorker]):
         self._dispatcher = Dispatcher(run.spec, self.pods.all, self._answers, run.workload.block)
         self._telemetry = Telemetry(self._answers)
         self._open = 0
-        self._next: SimulatedWorker | None = None  # whose event is due
+        self._next: SimulatedWorker | None = None  # the worker with the next event
 
     @property
     def open(self) -> int:
@@ -35,16 +35,16 @@ class FluidEngine(Engine[SimulatedWorker]):
         self._next = min(self.pods.all, key=_ENDS, default=None)
         return math.inf if self._next is None else self._next.ends
 
-    def happens(self) -> None:
+    def step(self) -> None:
         worker = self._next
         assert worker is not None
         now = worker.ends
-        ended = worker.happens(now)
-        for request in ended.prefilled:
+        changed = worker.step(now)
+        for request in changed.prefilled:
             self._prefilled(request, now)
-        for request in ended.finished:
+        for request in changed.finished:
             self._finished(request, now)
-        for request in ended.preempted:
+        for request in changed.preempted:
             self._again(request, now)
         self._unpark(worker, now)
         self._dispatcher.dispatch(now)
@@ -57,12 +57,12 @@ class FluidEngine(Engine[SimulatedWorker]):
             self.tally.refuse(request)
             return
         self._open += 1
-        self._telemetry.arrived(request, now)
-        self._dispatcher.hold(request)
+        self._telemetry.arrive(request, now)
+        self._dispatcher.enqueue(request)
         self._dispatcher.dispatch(now)
 
-    def planned(self, gone: Sequence[SimulatedWorker], now: float) -> None:
-        for worker in gone:
+    def on_plan(self, deleted: Sequence[SimulatedWorker], now: float) -> None:
+        for worker in deleted:
             for request in worker.give_up(now):
                 self._lost(request, now)
         for worker in self.pods.all:
@@ -72,11 +72,11 @@ class FluidEngine(Engine[SimulatedWorker]):
         for request in self._dispatcher.expire(now):
             self._open -= 1
             self.tally.refuse(request)
-            self._telemetry.waits_no_more(request)
+            self._telemetry.stop_waiting(request)
         self._dispatcher.dispatch(now)
 
     def _prefilled(self, request: SimulatedRequest, now: float) -> None:
-        """It goes on as soon as there is a slot for it."""
+        """Parks the request until there is a slot for it."""
         decoder = self._dispatcher.decoders[request]
         decoder.parked.append(request)
         self._unpark(decoder, now)
@@ -86,16 +86,16 @@ class FluidEngine(Engine[SimulatedWorker]):
             self._go_on(worker.parked.popleft(), now)
 
     def _go_on(self, request: SimulatedRequest, now: float) -> None:
-        """Its first token, or the next one, where it was computed again."""
+        """Adds the first token, or the next one if it was computed again, and starts decoding."""
         decoder = self._dispatcher.decoders.pop(request)
         decoder.release(request)
-        if decoder not in self.pods.all:  # it had to be deleted meanwhile
+        if decoder not in self.pods.all:  # deleted meanwhile
             self._again(request, now)
             return
         request.made += 1
         if request.first is None:
             request.first = now
-            self._telemetry.waits_no_more(request)
+            self._telemetry.stop_waiting(request)
         if request.made >= request.arrival.output:
             self._finished(request, now)
         else:
@@ -104,19 +104,19 @@ class FluidEngine(Engine[SimulatedWorker]):
     def _finished(self, request: SimulatedRequest, now: float) -> None:
         request.done = now
         self._open -= 1
-        self.tally.ended(request)
-        self._telemetry.finished(request, now)
+        self.tally.finish(request)
+        self._telemetry.finish(request, now)
 
     def _again(self, request: SimulatedRequest, now: float) -> None:
-        """It lost its KV: all of it is computed again, before what has not begun."""
+        """Queues a request that lost its KV in front of the others, to be computed again."""
         request.known = math.ceil(request.known)
         if request.first is not None:
             request.progressed = now
         self._dispatcher.expect(request, now)
-        self._dispatcher.hold(request, first=True)
+        self._dispatcher.enqueue(request, first=True)
 
     def _drain(self, worker: SimulatedWorker, now: float) -> None:
-        """Its sequences go where there is room; the others stay as long as they may."""
+        """Moves its sequences to workers with room; the others stay until the drain deadline."""
         for request in worker.evict(now):
             if not self._dispatcher.migrate(request, now):
                 worker.decode(request, now)
@@ -131,9 +131,9 @@ class FluidEngine(Engine[SimulatedWorker]):
         workers = self.pods.all
         for worker in workers:
             worker.estimate_growth(self._answers)
-        self._telemetry.look(self._dispatcher, now)
+        self._telemetry.update(self._dispatcher, now)
         decode = [worker for worker in workers if worker.pool == "decode" and worker.serves(now)]
-        prompts = sum(worker.prompts + len(worker.parked) for worker in workers) + len(self._dispatcher.held)
+        prompts = sum(worker.prompts + len(worker.parked) for worker in workers) + len(self._dispatcher.queue)
         decoding = sum(worker.in_flight - len(worker.reserved) for worker in workers)
         capacity = sum(worker.kind.kv_tokens for worker in decode)
         return Observation(
@@ -153,4 +153,4 @@ class FluidEngine(Engine[SimulatedWorker]):
         return {"decode": prompts + decoding}
 
     def _queue_tokens(self, now: float) -> int:
-        return sum(worker.queue_tokens(now) for worker in self.pods.all) + self._dispatcher.held_tokens
+        return sum(worker.queue_tokens(now) for worker in self.pods.all) + self._dispatcher.queued_tokens

@@ -1,7 +1,7 @@
-"""One worker in virtual time: it computes the steps that the scheduler would, as fast as a profile says.
+"""A worker of the fluid engine: computes the scheduler's steps at the speed of a profile.
 
-Prompts are computed in chunks, in the order of the scheduler's queue, and what decodes shortens them to keep the
-objective. Steps that are all alike, those of a long prompt alone and those that only decode, are computed at once.
+Prompts are computed in chunks, in the order of the scheduler's queue. Decoding sequences shorten the chunks, to keep
+the objective. Equal steps, from a single long prompt or from decoding only, are computed in one event.
 """
 
 import heapq
@@ -10,30 +10,34 @@ from collections import deque
 
 from legato_engine.policy import FORGET, ChunkBudget, pairs
 from legato_operator.policy import Pool
-from legato_simulator.engine.request import DEFAULTS, Answers, Ended, RecentPrefixes, Rows, SimulatedRequest
+from legato_simulator.engine.request import DEFAULTS, Answers, Changed, RecentPrefixes, Rows, SimulatedRequest
 from legato_simulator.engine.simulated_pod import SimulatedPod, WorkerKind
 
 
 class SimulatedWorker(SimulatedPod):
-    """`ends` is when the next thing happens here, which `happens` then does."""
+    """A worker with its next event at `ends`, which `step` runs."""
 
     def __init__(self, name: str, pool: Pool, number: int, kind: WorkerKind, created: float) -> None:
         super().__init__(name, pool, number, kind, created)
         self.prefixes = RecentPrefixes(kind.kv_tokens // kind.prefix_block)
-        self.backlog = 0  # prompt tokens that wait or are being computed
-        self.reserved: dict[SimulatedRequest, float] = {}  # tokens of sequences that are to decode here
+        self.backlog = 0  # prompt tokens that are queued or computed
+        self.reserved: dict[SimulatedRequest, float] = {}  # tokens of sequences that will decode here
         self.reserved_tokens = 0.0
-        self.parked: deque[SimulatedRequest] = deque()  # of them, those whose prompts are computed: they need slots
-        self.growth = 0.0  # tokens that all of them will still get, as was expected lately
+        self.parked: deque[SimulatedRequest] = (
+            deque()
+        )  # reserved sequences whose prompts are computed and that need a slot
+        self.growth = 0.0  # expected remaining tokens of all sequences, at the last estimate
         self.rows = Rows()
         self.ends = math.inf
         self.has_prefilled = self.has_decoded = False
         self._waiting: list[tuple[float, int, SimulatedRequest]] = []
         self._computing: deque[SimulatedRequest] = deque()
-        self._chunks: list[tuple[SimulatedRequest, int]] = []  # of the steps until `ends`; none where it only decodes
+        self._chunks: list[tuple[SimulatedRequest, int]] = []  # of the steps until `ends`; empty if it only decodes
         self._entering: list[SimulatedRequest] = []
         self._began = 0.0
-        self._recent_steps = self._mean_tokens = self._mean_pairs = 0.0  # of steps with prompts, as workers fit them
+        self._recent_steps = self._mean_tokens = self._mean_pairs = (
+            0.0  # statistics of steps with prompts, as in the step cost fit
+        )
 
     @property
     def in_flight(self) -> int:
@@ -41,12 +45,12 @@ class SimulatedWorker(SimulatedPod):
 
     @property
     def running(self) -> int:
-        """Sequences that decode."""
+        """Number of decoding sequences."""
         return len(self.rows) + len(self._entering)
 
     @property
     def waiting(self) -> int:
-        """Sequences that it tells of as waiting: their prompts are to be computed here, or they have no slot yet."""
+        """Sequences reported as waiting: their prompts are queued or computed here, or they have no slot."""
         return self.prompts + max(0, self.in_flight - self.prompts - self.kind.slots)
 
     @property
@@ -55,77 +59,82 @@ class SimulatedWorker(SimulatedPod):
 
     @property
     def rate(self) -> float:
-        """Prompt tokens a second that it tells: of full steps, at the context of late."""
+        """Reported prompt tokens per second: in full steps, at the recent mean context."""
         times, context = self.kind.times, self._mean_pairs / self._mean_tokens if self._mean_tokens else 0.0
         return 1 / (times.per_token + times.per_step / self.kind.chunk_tokens + times.per_pair * context)
 
     @property
     def used(self) -> float:
-        """Tokens of KV that are taken. A sequence's last block is half empty."""
+        """Tokens of KV in use. A sequence's last block is half empty on average."""
         return self.rows.context + self.reserved_tokens + self.in_flight * self.kind.block_size / 2
 
     def queue_tokens(self, now: float) -> int:
-        """Prompt tokens left to compute."""
+        """Returns the prompt tokens left to compute."""
         return round(self.backlog - self._computed(now) * sum(count for _, count in self._chunks))
 
-    def prompts_told(self, now: float) -> tuple[int, int]:
-        """Sequences without a token yet, and their part of `queue_tokens`: others are computed again."""
+    def new_prompts(self, now: float) -> tuple[int, int]:
+        """Returns the number of prompts without a first token, and their part of `queue_tokens`.
+
+        The other prompts are computed again.
+        """
         new = [request for request in self._prompts() if request.first is None]
         counts = sum(count for request, count in self._chunks if request.first is None)
         return len(new), round(sum(request.left for request in new) - self._computed(now) * counts)
 
     def fits(self, tokens: float, answers: Answers) -> bool:
-        """Whether a sequence of so many tokens may come beside what is expected of the others. Alone, it may fill the
-        worker, so that the next one can always start. It may come before there is a slot for it."""
+        """Returns True if a sequence of `tokens` fits, given the expected growth of the others.
+
+        A single sequence may fill the worker, so that the next request can always start. It needs no free slot.
+        """
         if self.in_flight >= self.kind.slots + DEFAULTS.max_waiting:
             return False
         growth = self.growth + answers.expected() if self.in_flight else 0.0
         return self.used + tokens + self.kind.block_size / 2 + growth <= self.kind.kv_tokens
 
     def reserve(self, request: SimulatedRequest, answers: Answers) -> None:
-        """It is going to decode here."""
+        """Reserves room for a request that will decode here."""
         self.reserved[request] = request.known
         self.reserved_tokens += request.known
         self.growth += answers.expected()
 
     def release(self, request: SimulatedRequest) -> None:
-        """It is not, or does already."""
+        """Ends a reservation."""
         self.reserved_tokens -= self.reserved.pop(request)
         if not self.reserved:
             self.reserved_tokens = 0.0
 
     def estimate_growth(self, answers: Answers) -> None:
-        """As is expected now."""
+        """Updates the expected growth."""
         entering = (len(self.reserved) + len(self._entering)) * answers.expected()
         self.growth = self.rows.growth(answers) + entering
 
     def compute(self, request: SimulatedRequest, now: float) -> None:
-        """A prompt is sent here."""
+        """Queues a prompt."""
         order = now if self.pool == "decode" else now + request.left / self.rate
         heapq.heappush(self._waiting, (order, request.number, request))
         self.backlog += request.left
         self._changed(now)
 
     def decode(self, request: SimulatedRequest, now: float) -> None:
-        """A sequence whose KV is here goes on."""
+        """Starts decoding a sequence whose KV is here."""
         self._entering.append(request)
         self._changed(now)
 
-    def happens(self, now: float) -> Ended:
-        """What was due at `ends`."""
-        ended = Ended()
+    def step(self, now: float) -> Changed:
+        """Runs the event that is due at `ends`."""
+        changed = Changed()
         self._advance(now)
-        self._end_chunks(ended)
-        ended.finished = self.rows.ended()
+        self._end_chunks(changed)
+        changed.finished = self.rows.ended()
         self._enter()
         while self.used > self.kind.kv_tokens and len(self.rows) > 1:
-            ended.preempted.append(self.rows.newest())
-            self.rows.remove(ended.preempted[-1])
+            changed.preempted.append(self.rows.newest())
+            self.rows.remove(changed.preempted[-1])
         self._begin(now)
-        return ended
+        return changed
 
     def evict(self, now: float) -> list[SimulatedRequest]:
-        """Takes away all sequences that decode here, with their KV."""
+        """Removes and returns all decoding sequences, with their KV."""
         self._advance(now)
         self._enter()
         rows = self.rows.all()
@@ -136,7 +145,7 @@ class SimulatedWorker(SimulatedPod):
         return rows
 
     def give_up(self, now: float) -> list[SimulatedRequest]:
-        """Ends: what is computed, decodes or is to decode here now starts again elsewhere."""
+        """Ends the worker and returns all its requests, which start again elsewhere."""
         rows = self.evict(now)
         self.ends = math.inf
         return [*rows, *self.parked, *self._prompts()]
@@ -145,13 +154,13 @@ class SimulatedWorker(SimulatedPod):
         return [*self._computing, *(entry[2] for entry in self._waiting)]
 
     def _computed(self, now: float) -> float:
-        """As a part of `_chunks`."""
+        """Returns the computed share of `_chunks`."""
         if not self._chunks or self.ends <= self._began:
             return 0.0
         return (now - self._began) / (self.ends - self._began)
 
     def _changed(self, now: float) -> None:
-        """Steps with prompts go on; those that only decode may become others now."""
+        """Starts other steps if the current ones only decode. Steps with prompts continue."""
         if self._chunks and self.ends < math.inf:
             return
         self._advance(now)
@@ -164,7 +173,7 @@ class SimulatedWorker(SimulatedPod):
         self._entering.clear()
 
     def _advance(self, now: float) -> None:
-        """Decode up to now."""
+        """Advances decoding until now."""
         if self._chunks:
             if now >= self.ends and len(self.rows):
                 self.rows.advance(1.0)
@@ -173,23 +182,23 @@ class SimulatedWorker(SimulatedPod):
             self._began = now
 
     def _steps(self, seconds: float) -> float:
-        """Steps in so many seconds, the positive root of `_seconds(steps) = seconds`."""
+        """Returns the steps in `seconds`: the positive root of `_seconds(steps) = seconds`."""
         rows, times = len(self.rows), self.kind.times
         step = times.seconds(rows, 0, 0, 0) + times.per_context * self.rows.context
         return 2 * seconds / (step + math.sqrt(step * step + 2 * times.per_context * rows * seconds))
 
     def _seconds(self, steps: float) -> float:
-        """Of so many steps, each with one token of context more for every row."""
+        """Returns the duration of `steps`; in each, every row's context grows by one token."""
         rows, times = len(self.rows), self.kind.times
         step = times.seconds(rows, 0, 0, 0) + times.per_context * self.rows.context
         return steps * (step + times.per_context * rows * steps / 2)
 
     def _most_steps(self) -> float:
-        """Until a row ends or the KV cache is full."""
+        """Returns the steps until a row ends or the KV cache is full."""
         room = self.kind.kv_tokens - self.used
         return self.rows.until_end if len(self.rows) == 1 else min(self.rows.until_end, max(0.5, room / len(self.rows)))
 
-    def _end_chunks(self, ended: Ended) -> None:
+    def _end_chunks(self, changed: Changed) -> None:
         self._measure_chunks()
         for request, count in self._chunks:
             request.computed += count
@@ -197,7 +206,7 @@ class SimulatedWorker(SimulatedPod):
             if not request.left:
                 self._computing.remove(request)
                 self.prefixes.add(request.arrival.blocks)
-                ended.prefilled.append(request)
+                changed.prefilled.append(request)
         self.has_prefilled |= bool(self._chunks)
 
     def _measure_chunks(self) -> None:
@@ -219,7 +228,7 @@ class SimulatedWorker(SimulatedPod):
             self.ends = now + self._seconds(self._most_steps()) if rows else math.inf
 
     def _begin_chunks(self) -> float:
-        """Choose what prompts compute next; how long that takes."""
+        """Chooses the next chunks and returns their duration."""
         kind, rows = self.kind, len(self.rows)
         times = kind.times
         decoding = times.seconds(rows, 0, 0, 0) + times.per_context * self.rows.context
@@ -228,7 +237,7 @@ class SimulatedWorker(SimulatedPod):
         left = kind.tpot - decoding if rows else math.inf
         budget = ChunkBudget(kind.chunk_tokens, left, decoding, times.per_token, times.per_pair)
         seconds = decoding
-        for request in self._in_turn(budget):
+        for request in self._next_prompts(budget):
             start = int(request.known) - request.left
             count = budget.count(start, request.left)
             if not count:
@@ -238,8 +247,8 @@ class SimulatedWorker(SimulatedPod):
             self._chunks.append((request, count))
         return seconds
 
-    def _in_turn(self, budget: ChunkBudget) -> "list[SimulatedRequest]":
-        """Those begun, and as many that wait as the step has tokens for."""
+    def _next_prompts(self, budget: ChunkBudget) -> "list[SimulatedRequest]":
+        """Returns the prompts in progress, and as many queued ones as the step has tokens for."""
         tokens = sum(request.left for request in self._computing)
         while self._waiting and tokens < budget.tokens:
             request = heapq.heappop(self._waiting)[2]
@@ -248,7 +257,7 @@ class SimulatedWorker(SimulatedPod):
         return list(self._computing)
 
     def _alone(self) -> float:
-        """All full steps of the prompt whose turn it is, which nobody else can join; 0 where there is none."""
+        """Computes all full steps of the first prompt in one event. Returns their duration; 0 without a full step."""
         if not self._computing:
             self._computing.append(heapq.heappop(self._waiting)[2])
         first, times = self._computing[0], self.kind.times

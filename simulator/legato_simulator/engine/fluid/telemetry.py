@@ -1,4 +1,4 @@
-"""What gateways and workers of the simulated service tell, as the operator would have it."""
+"""The fluid engine's signals, as gateways and workers would report them to the operator."""
 
 import math
 from collections import deque
@@ -22,29 +22,29 @@ from legato_simulator.engine.fluid.dispatcher import Dispatcher
 from legato_simulator.engine.fluid.simulated_worker import SimulatedWorker
 from legato_simulator.engine.request import Answers, SimulatedRequest
 
-SAMPLE_AGE = 0.5  # seconds: how old a worker's last `Load` is, as a mean
+SAMPLE_AGE = 0.5  # seconds: mean age of a worker's last `Load`
 
 
 class LengthCounts:
-    """Requests and their uncached tokens by powers of two."""
+    """Requests and their uncached tokens, in buckets by powers of two."""
 
     def __init__(self) -> None:
         self._requests: dict[int, int] = {}
         self._tokens: dict[int, int] = {}
 
     def add(self, tokens: int, sign: int = 1) -> None:
-        """One request; -1 takes it off."""
+        """Adds a request; `sign` -1 removes it."""
         least = 1 << tokens.bit_length() - 1
         self._requests[least] = self._requests.get(least, 0) + sign
         self._tokens[least] = self._tokens.get(least, 0) + sign * tokens
 
     def lengths(self) -> tuple[PromptLengths, ...]:
-        """The shortest first."""
+        """Returns the buckets, shortest first."""
         return tuple(PromptLengths(least, n, self._tokens[least]) for least, n in sorted(self._requests.items()) if n)
 
 
 class ArrivalWindow:
-    """Requests of the last seconds."""
+    """Arrivals of the last `seconds`."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -59,13 +59,13 @@ class ArrivalWindow:
         self.counts.add(tokens)
 
     def forget(self, now: float) -> None:
-        """What is older."""
+        """Forgets older arrivals."""
         while self._arrived and self._arrived[0][0] <= now - self.seconds:
             self.counts.add(self._arrived.popleft()[1], -1)
 
 
 class Telemetry:
-    """Of one service. It stood idle before the beginning, so there was no traffic then."""
+    """Signals of one service, which was idle before the beginning of the workload."""
 
     def __init__(self, answers: Answers) -> None:
         self.recent = ArrivalWindow(RECENT)
@@ -73,33 +73,33 @@ class Telemetry:
         self._newest = ArrivalWindow(NEWEST)
         self._minute = ArrivalWindow(WINDOW)
         self._waiting = LengthCounts()  # requests without a first token
-        self._expected: dict[SimulatedRequest, int] = {}  # with how many tokens they stand there
+        self._expected: dict[SimulatedRequest, int] = {}  # their tokens in `_waiting`
         self._outputs: deque[tuple[float, int]] = deque()
         self._head_wait: deque[tuple[float, WaitCause, float]] = deque()
-        self._looked = 0.0
+        self._updated = 0.0
 
-    def arrived(self, request: SimulatedRequest, now: float) -> None:
+    def arrive(self, request: SimulatedRequest, now: float) -> None:
         for window in (self._newest, self.recent, self._minute):
             window.add(now, request.uncached)
         self._waiting.add(request.uncached)
         self._expected[request] = request.uncached
 
-    def waits_no_more(self, request: SimulatedRequest) -> None:
-        """It has its first token, or never will."""
+    def stop_waiting(self, request: SimulatedRequest) -> None:
+        """Removes a request that has its first token, or never will."""
         tokens = self._expected.pop(request, 0)
         if tokens:
             self._waiting.add(tokens, -1)
 
-    def finished(self, request: SimulatedRequest, now: float) -> None:
+    def finish(self, request: SimulatedRequest, now: float) -> None:
         self._outputs.append((now, request.arrival.output))
-        self._answers.ended(request.arrival.output)
+        self._answers.add(request.arrival.output)
 
-    def look(self, dispatcher: Dispatcher, now: float) -> None:
-        """Forgets what is too old; once for every decision."""
-        if dispatcher.held:
-            waited = min(now - self._looked, now - dispatcher.held[0].arrival.at)
+    def update(self, dispatcher: Dispatcher, now: float) -> None:
+        """Forgets old events, and counts the wait of the first queued request. Called once for every decision."""
+        if dispatcher.queue:
+            waited = min(now - self._updated, now - dispatcher.queue[0].arrival.at)
             self._head_wait.append((now, dispatcher.obstacle, waited))
-        self._looked = now
+        self._updated = now
         for window in (self._newest, self.recent, self._minute):
             window.forget(now)
         while self._outputs and self._outputs[0][0] <= now - WINDOW:
@@ -108,16 +108,16 @@ class Telemetry:
             self._head_wait.popleft()
 
     def signals(self, workers: Iterable[SimulatedWorker], dispatcher: Dispatcher, now: float) -> Signals:
-        """All that the operator would know now."""
+        """Returns the operator's signals."""
         traffic = Traffic(
             seconds=WINDOW,
             arrivals=self._minute.counts.lengths(),
             recent_seconds=RECENT,
             recent=self.recent.counts.lengths(),
             waiting=self._waiting.lengths(),
-            held=len(dispatcher.held),
-            held_tokens=dispatcher.held_tokens,
-            held_prompt_tokens=round(sum(request.known for request in dispatcher.held)),
+            held=len(dispatcher.queue),
+            held_tokens=dispatcher.queued_tokens,
+            held_prompt_tokens=round(sum(request.known for request in dispatcher.queue)),
             output=_output([tokens for _, tokens in self._outputs]),
             head_wait=self._causes(),
             newest_seconds=NEWEST,
@@ -132,12 +132,12 @@ class Telemetry:
         return causes
 
     def _worker(self, worker: SimulatedWorker, now: float) -> WorkerSignals:
-        """A worker knows what steps cost once it has computed some."""
+        """Returns a worker's signals. It knows the cost of steps once it has computed some."""
         kind, age, draining = worker.kind, now - worker.created, worker.draining_since is not None
         if not worker.serves(now):
             return WorkerSignals(worker.name, worker.pool, False, draining, age)
         decodes = worker.pool == "decode"
-        prompts, prompt_tokens = worker.prompts_told(now)
+        prompts, prompt_tokens = worker.new_prompts(now)
         return WorkerSignals(
             worker.name,
             worker.pool,
@@ -167,14 +167,14 @@ class Telemetry:
 
 
 def prefill_cost(worker: SimulatedWorker) -> PrefillCost:
-    """As the operator has it: what a full step costs by itself is shared by its tokens."""
-    kind, times = worker.kind, worker.kind.times
+    """Returns the reported cost of prefill. The fixed cost of a full step is distributed over its tokens."""
+    kind, times, error = worker.kind, worker.kind.times, worker.kind.rate_error
     per_token = times.per_token + times.per_step / kind.chunk_tokens
-    return PrefillCost(per_token / kind.told, times.per_pair / kind.told, times.per_step / kind.told, kind.chunk_tokens)
+    return PrefillCost(per_token / error, times.per_pair / error, times.per_step / error, kind.chunk_tokens)
 
 
 def decode_cost(worker: SimulatedWorker) -> DecodeCost:
-    """The profile's."""
+    """Returns the profile's cost of decoding."""
     times = worker.kind.times
     return DecodeCost(times.per_step, times.per_row, times.per_context)
 

@@ -1,7 +1,7 @@
 """Hand-offs between schedulers in virtual time: granted, written while the prompt is computed, committed.
 
-The rules are the schedulers' own; here is what cores do with them. Messages take no time. KV takes that of a worker's
-link, one hand-off after the other.
+This is the core's part; the rules are in the schedulers. Messages take no time. Each sender's link transfers the KV of
+one hand-off after the other.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,8 +26,11 @@ from legato_simulator.engine.scheduler.scheduled_worker import TOKEN, ScheduledW
 
 @dataclass(eq=False, slots=True)
 class KVHandoff:
-    """From one worker to another. `there` is when all that was sent so far is there. `failed` hears if a sequence that
-    has not ended stays where it is."""
+    """A hand-off from one worker to another.
+
+    `there` is the time when all KV sent so far has arrived. `failed` is called if a migration ends and its sequence
+    stays at the source.
+    """
 
     source: ScheduledWorker
     target: ScheduledWorker
@@ -42,8 +45,11 @@ Wake = Callable[[ScheduledWorker], None]
 
 
 class KVHandoffs:
-    """All of a service. `arrived` hears of those that are over and the tokens that receivers tell, `wake` of workers
-    that may have a step."""
+    """All hand-offs of a service.
+
+    `arrived` is called with each completed hand-off and the receiver's emissions, `wake` with workers that may have a
+    step.
+    """
 
     def __init__(self, time: VirtualTime, rate: float, arrived: Arrived, wake: Wake) -> None:
         self._time, self._rate, self._arrived, self._wake = time, rate, arrived, wake
@@ -54,13 +60,13 @@ class KVHandoffs:
     def __len__(self) -> int:
         return len(self._rooms)
 
-    def room(self) -> int:
-        """A new one."""
+    def new_room(self) -> int:
+        """Returns a new room number."""
         self._next += 1
         return self._next
 
     def prefill(self, source: ScheduledWorker, there: Request, target: ScheduledWorker, here: Request) -> None:
-        """`source` computes the prompt of `there`, and `target` decodes `here`. Raises RequestRejected."""
+        """Lets `source` compute the prompt of `there`, and `target` decode `here`. Raises RequestRejected."""
         now = self._time.now
         incoming = target.scheduler.incoming.reserve(here, source.peer, now)
         try:
@@ -78,16 +84,16 @@ class KVHandoffs:
         here: Request,
         failed: Callable[[], None],
     ) -> None:
-        """`running` goes on in `target`, unless it does not run any more when that has room. Raises RequestRejected."""
+        """Lets `running` continue at `target`, if it still runs when that has room. Raises RequestRejected."""
         assert here.room is not None
         incoming = target.scheduler.incoming.reserve(here, source.peer, self._time.now)
         source.scheduler.outgoing.migrate(running, here.room, here.attempt)
         self._expect(source, target, incoming, running, failed)
 
-    def stepped(self, worker: ScheduledWorker, advanced: list[Request], prefilled: list[Request]) -> None:
-        """A step of `worker` was processed: write what it completed, finish what is whole."""
+    def on_step_end(self, worker: ScheduledWorker, advanced: list[Request], prefilled: list[Request]) -> None:
+        """Writes the blocks that a step of `worker` completed, and finishes complete hand-offs."""
         for request in (*advanced, *prefilled):
-            if (handoff := self._of(request)) is not None and handoff.outgoing.state is OutgoingState.GRANTED:
+            if (handoff := self._sending(request)) is not None and handoff.outgoing.state is OutgoingState.GRANTED:
                 self._write(handoff)
                 if request.state is RequestState.COMPUTED:
                     self._finish(handoff)
@@ -98,13 +104,13 @@ class KVHandoffs:
                 self._finish(handoff)
 
     def grant(self, worker: ScheduledWorker) -> None:
-        """Tell sources what `worker` has reserved, and take back what is needed there."""
+        """Grants the room that `worker` has reserved to its sources, and revokes grants that it needs back."""
         incoming = worker.scheduler.incoming
         for transfer in incoming.grants():
-            if (handoff := self._to(transfer)) is not None:
+            if (handoff := self._receiving(transfer)) is not None:
                 self._granted(handoff, len(transfer.blocks))
         for transfer in incoming.revocations():
-            if (handoff := self._to(transfer)) is None:
+            if (handoff := self._receiving(transfer)) is None:
                 continue
             if handoff.outgoing.state is OutgoingState.GRANTED and handoff.outgoing.sent <= transfer.cached:
                 handoff.source.scheduler.outgoing.withdraw(handoff.outgoing)
@@ -114,12 +120,12 @@ class KVHandoffs:
                 incoming.on_written(transfer)
 
     def end(self, id: str) -> None:
-        """No hand-off of this request goes on; its schedulers were told."""
+        """Ends all hand-offs of a request that its schedulers have cancelled."""
         for handoff in [h for h in self._rooms.values() if h.incoming.request.id == id]:
             self.drop(handoff)
 
     def drop(self, handoff: KVHandoff) -> None:
-        """It goes on no more, and nothing is written any more: what either side keeps for it is free."""
+        """Ends a hand-off and frees the blocks of both sides."""
         incoming, outgoing = handoff.target.scheduler.incoming, handoff.source.scheduler.outgoing
         del self._rooms[handoff.outgoing.room]
         self._migrations.pop(handoff, None)
@@ -146,16 +152,16 @@ class KVHandoffs:
         self._wake(source)
         self._wake(target)
 
-    def _of(self, request: Request) -> KVHandoff | None:
+    def _sending(self, request: Request) -> KVHandoff | None:
         outgoing = outgoing_of(request)
         return None if outgoing is None else self._rooms.get(outgoing.room)
 
-    def _to(self, transfer: IncomingTransfer) -> KVHandoff | None:
+    def _receiving(self, transfer: IncomingTransfer) -> KVHandoff | None:
         return None if transfer.request.room is None else self._rooms.get(transfer.request.room)
 
     def _granted(self, handoff: KVHandoff, blocks: int) -> None:
         if handoff.outgoing.migration and handoff.outgoing.request.state is not RequestState.RUNNING:
-            self.drop(handoff)  # it was preempted while it waited for this
+            self.drop(handoff)  # preempted while it waited for the grant
             handoff.failed()
             return
         handoff.source.scheduler.outgoing.grant(handoff.outgoing, blocks)
@@ -165,12 +171,12 @@ class KVHandoffs:
             self._time.after(max(0.0, handoff.there - self._time.now), partial(self._stop, handoff))
 
     def _stop(self, handoff: KVHandoff) -> None:
-        """A migrating sequence decodes until what it had is written."""
+        """Stops a migrating sequence once its existing blocks are written; it decodes until then."""
         if self._rooms.get(handoff.outgoing.room) is handoff and handoff.outgoing.state is OutgoingState.GRANTED:
             self._finish(handoff)
 
     def _write(self, handoff: KVHandoff) -> None:
-        """Blocks that are complete and have room there; those that were there already need no writing."""
+        """Writes complete blocks that have room at the target, except those that it has cached."""
         outgoing, incoming, size = handoff.outgoing, handoff.incoming, handoff.source.kind.block_size
         full = min(outgoing.request.full_blocks(size), outgoing.capacity)
         if full > (first := max(outgoing.sent, incoming.cached)):

@@ -1,6 +1,6 @@
-"""Running sequences that go on at other workers: all those of workers that drain, and now and then one of a hot one.
+"""Moves running sequences to other workers: all sequences of draining workers, and some of hot workers.
 
-What may move, where to and when is decided as the gateway does; the hand-offs are those of `kv_handoffs`.
+The gateway's own code decides on sequences, targets and times; `kv_handoffs` hands them over.
 """
 
 import heapq
@@ -18,7 +18,7 @@ from legato_simulator.engine.scheduler.scheduled_worker import ScheduledWorker
 
 
 class Migrations:
-    """Of one gateway. `workers` are those it knows, by name, as they change."""
+    """The migrations of one gateway. `workers` is the live mapping of its known workers by name."""
 
     def __init__(
         self,
@@ -31,35 +31,35 @@ class Migrations:
     ) -> None:
         self._time, self._fleet, self._workers, self._handoffs = time, fleet, workers, handoffs
         self._policy = policy
-        self._hot = HotWorkers(rebalancing, random.Random(0).random)  # the same in every run
-        self._leaving: dict[ScheduledRequest, None] = {}  # on a worker that drains
+        self._hot = HotWorkers(rebalancing, random.Random(0).random)  # deterministic
+        self._leaving: dict[ScheduledRequest, None] = {}  # sequences on draining workers
 
     @property
-    def waits(self) -> bool:
-        """Whether a sequence that is to leave has not found a target yet."""
+    def waiting(self) -> bool:
+        """True if a sequence that must leave has no target yet."""
         return bool(self._leaving)
 
-    def leaves(self, request: ScheduledRequest) -> None:
-        """Its worker drains: it goes to another one as soon as one can take it."""
+    def move_away(self, request: ScheduledRequest) -> None:
+        """Moves a sequence from its draining worker to another one, as soon as one can take it."""
         if request not in self._leaving:
             self._leaving[request] = None
             request.tried = -1
 
     def forget(self, request: ScheduledRequest) -> None:
-        """It has ended, or is on no worker."""
+        """Forgets a request that has ended, or has no worker."""
         self._leaving.pop(request, None)
 
-    def moved(self, request: ScheduledRequest, source: str) -> None:
-        """A worker that it has left."""
+    def record_move(self, request: ScheduledRequest, source: str) -> None:
+        """Records that a request has left `source`."""
         self._hot.moved(request, source, self._time.now)
 
-    def turn(self) -> None:
-        """The fleet has changed: those that are to leave a worker come first, then those that had better."""
+    def on_fleet_change(self) -> None:
+        """Starts migrations: first from draining workers, then from hot ones."""
         for request in list(self._leaving):
             if request.tried != self._fleet.openings:
                 self._leave(request)
         for hot in self._hot.due(self._fleet.snapshot(), self._time.now):
-            self._hand_on(hot)
+            self._relieve(hot)
 
     # ── inside ──
 
@@ -71,26 +71,28 @@ class Migrations:
         else:
             request.tried = self._fleet.openings
 
-    def _hand_on(self, hot: HotWorker) -> None:
-        """One of its sequences, if another worker relieves it, as `relay.movable` has it: the shortest first, and
-        none while one is on its way."""
+    def _relieve(self, hot: HotWorker) -> None:
+        """Migrates one of its sequences if another worker relieves it: the shortest, and only one at a time."""
         source = self._workers[hot.worker.name]
         there = [request for request in source.decoding.values() if request.decoder is source]
         if any(_migrates(request) for request in there):
             return
-        able = (request for request in there if self._may_be_handed_on(request))
+        able = (request for request in there if self._may_relieve(request))
         for request in heapq.nsmallest(TRIES, able, key=ScheduledRequest.known):
             if self._migrate(request, hot):
                 return
 
-    def _may_be_handed_on(self, request: ScheduledRequest) -> bool:
-        """A gateway judges by when the last token came; here it is known whether the next step makes one."""
+    def _may_relieve(self, request: ScheduledRequest) -> bool:
+        """Returns True if it may leave a hot worker.
+
+        The gateway judges by the time of the last token; here it is known if the next step makes one.
+        """
         if not _may_migrate(request) or not _decodes(request) or self._time.now < request.settled_until:
             return False
         return request.need().growth >= self._hot.least_left
 
     def _migrate(self, request: ScheduledRequest, hot: HotWorker | None = None) -> bool:
-        """Whether its hand-off to another worker has begun. From one that is merely `hot`, to one that relieves it."""
+        """Begins its hand-off to another worker, which must relieve a `hot` source. Returns False if it cannot."""
         source, running = request.decoder, request.running
         assert source is not None
         assert running is not None
@@ -98,7 +100,7 @@ class Migrations:
         if target is None:
             return False
         request.attempt += 1
-        here = request.sub_request(self._handoffs.room(), request.known())
+        here = request.sub_request(self._handoffs.new_room(), request.known())
         try:
             self._handoffs.migrate(source, running, target, here, partial(self._failed, request, source, target))
         except RequestRejected:
@@ -116,14 +118,14 @@ class Migrations:
         return None if target is None else self._workers[target]
 
     def _failed(self, request: ScheduledRequest, source: ScheduledWorker, target: ScheduledWorker) -> None:
-        """It goes on where it is, and leaves that worker only if it drains."""
+        """Lets a sequence stay after a failed migration: from now on it only leaves if its worker drains."""
         request.leave(target)
         request.settled_until = math.inf
         self._hot.failed(source.name, self._time.now)
 
 
 def _may_migrate(request: ScheduledRequest) -> bool:
-    """Whether a core would hand it over: it runs, and is not on its way already."""
+    """Returns True if a core would hand it over: it runs and does not migrate."""
     running = request.running
     return (
         running is not None

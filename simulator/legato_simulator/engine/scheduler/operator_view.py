@@ -1,4 +1,4 @@
-"""What the operator knows of a simulated service, from a gateway's report, as it would make it out itself."""
+"""The operator's view of a simulated service, from the gateway's report."""
 
 from legato_operator.policy import RECENT, WINDOW, DemandWindow, Pod, Spec, reported_signals
 from legato_protocol.demand import DemandReport
@@ -10,10 +10,10 @@ _ROLES = {pool: role for role, pool in POOLS.items()}
 
 
 class OperatorView:
-    """Of one service, which stood idle before the beginning of its workload: there was no traffic then."""
+    """The view of one service, which was idle before the beginning of its workload."""
 
     def __init__(self, spec: Spec, idle: DemandReport) -> None:
-        """`idle` is the report of a gateway that nobody has asked anything of."""
+        """`idle` is the report of a gateway without requests."""
         self._spec = spec
         self._window = DemandWindow(-WINDOW)
         self._window.add([idle], -WINDOW)
@@ -21,12 +21,12 @@ class OperatorView:
     def observation(
         self, report: DemandReport, pods: Pods[ScheduledWorker], prompts: int, decoding: int, now: float
     ) -> Observation:
-        """`prompts` are requests without a token, `decoding` the others."""
+        """Returns the scaler's input. `prompts` are requests without a token, `decoding` the others."""
         self._window.add([report], now)
         signals = reported_signals(self._window, [_pod(worker, now) for worker in pods.all], [report])
         recent = 0 if signals.traffic is None else sum(lengths.requests for lengths in signals.traffic.recent)
-        decoders = [told.load for told in report.workers if told.role != "prefill"]
-        held = sum(load.used_blocks for load in decoders)
+        decoders = [worker.load for worker in report.workers if worker.role != "prefill"]
+        used = sum(load.used_blocks for load in decoders)
         total = sum(load.free_blocks + load.cached_blocks + load.used_blocks for load in decoders)
         both = {"prefill": prompts, "decode": decoding}
         return Observation(
@@ -36,8 +36,8 @@ class OperatorView:
             ready=pods.ready(now),
             requests=recent / RECENT,
             in_flight=both if self._spec.disaggregated else {"decode": prompts + decoding},
-            queue_tokens=sum(told.load.queue_tokens for told in report.workers) + report.held_tokens,
-            kv_usage=held / total if total else 0.0,
+            queue_tokens=sum(worker.load.queue_tokens for worker in report.workers) + report.held_tokens,
+            kv_usage=used / total if total else 0.0,
         )
 
 

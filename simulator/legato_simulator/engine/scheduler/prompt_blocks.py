@@ -1,24 +1,27 @@
-"""Block hashes of prompts that are known by their prefix ids alone: an id of a trace stands for the blocks under it."""
+"""Block hashes of prompts of which only a trace's prefix ids are known."""
 
 from collections.abc import Sequence
 
 from legato_protocol.block_hash import HASH_BYTES
 
-_PLACES = 4  # bytes of the place within an id
+_PLACES = 4  # bytes of a block's number
 
 
 class PromptBlocks:
-    """`per_id` tokens are behind an id, `block_size` in a block of the KV cache: neither need divide the other, since
-    the tokens up to a block's end are those of the ids up to there."""
+    """Derives block hashes from ids. An id covers `per_id` tokens, a KV block `block_size`.
+
+    Neither must divide the other, because the tokens up to a block's end are determined by the ids up to there.
+    """
 
     def __init__(self, per_id: int, block_size: int) -> None:
         self._per_id, self._block_size = per_id, block_size
 
     def hashes(self, number: int, tokens: int, ids: Sequence[int]) -> list[bytes]:
-        """Of all full blocks of prompt `number`. What no id stands for is shared with nobody.
+        """Returns the hashes of all full blocks of prompt `number`. Tokens without an id are shared with no other
+        prompt.
 
-        An id names all before it, as a block's hash does: so a block is named by the id that its last token lies in,
-        and its place.
+        Like a block's hash, an id identifies the whole prefix up to it, so a block's hash consists of the id of its
+        last token and the block's number.
         """
         size, per_id = self._block_size, self._per_id
         made: list[bytes] = []
@@ -31,5 +34,5 @@ class PromptBlocks:
 
 
 def _name(id: int) -> bytes:
-    """Even for ids of the trace, odd for what one prompt has alone."""
+    """Encodes an id: even numbers are ids of the trace, odd ones belong to a single prompt."""
     return id.to_bytes(HASH_BYTES - _PLACES, "little", signed=True)

@@ -1,4 +1,4 @@
-"""One worker in virtual time with a scheduler of its own: the engine's, with its block pool and prefix cache."""
+"""A worker of the scheduler engine: the real scheduler, block pool and prefix cache, without a model."""
 
 from legato_engine.policy import (
     Batch,
@@ -20,11 +20,11 @@ from legato_simulator.engine.scheduler.scheduled_request import ScheduledRequest
 from legato_simulator.engine.simulated_pod import SimulatedPod, WorkerKind
 
 KV_REVISION = MODEL = "simulated"
-TOKEN = (Sampled(0),)  # every answer consists of the same token: only how many counts
+TOKEN = (Sampled(0),)  # every answer repeats one token, because only its length matters
 
 
 class ScheduledWorker(SimulatedPod):
-    """What a core is without its model, its peers and its sockets. A step lasts as long as the profile says."""
+    """The core without its model, peers and sockets. The profile determines the duration of steps."""
 
     def __init__(
         self, name: str, pool: Pool, number: int, kind: WorkerKind, created: float, *, role: Role, max_length: int
@@ -42,14 +42,16 @@ class ScheduledWorker(SimulatedPod):
         self._events = EventLog(name)
         self.blocks = BlockPool(kind.kv_tokens // kind.block_size, self._events)
         self.scheduler = Scheduler(self.limits, self.blocks, KV_REVISION)
-        self.prefilling: dict[str, ScheduledRequest] = {}  # whose prompts are computed here for others to decode
-        self.decoding: dict[str, ScheduledRequest] = {}  # that decode here or will
-        self.gone = False
-        self.told_at = 0.0  # when it told its load
-        self.told_draining = False
-        self.changed = True  # since then
-        self.tells = False  # it will soon
-        self.sends_until = 0.0  # when all KV that it hands over is there
+        self.prefilling: dict[
+            str, ScheduledRequest
+        ] = {}  # requests whose prompts are computed here and that decode elsewhere
+        self.decoding: dict[str, ScheduledRequest] = {}  # requests that decode here or will decode here
+        self.deleted = False
+        self.reported_at = 0.0  # time of its last load report
+        self.reported_draining = False
+        self.changed = True  # since the last report
+        self.report_due = False  # a report is scheduled
+        self.sends_until = 0.0  # time when all KV that it sends has arrived
         self._rates = Rates()
         self._batch: Batch | None = None
         self._launched = 0.0
@@ -68,29 +70,29 @@ class ScheduledWorker(SimulatedPod):
 
     @property
     def busy(self) -> bool:
-        """A step is in flight."""
+        """True while a step runs."""
         return self._batch is not None
 
     def launch(self, now: float) -> float | None:
-        """Begins a step, if there is one; the seconds that it takes."""
+        """Begins a step and returns its duration in seconds, or None without work."""
         self._batch = self.scheduler.schedule(now)
         self._launched = now
         return None if self._batch is None else self.kind.times.of(self._batch)
 
-    def step_ended(self, now: float) -> StepResult:
-        """What the step in flight came to."""
+    def end_step(self, now: float) -> StepResult:
+        """Ends the running step and returns its result."""
         batch, self._batch = self._batch, None
         assert batch is not None
         result = self.scheduler.process(batch, tuple([TOKEN if row.draws else () for row in batch.rows]), now)
         self._rates.measure(result.prompt_tokens, result.decode_rows, now - self._launched, now)
         return result
 
-    def events(self) -> tuple[KVEvent, ...]:
-        """Of the prefix cache, since the last call."""
+    def take_events(self) -> tuple[KVEvent, ...]:
+        """Returns the events of the prefix cache since the last call."""
         return self._events.take()
 
     def hello(self) -> Hello:
-        """Its first frame."""
+        """Returns its first frame to a gateway."""
         return Hello(
             worker=self.name,
             epoch=self.name,
@@ -107,7 +109,7 @@ class ScheduledWorker(SimulatedPod):
         )
 
     def load(self, now: float) -> Load:
-        """What it tells of itself."""
+        """Returns its load report."""
         load, draining = self.scheduler.load(), self.draining_since is not None
         return load_frame(
             load,

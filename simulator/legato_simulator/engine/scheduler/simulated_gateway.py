@@ -1,4 +1,4 @@
-"""The gateway in virtual time: admission, routing, KV index and fleet are its own, without sockets and clients."""
+"""The scheduler engine's gateway: the real admission, routing, KV index and fleet, without sockets and clients."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -37,7 +37,7 @@ Wake = Callable[[ScheduledWorker], None]
 
 
 class SimulatedGateway:
-    """`refused` hears of requests that are not kept, `wake` of workers that were given something."""
+    """`refused` is called with requests that are dropped, `wake` with workers that have new work."""
 
     def __init__(self, spec: Spec, time: VirtualTime, handoffs: KVHandoffs, refused: Refused, wake: Wake) -> None:
         self._time, self._handoffs, self._refused, self._wake = time, handoffs, refused, wake
@@ -51,20 +51,20 @@ class SimulatedGateway:
         self._admission = Admission(AdmissionLimits(objectives=objectives))
         self._demand = Demand()
         self._workers: dict[str, ScheduledWorker] = {}
-        self._offered: dict[str, ScheduledRequest] = {}  # held by admission
+        self._offered: dict[str, ScheduledRequest] = {}  # queued in admission
         self._without_token: dict[ScheduledRequest, None] = {}
-        self._waiting: dict[ScheduledRequest, None] = {}  # admitted, and on no worker
+        self._waiting: dict[ScheduledRequest, None] = {}  # admitted requests without a worker
         self._rebalancing = RebalancingPolicy(step_objective(spec))
         self._migrations = Migrations(time, self._fleet, self._workers, handoffs, self._policy, self._rebalancing)
 
     @property
-    def waits(self) -> bool:
-        """Whether something here waits for a change of the fleet."""
-        return bool(self._admission.held or self._waiting or self._migrations.waits)
+    def waiting(self) -> bool:
+        """True if a request waits for a change of the fleet."""
+        return bool(self._admission.held or self._waiting or self._migrations.waiting)
 
     @property
-    def look(self) -> float:
-        """Seconds from one look for hot workers to the next, at whatever workers tell."""
+    def poll_interval(self) -> float:
+        """Seconds between two searches for hot workers."""
         return self._rebalancing.look
 
     @property
@@ -73,44 +73,44 @@ class SimulatedGateway:
 
     @property
     def without_token(self) -> int:
-        """Requests that no token came of yet."""
+        """Number of requests without a first token."""
         return len(self._without_token)
 
     # ── workers ──
 
-    def greeted(self, worker: ScheduledWorker) -> None:
-        """It serves."""
+    def add_worker(self, worker: ScheduledWorker) -> None:
+        """Adds a worker that has become ready."""
         self._workers[worker.name] = worker
         self._fleet.add(worker.name, worker.name)
         self._fleet.greeted(worker.name, worker.hello())
         self._index.expect(worker.name, worker.name)
         self._index.apply(worker.name, Snapshot(worker.name, 0, 0, True, b""))
-        self.told(worker)
+        self.update_load(worker)
 
-    def lost(self, worker: ScheduledWorker) -> None:
-        """It was deleted."""
+    def remove_worker(self, worker: ScheduledWorker) -> None:
+        """Removes a worker that was deleted."""
         if self._workers.pop(worker.name, None) is not None:
             self._fleet.disconnected(worker.name, "lost", "deleted")
             self._fleet.remove(worker.name)
             self._index.forget(worker.name)
 
-    def told(self, worker: ScheduledWorker, times: int = 1) -> None:
-        """How busy it is, `times` in a row with nothing sent to it in between."""
+    def update_load(self, worker: ScheduledWorker, times: int = 1) -> None:
+        """Takes a worker's load, `times` in a row without new work in between."""
         if worker.name not in self._workers:
             return
         load = worker.load(self._time.now)
         for _ in range(times):
             self._fleet.loaded(worker.name, load)
 
-    def stored(self, worker: ScheduledWorker) -> None:
-        """What changed in its prefix cache."""
-        for event in worker.events():
+    def apply_events(self, worker: ScheduledWorker) -> None:
+        """Applies the changes of a worker's prefix cache to the index."""
+        for event in worker.take_events():
             self._index.apply(worker.name, event)
 
     # ── requests ──
 
     def offer(self, request: ScheduledRequest) -> None:
-        """A new one comes."""
+        """Offers a new request to admission."""
         snapshot, now = self._fleet.snapshot(), self._time.now
         matches = self._index.match(request.hashes)
         request.uncached = request.simulated.uncached = policy.uncached_tokens(request.prompt, matches, snapshot)
@@ -125,31 +125,31 @@ class SimulatedGateway:
         else:
             self._offered[request.id] = request
 
-    def again(self, request: ScheduledRequest) -> None:
-        """It lost its worker: it waits for another one, with what it has."""
-        self._predictions.given_up(request)
+    def requeue(self, request: ScheduledRequest) -> None:
+        """Lets a request that lost its worker wait for another one, with its output so far."""
+        self._predictions.cancel(request)
         self._migrations.forget(request)
         self._waiting[request] = None
         request.tried = -1
 
-    def has_token(self, request: ScheduledRequest) -> None:
-        """Its first one is there."""
+    def record_first_token(self, request: ScheduledRequest) -> None:
+        """Records that a request has its first token."""
         self._predictions.computed(request, self._time.now)
         self._without_token.pop(request, None)
         self._admission.progress(request.id, 1)
 
-    def leaves(self, request: ScheduledRequest) -> None:
-        """Its worker drains: it goes to another one as soon as one can take it."""
-        self._migrations.leaves(request)
+    def move_away(self, request: ScheduledRequest) -> None:
+        """Moves a request from its draining worker to another one, as soon as one can take it."""
+        self._migrations.move_away(request)
 
-    def moved(self, request: ScheduledRequest, source: ScheduledWorker) -> None:
-        """It runs at another worker than before."""
-        self._migrations.moved(request, source.name)
+    def record_move(self, request: ScheduledRequest, source: ScheduledWorker) -> None:
+        """Records that a request has left `source`."""
+        self._migrations.record_move(request, source.name)
 
-    def ended(self, request: ScheduledRequest, tokens: int) -> None:
-        """With all of its tokens, or not."""
+    def end(self, request: ScheduledRequest, tokens: int) -> None:
+        """Ends a request with this number of tokens."""
         if tokens < request.output:
-            self._predictions.given_up(request)
+            self._predictions.cancel(request)
         self._without_token.pop(request, None)
         self._waiting.pop(request, None)
         self._migrations.forget(request)
@@ -160,42 +160,42 @@ class SimulatedGateway:
         if tokens == request.output:
             self._demand.finished(tokens)
 
-    def turn(self) -> None:
-        """The fleet has changed: who is under way comes first, then who is held."""
+    def on_fleet_change(self) -> None:
+        """Gives room first to admitted requests and migrations, then to queued requests."""
         now = self._time.now
         for request in list(self._waiting):
             if request.tried != self._fleet.openings:
                 self._dispatch(request)
-        self._migrations.turn()
+        self._migrations.on_fleet_change()
         if self._admission.held:
             for id, decision in policy.queued_decisions(self._admission, self._fleet.snapshot(), now):
-                self._decided(self._offered.pop(id), decision)
+                self._apply(self._offered.pop(id), decision)
         self._demand.head(self._admission.obstacle, now)
 
     def report(self, ages: Iterable[tuple[ScheduledWorker, float]]) -> DemandReport:
-        """What the operator is told. `ages` are seconds since each worker told its load."""
+        """Returns the report to the operator. `ages` are the seconds since each worker's last load."""
         now, demand, waiting = self._time.now, self._demand, LengthCounter()
         for request in self._without_token:
             waiting.add(request.uncached)
-        held = [*self._offered.values(), *(each for each in self._waiting if each in self._without_token)]
+        queued = [*self._offered.values(), *(each for each in self._waiting if each in self._without_token)]
         return DemandReport(
             gateway="gateway",
-            uptime=0.0,  # it counted from the beginning of the first report on
+            uptime=0.0,  # its counters start with the first report
             arrivals=demand.arrivals.buckets(),
             refused={},
             outputs=demand.outputs.buckets(),
             output_squares=float(demand.output_squares),
             head_wait=dict(demand.head_wait(now)),
             waiting=waiting.buckets(),
-            held_requests=len(held),
-            held_tokens=sum(request.uncached for request in held),
-            held_prompt_tokens=sum(request.prompt for request in held),
+            held_requests=len(queued),
+            held_tokens=sum(request.uncached for request in queued),
+            held_prompt_tokens=sum(request.prompt for request in queued),
             workers=tuple(self._reported(worker, age) for worker, age in ages if worker.name in self._workers),
         )
 
     # ── inside ──
 
-    def _decided(self, request: ScheduledRequest, decision: Decision) -> None:
+    def _apply(self, request: ScheduledRequest, decision: Decision) -> None:
         if isinstance(decision, Refuse):
             self._refuse(request)
         else:
@@ -203,7 +203,7 @@ class SimulatedGateway:
 
     def _refuse(self, request: ScheduledRequest) -> None:
         self._refused(request)
-        self.ended(request, 0)
+        self.end(request, 0)
 
     def _reported(self, worker: ScheduledWorker, age: float) -> ReportedLoad:
         known = self._fleet.worker(worker.name)
@@ -212,12 +212,12 @@ class SimulatedGateway:
         return ReportedLoad(worker.name, worker.name, worker.role, worker.kind.block_size, age, known.load)
 
     def _dispatch(self, request: ScheduledRequest) -> None:
-        """Onto workers, or among those that wait for one."""
+        """Sends a request to workers, or lets it wait for one."""
         snapshot = self._fleet.snapshot()
         tenants = 0 if request.made else self._admission.alternating_tenants(request.tenant)
-        held = self._admission.held_tokens
-        need = replace(request.need(), waited=self._waited(request), behind=held, tenants=tenants)
-        predicted = self._predictions.soon(request, self._time.now)
+        queued = self._admission.held_tokens
+        need = replace(request.need(), waited=self._waited(request), behind=queued, tenants=tenants)
+        predicted = self._predictions.match(request, self._time.now)
         route = policy.place(need, snapshot, self._index.match(request.hashes), self._policy, predicted)
         if isinstance(route, Route) and self._send(request, route, need.tokens):
             self._waiting.pop(request, None)
@@ -228,7 +228,7 @@ class SimulatedGateway:
             request.tried = self._fleet.openings
 
     def _waited(self, request: ScheduledRequest) -> float:
-        """Seconds, until it has a token."""
+        """Returns the seconds since its arrival; 0 once it has a token."""
         return 0.0 if request.made else self._time.now - request.simulated.arrival.at
 
     def _send(self, request: ScheduledRequest, route: Route, tokens: int) -> bool:
@@ -240,7 +240,7 @@ class SimulatedGateway:
                 here = request.sub_request(None, tokens)
                 decoder.scheduler.add(here, self._time.now)
             else:
-                room = self._handoffs.room()
+                room = self._handoffs.new_room()
                 here = request.sub_request(room, tokens)
                 self._handoffs.prefill(prefiller, request.sub_request(room, tokens), decoder, here)
         except RequestRejected:
@@ -248,7 +248,7 @@ class SimulatedGateway:
         request.running, request.decoder = here, decoder
         request.places = {decoder: None} if prefiller is None else {decoder: None, prefiller: None}
         decoder.decoding[request.id] = request
-        self._predictions.sent(request, route, prefiller or decoder, self._time.now)
+        self._predictions.add(request, route, prefiller or decoder, self._time.now)
         if prefiller is None:
             self._fleet.sent(decoder.name, queued=route.to_compute, held=tokens)
         else:

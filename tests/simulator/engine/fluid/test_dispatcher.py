@@ -35,14 +35,14 @@ def _send(dispatcher, *lengths, blocks=(), now=1.0):
     requests = [SimulatedRequest(i, Arrival(now, tokens, 10, blocks), tokens) for i, tokens in enumerate(lengths)]
     for request in requests:
         dispatcher.expect(request, now)
-        dispatcher.hold(request)
+        dispatcher.enqueue(request)
     dispatcher.dispatch(now)
     return requests
 
 
 def _check_queued(dispatcher, lengths, obstacle):
-    assert [request.arrival.prompt for request in dispatcher.held] == lengths
-    assert dispatcher.held_tokens == sum(lengths)
+    assert [request.arrival.prompt for request in dispatcher.queue] == lengths
+    assert dispatcher.queued_tokens == sum(lengths)
     assert not lengths or dispatcher.obstacle == obstacle
 
 
@@ -120,7 +120,7 @@ def test_time_in_the_gateway_counts_until_the_first_token(first, backlogs):
     request = SimulatedRequest(9, Arrival(0.5, 4000, 10, ()), 4000)
     request.first = first
     dispatcher.expect(request, 1.0)
-    dispatcher.hold(request)
+    dispatcher.enqueue(request)
     dispatcher.dispatch(1.0)
     assert (prefill.backlog, decode.backlog) == backlogs
 
@@ -132,7 +132,7 @@ def test_what_is_computed_of_a_prompt_no_longer_waits():
     _send(dispatcher, 16_000, 12_000)
     _check_queued(dispatcher, [12_000], "prefill")
     dispatcher.dispatch(1.0 + (worker.ends - 1.0) * 0.75)
-    assert not dispatcher.held
+    assert not dispatcher.queue
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ def test_without_a_worker_of_a_pool_requests_wait_for_one(missing):
     _send(dispatcher, 1000)
     _check_queued(dispatcher, [1000], "no_worker")
     dispatcher.dispatch(1.5)
-    assert not dispatcher.held
+    assert not dispatcher.queue
 
 
 def test_decode_workers_prefill_where_nobody_else_does():
@@ -175,7 +175,7 @@ def test_queued_requests_leave_at_their_deadline():
     _send(dispatcher, 1000, 500)
     assert dispatcher.expire(31.0) == []
     assert len(dispatcher.expire(31.1)) == 2
-    assert dispatcher.held_tokens == 0
+    assert dispatcher.queued_tokens == 0
 
 
 def test_a_full_gateway_refuses():

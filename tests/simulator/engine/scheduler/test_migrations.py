@@ -41,26 +41,26 @@ class _Watched(SchedulerEngine):
 
     def _create(self, *given):
         worker = super()._create(*given)
-        step_ended = worker.step_ended
+        end_step = worker.end_step
 
         def noted(now):
-            result = step_ended(now)
+            result = end_step(now)
             for emission in result.emissions:
                 places = range(emission.index, emission.index + len(emission.sampled))
                 self.made[emission.request.id] += places
             return result
 
-        worker.step_ended = noted
+        worker.end_step = noted
         return worker
 
     def _begin(self, source, running, target, here, failed):
         self._migrate(source, running, target, here, failed)
         self.begun.append(_Migration(here.id, source.name, running.remaining))
 
-    def _arrived(self, handoff, emissions):
+    def _on_handoff(self, handoff, emissions):
         if handoff.outgoing.migration:
             self.moved.append((self._time.now, handoff.incoming.request.id))
-        super()._arrived(handoff, emissions)
+        super()._on_handoff(handoff, emissions)
 
 
 def _serve(arrivals, *sizes, service=None, rate=math.inf, **step):
@@ -162,8 +162,8 @@ def _request(id, prompt, output, attempt=1, **given):
 
 def _step(worker, handoffs):
     worker.launch(0.0)
-    result = worker.step_ended(0.0)
-    handoffs.stepped(worker, result.advanced, result.prefilled)
+    result = worker.end_step(0.0)
+    handoffs.on_step_end(worker, result.advanced, result.prefilled)
 
 
 def test_a_sequence_that_was_preempted_before_there_was_room_for_it_stays():
@@ -178,7 +178,7 @@ def test_a_sequence_that_was_preempted_before_there_was_room_for_it_stays():
     source.scheduler.add(newer, 1.0)
     while not newer.outputs:
         _step(source, handoffs)
-    here = _request("2", newer.outputs + 100, 700, attempt=2, room=handoffs.room())
+    here = _request("2", newer.outputs + 100, 700, attempt=2, room=handoffs.new_room())
     handoffs.migrate(source, newer, target, here, lambda: failed.append(True))
     handoffs.grant(target)
     while newer.state is RequestState.RUNNING:

@@ -60,7 +60,7 @@ class TenantLoads:
             worker = ScheduledWorker(f"{role}-{number}", pool, number, H200, 0.0, role=role, max_length=131_072)
             self._served[worker] = ServedTokens()
             for gateway in self.gateways:
-                gateway.greeted(worker)
+                gateway.add_worker(worker)
         self._report()
 
     def flood(self, tenant, gateway, prompt, concurrency):
@@ -89,14 +89,14 @@ class TenantLoads:
                 self._handoffs.grant(worker)
 
     def _stepped(self, worker):
-        result = worker.step_ended(self.time.now)
-        worker.events()
+        result = worker.end_step(self.time.now)
+        worker.take_events()
         for request, tokens in result.prompts:
             gateway = self._sent[request.id][1] if request.id in self._sent else -1
-            self._served[worker].prompt(gateway, request.tenant, tokens)
+            self._served[worker].count_prompt(gateway, request.tenant, tokens)
         for emission in result.emissions:
             self._emitted(worker, emission)
-        self._handoffs.stepped(worker, result.advanced, result.prefilled)
+        self._handoffs.on_step_end(worker, result.advanced, result.prefilled)
         self._wake(worker)
         self._settle()
 
@@ -110,17 +110,17 @@ class TenantLoads:
     def _emitted(self, worker, emission):
         (request, number, ended), tenant = self._sent[emission.request.id], self.tenants[emission.request.tenant]
         gateway = self.gateways[number]
-        self._served[worker].output(number, emission.request.tenant, len(emission.sampled))
+        self._served[worker].count_output(number, emission.request.tenant, len(emission.sampled))
         if request.simulated.first is None:
             request.simulated.first = self.time.now
             tenant.ttft.append(request.simulated.ttft)
             tenant.prompt_tokens += request.prompt
-            gateway.has_token(request)
+            gateway.record_first_token(request)
         if emission.finish is not None:
             del self._sent[request.id]
             for place in list(request.places):
                 request.leave(place)
-            gateway.ended(request, request.output)
+            gateway.end(request, request.output)
             self.time.after(0, ended)
 
     def _refused(self, request):
@@ -132,9 +132,9 @@ class TenantLoads:
             elsewhere = served.take(range(len(self.gateways)))
             for number, gateway in enumerate(self.gateways):
                 gateway.served_elsewhere(elsewhere.get(number, {}))
-                gateway.told(worker)
+                gateway.update_load(worker)
         for gateway in self.gateways:
-            gateway.turn()
+            gateway.on_fleet_change()
         self._settle()
         self.time.after(BUSY_INTERVAL, self._report)
 
