@@ -1,22 +1,16 @@
 """A real worker: two processes with a tiny model, real signals. Two started workers serve most tests of this file."""
 
-import asyncio
 import os
 import signal
 from pathlib import Path
 
 import pytest
 import tiny_llama
-from worker_process import PATIENCE, PROMPT, alive, collect, generate, greet, hand_over, hear, start, until
+from worker_process import PATIENCE, alive, generate, greet, hand_over, hear, start, until
 
-from legato_engine.runner.runner import Runner
-from legato_engine.weights.opening import open_weights
 from legato_protocol import stream
-from legato_protocol.kv_events import Snapshot, decode_event
 from legato_protocol.load import Load
-from legato_protocol.stream import Failed, Greeting, Hello, Lost, Pause, Tokens
-
-COUNT = 4  # tokens
+from legato_protocol.stream import Failed, Pause, Tokens
 
 
 @pytest.fixture(autouse=True)
@@ -48,35 +42,6 @@ def worker(workers):
     return workers[0]
 
 
-@pytest.fixture(scope="module")
-def truth(model, sequences):
-    """The tokens that the model makes in one process."""
-    runner = Runner.load(
-        open_weights(model), block_size=16, kv_cache_bytes=4 << 20, dtype="float32", threads=1, max_length=512
-    )
-    alone = sequences(runner, [PROMPT], COUNT)
-    alone.prefill(0, chunk=512)
-    alone.decode([0])
-    return alone.outputs[0]
-
-
-async def generate_here(socket, id):
-    await socket.send(stream.encode(generate(id, COUNT)))
-    return await collect(socket, id, COUNT)
-
-
-async def test_it_computes_with_its_model(worker, truth):
-    async with worker.dial("/stream") as gateway, worker.dial("/events") as events:
-        hello = await greet(gateway)
-        assert (hello.worker, hello.role, hello.max_length) == ("w0", "unified", 512)
-        assert await generate_here(gateway, "r") == truth
-        while (load := await hear(gateway, Load)).running:
-            pass
-        assert (load.used_blocks, load.free_blocks + load.cached_blocks) == (0, hello.num_blocks)
-        await events.send(stream.encode(Greeting("g0")))
-        assert isinstance(decode_event(await asyncio.wait_for(events.recv(), PATIENCE)), Snapshot)
-
-
 def test_the_server_process_is_lean(worker):
     pages = int(Path(f"/proc/{worker.popen.pid}/statm").read_text().split()[1])
     assert pages * os.sysconf("SC_PAGE_SIZE") <= 120 << 20
@@ -90,30 +55,9 @@ def test_a_core_is_out_of_reach_of_ctrl_c_but_in_the_session_of_its_server(worke
 
 
 async def test_a_sequence_goes_from_one_process_to_another(workers):
-    """Over UCX, with the KV of the model: its tokens are those of one worker. On to a third: see test_paced_process."""
+    """Over UCX, with the KV of the model: its tokens are those of one worker."""
     alone, travelled = await hand_over(*workers)
     assert travelled == alone
-
-
-async def test_a_killed_core_is_reported_and_replaced(worker, truth):
-    async with worker.dial("/stream") as gateway:
-        hello = await greet(gateway)
-        os.kill(worker.core(), signal.SIGKILL)
-        lost, again = await hear(gateway, Lost), await hear(gateway, Hello)
-        assert "SIGKILL" in lost.reason
-        assert lost.epoch == hello.epoch != again.epoch
-        assert again.kv_revision == hello.kv_revision
-        assert await generate_here(gateway, "again") == truth
-    assert worker.ready
-
-
-def test_no_core_outlives_a_killed_server(workers):
-    """The last test of the second worker."""
-    process = workers[1]
-    core = process.core()
-    process.popen.kill()
-    process.popen.wait()
-    until(lambda: not alive(core), 10)
 
 
 async def test_sigterm_lets_it_finish_and_exit_with_0(worker):

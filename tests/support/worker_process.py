@@ -13,13 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from websockets.asyncio.client import ClientConnection, connect
 
 from legato_protocol import stream
 from legato_protocol.packed_tokens import pack_tokens
 from legato_protocol.sampling_params import SamplingParams
-from legato_protocol.stream import Decode, Failed, Generate, Greeting, Handoff, Hello, Peer, Prefill, Sequence, Tokens
+from legato_protocol.stream import Decode, Failed, Generate, Greeting, Hello, Peer, Prefill, Sequence, Tokens
 
 TOKEN = "of a test"
 PATIENCE = 90.0
@@ -121,35 +120,19 @@ async def hear(socket: ClientConnection, kind: type) -> stream.FromWorker:
                 return frame
 
 
-async def hand_over(prefill: Process, first: Process, second: Process | None = None) -> tuple[list[int], list[int]]:
-    """Tokens of one worker, and of a sequence that was handed over, and migrated to the second worker if there is one.
-
-    It is long, so that it has not ended before that hand-off is asked for, on a busy machine too."""
-    async with prefill.dial("/stream") as p, first.dial("/stream") as a:
-        peers = [peer_of(await greet(socket)) for socket in (p, a)]
+async def hand_over(prefill: Process, decode: Process) -> tuple[list[int], list[int]]:
+    """Tokens of one worker, and of the same sequence handed over to the other."""
+    async with prefill.dial("/stream") as p, decode.dial("/stream") as d:
+        sender, receiver = [peer_of(await greet(socket)) for socket in (p, d)]
         await p.send(stream.encode(generate("alone", LONG)))
         alone = await collect(p, "alone", LONG)
         wanted = generate("r", LONG).sequence
-        await a.send(stream.encode(Decode("r", 1, 77, wanted, peers[0])))
-        await p.send(stream.encode(Prefill("r", 1, 77, wanted, peers[1])))
-        made = await collect(a, "r", 5 if second else LONG)
-        if second:
-            made += await migrate(wanted, made, a, peers[1], second)
-        report = (second or first).state()["handoffs"][-1]
-        assert (report["source"], report["transport"]) == (peers[second is not None].worker, "ucx:tcp")
-        return alone, made
-
-
-async def migrate(
-    wanted: Sequence, made: list[int], socket: ClientConnection, source: Peer, target: Process
-) -> list[int]:
-    """The tokens that the target adds to those made."""
-    async with target.dial("/stream") as there:
-        peer = peer_of(await greet(there))
-        known = msgspec.structs.replace(wanted, token_ids=pack_tokens([*PROMPT, *made]))
-        await there.send(stream.encode(Decode("r", 2, 78, known, source)))
-        await socket.send(stream.encode(Handoff("r", 2, 78, peer)))
-        return await collect(there, "r", LONG - len(made))
+        await d.send(stream.encode(Decode("r", 1, 77, wanted, sender)))
+        await p.send(stream.encode(Prefill("r", 1, 77, wanted, receiver)))
+        travelled = await collect(d, "r", LONG)
+        report = decode.state()["handoffs"][-1]
+        assert (report["source"], report["transport"]) == (sender.worker, "ucx:tcp")
+        return alone, travelled
 
 
 def peer_of(hello: Hello) -> Peer:
