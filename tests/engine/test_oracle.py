@@ -1,4 +1,4 @@
-"""Greedy float32 output of the real model is that of Hugging Face transformers. Tiny models: core/test_oracle_serving."""
+"""Greedy float32 output of the real model is that of transformers. Tiny models: core/test_oracle_serving."""
 
 from legato_engine.runner.runner import Runner
 
