@@ -1,4 +1,4 @@
-"""How other commands reach a running `legato up`: one JSON line each way over a Unix socket in a folder of the user."""
+"""The admin socket of a running `legato up`: one JSON line each way over a Unix socket in a folder of the user."""
 
 import asyncio
 import contextlib
@@ -16,15 +16,15 @@ LONGEST_ANSWER = 1 << 20
 
 
 class NotRunning(Exception):
-    """No `legato up` can be asked. The text says what to do."""
+    """No `legato up` runs, or not the named one. The text has the remedy."""
 
 
 class CannotListen(Exception):
-    """Commands of other processes cannot be received. The text says why."""
+    """Commands of other processes cannot be received. The text has the reason."""
 
 
 def folder(environ: Mapping[str, str] = os.environ) -> Path:
-    """Where the sockets of this user are; made when missing, closed to others. Raises CannotListen."""
+    """Returns the private folder of this user's sockets, and creates it if it is missing. Raises CannotListen."""
     base = environ.get("XDG_RUNTIME_DIR")
     path = Path(base) / "legato" if base else Path(tempfile.gettempdir()) / f"legato-{os.getuid()}"
     try:
@@ -38,7 +38,7 @@ def folder(environ: Mapping[str, str] = os.environ) -> Path:
 
 @contextlib.asynccontextmanager
 async def listening(service: str, answer: Answer) -> AsyncIterator[None]:
-    """Take orders for a service. Raises CannotListen when another `legato up` serves one of this name."""
+    """Answers orders for a service. Raises CannotListen if another `legato up` serves one of this name."""
     path = folder() / f"{service}.sock"
     if _answers(path):
         raise CannotListen(f"service {service} is already running (stop it, or change metadata.name)")
@@ -66,7 +66,7 @@ async def listening(service: str, answer: Answer) -> AsyncIterator[None]:
 
 
 def ask(service: str | None, order: Mapping[str, Any]) -> dict[str, Any]:
-    """Send an order to the service named, or to the only one that runs. Raises NotRunning, CannotListen, OSError."""
+    """Sends an order to the named service, or to the only one that runs. Raises NotRunning, CannotListen, OSError."""
     path = _find(service)
     with socket.socket(socket.AF_UNIX) as connection, connection.makefile("rb") as answers:
         connection.settimeout(TIMEOUT)
@@ -81,11 +81,11 @@ def ask(service: str | None, order: Mapping[str, Any]) -> dict[str, Any]:
 
 def _find(service: str | None) -> Path:
     running = sorted(path for path in folder().glob("*.sock") if _answers(path))
-    found = [path for path in running if service in (None, path.stem)]
-    if len(found) == 1:
-        return found[0]
+    matches = [path for path in running if service in (None, path.stem)]
+    if len(matches) == 1:
+        return matches[0]
     names = ", ".join(path.stem for path in running)
-    if found:
+    if matches:
         raise NotRunning(f"several services are running: {names} (choose one with --service)")
     if running:
         raise NotRunning(f"service {service} is not running (running: {names})")

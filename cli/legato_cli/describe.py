@@ -1,4 +1,4 @@
-"""`legato describe`: a running service in words, with what was decided and what happened lately."""
+"""`legato describe`: describes a running service, with recent decisions and Events."""
 
 import argparse
 from collections.abc import Iterator, Mapping
@@ -32,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def lines(service: Mapping[str, Any]) -> Iterator[str]:
-    """A service as people read it: section by section, without those that have nothing to say."""
+    """Yields the description of a service, section by section, without empty sections."""
     yield f"{service['name']} in namespace {service['namespace']}, generation {service['generation']}"
     if "url" in service:
         yield f"  serves {service.get('model', service['name'])} at {service['url']}"
@@ -46,10 +46,10 @@ def lines(service: Mapping[str, Any]) -> Iterator[str]:
         "Scaling": [*_paused(scaling), *explain.changes(scaling, MOST)],
         "Events": list(table([_event(event) for event in service["events"][-MOST:]])),
     }
-    for title, told in sections.items():
-        if told:
+    for title, section in sections.items():
+        if section:
             yield f"{title}:"
-            yield from (f"  {line}" for line in told)
+            yield from (f"  {line}" for line in section)
 
 
 def _condition(condition: Mapping[str, Any]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""`legato doctor`: what this machine offers to Legato, and what is missing."""
+"""`legato doctor`: shows the capabilities of this machine, and missing requirements."""
 
 import argparse
 import importlib.metadata
@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 class SomethingWrong(Exception):
-    """What keeps this machine, or the model asked about, from being used. The text is the last line of its section."""
+    """This machine or the model cannot be used. The text is the last line of its section."""
 
 
 class NotJudged(Exception):
@@ -63,7 +63,7 @@ class NotJudged(Exception):
 
 
 def fitting(name: str | None, file: Path | None) -> Iterator[str]:
-    """Whether weights and KV cache have room, and kernels compile, for a model or a manifest. Raises SomethingWrong."""
+    """Checks memory and kernels for a model or a manifest. Raises SomethingWrong."""
     import torch
 
     from legato_cli import fit
@@ -73,34 +73,34 @@ def fitting(name: str | None, file: Path | None) -> Iterator[str]:
 
     spec, path = _asked(name, file)
     try:
-        found = None
+        device_memory = None
         if torch.cuda.is_available():
             device = backends.gpu("cuda")
             assert device is not None
-            found = fit.Gpus(device, torch.cuda.mem_get_info()[0], torch.cuda.device_count())
-        yield from fit.lines(spec, path, found)
+            device_memory = fit.Gpus(device, torch.cuda.mem_get_info()[0], torch.cuda.device_count())
+        yield from fit.lines(spec, path, device_memory)
     except (fit.DoesNotFit, NoDevice) as error:
         raise SomethingWrong(str(error)) from None
-    if found is not None and any(roles.gpus(spec, role) for role in roles.with_pool(spec)):
+    if device_memory is not None and any(roles.gpus(spec, role) for role in roles.with_pool(spec)):
         yield _compiled(spec, path)
 
 
 def _compiled(spec: "Spec", path: Path) -> str:
-    """Whether this model's kernels compile. Raises SomethingWrong where workers would stop over one that does not."""
+    """Compiles this model's kernels. Raises SomethingWrong if one fails and workers would stop because of it."""
     from legato_cli import gpus, kernels
     from legato_engine.settings import BLOCK_SIZES
 
     engine = spec.engine
     size = BLOCK_SIZES["cuda"] if engine.block_size == "Auto" else engine.block_size
     problems = kernels.problems(gpus.devices(), path, engine.dtype, size, os.environ)
-    line = kernels.told(path.name, problems)
+    line = kernels.describe(path.name, problems)
     if any(problems.values()) and engine.on_kernel_failure != "Torch":
         raise SomethingWrong(line)
     return line
 
 
 def sampling_defaults(name: str | None, file: Path | None) -> Iterator[str]:
-    """What counts where requests to this model, or manifest, say nothing. Raises SomethingWrong."""
+    """Yields the default sampling parameters of a model or a manifest. Raises SomethingWrong."""
     from legato_gateway import generation_config
 
     spec, path = _asked(name, file)
@@ -186,7 +186,7 @@ def devices() -> Iterator[str]:
 
 
 def gpus() -> Iterator[str]:
-    """Accelerators, and what kernels and hand-offs need beside them."""
+    """Yields the accelerators, and the requirements of kernels and hand-offs."""
     from legato_cli import gpus, kernels, model
     from legato_engine.settings import BLOCK_SIZES
 
@@ -198,11 +198,11 @@ def gpus() -> Iterator[str]:
         except model.ModelUnavailable as error:
             yield f"{'kernels':<14} unknown: {error}"
             return
-        yield kernels.told(BUILTIN, kernels.problems(facts.gpus, path, "Auto", BLOCK_SIZES["cuda"], os.environ))
+        yield kernels.describe(BUILTIN, kernels.problems(facts.gpus, path, "Auto", BLOCK_SIZES["cuda"], os.environ))
 
 
 def formats() -> Iterator[str]:
-    """What `dtype: Auto` picks here for the built-in model."""
+    """Yields the choice of `dtype: Auto` for the built-in model."""
     import torch
 
     from legato_cli import model
@@ -227,7 +227,7 @@ def formats() -> Iterator[str]:
 
 
 def transports() -> Iterator[str]:
-    """What can carry hand-offs, how fast it is between two processes here, and what `transport: Auto` is."""
+    """Yields the transports with their speed between two local processes, and the choice of `transport: Auto`."""
     import torch
 
     from legato_cli import loopback
@@ -235,14 +235,14 @@ def transports() -> Iterator[str]:
     from legato_engine.transfer.selftest import process
     from legato_engine.transfer.ucx.transports import available_transports
 
-    found = Handoffs(
+    handoffs = Handoffs(
         available_transports(),
         loopback.measure,
         lambda name: process.check(name, loopback.HOST),
         on_device=torch.cuda.is_available(),
     )
-    yield from found.lines()
-    if not found.usable:
+    yield from handoffs.lines()
+    if not handoffs.usable:
         raise SomethingWrong("no transport can be used: KV cannot be handed over here")
 
 

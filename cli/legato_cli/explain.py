@@ -1,4 +1,4 @@
-"""`legato explain scaling`: why the pools of a running service have the sizes they have, with the arithmetic."""
+"""`legato explain scaling`: explains the sizes of a running service's pools, with the arithmetic."""
 
 import argparse
 import sys
@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def read(namespace: str | None, service: str | None) -> Mapping[str, Any]:
-    """`status.scaling` of a service in a namespace of Kubernetes; without one, of `legato up`. Raises LookupError."""
+    """Returns `status.scaling` of a service on Kubernetes; without a namespace, of `legato up`. Raises LookupError."""
     return _decided(asking.ask(namespace, service, {"do": "status"})["status"].get("scaling"))
 
 
@@ -44,7 +44,7 @@ def _decided(scaling: Mapping[str, Any] | None) -> Mapping[str, Any]:
 
 
 def lines(scaling: Mapping[str, Any], records: int) -> Iterator[str]:
-    """`status.scaling` as people read it: each pool with its terms, then the last changes."""
+    """Yields `status.scaling` as text: each pool with its terms, then the last changes."""
     if "pausedUntil" in scaling:
         yield f"paused until {scaling['pausedUntil']}"
     for name, pool in scaling["pools"].items():
@@ -56,7 +56,7 @@ def lines(scaling: Mapping[str, Any], records: int) -> Iterator[str]:
 
 
 def changes(scaling: Mapping[str, Any], records: int) -> Iterator[str]:
-    """The last changes, the oldest first, each in a line."""
+    """Yields a line for each of the last changes, the oldest first."""
     for change in list(scaling.get("records", ()))[-records:] if records else []:
         capped = f", capped by {change['cappedBy']}" if change["cappedBy"] else ""
         size = f"{change['pool']} {change['current']} -> {change['wish']}{_allowed(change)}"
@@ -64,7 +64,7 @@ def changes(scaling: Mapping[str, Any], records: int) -> Iterator[str]:
 
 
 def _allowed(decision: Mapping[str, Any]) -> str:
-    """By limits of all pools together, which change a wish either way."""
+    """Returns the effect of limits over all pools together, which can raise or lower a size."""
     if "allowed" not in decision:
         return ""
     return f", {'limited' if decision['allowed'] < decision['wish'] else 'raised'} to {decision['allowed']}"

@@ -1,4 +1,4 @@
-"""Whether the workers of a service fit into memory: weights, workspace and KV cache against what each may take."""
+"""Checks if the workers of a service fit into memory: weights, workspace and KV cache."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,12 +21,12 @@ _MIB = 1 << 20
 
 
 class DoesNotFit(Exception):
-    """A worker's memory is too small, or the model cannot be read. The text says what would fit."""
+    """A worker's memory is too small, or the model cannot be read. The text has the sizes that would fit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gpus:
-    """The GPUs of this machine: one of them, the bytes that are free on it, and how many there are."""
+    """The GPUs of this machine: one of them, its free bytes, and their number."""
 
     device: Device
     free: int
@@ -34,10 +34,10 @@ class Gpus:
 
 
 def lines(spec: Spec, path: Path, gpus: Gpus | None) -> Iterator[str]:
-    """What each pool's workers need, on processors and GPUs like this machine's. Raises DoesNotFit."""
+    """Yields the memory that each pool's workers need on this machine's hardware. Raises DoesNotFit."""
     for role in roles.with_pool(spec):
         if roles.gpus(spec, role) and gpus is None:
-            yield f"{role:<14} requests a GPU; there is none here: judged for the processor, as `legato up` runs it"
+            yield f"{role:<14} requests a GPU, which this machine lacks: judged for the processor, as `legato up` runs it"
         try:
             yield f"{role:<14} {_worker(spec, path, role, gpus if roles.gpus(spec, role) else None)}"
         except EngineError as error:
@@ -76,7 +76,7 @@ def _taken(needs: Needs, sizes: ChosenSizes, layout: KVLayout) -> str:
 
 
 def _available(spec: Spec, role: str) -> tuple[Memory, str]:
-    """What the manifest gives a worker; where it says nothing, this machine's, shared by the first workers."""
+    """Returns the manifest's memory for a worker; by default, an equal share of this machine's memory."""
     resources = roles.pool(spec, role).resources
     for kind, amounts in (("limits", resources.limits), ("requests", resources.requests)):
         if "memory" in amounts:
@@ -86,7 +86,7 @@ def _available(spec: Spec, role: str) -> tuple[Memory, str]:
 
 
 def _on_gpu(spec: Spec, gpus: Gpus) -> tuple[Memory, str]:
-    """What a worker of `legato up` takes at most of a GPU that the first workers share, if nothing else takes more."""
+    """Returns the GPU memory of a worker of `legato up`: an equal share of a GPU's free memory."""
     sharing = -(-_workers(spec) // gpus.count)
     whose = f"free on a GPU for each of {sharing} workers" if sharing > 1 else "free on a GPU"
     return Memory(gpus.free // sharing), whose

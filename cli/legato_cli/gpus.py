@@ -1,4 +1,4 @@
-"""What this machine's GPUs offer to Legato, for `legato doctor`: facts are found in one place and told in another."""
+"""GPUs of this machine, for `legato doctor`: detects facts and formats them."""
 
 import ctypes
 import importlib.metadata
@@ -23,34 +23,34 @@ class Gpu:
     capability: tuple[int, int]
     processors: int  # streaming multiprocessors
     memory: int  # bytes
-    shared: int  # bytes of memory that one block of threads may have
-    dmabuf: bool  # whether its memory can be given to other devices as a file descriptor
+    shared: int  # bytes of shared memory per block of threads
+    dmabuf: bool  # its memory can be shared with other devices as a file descriptor
 
     @property
     def chip(self) -> str:
-        """As kernels are compiled for it."""
+        """Target name of compiled kernels."""
         return "sm_{}{}".format(*self.capability)
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What was found. Versions of CUDA are as the driver spells them: 13000 is 13.0."""
+    """Detected facts. Versions of CUDA have the driver's format: 13000 is 13.0."""
 
-    driver: str = ""  # version of the kernel's module; empty where there is none
-    driver_cuda: int = 0  # newest CUDA that libcuda knows; 0 without it
-    torch_cuda: str | None = None  # that torch was built for
+    driver: str = ""  # version of the kernel module; empty if it is missing
+    driver_cuda: int = 0  # newest CUDA that libcuda supports; 0 without libcuda
+    torch_cuda: str | None = None  # CUDA version that torch was built for
     gpus: tuple[Gpu, ...] = ()
     triton: str | None = None  # version
-    cannot_compile: str = ""  # why Triton cannot compile what launches kernels
+    cannot_compile: str = ""  # reason why Triton cannot compile its launcher; empty if it can
     cache: str = ""  # folder of compiled kernels
     cache_is_writable: bool = True
-    peer_memory: bool = False  # whether the kernel lets RDMA devices reach GPUs' memory by addresses
+    peer_memory: bool = False  # RDMA devices can access GPU memory by address
     ucx_has_cuda: bool = False
     missing_for_rdma: tuple[str, ...] = ()
 
 
 def find(environ: Mapping[str, str]) -> Facts:
-    """The facts about this machine. Compiles once what Triton compiles at the first launch."""
+    """Detects the facts. Compiles Triton's launcher, as the first launch of a kernel does."""
     import torch
 
     from legato_engine.transfer.ucx import transports
@@ -72,7 +72,7 @@ def find(environ: Mapping[str, str]) -> Facts:
 
 
 def devices() -> tuple[Gpu, ...]:
-    """All GPUs that torch can use."""
+    """Returns all GPUs that torch can use."""
     import torch
 
     libcuda = _libcuda()
@@ -80,9 +80,9 @@ def devices() -> tuple[Gpu, ...]:
 
 
 def visible(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """The GPUs that workers find here, as CUDA_VISIBLE_DEVICES names them; none for a torch built for CPUs.
+    """Returns the GPUs that workers can use, as names for CUDA_VISIBLE_DEVICES; none if torch is built for CPUs.
 
-    The driver is asked, as torch takes long to import.
+    Asks the driver, because torch is slow to import.
     """
     libcuda, count = _libcuda(), ctypes.c_int(0)
     if libcuda is None or (_version("torch") or "").endswith("+cpu"):
@@ -95,7 +95,7 @@ def visible(environ: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def lines(facts: Facts) -> Iterator[str]:
-    """One line for each fact, as `legato doctor` shows them."""
+    """Yields one line for each fact, for `legato doctor`."""
     yield f"{'driver':<14} {_driver(facts)}"
     yield f"{'torch':<14} {_torch(facts)}"
     if not facts.gpus:
@@ -106,38 +106,38 @@ def lines(facts: Facts) -> Iterator[str]:
         yield f"{'gpu ' + str(number):<14} {gpu.name}; compute capability {major}.{minor}, {size}"
     yield f"{'triton':<14} {_triton(facts)}"
     if facts.triton:
-        told = (
+        access = (
             "writable"
             if facts.cache_is_writable
             else "not writable, so no kernel can be launched: set TRITON_CACHE_DIR"
         )
-        yield f"{'kernel cache':<14} {facts.cache}: {told}"
+        yield f"{'kernel cache':<14} {facts.cache}: {access}"
     yield f"{'GPUDirect':<14} {_gpu_direct(facts)}"
 
 
 def module_version(text: str) -> str:
-    """The version in what the kernel's module says of itself, whichever of its variants it is."""
-    found = re.search(r"Kernel Module.*?\s(\d+(?:\.\d+)+)\s", text)
-    return found[1] if found else ""
+    """Returns the version in the kernel module's description, for any of its variants."""
+    match = re.search(r"Kernel Module.*?\s(\d+(?:\.\d+)+)\s", text)
+    return match[1] if match else ""
 
 
 def is_writable(folder: Path) -> bool:
-    """Whether this user may write to a folder, or make it."""
+    """Returns True if this user may write to a folder, or create it."""
     there = next(path for path in (folder, *folder.parents) if path.exists())
     return there.is_dir() and os.access(there, os.W_OK | os.X_OK)
 
 
 def reason(stderr: str) -> str:
-    """The line of a compiler's output that says what is wrong: the first error, else the last line."""
-    told = [line.strip() for line in stderr.splitlines() if line.strip()]
-    return next((line for line in told if "error:" in line), told[-1] if told else "it ended without a word")
+    """Returns the first error in a compiler's output, or its last line."""
+    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
+    return next((line for line in lines if "error:" in line), lines[-1] if lines else "it ended without a word")
 
 
 def _driver(facts: Facts) -> str:
     if not facts.driver_cuda:
         missing = "no libcuda.so.1 here"
         return f"{facts.driver}, but {missing}" if facts.driver else f"none: {missing}"
-    return f"{facts.driver or 'of unknown version'}, for CUDA up to {_spelled(facts.driver_cuda)}"
+    return f"{facts.driver or 'of unknown version'}, for CUDA up to {_cuda_version(facts.driver_cuda)}"
 
 
 def _torch(facts: Facts) -> str:
@@ -157,7 +157,7 @@ def _triton(facts: Facts) -> str:
 
 
 def _gpu_direct(facts: Facts) -> str:
-    """RDMA straight from and to the memory of all GPUs."""
+    """Describes RDMA directly from and to GPU memory."""
     missing = [] if facts.gpus else ["no GPU"]
     dmabuf = bool(facts.gpus) and all(gpu.dmabuf for gpu in facts.gpus)
     if facts.gpus and not facts.peer_memory and not dmabuf:
@@ -170,7 +170,7 @@ def _gpu_direct(facts: Facts) -> str:
     return f"nothing is missing: {'nvidia_peermem' if facts.peer_memory else 'dmabuf'}, a UCX with CUDA and verbs"
 
 
-def _spelled(cuda: int) -> str:
+def _cuda_version(cuda: int) -> str:
     return f"{cuda // 1000}.{cuda % 1000 // 10}"
 
 
@@ -182,14 +182,17 @@ def _version(package: str) -> str | None:
 
 
 def _cache(environ: Mapping[str, str]) -> Path:
-    """Where Triton keeps what it compiled."""
+    """Returns Triton's cache folder."""
     return Path(
         environ.get("TRITON_CACHE_DIR") or Path(environ.get("TRITON_HOME") or Path.home()) / ".triton" / "cache"
     )
 
 
 def _cannot_compile(environ: Mapping[str, str]) -> str:
-    """Tried in a process of its own: neither what a compiler says nor what it loads is left here."""
+    """Returns the reason why Triton cannot compile.
+
+    Runs in a separate process, which keeps its output and libraries.
+    """
     command = [sys.executable, "-m", "legato_engine.kernels.triton_launcher"]
     done = subprocess.run(command, capture_output=True, text=True, env={**environ})
     return reason(done.stderr) if done.returncode else ""
@@ -203,27 +206,27 @@ def _libcuda() -> ctypes.CDLL | None:
 
 
 def _driver_cuda(libcuda: ctypes.CDLL) -> int:
-    found = ctypes.c_int(0)
-    libcuda.cuDriverGetVersion(ctypes.byref(found))
-    return found.value
+    version = ctypes.c_int(0)
+    libcuda.cuDriverGetVersion(ctypes.byref(version))
+    return version.value
 
 
 def _gpu(number: int, libcuda: ctypes.CDLL | None) -> Gpu:
     import torch
 
-    found = torch.cuda.get_device_properties(number)
+    device = torch.cuda.get_device_properties(number)
     return Gpu(
-        name=found.name,
-        capability=(found.major, found.minor),
-        processors=found.multi_processor_count,
-        memory=found.total_memory,
-        shared=found.shared_memory_per_block_optin,  # type: ignore[attr-defined]  # torch's stub has not all
+        name=device.name,
+        capability=(device.major, device.minor),
+        processors=device.multi_processor_count,
+        memory=device.total_memory,
+        shared=device.shared_memory_per_block_optin,  # type: ignore[attr-defined]  # torch's stub has not all
         dmabuf=libcuda is not None and _has_dmabuf(libcuda, number),
     )
 
 
 def _has_dmabuf(libcuda: ctypes.CDLL, number: int) -> bool:
-    device, found = ctypes.c_int(0), ctypes.c_int(0)
+    device, supported = ctypes.c_int(0), ctypes.c_int(0)
     if libcuda.cuInit(0) or libcuda.cuDeviceGet(ctypes.byref(device), number):
         return False
-    return not libcuda.cuDeviceGetAttribute(ctypes.byref(found), _DMABUF, device) and bool(found.value)
+    return not libcuda.cuDeviceGetAttribute(ctypes.byref(supported), _DMABUF, device) and bool(supported.value)

@@ -1,5 +1,6 @@
-"""What can carry hand-offs on this machine, for `legato doctor`: what is missing, how fast it is, and what a worker
-would choose after the same self-test.
+"""Transports for hand-offs on this machine, for `legato doctor`.
+
+Shows missing requirements, the speed, and the transport that a worker would choose after the same self-test.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,12 +14,12 @@ Check = Callable[[str], None]  # raises LinkError
 
 
 class Handoffs:
-    """`usable` and the lines follow from what is measured and tried, each once."""
+    """Measures and checks each transport once."""
 
     def __init__(
         self, lacking: Mapping[str, Sequence[str]], measure: Measure, check: Check, *, on_device: bool
     ) -> None:
-        """`lacking` is what each transport lacks; `on_device` whether workers here compute on a GPU."""
+        """`lacking` has the missing requirements by transport; `on_device` is True if workers compute on a GPU."""
         self._lacking = lacking
         self._on_device = on_device
         self._check = check
@@ -26,13 +27,13 @@ class Handoffs:
 
     @property
     def usable(self) -> bool:
-        return any(isinstance(found, Loopback) for found in self.measured.values())
+        return any(isinstance(outcome, Loopback) for outcome in self.measured.values())
 
     def lines(self) -> list[str]:
-        return [*(_line(name, found) for name, found in self.measured.items()), self._chosen()]
+        return [*(_line(name, outcome) for name, outcome in self.measured.items()), self._chosen()]
 
     def _chosen(self) -> str:
-        """What `transport: Auto` is here, and why nothing better."""
+        """Returns the choice of `transport: Auto`, and the reason if it is not the fastest."""
         missing = self._lacking["RDMA"]
         names = choice.candidates("Auto", on_device=self._on_device, required=False, lacking=missing)
         try:
@@ -42,7 +43,7 @@ class Handoffs:
         return f"{'Auto':<14} {made.opened}" + (f", as {made.reason}" if made.reason else "; it passed the self-test")
 
     def _use(self, name: str) -> str:
-        """Raises LinkError."""
+        """Runs the self-test of a transport. Raises LinkError."""
         if missing := self._lacking.get(name, ()):
             raise LinkError("; ".join(missing))
         if name == "TCP":
@@ -52,7 +53,7 @@ class Handoffs:
 
 
 def _measured(name: str, missing: Sequence[str], measure: Measure) -> Loopback | str:
-    """How fast it is, or why it is not usable."""
+    """Returns the speed of a transport, or the reason why it is not usable."""
     if missing:
         return "; ".join(missing)
     try:
@@ -61,8 +62,8 @@ def _measured(name: str, missing: Sequence[str], measure: Measure) -> Loopback |
         return str(error)
 
 
-def _line(name: str, found: Loopback | str) -> str:
-    if isinstance(found, str):
-        return f"{name:<14} not usable: {found}"
-    latency, bandwidth = found.latency * 1e6, found.bandwidth / 1e9
+def _line(name: str, outcome: Loopback | str) -> str:
+    if isinstance(outcome, str):
+        return f"{name:<14} not usable: {outcome}"
+    latency, bandwidth = outcome.latency * 1e6, outcome.bandwidth / 1e9
     return f"{name:<14} usable; {latency:.0f} µs a message, {bandwidth:.1f} GB/s between two processes here"

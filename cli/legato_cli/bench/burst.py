@@ -1,4 +1,4 @@
-"""An open loop whose rate steps up and down, and what the autoscaler of the service did meanwhile."""
+"""An open-loop load whose rate steps up and down, and the autoscaler's changes meanwhile."""
 
 import asyncio
 import random
@@ -17,7 +17,7 @@ Scaling = Mapping[str, Any]  # `status.scaling`
 
 @dataclass(frozen=True, slots=True)
 class BurstPhase:
-    """Requests a second (Poisson) for so many seconds."""
+    """Poisson arrivals at `rate` requests per second, for `seconds`."""
 
     rate: float
     seconds: float
@@ -28,20 +28,23 @@ class BurstPhase:
 
 
 def arrivals(phases: Sequence[BurstPhase], seed: int) -> list[tuple[int, float]]:
-    """(phase, seconds from the start) of every request, in order."""
-    rng, begins, found = random.Random(seed), 0.0, []
+    """Returns the phase's number and the seconds from the start of every request, in order."""
+    rng, begins, requests = random.Random(seed), 0.0, []
     for number, phase in enumerate(phases):
         at = begins + rng.expovariate(phase.rate)
         while at < begins + phase.seconds:
-            found.append((number, at))
+            requests.append((number, at))
             at += rng.expovariate(phase.rate)
         begins += phase.seconds
-    return found
+    return requests
 
 
 def by_phase(records: Sequence[Record], sent: Sequence[tuple[int, float]], phases: Sequence[BurstPhase]) -> list[Run]:
-    """The records of each phase, those of one request after the other as they were `sent`. A request counts where it
-    arrived, however late it was answered; rates are those of the phase's own time."""
+    """Groups the records by phase; `records` are in the order of `sent`.
+
+    A request belongs to the phase in which it arrived, however late its answer was. Rates refer to the phase's
+    duration.
+    """
     runs = [Run([], phase.seconds) for phase in phases]
     for record, (number, _) in zip(records, sent, strict=True):
         runs[number].records.append(record)
@@ -50,16 +53,16 @@ def by_phase(records: Sequence[Record], sent: Sequence[tuple[int, float]], phase
 
 @dataclass(slots=True)
 class ScalingWatch:
-    """Follows the autoscaler while a load runs. `ask` raises LookupError where there is nothing to be read."""
+    """Records the autoscaler's changes while a load runs. `ask` raises LookupError if there is no status."""
 
     ask: Callable[[], Scaling]
     began: float  # Unix seconds
     changes: list[Mapping[str, Any]] = field(default_factory=list)
-    unknown: str = ""  # why nothing is known of it
+    unknown: str = ""  # reason why the status cannot be read
     _before: list[Mapping[str, Any]] = field(default_factory=list)
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Polls until it is cancelled."""
         await self.poll(first=True)
         while True:
             await asyncio.sleep(PAUSE)
@@ -79,15 +82,15 @@ class ScalingWatch:
 
 
 def lines(watch: ScalingWatch, phases: Sequence[BurstPhase]) -> Iterator[str]:
-    """What the autoscaler did, each change below the phase that it fell into, with its reason and arithmetic."""
+    """Yields the autoscaler's changes by phase, with their reasons and arithmetic."""
     if watch.unknown and not watch.changes:
         yield f"the autoscaler's changes are not known: {watch.unknown}"
         return
-    begins, told = 0.0, sorted(watch.changes, key=lambda change: _after(watch, change))
+    begins, changes = 0.0, sorted(watch.changes, key=lambda change: _after(watch, change))
     for number, phase in enumerate(phases):
         ends = begins + phase.seconds if number + 1 < len(phases) else float("inf")
         yield f"{phase.name}:"
-        within = [change for change in told if begins <= max(0.0, _after(watch, change)) < ends]
+        within = [change for change in changes if begins <= max(0.0, _after(watch, change)) < ends]
         for change in within:
             yield from _change(change, _after(watch, change))
         if not within:

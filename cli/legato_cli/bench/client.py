@@ -1,4 +1,4 @@
-"""One streamed completion, and when each part of it came."""
+"""One streamed completion, with the arrival time of each part."""
 
 import asyncio
 import json
@@ -14,15 +14,15 @@ from legato_protocol import names
 
 GREEDY: Mapping[str, Any] = {"temperature": 0}
 _REFUSED = (429, 503)  # too much load: the same request may be admitted later
-_REFUSED_LATE = ("overloaded", "rate_limit_exceeded")  # error codes for too much load, in streams that have begun
+_REFUSED_LATE = ("overloaded", "rate_limit_exceeded")  # error codes for too much load, inside a stream
 _REQUEST_ID = "x-request-id"
 
 
 @dataclass(slots=True)
 class Record:
-    """What became of one request. Times are seconds on one clock; `arrivals` are those of chunks with a choice.
+    """The outcome of one request. Times are seconds on one clock; `arrivals` has one for each chunk with a choice.
 
-    A chunk without text counts too: it brings a token whose character is not complete yet.
+    A chunk without text counts as well: its token's character is not complete yet.
     """
 
     input_tokens: int
@@ -33,7 +33,7 @@ class Record:
     error: str = ""
     refused: str = ""  # drop reason, status or error code, if the server had too much load
     id: str = ""  # given by the server when it begins to answer
-    cut: float | None = None  # time at which it was cut off; other figures are those at that time
+    cut: float | None = None  # time of the cut-off, to which the other figures refer
 
     @property
     def ttft(self) -> float:

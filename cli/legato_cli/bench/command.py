@@ -31,18 +31,18 @@ def run(args: argparse.Namespace) -> int:
     for summary in summaries:
         for text in summary.errors:
             print(f"{summary.load}: {text}", file=sys.stderr)
-    found: dict[str, object] = {"loads": [s.as_json() for s in summaries]}
+    results: dict[str, object] = {"loads": [s.as_json() for s in summaries]}
     if watch is not None:
-        found["scaling"] = burst.changes_as_json(watch)
-    report.write(args, found)
+        results["scaling"] = burst.changes_as_json(watch)
+    report.write(args, results)
     return 1 if any(s.failed for s in summaries) else 0
 
 
 async def _measure(args: argparse.Namespace) -> tuple[list[report.Summary], burst.ScalingWatch | None]:
-    """A summary of each load; with --burst also what the autoscaler did."""
+    """Returns a summary of each load; with --burst also the autoscaler's changes."""
     _check(args)
     _fill(args)
-    slo = report.Objectives(args.slo_ttft, args.slo_tpot)
+    slo = report.LatencyObjectives(args.slo_ttft, args.slo_tpot)
     async with server.connect(args) as client:
         model = args.model or await server.first_model(client)
         if args.profile:
@@ -55,15 +55,15 @@ async def _measure(args: argparse.Namespace) -> tuple[list[report.Summary], burs
             requests = _requests(args, count, args.seed + number)
             for warm in _requests(args, min(args.warmup, count), args.seed + 1000 + number):
                 await complete(client, model, warm)
-            found = await _load(client, model, requests, name, concurrency, rate, args.seed)
-            summaries.append(report.summarize(name, found, slo))
+            finished = await _load(client, model, requests, name, concurrency, rate, args.seed)
+            summaries.append(report.summarize(name, finished, slo))
         return summaries, None
 
 
 async def _burst(
-    args: argparse.Namespace, client: httpx.AsyncClient, model: str, slo: report.Objectives
+    args: argparse.Namespace, client: httpx.AsyncClient, model: str, slo: report.LatencyObjectives
 ) -> tuple[list[report.Summary], burst.ScalingWatch]:
-    """A summary of each phase, and what the autoscaler did meanwhile."""
+    """Returns a summary of each phase, and the autoscaler's changes."""
     phases = [burst.BurstPhase(*phase) for phase in args.burst]
     sent = burst.arrivals(phases, args.seed)
     requests = [replace(r, at=at) for r, (_, at) in zip(_requests(args, len(sent), args.seed), sent, strict=True)]
@@ -76,13 +76,13 @@ async def _burst(
 
 
 async def _profile(
-    args: argparse.Namespace, client: httpx.AsyncClient, model: str, slo: report.Objectives
+    args: argparse.Namespace, client: httpx.AsyncClient, model: str, slo: report.LatencyObjectives
 ) -> list[report.Summary]:
-    """Loads of its own, and then the file."""
+    """Runs the profile's loads and writes the file."""
     summaries = []
     for name, concurrency, requests in profile.loads(args.context, workload.TokenRange(*args.token_ids), args.seed):
-        found = await _load(client, model, requests, name, concurrency, None, args.seed)
-        summaries.append(report.summarize(name, found, slo))
+        finished = await _load(client, model, requests, name, concurrency, None, args.seed)
+        summaries.append(report.summarize(name, finished, slo))
     made = await profile.read(args.namespace, args.service)
     args.profile.write_bytes(msgspec.json.format(msgspec.json.encode(made)) + b"\n")
     return summaries

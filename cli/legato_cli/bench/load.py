@@ -1,4 +1,4 @@
-"""When to send: a closed loop (so many at once) or an open one (so many a second, or as a trace says)."""
+"""Load generators: closed loop (fixed concurrency) or open loop (a rate, or the times of a trace)."""
 
 import asyncio
 import random

@@ -109,7 +109,7 @@ def cells(
     ]
 
 
-def judge(cell: Cell, run: Run, slo: report.Objectives, routes: Mapping[str, Route] | None) -> CellResult:
+def judge(cell: Cell, run: Run, slo: report.LatencyObjectives, routes: Mapping[str, Route] | None) -> CellResult:
     """Returns the figures of a cell. `routes` has its requests by id, or is None if the service could not be read.
 
     A request that was cut off is judged by its tokens so far. It is ignored if it had none, and was still younger than
@@ -136,7 +136,7 @@ def _queue(record: Record, routes: Mapping[str, Route] | None) -> float:
     return float(route["seconds"].get("queue", 0.0 if begun else record.ttft))
 
 
-def _reason(record: Record, slo: report.Objectives, routes: Mapping[str, Route] | None) -> str:
+def _reason(record: Record, slo: report.LatencyObjectives, routes: Mapping[str, Route] | None) -> str:
     """Returns the reason for which a request did not keep both objectives."""
     route = (routes or {}).get(record.id)
     if record.refused:

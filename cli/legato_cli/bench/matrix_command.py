@@ -52,7 +52,7 @@ def _show(args: argparse.Namespace, results: Sequence[CellResult]) -> None:
     report.write(args, {"cells": [result.as_json() for result in results]})
 
 
-async def _measure(args: argparse.Namespace, slo: report.Objectives, results: list[CellResult]) -> None:
+async def _measure(args: argparse.Namespace, slo: report.LatencyObjectives, results: list[CellResult]) -> None:
     """Measures cell after cell, and appends each result, so that an interruption keeps them."""
     async with server.connect(args) as client:
         todo = _cells(args, await server.models(client))
@@ -77,7 +77,7 @@ def _check(args: argparse.Namespace) -> None:
         raise ValueError(f"--matrix has prompts of its own: --workload {args.workload} cannot be given with it")
 
 
-def _objectives(args: argparse.Namespace) -> report.Objectives:
+def _objectives(args: argparse.Namespace) -> report.LatencyObjectives:
     """Returns objectives from the flags, the running service's manifest, or its defaults. Sets the flags to them."""
     written: Mapping[str, Any] = {}
     with suppress(asking.NoAnswer):
@@ -86,7 +86,7 @@ def _objectives(args: argparse.Namespace) -> report.Objectives:
     args.slo_ttft, args.slo_tpot = args.slo_ttft or slo.ttft, args.slo_tpot or slo.tpot
     if args.cell <= args.slo_ttft:
         raise ValueError(f"--cell must be longer than the objective for the first token ({args.slo_ttft:g} s)")
-    return report.Objectives(args.slo_ttft, args.slo_tpot)
+    return report.LatencyObjectives(args.slo_ttft, args.slo_tpot)
 
 
 def _cells(args: argparse.Namespace, listed: Sequence[Mapping[str, Any]]) -> list[Cell]:
@@ -101,7 +101,7 @@ def _cells(args: argparse.Namespace, listed: Sequence[Mapping[str, Any]]) -> lis
 
 
 def _introduce(
-    args: argparse.Namespace, slo: report.Objectives, todo: Sequence[Cell], watch: state_watch.StateWatch
+    args: argparse.Namespace, slo: report.LatencyObjectives, todo: Sequence[Cell], watch: state_watch.StateWatch
 ) -> None:
     """Prints the number of cells, the objectives, and the figures that will be missing."""
     say = f"{len(todo)} cells of {durations.text(args.cell)}"
@@ -115,7 +115,7 @@ async def _measured(
     client: httpx.AsyncClient,
     cell: Cell,
     seed: int,
-    slo: report.Objectives,
+    slo: report.LatencyObjectives,
     watch: state_watch.StateWatch,
 ) -> CellResult:
     """Runs a cell. Uncounted requests go first: they wait until the server, too, has finished the previous cell."""

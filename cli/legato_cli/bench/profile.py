@@ -1,4 +1,4 @@
-"""A profile of running workers: prompts and answers of many sizes, and then what the workers fitted to their steps."""
+"""Measures a profile of running workers: sends prompts and answers of many sizes, and reads the fitted step costs."""
 
 from collections.abc import Mapping, Sequence
 from statistics import fmean
@@ -12,18 +12,18 @@ from legato_cli.ui import sources
 from legato_cli.ui.target import NoTarget
 from legato_engine.runner.profile import Profile, StepTimes
 
-PROMPTS = (32, 96, 256, 512, 1024, 2048)  # tokens; those that fit twice into the context
+PROMPTS = (32, 96, 256, 512, 1024, 2048)  # tokens; sizes that do not fit twice into the context are left out
 EACH = 8  # prompts of each size
 ANSWER = 64  # tokens
-ROWS = (1, 4, 16, 32)  # answers at once
+ROWS = (1, 4, 16, 32)  # concurrent answers
 
 Load = tuple[str, int, list[WorkloadRequest]]  # name, concurrency, requests
 
 
 def loads(context: int, tokens: TokenRange, seed: int) -> list[Load]:
-    """Prompts alone and together, then answers to short and long prompts, so many at once."""
+    """Returns loads of single and concurrent prompts, then of concurrent answers to short and long prompts."""
     sizes = [size for size in PROMPTS if 2 * size <= context] or [max(1, context // 2)]
-    found: list[Load] = []
+    made: list[Load] = []
     for concurrency in (1, 3):
         prompts = [
             request
@@ -31,36 +31,35 @@ def loads(context: int, tokens: TokenRange, seed: int) -> list[Load]:
             for size in sizes
             for request in workload.fixed(1, size, 1, tokens, seed + n * 100_000 + concurrency * 10_000 + size)
         ]
-        found.append((f"prompts, c = {concurrency}", concurrency, prompts))
+        made.append((f"prompts, c = {concurrency}", concurrency, prompts))
     for rows in ROWS:
         for size in (sizes[0], sizes[-1] // 2 or 1):
             answers = workload.fixed(rows, size, min(ANSWER, context // 4 or 1), tokens, seed + rows * 1_000_000 + size)
-            found.append((f"answers to {size} tokens, c = {rows}", rows, answers))
-    return found
+            made.append((f"answers to {size} tokens, c = {rows}", rows, answers))
+    return made
 
 
 async def read(namespace: str | None, service: str | None) -> Profile:
-    """What the workers of a running service say of themselves now. Raises ValueError."""
+    """Reads the profile from the reports of a running service's workers. Raises ValueError."""
     try:
-        told = await state.read(sources.source(namespace, service))
+        states = await state.read(sources.source(namespace, service))
     except NoTarget as error:
         raise ValueError(f"no profile: {error}") from None
     return of_workers(
-        told[0]["workers"], f"measured by legato bench {strftime('%Y-%m-%d')}; the start was not measured"
+        states[0]["workers"], f"measured by legato bench {strftime('%Y-%m-%d')}; the start was not measured"
     )
 
 
 def of_workers(workers: Sequence[Mapping[str, Any]], source: str) -> Profile:
-    """The mean of what prefill workers tell of prompts, and workers that decode of decoding. Raises ValueError.
+    """Returns the mean costs: of prompts at prefill workers, of decoding at decode workers. Raises ValueError.
 
-    The fixed part of a step is that of steps that decode: it weighs most there.
+    The fixed cost of a step is taken from decode steps, where it weighs most.
     """
-    prefill = [found for worker in workers if worker.get("role") != "decode" and (found := worker.get("prefill_cost"))]
-    prefill = prefill or [found for worker in workers if (found := worker.get("prefill_cost"))]
+    prefill = [cost for worker in workers if worker.get("role") != "decode" and (cost := worker.get("prefill_cost"))]
+    prefill = prefill or [cost for worker in workers if (cost := worker.get("prefill_cost"))]
     decoding = [worker for worker in workers if worker.get("decode_cost")]
     if not prefill or not decoding:
-        what = "decoding costs" if prefill else "prompts cost"
-        raise ValueError(f"no worker has told yet what {what}")
+        raise ValueError(f"no worker has reported the cost of {'decoding' if prefill else 'prompts'} yet")
 
     def mean(costs: Sequence[Mapping[str, float]], name: str) -> float:
         return fmean(cost[name] for cost in costs)

@@ -15,7 +15,7 @@ PERCENTILES = (50, 90, 99)
 
 
 @dataclass(frozen=True, slots=True)
-class Objectives:
+class LatencyObjectives:
     """Latency objectives in seconds; a request that keeps both counts as goodput."""
 
     ttft: float
@@ -47,7 +47,7 @@ class Summary:
         return asdict(self)
 
 
-def summarize(load: str, run: Run, slo: Objectives) -> Summary:
+def summarize(load: str, run: Run, slo: LatencyObjectives) -> Summary:
     """The figures of a run; failed requests count as failed and in nothing else."""
     good = [r for r in run.records if not r.error]
     prompt_tokens = sum(r.input_tokens for r in good)

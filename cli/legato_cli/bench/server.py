@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 
-API_KEY = "OPENAI_API_KEY"  # as clients of OpenAI's API read it
+API_KEY = "OPENAI_API_KEY"  # the variable that OpenAI's clients read
 
 
 def connect(args: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> httpx.AsyncClient:
@@ -28,11 +28,11 @@ async def models(client: httpx.AsyncClient) -> list[Mapping[str, Any]]:
     if response.status_code != 200:
         raise ValueError(f"{url} answered {response.status_code}: {response.text[:200]}")
     try:
-        found = list(response.json()["data"])
-        str(found[0]["id"])
+        listed = list(response.json()["data"])
+        str(listed[0]["id"])
     except (ValueError, LookupError, TypeError):
         raise ValueError(f"{url} lists no model: {response.text[:200]} (name one with --model)") from None
-    return found
+    return listed
 
 
 async def first_model(client: httpx.AsyncClient) -> str:

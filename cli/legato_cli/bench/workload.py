@@ -1,4 +1,4 @@
-"""What to ask: prompts as token ids, so that every server computes exactly the same, and when to ask it."""
+"""Requests of a benchmark: prompts as token ids, so that every server computes exactly the same, and their times."""
 
 import random
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from legato_simulator.workload.workload import Arrival
 
 @dataclass(frozen=True, slots=True)
 class WorkloadRequest:
-    """One request of a workload. `at` is its arrival in seconds from the start, where the workload says so."""
+    """One request of a workload. `at` is its arrival in seconds from the start, if the workload has times."""
 
     prompt: tuple[int, ...]
     output_tokens: int
@@ -21,7 +21,7 @@ class WorkloadRequest:
 
 @dataclass(frozen=True, slots=True)
 class TokenRange:
-    """Where random prompts take their ids from: `first … last`, which leaves out special tokens."""
+    """The token ids of random prompts: `first … last`, without special tokens."""
 
     first: int = 100
     last: int = 40_000
@@ -31,7 +31,7 @@ class TokenRange:
 
 
 def fixed(count: int, input_tokens: int, output_tokens: int, tokens: TokenRange, seed: int) -> list[WorkloadRequest]:
-    """`count` prompts that share nothing."""
+    """Returns `count` prompts without common prefixes."""
     return list(islice(endless(input_tokens, output_tokens, tokens, seed), count))
 
 
@@ -45,7 +45,7 @@ def endless(input_tokens: int, output_tokens: int, tokens: TokenRange, seed: int
 def shared_prefix(
     count: int, input_tokens: int, output_tokens: int, tokens: TokenRange, seed: int, prefixes: int, share: float
 ) -> list[WorkloadRequest]:
-    """Prompts whose first `share` is one of `prefixes` common beginnings."""
+    """Returns prompts whose first `share` is one of `prefixes` common prefixes."""
     rng = random.Random(seed)
     common = [tokens.draw(rng, round(input_tokens * share)) for _ in range(prefixes)]
     return [
@@ -57,10 +57,10 @@ def shared_prefix(
 def trace(
     path: Path, count: int, max_tokens: int, speed: float, tokens: TokenRange, seed: int
 ) -> list[WorkloadRequest]:
-    """The first `count` requests of a trace, lengths scaled so that the longest of them fits `max_tokens`.
+    """Returns the first `count` requests of a trace, with lengths scaled so that the longest fits `max_tokens`.
 
     Equal hash ids become equal tokens, so that prefixes are shared as in the trace. `speed` 2 plays it twice as fast.
-    Raises TraceError, a ValueError, for a file that is no trace.
+    Raises TraceError, a ValueError, for an invalid file.
     """
     if count < 1:
         return []

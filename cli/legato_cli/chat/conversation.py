@@ -1,4 +1,4 @@
-"""One conversation with a model: its history, and an answer as it comes from a gateway's control port."""
+"""One conversation with a model: its history, and streamed answers from a gateway's control port."""
 
 import contextlib
 import json
@@ -15,11 +15,11 @@ _DONE = "[DONE]"
 
 
 class NoReply(Exception):
-    """The service did not answer the question, or not to the end. The text says why."""
+    """The service did not answer the question completely. The text has the reason."""
 
 
-class Conversation:
-    """Messages so far. A question that got no answer at all is forgotten, so that it can be asked again."""
+class ChatConversation:
+    """The messages so far. A question without any answer is forgotten, so that it can be asked again."""
 
     def __init__(
         self,
@@ -34,8 +34,10 @@ class Conversation:
         self.messages: list[dict[str, str]] = [{"role": "system", "content": system}] if system else []
 
     async def ask(self, question: str) -> AsyncGenerator[str, None]:
-        """The answer's pieces. What has come of it stays in the history, also when it is stopped. Raises NoReply,
-        NoTarget."""
+        """Yields the answer's pieces. They stay in the history even if the answer is stopped.
+
+        Raises NoReply and NoTarget.
+        """
         self.messages.append({"role": "user", "content": question})
         said: list[str] = []
         try:
@@ -57,7 +59,7 @@ class Conversation:
         try:
             async with self._request("POST", target, "chat/completions", body) as response:
                 if response.status != 200:
-                    raise NoReply(_told(await response.text()) or f"the gateway answers {response.status}")
+                    raise NoReply(_error_message(await response.text()) or f"the gateway answers {response.status}")
                 async for event in _events(response):
                     for choice in event.get("choices", ()):
                         if piece := choice.get("delta", {}).get("content"):
@@ -66,25 +68,25 @@ class Conversation:
             raise NoReply(f"the connection to the gateway broke off: {error or type(error).__name__}") from None
 
     async def _model(self, target: UITarget) -> str:
-        """Asked each time: an edit of the manifest may have renamed it."""
+        """Asks for the model's name each time, because an edit of the manifest may have renamed it."""
         try:
             async with self._request("GET", target, "models") as response:
                 response.raise_for_status()
                 return str((await response.json())["data"][0]["id"])
         except (aiohttp.ClientError, TimeoutError, ValueError, LookupError) as error:
-            raise NoReply(f"the gateway does not tell its model: {error or type(error).__name__}") from None
+            raise NoReply(f"the gateway does not report its model: {error or type(error).__name__}") from None
 
     def _request(
         self, method: str, target: UITarget, path: str, body: object = None
     ) -> "aiohttp.client._RequestContextManager":
-        """To the first gateway, as the service itself: API keys are for clients from elsewhere."""
+        """Sends a request to the first gateway with the service's own token instead of an API key."""
         gateway, headers = target.gateways[0], {"authorization": f"Bearer {target.token}"}
         url = f"{gateway.url}/v1/{path}"
         return self._session.request(method, url, json=body, headers=headers, timeout=PATIENCE, **gateway.trust)
 
 
 async def _events(response: aiohttp.ClientResponse) -> AsyncIterator[dict[str, Any]]:
-    """Until the stream says that it is complete. Raises NoReply for an error in it, or an end without that word."""
+    """Yields events until the stream is complete. Raises NoReply for an error in it, or an early end."""
     async for line in response.content:
         if not line.startswith(b"data:"):
             continue
@@ -93,13 +95,13 @@ async def _events(response: aiohttp.ClientResponse) -> AsyncIterator[dict[str, A
             return
         event: dict[str, Any] = json.loads(data)
         if "error" in event:
-            raise NoReply(_told(data))
+            raise NoReply(_error_message(data))
         yield event
     raise NoReply("the answer broke off")
 
 
-def _told(body: str) -> str:
-    """The message of an error in OpenAI's shape."""
+def _error_message(body: str) -> str:
+    """Returns the message of an error in OpenAI's format."""
     try:
         return str(json.loads(body)["error"]["message"])
     except (ValueError, LookupError, TypeError):

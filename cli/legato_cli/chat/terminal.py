@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager
 
 import aiohttp
 
-from legato_cli.chat.conversation import MAX_EVENT, Conversation, NoReply
+from legato_cli.chat.conversation import MAX_EVENT, ChatConversation, NoReply
 from legato_cli.ui.target import NoTarget, TargetSource
 
 FAILED = 1
@@ -35,16 +35,16 @@ def _opened(
     source: AbstractAsyncContextManager[TargetSource],
     parameters: Mapping[str, object],
     system: str | None,
-) -> Iterator[Conversation]:
+) -> Iterator[ChatConversation]:
     """What it needs stays open from question to question; between them, the loop stands still."""
     stack = contextlib.AsyncExitStack()
 
-    async def enter() -> Conversation:
+    async def enter() -> ChatConversation:
         targets = await stack.enter_async_context(source)
         await targets.find()
         connector = aiohttp.TCPConnector(force_close=True)  # an idle connection ends unnoticed while the loop stands
         session = await stack.enter_async_context(aiohttp.ClientSession(connector=connector, read_bufsize=MAX_EVENT))
-        return Conversation(targets, session, parameters, system)
+        return ChatConversation(targets, session, parameters, system)
 
     try:
         yield runner.run(enter())
@@ -52,7 +52,7 @@ def _opened(
         runner.run(stack.aclose())
 
 
-def _talk(runner: asyncio.Runner, conversation: Conversation) -> None:
+def _talk(runner: asyncio.Runner, conversation: ChatConversation) -> None:
     """Until Ctrl-D. An answer that fails or is stopped ends neither the program nor the conversation."""
     with contextlib.suppress(ImportError):
         import readline  # noqa: F401 - input() edits lines with it
@@ -82,7 +82,7 @@ def _questions(read: Callable[[str], str]) -> Iterator[str]:
             yield question
 
 
-def _ask_once(runner: asyncio.Runner, conversation: Conversation, question: str) -> int:
+def _ask_once(runner: asyncio.Runner, conversation: ChatConversation, question: str) -> int:
     if not question:
         print("legato chat: no question (give one as an argument, or on standard input)", file=sys.stderr)
         return FAILED
@@ -94,7 +94,7 @@ def _ask_once(runner: asyncio.Runner, conversation: Conversation, question: str)
     return 0
 
 
-async def _answer(conversation: Conversation, question: str) -> None:
+async def _answer(conversation: ChatConversation, question: str) -> None:
     """Prints it as it comes. The stream is closed with it, so that its work stops at once."""
     wrote = False
     async with contextlib.aclosing(conversation.ask(question)) as pieces:

@@ -113,7 +113,7 @@ def _check_replay(args: argparse.Namespace) -> None:
     names = ("trace", "workload", "scaler", "compare", "elsewhere", "tune", "profile", "start", "skip", "handoff_rate")
     given = {"--" + name.replace("_", "-"): getattr(args, name) for name in names}
     if unused := [name for name, value in given.items() if value]:
-        raise UnusableArguments(f"{', '.join(unused)} cannot be used with --signals, which replays what was recorded")
+        raise UnusableArguments(f"{', '.join(unused)} cannot be used with --signals, which replays a recording")
 
 
 def _check(args: argparse.Namespace, spec: Spec, asked: Sequence[Workload]) -> None:
@@ -126,7 +126,7 @@ def _check(args: argparse.Namespace, spec: Spec, asked: Sequence[Workload]) -> N
 
 
 def _warn(simulator: ServiceSimulator, asked: Sequence[Workload]) -> None:
-    """Warns about objectives that no number of workers meets."""
+    """Warns about objectives that cannot be met with any number of workers."""
     warnings: dict[str, str] = {}
     for workload in asked:
         prompts = LengthCounts()
