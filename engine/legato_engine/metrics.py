@@ -74,15 +74,15 @@ class WorkerMetrics:
         self.transport_fallback = False
         self.registry.register(_Core(self))
 
-    def refused(self, reason: str) -> None:
+    def count_refusal(self, reason: str) -> None:
         """Counts a refused frame or connection; `reason` is one of REFUSALS."""
         assert reason in REFUSALS
         self._refused.labels(reason).inc()
 
-    def core_started(self) -> None:
+    def on_core_started(self) -> None:
         self._starts += 1
 
-    def core_ended(self, last: CoreStatus | None) -> None:
+    def on_core_ended(self, last: CoreStatus | None) -> None:
         """Keeps the counts of a core that has ended."""
         if last is not None:
             for name in self._earlier:

@@ -91,7 +91,7 @@ def test_slices_are_joined(alternatives):
     scores = Scores(alternatives)
     scores.add(logits[:4], targets[:4])
     scores.add(logits[4:], targets[4:])
-    packed, fault = scores.packed()
+    packed, fault = scores.pack()
     assert not fault
     assert not packed.fault(50)
     for row, target, found in zip(logits, targets, packed, strict=True):
@@ -108,7 +108,7 @@ def test_logits_that_are_not_finite_are_a_fault(bad):
     logits[1, 7] = bad
     scores = Scores(1)
     scores.add(logits, [1, 2])
-    assert scores.packed()[1] == "the model's logits for it are not finite numbers"
+    assert scores.pack()[1] == "the model's logits for it are not finite numbers"
 
 
 def test_rows_per_slice_are_bounded_by_bytes():

@@ -44,7 +44,7 @@ class LoadReporter:
             self._served.count_prompt(split_key(request.id)[0], request.tenant, tokens)
         self._changed = True
 
-    def changed(self) -> None:
+    def mark_changed(self) -> None:
         """A hand-off allocated or freed blocks."""
         self._changed = True
 

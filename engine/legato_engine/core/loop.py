@@ -134,7 +134,7 @@ class Core:
         if self._agent is not None:
             for event in self._agent.poll():
                 self._handle_transfer(event)
-                self._reporter.changed()
+                self._reporter.mark_changed()
         self._handler.expire(now)
 
     def _follow_adapters(self) -> None:
@@ -142,7 +142,7 @@ class Core:
             self._catalog.retry()
             if offer := self._catalog.take_done():
                 self._offer = offer
-                self._handler.adapters_changed()
+                self._handler.on_adapters_changed()
 
     def _timeout(self) -> float:
         timer = self._agent.next_timer() if self._agent is not None else None
@@ -190,7 +190,7 @@ class Core:
             self._outbox.add_prompt_logprobs(scored)
         for emission in result.emissions:
             self._emit(emission)
-        self._outbox.phases.prefilled(result.prefilled)
+        self._outbox.phases.on_prefilled(result.prefilled)
         self._handler.end_faulted(result.faulted)
         if self._senders is not None:
             self._senders.after_step(result.advanced, result.prefilled)

@@ -56,7 +56,7 @@ class Outbox:
     def emit(self, emission: Emission) -> None:
         gateway, id = split_key(emission.request.id)
         self._items[gateway] += token_items(emission, id)
-        self.phases.emitted(emission)
+        self.phases.on_emitted(emission)
 
     def add_prompt_logprobs(self, tokens: ScoredTokens) -> None:
         """Adds the logprobs of a computed chunk of a prompt, in as many frames as they need."""
@@ -68,13 +68,13 @@ class Outbox:
     def fail(self, key: str, attempt: int, code: FailureCode, message: str, part: Part, retry: bool) -> None:
         gateway, id = split_key(key)
         self._add(gateway, Failed(id, attempt, code, message, part, retry))
-        self.phases.failed(key, attempt, code)
+        self.phases.on_failed(key, attempt, code)
 
     def report_start(self, request: Request) -> None:
         """The request's first step is about to run."""
         gateway, id = split_key(request.id)
         self._add(gateway, Started(id, request.attempt))
-        self.phases.started(request)
+        self.phases.on_started(request)
 
     def report_abort(self, key: str, event: Aborted) -> None:
         """A hand-off failed. Gateways may always retry with other workers; the event's `retry` is about this pair."""
@@ -98,7 +98,7 @@ class Outbox:
         )
         self._reports.append(report)
         self._first.append(ForGateway(gateway, stream.encode(report)))
-        self.phases.received(request, event)
+        self.phases.on_received(request, event)
 
     def take(self) -> tuple[tuple[ForGateway, ...], tuple[HandoffReport, ...]]:
         """Returns and removes all frames and reports."""

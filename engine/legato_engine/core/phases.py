@@ -28,22 +28,22 @@ class PhaseLog:
         self._open: dict[Request, _OpenPhase] = {}
         self._ended: list[TracedPhase] = []
 
-    def arrived(self, request: Request) -> None:
+    def on_arrived(self, request: Request) -> None:
         """The worker has accepted the request."""
         if request.trace:
             self._open[request] = _OpenPhase("queue", request.arrival)
 
-    def started(self, request: Request) -> None:
+    def on_started(self, request: Request) -> None:
         """The request is in a step for the first time."""
         if (phase := self._open.get(request)) is not None and phase.name == "queue":
             self._next(request, "prefill")
 
-    def prefilled(self, requests: Iterable[Request]) -> None:
+    def on_prefilled(self, requests: Iterable[Request]) -> None:
         """Prompts for a hand-off are computed."""
         if self._open:
             self.end(requests)
 
-    def emitted(self, emission: Emission) -> None:
+    def on_emitted(self, emission: Emission) -> None:
         """Tokens were emitted: the request decodes from the first one on."""
         request = emission.request
         if not request.trace:
@@ -55,7 +55,7 @@ class PhaseLog:
         if emission.finish is not None:
             self._end(request, finish=emission.finish)
 
-    def received(self, request: Request, event: Arrived) -> None:
+    def on_received(self, request: Request, event: Arrived) -> None:
         """The hand-off to this worker is complete. Until its blocks were granted, the request was queued."""
         if request not in self._open:
             return
@@ -70,7 +70,7 @@ class PhaseLog:
         }
         self._ended.append(TracedPhase(request.trace, "handoff", granted, now, details))
 
-    def failed(self, key: str, attempt: int, code: str) -> None:
+    def on_failed(self, key: str, attempt: int, code: str) -> None:
         """This attempt failed."""
         for request in [r for r in self._open if r.id == key and r.attempt == attempt]:
             self._end(request, error=code)

@@ -84,7 +84,7 @@ class RequestHandler:
             self.draining, self.order, self.news = inbox.drain, inbox.order, True
             self._recheck = True
 
-    def adapters_changed(self) -> None:
+    def on_adapters_changed(self) -> None:
         """The offered adapters have changed, and perhaps those in memory."""
         self._recheck = self.news = True
 
@@ -190,7 +190,7 @@ class RequestHandler:
             self._fail(request, refusal.code, str(refusal), part, retry=refusal.retry)
             return
         self._attempts.setdefault(gateway, {})[key] = frame.attempt
-        self._outbox.phases.arrived(request)
+        self._outbox.phases.on_arrived(request)
         if pending.paused:
             self.scheduler.pause(key, frame.attempt, True)
 

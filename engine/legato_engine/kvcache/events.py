@@ -17,10 +17,10 @@ class EventLog:
         self.number = 0  # of the last event taken
         self._runs: list[tuple[Change, list[bytes]]] = []
 
-    def stored(self, block_hash: bytes) -> None:
+    def add_stored(self, block_hash: bytes) -> None:
         self._append(Stored, block_hash)
 
-    def removed(self, block_hash: bytes) -> None:
+    def add_removed(self, block_hash: bytes) -> None:
         self._append(Removed, block_hash)
 
     def take(self) -> tuple[KVEvent, ...]:

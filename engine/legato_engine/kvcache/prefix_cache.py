@@ -61,7 +61,7 @@ class PrefixCache:
         """Stores a full block in use under `block_hash`; the first block of a sequence has no parent."""
         self._blocks[block_hash] = block
         self._hashes[block] = (block_hash, parent)
-        self._events.stored(block_hash)
+        self._events.add_stored(block_hash)
 
     def mark_unused(self, block: int) -> None:
         """No sequence uses this stored block any more: it becomes evictable."""
@@ -77,7 +77,7 @@ class PrefixCache:
         block, _ = self._evictable.popitem(last=False)
         block_hash, _ = self._hashes.pop(block)
         del self._blocks[block_hash]
-        self._events.removed(block_hash)
+        self._events.add_removed(block_hash)
         return block
 
     def forget(self, blocks: Sequence[int]) -> None:
@@ -92,7 +92,7 @@ class PrefixCache:
                 return
             followers[parent] -= 1
             del self._hashes[block], self._blocks[block_hash]
-            self._events.removed(block_hash)
+            self._events.add_removed(block_hash)
 
     def check_integrity(self) -> None:
         """Raises AssertionError if the two maps disagree or an ancestor is missing."""

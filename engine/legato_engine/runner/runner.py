@@ -210,7 +210,7 @@ class Runner:
         for place in range(0, len(tokens), self._scored_per_slice):
             piece = tokens[place : place + self._scored_per_slice]
             scores.add(self._backend.logits_of(np.arange(len(piece)) + first + place), piece)
-        packed, fault = scores.packed()
+        packed, fault = scores.pack()
         return Scored(packed, (), perf_counter() - began, fault)
 
     def adapter(self, pairs: Mapping[str, Pair]) -> LowRankAdapter[Any]:

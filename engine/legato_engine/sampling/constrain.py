@@ -45,7 +45,7 @@ def masks(lines: Lines) -> Masks:
 
 def apply(logits: torch.Tensor, masks: Masks) -> None:
     """Applies masks to `logits` (float32 [R, vocab]) in place."""
-    rows, bits = packed(masks)
+    rows, bits = pack(masks)
     if not len(rows):
         return
     if logits.device.type == "cpu":
@@ -55,7 +55,7 @@ def apply(logits: torch.Tensor, masks: Masks) -> None:
     by_torch.mask(logits, torch.from_numpy(rows).to(logits.device), given)
 
 
-def packed(masks: Masks) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint32]]:
+def pack(masks: Masks) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint32]]:
     """The rows with a mask, [rows], and the bits of their allowed tokens, [rows, words]."""
     held = {row: mask for row, mask in masks.items() if isinstance(mask, bytes) and mask}
     words = np.frombuffer(b"".join(held.values()), np.uint32)

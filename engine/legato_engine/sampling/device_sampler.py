@@ -15,7 +15,7 @@ from legato_engine.backends.cuda.compiling import compiling
 from legato_engine.backends.cuda.device import Device
 from legato_engine.kernels.configurations import choose
 from legato_engine.kernels.sampling import triton as by_triton
-from legato_engine.kernels.sampling.triton import MOST_TOPS, Results, Work
+from legato_engine.kernels.sampling.triton import MOST_TOPS, Results, SamplingMemory
 from legato_engine.sampling import constrain, entries
 from legato_engine.sampling.constrain import Masks
 from legato_engine.sampling.device_memory import Slot
@@ -62,7 +62,7 @@ class DeviceSampler:
         self._vocab = vocab
         self._batch = batch
         self._config = choose("sampling", {"vocab": vocab}, device.chip)
-        self._work = Work(batch, vocab, device.place, self._config)
+        self._work = SamplingMemory(batch, vocab, device.place, self._config)
         self._free: list[Slot] = []
 
     def launch(self, logits: torch.Tensor, draws: Sequence[Draw], rows: Sequence[int], masks: Masks) -> PendingSamples:
@@ -71,7 +71,7 @@ class DeviceSampler:
         `masks` are applied to `logits` in place, which are not changed otherwise; work that is started afterwards may
         overwrite them. Faults of `masks` are ignored. Raises KernelFailed.
         """
-        lines, bits = constrain.packed(masks)
+        lines, bits = constrain.pack(masks)
         parts = []
         for first in range(0, len(draws), self._batch):
             piece = slice(first, first + self._batch)

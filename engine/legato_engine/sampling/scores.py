@@ -39,7 +39,7 @@ class Scores:
         self._ids.append(best.indices.cpu())
         self._ranks.append((logits > own).sum(1).cpu() + 1)
 
-    def packed(self) -> tuple[PackedLogprobs, str]:
+    def pack(self) -> tuple[PackedLogprobs, str]:
         """All logprobs, and the fault that makes them meaningless, or ""."""
         logprobs = torch.cat(self._logprobs)
         fault = "" if bool(logprobs.isfinite().all()) else NOT_FINITE

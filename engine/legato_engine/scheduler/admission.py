@@ -130,7 +130,9 @@ class AdmissionControl:
     def _growth(self, growing: list[Request], pending: Iterable[Request] = ()) -> int:
         """Expected growth of `growing`, of incoming transfers with blocks and of `pending` ones."""
         limits, transfers = self._limits, (*self.reserved, *pending)
-        reserved = sum([self.growth(request, limits.blocks_for(limits.reserved(request))) for request in transfers])
+        reserved = sum(
+            [self.growth(request, limits.blocks_for(limits.reserved_tokens(request))) for request in transfers]
+        )
         return reserved + sum([self.growth(request, len(request.blocks)) for request in growing])
 
     def _growing(self) -> list[Request]:

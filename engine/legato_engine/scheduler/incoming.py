@@ -208,7 +208,7 @@ class IncomingHandoffs:
         request = transfer.request
         known = len(request.tokens)
         matched = self._tables.match(request, known // self._limits.block_size)
-        blocks = self._limits.blocks_for(self._limits.reserved(request))
+        blocks = self._limits.blocks_for(self._limits.reserved_tokens(request))
         growth = self._admission.growth(request, blocks)
         if not self._admission.make_room(request, matched, blocks, growth):
             return False

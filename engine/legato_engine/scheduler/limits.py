@@ -51,7 +51,7 @@ class SchedulerLimits:
             raise RequestRejected("invalid", f"all {request.params.max_tokens} requested tokens exist already")
         if len(request.choices) > self.max_running:
             raise RequestRejected("invalid", f"{len(request.choices)} choices; at most {self.max_running} can run")
-        longest = self.longest(request) if request.room is None else self.reserved(request)
+        longest = self.longest(request) if request.room is None else self.reserved_tokens(request)
         if self.blocks_for(longest) > num_blocks:
             raise RequestRejected(
                 "invalid", f"{longest} tokens need {self.blocks_for(longest)} blocks; there are {num_blocks}"
@@ -61,7 +61,7 @@ class SchedulerLimits:
         """Most tokens that `request` can have at its end."""
         return min(request.prompt_len + request.params.max_tokens, self.max_length)
 
-    def reserved(self, request: Request) -> int:
+    def reserved_tokens(self, request: Request) -> int:
         """Tokens for which a hand-off reserves blocks: the known ones and up to a block of output."""
         return min(len(request.tokens) + self.block_size, self.longest(request))
 

@@ -36,7 +36,7 @@ class Order:
 
     Decode and unified workers: first come, first served; one step of priority equals `limits.aging` seconds of waiting.
     Prefill workers add the time that the uncached tokens will take and a part of the time until the deadline: short and
-    urgent requests go first, but waiting requests are overtaken less and less by later ones.
+    urgent requests go first, but one that has waited long enough goes before all later ones.
     """
 
     limits: SchedulerLimits

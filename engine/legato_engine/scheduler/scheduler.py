@@ -294,7 +294,7 @@ class Scheduler:
         """Blocks that waiting requests and transfers need: uncached blocks of prompts, all blocks of transfers."""
         limits, first = self.limits, self._admission.first_blocks
         prompts = sum([first(r) - (len(r.tokens) - r.uncached) // limits.block_size for r in self._queue])
-        return prompts + sum([limits.blocks_for(limits.reserved(r)) for r in self.incoming.waiting])
+        return prompts + sum([limits.blocks_for(limits.reserved_tokens(r)) for r in self.incoming.waiting])
 
     def _end(self, requests: list[Request], incoming: list[IncomingTransfer], cut_off: bool) -> EndedSequences:
         record = self._lengths.add_cut_off if cut_off else self._lengths.add_ended

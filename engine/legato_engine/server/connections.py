@@ -59,7 +59,7 @@ class GatewayConnections:
                 try:
                     self._hub.frame(gateway, data)
                 except UnknownKind:
-                    self._hub.metrics.refused("unknown_kind")
+                    self._hub.metrics.count_refusal("unknown_kind")
                 except BadFrame as error:
                     raise _bad(error) from None
 
@@ -82,7 +82,7 @@ class GatewayConnections:
                 try:
                     request = kv_events.decode_request(data)
                 except UnknownKind:
-                    self._hub.metrics.refused("unknown_kind")
+                    self._hub.metrics.count_refusal("unknown_kind")
                     continue
                 except BadFrame as error:
                     raise _bad(error) from None
@@ -125,12 +125,12 @@ class GatewayConnections:
         except GatewayLeft:
             return True
         except ConnectionRejected as refusal:
-            self._hub.metrics.refused(refusal.reason)
+            self._hub.metrics.count_refusal(refusal.reason)
             if refusal.code != _TOO_BIG:  # in that case it is closed already
                 await socket.close(refusal.code, str(refusal)[:100])
             return True
         except SlowConsumer:
-            self._hub.metrics.refused("slow")
+            self._hub.metrics.count_refusal("slow")
             abort: Callable[[], None] = socket.scope["state"]["abort"]
             abort()
             return True

@@ -91,7 +91,7 @@ class Hub:
             queue.put(hello)
         for queue in self._listeners:
             queue.put(*self.core.stored.snapshot())
-        self.metrics.core_started()
+        self.metrics.on_core_started()
         self._wake()
 
     def core_reported(self, report: IterationReport) -> None:
@@ -136,7 +136,7 @@ class Hub:
         if self.core is None:
             return
         lost = stream.encode(Lost(self.core.ready.hello.epoch, reason))
-        self.metrics.core_ended(self.core.status)
+        self.metrics.on_core_ended(self.core.status)
         self.core = None
         for queue in self._gateways.values():
             queue.put(lost)
@@ -266,7 +266,7 @@ class Hub:
         if self.core is None:
             return Failed(frame.id, frame.attempt, "stale", f"this worker is {self.phase}", part, retry=True)
         if wrong := frame_fault(frame, self.core.ready.vocab_size):
-            self.metrics.refused("invalid")
+            self.metrics.count_refusal("invalid")
             return Failed(frame.id, frame.attempt, "invalid", wrong, part, retry=False)
         return None
 
@@ -274,7 +274,7 @@ class Hub:
         named = _read_name(data)
         if named is None:
             raise BadFrame(reason)
-        self.metrics.refused("malformed")
+        self.metrics.count_refusal("malformed")
         failed = Failed(named[0], named[1], "invalid", reason, "gateway", retry=False)
         self._gateways[gateway].put(stream.encode(failed))
 

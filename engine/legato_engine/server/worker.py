@@ -86,7 +86,7 @@ class WorkerServer:
 
     def _servers(self) -> "dict[str, tuple[uvicorn.Server, socket.socket]]":
         """Servers and their sockets by announced name. Raises SettingsError for a port in use."""
-        settings, refused = self._settings, self.hub.metrics.refused
+        settings, refused = self._settings, self.hub.metrics.count_refusal
         connections = GatewayConnections(self.hub, self._supervisor.wait_writable)
         answers = apps.control(self.hub, settings, self._tokens, self.drain, self.recall, connections)
         control = TokenAuth(answers, self._tokens, self._log_refusal)
@@ -179,7 +179,7 @@ class WorkerServer:
             self.hub.offer(self._adapters.value)
 
     def _log_refusal(self, who: str) -> None:
-        self.hub.metrics.refused("unauthorized")
+        self.hub.metrics.count_refusal("unauthorized")
         if line := self._refusals.note(f"refused {who}: its token is missing or not the service's"):
             self._log("WARNING", line)
 

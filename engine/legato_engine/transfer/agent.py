@@ -239,7 +239,7 @@ class TransferAgent:
             case Received(connection, data):
                 self._receive(connection, data)
             case PutDone() | PutFailed():
-                self._sender.put_ended(event)
+                self._sender.on_put_ended(event)
             case Connected(connection, accepted):
                 self._peers.on_connected(connection, accepted)
             case PeerDown(connection, reason):  # a refused peer may close its end first

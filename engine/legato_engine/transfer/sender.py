@@ -148,7 +148,7 @@ class Sender:
         if out.renewed:
             self.sessions.extend_lease(out)
 
-    def put_ended(self, event: PutDone | PutFailed) -> None:
+    def on_put_ended(self, event: PutDone | PutFailed) -> None:
         out = self._by_tag.pop(event.tag, None)
         if out is None:
             return

@@ -64,4 +64,4 @@ class Checkpoint(ABC):
     @cached_property
     def fingerprint(self) -> str:
         """Equal for all workers with the same weights and config. Reads the files once."""
-        return fingerprint.of(self.spans(), self.config)
+        return fingerprint.compute(self.spans(), self.config)

@@ -21,7 +21,7 @@ class FileSpan(NamedTuple):
     size: int
 
 
-def of(files: Mapping[Path, Sequence[FileSpan]], config: "ModelConfig", whole_bytes: int = WHOLE_BYTES) -> str:
+def compute(files: Mapping[Path, Sequence[FileSpan]], config: "ModelConfig", whole_bytes: int = WHOLE_BYTES) -> str:
     """Hash of the config and of the files' content: 32 hex digits. `files` has the spans of their tensors.
 
     For a model above `whole_bytes` it covers sizes, headers, and PIECES of PIECE_BYTES of each tensor, evenly spaced

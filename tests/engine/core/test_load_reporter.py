@@ -55,7 +55,7 @@ class Quiet:
         self.handler.idle = False
 
     def change(self):
-        self.reporter.changed()
+        self.reporter.mark_changed()
 
     def lose(self):
         self.pool.allocate(1)

@@ -79,7 +79,7 @@ def test_an_arenas_figures():
 def test_what_the_host_does_not_read_is_not_summed_up_there():
     memory = ArenaMemory(torch.empty(4 * BYTES, dtype=torch.uint8, device="meta"), 4)
     assert memory.block_bytes == BYTES
-    with pytest.raises(ValueError, match="an arena that the host does not read"):
+    with pytest.raises(ValueError, match="the arena is not in host memory"):
         memory.sums([0])
 
 

@@ -49,7 +49,7 @@ def test_tcp_takes_over_unless_rdma_is_required(transport, on_device, spoiled, r
     opened, why = decide(transport, on_device=on_device, **spoiled)
     assert opened == "TCP"
     assert re.fullmatch(reason, why)
-    with pytest.raises(LinkError, match=f"no transport .* can be used: .*{reason}$"):
+    with pytest.raises(LinkError, match=f"no allowed transport .* can be used: .*{reason}$"):
         decide(transport, required=True, on_device=on_device, **spoiled)
 
 

@@ -247,15 +247,15 @@ def test_a_put_that_fails_ends_the_session_once_no_other_is_in_flight(pair):
     pair.push(0, 1)
     pair.push(1, 2)
     out = pair.sender.agent._sender
-    out.put_ended(PutFailed(1, 1, "the cable"))
+    out.on_put_ended(PutFailed(1, 1, "the cable"))
     pair.sender.poll()
     assert not pair.sender.events(Aborted)
-    out.put_ended(PutDone(1, 2))
+    out.on_put_ended(PutDone(1, 2))
     pair.sender.poll()
     (aborted,) = pair.sender.events(Aborted)
     assert (aborted.cause, aborted.reason, aborted.retry) == ("broken", "could not write: the cable", True)
     assert aborts == [handoff.Abort(*NAME, "could not write: the cable", True)]
-    out.put_ended(PutDone(1, 2))  # of nobody
+    out.on_put_ended(PutDone(1, 2))  # of nobody
     pair.run()
     assert pair.sender.agent.counts().bytes_sent == 0
 

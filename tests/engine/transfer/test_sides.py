@@ -76,8 +76,8 @@ BOTH = {
 CALLS = {
     sender_in: BOTH
     | {
-        "put done": lambda sender: sender.put_ended(PutDone(CONNECTION, TAG)),
-        "put failed": lambda sender: sender.put_ended(PutFailed(CONNECTION, TAG, "broken")),
+        "put done": lambda sender: sender.on_put_ended(PutDone(CONNECTION, TAG)),
+        "put failed": lambda sender: sender.on_put_ended(PutFailed(CONNECTION, TAG, "broken")),
         "push": lambda sender: sender.push(ROOM, 0, [0], [b"h"]),
         "finish": lambda sender: sender.finish(ROOM, b"", 0, (), None),
     },

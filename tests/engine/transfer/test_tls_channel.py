@@ -70,7 +70,7 @@ def connected(fresh):
 def test_messages_of_any_size_arrive_both_ways(connected, size):
     for source, target in (connected, connected[::-1]):
         messages = [random.Random(size).randbytes(size), b"another"]
-        assert [target.receive(data) for data in [*map(source.wrapped, messages)]] == messages
+        assert [target.receive(data) for data in [*map(source.wrap, messages)]] == messages
 
 
 def test_nothing_of_a_message_or_certificate_is_readable_on_the_way(fresh):

@@ -30,7 +30,7 @@ def test_any_tensor_of_a_large_model_tells_it_apart(tmp_path: Path) -> None:
     fingerprints += [_after(path, header + 300 * size, tensors, tensors[changed]) for changed in (0, 1, 150, 299)]
     assert len(set(fingerprints)) == 5
     assert _after(path, header + 300 * size, tensors) == fingerprints[0]
-    assert fingerprint.of({path: tensors}, replace(CONFIG, rope_theta=2e4)) not in fingerprints
+    assert fingerprint.compute({path: tensors}, replace(CONFIG, rope_theta=2e4)) not in fingerprints
 
 
 def _after(path: Path, length: int, tensors: list[FileSpan], changed: FileSpan | None = None) -> str:
@@ -40,7 +40,7 @@ def _after(path: Path, length: int, tensors: list[FileSpan], changed: FileSpan |
         if changed is not None:
             file.seek(changed.start)
             file.write(b"x" * changed.size)
-    return fingerprint.of({path: tensors}, CONFIG)
+    return fingerprint.compute({path: tensors}, CONFIG)
 
 
 def test_sampling_reaches_the_header_and_every_tensor_of_both_formats(tmp_path: Path) -> None:
@@ -52,13 +52,13 @@ def test_sampling_reaches_the_header_and_every_tensor_of_both_formats(tmp_path: 
         (spans,) = checkpoint.spans().values()
         assert len(spans) == len(checkpoint.names())
         content = held.read_bytes()
-        found = {fingerprint.of({held: spans}, CONFIG, whole_bytes=0)}
+        found = {fingerprint.compute({held: spans}, CONFIG, whole_bytes=0)}
         places = [9, *(start for start, _ in spans), *(start + size - 1 for start, size in spans)]
         for place in places:
             with held.open("r+b") as file:
                 file.seek(place)
                 file.write(bytes([content[place] ^ 1]))
-            found.add(fingerprint.of({held: spans}, CONFIG, whole_bytes=0))
+            found.add(fingerprint.compute({held: spans}, CONFIG, whole_bytes=0))
             held.write_bytes(content)
         assert len(found) == len(places) + 1
 
@@ -69,4 +69,4 @@ def test_shards_are_told_apart_by_what_each_holds(tmp_path: Path) -> None:
     whole = {tmp_path / name: [FileSpan(0, 64)] for name in "ab"}
     swapped = {tmp_path / name: [FileSpan(0, 64)] for name in "ba"}
     for limit in (0, 1 << 20):
-        assert fingerprint.of(whole, CONFIG, limit) != fingerprint.of(swapped, CONFIG, limit)
+        assert fingerprint.compute(whole, CONFIG, limit) != fingerprint.of(swapped, CONFIG, limit)

@@ -82,7 +82,7 @@ class UcxEndpoint:
     def take(self, message: bytes) -> None:
         """Stores a received message. Raises LinkError if too many messages, or this one, overtook the next one."""
         if message[:_NUMBER_BYTES] == _GREETING:
-            self._greeted(message[_NUMBER_BYTES:])
+            self._on_greeting(message[_NUMBER_BYTES:])
             return
         number = int.from_bytes(message[:_NUMBER_BYTES], "little")
         self._early_bytes += len(message)
@@ -90,7 +90,7 @@ class UcxEndpoint:
             raise LinkError(f"message {number} came, where {self._got} is next")
         self._early[number] = message[_NUMBER_BYTES:]
 
-    def received(self) -> Iterator[bytes]:
+    def take_ordered(self) -> Iterator[bytes]:
         """Yields the received messages that are next in order."""
         while self._got in self._early:
             message = self._early.pop(self._got)
@@ -98,7 +98,7 @@ class UcxEndpoint:
             self._got += 1
             yield message
 
-    def puts_ended(self) -> list[PutDone | PutFailed]:
+    def take_ended_puts(self) -> list[PutDone | PutFailed]:
         """Events of puts that no longer read or write."""
         events: list[PutDone | PutFailed] = []
         if self._failed:
@@ -124,7 +124,7 @@ class UcxEndpoint:
         self._failed = True
         self._closing = self._ucp.close(self.handle)
 
-    def closed(self) -> bool:
+    def is_closed(self) -> bool:
         """True if the close and every put have ended."""
         self._free_sends()
         states = [self._ucp.status(request) for put in self._puts for request in put.requests]
@@ -139,7 +139,7 @@ class UcxEndpoint:
         if not self._failed:
             self._send(_GREETING + word)
 
-    def _greeted(self, word: bytes) -> None:
+    def _on_greeting(self, word: bytes) -> None:
         if word == _HELLO:
             self._greet(_ANSWER)
             return

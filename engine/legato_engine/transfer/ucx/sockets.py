@@ -32,7 +32,7 @@ def split(address: bytes) -> tuple[str, int]:
     return str(ip_address(host)), int(port)
 
 
-def packed(host: str, port: int) -> bytes:
+def pack(host: str, port: int) -> bytes:
     """A `struct sockaddr` of a numeric host."""
     address = ip_address(host)
     if address.version == 4:
@@ -40,7 +40,7 @@ def packed(host: str, port: int) -> bytes:
     return struct.pack("=H", socket.AF_INET6) + struct.pack("!HI16sI", port, 0, address.packed, 0)
 
 
-def unpacked(address: bytes) -> tuple[str, int]:
+def unpack(address: bytes) -> tuple[str, int]:
     """Host and port of a `struct sockaddr` for IPv4 or IPv6."""
     port = int.from_bytes(address[2:4], "big")
     if int.from_bytes(address[:2], sys.byteorder) == socket.AF_INET6:

@@ -91,7 +91,7 @@ class UcxThread:
 
     def connect(self, number: int, address: bytes) -> None:
         try:
-            handle = self._ucp.connect(self._worker.handle, sockets.packed(*sockets.split(address)))
+            handle = self._ucp.connect(self._worker.handle, sockets.pack(*sockets.split(address)))
         except (ValueError, LinkError) as error:
             self._report(PeerDown(number, f"cannot connect to {address!r}: {error}"))
             return
@@ -153,7 +153,7 @@ class UcxThread:
         worker, accept = self._worker.handle, self._guarded(self._accept)
         for port in ports:
             try:
-                self._listener, taken = self._ucp.listen(worker, sockets.packed(host, port), accept)
+                self._listener, taken = self._ucp.listen(worker, sockets.pack(host, port), accept)
             except LinkError as error:
                 refusal = error
             else:
@@ -162,7 +162,7 @@ class UcxThread:
 
     def _accept(self, request: int) -> None:
         try:
-            client = sockets.unpacked(self._ucp.client(request))
+            client = sockets.unpack(self._ucp.client(request))
             handle = self._ucp.accept(self._worker.handle, request)
         except LinkError as error:  # the client may have disconnected already
             _log.warning("could not accept a peer: %s", error)
@@ -209,10 +209,10 @@ class UcxThread:
                 endpoint.settle()
             except LinkError:
                 self._failed.append(endpoint.number)
-            for data in endpoint.received():
+            for data in endpoint.take_ordered():
                 reported = True
                 self._report(Received(endpoint.number, data))
-            for event in endpoint.puts_ended():
+            for event in endpoint.take_ended_puts():
                 reported = True
                 self._report(event)
         while self._failed:
@@ -234,11 +234,11 @@ class UcxThread:
         for _ in range(_CLOSING_ROUNDS):
             self._worker.progress_once()
         give_up = time.monotonic() + CLOSING_PATIENCE
-        while not endpoint.closed():
+        while not endpoint.is_closed():
             self._worker.progress_once()
             if time.monotonic() > give_up:  # the peer's writes could still land: only the end of this process is safe
                 raise LinkError(f"endpoint {endpoint.number} did not close within {CLOSING_PATIENCE:g} seconds")
-        for event in endpoint.puts_ended():
+        for event in endpoint.take_ended_puts():
             self._report(event)
         endpoint.release()
 

@@ -63,9 +63,9 @@ def numbered(number, data=b"x"):
 def test_messages_that_overtook_another_wait_for_it_and_one_that_came_before_is_refused(endpoint):
     for number in (2, 1):
         endpoint.take(numbered(number, b"%d" % number))
-    assert list(endpoint.received()) == []
+    assert list(endpoint.take_ordered()) == []
     endpoint.take(numbered(0, b"0"))
-    assert list(endpoint.received()) == [b"0", b"1", b"2"]
+    assert list(endpoint.take_ordered()) == [b"0", b"1", b"2"]
     with pytest.raises(LinkError):
         endpoint.take(numbered(0))
 
@@ -80,7 +80,7 @@ def test_waiting_messages_are_bounded_in_bytes_and_those_taken_do_not_count(endp
     mebibyte = bytes(1 << 20)
     for number in range(200):
         endpoint.take(numbered(number, mebibyte))
-        assert len(list(endpoint.received())) == 1
+        assert len(list(endpoint.take_ordered())) == 1
     early = (endpoint.take(numbered(number, mebibyte)) for number in range(201, 300))
     with pytest.raises(LinkError):
         list(early)
