@@ -1,4 +1,4 @@
-"""What Triton raises where a kernel cannot be compiled or started, and which Triton it is."""
+"""Triton's error for kernels that cannot be compiled or started, and its version."""
 
 from triton import __version__
 from triton.errors import TritonError

@@ -1,4 +1,4 @@
-"""Attention over the paged arena by Triton: decoding rows, whose KV is split where that fills the chip, and prompts."""
+"""Attention over the paged arena by Triton: prompts, and decoding rows, whose KV is split if that fills the chip."""
 
 from math import e, log2
 
@@ -10,7 +10,7 @@ from legato_engine.kernels.attention.triton_plan import FIELDS, QUERIES, make_li
 from legato_engine.kernels.attention.triton_tiles import attend_items
 from legato_engine.kernels.configurations import Configuration
 
-DECODE_QUERIES: int = QUERIES.value  # a row with at most so many query tokens is decoded, one with more is a prompt
+DECODE_QUERIES: int = QUERIES.value  # a row with more query tokens is a prompt, others decode
 BLOCK_SIZES = (16, 32, 64)
 MOST_HEAD_DIM = 256
 MOST_GROUP = 16  # query heads that share a KV head
@@ -19,10 +19,10 @@ _MOST_SPLITS = 8  # parts of decoding rows, over all KV heads, for each processo
 
 
 class Work:
-    """Device memory for the work lists of one step and what split rows leave to be combined; made once.
+    """Device memory for the work lists of one step and for the parts of split rows; allocated once.
 
-    The lists hold for one window at a time. `processors` is the number of streaming multiprocessors. Raises ValueError
-    for shapes that the kernels do not support.
+    The lists are valid for one window at a time. `processors` is the number of streaming multiprocessors. Raises
+    ValueError for shapes that the kernels do not support.
     """
 
     def __init__(
@@ -55,10 +55,10 @@ class Work:
         return self.processors * splits // self.kv_heads
 
     def parts(self, config: Configuration) -> int:
-        """Into how many parts decoding rows are split together, at most; one for each of their lane tiles comes on top.
+        """The maximum number of parts that all decoding rows are split into, in addition to one for each lane tile.
 
-        Slots of split lane tiles are fewer than twice that: a part is at most `longest`, and tiles that are split are
-        longer, for which rounding up less than doubles.
+        Slots of split lane tiles are fewer than twice as many: a part is at most `longest`, and split tiles are longer,
+        so that rounding up less than doubles them.
         """
         tile = config.tiles["TILE_M"]
         if not _LEAST_TILE_M <= tile <= _MOST_TILE_M:
@@ -66,11 +66,11 @@ class Work:
         return max(1, min(self._parts(config.tiles["SPLITS"]), self.lanes // (2 * tile)))
 
     def lane_tiles(self, rows: int, tokens: int, tile_m: int) -> int:
-        """The most tiles of lanes of decoding rows: a token has at most one of its own, as a group fits any tile."""
+        """The maximum number of lane tiles of decoding rows: at most one for each token, as a group fits any tile."""
         return min(tokens, rows * _cdiv(DECODE_QUERIES * self.group, tile_m))
 
     def prompt_tiles(self, rows: int, tokens: int, tile_m: int) -> int:
-        """The most tiles of lanes of prompts: each rounds up once, and has more tokens than a decoding row."""
+        """The maximum number of lane tiles of prompts: each rounds up once, and has more tokens than a decoding row."""
         prompts = min(rows, tokens // (DECODE_QUERIES + 1))
         return (tokens * self.group + prompts * (tile_m - 1)) // tile_m
 
@@ -86,8 +86,9 @@ def plan(
     """Writes the work lists of a step, by one launch.
 
     starts [rows + 1] of the rows' query tokens, lengths [rows] of their KV with these tokens; a row without tokens has
-    no work. Tiles of `decode_config`: TILE_M lanes, TILE_N positions, SPLITS parts for each processor, and SHORTEST, as
-    many tiles as are not split; of `prefill_config` TILE_M and TILE_N. Raises ValueError for more rows than `work` has.
+    no work. Tiles of `decode_config`: TILE_M lanes, TILE_N positions, SPLITS parts for each processor, and SHORTEST,
+    the tiles up to which a row is not split; of `prefill_config` TILE_M and TILE_N. Raises ValueError for more rows
+    than `work` has.
     """
     rows = lengths.shape[0]
     if rows > work.max_rows:
@@ -128,7 +129,7 @@ def attend(
     )
     combine_parts[(work.kv_heads, tile // LANES.value, min(parts, lane_tiles))](
         out, work.partials, work.stats, work.counts[1:], work.joins, out.stride(0), out.stride(1),
-        GROUP=work.group, DIM=work.head_dim, PADDED=work.padded, TILE_M=tile, PARTS=_parts_at_once(work.padded),
+        GROUP=work.group, DIM=work.head_dim, PADDED=work.padded, TILE_M=tile, PARTS=_parts_per_load(work.padded),
         num_warps=4,
     )  # fmt: skip
     if prompts:
@@ -155,6 +156,6 @@ def _cdiv(a: int, b: int) -> int:
     return -(-a // b)
 
 
-def _parts_at_once(padded: int) -> int:
-    """So many that their values fit the registers of four warps."""
+def _parts_per_load(padded: int) -> int:
+    """The number of parts whose values fit the registers of four warps."""
     return max(4, min(16, 2048 // padded))

@@ -24,7 +24,8 @@ def combine_parts(
     TILE_M: tl.constexpr,
     PARTS: tl.constexpr,  # read at a time
 ):
-    """Program (h, l, j): KV head h, the l-th lanes of a tile of lanes, entry j; those beyond the count end at once."""
+    """Program (h, l, j): KV head h, the l-th lanes of a tile of lanes, entry j. Programs beyond the count return
+    immediately."""
     kv_head, within, join = tl.program_id(0), tl.program_id(1) * LANES, tl.program_id(2)
     entry = joins + join * FIELDS
     start, tokens, first_lane = tl.load(entry), tl.load(entry + 1), tl.load(entry + 2)

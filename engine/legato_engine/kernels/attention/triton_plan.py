@@ -1,9 +1,9 @@
-"""The work list of a step, made on the device: who attends to which tiles of KV, and what is combined afterwards."""
+"""Makes the work lists of a step on the device: lane tiles with their tiles of KV, and parts to combine afterwards."""
 
 import triton
 import triton.language as tl
 
-QUERIES = tl.constexpr(8)  # a row with at most so many is decoded: its KV may be split
+QUERIES = tl.constexpr(8)  # a row with at most this many decodes: its KV may be split
 FIELDS = tl.constexpr(8)  # numbers of an entry of a list
 _ENTRIES = tl.constexpr(64)  # written at a time
 _ROWS = tl.constexpr(256)  # read at a time
@@ -25,7 +25,7 @@ def _first_tile(position, window, TILE_N: tl.constexpr):
 
 @triton.jit
 def _decoded(queries, length, window, GROUP: tl.constexpr, TILE_M: tl.constexpr, TILE_N: tl.constexpr):
-    """First tile, tiles and lane tiles of a row; the last are none where it is not decoded."""
+    """First tile, tiles and lane tiles of a row; a row that does not decode has 0 lane tiles."""
     first = _first_tile(length - queries, window, TILE_N)
     lane_tiles = tl.where(queries <= QUERIES, tl.cdiv(queries * GROUP, TILE_M), 0)
     return first, tl.cdiv(length, TILE_N) - first, lane_tiles
@@ -55,7 +55,7 @@ def make_lists(
     lengths,  # [rows]
     rows,
     window,  # None: all is seen
-    parts,  # how many parts there shall be at most, but for one more a lane tile
+    parts,  # the maximum of parts, in addition to one for each lane tile
     shortest,  # tiles of a part
     counts,  # [3]: entries of the lists
     items,  # [.., FIELDS]
@@ -67,7 +67,7 @@ def make_lists(
     PROMPT_TILE_M: tl.constexpr,
     PROMPT_TILE_N: tl.constexpr,
 ):
-    """Program r writes what row r adds to the lists, behind the entries of the rows before, which it counts itself."""
+    """Program r writes the entries of row r after the entries of earlier rows, which it counts itself."""
     mine = tl.program_id(0)
     total = 0
     for begin in range(0, rows, _ROWS):

@@ -1,4 +1,4 @@
-"""Attention of a tile of lanes to tiles of KV, as the work list says: online softmax over paged blocks.
+"""Attention of a tile of lanes to the tiles of KV in the work list: online softmax over paged blocks.
 
 A lane is a query token and one of the heads that share a KV head. Method: FlashAttention-2 (Dao, 2023), with the heads
 of a KV head packed as in FlashAttention-3, and split along KV as in FlashDecoding.
@@ -14,7 +14,8 @@ _LEAST = tl.constexpr(-1e30)  # before a lane has seen any score; finite, so tha
 
 @triton.jit
 def _block_ids(table, first, length, BLOCK: tl.constexpr, TILE_N: tl.constexpr):
-    """Blocks of the tile from position `first` on: one id where the tile lies within a block, else one a position."""
+    """Blocks of the tile from position `first` on: one id if the tile lies within a block, otherwise one for each
+    position."""
     if TILE_N <= BLOCK:
         ids = tl.load(table + first // BLOCK, mask=first < length, other=0)
     else:
@@ -63,7 +64,7 @@ def _tiles(
     place = tl.arange(0, TILE_N)
     dim = tl.arange(0, PADDED)
     inside = place % BLOCK if TILE_N > BLOCK else place
-    # Ids of the next tile are carried: loaded and used in one turn, they would halve the tiles in flight.
+    # Ids of the next tile are carried: loaded and used in one iteration, they would halve the tiles in flight.
     ids = _block_ids(table, begin * TILE_N, length, BLOCK, TILE_N)
     for tile in tl.range(begin, end):
         first = tile * TILE_N
@@ -122,7 +123,7 @@ def attend_items(
     TILE_N: tl.constexpr,
     FULL_TILES: tl.constexpr,  # tiles that all lanes see are taken without masks; no item is a part
 ):
-    """Program (h, i): KV head h, item i; those beyond the count end at once."""
+    """Program (h, i): KV head h, item i. Programs beyond the count return immediately."""
     kv_head, item = tl.program_id(0), tl.program_id(1)
     entry = items + item * FIELDS
     row, first_lane = tl.load(entry), tl.load(entry + 1)

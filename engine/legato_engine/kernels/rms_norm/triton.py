@@ -31,7 +31,7 @@ def _add_rms_norm(
         wide += tl.load(x + row * x_stride + column, mask=inside, other=0.0).to(tl.float32)
         stored = wide.to(residual.dtype.element_ty)
         tl.store(at, stored, mask=inside)
-        wide = stored.to(tl.float32)  # the next layer adds to what was stored, so that is what is normed
+        wide = stored.to(tl.float32)  # normed as stored, because the next layer adds to the stored value
     scale = tl.rsqrt(tl.sum(wide * wide, 1) / HIDDEN + eps)
     normed = (wide * scale[:, None]).to(out.dtype.element_ty).to(tl.float32)
     by = tl.load(weight + column, mask=column < HIDDEN, other=0.0).to(tl.float32)

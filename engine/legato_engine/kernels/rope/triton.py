@@ -1,6 +1,6 @@
 """Norm of heads, rotary embedding and the KV write by Triton, in one launch. The maths is in README.
 
-A program takes a few heads of a few tokens: of queries, or of keys together with the values beside them.
+A program takes a few heads of a few tokens: of queries, or of keys with their values.
 """
 
 import torch
@@ -23,8 +23,8 @@ def _normed(first, second, weight, pair, eps, HALF: tl.constexpr, dtype: tl.cons
 
 
 @triton.jit
-def _turned(at, inside, weight, cosines, sines, pair, eps, HALF: tl.constexpr):
-    """The halves of heads at `at`, normed where there is a weight, and rotated."""
+def _rotated(at, inside, weight, cosines, sines, pair, eps, HALF: tl.constexpr):
+    """The halves of the heads at `at`, normed if there is a weight, and rotated."""
     first = tl.load(at, mask=inside, other=0.0).to(tl.float32)
     second = tl.load(at + HALF, mask=inside, other=0.0).to(tl.float32)
     if weight is not None:
@@ -72,7 +72,7 @@ def _norm_rotate_write(
         head = part * HEADS + tl.arange(0, HEADS)[None, :, None]
         inside = known & (head < QUERY_HEADS) & (pair < HALF)
         at = row + head * (2 * HALF)
-        first, second = _turned(at, inside, query_norm, cosines, sines, pair, eps, HALF)
+        first, second = _rotated(at, inside, query_norm, cosines, sines, pair, eps, HALF)
         tl.store(at, first.to(qkv.dtype.element_ty), mask=inside)
         tl.store(at + HALF, second.to(qkv.dtype.element_ty), mask=inside)
     else:
@@ -81,7 +81,7 @@ def _norm_rotate_write(
         at = row + (QUERY_HEADS + head) * (2 * HALF)
         place = (slot // BLOCK).to(tl.int64) * block_stride + (slot % BLOCK) * place_stride
         to = layer + place + head.to(tl.int64) * head_stride + pair
-        first, second = _turned(at, inside, key_norm, cosines, sines, pair, eps, HALF)
+        first, second = _rotated(at, inside, key_norm, cosines, sines, pair, eps, HALF)
         tl.store(to, first.to(layer.dtype.element_ty), mask=inside)
         tl.store(to + HALF, second.to(layer.dtype.element_ty), mask=inside)
         at += KV_HEADS * 2 * HALF
@@ -103,11 +103,11 @@ def norm_rotate_write(
     layer: torch.Tensor,
     config: Configuration,
 ) -> None:
-    """Norms queries and keys by head where they have weights, and rotates both: queries in place, keys on their way
-    into the arena, where values go too. Keys in `qkv` stay as they were.
+    """Norms queries and keys by head if they have weights, and rotates both: queries in place, keys while they are
+    written to the arena with their values. Keys in `qkv` stay as they are.
 
     qkv [tokens, (heads + 2 · kv_heads) · dim]; positions, slots int32 [tokens]; cos, sin float32 [max_length, dim/2];
-    norms [dim]; layer [blocks, 2, kv_heads, block_size, dim], strided. What has a negative slot is padding: it is
+    norms [dim]; layer [blocks, 2, kv_heads, block_size, dim], strided. Tokens with a negative slot are padding,
     neither read nor written. Tiles: TOKENS and HEADS that a program takes.
     """
     _, _, kv_heads, block_size, dim = layer.shape

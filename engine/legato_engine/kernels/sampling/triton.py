@@ -1,10 +1,10 @@
 """Sampling on a GPU: masks, entries that change logits, and a token of each row with its logprobs. See README.
 
-Rows are cut into parts of `TILE` tokens, so that few rows keep a device busy, too. Nothing is sorted, allocated or read
-back; programs of padded draws (row -1) return at once. Tensors are contiguous but for `logits`, float [R, vocab], whose
-rows may lie apart.
+Rows are divided into parts of `TILE` tokens, so that few rows also keep a device busy. Nothing is sorted, allocated or
+read back; programs of padded draws (row -1) return immediately. Tensors are contiguous, except `logits`, float
+[R, vocab], whose rows may be strided.
 
-Tiles: TILE, the tokens of a part; CHUNK, those that are compared with PIVOTS at a time; ENTRIES, those of a program.
+Tiles: TILE, the tokens of a part; CHUNK, the tokens compared with PIVOTS in one pass; ENTRIES of a program.
 """
 
 from typing import NamedTuple
@@ -24,7 +24,7 @@ MOST_TOPS = 20
 
 
 class Draws(NamedTuple):
-    """What to draw, on the device: all [draws]."""
+    """The parameters of draws, on the device, each [draws]."""
 
     rows: torch.Tensor  # int32: of the logits; -1 is padding
     numbers: torch.Tensor  # float64 in (0, 1]
@@ -33,23 +33,23 @@ class Draws(NamedTuple):
     log_min_ps: torch.Tensor  # float32; minus infinity is off
     repetitions: torch.Tensor  # float32: penalties
     top_ks: torch.Tensor  # int32; 0 is off
-    tops: torch.Tensor  # int32: logprobs beside the token's own, -1 for none at all
-    changes: torch.Tensor  # int32: a line of its own in `Work.changed`; -1 where the logits stay as they are
-    restricted: torch.Tensor  # int32: where not 0, only tokens with entries may be drawn
+    tops: torch.Tensor  # int32: logprobs in addition to the token's own; -1 for no logprobs
+    changes: torch.Tensor  # int32: its row in `SamplingMemory.changed`; -1 for unchanged logits
+    restricted: torch.Tensor  # int32: 1 if only tokens with entries may be drawn
 
 
 class Results(NamedTuple):
-    """What came of draws, on the device."""
+    """The results of draws, on the device."""
 
-    tokens: torch.Tensor  # int32 [draws]; 0 where there is none
+    tokens: torch.Tensor  # int32 [draws]; 0 without a token
     states: torch.Tensor  # int32 [draws]: FINE, NOT_FINITE or NOTHING_LEFT
-    logprobs: torch.Tensor  # float32 [draws], where asked for
+    logprobs: torch.Tensor  # float32 [draws], if requested
     top_ids: torch.Tensor  # int32 [draws, MOST_TOPS], the likeliest first
     top_logprobs: torch.Tensor  # float32 [draws, MOST_TOPS]
 
 
-class Work:
-    """Device memory for what kernels of one step hand to one another: 12 bytes a token of the vocabulary and draw."""
+class SamplingMemory:
+    """Device memory for intermediate results of one step: 12 bytes for each draw and token of the vocabulary."""
 
     def __init__(self, draws: int, vocab: int, device: torch.device, config: Configuration) -> None:
         def empty(dtype: torch.dtype, *shape: int) -> torch.Tensor:
@@ -79,7 +79,7 @@ class Work:
 def mask(logits: torch.Tensor, rows: torch.Tensor, allowed: torch.Tensor, config: Configuration) -> None:
     """Adds minus infinity to all tokens of `logits[rows[i]]` whose bit in `allowed[i]`, int32 [rows, words], is 0.
 
-    `rows`, int32 [rows], are different from one another; -1 is padding.
+    `rows`, int32 [rows], are unique; -1 is padding.
     """
     vocab, tile = logits.shape[1], config.tiles["TILE"]
     grid = (len(rows), triton.cdiv(vocab, tile))
@@ -88,11 +88,13 @@ def mask(logits: torch.Tensor, rows: torch.Tensor, allowed: torch.Tensor, config
     )
 
 
-def change(logits: torch.Tensor, draws: Draws, entries: torch.Tensor, work: Work, config: Configuration) -> None:
+def change(
+    logits: torch.Tensor, draws: Draws, entries: torch.Tensor, work: SamplingMemory, config: Configuration
+) -> None:
     """Writes changed rows to `work.changed`; `logits` stay as they are.
 
-    `entries`, int32 [5, entries]: draw (-1 is padding), token, bias and what frequency and presence take off (float32,
-    their bits), and marks: SEEN, FORBIDDEN. No draw has two entries for one token.
+    `entries`, int32 [5, entries]: draw (-1 is padding), token, bias and the penalty for frequency and presence (bits of
+    float32), and marks: SEEN, FORBIDDEN. No draw has two entries for one token.
     """
     vocab, tile, block = logits.shape[1], config.tiles["TILE"], config.tiles["ENTRIES"]
     triton_adjust.copy_rows[(len(draws.rows), work.parts)](
@@ -108,15 +110,15 @@ def change(logits: torch.Tensor, draws: Draws, entries: torch.Tensor, work: Work
 def pick(
     logits: torch.Tensor,
     draws: Draws,
-    work: Work,
+    work: SamplingMemory,
     results: Results,
     drawn: bool,
     filtered: bool,
     config: Configuration,
 ) -> None:
-    """Chooses the token of each draw and finds its logprob. Rows that draws change must have been changed before.
+    """Chooses the token of each draw and finds its logprob, after `change`.
 
-    `drawn` says whether any draw is not greedy, `filtered` whether any of these has a top-k or top-p.
+    `drawn` is True if a draw is not greedy, `filtered` if one of those has a top-k or top-p.
     """
     vocab, tile = logits.shape[1], config.tiles["TILE"]
     padded = triton.next_power_of_2(work.parts)
@@ -146,8 +148,8 @@ def pick(
     )  # fmt: skip
 
 
-def rank(logits: torch.Tensor, draws: Draws, work: Work, results: Results, config: Configuration) -> None:
-    """Finds the likeliest tokens of draws that ask for logprobs, after `pick`. No `tops` is above the vocabulary."""
+def rank(logits: torch.Tensor, draws: Draws, work: SamplingMemory, results: Results, config: Configuration) -> None:
+    """Finds the likeliest tokens of draws with logprobs, after `pick`. `tops` are at most the vocabulary's size."""
     common = {"MOST": MOST_TOPS, "num_warps": config.warps}
     triton_rank.rank_parts[(len(draws.rows), work.parts)](
         logits, logits.stride(0), logits.shape[1], work.parts, draws.rows, draws.tops, work.top_keys, work.top_ids,

@@ -1,4 +1,4 @@
-"""What changes a row before a token is chosen: the mask of a grammar, and the entries of `sampling/adjust.py`."""
+"""Changes of a row before a token is chosen: the mask of a grammar, and the entries of `sampling/adjust.py`."""
 
 import triton
 import triton.language as tl
@@ -18,28 +18,28 @@ def mask_rows(logits, stride, rows, allowed, words, vocab, TILE: tl.constexpr):
         word = tl.load(allowed + tl.program_id(0) * words + ids // 32, mask=inside, other=0)
         kept = ((word >> (ids & 31)) & 1) != 0
         places = logits + row.to(tl.int64) * stride + ids
-        # Added, so that what is no number stays none.
+        # Added, so that NaN stays NaN.
         masked = tl.load(places, mask=inside, other=0.0) + tl.where(kept, 0.0, float("-inf"))
         tl.store(places, masked.to(logits.dtype.element_ty), mask=inside & ~kept)
 
 
 @triton.jit
 def copy_rows(logits, stride, rows, changes, restricted, changed, vocab, TILE: tl.constexpr):
-    """Rows of draws with entries; of a restricted one nothing is left but what entries put there."""
+    """Copies rows of draws with entries. In a restricted row, only tokens with entries keep a logit."""
     draw = tl.program_id(0)
     change = tl.load(changes + draw)
     if change >= 0:
         ids = tl.program_id(1) * TILE + tl.arange(0, TILE)
         inside = ids < vocab
         row = tl.load(rows + draw)
-        found = tl.load(logits + row.to(tl.int64) * stride + ids, mask=inside, other=0.0).to(tl.float32)
-        found = tl.where(tl.load(restricted + draw) != 0, float("-inf"), found)
-        tl.store(changed + change.to(tl.int64) * vocab + ids, found, mask=inside)
+        values = tl.load(logits + row.to(tl.int64) * stride + ids, mask=inside, other=0.0).to(tl.float32)
+        values = tl.where(tl.load(restricted + draw) != 0, float("-inf"), values)
+        tl.store(changed + change.to(tl.int64) * vocab + ids, values, mask=inside)
 
 
 @triton.jit
 def apply_entries(logits, stride, rows, changes, repetitions, entries, count, changed, vocab, ENTRIES: tl.constexpr):
-    """Each entry is one token of one draw, and is applied to the logit as the model gave it."""
+    """Applies each entry, one token of one draw, to the model's logit."""
     entry = tl.program_id(0) * ENTRIES + tl.arange(0, ENTRIES)
     draw = tl.load(entries + entry, mask=entry < count, other=-1)
     there = draw >= 0

@@ -1,4 +1,4 @@
-"""Choosing a token of each row. Three kernels look at all parts of all rows, the last one puts them together."""
+"""Choosing a token of each row: three kernels pass over all parts of all rows, the last one combines the parts."""
 
 import triton
 import triton.language as tl
@@ -25,8 +25,8 @@ def survey(
     logits, stride, changed, vocab, parts, rows, changes, temperatures, tops,
     maxima, best, given_maxima, given_sums, flaws, TILE: tl.constexpr,
 ):  # fmt: skip
-    """Of each part: the largest scaled logit and its token, whether a logit is NaN or infinite, and the largest and the
-    sum of the logits' exponentials, as given."""
+    """For each part: the largest scaled logit and its token, a flag for logits that are NaN or infinite, and of the
+    logits as given the largest and the sum of the exponentials."""
     draw, part = tl.program_id(0), tl.program_id(1)
     row = tl.load(rows + draw)
     if row >= 0:
@@ -53,7 +53,7 @@ def weigh(
     logits, stride, changed, vocab, parts, rows, changes, temperatures, top_ks, top_ps, log_min_ps,
     maxima, counts, weights, TILE: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
-    """Of each part: how many tokens, and of which weight, lie within each level."""
+    """For each part: the count and the weight of the tokens within each level."""
     draw, part = tl.program_id(0), tl.program_id(1)
     row, temperature = tl.load(rows + draw), tl.load(temperatures + draw)
     if (row >= 0) & (temperature != GREEDY):
@@ -75,13 +75,13 @@ def gather(
     logits, stride, changed, vocab, parts, rows, changes, temperatures, top_ks, top_ps, log_min_ps,
     maxima, counts, weights, values, tokens, TILE: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
-    """The tokens of the first level that holds enough of them for top-k and top-p, in the order of their ids."""
+    """Gathers the tokens of the first level with enough of them for top-k and top-p, in the order of their ids."""
     draw, part = tl.program_id(0), tl.program_id(1)
     row, temperature = tl.load(rows + draw), tl.load(temperatures + draw)
     top_k, top_p = tl.load(top_ks + draw), tl.load(top_ps + draw)
     if (row >= 0) & (temperature != GREEDY) & ((top_k > 0) | (top_p < 1)):
-        level, held = level_of(counts, weights, draw, parts, top_k, top_p, PARTS)
-        before = tl.sum(tl.where(tl.arange(0, PARTS) < part, held, 0), 0)
+        level, in_level = level_of(counts, weights, draw, parts, top_k, top_p, PARTS)
+        before = tl.sum(tl.where(tl.arange(0, PARTS) < part, in_level, 0), 0)
         ids = part * TILE + tl.arange(0, TILE)
         scaled = scaled_logits(logits, stride, changed, tl.load(changes + draw), row, temperature, ids, vocab)
         most = largest_of(maxima, draw, parts, PARTS)
@@ -100,7 +100,7 @@ def choose(
     TILE: tl.constexpr, PARTS: tl.constexpr, CHUNK: tl.constexpr, PIVOTS: tl.constexpr,
     DRAWN: tl.constexpr, FILTERED: tl.constexpr,
 ):  # fmt: skip
-    """The token of each draw, its state, and its logprob."""
+    """Writes the token of each draw, its state, and its logprob."""
     draw = tl.program_id(0)
     row, temperature, change = tl.load(rows + draw), tl.load(temperatures + draw), tl.load(changes + draw)
     token, state = 0, FINE
@@ -119,22 +119,22 @@ def choose(
                 top_k, top_p, number = tl.load(top_ks + draw), tl.load(top_ps + draw), tl.load(numbers + draw)
                 if (top_k > 0) | (top_p < 1):
                     if FILTERED:
-                        level, held = level_of(counts, weights, draw, parts, top_k, top_p, PARTS)
+                        level, in_level = level_of(counts, weights, draw, parts, top_k, top_p, PARTS)
                         floor = most + tl.load(log_min_ps + draw)
                         lowest = key_of(bound_of(most, floor, level)).to(tl.int64)
                         whole = _last_level(weights, draw, parts, PARTS)
                         at = draw.to(tl.int64) * vocab
                         token = _filtered(
-                            values + at, tokens + at, tl.sum(held, 0), most, lowest, tl.sum(whole, 0),
+                            values + at, tokens + at, tl.sum(in_level, 0), most, lowest, tl.sum(whole, 0),
                             top_k, top_p, number, CHUNK, PIVOTS,
                         )  # fmt: skip
                 else:
                     shares = _last_level(weights, draw, parts, PARTS)
                     running = tl.cumsum(shares, 0)
                     target = number * tl.max(running, 0)
-                    found = tl.min(tl.where((running >= target) & (shares > 0), part, PARTS - 1), 0)
-                    before = tl.max(tl.where(part < found, running, 0.0), 0)
-                    ids = found * TILE + tl.arange(0, TILE)
+                    reached = tl.min(tl.where((running >= target) & (shares > 0), part, PARTS - 1), 0)
+                    before = tl.max(tl.where(part < reached, running, 0.0), 0)
+                    ids = reached * TILE + tl.arange(0, TILE)
                     scaled = scaled_logits(logits, stride, changed, change, row, temperature, ids, vocab)
                     weight = weights_of(scaled, most)
                     weight = tl.where(scaled >= most + tl.load(log_min_ps + draw), weight, 0.0)
@@ -161,14 +161,14 @@ def _likeliest(maxima, best, most, draw, parts, PARTS: tl.constexpr):
 
 @triton.jit
 def _last_level(weights, draw, parts, PARTS: tl.constexpr):
-    """What all that may be drawn weighs in each part."""
+    """The weight of all candidates in each part."""
     part = tl.arange(0, PARTS)
     return tl.load(weights + (draw * parts + part) * LEVELS + LEVELS - 1, mask=part < parts, other=0.0)
 
 
 @triton.jit
 def _reached(weight, ids, before, target):
-    """The first token at which the running sum reaches the target; by rounding alone there is none: the last one."""
+    """The first token at which the running sum reaches the target; the last token if rounding keeps it below."""
     running = before + tl.cumsum(weight, 0)
     first = tl.min(tl.where((running >= target) & (weight > 0), ids, _NO_TOKEN), 0)
     return tl.where(first == _NO_TOKEN, tl.max(tl.where(weight > 0, ids, 0), 0), first)
@@ -178,7 +178,7 @@ def _reached(weight, ids, before, target):
 def _filtered(
     values, tokens, count, most, lowest, whole, top_k, top_p, number, CHUNK: tl.constexpr, PIVOTS: tl.constexpr
 ):
-    """A token of the `count` gathered ones, none of which has a key below `lowest`."""
+    """A token of the `count` gathered ones, all of which have keys of at least `lowest`."""
     highest = key_of(most).to(tl.int64)
     kept = whole
     if top_k > 0:
@@ -205,7 +205,7 @@ def _filtered(
 
 @triton.jit
 def _kept(values, count, most, lowest, CHUNK: tl.constexpr):
-    """What gathered tokens weigh whose keys are at least `lowest`."""
+    """The weight of the gathered tokens with keys of at least `lowest`."""
     place = tl.arange(0, CHUNK)
     total = tl.zeros([CHUNK], tl.float64)
     for start in range(0, count, CHUNK):
@@ -219,8 +219,8 @@ def _kept(values, count, most, lowest, CHUNK: tl.constexpr):
 def _threshold(
     values, count, most, lowest, highest, limit, WEIGHTS: tl.constexpr, CHUNK: tl.constexpr, PIVOTS: tl.constexpr
 ):
-    """The least key above which fewer tokens, or less weight, than `limit` lie: among `lowest` to `highest`, by pivots
-    that cut this interval into PIVOTS + 1 each time."""
+    """The least key from `lowest` to `highest` with fewer tokens above it, or less weight, than `limit`. Each pass
+    divides the interval by PIVOTS pivots."""
     place, pivot = tl.arange(0, CHUNK), tl.arange(0, PIVOTS)
     while lowest < highest:
         cuts = lowest + (highest - lowest) * (pivot + 1) // (PIVOTS + 1)

@@ -10,13 +10,13 @@ _NO_TOKEN = tl.constexpr(2**31 - 1)
 
 @triton.jit
 def rank_parts(logits, stride, vocab, parts, rows, tops, keys, ids, MOST: tl.constexpr, TILE: tl.constexpr):
-    """The `tops` likeliest tokens of each part, the likeliest first, and of those that tie the lowest id."""
+    """The `tops` likeliest tokens of each part, the likeliest first; of tokens that tie, the lowest id first."""
     draw, part = tl.program_id(0), tl.program_id(1)
     row, count = tl.load(rows + draw), tl.load(tops + draw)
     if row >= 0:
         id = part * TILE + tl.arange(0, TILE)
-        found = tl.load(logits + row.to(tl.int64) * stride + id, mask=id < vocab, other=0.0).to(tl.float32)
-        left = tl.where(id < vocab, key_of(found), LOWEST_KEY)
+        values = tl.load(logits + row.to(tl.int64) * stride + id, mask=id < vocab, other=0.0).to(tl.float32)
+        left = tl.where(id < vocab, key_of(values), LOWEST_KEY)
         place = (draw * parts + part) * MOST
         for rank in range(count):
             key, token = _first(left, id)
@@ -30,7 +30,7 @@ def rank_rows(
     parts, rows, tops, states, keys, ids, bases, top_ids, top_logprobs,
     MOST: tl.constexpr, SLOTS: tl.constexpr,
 ):  # fmt: skip
-    """The `tops` likeliest of each draw's parts together. `bases`: the largest logit, and the logarithm of the sum."""
+    """The `tops` likeliest tokens of each draw. `bases`: the largest logit and the logarithm of the sum."""
     draw = tl.program_id(0)
     row, count = tl.load(rows + draw), tl.load(tops + draw)
     if (row >= 0) & (tl.load(states + draw) == 0):

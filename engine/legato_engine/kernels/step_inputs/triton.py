@@ -1,4 +1,4 @@
-"""The inputs of a step by Triton: what the host knows of each row becomes what the layers read. See README."""
+"""The inputs of a step by Triton: the host's facts about each row are expanded to the layers' arrays. See README."""
 
 import torch
 import triton
@@ -63,11 +63,11 @@ def expand(
     block_size: int,
     config: Configuration,
 ) -> None:
-    """Writes tokens, positions, slots [count] of a step from what is known of its rows, all int32.
+    """Writes tokens, positions, slots [count] of a step from the facts about its rows, all int32.
 
-    given [count] holds for each token its id, or -1 - j for the j-th of `sampled`, the ids that the step before has
-    drawn (int32 or int64, of which only those named are read). starts [rows + 1]; lengths [rows]: the positions that a
-    row's last token sees, itself among them; tables [rows, blocks]. Tokens from starts[rows] on are padding: 0 at
+    given [count] has the id of each token, or -1 - j for the j-th of `sampled`, the ids drawn by the step before (int32
+    or int64, read only where referred to). starts [rows + 1]; lengths [rows]: the positions that a row's last token
+    sees, including itself; tables [rows, blocks]. Tokens from starts[rows] on are padding: 0 at
     position 0, slot -1. Tile: TOKENS that a program expands.
     """
     count, rows = given.shape[0], lengths.shape[0]
