@@ -1,6 +1,6 @@
-"""Which spec a pass works with: the newest, or where that cannot be had, the last one that could.
+"""Chooses the spec that a pass reconciles: the newest or, if that is refused, the last usable one.
 
-A cluster keeps the latter in a ControllerRevision of the service (`revisions.keep_spec`), so that a restart finds it.
+The latter is kept in a ControllerRevision of the service (`revisions.keep_spec`), so that it survives a restart.
 """
 
 import re
@@ -23,35 +23,35 @@ _CONTAINER = re.compile(r"spec\.(containers|initContainers)\[(\d+)\]\.")
 
 
 async def accept(cluster: Cluster, stored: Object, placement: PodPlacement) -> Accepted | Refusal:
-    """What to reconcile of the service that is stored so; a Refusal where no spec of it can be."""
+    """Returns the spec of a stored service to reconcile, or a Refusal without a usable spec."""
     ref = ref_of(stored)
     listing = await cluster.list(common.REVISION, ref.namespace, {names.LABEL_SERVICE: ref.name})
-    kept = revisions.newest_of((item for item in listing.items if _is_of(item, stored)), common.MANIFEST)
-    found = await _newest(cluster, stored, placement, kept)
-    if isinstance(found, Accepted) or kept is None:
-        return found
+    kept = revisions.newest_of((item for item in listing.items if _is_owned(item, stored)), common.MANIFEST)
+    newest = await _newest(cluster, stored, placement, kept)
+    if isinstance(newest, Accepted) or kept is None:
+        return newest
     before = _read({**stored, "spec": kept["data"]}, kept["revision"], placement)
-    if isinstance(before, Refusal):  # by an operator that knows other rules than the one that kept it
-        return found
-    refusal = None if is_leaving(stored) else found
+    if isinstance(before, Refusal):  # the operator that kept it had other rules
+        return newest
+    refusal = None if is_leaving(stored) else newest
     return Accepted(before.service, before.generation, before.written, refusal, before.unknown)
 
 
-def _is_of(item: Object, stored: Object) -> bool:
-    """Not of an earlier service of the same name."""
+def _is_owned(item: Object, stored: Object) -> bool:
+    """True if the object belongs to this service and not to an earlier one of the same name."""
     return any(owner["uid"] == uid_of(stored) for owner in item["metadata"].get("ownerReferences", ()))
 
 
 async def _newest(cluster: Cluster, stored: Object, placement: PodPlacement, kept: Object | None) -> Accepted | Refusal:
-    found = _read(stored, stored["metadata"]["generation"], placement)
-    if isinstance(found, Refusal) or is_leaving(stored) or (kept and kept["data"] == found.written):
-        return found
-    problems = [problem async for problem in _tried(cluster, found.service, placement)]
-    return Refusal(found.generation, conditions.INVALID, checks.text(problems)) if problems else found
+    newest = _read(stored, stored["metadata"]["generation"], placement)
+    if isinstance(newest, Refusal) or is_leaving(stored) or (kept and kept["data"] == newest.written):
+        return newest
+    problems = [problem async for problem in _try(cluster, newest.service, placement)]
+    return Refusal(newest.generation, conditions.INVALID, checks.text(problems)) if problems else newest
 
 
 def _read(stored: Object, generation: int, placement: PodPlacement) -> Accepted | Refusal:
-    """What of the object itself can be told. One that is leaving needs no more than that it can be read."""
+    """Returns the verdict by the object alone. A service that is being deleted only needs to be readable."""
     try:
         service = parsing.service_from_object(stored)
     except ManifestError as error:
@@ -61,11 +61,11 @@ def _read(stored: Object, generation: int, placement: PodPlacement) -> Accepted 
     return refusal or Accepted(service, generation, stored["spec"], unknown=unknown)
 
 
-async def _tried(cluster: Cluster, service: InferenceService, placement: PodPlacement) -> AsyncIterator[Problem]:
-    """What the cluster itself says of the parts of a manifest that become parts of pods as they are.
+async def _try(cluster: Cluster, service: InferenceService, placement: PodPlacement) -> AsyncIterator[Problem]:
+    """Yields the cluster's own problems with parts of a manifest that are copied to pods.
 
-    Tried once: a spec that stood the trial is kept. A refusal for another reason than the object's fields is told when
-    pods are made.
+    A spec is tried once, and kept if it passes. Refusals that are not about the object's fields are reported when pods
+    are created.
     """
     if placement.containers is None:
         return
@@ -87,9 +87,8 @@ async def _tried(cluster: Cluster, service: InferenceService, placement: PodPlac
 
 
 def _trial(service: InferenceService, role: str, placement: PodPlacement) -> dict[str, Any]:
-    """A Deployment with a pool's or the gateway's template: a pod itself would be measured by quotas, and want its
-    account first.
-    """
+    """Returns a Deployment with a pool's or the gateway's template: a pod would count against quotas, and need its
+    account."""
     name = f"{common.pool_name(service, role)}-trial"
     if role == common.GATEWAY:
         made = gateway.pod(service, name, gateway.template(service, placement))
@@ -110,7 +109,7 @@ def _trial(service: InferenceService, role: str, placement: PodPlacement) -> dic
 
 
 def _located(role: str, template: Mapping[str, Any], pod: Mapping[str, Any], refusal: str) -> Problem:
-    """The field of the manifest that a cluster's refusal of its trial is about, and what it says."""
+    """Returns the manifest's field and the message of a cluster's refusal of its trial."""
     first = _FIELD.search(refusal)
     if first is None:
         return f"spec.{role}", refusal
@@ -119,14 +118,14 @@ def _located(role: str, template: Mapping[str, Any], pod: Mapping[str, Any], ref
 
 
 def _path(role: str, template: Mapping[str, Any], pod: Mapping[str, Any], field: str) -> str:
-    """Where in the manifest a field of its trial's pod template comes from. What downloads an adapter has the pool's
+    """Returns the manifest's path of a field of its trial's pod template. Downloads of adapters have the pool's
     resources."""
     here = f"spec.{role}."
-    found = _CONTAINER.match(field)
-    if found is None:
+    match = _CONTAINER.match(field)
+    if match is None:
         return f"{here}template.{field}" if template else here + field
-    kind, rest = found[1], field[found.end() :]
-    name = pod[kind][int(found[2])]["name"]
+    kind, rest = match[1], field[match.end() :]
+    name = pod[kind][int(match[2])]["name"]
     theirs = [each["name"] for each in template.get("spec", {}).get(kind, ())]
     if name in theirs:
         return f"{here}template.spec.{kind}[{theirs.index(name)}].{rest}"

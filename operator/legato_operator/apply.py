@@ -1,4 +1,4 @@
-"""Carries a plan out: the only writer. Stops at the first conflict; the next pass sees the world as it is then."""
+"""Executes a plan, as the only writer. Stops at the first conflict; the next pass observes the new state."""
 
 import asyncio
 import contextlib
@@ -27,18 +27,20 @@ from legato_operator.planning.actions import (
 from legato_protocol import names, service_tokens
 
 FINALIZER = f"{names.API_GROUP}/operator"
-TOGETHER = 8  # objects of a phase
-_ACCESS = ("Role", "RoleBinding")  # a binding is refused before its role is there
+CONCURRENT = 8  # objects of a phase
+_ACCESS = ("Role", "RoleBinding")  # in this order: a binding is refused before its role exists
 
 
 async def apply(cluster: Cluster, workers: Workers, observed: Observed, phases: tuple[Phase, ...]) -> None:
-    """Every phase, in order. After a Conflict, NotLeading or Unavailable nothing more is begun, and it is raised; what
-    the cluster refuses for good, a quota for one, is raised when all else is done.
+    """Executes all phases in order.
+
+    Conflict, NotLeading and Unavailable stop further actions and are raised. Permanent refusals, such as by a quota,
+    are raised after all other actions.
     """
     refusals: list[ClusterError] = []
     for phase in phases:
         left = deque(_independent(phase.actions))
-        sharing = (_carry_out(cluster, workers, observed, left, refusals) for _ in range(min(TOGETHER, len(left))))
+        sharing = (_carry_out(cluster, workers, observed, left, refusals) for _ in range(min(CONCURRENT, len(left))))
         ended = await asyncio.gather(*sharing, return_exceptions=True)
         if errors := [error for error in ended if error is not None]:
             raise errors[0]
@@ -53,7 +55,7 @@ async def _carry_out(
     left: deque[list[Action]],
     refusals: list[ClusterError],
 ) -> None:
-    """What is left, together with others who do the same."""
+    """Executes the remaining groups of actions, concurrently with other workers of the same queue."""
     while left:
         for action in left.popleft():
             try:
@@ -66,11 +68,11 @@ async def _carry_out(
 
 
 def _independent(actions: Sequence[Action]) -> list[list[Action]]:
-    """What may happen at the same time: each list is about other objects, and has its own order."""
-    found: dict[object, list[Action]] = {}
+    """Groups actions by object: groups may run concurrently, and each group runs in order."""
+    groups: dict[object, list[Action]] = {}
     for action in actions:
-        found.setdefault(_about(action), []).append(action)
-    return list(found.values())
+        groups.setdefault(_about(action), []).append(action)
+    return list(groups.values())
 
 
 def _about(action: Action) -> object:
@@ -78,7 +80,7 @@ def _about(action: Action) -> object:
         case Apply(item) if item["kind"] in _ACCESS:
             return _ACCESS
         case Apply({"kind": "Pod"}, force=False):
-            return "start"  # as they were chosen: where there is no room for all, it is for the first
+            return "start"  # in the planned order, which matters if there is not room for all
         case Apply(item) | RecallWorker(item):
             return item["kind"], item["metadata"]["name"]
         case PatchStatus(ref) | Delete(ref):
@@ -90,12 +92,12 @@ def _about(action: Action) -> object:
 
 
 def is_held(stored: Object) -> bool:
-    """Whether the operator's finalizer is on a service."""
+    """True if the service has the operator's finalizer."""
     return FINALIZER in stored["metadata"].get("finalizers", ())
 
 
 async def hold(cluster: Cluster, ref: Ref, uid: str) -> None:
-    """Put the operator's finalizer on a service, so that it goes only after its processes."""
+    """Adds the operator's finalizer to a service, so that it is removed only after its processes."""
     await _set_finalizers(cluster, ref, uid, [FINALIZER])
 
 
@@ -106,18 +108,18 @@ async def _act(cluster: Cluster, workers: Workers, observed: Observed, action: A
             await _apply(cluster, item, manager, force)
         case PatchStatus(ref, status, uid):
             await cluster.patch_status(ref, status, uid)
-        case SetToken(held, fresh):
-            made = held
+        case SetToken(token, fresh):
+            made = token
             if fresh == service_tokens.TOKEN:
-                made = replace(held, token=secrets.token_urlsafe(32))
+                made = replace(token, token=secrets.token_urlsafe(32))
             elif fresh == service_tokens.NEXT:
-                made = replace(held, next=secrets.token_urlsafe(32))
+                made = replace(token, next=secrets.token_urlsafe(32))
             owner = common.service_object(service, observed.uid)
             await cluster.apply(common.owned(secret.manifest(service, made), owner), common.MANAGER, force=True)
         case DrainWorker(_, address, tls):
             await workers.drain(address, observed.tokens, tls)
         case RecallWorker(item, _, address, tls):
-            # The worker first: one that refuses keeps its mark, and one that lost it without being told would drain on.
+            # The worker is asked first: one that refuses must keep its annotation, or it would drain unnoticed.
             if await workers.recall(address, observed.tokens, tls):
                 await _apply(cluster, item, common.DRAINER, force=True)
         case Delete(ref, uid):
@@ -137,29 +139,29 @@ async def _apply(cluster: Cluster, item: Mapping[str, Any], manager: str, force:
 
 
 async def _take_back(cluster: Cluster, item: Mapping[str, Any], manager: str, taken: Conflict) -> None:
-    """Give an object of the service's own that lost its labels what it lacks; of a pod, nothing else can be written.
+    """Restores the labels, and for other kinds than pods all fields, of the service's own object that lost its labels.
 
-    Raises ClusterError where it is somebody else's: apply alone would take it from another service, since one manager
-    applies for all, and where no field disagrees. Raises Conflict where it should have been seen, or has gone again.
+    Raises ClusterError if the object belongs to somebody else: apply would take it over without a conflict, because one
+    manager applies for all services. Raises Conflict if the object has its labels, or was deleted meanwhile.
     """
     try:
-        found = await cluster.get(ref_of(item))
+        live = await cluster.get(ref_of(item))
     except ObjectNotFound:
         raise taken from None
-    owners = found["metadata"].get("ownerReferences", ())
+    owners = live["metadata"].get("ownerReferences", ())
     mine = {owner["uid"] for owner in item["metadata"]["ownerReferences"]}
     if not any(owner["uid"] in mine for owner in owners):
         whose = "".join(f", but of {owner['kind']} {owner['name']}" for owner in owners)
         raise ClusterError(f"{item['kind']} {item['metadata']['name']} is not the service's own{whose}")
-    if labels_of(item).items() <= labels_of(found).items():
+    if labels_of(item).items() <= labels_of(live).items():
         raise taken
     lacking = dict(item)
     if item["kind"] == "Pod":
         kept = {key: item["metadata"][key] for key in ("name", "namespace", "labels")}
-        lacking = {"apiVersion": "v1", "kind": "Pod", "metadata": {**kept, "uid": uid_of(found)}}
+        lacking = {"apiVersion": "v1", "kind": "Pod", "metadata": {**kept, "uid": uid_of(live)}}
     try:
         await cluster.apply(lacking, manager)
-    except Conflict as conflict:  # looking again mends nothing: somebody else holds what it lacks
+    except Conflict as conflict:  # permanent: somebody else owns the missing fields
         raise ClusterError(f"{item['kind']} {item['metadata']['name']} is not the service's own: {conflict}") from None
 
 
@@ -171,12 +173,12 @@ async def _delete(cluster: Cluster, ref: Ref, uid: str | None = None) -> None:
 
 
 async def release(cluster: Cluster, ref: Ref) -> None:
-    """Let a service go, and what of its own would outlive it where owner references mean nothing."""
+    """Removes the finalizer of a service, and its objects that would outlive it without garbage collection."""
     for kind in (names.WORKER_POOL, common.REVISION):
         mine = await list_known(cluster, kind, ref.namespace, {names.LABEL_SERVICE: ref.name})
         for item in mine.items:
             await _delete(cluster, Ref(kind, ref.namespace, item["metadata"]["name"]))
-    with contextlib.suppress(Forbidden):  # where the right has gone with the namespace, the Secret goes with it too
+    with contextlib.suppress(Forbidden):  # a terminating namespace, which also deletes the Secret
         await _end_token(cluster, ref)
     await _set_finalizers(cluster, ref, (await cluster.get(ref))["metadata"]["uid"], [])
 
@@ -184,11 +186,11 @@ async def release(cluster: Cluster, ref: Ref) -> None:
 async def _end_token(cluster: Cluster, service: Ref) -> None:
     ref = Ref("Secret", service.namespace, common.token_name_of(service.name))
     try:
-        found = await cluster.get(ref)
+        stored = await cluster.get(ref)
     except ObjectNotFound:
         return
-    if secret.belongs_to(found, service.name):
-        await _delete(cluster, ref, uid_of(found))
+    if secret.belongs_to(stored, service.name):
+        await _delete(cluster, ref, uid_of(stored))
 
 
 async def _set_finalizers(cluster: Cluster, ref: Ref, uid: str, finalizers: list[str]) -> None:

@@ -1,6 +1,6 @@
-"""The autoscaler at work: asks for the signals, decides, and says what to write. The reconcile loop writes it.
+"""Runs the autoscaler: reads the signals, decides, and returns the writes for the reconcile loop.
 
-Windows are kept in memory alone: after a restart they begin with the present sizes, so nothing shrinks too soon.
+Windows are only kept in memory. After a restart they start with the present sizes, so no pool shrinks too early.
 """
 
 import datetime
@@ -25,71 +25,71 @@ from legato_operator.planning.actions import Apply, Phase
 from legato_operator.planning.plan import Plan
 from legato_protocol import names
 
-REFRESH_EVERY = 30.0  # seconds, in the status: numbers alone change with every look, and each write wakes watches
-STALE_AFTER = 30.0  # seconds without a signal before the condition says so: a worker that starts has none yet
-UNMET_AFTER = 30.0  # seconds in which an objective cannot be met, before the condition says so: measured costs vary
+REFRESH_EVERY = 30.0  # seconds between status writes if only numbers change: each write wakes watches
+STALE_AFTER = 30.0  # seconds without a signal before the condition reports it: a starting worker has none yet
+UNMET_AFTER = 30.0  # seconds of an unmet objective before the condition reports it: measured costs vary
 MODES = ("Managed", "Advisory")
 SCALED_DOWN, SCALED_UP = "ScaledDown", "ScaledUp"  # reasons of Events
 
 
 class ScalingJournal(Protocol):
-    """Who counts what the autoscaler does."""
+    """Records the autoscaler's actions."""
 
-    def wished(self, service: Ref, decision: PoolDecision) -> None:
-        """It has decided about a pool."""
+    def record_decision(self, service: Ref, decision: PoolDecision) -> None:
+        """Records a decision about a pool."""
 
-    def changed(self, service: Ref, decision: PoolDecision) -> None:
-        """And gives it another size."""
+    def record_change(self, service: Ref, decision: PoolDecision) -> None:
+        """Records a decision that changes a pool's size."""
 
-    def forgot(self, service: Ref) -> None:
-        """A service has ended, or is not scaled any more."""
+    def forget_decisions(self, service: Ref) -> None:
+        """Forgets a service that has ended or is no longer scaled."""
 
 
 class NullScalingJournal:
-    """Counts nothing."""
+    """Records nothing."""
 
-    def wished(self, service: Ref, decision: PoolDecision) -> None:
+    def record_decision(self, service: Ref, decision: PoolDecision) -> None:
         return
 
-    def changed(self, service: Ref, decision: PoolDecision) -> None:
+    def record_change(self, service: Ref, decision: PoolDecision) -> None:
         return
 
-    def forgot(self, service: Ref) -> None:
+    def forget_decisions(self, service: Ref) -> None:
         return
 
 
 @dataclass(frozen=True)
 class Scaled:
-    """What one look leaves to do. Empty where nobody scales: then the status loses what it told."""
+    """The result of one poll; empty without autoscaling, which clears `status.scaling`."""
 
     actions: tuple[Apply, ...] = ()
     status: Mapping[str, Any] | None = None  # `status.scaling`
     condition: Condition | None = None
     news: tuple[tuple[str, str], ...] = ()  # reason and note of Events
-    due: float = float("inf")  # seconds until the next look
+    due: float = float("inf")  # seconds until the next poll
 
     @property
     def phases(self) -> tuple[Phase, ...]:
-        """The sizes to write, before anything is planned."""
+        """The writes of new sizes, which precede the plan."""
         return (Phase("scale", self.actions),) if self.actions else ()
 
 
 @dataclass
 class _Memory:
-    """Of one service."""
+    """State of one service."""
 
     name: Ref
     windows: Mapping[str, Window] = field(default_factory=dict)
-    wished: dict[str, int] = field(default_factory=dict)
-    decided: float = float("-inf")
-    known: float = float("-inf")  # when nothing was missing last
-    unmet: dict[str, float] = field(default_factory=dict)  # objectives that no worker meets, and since when
+    sizes: dict[str, int] = field(default_factory=dict)  # by pool, after the last decision
+    decided: float = float("-inf")  # time of the last decision
+    known: float = float("-inf")  # when no signal was missing last
+    unmet: dict[str, float] = field(default_factory=dict)  # start times of unmet objectives
     scaled: Scaled = field(default_factory=Scaled)
     changes: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=record.MOST_RECORDS))
 
 
 class Autoscaler:
-    """Of all services of a cluster."""
+    """The autoscaler of all services of a cluster."""
 
     def __init__(
         self,
@@ -102,8 +102,8 @@ class Autoscaler:
         self._journal = journal or NullScalingJournal()
         self._services: dict[str, _Memory] = {}
 
-    async def look(self, observed: Observed) -> Scaled:
-        """Decide, if it is time and the service's mode asks for it."""
+    async def poll(self, observed: Observed) -> Scaled:
+        """Decides if it is due and the service's mode asks for it."""
         spec, current = observed.service.spec, observed.desired_replicas
         metadata = observed.service.metadata
         if observed.deleting or spec.scaling.mode not in MODES:
@@ -120,16 +120,16 @@ class Autoscaler:
         return memory.scaled
 
     def forget(self, uid: str) -> None:
-        """A service has ended, or is not scaled any more."""
+        """Forgets a service that has ended or is no longer scaled."""
         memory = self._services.pop(uid, None)
         self._source.forget(uid)
         if memory is not None:
-            self._journal.forgot(memory.name)
+            self._journal.forget_decisions(memory.name)
 
     async def _decide(self, observed: Observed, memory: _Memory, current: Mapping[str, int]) -> Scaled:
-        """A size that somebody else has set begins the window anew, as a restart does."""
+        """Decides now. A size set by somebody else restarts the pool's window."""
         signals = await self._source.signals(observed)
-        windows = {pool: window for pool, window in memory.windows.items() if memory.wished.get(pool) == current[pool]}
+        windows = {pool: window for pool, window in memory.windows.items() if memory.sizes.get(pool) == current[pool]}
         decision = decide(signals, windows, observed.service.spec, current, observed.now)
         decision = _within_limits(decision, observed.service.spec, self._gpu_resources)
         missing = [text for made in decision.pools.values() for text in made.missing]
@@ -138,11 +138,11 @@ class Autoscaler:
         paused, managed = paused_until(observed), acts(observed)
         changed = [made for made in decision.pools.values() if made.changes] if managed else []
         memory.windows, memory.decided = decision.windows, observed.now
-        memory.wished = {pool: made.desired if managed else current[pool] for pool, made in decision.pools.items()}
+        memory.sizes = {pool: made.desired if managed else current[pool] for pool, made in decision.pools.items()}
         for made in decision.pools.values():
-            self._journal.wished(memory.name, made)
+            self._journal.record_decision(memory.name, made)
         for made in changed:
-            self._journal.changed(memory.name, made)
+            self._journal.record_change(memory.name, made)
         memory.changes.extend({"pool": made.pool, **record.entry(made, observed.timestamp)} for made in changed)
         unmet = sorted({objective for made in decision.pools.values() for objective in made.unmet})
         memory.unmet = {objective: memory.unmet.get(objective, observed.now) for objective in unmet}
@@ -158,9 +158,10 @@ class Autoscaler:
 
 
 def _within_limits(decision: Decision, spec: Spec, gpu_resources: Sequence[str]) -> Decision:
-    """Wishes stay as they are: with a larger budget, or another ratio, they are followed at once."""
-    wishes = {pool: made.desired for pool, made in decision.pools.items()}
-    targets = limits.targets(spec, wishes, gpu_resources)
+    """Returns the decision with the sizes that all limits allow. Desired sizes stay, so that relaxed limits take effect
+    immediately."""
+    desired = {pool: made.desired for pool, made in decision.pools.items()}
+    targets = limits.targets(spec, desired, gpu_resources)
     pools = {
         pool: outlook.limited(made, targets[pool].replicas, targets[pool].capped_by)
         for pool, made in decision.pools.items()
@@ -169,18 +170,18 @@ def _within_limits(decision: Decision, spec: Spec, gpu_resources: Sequence[str])
 
 
 def acts(observed: Observed) -> bool:
-    """Whether what is decided for a service is done."""
+    """True if decisions about a service are carried out."""
     return observed.service.spec.scaling.mode == "Managed" and not observed.deleting and not paused_until(observed)
 
 
 def _is_woken(observed: Observed) -> bool:
-    """At zero the first request has nobody else to wait for: it does not wait for the next look, too."""
+    """True if a request is queued in a service at zero, which then need not wait for the next poll."""
     held = any(pod.report.held_requests for pod in observed.pods if pod.report is not None)
     return held and observed.at_zero and acts(observed)
 
 
 def paused_until(observed: Observed) -> str:
-    """The time until which the autoscaler is paused; empty where it is not. What is no time is no pause."""
+    """Returns the end of the autoscaler's pause, or an empty text without a valid pause."""
     text = observed.annotations.get(common.ANNOTATION_PAUSED, "")
     try:
         until = datetime.datetime.fromisoformat(text)
@@ -207,30 +208,32 @@ def _event(made: PoolDecision) -> tuple[str, str]:
 def _status(
     observed: Observed, decision: Decision, changes: Iterable[Mapping[str, Any]], paused: str
 ) -> Mapping[str, Any]:
-    """What is told already stays as long as only numbers differ, up to `REFRESH_EVERY`.
+    """Returns `status.scaling`. Entries stay as they are for up to `REFRESH_EVERY` while only numbers differ.
 
-    A change whose status could not be written stands in a later one.
+    A change whose status could not be written is included in a later one.
     """
     known = observed.status.get("scaling") or {}
-    records, told = known.get("records", []), known.get("pools", {})
+    records, before = known.get("records", []), known.get("pools", {})
     pools = {name: record.entry(made, observed.timestamp) for name, made in decision.pools.items()}
-    pools = {name: told[name] if _is_told(told.get(name), now, observed.now) else now for name, now in pools.items()}
+    pools = {
+        name: before[name] if _is_current(before.get(name), now, observed.now) else now for name, now in pools.items()
+    }
     status = {"pools": pools, "records": record.append(records, [each for each in changes if each not in records])}
     return {**status, "pausedUntil": paused} if paused else status
 
 
-def _is_told(told: Mapping[str, Any] | None, now: Mapping[str, Any], seconds: float) -> bool:
-    if told is None or any(
-        told.get(key) != now.get(key) for key in ("current", "wish", "allowed", "cappedBy", "missing")
+def _is_current(before: Mapping[str, Any] | None, now: Mapping[str, Any], seconds: float) -> bool:
+    if before is None or any(
+        before.get(key) != now.get(key) for key in ("current", "wish", "allowed", "cappedBy", "missing")
     ):
         return False
-    if all(told.get(key) == now.get(key) for key in ("needed", "highest", "reason", "terms", "unmet")):
-        return True  # at rest nothing is written
-    return seconds - datetime.datetime.fromisoformat(told["time"]).timestamp() < REFRESH_EVERY
+    if all(before.get(key) == now.get(key) for key in ("needed", "highest", "reason", "terms", "unmet")):
+        return True
+    return seconds - datetime.datetime.fromisoformat(before["time"]).timestamp() < REFRESH_EVERY
 
 
 def _condition(observed: Observed, stale: Sequence[str], paused: str, unmet: Sequence[str]) -> Condition:
-    """Of `unmet` objectives without numbers, which vary: each message that differs is a write."""
+    """Returns the condition, without the varying numbers of `unmet` objectives: each new message costs a write."""
     kind = conditions.SCALING_ACTIVE
     why = f"even an idle worker misses {' and '.join(unmet)}: status.scaling.pools has the arithmetic" if unmet else ""
     if paused:
@@ -242,10 +245,10 @@ def _condition(observed: Observed, stale: Sequence[str], paused: str, unmet: Seq
     return Condition(kind, True, conditions.AUTOSCALING, why)
 
 
-def with_wishes(observed: Observed, scaled: Scaled) -> Observed:
-    """What was observed, with the sizes that were written since: the plan of the same pass acts on them.
+def with_new_sizes(observed: Observed, scaled: Scaled) -> Observed:
+    """Returns the observation with the sizes written since, so that the plan of the same pass uses them.
 
-    So a worker whose drain ends now is recalled, and not deleted.
+    For example, a worker whose drain ends now is recalled and not deleted.
     """
     sizes = {ref_of(action.item): action.item["spec"] for action in scaled.actions}
     objects = tuple(
@@ -256,10 +259,10 @@ def with_wishes(observed: Observed, scaled: Scaled) -> Observed:
 
 
 def with_scaling(made: Plan, observed: Observed, scaled: Scaled) -> Plan:
-    """A plan that also tells of scaling, and comes back for the next look."""
-    told = [each for each in made.status["conditions"] if each["type"] != conditions.SCALING_ACTIVE]
+    """Returns the plan with the status of scaling and the time of the next poll."""
+    updated = [each for each in made.status["conditions"] if each["type"] != conditions.SCALING_ACTIVE]
     if scaled.condition is not None:
         known = conditions.known(observed.status)
-        told += conditions.update(known, [scaled.condition], observed.generation, observed.timestamp)
-    status = {**made.status, "conditions": told, "scaling": scaled.status}
+        updated += conditions.update(known, [scaled.condition], observed.generation, observed.timestamp)
+    status = {**made.status, "conditions": updated, "scaling": scaled.status}
     return Plan(made.phases, status, min(made.requeue_after, scaled.due))

@@ -1,4 +1,4 @@
-"""Time as the operator sees it, so that tests bring their own."""
+"""The operator's clock, which tests replace."""
 
 import asyncio
 import datetime
@@ -8,11 +8,11 @@ from typing import Protocol
 
 class Clock(Protocol):
     def now(self) -> float:
-        """Seconds since the epoch."""
+        """Returns the seconds since the epoch."""
         ...
 
     def timestamp(self) -> str:
-        """The same as RFC 3339 text with microseconds, so that names sorted by it are in order of creation."""
+        """Returns the time as RFC 3339 text with microseconds, which sorts in order of creation."""
         ...
 
     async def sleep(self, seconds: float) -> None: ...

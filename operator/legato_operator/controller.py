@@ -11,7 +11,7 @@ from typing import Protocol
 
 from legato_operator.cluster import Object, Ref, labels_of, ref_of
 from legato_operator.errors import ClusterError, NotLeading, Unavailable
-from legato_operator.turns import Turns
+from legato_operator.pass_slots import PassSlots
 from legato_protocol import names
 
 LONGEST_GATHER = 1.0  # seconds
@@ -94,7 +94,7 @@ class Controller:
         """
         self._gather = gather
         self._time = time
-        self._turns = Turns(most_passes)
+        self._slots = PassSlots(most_passes)
         self._reconciler = reconciler
         self._retries = retries
         self._journal = journal or NullJournal()
@@ -163,7 +163,7 @@ class Controller:
 
     async def _in_turn(self, ref: Ref, loop: _ServiceLoop) -> tuple[float | None, float]:
         """When to look again, and how long the pass took. What wakes the service while it waits is part of the pass."""
-        async with self._turns.taken(urgent=loop.begun):
+        async with self._slots.acquire(urgent=loop.begun):
             loop.wake.clear()
             loop.changed.clear()
             loop.begun = True

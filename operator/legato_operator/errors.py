@@ -1,9 +1,9 @@
-"""What can go wrong in the operator.
+"""Errors of the operator.
 
 OperatorError
 ├── ManifestError      the user's manifest; permanent until it is edited
-└── ClusterError       the cluster said no
-    ├── ObjectNotFound  there is no such object
+└── ClusterError       the cluster refused a call
+    ├── ObjectNotFound  the object does not exist
     ├── Conflict        another writer, another version or another object of that name; read it again and retry
     ├── Forbidden       the operator lacks permission, or nobody has it: a terminating namespace accepts no new objects
     ├── Gone            a watch fell behind; list again
@@ -21,7 +21,7 @@ class OperatorError(Exception):
 
 
 class ManifestError(OperatorError):
-    """A manifest that cannot be accepted. `problems` holds (path of the field, what is wrong with it)."""
+    """A manifest that cannot be accepted. `problems` holds (path of the field, message)."""
 
     def __init__(self, problems: Sequence[tuple[str, str]]) -> None:
         self.problems = tuple(problems)
@@ -33,7 +33,7 @@ class ClusterError(OperatorError):
 
 
 class ObjectNotFound(ClusterError):
-    """There is no such object."""
+    """The object does not exist."""
 
 
 class Conflict(ClusterError):
@@ -41,7 +41,7 @@ class Conflict(ClusterError):
 
 
 class Forbidden(ClusterError):
-    """This process has no right to do that, there or at all."""
+    """This process lacks the permission."""
 
 
 class Gone(ClusterError):
@@ -53,11 +53,11 @@ class Invalid(ClusterError):
 
 
 class Unavailable(ClusterError):
-    """The cluster did not answer, or has too much to do."""
+    """The cluster did not answer, or is overloaded."""
 
 
 class Throttled(Unavailable):
-    """The cluster has too much to do, and did not do this."""
+    """The cluster is overloaded, and did not execute the call."""
 
     def __init__(self, message: str, seconds: float) -> None:
         self.seconds = seconds
@@ -65,4 +65,4 @@ class Throttled(Unavailable):
 
 
 class NotLeading(ClusterError):
-    """This replica does not hold the Lease, or not surely enough to write."""
+    """This replica does not hold the Lease, or not for certain."""

@@ -10,7 +10,7 @@ from legato_operator.api import conditions, parsing
 from legato_operator.api.conditions import Condition
 from legato_operator.api.resources import Drain
 from legato_operator.apply import apply, hold, is_held, release
-from legato_operator.autoscaling import Autoscaler, Scaled, with_scaling, with_wishes
+from legato_operator.autoscaling import Autoscaler, Scaled, with_new_sizes, with_scaling
 from legato_operator.clock import Clock
 from legato_operator.cluster import Cluster, Object, Ref, is_leaving, uid_of
 from legato_operator.errors import ClusterError, Conflict, ManifestError, NotLeading, ObjectNotFound, Unavailable
@@ -23,9 +23,9 @@ from legato_operator.observing.route_hosts import RouteHosts
 from legato_operator.planning import status, token_rotation, waves
 from legato_operator.planning.actions import Phase, SetToken
 from legato_operator.planning.plan import plan
-from legato_operator.planning.upgrades import TURN
+from legato_operator.planning.upgrades import UPGRADE_SLOT
 from legato_operator.recorder import NullRecorder, Recorder, record_changes
-from legato_operator.upgrading import UpgradeTurns
+from legato_operator.upgrading import UpgradeScheduler
 from legato_operator.waking import DemandWaker
 
 _END_SLACK = 10.0  # seconds beyond its drain deadline and its pods' last words before a service goes without them
@@ -35,26 +35,26 @@ _MOST_TEXT = 1000  # characters of an error in a condition
 class StatusJournal(Protocol):
     """Who follows what is known of services."""
 
-    def observed(self, service: Ref, observed: Observed) -> None:
+    def observe(self, service: Ref, observed: Observed) -> None:
         """A pass has looked at it."""
 
-    def told(self, service: Ref, status: Mapping[str, Any]) -> None:
+    def record_status(self, service: Ref, status: Mapping[str, Any]) -> None:
         """These fields of its status are as given now."""
 
-    def gone(self, service: Ref) -> None:
+    def remove(self, service: Ref) -> None:
         """It is not there any more."""
 
 
 class NullStatusJournal:
     """Follows nothing."""
 
-    def observed(self, service: Ref, observed: Observed) -> None:
+    def observe(self, service: Ref, observed: Observed) -> None:
         return
 
-    def told(self, service: Ref, status: Mapping[str, Any]) -> None:
+    def record_status(self, service: Ref, status: Mapping[str, Any]) -> None:
         return
 
-    def gone(self, service: Ref) -> None:
+    def remove(self, service: Ref) -> None:
         return
 
 
@@ -70,7 +70,7 @@ class Reconciler:
         recorder: Recorder | None = None,
         autoscaler: Autoscaler | None = None,
         journal: StatusJournal | None = None,
-        turns: UpgradeTurns | None = None,
+        upgrades: UpgradeScheduler | None = None,
         gateways: Gateways | None = None,
         hosts: RouteHosts | None = None,
         waker: DemandWaker | None = None,
@@ -88,7 +88,7 @@ class Reconciler:
         self._recorder = recorder or NullRecorder()
         self._autoscaler = autoscaler
         self._journal = journal or NullStatusJournal()
-        self._turns = turns
+        self._upgrades = upgrades
         self._gateways = gateways
         self._hosts = hosts
         self._waker = waker
@@ -126,7 +126,7 @@ class Reconciler:
         try:
             return await self._cluster.get(ref)
         except ObjectNotFound:
-            self._journal.gone(ref)
+            self._journal.remove(ref)
             if self._waker is not None:
                 self._waker.forget(ref)
             self._tokens = {key: token for key, token in self._tokens.items() if key[0] != ref}
@@ -145,17 +145,17 @@ class Reconciler:
         if is_leaving(stored):
             return await self._end_unread(ref, uid_of(stored))
         pods = await find_pods(self._cluster, ref, uid_of(stored), self._clock.now())
-        told = status.refused(pods, stored.get("status", {}), accepted, self._clock.timestamp())
+        told = status.refused_status(pods, stored.get("status", {}), accepted, self._clock.timestamp())
         await self._write_status(ref, stored, told)
         return self._placement.resync_after
 
     async def _move(self, ref: Ref, stored: Object, accepted: Accepted) -> float:
         """One step towards the spec. What the API server refuses keeps nothing else from being done and told."""
         observed = await self._observe(ref, stored, accepted)
-        self._journal.observed(ref, observed)
-        scaled = await self._autoscaler.look(observed) if self._autoscaler is not None else Scaled()
+        self._journal.observe(ref, observed)
+        scaled = await self._autoscaler.poll(observed) if self._autoscaler is not None else Scaled()
         unscaled = await self._try(observed, scaled.phases)
-        found = observed if unscaled is not None else with_wishes(observed, scaled)
+        found = observed if unscaled is not None else with_new_sizes(observed, scaled)
         if self._waker is not None:
             self._waker.follow(ref, found)
         made = with_scaling(plan(found, self._placement), observed, scaled)
@@ -169,10 +169,10 @@ class Reconciler:
         for reason, note in scaled.news:
             await self._recorder.record(stored, False, reason, note)
         await self._tell_of_token(stored, made.phases)
-        if self._turns is None or not waves.concerns(made.status, observed.status):
+        if self._upgrades is None or not waves.concerns(made.status, observed.status):
             return made.requeue_after
-        again = await self._turns.look()
-        return min(made.requeue_after, self._turns.every if observed.status.get(TURN) else again)
+        again = await self._upgrades.poll()
+        return min(made.requeue_after, self._upgrades.every if observed.status.get(UPGRADE_SLOT) else again)
 
     async def _observe(self, ref: Ref, stored: Object, accepted: Accepted) -> Observed:
         """And remember its token, unless somebody else wrote it."""
@@ -181,9 +181,9 @@ class Reconciler:
             self._cluster, self._workers, self._clock, stored, accepted, self._gateways, self._tokens.get(key)
         )
         if self._hosts is not None and not observed.deleting:
-            observed = replace(observed, hosts_taken=await self._hosts.taken(stored))
-        if self._turns is not None:
-            observed = replace(observed, turns_held=self._turns.held)
+            observed = replace(observed, hosts_taken=await self._hosts.find_taken(stored))
+        if self._upgrades is not None:
+            observed = replace(observed, upgrades_stopped=self._upgrades.stopped_by)
         if observed.token is not None and not observed.token.edited:
             self._tokens[key] = observed.token
         return observed
@@ -237,7 +237,7 @@ class Reconciler:
         return conditions.update(known, news, stored["metadata"]["generation"], self._clock.timestamp())
 
     async def _write_status(self, ref: Ref, stored: Object, status: Mapping[str, Any]) -> None:
-        self._journal.told(ref, status)
+        self._journal.record_status(ref, status)
         known = stored.get("status", {})
         if all(known.get(key) == value for key, value in status.items()):
             return

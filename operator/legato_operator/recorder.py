@@ -1,4 +1,4 @@
-"""Tells people what happened to an object, in the place where they look for it. Never a reason for a pass to fail."""
+"""Records changes of an object for people, for example as Events. A failure to record never fails a pass."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
@@ -9,22 +9,21 @@ from legato_operator.cluster import Object
 
 class Recorder(Protocol):
     async def record(self, about: Object, warning: bool, reason: str, note: str) -> None:
-        """Note it. What cannot be noted is let go."""
+        """Records a note about an object; failures are ignored."""
         ...
 
 
 class NullRecorder:
-    """For places where people read the conditions themselves."""
+    """Records nothing, for users who read the conditions themselves."""
 
     async def record(self, about: Object, warning: bool, reason: str, note: str) -> None:
         return
 
 
 async def record_changes(recorder: Recorder, about: Object, news: Sequence[Mapping[str, Any]]) -> None:
-    """Records each condition whose status or reason differs from that in `about`; for a disruption, also each new
-    message, since every crash is news.
+    """Records each condition whose status or reason differs from `about`; for a disruption, also each new message.
 
-    How a new service begins, and how it gets on while nothing comes of it yet, is its conditions' to tell.
+    The first conditions of a new service, and changes between calm reasons, are not recorded.
     """
     status = about.get("status", {})
     for condition in news:
@@ -33,8 +32,8 @@ async def record_changes(recorder: Recorder, about: Object, news: Sequence[Mappi
         compared = ("status", "reason", *(("message",) if reason == conditions.DISRUPTED else ()))
         if any(before.get(key) != condition[key] for key in compared):
             failed = condition["status"] == "False" and (reason not in conditions.CALM or _is_outage(before, condition))
-            told = f"{condition['type']} is {condition['status']}"
-            note = f"{told}: {condition['message']}" if condition["message"] else told
+            state = f"{condition['type']} is {condition['status']}"
+            note = f"{state}: {condition['message']}" if condition["message"] else state
             warning = failed or reason in conditions.ALARMING
             changed = before and (before["status"] != condition["status"] or reason not in conditions.CALM)
             if warning or changed:

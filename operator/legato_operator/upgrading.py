@@ -1,6 +1,6 @@
-"""Gives services their turns, after another version of the operator has taken over. Knows no more than is stored.
+"""Starts and ends the upgrades of services after the operator was upgraded. Keeps no state but the services' statuses.
 
-A turn is noted in the service's status before anything of it happens, so that a restart loses and repeats none.
+An upgrade is recorded in the service's status before it starts, so that a restart neither loses nor repeats one.
 """
 
 import asyncio
@@ -17,12 +17,12 @@ from legato_operator.planning.upgrades import UPGRADE_SLOT
 from legato_operator.planning.waves import Candidate, Waves
 from legato_protocol import names
 
-LEAST, LOOK_EVERY = 0.2, 5.0  # seconds between two looks, as long as a service has its turn
+LEAST, POLL_EVERY = 0.2, 5.0  # limits of the seconds between polls while a service is upgraded
 log = logging.getLogger(__name__)
 
 
-class UpgradeTurns:
-    """Of all services of an operator. Looks when a pass has found one that waits, or whose turn it is."""
+class UpgradeScheduler:
+    """Schedules the upgrades of all services. Passes over services that wait or are upgraded call `poll`."""
 
     def __init__(
         self,
@@ -33,9 +33,9 @@ class UpgradeTurns:
         namespaces: Sequence[str] = (),
         works_in: Callable[[str], bool] = lambda namespace: True,
     ) -> None:
-        """`stored` is asked for services as they are now: one that was kept for later may lack a turn just given.
+        """`stored` reads services without a cache, which could lack an upgrade that was just recorded.
 
-        Services of namespaces that this operator does not work in have their turns elsewhere.
+        Services in namespaces outside `works_in` are upgraded by another operator.
         """
         self._stored = stored
         self._cluster = cluster
@@ -43,16 +43,18 @@ class UpgradeTurns:
         self._waves = bounds
         self._namespaces: Sequence[str | None] = tuple(namespaces) or (None,)
         self._works_in = works_in
-        self.every = max(LEAST, min(LOOK_EVERY, bounds.pause / 2))  # seconds until one who has a turn looks again
+        self.every = max(
+            LEAST, min(POLL_EVERY, bounds.pause / 2)
+        )  # seconds between polls of a service that is upgraded
         self._busy = asyncio.Lock()
         self._first: float | None = None
         self._last = float("-inf")
-        self._stopped: tuple[Candidate, ...] = ()
+        self._failed: tuple[Candidate, ...] = ()
 
-    async def look(self) -> float:
-        """End and begin turns, if it is time to. Seconds until a service that waits has to ask again.
+    async def poll(self) -> float:
+        """Ends and starts upgrades if due. Returns the seconds until a waiting service must poll again.
 
-        The first ones begin a pause after the first look: by then, all have told how they stand.
+        The first upgrades start one pause after the first poll, when all services have reported their state.
         """
         now = self._clock.now()
         self._first = now if self._first is None else self._first
@@ -61,42 +63,42 @@ class UpgradeTurns:
         if not self._busy.locked() and not 0 <= now - self._last < self.every / 2:
             self._last = now
             async with self._busy:
-                await self._look(now)
+                await self._poll(now)
         return math.inf
 
     @property
-    def held(self) -> str:
-        """Why no turn begins, as the last look found it; empty where one may."""
+    def stopped_by(self) -> str:
+        """Reason why no upgrade starts, as of the last poll; empty if one may."""
         if not self._waves.services:
-            return "no turn begins while upgrade.services is 0"
-        listed = ", ".join(f"{each.ref.namespace}/{each.ref.name}" for each in self._stopped)
-        return f"no turn begins until these are ready: {listed}" if listed else ""
+            return "no upgrade starts while upgrade.services is 0"
+        listed = ", ".join(f"{each.ref.namespace}/{each.ref.name}" for each in self._failed)
+        return f"no upgrade starts until these are ready: {listed}" if listed else ""
 
-    async def _look(self, now: float) -> None:
+    async def _poll(self, now: float) -> None:
         wave = waves.plan_wave(await self._services(), self._waves, now)
         for service in wave.end:
             await self._note(service, None)
         for service in wave.begin:
             await self._note(service, {"since": self._clock.timestamp(), "unserved": service in wave.unserved})
-        before, self._stopped = self._stopped, wave.failed
+        before, self._failed = self._failed, wave.failed
         if wave.failed and {each.ref for each in wave.failed} != {each.ref for each in before}:
-            log.warning("services that wait for their turn to be upgraded: %s", self.held)
+            log.warning("services wait for their upgrade: %s", self.stopped_by)
 
     async def _services(self) -> list[Candidate]:
         lists = [await self._stored.list(names.INFERENCE_SERVICE, namespace) for namespace in self._namespaces]
-        found = [waves.candidate(item) for listing in lists for item in listing.items]
-        return [each for each in found if each is not None and self._works_in(each.ref.namespace)]
+        candidates = [waves.candidate(item) for listing in lists for item in listing.items]
+        return [each for each in candidates if each is not None and self._works_in(each.ref.namespace)]
 
-    async def _note(self, service: Candidate, turn: dict[str, Any] | None) -> None:
-        """One that cannot be written keeps no other from its turn: the next look finds it as it is."""
+    async def _note(self, service: Candidate, slot: dict[str, Any] | None) -> None:
+        """Records the start or end of an upgrade. A failed write delays no other service: the next poll retries it."""
         try:
-            await self._cluster.patch_status(service.ref, {UPGRADE_SLOT: turn}, service.uid)
+            await self._cluster.patch_status(service.ref, {UPGRADE_SLOT: slot}, service.uid)
         except NotLeading:
             raise
         except (Conflict, ObjectNotFound):
             return
         except ClusterError as error:
-            log.warning("%s/%s: its turn cannot be noted: %s", service.ref.namespace, service.ref.name, error)
+            log.warning("%s/%s: its upgrade cannot be recorded: %s", service.ref.namespace, service.ref.name, error)
             return
-        what = "its turn to be upgraded begins" if turn else "its turn is over"
+        what = "its upgrade starts" if slot else "its upgrade has ended"
         log.info("%s/%s: %s", service.ref.namespace, service.ref.name, what)

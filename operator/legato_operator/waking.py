@@ -1,4 +1,4 @@
-"""Wakes services at zero: their gateways say at once that they hold a request, so that no look has to come round."""
+"""Wakes services at zero as soon as their gateways report a queued request, without waiting for the next poll."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -14,17 +14,16 @@ from legato_operator.observing.observed import Observed, PeerTLS, Pod, known_tok
 
 
 class HoldingGateways(Protocol):
-    """How gateways are waited for."""
+    """Client that waits for queued requests in gateways."""
 
     async def holds(self, address: str, tokens: Sequence[str], tls: PeerTLS | None = None) -> bool:
-        """Whether it holds a request, now or soon; False after some seconds without one, or where it does not
-        answer."""
+        """Waits some seconds for a queued request; False without one, or without an answer."""
         ...
 
 
 @dataclass
 class _Gateway:
-    """One that is waited for, and how it is asked."""
+    """A gateway that is waited for, with its credentials."""
 
     tokens: Sequence[str]
     tls: PeerTLS | None
@@ -32,7 +31,7 @@ class _Gateway:
 
 
 class DemandWaker:
-    """Waits for the gateways of all services at zero while it runs. What it misses, the next look finds."""
+    """Waits for the gateways of all services at zero while it runs. The next poll finds requests that it misses."""
 
     def __init__(self, gateways: HoldingGateways, clock: Clock) -> None:
         self._gateways = gateways
@@ -42,7 +41,7 @@ class DemandWaker:
         self._waiting: dict[Ref, dict[str, _Gateway]] = {}  # by service and address
 
     async def run(self, wake: Callable[[Ref], None]) -> None:
-        """Calls `wake` with services whose gateways hold requests, until cancelled."""
+        """Calls `wake` with services whose gateways have queued requests, until cancelled."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 self._tasks, self._wake = tasks, wake
@@ -54,7 +53,7 @@ class DemandWaker:
             self._waiting.clear()
 
     def follow(self, service: Ref, observed: Observed) -> None:
-        """A pass has looked at it: its gateways are waited for while it is at zero, and no longer."""
+        """Starts or stops waiting for the gateways of a service that was just observed, if it is at zero."""
         if self._tasks is None:
             return
         waiting = self._waiting.setdefault(service, {})
@@ -71,13 +70,13 @@ class DemandWaker:
             del self._waiting[service]
 
     def forget(self, service: Ref) -> None:
-        """It is not there any more."""
+        """Stops waiting for the gateways of a service that was deleted."""
         for gateway in self._waiting.pop(service, {}).values():
             _end(gateway)
 
     async def _wait(self, service: Ref, address: str, gateway: _Gateway) -> None:
-        """No more often than looks are: a wake may change nothing, as when another gateway does not answer, and an
-        older one answers at once."""
+        """Asks a gateway at most once per poll interval: a wake may change nothing, and older gateways answer
+        immediately."""
         while True:
             await asyncio.gather(self._ask(service, address, gateway), self._clock.sleep(DECIDE_EVERY))
 
@@ -87,7 +86,7 @@ class DemandWaker:
 
 
 def _holders(observed: Observed) -> list[Pod]:
-    """Gateways that would hold the first request."""
+    """Returns the gateways that would queue the first request."""
     if not (observed.at_zero and acts(observed)):
         return []
     return [

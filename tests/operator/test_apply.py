@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from legato_operator.apply import TOGETHER, apply
+from legato_operator.apply import CONCURRENT, apply
 from legato_operator.cluster import Ref
 from legato_operator.errors import ClusterError, Conflict, Invalid
 from legato_operator.local.store import Store
@@ -53,7 +53,7 @@ async def test_objects_of_a_phase_are_written_together_and_those_of_the_next_aft
     store = Slow()
     first, second = [f"a{number}" for number in range(20)], ["b"]
     await _apply(store, [Apply(_item(name)) for name in first], [Apply(_item(name)) for name in second])
-    assert store.most == TOGETHER
+    assert store.most == CONCURRENT
     assert store.steps[-2:] == [("begun", "b"), ("ended", "b")]
 
 
@@ -96,7 +96,7 @@ async def test_after_a_conflict_nothing_more_is_begun_and_what_was_begun_ends():
     with pytest.raises(Conflict):
         await _apply(store, [Apply(_item(f"a{number}")) for number in range(20)], [Apply(_item("b"))])
     begun = [name for what, name in store.steps if what == "begun"]
-    assert len(begun) == TOGETHER
+    assert len(begun) == CONCURRENT
     assert sorted(begun) == sorted(name for what, name in store.steps if what == "ended")
 
 

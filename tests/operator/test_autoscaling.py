@@ -10,7 +10,7 @@ from legato_operator.api import conditions
 from legato_operator.autoscaler import record
 from legato_operator.autoscaler.decide import DECIDE_EVERY
 from legato_operator.autoscaler.signals import Signals
-from legato_operator.autoscaling import SCALED_UP, Autoscaler, with_scaling, with_wishes
+from legato_operator.autoscaling import SCALED_UP, Autoscaler, with_new_sizes, with_scaling
 from legato_operator.clock import SystemClock
 from legato_operator.cluster import Ref, is_leaving
 from legato_operator.errors import Forbidden
@@ -62,7 +62,7 @@ class _Looks:
     def __call__(self, now=1000.0, known=None, **changes):
         """With `known` signals from here on."""
         self.source.known = known or self.source.known
-        return asyncio.run(self.autoscaler.look(_observed(self._build, now, **changes)))
+        return asyncio.run(self.autoscaler.poll(_observed(self._build, now, **changes)))
 
 
 @pytest.fixture
@@ -223,7 +223,7 @@ def test_a_plan_tells_of_scaling_and_stops_telling_when_nobody_scales(look, buil
     scaled = look()
     made = with_scaling(Plan((), {"conditions": []}, 30.0), _observed(build), scaled)
     assert [phase.name for phase in scaled.phases] == ["scale"]
-    assert with_wishes(_observed(build), scaled).desired_replicas == {"prefill": 4, "decode": 1}
+    assert with_new_sizes(_observed(build), scaled).desired_replicas == {"prefill": 4, "decode": 1}
     assert made.requeue_after == 2.0
     assert [each["type"] for each in made.status["conditions"]] == [conditions.SCALING_ACTIVE]
     stopped = with_scaling(Plan((), made.status, 30.0), _observed(build, mode="External"), look(mode="External"))
@@ -360,13 +360,13 @@ def test_what_it_decides_and_changes_is_sent_to_its_journal(look):
     heard = []
 
     class Journal:
-        def wished(self, service, decision):
+        def record_decision(self, service, decision):
             heard.append(("wished", service.name, decision.pool))
 
-        def changed(self, service, decision):
+        def record_change(self, service, decision):
             heard.append(("changed", decision.pool, decision.desired))
 
-        def forgot(self, service):
+        def forget_decisions(self, service):
             heard.append(("forgot", service.name))
 
     look.autoscaler = Autoscaler(look.source, Journal())

@@ -6,7 +6,7 @@ from legato_operator.clock import SystemClock
 from legato_operator.cluster import Ref
 from legato_operator.local.store import Store
 from legato_operator.planning.waves import Waves
-from legato_operator.upgrading import UpgradeTurns
+from legato_operator.upgrading import UpgradeScheduler
 
 _TURN = {"since": "x", "unserved": False}
 
@@ -42,27 +42,27 @@ async def _turns(store, *refs):
 
 async def test_a_turn_that_is_over_is_ended_and_the_next_one_begins(store):
     refs = await _service(store, "a", "first", "UpToDate", _TURN), await _service(store, "a", "second")
-    await UpgradeTurns(store, store, SystemClock(), Waves(services=1, pause=0.0)).look()
+    await UpgradeScheduler(store, store, SystemClock(), Waves(services=1, pause=0.0)).poll()
     assert await _turns(store, *refs) == [False, True]
 
 
 async def test_it_says_what_holds_all_turns_for_as_long_as_that_does(store):
-    assert "while upgrade.services is 0" in UpgradeTurns(store, store, SystemClock(), Waves(0, 0.0)).held
+    assert "while upgrade.services is 0" in UpgradeScheduler(store, store, SystemClock(), Waves(0, 0.0)).stopped_by
     clock = _Clock()
-    turns = UpgradeTurns(store, store, clock, Waves(services=1, pause=0.0))
+    upgrades = UpgradeScheduler(store, store, clock, Waves(services=1, pause=0.0))
     await _service(store, "a", "first", "UpgradeFailed", _TURN)
-    assert turns.held == ""
-    await turns.look()
-    assert turns.held == "no turn begins until these are ready: a/first"
+    assert upgrades.stopped_by == ""
+    await upgrades.poll()
+    assert upgrades.stopped_by == "no upgrade starts until these are ready: a/first"
     await _service(store, "a", "first")
-    clock.time += turns.every
-    await turns.look()
-    assert turns.held == ""
+    clock.time += upgrades.every
+    await upgrades.poll()
+    assert upgrades.stopped_by == ""
 
 
 async def test_services_of_another_release_have_their_turns_elsewhere(store):
     """They wait before ours in the order of namespaces, and would take the only place."""
     refs = [await _service(store, namespace, "demo") for namespace in ("a", "b")]
     waves, works_in = Waves(services=1, pause=0.0), {"b"}.__contains__
-    await UpgradeTurns(store, store, SystemClock(), waves, works_in=works_in).look()
+    await UpgradeScheduler(store, store, SystemClock(), waves, works_in=works_in).poll()
     assert await _turns(store, *refs) == [False, True]

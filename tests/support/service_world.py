@@ -201,7 +201,7 @@ class World:
             self._made += 1
             labels, command = item["metadata"]["labels"], item["spec"]["containers"][0]["command"]
             pool, revision = labels["serving.legato.dev/role"], labels["serving.legato.dev/pod-revision"]
-            held = devices.of(item["spec"])
+            held = devices.requested(item["spec"])
             made = f"{self._made:06}"
             self.pods[name] = Pod(name, f"uid-{self._made}", pool, revision, made, False, False, devices=held)
             flag, read = ("--chunk-tokens", int) if pool in POOLS else ("--default-deadline", durations.parse)

@@ -1,4 +1,4 @@
-"""Kubernetes' API as a `Cluster`, over the official client. Its calls block, so each runs in a thread."""
+"""Kubernetes' API as a `Cluster`, over the official client, whose blocking calls run in threads."""
 
 import asyncio
 import contextlib
@@ -30,20 +30,20 @@ from legato_operator.kubernetes.throttle import Throttle, retry_after
 
 CONNECT_TIMEOUT = 5.0  # seconds
 READ_TIMEOUT = 30.0
-WATCH_SECONDS = 240  # the server ends a watch after that; a connection that died unheard ends by READ_TIMEOUT more
-PAGE = 500  # objects in one answer to a list
+WATCH_SECONDS = 240  # after which the server ends a watch; READ_TIMEOUT ends one on a dead connection
+PAGE = 500  # objects per page of a list
 THREADS = 8
-TRIES = 4  # of a call that the server is too busy for, with the pauses that it asks for between them
+TRIES = 4  # of a call that an overloaded server refuses, with the pauses that it requests
 
 _APPLY = "application/apply-patch+yaml"  # JSON is YAML
 _JSON = "application/json"
 _JSON_PATCH = "application/json-patch+json"
 _MERGE = "application/merge-patch+json"
-_POSTED = ("Pod", "Event", "Lease")  # kinds from which nobody drops a field later: a POST costs the server half
-_NONE_YET = "1"  # the resource version of no object: an apply with it creates one, or is refused
+_POSTED = ("Pod", "Event", "Lease")  # kinds whose fields are never dropped later: a POST costs the server half
+_NONE_YET = "1"  # a resource version that no object has: an apply with it can only create an object
 _METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 _ERRORS = {403: Forbidden, 404: ObjectNotFound, 409: Conflict, 410: Gone, 422: Invalid}
-# Errors about fields that do not fit an object's kind; the server answers an apply with 500, as if it were at fault.
+# Errors about fields that do not fit an object's kind, which the server answers with 500 to an apply.
 _UNTYPED = (
     "failed to create typed patch object",
     "failed to convert new object",
@@ -59,7 +59,7 @@ def _uncounted(_verb: str, _kind: str, _outcome: str) -> None:
 
 
 class KubernetesCluster:
-    """A `Cluster` in which objects outlive the operator. Raises Unavailable when the server cannot be asked."""
+    """A `Cluster` over the API server. Raises Unavailable if the server cannot be reached."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class KubernetesCluster:
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="kubernetes-api")
 
     def close(self) -> None:
-        """Let the threads end."""
+        """Ends the threads."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def get(self, ref: Ref) -> Object:
@@ -90,7 +90,7 @@ class KubernetesCluster:
     async def list_metadata(
         self, kind: str, namespace: str | None = None, labels: Mapping[str, str] | None = None
     ) -> ObjectList:
-        """A list of objects of which only the metadata is there: far less to send and to read."""
+        """Lists objects with only their metadata, which is much smaller."""
         return await self._list("list_metadata", kind, namespace, labels, _METADATA)
 
     async def apply(self, item: Mapping[str, Any], manager: str, force: bool = False) -> Object:
@@ -112,7 +112,7 @@ class KubernetesCluster:
                 await self._call("check", kind, "POST", kinds.path(kind, item["metadata"]["namespace"]), query, item)
                 return
             except Invalid:
-                await self._check_applied(item, query)  # it names more of the refused fields
+                await self._check_applied(item, query)  # its error names more of the refused fields
                 raise
         await self._check_applied(item, query)
 
@@ -120,24 +120,25 @@ class KubernetesCluster:
         await self._call("check", item["kind"], "PATCH", _path(item), {**query, "force": "true"}, item, _APPLY)
 
     async def _overwrite(self, item: Mapping[str, Any], path: str, manager: str, contradiction: Invalid) -> None:
-        """Set the fields given, lists as a whole; where that does not do, drop what is beside them in the spec.
+        """Sets the given fields and whole lists; if that is not enough, replaces the spec.
 
-        Apply merges lists by the keys of their entries: an entry whose key somebody edited would be there twice. And
-        somebody may have set a field that excludes one of those given.
+        Apply merges lists by keys, so it would duplicate an entry whose key somebody edited. Somebody may also have set
+        a field that excludes one of the given fields.
         """
         query = {"fieldManager": manager}
         try:
             try:
                 await self._call("merge", item["kind"], "PATCH", path, query, item, _MERGE)
-            except Invalid:  # patched as well: the operator has no right to update
+            except Invalid:  # also a patch: the operator has no permission to update
                 spec = [{"op": "replace", "path": "/spec", "value": item["spec"]}]
                 await self._call("replace", item["kind"], "PATCH", path, query, spec, _JSON_PATCH)
         except (Invalid, ObjectNotFound, KeyError):
             raise contradiction from None
 
     async def create(self, item: Mapping[str, Any], manager: str) -> Object:
-        """A POST makes its sender the owner of fields by another operation than apply, which would drop none of them
-        later: what is applied again is made by apply, too.
+        """Creates an object, by apply unless its kind is never applied again.
+
+        The sender of a POST owns the fields by another operation, so that a later apply could not drop them.
         """
         kind, metadata = item["kind"], item["metadata"]
         query = {"fieldManager": manager, "fieldValidation": "Strict"}
@@ -147,15 +148,16 @@ class KubernetesCluster:
         return await self._call("create", kind, "PATCH", _path(item), query, fresh, _APPLY)
 
     async def replace(self, item: Mapping[str, Any]) -> Object:
-        """Raises Conflict when the object is no longer at the `resourceVersion` in `item`, and ObjectNotFound."""
+        """Replaces an object. Raises Conflict if its `resourceVersion` is not the one in `item`, and ObjectNotFound."""
         path = kinds.path(item["kind"], item["metadata"]["namespace"], item["metadata"]["name"])
         return await self._call("replace", item["kind"], "PUT", path, {}, item)
 
     async def patch_status(
         self, ref: Ref, status: Mapping[str, Any], uid: str | None = None, first: bool = False
     ) -> Object:
-        """`first` says that there is none yet. The API server does not say which part of a patch it refuses: where it
-        refuses one, the status is read and replaced.
+        """Patches the status; `first` means that the object has none yet.
+
+        If the API server refuses the patch, the status is read and replaced: the error does not name the refused part.
         """
         path = f"{kinds.path(ref.kind, ref.namespace, ref.name)}/status"
         if status:
@@ -178,7 +180,7 @@ class KubernetesCluster:
         await self.request_deletion(ref, uid)
 
     async def request_deletion(self, ref: Ref, uid: str | None = None) -> Object | None:
-        """What is left of it, for as long as it takes; None where it is gone at once."""
+        """Requests a deletion. Returns the object if it is deleted later, or None if it was deleted immediately."""
         options = {"preconditions": {"uid": uid}} if uid is not None else {}
         body = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background", **options}
         left = await self._call("delete", ref.kind, "DELETE", kinds.path(ref.kind, ref.namespace, ref.name), {}, body)
@@ -223,8 +225,8 @@ class KubernetesCluster:
         items: list[Object] = []
         while True:
             page = await self._call(verb, kind, "GET", kinds.path(kind, namespace), query, accept=accept)
-            spelled = {"apiVersion": kinds.KINDS[kind].api_version, "kind": kind}  # which items of a list lack
-            items += [item | spelled for item in page["items"] or ()]
+            types = {"apiVersion": kinds.KINDS[kind].api_version, "kind": kind}  # absent in the items of a list
+            items += [item | types for item in page["items"] or ()]
             following = page["metadata"].get("continue")
             if not following:
                 return ObjectList(tuple(items), int(page["metadata"]["resourceVersion"]))
@@ -244,8 +246,8 @@ class KubernetesCluster:
         def run() -> Object:
             with _mapped():
                 response = self._request(method, path, query or {}, body, content_type, accept)
-                found: Object = json.loads(response.read())
-                return found
+                answer: Object = json.loads(response.read())
+                return answer
 
         for _ in range(TRIES - 1):
             with contextlib.suppress(Throttled):
@@ -253,17 +255,17 @@ class KubernetesCluster:
         return await self._once(verb, kind, run)
 
     async def _once(self, verb: str, kind: str, run: Callable[[], Object]) -> Object:
-        """When the server is too busy, the pause that it asks for is over before Throttled is raised."""
+        """Runs a call once. Throttled is raised only after the pause that the server requested."""
         await self._throttle.wait_open()
         try:
-            found = await self._in_thread(run)
+            answer = await self._in_thread(run)
         except ClusterError as error:
             self._count(verb, kind, type(error).__name__)
             if isinstance(error, Throttled):
                 await self._throttle.pause(error.seconds)
             raise
         self._count(verb, kind, "OK")
-        return found
+        return answer
 
     def _request(
         self,
@@ -274,7 +276,7 @@ class KubernetesCluster:
         content_type: str = _JSON,
         accept: str = _JSON,
     ) -> Any:
-        """The client's response, unread. Raises a ClusterError."""
+        """Returns the client's unread response. Raises ClusterError."""
         headers = {"Accept": accept, "Content-Type": content_type}
         target = f"{path}?{urllib.parse.urlencode(query)}" if query else path
         call = self._client.param_serialize(
@@ -288,7 +290,7 @@ class KubernetesCluster:
         return response
 
     async def _in_thread(self, work: Callable[[], _Result]) -> _Result:
-        """Who is cancelled waits for a call that was sent: nothing is written after a task's end."""
+        """Runs work in a thread. A cancelled task waits for a call that was sent: nothing is written after its end."""
         submitted = self._threads.submit(work)
         running = asyncio.wrap_future(submitted)
         running.add_done_callback(_retrieve)
@@ -301,14 +303,14 @@ class KubernetesCluster:
 
 
 def _retrieve(call: "asyncio.Future[Any]") -> None:
-    """Retrieves an exception that nobody may wait for, or asyncio would report it: who waits can be cancelled twice."""
+    """Retrieves the exception of a call, which asyncio would report if its task was cancelled twice."""
     if not call.cancelled():
         call.exception()
 
 
 @contextlib.contextmanager
 def _mapped() -> Iterator[None]:
-    """The client's errors as ours; an answer that breaks off is none."""
+    """Converts the client's errors to ClusterErrors; an incomplete answer is Unavailable."""
     try:
         yield
     except ApiException as error:
@@ -323,7 +325,7 @@ def _path(item: Mapping[str, Any]) -> str:
 
 
 def _changes(status: Mapping[str, Any], uid: str | None, first: bool) -> list[dict[str, Any]]:
-    """As a JSON patch, which replaces whole fields. One can be removed only where it is, so it is put there first."""
+    """Returns a JSON patch that replaces whole fields. Only existing fields can be removed, so they are added first."""
     changes: list[dict[str, Any]] = [{"op": "test", "path": "/metadata/uid", "value": uid}] if uid is not None else []
     if first:
         return [*changes, {"op": "add", "path": "/status", "value": {k: v for k, v in status.items() if v is not None}}]
@@ -334,7 +336,7 @@ def _changes(status: Mapping[str, Any], uid: str | None, first: bool) -> list[di
 
 
 def _selector(labels: Mapping[str, str]) -> str:
-    """Labels as a selector; an empty value asks only whether the label is there."""
+    """Returns labels as a selector; an empty value only requires the label to exist."""
     return ",".join(f"{key}={value}" if value else key for key, value in sorted(labels.items()))
 
 
@@ -344,7 +346,7 @@ def _next(lines: Iterator[bytes]) -> bytes:
 
 
 def _is_kept(item: Object) -> bool:
-    """Whether an object whose deletion was asked for stays for a while: by its finalizers, or a grace period."""
+    """True if an object whose deletion was requested still exists, for its finalizers or a grace period."""
     metadata = item["metadata"]
     kept = metadata.get("finalizers") or metadata.get("deletionGracePeriodSeconds", 0) > 0
     return "deletionTimestamp" in metadata and bool(kept)
@@ -358,10 +360,10 @@ def _message(body: bytes) -> str:
 
 
 def _error(status: int, message: str, writing: bool = False) -> ClusterError:
-    # A write's 500 is about its object: a webhook failed, or Services' addresses have run out. Others may be taken.
+    # A write's 500 concerns only its object: a webhook failed, or Services' addresses are exhausted.
     kind = _ERRORS.get(status, Unavailable if status > 500 or (status == 500 and not writing) else ClusterError)
     if any(text in message for text in _UNTYPED):
         kind = Invalid
     if status == 422 and "metadata.uid" in message:
-        kind = Conflict  # the object of that name is another one
+        kind = Conflict  # another object has this name
     return kind(f"{status}: {message}")

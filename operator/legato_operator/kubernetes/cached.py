@@ -1,4 +1,4 @@
-"""A `Cluster` whose objects are known here: lists and watches tell of them, and a read of one costs no call."""
+"""A `Cluster` that reads objects from watches instead of calling the API server."""
 
 import contextlib
 import time
@@ -8,24 +8,24 @@ from typing import Any, TypeVar
 from legato_operator.cluster import Object, ObjectList, Ref, WatchEvent, labels_of, ref_of, uid_of
 from legato_operator.errors import ObjectNotFound
 from legato_operator.kubernetes.api import KubernetesCluster
-from legato_operator.kubernetes.store import Store
+from legato_operator.kubernetes.store import WatchedStore
 from legato_protocol import names
 
 _Result = TypeVar("_Result")
-BELIEVED_SECONDS = 5.0  # an object of a kind that nobody watches: a service that moves reads its token in every pass
+CACHED_SECONDS = 5.0  # for objects of unwatched kinds, such as the token's Secret, which every pass reads
 
 
 class CachedCluster:
-    """Reads what the store knows; where that cannot be relied on, the API server itself is asked.
+    """Reads from the store while it is current, else from the API server.
 
-    Of those of `labelled` only objects that carry a service's label are known: lists by it need no call, but a single
-    object, which may be somebody else's, does. What it returns is shared by all who ask: nobody may change it.
+    For the kinds `labelled`, the store only has objects with a service's label: lists by this label need no call, but
+    reads of single objects, which may be foreign, do. Returned objects are shared and must not be changed.
     """
 
     def __init__(
         self,
         cluster: KubernetesCluster,
-        store: Store,
+        store: WatchedStore,
         labelled: tuple[str, ...],
         now: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -34,18 +34,18 @@ class CachedCluster:
         self._known = store.known
         self._labelled = labelled
         self._now = now
-        self._writes = 0  # of such objects
-        self._read: dict[object, tuple[float, Any]] = {}  # objects of unwatched kinds, with the time
+        self._writes = 0  # of objects of unwatched kinds
+        self._read: dict[object, tuple[float, Any]] = {}  # cached objects of unwatched kinds, with the time
 
     async def get(self, ref: Ref) -> Object:
         if ref.kind not in self._known:
-            return await self._believed(ref, lambda: self._cluster.get(ref))
+            return await self._read_cached(ref, lambda: self._cluster.get(ref))
         if ref.kind in self._labelled or not self._store.is_current(ref.kind):
             return await self._cluster.get(ref)
-        found = self._known[ref.kind].get((ref.namespace, ref.name))
-        if found is None:
+        item = self._known[ref.kind].get((ref.namespace, ref.name))
+        if item is None:
             raise ObjectNotFound(f"there is no {ref}")
-        return found
+        return item
 
     def forget(self, ref: Ref) -> None:
         """Drops the cached copy of an object that is known to have changed."""
@@ -55,9 +55,9 @@ class CachedCluster:
     async def list(
         self, kind: str, namespace: str | None = None, labels: Mapping[str, str] | None = None, about: str = ""
     ) -> ObjectList:
-        """By a service's label in a namespace, without a call; its version is then no place to watch from."""
+        """Lists by a service's label in a namespace without a call; a watch cannot start at such a list's version."""
         if about:
-            return await self._believed((kind, about), lambda: self._cluster.list(kind, namespace, labels, about))
+            return await self._read_cached((kind, about), lambda: self._cluster.list(kind, namespace, labels, about))
         by_service = labels is not None and list(labels) == [names.LABEL_SERVICE]
         if namespace is None or labels is None or not by_service or not self._store.is_current(kind):
             return await self._cluster.list(kind, namespace, labels)
@@ -83,37 +83,37 @@ class CachedCluster:
                 await self._cluster.delete(ref, uid)
             return
         known, key = self._known[ref.kind], (ref.namespace, ref.name)
-        found = known.get(key)
+        before = known.get(key)
         with known.writing(key) as write:
             try:
                 left = await self._cluster.request_deletion(ref, uid)
             except ObjectNotFound:
-                if found is not None:
-                    known.deleted(key, uid_of(found))
+                if before is not None:
+                    known.deleted(key, uid_of(before))
                 raise
             if left is not None:
                 known.wrote(left, write)
-            elif found is not None and uid in (None, uid_of(found)):
-                known.deleted(key, uid_of(found))
+            elif before is not None and uid in (None, uid_of(before)):
+                known.deleted(key, uid_of(before))
 
     def watch(self, kind: str, since: int) -> AsyncIterator[WatchEvent]:
         return self._cluster.watch(kind, since)
 
-    async def _believed(self, key: object, read: Callable[[], Awaitable[_Result]]) -> _Result:
-        """Not for long: somebody else may write it, and nobody tells."""
-        self._read = {each: read for each, read in self._read.items() if self._now() - read[0] < BELIEVED_SECONDS}
+    async def _read_cached(self, key: object, read: Callable[[], Awaitable[_Result]]) -> _Result:
+        """Reads with a short-lived cache, because changes by others go unnoticed."""
+        self._read = {each: read for each, read in self._read.items() if self._now() - read[0] < CACHED_SECONDS}
         if key not in self._read:
             asked, writes = self._now(), self._writes
             result = await read()
             if self._writes != writes:
-                return result  # it may be from before the write
+                return result  # it may be older than the write
             self._read[key] = asked, result
-        believed: _Result = self._read[key][1]
-        return believed
+        cached: _Result = self._read[key][1]
+        return cached
 
     @contextlib.contextmanager
     def _unread(self, ref: Ref) -> Iterator[None]:
-        """While it is written: what was read of it before the end of that is not believed."""
+        """Invalidates cached reads of an object at the end of a write."""
         try:
             yield
         finally:

@@ -1,4 +1,4 @@
-"""Where the API server is and who the operator is to it: from the pod it runs in, else from the user's kubeconfig."""
+"""The API server's address and the operator's credentials: from its pod, else from the user's kubeconfig."""
 
 from kubernetes import config
 from kubernetes.client import ApiClient, Configuration
@@ -6,11 +6,11 @@ from kubernetes.config.config_exception import ConfigException
 
 
 class NoConnection(Exception):
-    """Neither a pod's service account nor a kubeconfig. The text says what was looked for."""
+    """Neither a pod's service account nor a usable kubeconfig exists."""
 
 
 def load() -> Configuration:
-    """Raises NoConnection. Tokens that expire are read again by the configuration itself."""
+    """Returns the configuration, which reloads expiring tokens. Raises NoConnection."""
     configuration = Configuration()
     try:
         config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
@@ -23,6 +23,6 @@ def load() -> Configuration:
 
 
 def client(configuration: Configuration) -> ApiClient:
-    """A client of its own connections. It tries each call once: whoever calls knows better when to try again."""
+    """Returns a client with its own connections and without retries, which callers decide about."""
     configuration.retries = False
     return ApiClient(configuration)

@@ -1,4 +1,4 @@
-"""Kubernetes Events about an object. One name for each thing that can be said of it, so that a repeat is a count."""
+"""Kubernetes Events about an object, named by their content, so that a repeat only increases a count."""
 
 import asyncio
 import hashlib
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 class Events:
-    """A `Recorder` that nobody waits for: `run` writes what was recorded, one after the other."""
+    """A `Recorder` that does not block: `run` writes the recorded Events one after another."""
 
     def __init__(self, cluster: Cluster, instance: str, most_waiting: int = MOST_WAITING) -> None:
         self._cluster = cluster
@@ -32,7 +32,7 @@ class Events:
             log.warning("no Event %s about %s: too many wait", reason, about["metadata"]["name"])
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Writes Events until cancelled."""
         while True:
             item = await self._waiting.get()
             try:
@@ -52,11 +52,11 @@ class Events:
 
     def _event(self, about: Object, kind: str, reason: str, note: str) -> dict[str, Any]:
         metadata, note = about["metadata"], note[:LONGEST_NOTE]
-        said = hashlib.sha256("\0".join((metadata["uid"], kind, reason, note)).encode()).hexdigest()[:16]
+        content_hash = hashlib.sha256("\0".join((metadata["uid"], kind, reason, note)).encode()).hexdigest()[:16]
         return {
             "apiVersion": kinds.KINDS["Event"].api_version,
             "kind": "Event",
-            "metadata": {"name": f"{metadata['name']}.{said}", "namespace": metadata["namespace"]},
+            "metadata": {"name": f"{metadata['name']}.{content_hash}", "namespace": metadata["namespace"]},
             "eventTime": micro_time(),
             "reportingController": common.MANAGER,
             "reportingInstance": self._instance,
@@ -70,5 +70,5 @@ class Events:
 
 def _reference(about: Object) -> dict[str, str]:
     metadata = about["metadata"]
-    found = {"apiVersion": about["apiVersion"], "kind": about["kind"], "namespace": metadata["namespace"]}
-    return found | {"name": metadata["name"], "uid": metadata["uid"]}
+    kind = {"apiVersion": about["apiVersion"], "kind": about["kind"]}
+    return kind | {"namespace": metadata["namespace"], "name": metadata["name"], "uid": metadata["uid"]}

@@ -1,6 +1,6 @@
-"""kopf's watches: events of services and of what they own wake the controller's loops. They decide and write nothing.
+"""kopf's watches: events of services and their objects wake the controller's loops. They decide and write nothing.
 
-kopf runs in a thread of its own: it ends with every task of its loop, and in a main thread it takes the signals.
+kopf runs in its own thread, because it ends with any task of its loop, and handles signals in a main thread.
 """
 
 import asyncio
@@ -20,24 +20,24 @@ from legato_operator.manifests import common
 from legato_operator.observing import ownership
 from legato_protocol import names
 
-# Not the token's Secret: watching it would need the right to read all Secrets.
+# Without the token's Secret: watching it would need permission to read all Secrets.
 LABELLED = ("Pod", ownership.REPLICA_SET, *common.OWNED_KINDS)
 WATCHED = (names.INFERENCE_SERVICE, *LABELLED)
 
-SILENCE_SECONDS = 60.0  # after that, a connection that says nothing is held for dead
+SILENCE_SECONDS = 60.0  # after which a silent connection counts as dead
 CONNECT_SECONDS = 10.0
-RESTART_SECONDS = 5.0  # after kopf ended by an error
-AGAIN_SECONDS = 2.0  # after a watch ended, while others go on
-CHECK_SECONDS = 0.5  # between two checks of the watches
-END_SECONDS = 3.0  # for kopf to end; tasks that still run are abandoned
+RESTART_SECONDS = 5.0  # delay before a restart after kopf failed
+AGAIN_SECONDS = 2.0  # delay before a restart after a watch ended
+CHECK_SECONDS = 0.5  # between checks of the watches
+END_SECONDS = 3.0  # for kopf to end; remaining tasks are abandoned
 STOP_SECONDS = 10.0
 
-Notify = Callable[[Object, bool], None]  # an object, and whether it is gone
+Notify = Callable[[Object, bool], None]  # an object, and True if it was deleted
 log = logging.getLogger(__name__)
 
 
 class Handlers:
-    """kopf in its thread. `notify` is called there, for every event, and `ended` when watches have ended unasked."""
+    """kopf in its thread, which calls `notify` for every event, and `ended` when watches have ended unexpectedly."""
 
     def __init__(
         self,
@@ -52,25 +52,25 @@ class Handlers:
         self._notify = notify
         self._silence = silence
         self._ended = ended
-        self._stopping = threading.Event()  # for good
-        self._running = threading.Event()  # all watches run
-        self._stop: threading.Event = threading.Event()  # this run of kopf
+        self._stopping = threading.Event()  # set by `stop`
+        self._running = threading.Event()  # set while all watches run
+        self._stop: threading.Event = threading.Event()  # ends this run of kopf
         self._thread = threading.Thread(target=self._run, name="kopf", daemon=True)
 
     def start(self) -> None:
-        """Begin to watch. The API server must know the custom resources."""
+        """Starts to watch. The API server must serve the custom resources."""
         self._thread.start()
 
     def restart(self) -> None:
-        """Watch anew, from fresh lists."""
+        """Restarts all watches from fresh lists."""
         self._stop.set()
 
     def running(self) -> bool:
-        """True if all watches have begun and none has ended since."""
+        """True if all watches have started and none has ended since."""
         return self._running.is_set() and self._thread.is_alive()
 
     def stop(self) -> None:
-        """End. Blocks for a moment."""
+        """Ends all watches. Blocks for a moment."""
         self._stopping.set()
         self._stop.set()
         if self._thread.ident is not None:
@@ -83,7 +83,7 @@ class Handlers:
             try:
                 loop.run_until_complete(self._operator())
             except Exception:  # whatever ends kopf, only fresh watches help
-                log.exception("kopf ended; it is started again in %s s", RESTART_SECONDS)
+                log.exception("kopf ended; it restarts in %s s", RESTART_SECONDS)
                 self._running.clear()
                 self._ended()
                 self._stopping.wait(RESTART_SECONDS)
@@ -108,11 +108,10 @@ class Handlers:
             await asyncio.wait(left, timeout=CHECK_SECONDS)
 
     async def _supervise(self) -> None:
-        """Stops kopf when a watch has ended: it may go on without one whose kind is not served, as between two installs
-        of CRDs. Ends when kopf is stopped.
-        """
+        """Stops kopf when a watch has ended, because kopf may continue without it, for example between two installs of
+        the CRDs. Ends when kopf is stopped."""
         wanted = len(WATCHED) * max(1, len(self._namespaces))
-        # kopf asks which kinds there are, then watches all of them together; it does not say when.
+        # kopf discovers the kinds, then starts all watches together, without a notification.
         while not (_watches() or self._stop.is_set()):  # noqa: ASYNC110
             await asyncio.sleep(CHECK_SECONDS)
         await asyncio.sleep(CHECK_SECONDS)
@@ -148,7 +147,7 @@ class Handlers:
 
 
 def _watches() -> int:
-    """Watches of kopf that run in this thread, by the names of their tasks."""
+    """Counts kopf's watches in this thread by the names of their tasks."""
     return sum(task.get_name().startswith("watcher for ") for task in asyncio.all_tasks())
 
 
@@ -156,34 +155,34 @@ def _handler(kind: str, notify: Notify) -> Callable[..., None]:
     api_version = kinds.KINDS[kind].api_version
 
     async def handle(event: Any, **_: Any) -> None:
-        metadata = dict(event["object"]["metadata"])  # kopf's own stays as it is
-        told = {**event["object"], "apiVersion": api_version, "kind": kind, "metadata": metadata}
-        notify(told, event["type"] == "DELETED")
+        metadata = dict(event["object"]["metadata"])  # a copy, because kopf keeps its own
+        item = {**event["object"], "apiVersion": api_version, "kind": kind, "metadata": metadata}
+        notify(item, event["type"] == "DELETED")
 
     return handle  # type: ignore[return-value]
 
 
 def _resource(kind: str) -> tuple[str, str, str]:
-    """Group, version and plural, as kopf spells them."""
-    found = kinds.KINDS[kind]
-    group, _, version = found.api_version.rpartition("/")
-    return group, version, found.plural
+    """Returns the group, version and plural for kopf."""
+    served = kinds.KINDS[kind]
+    group, _, version = served.api_version.rpartition("/")
+    return group, version, served.plural
 
 
 def _settings(silence: float) -> kopf.OperatorSettings:
-    """Watches that end by themselves, are retried for ever, and leave no trace in the cluster."""
+    """Returns settings for watches that end by themselves, are retried forever, and write nothing to the cluster."""
     settings = kopf.OperatorSettings()
     settings.posting.enabled = False
-    settings.process.ultimate_exiting_timeout = None  # it would kill this process, whose end is not kopf's to decide
-    settings.scanning.disabled = True  # it would need rights on all CRDs and namespaces
-    settings.watching.server_timeout = math.ceil(silence * 0.8)  # the server ends a watch before that
+    settings.process.ultimate_exiting_timeout = None  # it would kill this process
+    settings.scanning.disabled = True  # it would need permissions for all CRDs and namespaces
+    settings.watching.server_timeout = math.ceil(silence * 0.8)  # the server ends a watch before it counts as dead
     settings.watching.client_timeout = silence
     settings.watching.connect_timeout = CONNECT_SECONDS
     settings.watching.inactivity_timeout = silence
     settings.watching.chunk_size = 500
     for kind in LABELLED:
         settings.watching.label_selectors[_resource(kind)] = names.LABEL_SERVICE
-    settings.queueing.exit_timeout = CHECK_SECONDS  # fresh lists contain what is unread
+    settings.queueing.exit_timeout = CHECK_SECONDS  # fresh lists contain the unread events
     settings.networking.connect_timeout = CONNECT_SECONDS
     settings.networking.request_timeout = silence
     settings.networking.error_backoffs = _Endless()
@@ -191,14 +190,14 @@ def _settings(silence: float) -> kopf.OperatorSettings:
 
 
 class _Endless:
-    """Seconds between tries, for as long as it takes."""
+    """An endless sequence of seconds between tries."""
 
     def __iter__(self) -> Iterator[float]:
         return itertools.chain((0.5, 1.0, 2.0), itertools.repeat(3.0))
 
 
 def _connection(configuration: Configuration) -> kopf.ConnectionInfo:
-    """The official client's configuration as kopf's."""
+    """Converts the official client's configuration to kopf's."""
     header = configuration.get_api_key_with_prefix("BearerToken", alias="authorization") or ""
     scheme, _, token = header.rpartition(" ")
     return kopf.ConnectionInfo(

@@ -1,4 +1,4 @@
-"""The operator's small HTTP server for kubelet and Prometheus."""
+"""The operator's HTTP server for the kubelet and Prometheus."""
 
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -12,7 +12,7 @@ from legato_protocol import listening
 BACKLOG = 128
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
-Check = Callable[[], str]  # what is wrong; empty when nothing is
+Check = Callable[[], str]  # returns the problem, or an empty text
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Checks:
 
 @contextlib.asynccontextmanager
 async def serving(port: int, checks: Checks) -> AsyncIterator[int]:
-    """Answers while it is open, at the port that it gives. Raises OSError when the port cannot be had."""
+    """Serves while it is open, and yields its port. Raises OSError if the port cannot be bound."""
     application = web.Application()
     application.router.add_get("/healthz", _answer(checks.alive))
     application.router.add_get("/readyz", _answer(checks.ready))
@@ -41,7 +41,7 @@ async def serving(port: int, checks: Checks) -> AsyncIterator[int]:
 
 def _answer(check: Check) -> Answer:
     async def answer(_request: web.Request) -> web.StreamResponse:
-        wrong = check()
-        return web.Response(status=503 if wrong else 200, text=wrong or "ok")
+        problem = check()
+        return web.Response(status=503 if problem else 200, text=problem or "ok")
 
     return answer

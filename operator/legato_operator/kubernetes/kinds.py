@@ -1,4 +1,4 @@
-"""Where the API serves each kind that the operator reads or writes."""
+"""API paths of each kind that the operator reads or writes."""
 
 import urllib.parse
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ class Kind:
 
     @property
     def prefix(self) -> str:
-        """The path of its group and version."""
+        """Path of the kind's group and version."""
         return f"/apis/{self.api_version}" if "/" in self.api_version else f"/api/{self.api_version}"
 
 
@@ -41,10 +41,10 @@ KINDS = {
 
 
 def path(kind: str, namespace: str | None = None, name: str | None = None) -> str:
-    """The URL path of one object, of a namespace's objects, or of all objects of a kind. Raises KeyError.
+    """Returns the URL path of one object, of a namespace's objects, or of all objects of a kind. Raises KeyError.
 
-    Whatever a manifest has for a name, it leads nowhere else.
+    Names from manifests are quoted, so that they cannot lead to another path.
     """
-    found = KINDS[kind]
-    parts = [*(("namespaces", namespace) if namespace else ()), found.plural, *((name,) if name else ())]
-    return "/".join((found.prefix, *(urllib.parse.quote(part, safe="") for part in parts)))
+    served = KINDS[kind]
+    parts = [*(("namespaces", namespace) if namespace else ()), served.plural, *((name,) if name else ())]
+    return "/".join((served.prefix, *(urllib.parse.quote(part, safe="") for part in parts)))

@@ -1,4 +1,4 @@
-"""Which replica of the operator works: the one that holds the release's Lease. The others stand by."""
+"""Leader election: the replica that holds the release's Lease works, and the others stand by."""
 
 import asyncio
 import logging
@@ -32,17 +32,17 @@ class Leader:
         self._claim = Claim(leases, Ref("Lease", namespace, name), identity, self._terms, account=owner)
 
     def holds(self) -> bool:
-        """Whether this replica may write now."""
+        """True if this replica may write now."""
         return self._claim.left() > 0
 
     async def lead(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Whenever the Lease is held, `work` runs; it is cancelled when the Lease is lost. Cancelled, gives it back.
+        """Runs `work` while the Lease is held, and cancels it when the Lease is lost. Releases it when cancelled.
 
-        Raises what `work` raises, except for NotLeading.
+        Raises the errors of `work`, except NotLeading.
         """
         try:
             while True:
-                while not await self._claim.take():  # noqa: ASYNC110 - only the API server can tell
+                while not await self._claim.take():  # noqa: ASYNC110 - only the API server knows
                     await asyncio.sleep(self._terms.retry)
                 log.info("%s leads", self._identity)
                 await self._work_while_held(work)
@@ -64,9 +64,9 @@ class Leader:
 
 
 class LedCluster:
-    """A `Cluster` that is written to only while the Lease is held, and in namespaces of which `may_write` holds.
+    """A `Cluster` that only writes while the Lease is held, and in namespaces for which `may_write` is true.
 
-    Raises NotLeading; for a namespace Unavailable, as it may be this release's again soon.
+    Raises NotLeading, or Unavailable for a namespace, because this release may claim it again soon.
     """
 
     def __init__(
@@ -110,11 +110,11 @@ class LedCluster:
         if not self._leader.holds():
             raise NotLeading("another replica may be the leader by now")
         if not self._may_write(namespace):
-            raise Unavailable(f"another release may look after namespace {namespace} by now")
+            raise Unavailable(f"another release may manage namespace {namespace} by now")
 
 
 async def _without_leadership_errors(work: Callable[[], Awaitable[None]]) -> None:
     try:
         await work()
     except* NotLeading:
-        log.warning("a write was kept back: the Lease was not held")
+        log.warning("a write was not sent: the Lease was not held")

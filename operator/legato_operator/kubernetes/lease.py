@@ -1,6 +1,6 @@
-"""One holder's claim to a Lease, written only over the version that was read.
+"""One holder's claim to a Lease, written with optimistic concurrency.
 
-Clocks of two machines are never compared: a Lease has ended when it was seen unrenewed for its whole duration.
+Clocks of two machines are never compared: a Lease has expired once it was seen unrenewed for its whole duration.
 """
 
 import asyncio
@@ -17,12 +17,12 @@ from legato_operator.errors import ClusterError, Conflict, Forbidden, ObjectNotF
 from legato_operator.kubernetes import kinds
 from legato_operator.manifests import common
 
-_ENDING = "because it is being terminated"  # the API server, of a namespace that takes nothing new
+_ENDING = "because it is being terminated"  # in the API server's error for a terminating namespace
 log = logging.getLogger(__name__)
 
 
 class Leases(Protocol):
-    """What is done with Leases: writes that only happen to the version that was read."""
+    """Calls for Leases, whose writes only succeed for the version that was read."""
 
     async def get(self, ref: Ref) -> Object: ...
 
@@ -35,7 +35,7 @@ class Leases(Protocol):
 
 @dataclass(frozen=True)
 class Terms:
-    """Seconds. A holder that could not renew stops before others may start."""
+    """Times in seconds. A holder that cannot renew stops before others may start."""
 
     duration: int = 15
     renew_within: float = 10.0
@@ -43,7 +43,7 @@ class Terms:
 
 
 class Claim:
-    """What one holder knows and does about one Lease."""
+    """One holder's claim to one Lease."""
 
     def __init__(
         self,
@@ -54,9 +54,9 @@ class Claim:
         ends_with_namespace: bool = True,
         account: Ref | None = None,
     ) -> None:
-        """Unless it `ends_with_namespace`, it is held where the namespace is ending, and with that all its Leases.
+        """Unless it `ends_with_namespace`, the claim stays held in a terminating namespace, which accepts no Leases.
 
-        The Lease is deleted together with `account`, the holder's ServiceAccount: nobody could give it back then.
+        `account`, the holder's ServiceAccount, owns the Lease, because nobody could release it without the account.
         """
         self._account = account
         self._owners: tuple[dict[str, str], ...] = ()
@@ -66,20 +66,20 @@ class Claim:
         self._holder = holder
         self._terms = terms
         self._held_until = 0.0
-        self._seen: tuple[Any, ...] = ()  # holder and renewal, and since when they have been so
+        self._seen: tuple[Any, ...] = ()  # another holder and its renewal, unchanged since `_seen_since`
         self._seen_since = 0.0
 
     @property
     def other(self) -> str:
-        """Who else held it when it was looked at last; empty if nobody did."""
+        """The other holder at the last check; empty if there was none."""
         return str(self._seen[0]) if self._seen else ""
 
     def left(self) -> float:
-        """For how many seconds it is held, if it is not renewed."""
+        """Returns the seconds for which the Lease is still held without a renewal."""
         return max(0.0, self._held_until - time.monotonic())
 
     async def take(self) -> bool:
-        """Take or renew the Lease, where that is allowed."""
+        """Takes or renews the Lease. Returns True if it is held."""
         asked = time.monotonic()
         try:
             async with asyncio.timeout(self.left() or self._terms.renew_within):
@@ -106,7 +106,7 @@ class Claim:
         return False
 
     async def _find_owner(self) -> None:
-        """Reads the account once. If it does not exist or cannot be read, the Lease ends only by its time."""
+        """Reads the account once. If it does not exist or cannot be read, the Lease has no owner."""
         if self._account is not None:
             with contextlib.suppress(Forbidden, ObjectNotFound):
                 uid = uid_of(await self._leases.get(self._account))
@@ -149,7 +149,7 @@ class Claim:
         return {"apiVersion": api_version, "kind": "Lease", "metadata": {**metadata, **mine}, "spec": dict(spec)}
 
     async def give_back(self) -> None:
-        """So that the next holder need not wait for its end. Without an answer, it ends by itself."""
+        """Releases the Lease, so that the next holder need not wait. Without an answer, the Lease expires."""
         self._held_until = 0.0
         with contextlib.suppress(ClusterError, TimeoutError):
             async with asyncio.timeout(self._terms.renew_within):
@@ -159,7 +159,7 @@ class Claim:
                     await self._leases.replace(self._object(stored["metadata"], kept))
 
     async def remove(self) -> None:
-        """Give it back for good: the Lease itself goes. Raises ClusterError."""
+        """Releases the Lease and deletes it. Raises ClusterError."""
         self._held_until = 0.0
         with contextlib.suppress(ObjectNotFound, Conflict):  # somebody else was faster
             stored = await self._leases.get(self._ref)
@@ -168,5 +168,5 @@ class Claim:
 
 
 def micro_time() -> str:
-    """Now, as the API spells a MicroTime."""
+    """Returns the current time in the API's MicroTime format."""
     return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

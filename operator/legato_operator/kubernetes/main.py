@@ -1,4 +1,4 @@
-"""The operator's process on Kubernetes, put together."""
+"""Assembles and runs the operator's process on Kubernetes."""
 
 import asyncio
 import logging
@@ -24,7 +24,7 @@ from legato_operator.kubernetes.handlers import LABELLED, SILENCE_SECONDS, WATCH
 from legato_operator.kubernetes.leader import Leader, LedCluster
 from legato_operator.kubernetes.lease import Terms
 from legato_operator.kubernetes.settings import OperatorSettings
-from legato_operator.kubernetes.store import Store
+from legato_operator.kubernetes.store import WatchedStore
 from legato_operator.kubernetes.token_access import Account, TokenAccess
 from legato_operator.kubernetes.watchdog import AUDIT_SECONDS, Watchdog
 from legato_operator.manifests import common, placement
@@ -36,19 +36,19 @@ from legato_operator.observing.route_hosts import RouteHosts
 from legato_operator.observing.worker_api import HttpWorkers
 from legato_operator.planning.waves import Waves
 from legato_operator.reconcile import Reconciler
-from legato_operator.upgrading import UpgradeTurns
+from legato_operator.upgrading import UpgradeScheduler
 from legato_operator.waking import DemandWaker
 from legato_protocol import names
 
 LEASE_READ_SECONDS = 5.0
 _DAY = 24 * 3600.0  # seconds
-WAIT_SECONDS = 2.0  # between looks for an API server that knows the custom resources
+WAIT_SECONDS = 2.0  # between checks for an API server that serves the custom resources
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Timings:
-    """How often the process looks after itself and its Lease, and how long it waits for the API server, in seconds."""
+    """Intervals of the process's own checks and Leases, and limits of waits for the API server, in seconds."""
 
     terms: Terms = field(default_factory=Terms)
     claims: Terms = namespace_claims.TERMS
@@ -60,7 +60,7 @@ class Timings:
 
 
 def run(settings: OperatorSettings, load: Callable[[], Configuration] = connection.load) -> int:
-    """Serve until SIGTERM or SIGINT. Raises NoConnection, and OSError when the port cannot be had."""
+    """Serves until SIGTERM or SIGINT. Raises NoConnection, and OSError if the port cannot be bound."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     for noisy in ("kopf", "urllib3"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
@@ -82,19 +82,19 @@ async def serve(
     settings: OperatorSettings,
     load: Callable[[], Configuration],
     timings: Timings | None = None,
-    told_port: Callable[[int], None] = lambda port: None,
+    report_port: Callable[[int], None] = lambda port: None,
 ) -> None:
-    """Serve until cancelled; then passes end, and the Lease is given back."""
+    """Serves until cancelled; then passes end, and the Lease is released."""
     timings = timings or Timings()
     configuration = await asyncio.to_thread(load)
     metrics = OperatorMetrics()
     cluster = KubernetesCluster(connection.client(configuration), metrics.called, read_timeout=timings.read)
-    leases = KubernetesCluster(  # connections and a thread of its own: it must be renewed while others wait
+    leases = KubernetesCluster(  # with its own connections and threads: renewals must not wait for other calls
         connection.client(configuration), metrics.called, threads=2, read_timeout=LEASE_READ_SECONDS
     )
     try:
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
-            await _Process(settings, load, timings, metrics, cluster, leases, session).serve(told_port)
+            await _Process(settings, load, timings, metrics, cluster, leases, session).serve(report_port)
     finally:
         cluster.close()
         leases.close()
@@ -131,7 +131,7 @@ class _Process:
         self._metrics = metrics
         self._cluster = cluster
         self._loop = asyncio.get_running_loop()
-        self._store = Store(WATCHED)
+        self._store = WatchedStore(WATCHED)
         self._leader = Leader(
             leases,
             settings.lease_namespace,
@@ -144,13 +144,13 @@ class _Process:
         self._claims = NamespaceClaims(leases, release, timings.claims)
         self._cached = CachedCluster(cluster, self._store, LABELLED)
         self._led = LedCluster(self._cached, self._leader, self._claims.holds)
-        self._anywhere = LedCluster(cluster, self._leader)  # whichever release looks after the namespace
+        self._anywhere = LedCluster(cluster, self._leader)  # also writes in namespaces of other releases
         self._events = Events(self._anywhere, settings.identity)
         self._gateways = HttpGateways(session)
         self._waker = DemandWaker(self._gateways, SystemClock())
         self._remove_unused: Callable[[Iterable[str | None]], Awaitable[None]] | None = None
         self._controller = Controller(self._passes(session), timings.retries, metrics, timings.gather)
-        self._handlers = Handlers(load, settings.namespaces, self._told, timings.silence, self._watches_ended)
+        self._handlers = Handlers(load, settings.namespaces, self._notify, timings.silence, self._watches_ended)
         self._watchdog = Watchdog(
             cluster,
             WATCHED,
@@ -164,7 +164,7 @@ class _Process:
         self._show_state()
 
     def _passes(self, session: aiohttp.ClientSession) -> Reconciles:
-        """Passes over services of namespaces that this release has claimed, with what they need of their tokens."""
+        """Returns passes over services in namespaces that this release has claimed, with access to their tokens."""
         reconciler = self._reconciler(session)
         if role := self._settings.token_role:
             account = Account(self._settings.lease_namespace, self._settings.service_account)
@@ -173,8 +173,8 @@ class _Process:
         return ClaimedPasses(reconciler, self._led, self._claims, self._events, self._leave)
 
     def _leave(self, service: Ref) -> None:
-        """Another release looks after it."""
-        self._metrics.services.gone(service)
+        """Forgets a service that another release manages."""
+        self._metrics.services.remove(service)
         self._waker.forget(service)
 
     def _reconciler(self, session: aiohttp.ClientSession) -> Reconciles:
@@ -188,25 +188,25 @@ class _Process:
             self._events,
             Autoscaler(GatewaySignalSource(), services, settings.gpu_resources),
             services,
-            UpgradeTurns(self._cluster, self._led, clock, bounds, settings.namespaces, self._claims.holds),
+            UpgradeScheduler(self._cluster, self._led, clock, bounds, settings.namespaces, self._claims.holds),
             self._gateways,
             RouteHosts(self._cluster, clock, settings.namespaces),
             self._waker,
         )
 
     def _show_state(self) -> None:
-        """Metrics that are looked up when they are asked for."""
+        """Connects metrics that are evaluated at each scrape."""
         metrics = self._metrics
         metrics.services.leads = self._leader.holds
         metrics.taken = lambda: self._claims.taken if self._leader.holds() else {}
         metrics.synced.set_function(lambda: float(self._store.trusted))
         metrics.leader.set_function(lambda: float(self._leader.holds()))
 
-    async def serve(self, told_port: Callable[[int], None]) -> None:
-        """Health first, then watches, then the Lease."""
+    async def serve(self, report_port: Callable[[int], None]) -> None:
+        """Serves health first, then starts watches, then takes the Lease."""
         checks = health.Checks(self._watchdog.complaint, self._unready, self._metrics.text)
         async with health.serving(self._settings.http_port, checks) as port:
-            told_port(port)
+            report_port(port)
             await self._wait_known()
             self._handlers.start()
             try:
@@ -217,9 +217,10 @@ class _Process:
                 await asyncio.to_thread(self._handlers.stop)
 
     async def _lead(self) -> None:
-        """What only the leader does: wake everything there is, then what is told of.
+        """Runs the leader's tasks. Wakes all services first, then follows events.
 
-        Somebody else may have led meanwhile, and a watch that died unheard has not told what was written.
+        The store is distrusted at first: another replica may have led meanwhile, and a dead watch has not reported its
+        writes.
         """
         self._watchdog.distrust()
         self._claims.forget()
@@ -228,12 +229,12 @@ class _Process:
             tasks.create_task(self._controller.run())
             tasks.create_task(self._waker.run(self._controller.wake))
             tasks.create_task(self._events.run())
-            while not await self._wake_all():  # noqa: ASYNC110 - only the API server can tell
+            while not await self._wake_all():  # noqa: ASYNC110 - only the API server knows
                 await asyncio.sleep(WAIT_SECONDS)
             await self._tidy()
 
     async def _tidy(self) -> None:
-        """Remove what services left that went while no operator ran. What cannot be, the next leader tries."""
+        """Removes leftovers of services that were deleted while no operator ran. The next leader retries failures."""
         try:
             if self._remove_unused is not None:
                 await self._remove_unused(self._settings.namespaces or (None,))
@@ -253,7 +254,7 @@ class _Process:
         return True
 
     async def _wait_known(self) -> None:
-        """Until the API server knows the custom resources: kopf looks for them once."""
+        """Waits until the API server serves the custom resources, which kopf discovers only once."""
         while True:
             try:
                 for kind in (names.INFERENCE_SERVICE, names.WORKER_POOL):
@@ -264,8 +265,8 @@ class _Process:
                 log.warning("waiting for the API server and its custom resources: %s", error)
                 await asyncio.sleep(WAIT_SECONDS)
 
-    def _told(self, item: Object, gone: bool) -> None:
-        """In kopf's thread."""
+    def _notify(self, item: Object, gone: bool) -> None:
+        """Called in kopf's thread for every event."""
         self._metrics.saw(item["kind"])
         self._loop.call_soon_threadsafe(self._changed, item, gone)
 
@@ -278,8 +279,8 @@ class _Process:
         self._watchdog.distrust()
 
     def _changed(self, item: Object, gone: bool) -> None:
-        self._store.told(item, gone)
-        if gone and labels_of(item).get(names.LABEL_ROLE) == common.TOKEN:  # and with it the Secret of that name
+        self._store.report(item, gone)
+        if gone and labels_of(item).get(names.LABEL_ROLE) == common.TOKEN:  # the Secret of this name was deleted, too
             self._cached.forget(Ref("Secret", ref_of(item).namespace, ref_of(item).name))
         self._wake(item)
 

@@ -1,4 +1,4 @@
-"""What the operator's process can be told, as flags. A pod learns its own name and namespace from its environment."""
+"""Flags of the operator's process. A pod gets its own name and namespace from its environment."""
 
 import argparse
 import os
@@ -23,7 +23,7 @@ _IDENTITY = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,251}[A-Za-z0-9])?")
 
 @dataclass(frozen=True)
 class OperatorSettings:
-    """Without `namespaces`: all of the cluster's."""
+    """Settings of the operator. Empty `namespaces` means all of the cluster's."""
 
     engine_image: str
     gateway_image: str
@@ -39,10 +39,10 @@ class OperatorSettings:
     upgrade_pause: float = UPGRADE_PAUSE
     tracing_endpoint: str = ""
     http_port: int = names.OPERATOR_PORT
-    own_namespace: str = ""  # empty where it is not a pod
+    own_namespace: str = ""  # empty if the operator is not a pod
     token_role: str = ""
     service_account: str = ""
-    token_lifetime: int = 30  # days; 0: services' tokens are replaced only when that is asked for
+    token_lifetime: int = 30  # days; 0: services' tokens are rotated only on request
 
 
 def _image(text: str) -> str:
@@ -106,7 +106,7 @@ _FLAGS: Final = (
     Flag(
         "--upgrade-pause",
         flags.DURATION,
-        "time that a service must be ready after that before the next one's turn",
+        "time that a service must be ready afterwards before the next one is upgraded",
     ),
     Flag(
         "--tracing-endpoint",
@@ -130,34 +130,36 @@ _FLAGS: Final = (
     Flag(
         "--token-role",
         flags.text("NAME"),
-        "ClusterRole with rights on Secrets, which it binds to itself where services are",
+        "ClusterRole with permissions for Secrets, which it binds to itself in namespaces with services",
     ),
     Flag(
         "--token-lifetime",
         flags.whole("DAYS", 0, 3650),
-        "replace services' tokens when they are this old; 0: only when that is asked for",
+        "replace services' tokens at this age; 0: only on request",
     ),
     Flag("--service-account", flags.text("NAME"), "its own ServiceAccount, in --lease-namespace: it owns the Lease"),
 )
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Every flag of `legato operator`. argparse refuses a bad value; what flags mean together is judged by `read`."""
+    """Adds the flags of `legato operator`. argparse checks single values, and `read` combinations of flags."""
     flags.add(parser, _FLAGS, OperatorSettings)
     parser.add_argument(
-        "--check-no-services", action="store_true", help="end at once: with 1 if services of its namespaces are left"
+        "--check-no-services",
+        action="store_true",
+        help="exit immediately: with 1 if services of its namespaces are left",
     )
 
 
 def read(given: argparse.Namespace, environment: Mapping[str, str]) -> OperatorSettings:
-    """The settings. Raises SettingsError."""
-    found = flags.given(given, OperatorSettings)
+    """Returns the settings. Raises SettingsError."""
+    values = flags.given(given, OperatorSettings)
     own = environment.get(ENV_NAMESPACE, "")
     defaults = {
         "lease_namespace": own,
         "identity": environment.get(ENV_POD_NAME, "") or f"{socket.gethostname()}-{os.getpid()}",
     }
-    settings = OperatorSettings(**defaults | found, own_namespace=own)
+    settings = OperatorSettings(**defaults | values, own_namespace=own)
     _check_together(settings)
     return settings
 
@@ -166,6 +168,6 @@ def _check_together(settings: OperatorSettings) -> None:
     if settings.namespaces and settings.ignored_namespaces:
         raise SettingsError("--namespace and --ignore-namespace cannot be given together")
     if not settings.lease_namespace:
-        raise SettingsError(f"--lease-namespace is required where {ENV_NAMESPACE} is not set")
+        raise SettingsError(f"--lease-namespace is required if {ENV_NAMESPACE} is not set")
     if settings.token_role and not settings.service_account:
         raise SettingsError("--token-role needs --service-account")

@@ -1,4 +1,4 @@
-"""What the operator knows of the cluster: objects of the watched kinds, and whether that can be relied on."""
+"""A cache of the watched kinds, which is used only while audits find that watches report every change."""
 
 from collections.abc import Mapping, Sequence
 
@@ -6,31 +6,31 @@ from legato_operator.cluster import Object, ObjectList
 from legato_operator.kubernetes.known_objects import KnownObjects, Missed
 
 
-class Store:
-    """Fed by watches, by lists that audit them and by what is written here. Belongs to one event loop."""
+class WatchedStore:
+    """Caches fed by watches, by lists that audit them, and by the operator's writes. Belongs to one event loop."""
 
     def __init__(self, kinds: Sequence[str]) -> None:
         self.known: Mapping[str, KnownObjects] = {kind: KnownObjects() for kind in kinds}
-        self.trusted = False  # whether watches tell of every change
+        self.trusted = False  # True if watches report every change
 
-    def told(self, item: Object, gone: bool) -> None:
-        """A watch told of this object, or of its end."""
-        self.known[item["kind"]].told(item, gone)
+    def report(self, item: Object, gone: bool) -> None:
+        """Stores an object that a watch reported, or removes it if it is gone."""
+        self.known[item["kind"]].report(item, gone)
 
-    def audited(self, kind: str, listing: ObjectList) -> Missed:
-        """What watches missed, as a list of all objects of a kind shows."""
-        return self.known[kind].audited(listing)
+    def audit(self, kind: str, listing: ObjectList) -> Missed:
+        """Returns the changes that watches missed, given a list of all objects of a kind."""
+        return self.known[kind].audit(listing)
 
     def trust(self, watches: bool) -> None:
-        """An audit found that watches tell of every change, or not."""
+        """Sets if watches report every change, according to an audit."""
         self.trusted = watches
 
     def forget(self) -> None:
-        """Watches begin anew."""
+        """Clears the caches, because watches restart."""
         self.trusted = False
         for known in self.known.values():
             known.forget()
 
     def is_current(self, kind: str) -> bool:
-        """Whether what is known of a kind is what there is, but for what is on its way."""
+        """True if the cache of a kind is current, except for events in transit."""
         return self.trusted and kind in self.known

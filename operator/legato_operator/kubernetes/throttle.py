@@ -1,14 +1,14 @@
-"""When the API server asks to be left alone: nobody asks it anything until the time that it named has passed."""
+"""Pauses all calls while the API server asks clients to wait."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 
-LONGEST = 20.0  # seconds; who names more is asked again after that, so that no pass looks like one that has stopped
-UNNAMED = 1.0  # what the API server itself names as a rule
+LONGEST = 20.0  # seconds; longer requested pauses are cut, so that no pass seems to have stopped
+UNNAMED = 1.0  # seconds, the API server's usual request
 
 
 class Throttle:
-    """Shared by all calls of one client."""
+    """The pause shared by all calls of one client."""
 
     def __init__(self, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
         self._sleep = sleep
@@ -17,11 +17,11 @@ class Throttle:
         self._open.set()
 
     async def wait_open(self) -> None:
-        """Until no pause is under way."""
+        """Waits until no pause is in progress."""
         await self._open.wait()
 
     async def pause(self, seconds: float) -> None:
-        """Nobody passes `wait_open` for so long."""
+        """Blocks `wait_open` for this duration."""
         self._pauses += 1
         self._open.clear()
         try:
@@ -33,7 +33,7 @@ class Throttle:
 
 
 def retry_after(headers: Mapping[str, str]) -> float:
-    """The pause that an answer asks for, in seconds."""
+    """Returns the pause that an answer requests, in seconds."""
     try:
         return min(LONGEST, max(0.0, float(headers.get("Retry-After", UNNAMED))))
     except ValueError:  # a date, which the API server never sends

@@ -1,4 +1,4 @@
-"""Looks after the operator itself: that its watches tell of changes, and that its passes end."""
+"""Monitors the operator itself: its watches must report changes, and its passes must end."""
 
 import asyncio
 import logging
@@ -7,13 +7,13 @@ from typing import Protocol
 
 from legato_operator.cluster import Object, ObjectList
 from legato_operator.errors import ClusterError
-from legato_operator.kubernetes.store import Store
+from legato_operator.kubernetes.store import WatchedStore
 from legato_protocol import names
 
 AUDIT_SECONDS = 30.0
-PASS_SECONDS = 300.0  # a pass that takes longer has stopped
-DEAF_AUDITS = 3  # in a row, fresh watches between them: then the process should be replaced
-SOUND_AUDITS = 2  # in a row: what the first one listed was told of, so watches have begun
+PASS_SECONDS = 300.0  # after which a pass counts as stuck
+DEAF_AUDITS = 3  # failed audits in a row, despite restarted watches, after which the process should be replaced
+SOUND_AUDITS = 2  # passed audits in a row after which the store is trusted
 log = logging.getLogger(__name__)
 
 
@@ -24,9 +24,9 @@ class Lists(Protocol):
 
 
 class Watchdog:
-    """`wake` is given every object that no watch told of; `restart` begins the watches anew.
+    """Audits watches against lists. `wake` gets every object with a missed change; `restart` restarts the watches.
 
-    What the store knows is trusted while audits find that watches tell of every change of the kinds `audited`.
+    The store is trusted while audits find that watches report every change of the kinds `audited`.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class Watchdog:
         lists: Lists,
         audited: tuple[str, ...],
         namespaces: tuple[str, ...],
-        store: Store,
+        store: WatchedStore,
         wake: Callable[[Object], None],
         restart: Callable[[], None],
         longest_pass: Callable[[], float],
@@ -48,11 +48,11 @@ class Watchdog:
         self._restart = restart
         self._longest_pass = longest_pass
         self._missed = missed
-        self._deaf = 0  # audits in a row
-        self._clean = 0  # the same
+        self._deaf = 0  # failed audits in a row
+        self._clean = 0  # passed audits in a row
 
     async def run(self, seconds: float = AUDIT_SECONDS) -> None:
-        """Audit for ever."""
+        """Audits until cancelled."""
         while True:
             await asyncio.sleep(seconds)
             try:
@@ -62,34 +62,34 @@ class Watchdog:
                 log.warning("watches cannot be audited: %s", error)
 
     def distrust(self) -> None:
-        """What watches told is believed only after audits that begin from now on."""
+        """Distrusts the store until enough audits have passed."""
         self._clean = 0
         self._store.trust(False)
 
     def complaint(self) -> str:
-        """Why the process should be replaced by a fresh one; empty when it should not."""
+        """Returns why the process should be replaced, or an empty text."""
         if self._deaf >= DEAF_AUDITS:
-            return "watches no longer tell of changes"
+            return "watches no longer report changes"
         if self._longest_pass() > PASS_SECONDS:
             return f"a pass has taken more than {PASS_SECONDS:.0f} s"
         return ""
 
     async def _audit(self) -> None:
-        found = [self._store.audited(kind, await self._list(kind)) for kind in self._audited]
-        missed = sum(map(len, found))
+        results = [self._store.audit(kind, await self._list(kind)) for kind in self._audited]
+        missed = sum(map(len, results))
         self._deaf = self._deaf + 1 if missed else 0
         self._clean = 0 if missed else self._clean + 1
         self._store.trust(self._clean >= SOUND_AUDITS)
         if not missed:
             return
         self._missed(missed)
-        log.error("no watch told of %d changes; watches begin anew", missed)
-        for item in (item for each in found for item in each.changed):
+        log.error("no watch reported %d changes; watches restart", missed)
+        for item in (item for each in results for item in each.changed):
             self._wake(item)
         self._restart()
 
     async def _list(self, kind: str) -> ObjectList:
-        labels = None if kind == names.INFERENCE_SERVICE else {names.LABEL_SERVICE: ""}  # that have it
-        found = [await self._lists.list_metadata(kind, namespace, labels) for namespace in self._namespaces]
-        items = tuple(item for listing in found for item in listing.items)
-        return ObjectList(items, min(listing.version for listing in found))
+        labels = None if kind == names.INFERENCE_SERVICE else {names.LABEL_SERVICE: ""}  # any value
+        lists = [await self._lists.list_metadata(kind, namespace, labels) for namespace in self._namespaces]
+        items = tuple(item for listing in lists for item in listing.items)
+        return ObjectList(items, min(listing.version for listing in lists))

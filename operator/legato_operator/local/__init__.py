@@ -1,4 +1,5 @@
 """A cluster on one machine: objects in memory, pods as processes.
 
-It re-implements no controller of Kubernetes beyond pods. `store` keeps objects, `kubelet` runs pods, `cluster` is both.
+Only pods are implemented, no other controller of Kubernetes. `store` keeps objects, `kubelet` runs pods, `cluster`
+combines both.
 """

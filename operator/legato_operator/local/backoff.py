@@ -1,8 +1,8 @@
-"""How long to wait before a process is started again. Pure."""
+"""Delays before a process is restarted. Pure."""
 
 
 class CrashBackoff:
-    """Doubles from `first` to `longest` seconds, and starts over after a run that was healthy for `reset_after`."""
+    """Delays that double from `first` to `longest` seconds, and reset after a run that was ready for `reset_after`."""
 
     def __init__(self, first: float, longest: float, reset_after: float) -> None:
         self._first = first
@@ -11,7 +11,7 @@ class CrashBackoff:
         self._next = first
 
     def delay(self, healthy_for: float) -> float:
-        """Seconds to wait now, after a run that was ready for `healthy_for` seconds."""
+        """Returns the seconds to wait after a run that was ready for `healthy_for` seconds."""
         if healthy_for >= self._reset_after:
             self._next = self._first
         delay = self._next

@@ -1,4 +1,4 @@
-"""The local cluster put together: a store whose pods are processes. `open_cluster` is how to get one."""
+"""Assembles the local cluster: a store whose pods are processes. `open_cluster` opens one."""
 
 import asyncio
 import contextlib
@@ -20,7 +20,7 @@ from legato_operator.local.store import Store
 
 @dataclass(frozen=True)
 class LocalCluster:
-    """`store` is the Cluster; `failed` ends only with the fault that stopped the kubelet."""
+    """`store` is the Cluster; `failed` only ends with the error that stopped the kubelet."""
 
     store: Store
     kill_all: Callable[[], None]
@@ -36,10 +36,10 @@ async def open_cluster(
     listener: socket.socket | None = None,
     gpus: tuple[str, ...] = (),
 ) -> AsyncIterator[LocalCluster]:
-    """A running local cluster. When left, every process is killed: delete services first for a gentle end.
+    """Yields a running local cluster. On exit every process is killed: delete services first for a graceful end.
 
-    `listener` is the listening socket that gateways inherit. Who opened it closes it: pods started later are told so.
-    `gpus` are those of this machine, as CUDA_VISIBLE_DEVICES names them.
+    `listener` is the listening socket that gateways inherit. Its opener closes it, after which no gateway can start.
+    `gpus` are this machine's GPUs in the notation of CUDA_VISIBLE_DEVICES.
     """
     store = Store(clock.timestamp, graceful=frozenset({"Pod"}))
     with tempfile.TemporaryDirectory(prefix="legato-") as folder:

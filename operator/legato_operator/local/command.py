@@ -1,4 +1,4 @@
-"""From a pod's container to the command and environment of a process."""
+"""Converts a pod's container to the command and environment of a process."""
 
 import re
 from collections.abc import Mapping
@@ -11,23 +11,23 @@ _LABEL = re.compile(r"metadata\.labels\['([^']+)'\]")
 
 
 def environment(pod: Object) -> dict[str, str]:
-    """The container's variables, with fields of the pod read. Raises KeyError."""
+    """Returns the container's variables, with fields of the pod resolved. Raises KeyError."""
     return {entry["name"]: _value(pod, entry) for entry in container(pod).get("env", ())}
 
 
 def container(pod: Object) -> Mapping[str, Any]:
-    """The one container of a pod."""
+    """Returns the one container of a pod."""
     (only,) = pod["spec"]["containers"]
     return only  # type: ignore[no-any-return]
 
 
 def names(pod: Object, variable: str) -> bool:
-    """Whether the pod's command asks for a variable."""
+    """True if the pod's command uses a variable."""
     return any(variable in _VARIABLE.findall(text) for text in container(pod)["command"])
 
 
 def expand(arguments: list[str], variables: Mapping[str, str]) -> list[str]:
-    """`$(NAME)` replaced by the variable; a name that is not there stays as it is, as on Kubernetes."""
+    """Returns the arguments with each `$(NAME)` replaced by the variable; unknown names stay, as on Kubernetes."""
     return [_VARIABLE.sub(lambda match: variables.get(match[1], match[0]), text) for text in arguments]
 
 

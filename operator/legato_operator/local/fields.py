@@ -1,6 +1,6 @@
-"""Field ownership for server-side apply: which leaves an object sets, and setting or dropping them one by one.
+"""Field ownership for server-side apply: lists, sets and drops the leaves of an object.
 
-A leaf is a path to anything that is not a mapping; lists are atomic, except finalizers, where each entry is a leaf.
+A leaf is a path to anything except a mapping; lists are atomic, except finalizers, where each entry is a leaf.
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,8 +15,8 @@ _SERVER_METADATA = {
 
 
 def leaves(item: Mapping[str, Any]) -> dict[Path, Any]:
-    """Every field of an applied object that a manager comes to own. Identity and status are the server's."""
-    found: dict[Path, Any] = {}
+    """Returns every field of an applied object that its manager will own. Identity and status belong to the server."""
+    owned: dict[Path, Any] = {}
     for key, value in item.items():
         if key in ("apiVersion", "kind", "status"):
             continue
@@ -24,10 +24,10 @@ def leaves(item: Mapping[str, Any]) -> dict[Path, Any]:
             if path[0] == "metadata" and path[1] in _SERVER_METADATA:
                 continue
             if path == _FINALIZERS:
-                found.update({(*path, str(entry)): True for entry in leaf})
+                owned.update({(*path, str(entry)): True for entry in leaf})
             else:
-                found[path] = leaf
-    return found
+                owned[path] = leaf
+    return owned
 
 
 def _walk(path: Path, value: Any) -> Iterator[tuple[Path, Any]]:
@@ -39,9 +39,9 @@ def _walk(path: Path, value: Any) -> Iterator[tuple[Path, Any]]:
 
 
 def clash(item: Mapping[str, Any], held: Path, given: Path, value: Any) -> bool:
-    """Whether giving `given` a value takes away what another manager holds at `held`.
+    """True if setting `given` to a value overwrites another manager's field `held`.
 
-    An empty mapping only says that there is one: it takes nothing from those who hold fields in it.
+    An empty mapping only ensures that the mapping exists, so it overwrites no fields inside.
     """
     if given == held:
         return bool(read(item, held) != value) and not (value == {} and isinstance(read(item, held), Mapping))
@@ -51,7 +51,7 @@ def clash(item: Mapping[str, Any], held: Path, given: Path, value: Any) -> bool:
 
 
 def read(item: Mapping[str, Any], path: Path) -> Any:
-    """The value at a path; None where there is none."""
+    """Returns the value at a path, or None."""
     if path[:2] == _FINALIZERS and len(path) == 3:
         return True if path[2] in item["metadata"].get("finalizers", ()) else None
     value: Any = item
@@ -63,7 +63,7 @@ def read(item: Mapping[str, Any], path: Path) -> Any:
 
 
 def write(item: dict[str, Any], path: Path, value: Any) -> None:
-    """Set a leaf, making the mappings above it."""
+    """Sets a leaf, and creates the mappings above it."""
     if path[:2] == _FINALIZERS and len(path) == 3:
         entries = item["metadata"].setdefault("finalizers", [])
         if path[2] not in entries:
@@ -74,12 +74,12 @@ def write(item: dict[str, Any], path: Path, value: Any) -> None:
             item[key] = {}
         item = item[key]
     if value == {} and isinstance(item.get(path[-1]), dict):
-        return  # there is one already
+        return  # it exists already
     item[path[-1]] = value
 
 
 def drop(item: dict[str, Any], path: Path) -> None:
-    """Remove a leaf and the mappings that become empty, but for the topmost."""
+    """Removes a leaf and the mappings that become empty, except the topmost."""
     if path[:2] == _FINALIZERS and len(path) == 3:
         remaining = [entry for entry in item["metadata"].get("finalizers", ()) if entry != path[2]]
         item["metadata"]["finalizers"] = remaining
@@ -93,7 +93,7 @@ def drop(item: dict[str, Any], path: Path) -> None:
             return
         parents.append(below)
     if isinstance(parents[-1].get(path[-1]), dict) and parents[-1][path[-1]]:
-        return  # held as an empty mapping; others hold fields in it
+        return  # owned as an empty mapping; others own fields in it
     parents[-1].pop(path[-1], None)
     for depth in range(len(parents) - 1, 1, -1):
         if not parents[depth]:

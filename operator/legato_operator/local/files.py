@@ -1,5 +1,4 @@
-"""The files by which processes find one another: announced ports, the list of workers for gateways, and what is
-mounted."""
+"""Files for discovery between processes: announced ports, the list of workers for gateways, and mounted folders."""
 
 import json
 import os
@@ -10,14 +9,14 @@ from pathlib import Path
 
 
 def write_atomically(path: Path, content: str) -> None:
-    """Replace a file so that no reader sees half of it."""
+    """Replaces a file so that no reader sees a partial one."""
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     fresh.write_text(content)
     fresh.replace(path)
 
 
 def read_ports(path: Path) -> dict[str, int] | None:
-    """The ports that a process announced; None while it has not."""
+    """Returns the ports that a process announced, or None before it has."""
     try:
         content = json.loads(path.read_text())
     except (FileNotFoundError, json.JSONDecodeError):
@@ -26,7 +25,7 @@ def read_ports(path: Path) -> dict[str, int] | None:
 
 
 class WorkersFile:
-    """The workers of one service as its gateways read them: all that have a process with a control port."""
+    """The file from which a service's gateways learn its workers: all whose process has a control port."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -34,12 +33,12 @@ class WorkersFile:
         self._write()
 
     def add(self, worker: str, address: str) -> None:
-        """A worker can be reached, perhaps at another address than before."""
+        """Adds a worker, or changes its address."""
         self._addresses[worker] = address
         self._write()
 
     def remove(self, worker: str) -> None:
-        """A worker's process is gone. One that was never added is no error."""
+        """Removes a worker whose process has ended. A worker that was never added is not an error."""
         if self._addresses.pop(worker, None) is not None:
             self._write()
 
@@ -49,8 +48,8 @@ class WorkersFile:
 
 
 class MountedFolder:
-    """A Secret or ConfigMap as its pods see it, a file for each key. As from a kubelet, all of them change at once, and
-    they stay when it is gone."""
+    """A Secret or ConfigMap mounted in pods, with a file for each key. As with a kubelet, all files change atomically,
+    and stay after the object is deleted."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -1,4 +1,4 @@
-"""Wakes a controller at the events of a cluster whose watches are cheap and never break."""
+"""Wakes a controller at events of a cluster whose watches are cheap and never break."""
 
 import asyncio
 import contextlib
@@ -13,7 +13,7 @@ WATCHED = (names.INFERENCE_SERVICE, names.WORKER_POOL, "Pod")
 
 
 async def run(cluster: Cluster, controller: Controller, waker: DemandWaker | None = None) -> None:
-    """The controller with its watches, until cancelled. A fault in any of them ends all."""
+    """Runs the controller with its watches until cancelled. An error in any of them ends all."""
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(controller.run())
         if waker is not None:

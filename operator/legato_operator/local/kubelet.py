@@ -1,4 +1,4 @@
-"""Runs every pod of the store as a process, and tells gateways where the workers are."""
+"""Runs every pod of the store as a process, and writes the list of workers for gateways."""
 
 import asyncio
 import contextlib
@@ -25,17 +25,17 @@ _MOUNTED: Mapping[str, Callable[[Object], dict[str, str]]] = {
 
 
 class Kubelet:
-    """Runs until it is cancelled; then every process is killed."""
+    """Runs pods until it is cancelled, and then kills every process."""
 
     def __init__(self, around: Surroundings) -> None:
         self._around = around
         self._lives: dict[str, PodLife] = {}  # by uid
-        self._gpus: dict[str, str] = {}  # of those that have one, by uid
+        self._gpus: dict[str, str] = {}  # by uid of the pod
         self._files: dict[tuple[str, str], WorkersFile] = {}  # by namespace and service
         self._mounted: dict[Ref, MountedFolder] = {}  # Secrets and ConfigMaps
 
     async def run(self) -> None:
-        """Follow the pods of the store, and what they have mounted: tokens and lists of adapters."""
+        """Follows the pods of the store and their mounted objects: tokens and lists of adapters."""
         async with asyncio.TaskGroup() as tasks:
             for kind, content in _MOUNTED.items():
                 tasks.create_task(self._follow_mounted(kind, content))
@@ -49,7 +49,7 @@ class Kubelet:
                             self._see(event.object, tasks)
 
     def kill_all(self) -> None:
-        """End every process now."""
+        """Kills every process immediately."""
         for life in self._lives.values():
             life.kill()
 
@@ -83,8 +83,8 @@ class Kubelet:
         return PodLife(pod, self._around, {**variables, **self._gpu(pod)}, reachable)
 
     def _gpu(self, pod: Object) -> dict[str, str]:
-        """The one with the fewest pods, for a pod that asks for a GPU: a machine may have fewer than pods."""
-        if not self._around.gpus or not devices.gpus(devices.of(pod["spec"]), (GPU,)):
+        """Returns the variable with the GPU that has the fewest pods, if the pod requests one; GPUs may be shared."""
+        if not self._around.gpus or not devices.gpus(devices.requested(pod["spec"]), (GPU,)):
             return {}
         shares = Counter(self._gpus.values())
         self._gpus[uid_of(pod)] = chosen = min(self._around.gpus, key=shares.__getitem__)

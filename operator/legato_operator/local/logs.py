@@ -1,4 +1,4 @@
-"""Output of pods, line by line, each with the name of the pod before it."""
+"""Output of pods, with the pod's name before each line."""
 
 import asyncio
 import itertools
@@ -13,8 +13,8 @@ def _forget(_pod: str, _text: str) -> None:
 
 
 class Logs:
-    """Where pods write to. `write` gets whole lines; `colour` suits a terminal; `hidden` lists line starts to drop.
-    `keep` gets every line, with the name of the pod and without any decoration."""
+    """Merges the output of pods. `write` gets whole lines, coloured for a terminal with `colour`, except lines that
+    start with one of `hidden`. `keep` gets every line undecorated, with the name of the pod."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class Logs:
         self._width = 0
 
     def line(self, pod: str, text: str) -> None:
-        """One line of a pod."""
+        """Writes one line of a pod."""
         self._keep(pod, text)
         if text.startswith(self._hidden):
             return
@@ -45,7 +45,7 @@ class Logs:
         self._write(f"{prefix} {text}\n")
 
     async def follow(self, pod: str, stream: asyncio.StreamReader) -> str:
-        """Write a process's output until it ends. Returns its last line that is not empty."""
+        """Writes a process's output until it ends. Returns its last line that is not empty."""
         last, rest = "", b""
         while chunk := await stream.read(LONGEST_LINE):
             *lines, rest = (rest + chunk).replace(b"\r", b"\n").split(b"\n")

@@ -1,4 +1,4 @@
-"""The life of one pod: its process is started, probed, restarted with back-off, drained, and then it is gone."""
+"""The life of one pod: its process is started, probed, restarted with back-off, drained and removed."""
 
 import asyncio
 import contextlib
@@ -25,28 +25,28 @@ from legato_operator.local.store import Store
 
 ENV_ANNOUNCE = "LEGATO_ANNOUNCE_FILE"
 ENV_LISTEN = "LEGATO_LISTEN_FD"
-CANNOT_START = 127  # what a shell says
+CANNOT_START = 127  # exit code of shells for a command that is not found
 
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What all pods of a local cluster share."""
+    """Resources shared by all pods of a local cluster."""
 
     store: Store
     session: aiohttp.ClientSession
     clock: Clock
     logs: Logs
     settings: LocalSettings
-    environment: Mapping[str, str]  # that processes inherit
+    environment: Mapping[str, str]  # inherited by processes
     folder: Path
     listener: socket.socket | None  # inherited by pods whose command names LEGATO_LISTEN_FD
-    gpus: tuple[str, ...]  # as CUDA_VISIBLE_DEVICES names them
+    gpus: tuple[str, ...]  # in the notation of CUDA_VISIBLE_DEVICES
 
 
 class PodLife:
-    """Runs a pod until it was deleted and its process is gone. `variables` join its environment.
+    """Runs a pod until it is deleted and its process has ended. `variables` are added to its environment.
 
-    `reachable` is told the announced ports of each process, and nothing (None) once that process is gone.
+    `reachable` is called with the announced ports of each process, and with None once the process has ended.
     """
 
     def __init__(
@@ -70,16 +70,16 @@ class PodLife:
         self._announce = around.folder / f"{self._ref.namespace}.{self._ref.name}.ports.json"
 
     def leave(self) -> None:
-        """Begin to drain. Asking twice is no error."""
+        """Starts to drain. A repeated call has no effect."""
         self._leaving.set()
 
     def kill(self) -> None:
-        """End the process at once; it is started again unless the pod leaves."""
+        """Kills the process immediately; it is restarted unless the pod is leaving."""
         if self._process is not None:
             self._process.kill()
 
     async def run(self) -> None:
-        """The whole life."""
+        """Runs the pod until it has been removed."""
         try:
             while not self._leaving.is_set():
                 code, last_words = await self._run_once()
@@ -97,7 +97,7 @@ class PodLife:
             self._process = process = await self._start()
         except OSError as error:
             return CANNOT_START, str(error)
-        beside = [asyncio.create_task(self._probe(process)), asyncio.create_task(self._stop_when_leaving(process))]
+        watchers = [asyncio.create_task(self._probe(process)), asyncio.create_task(self._stop_when_leaving(process))]
         try:
             await self._write_status(self._status.started(process.pid))
             return await process.wait()
@@ -105,7 +105,7 @@ class PodLife:
             process.kill()
             await process.wait()
             self._process = None
-            for task in beside:
+            for task in watchers:
                 task.cancel()
             self._reachable(None)
             self._announce.unlink(missing_ok=True)
@@ -120,7 +120,7 @@ class PodLife:
         return await Process.start(self._ref.name, arguments, variables, inherited, self._around.logs)
 
     def _inherited(self) -> tuple[int, ...]:
-        """The listening socket, for a pod that asks for it. Raises OSError when it is closed."""
+        """Returns the listening socket for a pod whose command uses it. Raises OSError if it is closed."""
         listener = self._around.listener
         if listener is None or not command.names(self._pod, ENV_LISTEN):
             return ()
@@ -155,15 +155,15 @@ class PodLife:
         settings, misses = self._around.settings, 0
         while misses < settings.liveness_misses:
             alive = await self._ask("livenessProbe", ports)
-            misses = 0 if alive.passed or self._leaving.is_set() else misses + 1  # leaving: it has its grace period
-            await self._tell_readiness(await self._ask("readinessProbe", ports) if alive.passed else alive)
+            misses = 0 if alive.passed or self._leaving.is_set() else misses + 1  # a leaving pod has its grace period
+            await self._report_readiness(await self._ask("readinessProbe", ports) if alive.passed else alive)
             ready = self._status.ready
             await self._around.clock.sleep(settings.probe_interval if ready else settings.probe_interval_starting)
         self._around.logs.line(self._ref.name, f"missed {misses} liveness probes and is killed")
         process.kill()
 
     async def _wait_announced(self, process: Process) -> dict[str, int] | None:
-        """The ports a process took; None when it told none in time and was killed for that."""
+        """Returns a process's announced ports, or None if it announced none in time and was killed."""
         settings, clock = self._around.settings, self._around.clock
         deadline = clock.now() + settings.announce_timeout
         while (ports := files.read_ports(self._announce)) is None:
@@ -179,7 +179,7 @@ class PodLife:
         url = f"http://{HOST}:{ports[get['port']]}{get['path']}"
         return await probe(self._around.session, url, self._around.settings.probe_timeout)
 
-    async def _tell_readiness(self, answer: Answer) -> None:
+    async def _report_readiness(self, answer: Answer) -> None:
         if answer.passed and self._ready_since is None:
             self._ready_since = self._around.clock.now()
         await self._write_status(self._status.probed(answer.passed, answer.message))
@@ -187,5 +187,5 @@ class PodLife:
     async def _write_status(self, status: PodStatus) -> None:
         self._status = status.stamped(self._status, self._around.clock.timestamp())
         container = str(command.container(self._pod)["name"])
-        with contextlib.suppress(ObjectNotFound, Conflict):  # removed by force: there is nobody left to tell
+        with contextlib.suppress(ObjectNotFound, Conflict):  # the object was removed by force
             await self._around.store.patch_status(self._ref, self._status.manifest(container), uid_of(self._pod))

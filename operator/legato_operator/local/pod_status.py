@@ -1,4 +1,4 @@
-"""A local pod's status, spelled as Kubernetes spells it, with the announced `ports` beside it. Pure."""
+"""A local pod's status in the format of Kubernetes, with its announced `ports`. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -10,8 +10,8 @@ HOST = "127.0.0.1"
 @dataclass(frozen=True)
 class PodStatus:
     ready: bool = False
-    since: str = ""  # when `ready` changed last
-    began: str = ""  # when its process was started
+    since: str = ""  # time of the last change of `ready`
+    began: str = ""  # start time of its process
     message: str = "starting"
     ports: tuple[tuple[str, int], ...] = ()
     pid: int | None = None
@@ -29,12 +29,12 @@ class PodStatus:
         return replace(self, ready=ready, message=message)
 
     def stamped(self, before: "PodStatus", now: str) -> "PodStatus":
-        """As it is told at `now`, after `before`."""
+        """Returns the status with its times, given the status before and the time `now`."""
         since = before.since if before.since and before.ready == self.ready else now
         return replace(self, since=since, began=before.began if before.pid == self.pid else now)
 
     def ended(self, exit_code: int, last_words: str, delay: float) -> "PodStatus":
-        """The process ended and is started again in `delay` seconds."""
+        """Returns the status after a process ended that will be restarted in `delay` seconds."""
         why = f"exited with code {exit_code}" if exit_code >= 0 else f"killed by signal {-exit_code}"
         return replace(
             self,
@@ -48,7 +48,7 @@ class PodStatus:
         )
 
     def manifest(self, container: str) -> dict[str, Any]:
-        """The `status` field."""
+        """Returns the `status` field."""
         ended = {"terminated": {"exitCode": self.exit_code, "message": self.last_words}}
         return {
             "phase": "Pending" if self.pid is None else "Running",

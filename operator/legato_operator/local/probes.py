@@ -1,4 +1,4 @@
-"""HTTP probes as the kubelet makes them."""
+"""HTTP probes, like the kubelet's."""
 
 import json
 from dataclasses import dataclass
@@ -11,11 +11,11 @@ LONGEST_MESSAGE = 200
 @dataclass(frozen=True)
 class Answer:
     passed: bool
-    message: str  # what the process says, or why there is no answer
+    message: str  # the answer of the process, or why it is missing
 
 
 async def probe(session: aiohttp.ClientSession, url: str, timeout: float) -> Answer:
-    """One GET: passed on any 2xx or 3xx."""
+    """Sends one GET, which passes with any 2xx or 3xx."""
     try:
         limit = aiohttp.ClientTimeout(total=timeout)
         async with session.get(url, timeout=limit, allow_redirects=False) as answer:
@@ -28,7 +28,7 @@ async def probe(session: aiohttp.ClientSession, url: str, timeout: float) -> Ans
 
 
 def _message(text: str) -> str:
-    """What an answer says; of one in JSON, the `why` that is meant for people."""
+    """Returns an answer's text, or the `why` of a JSON answer, which is meant for people."""
     try:
         said = json.loads(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""One process of a pod, in a process group of its own so that a terminal's Ctrl-C does not reach it."""
+"""One process of a pod, in its own process group so that a terminal's Ctrl-C does not reach it."""
 
 import asyncio
 import contextlib
@@ -11,18 +11,18 @@ from legato_protocol import names
 
 
 class Process:
-    """A started process. Its output is followed until the whole group is gone."""
+    """A started process. Its output is followed until the whole group has ended."""
 
     def __init__(self, process: asyncio.subprocess.Process, output: "asyncio.Task[str]") -> None:
         self._process = process
         self._output = output
-        self._gone = False  # its number may be another process's by now
+        self._gone = False  # its pid may belong to another process by now
 
     @classmethod
     async def start(
         cls, pod: str, command: Sequence[str], environment: Mapping[str, str], inherited: Sequence[int], logs: Logs
     ) -> "Process":
-        """`inherited` are file descriptors that it gets. Raises OSError when the program cannot be started."""
+        """Starts a process that inherits these file descriptors. Raises OSError if the program cannot be started."""
         process = await asyncio.create_subprocess_exec(
             *command,
             stdin=asyncio.subprocess.DEVNULL,
@@ -40,19 +40,19 @@ class Process:
         return self._process.pid
 
     async def wait(self) -> tuple[int, str]:
-        """Exit code (negative: the signal) and last line of output, once the group is gone."""
+        """Returns the exit code (negative: the signal) and the last line of output, once the group has ended."""
         code = await self._process.wait()
-        self.kill()  # what it started itself
+        self.kill()  # its children
         self._gone = True
         return code, await self._output
 
     def terminate(self) -> None:
-        """Ask it to end. One that has ended is no error."""
+        """Sends SIGTERM. A process that has ended is not an error."""
         with contextlib.suppress(ProcessLookupError):
             self._process.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """End it and all of its group."""
+        """Kills the process group."""
         if self._gone:
             return
         with contextlib.suppress(ProcessLookupError):

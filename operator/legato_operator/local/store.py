@@ -1,6 +1,6 @@
 """Objects in memory with the API server's semantics: versions, field ownership, finalizers, short-lived watches.
 
-It knows nothing of processes; that a pod outlives its deletion until its processes are gone is told by `graceful`.
+The store knows nothing of processes: objects of `graceful` kinds, such as pods, outlive their deletion until `remove`.
 """
 
 import asyncio
@@ -64,7 +64,7 @@ class Store:
         owned = self._owned.get(ref, {})
         taken = self._taken(ref, before or {}, given, manager, force)
         after = copy.deepcopy(before) if before is not None else self._blank(item)
-        left = owned.get(manager, set()) - given.keys() - self._of_others(ref, manager)
+        left = owned.get(manager, set()) - given.keys() - self._fields_of_others(ref, manager)
         for path in sorted(taken | left, key=len, reverse=True):  # from the inside out
             fields.drop(after, path)
         for path, value in given.items():
@@ -73,7 +73,7 @@ class Store:
         return await self._settle(ref, before, after)
 
     async def check(self, item: Mapping[str, Any], posted: bool = False) -> None:
-        """Kinds have no rules here."""
+        """Accepts every object: kinds have no rules here."""
 
     async def patch_status(self, ref: Ref, status: Mapping[str, Any], uid: str | None = None) -> Object:
         before = self._stored(ref, uid)
@@ -89,7 +89,7 @@ class Store:
         await self._settle(ref, before, after)
 
     async def remove(self, ref: Ref, uid: str) -> None:
-        """Remove an object of a graceful kind, once its processes have ended. Raises ObjectNotFound and Conflict."""
+        """Removes an object of a graceful kind, once its processes have ended. Raises ObjectNotFound and Conflict."""
         await self._forget(ref, self._stored(ref, uid))
 
     async def watch(self, kind: str, since: int) -> AsyncIterator[WatchEvent]:
@@ -125,16 +125,16 @@ class Store:
         }
         return {"apiVersion": item.get("apiVersion", "v1"), "kind": ref.kind, "metadata": metadata}
 
-    def _of_others(self, ref: Ref, manager: str) -> set[fields.Path]:
+    def _fields_of_others(self, ref: Ref, manager: str) -> set[fields.Path]:
         return {path for name, paths in self._owned.get(ref, {}).items() if name != manager for path in paths}
 
     def _taken(
         self, ref: Ref, before: Mapping[str, Any], given: Mapping[fields.Path, Any], manager: str, force: bool
     ) -> set[fields.Path]:
-        """Fields of other managers that `given` changes: taken over by force, else a Conflict."""
+        """Returns other managers' fields that `given` changes. Without `force`, raises Conflict if there are any."""
         taken = {
             path
-            for path in self._of_others(ref, manager)
+            for path in self._fields_of_others(ref, manager)
             for mine, value in given.items()
             if fields.clash(before, path, mine, value)
         }
@@ -143,7 +143,7 @@ class Store:
         return taken
 
     async def _settle(self, ref: Ref, before: Object | None, after: Object) -> Object:
-        """Store what changed, tell watchers, and let go of what was only waiting for its finalizers."""
+        """Stores a changed object and notifies watchers, or removes it if it waits only for the deletion."""
         if after == before:
             return copy.deepcopy(after)
         if before is None or before.get("spec") != after.get("spec"):

@@ -1,1 +1,1 @@
-"""Builders of the objects that the operator owns: pure functions from a service to a manifest, one file a kind."""
+"""Builders of the operator's objects: pure functions from a service to a manifest, one file per kind."""

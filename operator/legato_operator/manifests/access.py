@@ -1,4 +1,4 @@
-"""Role and RoleBinding of the gateway: it follows the EndpointSlices of its namespace, and reads its own pools."""
+"""Role and RoleBinding of the gateway, which watches EndpointSlices of its namespace and reads its own pools."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ _GROUP = "rbac.authorization.k8s.io"
 
 
 def role(service: InferenceService) -> dict[str, Any]:
-    """What gateways may do."""
+    """Returns the gateways' Role."""
     slices = {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["get", "list", "watch"]}
     pools = {
         "apiGroups": [names.API_GROUP],
@@ -23,7 +23,7 @@ def role(service: InferenceService) -> dict[str, Any]:
 
 
 def binding(service: InferenceService) -> dict[str, Any]:
-    """Who may: the gateways' account."""
+    """Returns the RoleBinding to the gateways' ServiceAccount."""
     name = common.pool_name(service, common.GATEWAY)
     return {
         "apiVersion": f"{_GROUP}/v1",

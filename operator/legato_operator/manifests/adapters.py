@@ -1,7 +1,6 @@
-"""How adapters come into pods: volumes, downloads, and a ConfigMap that lists them, which processes read again when it
-changes.
+"""Delivers adapters to pods: volumes, downloads, and a ConfigMap that lists them and that processes follow.
 
-The list is no part of a pod's template. So an adapter on a volume that pods have already comes without a rollout.
+The list is not part of a pod's template, so adding an adapter on a mounted volume needs no rollout.
 """
 
 import hashlib
@@ -22,32 +21,32 @@ from legato_protocol.adapter_list import AdapterEntry
 CONFIG_MAP = "ConfigMap"
 DOWNLOAD = re.compile("adapter-[0-9a-f]{8}")  # names of containers that download adapters
 _ROOT = "/adapters"
-_SHARED = ("cpu", "memory")  # of these a pod gets as much as the largest of those that run one after another
+_SHARED = ("cpu", "memory")  # a pod gets the maximum of its sequential containers' requests
 
 
 def name(service: str) -> str:
-    """Of the ConfigMap with a service's list."""
+    """Returns the name of the ConfigMap with a service's list."""
     return f"{service}-adapters"
 
 
 def are_listed(service: InferenceService) -> bool:
-    """Whether pods follow a list, perhaps an empty one; those of services without adapters stay as they are."""
+    """True if the service's pods follow a list, which may be empty."""
     return bool(service.spec.model.adapters or service.spec.model.adapter_volumes)
 
 
 def entries(service: InferenceService, placement: PodPlacement) -> tuple[AdapterEntry, ...]:
-    """The adapters, with their directories as workers see them."""
+    """Returns the adapters with their directories inside workers."""
     listed = service.spec.model.adapters
     return tuple(AdapterEntry(each.name, _path(each.source, placement), each.max_rank) for each in listed)
 
 
 def list_id(service: InferenceService, placement: PodPlacement) -> str:
-    """Of the list that all processes are to have read."""
+    """Returns the id of the list that all processes should have read."""
     return adapter_list.read(adapter_list.text(entries(service, placement)).encode()).id
 
 
 def config_map(service: InferenceService, placement: PodPlacement) -> dict[str, Any]:
-    """The list."""
+    """Returns the ConfigMap with the list."""
     return {
         "apiVersion": "v1",
         "kind": CONFIG_MAP,
@@ -57,12 +56,12 @@ def config_map(service: InferenceService, placement: PodPlacement) -> dict[str, 
 
 
 def content(config: Object) -> dict[str, str]:
-    """What one holds, by key."""
+    """Returns the data of a ConfigMap by key."""
     return dict(config.get("data") or {})
 
 
 def volumes(service: InferenceService, placement: PodPlacement) -> list[Volume]:
-    """What brings the directories into a worker's pod: each volume once, however many adapters are on it."""
+    """Returns the volumes of a worker's pod: each once, however many adapters are on it."""
     if placement.containers is None:
         return []
     model = service.spec.model
@@ -73,19 +72,19 @@ def volumes(service: InferenceService, placement: PodPlacement) -> list[Volume]:
     images = [each.source.image for each in model.adapters if each.source.image]
     policy = placement.containers.pull_policy
     return [
-        *(_volume(_of_claim(claim), {"persistentVolumeClaim": {"claimName": claim, "readOnly": True}})
+        *(_volume(_claim_folder(claim), {"persistentVolumeClaim": {"claimName": claim, "readOnly": True}})
           for claim in sorted(set(claims))),
-        *(_volume(_of_path(path), {"hostPath": {"path": path}}) for path in _outermost(paths)),
-        *(_volume(_of_image(image), {"image": {"reference": image, "pullPolicy": policy}})
+        *(_volume(_path_folder(path), {"hostPath": {"path": path}}) for path in _outermost(paths)),
+        *(_volume(_image_folder(image), {"image": {"reference": image, "pullPolicy": policy}})
           for image in sorted(set(images))),
     ]  # fmt: skip
 
 
 def downloads(service: InferenceService, resources: Mapping[str, Any]) -> list[Download]:
-    """What brings adapters of the hub into a worker's pod: a container for each, in the order of names, whatever the
-    manifest's is, with the processor and the memory that the worker, whose `resources` these are, has after it."""
-    found = {kind: {name: given[name] for name in _SHARED if name in given} for kind, given in resources.items()}
-    shared = {kind: amounts for kind, amounts in found.items() if amounts}
+    """Returns a download container for each adapter of the hub, ordered by name. Each gets the CPU and memory of the
+    worker's `resources`, which the pod only uses afterwards."""
+    both = {kind: {name: given[name] for name in _SHARED if name in given} for kind, given in resources.items()}
+    shared = {kind: amounts for kind, amounts in both.items() if amounts}
     listed = sorted(service.spec.model.adapters, key=lambda each: each.name)
     hubs = [(each.name, each.source.hugging_face) for each in listed]
     return [
@@ -100,13 +99,13 @@ def downloads(service: InferenceService, resources: Mapping[str, Any]) -> list[D
     ]
 
 
-def download_arguments(name: str, found: HubRepository) -> list[str]:
-    """What `legato` is asked to bring into the cache folder."""
-    return [*model.download_arguments(found), "--adapter", name]
+def download_arguments(name: str, repository: HubRepository) -> list[str]:
+    """Returns the arguments of `legato` that download an adapter into the cache folder."""
+    return [*model.download_arguments(repository), "--adapter", name]
 
 
 def list_volume(service: InferenceService, placement: PodPlacement) -> list[Volume]:
-    """What brings the list into a pod. A pod starts without it, and then has no adapters."""
+    """Returns the volume with the list. A pod can start without it, and then has no adapters."""
     if placement.containers is None or not are_listed(service):
         return []
     source = {"name": name(service.metadata.name), "optional": True}
@@ -115,7 +114,7 @@ def list_volume(service: InferenceService, placement: PodPlacement) -> list[Volu
 
 
 def worker_arguments(service: InferenceService, placement: PodPlacement) -> list[str]:
-    """Flags of a worker."""
+    """Returns a worker's flags."""
     model = service.spec.model
     if not are_listed(service):
         return []
@@ -124,7 +123,7 @@ def worker_arguments(service: InferenceService, placement: PodPlacement) -> list
 
 
 def gateway_arguments(service: InferenceService, placement: PodPlacement) -> list[str]:
-    """Flags of a gateway."""
+    """Returns a gateway's flags."""
     file = posixpath.join(placement.adapters_folder, adapter_list.FILE)
     return [f"--adapters-file={file}"] if are_listed(service) else []
 
@@ -141,33 +140,33 @@ def _folder(source: AdapterSource) -> str:
     if source.hugging_face:
         return model.cached(source.hugging_face)
     if source.pvc:
-        return posixpath.normpath(posixpath.join(_of_claim(source.pvc.claim), source.pvc.path.lstrip("/")))
-    return _of_image(source.image) if source.image else _of_path(posixpath.normpath(str(source.path)))
+        return posixpath.normpath(posixpath.join(_claim_folder(source.pvc.claim), source.pvc.path.lstrip("/")))
+    return _image_folder(source.image) if source.image else _path_folder(posixpath.normpath(str(source.path)))
 
 
-def _of_claim(claim: str) -> str:
+def _claim_folder(claim: str) -> str:
     return f"{_ROOT}/claims/{claim}"
 
 
-def _of_path(path: str) -> str:
+def _path_folder(path: str) -> str:
     return f"{_ROOT}/paths{path}"
 
 
-def _of_image(image: str) -> str:
+def _image_folder(image: str) -> str:
     return f"{_ROOT}/images/{_short(image)}"
 
 
 def _outermost(paths: list[str]) -> list[str]:
-    """Those that are in none of the others: these are seen through them."""
-    found: list[str] = []
+    """Returns the paths that are not inside another of them."""
+    outermost: list[str] = []
     for path in sorted({posixpath.normpath(path) for path in paths}):
-        if not any(path.startswith(f"{outer.rstrip('/')}/") for outer in found):
-            found.append(path)
-    return found
+        if not any(path.startswith(f"{outer.rstrip('/')}/") for outer in outermost):
+            outermost.append(path)
+    return outermost
 
 
 def _volume(at: str, source: dict[str, Any]) -> Volume:
-    """Its name follows from its place alone, so that one that comes or goes changes no other."""
+    """Returns a volume named after its mount path, so that adding or removing one changes no other."""
     named = f"adapters-{_short(at)}"
     return Volume({"name": named, **source}, {"name": named, "mountPath": at, "readOnly": True})
 

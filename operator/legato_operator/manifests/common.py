@@ -1,4 +1,4 @@
-"""What the manifests of a service share: names, labels, owners, and the revision of a pod template."""
+"""Common parts of a service's manifests: names, labels, owners, and the revision of a pod template."""
 
 import hashlib
 import json
@@ -17,19 +17,20 @@ from legato_telemetry import switch
 MANAGER = "legato-operator"
 SCALER = "legato-scaler"  # applies the initial `spec.replicas` of a pool, and later ones for `legato scale`
 AUTOSCALER = "legato-autoscaler"  # applies `spec.replicas` of pools with `scaling.mode: Managed`
-ROTATOR = "legato-rotate-token"  # asks for another token, for `legato rotate-token`
-DRAINER = "legato-drain"  # marks workers that were chosen to leave
+ROTATOR = "legato-rotate-token"  # requests another token, for `legato rotate-token`
+DRAINER = "legato-drain"  # annotates draining workers
+ADOPTER = "legato-adopt"  # gives workers of a deleted pool to its successor
 
-ANNOTATION_DRAINING = f"{names.API_GROUP}/draining-since"  # when the operator chose this worker to leave
-ANNOTATION_FAILURES = f"{names.API_GROUP}/failures"  # how many workers in a row failed whose place this one takes
-ANNOTATION_PAUSED = f"{names.API_GROUP}/scaling-paused-until"  # RFC 3339, on a service: until then nothing is scaled
-ANNOTATION_APPLIED = f"{names.API_GROUP}/applied-hash"  # hash of the applied object: removing a field changes it too
-ANNOTATION_MADE_FROM = f"{names.API_GROUP}/made-from"  # on a kept template: the revision of the kept spec it is of
+ANNOTATION_DRAINING = f"{names.API_GROUP}/draining-since"  # when the operator started to drain this worker
+ANNOTATION_FAILURES = f"{names.API_GROUP}/failures"  # failures in a row of this worker's predecessors
+ANNOTATION_PAUSED = f"{names.API_GROUP}/scaling-paused-until"  # RFC 3339, on a service: end of the autoscaler's pause
+ANNOTATION_APPLIED = f"{names.API_GROUP}/applied-hash"  # hash of the applied object, which a removed field changes, too
+ANNOTATION_MADE_FROM = f"{names.API_GROUP}/made-from"  # on a kept template: the revision of the kept spec
 ROTATE_TOKEN = "rotate-token"
 ANNOTATION_ROTATE_TOKEN = f"{names.API_GROUP}/{ROTATE_TOKEN}"  # on a service: any other text is another request
 GATEWAY = "gateway"
-MANIFEST = "manifest"  # the role, so to speak, of the ControllerRevision that keeps the last usable spec
-TOKEN = "token"  # the role of the ControllerRevision that is deleted with the Secret of the token
+MANIFEST = "manifest"  # the role label of the ControllerRevision that keeps the last usable spec
+TOKEN = "token"  # the role label of the ControllerRevision that is deleted with the token's Secret
 DEPLOYMENT = "Deployment"
 REVISION = "ControllerRevision"
 OWNED_KINDS = (
@@ -42,33 +43,33 @@ OWNED_KINDS = (
     "PodDisruptionBudget",
     DEPLOYMENT,
     REVISION,
-)  # what a service owns beside pods and the token
-SPREAD = "topologySpreadConstraints"  # two of them for the same topology are refused: a user's take the place of ours
+)  # kinds that a service owns in addition to pods and the token
+SPREAD = "topologySpreadConstraints"  # a user's replace the operator's: two for the same topology are refused
 MILLION = 1_000_000
-LAST_WORDS = 5  # seconds beyond the drain deadline in which a process tells its clients and ends by itself
+LAST_WORDS = 5  # seconds beyond the drain deadline in which a process notifies its clients and ends by itself
 
 
 def metadata(service: InferenceService, name: str, labels: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Metadata of an owned object."""
+    """Returns the metadata of an owned object."""
     mine = {names.LABEL_SERVICE: service.metadata.name, **(labels or {})}
     return {"name": name, "namespace": service.metadata.namespace, "labels": mine}
 
 
 def role_labels(role: str) -> dict[str, str]:
-    """What the pods of a role are told by, beside the service."""
+    """Returns the labels that identify pods of a role, in addition to the service's."""
     if role == GATEWAY:
         return {names.LABEL_ROLE: role, names.LABEL_APP: names.APP_GATEWAY}
     return {names.LABEL_ROLE: role, names.LABEL_APP: names.APP_WORKER, names.LABEL_SERVING: "true"}
 
 
 def selector(service: InferenceService, **labels: str) -> dict[str, str]:
-    """Labels that choose pods of this service: `role`, `app` or `serving`."""
+    """Returns labels that select pods of this service by `role`, `app` or `serving`."""
     keys = {"role": names.LABEL_ROLE, "app": names.LABEL_APP, "serving": names.LABEL_SERVING}
     return {names.LABEL_SERVICE: service.metadata.name} | {keys[key]: value for key, value in labels.items()}
 
 
 def spread(selected: Mapping[str, str]) -> dict[str, Any]:
-    """That these pods go to different nodes where that can be: one that is lost takes as few as possible with it."""
+    """Returns a constraint that spreads the selected pods over nodes if possible."""
     return {
         "maxSkew": 1,
         "topologyKey": "kubernetes.io/hostname",
@@ -78,9 +79,9 @@ def spread(selected: Mapping[str, str]) -> dict[str, Any]:
 
 
 def merged_resources(given: Resources, usual: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """As a container has them: `usual` requests are made of what is neither requested nor limited.
+    """Returns a container's resources, with `usual` requests for resources without request and limit.
 
-    What is requested of a device is its limit too: Kubernetes wants both, and equal.
+    A device's request is also its limit: Kubernetes requires both to be equal.
     """
     named = given.requests.keys() | given.limits.keys()
     requests = {name: amount for name, amount in (usual or {}).items() if name not in named} | given.requests
@@ -89,59 +90,58 @@ def merged_resources(given: Resources, usual: Mapping[str, str] | None = None) -
     return {kind: amounts for kind, amounts in both.items() if amounts}
 
 
-def owned(item: Mapping[str, Any], owner: Mapping[str, Any]) -> dict[str, Any]:
-    """An object that ends with its owner, an object of the cluster."""
-    reference = {
-        "apiVersion": owner["apiVersion"],
-        "kind": owner["kind"],
-        "name": owner["metadata"]["name"],
-        "uid": owner["metadata"]["uid"],
-        "controller": True,
-    }
-    return {**item, "metadata": {**item["metadata"], "ownerReferences": [reference]}}
+def owned(item: Mapping[str, Any], controller: Mapping[str, Any], *others: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns an object with owner references, so that it is deleted once its controller and all `others` are gone."""
+    references = [_owner_reference(controller) | {"controller": True}, *map(_owner_reference, others)]
+    return {**item, "metadata": {**item["metadata"], "ownerReferences": references}}
+
+
+def _owner_reference(owner: Mapping[str, Any]) -> dict[str, Any]:
+    metadata = owner["metadata"]
+    return {"apiVersion": owner["apiVersion"], "kind": owner["kind"], "name": metadata["name"], "uid": metadata["uid"]}
 
 
 def signed(item: Mapping[str, Any]) -> dict[str, Any]:
-    """An object annotated with the hash of its desired state."""
+    """Returns an object annotated with the hash of its desired state."""
     annotations = {**item["metadata"].get("annotations", {}), ANNOTATION_APPLIED: revision_of(item)}
     return {**item, "metadata": {**item["metadata"], "annotations": annotations}}
 
 
 def applied_hash(item: Mapping[str, Any]) -> str | None:
-    """The hash that `signed` gave an object; None if it has none."""
+    """Returns the hash by which `signed` annotated an object, or None."""
     value: str | None = item.get("metadata", {}).get("annotations", {}).get(ANNOTATION_APPLIED)
     return value
 
 
 def applied(metadata: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The entries of `managedFields` that the operator applied."""
+    """Returns the entries of `managedFields` that the operator applied."""
     mine = {"manager": MANAGER, "operation": "Apply"}.items()
     return [entry for entry in metadata.get("managedFields") or () if mine <= entry.items()]
 
 
 def applied_fields(item: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Fields that the operator applied and nobody changed since; None if the cluster does not record them."""
+    """Returns the fields that the operator applied and nobody changed since; None if the cluster records none."""
     return next((entry["fieldsV1"] or None for entry in applied(item["metadata"])), None)
 
 
 def is_ours(item: Object) -> bool:
-    """Made by the operator, and not on its way out; somebody else's object may carry the label too."""
+    """True if the operator made the object and it is not being deleted; foreign objects may have the label, too."""
     return applied_hash(item) is not None and not is_leaving(item)
 
 
 def service_object(service: InferenceService, uid: str) -> Object:
-    """As much of a service's object as owner references need."""
+    """Returns the part of a service's object that owner references need."""
     metadata = {"name": service.metadata.name, "namespace": service.metadata.namespace, "uid": uid}
     return {"apiVersion": names.API_VERSION, "kind": names.INFERENCE_SERVICE, "metadata": metadata}
 
 
 def workers_name(service: InferenceService) -> str:
-    """Of the headless Service by which gateways find workers."""
+    """Returns the name of the headless Service by which gateways find workers."""
     return pool_name(service, "workers")
 
 
 def internal_tls_name(service: InferenceService) -> str:
-    """What the certificate of the service's processes is for. Pods have no names that last."""
+    """Returns the name in the certificate of the service's processes, which pods share because theirs change."""
     return f"{workers_name(service)}.{service.metadata.namespace}.svc"
 
 
@@ -158,13 +158,13 @@ def token_name_of(service: str) -> str:
 
 
 def tracing_variables(service: InferenceService, placement: PodPlacement) -> list[dict[str, Any]]:
-    """The environment entries that say where a process sends traces: none, where nobody names an endpoint."""
+    """Returns the environment entries with the endpoint for traces; none without an endpoint."""
     endpoint = service.spec.tracing.endpoint or placement.tracing_endpoint
     return [{"name": switch.ENDPOINT, "value": endpoint}] if endpoint else []
 
 
 def sampling_variables(service: InferenceService, placement: PodPlacement) -> list[dict[str, Any]]:
-    """Those that say which requests a gateway traces; workers trace the same."""
+    """Returns the environment entries of a gateway's sampling rate; workers trace the same requests."""
     rate = service.spec.tracing.sampling_rate_per_million
     if rate == MILLION or not tracing_variables(service, placement):
         return []
@@ -176,21 +176,21 @@ def sampling_variables(service: InferenceService, placement: PodPlacement) -> li
 
 
 def field_variable(name: str, path: str) -> dict[str, Any]:
-    """An environment entry with a field of the pod itself."""
+    """Returns an environment entry with a field of the pod itself."""
     return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
 
 
 def grace_period(service: InferenceService) -> int:
-    """Seconds between the deletion of a pod and its being killed."""
+    """Returns the seconds between a pod's deletion and SIGKILL."""
     return math.ceil(service.spec.drain.deadline) + LAST_WORDS
 
 
 def revision_of(template: Mapping[str, Any]) -> str:
-    """A short name for exactly this pod template."""
+    """Returns a short hash of a pod template."""
     return hashlib.sha256(json.dumps(template, sort_keys=True).encode()).hexdigest()[:10]
 
 
 def model_argument(service: InferenceService) -> str:
-    """The `--model` that a process on this machine is started with."""
+    """Returns the `--model` argument of a process on this machine."""
     source = service.spec.model.source
     return f"builtin:{source.builtin}" if source.builtin else str(source.path)

@@ -1,4 +1,4 @@
-"""What the pods of workers and gateways have in common: how a process becomes a pod's spec, here or in a container."""
+"""Common parts of workers' and gateways' pods: a process and its pod spec, with or without a container."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,7 +13,7 @@ from legato_protocol import names
 TOKEN = "legato-token"  # the volume with the service's tokens
 INTERNAL_TLS = "internal-tls"  # the volume with the certificate of the service's processes
 INTERNAL_TLS_FOLDER = "/etc/legato/internal-tls"
-# The user is the image's, or the cluster's: OpenShift assigns each namespace a range of its own, and refuses others.
+# The image or the cluster sets the user: OpenShift assigns a range to each namespace and refuses other users.
 _RESTRICTED_POD = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
 _RESTRICTED = {
     "allowPrivilegeEscalation": False,
@@ -21,27 +21,27 @@ _RESTRICTED = {
     "capabilities": {"drop": ["ALL"]},
 }
 _PROBES = {
-    # While a process starts, only its own end ends it: a model may load for long.
+    # Passes before the model is loaded, which may take long: a starting process is not killed.
     "startupProbe": ("/healthz", {"periodSeconds": 1, "failureThreshold": 120, "timeoutSeconds": 3}),
     "readinessProbe": ("/readyz", {"periodSeconds": 2, "failureThreshold": 1, "timeoutSeconds": 3}),
-    # Compute may starve a probe now and then.
+    # Tolerates failures, because compute may occasionally starve a probe.
     "livenessProbe": ("/healthz", {"periodSeconds": 5, "failureThreshold": 6, "timeoutSeconds": 5}),
 }
 _SCRATCH = "tmp"
 _CACHE = "cache"
-_NODE_LOST_AFTER = 30  # seconds; by default Kubernetes gives a silent node's pods five minutes
+_NODE_LOST_AFTER = 30  # seconds; the default of Kubernetes is five minutes
 
 
 def process(
     name: str, placement: PodPlacement, arguments: Sequence[str], env: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """A container that runs `legato` with these arguments and is probed. How it is started is the placement's."""
-    started = {"command": [*placement.program, *arguments]} if placement.program else {"args": [*arguments]}
+    """Returns a container that runs `legato` with these arguments and probes; the placement sets its program."""
+    program = {"command": [*placement.program, *arguments]} if placement.program else {"args": [*arguments]}
     probes = {kind: {"httpGet": {"path": path, "port": "health"}, **times} for kind, (path, times) in _PROBES.items()}
-    return {"name": name, **started, "env": [*env], **probes}
+    return {"name": name, **program, "env": [*env], **probes}
 
 
-def contained(
+def pod_spec(
     container: Mapping[str, Any],
     containers: Containers,
     image: str,
@@ -49,8 +49,8 @@ def contained(
     delivery: Delivery,
     downloads: Sequence[Download] = (),
 ) -> dict[str, Any]:
-    """The spec of a pod at the restricted security level around one container, and those that download before it: its
-    model, if need be, and others."""
+    """Returns the spec of a pod of the restricted security level with one container, and init containers that download
+    its model, if needed, and adapters."""
     mounts = [{"name": _SCRATCH, "mountPath": "/tmp"}, {"name": _CACHE, "mountPath": model.CACHE}]
     run = {
         "image": image,
@@ -75,7 +75,7 @@ def contained(
         ],
         "securityContext": _RESTRICTED_POD,
         "tolerations": [_tolerated("not-ready"), _tolerated("unreachable")],
-        "enableServiceLinks": False,  # a service named legato would set variables that are ours
+        "enableServiceLinks": False,  # a Service named legato would set variables of the same names
     }
     if containers.pull_secrets:
         spec["imagePullSecrets"] = [{"name": name} for name in containers.pull_secrets]
@@ -93,13 +93,13 @@ def _downloading(download: Download, env: list[dict[str, Any]], run: Mapping[str
 
 
 def control_ports(tls: InternalTLS | None, placement: PodPlacement) -> dict[str, int]:
-    """By name. Whoever looks for a process takes from these names whether it speaks TLS."""
+    """Returns the control ports by name, from which clients see if a port uses TLS."""
     plain = {} if tls and tls.mode == "Strict" else {names.CONTROL: placement.control_port}
     return plain | ({names.CONTROL_TLS: names.CONTROL_TLS_PORT} if tls else {})
 
 
 def internal_tls_flags(service: InferenceService) -> list[str]:
-    """Of gateways and workers."""
+    """Returns the TLS flags of gateways and workers."""
     if service.spec.internal_tls is None:
         return []
     mode, name = service.spec.internal_tls.mode, common.internal_tls_name(service)
@@ -111,12 +111,12 @@ def internal_tls_flags(service: InferenceService) -> list[str]:
 
 
 def with_internal_tls(pod: dict[str, Any], tls: InternalTLS | None) -> dict[str, Any]:
-    """With the Secret that these flags name the folder of."""
+    """Returns the pod with the Secret for these flags mounted."""
     return pod if tls is None else with_secret(pod, INTERNAL_TLS, INTERNAL_TLS_FOLDER, tls.secret)
 
 
 def with_volumes(pod: dict[str, Any], volumes: Sequence[Volume]) -> dict[str, Any]:
-    """The pod with these beside those that it has."""
+    """Returns the pod with additional volumes."""
     (container,) = pod["containers"]
     mounts = [*container["volumeMounts"], *(each.mount for each in volumes)]
     return {
@@ -127,12 +127,12 @@ def with_volumes(pod: dict[str, Any], volumes: Sequence[Volume]) -> dict[str, An
 
 
 def with_secret(pod: dict[str, Any], name: str, folder: str, secret: str) -> dict[str, Any]:
-    """A whole folder is mounted: the kubelet brings changes of the Secret to such ones alone."""
+    """Returns the pod with a Secret mounted as a folder: the kubelet updates only folders, not single files."""
     mount = {"name": name, "mountPath": folder, "readOnly": True}
     return with_volumes(pod, [Volume({"name": name, "secret": {"secretName": secret}}, mount)])
 
 
 def _tolerated(state: str) -> dict[str, Any]:
-    """A state of a node that its pods bear for a while."""
+    """Returns a toleration of a node's state for a limited time."""
     key = f"node.kubernetes.io/{state}"
     return {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": _NODE_LOST_AFTER}

@@ -1,4 +1,4 @@
-"""Which devices a pod holds, GPUs among them: what its spec requests of resources that have a domain. Pure."""
+"""Counts the devices of a pod, including GPUs: its requests for resources with a domain. Pure."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -7,8 +7,9 @@ from typing import Any
 from legato_operator.api import quantities
 
 
-def of(spec: Mapping[str, Any]) -> dict[str, int]:
-    """By resource name, as the scheduler counts: containers together, or one that only runs before them alone."""
+def requested(spec: Mapping[str, Any]) -> dict[str, int]:
+    """Returns the devices by resource name, as the scheduler counts: the sum of all containers, or an init container's
+    request if that is larger."""
     running: Counter[str] = Counter()
     for container in spec.get("containers", ()):
         running.update(_requested(container))
@@ -20,9 +21,9 @@ def of(spec: Mapping[str, Any]) -> dict[str, int]:
     return dict(running)
 
 
-def gpus(held: Mapping[str, int], names: Sequence[str]) -> int:
-    """How many of these devices are GPUs."""
-    return sum(held.get(name, 0) for name in names)
+def gpus(devices: Mapping[str, int], names: Sequence[str]) -> int:
+    """Returns the number of GPUs among the devices."""
+    return sum(devices.get(name, 0) for name in names)
 
 
 def _requested(container: Mapping[str, Any]) -> Counter[str]:

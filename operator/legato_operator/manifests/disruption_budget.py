@@ -1,9 +1,9 @@
-"""PodDisruptionBudgets: of each pool and of the gateway one pod at a time, so that a node can always be drained.
+"""PodDisruptionBudgets: one pod of each pool and of the gateway at a time, so that a node can always be drained.
 
-A pool's says itself how many are to stay. With `maxUnavailable`, Kubernetes counts from the WorkerPool's
-`spec.replicas`, which is what somebody asked for and not what the pool gets; and it does not count again when that
-changes. Nor does it when a pod's labels leave the selector, so workers that drain stay in it. They are ready until they
-end: as long as more are ready than the pool gets, all of these but one are to stay.
+A pool's budget uses `minAvailable`. With `maxUnavailable`, Kubernetes would count from the WorkerPool's
+`spec.replicas`, which limits may reduce, and would not count again when it changes, or when a pod's labels leave the
+selector. Draining workers therefore stay in the selector. They are ready until they end: while more workers are ready
+than the target, all ready ones but one must stay.
 """
 
 from typing import Any
@@ -12,13 +12,13 @@ from legato_operator.api.resources import InferenceService
 from legato_operator.manifests import common
 
 
-def of_pool(service: InferenceService, pool: str, target: int, ready: int) -> dict[str, Any]:
-    """Of a pool that gets `target` workers, and has so many `ready` ones that are not deleted."""
+def pool(service: InferenceService, pool: str, target: int, ready: int) -> dict[str, Any]:
+    """Returns the budget of a pool with `target` workers and `ready` ones that are not being deleted."""
     return _budget(service, pool, {"minAvailable": max(0, max(target, ready) - 1)})
 
 
 def gateway(service: InferenceService) -> dict[str, Any]:
-    """Its Deployment gets the replicas that it asks for."""
+    """Returns the gateway's budget; its Deployment gets all requested replicas."""
     return _budget(service, common.GATEWAY, {"maxUnavailable": 1})
 
 

@@ -1,4 +1,4 @@
-"""The gateway's pod, and the Deployment that runs it where there are Deployments."""
+"""The gateway's pod and, on Kubernetes, its Deployment."""
 
 import posixpath
 from collections.abc import Iterator, Mapping
@@ -19,7 +19,7 @@ from legato_operator.manifests.model import Delivery
 from legato_operator.manifests.placement import Containers, PodPlacement
 from legato_protocol import durations, names
 
-STOP_SENDING = 3  # seconds in which a Service's proxies learn that a gateway leaves, before it accepts no more
+STOP_SENDING = 3  # seconds in which proxies of the Service learn that a gateway is leaving, while it still accepts
 _KEYS = "api-keys"
 _KEYS_FOLDER = "/etc/legato/api-keys"
 _TLS = "tls"
@@ -28,7 +28,7 @@ _REQUESTS = {"cpu": "100m", "memory": "256Mi"}
 
 
 def template(service: InferenceService, placement: PodPlacement) -> dict[str, Any]:
-    """The pod's metadata and spec."""
+    """Returns the pod's metadata and spec."""
     delivery = model.delivery(service, placement)
     arguments = ["gateway", *_process(service, placement), *_policy(service, placement, delivery)]
     env = [
@@ -40,11 +40,11 @@ def template(service: InferenceService, placement: PodPlacement) -> dict[str, An
     if placement.containers:
         spec = _in_container(service, placement, placement.containers, gateway, delivery)
     ours = {"metadata": {"labels": common.role_labels(common.GATEWAY)}, "spec": spec}
-    return overlay.merged(ours, service.spec.gateway.template) if placement.containers else ours
+    return overlay.merge(ours, service.spec.gateway.template) if placement.containers else ours
 
 
 def pod(service: InferenceService, name: str, template: dict[str, Any]) -> dict[str, Any]:
-    """One gateway replica."""
+    """Returns one gateway replica."""
     revision = {names.LABEL_POD_REVISION: common.revision_of(template)}
     metadata = common.metadata(service, name, {**template["metadata"]["labels"], **revision})
     metadata |= _annotations(template)
@@ -52,7 +52,8 @@ def pod(service: InferenceService, name: str, template: dict[str, Any]) -> dict[
 
 
 def deployment(service: InferenceService, template: dict[str, Any]) -> dict[str, Any]:
-    """All gateway replicas: another revision serves before one of the old goes. Its pods tell theirs."""
+    """Returns the Deployment of all gateway replicas: a new one serves before an old one is removed. Pods are labelled
+    with their revision."""
     name = common.pool_name(service, common.GATEWAY)
     revision = {names.LABEL_POD_REVISION: common.revision_of(template)}
     labels = common.metadata(service, name, {**template["metadata"]["labels"], **revision})["labels"]
@@ -72,14 +73,16 @@ def deployment(service: InferenceService, template: dict[str, Any]) -> dict[str,
 
 
 def step_objective(spec: Spec) -> float:
-    """What gateways take for `slo.tpot`, in seconds. Where decode workers do not help prefill workers, the time of
-    their steps matters only to whether they hand sequences on to each other, which a gateway of an image of its own,
-    perhaps of the release before that does not know the flag, judges by the default."""
+    """Returns the gateways' `slo.tpot` in seconds.
+
+    If decode workers do not help with prefill, it only matters for migrations. A custom image may be of a release
+    without the flag, so it then keeps the default.
+    """
     return spec.slo.tpot if _decode_helps(spec) or not spec.gateway.image else Slo().tpot
 
 
 def _annotations(template: dict[str, Any]) -> dict[str, Any]:
-    """Of the pods, as a part of their metadata."""
+    """Returns the annotations of the pods as a part of their metadata."""
     return {kind: value for kind, value in template["metadata"].items() if kind == "annotations"}
 
 
@@ -98,7 +101,7 @@ def _in_container(
         **container.control_ports(service.spec.internal_tls, placement),
     }
     image = service.spec.gateway.image or containers.gateway_image
-    pod = container.contained(gateway, containers, image, ports, delivery)
+    pod = container.pod_spec(gateway, containers, image, ports, delivery)
     pod = container.with_secret(pod, container.TOKEN, placement.token_folder, common.token_name(service))
     keys = service.spec.gateway.api_keys
     if keys and keys.secret:
@@ -197,7 +200,7 @@ def _store_flags(store: ResponseStoreSpec | None) -> list[str]:
 
 
 def _objectives(service: InferenceService) -> Iterator[str]:
-    """Flags for what is not the default: gateways of the release before know none of them."""
+    """Yields flags for objectives that are not the default: gateways of the previous release do not know them."""
     spec, slo = service.spec, service.spec.slo
     helps = _decode_helps(spec)
     if spec.disaggregated and not helps:

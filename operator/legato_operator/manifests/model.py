@@ -1,4 +1,4 @@
-"""How a model's files come into a pod: what to start with, and the volumes that bring them."""
+"""Delivers a model's files to a pod: the `--model` argument, volumes and downloads."""
 
 import posixpath
 from collections.abc import Mapping
@@ -11,21 +11,21 @@ from legato_operator.manifests import common
 from legato_operator.manifests.placement import PodPlacement
 from legato_protocol import names
 
-DOWNLOAD = "model"  # the container that downloads it
+DOWNLOAD = "model"  # name of the container that downloads the model
 FOLDER = "/model"
 CACHE = "/cache"
 _VOLUME = "model"
 
 
 class Volume(NamedTuple):
-    """A volume of a pod, and where it is mounted."""
+    """A volume of a pod with its mount."""
 
     volume: dict[str, Any]
     mount: dict[str, Any]
 
 
 class Download(NamedTuple):
-    """A container that brings a repository into the cache folder before a pod's own process starts."""
+    """A container that downloads a repository into the cache folder before the pod's process starts."""
 
     name: str
     arguments: list[str]
@@ -35,9 +35,9 @@ class Download(NamedTuple):
 
 @dataclass(frozen=True)
 class Delivery:
-    """`argument` is the `--model`; `download`, where there is one, has to run before with these arguments.
+    """The `--model` argument of a process, with the volume or download that it needs.
 
-    `cache` is what the cache folder is on; what a pod leaves there goes with it, unless it is a folder of the node.
+    `cache` is the volume of the cache folder, which ends with the pod unless it is a folder of the node.
     """
 
     argument: str
@@ -48,48 +48,48 @@ class Delivery:
 
 
 def delivery(service: InferenceService, placement: PodPlacement) -> Delivery:
-    """Of the service's source; processes without containers see the machine's own files."""
+    """Returns the delivery of the service's source; processes without containers use the machine's own files."""
     source = service.spec.model.source
     if placement.containers is None or source.builtin:
         return Delivery(common.model_argument(service))
     if source.hugging_face:
-        found = source.hugging_face
-        made = Delivery(cached(found), download=found)
-        # It has to be there: a folder that the kubelet makes is root's, and nobody else could write to it.
-        kept = {"hostPath": {"path": found.node_cache, "type": "Directory"}}
-        return replace(made, cache=kept) if found.node_cache else made
+        hub = source.hugging_face
+        made = Delivery(cached(hub), download=hub)
+        # The folder must exist: one that the kubelet creates belongs to root and is not writable for others.
+        kept = {"hostPath": {"path": hub.node_cache, "type": "Directory"}}
+        return replace(made, cache=kept) if hub.node_cache else made
     if source.pvc:
         claim = {"persistentVolumeClaim": {"claimName": source.pvc.claim, "readOnly": True}}
         return _mounted(claim, FOLDER, posixpath.normpath(posixpath.join(FOLDER, source.pvc.path.lstrip("/"))))
     if source.image:
         return _mounted({"image": {"reference": source.image, "pullPolicy": placement.containers.pull_policy}}, FOLDER)
-    # The last part of its name stays: it tells a GGUF file.
+    # The file name is kept, because its suffix identifies a GGUF file.
     path = posixpath.normpath(str(source.path))
     return _mounted({"hostPath": {"path": path}}, posixpath.join(FOLDER, posixpath.basename(path)))
 
 
-def cached(found: HubRepository) -> str:
-    """Where a container finds what was downloaded of it."""
-    return f"{CACHE}/{names.hub_folder(found.repo, found.revision)}"
+def cached(repository: HubRepository) -> str:
+    """Returns the path of a downloaded repository inside containers."""
+    return f"{CACHE}/{names.hub_folder(repository.repo, repository.revision)}"
 
 
-def download(found: HuggingFace, gateway: bool) -> Download:
-    """What brings the model; gateways need no weights."""
-    arguments = [*download_arguments(found), *(["--header-only"] if gateway else [])]
-    resources = common.merged_resources(found.resources) if found.resources.given else {}
-    return Download(DOWNLOAD, arguments, download_variables(found), resources)
+def download(repository: HuggingFace, gateway: bool) -> Download:
+    """Returns the container that downloads the model, for gateways without the weights."""
+    arguments = [*download_arguments(repository), *(["--header-only"] if gateway else [])]
+    resources = common.merged_resources(repository.resources) if repository.resources.given else {}
+    return Download(DOWNLOAD, arguments, download_variables(repository), resources)
 
 
-def download_arguments(found: HubRepository) -> list[str]:
-    """What `legato` is asked to bring into the cache folder."""
-    return ["prepare", "--hugging-face", found.repo, "--revision", found.revision]
+def download_arguments(repository: HubRepository) -> list[str]:
+    """Returns the arguments of `legato` that download a repository into the cache folder."""
+    return ["prepare", "--hugging-face", repository.repo, "--revision", repository.revision]
 
 
-def download_variables(found: HubRepository) -> list[dict[str, Any]]:
-    """The access token, where the repository asks for one."""
-    if found.token_secret is None:
+def download_variables(repository: HubRepository) -> list[dict[str, Any]]:
+    """Returns the environment entry of the access token, if the manifest names one."""
+    if repository.token_secret is None:
         return []
-    secret = {"name": found.token_secret, "key": "token"}
+    secret = {"name": repository.token_secret, "key": "token"}
     return [{"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": secret}}]
 
 

@@ -1,4 +1,4 @@
-"""NetworkPolicies: control and transfer ports are for peers, gateways and the operator; probes and clients for all."""
+"""NetworkPolicies: control and transfer ports accept peers, gateways and the operator; other ports accept everyone."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from legato_protocol import names
 
 
 def workers(service: InferenceService, operator_namespace: str) -> dict[str, Any]:
-    """Who reaches a worker, and where. Anybody may call a pod the operator, but not in the operator's namespace."""
+    """Returns the policy of workers. Anybody can label a pod as the operator, but not in the operator's namespace."""
     first, last = names.TRANSFER_PORTS
     transfer = {**_port(first), "endPort": last}
     own = [{"podSelector": {"matchLabels": common.selector(service, app=app)}} for app in _OWN]
@@ -21,7 +21,7 @@ def workers(service: InferenceService, operator_namespace: str) -> dict[str, Any
 
 
 def gateway(service: InferenceService, operator_namespace: str) -> dict[str, Any]:
-    """Clients and probes reach a gateway; its control port is for the operator."""
+    """Returns the policy of gateways: clients and probes reach them, and the operator their control port."""
     open_to_all = [_port(names.GATEWAY_PORT), _port(names.WORKER_HEALTH_PORT)]
     control = {"from": [_operator(operator_namespace)], "ports": _CONTROL}
     return _policy(service, common.GATEWAY, names.APP_GATEWAY, [{"ports": open_to_all}, control])

@@ -1,4 +1,4 @@
-"""A user's additions to a pod template, merged into ours. What the operator relies on cannot be replaced."""
+"""Merges a user's additions into a pod template. Fields that the operator relies on cannot be replaced."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,9 +9,9 @@ from legato_operator.api import pod_template
 Problem = tuple[str, str]
 
 _LISTED = ("containers", "initContainers", "volumes")
-_KEYS = {"volumeMounts": "mountPath", "volumeDevices": "devicePath"}  # other lists of maps go by name
-_WHOLE = ("volumes", "env")  # an entry is one thing or another: theirs takes the place of ours
-# Fields with quantities, by the field that contains them; the API server refuses a wrong one without naming the field.
+_KEYS = {"volumeMounts": "mountPath", "volumeDevices": "devicePath"}  # keys of list entries, if not `name`
+_WHOLE = ("volumes", "env")  # lists whose entries are replaced whole: parts of two entries exclude each other
+# Fields with quantities, by the field that contains them. The API server's own error does not name the field.
 _AMOUNTS = {
     "spec": ("overhead",),
     "resources": ("requests", "limits"),
@@ -22,15 +22,16 @@ _QUANTITY = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([KMGTPE]i|[numkMGTPE]|[
 
 
 def problems(template: Mapping[str, Any], container: str) -> list[Problem]:
-    """(path within the template, message) of all that cannot be merged. `container` is the name of our own."""
+    """Returns (path, message) of every problem of a template. `container` is the name of the operator's container."""
     wrong = [*_unknown("", template, ("metadata", "spec")), *_metadata(template), *_spec(template, container)]
     return [*wrong, *_quantities("", {"spec": template.get("spec")})]
 
 
-def merged(ours: dict[str, Any], additions: Mapping[str, Any]) -> dict[str, Any]:
-    """Our template with what is added: maps by key, lists of named maps by name, other lists one after the other.
+def merge(ours: dict[str, Any], additions: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the operator's template with additions: maps merge by key, lists of named maps by name; other lists are
+    concatenated.
 
-    A toleration takes the place of ours for the same taint.
+    A user's toleration replaces the operator's for the same taint.
     """
     result: dict[str, Any] = _merge(ours, additions)
     return result
@@ -47,7 +48,7 @@ def _merge(ours: Any, theirs: Any, key: str = "") -> Any:
 
 def _merge_lists(ours: list[Any], theirs: list[Any], field: str) -> list[Any]:
     if field == "tolerations":
-        # Of two for one taint Kubernetes takes the shorter time: beside ours, theirs could not be longer.
+        # Kubernetes uses the shorter of two times for one taint, so the operator's would prevent a longer one.
         ours = [entry for entry in ours if not any(_tolerates_the_same(entry, more) for more in theirs)]
     key = _KEYS.get(field, "name")
     if not all(isinstance(entry, Mapping) and key in entry for entry in (*ours, *theirs)):
@@ -61,7 +62,7 @@ def _merge_lists(ours: list[Any], theirs: list[Any], field: str) -> list[Any]:
 
 
 def _tolerates_the_same(ours: Mapping[str, Any], theirs: Any) -> bool:
-    """Whether a toleration of theirs is for the taint of one of ours, which has no value."""
+    """True if a user's toleration is for the same taint as one of the operator's, which have no value."""
     if not isinstance(theirs, Mapping) or theirs.get("key") != ours["key"]:
         return False
     return theirs.get("effect") in (None, "", ours["effect"]) and not theirs.get("value")
@@ -117,7 +118,7 @@ def _own(containers: Sequence[Mapping[str, Any]], own: str) -> Iterator[Problem]
 
 
 def _quantities(path: str, part: Any) -> Iterator[Problem]:
-    """Yields wrong quantities, wherever they are in a pod."""
+    """Yields invalid quantities anywhere in a pod."""
     if isinstance(part, list):
         for number, entry in enumerate(part):
             name = entry.get("name", number) if isinstance(entry, Mapping) else number
@@ -141,7 +142,7 @@ def _named(entries: Any) -> bool:
     return isinstance(entries, list) and all(isinstance(entry, Mapping) and "name" in entry for entry in entries)
 
 
-def _unknown(path: str, found: Mapping[str, Any], known: Sequence[str]) -> Iterator[Problem]:
-    for name in found:
+def _unknown(path: str, part: Mapping[str, Any], known: Sequence[str]) -> Iterator[Problem]:
+    for name in part:
         if name not in known:
             yield f"{path}{name}", f"unknown field; known are {', '.join(known)}"

@@ -1,4 +1,4 @@
-"""Where the pods of a plan run: settings that all services share."""
+"""The environment in which pods run: settings shared by all services."""
 
 from dataclasses import dataclass
 
@@ -8,56 +8,57 @@ from legato_protocol import names
 
 @dataclass(frozen=True)
 class Containers:
-    """How pods are made where they run in containers."""
+    """Settings of pods that run in containers."""
 
     engine_image: str
     gateway_image: str
     pull_policy: str = "IfNotPresent"
     pull_secrets: tuple[str, ...] = ()
-    operator_namespace: str = ""  # where the operator's own pods are; empty where it is not a pod
+    operator_namespace: str = ""  # namespace of the operator's own pods; empty if it is not a pod
 
 
 @dataclass(frozen=True)
 class PodPlacement:
-    """`program` starts `legato`; empty where the image does. Port 0 lets a process choose and announce its port.
+    """The environment of pods. `program` starts `legato`; empty if the image does. With port 0, a process chooses and
+    announces its port.
 
-    `$(NAME)` in arguments is expanded by whoever runs the pod, as Kubernetes does, from the container's environment;
-    `{service}`, `{namespace}` and, in `url`, `{scheme}` stand for the service's own.
+    `$(NAME)` in arguments is expanded from the container's environment, as by Kubernetes. `{service}`, `{namespace}`
+    and, in `url`, `{scheme}` are replaced by the service's values.
     """
 
     program: tuple[str, ...]
     host: str
-    listen_flags: tuple[str, ...]  # the gateway's flags that say where clients reach it
+    listen_flags: tuple[str, ...]  # the gateway's flags for its listening socket
     health_port: int
     control_port: int
-    discovery: tuple[str, ...]  # the gateway's flags that say where it learns of workers
-    token_folder: str  # where processes find the service's tokens
-    adapters_folder: str  # where they find the list of its adapters
-    announce: tuple[str, ...] = ()  # the flags that make a process tell the ports it took
-    transfer: tuple[str, ...] = ()  # the worker's flags that say where hand-offs reach it
-    shared_cores: int | None = None  # that all workers have among them; None where each has a machine to itself
-    shared_gpus: tuple[str, ...] = ()  # that all workers have among them, as CUDA_VISIBLE_DEVICES names them
-    containers: Containers | None = None  # None: pods are processes, which see the machine's own files
-    cache_folder: str = ""  # of this machine, with what was downloaded; pods in containers have one of their own
-    tracing_endpoint: str = ""  # where traces of services go whose manifest names no collector; empty: nowhere
-    url: str = ""  # where clients reach a service; empty where that is not the operator's to say
+    discovery: tuple[str, ...]  # the gateway's flags for the discovery of workers
+    token_folder: str  # folder of the service's tokens
+    adapters_folder: str  # folder of the list of adapters
+    announce: tuple[str, ...] = ()  # flags that make a process announce its ports
+    transfer: tuple[str, ...] = ()  # the worker's flags for the address of hand-offs
+    shared_cores: int | None = None  # of all workers together; None if each has its own machine
+    shared_gpus: tuple[str, ...] = ()  # of all workers together, in the notation of CUDA_VISIBLE_DEVICES
+    containers: Containers | None = None  # None: pods are processes that use the machine's own files
+    cache_folder: str = ""  # downloads on this machine; pods in containers have their own
+    tracing_endpoint: str = ""  # default endpoint for traces; empty for none
+    url: str = ""  # URL of a service for clients; empty if the operator does not know it
     gpu_resources: tuple[str, ...] = (GPU,)  # names of resources that are GPUs
-    token_lifetime: float = 0.0  # seconds after which a service's token is replaced; 0: only when that is asked for
-    requeue_after: float = 0.5  # seconds, while something is moving: workers' own state sends no events
+    token_lifetime: float = 0.0  # seconds until a service's token is rotated; 0: only on request
+    requeue_after: float = 0.5  # seconds between passes during a change: workers' state sends no events
     resync_after: float = 5.0
 
     @property
     def has_gpus(self) -> bool:
-        """Whether workers that request GPUs get some. In containers, that is the scheduler's business."""
+        """True if workers that request GPUs can get some; in containers, the scheduler decides."""
         return self.containers is not None or bool(self.shared_gpus)
 
 
 def local(
     program: tuple[str, ...], cores: int | None = None, cache_folder: str = "", gpus: tuple[str, ...] = ()
 ) -> PodPlacement:
-    """Processes on this machine, reachable from this machine only, which share its `cores` and `gpus`.
+    """Returns the placement of processes on this machine, which share its `cores` and `gpus` and only listen locally.
 
-    Gateways inherit the listening socket of the local cluster, so that one can take over from another without a gap.
+    Gateways inherit the listening socket of the local cluster, so that one can replace another without a gap.
     """
     return PodPlacement(
         program=program,
@@ -85,7 +86,7 @@ def kubernetes(
     tracing_endpoint: str = "",
     token_lifetime: float = 0.0,
 ) -> PodPlacement:
-    """Pods of a cluster: each has an address and ports of its own, and events tell when to look again."""
+    """Returns the placement of pods in a cluster, each with its own address and ports."""
     low, high = names.TRANSFER_PORTS
     return PodPlacement(
         program=(),

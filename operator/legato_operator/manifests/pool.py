@@ -1,4 +1,4 @@
-"""WorkerPool: the unit that is scaled. Its pods are the operator's own."""
+"""WorkerPool: the unit of scaling. The operator creates its pods."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from legato_protocol import names
 
 
 def worker_pool(service: InferenceService, role: str) -> dict[str, Any]:
-    """The pool of a role. Without `replicas`: that field belongs to whoever scales."""
+    """Returns the pool of a role, without `replicas`, which belongs to the scaler."""
     spec = {"service": service.metadata.name, "role": role}
     return _pool(service, role, spec) | {
         "metadata": common.metadata(service, common.pool_name(service, role), {names.LABEL_ROLE: role})
@@ -16,7 +16,7 @@ def worker_pool(service: InferenceService, role: str) -> dict[str, Any]:
 
 
 def scale(service: InferenceService, role: str, replicas: int) -> dict[str, Any]:
-    """Only `spec.replicas`, as a scaler applies it."""
+    """Returns a pool with only `spec.replicas`, for a scaler to apply."""
     return _pool(service, role, {"replicas": replicas})
 
 

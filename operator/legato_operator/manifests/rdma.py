@@ -1,4 +1,4 @@
-"""What a worker's pod gets for RDMA: devices, huge pages, shared memory, and the right to lock memory."""
+"""RDMA resources of a worker's pod: devices, huge pages, shared memory, and permission to lock memory."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,11 +9,11 @@ from legato_operator.manifests.model import Volume
 from legato_protocol import sizes
 
 _SHARED_MEMORY = "shared-memory"  # the volume
-_GROUP = 65532  # the images' group: without capabilities, root may write only what its user or group may
+_GROUP = 65532  # the images' group: without capabilities, root can only write files of its user or group
 
 
-def added(pod: dict[str, Any], rdma: RDMA | None) -> dict[str, Any]:
-    """The spec of a pod around one container with all that, for this container."""
+def with_rdma(pod: dict[str, Any], rdma: RDMA | None) -> dict[str, Any]:
+    """Returns a pod's spec with the RDMA resources of its one container."""
     if rdma is None:
         return pod
     (worker,) = pod["containers"]
@@ -29,7 +29,7 @@ def added(pod: dict[str, Any], rdma: RDMA | None) -> dict[str, Any]:
 
 
 def _resources(given: Mapping[str, Any], rdma: RDMA) -> dict[str, Any]:
-    """Requests and limits must be equal for both: neither devices nor huge pages can be overcommitted."""
+    """Returns equal requests and limits, because neither devices nor huge pages can be overcommitted."""
     more = {rdma.resource: str(rdma.count)}
     if rdma.huge_pages:
         more[rdma.huge_pages.resource] = sizes.text(rdma.huge_pages.memory)
@@ -37,10 +37,10 @@ def _resources(given: Mapping[str, Any], rdma: RDMA) -> dict[str, Any]:
 
 
 def _locking(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Root with this capability and no other one.
+    """Returns the security context of root with only this capability.
 
-    Kubernetes gives added capabilities to nobody but root: the kernel clears those of another user when a program
-    starts, unless they are ambient, and of these Kubernetes knows nothing.
+    Added capabilities only work for root: the kernel clears another user's when a program starts, unless they are
+    ambient, which Kubernetes does not support.
     """
     capabilities = {**given["capabilities"], "add": ["IPC_LOCK"]}
     return {**given, "runAsNonRoot": False, "runAsUser": 0, "runAsGroup": _GROUP, "capabilities": capabilities}

@@ -1,4 +1,4 @@
-"""ControllerRevision: a pod template of which all pods ran well, kept as StatefulSets keep theirs; or a usable spec."""
+"""ControllerRevision: keeps a good pod template, as StatefulSets do, or a usable spec."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,7 +12,7 @@ from legato_protocol import names
 def controller_revision(
     service: InferenceService, role: str, data: Mapping[str, Any], number: int, made_from: str = ""
 ) -> dict[str, Any]:
-    """The higher the number, the newer. A template tells the revision of the spec that it was made from."""
+    """Returns a ControllerRevision; newer ones have higher numbers. `made_from` is the revision of the spec."""
     revision = common.revision_of(data)
     labels = {names.LABEL_ROLE: role, names.LABEL_POD_REVISION: revision}
     metadata = common.metadata(service, f"{common.pool_name(service, role)}-{revision}", labels)
@@ -27,6 +27,6 @@ def controller_revision(
 
 
 def template_of(item: Object) -> dict[str, Any]:
-    """The template that is kept in one."""
+    """Returns the template that a ControllerRevision keeps."""
     template: dict[str, Any] = item["data"]
     return template

@@ -1,4 +1,4 @@
-"""Ways to the gateways from outside the cluster: an HTTPRoute of the Gateway API, and an Ingress."""
+"""Routes to the gateways from outside the cluster: an HTTPRoute of the Gateway API, and an Ingress."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,8 +13,8 @@ INGRESS = "Ingress"
 KINDS = (HTTP_ROUTE, INGRESS)
 
 
-def of(service: InferenceService) -> list[dict[str, Any]]:
-    """All that the manifest asks for."""
+def routes(service: InferenceService) -> list[dict[str, Any]]:
+    """Returns the routes that the manifest asks for."""
     gateway = service.spec.gateway
     return [
         *([_http_route(service, gateway.http_route)] if gateway.http_route else ()),
@@ -23,20 +23,20 @@ def of(service: InferenceService) -> list[dict[str, Any]]:
 
 
 def hosts(item: Mapping[str, Any]) -> Sequence[str]:
-    """Those of a route; none where it takes whatever comes."""
+    """Returns the hosts of a route, none if it accepts every host."""
     if item["kind"] == INGRESS:
         return [rule["host"] for rule in item["spec"]["rules"]]
-    found: Sequence[str] = item["spec"].get("hostnames", ())
-    return found
+    hostnames: Sequence[str] = item["spec"].get("hostnames", ())
+    return hostnames
 
 
 def name(service: InferenceService) -> str:
-    """Of a route of either kind. Not the Service's: a cluster's administrator may have made one of that name."""
+    """Returns the name of a route of either kind. It is not the Service's, which an administrator's route may have."""
     return common.pool_name(service, common.GATEWAY)
 
 
 def _http_route(service: InferenceService, given: HTTPRoutePart) -> dict[str, Any]:
-    """Answers are streams that may take as long as a request may: a Gateway's usual limits are far shorter."""
+    """Returns an HTTPRoute without a timeout: streams may take as long as a request, which exceeds usual limits."""
     backend = {"name": service.metadata.name, "port": front.gateway_port(service)}
     spec = {
         "parentRefs": [_parent(each) for each in given.parent_refs],

@@ -1,4 +1,4 @@
-"""Services: the one that clients reach, and the headless one by which gateways find workers."""
+"""Services: one for clients, and a headless one by which gateways find workers."""
 
 from typing import Any
 
@@ -10,12 +10,12 @@ _HTTP_PORT, _HTTPS_PORT = 80, 443
 
 
 def gateway_port(service: InferenceService) -> int:
-    """Of the Service that clients reach."""
+    """Returns the port of the Service for clients."""
     return _HTTPS_PORT if service.spec.gateway.tls else _HTTP_PORT
 
 
 def gateway(service: InferenceService) -> dict[str, Any]:
-    """Where clients inside the cluster reach the gateway."""
+    """Returns the Service for clients inside the cluster."""
     port = {"name": "https" if service.spec.gateway.tls else "http", "port": gateway_port(service)}
     spec = {
         "type": "ClusterIP",
@@ -26,7 +26,7 @@ def gateway(service: InferenceService) -> dict[str, Any]:
 
 
 def workers(service: InferenceService) -> dict[str, Any]:
-    """All workers, also those not ready: whether one takes requests is what it says itself."""
+    """Returns the Service of all workers, including unready ones: workers report their readiness to gateways."""
     spec = {
         "clusterIP": "None",
         "publishNotReadyAddresses": True,
@@ -40,7 +40,7 @@ def workers(service: InferenceService) -> dict[str, Any]:
 
 
 def _control(name: str, port: int) -> dict[str, Any]:
-    """Of pods that have it: an EndpointSlice names the ports that its pods have."""
+    """Returns a named control port; an EndpointSlice only lists the ports that its pods have."""
     return {"name": name, "port": port, "targetPort": name, "protocol": "TCP"}
 
 

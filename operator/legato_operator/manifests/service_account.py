@@ -1,4 +1,4 @@
-"""ServiceAccounts: gateways may look for workers; workers may ask the API nothing."""
+"""ServiceAccounts: gateways may discover workers; workers have no access to the API."""
 
 from typing import Any
 
@@ -7,12 +7,12 @@ from legato_operator.manifests import common
 
 
 def worker(service: InferenceService) -> dict[str, Any]:
-    """An account without a token."""
+    """Returns the workers' account, without a token."""
     return _account(service, "worker") | {"automountServiceAccountToken": False}
 
 
 def gateway(service: InferenceService) -> dict[str, Any]:
-    """The account that the Role of `access` is bound to."""
+    """Returns the gateways' account, to which `access` binds a Role."""
     return _account(service, common.GATEWAY)
 
 

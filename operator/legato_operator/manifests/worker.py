@@ -1,25 +1,26 @@
-"""A worker's pod. Its template has no name in it, so that the template's hash is the pod revision."""
+"""A worker's pod. The template contains no name, so that its hash is the pod revision."""
 
 import math
 from typing import Any
 
 from legato_operator.api import quantities, roles
 from legato_operator.api.resources import Engine, InferenceService
+from legato_operator.cluster import Object
 from legato_operator.manifests import adapters, common, container, model, overlay, rdma
 from legato_operator.manifests.model import Delivery
 from legato_operator.manifests.placement import PodPlacement
 from legato_protocol import durations, names
 
-# Variables that a container's arguments are made of.
+# Environment variables used in a container's arguments.
 POD_NAME = "LEGATO_POD_NAME"
 POD_IP = "LEGATO_POD_IP"
 POD_REVISION = "LEGATO_POD_REVISION"
-LEASE_PATIENCE = 2  # gateways, who know more, give up a worker before its peers do
-STEP_PATIENCE = 8  # a step may take so many times as long as a silence: kernels compile, memory is touched first
+LEASE_PATIENCE = 2  # multiple of the hang timeout: gateways, which know more, give up a worker before its peers do
+STEP_PATIENCE = 8  # multiple of the hang timeout for a step: kernels compile, and memory is touched for the first time
 
 
 def template(service: InferenceService, pool: str, placement: PodPlacement) -> dict[str, Any]:
-    """The pod's metadata and spec, the same for all workers of a pool."""
+    """Returns the pod's metadata and spec, the same for all workers of a pool."""
     delivery = model.delivery(service, placement)
     worker = container.process(
         "worker", placement, _arguments(service, pool, placement, delivery), _env(service, placement)
@@ -32,22 +33,22 @@ def template(service: InferenceService, pool: str, placement: PodPlacement) -> d
         ports = {"health": placement.health_port, **container.control_ports(tls, placement)}
         image = service.spec.engine.image or placement.containers.engine_image
         downloads = adapters.downloads(service, worker["resources"])
-        spec = container.contained(worker, placement.containers, image, ports, delivery, downloads)
+        spec = container.pod_spec(worker, placement.containers, image, ports, delivery, downloads)
         adapted = (*adapters.volumes(service, placement), *adapters.list_volume(service, placement))
         spec = container.with_volumes(spec, adapted)
         spec = container.with_secret(spec, container.TOKEN, placement.token_folder, common.token_name(service))
         spec = container.with_internal_tls(spec, tls)
-        spec = rdma.added(spec, service.spec.transfer.rdma)
+        spec = rdma.with_rdma(spec, service.spec.transfer.rdma)
         spec |= {"serviceAccountName": common.pool_name(service, "worker"), "automountServiceAccountToken": False}
         if common.SPREAD not in roles.pool(service.spec, pool).template.get("spec", {}):
             spec[common.SPREAD] = [common.spread(common.selector(service, role=pool, serving="true"))]
     spec["terminationGracePeriodSeconds"] = common.grace_period(service)
     ours = {"metadata": {"labels": common.role_labels(pool)}, "spec": spec}
-    return overlay.merged(ours, roles.pool(service.spec, pool).template) if placement.containers else ours
+    return overlay.merge(ours, roles.pool(service.spec, pool).template) if placement.containers else ours
 
 
 def pod(service: InferenceService, name: str, template: dict[str, Any], failures: int = 0) -> dict[str, Any]:
-    """One worker of a pool, in place of one that failed after so many others."""
+    """Returns one worker of a pool; `failures` counts the failures in a row of its predecessors."""
     revision = {names.LABEL_POD_REVISION: common.revision_of(template)}
     metadata = common.metadata(service, name, {**template["metadata"]["labels"], **revision})
     annotations = dict(template["metadata"].get("annotations", {}))
@@ -57,9 +58,9 @@ def pod(service: InferenceService, name: str, template: dict[str, Any], failures
 
 
 def draining(service: InferenceService, name: str, uid: str, since: float) -> dict[str, Any]:
-    """The mark of a worker that was chosen to leave, which also takes it out of its pool's selector.
+    """Returns the annotation of a draining worker and the label that removes it from its pool's selector.
 
-    Applied by a manager of its own, beside the pod.
+    A separate field manager applies it.
     """
     metadata = {
         "name": name,
@@ -71,8 +72,17 @@ def draining(service: InferenceService, name: str, uid: str, since: float) -> di
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata}
 
 
+def adopted(service: InferenceService, name: str, uid: str, pool: Object) -> dict[str, Any]:
+    """Returns the owner reference of a worker whose pool was deleted, to the pool that replaced it.
+
+    A separate field manager applies it.
+    """
+    metadata = {"name": name, "namespace": service.metadata.namespace, "uid": uid}
+    return common.owned({"apiVersion": "v1", "kind": "Pod", "metadata": metadata}, pool)
+
+
 def serving(service: InferenceService, name: str, uid: str) -> dict[str, Any]:
-    """In place of that mark, of a worker that stays after all."""
+    """Returns the label of a recalled worker, which replaces `draining`."""
     labels = {names.LABEL_SERVING: "true"}
     metadata = {"name": name, "namespace": service.metadata.namespace, "uid": uid, "labels": labels}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata}
@@ -124,7 +134,7 @@ def _engine(service: InferenceService, delivery: Delivery) -> list[str]:
 
 
 def _decoding(service: InferenceService, pool: str) -> list[str]:
-    """What only workers that decode are told, so that prefill workers stay when it changes."""
+    """Returns flags of decode workers only, so that a change does not roll out prefill workers."""
     if pool != "decode":
         return []
     flags = ["--slo-tpot", durations.text(service.spec.slo.tpot)]
@@ -132,7 +142,7 @@ def _decoding(service: InferenceService, pool: str) -> list[str]:
 
 
 def _hang(service: InferenceService) -> list[str]:
-    """One patience for all who wait for a worker: its server, its peers, and (see `gateway`) the gateways."""
+    """Returns the flags of a worker's server and peers for hangs; gateways use the same timeout (see `gateway`)."""
     patience = service.spec.engine.hang_timeout
     silence, step, lease = (durations.text(times * patience) for times in (1, STEP_PATIENCE, LEASE_PATIENCE))
     return ["--core-silence", silence, "--step-limit", step, "--lease", lease]
@@ -156,11 +166,11 @@ def _process(service: InferenceService, pool: str, placement: PodPlacement) -> l
 
 
 def _threads(service: InferenceService, pool: str, placement: PodPlacement) -> int | None:
-    """Compute threads: as many as CPUs were asked for, or a fair share of a machine that all workers of a pool share.
+    """Returns the number of compute threads: the requested CPUs, or a fair share of a shared machine.
 
-    More threads than cores cost far more than they bring: a step ends with its slowest thread. That does not hold
-    between pools, since prefill workers leave the cores to those that decode. The share follows from the replicas at
-    first and not from today's, since another number would mean a rollout of every worker.
+    More threads than cores are slow, because a step ends with its slowest thread. Pools do not share cores, because
+    prefill workers yield to decode workers. The share uses the initial replicas: another number would roll out every
+    worker.
     """
     if cpu := roles.pool(service.spec, pool).resources.requests.get("cpu"):
         return math.ceil(quantities.quantity(cpu))
@@ -170,5 +180,5 @@ def _threads(service: InferenceService, pool: str, placement: PodPlacement) -> i
 
 
 def _workers(service: InferenceService) -> int:
-    """How many share one machine at first."""
+    """Returns the initial number of workers on one machine."""
     return max(1, sum(roles.initial_replicas(service.spec, each) for each in roles.with_pool(service.spec)))

@@ -7,7 +7,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 
 def handler(text: Callable[[], bytes]) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
-    """Answers with what `text` gives."""
+    """Returns a handler that answers with the result of `text`."""
 
     async def answer(_request: web.Request) -> web.StreamResponse:
         return web.Response(body=text(), headers={"Content-Type": CONTENT_TYPE_LATEST})

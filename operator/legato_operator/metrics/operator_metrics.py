@@ -1,4 +1,4 @@
-"""What the operator counts about itself."""
+"""Metrics of the operator itself."""
 
 from collections.abc import Callable, Mapping
 
@@ -8,7 +8,7 @@ from legato_operator.metrics.service_metrics import ServiceMetrics
 
 
 class OperatorMetrics:
-    """A `controller.Journal`, and counters for the API and for what is seen of it. `services` tells of each service."""
+    """A `controller.Journal`, with counters of API calls and watch events. `services` has each service's metrics."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -31,19 +31,19 @@ class OperatorMetrics:
             "legato_operator_watch_events", "Events seen by watches, by kind", ("kind",), registry=self.registry
         )
         self._missed = Counter(
-            "legato_operator_missed_events", "Changes that no watch told of in time", registry=self.registry
+            "legato_operator_missed_events", "Changes that no watch reported in time", registry=self.registry
         )
         self.synced = Gauge(
             "legato_operator_cache_synced",
-            "1 while passes read what watches told of, 0 while they ask the API server",
+            "1 while passes read objects from watches, 0 while they ask the API server",
             registry=self.registry,
         )
         self.services = ServiceMetrics()
         self.registry.register(self.services)
-        self.taken: Callable[[], Mapping[str, str]] = dict  # the release that has it, by namespace
+        self.taken: Callable[[], Mapping[str, str]] = dict  # the owning release, by namespace
         self._taken = Gauge(
             "legato_operator_namespace_taken",
-            "1 for a watched namespace with services that another release looks after",
+            "1 for a watched namespace with services of another release",
             ("namespace", "release"),
             registry=self.registry,
         )
@@ -59,19 +59,19 @@ class OperatorMetrics:
         self._seconds.observe(seconds)
 
     def called(self, verb: str, kind: str, outcome: str) -> None:
-        """One call to the API server has ended."""
+        """Counts a call to the API server."""
         self._calls.labels(verb, kind, outcome).inc()
 
     def saw(self, kind: str) -> None:
-        """A watch told of a change."""
+        """Counts an event of a watch."""
         self._events.labels(kind).inc()
 
     def missed(self, count: int) -> None:
-        """So many changes were found that no watch told of."""
+        """Counts changes that no watch reported."""
         self._missed.inc(count)
 
     def text(self) -> bytes:
-        """As Prometheus reads it."""
+        """Returns the metrics in Prometheus' text format."""
         self._taken.clear()
         for namespace, release in self.taken().items():
             self._taken.labels(namespace, release).set(1)

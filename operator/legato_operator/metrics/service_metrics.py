@@ -1,7 +1,7 @@
-"""What the operator knows of each service, as metrics: its conditions, its pools, and what its autoscaler decided.
+"""Metrics of each service: its conditions, its pools, and its autoscaler's decisions.
 
-They are made anew from the last pass whenever they are read, so nothing of a service or a reason outlives it. Only the
-replica that leads tells them, or two would tell different things of one service.
+They are computed from the last pass at each scrape, so no series outlives its service or reason. Only the leading
+replica exposes them, because two replicas could disagree.
 """
 
 from collections import Counter
@@ -23,8 +23,8 @@ _PREFIX = "legato_operator_"
 
 
 @dataclass
-class _Told:
-    """Of one service."""
+class _ServiceState:
+    """The last known state of one service."""
 
     objectives: Mapping[str, float] = field(default_factory=dict)  # seconds
     asked: Mapping[str, int] = field(default_factory=dict)  # spec.replicas by pool
@@ -38,26 +38,26 @@ class ServiceMetrics(Collector):
 
     def __init__(self, leads: Callable[[], bool] = lambda: True) -> None:
         self.leads = leads
-        self._services: dict[Ref, _Told] = {}
+        self._services: dict[Ref, _ServiceState] = {}
 
-    def observed(self, service: Ref, observed: Observed) -> None:
-        told, slo = self._of(service), observed.service.spec.slo
-        told.objectives, told.asked = {"ttft": slo.ttft, "tpot": slo.tpot}, observed.desired_replicas
+    def observe(self, service: Ref, observed: Observed) -> None:
+        state, slo = self._state(service), observed.service.spec.slo
+        state.objectives, state.asked = {"ttft": slo.ttft, "tpot": slo.tpot}, observed.desired_replicas
 
-    def told(self, service: Ref, status: Mapping[str, Any]) -> None:
-        self._of(service).status.update(status)
+    def record_status(self, service: Ref, status: Mapping[str, Any]) -> None:
+        self._state(service).status.update(status)
 
-    def gone(self, service: Ref) -> None:
+    def remove(self, service: Ref) -> None:
         self._services.pop(service, None)
 
-    def wished(self, service: Ref, decision: PoolDecision) -> None:
-        self._of(service).decisions[decision.pool] = decision
+    def record_decision(self, service: Ref, decision: PoolDecision) -> None:
+        self._state(service).decisions[decision.pool] = decision
 
-    def changed(self, service: Ref, decision: PoolDecision) -> None:
+    def record_change(self, service: Ref, decision: PoolDecision) -> None:
         direction = "up" if decision.desired > decision.current else "down"
-        self._of(service).changes[decision.pool, direction, decision.reason] += 1
+        self._state(service).changes[decision.pool, direction, decision.reason] += 1
 
-    def forgot(self, service: Ref) -> None:
+    def forget_decisions(self, service: Ref) -> None:
         if service in self._services:
             self._services[service].decisions.clear()
 
@@ -67,15 +67,15 @@ class ServiceMetrics(Collector):
         yield from _pools(services)
         yield from _decisions(services)
         objectives = _gauge("objective_seconds", "Objective of the manifest, ttft or tpot", (*_SERVICE, "objective"))
-        for (ref, told), name in ((each, name) for each in services.items() for name in each[1].objectives):
-            objectives.add_metric((ref.namespace, ref.name, name), told.objectives[name])
+        for (ref, state), name in ((each, name) for each in services.items() for name in each[1].objectives):
+            objectives.add_metric((ref.namespace, ref.name, name), state.objectives[name])
         yield objectives
 
-    def _of(self, service: Ref) -> _Told:
-        return self._services.setdefault(service, _Told())
+    def _state(self, service: Ref) -> _ServiceState:
+        return self._services.setdefault(service, _ServiceState())
 
 
-_Services = Mapping[Ref, _Told]
+_Services = Mapping[Ref, _ServiceState]
 
 
 def _gauge(name: str, text: str, labels: Sequence[str]) -> GaugeMetricFamily:
@@ -84,8 +84,8 @@ def _gauge(name: str, text: str, labels: Sequence[str]) -> GaugeMetricFamily:
 
 def _conditions(services: _Services) -> Iterator[Metric]:
     family = _gauge("condition", "1 for each condition as it is now", (*_SERVICE, "type", "status", "reason"))
-    for ref, told in services.items():
-        for each in conditions.known(told.status):
+    for ref, state in services.items():
+        for each in conditions.known(state.status):
             family.add_metric((ref.namespace, ref.name, each["type"], each["status"], each["reason"]), 1)
     yield family
 
@@ -98,39 +98,39 @@ def _pools(services: _Services) -> Iterator[Metric]:
         "ready": _gauge("pool_ready_replicas", "Worker pods that are ready", _POOL),
     }
     capped = _gauge("pool_capped", "1 if a limit keeps a pool from being as large as needed", (*_POOL, "by"))
-    for ref, told in services.items():
-        for pool, number in told.asked.items():
+    for ref, state in services.items():
+        for pool, number in state.asked.items():
             asked.add_metric((ref.namespace, ref.name, pool), number)
-        for pool, status in told.status.get("pools", {}).items():
+        for pool, status in state.status.get("pools", {}).items():
             labels = (ref.namespace, ref.name, pool)
             for key, family in counts.items():
                 family.add_metric(labels, status[key])
-            if by := _capped_by(told, pool, status):
+            if by := _capped_by(state, pool, status):
                 capped.add_metric((*labels, by), 1)
     yield from (asked, *counts.values(), capped)
 
 
-def _capped_by(told: _Told, pool: str, status: Mapping[str, Any]) -> str:
-    """The field of the manifest, of the plan's limits or the autoscaler's own. A minimum keeps nothing from growing."""
-    if "cappedBy" in status and told.asked.get(pool, 0) > status["desired"]:
+def _capped_by(state: _ServiceState, pool: str, status: Mapping[str, Any]) -> str:
+    """Returns the field that keeps a pool from growing, by the plan's limits or the autoscaler's, or an empty text."""
+    if "cappedBy" in status and state.asked.get(pool, 0) > status["desired"]:
         return str(status["cappedBy"])
-    decision = told.decisions.get(pool)
+    decision = state.decisions.get(pool)
     return decision.capped_by if decision is not None and decision.needed > decision.desired else ""
 
 
 def _decisions(services: _Services) -> Iterator[Metric]:
-    wish = _gauge("scaling_wish", "Workers that the autoscaler sets, or would", _POOL)
+    desired = _gauge("scaling_wish", "Workers that the autoscaler sets, or would", _POOL)
     needed = _gauge("scaling_needed", "Workers that the signals ask for", _POOL)
     missing = _gauge("scaling_missing_signals", "Signals without which the pool does not shrink", _POOL)
     changes = CounterMetricFamily(
         _PREFIX + "scaling_changes", "Changes by the autoscaler", labels=(*_POOL, "direction", "reason")
     )
-    for ref, told in services.items():
-        for pool, decision in told.decisions.items():
+    for ref, state in services.items():
+        for pool, decision in state.decisions.items():
             labels = (ref.namespace, ref.name, pool)
-            wish.add_metric(labels, decision.desired)
+            desired.add_metric(labels, decision.desired)
             needed.add_metric(labels, decision.needed)
             missing.add_metric(labels, len(decision.missing))
-        for what, count in told.changes.items():
+        for what, count in state.changes.items():
             changes.add_metric((ref.namespace, ref.name, *what), count)
-    yield from (wish, needed, missing, changes)
+    yield from (desired, needed, missing, changes)

@@ -114,7 +114,7 @@ async def find_routes(
 ) -> tuple[list[Object], dict[str, tuple[str, str]]]:
     """Returns the routes of the kinds that the service wants or had, and the reason for each unusable kind: the cluster
     may lack the Gateway API, or the operator the permission."""
-    wanted = {item["kind"] for item in route.of(service)} | {entry["kind"] for entry in status.get("routes") or ()}
+    wanted = {item["kind"] for item in route.routes(service)} | {entry["kind"] for entry in status.get("routes") or ()}
     routes: list[Object] = []
     unusable = {}
     for kind in sorted(wanted):

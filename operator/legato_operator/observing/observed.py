@@ -89,6 +89,7 @@ class Pod:
     failures: int = 0  # failures in a row of its predecessors
     unschedulable: bool = False  # no node accepts it
     devices: Mapping[str, int] = field(default_factory=dict)  # requested devices, including GPUs, by resource name
+    adoptable: bool = False  # its pool was deleted, and no other controls it yet
     orphaned: bool = False  # its pool or Deployment was deleted: Kubernetes removes it, and it must not be contacted
     lost: bool = False  # its deletion is overdue, and its node does not report
     report: DemandReport | None = None  # of a gateway; None: it did not answer
@@ -166,7 +167,7 @@ class Observed:
     unknown: tuple[str, ...] = ()  # fields of the spec that only a later version knows
     unusable: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # reason and message, by kind of route
     hosts_taken: tuple[tuple[str, Ref], ...] = ()  # hosts of its routes that older services have, too
-    turns_held: str = ""  # why no service's turn to be upgraded begins; empty where one may
+    upgrades_stopped: str = ""  # why no service's upgrade starts; empty if one may
     token: ServiceToken | None = field(default=None, repr=False)  # from its Secret
     remembered_token: ServiceToken | None = field(default=None, repr=False)  # from an earlier pass
 

@@ -66,7 +66,7 @@ def read(item: Object, now: float) -> Pod:
         failed=status.get("phase") in ("Failed", "Succeeded"),
         failures=_failures(item),
         unschedulable=_condition(status, "PodScheduled").get("reason") == "Unschedulable",
-        devices=devices.of(item["spec"]),
+        devices=devices.requested(item["spec"]),
         lost=_is_lost(item, now),
     )
 

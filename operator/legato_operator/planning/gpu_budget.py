@@ -32,7 +32,7 @@ class GpuBudget:
 
     def needed_by(self, start: Apply) -> int:
         """Returns the GPUs of a pod that is to start."""
-        return devices.gpus(devices.of(start.item["spec"]), self.names)
+        return devices.gpus(devices.requested(start.item["spec"]), self.names)
 
 
 def bounds(
@@ -83,7 +83,7 @@ def one_less(rollouts: Mapping[str, PoolRollout], usual: RollingUpdates) -> Roll
 def _largest(observed: Observed, budget: GpuBudget, pool: str, revisions: Revisions) -> int:
     """Returns the maximum number of GPUs of one of a pool's workers, including workers that are to start."""
     templates = [template for template in (revisions.template, revisions.good) if template is not None]
-    planned = [devices.gpus(devices.of(template["spec"]), budget.names) for template in templates]
+    planned = [devices.gpus(devices.requested(template["spec"]), budget.names) for template in templates]
     return max([*planned, *(budget.in_use([pod]) for pod in observed.of_pool(pool))])
 
 

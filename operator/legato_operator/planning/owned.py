@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from legato_operator.cluster import ref_of, uid_of
+from legato_operator.cluster import is_leaving, ref_of, uid_of
 from legato_operator.manifests import (
     access,
     adapters,
@@ -14,6 +14,7 @@ from legato_operator.manifests import (
     secret,
     service,
     service_account,
+    worker,
 )
 from legato_operator.manifests.placement import PodPlacement
 from legato_operator.observing.observed import Observed
@@ -51,7 +52,7 @@ def desired(observed: Observed, targets: Targets, placement: PodPlacement) -> li
 
 def _budget(observed: Observed, pool_name: str, target: int) -> dict[str, Any]:
     ready = sum(pod.ready and not pod.leaving for pod in observed.of_pool(pool_name))
-    return disruption_budget.of_pool(observed.service, pool_name, target, ready)
+    return disruption_budget.pool(observed.service, pool_name, target, ready)
 
 
 def make(observed: Observed, targets: Targets, placement: PodPlacement) -> Iterator[Action]:
@@ -69,12 +70,21 @@ def make(observed: Observed, targets: Targets, placement: PodPlacement) -> Itera
         current = observed.desired_replicas.get(name)
         if current is None or (fixed and current != target.replicas):
             yield Apply(pool.scale(observed.service, name, target.replicas), manager=common.SCALER)
+    yield from _adopt(observed)
+
+
+def _adopt(observed: Observed) -> Iterator[Apply]:
+    """Yields the applies that give workers of a deleted pool to the pool that replaced it."""
+    for pod in observed.pods:
+        owner = observed.pools.get(pod.pool)
+        if pod.adoptable and not pod.leaving and owner is not None and not is_leaving(owner):
+            yield Apply(worker.adopted(observed.service, pod.name, pod.uid, owner), manager=common.ADOPTER)
 
 
 def apply(observed: Observed, item: dict[str, Any]) -> Iterator[Apply]:
     """Yields the apply of an owned object, unless it is already as desired.
 
-    The apply is only forced over the service's own objects: another object of that name is not taken from its owner.
+    The apply is only forced over the service's own objects: a foreign object of this name is not taken over.
     """
     yield from _apply(observed, common.owned(item, common.service_object(observed.service, observed.uid)))
 

@@ -32,7 +32,7 @@ _WORST_FIRST = (
 
 def desired(observed: Observed) -> list[dict[str, Any]]:
     """Returns the routes that the manifest asks for and the cluster supports."""
-    return [item for item in route.of(observed.service) if item["kind"] not in observed.unusable]
+    return [item for item in route.routes(observed.service) if item["kind"] not in observed.unusable]
 
 
 def note(observed: Observed, placement: PodPlacement) -> Iterator[PatchStatus]:
@@ -50,7 +50,7 @@ def note(observed: Observed, placement: PodPlacement) -> Iterator[PatchStatus]:
 
 def status_fields(observed: Observed) -> dict[str, Any]:
     """Returns the routes' part of the status: desired routes and possible leftovers. Null removes the field."""
-    wanted = {item["kind"]: item for item in route.of(observed.service)}
+    wanted = {item["kind"]: item for item in route.routes(observed.service)}
     entries = [_entry(observed, item) for item in wanted.values()]
     for before in observed.status.get(STATUS) or ():
         kind = before["kind"]
@@ -64,7 +64,7 @@ def status_fields(observed: Observed) -> dict[str, Any]:
 
 def condition(observed: Observed) -> Condition | None:
     """Returns the routes' condition, with the worst state's reason; None if the manifest asks for no route."""
-    states = [_state(observed, item) for item in route.of(observed.service)]
+    states = [_state(observed, item) for item in route.routes(observed.service)]
     if observed.hosts_taken and states:
         states.append((conditions.HOST_CONFLICT, _taken(observed.hosts_taken)))
     if not states:

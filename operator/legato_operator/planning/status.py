@@ -312,7 +312,7 @@ def _upgraded(observed: Observed, revisions: Mapping[str, Revisions], upgrade: U
     kind = conditions.UPGRADED
     if upgrade is UpgradeState.WAITING:
         text = "; ".join(
-            part for part in ("its pods stay as they are until it is upgraded", observed.turns_held) if part
+            part for part in ("its pods stay as they are until it is upgraded", observed.upgrades_stopped) if part
         )
         return Condition(kind, False, conditions.AWAITING_UPGRADE, text)
     if upgrade is UpgradeState.EDITED:

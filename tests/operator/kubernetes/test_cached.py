@@ -7,8 +7,8 @@ import pytest
 
 from legato_operator.cluster import Ref
 from legato_operator.errors import ObjectNotFound
-from legato_operator.kubernetes.cached import BELIEVED_SECONDS, CachedCluster
-from legato_operator.kubernetes.store import Store
+from legato_operator.kubernetes.cached import CACHED_SECONDS, CachedCluster
+from legato_operator.kubernetes.store import WatchedStore
 from legato_operator.local.store import Store as LocalStore
 
 MINE = {"serving.legato.dev/service": "demo"}
@@ -71,7 +71,7 @@ def server():
 
 @pytest.fixture
 def store(trusted):
-    made = Store(("ConfigMap", "Service"))
+    made = WatchedStore(("ConfigMap", "Service"))
     made.trust(trusted)
     return made
 
@@ -126,7 +126,7 @@ async def test_object_that_nobody_watches_is_believed_for_a_while_but_not_over_o
     await cached.apply(_token("2"), "one")
     assert await _text(cached) == "2"
     await server.apply(_token("3"), "one")
-    now[0] += BELIEVED_SECONDS
+    now[0] += CACHED_SECONDS
     assert await _text(cached) == "3"
     await cached.delete(TOKEN)
     with pytest.raises(ObjectNotFound):

@@ -28,7 +28,7 @@ def _version(known, key=KEY):
 
 def told(version, *, gone=False, **item):
     """A watch's word."""
-    return lambda known: known.told(_item(version, **item), gone=gone)
+    return lambda known: known.report(_item(version, **item), gone=gone)
 
 
 def wrote(version, *meanwhile, **item):
@@ -48,7 +48,7 @@ def deleted(uid="1"):
 
 def listed(at, *versions):
     """A list of that version, in which the object is, or is not; gives what watches missed."""
-    return lambda known: known.audited(ObjectList(tuple(_item(version) for version in versions), at))
+    return lambda known: known.audit(ObjectList(tuple(_item(version) for version in versions), at))
 
 
 def forgotten(known):
@@ -141,40 +141,40 @@ def _names(items):
 def test_a_list_ends_what_it_lacks_but_not_what_was_written_since():
     known = KnownObjects()
     for number, name in enumerate("abc", start=1):
-        known.told(_item(number, name, str(number)), gone=False)
+        known.report(_item(number, name, str(number)), gone=False)
     with known.writing(("default", "d")) as write:
         known.wrote(_item(20, "d", "4"), write)
-    assert not known.audited(ObjectList((_item(2, "b", "2"), _item(3, "c", "3")), 10))
+    assert not known.audit(ObjectList((_item(2, "b", "2"), _item(3, "c", "3")), 10))
     assert _names(known.of_service("default", "demo")) == ["b", "c", "d"]
 
 
 def test_all_that_was_missed_is_named():
     known = KnownObjects()
-    known.told(_item(1), gone=False)
-    known.audited(ObjectList((_item(2), _item(3, "b", "2")), 3))
-    assert _names(known.audited(ObjectList((_item(5), _item(3, "b", "2")), 5)).changed) == ["a", "b"]
+    known.report(_item(1), gone=False)
+    known.audit(ObjectList((_item(2), _item(3, "b", "2")), 3))
+    assert _names(known.audit(ObjectList((_item(5), _item(3, "b", "2")), 5)).changed) == ["a", "b"]
 
 
 def test_ends_that_no_watch_told_of_are_missed_once_and_forgotten():
     """Otherwise every object that ends between two watches would be known for ever."""
     known = KnownObjects()
     for number in range(100):
-        known.told(_item(1, f"p{number}", f"u{number}"), gone=False)
+        known.report(_item(1, f"p{number}", f"u{number}"), gone=False)
     known.deleted(("default", "p0"), "u0")
-    assert not known.audited(ObjectList((), 2))  # on their way
-    assert known.audited(ObjectList((), 3)).ended == 100
-    assert not known.audited(ObjectList((), 4))
+    assert not known.audit(ObjectList((), 2))  # on their way
+    assert known.audit(ObjectList((), 3)).ended == 100
+    assert not known.audit(ObjectList((), 4))
     assert not known._ends
     assert not known._objects
 
 
 def test_object_belongs_to_the_service_of_its_label():
     known = KnownObjects()
-    known.told(_item(1), gone=False)
-    known.told(_item(2, service="other"), gone=False)
+    known.report(_item(1), gone=False)
+    known.report(_item(2, service="other"), gone=False)
     assert not known.of_service("default", "demo")
     assert len(known.of_service("default", "other")) == 1
-    known.told(_item(3, service=""), gone=False)
+    known.report(_item(3, service=""), gone=False)
     assert not known.of_service("default", "other")
 
 
@@ -205,7 +205,7 @@ def test_whatever_the_order_of_words_and_answers_the_end_is_what_there_is(seed):
         manager.__exit__(None, None, None)
 
     def tell():
-        known.told(*late.pop(0))
+        known.report(*late.pop(0))
 
     for _ in range(300):
         step = chance.random()
@@ -214,7 +214,7 @@ def test_whatever_the_order_of_words_and_answers_the_end_is_what_there_is(seed):
         elif step < 0.55 and answers:
             answer()
         elif step < 0.6:
-            known.audited(ObjectList(tuple(map(copy.deepcopy, there.values())), version))
+            known.audit(ObjectList(tuple(map(copy.deepcopy, there.values())), version))
         elif late:
             tell()
         known.check_integrity()

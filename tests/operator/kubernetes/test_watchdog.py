@@ -6,13 +6,13 @@ import pytest
 
 from legato_operator.cluster import ObjectList
 from legato_operator.errors import Unavailable
-from legato_operator.kubernetes.store import Store
+from legato_operator.kubernetes.store import WatchedStore
 from legato_operator.kubernetes.watchdog import DEAF_AUDITS, PASS_SECONDS, Watchdog
 
 AUDITED = ("InferenceService", "Pod")
 
 
-class Heard(Store):
+class Heard(WatchedStore):
     """Records its trust in the watches."""
 
     def __init__(self, kinds):
@@ -56,7 +56,7 @@ class Around:
         metadata = {"uid": "a", "name": "a", "namespace": "default", "resourceVersion": str(version)}
         self.items = [{"kind": "Pod", "metadata": metadata}]
         if heard:
-            self.store.told(self.items[0], gone=False)
+            self.store.report(self.items[0], gone=False)
 
 
 @pytest.fixture

@@ -31,10 +31,10 @@ def _told(metrics, name):
 
 def _metrics(build, replicas=3, decision=None, **status):
     metrics = ServiceMetrics()
-    metrics.observed(DEMO, observed(build(slo={"ttft": "2s", "tpot": "50ms"}), pools({"decode": replicas})))
-    metrics.told(DEMO, _status(**status))
+    metrics.observe(DEMO, observed(build(slo={"ttft": "2s", "tpot": "50ms"}), pools({"decode": replicas})))
+    metrics.record_status(DEMO, _status(**status))
     if decision is not None:
-        metrics.wished(DEMO, decision)
+        metrics.record_decision(DEMO, decision)
     return metrics
 
 
@@ -50,7 +50,7 @@ def test_a_status_of_conditions_alone_leaves_the_rest(build):
     """As it is written when a pass fails."""
     metrics = _metrics(build)
     stalled = _status()["conditions"][0] | {"type": "Progressing", "status": "False", "reason": "APIRefused"}
-    metrics.told(DEMO, {"conditions": [stalled]})
+    metrics.record_status(DEMO, {"conditions": [stalled]})
     assert _told(metrics, "condition") == {("Progressing", "False", "APIRefused"): 1}
     assert _told(metrics, "pool_replicas") == {("decode",): 2}
 
@@ -59,7 +59,7 @@ def test_what_was_decided(build):
     metrics = _metrics(build, decision=_decision(missing=("rate", "load")))
     told = [_told(metrics, f"scaling_{name}") for name in ("wish", "needed", "missing_signals")]
     assert told == [{("decode",): value} for value in (3, 3, 2)]
-    metrics.forgot(DEMO)
+    metrics.forget_decisions(DEMO)
     assert _told(metrics, "scaling_wish") == {}
     assert _told(metrics, "pool_replicas") == {("decode",): 2}
 
@@ -67,7 +67,7 @@ def test_what_was_decided(build):
 def test_changes_are_counted_by_reason_and_direction(build):
     metrics = _metrics(build)
     for current in (2, 2, 4):
-        metrics.changed(DEMO, _decision(current=current))
+        metrics.record_change(DEMO, _decision(current=current))
     assert _told(metrics, "scaling_changes_total") == {
         ("decode", "up", "KVBlocks"): 2,
         ("decode", "down", "KVBlocks"): 1,
@@ -93,8 +93,8 @@ def test_only_the_leader_tells(build):
 
 def test_a_service_that_is_gone_is_told_of_no_more(build):
     metrics = _metrics(build, decision=_decision())
-    metrics.gone(DEMO)
-    metrics.forgot(DEMO)
+    metrics.remove(DEMO)
+    metrics.forget_decisions(DEMO)
     assert _told(metrics, "condition") == _told(metrics, "scaling_wish") == {}
 
 

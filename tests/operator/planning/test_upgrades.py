@@ -119,10 +119,10 @@ def test_one_that_waits_says_what_holds_all_turns(settled):
     settled.settle(NEW)
     told = conditions.find(settled.status, "Upgraded")["message"]
     assert told == "its pods stay as they are until it is upgraded"
-    found = dataclasses.replace(settled.observed(), turns_held="no turn begins until these are ready: team/a")
+    found = dataclasses.replace(settled.observed(), upgrades_stopped="no upgrade starts until these are ready: team/a")
     told = conditions.find(plan(found, NEW).status, "Upgraded")
     assert told["reason"] == conditions.AWAITING_UPGRADE
-    assert told["message"].endswith("until it is upgraded; no turn begins until these are ready: team/a")
+    assert told["message"].endswith("until it is upgraded; no upgrade starts until these are ready: team/a")
 
 
 def test_it_adopts_them_where_only_its_own_settings_differ(settled, monkeypatch):

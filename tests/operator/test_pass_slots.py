@@ -1,4 +1,4 @@
-"""No more work at once than there are turns, the urgent first, and no turn is lost."""
+"""No more work at once than there are slots, the urgent first, and no turn is lost."""
 
 import asyncio
 import random
@@ -6,7 +6,7 @@ import random
 import pytest
 import virtual_loop
 
-from legato_operator.turns import PASSED_OVER, Turns
+from legato_operator.pass_slots import PASSED_OVER, PassSlots
 
 
 @pytest.fixture
@@ -19,13 +19,13 @@ async def _order(asked):
     """The order in which these names get the only slot, for a second each."""
     order = []
 
-    async def work(turns, name):
-        async with turns.taken(urgent=name.startswith("urgent")):
+    async def work(slots, name):
+        async with slots.acquire(urgent=name.startswith("urgent")):
             order.append(name)
             await asyncio.sleep(1)
 
-    turns = Turns(1)
-    await asyncio.gather(*(work(turns, name) for name in asked))
+    slots = PassSlots(1)
+    await asyncio.gather(*(work(slots, name) for name in asked))
     return order
 
 
@@ -39,11 +39,11 @@ async def test_nobody_is_passed_over_for_ever():
 
 
 async def test_turns_are_never_too_many_and_none_is_lost_whoever_gives_up():
-    turns, chance, busy, most = Turns(3), random.Random(1), 0, 0
+    slots, chance, busy, most = PassSlots(3), random.Random(1), 0, 0
 
     async def work():
         nonlocal busy, most
-        async with turns.taken(urgent=chance.random() < 0.5):
+        async with slots.acquire(urgent=chance.random() < 0.5):
             busy += 1
             most = max(most, busy)
             try:
@@ -59,17 +59,17 @@ async def test_turns_are_never_too_many_and_none_is_lost_whoever_gives_up():
     assert most == 3
     assert not busy
     for _ in range(3):  # all three are there to be had
-        await asyncio.wait_for(turns.taken(urgent=True).__aenter__(), 1)
+        await asyncio.wait_for(slots.acquire(urgent=True).__aenter__(), 1)
 
 
 async def test_a_turn_that_comes_with_the_cancellation_goes_to_the_next():
-    turns, done = Turns(1), []
+    slots, done = PassSlots(1), []
 
     async def work(name):
-        async with turns.taken(urgent=True):
+        async with slots.acquire(urgent=True):
             done.append(name)
 
-    first = turns.taken(urgent=True)
+    first = slots.acquire(urgent=True)
     await first.__aenter__()
     given_up, other = asyncio.ensure_future(work("given up")), asyncio.ensure_future(work("other"))
     await asyncio.sleep(0)

@@ -1,15 +1,15 @@
-"""Who may work next, where only so many may at once."""
+"""Limits the number of concurrent passes, and orders the waiting ones."""
 
 import asyncio
 import contextlib
 from collections import deque
 from collections.abc import AsyncIterator
 
-PASSED_OVER = 4  # how often in a row, at most, the first of those who wait is for one who asked later
+PASSED_OVER = 4  # maximum times in a row that urgent passes overtake the first other one
 
 
-class Turns:
-    """So many at once. Who is `urgent` goes before who is not, but for every fifth turn: nobody waits without end."""
+class PassSlots:
+    """A fixed number of slots. Urgent passes go first, except every fifth time, so that no pass waits forever."""
 
     def __init__(self, most: int) -> None:
         self._free = most
@@ -18,8 +18,8 @@ class Turns:
         self._passed_over = 0
 
     @contextlib.asynccontextmanager
-    async def taken(self, urgent: bool) -> AsyncIterator[None]:
-        """A turn, given back at the end."""
+    async def acquire(self, urgent: bool) -> AsyncIterator[None]:
+        """Waits for a slot, and releases it on exit."""
         await self._take(self._urgent if urgent else self._others)
         try:
             yield
@@ -35,12 +35,12 @@ class Turns:
         try:
             await mine
         except asyncio.CancelledError:
-            if mine.done() and not mine.cancelled():  # it was given the turn just then
+            if mine.done() and not mine.cancelled():  # it got the slot in the same moment
                 self._give_back()
             raise
 
     def _give_back(self) -> None:
-        """To the next who still waits."""
+        """Gives a slot to the next waiting pass."""
         while queue := self._next_queue():
             mine = queue.popleft()
             if not mine.done():
