@@ -1,4 +1,4 @@
-"""Wakes one reconcile loop per service: when told to, and at the time that the last pass named."""
+"""Runs one reconcile loop per service, when it is woken and when its next pass is due."""
 
 import asyncio
 import contextlib
@@ -15,23 +15,26 @@ from legato_operator.pass_slots import PassSlots
 from legato_protocol import names
 
 LONGEST_GATHER = 1.0  # seconds
-GATHER_GROWTH = 1.5  # from wake to wake: twenty workers that become ready one by one are not twenty passes
-MOST_PASSES = 16  # at once: with more, each takes longer, and all services are Ready together, late
+GATHER_GROWTH = 1.5  # from wake to wake, so that twenty workers becoming ready one by one need fewer passes
+MOST_PASSES = 16  # concurrent passes: more would slow down each, and delay all services' readiness
 log = logging.getLogger(__name__)
 
 
 class Reconciles(Protocol):
-    async def reconcile(self, ref: Ref) -> float | None:
-        """One pass. Seconds until the next one is due at the latest, or None when the service is gone."""
+    async def reconcile(self, ref: Ref, woken: bool = True) -> float | None:
+        """Runs one pass. Returns the seconds until the next one is due at the latest, or None if the service is gone.
+
+        `woken` is False if nothing happened and the pass is only due.
+        """
         ...
 
     async def record_failure(self, ref: Ref, error: Exception) -> None:
-        """Write into the service's status why a pass failed, if that can be done."""
+        """Writes the error of a failed pass into the service's status, if possible."""
         ...
 
 
 class Journal(Protocol):
-    """Who counts passes."""
+    """Counts passes."""
 
     def passed(self, seconds: float) -> None: ...
 
@@ -50,30 +53,30 @@ class NullJournal:
 
 @dataclass(frozen=True)
 class Retries:
-    """Seconds until a service is looked at again after its pass failed: doubled each time, then kept."""
+    """Seconds until a service's failed pass is retried: doubled with each failure, up to `longest`."""
 
     first: float = 0.5
     longest: float = 30.0
 
     def after(self, failures: int) -> float:
-        """With jitter, so that what failed together is not tried again together."""
+        """Returns the delay with jitter, so that services that failed together are not retried together."""
         return min(self.longest, self.first * 2.0 ** min(failures - 1, 30)) * random.uniform(0.5, 1.0)
 
 
 @dataclass
 class _ServiceLoop:
-    """Of one service."""
+    """State of one service's loop."""
 
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     changed: asyncio.Event = field(default_factory=asyncio.Event)  # it was edited, or is to be deleted
     generation: int = 0
-    begun: bool = False  # it has had a pass
+    started: bool = False  # it has had a pass
 
 
 class Controller:
-    """Runs until it is cancelled. With `retries`, a pass that fails is tried again and stops no other service's.
+    """Runs until it is cancelled. With `retries`, a failed pass is retried and does not affect other services.
 
-    Without, a fault ends the run: where one service is all there is, a loop that does nothing must not look alive.
+    Without, an error ends the run: with only one service, a loop that does nothing must not look alive.
     """
 
     def __init__(
@@ -85,12 +88,12 @@ class Controller:
         time: Callable[[], float] = time.monotonic,
         most_passes: int = MOST_PASSES,
     ) -> None:
-        """For `gather` seconds after a wake, more of them mean the same pass: writes are told of one by one.
+        """Wakes within `gather` seconds share a pass, because writes are reported one by one.
 
-        For as long as the last pass took, if that is longer, and for longer as wakes go on, up to `LONGEST_GATHER`: a
-        service that moves is not busy all of the time. An edit is not waited with.
+        The time grows to the duration of the last pass, and while wakes continue, up to `LONGEST_GATHER`, so that a
+        changing service does not run passes all the time. An edit starts a pass immediately.
 
-        Of more than `most_passes` that are due, services that have begun go first: they are the nearest to Ready.
+        At most `most_passes` run concurrently. Services that had a pass go first, because they are closer to Ready.
         """
         self._gather = gather
         self._time = time
@@ -100,12 +103,12 @@ class Controller:
         self._journal = journal or NullJournal()
         self._tasks: asyncio.TaskGroup | None = None
         self._loops: dict[Ref, _ServiceLoop] = {}
-        self._passes: dict[Ref, float] = {}  # when those under way began
+        self._passes: dict[Ref, float] = {}  # start times of running passes
 
     def wake(self, ref: Ref, generation: int = 0) -> None:
-        """Look at a service soon: after a failure only when its time has come, or at a new generation of its own.
+        """Schedules a pass soon; after a failure only when the retry is due, or at a new generation of the service.
 
-        Nothing while it does not run: whoever starts it wakes what there is.
+        Does nothing while the controller does not run: its starter wakes all services.
         """
         if self._tasks is None:
             return
@@ -119,12 +122,12 @@ class Controller:
             loop.changed.set()
 
     async def run(self) -> None:
-        """Reconcile what is woken."""
+        """Reconciles woken services until cancelled."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 self._tasks = tasks
                 try:
-                    await asyncio.get_running_loop().create_future()  # until cancelled, or a task's fault cancels it
+                    await asyncio.get_running_loop().create_future()  # until cancelled, also by a task's error
                 finally:
                     self._tasks = None
         finally:
@@ -132,48 +135,51 @@ class Controller:
             self._passes.clear()
 
     def longest_pass(self) -> float:
-        """Seconds that the oldest pass under way has taken so far."""
+        """Returns the seconds that the oldest running pass has taken so far."""
         return max((self._time() - began for began in self._passes.values()), default=0.0)
 
     async def _serve(self, ref: Ref, loop: _ServiceLoop) -> None:
-        failures, gather = 0, self._gather
+        failures, gather, woken = 0, self._gather, True
         while True:
             try:
-                due, took = await self._in_turn(ref, loop)
+                due, took = await self._run_in_slot(ref, loop, woken)
             except NotLeading:
                 raise
-            except Exception as error:  # whatever one object does to its pass, the others' go on
+            except Exception as error:  # one object's failure must not stop the others
                 if self._retries is None:
                     raise
-                failures += 1
+                failures, woken = failures + 1, True
                 await self._note(ref, error, failures)
                 await _wait(loop.changed, self._retries.after(failures))
                 continue
             failures = 0
             if due is None:
                 if loop.wake.is_set():
-                    continue  # there may be one of that name again
+                    woken = True
+                    continue  # a new service may have the same name
                 del self._loops[ref]
                 return
-            if not await _wait(loop.wake, due):
+            woken = await _wait(loop.wake, due)
+            if not woken:
                 gather = self._gather
             elif gather:
                 await _wait(loop.changed, max(gather, min(took, LONGEST_GATHER)))
                 gather = max(self._gather, min(gather * GATHER_GROWTH, LONGEST_GATHER))
 
-    async def _in_turn(self, ref: Ref, loop: _ServiceLoop) -> tuple[float | None, float]:
-        """When to look again, and how long the pass took. What wakes the service while it waits is part of the pass."""
-        async with self._slots.acquire(urgent=loop.begun):
+    async def _run_in_slot(self, ref: Ref, loop: _ServiceLoop, woken: bool) -> tuple[float | None, float]:
+        """Runs a pass in a slot. Returns the seconds until the next pass, and the duration of this one."""
+        async with self._slots.acquire(urgent=loop.started):
+            woken = woken or loop.wake.is_set()
             loop.wake.clear()
             loop.changed.clear()
-            loop.begun = True
+            loop.started = True
             began = self._time()
-            return await self._timed(ref), self._time() - began
+            return await self._timed(ref, woken), self._time() - began
 
-    async def _timed(self, ref: Ref) -> float | None:
+    async def _timed(self, ref: Ref, woken: bool) -> float | None:
         began = self._passes[ref] = self._time()
         try:
-            due = await self._reconciler.reconcile(ref)
+            due = await self._reconciler.reconcile(ref, woken)
         except Exception as error:
             self._journal.failed(self._time() - began, error)
             raise
@@ -183,21 +189,21 @@ class Controller:
         return due
 
     async def _note(self, ref: Ref, error: Exception, failures: int) -> None:
-        """A cluster that cannot be asked cannot be told either. What it refuses, its own words explain."""
+        """Logs a failed pass and records it in the status, unless the cluster is unavailable."""
         if isinstance(error, Unavailable):
             log.warning("%s/%s: %s", ref.namespace, ref.name, error)
             return
         fault = None if isinstance(error, ClusterError) else error
-        told = "%s/%s: pass failed, %d in a row: %s"
-        log.error(told, ref.namespace, ref.name, failures, error, exc_info=fault)
+        text = "%s/%s: pass failed, %d in a row: %s"
+        log.error(text, ref.namespace, ref.name, failures, error, exc_info=fault)
         try:
             await self._reconciler.record_failure(ref, error)
-        except Exception:  # what is wrong with the object may be wrong with its status too
-            log.exception("%s/%s: its status cannot be told either", ref.namespace, ref.name)
+        except Exception:  # the object's fault may affect its status, too
+            log.exception("%s/%s: its status cannot be written either", ref.namespace, ref.name)
 
 
 async def _wait(event: asyncio.Event, seconds: float) -> bool:
-    """Whether it happened within that time."""
+    """Returns True if the event happened within the time."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):  # `wait_for` of Python 3.11 forgets a cancel that comes with the event
             await event.wait()
@@ -205,7 +211,7 @@ async def _wait(event: asyncio.Event, seconds: float) -> bool:
 
 
 def service_of(item: Object) -> Ref | None:
-    """The service that an object is, or belongs to."""
+    """Returns the service that an object is or belongs to, or None."""
     ref = ref_of(item)
     if ref.kind == names.INFERENCE_SERVICE:
         return ref

@@ -1,8 +1,8 @@
-"""One loop for one object: observe, plan, apply, one status patch, and when to look again."""
+"""The reconcile loop of one service: observe, plan, apply, patch the status, and schedule the next pass."""
 
 import datetime
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from legato_operator.acceptance import accept
@@ -17,8 +17,9 @@ from legato_operator.errors import ClusterError, Conflict, ManifestError, NotLea
 from legato_operator.manifests import common
 from legato_operator.manifests.placement import PodPlacement
 from legato_operator.manifests.secret import ServiceToken
-from legato_operator.observing.observe import Gateways, Workers, find_pods, observe
-from legato_operator.observing.observed import Accepted, Observed
+from legato_operator.observing import reached
+from legato_operator.observing.observe import Gateways, Workers, ask_gateways, find_pods, observe
+from legato_operator.observing.observed import Accepted, Observed, Pod, known_tokens
 from legato_operator.observing.route_hosts import RouteHosts
 from legato_operator.planning import status, token_rotation, waves
 from legato_operator.planning.actions import Phase, SetToken
@@ -28,25 +29,25 @@ from legato_operator.recorder import NullRecorder, Recorder, record_changes
 from legato_operator.upgrading import UpgradeScheduler
 from legato_operator.waking import DemandWaker
 
-_END_SLACK = 10.0  # seconds beyond its drain deadline and its pods' last words before a service goes without them
+_END_SLACK = 10.0  # seconds beyond the drain deadline and LAST_WORDS after which a service is released with its pods
 _MOST_TEXT = 1000  # characters of an error in a condition
 
 
 class StatusJournal(Protocol):
-    """Who follows what is known of services."""
+    """Records the state of services."""
 
     def observe(self, service: Ref, observed: Observed) -> None:
-        """A pass has looked at it."""
+        """Records an observation."""
 
     def record_status(self, service: Ref, status: Mapping[str, Any]) -> None:
-        """These fields of its status are as given now."""
+        """Records fields of the status."""
 
     def remove(self, service: Ref) -> None:
-        """It is not there any more."""
+        """Forgets a deleted service."""
 
 
 class NullStatusJournal:
-    """Follows nothing."""
+    """Records nothing."""
 
     def observe(self, service: Ref, observed: Observed) -> None:
         return
@@ -58,8 +59,17 @@ class NullStatusJournal:
         return
 
 
+@dataclass(frozen=True)
+class _Settled:
+    """A service whose last pass had nothing to do. Only its gateways are polled until the next pass is due."""
+
+    observed: Observed
+    scaled: Scaled
+    until: float
+
+
 class Reconciler:
-    """Brings services closer to their specs. Of theirs it only remembers tokens, for a Secret that is lost."""
+    """Brings services closer to their specs. Remembers their tokens, in case a Secret is lost, and settled services."""
 
     def __init__(
         self,
@@ -75,11 +85,11 @@ class Reconciler:
         hosts: RouteHosts | None = None,
         waker: DemandWaker | None = None,
     ) -> None:
-        """Without an autoscaler, pools keep the sizes that others give them, whatever the mode. Without a `waker`, a
-        service at zero starts when it is looked at next.
+        """Without `autoscaler`, pools keep the sizes that others set, whatever the mode. Without `waker`, a service at
+        zero only starts at its next pass.
 
-        Without turns, a service that waits for one waits on. Without `gateways`, none is asked which workers it has
-        reached. Without `hosts`, nobody is told that two services want the same.
+        Without `upgrades`, services that wait for their upgrade keep waiting. Without `gateways`, connections to
+        workers are not checked. Without `hosts`, conflicts of hosts are not reported.
         """
         self._cluster = cluster
         self._workers = workers
@@ -92,18 +102,26 @@ class Reconciler:
         self._gateways = gateways
         self._hosts = hosts
         self._waker = waker
-        self._tokens: dict[tuple[Ref, str], ServiceToken] = {}  # by service and its uid, as they were last
+        self._tokens: dict[tuple[Ref, str], ServiceToken] = {}  # last known tokens, by service and its uid
+        self._settled: dict[Ref, _Settled] = {}
 
-    async def reconcile(self, ref: Ref) -> float | None:
-        """One pass. Seconds until the next one is due at the latest, or None when the service is gone.
+    async def reconcile(self, ref: Ref, woken: bool = True) -> float | None:
+        """Runs one pass, or only polls the gateways of a settled service that was not `woken`.
 
-        Raises a ClusterError that looking again does not mend, after all else of the pass is done.
+        Returns the seconds until the next one is due at the latest, or None if the service is gone. Raises a
+        ClusterError that another pass does not mend, after everything else was done.
         """
+        settled, scaled = self._settled.pop(ref, None), None
+        if settled is not None and not woken and settled.observed.now <= self._clock.now() < settled.until:
+            scaled = await self._poll(settled)
+            if scaled is not None and _is_quiet(settled, scaled):
+                self._settled[ref] = settled
+                return max(0.0, min(settled.until - self._clock.now(), scaled.due))
         stored = await self._find(ref)
         if stored is None:
             return None
         try:
-            return await self._pass(ref, stored)
+            return await self._pass(ref, stored, scaled)
         except Conflict:
             return self._placement.requeue_after
         except ObjectNotFound:
@@ -112,7 +130,7 @@ class Reconciler:
             raise
 
     async def record_failure(self, ref: Ref, error: Exception) -> None:
-        """Write into the service's status why a pass failed, if that can be done."""
+        """Writes the error of a failed pass into the service's status, if possible."""
         reason = conditions.API_REFUSED if isinstance(error, ClusterError) else conditions.OPERATOR_FAULT
         text = str(error) if isinstance(error, ClusterError) else f"{type(error).__name__}: {error}"
         try:
@@ -120,7 +138,7 @@ class Reconciler:
             if stored is not None:
                 await self._write_stalled(ref, stored, reason, text)
         except ClusterError:
-            return  # the cause is in the log and counted; the next pass tells it again
+            return  # the error is logged and counted, and the next pass reports it again
 
     async def _find(self, ref: Ref) -> Object | None:
         try:
@@ -132,7 +150,22 @@ class Reconciler:
             self._tokens = {key: token for key, token in self._tokens.items() if key[0] != ref}
             return None
 
-    async def _pass(self, ref: Ref, stored: Object) -> float:
+    async def _poll(self, settled: _Settled) -> Scaled | None:
+        """Returns the autoscaler's decision from what gateways report now.
+
+        None if a gateway lost a worker, fell silent or answers again: a pass finds out why.
+        """
+        if self._autoscaler is None or self._gateways is None:
+            return None
+        before = settled.observed
+        tokens = known_tokens(before.token, before.remembered_token)
+        pods = reached.mark_unreached(await ask_gateways(before.pods, self._gateways, tokens))
+        if any(pod.unreached for pod in pods) or _silent(pods) != _silent(before.pods):
+            return None
+        now, timestamp = self._clock.now(), self._clock.timestamp()
+        return await self._autoscaler.poll(replace(before, pods=tuple(pods), now=now, timestamp=timestamp))
+
+    async def _pass(self, ref: Ref, stored: Object, scaled: Scaled | None) -> float:
         if is_leaving(stored):
             if self._is_overdue(stored):
                 await release(self._cluster, ref)
@@ -141,41 +174,54 @@ class Reconciler:
             await hold(self._cluster, ref, uid_of(stored))
         accepted = await accept(self._cluster, stored, self._placement)
         if isinstance(accepted, Accepted):
-            return await self._move(ref, stored, accepted)
+            return await self._move(ref, stored, accepted, scaled)
         if is_leaving(stored):
             return await self._end_unread(ref, uid_of(stored))
         pods = await find_pods(self._cluster, ref, uid_of(stored), self._clock.now())
-        told = status.refused_status(pods, stored.get("status", {}), accepted, self._clock.timestamp())
-        await self._write_status(ref, stored, told)
+        refused = status.refused_status(pods, stored.get("status", {}), accepted, self._clock.timestamp())
+        await self._write_status(ref, stored, refused)
         return self._placement.resync_after
 
-    async def _move(self, ref: Ref, stored: Object, accepted: Accepted) -> float:
-        """One step towards the spec. What the API server refuses keeps nothing else from being done and told."""
+    async def _move(self, ref: Ref, stored: Object, accepted: Accepted, scaled: Scaled | None) -> float:
+        """Takes one step towards the spec. A refusal by the API server does not keep the rest from being done.
+
+        `scaled` is the autoscaler's decision, if a poll has just made one.
+        """
         observed = await self._observe(ref, stored, accepted)
         self._journal.observe(ref, observed)
-        scaled = await self._autoscaler.poll(observed) if self._autoscaler is not None else Scaled()
+        if scaled is None:
+            scaled = await self._autoscaler.poll(observed) if self._autoscaler is not None else Scaled()
         unscaled = await self._try(observed, scaled.phases)
-        found = observed if unscaled is not None else with_new_sizes(observed, scaled)
+        current = observed if unscaled is not None else with_new_sizes(observed, scaled)
         if self._waker is not None:
-            self._waker.follow(ref, found)
-        made = with_scaling(plan(found, self._placement), observed, scaled)
-        refusal = await self._try(found, made.phases) or unscaled
+            self._waker.follow(ref, current)
+        planned = plan(current, self._placement)
+        made = with_scaling(planned, observed, scaled)
+        refusal = await self._try(current, made.phases) or unscaled
         if refusal is not None:
             stuck = self._stalled(stored, conditions.API_REFUSED, str(refusal))
-            told = {condition["type"]: condition for condition in (*made.status["conditions"], *stuck)}
-            await self._write_status(ref, stored, {**made.status, "conditions": list(told.values())})
+            by_type = {condition["type"]: condition for condition in (*made.status["conditions"], *stuck)}
+            await self._write_status(ref, stored, {**made.status, "conditions": list(by_type.values())})
             raise refusal
-        await self._write_status(ref, stored, made.status)
+        wrote = await self._write_status(ref, stored, made.status)
         for reason, note in scaled.news:
             await self._recorder.record(stored, False, reason, note)
-        await self._tell_of_token(stored, made.phases)
-        if self._upgrades is None or not waves.concerns(made.status, observed.status):
-            return made.requeue_after
+        await self._record_token_events(stored, made.phases)
+        again = min(planned.requeue_after, await self._next_wave(made.status, observed.status))
+        rests = again >= self._placement.resync_after and not (wrote or made.phases or scaled.actions)
+        if rests and scaled.due < again:
+            self._settled[ref] = _Settled(observed, scaled, observed.now + again)
+        return min(again, scaled.due)
+
+    async def _next_wave(self, new: Mapping[str, Any], before: Mapping[str, Any]) -> float:
+        """Returns the seconds until a service with these statuses may begin or end its upgrade."""
+        if self._upgrades is None or not waves.concerns(new, before):
+            return float("inf")
         again = await self._upgrades.poll()
-        return min(made.requeue_after, self._upgrades.every if observed.status.get(UPGRADE_SLOT) else again)
+        return self._upgrades.every if before.get(UPGRADE_SLOT) else again
 
     async def _observe(self, ref: Ref, stored: Object, accepted: Accepted) -> Observed:
-        """And remember its token, unless somebody else wrote it."""
+        """Observes a service, and remembers its token unless somebody else wrote it."""
         key = ref, uid_of(stored)
         observed = await observe(
             self._cluster, self._workers, self._clock, stored, accepted, self._gateways, self._tokens.get(key)
@@ -188,14 +234,14 @@ class Reconciler:
             self._tokens[key] = observed.token
         return observed
 
-    async def _tell_of_token(self, stored: Object, phases: tuple[Phase, ...]) -> None:
+    async def _record_token_events(self, stored: Object, phases: tuple[Phase, ...]) -> None:
         for action in (action for phase in phases for action in phase.actions):
             if isinstance(action, SetToken) and action.reason:
                 warning = action.reason in token_rotation.WARNINGS
                 await self._recorder.record(stored, warning, action.reason, action.note)
 
     async def _try(self, observed: Observed, phases: tuple[Phase, ...]) -> ClusterError | None:
-        """Carry out all that can be; what was refused for good. Raises what the next look may mend."""
+        """Executes the phases. Returns a permanent refusal, or None. Raises errors that another pass may fix."""
         try:
             await apply(self._cluster, self._workers, observed, phases)
         except (Conflict, NotLeading, Unavailable):
@@ -205,7 +251,7 @@ class Reconciler:
         return None
 
     async def _end_unread(self, ref: Ref, uid: str) -> float:
-        """Let a service go whose manifest cannot be read: its pods first, without the order that needs the manifest."""
+        """Ends a service whose manifest cannot be read: its pods first, in no order, which would need the manifest."""
         pods = await find_pods(self._cluster, ref, uid, self._clock.now())
         for pod in pods:
             if not pod.leaving:
@@ -215,9 +261,9 @@ class Reconciler:
         return self._placement.requeue_after
 
     def _is_overdue(self, stored: Object) -> bool:
-        """Whether its pods had their time: a node that is lost must not hold up a namespace's deletion.
+        """True if the service's pods had time to end: a lost node must not delay a namespace's deletion.
 
-        The API server's clock against this machine's, which may differ by some of the slack.
+        Compares the API server's clock with this machine's; the slack covers their difference.
         """
         try:
             deadline = parsing.service_from_object(stored).spec.drain.deadline
@@ -227,19 +273,33 @@ class Reconciler:
         return self._clock.now() - since > deadline + common.LAST_WORDS + _END_SLACK
 
     async def _write_stalled(self, ref: Ref, stored: Object, reason: str, text: str) -> None:
-        told = {condition["type"]: condition for condition in conditions.known(stored.get("status", {}))}
-        told |= {condition["type"]: condition for condition in self._stalled(stored, reason, text)}
-        await self._write_status(ref, stored, {"conditions": list(told.values())})
+        by_type = {condition["type"]: condition for condition in conditions.known(stored.get("status", {}))}
+        by_type |= {condition["type"]: condition for condition in self._stalled(stored, reason, text)}
+        await self._write_status(ref, stored, {"conditions": list(by_type.values())})
 
     def _stalled(self, stored: Object, reason: str, text: str) -> Sequence[dict[str, Any]]:
         news = [Condition(conditions.PROGRESSING, False, reason, text[:_MOST_TEXT])]
         known = conditions.known(stored.get("status", {}))
         return conditions.update(known, news, stored["metadata"]["generation"], self._clock.timestamp())
 
-    async def _write_status(self, ref: Ref, stored: Object, status: Mapping[str, Any]) -> None:
+    async def _write_status(self, ref: Ref, stored: Object, status: Mapping[str, Any]) -> bool:
+        """Writes a status that differs from the stored one. Returns True if it did."""
         self._journal.record_status(ref, status)
         known = stored.get("status", {})
         if all(known.get(key) == value for key, value in status.items()):
-            return
+            return False
         await self._cluster.patch_status(ref, status, uid_of(stored))
         await record_changes(self._recorder, stored, status.get("conditions", ()))
+        return True
+
+
+def _silent(pods: Iterable[Pod]) -> set[str]:
+    """Returns the names of gateways that did not answer."""
+    return {pod.name for pod in pods if pod.pool == common.GATEWAY and pod.report is None}
+
+
+def _is_quiet(settled: _Settled, scaled: Scaled) -> bool:
+    """True if the decision changes nothing that is written."""
+    before = settled.scaled
+    same = (scaled.status, scaled.condition) == (before.status, before.condition)
+    return same and not (scaled.actions or scaled.news)

@@ -24,6 +24,7 @@ from legato_operator.local.cluster import LocalCluster, open_cluster
 from legato_operator.local.logs import Logs
 from legato_operator.local.settings import LocalSettings
 from legato_operator.manifests import placement
+from legato_operator.observing.observe import Gateways
 from legato_operator.observing.worker_api import HttpWorkers
 from legato_operator.reconcile import Reconciler, StatusJournal
 from legato_operator.waking import DemandWaker
@@ -68,7 +69,7 @@ class Fakes:
         (self.folder / f"{name}.{kind}").write_text(text)
 
     def gpus(self, name: str) -> str:
-        """Those that the process of a pod sees."""
+        """The GPUs that the process of a pod sees."""
         return (self.folder / f"{name}.gpus").read_text()
 
     def starts(self, name: str) -> list[int]:
@@ -134,6 +135,7 @@ async def _fakes(
     seen: Callable[[Cluster], Cluster] = lambda cluster: cluster,
     gpus: tuple[str, ...] = (),
     waker: DemandWaker | None = None,
+    gateways: Gateways | None = None,
 ) -> AsyncIterator[Fakes]:
     """`clock` is the reconciler's, and `seen` is the cluster as it finds it. Without `reconciled`, passes are the
     test's own.
@@ -145,7 +147,8 @@ async def _fakes(
         aiohttp.ClientSession() as session,
     ):
         where = placement.local(PROGRAM, gpus=gpus)
-        workers, given = HttpWorkers(session), {"autoscaler": autoscaler, "journal": journal, "waker": waker}
+        workers = HttpWorkers(session)
+        given: dict[str, Any] = {"autoscaler": autoscaler, "journal": journal, "waker": waker, "gateways": gateways}
         reconciler = Reconciler(seen(cluster.store), workers, clock or SystemClock(), where, **given)
         running = following.run(cluster.store, Controller(reconciler), waker) if reconciled else asyncio.Event().wait()
         controller = asyncio.ensure_future(running)

@@ -294,7 +294,7 @@ class _Counted:
 
 
 async def test_a_settled_service_costs_only_polls_of_its_gateways(fakes, build):
-    """Until something wakes it, a gateway falls silent, or there is something to do."""
+    """Until something wakes it, a gateway falls silent or answers again, or there is something to do."""
     source, clock, counted = _Source(IDLE), _Ahead(), _Counted()
     async with fakes(False, Autoscaler(source), clock=clock, seen=counted.of, gateways=counted) as f:
         await f.cluster.store.apply(build(scaling={"mode": "Managed", "prefill": {"max": 10}}), "user")
@@ -307,10 +307,11 @@ async def test_a_settled_service_costs_only_polls_of_its_gateways(fakes, build):
         await f.wait(is_polled)
         assert await is_polled()
         assert not await is_polled(woken=True)
-        counted.silent = True
-        assert not await is_polled()
-        await f.wait(is_polled)
-        counted.silent, source.known = False, BUSY
+        for silent in (True, False):
+            counted.silent = silent
+            assert not await is_polled()
+            await f.wait(is_polled)
+        source.known = BUSY
         assert not await is_polled()
         pool = await f.cluster.store.get(Ref("WorkerPool", "default", "demo-prefill"))
         assert pool["spec"]["replicas"] == 4

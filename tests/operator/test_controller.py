@@ -22,12 +22,13 @@ class Passes:
         self.seconds, self.again = seconds, again
         self.faults = faults
         self.done = []
+        self.woken = []
         self.times = []  # of the begin and the end of each pass
         self.told = []
         self.gone = set()
         self.hold = None
 
-    async def reconcile(self, ref):
+    async def reconcile(self, ref, woken=True):
         began = asyncio.get_running_loop().time()
         if self.hold is not None:
             await self.hold.wait()
@@ -35,6 +36,7 @@ class Passes:
             await asyncio.sleep(self.seconds)
         self.times.append((began, asyncio.get_running_loop().time()))
         self.done.append(ref.name)
+        self.woken.append(woken)
         if ref.name in self.faults:
             raise self.faults[ref.name]
         return None if ref.name in self.gone else self.again
@@ -122,6 +124,18 @@ async def test_what_happens_during_a_pass_is_looked_at_after_it():
         assert controller.longest_pass() == 0
 
 
+async def test_passes_know_if_they_are_only_due():
+    passes = Passes(again=5.0)
+    async with _running(passes, retries=Retries(first=2.0)) as (controller, _):
+        controller.wake(GOOD)
+        await asyncio.sleep(6)
+        controller.wake(GOOD)
+        await asyncio.sleep(1)
+        passes.faults["good"] = KeyError("conditions")
+        await asyncio.sleep(7)
+        assert passes.woken == [True, False, True, False, True]
+
+
 async def test_many_wakes_within_the_time_of_gathering_are_one_pass():
     passes = Passes()
     async with _running(passes, gather=0.2) as (controller, _):
@@ -192,10 +206,10 @@ class Steps(Passes):
         self.at_once = self.most = 0
         self.controller = None
 
-    async def reconcile(self, ref):
+    async def reconcile(self, ref, woken=True):
         self.at_once += 1
         self.most = max(self.most, self.at_once)
-        again = await super().reconcile(ref)
+        again = await super().reconcile(ref, woken)
         self.at_once -= 1
         if self.done.count(ref.name) < 5:
             self.controller.wake(ref)
@@ -243,7 +257,7 @@ async def test_wakes_before_the_run_and_after_it_are_nobodys():
 
 @pytest.mark.parametrize("turns", range(4))
 async def test_cancel_that_comes_with_a_wake_ends_the_run(turns):
-    """That many turns of the loop after it."""
+    """The cancel comes this many iterations of the loop after the wake."""
     passes = Passes()
     async with _running(passes) as (controller, task):
         controller.wake(GOOD)

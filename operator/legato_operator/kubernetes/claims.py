@@ -1,7 +1,7 @@
-"""Which namespaces this release of the operator works in: those whose claim it holds, a Lease in each with services.
+"""Claims of namespaces: this release of the operator only works in namespaces whose Lease it holds.
 
-Replicas of a release share its claims and lead in turn. Of two releases that watch one namespace, the first works there
-until it has not been heard of for the claim's whole duration; the other leaves it alone, and says so.
+Replicas of a release share its claims. If two releases watch a namespace, the first works there until it has not
+renewed its Lease for the whole duration. The other one leaves the namespace alone, and reports it.
 """
 
 import asyncio
@@ -34,27 +34,27 @@ class NamespaceClaims:
 
     @property
     def pause(self) -> float:
-        """Seconds between two looks at a namespace that another release has."""
+        """Seconds between checks of a namespace that another release has claimed."""
         return self._terms.retry
 
     @property
     def taken(self) -> Mapping[str, str]:
-        """The release that has a namespace with services, of those that this one was to look after."""
+        """The other release of each watched namespace with services that another release has claimed."""
         return self._taken
 
     def holds(self, namespace: str) -> bool:
-        """Whether this release may write there now."""
+        """True if this release may write in the namespace now."""
         return namespace in self._claims and self._claims[namespace].left() > 0
 
     def complaint(self) -> str:
-        """Why this release does nothing at all; empty when it has something to do, or there is nothing."""
+        """Returns why this release does nothing although there are services, or an empty text."""
         if not self._taken or any(self.holds(namespace) for namespace in self._claims):
             return ""
-        told = ", ".join(f"{namespace} ({release})" for namespace, release in sorted(self._taken.items()))
-        return f"every namespace with services is looked after by another release: {told}"
+        listed = ", ".join(f"{namespace} ({release})" for namespace, release in sorted(self._taken.items()))
+        return f"every namespace with services is managed by another release: {listed}"
 
     async def take(self, namespace: str) -> bool:
-        """Whether the namespace is this release's. Raises Unavailable when that cannot be found out."""
+        """Claims a namespace. Returns True if this release holds it; raises Unavailable if that is unknown."""
         async with self._locks.setdefault(namespace, asyncio.Lock()):
             if self.holds(namespace):
                 return True
@@ -74,12 +74,12 @@ class NamespaceClaims:
         if not held:
             self._taken[namespace] = claim.other
         if before != self._taken.get(namespace, ""):
-            told = f"left to release {claim.other}, which looks after it" if claim.other else "looked after from now on"
-            log.warning("namespace %s is %s", namespace, told)
+            owner = f"release {claim.other}" if claim.other else "this release from now on"
+            log.warning("namespace %s is managed by %s", namespace, owner)
         return held
 
     async def remove(self, namespace: str) -> None:
-        """End the claim to a namespace without services. Raises ClusterError."""
+        """Ends the claim of a namespace without services. Raises ClusterError."""
         async with self._locks.setdefault(namespace, asyncio.Lock()):
             self._taken.pop(namespace, None)
             claim = self._claims.pop(namespace, None)
@@ -87,7 +87,7 @@ class NamespaceClaims:
                 await claim.remove()
 
     async def keep(self) -> None:
-        """Renew what is held, for ever."""
+        """Renews the held claims until cancelled."""
         while True:
             await asyncio.sleep(self._terms.retry)
             for namespace, claim in list(self._claims.items()):
@@ -95,7 +95,7 @@ class NamespaceClaims:
                     await claim.take()
 
     def forget(self) -> None:
-        """Know nothing: another replica may have led meanwhile."""
+        """Forgets all claims, because another replica may have led meanwhile."""
         self._claims: dict[str, Claim] = {}
         self._locks: dict[str, asyncio.Lock] = {}
         self._taken: dict[str, str] = {}
@@ -103,7 +103,7 @@ class NamespaceClaims:
 
 
 class ClaimedPasses:
-    """Reconciles as another does, in namespaces that are this release's. To services of others it does nothing."""
+    """Wraps a reconciler to only work in namespaces that this release has claimed."""
 
     def __init__(
         self,
@@ -113,21 +113,21 @@ class ClaimedPasses:
         recorder: Recorder,
         gone: Callable[[Ref], None],
     ) -> None:
-        """`gone` is told of services that are another release's."""
+        """`gone` is called with services that another release manages."""
         self._reconciler = reconciler
         self._cluster = cluster
         self._claims = claims
         self._recorder = recorder
         self._gone = gone
-        self._told: dict[str, str] = {}  # which release, by the service's uid
+        self._reported: dict[str, str] = {}  # the other release, by the service's uid
 
-    async def reconcile(self, ref: Ref) -> float | None:
+    async def reconcile(self, ref: Ref, woken: bool = True) -> float | None:
         if not self._claims.holds(ref.namespace):
             stored = await self._find(ref)
             if stored is not None and not await self._claims.take(ref.namespace):
                 await self._refuse(ref, stored)
                 return self._claims.pause
-        due = await self._reconciler.reconcile(ref)
+        due = await self._reconciler.reconcile(ref, woken)
         if due is None and not (await list_known(self._cluster, names.INFERENCE_SERVICE, ref.namespace)).items:
             await self._claims.remove(ref.namespace)
         return due
@@ -144,7 +144,7 @@ class ClaimedPasses:
     async def _refuse(self, ref: Ref, stored: Object) -> None:
         self._gone(ref)
         other = self._claims.taken[ref.namespace]
-        if self._told.get(uid_of(stored)) != other:
-            self._told[uid_of(stored)] = other
-            note = f"release {other} looks after this namespace; another that watches it too leaves it alone"
+        if self._reported.get(uid_of(stored)) != other:
+            self._reported[uid_of(stored)] = other
+            note = f"release {other} manages this namespace; another release that also watches it leaves it alone"
             await self._recorder.record(stored, True, TAKEN, note)

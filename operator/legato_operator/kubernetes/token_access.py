@@ -1,6 +1,6 @@
-"""Rights on services' tokens, namespace by namespace: no operator needs those on all Secrets of a cluster.
+"""Permissions for services' tokens, per namespace, so that the operator has none for all Secrets of a cluster.
 
-They come with a namespace's first service and go with its last.
+They are bound for a namespace's first service and removed with its last.
 """
 
 import asyncio
@@ -17,10 +17,10 @@ from legato_operator.manifests import common
 from legato_operator.observing.observe import list_known
 from legato_protocol import names
 
-FORMER_BINDING = "legato-operator-tokens"  # what earlier operators made, whatever the name of their release
+FORMER_BINDING = "legato-operator-tokens"  # the binding of earlier operators, whatever the name of their release
 OURS = {"app.kubernetes.io/managed-by": names.APP_OPERATOR}
 _LOOKS = 20
-_BETWEEN = 0.25  # seconds; a right is in force a moment after it was written
+_BETWEEN = 0.25  # seconds; a permission takes effect a moment after it was written
 
 
 @dataclass(frozen=True)
@@ -32,30 +32,30 @@ class Account:
 
 
 class TokenAccess:
-    """Reconciles as another does, once the operator has bound `role` to itself in the service's namespace.
+    """Wraps a reconciler to first bind `role` to the operator in the service's namespace.
 
-    The binding has the role's name, which is the release's. Those that other releases left there are removed: in a
-    namespace, one release works at a time.
+    The binding has the role's name, which is the release's. Bindings of other releases are removed, because only one
+    release works in a namespace at a time.
     """
 
     def __init__(self, reconciler: Reconciles, cluster: Cluster, role: str, account: Account) -> None:
-        """`cluster` is asked each time: watches tell nothing of these bindings."""
+        """`cluster` reads without a cache, because these bindings are not watched."""
         self._reconciler = reconciler
         self._cluster = cluster
         self._role = role
         self._account = account
         self._bound: set[str] = set()
 
-    async def reconcile(self, ref: Ref) -> float | None:
+    async def reconcile(self, ref: Ref, woken: bool = True) -> float | None:
         if ref.namespace not in self._bound:
             await self._bind(ref)
         try:
-            due = await self._reconciler.reconcile(ref)
+            due = await self._reconciler.reconcile(ref, woken)
         except Forbidden:
-            self._bound.discard(ref.namespace)  # somebody may have taken the binding away
+            self._bound.discard(ref.namespace)  # somebody may have removed the binding
             raise
         if due is None:
-            self._bound.discard(ref.namespace)  # before one looks: a service that comes meanwhile binds anew
+            self._bound.discard(ref.namespace)  # before the check, so that a service created meanwhile binds again
             await self.remove_unused((ref.namespace,))
         return due
 
@@ -63,7 +63,7 @@ class TokenAccess:
         await self._reconciler.record_failure(ref, error)
 
     async def remove_unused(self, namespaces: Iterable[str | None]) -> None:
-        """Remove the bindings of namespaces without services; None stands for all of the cluster's."""
+        """Removes the bindings of namespaces without services; None stands for all namespaces."""
         for namespace in namespaces:
             bindings = await self._bindings(namespace)
             if bindings:
@@ -80,7 +80,7 @@ class TokenAccess:
                 await self._cluster.delete(Ref("RoleBinding", ref_of(item).namespace, ref_of(item).name), uid_of(item))
 
     async def _bind(self, ref: Ref) -> None:
-        """A namespace that is ending takes nothing new, and needs no token any more."""
+        """Binds the role. A terminating namespace accepts no binding, and no longer needs a token."""
         try:
             await self._cluster.get(ref)
             await self._write(ref.namespace)
@@ -96,7 +96,7 @@ class TokenAccess:
             await asyncio.sleep(_BETWEEN)
 
     async def _write(self, namespace: str) -> None:
-        """The binding, in the place of those that speak of another release's role: none can be changed in that."""
+        """Writes the binding, and removes bindings to other releases' roles, which cannot be changed."""
         wanted = self._binding(namespace)
         ref = ref_of(wanted)
         others = [item for item in await self._bindings(namespace) if item["roleRef"] != wanted["roleRef"]]
@@ -107,7 +107,7 @@ class TokenAccess:
             await self._cluster.apply(wanted, common.MANAGER, force=True)
         except Invalid:
             raise ClusterError(
-                f"RoleBinding {ref.name} is not the operator's own, and speaks of another role: delete or rename it"
+                f"RoleBinding {ref.name} is not the operator's own, and binds another role: delete or rename it"
             ) from None
 
     async def _may_read(self, ref: Ref) -> bool:

@@ -20,7 +20,7 @@ class Passes:
         self.done = []
         self.due = 1.0
 
-    async def reconcile(self, ref):
+    async def reconcile(self, ref, woken=True):
         self.done.append(ref.namespace)
         return self.due
 
