@@ -17,7 +17,7 @@ async def test_second_release_over_a_namespace_says_so_and_follows_when_the_firs
             assert (await _ready(one))[0] == 200
             assert await two.metric("namespace_taken", namespace=s.name, release=f"{s.name}/one") == 1
             assert await one.metric("namespace_taken") == 0
-            await s.wait(lambda: _is_recorded(s, f"release {s.name}/one looks after this namespace"))
+            await s.wait(lambda: _is_recorded(s, f"release {s.name}/one manages this namespace"))
             await s.serve(build(engine={"chunkTokens": 256}))
             assert {kind for verb, kind, _ in await two.calls() if verb not in READS} <= {"Event", "Lease"}
             one.task.cancel()
@@ -70,7 +70,7 @@ async def test_namespace_that_is_ending_is_not_let_alone(s, build):
 async def _ready(operator):
     """The status, and whether another release is named."""
     answer = await operator.get("/readyz")
-    return answer.status_code, "looked after by another release" in answer.text
+    return answer.status_code, "managed by another release" in answer.text
 
 
 async def _is_recorded(s, note):
