@@ -23,7 +23,7 @@ BUILTIN = "builtin:smollm2-135m-instruct"
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Register `legato doctor`."""
-    parser = subparsers.add_parser("doctor", help="show what this machine offers, what is missing, and what fits")
+    parser = subparsers.add_parser("doctor", help="show what this machine offers, what it lacks, and what fits")
     which = parser.add_mutually_exclusive_group()
     which.add_argument(
         "model", nargs="?", type=flags.text("MODEL"), metavar="MODEL", help="whether it fits, as `legato up MODEL`"

@@ -37,7 +37,7 @@ def lines(spec: Spec, path: Path, gpus: Gpus | None) -> Iterator[str]:
     """Yields the memory that each pool's workers need on this machine's hardware. Raises DoesNotFit."""
     for role in roles.with_pool(spec):
         if roles.gpus(spec, role) and gpus is None:
-            yield f"{role:<14} requests a GPU, which this machine lacks: judged for the processor, as `legato up` runs it"
+            yield f"{role:<14} requests a GPU, missing here: judged for the processor, as `legato up` runs it"
         try:
             yield f"{role:<14} {_worker(spec, path, role, gpus if roles.gpus(spec, role) else None)}"
         except EngineError as error:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def add_parser(subparsers: "_SubParsersAction[ArgumentParser]") -> None:
-    """Adds the subcommand. Flags are those of `legato_gateway.settings`."""
+    """Adds the subcommand. Its flags come from `legato_gateway.settings`."""
     from legato_gateway import settings
 
     parser = subparsers.add_parser("gateway", help="run a gateway: the OpenAI API over prefill and decode workers")

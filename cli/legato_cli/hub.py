@@ -1,7 +1,7 @@
-"""Models and adapters of the Hugging Face hub: one commit of a repository, brought into a folder and verified.
+"""Downloads models and adapters of the Hugging Face hub: one commit of a repository, verified, into a folder.
 
-The only door to `huggingface_hub`, which is imported by a download alone: processes that find a model where `legato
-prepare` put it do not need the library. A folder counts once its mark is there, which is written last.
+The only door to `huggingface_hub`, which only downloads import: processes that use a prepared model do not need the
+library. A folder is complete once it has its mark, which is written last.
 """
 
 import contextlib
@@ -30,7 +30,9 @@ HEADER = ("*.json", "*.jinja")  # what gateways need
 CONFIGS = ("config.json", "tokenizer.json")
 WEIGHTS = ("*.safetensors",)
 ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
-MORE_TEMPLATES = "additional_chat_templates/*.jinja"  # the only files that count outside of the repository's top
+MORE_TEMPLATES = (
+    "additional_chat_templates/*.jinja"  # the only files outside of the repository's top folder that are used
+)
 IGNORED = ("consolidated*",)  # another format of the same weights
 REPORT_SECONDS = 5.0
 _LOCK = ".legato-lock"
@@ -38,17 +40,19 @@ Progress = Callable[[str], None]
 
 
 class HubRefuses(Exception):
-    """What was asked for is not there or not allowed, and trying again does not help. The text says why."""
+    """The request is invalid, missing or not allowed, and a retry does not help. The text has the reason."""
 
 
 class HubUnreachable(Exception):
-    """It may work later; what has arrived stays. The text says why."""
+    """The hub cannot be reached; a retry may help, and keeps the files that have arrived. The text has the reason."""
 
 
 @dataclass(frozen=True)
 class HubContent:
-    """What is wanted of a repository: files that match `patterns`, at least one for each of `needed`. A folder that has
-    them is told by its mark, or by that of what they are a part of."""
+    """The wanted files of a repository: those that match `patterns`, at least one for each of `needed`.
+
+    A complete folder has the mark of this content, or of a larger one (`part_of`).
+    """
 
     mark: str
     patterns: tuple[str, ...]
@@ -64,7 +68,7 @@ _MARKS = tuple(content.mark for content in (MODEL, MODEL_HEADER, ADAPTER))
 
 @dataclass(frozen=True)
 class HubSnapshot:
-    """A repository at one commit. Raises HubRefuses for what cannot be one."""
+    """A repository at one commit. Raises HubRefuses for an invalid name or commit."""
 
     repo: str
     commit: str
@@ -81,25 +85,25 @@ class HubSnapshot:
         return f"{PREFIX}{self.repo}@{self.commit}"
 
     def folder(self, cache: Path) -> Path:
-        """Where its files are in the cache folder."""
+        """Returns its folder in the cache."""
         return cache / hub_folder(self.repo, self.commit)
 
     def complete(self, folder: Path, content: HubContent) -> bool:
-        """Whether `folder` has all that is wanted of it."""
+        """Returns True if `folder` has all of this content."""
         return any(_read(_mark(folder, mark)) == str(self) for mark in (content.mark, *content.part_of))
 
 
 def parse(spec: str) -> HubSnapshot:
-    """`hf:OWNER/NAME@COMMIT`. Raises HubRefuses."""
+    """Parses `hf:OWNER/NAME@COMMIT`. Raises HubRefuses."""
     repo, _, commit = spec.removeprefix(PREFIX).partition("@")
     return HubSnapshot(repo, commit)
 
 
 def download(snapshot: HubSnapshot, folder: Path, progress: Progress, content: HubContent = MODEL) -> None:
-    """Brings the files into `folder`; those that came whole before are not fetched again.
+    """Downloads the files into `folder`, except those that are already complete.
 
-    The token is `HF_TOKEN`, as the library reads it. Processes that start together download once. SIGINT and SIGTERM
-    end this one at once. Raises HubRefuses, HubUnreachable.
+    The library reads the token from `HF_TOKEN`. Processes that start together download only once. SIGINT and SIGTERM
+    end the process immediately. Raises HubRefuses, HubUnreachable.
     """
     _require_library(snapshot)
     try:
@@ -118,8 +122,8 @@ def download(snapshot: HubSnapshot, folder: Path, progress: Progress, content: H
 
 
 def newest(repo: str) -> str:
-    """The commit that the repository's main branch has now. Raises HubRefuses, HubUnreachable."""
-    snapshot = HubSnapshot(repo, "0" * 40)  # for the name's form
+    """Returns the current commit of the repository's main branch. Raises HubRefuses, HubUnreachable."""
+    snapshot = HubSnapshot(repo, "0" * 40)  # checks the name
     _require_library(repo)
     with _explained(f"{PREFIX}{snapshot.repo}"):
         from huggingface_hub import HfApi
@@ -170,7 +174,7 @@ def _fetch(snapshot: HubSnapshot, folder: Path, patterns: tuple[str, ...], progr
     disable_progress_bars()
     api = HfApi()
     for left in folder.glob(".cache/huggingface/download/**/*.incomplete"):
-        left.unlink()  # of a process that was killed: nobody else could use it
+        left.unlink()  # left by a killed process: no other one can use it
     sizes = _sizes(api, snapshot, patterns)
     progress(f"downloading {snapshot}: {len(sizes)} files, {_megabytes(sum(sizes.values()))}")
     with _reporting(folder, sum(sizes.values()), progress):
@@ -181,8 +185,8 @@ def _fetch(snapshot: HubSnapshot, folder: Path, patterns: tuple[str, ...], progr
             allow_patterns=[glob.escape(name) for name in sizes],
         )
     progress(f"verifying {snapshot}")
-    found = api.verify_repo_checksums(snapshot.repo, revision=snapshot.commit, local_dir=folder)
-    wrong = sizes.keys() & {*found.missing_paths, *(mismatch["path"] for mismatch in found.mismatches)}
+    checked = api.verify_repo_checksums(snapshot.repo, revision=snapshot.commit, local_dir=folder)
+    wrong = sizes.keys() & {*checked.missing_paths, *(mismatch["path"] for mismatch in checked.mismatches)}
     for name in wrong:
         (folder / name).unlink(missing_ok=True)
     if wrong:
@@ -209,7 +213,7 @@ def _any(name: str, patterns: tuple[str, ...]) -> bool:
 
 @contextlib.contextmanager
 def _reporting(folder: Path, total: int, progress: Progress) -> Iterator[None]:
-    """Tells every few seconds how much has arrived."""
+    """Reports the downloaded bytes every few seconds."""
     over = threading.Event()
 
     def report() -> None:
@@ -228,8 +232,11 @@ def _reporting(folder: Path, total: int, progress: Progress) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """The library's threads would go on to the end of their files, and the first process of a container heeds no
-    SIGTERM that it has no handler for. What has arrived stays."""
+    """Ends the process on SIGINT and SIGTERM; the files that have arrived stay.
+
+    Without it, the library's threads would finish their files, and the first process of a container would ignore
+    SIGTERM.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -242,12 +249,12 @@ def _ended_by_signals() -> Iterator[None]:
 
 
 def _end(number: int, _: object) -> None:
-    os._exit(128 + number)  # as shells say it
+    os._exit(128 + number)  # a shell's exit code for a signal
 
 
 @contextlib.contextmanager
 def _explained(snapshot: object) -> Iterator[None]:
-    """The library's errors as ours."""
+    """Maps the library's errors to this module's."""
     import httpx2
     from huggingface_hub import errors
 
@@ -272,7 +279,7 @@ def _explained(snapshot: object) -> Iterator[None]:
         raise HubRefuses(f"{snapshot}: {_first_line(error)}") from error
     except (OSError, RuntimeError) as error:
         if isinstance(error, OSError) and error.errno is not None:
-            raise  # this machine's own, and neither the library's nor that of its storage, hf_xet
+            raise  # an error of this machine, neither of the library nor of its storage hf_xet
         raise HubUnreachable(f"{snapshot}: the download failed: {_first_line(error)}") from error
 
 
@@ -283,16 +290,16 @@ def _require(snapshot: HubSnapshot, folder: Path, content: HubContent) -> None:
 
 
 def _refuse_foreign(snapshot: HubSnapshot, folder: Path) -> None:
-    """A folder with files of others stays as it is."""
+    """Raises HubRefuses for a folder with other files."""
     if not (folder / _LOCK).exists() and {file.name for file in folder.iterdir()} - {"lost+found"}:
         raise HubRefuses(f"{snapshot}: {folder} already has other files (choose another folder)")
 
 
 def _refuse_another(snapshot: HubSnapshot, folder: Path) -> None:
     for mark in _MARKS:
-        found = _read(_mark(folder, mark))
-        if found not in ("", str(snapshot)):
-            raise HubRefuses(f"{snapshot}: {folder} already has {found} (choose another folder)")
+        present = _read(_mark(folder, mark))
+        if present not in ("", str(snapshot)):
+            raise HubRefuses(f"{snapshot}: {folder} already has {present} (choose another folder)")
 
 
 def _mark(folder: Path, kind: str) -> Path:
@@ -311,7 +318,7 @@ def _size(file: Path) -> int:
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Holds the lock file; the kernel lets go of it when this process dies."""
+    """Holds the lock file; the kernel releases it if this process dies."""
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

@@ -1,6 +1,6 @@
-"""Latency and bandwidth of hand-offs on this machine, measured between two processes of their own.
+"""Measures latency and bandwidth of hand-offs on this machine, between two child processes.
 
-`python -m legato_cli.loopback measure|echo TRANSPORT` are the two; `echo` ends when its stdin does.
+Their commands are `python -m legato_cli.loopback measure|echo TRANSPORT`; `echo` ends when its stdin is closed.
 """
 
 import ctypes
@@ -33,21 +33,21 @@ PUTS = 8
 PUT_BYTES = 16 << 20
 HOST = "127.0.0.1"
 TIMEOUT = 10.0  # seconds without an event
-LONGEST = 40.0  # seconds for all of it
+LONGEST = 40.0  # seconds for the whole measurement
 
 E = TypeVar("E", Connected, Received, PutDone)
 
 
 @dataclass(frozen=True)
 class Loopback:
-    """Seconds that a control message takes (half a median round trip), and bytes a second of puts."""
+    """Latency of a control message in seconds (half a median round trip), and bandwidth of puts in bytes per second."""
 
     latency: float
     bandwidth: float
 
 
 def measure(transport: str) -> Loopback:
-    """Measure one transport. Raises LinkError when it does not work; a crash of UCX stays in the child."""
+    """Measures one transport. Raises LinkError if it does not work; a crash of UCX only ends the child."""
     try:
         done = subprocess.run(
             _command("measure", transport), capture_output=True, text=True, timeout=LONGEST, check=False
@@ -68,16 +68,16 @@ def _measure_here(transport: str) -> Loopback:
     with subprocess.Popen(_command("echo", transport), stdout=pipe, stdin=pipe, text=True) as child:
         try:
             assert child.stdout is not None
-            told = child.stdout.readline()
-            if not told:
+            line = child.stdout.readline()
+            if not line:
                 raise LinkError("the other end could not be started")
-            return _measure(transport, json.loads(told))
+            return _measure(transport, json.loads(line))
         finally:
             child.kill()
 
 
 def echo(transport: str) -> None:
-    """The other end: sends every message back until its peer is gone."""
+    """Runs the other end: sends every message back until its peer is gone."""
     memory = (ctypes.c_char * PUT_BYTES)()
     link = ucx.open(transport, HOST, ctypes.addressof(memory), PUT_BYTES)
     reach = {"address": link.address.hex(), "rkey": link.rkey.hex(), "base": ctypes.addressof(memory)}
@@ -121,7 +121,7 @@ def _put(link: Link, peer: int, span: PutSpan, tag: int) -> float:
 
 
 def _wait(link: Link, kind: type[E]) -> E:
-    """The next event of a kind."""
+    """Waits for the next event of a kind."""
     while True:
         for event in link.poll():
             if isinstance(event, kind):
@@ -135,7 +135,7 @@ def _wait(link: Link, kind: type[E]) -> E:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run one of the two processes; 2 when the transport does not work."""
+    """Runs one of the two processes. Exit code 2: the transport does not work."""
     part, transport = arguments
     try:
         if part == "echo":

@@ -1,4 +1,4 @@
-"""The `legato` command. Subcommands are found here and import what they need only when they run."""
+"""The `legato` command. Subcommands are registered here and import their modules only when they run."""
 
 import argparse
 import importlib.metadata
@@ -41,7 +41,7 @@ READER_LEFT = 141  # by SIGPIPE
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line, as a page of usage before it would hide it, and where help is."""
+    """Prints the error in one line, without a page of usage that would hide it, and a hint to the help."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(BAD_ARGUMENTS, f"{self.prog}: {message.removeprefix('argument ')}\nSee '{self.prog} --help'.\n")

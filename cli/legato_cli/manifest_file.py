@@ -20,7 +20,7 @@ _PATHS = (  # fields of a spec that name a file or folder of this machine
 
 
 def read_text(path: Path) -> str:
-    """The file's text; that of standard input for `-`. Raises ManifestError."""
+    """Returns the text of a file, or of standard input for `-`. Raises ManifestError."""
     try:
         content = _whole(sys.stdin.buffer) if str(path) == STANDARD_INPUT else path.read_bytes()
         return content.decode("utf-8-sig")  # some editors write a mark

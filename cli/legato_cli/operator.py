@@ -14,7 +14,7 @@ BAD_INPUT = 2
 
 
 def add_parser(subparsers: "_SubParsersAction[ArgumentParser]") -> None:
-    """Adds the subcommand. Flags are those of `legato_operator.kubernetes.settings`."""
+    """Adds the subcommand. Its flags come from `legato_operator.kubernetes.settings`."""
     from legato_operator.kubernetes import settings
 
     parser = subparsers.add_parser("operator", help="run InferenceServices of a Kubernetes cluster")

@@ -1,4 +1,4 @@
-"""`legato state`: what the gateways of a running service know of workers and recent requests, as JSON."""
+"""`legato state`: prints the gateways' view of workers and recent requests as JSON."""
 
 import argparse
 import json
@@ -23,24 +23,24 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print an object for each gateway. Exit code 1: there is no such service, or a gateway does not answer."""
+    """Prints an object for each gateway. Exit code 1: the service is missing, or a gateway does not answer."""
     import asyncio
 
     from legato_cli.ui import sources
     from legato_cli.ui.target import NoTarget
 
     try:
-        found = asyncio.run(read(sources.source(args.namespace, args.service)))
+        states = asyncio.run(read(sources.source(args.namespace, args.service)))
     except NoTarget as error:
         print(f"legato state: {error}", file=sys.stderr)
         return FAILED
-    for state in found:
+    for state in states:
         print(json.dumps(state, indent=2))
     return 0
 
 
 async def read(source: "AbstractAsyncContextManager[TargetSource]") -> list[dict[str, Any]]:
-    """What `GET /state` on the control port of each gateway answers, with the gateway's name first. Raises NoTarget."""
+    """Returns the answer of `GET /state` of each gateway, with the gateway's name first. Raises NoTarget."""
     import aiohttp
 
     from legato_cli.ui.target import NoTarget
@@ -49,13 +49,13 @@ async def read(source: "AbstractAsyncContextManager[TargetSource]") -> list[dict
         target = await targets.find()
         if not target.gateways:
             raise NoTarget("no gateway of this service is ready")
-        found, headers = [], {"authorization": f"Bearer {target.token}"}
+        states, headers = [], {"authorization": f"Bearer {target.token}"}
         for gateway in target.gateways:
             try:
                 async with session.get(f"{gateway.url}/state", headers=headers, **gateway.trust) as answer:
                     answer.raise_for_status()
-                    found.append({"gateway": gateway.name, **await answer.json()})
+                    states.append({"gateway": gateway.name, **await answer.json()})
             except (aiohttp.ClientError, TimeoutError) as error:
                 why = str(error) or type(error).__name__
-                raise NoTarget(f"gateway {gateway.name} does not tell its state: {why}") from None
-        return found
+                raise NoTarget(f"gateway {gateway.name} does not report its state: {why}") from None
+        return states

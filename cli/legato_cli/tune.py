@@ -59,9 +59,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def tune(table: "Table", path: Path, place: "Place", chosen: "list[Case]", dry_run: bool) -> int:
-    """Times `chosen`, prints what was found and writes it to `path`, unless it is a dry run; the exit code.
+    """Times `chosen`, prints the results and, unless it is a dry run, writes them to `path`. Returns the exit code.
 
-    What was found is written too where a later kernel raises or the user interrupts: it took minutes of a GPU.
+    Results are also written if a later kernel raises or the user interrupts, because they took minutes of a GPU.
     """
     from tqdm import tqdm
 
@@ -69,22 +69,22 @@ def tune(table: "Table", path: Path, place: "Place", chosen: "list[Case]", dry_r
     from legato_engine.kernels.tuning import timing
     from legato_engine.kernels.tuning.search import search
 
-    version, found = triton_minor(), list["Found"]()
+    version, results = triton_minor(), list["Found"]()
     try:
         for case in tqdm(chosen, disable=not sys.stderr.isatty(), leave=False):
-            found.append(search(case, table.choose(case.kernel, case.shape, place.chip, version), timing.seconds))
-            print(line(found[-1]), flush=True)
+            results.append(search(case, table.choose(case.kernel, case.shape, place.chip, version), timing.seconds))
+            print(line(results[-1]), flush=True)
     finally:
-        code = _change(table, path, place.chip, version, found, dry_run)
+        code = _change(table, path, place.chip, version, results, dry_run)
     return code
 
 
-def _change(table: "Table", path: Path, chip: str, version: str, found: "list[Found]", dry_run: bool) -> int:
-    """Writes the rows that were found; the exit code."""
+def _change(table: "Table", path: Path, chip: str, version: str, results: "list[Found]", dry_run: bool) -> int:
+    """Writes the changed rows and returns the exit code."""
     from legato_engine.kernels.configurations import Table
     from legato_engine.kernels.tuning.search import rows
 
-    changed = list(rows(found, chip, version))
+    changed = list(rows(results, chip, version))
     if changed and not dry_run:
         try:
             write(path, table.replaced(changed).text())
@@ -92,13 +92,13 @@ def _change(table: "Table", path: Path, chip: str, version: str, found: "list[Fo
             print(f"legato tune: {path} stays as it was: {error}; it should have these rows:", file=sys.stderr)
             print(Table(tuple(changed)).text())
             return 2
-    told = "would be changed" if dry_run else f"of {path} were changed"
-    print(f"{len(changed)} of {len(found)} rows for {chip} and Triton {version} {told}")
+    outcome = "would be changed" if dry_run else f"of {path} were changed"
+    print(f"{len(changed)} of {len(results)} rows for {chip} and Triton {version} {outcome}")
     return 0
 
 
 def line(found: "Found") -> str:
-    """What came of one kernel in one shape."""
+    """Describes the result of one kernel in one shape."""
     left = [f"{len(some)} {why}" for some, why in ((found.wrong, "wrong"), (found.impossible, "impossible")) if some]
     note = (f" ({', '.join(left)})" if left else "") + (f": {found.failure}" if found.failure else "")
     before = "cannot run" if found.failure else _microseconds(found.seconds_before)
@@ -113,7 +113,7 @@ def _microseconds(seconds: float) -> str:
 
 
 def write(path: Path, text: str) -> None:
-    """All of it, or nothing: whoever reads the table meanwhile, or after a failure, has the old one."""
+    """Replaces the file atomically: readers have the old table until it is complete, and after a failure."""
     with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
         try:
             file.write(text)

@@ -1,4 +1,4 @@
-"""`legato up`: serve a manifest on this machine. Here is what is checked before any process starts."""
+"""`legato up`: serves a manifest on this machine. This module checks it before any process starts."""
 
 import argparse
 import contextlib

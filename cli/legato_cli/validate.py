@@ -1,4 +1,4 @@
-"""`legato validate`: whether manifests can be used, found out without a cluster."""
+"""`legato validate`: checks manifests without a cluster."""
 
 import argparse
 import json
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from legato_operator.api.resources import Spec
 
 REFUSED = 1
-Problem = tuple[str, str]  # path of the field, and what is wrong with it
-# What the API server adds to an object, so that the output of `kubectl get -o yaml` is valid, too.
+Problem = tuple[str, str]  # path of the field, and the message
+# Fields that the API server adds: the output of `kubectl get -o yaml` is valid as well.
 _OF_SERVER = frozenset(
     {"creationTimestamp", "deletionGracePeriodSeconds", "deletionTimestamp", "finalizers", "generation"}
     | {"managedFields", "ownerReferences", "resourceVersion", "uid"}
@@ -41,28 +41,28 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 def run(args: argparse.Namespace) -> int:
     """Exit code 1: at least one manifest cannot be used, or a file holds none."""
-    found = [checked for file in args.files for checked in check(file, args.local)]
+    results = [checked for file in args.files for checked in check(file, args.local)]
     if args.output == options.JSON:
-        print(json.dumps([checked.message() for checked in found], indent=2))
+        print(json.dumps([checked.message() for checked in results], indent=2))
     else:
-        for checked in found:
+        for checked in results:
             for line in checked.lines():
                 print(line, file=sys.stderr if checked.problems else sys.stdout)
-    return REFUSED if any(checked.problems for checked in found) else 0
+    return REFUSED if any(checked.problems for checked in results) else 0
 
 
 @dataclass(frozen=True)
 class Checked:
-    """One InferenceService of a file, or, without a name, what is wrong with the file."""
+    """One InferenceService of a file, or, without a name, the problems of the file."""
 
     file: str
     name: str
     problems: Sequence[Problem]
-    without_effect: Sequence[Problem] = ()  # fields that do nothing there, or may do nothing
-    unmet: Sequence[Problem] = ()  # objectives that no worker meets, where its speed is known
+    without_effect: Sequence[Problem] = ()  # fields that have or may have no effect there
+    unmet: Sequence[Problem] = ()  # objectives that no worker meets, if its speed is known
 
     def lines(self) -> Iterator[str]:
-        """For people."""
+        """Yields the result as text."""
         about = f"{self.file}: {self.name}" if self.name else self.file
         if not self.problems:
             yield f"{about}: valid"
@@ -71,7 +71,7 @@ class Checked:
             yield f"{about}: {path}: {message}" if path else f"{about}: {message}"
 
     def message(self) -> dict[str, Any]:
-        """For programs."""
+        """Returns the result as JSON."""
         return {
             "file": self.file,
             "name": self.name,
@@ -82,12 +82,12 @@ class Checked:
         }
 
 
-def _messages(found: Sequence[Problem]) -> list[dict[str, str]]:
-    return [{"path": path, "message": message} for path, message in found]
+def _messages(problems: Sequence[Problem]) -> list[dict[str, str]]:
+    return [{"path": path, "message": message} for path, message in problems]
 
 
 def check(file: Path, local: bool) -> Iterator[Checked]:
-    """What is to be said of a file: an entry for each InferenceService, or one for the file."""
+    """Yields a result for each InferenceService of a file, or one for the file."""
     from legato_cli import manifest_file
     from legato_operator.api import yaml_text
     from legato_operator.errors import ManifestError
@@ -105,8 +105,10 @@ def check(file: Path, local: bool) -> Iterator[Checked]:
 
 
 def judged(item: Any, local: bool) -> tuple[Sequence[Problem], Sequence[Problem], Sequence[Problem]]:
-    """All that is wrong with an object: types and rules, then what is valid and not available there. And, as in
-    `Checked`, what of it has no effect there, and objectives that no worker meets."""
+    """Returns an object's problems, fields without effect and unmet objectives, as in `Checked`.
+
+    Problems are violated types and rules, or else valid fields that are not available there.
+    """
     from legato_cli import unmet_objectives
     from legato_operator.api import parsing
     from legato_operator.api.quantities import GPU
@@ -128,14 +130,17 @@ def judged(item: Any, local: bool) -> tuple[Sequence[Problem], Sequence[Problem]
 
 
 def _items(documents: Sequence[Any]) -> Iterator[Any]:
-    """The objects of documents, also those in lists as `kubectl get` prints them."""
+    """Yields the objects of documents, including objects in lists as `kubectl get` prints them."""
     for document in documents:
         listed = document.get("items") if isinstance(document, dict) and document.get("kind") == "List" else None
         yield from listed if isinstance(listed, list) else [document]
 
 
 def _is_ours(item: Any) -> bool:
-    """Whether it is, or was meant to be: KServe's kind has the same name, and what has no kind is a mistake."""
+    """Returns True if it is, or was meant to be, one:
+
+    KServe's kind has the same name, and a missing kind is a mistake.
+    """
     if not isinstance(item, Mapping) or "kind" not in item:
         return True
     version = str(item.get("apiVersion", names.API_VERSION))
@@ -156,7 +161,7 @@ def _as_written(item: Any) -> Any:
 
 
 def _devices(spec: "Spec") -> tuple[str, ...]:
-    """Returns what may be a GPU on a cluster, where that is a setting: every device that pools request but RDMA's."""
+    """Returns the resources that may be GPUs on a cluster: all requested devices except RDMA devices."""
     from legato_operator.api import roles
     from legato_operator.api.quantities import GPU
 

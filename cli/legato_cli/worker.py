@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def add_parser(subparsers: "_SubParsersAction[ArgumentParser]") -> None:
-    """Adds the subcommand. Flags are those of `legato_engine.settings`, which imports no torch."""
+    """Adds the subcommand. Its flags come from `legato_engine.settings`, which imports no torch."""
     from legato_engine import settings
 
     parser = subparsers.add_parser("worker", help="run one engine replica: prefill, decode or both")

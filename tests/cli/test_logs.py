@@ -22,7 +22,7 @@ def _lines(*texts, pod="decode-0", kept=1 << 20):
 def _printed(lines, worker=None, tail=None):
     """Prints of a command that ends; the pages come as a `legato up` gives them."""
     out = io.StringIO()
-    logs.follow(lambda order: log_lines.told(lines, order), worker, tail, False, out)
+    logs.follow(lambda order: log_lines.answer(lines, order), worker, tail, False, out)
     return out.getvalue().splitlines()
 
 
@@ -56,13 +56,13 @@ def test_following_shows_new_lines_and_nothing_twice():
         lines.add("prefill-0", "another")
 
     with pytest.raises(KeyboardInterrupt):
-        logs.follow(lambda order: log_lines.told(lines, order), None, 1, True, out, sleep)
+        logs.follow(lambda order: log_lines.answer(lines, order), None, 1, True, out, sleep)
     assert out.getvalue().splitlines() == ["decode-0 | b", *["prefill-0 | another"] * 3]
 
 
 def test_a_worker_that_wrote_nothing_is_named():
     error = "decode-9 has written nothing (there are lines of: decode-0)"
-    assert log_lines.told(_lines("a"), {"pod": "decode-9"}) == {"error": error}
+    assert log_lines.answer(_lines("a"), {"pod": "decode-9"}) == {"error": error}
 
 
 def test_lines_hidden_from_the_terminal_are_kept():

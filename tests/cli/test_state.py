@@ -42,15 +42,15 @@ async def test_a_gateway_with_tls_proves_its_name_before_it_is_shown_the_token(t
     async with gateways("a", context=context, tls=PeerTLS(authority, "s-workers.n.svc")) as target:
         assert await _read(target) == [{"gateway": "g0", "workers": ["a"]}]
     async with gateways("a", context=context, tls=PeerTLS(authority, "x-workers.n.svc")) as target:
-        with pytest.raises(NoTarget, match=r"gateway g0 does not tell its state: .*certificate"):
+        with pytest.raises(NoTarget, match=r"gateway g0 does not report its state: .*certificate"):
             await _read(target)
 
 
 async def test_a_gateway_that_does_not_answer_is_named():
     async with gateways("a", token="other") as target:
-        with pytest.raises(NoTarget, match="gateway g0 does not tell its state: 401"):
+        with pytest.raises(NoTarget, match="gateway g0 does not report its state: 401"):
             await _read(target)
-    with pytest.raises(NoTarget, match=r"gateway g0 does not tell its state: .*connect"):
+    with pytest.raises(NoTarget, match=r"gateway g0 does not report its state: .*connect"):
         await _read(target)
 
 

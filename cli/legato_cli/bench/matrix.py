@@ -128,12 +128,15 @@ def judge(cell: Cell, run: Run, slo: report.LatencyObjectives, routes: Mapping[s
 
 
 def _queue(record: Record, routes: Mapping[str, Route] | None) -> float:
-    """Seconds in the queue. Without a token, all its seconds count, unless its prefill has begun."""
+    """Returns the seconds in the queue.
+
+    All seconds count for a request without a token whose prefill has not started.
+    """
     route = (routes or {}).get(record.id)
     if route is None:
         return 0.0 if record.arrivals else record.ttft
-    begun = record.arrivals or route["stage"] == "prefilling"
-    return float(route["seconds"].get("queue", 0.0 if begun else record.ttft))
+    started = record.arrivals or route["stage"] == "prefilling"
+    return float(route["seconds"].get("queue", 0.0 if started else record.ttft))
 
 
 def _reason(record: Record, slo: report.LatencyObjectives, routes: Mapping[str, Route] | None) -> str:

@@ -91,8 +91,8 @@ def write(args: argparse.Namespace, figures: Mapping[str, object]) -> None:
         return
     shown = {key: value for key, value in vars(args).items() if not callable(value)}
     plain = {key: str(value) if isinstance(value, Path) else value for key, value in shown.items()}
-    found = {"date": time.strftime("%Y-%m-%d %H:%M"), "arguments": plain, **figures}
-    args.json.write_text(json.dumps(found, indent=2) + "\n")
+    report = {"date": time.strftime("%Y-%m-%d %H:%M"), "arguments": plain, **figures}
+    args.json.write_text(json.dumps(report, indent=2) + "\n")
 
 
 def _row(s: Summary) -> list[str]:
@@ -108,6 +108,6 @@ def _row(s: Summary) -> list[str]:
 
 
 def percentiles(seconds: list[float]) -> dict[str, float]:
-    """Nearest-rank percentiles in milliseconds; all 0 of nothing."""
+    """Returns nearest-rank percentiles in milliseconds; 0 without values."""
     ordered = sorted(seconds) or [0.0]
     return {f"p{p}": ordered[max(0, -(-len(ordered) * p // 100) - 1)] * 1e3 for p in PERCENTILES}

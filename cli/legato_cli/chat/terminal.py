@@ -95,7 +95,7 @@ def _ask_once(runner: asyncio.Runner, conversation: ChatConversation, question: 
 
 
 async def _answer(conversation: ChatConversation, question: str) -> None:
-    """Prints it as it comes. The stream is closed with it, so that its work stops at once."""
+    """Prints the answer as it arrives. Closing the stream ends its work immediately."""
     wrote = False
     async with contextlib.aclosing(conversation.ask(question)) as pieces:
         try:

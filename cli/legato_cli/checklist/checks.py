@@ -98,8 +98,8 @@ def hub_token(spec: Spec) -> Finding:
 
 
 def references_exist(spec: Spec) -> Finding:
-    found = sorted({f"{each.kind} {each.name}" for each in references.of(spec)})
-    return (Tick.UNCHECKED if found else Tick.UNNEEDED), ", ".join(found)
+    names = sorted({f"{each.kind} {each.name}" for each in references.of(spec)})
+    return (Tick.UNCHECKED if names else Tick.UNNEEDED), ", ".join(names)
 
 
 def spare_gateway(spec: Spec) -> Finding:
@@ -162,8 +162,8 @@ def _done_if(done: object) -> Finding:
 
 def _lacking(names: Iterable[str]) -> Finding:
     """Returns a finding that is missing if there are any names."""
-    found = list(names)
-    return (Tick.MISSING if found else Tick.DONE), ", ".join(found)
+    missing = list(names)
+    return (Tick.MISSING if missing else Tick.DONE), ", ".join(missing)
 
 
 def _has_gpus(spec: Spec) -> bool:
@@ -173,5 +173,5 @@ def _has_gpus(spec: Spec) -> bool:
 def _has_cache(template: Mapping[str, Any]) -> bool:
     spec = template.get("spec")
     volumes = spec.get("volumes") if isinstance(spec, Mapping) else None
-    found = volumes if isinstance(volumes, list) else ()  # a template is not checked before: see "Manifest"
-    return any(isinstance(volume, Mapping) and volume.get("name") == "cache" for volume in found)
+    listed = volumes if isinstance(volumes, list) else ()  # templates are not validated earlier: see "Manifest"
+    return any(isinstance(volume, Mapping) and volume.get("name") == "cache" for volume in listed)

@@ -1,1 +1,1 @@
-"""What `legato up` does beyond its flags: the service on this machine, and what the terminal shows of it."""
+"""`legato up` without its flags: the service on this machine, and its terminal output."""

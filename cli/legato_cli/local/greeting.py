@@ -1,4 +1,4 @@
-"""What `legato up` prints when it starts a service, and when that can be used."""
+"""Messages of `legato up` when a service starts and when it is ready."""
 
 import json
 
@@ -9,18 +9,18 @@ QUESTION = "Name the capital of France."
 
 
 def curl(url: str, model: str) -> str:
-    """A line for a shell that asks the model something."""
+    """Returns a shell command that asks the model a question."""
     body = json.dumps({"model": model, "temperature": 0, "messages": [{"role": "user", "content": QUESTION}]})
     return f"curl -s {url}/v1/chat/completions -H 'content-type: application/json' -d '{body}'"
 
 
 def starting(service: InferenceService) -> str:
-    """What is being started."""
+    """Returns the message at the start."""
     return f"starting {service.metadata.name}: {model_argument(service)}, served as {service.served_name}"
 
 
 def text(url: str, model: str, page: str) -> str:
-    """What can be done now, and as its last line that the service is ready. `page` is the link to the UI."""
+    """Returns the message once the service is ready. `page` is the link to the UI."""
     return "\n".join(
         (
             "",

@@ -1,4 +1,4 @@
-"""The manifest that `legato up MODEL` serves: the smallest one for a model that was named on the command line."""
+"""The manifest of `legato up MODEL`: a minimal one for a model named on the command line."""
 
 import os
 import re
@@ -14,8 +14,10 @@ _REPOSITORY = re.compile(r"(hf:)?[\w.-]+/[\w.-]+(@[0-9a-f]{40})?")
 
 
 def of(text: str, progress: model.Progress, environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
-    """For a built-in model's name, a GGUF file, a Hugging Face folder, or a repository of the hub (OWNER/NAME, at a
-    commit or its newest one), which is downloaded. Raises ModelUnavailable."""
+    """Returns the manifest for a built-in model, a GGUF file, a Hugging Face folder or a repository of the hub.
+
+    A repository (OWNER/NAME, at a commit or its newest one) is downloaded. Raises ModelUnavailable.
+    """
     from legato_engine.errors import EngineError
     from legato_engine.weights.opening import open_weights
 
@@ -37,22 +39,22 @@ def of(text: str, progress: model.Progress, environ: Mapping[str, str] = os.envi
 
 
 def service_name(name: str) -> str:
-    """A name that Kubernetes accepts for it."""
+    """Returns a valid Kubernetes name for the model."""
     plain = re.sub(r"[^a-z0-9]+", "-", name.lower())[:LONGEST_SERVICE_NAME].strip("-")
     return plain if plain[:1].isalpha() else f"m-{plain}"[:LONGEST_SERVICE_NAME].rstrip("-")
 
 
 def served_name(name: str) -> str:
-    """As clients spell it."""
+    """Returns the model's name for clients."""
     return re.sub(r"[^-A-Za-z0-9._]+", "-", name).lstrip("-._")[:200] or "model"
 
 
 def _source(text: str, progress: model.Progress, environ: Mapping[str, str]) -> tuple[dict[str, str], str, Path]:
-    """Its place in a manifest, what to call it, and where it is."""
+    """Returns the model's source for a manifest, its name and its path."""
     path = Path(text).expanduser()
     if path.exists():
-        found = path.resolve()
-        return {"path": str(found)}, found.name.removesuffix(".gguf"), found
+        resolved = path.resolve()
+        return {"path": str(resolved)}, resolved.name.removesuffix(".gguf"), resolved
     builtin = text.removeprefix(model.PREFIX)
     if builtin in [known.name for known in model.BUILTINS]:
         return {"builtin": builtin}, builtin, model.resolve(model.PREFIX + builtin, progress, environ)

@@ -1,4 +1,4 @@
-"""What other processes ask of a running `legato up`: the orders of any service, and what it alone can tell."""
+"""Orders that a running `legato up` answers: the orders of any service, and local ones."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,7 +16,7 @@ from legato_simulator.replay import signal_round
 
 
 class LocalOperations(Operations):
-    """Those of `legato ui`, `legato logs` and `legato record`, too."""
+    """Also answers `legato ui`, `legato logs` and `legato record`."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class LocalOperations(Operations):
             case {"do": "ui"}:
                 return {"target": (await target.read(self._cluster, self._ref)).message()}
             case {"do": "logs"}:
-                return log_lines.told(self.written, order)
+                return log_lines.answer(self.written, order)
             case {"do": common.ROTATE_TOKEN}:
                 raise OrderRefused("only on Kubernetes (on one machine, the token lives and ends with `legato up`)")
             case {"do": "signals"}:

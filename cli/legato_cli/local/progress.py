@@ -1,4 +1,4 @@
-"""Tells what changes: which pods are ready while a service starts; later every change of pods and conditions."""
+"""Prints progress: ready pods while a service starts, later every change of pods and conditions."""
 
 import asyncio
 import contextlib
@@ -13,42 +13,42 @@ from legato_operator.errors import ObjectNotFound
 from legato_protocol import names
 
 INTERVAL = 0.2  # seconds
-REMINDER = 30.0  # seconds after which a start without news says what it waits for
-TOLD = (conditions.READY, conditions.PROGRESSING, conditions.KV_TRANSPORT_READY)
+REMINDER = 30.0  # seconds without news after which a start prints the reasons for waiting
+PRINTED = (conditions.READY, conditions.PROGRESSING, conditions.KV_TRANSPORT_READY)
 _SHARE = re.compile(r" *[0-9]+ ?%")
 READY = "ready"
 
 
 class Progress:
-    """Follows one service."""
+    """Prints the progress of one service."""
 
     def __init__(self, cluster: Cluster, ref: Ref, terminal: Terminal) -> None:
         self._cluster = cluster
         self._ref = ref
         self._terminal = terminal
-        self._told: dict[str, str] = {}
+        self._printed: dict[str, str] = {}  # last state by subject
         self._started = False
         self._quiet_since = asyncio.get_running_loop().time()
 
     async def started(self) -> None:
-        """What there is now belongs to the start; from here on every change is told."""
-        await self._look()
+        """Ends the start: from now on every change is printed."""
+        await self._poll()
         self._started = True
 
     async def follow(self) -> None:
-        """Until cancelled, or the service is gone."""
+        """Polls until it is cancelled, or the service is gone."""
         with contextlib.suppress(ObjectNotFound):
             while True:
-                await self._look()
+                await self._poll()
                 await asyncio.sleep(INTERVAL)
 
-    async def _look(self) -> None:
+    async def _poll(self) -> None:
         status = (await self._cluster.get(self._ref)).get("status", {})
-        tell = self._tell_changes if self._started else self._tell_start
-        tell(await self._pods(), status)
+        print_progress = self._print_changes if self._started else self._print_start
+        print_progress(await self._pods(), status)
 
     async def _pods(self) -> dict[str, str]:
-        """What each pod is doing: `ready`, or its message."""
+        """Returns the state of each pod: `ready`, or its message."""
         mine = {names.LABEL_SERVICE: self._ref.name}
         listed = (await self._cluster.list("Pod", self._ref.namespace, mine)).items
         return {
@@ -57,14 +57,14 @@ class Progress:
             if names.LABEL_ROLE in labels_of(pod)
         }
 
-    def _tell_start(self, pods: Mapping[str, str], status: Mapping[str, Any]) -> None:
+    def _print_start(self, pods: Mapping[str, str], status: Mapping[str, Any]) -> None:
         for name, state in pods.items():
             if state == READY or "exited" in state or "killed" in state:
-                self._tell(name, state, state)
+                self._print(name, state, state)
             else:
-                self._told[name] = _SHARE.sub("", state)
+                self._printed[name] = _SHARE.sub("", state)
         for condition in _conditions(status):
-            self._told[condition["type"]] = _identity(condition)
+            self._printed[condition["type"]] = _identity(condition)
         pending = {name: state.partition(" (")[0] for name, state in sorted(pods.items()) if state != READY}
         waiting = ", ".join(f"{name}: {state}" for name, state in pending.items())
         self._terminal.update(waiting)
@@ -72,18 +72,18 @@ class Progress:
         if waiting and now - self._quiet_since >= REMINDER:
             self._say(f"waiting for {waiting}")
 
-    def _tell_changes(self, pods: Mapping[str, str], status: Mapping[str, Any]) -> None:
+    def _print_changes(self, pods: Mapping[str, str], status: Mapping[str, Any]) -> None:
         for name, state in pods.items():
-            self._tell(name, _SHARE.sub("", state), state)
+            self._print(name, _SHARE.sub("", state), state)
         for condition in _conditions(status):
-            self._tell(condition["type"], _identity(condition), _text(condition))
-        for gone in self._told.keys() - pods.keys() - set(TOLD):
-            del self._told[gone]
+            self._print(condition["type"], _identity(condition), _text(condition))
+        for gone in self._printed.keys() - pods.keys() - set(PRINTED):
+            del self._printed[gone]
 
-    def _tell(self, subject: str, state: str, text: str) -> None:
-        """Say `text`, unless the subject's state is the one known last."""
-        if self._told.get(subject) != state:
-            self._told[subject] = state
+    def _print(self, subject: str, state: str, text: str) -> None:
+        """Prints `text` if the subject's state has changed."""
+        if self._printed.get(subject) != state:
+            self._printed[subject] = state
             self._say(f"{subject}: {text}")
 
     def _say(self, text: str) -> None:
@@ -97,7 +97,7 @@ def _state(status: Mapping[str, Any]) -> str:
 
 
 def _conditions(status: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    return [condition for condition in status.get("conditions", ()) if condition["type"] in TOLD]
+    return [condition for condition in status.get("conditions", ()) if condition["type"] in PRINTED]
 
 
 def _identity(condition: Mapping[str, Any]) -> str:

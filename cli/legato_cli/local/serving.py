@@ -52,18 +52,18 @@ from legato_protocol import durations, names
 USER = "legato-up"  # the field manager of the manifest's file
 LOOK_AT_FILE = 0.5  # seconds
 LOOK_AT_STATUS = 0.1
-SETTLE = 30.0  # seconds that a service which is ready waits for the rest of its workers before it is announced
-GRACE = 5.0  # seconds beyond the drain deadline before all is killed
+SETTLE = 30.0  # seconds that a ready service waits for its other workers before it is announced
+GRACE = 5.0  # seconds after the drain deadline before all processes are killed
 PROGRAM = (sys.executable, "-m", "legato_cli.main")
 
 
 class CannotServe(Exception):
-    """The service could not be started, for a reason that trying again does not change."""
+    """The service cannot be started, and a retry would not help."""
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """A service, the object as its author wrote it, and the file's text."""
+    """A service, the object as written by its author, and the file's text."""
 
     service: InferenceService
     written: Object
@@ -71,24 +71,24 @@ class Manifest:
 
 
 def read_manifest(path: Path) -> Manifest:
-    """A manifest that this machine can serve; its relative paths begin where the file is. Raises ManifestError."""
+    """Reads a manifest that this machine can serve; paths are relative to the file. Raises ManifestError."""
     text = manifest_file.read_text(path)
-    spec, found = parsing.parse(text).spec, gpus.visible(os.environ)
-    if problems := checks.unavailable(spec) or checks.contradictions(spec, (GPU,), bool(found)):
+    spec, visible = parsing.parse(text).spec, gpus.visible(os.environ)
+    if problems := checks.unavailable(spec) or checks.contradictions(spec, (GPU,), bool(visible)):
         raise ManifestError(problems)
     written = manifest_file.located(yaml_text.load(text), path.resolve().parent)
     first = pool_sizes.first_gpus(spec)
-    if found and first and spec.scaling.gpu_budget is None:
-        # A worker beyond those that share the GPUs from the start would find their memory taken.
-        written["spec"].setdefault("scaling", {})["gpuBudget"] = max(len(found), first)
+    if visible and first and spec.scaling.gpu_budget is None:
+        # The first workers share all GPU memory, so another worker would have none.
+        written["spec"].setdefault("scaling", {})["gpuBudget"] = max(len(visible), first)
     service = parsing.read_mapping(written)
     return Manifest(service, parsing.to_object(service, written), text)
 
 
 def serve(path: Path, manifest: Manifest, listener: socket.socket, verbose: bool = False) -> int:
-    """Serve at the listening socket `listener` until a signal, and close it. Raises CannotServe, ModelUnavailable.
+    """Serves at the listening socket `listener` until a signal, and closes it. Raises CannotServe, ModelUnavailable.
 
-    `verbose` shows every line that processes log, and not only warnings and errors.
+    `verbose` shows all log lines of processes instead of only warnings and errors.
     """
     try:
         return asyncio.run(_serve(path, manifest, listener, verbose))
@@ -136,7 +136,7 @@ async def _serve(path: Path, manifest: Manifest, listener: socket.socket, verbos
 
 
 def _metrics() -> OperatorMetrics:
-    """Of an operator without other replicas, whose passes read the store itself."""
+    """Returns the metrics of an operator without other replicas, which reads the store itself."""
     metrics = OperatorMetrics()
     metrics.leader.set(1)
     metrics.synced.set(1)
@@ -144,7 +144,7 @@ def _metrics() -> OperatorMetrics:
 
 
 class _Serving:
-    """One run of `legato up`, from the first apply to the last process gone."""
+    """One run of `legato up`, from the first apply to the end of the last process."""
 
     def __init__(
         self,
@@ -158,7 +158,7 @@ class _Serving:
         routes: Iterable[web.RouteDef] = (),
         waker: DemandWaker | None = None,
     ) -> None:
-        """`routes` are what the port of the page answers beside it."""
+        """`routes` are further routes on the port of the page."""
         self._local = cluster
         self._store: Cluster = cluster.store
         self._controller = controller
@@ -170,7 +170,7 @@ class _Serving:
         self._operations = operations
         self._routes = routes
         self._stop = asyncio.Event()
-        self._stop_now = asyncio.Event()  # asked twice: nothing more is waited for
+        self._stop_now = asyncio.Event()  # second signal: stop without waiting
         metadata = manifest.service.metadata
         self._ref = Ref(names.INFERENCE_SERVICE, metadata.namespace, metadata.name)
 
@@ -197,7 +197,7 @@ class _Serving:
         self._stop.set()
 
     async def _until_stopped(self, controller: "asyncio.Task[None]") -> None:
-        """Start, tell how to use it, and follow the manifest's file. Raises CannotServe."""
+        """Starts the service, prints how to use it, and follows the manifest's file. Raises CannotServe."""
         progress = Progress(self._store, self._ref, self._terminal)
         self._say(greeting.starting(self._manifest.service))
         self._say_warnings()
@@ -217,7 +217,7 @@ class _Serving:
     async def _first(
         self, work: Coroutine[Any, Any, Any], *background: "asyncio.Task[None]", stoppable: bool = False
     ) -> None:
-        """Wait for `work`. A background task only ends by a fault, which is raised here."""
+        """Waits for `work`. A background task only ends by a fault, which is raised here."""
         main = asyncio.create_task(work)
         stop = asyncio.create_task(self._stop.wait())
         watched = {main, self._local.failed, *background} | ({stop} if stoppable else set())
@@ -229,9 +229,9 @@ class _Serving:
             await _cancel(main, stop)
 
     async def _wait_ready(self) -> None:
-        """Until the service can be used, and all its workers if that is soon.
+        """Waits until the service is ready, and shortly for its remaining workers.
 
-        Raises CannotServe when a process says that it never will.
+        Raises CannotServe if a process reports that it can never start.
         """
         loop = asyncio.get_running_loop()
         patience = float("inf")
@@ -247,7 +247,7 @@ class _Serving:
             await asyncio.sleep(LOOK_AT_STATUS)
 
     async def _watch_file(self) -> None:
-        """Apply the manifest whenever its file changes. A bad edit is reported and changes nothing."""
+        """Applies the manifest whenever its file changes. A bad edit is reported and ignored."""
         seen: bytes | None = self._manifest.text.encode()
         while True:
             await asyncio.sleep(LOOK_AT_FILE)
@@ -277,7 +277,7 @@ class _Serving:
         self._say_warnings()
 
     def _say_warnings(self) -> None:
-        """What has no effect here, and objectives that no worker meets."""
+        """Prints fields without effect here, and objectives that no worker meets."""
         spec = self._manifest.service.spec
         without_effect = checks.without_effect(spec, bool(gpus.visible(os.environ)))
         for path, message in (*without_effect, *unmet_objectives.of_paced(spec)):
@@ -287,10 +287,10 @@ class _Serving:
         self._terminal.say(f"legato: {text}")
 
     async def _end(self) -> None:
-        """Delete the service and wait until its processes are gone, at most the drain deadline."""
+        """Deletes the service and waits for the end of its processes, at most the drain deadline."""
         longest = durations.text(self._manifest.service.spec.drain.deadline)
         self._say(f"stopping: draining, up to {longest}; press Ctrl-C again to stop now")
-        self._listener.close()  # with the gateway's own copy: who comes now is refused and does not wait
+        self._listener.close()  # and the gateway closes its copy: new clients are refused immediately
         deadline = self._manifest.service.spec.drain.deadline + GRACE
         gone = asyncio.create_task(self._gone())
         now = asyncio.create_task(self._stop_now.wait())
@@ -318,7 +318,7 @@ def _content(path: Path) -> bytes | None:
 
 
 async def _cancel(*tasks: "asyncio.Task[Any]") -> None:
-    """Cancel tasks and wait for their end, so that none still runs when what it uses is closed."""
+    """Cancels tasks and waits for their end, so that none uses a closed resource."""
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""What `legato up` writes: lines, and on a terminal a last line that is rewritten as a start makes progress."""
+"""Output of `legato up`: lines, and on a terminal a last line that is rewritten during the start."""
 
 import shutil
 from typing import TextIO
@@ -16,18 +16,18 @@ class Terminal:
         self._shown = ""
 
     def say(self, text: str) -> None:
-        """One or more lines that stay."""
+        """Prints permanent lines."""
         self._clear()
         print(text, file=self._out, flush=True)
 
     def log(self, line: str) -> None:
-        """A line of a process, with its newline."""
+        """Writes a process's log line, which includes its newline."""
         self._clear()
         self._err.write(line)
         self._err.flush()
 
     def update(self, text: str) -> None:
-        """The last line's new text. Without a terminal nothing is written."""
+        """Rewrites the last line. Writes nothing without a terminal."""
         text = text[: shutil.get_terminal_size().columns - 1]
         if self._rewrites and text != self._shown:
             self._out.write(_CLEAR + text)

@@ -25,7 +25,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         file = RecordingFile(args.file, args.size)
     except FileExistsError:
-        return _refuse(f"{args.file}, or a file beside it that it would fill, exists (choose another name)", BAD_INPUT)
+        return _refuse(f"{args.file}, or one of its rotated files, exists (choose another name)", BAD_INPUT)
     except OSError as error:
         return _refuse(f"cannot write {args.file}: {error.strerror}", BAD_INPUT)
     try:

@@ -1,4 +1,4 @@
-"""Reads what the autoscaler would decide from now, beside it and without its part: any `scaling.mode` will do."""
+"""Reads the autoscaler's current signals independently of the autoscaler, for any `scaling.mode`."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ from legato_simulator.replay.signal_round import SignalRound
 
 
 class RoundReader:
-    """Of one service. Rates need two readings: in the first one, and after a gap, traffic is not known."""
+    """Reads rounds of one service. In the first one, and after a gap, traffic is unknown: rates need two readings."""
 
     def __init__(self, cluster: Cluster, ref: Ref, gateways: Gateways, clock: Clock) -> None:
         self._cluster, self._ref, self._clock = cluster, ref, clock
@@ -27,7 +27,7 @@ class RoundReader:
         self._last = float("-inf")
 
     async def read(self, addresses: Mapping[str, str] | None = None) -> SignalRound:
-        """`addresses` are where gateways are reached from here, by pod; None: where they say themselves.
+        """Reads a round. `addresses` are the gateways' reachable addresses by pod; None: their own addresses.
 
         Raises ClusterError and ManifestError.
         """
@@ -45,9 +45,9 @@ class RoundReader:
         now = self._clock.now()
         pods = await find_pods(self._cluster, self._ref, uid_of(stored), now)
         pods = await peer_tls.attach(self._cluster, service, pods)
-        found = [_reached(pod, addresses) for pod in pods]
+        pods = [_with_address(pod, addresses) for pod in pods]
         tokens = known_tokens(await read_token(self._cluster, service))
-        found = await ask_gateways(found, self._gateways, tokens)
+        pods = await ask_gateways(pods, self._gateways, tokens)
         return Observed(
             service=service,
             uid=uid_of(stored),
@@ -55,15 +55,15 @@ class RoundReader:
             status=stored.get("status", {}),
             deleting=False,
             objects=tuple(pools),
-            pods=tuple(sorted(found, key=lambda pod: (pod.created, pod.name))),
+            pods=tuple(sorted(pods, key=lambda pod: (pod.created, pod.name))),
             has_token=True,
             now=now,
             timestamp=self._clock.timestamp(),
         )
 
 
-def _reached(pod: Pod, addresses: Mapping[str, str] | None) -> Pod:
-    """The API server's clock may be ahead of this machine's: nothing is younger than now."""
+def _with_address(pod: Pod, addresses: Mapping[str, str] | None) -> Pod:
+    """Sets a gateway's address, and corrects a negative age: the API server's clock may be ahead."""
     pod = dataclasses.replace(pod, age=max(0.0, pod.age))
     if addresses is None or pod.pool != common.GATEWAY:
         return pod
@@ -74,7 +74,7 @@ def _round(observed: Observed, signals: Signals) -> SignalRound:
     spec, metadata = observed.service.spec, observed.service.metadata
     known = observed.desired_replicas
     desired = {role: known.get(role, roles.initial_replicas(spec, role)) for role in roles.with_pool(spec)}
-    told = (observed.status.get("scaling") or {}).get("pools", {})
+    decided = (observed.status.get("scaling") or {}).get("pools", {})
     return SignalRound(
         time=observed.now,
         namespace=metadata.namespace,
@@ -83,12 +83,12 @@ def _round(observed: Observed, signals: Signals) -> SignalRound:
         desired=desired,
         targets={role: target.replicas for role, target in limits.targets(spec, desired).items()},
         signals=_not_negative(signals),
-        reasons={role: told[role]["reason"] for role in desired if role in told},
+        reasons={role: decided[role]["reason"] for role in desired if role in decided},
     )
 
 
 def _not_negative(signals: Signals) -> Signals:
-    """Differences of sums may be a little less than nothing."""
+    """Rounds negative waits up to 0: differences of sums may be slightly negative."""
     if signals.traffic is None:
         return signals
     waited = {cause: max(0.0, seconds) for cause, seconds in signals.traffic.head_wait.items()}

@@ -1,4 +1,4 @@
-"""Writes round after round. What fails is told once and tried again; nothing of it reaches the service."""
+"""Writes rounds periodically. A failure is reported once and retried; it does not affect the service."""
 
 from collections.abc import Callable
 
@@ -12,17 +12,17 @@ from legato_simulator.replay.signal_round import SignalRound
 
 
 class SignalRecorder:
-    """Of one service, into one file. `say` hears of what goes wrong, and that it goes on."""
+    """Records one service to one file. `say` is called with problems and recoveries."""
 
     def __init__(self, source: RoundSource, file: RecordingFile, clock: Clock, say: Callable[[str], None]) -> None:
         self._source, self._file, self._clock, self._say = source, file, clock, say
-        self._problem = ""  # that was told last
-        self._lost = 0  # rounds, because of it
+        self._problem = ""  # the last reported one
+        self._lost = 0  # rounds lost by it
         self._last = float("-inf")
         self.rounds = 0  # written
 
     async def run(self, seconds: float = float("inf")) -> None:
-        """For so long. Raises NoTarget where the service cannot be asked at the beginning."""
+        """Records for `seconds`. Raises NoTarget if the service cannot be reached at the beginning."""
         began = self._clock.now()
         self._write(await self._source.round())
         due = began + DECIDE_EVERY

@@ -1,4 +1,4 @@
-"""Lines in a file and the ones before it: bounded, and whole lines only, also when the disk is full."""
+"""A rotated file of bounded size that only has whole lines, even if the disk is full."""
 
 import os
 from pathlib import Path
@@ -7,10 +7,10 @@ FILES = 4  # at most: FILE, then FILE.1 to FILE.3, the oldest
 
 
 class RecordingFile:
-    """Owns `path`, which must be new, and `path`.1 and so on, all together of at most `most` bytes."""
+    """Owns `path`, which must be new, and `path`.1 and so on, with at most `most` bytes in total."""
 
     def __init__(self, path: Path, most: int) -> None:
-        """Raises OSError, FileExistsError among them."""
+        """Creates the file. Raises OSError, including FileExistsError."""
         self._path, self._each = path, most // FILES
         for known in self._names[1:]:
             if known.exists():
@@ -20,17 +20,17 @@ class RecordingFile:
 
     @property
     def _names(self) -> list[Path]:
-        """The newest first."""
+        """All names, the newest first."""
         path = self._path
         return [path, *(path.with_name(f"{path.name}.{number}") for number in range(1, FILES))]
 
     @property
     def written(self) -> list[Path]:
-        """The files there are, the oldest first."""
+        """Existing files, the oldest first."""
         return [path for path in reversed(self._names) if path.exists()]
 
     def write(self, line: bytes) -> None:
-        """One more line, all of it or, raising OSError, nothing."""
+        """Appends a whole line, or raises OSError and writes nothing."""
         if self._size and self._size + len(line) + 1 > self._each:
             self._rotate()
         left = line + b"\n"

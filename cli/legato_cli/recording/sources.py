@@ -1,4 +1,4 @@
-"""Where rounds come from: a running `legato up`, or a service on Kubernetes."""
+"""Sources of rounds: a running `legato up`, or a service on Kubernetes."""
 
 import asyncio
 import contextlib
@@ -23,15 +23,15 @@ from legato_simulator.replay.signal_round import SignalRound
 
 
 class RoundSource(Protocol):
-    """Tells rounds of one service."""
+    """A source of one service's rounds."""
 
     async def round(self) -> SignalRound:
-        """What is known now. Raises NoTarget."""
+        """Returns the current round. Raises NoTarget."""
         ...
 
 
 class LocalRounds:
-    """Of a `legato up`, which reads them itself."""
+    """Asks a `legato up`, which reads rounds itself."""
 
     def __init__(self, service: str | None) -> None:
         self._service = service
@@ -62,7 +62,7 @@ class KubernetesRounds:
 
 @contextlib.asynccontextmanager
 async def on_kubernetes(namespace: str, service: str) -> AsyncIterator[KubernetesRounds]:
-    """Raises NoTarget where there is no kubeconfig."""
+    """Opens a service on Kubernetes. Raises NoTarget without a kubeconfig."""
     ref = Ref(names.INFERENCE_SERVICE, namespace, service)
     async with kubernetes.source(namespace, service) as targets, aiohttp.ClientSession() as session:
         cluster = KubernetesCluster(connection.client(connection.load()))
@@ -74,5 +74,5 @@ async def on_kubernetes(namespace: str, service: str) -> AsyncIterator[Kubernete
 
 @contextlib.asynccontextmanager
 async def of_legato_up(service: str | None) -> AsyncIterator[LocalRounds]:
-    """Of the service named, or of the only one that runs."""
+    """Opens the named service of `legato up`, or the only one that runs."""
     yield LocalRounds(service)

@@ -1,6 +1,6 @@
-"""How a command asks a service something: a `legato up` over its socket, Kubernetes with the user's kubeconfig.
+"""Sends a command's orders to a service: to `legato up` over its socket, to Kubernetes with the user's kubeconfig.
 
-Both answer the same orders in the same words, since both are answered by `operations`.
+Both have the same answers, because `operations` makes them.
 """
 
 import contextlib
@@ -12,26 +12,28 @@ NAME_REQUIRED = "--service is required with --namespace"
 
 
 class NoAnswer(LookupError):
-    """There is no such service, it cannot be asked, or it refuses. The text says why."""
+    """The service is missing, unreachable or refuses the order. The text has the reason."""
 
 
 def ask(namespace: str | None, service: str | None, order: Mapping[str, Any]) -> dict[str, Any]:
-    """What the service answers. Raises NoAnswer."""
+    """Returns the service's answer. Raises NoAnswer."""
     with opened(namespace, service) as asked:
         return asked(order)
 
 
 @contextlib.contextmanager
 def opened(namespace: str | None, service: str | None) -> Iterator[Ask]:
-    """With a namespace, the service of that name on Kubernetes; else the one named, or the only one, of `legato up`.
-    Raises NoAnswer."""
+    """Opens the named service on Kubernetes if there is a namespace, else the named or only one of `legato up`.
+
+    Raises NoAnswer.
+    """
     if namespace is None:
         yield lambda order: _ask_local(service, order)
         return
     if service is None:
         raise NoAnswer(NAME_REQUIRED)
-    with _on_kubernetes(namespace, service) as found:
-        yield found
+    with _on_kubernetes(namespace, service) as asked:
+        yield asked
 
 
 def _ask_local(service: str | None, order: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,15 +1,15 @@
-"""The last lines that the processes of a `legato up` wrote, for who asks later."""
+"""The last log lines of a `legato up`'s processes, for `legato logs`."""
 
 from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
-KEPT_BYTES = 8 << 20  # of all lines, as UTF-8
-PAGE_BYTES = 64 << 10  # of one answer, which may be six times as long as JSON
+KEPT_BYTES = 8 << 20  # of all lines in UTF-8
+PAGE_BYTES = 64 << 10  # of one answer; its JSON may be six times as long
 
 
 class LogLines:
-    """A bounded history. Each line has a number, so that who follows asks for what came after it."""
+    """A bounded history with numbered lines, so that a follower can ask for newer lines."""
 
     def __init__(self, kept_bytes: int = KEPT_BYTES) -> None:
         self._most = kept_bytes
@@ -18,7 +18,7 @@ class LogLines:
         self._next = 1
 
     def add(self, pod: str, text: str) -> None:
-        """A line of a pod; the oldest go to make room for it."""
+        """Adds a line of a pod, and drops the oldest lines if there is no room."""
         self._lines.append((self._next, pod, text))
         self._next += 1
         self._bytes += _size(pod, text)
@@ -27,27 +27,29 @@ class LogLines:
             self._bytes -= _size(*dropped)
 
     def page(self, after: int, pod: str | None, tail: int | None) -> dict[str, Any]:
-        """Lines of a pod, or of all, after the line `after`; of these the last `tail`. `next` is what to ask for after
-        them, and `more` says whether there are more already."""
-        found = [line for line in self._lines if line[0] > after and pod in (None, line[1])]
-        found = found[-tail:] if tail else [] if tail == 0 else found
+        """Returns the lines of one pod, or all pods, after line `after`, or only the last `tail` of them.
+
+        `next` is the `after` of the next page; `more` is True if it already has lines.
+        """
+        newer = [line for line in self._lines if line[0] > after and pod in (None, line[1])]
+        newer = newer[-tail:] if tail else [] if tail == 0 else newer
         taken, size = 0, 0
-        for _, *line in found:
+        for _, *line in newer:
             size += _size(*line)
             if taken and size > PAGE_BYTES:
                 break
             taken += 1
-        more = taken < len(found)
-        last = found[taken - 1][0] if more else max(after, self._next - 1)
-        return {"lines": [list(line) for _, *line in found[:taken]], "next": last, "more": more}
+        more = taken < len(newer)
+        last = newer[taken - 1][0] if more else max(after, self._next - 1)
+        return {"lines": [list(line) for _, *line in newer[:taken]], "next": last, "more": more}
 
     def pods(self) -> list[str]:
-        """Who wrote them."""
+        """Returns the pods that have lines."""
         return sorted({pod for _, pod, _ in self._lines})
 
 
-def told(lines: LogLines, order: Mapping[str, Any]) -> dict[str, Any]:
-    """The answer to an order for logs; `error` where nobody of that name has written anything."""
+def answer(lines: LogLines, order: Mapping[str, Any]) -> dict[str, Any]:
+    """Answers an order for logs, with `error` if the pod has no lines."""
     pod = order.get("pod")
     if pod is not None and pod not in lines.pods():
         return {"error": f"{pod} has written nothing (there are lines of: {', '.join(lines.pods()) or 'nobody'})"}

@@ -1,4 +1,4 @@
-"""What commands ask of a service, on either kind of cluster."""
+"""Orders of commands to a service, on either kind of cluster."""
 
 import datetime
 from collections.abc import Mapping
@@ -13,15 +13,15 @@ from legato_operator.errors import ClusterError, ManifestError, ObjectNotFound
 from legato_operator.manifests import common, pool
 from legato_protocol import durations, names
 
-PAUSE = 1800.0  # seconds for which `legato scale` pauses the autoscaler, where it does not say
+PAUSE = 1800.0  # seconds for which `legato scale` pauses the autoscaler by default
 
 
 class OrderRefused(Exception):
-    """The order makes no sense for this service. The text says why."""
+    """The order does not apply to this service. The text has the reason."""
 
 
 class Operations:
-    """Orders for one service."""
+    """Answers orders for one service."""
 
     def __init__(self, cluster: Cluster, ref: Ref, clock: Clock) -> None:
         self._cluster = cluster
@@ -29,7 +29,7 @@ class Operations:
         self._ref = ref
 
     async def answer(self, order: Mapping[str, Any]) -> dict[str, Any]:
-        """Do what is asked, or say in `error` why not."""
+        """Executes an order; a refusal is the answer's `error`."""
         try:
             return await self._answer(order)
         except ObjectNotFound:
@@ -58,32 +58,32 @@ class Operations:
         return await events.read(self._cluster, stored)
 
     async def _rotate_token(self) -> str:
-        """What is written is the time, and any other text is another request."""
+        """Annotates the service with the time. Any new value requests a rotation."""
         service = parsing.service_from_object(await self._cluster.get(self._ref))
         now = datetime.datetime.fromtimestamp(self._clock.now(), datetime.UTC).isoformat()
         asked = _annotated(service, common.ANNOTATION_ROTATE_TOKEN, now)
         await self._cluster.apply(asked, common.ROTATOR, force=True)
-        return f"{self._ref.name}: another token was asked for; the Events TokenRotating and TokenRotated tell of it"
+        return f"{self._ref.name}: another token was asked for; see the Events TokenRotating and TokenRotated"
 
     async def _scale(self, name: str, replicas: int, seconds: float | None) -> str:
-        """With mode Managed, the autoscaler pauses for so many seconds: else it would take the size back."""
+        """Sets a pool's size. In mode Managed it pauses the autoscaler, which would revert the size."""
         service = parsing.service_from_object(await self._cluster.get(self._ref))
         _check(service.spec, name, replicas, seconds)
-        told = f"{common.pool_name(service, name)}: {replicas} workers desired"
+        message = f"{common.pool_name(service, name)}: {replicas} workers desired"
         if service.spec.scaling.mode == "Managed":
             pause = PAUSE if seconds is None else seconds
             until = datetime.datetime.fromtimestamp(self._clock.now() + pause, datetime.UTC)
             paused = _annotated(service, common.ANNOTATION_PAUSED, until.isoformat(timespec="seconds"))
             await self._cluster.apply(paused, common.SCALER, force=True)
-            told += f"; the autoscaler is paused for {durations.text(pause)}"
+            message += f"; the autoscaler is paused for {durations.text(pause)}"
         if name == roles.DECODE and not replicas:
-            told += "; requests are held until there is a decode worker again"
+            message += "; requests are held until there is a decode worker again"
         await self._cluster.apply(pool.scale(service, name, replicas), common.SCALER, force=True)
-        return told
+        return message
 
 
 def _annotated(service: InferenceService, annotation: str, value: str) -> dict[str, Any]:
-    """As much of the service as an order needs: one to pause its autoscaler, or for another token."""
+    """Returns a patch of the service with one annotation."""
     metadata = {"name": service.metadata.name, "namespace": service.metadata.namespace}
     return {
         "apiVersion": names.API_VERSION,

@@ -1,4 +1,4 @@
-"""Options that commands share. Importing this costs nothing, so that `legato --help` stays quick."""
+"""Options that commands share. Cheap to import, so that `legato --help` stays quick."""
 
 import argparse
 
@@ -6,7 +6,7 @@ from legato_protocol import flags
 
 
 def add_service(parser: argparse.ArgumentParser) -> None:
-    """Which service is meant: one of `legato up`, or one on Kubernetes."""
+    """Adds the options for a service of `legato up` or on Kubernetes."""
     flags.option(parser, "--service", kind=flags.text("NAME"), help="name of the service, if several are running")
     flags.option(
         parser,
@@ -21,11 +21,11 @@ TEXT, JSON = "text", "json"
 
 
 def add_output(parser: argparse.ArgumentParser) -> None:
-    """Whether people or programs read what is printed."""
+    """Adds the option for the output format."""
     kind = flags.one_of("FORMAT", (TEXT, JSON))
     flags.option(parser, "-o", "--output", kind=kind, default=TEXT, help="text or json")
 
 
 def add_watch(parser: argparse.ArgumentParser) -> None:
-    """Whether it goes on."""
+    """Adds the option to watch for changes."""
     parser.add_argument("-w", "--watch", action="store_true", help="show every change until Ctrl-C")

@@ -1,4 +1,4 @@
-"""How a command shows what a service told: once or again and again, for people or for programs."""
+"""Prints a service's answers once or repeatedly, as text or JSON."""
 
 import argparse
 import itertools
@@ -11,13 +11,13 @@ from typing import Any, TextIO
 from legato_cli.services import asking, options
 
 FAILED = 1
-INTERVAL = 1.0  # seconds between two looks
+INTERVAL = 1.0  # seconds between two polls
 _CLEAR = "\x1b[2J\x1b[H"
 Lines = Callable[[Mapping[str, Any]], Iterator[str]]
 
 
 def run(args: argparse.Namespace, what: str, lines: Lines) -> int:
-    """Asks the service for `what`. Exit code 1: there is no such service, or with --watch: any more."""
+    """Asks the service for `what`. Exit code 1: the service is missing, or with --watch no longer exists."""
     try:
         with asking.opened(args.namespace, args.service) as ask:
             answers = (ask({"do": what})[what] for _ in (itertools.count() if args.watch else range(1)))
@@ -35,7 +35,7 @@ def show(
     out: TextIO,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Prints the first of the answers, and then each that differs: on a terminal in its place, else below it."""
+    """Prints the first answer and each later one that differs. On a terminal it replaces the previous answer."""
     shown = None
     for answer in answers:
         if shown is not None:

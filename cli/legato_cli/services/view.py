@@ -1,4 +1,4 @@
-"""What `legato status` and `legato describe` show of a service: one mapping, the same on either kind of cluster."""
+"""The view of a service for `legato status` and `legato describe`, the same on either kind of cluster."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,7 +11,7 @@ _OF_STATUS = ("model", "url", "observedGeneration", "pools", "gateway", "scaling
 
 
 async def read(cluster: Cluster, ref: Ref, now: float) -> tuple[Object, dict[str, Any]]:
-    """The service's object, and what is shown of it. Raises ClusterError."""
+    """Returns the service's object and its view. Raises ClusterError."""
     stored = await cluster.get(ref)
     items = (await cluster.list("Pod", ref.namespace, {names.LABEL_SERVICE: ref.name})).items
     status, spec = stored.get("status", {}), stored.get("spec", {})

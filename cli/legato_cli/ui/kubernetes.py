@@ -15,45 +15,45 @@ from legato_protocol import names
 
 START = 15.0  # seconds that kubectl has to reach a pod
 STOP = 5.0  # seconds that it has to end
-MOST = 8  # gateways that are reached
-_TOLD = re.compile(rb"Forwarding from (127\.0\.0\.1:\d+) ")
+MOST = 8  # gateways with a port forward
+_FORWARDING = re.compile(rb"Forwarding from (127\.0\.0\.1:\d+) ")
 
 
 @contextlib.asynccontextmanager
 async def source(namespace: str, service: str) -> AsyncIterator["KubernetesSource"]:
-    """Raises NoTarget where there is no kubeconfig."""
+    """Opens a source for a service. Raises NoTarget without a kubeconfig."""
     try:
         cluster = KubernetesCluster(connection.client(connection.load()))
     except connection.NoConnection as error:
         raise NoTarget(str(error)) from None
-    found = KubernetesSource(cluster, Ref(names.INFERENCE_SERVICE, namespace, service))
+    targets = KubernetesSource(cluster, Ref(names.INFERENCE_SERVICE, namespace, service))
     try:
-        yield found
+        yield targets
     finally:
-        await found.close()
+        await targets.close()
         cluster.close()
 
 
 class KubernetesSource:
-    """A `TargetSource`. Owns one `kubectl` for each gateway that is ready."""
+    """A `TargetSource`. Owns one `kubectl` for each ready gateway."""
 
     def __init__(self, cluster: Cluster, ref: Ref) -> None:
         self._cluster = cluster
         self._ref = ref
         self._forwards: dict[str, PortForward] = {}
-        self._turn = asyncio.Lock()  # two pages that ask at once start one forward
+        self._lock = asyncio.Lock()  # concurrent requests start only one forward
 
     async def find(self) -> UITarget:
         try:
             target = await read(self._cluster, self._ref)
         except (ClusterError, ManifestError) as error:
             raise NoTarget(str(error)) from None
-        async with self._turn:
+        async with self._lock:
             reached = await self._reach(target.gateways[:MOST])
         return replace(target, gateways=reached)
 
     async def close(self) -> None:
-        """Ends all that was started."""
+        """Ends all port forwards."""
         await asyncio.gather(*(forward.end() for forward in self._forwards.values()))
         self._forwards.clear()
 
@@ -80,7 +80,7 @@ class KubernetesSource:
 
 
 class PortForward:
-    """A running `kubectl port-forward`, and the address here that leads to the pod."""
+    """A running `kubectl port-forward`, and its local address."""
 
     def __init__(self, process: asyncio.subprocess.Process, address: str, reading: "asyncio.Task[None]") -> None:
         self._process = process
@@ -89,17 +89,17 @@ class PortForward:
 
     @property
     def ended(self) -> bool:
-        """It reaches nothing any more."""
+        """True if the process has ended."""
         return self._process.returncode is not None
 
     async def end(self) -> None:
-        """Returns once the process is gone."""
+        """Ends the process."""
         self._reading.cancel()
         await _end(self._process)
 
 
 async def forward_port(namespace: str, pod: str, port: str) -> PortForward:
-    """Raises NoTarget: there is no kubectl, or it does not reach the pod in time."""
+    """Starts a port forward. Raises NoTarget if kubectl is missing or does not reach the pod in time."""
     command = ("kubectl", "--namespace", namespace, "port-forward", "--address", "127.0.0.1", f"pod/{pod}", f":{port}")
     pipe = asyncio.subprocess.PIPE
     try:
@@ -113,8 +113,8 @@ async def forward_port(namespace: str, pod: str, port: str) -> PortForward:
     try:
         async with asyncio.timeout(START):
             line = await process.stdout.readline()
-            told = _TOLD.match(line)
-            if told is None:
+            match = _FORWARDING.match(line)
+            if match is None:
                 said = (line or await process.stderr.read()).decode(errors="replace").strip()
                 raise NoTarget(f"kubectl does not reach pod {pod}: {said}")
     except TimeoutError:
@@ -124,11 +124,11 @@ async def forward_port(namespace: str, pod: str, port: str) -> PortForward:
         await _end(process)
         raise
     reading = asyncio.create_task(_drain(process.stdout, process.stderr))
-    return PortForward(process, told[1].decode(), reading)
+    return PortForward(process, match[1].decode(), reading)
 
 
 async def _drain(*streams: asyncio.StreamReader) -> None:
-    """A process whose output nobody reads stops once the pipe is full."""
+    """Reads and drops the output of a process, which would block on a full pipe."""
 
     async def read_all(stream: asyncio.StreamReader) -> None:
         while await stream.read(1 << 16):

@@ -12,7 +12,7 @@ from legato_operator.errors import ClusterError
 
 @contextlib.asynccontextmanager
 async def source(service: str | None) -> AsyncIterator["LocalSource"]:
-    """Of the service named, or of the only one that runs."""
+    """Opens a source for the named service, or the only one that runs."""
     yield LocalSource(service)
 
 

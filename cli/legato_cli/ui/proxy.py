@@ -1,6 +1,6 @@
-"""The page on a loopback port: files and API of a gateway, and the state of all gateways with what was decided.
+"""Serves the page on a loopback port: files and API of a gateway, the state of all gateways, and the decisions.
 
-Whoever asks for data must show a token that is drawn at each start; the service's own token never leaves this process.
+Requests for data need a token that is drawn at each start; the service's own token never leaves this process.
 """
 
 import asyncio
@@ -19,9 +19,9 @@ from legato_cli.ui.target import GatewayTarget, NoTarget, TargetSource, UITarget
 HOST: Final = "127.0.0.1"
 PATIENCE: Final = aiohttp.ClientTimeout(total=5.0)
 STREAMING: Final = aiohttp.ClientTimeout(total=None, sock_connect=5.0)
-MAX_BODY: Final = 8 << 20  # bytes, of a question to the playground
-GOODBYE: Final = 1.0  # seconds for answers under way when it ends
-FRESH: Final = 0.9  # seconds for which a service is not read again: pages ask every second
+MAX_BODY: Final = 8 << 20  # bytes of a playground request
+GOODBYE: Final = 1.0  # seconds for open answers at the end
+FRESH: Final = 0.9  # seconds for which the target is cached: pages ask every second
 _SHOWN: Final = frozenset(
     {
         "cache-control",
@@ -36,7 +36,10 @@ _SHOWN: Final = frozenset(
 
 
 async def serve(source: AbstractAsyncContextManager[TargetSource], port: int) -> None:
-    """Until it is cancelled. Raises NoTarget when there is no such service at the start, and OSError for the port."""
+    """Serves until it is cancelled.
+
+    Raises NoTarget if the service is missing at the start, and OSError for the port.
+    """
     async with source as targets, listening(targets, port) as url:
         print(f"{url}\nThe link holds the key to this page. Ctrl-C ends it.", flush=True)
         await asyncio.Event().wait()
@@ -44,7 +47,7 @@ async def serve(source: AbstractAsyncContextManager[TargetSource], port: int) ->
 
 @contextlib.asynccontextmanager
 async def listening(targets: TargetSource, port: int, routes: Iterable[web.RouteDef] = ()) -> AsyncIterator[str]:
-    """The page's URL, its token in the fragment. `routes` answer beside it, to anyone. Raises NoTarget, OSError."""
+    """Yields the page's URL with its token in the fragment. `routes` need no token. Raises NoTarget, OSError."""
     await targets.find()
     token = secrets.token_urlsafe(24)
     async with aiohttp.ClientSession(auto_decompress=False) as session:
@@ -61,7 +64,7 @@ async def listening(targets: TargetSource, port: int, routes: Iterable[web.Route
 
 
 class UIProxy:
-    """The handlers. `token` is what a browser must show."""
+    """The handlers. `token` is required from browsers."""
 
     def __init__(self, session: aiohttp.ClientSession, targets: TargetSource, token: str) -> None:
         self._session = session
@@ -71,7 +74,7 @@ class UIProxy:
         self._found_at = 0.0  # on the loop's clock
 
     def app(self) -> web.Application:
-        """The routes: the page, its state, and the API for its playground."""
+        """Returns the routes: the page, its state, and the API for its playground."""
         app = web.Application(client_max_size=MAX_BODY)
         app.router.add_get("/", self._root)
         app.router.add_get("/ui/state", self._state)
@@ -84,7 +87,7 @@ class UIProxy:
         raise web.HTTPFound("/ui")
 
     async def _page(self, request: web.Request) -> web.StreamResponse:
-        """Files without data: no token is asked for, and none is sent."""
+        """Forwards files, which have no data, so they need no token."""
         try:
             target = await self._target()
             return await self._forward(request, target, {}, PATIENCE)
@@ -118,28 +121,28 @@ class UIProxy:
         return web.json_response({"gateways": gateways, "service": dict(target.service), "problem": problem})
 
     async def _target(self) -> UITarget:
-        """Read once for what a page asks at a time. Raises NoTarget."""
+        """Returns the target, read once for simultaneous requests. Raises NoTarget."""
         now = asyncio.get_running_loop().time()
         if self._found is None or now >= self._found_at + FRESH:
             self._found, self._found_at = await self._targets.find(), now
         return self._found
 
     async def _ask(self, gateway: GatewayTarget, target: UITarget, query: str) -> dict[str, Any] | None:
-        """A gateway's own state; None when it does not tell it."""
+        """Returns a gateway's state, or None if it does not answer."""
         url = f"{gateway.url}/ui/state?{query}"
         try:
             async with self._session.get(
                 url, headers=_authorization(target), timeout=PATIENCE, **gateway.trust
             ) as answer:
-                told: dict[str, Any] | None = await answer.json() if answer.status == 200 else None
-                return told
+                state: dict[str, Any] | None = await answer.json() if answer.status == 200 else None
+                return state
         except (aiohttp.ClientError, TimeoutError, ValueError):
             return None
 
     async def _forward(
         self, request: web.Request, target: UITarget, headers: Mapping[str, str], timeout: aiohttp.ClientTimeout
     ) -> web.StreamResponse:
-        """To the first gateway, and its answer as it comes. Raises NoTarget."""
+        """Forwards to the first gateway and streams its answer. Raises NoTarget."""
         if not target.gateways:
             raise NoTarget("no gateway of this service is ready")
         gateway, body = target.gateways[0], await request.read()
@@ -167,7 +170,7 @@ class UIProxy:
 
 
 async def _copy(content: aiohttp.StreamReader, response: web.StreamResponse, request: web.Request) -> None:
-    """An answer that breaks off does so for the browser, too: a clean end would look complete."""
+    """Copies an answer. If it breaks off, the browser's connection is aborted: a clean end would look complete."""
     try:
         async for piece in content.iter_any():
             await response.write(piece)

@@ -1,4 +1,4 @@
-"""Which service is shown: one of `legato up`, or one on Kubernetes."""
+"""Selects the service: one of `legato up`, or one on Kubernetes."""
 
 from contextlib import AbstractAsyncContextManager
 
@@ -7,8 +7,11 @@ from legato_cli.ui.target import NoTarget, TargetSource
 
 
 def source(namespace: str | None, service: str | None) -> AbstractAsyncContextManager[TargetSource]:
-    """With a namespace, the service of that name on Kubernetes; else the one named, or the only one, of `legato up`.
-    Raises NoTarget."""
+    """Returns a source for the service on Kubernetes if there is a namespace, else for the named or only one of `legato
+    up`.
+
+    Raises NoTarget.
+    """
     if namespace is None:
         from legato_cli.ui import local
 

@@ -1,4 +1,4 @@
-"""What `legato ui` needs of a service: where its gateways' control ports are, its token, and what was decided."""
+"""A service for `legato ui`: the control ports of its gateways, its token, and the autoscaler's decisions."""
 
 import time
 from collections.abc import Mapping
@@ -14,12 +14,12 @@ from legato_protocol.followed_files import InvalidFile
 
 
 class NoTarget(Exception):
-    """There is no such service, or it cannot be asked. The text says why."""
+    """The service is missing or unreachable. The text has the reason."""
 
 
 @dataclass(frozen=True)
 class GatewayTarget:
-    """`address` is host:port of its control port, as reached from where this was read; `tls`, how it is known there."""
+    """A gateway. `address` is host:port of its control port, as reached by the reader; `tls` is its authority there."""
 
     name: str
     address: str
@@ -27,43 +27,43 @@ class GatewayTarget:
 
     @property
     def url(self) -> str:
-        """Of the control port."""
+        """URL of the control port."""
         return f"{control_port.scheme(self.tls)}://{self.address}"
 
     @property
     def trust(self) -> dict[str, Any]:
-        """What aiohttp is to be told with it."""
+        """TLS arguments for aiohttp."""
         return control_port.trust(self.tls)
 
 
 @dataclass(frozen=True)
 class UITarget:
-    """A service. `service` is what the page is told of it: name, namespace, conditions, and `status.scaling`."""
+    """A service. `service` has the page's data: name, namespace, conditions, and `status.scaling`."""
 
     gateways: tuple[GatewayTarget, ...]
     token: str
     service: Mapping[str, Any]
 
     def message(self) -> dict[str, Any]:
-        """For another process."""
+        """Returns the target as a message to another process."""
         return asdict(self)
 
 
-def from_message(told: Mapping[str, Any]) -> UITarget:
-    """What `message` made, of gateways of this machine: these have no TLS."""
-    gateways = tuple(GatewayTarget(each["name"], each["address"]) for each in told["gateways"])
-    return UITarget(gateways, told["token"], told["service"])
+def from_message(message: Mapping[str, Any]) -> UITarget:
+    """Decodes a message with gateways of this machine, which have no TLS."""
+    gateways = tuple(GatewayTarget(each["name"], each["address"]) for each in message["gateways"])
+    return UITarget(gateways, message["token"], message["service"])
 
 
 class TargetSource(Protocol):
-    """Where a service is read."""
+    """A source of the current target."""
 
     async def find(self) -> UITarget:
-        """As it is now. Raises NoTarget."""
+        """Reads the service. Raises NoTarget."""
 
 
 async def read(cluster: Cluster, ref: Ref) -> UITarget:
-    """The service of that name, with its gateways that are ready. Raises ClusterError, NoTarget."""
+    """Reads a service with its ready gateways. Raises ClusterError, NoTarget."""
     stored = await cluster.get(ref)
     service = parsing.service_from_object(stored)
     pods = await observe.find_pods(cluster, ref, uid_of(stored), time.time())
