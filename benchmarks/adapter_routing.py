@@ -1,4 +1,4 @@
-"""How often a request finds its adapter in memory, and how long it waits, by what routing lets a load count for.
+"""Measures how often a request finds its adapter in memory, and its wait, by the weight of loaded adapters in routing.
 
 Workers with room for a few adapters, more adapters than that, some asked for far more often than others (Zipf), at a
 share of what the fleet can compute. Routing is the gateway's own; workers are a queue of prompts, a load where the
@@ -49,7 +49,7 @@ class Worker:
         )
 
     def take(self, adapter: str, now: float) -> tuple[bool, float]:
-        """Whether the adapter was there, and seconds until the prompt is computed."""
+        """Returns whether the adapter was loaded, and the seconds until the prompt is computed."""
         there = adapter in self.loaded
         self.loaded[adapter] = None
         self.loaded.move_to_end(adapter)

@@ -1,4 +1,5 @@
-"""What adapters cost a step: time of steps of a few shapes with the model alone and with rows of one to four adapters.
+"""Measures the cost of adapters in a step: time of steps of a few shapes with the model alone and with rows of one to
+four adapters.
 
 Shapes are taken in turn, and the shortest of many times counts, so that others on the machine count little:
 

@@ -41,13 +41,13 @@ def _free(worker: dict[str, Any]) -> bool:
 
 
 async def fuzz(args: argparse.Namespace) -> list[str]:
-    """What was wrong."""
+    """Returns the faults."""
     async with httpx.AsyncClient(base_url=args.url, timeout=None) as http:
         api = (await http.get("/openapi.json")).raise_for_status().json()
         model = (await http.get("/v1/models")).raise_for_status().json()["data"][0]["id"]
         began = perf_counter()
         requests = random_requests.Fuzz(api, model, args.seed).requests(args.requests)
-        answers = await random_requests.run(http, requests, args.at_once, args.paced)
+        answers = await random_requests.run(http, requests, args.concurrency, args.paced)
         seconds = perf_counter() - began
     for path, counts in sorted(answers.statuses.items()):
         print(f"| `{path}` | {', '.join(f'{count} × {status}' for status, count in sorted(counts.items()))} |")
@@ -61,7 +61,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("url")
     parser.add_argument("--requests", type=int, default=20_000)
-    parser.add_argument("--at-once", type=int, default=16)
+    parser.add_argument("--concurrency", type=int, default=16)
     parser.add_argument("--paced", action="store_true", help="workers are paced: they refuse grammars with a 503")
     parser.add_argument("--seed", type=int, default=1)
     faults = asyncio.run(fuzz(parser.parse_args()))

@@ -1,11 +1,11 @@
-"""What the prefill → decode boundary costs: times of hand-offs of a running disaggregated service.
+"""Measures the cost of the prefill → decode boundary: times of hand-offs of a running disaggregated service.
 
     legato up -f benchmarks/manifests/disaggregated.yaml --port 8080
     python benchmarks/boundary.py http://127.0.0.1:8080 --input-tokens 256 --requests 100
 
 `boundary` runs from the sender's last message to the emission of the first token by the decode worker: the time that
 a client's first token waits because prefill and decode are apart. `handoff` runs from grant to commit, most of it
-while the prompt is still being computed. Every run has new prompts: those of an earlier one would be in the cache.
+while the prompt is still being computed. Every run has new prompts: earlier ones would be in the cache.
 """
 
 import argparse
@@ -38,7 +38,7 @@ def main() -> None:
 
 
 async def measure(args: argparse.Namespace) -> list[dict[str, object]]:
-    """The hand-offs of the requests asked here, as the gateway's state tells them (it keeps the last 256)."""
+    """The hand-offs of the requests asked here, from the gateway's state (which keeps the last 256)."""
     count, shape = min(args.requests, 256), (args.input_tokens, args.output_tokens)
     requests = workload.fixed(count, *shape, workload.TokenRange(), args.seed)
     async with httpx.AsyncClient(base_url=args.url, timeout=600) as http:

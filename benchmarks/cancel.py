@@ -1,11 +1,11 @@
-"""How long a client that is gone keeps blocks: from closing its stream until every worker's blocks are free.
+"""Measures how long a disconnected client keeps blocks: from closing its stream until every worker's blocks are free.
 
     legato up -f benchmarks/manifests/disaggregated.yaml --port 8080
     python benchmarks/cancel.py http://127.0.0.1:8080 --cancels 30
 
 Two cases: the stream is closed while tokens are decoded, and while a long prompt is computed and pushed (both workers
-hold blocks for it then). Blocks are looked at through the gateway's state, which shows what workers last told: a
-time includes that report and half a look, and is never too short. Nothing else may use the service meanwhile.
+hold blocks for it then). Blocks are read from the gateway's state, which has the workers' last reports: a
+time includes that report and half a poll, and is never too short. Nothing else may use the service meanwhile.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from legato_cli import state
 from legato_cli.bench import workload
 from legato_cli.ui import sources
 
-LOOK = 0.01  # seconds between looks
+LOOK = 0.01  # seconds between polls
 PATIENCE = 60.0
 LIMIT_MS = 1000.0  # the promise
 ANSWER = 400  # tokens asked for: more than come before the stream is closed
@@ -42,7 +42,7 @@ class Service:
     async def until_free(self) -> None:
         """Until no worker holds a block for anybody. Raises TimeoutError."""
         async with asyncio.timeout(PATIENCE):
-            while not all(map(_free, await self.workers())):  # noqa: ASYNC110 - it is told by polling alone
+            while not all(map(_free, await self.workers())):  # noqa: ASYNC110 - only polling shows it
                 await asyncio.sleep(LOOK)
 
     async def until_both_hold_blocks(self) -> None:

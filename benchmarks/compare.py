@@ -53,7 +53,7 @@ class Cell:
 
 @dataclass
 class Server:
-    """One server that is up, and what was measured of it: figures by cell and metric."""
+    """A running server and its figures by cell and metric."""
 
     url: str
     process: psutil.Process
@@ -165,7 +165,7 @@ def cpu_seconds(process: psutil.Process) -> float:
 
 
 def proportional_memory(process: psutil.Process) -> float:
-    """Bytes of the whole process tree, shared pages counted once (PSS). No number for one that died."""
+    """Bytes of the whole process tree, shared pages counted once (PSS). NaN for a process that died."""
     try:
         tree = [process, *process.children(recursive=True)]
         return float(sum(p.memory_full_info().pss for p in tree))
@@ -195,7 +195,7 @@ def table(servers: dict[str, Server], cells: list[Cell]) -> str:
 
 
 def footing(servers: dict[str, Server]) -> str:
-    """A line for each server that tells what it took."""
+    """Returns a line for each server with its start time and memory."""
     return "\n".join(
         f"{name}: ready after {s.ready_seconds:.1f} s, {s.memory_gib:.2f} GiB, {s.idle_cores:.2f} cores when idle"
         for name, s in servers.items()
@@ -237,7 +237,7 @@ def arguments() -> argparse.Namespace:
 
 
 def cells(args: argparse.Namespace) -> Iterator[Cell]:
-    """What is measured, in this order. Raises ValueError."""
+    """Returns the cells in the order of measurement. Raises ValueError."""
     for text in args.shape or ["256/64", "1024/32"]:
         shape, _, own = text.partition("@")
         for concurrency in (own or args.concurrency).split(","):

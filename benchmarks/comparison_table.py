@@ -7,9 +7,9 @@ from gpu_hour_parts import FORESEEN, PARTS, STARTING
 
 ATTAINMENT, BEST, SHIFTED, ELSEWHERE, REVERSALS = 0.95, 1.10, 0.85, 0.80, 1.0
 SHIFTS = ("mix-shift", "decode-shift", "hit-rate-shift")
-BOUNDS = ("legato", "reactive", "clairvoyant", "request-rate-elsewhere")  # that are no tuned rivals
+BOUNDS = ("legato", "reactive", "clairvoyant", "request-rate-elsewhere")  # not tuned baselines
 COLUMNS = (
-    *("workload", "start", "good", "GPU-hours", "reversals/h", "best tuned rival", "× best", "× request rate"),
+    *("workload", "start", "good", "GPU-hours", "reversals/h", "best tuned baseline", "× best", "× request rate"),
     *("× request rate tuned elsewhere", "× clairvoyant", "reactive bound"),
 )
 
@@ -45,20 +45,20 @@ class Seeds:
         return [runs[scaler] for _, runs in sorted(self._by_seed.items()) if scaler in runs]
 
     def best(self) -> list[Run]:
-        """For each seed, the rival with the fewest GPU-hours of those that reach the attainment."""
-        found = []
+        """Returns, for each seed, the baseline with the fewest GPU-hours that reaches the attainment."""
+        best = []
         for _, runs in sorted(self._by_seed.items()):
             reaching = [r for r in runs.values() if r.scaler not in BOUNDS and r.attainment >= ATTAINMENT]
             if reaching:
-                found.append(min(reaching, key=lambda run: run.gpu_hours))
-        return found
+                best.append(min(reaching, key=lambda run: run.gpu_hours))
+        return best
 
     def times(self, others: Sequence[Run]) -> list[float]:
         """Legato's GPU-hours ÷ theirs, by seed."""
         return [self._by_seed[other.seed]["legato"].gpu_hours / other.gpu_hours for other in others]
 
-    def rivals(self) -> bool:
-        """Whether any was tuned."""
+    def baselines(self) -> bool:
+        """True if any baseline was tuned."""
         return any(scaler not in BOUNDS for runs in self._by_seed.values() for scaler in runs)
 
 
@@ -76,7 +76,7 @@ def text(runs: Sequence[Run]) -> str:
 
 
 def _parts(groups: Sequence[Seeds]) -> Iterator[str]:
-    """What Legato's GPU-hours were for, of the first seed."""
+    """Returns the purposes of Legato's GPU-hours, for the first seed."""
     runs = [run for group in groups for run in group.of("legato")[:1] if run.parts]
     if not runs:
         return
@@ -101,7 +101,7 @@ def _row(group: Seeds) -> list[str]:
         _span([run.attainment for run in legato], "{:.1%}"),
         _span([run.gpu_hours for run in legato], "{:.2f}"),
         ", ".join(_span([run.reversals[pool] for run in legato], f"{pool} {{:.1f}}") for pool in pools),
-        named or ("none reaches 95 %" if group.rivals() else "–"),
+        named or ("none reaches 95 %" if group.baselines() else "–"),
         _span(group.times(best), "{:.2f}"),
         _ratio(group, "request-rate"),
         _ratio(group, "request-rate-elsewhere"),
@@ -113,12 +113,12 @@ def _row(group: Seeds) -> list[str]:
 def _ratio(group: Seeds, scaler: str) -> str:
     others = group.of(scaler)
     missing = [run.attainment for run in others if run.attainment < ATTAINMENT]
-    told = _span(group.times(others), "{:.2f}")
-    return f"{told} (it: {_span(missing, '{:.0%}')})" if missing else told
+    ratio = _span(group.times(others), "{:.2f}")
+    return f"{ratio} (it: {_span(missing, '{:.0%}')})" if missing else ratio
 
 
 def _span(values: Sequence[float], form: str) -> str:
-    """Of all seeds: the smallest and the largest, where they differ as printed."""
+    """Formats the smallest and the largest value over all seeds, if they differ as printed."""
     ends = dict.fromkeys(form.format(value) for value in (min(values), max(values))) if values else ["–"]
     return " to ".join(ends)
 
@@ -128,7 +128,7 @@ def _missed(group: Seeds) -> Iterator[str]:
     if (worst := min(run.attainment for run in legato)) < ATTAINMENT:
         bound = _span([run.attainment for run in group.of("reactive")], "{:.1%}")
         yield f"{where}: {worst:.2%} of the requests were good, not {ATTAINMENT:.0%} (reactive bound: {bound})"
-    yield from _dearer(group, group.best(), BEST, f"{where}: {{}} times the GPU-hours of the best tuned rival")
+    yield from _dearer(group, group.best(), BEST, f"{where}: {{}} times the GPU-hours of the best tuned baseline")
     if group.workload in SHIFTS:
         tuned = group.of("request-rate")
         yield from _dearer(group, tuned, SHIFTED, f"{where}: {{}} times the GPU-hours of tuned request rates")

@@ -1,4 +1,4 @@
-"""Starts `legato up` and tells how long it took to the first token and what memory each process holds.
+"""Starts `legato up` and measures the time to the first token and the memory of each process.
 
     python benchmarks/footprint.py -f benchmarks/manifests/disaggregated.yaml
 
@@ -69,13 +69,13 @@ def first_token(port: int) -> None:
 
 def processes(root: int) -> list[tuple[str, psutil.Process]]:
     """(name, process) of `legato up` and everything that it runs."""
-    found = [("legato up", psutil.Process(root))]
+    processes = [("legato up", psutil.Process(root))]
     for child in psutil.Process(root).children():
         line = child.cmdline()
         name = line[line.index("--name") + 1] if "--name" in line else "gateway"
-        found.append((name if name == "gateway" else f"{name} server", child))
-        found += [(f"{name} core", core) for core in child.children()]
-    return found
+        processes.append((name if name == "gateway" else f"{name} server", child))
+        processes += [(f"{name} core", core) for core in child.children()]
+    return processes
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What large, useless request bodies cost a gateway: its answer, its memory, and how long another client waits.
+"""Measures the cost of large, useless request bodies: the gateway's answer, its memory, and another client's wait.
 
     PYTHONPATH=tests/support .venv/bin/python benchmarks/gateway_bodies.py --size 8300000
 
@@ -33,7 +33,7 @@ SMALL = json.dumps({"model": "m", "prompt": "Once upon a time", "max_tokens": 1,
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--size", type=int, default=8_300_000, help="bytes of each body (8300000)")
-    parser.add_argument("--at-once", type=int, default=1, help="of each shape (1)")
+    parser.add_argument("--concurrency", type=int, default=1, help="of each shape (1)")
     parser.add_argument("--shape", action="append", default=[], help="only this one; may be given several times")
     parser.add_argument("--max-length", type=int, default=4096, help="the model's context (4096)")
     parser.add_argument("--model", default="builtin:smollm2-135m-instruct")
@@ -67,16 +67,16 @@ def _measure(args: argparse.Namespace, folder: Path) -> None:
             with subprocess.Popen([*command, "--announce", str(announced)], env=environment) as gateway:
                 try:
                     port = _port(announced, gateway)
-                    found = asyncio.run(_shape(gateway.pid, port, path, body, args.at_once))
+                    figures = asyncio.run(_shape(gateway.pid, port, path, body, args.concurrency))
                     died = "" if gateway.poll() is None else "; THE GATEWAY DIED"
-                    print(f"{name:40s} {found}{died}", flush=True)
+                    print(f"{name:40s} {figures}{died}", flush=True)
                 finally:
                     gateway.kill()
         worker.communicate()
 
 
 def _port(announced: Path, gateway: "subprocess.Popen[bytes]") -> int:
-    """Where the gateway is reached, once it has said so."""
+    """Returns the gateway's address, once it has announced it."""
     while not announced.exists():
         if gateway.poll() is not None:
             raise SystemExit(f"the gateway ended with {gateway.returncode}")

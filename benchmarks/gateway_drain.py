@@ -34,7 +34,7 @@ def main() -> None:
     parser.add_argument("--streams", type=int, default=1000)
     parser.add_argument("--drained", type=int, default=256)
     parser.add_argument("--pace", type=float, default=0.1, help="seconds per step of a worker")
-    parser.add_argument("--heartbeat", type=float, default=0.05, help="seconds between the loads that a worker tells")
+    parser.add_argument("--heartbeat", type=float, default=0.05, help="seconds between a worker's load reports")
     parser.add_argument("--window", type=float, default=8.0, help="seconds of each measurement")
     parser.add_argument("--model", default="builtin:smollm2-135m-instruct")
     parser.add_argument("--source", help="PYTHONPATH of the gateway, to measure another checkout")
@@ -97,7 +97,7 @@ def _started(args: argparse.Namespace, folder: Path) -> Iterator[tuple["Script",
 
 
 class Script:
-    """What the workers are told."""
+    """The fake workers' settings."""
 
     def __init__(self, process: "subprocess.Popen[str]") -> None:
         self._process = process
@@ -123,13 +123,13 @@ class Clients:
     def __init__(self, port: int) -> None:
         self._port = port
         self._tasks: list[asyncio.Task[None]] = []
-        self.begun = self.events = 0
+        self.started = self.events = 0
 
     async def start(self, count: int) -> None:
         """Returns once all of `count` more stream."""
         wanted = len(self._tasks) + count
         self._tasks += [asyncio.create_task(self._read()) for _ in range(count)]
-        while self.begun < wanted:
+        while self.started < wanted:
             failed = [task for task in self._tasks if task.done()]
             assert not failed, failed[0]
             await asyncio.sleep(0.05)
@@ -143,7 +143,7 @@ class Clients:
                 self.events += count
                 if first and count:
                     first = False
-                    self.begun += 1
+                    self.started += 1
                 assert b"event: error" not in data, data[-300:]
         finally:
             writer.close()

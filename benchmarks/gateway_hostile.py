@@ -1,14 +1,14 @@
-"""What hostile clients cost a gateway and everybody else: its memory, and how long normal clients wait.
+"""Measures the cost of hostile clients: the gateway's memory, and the wait of normal clients.
 
     PYTHONPATH=tests/support .venv/bin/python benchmarks/gateway_hostile.py
 
 The gateway is a real process on the first core, with a scripted worker behind it; all clients run on the second. One
-after the other, a normal client asks for one token on connections of its own: first undisturbed, then beside silent
-connections, connections that send a head byte by byte, and bodies that stop before their last byte, all at once; then
-beside as many bodies that are much to read, sent whole, again and again. Hostile clients are processes of their own;
-the normal one and the worker run before anything else on that core, where that is allowed (SCHED_RR), so that the waits
-measured are the gateway's. Printed: p50, p90 and p99 of the time to the first token, requests that were not answered,
-memory of all processes of the gateway, and what became of the hostile connections.
+after the other, a normal client asks for one token on connections of its own: first undisturbed, then alongside silent
+connections, connections that send a head byte by byte, and bodies that stop before their last byte, all together; then
+alongside as many bodies that are expensive to read, sent whole, again and again. Hostile clients are processes of their
+own; the normal one and the worker run before anything else on that core, where that is allowed (SCHED_RR), so that the
+waits measured are the gateway's. Printed: p50, p90 and p99 of the time to the first token, requests that were not
+answered, memory of all processes of the gateway, and what became of the hostile connections.
 """
 
 import argparse
@@ -47,7 +47,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--silent", type=int, default=500, help="connections that send nothing (500)")
     parser.add_argument("--slow", type=int, default=500, help="connections that send a head byte by byte (500)")
-    parser.add_argument("--bodies", type=int, default=50, help="bodies of 8 MiB at once (50)")
+    parser.add_argument("--bodies", type=int, default=50, help="concurrent bodies of 8 MiB (50)")
     parser.add_argument("--requests", type=int, default=500, help="normal requests in each phase (500)")
     parser.add_argument("--last", type=float, default=45.0, help="seconds that the second phase takes at least (45)")
     parser.add_argument("--model", default="builtin:smollm2-135m-instruct")
@@ -91,23 +91,23 @@ def _put_first(pid: int) -> None:
 async def _phases(args: argparse.Namespace, gateway: int, port: int) -> None:
     while b"[DONE]" not in (await _post(port, "/v1/completions", SMALL))[0]:  # noqa: ASYNC110 - another process
         await asyncio.sleep(0.05)
-    found = {"undisturbed": await _normal(port, args.requests, 0.0)}
+    results = {"undisturbed": await _normal(port, args.requests, 0.0)}
     for role, last in {"clients": args.last, "bodies": 0.0}.items():
         before = _together(gateway)
         _forget_peak(gateway)
         sampling = asyncio.create_task(_most_memory(gateway))
-        found[role] = await _beside(args, role, port, last)
+        results[role] = await _disturbed(args, role, port, last)
         sampling.cancel()
         peak = f"gateway's own RSS at its peak {_memory(gateway, 'VmHWM') >> 20} MiB"
         print(f"{role}: memory {before >> 20} MiB, at most {max(await sampling, before) >> 20} MiB; {peak}", flush=True)
-    for role, (waits, failed) in found.items():
+    for role, (waits, failed) in results.items():
         p50, p90, p99 = (1e3 * waits[int(share * (len(waits) - 1))] for share in (0.5, 0.9, 0.99))
         line = f"{role:12s} TTFT p50 {p50:6.1f}, p90 {p90:6.1f}, p99 {p99:6.1f}, longest {1e3 * waits[-1]:6.1f} ms"
         print(f"{line}; {failed} of {len(waits)} not answered")
 
 
-async def _beside(args: argparse.Namespace, role: str, port: int, last: float) -> tuple[list[float], int]:
-    """Normal requests beside a process of hostile clients."""
+async def _disturbed(args: argparse.Namespace, role: str, port: int, last: float) -> tuple[list[float], int]:
+    """Sends normal requests while a process of hostile clients runs."""
     own = [f"--{name}={getattr(args, name)}" for name in ("silent", "slow", "bodies")]
     clients = await asyncio.create_subprocess_exec(
         sys.executable, __file__, "--role", role, f"--port={port}", *own, stdin=-1, stdout=-1
@@ -115,11 +115,11 @@ async def _beside(args: argparse.Namespace, role: str, port: int, last: float) -
     assert clients.stdin
     assert clients.stdout
     await clients.stdout.readline()  # all are connected
-    found = await _normal(port, args.requests, last)
+    results = await _normal(port, args.requests, last)
     clients.stdin.close()
     print((await clients.stdout.read()).decode().strip())
     await clients.wait()
-    return found
+    return results
 
 
 async def _most_memory(gateway: int) -> int:
@@ -154,23 +154,23 @@ async def _normal(port: int, count: int, last: float) -> tuple[list[float], int]
 
 async def _whole_bodies(args: argparse.Namespace) -> None:
     """Sends bodies, that many at a time, until standard input ends."""
-    found: Counter[str] = Counter()
+    results: Counter[str] = Counter()
     bodies = [large_bodies.body(shape, WHOLE - 300_000) for shape in SHAPES]
 
     async def client(first: int) -> None:
         for path, body in itertools.cycle(bodies[first % len(bodies) :] + bodies[: first % len(bodies)]):
             answer, _ = await _post(args.port, path, body)
-            found[answer[9:12].decode() or "no answer"] += 1
+            results[answer[9:12].decode() or "no answer"] += 1
             await asyncio.sleep(PAUSE)
 
     tasks = [asyncio.create_task(client(number)) for number in range(args.bodies)]
-    while not found:  # noqa: ASYNC110 - the first answer is waited for, whoever gets it
+    while not results:  # noqa: ASYNC110 - the first answer is waited for, whoever gets it
         await asyncio.sleep(0.01)
     print("sending", flush=True)
     await asyncio.to_thread(sys.stdin.read)
     for task in tasks:
         task.cancel()
-    print(f"bodies sent whole: {dict(found)}")
+    print(f"bodies sent whole: {dict(results)}")
 
 
 async def _clients(args: argparse.Namespace) -> None:
@@ -202,10 +202,10 @@ async def _clients(args: argparse.Namespace) -> None:
         await connected.acquire()
     print("connected", flush=True)
     await asyncio.to_thread(sys.stdin.read)
-    for kind, found in ended.items():
-        what = dict(Counter(status for status, _ in found))
-        last = max((seconds for _, seconds in found), default=0.0)
-        print(f"{kind}: {len(found)} of {kinds.count(kind)} ended: {what}, the last after {last:.0f} s")
+    for kind, results in ended.items():
+        what = dict(Counter(status for status, _ in results))
+        last = max((seconds for _, seconds in results), default=0.0)
+        print(f"{kind}: {len(results)} of {kinds.count(kind)} ended: {what}, the last after {last:.0f} s")
     for task in tasks:
         task.cancel()
 

@@ -79,7 +79,7 @@ def _measure(args: argparse.Namespace, folder: Path) -> None:
 
 
 def port_of(announced: Path, gateway: "subprocess.Popen[bytes]") -> int:
-    """Where the gateway is reached, once it has said so."""
+    """Returns the gateway's address, once it has announced it."""
     while not announced.exists():
         if gateway.poll() is not None:
             raise SystemExit(f"the gateway ended with {gateway.returncode}")

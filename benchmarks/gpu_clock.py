@@ -1,4 +1,4 @@
-"""How long work on a device takes: by the device's own events, or without one by the processor's clock."""
+"""Clocks of work on a device: its own events, or the processor's clock if there is no device."""
 
 from collections.abc import Callable
 from statistics import median
@@ -11,8 +11,8 @@ Work = Callable[[], object]
 _MOST_CYCLES = 1 << 32  # about 2 s
 
 
-class Clock(Protocol):
-    """`name` says in results what was read."""
+class DeviceClock(Protocol):
+    """A clock; results show its `name`."""
 
     name: str
 
@@ -20,7 +20,7 @@ class Clock(Protocol):
         """Until the device has nothing more to do."""
 
     def seconds(self, work: Work, times: int) -> float:
-        """Of one of so many runs, one behind the other, until the last is over: what a process sees."""
+        """Returns the mean seconds of `runs` consecutive runs, until the last has ended."""
 
     def queued(self, work: Work) -> float:
         """Seconds that the device is at what `work` starts, when all of that was started before it began: no time is
@@ -28,7 +28,7 @@ class Clock(Protocol):
 
 
 class CudaClock:
-    """Implements `Clock` by CUDA's events."""
+    """Implements `DeviceClock` by CUDA's events."""
 
     name = "CUDA events"
 
@@ -65,7 +65,7 @@ class CudaClock:
 
 
 class HostClock:
-    """Implements `Clock` where the processor itself computes: nothing is ever queued."""
+    """Implements `DeviceClock` where the processor itself computes: nothing is ever queued."""
 
     name = "the processor's clock: no figure of a GPU"
 
@@ -79,7 +79,7 @@ class HostClock:
         return _once(self, work, 1)
 
 
-def _once(clock: Clock, work: Work, times: int) -> float:
+def _once(clock: DeviceClock, work: Work, times: int) -> float:
     clock.wait()
     began = perf_counter()
     for _ in range(times):

@@ -1,4 +1,4 @@
-"""What the workers of the autoscaler were for: each GPU-hour of a simulation counts for the first reason to have it."""
+"""Attributes each GPU-hour of a simulation to the first reason for having that worker."""
 
 import itertools
 import math
@@ -29,7 +29,7 @@ class MeasuredScaler:
     - headroom: what lasting terms need beyond that: utilisation, prompts that would wait, the minute's memory
     - surge: what passing terms need beyond that
     - load kept, surge kept: what the window of `scaleDownStabilization` keeps, as lasting or passing terms needed it
-    - draining: workers beyond the wish, which end what they have
+    - draining: workers beyond the desired size, which finish their sequences
     """
 
     name = "legato"
@@ -89,21 +89,21 @@ class MeasuredScaler:
 
 def necessary(needs: Sequence[int], first: int) -> int:
     """Workers × looks, from the look `first` on, that cover these needs without a reversal: the fewest, with all needs
-    known. No worker goes within `REVERSAL` of its coming, or comes within that of its going."""
+    known. No worker leaves within `REVERSAL` of its start, or starts within `REVERSAL` of leaving."""
     least = round(REVERSAL / DECIDE_EVERY)
     return sum(_stays(needs, level, least, first) for level in range(1, max(needs, default=0) + 1))
 
 
 def _stays(needs: Sequence[int], level: int, least: int, first: int) -> int:
-    """Looks at which there is a worker of this level: it is needed where a look needs so many."""
-    found, begin, end = 0, 0, -least  # of the stay before, which began with the run
+    """Counts polls with a worker of this level, which is needed at polls that need `level` workers."""
+    count, begin, end = 0, 0, -least  # of the stay before, which began with the run
     for at in (at for at, need in enumerate(needs) if need >= level):
         if at - end < least:
             end = max(end, at + 1)
             continue
-        found += _overlap(begin, end, first, len(needs))
+        count += _overlap(begin, end, first, len(needs))
         begin, end = at, at + least
-    return found + _overlap(begin, end, first, len(needs))
+    return count + _overlap(begin, end, first, len(needs))
 
 
 def _overlap(begin: int, end: int, first: int, last: int) -> int:

@@ -1,4 +1,4 @@
-"""How close attention on a GPU comes to what that GPU can do: decoding rows against its copy bandwidth, a prompt
+"""Measures attention on a GPU against the GPU's limits: decoding rows against its copy bandwidth, a prompt
 against torch's attention by FlashAttention and by cuDNN, with KV in blocks of 16, 32 and 64 tokens, in three layouts.
 
 `scripts/gpu` runs it. Weights and KV are made up; torch, triton and numpy are all it needs.
@@ -28,7 +28,7 @@ Timer = Callable[[Callable[[], Any]], float]
 
 
 @dataclass(frozen=True)
-class Sizes:
+class AttentionSizes:
     """Rows that decode, tokens of their contexts, tokens of a prompt, KV heads, and bytes to copy."""
 
     rows: tuple[int, ...] = (32, 64)
@@ -40,14 +40,14 @@ class Sizes:
 
 
 @dataclass(frozen=True)
-class Bench:
+class AttentionBench:
     """`seconds` of a function that starts work on the device."""
 
     device: torch.device
     chip: str
     processors: int
     seconds: Timer
-    sizes: Sizes
+    sizes: AttentionSizes
 
     def measure(self) -> list[Result]:
         return list(self.figures())
@@ -108,29 +108,29 @@ class Bench:
         return torch.randn(shape, dtype=self.sizes.dtype, device=self.device)
 
 
-def _step(bench: Bench, rows: list[tuple[int, int]], group: int, block: int, layout: str) -> MadeStep:
+def _step(bench: AttentionBench, rows: list[tuple[int, int]], group: int, block: int, layout: str) -> MadeStep:
     shape = Shape(DIM, group, bench.sizes.kv_heads, block, bench.sizes.dtype, bench.device, bench.processors)
     decode, prefill = (choose(f"{name}_attention", shape.named, bench.chip) for name in ("decode", "prefill"))
     return MadeStep(shape, rows, decode, prefill, LAYOUTS[layout])
 
 
-def on_gpu() -> Bench:
+def on_gpu() -> AttentionBench:
     """All in full size."""
-    found = torch.cuda.get_device_properties(0)
+    properties = torch.cuda.get_device_properties(0)
 
     def seconds(work: Callable[[], Any]) -> float:
         work()
         return float(triton.testing.do_bench_cudagraph(work, rep=100, return_mode="median")) / 1e3
 
-    chip = f"sm_{found.major}{found.minor}"
-    return Bench(torch.device("cuda", 0), chip, found.multi_processor_count, seconds, Sizes())
+    chip = f"sm_{properties.major}{properties.minor}"
+    return AttentionBench(torch.device("cuda", 0), chip, properties.multi_processor_count, seconds, AttentionSizes())
 
 
-def table(machine: dict[str, Any], found: list[Result]) -> str:
+def table(machine: dict[str, Any], properties: list[Result]) -> str:
     """For a person, and for the docs."""
     lines = [", ".join(f"{name} {value}" for name, value in machine.items()), ""]
     lines += ["| what | rate | shares |", "| --- | ---: | --- |"]
-    for each in found:
+    for each in properties:
         shares = [f"{value:.0%} {name}" for name, value in each.items() if name.startswith("of ")]
         shares += [f"{each['share']:.0%} of {each['of']}"] if "share" in each else []
         lines.append(f"| {each['what']} | {each['rate']:,.1f} {each['unit']} | {', '.join(shares)} |")

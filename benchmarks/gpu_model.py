@@ -1,9 +1,9 @@
-"""How close a whole model on a GPU comes to what that GPU can do: Llama-3-8B's shapes, with weights made on the device.
+"""Measures a whole model on a GPU against the GPU's limits: Llama-3-8B's shapes, with weights made on the device.
 
 - Decoding against the bandwidth floor: the time in which a step's weights and KV would be read at the bandwidth of a
   copy. Steps follow one another as in a worker, with greedy sampling, see `gpu_decoding`.
-- The time that the GPU is idle between such steps: the time of a step less that of one which the GPU does not begin
-  before everything in it is queued, measured by CUDA events.
+- The time that the GPU is idle between such steps: the time of a step less the time of a step whose
+  kernels are all queued before the GPU begins, measured by CUDA events.
 - A prompt against a large product of matrices: operations of its linear layers and of causal attention a second.
 - Steps replayed from a CUDA graph against the same steps launched kernel by kernel, bit for bit.
 
@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from gpu_clock import Clock, CudaClock, HostClock
+from gpu_clock import CudaClock, DeviceClock, HostClock
 from gpu_decoding import Decoding
 from made_model import LLAMA_3_8B, MadeModel, MadeWeights, Row
 
@@ -72,10 +72,10 @@ SHAPES = {
 }  # fmt: skip
 
 
-class Bench:
+class ModelBench:
     """A model of these sizes on a device, whose KV is random numbers."""
 
-    def __init__(self, sizes: Sizes, device: Device, dtype: torch.dtype, clock: Clock) -> None:
+    def __init__(self, sizes: Sizes, device: Device, dtype: torch.dtype, clock: DeviceClock) -> None:
         self.sizes, self.device, self.dtype, self.clock = sizes, device, dtype, clock
         self._weights = MadeWeights(sizes.config, dtype, device.place)
         longest = sizes.blocks_of(max(sizes.context, sizes.prompt))
@@ -117,7 +117,7 @@ class Bench:
             self._model.step(rows)  # is captured
             eager = self._model.eager(rows)
             expected = eager[:count].clone()
-            eager.fill_(torch.nan)  # a step that computed nothing would leave there what is right
+            eager.fill_(torch.nan)  # otherwise a step that computed nothing would leave the right values there
             equal = torch.equal(self._model.step(rows), expected)
         return {"what": f"replay equals eager, {self._rows(count)}", "equal": equal}
 
@@ -128,17 +128,17 @@ class Bench:
             took = self.clock.seconds(decoding.step, self.sizes.steps)
             what = f"decode, {self._rows(count)}, {'eager' if eager else 'by graph'}"
             share = read / bandwidth / took
-            found = {"what": what, "value": took * 1e3, "unit": "ms", "share": share, "of": "the bandwidth floor"}
-            yield found | _aim(share, DECODE_SHARE, not eager and count == 1)
+            result = {"what": what, "value": took * 1e3, "unit": "ms", "share": share, "of": "the bandwidth floor"}
+            yield result | _aim(share, DECODE_SHARE, not eager and count == 1)
             if not eager:
                 yield self._idle(count, took, self.clock.queued(decoding.launch))
 
     def _idle(self, count: int, took: float, busy: float) -> Result:
         what, share = f"idle between steps, {self._rows(count)}", 1 - busy / took
-        found: Result = {"what": what, "value": (took - busy) * 1e3, "unit": "ms", "share": share, "of": "a step"}
+        result: Result = {"what": what, "value": (took - busy) * 1e3, "unit": "ms", "share": share, "of": "a step"}
         if count == self.sizes.rows[-1]:
-            found |= {"aim": f"at most {IDLE_SHARE:.0%}", "met": share <= IDLE_SHARE}
-        return found
+            result |= {"aim": f"at most {IDLE_SHARE:.0%}", "met": share <= IDLE_SHARE}
+        return result
 
     def _prefill(self, chunk: int, limit: float) -> Result:
         config, tokens = self.sizes.config, self.sizes.prompt
@@ -148,9 +148,9 @@ class Bench:
         took = self.clock.seconds(lambda: self._compute_prompt(chunk), 2)
         rate = operations / took
         how = "whole" if chunk == tokens else f"in chunks of {chunk}"
-        found = {"what": f"prompt of {tokens}, {how}", "value": rate / 1e12, "unit": "TFLOP/s", "ms": took * 1e3}
+        result = {"what": f"prompt of {tokens}, {how}", "value": rate / 1e12, "unit": "TFLOP/s", "ms": took * 1e3}
         share = rate / limit
-        return found | {"share": share, "of": "the product"} | _aim(share, PREFILL_SHARE, chunk == tokens)
+        return result | {"share": share, "of": "the product"} | _aim(share, PREFILL_SHARE, chunk == tokens)
 
     def _compute_prompt(self, chunk: int) -> None:
         tokens = [index % self.sizes.config.vocab_size for index in range(self.sizes.prompt)]
@@ -173,7 +173,7 @@ def _aim(share: float, least: float, aimed: bool) -> Result:
     return {"aim": f"at least {least:.0%}", "met": share >= least} if aimed else {}
 
 
-def on_gpu(shape: str) -> Bench:
+def on_gpu(shape: str) -> ModelBench:
     """Raises MemoryError where the model does not fit."""
     sizes, place = SHAPES[shape], torch.device("cuda", 0)
     torch.cuda.empty_cache()  # what tests and other benchmarks have left
@@ -183,19 +183,19 @@ def on_gpu(shape: str) -> Bench:
             f"{shape} needs {needed / 1e9:.0f} GB of memory, of which {torch.cuda.get_device_name(place)} has "
             f"{free / 1e9:.0f} GB free: use a GPU with more, or --shape tiny"
         )
-    return Bench(sizes, Cuda(place), torch.bfloat16, CudaClock(place))
+    return ModelBench(sizes, Cuda(place), torch.bfloat16, CudaClock(place))
 
 
-def interpreted() -> Bench:
+def interpreted() -> ModelBench:
     """The tiny shape in Triton's interpreter: shows that all of it runs. Its figures say nothing."""
-    return Bench(SHAPES["tiny"], Interpreted(), torch.float32, HostClock())
+    return ModelBench(SHAPES["tiny"], Interpreted(), torch.float32, HostClock())
 
 
-def table(machine: dict[str, Any], found: list[Result]) -> str:
+def table(machine: dict[str, Any], result: list[Result]) -> str:
     """For a person, and for the docs."""
     lines = [", ".join(f"{name} {value}" for name, value in machine.items()), ""]
     lines += ["| what | figure | share | aim |", "| --- | ---: | --- | --- |"]
-    for each in found:
+    for each in result:
         share = f"{each['share']:.1%} of {each['of']}" if "share" in each else ""
         aim = f"{each['aim']}: {'met' if each['met'] else 'MISSED'}" if "aim" in each else ""
         lines.append(f"| {each['what']} | {_figure(each)} | {share} | {aim} |")

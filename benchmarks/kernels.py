@@ -1,7 +1,7 @@
-"""How close the kernels of a processor come to what it can do: attention of prompts and of decoding rows, and linear
+"""Measures the kernels of a processor against its limits: attention of prompts and of decoding rows, and linear
 layers, in the sizes of SmolLM2-135M. The limits, a loop of multiply-adds in registers and one that reads memory, are
 measured in the same process; for kernels of AMX the first is a loop of products of tiles. The share of copying, which
-reads and writes, is given beside that of reading.
+reads and writes, is given in addition to the read bandwidth.
 
 python benchmarks/kernels.py --threads 2
 python benchmarks/kernels.py --threads 2 --amx

@@ -1,4 +1,4 @@
-"""What `compare.py` asks of a server, and what asks it: `legato bench` and, by others, `vllm bench serve`."""
+"""Load generators of `compare.py`: `legato bench` and, from vLLM, `vllm bench serve`."""
 
 import json
 import shlex
@@ -62,7 +62,7 @@ def shape(text: str) -> Shape:
 
 
 def legato_bench(url: str, load: Load) -> Figures | None:
-    """What `legato bench` measured; None where the server answered nothing, as one does that died meanwhile."""
+    """Returns the figures of `legato bench`; None if the server answered nothing, for example because it died."""
     asked = load.shape
     command = [sys.executable, "-m", "legato_cli.main", "bench", "--url", url, "--warmup", "0"]
     command += ["--input-tokens", str(asked.input_tokens), "--output-tokens", str(asked.output_tokens)]
@@ -71,10 +71,10 @@ def legato_bench(url: str, load: Load) -> Figures | None:
         command += ["--workload", "shared-prefix", "--prefixes", str(asked.prefixes)]
         command += ["--prefix-share", str(asked.prefix_tokens / asked.input_tokens)]
     with tempfile.TemporaryDirectory() as folder:
-        found = _run([*command, "--json", f"{folder}/found.json"], Path(folder, "found.json"))
-    if found is None:
+        figures = _run([*command, "--json", f"{folder}/figures.json"], Path(folder, "figures.json"))
+    if figures is None:
         return None
-    (measured,) = found["loads"]
+    (measured,) = figures["loads"]
     speed, ttft, tpot = measured["output_tokens_per_second"], measured["ttft_ms"]["p50"], measured["tpot_ms"]["p50"]
     return dict(zip(METRICS, (speed, ttft, tpot), strict=True))
 
@@ -99,21 +99,21 @@ def vllm_bench(program: str) -> Generator:
             command += ["--dataset-name", "random", "--random-input-len", str(asked.input_tokens)]
             command += ["--random-output-len", str(asked.output_tokens)]
         with tempfile.TemporaryDirectory() as folder:
-            command += ["--result-dir", folder, "--result-filename", "found.json"]
-            found = _run(command, Path(folder, "found.json"))
-        if found is None or not found["completed"]:
+            command += ["--result-dir", folder, "--result-filename", "figures.json"]
+            figures = _run(command, Path(folder, "figures.json"))
+        if figures is None or not figures["completed"]:
             return None
-        values = (found["output_throughput"], found["median_ttft_ms"], found["median_tpot_ms"])
+        values = (figures["output_throughput"], figures["median_ttft_ms"], figures["median_tpot_ms"])
         return dict(zip(METRICS, values, strict=True))
 
     return measure
 
 
 def _run(command: list[str], result: Path) -> dict[str, Any] | None:
-    """What the command wrote to `result`; None if nothing."""
+    """Returns the JSON that the command wrote to `result`; None without one."""
     ended = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     if not result.exists() or not (text := result.read_text()):
         print(f"{shlex.join(command[:4])} … ended with {ended.returncode}: {ended.stderr[-500:]}", file=sys.stderr)
         return None
-    found: dict[str, Any] = json.loads(text)
-    return found
+    figures: dict[str, Any] = json.loads(text)
+    return figures

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""What a mask costs: CPU time of one thread for each token of answers that match a schema, with the vocabulary of the
-built-in model.
+"""Measures the cost of a mask: CPU time of one thread for each token of answers that match a schema, with the
+vocabulary of the built-in model.
 
     python benchmarks/mask_time.py
 
-The schemas are those of `structured_output.py`; answers are made up, and split into the longest tokens that there are.
-As many sequences as rows take turns, as in a step, since each has tables of its own in the processor's caches.
+The schemas come from `structured_output.py`; answers are made up, and split into the longest tokens that there are. As
+many sequences as rows take turns, as in a step, since each has tables of its own in the processor's caches.
 """
 
 import argparse
@@ -35,8 +35,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     args = parser.parse_args()
     path = model.resolve("builtin:smollm2-135m-instruct", print)
-    found = vocabulary.read(path, open_weights(path).config.vocab_size)
-    compiler, ids = Compiler(found), {raw: id for id, raw in enumerate(found.tokens) if id not in found.special}
+    tokens = vocabulary.read(path, open_weights(path).config.vocab_size)
+    compiler, ids = Compiler(tokens), {raw: id for id, raw in enumerate(tokens.tokens) if id not in tokens.special}
     print("| schema | masks | mean, µs | p50 | p99 | first of an answer |\n| --- | --- | --- | --- | --- | --- |")
     for name, schema in SCHEMAS.items():
         grammar = compiler.compile(JSON_SCHEMA, json.dumps(schema))
@@ -61,24 +61,24 @@ def answer(name: str, source: random.Random) -> bytes:
 
 
 def tokens(ids: dict[bytes, int], text: bytes) -> list[int]:
-    longest, found, place = max(map(len, ids)), [], 0
+    longest, split, place = max(map(len, ids)), [], 0
     while place < len(text):
         size = next(size for size in range(longest, 0, -1) if text[place : place + size] in ids)
-        found.append(ids[text[place : place + size]])
+        split.append(ids[text[place : place + size]])
         place += size
-    return found
+    return split
 
 
 def measure(positions: Sequence[GrammarPosition], outputs: Sequence[Sequence[int]]) -> list[list[float]]:
     """Microseconds of each mask, [tokens, rows]."""
-    found: list[list[float]] = []
+    times: list[list[float]] = []
     for known in range(min(map(len, outputs))):
-        found.append([])
+        times.append([])
         for position, output in zip(positions, outputs, strict=True):
             began = time.thread_time_ns()
             position.allowed(output[:known], (END,), True)
-            found[-1].append((time.thread_time_ns() - began) / 1000)
-    return found
+            times[-1].append((time.thread_time_ns() - began) / 1000)
+    return times
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""What the operator costs with many services and pods, and how long a service takes from apply to Ready.
+"""Measures the cost of the operator with many services and pods, and the time of a service from apply to Ready.
 
     PYTHONPATH=tests/support .venv/bin/python benchmarks/operator_scale.py [--services 100] [--workers 20]
 
 A real etcd, kube-apiserver and kube-controller-manager (from KUBEBUILDER_ASSETS), and `legato operator` as a process of
 its own. Pods are the objects that the operator and the Deployments make; no kubelet runs them: the recipe binds each,
 gives it a loopback address at which a worker's `/state` answers, and patches its status to Running and Ready as soon
-as a watch tells of it. Image pull, model load and scheduling thus take no time. `--qps` is what Kubernetes' own
+as a watch reports it. Image pull, model load and scheduling thus take no time. `--qps` is what Kubernetes' own
 controllers may call a second: their default of 20 would be most of the time that a hundred Deployments take.
 
 Calls are those that the operator counts itself, but for its Lease; its watches are not among them: one for each kind,
@@ -59,7 +59,7 @@ class Api:
         return answer.raise_for_status().json()
 
     async def watch(self, path: str) -> AsyncIterator[tuple[str, dict[str, Any]]]:
-        """What there is, and every change after it."""
+        """Lists the objects and watches every change after that."""
         version = (await self.call("GET", path))["metadata"]["resourceVersion"]
         query = {"watch": "true", "resourceVersion": version}
         async with self._client.stream("GET", path, params=query, timeout=None) as answer:
@@ -70,11 +70,11 @@ class Api:
 
 @dataclass
 class Kubelets:
-    """Make every pod Ready at once, and let it go at once."""
+    """Makes every pod Ready and deletes it, both without delay."""
 
     api: Api
     _pods: dict[str, asyncio.Server] = field(default_factory=dict)
-    _begun: int = 0
+    _started: int = 0
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as self._tasks:
@@ -87,8 +87,8 @@ class Kubelets:
                 if "deletionTimestamp" in metadata and metadata["uid"] in self._pods:
                     self._tasks.create_task(self._end(pod, self._pods.pop(metadata["uid"])))
                 elif metadata["uid"] not in self._pods and "podIP" not in pod.get("status", {}):
-                    self._begun += 1
-                    number = self._begun
+                    self._started += 1
+                    number = self._started
                     address = f"127.{64 + (number >> 16)}.{(number >> 8) & 255}.{number & 255}"
                     self._pods[metadata["uid"]] = await asyncio.start_server(_answer, address, CONTROL_PORT)
                     self._tasks.create_task(self._begin(pod, address))
@@ -138,13 +138,15 @@ class Services:
             key = item["metadata"]["namespace"], item["metadata"]["name"]
             now = time.monotonic()
             status = item.get("status", {})
-            told = {entry["type"]: (entry["status"], entry["reason"]) for entry in status.get("conditions", ())}
+            conditions = {entry["type"]: (entry["status"], entry["reason"]) for entry in status.get("conditions", ())}
             if kind == "DELETED":
                 self.gone.add(key)
-            if told.get("Ready", ("",))[0] == "True":
+            if conditions.get("Ready", ("",))[0] == "True":
                 self.ready.setdefault(key, now)
             pools = status.get("pools", {}).values()
-            if told.get("Progressing") == ("False", "UpToDate") and all(p["ready"] == p["desired"] for p in pools):
+            if conditions.get("Progressing") == ("False", "UpToDate") and all(
+                p["ready"] == p["desired"] for p in pools
+            ):
                 self.settled.setdefault(key, now)
 
     async def apply(self, namespace: str, name: str, workers: int) -> None:
@@ -174,14 +176,14 @@ class Operator:
         """By verb and kind, without those for its Lease."""
         async with httpx.AsyncClient(trust_env=False) as client:
             text = (await client.get(f"http://127.0.0.1:{self.port}/metrics", timeout=30)).text
-        found: collections.Counter[str] = collections.Counter()
+        counts: collections.Counter[str] = collections.Counter()
         for kind, outcome, verb, count in CALLS.findall(text):
             if kind != "Lease":
-                found[f"{verb} {kind}" if outcome == "OK" else f"{verb} {kind}: {outcome}"] += int(float(count))
-        return found
+                counts[f"{verb} {kind}" if outcome == "OK" else f"{verb} {kind}: {outcome}"] += int(float(count))
+        return counts
 
     def seconds(self) -> float:
-        """Of processors, since its start."""
+        """Seconds of CPU since the start of the process."""
         times = self.process.cpu_times()
         return times.user + times.system
 
@@ -203,7 +205,7 @@ async def operator(server: control_plane.ApiServer, folder: Path) -> AsyncIterat
         environment = {**os.environ, "KUBECONFIG": str(kubeconfig)}
         started = await asyncio.create_subprocess_exec(*command, env=environment, stdout=log, stderr=log)
     try:
-        found = Operator(psutil.Process(started.pid), port)
+        process = Operator(psutil.Process(started.pid), port)
         async with httpx.AsyncClient(trust_env=False) as client:
             while True:
                 with contextlib.suppress(httpx.HTTPError):
@@ -212,7 +214,7 @@ async def operator(server: control_plane.ApiServer, folder: Path) -> AsyncIterat
                 if started.returncode is not None:
                     raise SystemExit((folder / "operator.log").read_text())
                 await asyncio.sleep(0.1)
-        yield found
+        yield process
     finally:
         started.terminate()
         await started.wait()
@@ -220,7 +222,7 @@ async def operator(server: control_plane.ApiServer, folder: Path) -> AsyncIterat
 
 async def _until(condition: Callable[[], bool], seconds: float = 900) -> None:
     async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110 - told by a watch's task
+        while not condition():  # noqa: ASYNC110 - a watch's task changes it
             await asyncio.sleep(0.02)
 
 
@@ -242,8 +244,8 @@ def _per_service(calls: collections.Counter[str], share: float) -> str:
     verbs: collections.Counter[str] = collections.Counter()
     for what, count in calls.items():
         verbs[what.split()[0]] += count
-    told = [", ".join(f"{what} {count / share:.1f}" for what, count in each.most_common()) for each in (verbs, calls)]
-    return f"**{calls.total() / share:.1f}**: {told[0]} ({told[1]})"
+    parts = [", ".join(f"{what} {count / share:.1f}" for what, count in each.most_common()) for each in (verbs, calls)]
+    return f"**{calls.total() / share:.1f}**: {parts[0]} ({parts[1]})"
 
 
 async def measure(args: argparse.Namespace, server: control_plane.ApiServer, folder: Path) -> None:
@@ -252,71 +254,71 @@ async def measure(args: argparse.Namespace, server: control_plane.ApiServer, fol
     namespaces = [f"scale-{number}" for number in range(args.namespaces)]
     for name in ("single", *namespaces):
         await api.call("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
-    async with asyncio.TaskGroup() as watching, operator(server, folder) as found:
+    async with asyncio.TaskGroup() as watching, operator(server, folder) as process:
         tasks = [watching.create_task(services.run()), watching.create_task(Kubelets(api).run())]
         try:
             print("| | |\n| --- | --- |")
-            _row("RSS without a service", f"{found.memory()} MiB")
+            _row("RSS without a service", f"{process.memory()} MiB")
             await asyncio.sleep(args.warm)
-            await _singles(args, services, found)
-            await _hundred(args, services, found, namespaces)
-            await _rest(args, found)
+            await _singles(args, services, process)
+            await _hundred(args, services, process, namespaces)
+            await _rest(args, process)
         finally:
             for task in tasks:
                 task.cancel()
 
 
-async def _singles(args: argparse.Namespace, services: Services, found: Operator) -> None:
+async def _singles(args: argparse.Namespace, services: Services, process: Operator) -> None:
     """One service after the other, with a worker in each pool."""
     names = [("single", f"one-{number}") for number in range(args.singles)]
-    before = await found.calls()
+    before = await process.calls()
     for namespace, name in names:
         await services.apply(namespace, name, 2)
         await _until(lambda name=name: ("single", name) in services.settled)  # type: ignore[misc]
-    calls = await found.calls() - before
+    calls = await process.calls() - before
     _row(f"apply to Ready, {len(names)} one by one", _quantiles(services.ready[k] - services.applied[k] for k in names))
     _row("its calls until settled", _per_service(calls, len(names)))
     for namespace, name in names:
         await services.delete(namespace, name)
 
 
-async def _hundred(args: argparse.Namespace, services: Services, found: Operator, namespaces: list[str]) -> None:
-    """All services at once."""
+async def _hundred(args: argparse.Namespace, services: Services, process: Operator, namespaces: list[str]) -> None:
+    """Applies all services together."""
     names = [(namespaces[number % len(namespaces)], f"many-{number}") for number in range(args.services)]
-    before, cpu, began = await found.calls(), found.seconds(), time.monotonic()
-    around = _around(found)
+    before, cpu, began = await process.calls(), process.seconds(), time.monotonic()
+    around = _around(process)
     await asyncio.gather(*(services.apply(namespace, name, args.workers) for namespace, name in names))
     await _until(lambda: all(key in services.settled for key in names))
     took = time.monotonic() - began
-    calls = await found.calls() - before
-    what = f"{len(names)} at once, {args.workers} workers each"
+    calls = await process.calls() - before
+    what = f"{len(names)} together, {args.workers} workers each"
     _row(f"apply to Ready, {what}", _quantiles(services.ready[k] - services.applied[k] for k in names))
     _row("apply to all workers ready and settled", _quantiles(services.settled[k] - services.applied[k] for k in names))
     _row("calls per service until settled", _per_service(calls, len(names)))
-    used = found.seconds() - cpu
+    used = process.seconds() - cpu
     _row("CPU of the operator meanwhile", f"{used / len(names):.2f} s a service, {used / took:.2f} cores")
     what = "CPU meanwhile of API server, etcd, Kubernetes' controllers and this recipe"
-    _row(what, f"{(_around(found) - around) / len(names):.2f} s a service")
+    _row(what, f"{(_around(process) - around) / len(names):.2f} s a service")
     _row("load of the machine", _load())
 
 
-def _around(found: Operator) -> float:
+def _around(process: Operator) -> float:
     """Seconds of processors that everything but the operator has used."""
     own = psutil.Process()
-    others = (each for each in own.children(recursive=True) if each.pid != found.process.pid)
+    others = (each for each in own.children(recursive=True) if each.pid != process.process.pid)
     return sum(sum(each.cpu_times()[:2]) for each in (own, *others))
 
 
-async def _rest(args: argparse.Namespace, found: Operator) -> None:
+async def _rest(args: argparse.Namespace, process: Operator) -> None:
     await asyncio.sleep(args.settle)
-    before, cpu, began = await found.calls(), found.seconds(), time.monotonic()
+    before, cpu, began = await process.calls(), process.seconds(), time.monotonic()
     await asyncio.sleep(args.rest)
     minutes = (time.monotonic() - began) / 60
-    calls = await found.calls() - before
+    calls = await process.calls() - before
     _row("at rest: calls per service and minute", _per_service(calls, minutes * args.services))
     _row("at rest: calls a second, all services", f"{calls.total() / minutes / 60:.1f}")
-    _row("at rest: share of a core", f"{(found.seconds() - cpu) / minutes / 60:.3f}")
-    _row("at rest: RSS", f"{found.memory()} MiB")
+    _row("at rest: share of a core", f"{(process.seconds() - cpu) / minutes / 60:.3f}")
+    _row("at rest: RSS", f"{process.memory()} MiB")
     _row("load of the machine", _load())
 
 

@@ -55,10 +55,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "step.jsonl"
         write(path, given)
-        found = {"paced": served(path)}
+        figures = {"paced": served(path)}
         for engine in ENGINES:
-            found[engine] = simulated(traces.read(path), engine, args.process_start)
-    report(found)
+            figures[engine] = simulated(traces.read(path), engine, args.process_start)
+    report(figures)
 
 
 def write(path: Path, given: Workload) -> None:
@@ -71,7 +71,7 @@ def write(path: Path, given: Workload) -> None:
 
 
 def served(path: Path) -> tuple[Figures, Sizes]:
-    """What `legato up` makes of it."""
+    """Runs the load against `legato up`."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -137,21 +137,23 @@ def figures(p50: float, p90: float, throughput: float, seen: Sizes) -> Figures:
     return {"TTFT p50, s": p50, "TTFT p90, s": p90, "output tokens/s": throughput, **means}
 
 
-def report(found: Mapping[str, tuple[Figures, Sizes]]) -> None:
-    paced = found["paced"][0]
-    print("| figure | paced | " + " | ".join(f"{name}, ÷ paced" for name in list(found)[1:]) + " |")
-    print("| --- |" + " --- |" * len(found))
+def report(figures: Mapping[str, tuple[Figures, Sizes]]) -> None:
+    paced = figures["paced"][0]
+    print("| figure | paced | " + " | ".join(f"{name}, ÷ paced" for name in list(figures)[1:]) + " |")
+    print("| --- |" + " --- |" * len(figures))
     for name, value in paced.items():
-        others = [f"{found[engine][0][name]:.3f}, {found[engine][0][name] / value:.2f}" for engine in list(found)[1:]]
+        others = [
+            f"{figures[engine][0][name]:.3f}, {figures[engine][0][name] / value:.2f}" for engine in list(figures)[1:]
+        ]
         print(f"| {name} | {value:.3f} | {' | '.join(others)} |")
-    for name, (_, seen) in found.items():
+    for name, (_, seen) in figures.items():
         print(
             f"\n{name}: " + ", ".join(f"{at:.0f} s {size['prefill']} + {size['decode']}" for at, size in changes(seen))
         )
 
 
 def changes(seen: Sizes) -> Sizes:
-    """Those that differ from the one before."""
+    """Returns the sizes that differ from the previous one."""
     return [entry for before, entry in zip([None, *seen], seen, strict=False) if not before or before[1] != entry[1]]
 
 

@@ -1,11 +1,11 @@
-"""What routing a request costs in the gateway, apart from tokenization: hashing, index match, choice.
+"""Measures the cost of routing a request in the gateway, without tokenization: hashing, index match, choice.
 
     .venv/bin/python benchmarks/routing.py [--repeat 200]
 
 The last column is what routing a request costs: match, predictions and choice.
 
 For prompts of 1k, 8k and 100k tokens, 8 prefill and 8 decode workers and blocks of 16 tokens; each worker holds a
-different share of the prompt beside 20,000 blocks of other prompts. Prints medians in microseconds.
+different share of the prompt, among 20,000 blocks of other prompts. Prints medians in microseconds.
 """
 
 import argparse
@@ -86,13 +86,13 @@ def main() -> None:
         hashing = median(max(3, repeat // 20), lambda tokens=tokens: hashes(tokens, 0))
         first = median(1, lambda index=index, prompt=prompt: index.match(prompt))
         matching = median(repeat, lambda index=index, prompt=prompt: index.match(prompt))
-        found = index.match(prompt)
+        match = index.match(prompt)
         predicted = PredictedPrefixes()
         for i in range(16):
             predicted.add(f"r{i}", "prefill-0", "e", prompt, 1.0)
         predicting = median(repeat, lambda predicted=predicted, prompt=prompt: predicted.match(prompt, 0.0))
         soon = {"prefill-0": len(prompt)}
-        choosing = median(repeat, lambda need=need, found=found, soon=soon: choose(need, snapshot, found, POLICY, soon))
+        choosing = median(repeat, lambda need=need, match=match, soon=soon: choose(need, snapshot, match, POLICY, soon))
         row = f"{tokens:>14} {hashing:>10.0f} {first:>12.0f} {matching:>8.1f} {predicting:>10.1f} {choosing:>8.1f}"
         print(f"{row} {matching + predicting + choosing:>9.1f}")
 

@@ -20,7 +20,7 @@ SIZES = (1, 8, 64)
 
 
 def decoding(batch_size: int) -> Scheduler:
-    """With so many sequences that wait."""
+    """Returns a scheduler with this number of waiting sequences."""
     limits = SchedulerLimits("unified", BLOCK_SIZE, max_length=4096, chunk_tokens=1 << 16, max_running=batch_size)
     blocks = batch_size * limits.blocks_for(PROMPT + STEPS + 64) + 64
     scheduler = Scheduler(limits, BlockPool(blocks, EventLog("epoch")), "revision")

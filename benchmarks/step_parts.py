@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Where the time of a step goes: attention, linear layers, the output head, other operators, sampling, scheduling, and
-what is left, which is Python.
+"""Splits the time of a step: attention, linear layers, the output head, other operators, sampling, scheduling, and the
+rest, which is Python.
 
     python benchmarks/step_parts.py --threads 2
 
 A real scheduler schedules, and the runner computes, steps of the built-in model: decoding at several batch sizes and
 contexts, and chunks of a prompt at several positions. Every operator of the model is wrapped in a clock, and called by
 itself for that. `step` is the same step as workers compute it, where one call may go through many operators. Of several
-alike steps the fastest is told, since other work on the machine only ever adds.
+equal steps the fastest is shown, since other work on the machine only ever adds.
 """
 
 import argparse
@@ -137,12 +137,12 @@ class Bench:
         return self.fastest(last, steps)
 
     def fastest(self, step: Callable[[], dict[str, float]], steps: int) -> dict[str, float]:
-        """Of alike steps as workers compute them, the seconds; of as many by operator, those by part."""
+        """Returns the seconds of equal steps as workers compute them and, operator by operator, the seconds by part."""
         whole = min(step()["whole"] for _ in range(steps))
         self.runner._backend = self._timed
-        found = min((step() for _ in range(steps)), key=lambda parts: parts["whole"])
+        fastest = min((step() for _ in range(steps)), key=lambda parts: parts["whole"])
         self.runner._backend = self._backend
-        return found | {"step": whole}
+        return fastest | {"step": whole}
 
     def step(self, scheduler: Scheduler) -> dict[str, float]:
         """One step; seconds by part, and of the whole."""

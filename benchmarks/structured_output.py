@@ -1,9 +1,9 @@
-"""What a schema costs: output tokens a second with one, beside the same requests without, of a running service.
+"""Measures the cost of a schema: output tokens a second of a running service with and without one.
 
     legato up -f benchmarks/manifests/unified.yaml --port 8080
     python benchmarks/structured_output.py http://127.0.0.1:8080 --concurrency 1 8 32
 
-The schema's answers are longer than what is asked for, so all requests have as many tokens. With and without one take
+The schema's answers are longer than `max_tokens`, so all requests have as many tokens. With and without one take
 turns, round by round; the median of the rounds' ratios is shown. Prompts are new in every round.
 """
 
@@ -56,7 +56,7 @@ async def _rounds(args: argparse.Namespace, concurrency: int, schema: object) ->
 
 
 async def _rate(http: httpx.AsyncClient, args: argparse.Namespace, clients: int, schema: object) -> float:
-    """Output tokens a second of so many clients, each of which asks again when it was answered."""
+    """Returns output tokens a second of `clients` clients, each of which sends its next request after an answer."""
     began = time.perf_counter()
     answers = await asyncio.gather(*(_client(http, args, schema) for _ in range(clients)))
     return sum(answers) / (time.perf_counter() - began)

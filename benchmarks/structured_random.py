@@ -3,7 +3,7 @@
     PYTHONPATH=tests/support python benchmarks/structured_random.py --schemas 500 --seed 0
 
 It starts `legato up` with a prefill and two decode workers whose KV cache is too small for all that runs, so that
-sequences are preempted. Meanwhile, in turn: a decode worker is killed, one of the two is drained and comes back, so
+sequences are preempted. Meanwhile, in slots: a decode worker is killed, one of the two is drained and comes back, so
 that its sequences are handed to the other, and the prefill worker is killed. Schemas, sampling and seeds follow from
 `--seed`. Printed is how many answers were whole, cut off, invalid and failed, and what happened to them. It exits with
 1 if one was invalid or failed. A request under which two workers were killed is given up, as it may be what kills them.
@@ -48,7 +48,7 @@ spec:
 """
 MOST = 256  # tokens of an answer
 PATIENCE = 120.0  # seconds until a service is ready
-Told = collections.Counter[str]
+Counts = collections.Counter[str]
 
 
 def main() -> None:
@@ -61,9 +61,9 @@ def main() -> None:
     args = parser.parse_args()
     schemas = random_schemas.supported(args.schemas, args.seed)
     with tempfile.TemporaryDirectory() as folder, _service(Path(folder), args.memory) as (process, url):
-        told = asyncio.run(_run(args, schemas, process, url))
-    print("\n".join(f"{what}: {count}" for what, count in sorted(told.items())))
-    sys.exit(1 if told["invalid"] or told["failed"] else 0)
+        counts = asyncio.run(_run(args, schemas, process, url))
+    print("\n".join(f"{what}: {count}" for what, count in sorted(counts.items())))
+    sys.exit(1 if counts["invalid"] or counts["failed"] else 0)
 
 
 @contextlib.contextmanager
@@ -93,25 +93,27 @@ def _url(process: "subprocess.Popen[bytes]", log: Path) -> str:
 
 async def _run(
     args: argparse.Namespace, schemas: list[dict[str, Any]], process: "subprocess.Popen[bytes]", url: str
-) -> Told:
+) -> Counts:
     await _scale(2)
-    told, turn = Told(), asyncio.Semaphore(args.concurrency)
+    counts, slots = Counts(), asyncio.Semaphore(args.concurrency)
     began = time.perf_counter()
     async with httpx.AsyncClient(base_url=url, timeout=600) as http:
-        others = [asyncio.create_task(_disturb(args.every, process, told)), asyncio.create_task(_watch(told))]
+        others = [asyncio.create_task(_disturb(args.every, process, counts)), asyncio.create_task(_watch(counts))]
         try:
-            await asyncio.gather(*(_ask(http, turn, told, args.seed + i, each) for i, each in enumerate(schemas)))
+            await asyncio.gather(*(_ask(http, slots, counts, args.seed + i, each) for i, each in enumerate(schemas)))
             for task in others:
                 if task.done():
                     task.result()  # raises what ended it
         finally:
             for task in others:
                 task.cancel()
-    told["seconds"] = round(time.perf_counter() - began)
-    return told
+    counts["seconds"] = round(time.perf_counter() - began)
+    return counts
 
 
-async def _ask(http: httpx.AsyncClient, turn: asyncio.Semaphore, told: Told, seed: int, schema: dict[str, Any]) -> None:
+async def _ask(
+    http: httpx.AsyncClient, slots: asyncio.Semaphore, counts: Counts, seed: int, schema: dict[str, Any]
+) -> None:
     """One answer, sampled or greedy."""
     body = {
         "prompt": f"JSON of the schema {json.dumps(schema)[:600]}:\n",
@@ -120,30 +122,30 @@ async def _ask(http: httpx.AsyncClient, turn: asyncio.Semaphore, told: Told, see
         "temperature": random.Random(seed).choice([0.0, 0.7, 1.0]),
         "seed": seed,
     }
-    async with turn:
+    async with slots:
         answer = await http.post("/v1/completions", json=body, headers={names.HEADER_EXPLAIN: "true"})
     if answer.status_code != 200 and answer.json()["error"]["code"] == "suspected_poison":
-        told["given up, since two workers were killed under them"] += 1
+        counts["given up, since two workers were killed under them"] += 1
         return
     if answer.status_code != 200:
-        told["failed"] += 1
+        counts["failed"] += 1
         print(f"failed, seed {seed}: {answer.text[:300]}", flush=True)
         return
     route, (choice,) = json.loads(answer.headers[names.HEADER_ROUTE]), answer.json()["choices"]
-    told["answers that other workers went on with"] += route["attempt"] > 1
-    told["of these with their KV"] += len(route["handoffs"]) > 1
+    counts["answers that other workers went on with"] += route["attempt"] > 1
+    counts["of these with their KV"] += len(route["handoffs"]) > 1
     if choice["finish_reason"] != "stop":
-        told["cut off"] += 1
+        counts["cut off"] += 1
         return
     try:
         random_schemas.check(schema, choice["text"])
-        told["whole"] += 1
+        counts["whole"] += 1
     except (ValueError, jsonschema.ValidationError) as error:
-        told["invalid"] += 1
+        counts["invalid"] += 1
         print(f"invalid, seed {seed}: {schema} {choice['text']!r} {error}", flush=True)
 
 
-async def _disturb(every: float, process: "subprocess.Popen[bytes]", told: Told) -> None:
+async def _disturb(every: float, process: "subprocess.Popen[bytes]", counts: Counts) -> None:
     for what in itertools.cycle(("decode", "drain", "prefill")):
         await asyncio.sleep(every)
         if what == "drain":
@@ -154,7 +156,7 @@ async def _disturb(every: float, process: "subprocess.Popen[bytes]", told: Told)
             if not workers:
                 continue
             _kill(process, workers[0])
-        told[f"{what}s" if what == "drain" else f"kills of a {what} worker"] += 1
+        counts[f"{what}s" if what == "drain" else f"kills of a {what} worker"] += 1
 
 
 async def _scale(replicas: int) -> None:
@@ -178,20 +180,22 @@ def _kill(process: "subprocess.Popen[bytes]", name: str) -> None:
                 child.kill()
 
 
-async def _watch(told: Told) -> None:
-    """Counts preemptions; those of a worker's last moments are not seen."""
+async def _watch(counts: Counts) -> None:
+    """Counts preemptions, except in the last moments of a killed worker."""
     seen: dict[str, int] = {}
     while True:
-        with contextlib.suppress(NoTarget):  # the gateway had no time to tell
-            found = {worker["epoch"]: worker.get("preemptions", 0) for worker in await _workers() if "epoch" in worker}
-            seen |= {epoch: max(count, seen.get(epoch, 0)) for epoch, count in found.items()}
-        told["preemptions"] = sum(seen.values())
+        with contextlib.suppress(NoTarget):  # the gateway had no time to answer
+            workers = {
+                worker["epoch"]: worker.get("preemptions", 0) for worker in await _workers() if "epoch" in worker
+            }
+            seen |= {epoch: max(count, seen.get(epoch, 0)) for epoch, count in workers.items()}
+        counts["preemptions"] = sum(seen.values())
         await asyncio.sleep(0.5)
 
 
 async def _workers() -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = (await state.read(sources.source(None, None)))[0]["workers"]
-    return found
+    workers: list[dict[str, Any]] = (await state.read(sources.source(None, None)))[0]["workers"]
+    return workers
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
-"""How long a tenant waits for its first token beside one that floods the service with long prompts.
+"""Measures a tenant's time to first token while another one floods the service with long prompts.
 
     python benchmarks/tenant_fairness.py --seconds 20
 
-A prefill and a decode worker, paced, and two gateways are real processes; tenants are told apart by API keys. The light
-tenant asks now and then, at the first gateway. It does so alone, then beside a flood through the same gateway, through
-the other one, and through both. Printed: its TTFT, and the ratio to that of being alone. Then both tenants ask for as
-much as they can get, one with four times as many requests at once: the part of the prompt tokens that the other one
-gets is to be half, through one gateway as through two.
+A prefill and a decode worker, paced, and two gateways are real processes; tenants are distinguished by API keys. The
+light tenant asks now and then, at the first gateway. It does so without others, then during a flood through the same
+gateway, through the other one, and through both. Printed: its TTFT, and the ratio to the undisturbed TTFT. Then both
+tenants ask for as much as they can get, one with four times as many concurrent requests: the share of the prompt tokens
+that the other one gets is to be half, through one gateway as through two.
 """
 
 import argparse
@@ -45,7 +45,7 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=2.0, help="of the light tenant's requests, a second")
     parser.add_argument("--light-tokens", type=int, default=1500, help="prompt tokens of its requests")
     parser.add_argument("--flood-tokens", type=int, default=6000)
-    parser.add_argument("--flood-requests", type=int, default=16, help="of the flood, at once")
+    parser.add_argument("--flood-requests", type=int, default=16, help="concurrent requests of the flood")
     parser.add_argument("--profile", default="h200-llama-3.1-8b-bf16", help="of the paced workers")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, started(args, Path(folder)) as urls:
@@ -75,7 +75,7 @@ def started(args: argparse.Namespace, folder: Path) -> Iterator[list[str]]:
 
 @contextlib.contextmanager
 def running(folder: Path, name: str, command: str, *options: str) -> Iterator[dict[str, int]]:
-    """A process of ours, and its ports once it has told them."""
+    """Starts a process of Legato and waits for its ports."""
     announced = folder / f"{name}.json"
     line = [sys.executable, "-m", "legato_cli.main", command, *options, "--model", MODEL, "--max-length", MAX_LENGTH]
     line += ["--control-port", "0", "--announce", str(announced)]
@@ -124,8 +124,8 @@ async def measure(args: argparse.Namespace, urls: list[str]) -> None:
 async def client(url: str, tenant: str) -> AsyncIterator[httpx.AsyncClient]:
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
     headers = {"Authorization": f"Bearer {KEYS[tenant]}"}
-    async with httpx.AsyncClient(base_url=url, timeout=120, limits=limits, headers=headers) as found:
-        yield found
+    async with httpx.AsyncClient(base_url=url, timeout=120, limits=limits, headers=headers) as client:
+        yield client
 
 
 async def until_served(each: httpx.AsyncClient) -> None:
@@ -137,7 +137,7 @@ async def until_served(each: httpx.AsyncClient) -> None:
 
 
 async def asked(args: argparse.Namespace, by: httpx.AsyncClient) -> list[Record]:
-    """What the light tenant asks in one phase."""
+    """Sends the light tenant's requests of one phase."""
     count = round(args.rate * args.seconds)
     requests = fixed(count, args.light_tokens, ANSWER, TOKENS, secrets.randbits(30))
     run = await open_loop(lambda request: complete(by, "m", request), requests, args.rate, seed=1)
@@ -146,7 +146,7 @@ async def asked(args: argparse.Namespace, by: httpx.AsyncClient) -> list[Record]
 
 @contextlib.asynccontextmanager
 async def flooding(args: argparse.Namespace, through: list[httpx.AsyncClient]) -> AsyncIterator[list[Record]]:
-    """So many long prompts at once in all, `through` one or several gateways, until it ends. Gives what is answered."""
+    """Keeps `requests` long prompts in flight, `through` one or several gateways, until it is cancelled."""
     done: list[Record] = []
     users = [through[number % len(through)] for number in range(args.flood_requests)] if through else []
     tasks = [asyncio.create_task(_repeat(user, args.flood_tokens, done)) for user in users]
@@ -167,7 +167,7 @@ async def _repeat(user: httpx.AsyncClient, tokens: int, done: list[Record]) -> N
 
 
 async def shared(args: argparse.Namespace, many: httpx.AsyncClient, few: httpx.AsyncClient) -> float:
-    """Of the prompt tokens computed for two greedy tenants, the part of the one that has fewer requests at once."""
+    """Returns the share of the prompt tokens that the one of two greedy tenants with fewer requests gets."""
     fewer = argparse.Namespace(**vars(args) | {"flood_requests": args.flood_requests // 4})
     async with flooding(args, [many]) as first, flooding(fewer, [few]) as second:
         first.clear()

@@ -1,11 +1,11 @@
-"""What long prompts cost running streams: time per output token alone, and beside prompts that come one after another.
+"""Measures the cost of long prompts for running streams: time per output token without and during a series of prompts.
 
     legato up -f benchmarks/manifests/unified-long.yaml --port 8080
     python benchmarks/tpot.py http://127.0.0.1:8080 --slo-tpot 100ms
 
 Streams follow each other too, `--streams` at a time, as long as there are prompts; those that the end of the prompts
 cut into do not count. `tpot` is a stream's mean time per token after the first, `gap` the time between two of its
-tokens. The promise is a TPOT p99 beside prompts of at most 1.5 × the objective, which is the manifest's `slo.tpot`.
+tokens. The promise is a TPOT p99 during prompts of at most 1.5 × the objective, which is the manifest's `slo.tpot`.
 """
 
 import argparse
@@ -23,7 +23,7 @@ LIMIT = 1.5  # times the objective: the promise
 
 
 async def measure(args: argparse.Namespace) -> None:
-    """Prints a row for streams alone and one for streams beside prompts."""
+    """Prints a row for undisturbed streams and one for streams during prompts."""
     seed = random.SystemRandom().getrandbits(32)  # no prompt may be cached by an earlier run
     long = workload.fixed(args.prompts + 1, args.prompt_tokens, 2, workload.TokenRange(), seed)
     async with httpx.AsyncClient(base_url=args.url, timeout=600) as http:
@@ -38,15 +38,15 @@ async def measure(args: argparse.Namespace) -> None:
         await send(long[0])
         await load.closed(send, _streams(args, seed + 1, args.streams), args.streams)  # warms up, as the line before
         alone = await load.closed(send, _streams(args, seed + 2, 2 * args.streams), args.streams)
-        print(_row("alone", alone.records, args.slo_tpot), flush=True)
+        print(_row("undisturbed", alone.records, args.slo_tpot), flush=True)
         prompts = asyncio.ensure_future(load.closed(send, long[1:], 1))
-        beside = await load.closed(send, _until(prompts, _streams(args, seed + 3, 10**6)), args.streams)
+        disturbed = await load.closed(send, _until(prompts, _streams(args, seed + 3, 10**6)), args.streams)
     answered = (await prompts).records
     end = answered[-1].arrivals[-1]
-    whole = [record for record in beside.records if record.arrivals[-1] <= end]
+    whole = [record for record in disturbed.records if record.arrivals[-1] <= end]
     if not whole:
         raise SystemExit("no stream ended while there were prompts: ask for more --prompts, or fewer --output-tokens")
-    print(_row(f"beside {args.prompt_tokens} tokens", whole, args.slo_tpot))
+    print(_row(f"during prompts of {args.prompt_tokens} tokens", whole, args.slo_tpot))
     waits = sorted(record.ttft for record in answered)
     print(f"{len(waits)} prompts, time to first token: p50 {waits[len(waits) // 2]:.1f} s, max {waits[-1]:.1f} s")
 
