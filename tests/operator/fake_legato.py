@@ -1,9 +1,9 @@
 """A stand-in for the `legato` program: probes, state and drain over HTTP, and nothing behind them.
 
 Run as `python fake_legato.py worker|gateway FLAGS`. Files in $FAKE_FOLDER steer it: `NAME.busy` holds the number of
-running sequences, `NAME.sick` fails liveness (a word is added each time), `NAME.refuse` makes it end with exit code 2
-and its text, and `NAME.stubborn` makes it ignore SIGTERM. `argument.crash` holds an argument with which workers end
-with exit code 1. It notes every start in `NAME.starts`, and which GPUs it sees in `NAME.gpus`.
+running sequences, `NAME.sick` fails liveness (a word is added each time), and `NAME.stubborn` makes it ignore SIGTERM.
+`argument.crash` holds an argument with which workers end with exit code 1. It notes every start in `NAME.starts`, and
+which GPUs it sees in `NAME.gpus`.
 """
 
 import contextlib
@@ -85,9 +85,6 @@ def stop() -> None:
 
 def main() -> None:
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-    if (reason := steered("refuse")) is not None:
-        print(reason, flush=True)
-        sys.exit(2)
     crash = FOLDER / "argument.crash"
     if crash.exists() and crash.read_text() in sys.argv:
         print(f"cannot work with {crash.read_text()}", flush=True)
