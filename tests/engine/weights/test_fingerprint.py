@@ -69,4 +69,4 @@ def test_shards_are_told_apart_by_what_each_holds(tmp_path: Path) -> None:
     whole = {tmp_path / name: [FileSpan(0, 64)] for name in "ab"}
     swapped = {tmp_path / name: [FileSpan(0, 64)] for name in "ba"}
     for limit in (0, 1 << 20):
-        assert fingerprint.compute(whole, CONFIG, limit) != fingerprint.of(swapped, CONFIG, limit)
+        assert fingerprint.compute(whole, CONFIG, limit) != fingerprint.compute(swapped, CONFIG, limit)
