@@ -43,7 +43,8 @@ class Formats:
         bits, path = checkpoint.packed_bits(name), self.path
         if path is None:
             return self.dtype.itemsize
-        codes = bits / 8 if bits and path.keeps_codes(bits, name.startswith(_TABLES)) else 0
+        code_bits = 4 if bits and bits < 8 else 8  # `bits` includes scales
+        codes = bits / 8 if bits and path.keeps_codes(code_bits, name.startswith(_TABLES)) else 0
         return codes + 2 if path.weights is Weights.TILES else codes or self.dtype.itemsize
 
 
