@@ -19,8 +19,8 @@ def read(
 ) -> tuple[list[Pod], frozenset[str]]:
     """Returns the pods of the service with this uid, and the names of foreign pods with its labels.
 
-    `objects` must contain the objects of the kinds `MAKERS`. Pods of a deleted pool or Deployment are included until
-    Kubernetes has removed them, but without an address, because they must not be contacted.
+    `objects` must contain the objects of the kinds `MAKERS`. Pods that only a deleted pool or Deployment owns are
+    included until Kubernetes has removed them, but without an address, because they must not be contacted.
     """
     makers = _makers(uid, tuple(objects))
     mine, others = [], set()
@@ -28,6 +28,8 @@ def read(
         owner = controller(item)
         if pod_facts.belongs(item) and owner.get("uid") in makers:
             mine.append(pod_facts.read(item, now))
+        elif pod_facts.belongs(item) and _is_adoptable(service, uid, item, owner):
+            mine.append(dataclasses.replace(pod_facts.read(item, now), adoptable=not owner))
         elif pod_facts.belongs(item) and _is_orphaned(service, item, owner):
             mine.append(dataclasses.replace(pod_facts.read(item, now), address="", orphaned=True))
         else:
@@ -50,6 +52,12 @@ def _makers(uid: str, objects: tuple[Object, ...]) -> frozenset[str]:
 
 def _controlled(objects: tuple[Object, ...], kinds: tuple[str, ...], by: frozenset[str]) -> frozenset[str]:
     return frozenset(uid_of(item) for item in objects if item["kind"] in kinds and controller(item).get("uid") in by)
+
+
+def _is_adoptable(service: Ref, uid: str, item: Object, owner: Mapping[str, Any]) -> bool:
+    """True if the pod's pool was deleted, and the pod serves on because the service owns it, too."""
+    is_owned = any(each.get("uid") == uid for each in item["metadata"].get("ownerReferences", ()))
+    return is_owned and (not owner or _is_orphaned(service, item, owner))
 
 
 def _is_orphaned(service: Ref, item: Object, owner: Mapping[str, Any]) -> bool:

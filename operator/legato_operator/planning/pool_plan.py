@@ -186,8 +186,13 @@ def _starts(observed: Observed, pool: str, templates: Sequence[Template], failur
 
 
 def _start(observed: Observed, owner: Object, name: str, template: dict[str, Any], failures: int) -> Apply:
-    """Applies a new worker without force: a pod of that name without the service's labels is somebody else's."""
-    return Apply(common.owned(worker.pod(observed.service, name, template, failures), owner), force=False)
+    """Applies a new worker without force: a pod of that name without the service's labels is somebody else's.
+
+    The service is its second owner, so that Kubernetes does not delete the worker if only the pool is deleted.
+    """
+    made = worker.pod(observed.service, name, template, failures)
+    service = common.service_object(observed.service, observed.uid)
+    return Apply(common.owned(made, owner, service), force=False)
 
 
 def count(pods: Sequence[Pod]) -> Count:

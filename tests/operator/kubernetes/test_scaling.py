@@ -2,11 +2,13 @@
 
 from pathlib import Path
 
+import pytest
 import release
 import yaml
 
 from legato_operator.api import conditions
-from legato_operator.cluster import Ref
+from legato_operator.cluster import Ref, uid_of
+from legato_operator.observing import ownership
 
 DOCS = Path(__file__).parents[3] / "docs"
 HPA = "/apis/autoscaling/v2/namespaces/{}/horizontalpodautoscalers"
@@ -73,6 +75,24 @@ async def test_budget_is_counted_again_when_a_rollout_has_ended(s, operator, bui
     await s.wait(lambda: _allows(s, 1))
 
 
+@pytest.mark.parametrize("cascade", ["Background", "Foreground", "Orphan"])
+async def test_workers_of_a_deleted_pool_serve_on_and_leave_as_in_a_scale_down(s, operator, build, cascade):
+    """The operator makes the pool again, with its smallest size, and gives it the workers."""
+    await s.serve(build(scaling=EXTERNAL))
+    await s.scale(3)
+    await s.wait(lambda: _has(s, 3))
+    workers, before = await s.uids("decode"), uid_of(await _pool(s))
+    s.kubelet.busy.update(dict.fromkeys(workers, 1))
+    await s.call("DELETE", f"{s.path('workerpools')}/demo-decode", {"propagationPolicy": cascade})
+    await s.wait(lambda: len(s.kubelet.drained), 2)
+    await s.wait(lambda: _controllers(s), {uid_of(await _pool(s))})
+    assert before not in await _controllers(s)
+    assert await s.uids("decode") == workers
+    s.kubelet.busy.clear()
+    await s.wait(s.is_settled)
+    assert (await s.uids("decode")).items() < workers.items()
+
+
 def _documented(page):
     """The HPA of a page."""
     (text,) = [block for block in (DOCS / page).read_text().split("```") if "kind: HorizontalPodAutoscaler" in block]
@@ -131,3 +151,8 @@ async def _evict(s, name):
     """The API server's answer to an eviction, as `kubectl drain` sends it."""
     eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name, "namespace": s.name}}
     return (await s.call("POST", f"pods/{name}/eviction", eviction))[0]
+
+
+async def _controllers(s):
+    """UIDs of the objects that control decode workers; None where nothing does."""
+    return {ownership.controller(pod).get("uid") for pod in (await s.pods("decode")).values()}

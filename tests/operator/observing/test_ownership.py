@@ -29,6 +29,7 @@ OBJECTS = (
 
 
 POOL = _owner(names.WORKER_POOL, "demo-decode", "pool")
+ALSO = SERVICE | {"controller": False}
 MINE, OTHERS, UNSPOKEN = (["10.0.0.1:8082"], set()), ([], {"it"}), ([""], set())  # the last: counted and not spoken to
 LEFT = _object("ReplicaSet", "demo-gateway-2", "left", _owner("Deployment", "demo-gateway", "gone"))
 
@@ -51,6 +52,10 @@ LEFT = _object("ReplicaSet", "demo-gateway-2", "left", _owner("Deployment", "dem
         ("other", [POOL], OTHERS),
         # Their pool was deleted.
         ("decode", [_owner(names.WORKER_POOL, "demo-decode", "gone")], UNSPOKEN),
+        ("decode", [_owner(names.WORKER_POOL, "demo-decode", "gone"), ALSO], MINE),
+        ("decode", [ALSO], MINE),
+        ("decode", [_owner("ReplicaSet", "web-1", "web-set"), ALSO], OTHERS),
+        ("decode", [ALSO | {"uid": "another"}], OTHERS),
         # Their Deployment was deleted: its ReplicaSet goes a moment later, and streams end in their pods.
         ("gateway", [_owner("ReplicaSet", "demo-gateway-1", "gone")], UNSPOKEN),
         ("gateway", [_owner("ReplicaSet", "demo-gateway-2", "left")], UNSPOKEN),

@@ -121,15 +121,15 @@ def test_only_known_objects_are_taken_by_force(build):
 
 
 def test_workers_belong_to_their_pool_and_wait_for_it(build):
-    """So that disruption budgets find its scale, and its end is theirs."""
+    """Disruption budgets find its scale thereby. The service owns workers, too, so that they outlive a deleted pool."""
     first = _plan(build(), [], [])
     assert "Pod" not in _kinds(first)
     objects = _applied(first)
     second = [action.item for action in actions(_plan(build(), objects, []), Apply) if action.item["kind"] == "Pod"]
     assert len(second) == 2
     for started in second:
-        (owner,) = started["metadata"]["ownerReferences"]
-        assert owner["controller"]
+        owner, service = started["metadata"]["ownerReferences"]
+        assert (owner["controller"], service["uid"], service.get("controller")) == (True, "uid", None)
         assert owner["uid"] == _find(objects, "WorkerPool", owner["name"])["metadata"]["uid"]
         assert owner["name"] == started["metadata"]["name"].rsplit("-", 1)[0]
 
@@ -247,6 +247,22 @@ def test_end_goes_from_gateway_to_workers_to_the_rest(build):
     made = _plan(item, rest, [dataclasses.replace(_pods(item)[0], leaving=True, lost=True)], deleting=True)
     assert {kind for kind, _ in _deleted(made)} == {each["kind"] for each in rest}
     assert actions(made, Release)
+
+
+def test_workers_of_a_deleted_pool_are_adopted_by_its_successor(build):
+    """It controls them then, unless it is being deleted, too."""
+    objects, workers = _living(build()), [_pod(build(), "prefill"), _pod(build(), "decode", adoptable=True)]
+    pool = _find(objects, "WorkerPool", "demo-decode")
+    (adopted,) = _adopted(build(), objects, workers)
+    (owner,) = adopted["ownerReferences"]
+    assert (adopted["name"], owner["uid"], owner["controller"]) == ("demo-decode-0", pool["metadata"]["uid"], True)
+    pool["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    assert _adopted(build(), objects, workers) == []
+
+
+def _adopted(item, objects, pods):
+    made = _plan(item, objects, pods)
+    return [action.item["metadata"] for action in actions(made, Apply) if action.manager == common.ADOPTER]
 
 
 @pytest.mark.parametrize(
