@@ -1,1 +1,1 @@
-"""Anthropic's Messages API: its bodies become chats, its answers are spelled from the same pieces."""
+"""Anthropic's Messages API: converts its bodies to chats, and writes answers from the same pieces."""

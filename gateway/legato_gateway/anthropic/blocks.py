@@ -1,4 +1,4 @@
-"""Conversations of Anthropic's API as chat messages: blocks of text, of calls and of their results, one by one."""
+"""Converts conversations of Anthropic's API to chat messages: blocks of text, calls and results."""
 
 import re
 from collections.abc import Sequence
@@ -9,9 +9,9 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from legato_gateway.anthropic.schemas import (
-    Kind,
-    Message,
+    MessageParam,
     Messages,
+    ObjectType,
     System,
     TextBlock,
     ThinkingBlock,
@@ -24,10 +24,10 @@ from legato_gateway.openai.schemas import MAX_CALLS, ChatMessage, FunctionCall, 
 from legato_gateway.serving import bodies
 
 _ROLES = ("user", "assistant", "system")
-_WITHOUT_EFFECT = ("redacted_thinking",)  # of earlier answers: nobody here can read it
+_WITHOUT_EFFECT = ("redacted_thinking",)  # of earlier answers; this server cannot read it
 _MESSAGES = msgspec.json.Decoder(Messages)
 _SYSTEM = msgspec.json.Decoder(System | None)
-_KIND = msgspec.json.Decoder(Kind)
+_KIND = msgspec.json.Decoder(ObjectType)
 _OBJECT = msgspec.json.Decoder(dict[str, Raw])
 BLOCKS: dict[str, msgspec.json.Decoder[Any]] = {
     "text": msgspec.json.Decoder(TextBlock),
@@ -36,49 +36,49 @@ BLOCKS: dict[str, msgspec.json.Decoder[Any]] = {
     "tool_result": msgspec.json.Decoder(ToolResultBlock),
     "thinking": msgspec.json.Decoder(ThinkingBlock),
 }
-_OF_ROLE = {"user": ("text", "tool_result"), "assistant": ("text", "tool_use", "thinking")}
+_ALLOWED_BLOCKS = {"user": ("text", "tool_result"), "assistant": ("text", "tool_use", "thinking")}
 # Claude Code adds such a line to the system prompt for accounting. It differs in each request, so nothing after it
-# would be found in the prefix cache. vLLM leaves it out, too.
+# could be cached. vLLM drops it as well.
 _ACCOUNTING = re.compile(r"^x-anthropic-billing-header.*\n?", re.MULTILINE)
 
 Block = TextBlock | ToolUseBlock | ToolReferenceBlock | ToolResultBlock | ThinkingBlock
 
 
 @dataclass(frozen=True, slots=True)
-class Conversation:
-    """Chat messages, and for each the path of what it was made of."""
+class ConvertedMessages:
+    """Chat messages, and the path in the request of each."""
 
     messages: tuple[ChatMessage, ...]
     places: tuple[str, ...]
 
 
-def conversation(system: Raw | UnsetType, messages: Raw) -> Conversation:
-    """What the fields `system` and `messages` say. Raises BadRequest with the path of what is wrong."""
-    found: list[tuple[ChatMessage, str]] = []
+def conversation(system: Raw | UnsetType, messages: Raw) -> ConvertedMessages:
+    """Converts the fields `system` and `messages`. Raises BadRequest with the path of an error."""
+    chat: list[tuple[ChatMessage, str]] = []
     if said := _system(system):
-        found.append((ChatMessage("system", said), "system"))
+        chat.append((ChatMessage("system", said), "system"))
     given = bodies.decode(_MESSAGES, messages, "messages")
     for number, message in enumerate(given):
         for made, place in _chat(message, f"messages[{number}]"):
-            if found and made.role in ("user", "assistant") and made.role == found[-1][0].role:
-                found[-1] = (_merged(found[-1][0], made), found[-1][1])
+            if chat and made.role in ("user", "assistant") and made.role == chat[-1][0].role:
+                chat[-1] = (_merged(chat[-1][0], made), chat[-1][1])
             else:
-                found.append((made, place))
-    if found[-1][0].role == "assistant":
+                chat.append((made, place))
+    if chat[-1][0].role == "assistant":
         text = (
             "a last message of the role assistant, which the answer would go on with, is not supported by this server"
         )
-        raise Unsupported(text, param=found[-1][1])
-    return Conversation(tuple(message for message, _ in found), tuple(place for _, place in found))
+        raise Unsupported(text, param=chat[-1][1])
+    return ConvertedMessages(tuple(message for message, _ in chat), tuple(place for _, place in chat))
 
 
 def is_given(raw: Raw | UnsetType) -> bool:
-    """Whether a field says anything."""
+    """True if a field has a value."""
     return raw is not UNSET and bytes(memoryview(raw)[:16]).strip() not in (b"null", b"[]", b"{}", b'""', b"false")
 
 
 def unsupported(at: str) -> Unsupported:
-    """A field of this path is none that this server obeys."""
+    """Returns the error for a field that this server does not support."""
     return Unsupported(f"{at} is not supported by this server", param=at)
 
 
@@ -88,11 +88,11 @@ def _system(raw: Raw | UnsetType) -> str:
 
 
 def _system_text(content: str | Sequence[Raw], at: str) -> str:
-    """The system prompt without Claude Code's accounting lines."""
+    """Returns the system prompt without Claude Code's accounting lines."""
     return _ACCOUNTING.sub("", content if isinstance(content, str) else _joined(_read(content, at, ("text",))))
 
 
-def _chat(message: Message, at: str) -> list[tuple[ChatMessage, str]]:
+def _chat(message: MessageParam, at: str) -> list[tuple[ChatMessage, str]]:
     if message.role not in _ROLES:
         text = f"not a valid {at}.role: {message.role[:40]!r} ({', '.join(_ROLES)})"
         raise BadRequest(text, param=f"{at}.role")
@@ -100,24 +100,24 @@ def _chat(message: Message, at: str) -> list[tuple[ChatMessage, str]]:
         return [(ChatMessage("system", _system_text(message.content, f"{at}.content")), at)]
     if isinstance(message.content, str):
         return [(ChatMessage(message.role, message.content), at)]
-    blocks = _read(message.content, f"{at}.content", _OF_ROLE[message.role])
+    blocks = _read(message.content, f"{at}.content", _ALLOWED_BLOCKS[message.role])
     if message.role == "assistant":
         return [(_answer(blocks, at), at)]
-    found: list[tuple[ChatMessage, str]] = []
+    messages: list[tuple[ChatMessage, str]] = []
     texts: list[Block] = []
     for number, block in enumerate(blocks):
         if isinstance(block, ToolResultBlock):
-            found += _of_texts(message.role, texts, at)
+            messages += _text_message(message.role, texts, at)
             texts = []
             here = f"{at}.content[{number}]"
-            found.append((_result(block, here), here))
+            messages.append((_result(block, here), here))
         else:
             texts.append(block)
-    return found + _of_texts(message.role, texts, at)
+    return messages + _text_message(message.role, texts, at)
 
 
 def _merged(first: ChatMessage, second: ChatMessage) -> ChatMessage:
-    """Several messages of one role are one turn: chat templates ask for turns that alternate."""
+    """Merges consecutive messages of one role into one turn: chat templates require turns to alternate."""
     texts = [str(message.content) for message in (first, second) if message.content]
     calls = (*(first.tool_calls or ()), *(second.tool_calls or ()))
     thoughts = [message.reasoning_content for message in (first, second) if message.reasoning_content]
@@ -125,12 +125,12 @@ def _merged(first: ChatMessage, second: ChatMessage) -> ChatMessage:
     return ChatMessage(first.role, content, tool_calls=calls or None, reasoning_content=thought)
 
 
-def _of_texts(role: str, texts: Sequence[Block], at: str) -> list[tuple[ChatMessage, str]]:
+def _text_message(role: str, texts: Sequence[Block], at: str) -> list[tuple[ChatMessage, str]]:
     return [(ChatMessage(role, _joined(texts)), at)] if texts else []
 
 
 def _answer(blocks: Sequence[Block], at: str) -> ChatMessage:
-    """An assistant's message. What it said is exactly the texts; where it called between them is not told."""
+    """Converts an assistant's message: its texts joined, then its calls. Their order is lost."""
     text = "".join(block.text for block in blocks if isinstance(block, TextBlock))
     calls = tuple(_call(block) for block in blocks if isinstance(block, ToolUseBlock))
     if len(calls) > MAX_CALLS:
@@ -145,7 +145,7 @@ def _call(block: ToolUseBlock) -> ToolCall:
 
 
 def _result(block: ToolResultBlock, at: str) -> ChatMessage:
-    """Templates know no failed results: the model is told in words."""
+    """Converts a result. Chat templates have no failed results, so failure is stated in words."""
     content = block.content or ""
     text = content if isinstance(content, str) else _joined(_read(content, f"{at}.content", ("text", "tool_reference")))
     return ChatMessage("tool", f"Error: {text}" if block.is_error else text, tool_call_id=block.tool_use_id)
@@ -156,8 +156,8 @@ def _joined(blocks: Sequence[Block]) -> str:
 
 
 def _read(raws: Sequence[Raw], at: str, allowed: tuple[str, ...]) -> list[Block]:
-    """The blocks, apart from those without effect."""
-    found: list[Block] = []
+    """Decodes the blocks, without those that have no effect."""
+    decoded: list[Block] = []
     for number, raw in enumerate(raws):
         here = f"{at}[{number}]"
         kind = bodies.decode(_KIND, raw, here).type
@@ -174,5 +174,5 @@ def _read(raws: Sequence[Raw], at: str, allowed: tuple[str, ...]) -> list[Block]
                 raise unsupported(f"{here}.{field}")
         if isinstance(block, ToolUseBlock):
             bodies.decode(_OBJECT, block.input, f"{here}.input")
-        found.append(block)
-    return found
+        decoded.append(block)
+    return decoded

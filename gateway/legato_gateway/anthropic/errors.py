@@ -1,4 +1,4 @@
-"""Errors in the shape of Anthropic's API: `{"type": "error", "error": {"type", "message"}}`."""
+"""Errors in the format of Anthropic's API: `{"type": "error", "error": {"type", "message"}}`."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -36,14 +36,14 @@ SCHEMA: Final = {
 
 
 def has(path: str, headers: Mapping[str, str]) -> bool:
-    """True if errors of a request have this shape: OpenAI's clients ask for models at the same path."""
+    """True if errors of a request have this format. OpenAI's clients list models at the same path."""
     if path == MODELS or path.startswith(f"{MODELS}/"):
         return HEADER_VERSION in headers
     return path == PATH or path.startswith(f"{PATH}/")
 
 
 def body(error: GatewayError) -> bytes:
-    """The JSON of `error`. Those of the server also say which part failed."""
+    """Returns the JSON of `error`. Errors of the server also name the part that failed."""
     status = error.http_status
     kind = _TYPES.get(status, "invalid_request_error" if error.permanent else "api_error")
     text = error.message if error.permanent or error.part == "gateway" else f"{error.message} ({error.part})"

@@ -1,4 +1,4 @@
-"""`POST /v1/messages` and its `count_tokens`: from their bodies to a chat. `writer` spells the answers."""
+"""`POST /v1/messages` and its `count_tokens`: converts their bodies to chats. `writer` writes the answers."""
 
 import dataclasses
 import secrets
@@ -20,7 +20,7 @@ from legato_gateway.serving import bodies, ignored
 from legato_gateway.serving.model_serving import ModelServing
 from legato_gateway.serving.prepared_request import Asked, PreparedRequest
 
-VERSIONS: Final = ("2023-06-01", "2026-10-21")  # alike in all that is supported here
+VERSIONS: Final = ("2023-06-01", "2026-10-21")  # identical in the supported features
 _THINKING = msgspec.json.Decoder(Thinking | None)
 _SWITCHED_ON: Final = Raw(b'{"enable_thinking":true,"thinking":true}')
 _OUTPUT = msgspec.json.Decoder(OutputConfig | None)
@@ -39,7 +39,7 @@ def prepare(serving: ModelServing, asked: Asked, raw: bytearray) -> PreparedRequ
     talk = blocks.conversation(body.system, body.messages)
     asking = _chat(body, stop=body.stop_sequences, temperature=body.temperature, top_p=body.top_p, top_k=body.top_k)
     id = f"msg_{secrets.token_hex(12)}"
-    with _told(talk.places):
+    with _renamed_errors(talk.places):
         made = chat.chat_request(serving, asked, id, asking, talk.messages)
     ignored.rename(_NAMES)
     room = serving.model.context - len(made.request.prompt)
@@ -58,19 +58,19 @@ def prepare(serving: ModelServing, asked: Asked, raw: bytearray) -> PreparedRequ
 
 
 def count(serving: ModelServing, asked: Asked, raw: bytearray) -> int:
-    """How many tokens the prompt of such a message has."""
+    """Returns the number of tokens of such a message's prompt."""
     _check_version(asked.headers)
     body = bodies.parse(CountTokensBody, raw)
     serving.check_model(body.model)
     talk = blocks.conversation(body.system, body.messages)
     asking = _chat(body)
-    with _told(talk.places):
+    with _renamed_errors(talk.places):
         _, prompt = chat.rendered(serving, asking, talk.messages)
     return len(prompt)
 
 
 def _chat(body: PromptBody, **fields: Any) -> ChatBody:
-    """What is asked of a chat, apart from its messages. Raises BadRequest."""
+    """Converts a body to a chat's, without its messages. Raises BadRequest."""
     for field in _ABSENT:
         if blocks.is_given(getattr(body, field, UNSET)):
             raise blocks.unsupported(field)
@@ -101,7 +101,7 @@ def _response_format(config: OutputConfig | None) -> Raw | UnsetType:
 
 
 def _reasoning(raw: Raw | UnsetType, effort: str | None) -> dict[str, Any]:
-    """What a chat is told of `thinking`. Switches that the chat template does not read change nothing."""
+    """Converts `thinking` to fields of a chat. Switches that the chat template does not read have no effect."""
     given = None if raw is UNSET else bodies.decode(_THINKING, raw, "thinking")
     if given is None:
         return {"reasoning_effort": effort}
@@ -125,7 +125,7 @@ def _check_version(headers: Mapping[str, str]) -> None:
 
 
 @contextmanager
-def _told(places: Sequence[str]) -> Iterator[None]:
+def _renamed_errors(places: Sequence[str]) -> Iterator[None]:
     try:
         yield
     except BadRequest as error:

@@ -1,4 +1,4 @@
-"""What a chat's check says is wrong, said of the field of Anthropic's API that it was made of."""
+"""Renames fields in errors of a chat to the fields of Anthropic's API that they came from."""
 
 import re
 from collections.abc import Sequence
@@ -19,11 +19,11 @@ _FIELDS = (
 
 
 def rename(error: BadRequest, places: Sequence[str]) -> None:
-    """Changes the fields that `error` names; `places` are the paths of what the chat's messages were made of."""
+    """Renames the fields in `error`. `places` are the paths of the chat's messages."""
 
-    def place(found: re.Match[str]) -> str:
-        number = int(found[1])
-        return places[number] if number < len(places) else found[0]
+    def place(match: re.Match[str]) -> str:
+        number = int(match[1])
+        return places[number] if number < len(places) else match[0]
 
     def renamed(text: str) -> str:
         text = _MESSAGE.sub(place, text)
@@ -33,7 +33,7 @@ def rename(error: BadRequest, places: Sequence[str]) -> None:
 
     error.message = renamed(error.message)
     if isinstance(error, ContextLengthExceeded):
-        error.message = f"prompt is too long: {error.message}"  # clients that shorten conversations look for this
+        error.message = f"prompt is too long: {error.message}"  # clients that compact conversations look for this
     error.args = (error.message,)
     if error.param is not None:
         error.param = renamed(error.param)

@@ -10,13 +10,13 @@ from legato_gateway.serving.handlers import add_generation, prepared
 
 
 def router(serving: ServingContext) -> APIRouter:
-    """Routes under `/v1/messages`."""
+    """Returns the routes under `/v1/messages`."""
     routes = APIRouter(prefix="/v1", responses=openapi.errors(errors.SCHEMA))
     add_generation(routes, serving, "/messages", messages.prepare, MessagesBody)
 
     @routes.post("/messages/count_tokens", openapi_extra=openapi.takes(CountTokensBody))
     async def count_tokens(request: Request) -> dict[str, int]:
-        """How many tokens a message's prompt has."""
+        """The number of tokens of a message's prompt."""
         return {"input_tokens": await prepared(serving, request, messages.count)}
 
     return routes

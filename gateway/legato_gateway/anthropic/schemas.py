@@ -1,4 +1,4 @@
-"""Request bodies as Anthropic's Messages API spells them. Types and ranges only; `blocks` and `tools` read the rest.
+"""Request bodies of Anthropic's Messages API. Types and ranges only; `blocks` and `tools` interpret them.
 
 Every field of the API's requests is here; others are refused. https://platform.claude.com/docs/en/api/messages
 """
@@ -14,13 +14,13 @@ from legato_gateway.serving.openapi import json_schema
 from legato_protocol.sampling_limits import RANGES
 
 _TEMPERATURE, _TOP_P, _TOP_K = (RANGES[name] for name in ("temperature", "top_p", "top_k"))
-_TOKENS = RANGES["max_tokens"]._replace(least=0)  # 0 only computes the prompt, so that it is cached
+_TOKENS = RANGES["max_tokens"]._replace(least=0)  # 0 only computes the prompt, to cache it
 
-Name = Annotated[str, Meta(min_length=1)]  # or an id
+Name = Annotated[str, Meta(min_length=1)]  # a name, or an id
 
 
-class Kind(msgspec.Struct, frozen=True, gc=False):
-    """What decides how the rest of an object is read."""
+class ObjectType(msgspec.Struct, frozen=True, gc=False):
+    """The type of an object, which decides how the rest is read."""
 
     type: str | None = None
 
@@ -49,7 +49,7 @@ class ThinkingBlock(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields
 
 
 class ToolReferenceBlock(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
-    """A result of a search for tools, which loads nothing: all tools are offered from the start."""
+    """A result of a search for tools. It has no effect, as all tools are offered from the start."""
 
     type: Literal["tool_reference"]
     tool_name: Name
@@ -69,23 +69,23 @@ class ToolResultBlock(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fiel
     cache_control: NoEffect = UNSET
 
 
-class Message(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
+class MessageParam(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
     role: str
     content: str | Annotated[tuple[Raw, ...], Meta(min_length=1, max_length=MAX_CONTENT_PARTS)]
 
 
-class Tool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ToolParam(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str
     input_schema: dict[str, Any]
     type: Literal["custom"] | None = None
     description: str | None = None
     strict: bool | None = None
-    allowed_callers: tuple[str, ...] | None = None  # has to contain `direct`
-    # extras: an answer means the same without them
+    allowed_callers: tuple[str, ...] | None = None  # must contain `direct`
+    # extras that do not change an answer's meaning
     defer_loading: bool | None = None
     input_examples: Absent = UNSET
-    # no effect on answers
-    eager_input_streaming: NoEffect = UNSET  # arguments are always told as they are written
+    # without effect on an answer
+    eager_input_streaming: NoEffect = UNSET  # arguments are always sent as they are written
     cache_control: NoEffect = UNSET
 
 
@@ -113,7 +113,7 @@ class Thinking(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     block_binding: NoEffect = UNSET  # no signature is checked
 
 
-Messages = Annotated[tuple[Message, ...], Meta(min_length=1, max_length=MAX_MESSAGES)]
+Messages = Annotated[tuple[MessageParam, ...], Meta(min_length=1, max_length=MAX_MESSAGES)]
 System = str | Annotated[tuple[Raw, ...], Meta(max_length=MAX_CONTENT_PARTS)]
 Tools = Annotated[tuple[Raw, ...], Meta(max_length=MAX_TOOLS)]
 
@@ -130,11 +130,11 @@ _SHOWN_MESSAGES = {
     },
 }
 _SHOWN_SYSTEM = {"anyOf": [{"type": "string"}, {"type": "array", "items": json_schema(TextBlock)}]}
-_SHOWN_TOOLS = {"type": "array", "maxItems": MAX_TOOLS, "items": json_schema(Tool)}
+_SHOWN_TOOLS = {"type": "array", "maxItems": MAX_TOOLS, "items": json_schema(ToolParam)}
 
 
 class PromptBody(msgspec.Struct, frozen=True, kw_only=True):
-    """What both paths take."""
+    """Fields of both paths."""
 
     messages: Annotated[Raw, Meta(extra_json_schema=_SHOWN_MESSAGES)]
     model: str | None = None
@@ -143,12 +143,12 @@ class PromptBody(msgspec.Struct, frozen=True, kw_only=True):
     tool_choice: Annotated[Raw | UnsetType, Meta(extra_json_schema=json_schema(ToolChoice))] = UNSET
     output_config: Annotated[Raw | UnsetType, Meta(extra_json_schema=json_schema(OutputConfig))] = UNSET
     thinking: Annotated[Raw | UnsetType, Meta(extra_json_schema=json_schema(Thinking))] = UNSET
-    # extras: an answer means the same without them
+    # extras that do not change an answer's meaning
     context_management: Absent = UNSET
-    mcp_servers: Absent = UNSET  # as other tools that run at Anthropic
+    mcp_servers: Absent = UNSET  # like other tools that run at Anthropic
     # a missing feature
     compaction: Absent = UNSET
-    # what changes no answer
+    # without effect on an answer
     billing_policy: NoEffect = UNSET
     cache_control: NoEffect = UNSET  # prefixes are cached without it
     speed: NoEffect = UNSET
@@ -177,14 +177,14 @@ class MessagesBody(PromptBody, frozen=True, kw_only=True):
         Annotated[int, Meta(ge=int(_TOP_K.least), le=int(_TOP_K.most), description=f"a whole number from {_TOP_K}")]
         | None
     ) = None
-    # extras: an answer means the same without them
+    # extras that do not change an answer's meaning
     diagnostics: Absent = UNSET
     fallbacks: Absent = UNSET
-    # features that are not there
+    # features that this server does not have
     container: Absent = UNSET
     inference_geo: Absent = UNSET
-    thread: Absent = UNSET  # the official SDK goes on without one
-    # what changes no answer
+    thread: Absent = UNSET  # the official SDK continues without it
+    # without effect on an answer
     fallback_credit_token: NoEffect = UNSET
     metadata: NoEffect = UNSET
     service_tier: NoEffect = UNSET

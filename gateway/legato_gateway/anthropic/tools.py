@@ -1,4 +1,4 @@
-"""Tools of Anthropic's API as chats have them: `tools` and `tool_choice`."""
+"""Converts `tools` and `tool_choice` of Anthropic's API to a chat's."""
 
 from typing import Any
 
@@ -6,20 +6,20 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from legato_gateway.anthropic.blocks import is_given, unsupported
-from legato_gateway.anthropic.schemas import Kind, Tool, ToolChoice, Tools
+from legato_gateway.anthropic.schemas import ObjectType, ToolChoice, ToolParam, Tools
 from legato_gateway.errors import BadRequest
 from legato_gateway.openai.tools.definitions import MAX_TOOLS_BYTES
 from legato_gateway.serving import bodies, ignored
 
 _TOOLS = msgspec.json.Decoder(Tools | None)
-_KIND = msgspec.json.Decoder(Kind)
-_TOOL = msgspec.json.Decoder(Tool)
+_KIND = msgspec.json.Decoder(ObjectType)
+_TOOL = msgspec.json.Decoder(ToolParam)
 _CHOICE = msgspec.json.Decoder(ToolChoice | None)
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
 
 def functions(raw: Raw | UnsetType) -> Raw | UnsetType:
-    """The field `tools` as JSON of OpenAI's. Raises BadRequest with the path of what is wrong."""
+    """Converts the field `tools` to OpenAI's, as JSON. Raises BadRequest with the path of an error."""
     if raw is UNSET:
         return UNSET
     size = memoryview(raw).nbytes
@@ -30,7 +30,7 @@ def functions(raw: Raw | UnsetType) -> Raw | UnsetType:
 
 
 def choice(raw: Raw | UnsetType) -> tuple[Raw | UnsetType, bool | None]:
-    """The field `tool_choice` as OpenAI's `tool_choice` and `parallel_tool_calls`."""
+    """Converts the field `tool_choice` to OpenAI's `tool_choice` and `parallel_tool_calls`."""
     given = None if raw is UNSET else bodies.decode(_CHOICE, raw, "tool_choice")
     if given is None:
         return UNSET, None

@@ -1,6 +1,6 @@
-"""How messages and the events of their streams are spelled: blocks of text and of calls, one after another.
+"""Writes messages and the events of their streams: blocks of reasoning, text and calls, one after another.
 
-A message that is not streamed is made of the events that would have told it, so that both say the same.
+A message that is not streamed is built from the events of its stream, so that both are equal.
 """
 
 from collections.abc import Sequence
@@ -21,8 +21,10 @@ _Event = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class MessageHead:
-    """What is known of an answer before it begins. `fills_context` says that its limit of tokens is the model's
-    context and not what the client asked for."""
+    """The parts of an answer that are known before it starts.
+
+    `fills_context`: its token limit is the model's context, not the client's `max_tokens`.
+    """
 
     id: str
     model: str
@@ -30,7 +32,7 @@ class MessageHead:
     fills_context: bool
 
     def fields(self) -> dict[str, Any]:
-        """A message in which nothing is said."""
+        """Returns the fields of an empty message."""
         return {
             "id": self.id,
             "type": "message",
@@ -44,28 +46,28 @@ class MessageHead:
 
 
 class BlockEvents:
-    """One answer's text, read as it comes, as events of its blocks."""
+    """Reads one answer's text as it comes, and returns the events of its blocks."""
 
     def __init__(self, format: AnswerFormat) -> None:
         self._reader: AnswerReader | None = None if format.is_plain else format.reader()
-        self._open = ""  # type of the block that goes on
+        self._open = ""  # type of the open block
         self._index = -1
 
     def push(self, text: str, finish: str | None) -> list[_Event]:
-        """What is new; `finish` comes with the last of the text."""
+        """Returns the new events; `finish` comes with the last of the text."""
         if self._reader is None:
             deltas: list[dict[str, Any]] = [{"content": text}] if text else []
         else:
             deltas = self._reader.push(text, finish)
         events: list[_Event] = []
         for delta in deltas:
-            self._tell(delta, events)
+            self._add(delta, events)
         if finish is not None:
             self._close(events)
         return events
 
     def stop_reason(self, finish: str | None, stop: str | None, fills_context: bool) -> str:
-        """Anthropic's, where `finish` is why the text ended, and `stop` the stop sequence that ended it."""
+        """Returns Anthropic's stop reason. `finish` is why the text ended, `stop` the stop sequence that ended it."""
         if stop is not None:
             return "stop_sequence"
         if finish == "length":
@@ -73,7 +75,7 @@ class BlockEvents:
         called = self._reader is not None and self._reader.finish_reason(finish) == "tool_calls"
         return "tool_use" if called else "end_turn"
 
-    def _tell(self, delta: dict[str, Any], events: list[_Event]) -> None:
+    def _add(self, delta: dict[str, Any], events: list[_Event]) -> None:
         if thought := delta.get("reasoning"):
             if self._open != "thinking":
                 self._start({"type": "thinking", "thinking": "", "signature": ""}, events)
@@ -106,30 +108,30 @@ class BlockEvents:
 
 
 class MessagesWriter:
-    """Messages and the events of their streams; there is one choice."""
+    """Writes messages and the events of their streams, with one choice."""
 
     def __init__(self, head: MessageHead, format: AnswerFormat) -> None:
         self._head = head
         self._format = format
         self._blocks = BlockEvents(format)
-        self._begun = False
+        self._started = False
         self._stop_reason: str | None = None
         self._stop_sequence: str | None = None
 
     def begin(self) -> bytes:
-        if self._begun:
+        if self._started:
             return b""
-        self._begun = True
+        self._started = True
         return _event({"type": "message_start", "message": self._head.fields()})
 
     def delta(self, index: int, delta: Delta) -> bytes:
-        begun = self.begin()
+        start = self.begin()
         said = self._blocks.push(delta.text, delta.finish)
         if delta.finish is not None:
             self._stop_sequence = delta.stop
             fills = self._head.fills_context and not delta.late
             self._stop_reason = self._blocks.stop_reason(delta.finish, delta.stop, fills)
-        return begun + b"".join(map(_event, said))
+        return start + b"".join(map(_event, said))
 
     def end(self, usage: Usage) -> bytes:
         why = {"stop_reason": self._stop_reason, "stop_sequence": self._stop_sequence}
@@ -144,8 +146,8 @@ class MessagesWriter:
         blocks = BlockEvents(self._format)
         content = gathered(blocks.push("".join(answer.text), answer.finish or "stop"))
         why = blocks.stop_reason(answer.finish, answer.stop, self._head.fills_context and not answer.late)
-        told = {"content": content, "stop_reason": why, "stop_sequence": answer.stop, "usage": _usage(usage)}
-        return encode(self._head.fields() | told)
+        rest = {"content": content, "stop_reason": why, "stop_sequence": answer.stop, "usage": _usage(usage)}
+        return encode(self._head.fields() | rest)
 
 
 class PrefixWriter(MessagesWriter):
@@ -163,7 +165,7 @@ class PrefixWriter(MessagesWriter):
 
 
 def gathered(events: Sequence[_Event]) -> list[dict[str, Any]]:
-    """The blocks that these events tell."""
+    """Returns the blocks that these events describe."""
     blocks: list[dict[str, Any]] = []
     inputs: dict[int, str] = {}
     for event in events:
@@ -183,17 +185,19 @@ def gathered(events: Sequence[_Event]) -> list[dict[str, Any]]:
 
 
 def _input(written: str) -> dict[str, Any]:
-    """The arguments of a call: of one that was cut off, what is complete in them, as clients read streams. What is no
-    JSON object is told as Anthropic's documentation of tool streaming has it."""
+    """Parses the arguments of a call. Of truncated ones it returns the complete part, as clients read streams.
+
+    Anything but a JSON object is returned in the form that Anthropic documents for tool streaming.
+    """
     try:
-        found = pydantic_core.from_json(written, allow_inf_nan=False, allow_partial=True)
+        parsed = pydantic_core.from_json(written, allow_inf_nan=False, allow_partial=True)
     except ValueError:
-        found = None
-    return found if isinstance(found, dict) else {"INVALID_JSON": written}
+        parsed = None
+    return parsed if isinstance(parsed, dict) else {"INVALID_JSON": written}
 
 
 def _usage(usage: Usage) -> dict[str, Any]:
-    """What was found in a cache is counted apart."""
+    """Returns the usage. Cached tokens are counted separately."""
     return {
         "input_tokens": usage.prompt_tokens - usage.cached_tokens,
         "cache_creation_input_tokens": 0,

@@ -1,4 +1,4 @@
-"""The gateway's HTTP application for clients: the API and the mapping of errors, composed from what it is given."""
+"""The gateway's HTTP application for clients: the API and the mapping of errors, composed of its collaborators."""
 
 import time
 from collections.abc import Callable
@@ -49,8 +49,10 @@ _CODES = {404: "not_found", 405: "method_not_allowed"}
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The collaborators of the application. `default_deadline`, `max_duration` and `clock` are in seconds;
-    `log_access` is given an entry for each request."""
+    """The collaborators of the application. `default_deadline`, `max_duration` and `clock` are in seconds.
+
+    `log_access` is called with an entry for each request.
+    """
 
     tokens: Tokenizer
     relay: Relay
@@ -68,17 +70,17 @@ class Parts:
     forks: PreparationForks | None = None
     tool_call_parser: str = families.AUTO
     reasoning_parser: str = families.AUTO
-    responses: ResponseStore | None = None  # where there is none, responses are not stored
+    responses: ResponseStore | None = None  # None: responses are not stored
     allowed_origins: tuple[str, ...] = ()
-    adapters: Callable[[], tuple[str, ...]] = tuple  # names of those served beside the model now
+    adapters: Callable[[], tuple[str, ...]] = tuple  # names of the adapters served now
     length: Callable[[], int] | None = None  # current tokens of the longest sequence; None: the model's `context`
 
 
 def create(parts: Parts) -> FastAPI:
-    """The application. Serve it with `protocol.of`."""
+    """Returns the application. Serve it with `protocol.factory`."""
     app = FastAPI(title="Legato gateway", version=about.VERSION, docs_url=None, redoc_url=None, redirect_slashes=False)
     serving = ServingContext(
-        model_serving=_of_model(parts),
+        model_serving=_model_serving(parts),
         adapters=parts.adapters,
         relay=parts.relay,
         default_deadline=parts.default_deadline,
@@ -100,7 +102,7 @@ def create(parts: Parts) -> FastAPI:
     app.router.routes.extend([*health.probes(parts.status), docs.page()])
     _add_error_handlers(app)
     app.add_middleware(HeaderLimit)
-    app.add_middleware(ServerErrorMiddleware, handler=_unknown)  # within CORS: starlette's own is around everything
+    app.add_middleware(ServerErrorMiddleware, handler=_unknown)  # inside CORS: starlette's own is outermost
     if parts.allowed_origins:
         cors.allow(app, parts.allowed_origins)
     app.add_middleware(EchoRequestId)
@@ -111,11 +113,11 @@ def create(parts: Parts) -> FastAPI:
     return app
 
 
-def _of_model(parts: Parts) -> ModelServing:
+def _model_serving(parts: Parts) -> ModelServing:
     tokens = parts.tokens
-    tools = support.of_model(parts.tool_call_parser, tokens.tool_template, tokens.template_takes("tools"))
+    tools = support.for_model(parts.tool_call_parser, tokens.tool_template, tokens.template_takes("tools"))
     tools = replace(tools, in_system=_has_system(tokens))
-    thinking = reasoning.of_model(parts.reasoning_parser, tokens.chat_template, tokens)
+    thinking = reasoning.for_model(parts.reasoning_parser, tokens.chat_template, tokens)
     return ModelServing(tokens, parts.model, tools, thinking)
 
 
@@ -147,7 +149,7 @@ class HeaderLimit:
 
 
 def error_response(error: GatewayError, scope: Scope) -> Response:
-    """`error` as HTTP says it, in the shape of the API that the request is of."""
+    """Returns `error` as an HTTP response, in the format of the API that the request uses."""
     is_anthropic = anthropic_errors.has(scope["path"], Headers(scope=scope))
     body = anthropic_errors.body(error) if is_anthropic else errors.body(error)
     return Response(body, error.http_status, error.headers, "application/json")
@@ -158,7 +160,7 @@ def _add_error_handlers(app: FastAPI) -> None:
         assert isinstance(error, GatewayError)
         return error_response(error, request.scope)
 
-    async def of_routing(request: Request, error: Exception) -> Response:
+    async def routing_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         code = _CODES.get(error.status_code, "invalid_request")
         said = NotFound(f"{error.detail}: {request.method} {request.url.path}", code=code, status=error.status_code)
@@ -170,10 +172,10 @@ def _add_error_handlers(app: FastAPI) -> None:
         return Response(status_code=CLIENT_LEFT)
 
     app.add_exception_handler(GatewayError, known)
-    app.add_exception_handler(HTTPException, of_routing)
+    app.add_exception_handler(HTTPException, routing_error)
     app.add_exception_handler(ClientDisconnect, left)
 
 
 async def _unknown(request: Request, _: Exception) -> Response:
-    """The error is raised on, for the server to log."""
+    """Answers an unexpected error. It is raised again for the server to log."""
     return error_response(InternalFault("the gateway failed to handle this request"), request.scope)

@@ -143,7 +143,7 @@ def _prompt(
 def _reasoning(
     serving: ModelServing, body: ChatBody, prompt: tuple[int, ...], tools: OfferedTools
 ) -> ReasoningFormat | None:
-    format = serving.reasoning.of_prompt(prompt, serving.tokens, body.include_reasoning is not False)
+    format = serving.reasoning.format_for(prompt, serving.tokens, body.include_reasoning is not False)
     if format is not None and format.tokens is None and tools.grammar is not None:
         return None  # the grammar starts with the answer, and no worker can detect the end of reasoning
     return format

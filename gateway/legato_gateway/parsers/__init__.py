@@ -1,1 +1,1 @@
-"""Parsers of what models write: reasoning and calls of tools, each in the format of the model's family."""
+"""Parsers of models' output: reasoning and calls of tools, each in the format of the model's family."""

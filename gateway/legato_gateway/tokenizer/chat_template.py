@@ -1,6 +1,6 @@
 """A model's chat template: messages to prompt text.
 
-Templates come with the model and are written for transformers, so they get the environment that it gives them
+Templates come with the model and are written for transformers, so they get its environment
 (https://huggingface.co/docs/transformers/chat_templating_writing), in jinja2's sandbox.
 """
 
@@ -22,13 +22,13 @@ from legato_gateway.tokenizer.roles import alternating
 
 
 class TemplateFault(ValueError):
-    """The template is broken, or refuses these messages. The text is what it said."""
+    """The template is broken, or refuses these messages. The text is its own message."""
 
 
 class UnreadArguments(dict[str, str]):
     """Arguments of an earlier call that are not a JSON object: `arguments | tojson` shows them as the model wrote them.
 
-    Templates that take arguments apart, or show the whole function, see one named INVALID_JSON (Anthropic's word).
+    Templates that read single arguments, or show the whole function, see one named INVALID_JSON (Anthropic's word).
     """
 
     def __init__(self, written: str) -> None:
@@ -39,7 +39,7 @@ class ChatTemplate:
     """A compiled template. Safe to use from several threads."""
 
     def __init__(self, source: str, variables: Mapping[str, Any]) -> None:
-        """`variables` are seen by the template in every call: `bos_token`, `eos_token`. Raises TemplateFault."""
+        """`variables` are visible to the template in every call: `bos_token`, `eos_token`. Raises TemplateFault."""
         environment = ImmutableSandboxedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
         )
@@ -52,9 +52,11 @@ class ChatTemplate:
             raise TemplateFault(f"the model's chat template is broken: {error}") from None
 
     def render(self, messages: Sequence[Mapping[str, Any]], variables: Mapping[str, Any] = MappingProxyType({})) -> str:
-        """Renders the prompt. `variables` are for the template in addition to the messages, and may have any name. If
-        it refuses the order of roles, the messages are merged as strict templates require. Raises TemplateFault if the
-        template cannot take these messages."""
+        """Renders the prompt. `variables` are for the template in addition to the messages, and may have any name.
+
+        If it refuses the order of roles, messages are merged as strict templates require. Raises TemplateFault if the
+        template cannot take these messages.
+        """
         given = {"add_generation_prompt": True, "tools": None, "documents": None, **variables}
         try:
             return self._rendered({**given, "messages": messages})
@@ -69,29 +71,29 @@ class ChatTemplate:
         try:
             return self._template.render(given)
         except RecursionError:
-            raise TemplateFault("what is given to the model's chat template is nested too deeply") from None
+            raise TemplateFault("the input of the model's chat template is nested too deeply") from None
         except (jinja2.TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as error:
             raise TemplateFault(f"the model's chat template cannot take these messages: {error}") from None
 
     def render_continued(
         self, messages: Sequence[Mapping[str, Any]], variables: Mapping[str, Any] = MappingProxyType({})
     ) -> str:
-        """The prompt text up to the end of the last message's content, so that the model goes on with it.
+        """Renders the prompt up to the end of the last message's content, so that the model continues it.
 
-        As transformers does it, that end is marked. A template that trims trims the mark's own space too, and then the
-        space before it. Raises TemplateFault, also where the template does not show the content as it is.
+        As in transformers, that end is marked. A template that trims also trims the mark's own space, and then the
+        space before it is trimmed too. Raises TemplateFault, also if the template does not show the content unchanged.
         """
         content = messages[-1]["content"]
         mark = f"end-{secrets.token_hex(16)}"
         marked = [*messages[:-1], {**messages[-1], "content": f"{content}{mark} "}]
-        before, found, behind = self.render(marked, variables).rpartition(mark)
-        if not found or content.strip() not in before:
+        before, match, behind = self.render(marked, variables).rpartition(mark)
+        if not match or content.strip() not in before:
             raise TemplateFault("the model's chat template changes the last message, so it cannot be continued")
         return before if behind.startswith(" ") else before.rstrip()
 
 
 class _Generation(Extension):
-    """`{% generation %}…{% endgeneration %}` marks what an assistant said, for training; here it changes nothing."""
+    """`{% generation %}…{% endgeneration %}` marks the assistant's text for training; it has no effect here."""
 
     tags = {"generation"}  # noqa: RUF012 - jinja2 declares it so
 
@@ -115,7 +117,7 @@ def _tojson(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """jinja2's own filter escapes HTML characters, which models were not trained on."""
+    """Replaces jinja2's filter, which escapes HTML characters: models were not trained on that."""
     if isinstance(value, UnreadArguments):
         return value["INVALID_JSON"]
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)

@@ -1,4 +1,4 @@
-"""What a model's files say about its tokens: common to both formats, and reading a Hugging Face folder."""
+"""Tokenizer files of a model: the parts common to both formats, and the Hugging Face folder."""
 
 import json
 from collections.abc import Mapping
@@ -12,24 +12,24 @@ from legato_gateway import generation_config
 from legato_protocol import lfs_pointer
 
 SPECIAL_TOKENS = tuple(f"{kind}_token" for kind in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
-ALWAYS_DEFINED = ("bos_token", "eos_token")  # an empty text where a model has none
+ALWAYS_DEFINED = ("bos_token", "eos_token")  # empty if the model has none
 
 
 class TokenizeError(ValueError):
-    """No tokens can be had: the tokenizer cannot be loaded, or the text or the messages cannot be tokenized."""
+    """Tokenizing failed: the tokenizer cannot be loaded, or the text or the messages cannot be tokenized."""
 
 
 @dataclass(frozen=True)
 class TokenizerFiles:
-    """What a model's files say about its tokens."""
+    """A model's tokenizer, templates and token metadata."""
 
     tokenizer: Tokenizer
     chat_template: str | None
-    tool_template: str | None  # the one named `tool_use`, which precedes the other in chats with tools
+    tool_template: str | None  # the one named `tool_use`, which chats with tools prefer
     special: Mapping[str, str]  # variables of templates, such as `bos_token`
-    eos_ids: tuple[int, ...]  # any of them ends a sequence
-    rows: int | None = None  # of the model's embedding, where that is known: a tokenizer may have more tokens
-    longest: int | None = None  # longest sequence in tokens that the model declares, if known
+    eos_ids: tuple[int, ...]  # each of them ends a sequence
+    rows: int | None = None  # of the model's embedding, if known: a tokenizer may have more tokens
+    longest: int | None = None  # tokens of the longest sequence that the model declares, if known
 
 
 def from_folder(path: Path) -> TokenizerFiles:
@@ -41,7 +41,7 @@ def from_folder(path: Path) -> TokenizerFiles:
         tokenizer = Tokenizer.from_file(str(file))
     except Exception as error:  # the library raises nothing narrower
         raise TokenizeError(f"{file}: {lfs_pointer.advice(file.read_bytes()) or error}") from None
-    tokenizer.no_truncation()  # how its makers cut and padded texts for training is saved with it
+    tokenizer.no_truncation()  # the truncation and padding of its training are saved with it
     tokenizer.no_padding()
     settings = _json(path / "tokenizer_config.json")
     special = {key: _content(settings.get(key)) for key in SPECIAL_TOKENS}
@@ -92,7 +92,7 @@ def _folder_templates(path: Path, settings: dict[str, Any]) -> dict[str, str]:
 
 
 def _content(token: object) -> str:
-    """A special token in tokenizer_config.json: its text, or an object that holds it."""
+    """Returns the text of a special token in tokenizer_config.json, which may be inside an object."""
     if isinstance(token, dict):
         token = token.get("content")
     return token if isinstance(token, str) else ""
@@ -102,7 +102,7 @@ def _json(path: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     try:
-        found = json.loads(content := path.read_bytes())
+        value = json.loads(content := path.read_bytes())
     except ValueError as error:
         raise TokenizeError(f"{path}: {lfs_pointer.advice(content) or f'not JSON: {error}'}") from None
-    return found if isinstance(found, dict) else {}
+    return value if isinstance(value, dict) else {}

@@ -13,13 +13,13 @@ from legato_gateway.tokenizer.files import ALWAYS_DEFINED, TokenizeError, Tokeni
 from legato_protocol import gguf_header
 
 _CONTROL, _USER_DEFINED = 3, 4
-# Tokens of the metadata by their names there: what templates call them, and which end a sequence.
+# Tokens in the metadata by their names there: their names in templates, and the ones that end a sequence.
 _TEMPLATE_TOKENS = {
     "bos": "bos", "eos": "eos", "unknown": "unk", "seperator": "sep", "padding": "pad", "cls": "cls", "mask": "mask",
 }  # fmt: skip
 _NEEDED = ("bos", "eos", "eot", "eom")  # others may be out of range, as with llama.cpp
 _ENDS = ("eos", "eot", "eom", "fim_pad", "fim_rep", "fim_sep")
-# llama.cpp (src/llama-vocab.cpp) also finds ends by their text, since many files name only one of several.
+# llama.cpp (src/llama-vocab.cpp) also detects ends by their text, since many files name only one of several.
 _END_TEXTS = frozenset({
     "<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<end_of_turn>", "<|endoftext|>", "<|eom_id|>",
     "<EOT>", "_<EOT>", "<|end_of_text|>", "<end_of_utterance>", "<|fim_pad|>", "<|repo_name|>", "<|file_sep|>",
@@ -52,7 +52,7 @@ def _pre_tokenizer(name: object, source: str) -> pre_tokenizers.PreTokenizer:
 
 
 def from_gguf(path: Path) -> TokenizerFiles:
-    """Reads a GGUF file. Raises TokenizeError, which names it."""
+    """Reads a GGUF file. Raises TokenizeError, which names the file."""
     try:
         metadata = _metadata(path)
     except (OSError, ValueError) as error:
@@ -95,17 +95,17 @@ def _from_metadata(metadata: dict[str, Any], source: str) -> TokenizerFiles:
 
 
 def _strings(values: dict[str, Any], key: str, source: str) -> list[str]:
-    found = values.get(key)
-    if not isinstance(found, list) or not all(isinstance(entry, str) for entry in found):
+    strings = values.get(key)
+    if not isinstance(strings, list) or not all(isinstance(entry, str) for entry in strings):
         raise TokenizeError(f"{source}: tokenizer.ggml.{key} has to be a list of strings")
-    return found
+    return strings
 
 
 def _special_ids(values: dict[str, Any], size: int, source: str) -> dict[str, int]:
     keys = (*_TEMPLATE_TOKENS, *_ENDS)
-    found = {key: values[f"{key}_token_id"] for key in keys if f"{key}_token_id" in values}
-    valid = {key: id for key, id in found.items() if isinstance(id, int) and 0 <= id < size}
-    for key, id in found.items():
+    ids = {key: values[f"{key}_token_id"] for key in keys if f"{key}_token_id" in values}
+    valid = {key: id for key, id in ids.items() if isinstance(id, int) and 0 <= id < size}
+    for key, id in ids.items():
         if key in _NEEDED and key not in valid:
             raise TokenizeError(f"{source}: {key}_token_id is {id!r}, of {size} tokens")
     return valid

@@ -1,4 +1,4 @@
-"""Messages in the order of roles that strict chat templates ask for: a system message, then turns that alternate."""
+"""Orders messages by role as strict chat templates require: a system message, then turns that alternate."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -8,8 +8,10 @@ USER: Final = "user"
 
 
 def alternating(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Merges consecutive messages of the system and of the user, as agents send them. Later messages of the system
-    become the user's."""
+    """Merges consecutive messages of the system and of the user, which agents send.
+
+    Later system messages become the user's.
+    """
     turns: list[Mapping[str, Any]] = []
     for message in messages:
         begins = not turns or (len(turns) == 1 and turns[0]["role"] == SYSTEM)

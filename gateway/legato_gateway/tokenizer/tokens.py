@@ -1,7 +1,7 @@
-"""A model's tokens: text and chat messages to ids, ids to bytes and text.
+"""A model's tokens: converts text and chat messages to ids, and ids to bytes and text.
 
-Safe to use from several threads: nothing changes after loading, and other threads run while one tokenizes, so that long
-prompts hold up nobody else.
+Safe to use from several threads: nothing changes after loading, and tokenizing releases the interpreter lock, so that
+long prompts delay nobody else.
 """
 
 import json
@@ -23,12 +23,12 @@ from legato_protocol import token_bytes
 __all__ = ["Detokenizer", "ModelTokenizer", "StopStrings", "TextTooLong", "TokenizeError"]
 
 _NO_VARIABLES: Mapping[str, Any] = MappingProxyType({})
-_MOST_TABLES = 8  # that are kept, of some megabyte each
-_COMPOSED = 4  # bytes that a normalizer makes one of, at most: NFC 9 of 3, NFKC 4 of 1
+_MOST_TABLES = 8  # cached, of some megabytes each
+_COMPOSED = 4  # most bytes that a normalizer composes into one: NFC 9 into 3, NFKC 4 into 1
 
 
 class TextTooLong(TokenizeError):
-    """A text of `size` bytes is more tokens than were allowed, whatever they are."""
+    """A text of `size` bytes has more tokens than allowed, whatever they are."""
 
     def __init__(self, size: int, most: int) -> None:
         super().__init__(f"a text of {size} bytes is more than {most} tokens")
@@ -36,7 +36,7 @@ class TextTooLong(TokenizeError):
 
 
 class ModelTokenizer:
-    """Tokenizer and chat template of one model."""
+    """The tokenizer and chat template of one model."""
 
     def __init__(self, files: TokenizerFiles) -> None:
         self._tokenizer = files.tokenizer
@@ -47,7 +47,7 @@ class ModelTokenizer:
         self.declared_length = files.longest  # tokens of the longest sequence that the model declares
         added = files.tokenizer.get_added_tokens_decoder()
         self._special = {id: token.content for id, token in added.items() if token.special and id < self.vocab_size}
-        self.special_around = _special_around(files.tokenizer)  # ids that the model expects before and behind a text
+        self.special_around = _special_around(files.tokenizer)  # ids that the model expects before and after a text
         self._tables = {frozenset[int](): self._table(frozenset())}
         self.chat_template = files.chat_template
         self.tool_template = files.tool_template or files.chat_template
@@ -56,18 +56,18 @@ class ModelTokenizer:
 
     @classmethod
     def load(cls, path: Path | str) -> "ModelTokenizer":
-        """The tokens of a Hugging Face folder or a GGUF file. Raises TokenizeError, which names the file."""
+        """Loads the tokens of a Hugging Face folder or a GGUF file. Raises TokenizeError, which names the file."""
         path = Path(path)
         return cls(tokenizer_files.from_folder(path) if path.is_dir() else gguf.from_gguf(path))
 
     def encode(
         self, text: str, add_special: bool = True, most: int | None = None, keep: int | None = None
     ) -> list[int]:
-        """Ids of `text`; with `add_special`, with what the model expects around it (often a first token, or nothing).
+        """Returns the ids of `text`, with `add_special` including those that the model expects around it.
 
-        Special tokens that are spelled out in `text` count as such. Raises TokenizeError for text that is no Unicode,
-        and at once TextTooLong for text whose length alone shows that it is more than `most` tokens. With `keep`, no
-        text is too long: the last tokens are kept, that many with what is around them.
+        Special tokens written in `text` count as such. Raises TokenizeError for invalid Unicode, and immediately
+        TextTooLong for text whose length proves that it has more than `most` tokens. With `keep`, no text is too long:
+        the last tokens are kept, that many including the special ones around them.
         """
         try:
             if keep is None and most is not None and (size := len(text.encode())) > most * self._longest:
@@ -86,8 +86,8 @@ class ModelTokenizer:
         variables: Mapping[str, Any] = _NO_VARIABLES,
         continued: bool = False,
     ) -> str:
-        """The prompt text for these messages, ready for the assistant's turn, or for more of the last message's text.
-        Raises TokenizeError."""
+        """Returns the prompt text for these messages, up to the assistant's turn or to the end of a last message that
+        is continued. Raises TokenizeError."""
         template = self._tool_template if variables.get("tools") else self._template
         if template is None:
             raise TokenizeError("this model has no chat template; /v1/completions takes plain prompts")
@@ -98,7 +98,7 @@ class ModelTokenizer:
             raise TokenizeError(str(error)) from None
 
     def template_takes(self, variable: str) -> bool:
-        """True if a chat template uses a variable of this name."""
+        """True if a chat template reads a variable of this name."""
         templates = (self._template, self._tool_template)
         return any(variable in template.variables for template in templates if template is not None)
 
@@ -112,29 +112,31 @@ class ModelTokenizer:
         keep: int | None = None,
         continued: bool = False,
     ) -> list[int]:
-        """Ids of the prompt for these messages. A template puts in all special tokens itself, unless `add_special` says
-        that this one does not. Raises as `encode` does."""
+        """Returns the ids of the prompt for these messages. Raises the errors of `encode`.
+
+        Templates write all special tokens themselves; `add_special` is for those that do not.
+        """
         return self.encode(self.render_chat(messages, variables, continued), add_special, most, keep)
 
     def token_bytes(self, id: int) -> bytes:
-        """What a token stands for; no bytes for an id that only pads the vocabulary."""
+        """Returns a token's bytes; none for an id that only pads the vocabulary."""
         return self._bytes[id] if 0 <= id < len(self._bytes) else b""
 
     def token_text(self, id: int) -> str:
-        """A token as its vocabulary spells it; no text for an id that only pads the vocabulary."""
+        """Returns a token as in the vocabulary; empty for an id that only pads the vocabulary."""
         return self._tokenizer.id_to_token(id) or ""
 
     def special_ids(self, texts: Collection[str]) -> frozenset[int]:
-        """Those of the special tokens that are spelled so."""
+        """Returns the ids of special tokens with these texts."""
         return frozenset(id for id, text in self._special.items() if text in texts)
 
     @property
     def all_special_ids(self) -> frozenset[int]:
-        """Every special token."""
+        """Every special token's id."""
         return frozenset(self._special)
 
     def detokenizer(self, shown: frozenset[int] = frozenset()) -> Detokenizer:
-        """For one choice. Special tokens show as nothing, apart from those."""
+        """Returns a detokenizer for one choice. It shows no special tokens but these."""
         table = self._tables.get(shown)
         if table is None:
             table = self._table(shown)
@@ -143,7 +145,7 @@ class ModelTokenizer:
         return Detokenizer(table)
 
     def _cut(self, ids: list[int], add_special: bool, keep: int) -> list[int]:
-        """The last ids of a text, with what is around it. `Encoding.truncate` would keep what it cuts off as well."""
+        """Returns the last ids of a text, with special ids around. `Encoding.truncate` would also keep the rest."""
         before, behind = self.special_around if add_special else ((), ())
         room = max(0, keep - len(before) - len(behind))
         return [*before, *ids[max(0, len(ids) - room) :], *behind]
@@ -163,10 +165,10 @@ def _template(source: str | None, variables: Mapping[str, Any]) -> ChatTemplate 
 
 
 def _special_around(tokenizer: Tokenizer) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Ids that are put before a text, and behind it: around the first that is more than they are."""
+    """Returns the ids put before and after a text, read from the first text with tokens of its own."""
     for text in ("a", *tokenizer.get_vocab(with_added_tokens=True)):
         encoding = tokenizer.encode(text)
-        marks = encoding.special_tokens_mask  # 1: not of the text
+        marks = encoding.special_tokens_mask  # 1: not from the text
         if 0 in marks:
             first, last = marks.index(0), len(marks) - marks[::-1].index(0)
             return tuple(encoding.ids[:first]), tuple(encoding.ids[last:])
@@ -174,7 +176,7 @@ def _special_around(tokenizer: Tokenizer) -> tuple[tuple[int, ...], tuple[int, .
 
 
 def _byte_table(files: TokenizerFiles) -> list[bytes]:
-    """Bytes of every token by id, as the tokenizer's own decoder gives them."""
+    """Returns the bytes of every token by id, as the tokenizer's own decoder makes them."""
     tokenizer = files.tokenizer
     decoder = tokenizer.decoder
     kinds = set(re.findall(r'"type":\s*"(\w+)"', _decoder_text(decoder)))
@@ -198,5 +200,5 @@ def _byte_table(files: TokenizerFiles) -> list[bytes]:
 
 
 def _decoder_text(decoder: Any) -> str:
-    """The decoder as tokenizer.json spells it."""
+    """Returns the decoder in the format of tokenizer.json."""
     return json.dumps(json.loads(decoder.__getstate__())) if decoder is not None else ""

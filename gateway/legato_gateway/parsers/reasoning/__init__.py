@@ -1,1 +1,1 @@
-"""Reasoning: what a model thinks before it answers, and the marks by which that is found."""
+"""Reasoning: a model's thoughts before its answer, and the marks around them."""

@@ -1,4 +1,4 @@
-"""The marks between which models reason, and how they are chosen: by the model's chat template, or by a setting."""
+"""The marks around models' reasoning, chosen by the model's chat template or by a setting."""
 
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -10,7 +10,7 @@ OFF: Final = "Off"
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """Reasoning stands between `open` and `close`."""
+    """Reasoning is between `open` and `close`."""
 
     open: str
     close: str
@@ -25,8 +25,8 @@ FAMILIES: Final = MappingProxyType(
 SETTINGS: Final = (AUTO, *FAMILIES, OFF)
 
 
-def of_template(template: str | None) -> str | None:
-    """The family whose marks a chat template has, or None."""
+def from_template(template: str | None) -> str | None:
+    """Returns the family whose marks a chat template contains, or None."""
     for family, marks in FAMILIES.items():
         if template is not None and (marks.open in template or marks.close in template):
             return family

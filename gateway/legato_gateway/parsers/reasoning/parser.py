@@ -1,4 +1,4 @@
-"""Finds the reasoning of one answer, whatever pieces its text comes in: it begins in the prompt, or with the answer."""
+"""Finds the reasoning of one answer in pieces of text. It starts in the prompt, or with the answer."""
 
 from enum import Enum
 
@@ -12,25 +12,27 @@ class _State(Enum):
 
 
 class ReasoningParser:
-    """Parts the text of an answer into reasoning and content. `open_in_prompt` says that the prompt ends within reasoning; such
-    an answer may repeat the opening mark. Space next to a mark belongs to nobody."""
+    """Splits the text of an answer into reasoning and content. Space next to a mark is dropped.
+
+    `open_in_prompt`: the prompt ends within reasoning; such an answer may repeat the opening mark.
+    """
 
     def __init__(self, marks: Marks, open_in_prompt: bool) -> None:
         self._marks = marks
         self._open_in_prompt = open_in_prompt
         self._state = _State.BEFORE
-        self._held = ""  # what may be part of a mark, or space beside one
-        self._beside_mark = False  # space that comes next stands behind a mark
+        self._held = ""  # a possible part of a mark, or space next to one
+        self._after_mark = False  # any space that comes next follows a mark
         self._read = 0  # characters
-        self.content_at: int | None = None  # where in the text content begins, once some was found
+        self.content_at: int | None = None  # where in the text content starts, once there is any
 
     @property
     def passed(self) -> int:
-        """No content that is told from now on was before this place in the text."""
+        """A place in the text that all later content comes after."""
         return self._read - len(self._held)
 
     def push(self, text: str) -> tuple[str, str]:
-        """What is new of reasoning, and of content."""
+        """Returns the new reasoning and the new content."""
         self._read += len(text)
         self._held += text
         if self._state is _State.BEFORE:
@@ -39,9 +41,9 @@ class ReasoningParser:
         return reasoning, self._behind() if self._state is _State.BEHIND else ""
 
     def finish(self) -> tuple[str, str]:
-        """What was held back, at the end of the text."""
+        """Returns the withheld reasoning and content, at the end of the text."""
         if self._state is _State.BEFORE:
-            self._state, self._beside_mark = (_State.INSIDE, True) if self._open_in_prompt else (_State.BEHIND, False)
+            self._state, self._after_mark = (_State.INSIDE, True) if self._open_in_prompt else (_State.BEHIND, False)
         if self._state is _State.BEHIND:
             return "", self._behind()
         self._skip_space()
@@ -57,20 +59,20 @@ class ReasoningParser:
         elif not self._open_in_prompt:
             self._state = _State.BEHIND
             return
-        self._state, self._beside_mark = _State.INSIDE, True
+        self._state, self._after_mark = _State.INSIDE, True
 
     def _inside(self) -> str:
         self._skip_space()
         said, mark, rest = self._held.partition(self._marks.close)
         if mark:
-            self._held, self._state, self._beside_mark = rest, _State.BEHIND, True
+            self._held, self._state, self._after_mark = rest, _State.BEHIND, True
             return said.rstrip()
         shown = said[: len(said) - self._begins_close(said)].rstrip()
         self._held = said[len(shown) :]
         return shown
 
     def _begins_close(self, said: str) -> int:
-        """How many characters at the end of `said` may be the beginning of the closing mark."""
+        """Returns the length of the longest end of `said` that may start the closing mark."""
         mark = self._marks.close
         return next((size for size in range(len(mark) - 1, 0, -1) if said.endswith(mark[:size])), 0)
 
@@ -82,6 +84,6 @@ class ReasoningParser:
         return content
 
     def _skip_space(self) -> None:
-        if self._beside_mark:
+        if self._after_mark:
             self._held = self._held.lstrip()
-            self._beside_mark = not self._held
+            self._after_mark = not self._held

@@ -1,4 +1,4 @@
-"""What the served model can do with reasoning: the marks of it, and where it begins."""
+"""The served model's support for reasoning: its marks, and the place where it starts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,12 +8,12 @@ from legato_gateway.parsers.reasoning import families
 from legato_gateway.parsers.reasoning.families import FAMILIES
 from legato_protocol.reasoning import ReasoningTokens
 
-_TAIL = 32  # tokens at the end of a prompt in which a mark is looked for
+_TAIL = 32  # tokens at the end of a prompt that are searched for a mark
 _SPACE = ("\n", "\n\n", " ")  # what models write before their opening mark, if anything
 
 
-class Tokens(Protocol):
-    """What is needed of a tokenizer."""
+class MarkTokenizer(Protocol):
+    """The part of a tokenizer that is used here."""
 
     def encode(self, text: str, add_special: bool, most: int) -> list[int]: ...
 
@@ -22,8 +22,10 @@ class Tokens(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ReasoningFormat:
-    """How one request's reasoning is read. `open_in_prompt` says that the prompt ends within it, `shown` that the client is to
-    see it. `tokens` is None where the marks are no tokens of their own."""
+    """The reasoning in one request's answers. `shown`: the client gets to see it.
+
+    `open_in_prompt`: the prompt ends within reasoning. `tokens` is None if the marks are not single tokens.
+    """
 
     family: str
     open_in_prompt: bool
@@ -33,8 +35,10 @@ class ReasoningFormat:
 
 @dataclass(frozen=True, slots=True)
 class ReasoningSupport:
-    """`family` is None for a model that does not reason, or whose reasoning is not looked for. `open` and `close` are
-    its marks as tokens, if each is one; `space` may stand before them."""
+    """`family` is None for a model without reasoning, or if that is not to be read.
+
+    `open` and `close` are its marks as tokens, if each is one; `space` may precede them.
+    """
 
     family: str | None = None
     open: int | None = None
@@ -43,12 +47,14 @@ class ReasoningSupport:
 
     @property
     def counts(self) -> bool:
-        """Its tokens can be counted, and bounded."""
+        """True if its tokens can be counted and bounded."""
         return self.open is not None and self.close is not None
 
-    def of_prompt(self, prompt: Sequence[int], tokens: Tokens, shown: bool) -> ReasoningFormat | None:
-        """How the answer to this prompt is read; None where it has no reasoning, which some templates say by its
-        closing mark."""
+    def format_for(self, prompt: Sequence[int], tokens: MarkTokenizer, shown: bool) -> ReasoningFormat | None:
+        """Returns the format of the answer to this prompt, or None without reasoning.
+
+        Some templates switch reasoning off by its closing mark.
+        """
         if self.family is None:
             return None
         tail = b"".join(tokens.token_bytes(id) for id in prompt[-_TAIL:]).rstrip()
@@ -64,9 +70,9 @@ class ReasoningSupport:
         return ReasoningTokens(self.open, self.close, open_in_prompt, self.space)
 
 
-def of_model(setting: str, template: str | None, tokens: Tokens) -> ReasoningSupport:
-    """What a model with this chat template can do, where `setting` is the parser that was chosen."""
-    family = families.of_template(template) if setting == families.AUTO else setting
+def for_model(setting: str, template: str | None, tokens: MarkTokenizer) -> ReasoningSupport:
+    """Returns the support of a model with this chat template. `setting` is the chosen parser."""
+    family = families.from_template(template) if setting == families.AUTO else setting
     if family is None or family == families.OFF:
         return ReasoningSupport()
     marks = FAMILIES[family]
@@ -74,7 +80,7 @@ def of_model(setting: str, template: str | None, tokens: Tokens) -> ReasoningSup
     return ReasoningSupport(family, _token(marks.open, tokens), _token(marks.close, tokens), space)
 
 
-def _token(text: str, tokens: Tokens) -> int | None:
-    """The token that `text` is alone."""
+def _token(text: str, tokens: MarkTokenizer) -> int | None:
+    """Returns the token whose text is exactly `text`, or None."""
     ids = tokens.encode(text, False, len(text))
     return ids[0] if len(ids) == 1 and tokens.token_bytes(ids[0]) == text.encode() else None

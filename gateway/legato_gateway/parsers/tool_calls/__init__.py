@@ -1,1 +1,1 @@
-"""Calls of tools: the formats in which models write them, and how a template is told of tools."""
+"""Calls of tools: the formats of models' calls, and the tools in the chat template's input."""

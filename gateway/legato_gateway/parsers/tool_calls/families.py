@@ -1,4 +1,4 @@
-"""The formats in which models write calls, and how one is chosen: by the model's chat template, or by a setting."""
+"""The formats of models' calls, chosen by the model's chat template or by a setting."""
 
 import re
 from collections.abc import Callable
@@ -16,8 +16,10 @@ OFF: Final = "Off"
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """One format. `markers` are parts of it that are shown even where they are special tokens; a function's name has
-    to match `name`."""
+    """One format. `markers` are shown in the text even if they are special tokens.
+
+    A function's name must match `name`.
+    """
 
     read: Callable[[Said, frozenset[str]], Reader[None]]
     markers: tuple[str, ...]
@@ -32,16 +34,16 @@ FAMILIES: Final = MappingProxyType(
         "Pythonic": Family(pythonic.read, pythonic.MARKERS, pythonic.NAME),
     }
 )
-ARRAY: Final = "Array"  # of no model, but what a grammar makes one write
+ARRAY: Final = "Array"  # no model's own format, but one that a grammar can enforce
 _FORMATS = {**FAMILIES, ARRAY: Family(array.read, (), json_calls.NAME)}
 SETTINGS: Final = (AUTO, *FAMILIES, OFF)
 
 _PYTHONIC = re.compile(r"func_name\d?\(|tool_call\.name \+ '\('")
-_OTHERS = ("<function=", "<arg_key>", "<tool_sep>", "<|tool_call_begin|>", "<｜tool")  # whose tags are alike
+_OTHERS = ("<function=", "<arg_key>", "<tool_sep>", "<|tool_call_begin|>", "<｜tool")  # formats with similar tags
 
 
-def of_template(template: str | None) -> str | None:
-    """The family whose format a chat template shows its model, or None."""
+def from_template(template: str | None) -> str | None:
+    """Returns the family whose format a chat template shows its model, or None."""
     if template is None or any(mark in template for mark in _OTHERS):
         return None
     if mistral.OPEN in template:
@@ -56,7 +58,7 @@ def of_template(template: str | None) -> str | None:
 
 
 class CallParser:
-    """Finds the calls of one answer, whatever pieces its text comes in. It can be pickled until it gets text."""
+    """Finds the calls of one answer in pieces of text. It can be pickled until it gets text."""
 
     def __init__(self, written: str, names: frozenset[str]) -> None:
         """`written` is a family, or ARRAY; `names` are the functions offered."""
@@ -67,7 +69,7 @@ class CallParser:
         self._ended = False
 
     def push(self, text: str) -> list[Piece]:
-        """What is new of it by now."""
+        """Returns the new pieces."""
         for at, char in enumerate(text):
             if self._ended:
                 self.said.read += len(text) - at
@@ -77,7 +79,7 @@ class CallParser:
         return self.said.take()
 
     def finish(self) -> list[Piece]:
-        """What was held back, at the end of the text."""
+        """Returns the withheld pieces, at the end of the text."""
         while not self._ended:
             self._send(END)
         self.said.end()

@@ -1,4 +1,4 @@
-"""Calls as Hermes 2 and 3, Qwen 2.5 and Qwen 3 write them: `<tool_call>{"name": ..., "arguments": ...}</tool_call>`.
+"""Calls of Hermes 2 and 3, Qwen 2.5 and Qwen 3: `<tool_call>{"name": ..., "arguments": ...}</tool_call>`.
 
 https://github.com/NousResearch/Hermes-Function-Calling
 """
@@ -15,13 +15,13 @@ MARKERS: Final = (OPEN, CLOSE)
 
 
 def read(out: Said, _names: frozenset[str]) -> Reader[None]:
-    """The whole answer. A tag with anything else in it is text; SmolLM2 puts a list of calls into one."""
+    """Reads the whole answer. A tag with other content is text; SmolLM2 puts a list of calls into one tag."""
     held = ""
     while (yield from until(OPEN, out.text, held)):
         held = ""
         space: list[str] = []
         char = yield from skip_space(space.append)
-        before, begun = OPEN + "".join(space[:-1]), out.calls
+        before, calls = OPEN + "".join(space[:-1]), out.calls
         try:
             if char == "{":
                 yield from read_object(out, before=before)
@@ -33,11 +33,11 @@ def read(out: Said, _names: frozenset[str]) -> Reader[None]:
                 continue
         except Broken as broken:
             held = broken.char
-            if out.calls == begun:
+            if out.calls == calls:
                 continue
         yield from until(CLOSE, _ignore, held)
         held = ""
 
 
 def _ignore(_: str, _behind: int) -> None:
-    """Between a call and its closing tag is nothing that anybody is to see."""
+    """Drops text between a call and its closing tag."""

@@ -1,6 +1,6 @@
 """A call as one JSON object, {"name": ..., "arguments": {...}}, read while it is written.
 
-The arguments are told piece by piece as soon as the name is known. Where no call came of it, `raw` is the text.
+Arguments are sent piece by piece once the name is known. If it turns out not to be a call, `raw` is text.
 """
 
 import json
@@ -37,11 +37,11 @@ class JSONCall:
 
     @property
     def raw(self) -> str:
-        """All that was read, as long as no call began."""
+        """All that was read, until a call starts."""
         return "".join(self._raw)
 
     def read(self) -> Reader[None]:
-        """Reads behind the object's first bracket to its last. Raises Broken."""
+        """Reads from after the object's first bracket to its last. Raises Broken."""
         self._raw.append("{")
         char = yield from self._next()
         while char != "}":
@@ -59,7 +59,7 @@ class JSONCall:
             self._start_late()
 
     def _value(self, key: str, first: str) -> Reader[str]:
-        """Reads one value, and returns what comes behind it."""
+        """Reads one value, and returns the character after it."""
         if key == "name" and first == '"' and self._name is None:
             self._name = self._checked((yield from self._string()))
             return (yield from self._next())
@@ -75,7 +75,7 @@ class JSONCall:
         return char
 
     def _any(self, first: str, value: list[str]) -> Reader[str]:
-        """Reads a value of any kind, and returns what comes behind it."""
+        """Reads a value of any kind, and returns the character after it."""
 
         def keep(char: str) -> None:
             value.append(char)
@@ -95,7 +95,7 @@ class JSONCall:
         return (yield from self._next())
 
     def _start_late(self) -> None:
-        """All was read, and no arguments came behind a name."""
+        """Starts a call whose arguments did not come after its name, when all was read."""
         if self._name is None or (self._names is not None and self._early is None):
             raise self._broken("}")
         given = (self._early or "{}").strip()
@@ -138,20 +138,22 @@ class JSONCall:
             self._raw.append(char)
 
     def _broken(self, char: str) -> Broken:
-        """`char`, which was read last, is for who reads on."""
+        """Returns the error for `char`, the last one read, which its handler reads again."""
         if not self.started:
             self._raw.pop()
         return Broken(char)
 
 
 def read_array(out: Said, before: str) -> Reader[None]:
-    """Reads calls behind an array's first bracket to its last. Raises Broken; as long as no call began, what was read
-    and `before` are told as text."""
-    begun = out.calls
+    """Reads calls from after an array's first bracket to its last.
+
+    Raises Broken; until a call starts, `before` and the text read so far become text.
+    """
+    calls = out.calls
     while True:
         space: list[str] = []
         char = yield from skip_space(space.append)
-        before = "" if out.calls > begun else before + "".join(space[:-1])
+        before = "" if out.calls > calls else before + "".join(space[:-1])
         if char == "{":
             yield from read_object(out, before=before)
         elif char == "]" and not before:
@@ -162,7 +164,7 @@ def read_array(out: Said, before: str) -> Reader[None]:
 
 
 def read_object(out: Said, names: frozenset[str] | None = None, before: str = "") -> Reader[None]:
-    """Reads a call behind its first bracket. Raises Broken; where no call began, `before` and it are told as text."""
+    """Reads a call from after its first bracket. Raises Broken; unless a call started, `before` and it become text."""
     call = JSONCall(out, names)
     try:
         yield from call.read()
@@ -173,7 +175,7 @@ def read_object(out: Said, names: frozenset[str] | None = None, before: str = ""
 
 
 def mended(text: str) -> str:
-    """Returns a whole JSON object with strings as `mended_string` keeps them; broken ones as they are."""
+    """Returns a complete JSON object with strings mended as by `mended_string`; a broken one unchanged."""
     kept: list[str] = [text[0]]
     reader = json_container(kept.append, mended_string)
     next(reader)
@@ -188,7 +190,7 @@ def mended(text: str) -> str:
 
 
 def _unquoted(text: str) -> str:
-    """What a JSON string says; the text itself where that is no Unicode, or it is no JSON string."""
+    """Returns the value of a JSON string, or the text itself if it is invalid JSON or Unicode."""
     try:
         said = json.loads(text, strict=False)
         said.encode()

@@ -1,4 +1,4 @@
-"""Calls as Llama 3.1 and later write them: the answer is {"name": ..., "parameters": ...}, or several between `;`.
+"""Calls of Llama 3.1 and later: the answer is {"name": ..., "parameters": ...}, or several of these between `;`.
 
 https://www.llama.com/docs/model-cards-and-prompt-formats/llama3_1/#json-based-tool-calling
 """
@@ -10,11 +10,11 @@ from legato_gateway.parsers.tool_calls.reading import END, Broken, Reader, skip_
 from legato_gateway.parsers.tool_calls.said import Said
 
 PYTHON_TAG: Final = "<|python_tag|>"
-MARKERS: Final = ()  # the tag is not shown, and needs not be
+MARKERS: Final = ()  # the tag is not shown, and need not be
 
 
 def read(out: Said, names: frozenset[str]) -> Reader[None]:
-    """The whole answer. JSON that names none of the functions is text: answers may be JSON themselves."""
+    """Reads the whole answer. JSON without the name of an offered function is text: answers may be JSON themselves."""
     before: list[str] = []
     while True:
         char = yield from skip_space(before.append)

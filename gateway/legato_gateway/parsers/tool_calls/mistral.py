@@ -1,5 +1,5 @@
-"""Calls as Mistral's models write them, behind `[TOOL_CALLS]`: an array of {"name": ..., "arguments": ...}, or as later
-tokenizers have it name{...}, name[ARGS]{...} or name[CALL_ID]id[ARGS]{...}.
+"""Calls of Mistral's models, after `[TOOL_CALLS]`: an array of {"name": ..., "arguments": ...}, or with later
+tokenizers name{...}, name[ARGS]{...} or name[CALL_ID]id[ARGS]{...}.
 
 https://docs.mistral.ai/capabilities/function_calling, and the tokenizers in https://github.com/mistralai/mistral-common
 """
@@ -25,7 +25,7 @@ MARKERS: Final = (OPEN, ARGUMENTS, CALL_ID)
 
 
 def read(out: Said, _names: frozenset[str]) -> Reader[None]:
-    """The whole answer. What is neither form is text."""
+    """Reads the whole answer. Anything in neither form is text."""
     held = ""
     while (yield from until(OPEN, out.text, held)):
         space: list[str] = []
@@ -44,7 +44,7 @@ def read(out: Said, _names: frozenset[str]) -> Reader[None]:
 
 
 def _named(out: Said, before: str, first: str) -> Reader[None]:
-    """A name, perhaps an id, and arguments. Raises Broken."""
+    """Reads a name, perhaps an id, and arguments. Raises Broken."""
     read, char = "", first
     while char not in ("{", END, "\n") and len(read) < 256:
         read += char

@@ -1,4 +1,4 @@
-"""Tools for models whose chat template knows none: told in the system message, in the format that Hermes models have.
+"""Tools for chat templates without tools: described in the system message, in the format of Hermes models.
 
 Such models were not trained to call tools; whether they do so depends on the model.
 """
@@ -19,9 +19,9 @@ _BEHIND: Final = (
 def with_tools(
     messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]], in_system: bool = True
 ) -> list[dict[str, Any]]:
-    """Returns the messages in the three roles that every template knows, with the tools in the first.
+    """Returns the messages in the three roles that every template has, with the tools in the first message.
 
-    `in_system` is False for templates that refuse system messages; the first user message then has the tools.
+    `in_system` is False for templates that refuse system messages; then the first user message has the tools.
     """
     plain = _merged(messages)
     if not tools:
@@ -37,25 +37,25 @@ def with_tools(
 
 
 def _merged(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Merges results of calls with each other and the next user message: templates may demand alternating roles."""
-    found: list[dict[str, Any]] = []
-    composed = False  # the latest message is results
+    """Merges results of calls with each other and the next user message: some templates require alternating roles."""
+    merged: list[dict[str, Any]] = []
+    composed = False  # the latest message consists of results
     for message in messages:
         plain, is_result = _plain(message), message["role"] == "tool"
-        if found and found[-1]["role"] == plain["role"] == "user" and (composed or is_result):
-            found[-1] = {**found[-1], "content": f"{found[-1]['content']}\n{plain['content']}"}
+        if merged and merged[-1]["role"] == plain["role"] == "user" and (composed or is_result):
+            merged[-1] = {**merged[-1], "content": f"{merged[-1]['content']}\n{plain['content']}"}
             continue
-        found.append(plain)
+        merged.append(plain)
         composed = is_result
-    return found
+    return merged
 
 
 def _plain(message: dict[str, Any]) -> dict[str, Any]:
-    """A call as its model wrote it, and a result as something that the user says."""
+    """Returns a call as its model wrote it, and a result as a user message."""
     if message["role"] == "tool":
         result = {"name": message["name"], "content": message["content"]}
-        told = f"<tool_response>\n{json.dumps(result, ensure_ascii=False)}\n</tool_response>"
-        return {"role": "user", "content": told}
+        text = f"<tool_response>\n{json.dumps(result, ensure_ascii=False)}\n</tool_response>"
+        return {"role": "user", "content": text}
     written = [
         f"{hermes.OPEN}\n{json.dumps(call['function'], ensure_ascii=False)}\n{hermes.CLOSE}"
         for call in message.get("tool_calls", ())

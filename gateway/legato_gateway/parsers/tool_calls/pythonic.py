@@ -1,4 +1,4 @@
-"""Calls as Llama 3.2, Llama 4 and ToolACE write them, a list in Python: `[get_weather(city="Paris"), now()]`.
+"""Calls of Llama 3.2, Llama 4 and ToolACE, a list in Python: `[get_weather(city="Paris"), now()]`.
 
 https://www.llama.com/docs/model-cards-and-prompt-formats/llama4/#zero-shot-function-calling
 """
@@ -17,7 +17,7 @@ _WORD: Final = re.compile(r"[A-Za-z0-9_.]*")
 
 
 def read(out: Said, names: frozenset[str]) -> Reader[None]:
-    """The whole answer. A list that begins with none of the functions is text."""
+    """Reads the whole answer. A list that does not start with an offered function is text."""
     raw: list[str] = []
     char = yield from skip_space(raw.append)
     if char != "[":
@@ -37,7 +37,7 @@ def read(out: Said, names: frozenset[str]) -> Reader[None]:
 
 
 def _call(out: Said, names: frozenset[str], raw: list[str]) -> Reader[None]:
-    """Reads one call to its last bracket. Raises Broken: as long as no call began, `raw` is what was read before."""
+    """Reads one call to its last bracket. Raises Broken; until the call starts, `raw` collects its text."""
     name, char = yield from _word(raw)
     if char != "(" or name not in names:
         raise Broken(char)
@@ -60,7 +60,7 @@ def _call(out: Said, names: frozenset[str], raw: list[str]) -> Reader[None]:
 
 
 def _word(raw: list[str]) -> Reader[tuple[str, str]]:
-    """A name with the spaces around it, and what comes behind; raises Broken at the end of the text."""
+    """Reads a name with the spaces around it, and the next character. Raises Broken at the end of the text."""
     char = yield from skip_space(raw.append)
     word = ""
     while char != END and _WORD.fullmatch(char):
@@ -76,7 +76,7 @@ def _word(raw: list[str]) -> Reader[tuple[str, str]]:
 
 
 def _value() -> Reader[tuple[str, str]]:
-    """A value, up to the comma or bracket behind it, which is returned too. Raises Broken."""
+    """Reads a value, and the comma or bracket after it. Raises Broken."""
     value, depth, quote, escaped = "", 0, "", False
     while True:
         char = yield
@@ -95,7 +95,7 @@ def _value() -> Reader[tuple[str, str]]:
 
 
 def _json(value: str) -> str:
-    """A Python or JSON literal as JSON; what is neither is passed on as text."""
+    """Converts a Python literal to JSON. JSON is kept, and anything else becomes a string."""
     try:
         json.loads(value, parse_constant=_refuse)
         return value

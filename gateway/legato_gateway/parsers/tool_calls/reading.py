@@ -1,6 +1,6 @@
-"""Reading text character by character: generators that are sent one at a time, so that pieces may be cut anywhere.
+"""Reads text character by character, by generators that get one at a time, so that pieces can be cut anywhere.
 
-A reader is written as if all of the text were there; `END` is what it gets when nothing more comes.
+A reader is written as if all of the text were there. `END` comes after the last character.
 """
 
 import json
@@ -18,7 +18,7 @@ _OUTSIDE_STRINGS: Final = frozenset("{}[],:+-. \t\r\n0123456789abcdefghijklmnopq
 
 
 class Broken(Exception):
-    """The text is not what it began as. `char` is where that showed, END at the end of the text."""
+    """The text breaks the expected format. `char` is the first wrong character; END at the end of the text."""
 
     def __init__(self, char: str) -> None:
         super().__init__(char)
@@ -26,8 +26,10 @@ class Broken(Exception):
 
 
 def until(marker: str, keep: Callable[[str, int], None], held: str = "") -> Reader[bool]:
-    """Reads on behind `marker`; what comes before it goes to `keep`, with how many characters were read behind that.
-    False where the text ends without it."""
+    """Reads to the end of `marker`. Returns False if the text ends without it.
+
+    Text before it goes to `keep`, with the number of characters read after that text.
+    """
     while True:
         while held and not marker.startswith(held):
             keep(held[0], len(held) - 1)
@@ -42,7 +44,7 @@ def until(marker: str, keep: Callable[[str, int], None], held: str = "") -> Read
 
 
 def skip_space(keep: Callable[[str], None]) -> Reader[str]:
-    """The next character that is no space, or END. All that is read goes to `keep`."""
+    """Returns the next character that is not a space, or END. All that is read goes to `keep`."""
     while True:
         char = yield
         keep(char)
@@ -51,7 +53,7 @@ def skip_space(keep: Callable[[str], None]) -> Reader[str]:
 
 
 def json_string(keep: Callable[[str], None]) -> Reader[None]:
-    """Reads to the end of a JSON string whose first quote was read. Raises Broken."""
+    """Reads to the end of a JSON string whose opening quote was read. Raises Broken."""
     escaped = False
     while True:
         char = yield
@@ -64,9 +66,9 @@ def json_string(keep: Callable[[str], None]) -> Reader[None]:
 
 
 def mended_string(keep: Callable[[str], None]) -> Reader[None]:
-    """Reads as `json_string`, and keeps valid JSON: models write line breaks and backslashes as they are.
+    """Reads as `json_string`, and keeps valid JSON: models write raw line breaks and backslashes.
 
-    Control characters are escaped, and so is a backslash that does not begin an escape. Raises Broken.
+    Control characters are escaped, and so is a backslash that does not start an escape. Raises Broken.
     """
     held = ""
     while True:
@@ -85,7 +87,7 @@ def mended_string(keep: Callable[[str], None]) -> Reader[None]:
 
 
 def _escape(keep: Callable[[str], None]) -> Reader[str]:
-    """Reads what follows a backslash. Returns the character after it, if that had to be read. Raises Broken."""
+    """Reads an escape after its backslash. Returns the character after it, if that had to be read. Raises Broken."""
     read, char = "", (yield)
     if char == "u":
         read, char = "u", (yield)

@@ -1,13 +1,13 @@
-"""What a model's answer says as it arrives: text, calls, and pieces of their arguments. No format in here."""
+"""The parts of a model's answer as it arrives: text, calls, and pieces of their arguments. Independent of formats."""
 
 from dataclasses import dataclass
 
-Place = tuple[int, int]  # where something is in an answer: its first character, and the first behind it
+Place = tuple[int, int]  # a range of characters in an answer: the first, and the first after it
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """What the user is to read, and the places in the answer where it was, in their order."""
+    """Text for the user, and the places in the answer where it was, in order."""
 
     text: str
     places: tuple[Place, ...]
@@ -15,7 +15,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class CallStart:
-    """Call number `index` of the answer begins, and this is what it calls."""
+    """Call number `index` of the answer starts. `name` is the function."""
 
     index: int
     name: str
@@ -23,7 +23,7 @@ class CallStart:
 
 @dataclass(frozen=True, slots=True)
 class CallArguments:
-    """More of the arguments of call number `index`: all pieces joined are JSON, unless the answer was cut off."""
+    """More arguments of call number `index`: all pieces joined are JSON, unless the answer was truncated."""
 
     index: int
     text: str
@@ -33,32 +33,32 @@ Piece = Text | CallStart | CallArguments
 
 
 class Said:
-    """Collects pieces in their order; neighbours of one kind are joined. Space beside calls belongs to nobody.
+    """Collects pieces in order, and joins adjacent ones of one kind. Space around calls is dropped.
 
-    `read` characters of the answer were read by now, which who reads has to count. No text that is told from now on
-    was before `passed`."""
+    The reader of the answer updates `read`, the characters read so far. All later text comes after `passed`.
+    """
 
     def __init__(self) -> None:
         self._pieces: list[Piece] = []
-        self._run: list[str] = []  # of text, or of the arguments of the latest call
-        self._run_of: int | None = None  # which call's arguments; None: text
+        self._run: list[str] = []  # adjacent text, or arguments of the latest call
+        self._run_call: int | None = None  # the call whose arguments are in the run; None: text
         self._places: list[Place] = []  # of a run of text
-        self._space: list[tuple[str, int]] = []  # behind the text so far: whether it is shown depends on what follows
+        self._space: list[tuple[str, int]] = []  # after the text so far; shown only if more text follows
         self.calls = 0
         self.read = 0
         self.passed = 0
 
     def text(self, text: str, behind: int = 0) -> None:
-        """More text; so many characters were read that come behind it."""
+        """Adds text that ended `behind` characters ago."""
         begin, shown = self.read - behind - len(text), text.rstrip()
         if shown:
-            self._tell_space()
-            self._tell(shown, begin)
+            self._emit_space()
+            self._emit(shown, begin)
         if len(shown) < len(text):
             self._space.append((text[len(shown) :], begin + len(shown)))
 
     def start(self, name: str) -> None:
-        """A call begins."""
+        """Starts a call."""
         self._flush()
         self._space.clear()
         self._pieces.append(CallStart(self.calls, name))
@@ -66,44 +66,44 @@ class Said:
         self.passed = self.read
 
     def arguments(self, text: str) -> None:
-        """More arguments of the latest call."""
-        self._turn_to(self.calls - 1)
+        """Adds arguments to the latest call."""
+        self._switch_to(self.calls - 1)
         self._run.append(text)
         self.passed = self.read
 
     def end(self) -> None:
-        """Nothing follows."""
+        """Ends the answer."""
         if not self.calls:
-            self._tell_space()
+            self._emit_space()
         self._space.clear()
 
     def take(self) -> list[Piece]:
-        """What is new."""
+        """Removes and returns the new pieces."""
         self._flush()
         taken, self._pieces = self._pieces, []
         return taken
 
-    def _tell(self, text: str, begin: int) -> None:
-        self._turn_to(None)
+    def _emit(self, text: str, begin: int) -> None:
+        self._switch_to(None)
         self._run.append(text)
         end = begin + len(text)
         if self._places and self._places[-1][1] == begin:
             begin, _ = self._places.pop()
         self._places.append((begin, end))
 
-    def _tell_space(self) -> None:
+    def _emit_space(self) -> None:
         for text, begin in self._space:
-            self._tell(text, begin)
+            self._emit(text, begin)
         self._space.clear()
 
-    def _turn_to(self, call: int | None) -> None:
-        if call != self._run_of:
+    def _switch_to(self, call: int | None) -> None:
+        if call != self._run_call:
             self._flush()
-            self._run_of = call
+            self._run_call = call
 
     def _flush(self) -> None:
         if joined := "".join(self._run):
             text = Text(joined, tuple(self._places))
-            self._pieces.append(text if self._run_of is None else CallArguments(self._run_of, joined))
+            self._pieces.append(text if self._run_call is None else CallArguments(self._run_call, joined))
         self._run.clear()
         self._places.clear()

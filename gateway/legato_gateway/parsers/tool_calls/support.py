@@ -1,4 +1,4 @@
-"""What the served model can do with tools: the format of its calls, and how its template is told of them."""
+"""The served model's support for tools: the format of its calls, and the input of its template."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,8 +9,10 @@ from legato_gateway.parsers.tool_calls import families, preamble
 
 @dataclass(frozen=True, slots=True)
 class ToolSupport:
-    """`family` is None where calls cannot be read, for the reason `why_not`. `in_template` says that the model's chat
-    template takes tools; else they are told in the system message."""
+    """`family` is None if calls cannot be read, for the reason `why_not`.
+
+    `in_template`: the model's chat template takes tools; else they are described in the system message.
+    """
 
     family: str | None = None
     in_template: bool = False
@@ -20,21 +22,21 @@ class ToolSupport:
     def template_input(
         self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]]
     ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-        """Messages and variables for the chat template."""
+        """Returns messages and variables for the chat template."""
         if self.in_template:
             return list(messages), {"tools": list(tools)} if tools else {}
         return preamble.with_tools(messages, tools, self.in_system), {}
 
 
-def of_model(setting: str, template: str | None, takes_tools: bool) -> ToolSupport:
-    """What a model with this chat template can do, where `setting` is the parser that was chosen."""
+def for_model(setting: str, template: str | None, takes_tools: bool) -> ToolSupport:
+    """Returns the support of a model with this chat template. `setting` is the chosen parser."""
     if setting == families.OFF:
         return ToolSupport(None, takes_tools)
     if setting != families.AUTO:
         return ToolSupport(setting, takes_tools)
     if not takes_tools:
         return ToolSupport("Hermes", False)
-    found = families.of_template(template)
+    family = families.from_template(template)
     known = ", ".join(families.FAMILIES)
     why = f"the format of the calls of this model is not known; gateway.toolCallParser may name it ({known})"
-    return ToolSupport(found, True, why)
+    return ToolSupport(family, True, why)

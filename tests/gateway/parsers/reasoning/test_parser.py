@@ -109,7 +109,7 @@ def begins(name, **variables):
     """True if the prompt already opens the answer's reasoning; None if it has no reasoning."""
     tokens = Tokens()
     prompt = ChatTemplate(TEMPLATES[name], {}).render(HI, variables).encode()
-    format = support.of_model("Auto", TEMPLATES[name], tokens).of_prompt(prompt, tokens, True)
+    format = support.for_model("Auto", TEMPLATES[name], tokens).format_for(prompt, tokens, True)
     return format.open_in_prompt if format else None
 
 
@@ -120,9 +120,9 @@ FAMILIES_OF |= {"Magistral": "Mistral", "SmolLM2": None, "none": None}
 @pytest.mark.parametrize(("name", "family"), FAMILIES_OF.items())
 def test_the_family_is_found_in_the_template(name, family):
     template = TEMPLATES.get(name)
-    assert families.of_template(template) == family
+    assert families.from_template(template) == family
     settings = {"Auto": family, "Off": None, "Mistral": "Mistral"}
-    assert {each: support.of_model(each, template, Tokens()).family for each in settings} == settings
+    assert {each: support.for_model(each, template, Tokens()).family for each in settings} == settings
     assert families.SETTINGS == REASONING_PARSER
 
 
@@ -135,16 +135,16 @@ def test_prompts_say_where_reasoning_begins():
 
 def test_what_a_user_says_opens_no_reasoning():
     tokens = Tokens("<think>", "</think>")
-    qwen = support.of_model("Auto", TEMPLATES["Qwen3"], tokens)
+    qwen = support.for_model("Auto", TEMPLATES["Qwen3"], tokens)
     for said in ("<think>", "</think>"):
         prompt = ChatTemplate(TEMPLATES["Qwen3"], {}).render([{"role": "user", "content": said}])
-        assert qwen.of_prompt(prompt.encode(), tokens, True).open_in_prompt is False
+        assert qwen.format_for(prompt.encode(), tokens, True).open_in_prompt is False
 
 
 @pytest.mark.parametrize("family", sorted(FAMILIES))
 def test_marks_are_counted_by_where_each_is_one_token(family):
     marks = FAMILIES[family]
-    whole = support.of_model(family, None, Tokens(marks.open, marks.close, "\n\n"))
-    tokens = whole.of_prompt([97, 256], Tokens(marks.open), True).tokens
+    whole = support.for_model(family, None, Tokens(marks.open, marks.close, "\n\n"))
+    tokens = whole.format_for([97, 256], Tokens(marks.open), True).tokens
     assert (tokens.open, tokens.close, tokens.open_in_prompt, set(tokens.space)) == (256, 257, True, {10, 32, 258})
-    assert support.of_model(family, None, Tokens(marks.open)).of_prompt([97], Tokens(), True).tokens is None
+    assert support.for_model(family, None, Tokens(marks.open)).format_for([97], Tokens(), True).tokens is None

@@ -188,7 +188,7 @@ def test_calls_come_back_through_the_template(family):
 
 
 def test_the_family_is_found_in_the_template():
-    found = {family: families.of_template(template) for family, template in TEMPLATES.items()}
+    found = {family: families.from_template(template) for family, template in TEMPLATES.items()}
     assert found == {family: family for family in FAMILIES}
     for unknown in (None, "{{ tools }}", "<tool_call><function={{ tools }}>", "<tool_call><arg_key>"):
-        assert families.of_template(unknown) is None, "formats that are not known are not guessed"
+        assert families.from_template(unknown) is None, "formats that are not known are not guessed"
