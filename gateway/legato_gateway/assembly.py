@@ -1,4 +1,4 @@
-"""Parts of a gateway as its settings ask for them. They raise SettingsError for a file or cluster that is of no use."""
+"""Builds parts of a gateway from its settings. They raise SettingsError for an unusable file or cluster."""
 
 import logging
 from functools import partial
@@ -13,7 +13,7 @@ from legato_gateway.clients.key_file import KeyFile
 from legato_gateway.discovery import Discovery, FileDiscovery, StaticDiscovery, WorkerAddress
 from legato_gateway.generation_config import NEUTRAL, GenerationDefaults
 from legato_gateway.http import connections
-from legato_gateway.http.certificate import Certificate
+from legato_gateway.http.certificate import PublicCertificate
 from legato_gateway.http.connections import ConnectionLimits
 from legato_gateway.openai.responses.store import ResponseStore, StorePolicy
 from legato_gateway.relay.relay import RelayPolicy
@@ -60,7 +60,7 @@ def routing(settings: GatewaySettings) -> Policy:
 
 
 def _objectives(settings: GatewaySettings) -> Objectives | None:
-    """What decode workers help prefill workers to keep; None: prompts wait for prefill workers."""
+    """Returns the objectives that decode workers help to meet; None: prompts wait for prefill workers."""
     return Objectives(settings.slo_ttft, settings.slo_tpot) if settings.when_prefill_busy == "Local" else None
 
 
@@ -70,7 +70,7 @@ def relaying(settings: GatewaySettings) -> RelayPolicy:
 
 
 def connection_limits(settings: GatewaySettings, open_files: int) -> ConnectionLimits:
-    """`open_files` is how many this process may have."""
+    """`open_files` is the process's limit."""
     return ConnectionLimits(
         most=connections.places(settings.max_connections, open_files),
         head=settings.head_timeout,
@@ -80,13 +80,13 @@ def connection_limits(settings: GatewaySettings, open_files: int) -> ConnectionL
 
 
 def defaults(settings: GatewaySettings, model: Path) -> GenerationDefaults:
-    """What counts for sampling where requests say nothing, as is logged. Raises BadGenerationConfig."""
+    """Returns the sampling defaults for requests without values, and logs them. Raises BadGenerationConfig."""
     if settings.generation_config == "None":
         _log.info("sampling defaults are neutral: --generation-config is None")
         return NEUTRAL
-    found = generation_config.load(model)
-    _log.info("sampling defaults of the model: %s", found)
-    return found
+    made = generation_config.load(model)
+    _log.info("sampling defaults of the model: %s", made)
+    return made
 
 
 def tracing(settings: GatewaySettings, name: str) -> "Tracing | None":
@@ -110,11 +110,11 @@ def api_keys(settings: GatewaySettings) -> KeyFile | None:
         raise SettingsError(f"--api-keys-file {error}") from None
 
 
-def certificate(settings: GatewaySettings) -> Certificate | None:
+def certificate(settings: GatewaySettings) -> PublicCertificate | None:
     if settings.tls_certificate_file is None or settings.tls_key_file is None:
         return None
     try:
-        return Certificate(settings.tls_certificate_file, settings.tls_key_file)
+        return PublicCertificate(settings.tls_certificate_file, settings.tls_key_file)
     except InvalidFile as error:
         raise SettingsError(f"--tls-certificate-file {error}") from None
 

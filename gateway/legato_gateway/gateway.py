@@ -1,4 +1,4 @@
-"""One gateway: all its parts, put together."""
+"""One gateway, composed of its parts."""
 
 import asyncio
 import logging
@@ -13,10 +13,10 @@ from legato_gateway.errors import InternalFault
 from legato_gateway.generation_config import NEUTRAL, GenerationDefaults
 from legato_gateway.http import app, control, health
 from legato_gateway.http.demand_report import DemandReporter
-from legato_gateway.http.held_watch import HeldWatch
+from legato_gateway.http.queue_watch import QueueWatch
 from legato_gateway.http.state import State
 from legato_gateway.metrics import Metrics
-from legato_gateway.relay.dispatcher import Dispatcher
+from legato_gateway.relay.dispatcher import SubRequestDispatcher
 from legato_gateway.relay.history import History
 from legato_gateway.relay.relay import RequestRelay
 from legato_gateway.relay.trace import RequestTracer
@@ -43,7 +43,7 @@ _log = logging.getLogger(__name__)
 
 
 class Gateway:
-    """`model` is the digest of what `tokens` were loaded from. Raises SettingsError."""
+    """`model` is the digest of the model that `tokens` were loaded from. Raises SettingsError."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class Gateway:
         self.discovery = assembly.discovery(settings)
         self.links = self._links(settings)
         self._length = ServedLength(self._fleet, settings.max_length, tokens.declared_length)
-        self._held = HeldWatch(lambda: len(self.relay.unplaced()))
+        self._queue = QueueWatch(lambda: len(self.relay.unplaced()))
         self.relay = self._relay(settings, tokens, timers)
         self.samples = LoadSampler(self._fleet, self.relay)
         length, most = self._length.tokens(), settings.max_output_tokens
@@ -82,7 +82,7 @@ class Gateway:
         self.health = health.create(state)
         shown = UIState(self._name, state.state, self.relay, self.samples)
         self.control = control.create(
-            demand.report, state.state, shown.report, self.app, self._tokens, self._refused, self._held
+            demand.report, state.state, shown.report, self.app, self._tokens, self._refused, self._queue
         )
 
     def _links(self, settings: GatewaySettings) -> Links:
@@ -91,7 +91,7 @@ class Gateway:
         return Links(self._fleet, opener(self._name, self._tokens, limits, self.internal_tls, strict))
 
     def _relay(self, settings: GatewaySettings, tokens: ModelTokenizer, timers: Timers) -> RequestRelay:
-        dispatcher = Dispatcher(
+        dispatcher = SubRequestDispatcher(
             self._fleet,
             self._index,
             assembly.routing(settings),
@@ -113,7 +113,7 @@ class Gateway:
             timers=timers,
             policy=assembly.relaying(settings),
             tracer=RequestTracer(self.tracing, settings.served_name) if self.tracing is not None else None,
-            on_first_queued=self._held.notify,
+            on_first_queued=self._queue.notify,
         )
 
     def _state(self, settings: GatewaySettings, served: ServedModel, demand: DemandReporter) -> State:
@@ -165,19 +165,19 @@ class Gateway:
         )
 
     async def follow(self) -> None:
-        """Keeps streams to the workers until cancelled. A fault of ours ends all requests, and is raised."""
-        beside = [asyncio.create_task(self.samples.run())]
-        beside.append(asyncio.create_task(self._tokens.follow(lambda: None, _log.warning)))
+        """Keeps streams to the workers until cancelled. A fault in its code ends all requests, and is raised."""
+        background = [asyncio.create_task(self.samples.run())]
+        background.append(asyncio.create_task(self._tokens.follow(lambda: None, _log.warning)))
         for files in (self._keys, self.certificate, self.internal_tls, self._adapter_file):
             if files is not None:
-                beside.append(asyncio.create_task(files.follow(_log.log)))
+                background.append(asyncio.create_task(files.follow(_log.log)))
         try:
             await self.links.follow(self.discovery, self.relay.workers)
         except Exception:
             self.relay.end_all(InternalFault("this gateway has a fault and stops"))
             raise
         finally:
-            for task in beside:
+            for task in background:
                 task.cancel()
 
     def _refused(self, who: str) -> None:

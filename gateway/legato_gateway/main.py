@@ -1,4 +1,4 @@
-"""The gateway's process: serves until it is told to stop."""
+"""The gateway's process: serves until it is stopped."""
 
 import asyncio
 import contextlib
@@ -28,7 +28,7 @@ from legato_protocol.parent import die_with_parent
 from legato_protocol.tls_server import TLSServer
 
 STOPPING = "stopping"  # drop reason: this gateway is about to end
-LAST_WORDS = 2.0  # seconds beyond the drain deadline in which clients are told
+LAST_WORDS = 2.0  # seconds after the drain deadline in which clients get their errors
 
 
 def run(settings: GatewaySettings, model: Path) -> int:
@@ -47,9 +47,9 @@ def run(settings: GatewaySettings, model: Path) -> int:
 
 
 def _tune_garbage_collection() -> None:
-    """Streams make no cycles to speak of: what is searched for them is kept small, and searched seldom."""
+    """Tunes garbage collection: streams make few cycles, so it searches little memory and seldom."""
     gc.collect()
-    gc.freeze()  # modules and vocabulary stay for good; walking them stopped all streams for 40 ms
+    gc.freeze()  # modules and vocabulary are permanent; walking them stopped all streams for 40 ms
     gc.set_threshold(20_000, 10, 10)
 
 
@@ -79,7 +79,7 @@ async def _serve(
     try:
         await asyncio.wait({following, served}, return_when=asyncio.FIRST_COMPLETED)
         if following.done():
-            serving.should_exit = True  # following ends by a fault alone
+            serving.should_exit = True  # following only ends by a fault
         await served
     finally:
         following.cancel()
@@ -92,21 +92,21 @@ async def _serve(
 def _server(
     settings: GatewaySettings, gateway: Gateway, listeners: server.Listeners, limits: ConnectionLimits
 ) -> server.Server:
-    """What listens: each application at its ports, with the connections that have a place there."""
+    """Returns the server, with each application at its ports, and the limit on connections."""
     ports = listeners.ports
     own: dict[str, ASGIApp] = {server.HEALTH: gateway.health}
     own |= {names.CONTROL: gateway.control, names.CONTROL_TLS: gateway.control}
     places = Connections(limits, ports[server.PUBLIC], gateway.metrics.connection_closed)
     config = uvicorn.Config(
         ByPort(gateway.app, {ports[name]: app for name, app in own.items() if name in ports}),
-        http=protocol.of(places, settings.allowed_origins),
+        http=protocol.factory(places, settings.allowed_origins),
         ws="none",
         lifespan="off",
         log_config=None,
         access_log=False,
         callback_notify=places.check_descriptors,
         timeout_notify=1,
-        proxy_headers=False,  # peers are who connects: proxies that may say more are named in the settings
+        proxy_headers=False,  # peers are the connecting hosts: trusted proxies are named in the settings
         timeout_graceful_shutdown=max(1, round(settings.drain_deadline + LAST_WORDS)),
     )
     shown = {server.PUBLIC: gateway.certificate, names.CONTROL_TLS: gateway.internal_tls}

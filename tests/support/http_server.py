@@ -22,7 +22,7 @@ async def listening(
     **tls: Any,
 ) -> AsyncIterator[tuple[str, int]]:
     """Serves the application and yields the address."""
-    made = protocol.of(places or Connections(), origins)
+    made = protocol.factory(places or Connections(), origins)
     config = uvicorn.Config(app, http=made, log_config=None, lifespan="off", ws="none")
     config.load()
     common = {"config": config, "server_state": state or ServerState(), "app_state": app_state or {}}

@@ -1,1 +1,1 @@
-"""Who is asking: API keys, and proxies whose word on tenants is taken."""
+"""Identities of clients: API keys, and proxies that are trusted to name tenants."""

@@ -1,9 +1,9 @@
-"""The file with the hashes of API keys, and whose they are.
+"""The file with the hashes of API keys, and the tenant of each.
 
     {"tenants": {"team-a": {"keys": ["sha256:9f86…"], "maxPriority": 10, "tokensPerMinute": 60000,
                             "maxOutputTokens": 1024}}}
 
-Keys are random, so that a plain SHA-256 is enough: there is nothing to guess.
+Keys are random, so a plain SHA-256 is enough: nothing can be guessed.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ _DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 class InvalidAPIKeys(InvalidFile):
-    """A file that is not as above. The text says where and why."""
+    """A file that breaks this format. The text says where and why."""
 
 
 class _Tenant(msgspec.Struct, forbid_unknown_fields=True, rename="camel", frozen=True):
@@ -40,7 +40,7 @@ class _File(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class APIKeys:
+class ClientKeys:
     """`clients` by the digest of their keys; `quotas` in tokens per minute, and `max_output` in tokens, by tenant."""
 
     clients: Mapping[str, Client] = field(default_factory=dict)
@@ -48,17 +48,17 @@ class APIKeys:
     max_output: Mapping[str, int] = field(default_factory=dict)
 
     def client(self, key: str) -> Client | None:
-        """Whose key this is."""
+        """Returns the client with this key, or None."""
         return self.clients.get(digest(key))
 
 
 def digest(key: str) -> str:
-    """How a key stands in the file."""
+    """Returns the form of a key in the file."""
     return f"sha256:{hashlib.sha256(key.encode('utf-8', 'surrogateescape')).hexdigest()}"
 
 
-def parse(content: bytes) -> APIKeys:
-    """The keys in a file. Raises InvalidAPIKeys."""
+def parse(content: bytes) -> ClientKeys:
+    """Parses the keys in a file. Raises InvalidAPIKeys."""
     try:
         tenants = msgspec.json.decode(content, type=_File).tenants
     except msgspec.DecodeError as error:
@@ -78,7 +78,7 @@ def parse(content: bytes) -> APIKeys:
             clients[key] = Client(name, tenant.max_priority, not tenant.shared_prefix_cache)
     quotas = {name: tenant.tokens_per_minute for name, tenant in tenants.items()}
     max_output = {name: tenant.max_output_tokens for name, tenant in tenants.items()}
-    return APIKeys(clients, _given(quotas), _given(max_output))
+    return ClientKeys(clients, _given(quotas), _given(max_output))
 
 
 def _given(by_tenant: Mapping[str, int | None]) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""What is known of who sent a request, and what follows from it."""
+"""The sender of a request, and its rights."""
 
 from dataclasses import dataclass
 
@@ -11,9 +11,9 @@ class Client:
 
     tenant: str = ""
     max_priority: int | None = None  # None: any
-    own_prefix_cache: bool = False  # whether no other tenant's requests share blocks with its own
+    own_prefix_cache: bool = False  # True if no other tenant's requests share its blocks
     by_address: bool = False  # the tenant is only an address, which clients share and change
-    max_output: int | None = None  # maximum number of tokens of an answer; None: as many as the service allows
+    max_output: int | None = None  # maximum number of tokens of an answer; None: the service's bound
 
     @property
     def owner(self) -> str:
@@ -21,15 +21,15 @@ class Client:
         return "" if self.by_address else self.tenant
 
     def check_priority(self, priority: int) -> None:
-        """Raises PriorityNotAllowed for one that is higher than this client may ask for."""
+        """Raises PriorityNotAllowed for a higher one than this client may use."""
         if self.max_priority is not None and priority > self.max_priority:
             text = f"priority {priority} is not allowed with this API key (at most {self.max_priority})"
             raise PriorityNotAllowed(text, param="priority")
 
     def cache_salt(self, asked: str) -> str:
-        """What the root of block hashes is salted with, where the request asks for `asked` ("" for none).
+        """Returns the salt of the root of block hashes, where the request has the salt `asked` ("": none).
 
-        Clients with keys get salts that begin so that no text of a client can be another tenant's."""
+        The prefix of a tenant's salt is one that no client's text can produce."""
         if self.own_prefix_cache:
             return f"tenant\0{self.tenant}\0{asked}"
         return asked and f"shared\0{asked}"

@@ -1,4 +1,4 @@
-"""Identifies the client of a request: by its API key, by what a trusted proxy says, or else by its address."""
+"""Identifies the client of a request: by its API key, by a trusted proxy's header, or else by its address."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -15,10 +15,10 @@ from legato_gateway.errors import BadRequest, InvalidAPIKey
 from legato_gateway.request import MAX_NAME_CHARACTERS
 from legato_protocol import names
 
-API_KEY: Final = "x-api-key"  # as clients of Anthropic's API have sent it
-TRUSTED: Final = "legato.trusted"  # in a scope: it came in at a port that asked for the service's token
+API_KEY: Final = "x-api-key"  # sent by clients of Anthropic's API
+TRUSTED: Final = "legato.trusted"  # in a scope: it came in at a port that requires the service's token
 FORWARDED: Final = "x-forwarded-for"
-CLIENT_PREFIX: Final = 64  # bits of an IPv6 address: a client chooses the others itself
+CLIENT_PREFIX: Final = 64  # bits of an IPv6 address: a client can choose the rest
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
 
@@ -27,8 +27,8 @@ class Clients:
     """Identifies the client of each request.
 
     `keys` is None if requests need no key. Requests from `proxies`, which are networks, name their tenant themselves.
-    `max_output` is the maximum number of tokens of an answer by tenant ("*": each other one); the file with keys
-    overrides it."""
+    `max_output` is the maximum number of tokens of an answer by tenant ("*": all others). The file with keys overrides
+    it."""
 
     def __init__(
         self,
@@ -39,15 +39,15 @@ class Clients:
         self._keys = keys
         self._proxies = tuple(proxies)
         self._max_output = max_output
-        self.refused = 0  # requests without a key that is known
+        self.refused = 0  # requests without a known key
 
     @property
     def problem(self) -> str:
-        """Why the file with keys cannot be read now, if so."""
+        """The reason why the file with keys cannot be read, or an empty text."""
         return self._keys.problem if self._keys is not None else ""
 
-    def of(self, scope: Mapping[str, Any]) -> Client:
-        """The client of a request. Raises InvalidAPIKey, BadRequest."""
+    def identify(self, scope: Mapping[str, Any]) -> Client:
+        """Returns the client of a request. Raises InvalidAPIKey, BadRequest."""
         client = self._identified(scope)
         most = self._most_output(client.tenant)
         return client if most is None else replace(client, max_output=most)
@@ -71,14 +71,14 @@ class Clients:
         return client
 
     def _most_output(self, tenant: str) -> int | None:
-        of_keys = self._keys.keys.max_output if self._keys is not None else {}
-        return of_keys.get(tenant) or self._max_output.get(tenant) or self._max_output.get("*")
+        by_key = self._keys.keys.max_output if self._keys is not None else {}
+        return by_key.get(tenant) or self._max_output.get(tenant) or self._max_output.get("*")
 
     def _is_proxy(self, address: Address | None) -> bool:
         return address is not None and any(address in network for network in self._proxies)
 
     def _sender(self, peer: Address | None, headers: Headers) -> Address | None:
-        """The client in front of the trusted proxies, if they name it: each appends the address of its own client."""
+        """Returns the client in front of the trusted proxies, if they name it: each appends its client's address."""
         named = ",".join(headers.getlist(FORWARDED)).split(",")
         while self._is_proxy(peer) and named and (before := _address(named.pop())) is not None:
             peer = before
@@ -86,28 +86,28 @@ class Clients:
 
 
 class Quotas(Mapping[str, Quota]):
-    """By tenant: those of the file with keys, which may change, before those of the settings."""
+    """Quotas by tenant. The file with keys, which may change, overrides the settings."""
 
     def __init__(self, settings: Mapping[str, int], keys: KeyFile | None) -> None:
         self._settings = settings
         self._keys = keys
 
     def __getitem__(self, tenant: str) -> Quota:
-        tokens = self._of_keys().get(tenant) or self._settings[tenant]
+        tokens = self._from_keys().get(tenant) or self._settings[tenant]
         return Quota(tokens / 60, tokens)
 
     def __iter__(self) -> Iterator[str]:
-        return iter({**self._settings, **self._of_keys()})
+        return iter({**self._settings, **self._from_keys()})
 
     def __len__(self) -> int:
-        return len({**self._settings, **self._of_keys()})
+        return len({**self._settings, **self._from_keys()})
 
-    def _of_keys(self) -> Mapping[str, int]:
+    def _from_keys(self) -> Mapping[str, int]:
         return self._keys.keys.quotas if self._keys is not None else {}
 
 
 def _address(text: str) -> Address | None:
-    """None for text that is not an address, such as the path of a socket."""
+    """Parses an address. Returns None for other text, such as the path of a socket."""
     try:
         address = ip_address(_without_port(text.strip()))
     except ValueError:
@@ -123,7 +123,7 @@ def _without_port(text: str) -> str:
 
 
 def _at(address: Address | None) -> Client:
-    """A client that is known only by its address."""
+    """Returns a client that is only known by its address."""
     if address is None:
         return Client()
     place = IPv6Network((int(address), CLIENT_PREFIX), strict=False) if address.version == 6 else address

@@ -1,6 +1,6 @@
-"""Where the workers are: names and addresses, and how a change of them is learned. Nothing about their health.
+"""Discovery of workers: names and addresses, and their changes. Nothing about health.
 
-`kubernetes` is the gateway's only door to Kubernetes, and is imported by who needs it: its client costs 10 MiB.
+`kubernetes` is the gateway's only door to Kubernetes. It is imported on demand, as its client costs 10 MiB.
 """
 
 from legato_gateway.discovery.addresses import Discovery, StaticDiscovery, WorkerAddress

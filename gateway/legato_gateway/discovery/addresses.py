@@ -1,4 +1,4 @@
-"""What every source of worker addresses gives, and the plainest source."""
+"""The interface of all sources of worker addresses, and the simplest source."""
 
 from collections.abc import AsyncIterator
 from typing import Protocol
@@ -19,16 +19,16 @@ class Discovery(Protocol):
 
     @property
     def problem(self) -> str:
-        """Why what was told may be out of date; empty while all is well."""
+        """Reason why the list may be out of date; empty if it is current."""
         ...
 
     def watch(self) -> AsyncIterator[tuple[WorkerAddress, ...]]:
-        """All workers now, and all workers again after every change. Ends when they can change no more."""
+        """Yields all workers now, and again after every change. Ends when no change is possible any more."""
         ...
 
 
 class StaticDiscovery:
-    """Workers named once and for all."""
+    """A fixed list of workers."""
 
     problem = ""
 

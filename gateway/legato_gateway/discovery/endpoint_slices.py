@@ -1,8 +1,8 @@
-"""Which workers the EndpointSlices of a headless Service tell of. No I/O: `kubernetes` brings the bytes.
+"""Reads workers from the EndpointSlices of a headless Service. No I/O: `kubernetes` brings the bytes.
 
-An address counts from the moment it is listed, ready or not: whether a worker takes requests is what its `Hello` and
-`Load` say. A worker may be in several slices for a while, when endpoints are moved between them, when a pod of the same
-name follows another, and always where a Service has both kinds of addresses: it is told once.
+An address counts as soon as it is listed, ready or not: a worker's `Hello` and `Load` say whether it takes requests. A
+worker may be in several slices for a while, when endpoints move between them or a pod of the same name follows another,
+and always if a Service has both kinds of addresses. It is returned once.
 """
 
 import contextlib
@@ -15,18 +15,18 @@ from legato_gateway.discovery.addresses import WorkerAddress
 from legato_protocol import names
 
 PLAIN: Final = (names.CONTROL,)
-TLS: Final = (names.CONTROL_TLS, names.CONTROL)  # of a worker that has both, the first
-_PREFERRED: Final = {"IPv4": 2, "IPv6": 1}  # FQDN slices hold no address of a pod
+TLS: Final = (names.CONTROL_TLS, names.CONTROL)  # the first one that a worker has
+_PREFERRED: Final = {"IPv4": 2, "IPv6": 1}  # FQDN slices have no addresses of pods
 _Part = TypeVar("_Part")
 _Rank = tuple[bool, int, int]
 
 
 class Expired(Exception):
-    """What was being watched is too old by now: it is to be listed again."""
+    """The watched version is too old: the slices must be listed again."""
 
 
 class BadAnswer(Exception):
-    """Not what the API promises. The text says how."""
+    """The answer breaks the API's contract. The text says how."""
 
 
 class Metadata(msgspec.Struct, frozen=True, rename="camel"):
@@ -56,7 +56,7 @@ class Port(msgspec.Struct, frozen=True):
 
 
 class Slice(msgspec.Struct, frozen=True, rename="camel"):
-    """The part of an EndpointSlice that is read here. Empty lists come as null or not at all."""
+    """The fields of an EndpointSlice that are read here. Empty lists come as null or are missing."""
 
     metadata: Metadata
     address_type: str = ""
@@ -69,7 +69,7 @@ class Listing(msgspec.Struct, frozen=True):
     items: tuple[Slice, ...] | None = None
 
 
-class Status(msgspec.Struct, frozen=True):
+class APIStatus(msgspec.Struct, frozen=True):
     code: int = 0
     message: str = ""
 
@@ -83,22 +83,22 @@ class Slices:
     """All slices of one Service, by name, as of `version`."""
 
     def __init__(self, ports: Sequence[str] = PLAIN) -> None:
-        """`ports` are names of control ports, those to be preferred first."""
+        """`ports` are names of control ports, preferred ones first."""
         self._ports = ports
         self._slices: dict[str, Slice] = {}
         self.version = ""
 
     def replace(self, listing: bytes) -> None:
-        """What the API lists now. Raises BadAnswer."""
-        found = _decoded(listing, Listing)
-        self._slices = {item.metadata.name: item for item in found.items or ()}
-        self.version = found.metadata.resource_version
+        """Replaces all slices by a listing. Raises BadAnswer."""
+        listed = _decoded(listing, Listing)
+        self._slices = {item.metadata.name: item for item in listed.items or ()}
+        self.version = listed.metadata.resource_version
 
     def apply(self, line: bytes) -> None:
-        """One event of a watch. Raises Expired, BadAnswer."""
+        """Applies one event of a watch. Raises Expired, BadAnswer."""
         event = _decoded(line, Event)
         if event.type == "ERROR":
-            status = _decoded(bytes(event.object), Status)
+            status = _decoded(bytes(event.object), APIStatus)
             raise Expired(status.message) if status.code == 410 else BadAnswer(f"{status.code}: {status.message}")
         item = _decoded(bytes(event.object), Slice)
         if event.type == "DELETED":
@@ -109,32 +109,31 @@ class Slices:
 
     @property
     def uids(self) -> frozenset[str]:
-        """Of all pods that they tell of."""
-        return frozenset(pod.uid for item in self._slices.values() for pod, _, _ in _told(item, self._ports))
+        """UIDs of all pods in the slices."""
+        return frozenset(pod.uid for item in self._slices.values() for pod, _, _ in _addresses(item, self._ports))
 
     def workers(self, uids: Container[str]) -> tuple[WorkerAddress, ...]:
-        """Those of `uids`, each once, by name: where a pod lives on rather than where one ends, as the newest slice has
-        it.
-        """
+        """Returns the workers among `uids`, each once, by name. A pod that stays is preferred to one that terminates,
+        and a newer slice to an older."""
         best: dict[str, tuple[_Rank, str, str]] = {}
         for item in self._slices.values():
-            for pod, rank, address in _told(item, self._ports):
-                told = rank, *address
-                if pod.uid in uids and (pod.name not in best or told > best[pod.name]):
-                    best[pod.name] = told
-        found = sorted(best.items())
-        return tuple(WorkerAddress(name, host, port == names.CONTROL_TLS) for name, (_, host, port) in found)
+            for pod, rank, address in _addresses(item, self._ports):
+                candidate = rank, *address
+                if pod.uid in uids and (pod.name not in best or candidate > best[pod.name]):
+                    best[pod.name] = candidate
+        chosen = sorted(best.items())
+        return tuple(WorkerAddress(name, host, port == names.CONTROL_TLS) for name, (_, host, port) in chosen)
 
 
 def message(refusal: bytes) -> str:
-    """What the body of a refused call says."""
+    """Returns the message in the body of a refused call."""
     with contextlib.suppress(msgspec.DecodeError):
-        return msgspec.json.decode(refusal, type=Status).message
+        return msgspec.json.decode(refusal, type=APIStatus).message
     return refusal[:200].decode(errors="replace")
 
 
-def _told(item: Slice, preferred: Sequence[str]) -> Iterator[tuple[Target, _Rank, tuple[str, str]]]:
-    """Pod, rank among all that tell of it, address and name of the port."""
+def _addresses(item: Slice, preferred: Sequence[str]) -> Iterator[tuple[Target, _Rank, tuple[str, str]]]:
+    """Yields pod, rank among the pod's addresses, and address with the name of its port."""
     ports = {port.name: port.port for port in item.ports or () if port.port is not None}
     name = next((name for name in preferred if name in ports), "")
     port = ports.get(name)
@@ -146,7 +145,7 @@ def _told(item: Slice, preferred: Sequence[str]) -> Iterator[tuple[Target, _Rank
     for endpoint in item.endpoints or ():
         pod = endpoint.target_ref
         if pod is not None and pod.kind == "Pod" and pod.name and endpoint.addresses:
-            host = endpoint.addresses[0]  # all of an endpoint's addresses are the same pod's
+            host = endpoint.addresses[0]  # all addresses of an endpoint belong to one pod
             leaving = endpoint.conditions is not None and bool(endpoint.conditions.terminating)
             address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
             yield pod, (not leaving, family, age), (address, name)
@@ -156,4 +155,4 @@ def _decoded(data: bytes, kind: type[_Part]) -> _Part:
     try:
         return msgspec.json.decode(data, type=kind)
     except msgspec.DecodeError as error:
-        raise BadAnswer(f"the API's answer is no {kind.__name__}: {error}") from None
+        raise BadAnswer(f"the API's answer is not a {kind.__name__}: {error}") from None

@@ -1,4 +1,4 @@
-"""Workers that a JSON file lists: how a laptop's operator tells its gateway of them."""
+"""Workers listed in a JSON file, in which a local operator writes them for its gateway."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -10,13 +10,13 @@ from legato_gateway.discovery.addresses import WorkerAddress
 
 
 class BadWorkersFile(ValueError):
-    """A workers file that is no JSON list of `{"worker", "address"}`. The text says where and why."""
+    """A workers file that is not a JSON list of `{"worker", "address"}`. The text says where and why."""
 
 
 class FileDiscovery:
     """Workers listed in a JSON file that its writer replaces atomically.
 
-    A file that is missing or cannot be read changes nothing: the last good list stays, and `problem` says why.
+    A missing or unreadable file changes nothing: the last good list stays, and `problem` has the reason.
     """
 
     def __init__(self, path: Path, interval: float = 0.1) -> None:
@@ -55,7 +55,7 @@ class FileDiscovery:
 
 
 def parse_workers(content: bytes) -> tuple[WorkerAddress, ...]:
-    """The workers in a workers file. Raises BadWorkersFile."""
+    """Parses a workers file. Raises BadWorkersFile."""
     try:
         workers = msgspec.json.decode(content, type=list[WorkerAddress])
     except msgspec.DecodeError as error:

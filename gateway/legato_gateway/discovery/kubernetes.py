@@ -1,8 +1,8 @@
 """Workers found by the EndpointSlices of their headless Service: the gateway's only door to Kubernetes.
 
-The official client is used, as it knows every way into a cluster and reads a rotated token again; beside the rest of a
-gateway it costs 10 MiB of memory and 3 MB of a compressed image. Its calls block, so one thread lists and watches. What
-is known stays when the API cannot be asked: a gateway outlives its API server.
+The official client supports every way into a cluster and reads a rotated token again. It costs 10 MiB of memory and 3
+MB of a compressed image. Its calls block, so one thread lists and watches. Known workers stay while the API is
+unreachable: a gateway outlives its API server.
 """
 
 import asyncio
@@ -27,16 +27,16 @@ from legato_gateway.discovery.endpoint_slices import PLAIN, TLS, BadAnswer, Expi
 from legato_gateway.discovery.membership import Members
 
 _POOLS = "/apis/serving.legato.dev/v1alpha1/namespaces/{namespace}/workerpools/{name}"
-_UNTOLD = (403, 404)  # an operator that does not let it be asked, or none at all
+_UNREADABLE = (403, 404)  # the operator does not grant access, or is missing
 _SERVICE = "kubernetes.io/service-name"  # the label by which slices belong to a Service
 _log = logging.getLogger(__name__)
 
 Connect = Callable[[], ApiClient]
-Tell = Callable[[tuple[WorkerAddress, ...]], None]
+Publish = Callable[[tuple[WorkerAddress, ...]], None]
 
 
 class Unreachable(Exception):
-    """The API cannot be asked, or refuses. The text says why; `code` is the HTTP status, if there was one."""
+    """The API is unreachable, or refuses. The text says why; `code` is the HTTP status, if any."""
 
     def __init__(self, text: str, code: int = 0) -> None:
         self.code = code
@@ -45,24 +45,24 @@ class Unreachable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Times in seconds. A connection that died unheard is noticed after `watch` + `slack`."""
+    """Times in seconds. A connection that broke silently is detected after `watch` + `slack`."""
 
     connect: float = 5.0
     answer: float = 10.0  # to a list, and to the opening of a watch
     watch: int = 30  # the server ends a watch after that
     slack: float = 5.0
-    doubt: int = 5  # the most seconds until it is asked again of a pod that is not known as a worker
+    doubt: int = 5  # longest time until the pools are asked again about an unknown pod
     backoff_first: float = 0.2
     backoff_most: float = 15.0
 
 
 def connect(kubeconfig: str) -> ApiClient:
-    """A client of the cluster that a kubeconfig names, or without one of the cluster that this pod is in.
+    """Returns a client of the kubeconfig's cluster, or without one of the cluster that this pod is in.
 
-    Raises Unreachable: the files are missing or make no sense.
+    Raises Unreachable if the files are missing or invalid.
     """
     configuration = Configuration()
-    configuration.retries = False  # trying again is decided here, with a list before it
+    configuration.retries = False  # retries are decided here, and start with a list
     try:
         if kubeconfig:
             load_kube_config(kubeconfig, client_configuration=configuration, persist_config=False)  # type: ignore[no-untyped-call]
@@ -74,7 +74,7 @@ def connect(kubeconfig: str) -> ApiClient:
 
 
 class Pauses:
-    """How long to wait after each failure in a row; with jitter, so that gateways do not knock all at once."""
+    """Pauses after consecutive failures, with jitter so that gateways do not all retry in one moment."""
 
     def __init__(self, limits: Limits, jitter: Callable[[], float]) -> None:
         self._limits = limits
@@ -82,7 +82,7 @@ class Pauses:
         self.reset()
 
     def reset(self) -> None:
-        """All is well again."""
+        """Makes the next pause a first one."""
         self._next = self._limits.backoff_first
 
     def next(self) -> float:
@@ -92,12 +92,12 @@ class Pauses:
 
 
 class KubernetesDiscovery:
-    """The workers behind the Service `service` of `namespace`. Each round of asking begins with a new `connect`."""
+    """The workers behind the Service `service` of `namespace`. Each round starts with a new `connect`."""
 
     def __init__(
         self, connect: Connect, namespace: str, service: str, limits: Limits | None = None, tls: bool = False
     ) -> None:
-        """With `tls`, workers that have a port with it are reached there."""
+        """With `tls`, workers are reached at their TLS port, if they have one."""
         path = f"/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices"
         pools = tuple(_POOLS.format(namespace=namespace, name=name) for name in membership.pools(service))
         self._follower = (connect, f"{path}?labelSelector={urllib.parse.quote(f'{_SERVICE}={service}')}", pools)
@@ -107,26 +107,26 @@ class KubernetesDiscovery:
 
     async def watch(self) -> AsyncIterator[tuple[WorkerAddress, ...]]:
         loop = asyncio.get_running_loop()
-        told: asyncio.Queue[tuple[WorkerAddress, ...] | BaseException] = asyncio.Queue()
+        updates: asyncio.Queue[tuple[WorkerAddress, ...] | BaseException] = asyncio.Queue()
 
-        def tell(news: tuple[WorkerAddress, ...] | BaseException) -> None:
+        def publish(update: tuple[WorkerAddress, ...] | BaseException) -> None:
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody listens any more
-                loop.call_soon_threadsafe(told.put_nowait, news)
+                loop.call_soon_threadsafe(updates.put_nowait, update)
 
         def run() -> None:
             try:
                 follower.run()
-            except BaseException as fault:  # whatever it is, who iterates gets it
-                tell(fault)
+            except BaseException as fault:  # raised by the iterator
+                publish(fault)
 
-        follower = _Follower(*self._follower, self._ports, self._limits, tell, self._say)
+        follower = _Follower(*self._follower, self._ports, self._limits, publish, self._say)
         threading.Thread(target=run, name="endpoint-slices", daemon=True).start()
         try:
             while True:
-                news = await told.get()
-                if isinstance(news, BaseException):
-                    raise news
-                yield news
+                update = await updates.get()
+                if isinstance(update, BaseException):
+                    raise update
+                yield update
         finally:
             follower.stop()
 
@@ -135,13 +135,13 @@ class KubernetesDiscovery:
             return
         self.problem = problem
         if problem:
-            _log.warning("workers cannot be looked up, those that are known are kept: %s", problem)
+            _log.warning("workers cannot be looked up, known ones are kept: %s", problem)
         else:
-            _log.info("workers are looked up by the Service's EndpointSlices")
+            _log.info("workers are looked up in the Service's EndpointSlices")
 
 
 class _Follower:
-    """The thread's work: list, watch for as long as that goes well, wait a little, list again."""
+    """The thread's work: list, watch until that fails, pause, list again."""
 
     def __init__(
         self,
@@ -150,16 +150,16 @@ class _Follower:
         pools: tuple[str, ...],
         ports: Sequence[str],
         limits: Limits,
-        tell: Tell,
+        publish: Publish,
         say: Callable[[str], None],
     ) -> None:
         self._connect = connect
         self._path = path
         self._pools = pools
         self._members = Members()
-        self._doubted = 0  # times in a row that a pod was not known
+        self._doubted = 0  # consecutive rounds with an unknown pod
         self._limits = limits
-        self._tell = tell
+        self._notify = publish
         self._say = say
         self._slices = Slices(ports)
         self._known: tuple[WorkerAddress, ...] | None = None
@@ -167,7 +167,7 @@ class _Follower:
         self._watched: urllib3.BaseHTTPResponse | None = None
 
     def run(self) -> None:
-        """Until `stop`."""
+        """Runs until `stop`."""
         pauses = Pauses(self._limits, random.random)
         while not self._stopped.is_set():
             try:
@@ -181,7 +181,7 @@ class _Follower:
             self._stopped.wait(pauses.next())
 
     def stop(self) -> None:
-        """From any thread. Ends a watch that waits for its next event."""
+        """Stops from any thread, and ends a watch that waits for its next event."""
         self._stopped.set()
         watched = self._watched
         if watched is not None:
@@ -189,7 +189,7 @@ class _Follower:
                 watched.shutdown()
 
     def _round(self) -> Iterator[None]:
-        """Yields with every sign that watching works. Raises Unreachable, Expired or BadAnswer; never ends else."""
+        """Yields on every sign that watching works. Ends only by raising Unreachable, Expired or BadAnswer."""
         client = self._connect()
         with contextlib.closing(client):
             with self._get(client, self._path, {}, self._limits.answer) as listing:
@@ -198,7 +198,7 @@ class _Follower:
             while not self._stopped.is_set():
                 yield from self._watch(client)
                 self._publish(client)
-                self._stopped.wait(self._limits.backoff_first)  # some proxy may end every watch at once
+                self._stopped.wait(self._limits.backoff_first)  # a proxy may end every watch immediately
 
     def _watch(self, client: ApiClient) -> Iterator[None]:
         seconds = min(self._limits.watch, self._limits.doubt, self._doubted) or self._limits.watch
@@ -219,30 +219,30 @@ class _Follower:
                 self._watched = None
 
     def _publish(self, client: ApiClient) -> None:
-        """Tell of the workers. Pods that are not known as such are asked about, now and again."""
-        found = self._slices.uids
-        if self._members.doubts(found):
-            self._members.learn(found, [self._pool(client, path) for path in self._pools])
-        self._doubted = self._doubted + 1 if self._members.doubts(found) else 0
+        """Publishes the workers if they changed. Now and again, it asks the pools about unknown pods."""
+        uids = self._slices.uids
+        if self._members.doubts(uids):
+            self._members.learn(uids, [self._pool(client, path) for path in self._pools])
+        self._doubted = self._doubted + 1 if self._members.doubts(uids) else 0
         workers = self._slices.workers(self._members.known)
         if workers != self._known:
             self._known = workers
-            self._tell(workers)
+            self._notify(workers)
 
     def _pool(self, client: ApiClient, path: str) -> bytes | None:
-        """A WorkerPool; None where there is none, or it may not be read. Raises Unreachable."""
+        """Returns a WorkerPool; None if it is missing or may not be read. Raises Unreachable."""
         try:
             with self._get(client, path, {}, self._limits.answer) as answer:
                 return _read(answer)
         except Unreachable as error:
-            if error.code in _UNTOLD:
+            if error.code in _UNREADABLE:
                 return None
             raise
 
     def _get(
         self, client: ApiClient, path: str, query: Mapping[str, str], silence: float
     ) -> contextlib.AbstractContextManager[urllib3.BaseHTTPResponse]:
-        """An answer, unread, closed after use. Raises Unreachable, Expired."""
+        """Returns an unread answer, closed after use. Raises Unreachable, Expired."""
         target = f"{path}&{urllib.parse.urlencode(query)}" if query else path
         call = client.param_serialize("GET", target, auth_settings=["BearerToken"])
         try:

@@ -1,6 +1,6 @@
-"""Which pods are workers of the service, as its WorkerPools tell. No I/O: `kubernetes` brings the bytes.
+"""Reads the pods that are workers of the service from its WorkerPools. No I/O: `kubernetes` brings the bytes.
 
-Slices list every pod that carries the service's labels, whoever made it, and a worker is sent the service's token.
+Slices list every pod with the service's labels, whoever made it, and a worker is sent the service's token.
 """
 
 from collections.abc import Iterable, Set
@@ -14,49 +14,49 @@ ROLES: Final = ("prefill", "decode")
 
 
 class Status(msgspec.Struct, frozen=True):
-    workers: tuple[str, ...] | None = None  # UIDs of pods; None: an operator that does not tell
+    workers: tuple[str, ...] | None = None  # UIDs of pods; None: an operator that does not report them
 
 
-class Pool(msgspec.Struct, frozen=True):
-    """The part of a WorkerPool that is read here."""
+class PoolMembers(msgspec.Struct, frozen=True):
+    """The fields of a WorkerPool that are read here."""
 
     status: Status = Status()
 
 
 def pools(workers_service: str) -> tuple[str, ...]:
-    """The names of the WorkerPools whose workers are behind that headless Service."""
+    """Returns the names of the WorkerPools whose workers are behind that headless Service."""
     service = workers_service.removesuffix("-workers")
     return tuple(f"{service}-{role}" for role in ROLES)
 
 
 class Members:
-    """Pods that are known to be workers. One that was stays so: its streams outlive its pool."""
+    """Pods known to be workers. A worker stays one: its streams outlive its pool."""
 
     def __init__(self) -> None:
         self._known: frozenset[str] = frozenset()
 
     def doubts(self, uids: Set[str]) -> bool:
-        """Whether it has to be asked of one of these pods."""
+        """True if one of these pods is not a known worker."""
         return not uids <= self._known
 
     def learn(self, uids: Set[str], answers: Iterable[bytes | None]) -> None:
-        """What the pools tell, None for one that is not there. Where none of them tells, all these pods are workers.
+        """Learns from the pools; None for a missing one. If none reports its workers, all these pods are workers.
 
         Raises BadAnswer.
         """
-        found = [_workers(answer) for answer in answers if answer is not None]
-        told = [workers for workers in found if workers is not None]
-        own = {uid for workers in told for uid in workers} if told else uids
+        lists = [_workers(answer) for answer in answers if answer is not None]
+        reported = [workers for workers in lists if workers is not None]
+        own = {uid for workers in reported for uid in workers} if reported else uids
         self._known = (self._known | own) & uids
 
     @property
     def known(self) -> frozenset[str]:
-        """UIDs."""
+        """UIDs of known workers."""
         return self._known
 
 
 def _workers(answer: bytes) -> tuple[str, ...] | None:
     try:
-        return msgspec.json.decode(answer, type=Pool).status.workers
+        return msgspec.json.decode(answer, type=PoolMembers).status.workers
     except msgspec.DecodeError as error:
-        raise BadAnswer(f"the API's answer is no WorkerPool: {error}") from None
+        raise BadAnswer(f"the API's answer is not a WorkerPool: {error}") from None

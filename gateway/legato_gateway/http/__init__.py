@@ -1,1 +1,1 @@
-"""The HTTP server and application: where the gateway listens, what it bounds, probes and `/state`."""
+"""The HTTP server and application: listeners, limits, probes and `/state`."""

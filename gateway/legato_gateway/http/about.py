@@ -1,4 +1,4 @@
-"""What a server says about itself: `/version` and `/load`, as vLLM has them, and the probes for `/openapi.json`."""
+"""Information about the server: `/version` and `/load`, as in vLLM, and the probes for `/openapi.json`."""
 
 from importlib import metadata
 from typing import Any, Final
@@ -15,19 +15,19 @@ _UNREADY: Final[openapi.Shown] = {503: {"description": "No request can be served
 
 
 def router(status: StatusSource, clients: Clients) -> APIRouter:
-    """The paths. What tells of the load asks for an API key, where there are keys."""
+    """Returns the routes. `/version` and `/load` require an API key, if there are keys."""
     routes = APIRouter()
 
     @routes.get("/version", responses=openapi.errors())
     async def version(request: Request) -> dict[str, str]:
         """The release of this gateway."""
-        clients.of(request.scope)
+        clients.identify(request.scope)
         return {"version": VERSION}
 
     @routes.get("/load", responses=openapi.errors())
     async def load(request: Request) -> dict[str, int]:
-        """Requests that are under way in this gateway."""
-        clients.of(request.scope)
+        """The number of requests in progress in this gateway."""
+        clients.identify(request.scope)
         return {"server_load": status.load()}
 
     for probe in health.probes(status):

@@ -1,6 +1,6 @@
-"""Reads no more of a large body than the application asks for, and knows for how long its client was let send.
+"""Limits reading of a large body to what the application asks for, and measures how long its client could send.
 
-uvicorn alone reads ahead of the application: up to 64 KiB and one piece more for each connection, which nobody counts.
+uvicorn reads ahead of the application: up to 64 KiB and one more piece per connection, uncounted.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 
 class BodyFlow(FlowControl):
-    """That of one connection. `clock` is in seconds."""
+    """The flow control of one connection. `clock` is in seconds."""
 
     def __init__(self, transport: asyncio.Transport, clock: Callable[[], float]) -> None:
         super().__init__(transport)
@@ -19,18 +19,18 @@ class BodyFlow(FlowControl):
         self._cycle: RequestResponseCycle | None = None  # the latest request, whose body is read
         self._large = False
         self._size = 0  # bytes of its body
-        self._since = clock()  # when reading went on
+        self._since = clock()  # when reading resumed
         self._reading = 0.0
 
     def begin(self, cycle: RequestResponseCycle) -> None:
-        """A request, of whose body nothing was read yet."""
+        """Starts a request whose body was not read yet."""
         self._cycle, self._size = cycle, 0
         self._large = announced(cycle) > HIGH_WATER_LIMIT
         if self._large:
             self.pause_reading()
 
     def received(self, size: int) -> None:
-        """So many bytes more of its body: of a large one, the next are read when the application wants them."""
+        """Counts `size` more bytes of its body. A large body is then paused until the application wants more."""
         self._size += size
         self._large = self._large or self._size > HIGH_WATER_LIMIT
         if self._large and self._cycle is not None and not self._cycle.response_complete:
@@ -42,7 +42,7 @@ class BodyFlow(FlowControl):
         super().pause_reading()
 
     def resume_reading(self) -> None:
-        """Not so while the application has yet to take what was read."""
+        """Resumes reading, unless the application has yet to take the last piece."""
         if self._cycle is not None and self._cycle.body and not self._cycle.response_complete:
             return
         if self.read_paused:
@@ -50,15 +50,15 @@ class BodyFlow(FlowControl):
         super().resume_reading()
 
     def forget_time(self) -> None:
-        """Begins to count anew."""
+        """Resets the time."""
         self._since, self._reading = self._clock(), 0.0
 
     def seconds_reading(self) -> float:
-        """How long this connection was read since."""
+        """Returns the seconds for which this connection was read since the reset."""
         return self._reading + (0.0 if self.read_paused else self._clock() - self._since)
 
 
 def announced(cycle: RequestResponseCycle) -> int:
-    """Bytes of its body, as the head says; 0 where it says nothing."""
+    """Returns the bytes of its body according to the head; 0 if it has no length."""
     said = (value for name, value in cycle.scope["headers"] if name == b"content-length" and value.isdigit())
     return int(next(said, b"0"))

@@ -1,4 +1,4 @@
-"""The certificate that a gateway shows to clients, and its private key: two PEM files, read again when they change."""
+"""The gateway's certificate for clients and its private key: two PEM files, read again when they change."""
 
 from pathlib import Path
 from ssl import SSLContext
@@ -7,9 +7,11 @@ from legato_protocol.followed_files import INTERVAL, FollowedFiles
 from legato_protocol.tls_files import server_context
 
 
-class Certificate(FollowedFiles[SSLContext]):
-    """`context` is for new connections: each good pair of files has one of its own, so that a pair which does not fit
-    leaves nothing half loaded. Open connections keep theirs."""
+class PublicCertificate(FollowedFiles[SSLContext]):
+    """`context` is for new connections; open connections keep theirs.
+
+    Each valid pair of files gets a new context, so that an inconsistent pair leaves nothing half loaded.
+    """
 
     def __init__(self, certificate: Path, key: Path, interval: float = INTERVAL) -> None:
         """Raises InvalidFile."""
@@ -18,5 +20,5 @@ class Certificate(FollowedFiles[SSLContext]):
 
     @property
     def context(self) -> SSLContext:
-        """The newest."""
+        """The newest context."""
         return self.value

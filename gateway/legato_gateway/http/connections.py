@@ -1,7 +1,7 @@
-"""How many connections a gateway keeps, and for how long it waits for what they send.
+"""Limits a gateway's connections, and how long it waits for data on them.
 
-A connection without a request under way, which is idle or has not sent a whole head, makes room for a new one when all
-places are taken. So silent connections lock nobody out, and only where all are busy a new one is refused.
+When all slots are taken, a connection without a request, which is idle or has not sent a complete head, is closed for a
+new one. So silent connections lock nobody out: a new one is refused only if all others are busy.
 """
 
 import errno
@@ -15,28 +15,29 @@ from typing import Final, Protocol
 
 _log = logging.getLogger(__name__)
 
-NO_ROOM: Final = "no_room"  # all places are taken by requests
+NO_ROOM: Final = "no_room"  # all slots are taken by requests
 MADE_ROOM: Final = "made_room"  # it had no request, and a new connection came
 LATE_HEAD: Final = "late_head"
 SLOW_BODY: Final = "slow_body"
-UNREAD_BODY: Final = "unread_body"  # its request was answered before its end, and it went on
-NO_DESCRIPTORS: Final = "no_descriptors"  # the event loop closes what it cannot accept without a word
+UNREAD_BODY: Final = "unread_body"  # its request was answered before the end of the body, which continued
+NO_DESCRIPTORS: Final = "no_descriptors"  # the event loop silently closes connections that it cannot accept
 
-OWN_PORTS: Final = 32  # places of each other port than the public one: probes and the operator use few
+OWN_PORTS: Final = 32  # slots of each port other than the public one: probes and the operator use few
 YOUNG: Final = 1.0  # seconds in which the head of a new connection may still be on its way
 BETWEEN_LINES: Final = 10.0  # seconds
-OWN_FILES: Final = 256  # descriptors that are not for clients: workers, other ports, files
+OWN_FILES: Final = 256  # descriptors reserved for workers, other ports and files
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """Times in seconds. A body has to bring `body_rate` bytes per second, over each `body_window`.
+    """Times in seconds. A body must bring `body_rate` bytes per second, over each `body_window`.
 
-    Of a body whose request was answered before its end, `discard` bytes more are read in `discard_time`: clients that
-    send all before they read lose the answer when the connection is reset under them. Such a connection makes room.
+    If a request is answered before the end of its body, up to `discard` more bytes are read within `discard_time`:
+    clients that send everything before they read would lose the answer to a reset. Such a connection can be closed for
+    a new one.
 
-    `idle` is how long a connection is kept between requests: longer than clients and load balancers keep theirs, or
-    else a request is lost that is sent just then. The most patient load balancers keep them for 600 s.
+    `idle` is the time that a connection is kept between requests. It must exceed the one of clients and load balancers,
+    or a request that is sent just then is lost. The most patient load balancers keep them for 600 s.
     """
 
     most: int = 4096
@@ -49,20 +50,22 @@ class ConnectionLimits:
 
 
 def places(most: int, open_files: int) -> int:
-    """How many connections of clients there may be in a process with so many descriptors."""
+    """Returns the maximum number of client connections in a process with `open_files` descriptors."""
     return min(most, open_files - min(OWN_FILES, open_files // 2))
 
 
 class Waiting(Protocol):
-    """A connection that can make room."""
+    """A connection that can be closed for a new one."""
 
     def make_room(self) -> None:
         """Closes it."""
 
 
 class Connections:
-    """Owner of the places. `public` is the port with `limits.most` of them; `count` is told each reason for which one
-    was closed or not let in."""
+    """Owner of the slots. `public` is the port with `limits.most` of them.
+
+    `count` is called with the reason for each connection that was closed or refused.
+    """
 
     def __init__(
         self,
@@ -77,12 +80,12 @@ class Connections:
         self._clock = clock
         self._open: Counter[int | None] = Counter()
         self._ports: dict[Waiting, int | None] = {}
-        self._waiting: dict[int | None, dict[Waiting, float]] = {}  # since when; the longest waiting is first
+        self._waiting: dict[int | None, dict[Waiting, float]] = {}  # start of the wait; the longest waiting is first
         self._logged = float("-inf")
         self._unlogged = 0
 
     def enter(self, connection: Waiting, port: int | None) -> bool:
-        """Whether it has a place now. It waits for a request."""
+        """Takes a slot for a connection that waits for a request. Returns False if all are taken."""
         if self._open[port] >= self._most(port) and not self._make_room(port):
             self.refused(NO_ROOM, f"{self._open[port]} connections with a request are open at port {port}")
             return False
@@ -92,13 +95,13 @@ class Connections:
         return True
 
     def leave(self, connection: Waiting) -> None:
-        """It is closed. One that never had a place is no error."""
+        """Frees the slot of a closed connection, if it had one."""
         if connection in self._ports:
             self.waits(connection, False)
             self._open[self._ports.pop(connection)] -= 1
 
     def waits(self, connection: Waiting, on: bool) -> None:
-        """It waits for a request, or has one under way."""
+        """Records that it waits for a request, or has one in progress."""
         if connection not in self._ports:
             return
         waiting = self._waiting.setdefault(self._ports[connection], {})
@@ -107,7 +110,7 @@ class Connections:
             waiting[connection] = self._clock()
 
     def refused(self, reason: str, text: str) -> None:
-        """Counts it; a line is logged for the first, and then at most one in a while."""
+        """Counts a closed or refused connection, and logs the first and then at most one per `BETWEEN_LINES`."""
         self._count(reason)
         now = self._clock()
         if now - self._logged < BETWEEN_LINES:
@@ -118,7 +121,7 @@ class Connections:
         self._logged, self._unlogged = now, 0
 
     async def check_descriptors(self) -> None:
-        """Tells of it if this process has no descriptor left: connections are then closed before they are seen."""
+        """Reports missing file descriptors: without them, connections are closed before they are seen."""
         try:
             os.close(os.dup(0))
         except OSError as error:
@@ -126,16 +129,16 @@ class Connections:
                 self.refused(NO_DESCRIPTORS, f"no file descriptor is left: {error.strerror}")
 
     def is_public(self, port: int | None) -> bool:
-        """Whether it is the one for clients."""
+        """True if it is the port for clients."""
         return self._public is None or port == self._public
 
     @property
     def open(self) -> int:
-        """At all ports."""
+        """Number of open connections at all ports."""
         return sum(self._open.values())
 
     def check_integrity(self) -> None:
-        """Raises AssertionError unless the books agree."""
+        """Raises AssertionError unless all counts match."""
         assert Counter(self._ports.values()) == +self._open, "connections are miscounted"
         for port, waiting in self._waiting.items():
             assert all(self._ports.get(connection, -1) == port for connection in waiting), "a closed one waits"

@@ -1,6 +1,6 @@
-"""The gateway's control port, for the operator, `legato ui` and `legato state`: it asks for the service's token.
+"""The gateway's control port, for the operator, `legato ui` and `legato state`. It requires the service's token.
 
-It is served beside the public port by one server. The port that a connection came in on decides what it can ask.
+One server serves it and the public port. A connection's port decides which paths it can call.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -14,7 +14,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from legato_gateway.clients.identify import TRUSTED
-from legato_gateway.http.held_watch import HeldWatch
+from legato_gateway.http.queue_watch import QueueWatch
 from legato_gateway.json_encoding import encode
 from legato_gateway.ui import routes
 from legato_protocol import demand
@@ -31,13 +31,14 @@ def create(
     public: ASGIApp,
     tokens: ServiceTokens,
     refused: Callable[[str], None],
-    held: HeldWatch,
+    queue: QueueWatch,
 ) -> ASGIApp:
-    """`GET /demand`, `GET /state`, the page at `/ui`, and for its playground the API of `public`.
+    """Returns the application: `GET /demand`, `GET /state`, the page at `/ui`, and for its playground the API of
+    `public`.
 
-    `GET /demand?wait=SECONDS` answers once a request is held, or after that time, at most `LONGEST_WAIT`.
+    `GET /demand?wait=SECONDS` answers once a request is queued, or after that time, at most `LONGEST_WAIT`.
 
-    Without tokens everyone is let in; settings then allow loopback only. `refused` is told who was turned away.
+    Without tokens everyone is let in; settings then allow loopback only. `refused` is called with rejected callers.
     """
 
     async def get_demand(request: Request) -> Response:
@@ -46,7 +47,7 @@ def create(
         except ValueError:
             return JSONResponse({"error": f"{WAIT}: a number of seconds is expected"}, 400)
         if seconds > 0:
-            await held.wait(seconds, request.receive)
+            await queue.wait(seconds, request.receive)
         return Response(demand.encode(report()), media_type="application/json")
 
     async def get_state(_request: Request) -> Response:
@@ -57,7 +58,7 @@ def create(
 
 
 class WithAPI:
-    """Gives paths of the API to `public`, and everything else to `own`."""
+    """Passes paths of the API to `public`, and all others to `own`."""
 
     def __init__(self, own: ASGIApp, public: ASGIApp) -> None:
         self._own = own
@@ -71,7 +72,7 @@ class WithAPI:
 
 
 class TokenRequired:
-    """Refuses who shows none of the service's tokens as a bearer token, except at the paths that are `open` to all."""
+    """Refuses requests without one of the service's tokens as a bearer token, except at `open` paths."""
 
     def __init__(
         self, app: ASGIApp, tokens: ServiceTokens, refused: Callable[[str], None], open: Collection[str]
@@ -93,7 +94,7 @@ class TokenRequired:
 
 
 class ByPort:
-    """Gives what came in on one of the ports of `own` to the application there, and everything else to `public`."""
+    """Passes connections at one of the ports of `own` to the application there, and all others to `public`."""
 
     def __init__(self, public: ASGIApp, own: Mapping[int, ASGIApp]) -> None:
         self._public = public

@@ -1,4 +1,4 @@
-"""Cross-origin resource sharing: which web pages may call the API from a browser. https://fetch.spec.whatwg.org/#cors"""
+"""Cross-origin resource sharing: the web pages that may call the API. https://fetch.spec.whatwg.org/#cors"""
 
 from collections.abc import Sequence
 from typing import Final
@@ -8,7 +8,7 @@ from starlette.middleware.cors import CORSMiddleware
 
 from legato_protocol import names
 
-MAX_AGE: Final = 600  # seconds for which a browser keeps what a preflight was answered
+MAX_AGE: Final = 600  # seconds for which a browser caches the answer to a preflight
 EXPOSED: Final = (
     "x-request-id",
     "request-id",
@@ -21,8 +21,10 @@ EXPOSED: Final = (
 
 
 def allow(app: Starlette, origins: Sequence[str]) -> None:
-    """Lets pages of these origins call `app`, which answers their preflights; `*` is all of them. Credentials of the
-    browser are never allowed: they would let a page act as whoever opens it."""
+    """Lets pages of these origins call `app`, which answers their preflights; `*` allows all.
+
+    Browser credentials are never allowed: they would let a page act as its user.
+    """
     app.add_middleware(
         CORSMiddleware,
         allow_origins=origins,
@@ -35,8 +37,10 @@ def allow(app: Starlette, origins: Sequence[str]) -> None:
 
 
 def headers(origins: Sequence[str], origin: str | None) -> dict[str, str]:
-    """For an error that the application has no part in, what `allow` adds to its answers. No cache stores it,
-    so it need not tell caches that it is for one page."""
+    """Returns the headers that `allow` would add, for an error sent without the application.
+
+    Caches do not store such answers, so no `Vary` is needed.
+    """
     if origin is None or not ("*" in origins or origin in origins):
         return {}
     allowed = "*" if "*" in origins else origin

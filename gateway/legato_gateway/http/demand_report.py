@@ -1,4 +1,4 @@
-"""The report of demand (`legato_protocol.demand`), put together from the gateway's parts. Reads, changes nothing."""
+"""The report of demand (`legato_protocol.demand`), assembled from the gateway's parts. Reads, and changes nothing."""
 
 from collections.abc import Callable, Iterator
 
@@ -11,7 +11,7 @@ from legato_protocol.followed_tokens import ServiceTokens
 
 
 class DemandReporter:
-    """Of the gateway of that name, which begins now on the clock."""
+    """Reports the demand on the gateway `gateway`, which starts now on the clock."""
 
     def __init__(
         self,
@@ -31,7 +31,7 @@ class DemandReporter:
         self._began = clock()
 
     def report(self) -> DemandReport:
-        """As of now."""
+        """Returns the report as of now."""
         now, demand = self._clock(), self._relay.demand
         waiting, held = LengthCounter(), self._relay.unplaced()
         for generation in self._relay.without_token():

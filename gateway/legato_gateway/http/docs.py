@@ -1,4 +1,4 @@
-"""`/docs`: a page that shows `/openapi.json`. It is one file of ours, and loads nothing from elsewhere."""
+"""`/docs`: a page that shows `/openapi.json`. It is a single file, and loads nothing from elsewhere."""
 
 import base64
 import hashlib
@@ -16,7 +16,7 @@ _INLINE: Final = re.compile(r"<(style|script)>(.*?)</\1>", re.DOTALL)
 
 
 def page() -> Route:
-    """The page, which is read once. It has no data of its own, and its policy allows only what stands in the file."""
+    """Returns the page, which is read once. It has no data, and its policy allows only the content of the file."""
     content = (resources.files("legato_gateway.http") / _FILE).read_text()
     policies = ["default-src 'none'", "connect-src 'self'", "base-uri 'none'", "form-action 'none'"]
     for kind, inline in _INLINE.findall(content):

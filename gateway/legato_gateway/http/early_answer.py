@@ -1,4 +1,4 @@
-"""What a connection answers by itself, without the application: no whole request has come, or none that is one."""
+"""Answers of the connection itself, without the application: to incomplete or invalid requests."""
 
 from collections.abc import Mapping
 from http import HTTPStatus
@@ -7,8 +7,8 @@ from legato_gateway import errors
 from legato_gateway.errors import GatewayError
 
 
-def spelled(error: GatewayError, more: Mapping[str, str]) -> bytes:
-    """`error` as HTTP says it, and that the connection ends. `more` are headers."""
+def encoded(error: GatewayError, more: Mapping[str, str]) -> bytes:
+    """Returns `error` as an HTTP response that closes the connection. `more` are headers."""
     body = errors.body(error)
     own = {"content-type": "application/json", "content-length": str(len(body)), "connection": "close"}
     lines = [f"{name}: {value}\r\n" for name, value in {**error.headers, **more, **own}.items()]

@@ -1,7 +1,7 @@
-"""Clients that will send nothing more: those that only shut down sending wait for their answer, others are gone.
+"""Clients that will send nothing more: some only shut down sending and wait for their answer, others are gone.
 
-TCP says the same of both. But what is written to a socket that was closed is answered with a reset, so something is
-written which clients skip: an interim answer (RFC 9110, 15.2), or in a stream what the application has for that.
+TCP reports both alike. But data written to a closed socket is answered with a reset. So something is written that
+clients skip: an interim answer (RFC 9110, 15.2), or in a stream the application's comment.
 """
 
 import asyncio
@@ -11,15 +11,15 @@ from typing import Final
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 INTERIM: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
-LOOK: Final = 0.1  # seconds
-LOOKS: Final = 10  # until it is asked again: a client may leave later, too
+POLL: Final = 0.1  # seconds
+POLLS: Final = 10  # until it is probed again: a client may leave later, too
 _RESET: Final = 7  # TCP_CLOSE, in the first byte of TCP_INFO
 
 
 class HalfClosed:
-    """Asks a client again and again, until `transport` is closed; closes it where the client is gone.
+    """Probes a client until `transport` is closed, and closes it if the client is gone.
 
-    While a response is under way, the application is asked to write: it gets an empty `http.request`.
+    While a response is in progress, the application is asked to write, by an empty `http.request`.
     """
 
     def __init__(self, transport: asyncio.Transport, cycle: RequestResponseCycle) -> None:
@@ -33,22 +33,22 @@ class HalfClosed:
             self._cycle.message_event.set()
         else:
             self._transport.write(INTERIM)
-        self._look(LOOKS)
+        self._poll(POLLS)
 
-    def _look(self, left: int) -> None:
+    def _poll(self, left: int) -> None:
         if self._transport.is_closing():
             return
         if _is_reset(self._transport):
             self._transport.abort()
         elif left:
-            self._loop.call_later(LOOK, self._look, left - 1)
+            self._loop.call_later(POLL, self._poll, left - 1)
         else:
             self._ask()
 
 
 def can_be_asked(cycle: RequestResponseCycle) -> bool:
-    """Whether this client can be told from one that is gone: older ones know no interim answers, and TLS has its own
-    end of a connection."""
+    """True if a probe can distinguish this client from one that is gone. HTTP/1.0 has no interim answers, and TLS has
+    its own end of a connection."""
     return hasattr(socket, "TCP_INFO") and cycle.scope["http_version"] == "1.1" and cycle.scope["scheme"] == "http"
 
 

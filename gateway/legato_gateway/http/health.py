@@ -1,6 +1,6 @@
 """The gateway's health port, for the kubelet and Prometheus: `/healthz`, `/readyz`, `/metrics`.
 
-Load balancers ask the two probes at the public port. Metrics are not there: they name workers and tell of the load.
+Load balancers use the two probes at the public port. It has no metrics: they name workers and reveal the load.
 """
 
 from typing import Any, Protocol
@@ -14,20 +14,20 @@ from legato_gateway.json_encoding import encode
 
 
 class StatusSource(Protocol):
-    """What is asked."""
+    """The source of the data."""
 
     def unready(self) -> str | None:
-        """Why no worker can serve now, or None."""
+        """Returns the reason why no worker can serve now, or None."""
 
     def load(self) -> int:
-        """Requests that are under way in this gateway, those that are held included."""
+        """Returns the number of requests in progress in this gateway, queued ones included."""
 
     def metrics(self) -> tuple[bytes, str]:
-        """What `/metrics` shows, and its content type."""
+        """Returns the data of `/metrics`, and its content type."""
 
 
 def create(status: StatusSource) -> Starlette:
-    """The application of the health port."""
+    """Returns the application of the health port."""
 
     async def metrics(_request: Request) -> Response:
         body, kind = status.metrics()
@@ -37,8 +37,8 @@ def create(status: StatusSource) -> Starlette:
 
 
 def probes(status: StatusSource) -> list[Route]:
-    """`/healthz`: this process lives. `/readyz`: requests are served, or held for the next worker; else 503 with the
-    reason. `/health` and `/ping` say the same, as they do in vLLM."""
+    """Returns the probes. `/healthz`: this process is alive. `/readyz`: requests are served, or queued for the next
+    worker; else 503 with the reason. `/health` and `/ping` answer the same, as in vLLM."""
 
     async def healthz(_request: Request) -> Response:
         return _json({"status": "ok"})

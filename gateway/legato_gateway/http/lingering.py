@@ -1,7 +1,7 @@
-"""What an answer is written to: who writes it may close the connection, but the rest of a body may still be coming.
+"""A transport for answers. The answer may close the connection while the rest of a body is still arriving.
 
-Closing a socket in which something is unread resets the connection, and a client that is still sending may then never
-read its answer. nginx has `lingering_close` for that.
+Closing a socket with unread data resets the connection, and a client that is still sending may then never read its
+answer. nginx has `lingering_close` for that.
 """
 
 import asyncio
@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 
 class AnswerTransport(asyncio.Transport):
-    """`transport`, but that `close` is called instead of its own."""
+    """`transport`, except that `close` replaces its own."""
 
     def __init__(self, transport: asyncio.Transport, close: Callable[[], None]) -> None:
         super().__init__()

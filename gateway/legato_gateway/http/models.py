@@ -1,4 +1,4 @@
-"""Routes of the served models, in OpenAI's shape or, with the header that Anthropic's SDKs send, in Anthropic's."""
+"""Routes of the served models, in OpenAI's format or, with the header that Anthropic's SDKs send, in Anthropic's."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -12,13 +12,13 @@ from legato_gateway.serving.model_serving import ServedModel
 
 
 def router(serving: ServingContext) -> APIRouter:
-    """Routes under `/v1/models`."""
+    """Returns the routes under `/v1/models`."""
     routes = APIRouter(prefix="/v1", responses=openapi.errors())
 
     @routes.get("/models")
     async def models(request: Request) -> dict[str, Any]:
-        """The model that is served, and its adapters."""
-        serving.clients.of(request.scope)
+        """The served model, and its adapters."""
+        serving.clients.identify(request.scope)
         served = serving.current_model.models
         data = [_fields(request, model) for model in served]
         if HEADER_VERSION in request.headers:
@@ -28,7 +28,7 @@ def router(serving: ServingContext) -> APIRouter:
     @routes.get("/models/{name:path}")
     async def model(request: Request, name: str) -> dict[str, Any]:
         """The model of this name."""
-        serving.clients.of(request.scope)
+        serving.clients.identify(request.scope)
         return _fields(request, serving.current_model.check_model(name))
 
     return routes

@@ -1,7 +1,7 @@
-"""The HTTP server's connection: bounds what a client can make it keep before the application sees it, and for how long.
+"""The HTTP server's connection: bounds the size and duration of data that the application has not seen yet.
 
-uvicorn's parser collects the lines of a request's head without a limit and waits for them forever, and answers what is
-no HTTP in plain text. `connections` says how many there may be and for how long one is waited for.
+uvicorn's parser collects the lines of a request's head without a limit, waits for them forever, and answers invalid
+HTTP in plain text. `connections` has the limits.
 """
 
 import asyncio
@@ -20,26 +20,26 @@ from legato_gateway.http.half_closed import HalfClosed, can_be_asked
 from legato_gateway.http.lingering import AnswerTransport
 from legato_protocol.tls_server import EARLY, LAST_FLUSH, Secured
 
-MAX_HEAD_BYTES = 131_072  # the application refuses less than that with more to say; this only bounds memory
+MAX_HEAD_BYTES = 131_072  # only bounds memory: the application refuses smaller ones with a better message
 MOST_OFFERS = 8  # of another protocol in one piece of data: each costs a parser
 FRAMING = (b"content-length", b"transfer-encoding")
 CONNECTIONS_FULL = "connections_full"  # drop reason
 
 
 class BoundedProtocol(Secured, HttpToolsProtocol):
-    """One connection. A process has one `Connections`: serve with `of(connections)`."""
+    """One connection. A process has one `Connections`: serve with `factory(connections)`."""
 
     _in_head = False
     _in_body = False
     _progress = False  # this piece of data completed a head, a message or a part of a body
-    _offered = False  # the request offers another protocol, before which the parser stopped
+    _offered = False  # the request offers another protocol, at which the parser stopped
     _resuming = False  # a new parser reads the framing headers of a request whose offer was declined
-    _kept = 0  # bytes of pieces that did not: of a head, of trailers
+    _kept = 0  # bytes of pieces that completed nothing: of a head, or of trailers
     _received = 0  # bytes of a body, in this window
-    _closes_early = False  # an answer before the end of this body closes the connection, one after it does not
-    _rest: int | None = None  # bytes that may still come of a body whose request was answered, to be thrown away
-    _last = False  # that was the last answer
-    _flow: BodyFlow  # what `flow` is
+    _closes_early = False  # an answer before the end of this body closes the connection, a later one does not
+    _rest: int | None = None  # bytes still accepted and dropped of a body whose request was answered
+    _last = False  # the last answer was sent
+    _flow: BodyFlow  # the value of `flow`
     _watch: asyncio.TimerHandle | None = None  # ends the wait for a head or a body
 
     def __init__(self, connections: Connections, *args: Any, origins: Sequence[str] = (), **kwargs: Any) -> None:
@@ -56,7 +56,7 @@ class BoundedProtocol(Secured, HttpToolsProtocol):
         if self._places.enter(self, self.server[1] if self.server else None):
             self._watch_head()
         else:
-            text = "this gateway has as many connections as it may"
+            text = "this gateway has its maximum number of connections"
             self._refuse(Overloaded(text, reason=CONNECTIONS_FULL))
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -68,14 +68,14 @@ class BoundedProtocol(Secured, HttpToolsProtocol):
         super().connection_lost(exc)
 
     def shutdown(self) -> None:
-        """This connection closes with the answer to its request, at once if it has none under way."""
+        """Closes this connection after its current answer, or immediately if it has none."""
         self._closes_early = False
         super().shutdown()
 
     def make_room(self) -> None:
         """Closes a connection that waits for a request."""
         if self.scheme == "https":
-            self.transport.abort()  # to take leave of a client takes as long as it likes, or what it likes to send
+            self.transport.abort()  # a TLS closing handshake takes as long as the client likes
         else:
             self._end()
 
@@ -95,7 +95,7 @@ class BoundedProtocol(Secured, HttpToolsProtocol):
         self._feed(data)
         self._kept = 0 if self._progress else self._kept + len(data)
         if self._watch is None and not self._in_body and not self._progress:
-            self._watch_head()  # also for line breaks before one, which the parser does not tell of
+            self._watch_head()  # also after blank lines, which the parser does not report
         if self._kept > MAX_HEAD_BYTES and not self.transport.is_closing():
             part = "trailer" if self._in_body else "head"
             self._refuse(HeadersTooLarge(f"the {part} of the request is longer than {MAX_HEAD_BYTES} bytes"))
@@ -118,14 +118,14 @@ class BoundedProtocol(Secured, HttpToolsProtocol):
                 return
 
     def _resume(self) -> None:
-        """Goes on with a new parser, since the old one cannot: it first reads the headers that frame this request."""
+        """Continues with a new parser, as the old one cannot. It first reads the headers that frame this request."""
         self.parser, self._resuming, self._offered = httptools.HttpRequestParser(self), True, False
-        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's own
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # like uvicorn's own parser
         framing = [b"%s: %s\r\n" % line for line in self.headers if line[0] in FRAMING]
         self.parser.feed_data(b"POST / HTTP/1.1\r\n%s\r\n" % b"".join(framing))
 
     def eof_received(self) -> bool:  # type: ignore[override]
-        """Whether the connection stays open: with a whole request under way, until it is known to be gone."""
+        """Returns True to stay open: while a complete request is in progress and the client may still be there."""
         cycle = self.cycle
         idle = cycle is None or cycle.response_complete or self._in_head or self._in_body
         if idle or self.pipeline or not can_be_asked(cycle):
@@ -147,7 +147,7 @@ class BoundedProtocol(Secured, HttpToolsProtocol):
             super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._in_head:  # a trailer is no header: nothing may be said in it that the checks of the head would miss
+        if self._in_head:  # trailers are dropped, as the checks of the head would miss them
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
@@ -179,7 +179,7 @@ class BoundedProtocol(Secured, HttpToolsProtocol):
         if self._closes_early and not self.cycle.response_started:
             self.cycle.keep_alive = True
         super().on_message_complete()
-        if self.cycle.response_complete:  # it was refused before its body had come
+        if self.cycle.response_complete:  # it was refused before the end of its body
             self._idle()
 
     def on_response_complete(self) -> None:
@@ -216,13 +216,13 @@ class BoundedProtocol(Secured, HttpToolsProtocol):
 
     def _check_head(self) -> None:
         if self.cycle is not None and not self.cycle.response_complete:
-            self._watch_head()  # what was sent behind a request waits for its answer; and may be a mere line break
+            self._watch_head()  # a pipelined request waits for the answer, or it was just a blank line
             return
         text = f"the head of a request did not arrive within {self._limits.head:g} s"
         self._places.refused(LATE_HEAD, text)
         if self._in_head:
             self._refuse(LateRequest(text))
-        else:  # it sent nothing: an answer would be taken for that to its next request
+        else:  # it sent nothing: an answer would be mistaken for its next request's
             self._end()
 
     def _begin_window(self) -> None:
@@ -237,17 +237,17 @@ class BoundedProtocol(Secured, HttpToolsProtocol):
             return
         if (
             left := self._limits.body_window - self._flow.seconds_reading()
-        ) > EARLY:  # it was not let send all the time
+        ) > EARLY:  # reading was paused for a part of the window
             self._watch_for(self._limits.body_window if self._flow.read_paused else left, self._check_body)
             return
         text = f"{self._received} bytes of a body arrived in {self._limits.body_window:g} s; at least {due:g} have to"
         self._places.refused(SLOW_BODY, text)
         self._refuse(LateRequest(text))
 
-    # ── a body that goes on after the answer ────────────────────────────────────────────────────────────────────────
+    # ── bodies that continue after the answer ───────────────────────────────────────────────────────────────────────
 
     def _close_after_answer(self) -> None:
-        """A response closes the connection: with its last byte, or because it cannot be completed."""
+        """Handles a response that closes the connection, after its last byte or because it cannot be completed."""
         self._last = self._in_body and self.cycle.response_complete
         if not self._last:
             self.transport.close()
@@ -270,25 +270,25 @@ class BoundedProtocol(Secured, HttpToolsProtocol):
     # ── ending ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _refuse(self, error: GatewayError) -> None:
-        answered = self._rest is not None  # the request that this is a part of
+        answered = self._rest is not None  # the request that this belongs to
         if not answered and (self.cycle is None or not self.cycle.response_started or self.cycle.response_complete):
-            self.transport.write(early_answer.spelled(error, self._cors_headers()))
+            self.transport.write(early_answer.encoded(error, self._cors_headers()))
         self._end()
 
     def _end(self) -> None:
-        """Closes, and does not wait for a client that reads nothing."""
+        """Closes the connection, without waiting for a client that reads nothing."""
         self.transport.close()
         if self.transport.get_write_buffer_size():
             self.loop.call_later(LAST_FLUSH, self.transport.abort)
 
     def _cors_headers(self) -> dict[str, str]:
-        """A page cannot read an answer without them. They need the origin, so it must have been read."""
+        """Returns the headers without which a page cannot read an answer. They need the origin, if it was read."""
         if not (self._in_head or self._in_body) or not self._places.is_public(self.server[1] if self.server else None):
             return {}
         origin = next((value.decode("latin-1") for name, value in self.headers if name == b"origin"), None)
         return cors.headers(self._origins, origin)
 
 
-def of(connections: Connections, origins: Sequence[str] = ()) -> type[asyncio.Protocol]:
-    """What uvicorn makes connections with. Pages of these origins may read what the connection itself answers."""
+def factory(connections: Connections, origins: Sequence[str] = ()) -> type[asyncio.Protocol]:
+    """Returns uvicorn's protocol factory. Pages of these origins may read the connection's own answers."""
     return cast("type[asyncio.Protocol]", partial(BoundedProtocol, connections, origins=origins))

@@ -1,7 +1,7 @@
-"""Where the gateway listens, and how its HTTP server ends without a client that notices.
+"""The gateway's listeners, and an HTTP server that stops without a client noticing.
 
-A gateway either binds its own port or inherits a listening socket. Processes that share an inherited one take over from
-one another without a gap: connections wait in the one queue until some process accepts them.
+A gateway either binds its own port or inherits a listening socket. Processes that share an inherited one replace each
+other without a gap: connections wait in the shared queue until some process accepts them.
 """
 
 import asyncio
@@ -26,13 +26,13 @@ from legato_protocol.tls_server import TLSServer
 PUBLIC = "http"
 HEALTH = "health"
 BACKLOG = 2048
-LINGER = 1.0  # seconds in which requests that were on their way when this process stopped accepting are still taken
-LOOK = 0.05
+LINGER = 1.0  # seconds in which requests already sent when this process stopped accepting are still answered
+POLL = 0.05  # seconds
 
 
 @dataclass(frozen=True)
 class Listeners:
-    """`public` is for clients; `own` are this process's own by name, for probes and the operator."""
+    """`public` is for clients; `own` are the others by name, for probes and the operator."""
 
     public: socket.socket
     own: Mapping[str, socket.socket]
@@ -47,12 +47,12 @@ class Listeners:
 
     @property
     def ports(self) -> dict[str, int]:
-        """What is announced."""
+        """The port of each listener, for the announcement."""
         return {name: listener.getsockname()[1] for name, listener in self.named.items()}
 
 
 def listeners(settings: GatewaySettings) -> Listeners:
-    """The sockets of these settings. Raises SettingsError: a port is taken, or an address not of this machine."""
+    """Returns the sockets of these settings. Raises SettingsError if a port is taken or an address is not local."""
     if settings.listen_fd is not None:
         public = _inherited(settings.listen_fd)
     else:
@@ -86,7 +86,7 @@ def _inherited(number: int) -> socket.socket:
 
 
 class Server(uvicorn.Server):
-    """Announces itself once it serves. Signals are handled by who runs it, by setting `should_exit`."""
+    """Announces itself once it serves. The caller handles signals, by setting `should_exit`."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class Server(uvicorn.Server):
         linger: float,
         tls: Mapping[str, Callable[..., TLSServer]] | None = None,
     ) -> None:
-        """`tls` makes the servers of the ports that have TLS, by name."""
+        """`tls` maps names of ports with TLS to functions that create their servers."""
         super().__init__(config)
         self._tls = tls or {}
         self._listeners = listeners
@@ -111,8 +111,8 @@ class Server(uvicorn.Server):
         ports, named = self._listeners.ports, self._listeners.named
         secured = [named[name] for name in self._tls]
         await super().startup([listener for listener in sockets or () if listener not in secured])
-        of_uvicorn = cast("Callable[..., BoundedProtocol]", self.config.http_protocol_class)
-        make = partial(of_uvicorn, self.config, self.server_state, self.lifespan.state)
+        protocol_class = cast("Callable[..., BoundedProtocol]", self.config.http_protocol_class)
+        make = partial(protocol_class, self.config, self.server_state, self.lifespan.state)
         for name, server in self._tls.items():
             tls = server(named[name], pending=self.server_state.connections, make=make)
             tls.start()
@@ -121,9 +121,9 @@ class Server(uvicorn.Server):
             _announce(self._announced, ports)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stops accepting; answers what comes on open connections with `connection: close`; then closes idle ones.
+        """Stops accepting; answers requests on open connections with `connection: close`; then closes idle ones.
 
-        uvicorn alone would close a connection whose first request is still on its way.
+        uvicorn would close a connection whose first request is still on its way.
         """
         for server in self.servers:
             server.close()
@@ -132,12 +132,12 @@ class Server(uvicorn.Server):
         self.server_state.default_headers = [*self.server_state.default_headers, (b"connection", b"close")]
         until = asyncio.get_running_loop().time() + self._linger
         while self.server_state.connections and asyncio.get_running_loop().time() < until:  # noqa: ASYNC110 - no event
-            await asyncio.sleep(LOOK)
+            await asyncio.sleep(POLL)
         await super().shutdown(sockets)
 
 
 def _announce(path: Path, ports: dict[str, int]) -> None:
-    """Writes where the gateway is reached, all at once."""
+    """Writes the ports atomically."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     draft.write_text(json.dumps(ports))
     draft.replace(path)

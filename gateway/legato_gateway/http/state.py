@@ -1,4 +1,4 @@
-"""What probes, `/metrics` and `GET /state` show: the fleet, the queue and the last requests, as plain JSON values."""
+"""The data of probes, `/metrics` and `GET /state`: the fleet, the queue and the last requests, as plain JSON values."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
@@ -20,7 +20,7 @@ from legato_protocol.load import DecodeCoefficients, PrefillCoefficients
 
 
 class State:
-    """Implements `health.StatusSource`, and tells `/state`: reads the gateway's parts, changes nothing."""
+    """Implements `health.StatusSource` and the data of `/state`. Reads the gateway's parts, and changes nothing."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class State:
         self._discovery = discovery
 
     def state(self) -> dict[str, Any]:
-        """Everything, now."""
+        """Returns the data of `/state`, as of now."""
         progress = self._relay.progress()
         return {
             "model": dict(self._model()),
@@ -65,11 +65,11 @@ class State:
         }
 
     def unready(self) -> str | None:
-        """Why requests had better not come here, or None.
+        """Returns the reason why requests should not come here, or None.
 
-        One that lost its last worker holds them for the next, as every other gateway would: without a ready one the
-        Service would refuse them. So does one that never had a worker where there may be none, once it has tried all
-        that are listed. Not so when workers are another model's: then it is other gateways' turn.
+        A gateway that lost its last worker queues requests for the next, as every other gateway would: without a ready
+        one the Service would refuse them. So does one that never had a worker where that is allowed, once it has tried
+        all listed ones. If workers serve another model, other gateways are responsible.
         """
         decoders = [w for w in self._fleet if w.hello is not None and w.hello.role != "prefill"]
         replaced = any(worker.connection == "connected" and worker.foreign for worker in decoders)
@@ -81,11 +81,11 @@ class State:
         return f"no decode worker is connected ({'; '.join(problems)})"
 
     def load(self) -> int:
-        """Requests that are under way in this gateway, those that are held included."""
+        """Returns the number of requests in progress in this gateway, queued ones included."""
         return self._relay.under_way
 
     def metrics(self) -> tuple[bytes, str]:
-        """What `/metrics` shows, and its content type."""
+        """Returns the data of `/metrics`, and its content type."""
         return self._metrics.render(self._demand.report())
 
     def _worker(self, worker: Worker) -> dict[str, Any]:
@@ -129,12 +129,12 @@ class State:
 
 
 def _fields(costs: PrefillCoefficients | DecodeCoefficients | None) -> dict[str, Any] | None:
-    """By name: between processes they are arrays."""
+    """Returns coefficients by name: between processes they are arrays."""
     return structs.asdict(costs) if costs is not None else None
 
 
 def _request(record: RouteRecord, progress: tuple[Stage, int] | None) -> dict[str, Any]:
-    """A request that is not under way any more has ended."""
+    """Returns the data of a request. Without progress, it has ended."""
     shown = asdict(record) | {"stage": Stage.ENDED.value}
     if progress is not None:
         shown["stage"], shown["output_tokens"] = progress[0].value, progress[1]

@@ -1,6 +1,6 @@
-"""A span for each request that generates, from its arrival to the last byte of its answer: goes on with the client's.
+"""A span per generating request, from its arrival to the last byte of its answer, as a child of the client's span.
 
-What handles the request finds the span as its parent in the header `traceparent`, as if this were a hop of its own.
+The request's handler sees the span as its parent in the header `traceparent`, as if this were a separate hop.
 """
 
 from typing import TYPE_CHECKING, Final
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 TRACED: Final = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"})
 _PARENT: Final = names.HEADER_TRACE.encode()
-_SERVER_FAULT: Final = 500  # statuses from here on are errors of a server's span
+_SERVER_FAULT: Final = 500  # a server's span fails with statuses from here on
 
 
 class TraceRequests:
-    """A part of the application. The name and attributes are OpenTelemetry's conventions for HTTP servers."""
+    """ASGI middleware. Names and attributes follow OpenTelemetry's conventions for HTTP servers."""
 
     def __init__(self, app: ASGIApp, tracing: "Tracing") -> None:
         self._app = app
@@ -33,7 +33,7 @@ class TraceRequests:
             return
         span = self._begin(scope)
         headers = [pair for pair in scope["headers"] if pair[0] != _PARENT]
-        if span is None:  # the client, or the sampler, does not want it
+        if span is None:  # the client or the sampler declined
             await self._app({**scope, "headers": headers}, receive, send)
             return
         headers.append((_PARENT, span.traceparent.encode()))
@@ -46,7 +46,7 @@ class TraceRequests:
         try:
             await self._app({**scope, "headers": headers, SPAN: span}, receive, noting)
         except Exception:
-            _answered(span, _SERVER_FAULT)  # that is what is answered, further out
+            _answered(span, _SERVER_FAULT)  # the answer that an outer layer sends
             raise
         finally:
             span.end()

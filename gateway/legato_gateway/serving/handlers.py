@@ -43,7 +43,7 @@ async def prepared(
 
     `look_up` returns keyword arguments for `prepare`, and the bytes in them that it will read.
     """
-    client = serving.clients.of(request.scope)
+    client = serving.clients.identify(request.scope)
     deadline = serving.deadline(request.headers)
     bodies.check_type(request)
     with serving.pending_bodies.body() as held, serving.body_slots.body() as slot:

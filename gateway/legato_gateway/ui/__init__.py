@@ -1,1 +1,1 @@
-"""`/ui` of the control port: a page of plain HTML, CSS and scripts, and the state that it shows."""
+"""`/ui` of the control port: a page of plain HTML, CSS and scripts, and its data."""

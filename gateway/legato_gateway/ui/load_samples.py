@@ -1,4 +1,4 @@
-"""How loaded the service was lately: one small sample every few seconds, for the page's timeline."""
+"""The service's recent load: one small sample every few seconds, for the page's timeline."""
 
 import asyncio
 import time
@@ -15,7 +15,7 @@ KEPT = 450  # samples: a quarter of an hour
 
 @dataclass(frozen=True, slots=True)
 class PoolSample:
-    """Of all workers of a role that this gateway can use. Blocks are KV blocks."""
+    """The load of all usable workers of a role. Blocks are KV blocks."""
 
     ready: int
     queue_tokens: int
@@ -26,7 +26,7 @@ class PoolSample:
 
 @dataclass(frozen=True, slots=True)
 class LoadSample:
-    """`time` is in Unix seconds; `held` and `held_tokens` are of requests without a worker; `pools` are by role."""
+    """`time` is in Unix seconds; `held` and `held_tokens` count requests without a worker; `pools` are by role."""
 
     time: float
     active: int
@@ -51,7 +51,7 @@ class LoadSampler:
             await asyncio.sleep(INTERVAL)
 
     def sample(self) -> None:
-        """One more, of now."""
+        """Takes a sample."""
         held = self._relay.unplaced()
         by_role: dict[str, list[Worker]] = {}
         for worker in self._fleet:
@@ -68,16 +68,16 @@ class LoadSampler:
         )
 
     def since(self, time: float) -> list[LoadSample]:
-        """Those after that time."""
+        """Returns the samples after that time."""
         return [sample for sample in self._samples if sample.time > time]
 
 
 def _pool(workers: Sequence[Worker]) -> PoolSample:
-    told = [(w.hello, w.load) for w in workers if w.ready and w.hello is not None and w.load is not None]
+    loads = [(w.hello, w.load) for w in workers if w.ready and w.hello is not None and w.load is not None]
     return PoolSample(
         ready=sum(1 for w in workers if w.ready and not w.draining),
-        queue_tokens=sum(load.queue_tokens for _, load in told),
-        running=sum(load.running for _, load in told),
-        used_blocks=sum(load.used_blocks for _, load in told),
-        total_blocks=sum(hello.num_blocks for hello, _ in told),
+        queue_tokens=sum(load.queue_tokens for _, load in loads),
+        running=sum(load.running for _, load in loads),
+        used_blocks=sum(load.used_blocks for _, load in loads),
+        total_blocks=sum(hello.num_blocks for hello, _ in loads),
     )

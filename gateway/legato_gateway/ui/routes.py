@@ -34,9 +34,9 @@ HEADERS: Final = {
 
 
 def routes(report: Callable[[float], dict[str, Any]]) -> list[Route]:
-    """The page's files, which are read once, and what it shows: `report` is asked with Unix seconds."""
+    """Returns the routes of the page's files, which are read once, and of its data: `report` takes Unix seconds."""
     static = resources.files("legato_gateway.ui") / "static"
-    found = {name: (static / name).read_bytes() for name in FILES}
+    contents = {name: (static / name).read_bytes() for name in FILES}
 
     async def state(request: Request) -> Response:
         since = request.query_params.get("since", "0")
@@ -50,7 +50,7 @@ def routes(report: Callable[[float], dict[str, Any]]) -> list[Route]:
 
     def file(name: str) -> Callable[[Request], Any]:
         async def answer(_request: Request) -> Response:
-            return Response(found[name], headers={**HEADERS, "content-type": FILES[name]})
+            return Response(contents[name], headers={**HEADERS, "content-type": FILES[name]})
 
         return answer
 

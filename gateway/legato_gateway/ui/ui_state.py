@@ -1,4 +1,4 @@
-"""What the page at `/ui` shows, as plain JSON values: no prompt and no answer is among them."""
+"""The data of the page at `/ui`, as plain JSON values, without prompts and answers."""
 
 import time
 from collections.abc import Callable
@@ -12,7 +12,7 @@ REQUESTS = 64  # the last ones
 
 
 class UIState:
-    """Of the gateway of that name. `state` is what `/state` shows, `wall` a clock in Unix seconds."""
+    """Reports the state of the gateway `gateway`. `state` returns the data of `/state`, `wall` Unix seconds."""
 
     def __init__(
         self,
@@ -29,7 +29,7 @@ class UIState:
         self._wall = wall
 
     def report(self, since: float) -> dict[str, Any]:
-        """As of now, with the samples after `since`, in Unix seconds. `service` is known to `legato ui` alone."""
+        """Returns the state with the samples after `since`, in Unix seconds. Only `legato ui` fills in `service`."""
         state = self._state()
         gateway = {
             "gateway": self._gateway,

@@ -101,12 +101,12 @@ def test_the_longest_answer_of_a_tenant_is_that_of_the_file_before_that_of_the_s
     for settings, expected in (({"a": 5, "b": 6, "*": 7}, [9, 6, 7]), ({}, [9, None, None])):
         clients = Clients(keys, [ip_network("10.0.0.0/8")], settings)
         named = [[(b"x-legato-tenant", tenant)] for tenant in (b"a", b"b", b"c")]
-        assert [clients.of({"client": ("10.0.0.1", 1), "headers": each}).max_output for each in named] == expected
+        assert [clients.identify({"client": ("10.0.0.1", 1), "headers": each}).max_output for each in named] == expected
 
 
 def _of(peer, *networks, **headers):
     raw = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
-    return Clients(proxies=list(map(ip_network, networks))).of({"client": peer and (peer, 1), "headers": raw})
+    return Clients(proxies=list(map(ip_network, networks))).identify({"client": peer and (peer, 1), "headers": raw})
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ class Server:
         self.by = Passing().by
         self.app, self.counted = Application(), Counter[str]()
         owner = Connections(LIMITS, count=lambda reason: self.counted.update([reason]))
-        config = uvicorn.Config(self.app, http=protocol.of(owner), log_config=None, lifespan="off")
+        config = uvicorn.Config(self.app, http=protocol.factory(owner), log_config=None, lifespan="off")
         config.load()
         self.client: Any = Sent()
         self.protocol = BoundedProtocol(owner, config, uvicorn.server.ServerState(), {})

@@ -18,7 +18,7 @@ import uvicorn
 from certificates import TLSFiles
 
 from legato_gateway.http import protocol
-from legato_gateway.http.certificate import Certificate
+from legato_gateway.http.certificate import PublicCertificate
 from legato_gateway.http.connections import MADE_ROOM, NO_ROOM, ConnectionLimits, Connections
 from legato_gateway.http.protocol import BoundedProtocol
 from legato_protocol import tls_server
@@ -54,11 +54,11 @@ async def length(scope: Any, receive: Any, send: Any) -> None:
 class Serving:
     """A server, what it counted, and its pending handshakes."""
 
-    def __init__(self, certificate: Certificate, limits: ConnectionLimits) -> None:
+    def __init__(self, certificate: PublicCertificate, limits: ConnectionLimits) -> None:
         self.counted = Counter[str]()
         self.now = 0.0
         self.places = Connections(limits, None, lambda reason: self.counted.update([reason]), lambda: self.now)
-        config = uvicorn.Config(length, http=protocol.of(self.places), log_config=None, lifespan="off")
+        config = uvicorn.Config(length, http=protocol.factory(self.places), log_config=None, lifespan="off")
         config.load()
         state = uvicorn.server.ServerState()
         self.pending: set[Any] = state.connections
@@ -90,9 +90,9 @@ class Serving:
 
 @contextlib.asynccontextmanager
 async def serving(
-    files: TLSFiles, limits: ConnectionLimits | None = None, certificate: Certificate | None = None
+    files: TLSFiles, limits: ConnectionLimits | None = None, certificate: PublicCertificate | None = None
 ) -> AsyncIterator[Serving]:
-    made = Serving(certificate or Certificate(files.certificate, files.key), limits or ConnectionLimits())
+    made = Serving(certificate or PublicCertificate(files.certificate, files.key), limits or ConnectionLimits())
     made.server.start()
     async with asyncio.timeout(20):
         try:
@@ -212,7 +212,7 @@ async def test_without_a_descriptor_it_tries_again_later(files, monkeypatch):
 
 async def test_a_new_certificate_is_for_new_connections_and_a_bad_one_for_none(files, others, tmp_path, caplog):
     installed = files.install(tmp_path)
-    certificate = Certificate(installed.certificate, installed.key, interval=0.001)
+    certificate = PublicCertificate(installed.certificate, installed.key, interval=0.001)
     following = asyncio.create_task(certificate.follow(LOG.log))
     async with serving(installed, certificate=certificate) as server:
         reader, writer = await server.connect(files.authority)
@@ -246,4 +246,4 @@ def test_files_that_are_none_are_named_and_no_password_is_asked_for(files, other
     }
     for said, (certificate, key) in wrong.items():
         with pytest.raises(InvalidFile, match=said):
-            Certificate(certificate, key)
+            PublicCertificate(certificate, key)

@@ -63,7 +63,7 @@ def router(serving: ServingContext, store: ResponseStore | None) -> APIRouter:
         """Deletes a stored response."""
         stored = _stored(store, serving, request, id)
         assert store is not None
-        store.delete(serving.clients.of(request.scope).owner, stored.id)
+        store.delete(serving.clients.identify(request.scope).owner, stored.id)
         return {"id": stored.id, "object": "response", "deleted": True}
 
     @routes.post("/responses/{id}/cancel")
@@ -76,7 +76,7 @@ def router(serving: ServingContext, store: ResponseStore | None) -> APIRouter:
 
 
 def _stored(store: ResponseStore | None, serving: ServingContext, request: Request, id: str) -> StoredResponse:
-    tenant = serving.clients.of(request.scope).owner
+    tenant = serving.clients.identify(request.scope).owner
     if store is None:
         raise NotFound("this server stores no responses", param="response_id", code="not_found")
     if (response := store.get(tenant, id)) is None:

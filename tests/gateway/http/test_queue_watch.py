@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from legato_gateway.http.held_watch import HeldWatch
+from legato_gateway.http.queue_watch import QueueWatch
 from legato_protocol.demand import LONGEST_WAIT
 
 
@@ -35,7 +35,7 @@ WAITS = {
 @pytest.mark.parametrize(("act", "asked", "seconds"), WAITS.values(), ids=WAITS)
 async def test_what_ends_a_wait(act, asked, seconds):
     """With `act` after 2 seconds."""
-    client, watch = _Client(), HeldWatch(lambda: asked.get("held", 0))
+    client, watch = _Client(), QueueWatch(lambda: asked.get("held", 0))
     loop = asyncio.get_running_loop()
     others = asyncio.all_tasks()
     loop.call_later(2.0, act, watch, client)
@@ -50,7 +50,7 @@ async def test_what_ends_a_wait(act, asked, seconds):
 
 @pytest.mark.virtual_time
 async def test_all_who_wait_are_told():
-    watch = HeldWatch(lambda: 0)
+    watch = QueueWatch(lambda: 0)
     waits = [asyncio.create_task(watch.wait(60.0, _Client().receive)) for _ in range(3)]
     await asyncio.sleep(1.0)
     watch.notify()
