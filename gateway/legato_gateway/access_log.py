@@ -1,6 +1,6 @@
-"""One line for each request, once its response has ended: what it was and how it went, and nothing of its content.
+"""Logs one line per request once its response has ended: its parameters and outcome, without its content.
 
-Probes and scrapes are left out, and so are query strings, which clients may put anything into.
+Probes and scrapes are skipped, and so are query strings, which may contain anything.
 """
 
 import logging
@@ -18,19 +18,19 @@ from legato_gateway import client_request_id
 
 AccessLogFormat = Literal["Text", "JSON", "Off"]
 
-ENTRY: Final = "legato.access"  # key of a scope: what is generated for it fills it in
+ENTRY: Final = "legato.access"  # key of a scope: a generation fills in the entry
 SPAN: Final = "legato.span"  # key of a scope: the open span of a traced request
 LEFT_OUT: Final = frozenset({"/healthz", "/readyz", "/health", "/ping"})
 LONGEST_PATH: Final = 200
-LINE: Final = "%(levelname)s %(name)s: %(message)s"  # of all that a gateway logs, so that it is filtered alike
-CLIENT_LEFT: Final = 499  # what proxies log for it; nobody is there to read it
-_OF_EVERY_SERVER: Final = ("time", "method", "path", "status", "seconds")
+LINE: Final = "%(levelname)s %(name)s: %(message)s"  # of all log lines of a gateway, so that filters match
+CLIENT_LEFT: Final = 499  # the status that proxies log for it; nobody reads it
+_COMMON: Final = ("time", "method", "path", "status", "seconds")
 _log = logging.getLogger("legato.access")
 
 
 @dataclass(slots=True)
 class AccessEntry:
-    """Of one request. Durations in seconds; what it has not is None."""
+    """The entry of one request. Durations are in seconds; missing values are None."""
 
     time: str
     method: str
@@ -38,7 +38,7 @@ class AccessEntry:
     status: int = CLIENT_LEFT
     seconds: float = 0.0
     id: str | None = None
-    request_id: str | None = None  # of the client's own
+    request_id: str | None = None  # the client's own id
     model: str | None = None
     prompt_tokens: int | None = None
     cached_tokens: int | None = None
@@ -50,15 +50,15 @@ class AccessEntry:
     decode_seconds: float | None = None
     stream_seconds: float | None = None
     attempts: int | None = None
-    tpot_seconds: float | None = None  # as workers made the tokens
-    client_tpot_seconds: float | None = None  # as the tokens were sent to the client
+    tpot_seconds: float | None = None  # while workers made the tokens
+    client_tpot_seconds: float | None = None  # while tokens were sent to the client
     kv_blocks_reserved: int | None = None
     kv_blocks_peak: int | None = None
     preemptions: int | None = None
     finish: str | None = None
 
     def end(self, seconds: float) -> None:
-        """Records the duration. Time that is in no other part was spent on writing to the client."""
+        """Records the duration. Time outside the other phases was spent on writing to the client."""
         self.seconds = round(seconds, 6)
         if self.queue_seconds is not None and self.decode_seconds is not None:
             parts = (self.queue_seconds, self.prefill_seconds, self.handoff_seconds, self.decode_seconds)
@@ -68,14 +68,14 @@ class AccessEntry:
         return msgspec.json.encode({key: value for key, value in asdict(self).items() if value is not None}).decode()
 
     def text(self) -> str:
-        """As web servers write it, and then what this one knows beyond."""
-        beyond = [(key, value) for key, value in asdict(self).items() if key not in _OF_EVERY_SERVER]
+        """Returns the fields that all web servers log, and then the others by name."""
+        beyond = [(key, value) for key, value in asdict(self).items() if key not in _COMMON]
         rest = "".join(f" {key}={value}" for key, value in beyond if value is not None)
         return f"{self.time} {self.method} {self.path} {self.status} {self.seconds}{rest}"
 
 
 class AccessLog:
-    """The outermost part of the application. `write` takes each entry; `clock` is in seconds."""
+    """The outermost middleware. `write` takes each entry; `clock` is in seconds."""
 
     def __init__(self, app: ASGIApp, write: Callable[[AccessEntry], None], clock: Callable[[], float]) -> None:
         self._app = app
@@ -97,7 +97,7 @@ class AccessLog:
         try:
             await self._app(scope, receive, noting)
         except Exception:
-            entry.status = 500  # that is what is answered, further out
+            entry.status = 500  # the answer that an outer layer sends
             raise
         finally:
             entry.end(self._clock() - began)
@@ -105,19 +105,19 @@ class AccessLog:
 
 
 def _entry(scope: Scope) -> AccessEntry:
-    """With its path escaped again: a client may have put line breaks into it."""
+    """Returns a new entry. The path is escaped again, as a client may have put line breaks into it."""
     now = datetime.now(UTC).isoformat(timespec="milliseconds").removesuffix("+00:00")
     path = quote(scope["path"])[:LONGEST_PATH]
     return AccessEntry(f"{now}Z", scope["method"], path, request_id=client_request_id.read(scope))
 
 
 def writer(kind: AccessLogFormat) -> Callable[[AccessEntry], None] | None:
-    """Writes to standard output; None where nothing is to be written."""
+    """Returns a function that writes to standard output, or None if the log is off."""
     if kind == "Off":
         return None
     handler = logging.StreamHandler(sys.stdout)
     handler.setFormatter(logging.Formatter("%(message)s" if kind == "JSON" else LINE))
     _log.handlers, _log.propagate = [handler], False
     _log.setLevel(logging.INFO)
-    spell = AccessEntry.json if kind == "JSON" else AccessEntry.text
-    return lambda entry: _log.info("%s", spell(entry))
+    encoded = AccessEntry.json if kind == "JSON" else AccessEntry.text
+    return lambda entry: _log.info("%s", encoded(entry))

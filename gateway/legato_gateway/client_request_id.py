@@ -16,7 +16,7 @@ def read(scope: Scope) -> str | None:
 
 
 class EchoRequestId:
-    """Middleware that answers with a client's id in place of the gateway's, which is in the body as well."""
+    """Middleware that answers with the client's id instead of the gateway's, which is in the body as well."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

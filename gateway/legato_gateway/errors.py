@@ -1,11 +1,11 @@
-"""What a client can be told went wrong, and how HTTP says it.
+"""The errors that clients get, and their HTTP status.
 
     GatewayError
     ├── BadRequest               400  permanent: the request itself is wrong
     │   ├── ContextLengthExceeded 400
-    │   ├── Unsupported          400  a feature that is not there
-    │   │   └── ThreadUnsupported 400 a thread of messages, without which Anthropic's SDK goes on
-    │   ├── NotComputable        400  its own logits are not finite, wherever it is computed
+    │   ├── Unsupported          400  a feature that this server does not have
+    │   │   └── ThreadUnsupported 400 a thread; Anthropic's SDK continues without it
+    │   ├── NotComputable        400  its logits are not finite, whatever the worker
     │   ├── InvalidAPIKey        401
     │   ├── PriorityNotAllowed   403
     │   ├── NotFound             404  no such path, method (405) or model
@@ -16,14 +16,14 @@
     │   ├── QuotaExceeded        429
     │   └── Overloaded           503  queue full, deadline out of reach, no worker can take it
     ├── DeadlineExceeded         504  its time ran out; `part` says where
-    │   └── LateBody             504  before its body was here
+    │   └── LateBody             504  before its body arrived
     ├── WorkerFailed             502  a worker failed and no other could take over; `part` says which
     │   └── SuspectedPoison      500  it was running at two worker deaths
     ├── SlowClient               408  the client read too slowly and the policy is to end it
     ├── LateRequest              408  its head or body was sent too slowly
-    └── InternalFault            500  a fault of ours
+    └── InternalFault            500  a fault in the gateway's code
 
-Every error is written in OpenAI's shape: `{"error": {"message", "type", "param", "code"}}`.
+Every error is written in OpenAI's format: `{"error": {"message", "type", "param", "code"}}`.
 """
 
 from typing import ClassVar
@@ -35,13 +35,13 @@ from legato_protocol.stream import Part
 
 
 class GatewayError(Exception):
-    """Base of all. `param` names the field at fault, `part` the part of the system."""
+    """Base of all errors. `param` names the field at fault, `part` the part of the system."""
 
     status: ClassVar[int] = 500
     type: ClassVar[str] = "server_error"
     code: str | None = None
     permanent: ClassVar[bool] = False
-    again: ClassVar[bool] = True  # False: clients that retry by themselves are told not to
+    again: ClassVar[bool] = True  # False: clients that retry by themselves are asked not to
 
     def __init__(self, message: str, *, param: str | None = None, part: Part = "gateway") -> None:
         super().__init__(message)
@@ -51,12 +51,12 @@ class GatewayError(Exception):
 
     @property
     def http_status(self) -> int:
-        """The status its response has."""
+        """The status of its response."""
         return self.status
 
     @property
     def headers(self) -> dict[str, str]:
-        """Headers its response has beside the body."""
+        """Headers of its response in addition to the body's."""
         return {} if self.again else {"x-should-retry": "false"}
 
 
@@ -79,20 +79,20 @@ class Unsupported(BadRequest):
 
 
 class ThreadUnsupported(Unsupported):
-    """The request asks for a thread. On this error code, Anthropic's SDK goes on without one."""
+    """The request asks for a thread. On this error code, Anthropic's SDK continues without one."""
 
     code = "thread_unsupported_request"
 
 
 class NotComputable(BadRequest):
-    """Its logits were not finite on several attempts: that is its own doing, and no other worker helps."""
+    """Its logits were not finite on several attempts: the request is the cause, and no other worker helps."""
 
     code = "not_computable"
     again = False
 
 
 class InvalidAPIKey(BadRequest):
-    """Keys are asked for, and this request has none that is known."""
+    """A key is required, and this request has no known one."""
 
     status = 401
     code = "invalid_api_key"
@@ -103,14 +103,14 @@ class InvalidAPIKey(BadRequest):
 
 
 class PriorityNotAllowed(BadRequest):
-    """Higher than the client's API key allows."""
+    """The priority exceeds the limit of the client's API key."""
 
     status = 403
     code = "priority_not_allowed"
 
 
 class NotFound(BadRequest):
-    """Neither a path nor a model of this server."""
+    """No such path or model."""
 
     def __init__(self, message: str, *, param: str | None = None, code: str | None = None, status: int = 404) -> None:
         super().__init__(message, param=param)
@@ -165,7 +165,7 @@ class Overloaded(Refused):
 
 
 class DeadlineExceeded(GatewayError):
-    """The client's time is over: it is not for its library to take as much again."""
+    """The client's time is over. Its library must not repeat the request and take as long again."""
 
     status = 504
     type = "timeout_error"
@@ -174,7 +174,7 @@ class DeadlineExceeded(GatewayError):
 
 
 class LateBody(DeadlineExceeded):
-    """The rest of the body is not waited for."""
+    """The body is late. Its rest is not waited for."""
 
     @property
     def headers(self) -> dict[str, str]:
@@ -187,7 +187,7 @@ class WorkerFailed(GatewayError):
 
 
 class SuspectedPoison(WorkerFailed):
-    """It was running at two worker deaths; a third worker is not risked, not by another try either."""
+    """It ran on two workers that died. A third worker is not risked, not even by a retry."""
 
     status = 500
     code = "suspected_poison"
@@ -210,7 +210,7 @@ class LateRequest(GatewayError):
 
 
 class InternalFault(GatewayError):
-    """A fault of ours; the log says more."""
+    """A fault in the gateway's code; the log has details."""
 
     code = "internal_error"
 
@@ -227,6 +227,6 @@ _encoder = msgspec.json.Encoder()
 
 
 def body(error: GatewayError) -> bytes:
-    """The JSON of `error` in OpenAI's shape; errors of the server also say which part failed."""
+    """Returns the JSON of `error` in OpenAI's format. Errors of the server also name the part that failed."""
     part = msgspec.UNSET if error.permanent else error.part
     return _encoder.encode({"error": _Body(error.message, error.type, error.param, error.code, part)})

@@ -1,7 +1,7 @@
-"""What a model's makers set for generation: `generation_config.json` of a Hugging Face folder, metadata of a GGUF file.
+"""Sampling defaults of a model: `generation_config.json` of a Hugging Face folder, or metadata of a GGUF file.
 
-The same keys count as in vLLM (`ModelConfig.get_diff_sampling_param`), and in a GGUF those that llama.cpp's converter
-writes for them. What asks for another method of sampling (`do_sample`, beams, mirostat) is no default of a parameter.
+The keys are vLLM's (`ModelConfig.get_diff_sampling_param`), and in a GGUF the ones that llama.cpp's converter writes
+for them. Keys for another method of sampling (`do_sample`, beams, mirostat) are ignored.
 """
 
 import json
@@ -18,7 +18,7 @@ from legato_protocol.sampling_limits import MAX_MODEL_STOP_TOKENS, RANGES, Inter
 FILE: Final = "generation_config.json"
 _WHOLE = ("top_k", "max_tokens")
 _TOP_K = RANGES["top_k"]._replace(least=-1)  # -1 is off too, as in requests
-_KEYS: Final = MappingProxyType(  # of the file, by the field of `GenerationDefaults`
+_KEYS: Final = MappingProxyType(  # keys of the file, by field of `GenerationDefaults`
     {
         "temperature": "temperature",
         "top_p": "top_p",
@@ -40,12 +40,12 @@ _METADATA: Final = MappingProxyType(
 
 
 class BadGenerationConfig(ValueError):
-    """What the makers set cannot be used. The text names the file and the key."""
+    """A default is invalid. The text names the file and the key."""
 
 
 @dataclass(frozen=True, slots=True)
 class GenerationDefaults:
-    """What counts where a request says nothing; None is what counts without any of this. `max_tokens` is for chats."""
+    """Values for requests without them; None is the neutral value. `max_tokens` is for chats."""
 
     temperature: float | None = None
     top_p: float | None = None
@@ -55,7 +55,7 @@ class GenerationDefaults:
     max_tokens: int | None = None
 
     def given(self) -> dict[str, float]:
-        """Those that there are, by the name that requests have for them."""
+        """Returns the values that are set, by the names of requests' fields."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
     def __str__(self) -> str:
@@ -66,7 +66,7 @@ NEUTRAL: Final = GenerationDefaults()
 
 
 def load(path: Path) -> GenerationDefaults:
-    """What the makers of the model at that path set: a folder or a GGUF file. Raises BadGenerationConfig."""
+    """Loads the defaults of the model at that path, a folder or a GGUF file. Raises BadGenerationConfig."""
     if path.is_dir():
         return _defaults(_read(path / FILE), _KEYS, path / FILE)
     try:
@@ -78,26 +78,28 @@ def load(path: Path) -> GenerationDefaults:
 
 
 def declared_ends(folder: Path) -> tuple[int, ...]:
-    """`eos_token_id`: tokens that end a sequence, as the makers set it, or else as `config.json` has it. Raises
-    BadGenerationConfig for what is no id of the vocabulary: workers would refuse each request that has it."""
+    """Returns the tokens that end a sequence: `eos_token_id`, or else that key in `config.json`.
+
+    Raises BadGenerationConfig for ids outside the vocabulary: workers would refuse each request with them.
+    """
     config = _read(folder / "config.json")
     size = config.get("vocab_size")
     vocabulary = size if isinstance(size, int) else None
-    found = _ids(_read(folder / FILE).get("eos_token_id"), vocabulary, f"{folder / FILE}: eos_token_id")
-    return found or _ids(config.get("eos_token_id"), vocabulary, f"{folder / 'config.json'}: eos_token_id")
+    ids = _ids(_read(folder / FILE).get("eos_token_id"), vocabulary, f"{folder / FILE}: eos_token_id")
+    return ids or _ids(config.get("eos_token_id"), vocabulary, f"{folder / 'config.json'}: eos_token_id")
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """Nothing where there is no such file."""
+    """Reads a JSON object. Returns an empty one if there is no such file."""
     try:
-        found = json.loads(path.read_bytes())
+        config = json.loads(path.read_bytes())
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, RecursionError) as error:
         raise BadGenerationConfig(f"{path}: not valid JSON: {error}") from None
-    if not isinstance(found, dict):
+    if not isinstance(config, dict):
         raise BadGenerationConfig(f"{path}: not a JSON object")
-    return found
+    return config
 
 
 def _ids(given: Any, vocabulary: int | None, at: str) -> tuple[int, ...]:
@@ -107,31 +109,31 @@ def _ids(given: Any, vocabulary: int | None, at: str) -> tuple[int, ...]:
     for id in ids:
         if isinstance(id, bool) or not isinstance(id, int) or id < 0 or (vocabulary is not None and id >= vocabulary):
             allowed = f"0 to {vocabulary - 1}" if vocabulary is not None else "0 or more"
-            raise BadGenerationConfig(f"{at}: not a valid token id: {_told(id)} ({allowed})")
+            raise BadGenerationConfig(f"{at}: not a valid token id: {_excerpt(id)} ({allowed})")
     return tuple(ids)
 
 
 def _defaults(given: Mapping[str, Any], keys: Mapping[str, str], file: Path) -> GenerationDefaults:
-    found = {}
+    values = {}
     for field, key in keys.items():
         if (value := given.get(key)) is not None:
             limits = _TOP_K if field == "top_k" else RANGES[field]
-            found[field] = _checked(value, limits, field in _WHOLE, f"{file}: {key}")
-    return GenerationDefaults(**found)
+            values[field] = _checked(value, limits, field in _WHOLE, f"{file}: {key}")
+    return GenerationDefaults(**values)
 
 
 def _checked(value: Any, limits: Interval, whole: bool, at: str) -> Any:
     is_number = isinstance(value, int if whole else int | float) and not isinstance(value, bool)
     if not is_number or not limits.allows(value):
         kind = "a whole number" if whole else "a number"
-        raise BadGenerationConfig(f"{at}: not a valid value: {_told(value)} ({kind} from {limits})")
+        raise BadGenerationConfig(f"{at}: not a valid value: {_excerpt(value)} ({kind} from {limits})")
     return value
 
 
-def _told(value: Any) -> str:
+def _excerpt(value: Any) -> str:
     return repr(value)[:40]
 
 
 def _shortest(value: Any) -> Any:
-    """A float32 of a GGUF as it was written: 0.95, where Python has 0.949999988079071."""
+    """Rounds a float32 of a GGUF as it was written: 0.95, where Python has 0.949999988079071."""
     return float(f"{value:.7g}") if isinstance(value, float) else value

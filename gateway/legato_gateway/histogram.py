@@ -1,5 +1,5 @@
-"""A histogram and a counter for one thread, cheap enough for every token: `prometheus_client`'s own ones lock twice and
-walk the buckets."""
+"""A histogram and a counter for one thread, cheap enough for every token. The ones of `prometheus_client` lock twice
+and walk the buckets."""
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
@@ -9,7 +9,7 @@ from prometheus_client.registry import Collector
 
 
 class UnlockedHistogram(Collector):
-    """Observed and collected in the event loop's thread alone. `bounds` are the upper ones, in ascending order."""
+    """Observed and collected in the event loop's thread only. `bounds` are the upper ones, in ascending order."""
 
     def __init__(self, name: str, text: str, bounds: Sequence[float]) -> None:
         self._name, self._text, self._bounds = name, text, tuple(bounds)
@@ -17,7 +17,7 @@ class UnlockedHistogram(Collector):
         self._sum = 0.0
 
     def observe(self, value: float) -> None:
-        """One more of that value, which is not negative: a clock that is read twice may say so by its resolution."""
+        """Counts a value. Negative ones count as 0: two readings of a clock may differ by its resolution."""
         if value < 0.0:
             value = 0.0
         self._counts[bisect_left(self._bounds, value)] += 1
@@ -34,7 +34,7 @@ class UnlockedHistogram(Collector):
 
 
 class UnlockedCounter(Collector):
-    """A counter in the same way."""
+    """A counter for the event loop's thread only."""
 
     def __init__(self, name: str, text: str) -> None:
         self._name, self._text = name, text

@@ -1,4 +1,4 @@
-"""JSON of what the gateway says."""
+"""JSON encoding of the gateway's output."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Metrics that are looked up when they are asked for: their numbers are kept by what they tell of."""
+"""Metrics that are collected on request, from the parts that keep their numbers."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
@@ -11,12 +11,12 @@ from legato_gateway.routing.kv_index import KVIndex
 from legato_protocol.demand import DemandReport, LengthBucket
 from legato_protocol.followed_files import FollowedFiles
 
-LENGTHS = tuple((1 << power) - 1 for power in range(1, 18))  # tokens: the most of each bucket of a report
+LENGTHS = tuple((1 << power) - 1 for power in range(1, 18))  # tokens: the upper bounds of a report's buckets
 NO_DEMAND = DemandReport("", 0.0, (), {}, (), 0.0, {}, (), 0, 0, 0, ())
 
 
 class IndexMetrics(Collector):
-    """What the KV index holds, and what it has no room for."""
+    """Size and losses of the KV index."""
 
     def __init__(self, index: KVIndex) -> None:
         self._index = index
@@ -30,33 +30,33 @@ class IndexMetrics(Collector):
 
 
 class ClientMetrics(Collector):
-    """What is known of API keys."""
+    """Metrics of API keys."""
 
     def __init__(self, clients: Clients) -> None:
         self._clients = clients
 
     def collect(self) -> Iterator[Metric]:
         prefix, clients = "legato_gateway_", self._clients
-        text = "Requests refused for want of a known API key"
+        text = "Requests refused without a known API key"
         yield CounterMetricFamily(prefix + "unauthenticated_requests", text, value=clients.refused)
-        text = "1 while the file with API keys cannot be read, and those of before stay in force"
+        text = "1 while the file with API keys cannot be read, and earlier ones stay in force"
         yield GaugeMetricFamily(prefix + "api_keys_invalid", text, value=bool(clients.problem))
 
 
 class CertificateMetrics(Collector):
-    """Whether the files of TLS are good, for clients and between the service's processes."""
+    """Validity of the TLS files, for clients and between the service's processes."""
 
     def __init__(self, files: Mapping[str, FollowedFiles[Any] | None]) -> None:
         self._files = files
 
     def collect(self) -> Iterator[Metric]:
-        text = "1 while the files with certificate and key cannot be read, and those of before stay in use"
+        text = "1 while the files with certificate and key cannot be read, and earlier ones stay in use"
         for name, each in self._files.items():
             yield GaugeMetricFamily(f"legato_gateway_{name}_invalid", text, value=bool(each and each.problem))
 
 
 class StoredCounts(Protocol):
-    """What is asked of `ResponseStore`; `used` is in bytes."""
+    """The part of `ResponseStore` that is used here; `used` is in bytes."""
 
     @property
     def responses(self) -> int: ...
@@ -69,7 +69,7 @@ class StoredCounts(Protocol):
 
 
 class StoredResponseMetrics(Collector):
-    """How many there are, what they take, and how many had no room; nothing where responses are not stored."""
+    """Number, size and evictions of stored responses. All are 0 where responses are not stored."""
 
     def __init__(self, store: StoredCounts | None) -> None:
         self._store = store
@@ -79,29 +79,29 @@ class StoredResponseMetrics(Collector):
         count, used, evicted = (store.responses, store.used, store.evicted) if store else (0, 0, 0)
         yield GaugeMetricFamily(prefix + "responses", "Responses that are stored", value=count)
         yield GaugeMetricFamily(prefix + "response_bytes", "Bytes that they take", value=used)
-        text = "Responses dropped before their time for want of room"
+        text = "Responses dropped early for lack of room"
         yield CounterMetricFamily(prefix + "responses_evicted", text, value=evicted)
 
 
 class DemandMetrics(Collector):
-    """What the report of demand says, as metrics."""
+    """The report of demand as metrics."""
 
     def __init__(self) -> None:
         self.report = NO_DEMAND
 
     def collect(self) -> Iterator[Metric]:
-        told, prefix = self.report, "legato_gateway_"
+        report, prefix = self.report, "legato_gateway_"
         gauges = {
-            "held_requests": ("Requests without a token that no worker has", told.held_requests),
-            "held_tokens": ("Their prompt tokens that no cache covers", told.held_tokens),
+            "held_requests": ("Requests without a token that no worker has", report.held_requests),
+            "held_tokens": ("Their prompt tokens that no cache covers", report.held_tokens),
         }
         for name, (text, value) in gauges.items():
             yield GaugeMetricFamily(prefix + name, text, value=value)
-        yield _lengths(prefix + "arrived_prompt_tokens", "Uncached prompt tokens of a request", told.arrivals)
-        yield _lengths(prefix + "output_length_tokens", "Tokens of a choice that finished", told.outputs)
-        causes = {str(cause): seconds for cause, seconds in told.head_wait.items()}
+        yield _lengths(prefix + "arrived_prompt_tokens", "Uncached prompt tokens of a request", report.arrivals)
+        yield _lengths(prefix + "output_length_tokens", "Tokens of a choice that finished", report.outputs)
+        causes = {str(cause): seconds for cause, seconds in report.head_wait.items()}
         labelled: dict[str, tuple[str, str, Mapping[str, float]]] = {
-            "refused_requests": ("Requests refused here, by drop reason", "reason", told.refused),
+            "refused_requests": ("Requests refused here, by drop reason", "reason", report.refused),
             "head_wait_seconds": ("What the first held request waited for", "cause", causes),
         }
         for name, (text, label, values) in labelled.items():

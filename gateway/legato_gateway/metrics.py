@@ -84,7 +84,7 @@ TIMES = {
     "handoff_seconds": ("From grant to commit", SECONDS),
     "handoff_boundary_seconds": ("From the sender's last message to the first token", SECONDS),
 }
-COUNTERS: Mapping[str, tuple[str, tuple[str, ...]]] = {  # with labels, by which each tells them apart
+COUNTERS: Mapping[str, tuple[str, tuple[str, ...]]] = {  # help text and labels by name
     "requests": ("Requests ended, by finish", ("finish",)),
     "placements": ("Attempts given to workers, by where the prompt is computed", ("prefill",)),
     "late_items": ("Token items of attempts that are over", ()),
@@ -100,7 +100,7 @@ COUNTERS: Mapping[str, tuple[str, tuple[str, ...]]] = {  # with labels, by which
 
 
 class Metrics:
-    """What the relay counts and measures, and what is looked up in the other parts of a gateway."""
+    """Counts and measurements of the relay, and metrics collected from the other parts of a gateway."""
 
     def __init__(
         self,
@@ -146,7 +146,7 @@ class Metrics:
         return Counter(PREFIX + name, text, labels, registry=self.registry)
 
     def render(self, demand: DemandReport) -> tuple[bytes, str]:
-        """All metrics as Prometheus text, and its content type."""
+        """Returns all metrics as Prometheus text, and its content type."""
         self._demand.report = demand
         return generate_latest(self.registry), CONTENT_TYPE
 
@@ -164,26 +164,26 @@ class Metrics:
         self._shares.labels(finish).observe(share)
 
     def first_token(self, seconds: float, prompt: int, cached: int) -> None:
-        """The first token of a request, whose prompt has so many tokens, came so long after it."""
+        """Records a request's first token, `seconds` after its arrival."""
         self._times["time_to_first_token_seconds"].observe(seconds)
         self._prompts.observe(prompt)
         self._cached.value += cached
 
     def phases(self, queue: float, prefill: float, handoff: float | None) -> None:
-        """What the time to the first token went to; no hand-off where it stayed at the worker that prefilled it."""
+        """Records the phases of a time to first token; `handoff` is None if it stayed on the prefilling worker."""
         self._times["request_queue_time_seconds"].observe(queue)
         self._times["request_prefill_time_seconds"].observe(prefill)
         if handoff is not None:
             self._times["request_handoff_time_seconds"].observe(handoff)
 
     def next_token(self, seconds: float, second: bool) -> None:
-        """A token of a choice came so long after the one before; `second`: that was its first."""
+        """Records the seconds between two tokens of a choice; `second`: they are its first and second."""
         self._inter_token.observe(seconds)
         if second:
             self._times["request_first_decode_time_seconds"].observe(seconds)
 
     def completed(self, seconds: float, per_token: Iterable[float]) -> None:
-        """A request got all it asked for, so long after it came; its choices took that long for each token."""
+        """Records a complete request's duration, and the time per token of each of its choices."""
         self._times["e2e_request_latency_seconds"].observe(seconds)
         for each in per_token:
             self._times["request_time_per_output_token_seconds"].observe(each)
@@ -213,7 +213,7 @@ class Metrics:
         self._counts["foreign_workers"].labels(worker).inc()
 
     def token_refused(self, by: str) -> None:
-        """By a worker, of this gateway; or by this gateway, of somebody who asked at its control port."""
+        """Counts a refused token: by a worker, of this gateway; or by this gateway, of a caller at its control port."""
         self._counts["refused_tokens"].labels(by).inc()
 
     def handed_over(self, report: HandoffReport) -> None:

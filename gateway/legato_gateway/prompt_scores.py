@@ -1,4 +1,4 @@
-"""Logprobs of a request's prompt, as workers tell them: kept packed, each once, whichever attempt told it first."""
+"""Logprobs of a request's prompt from workers: stored packed, each once, from whichever attempt sent it first."""
 
 from collections.abc import Iterator, Sequence
 
@@ -6,7 +6,7 @@ from legato_protocol.packed_logprobs import PackedLogprobs, PromptToken
 
 
 class PromptScores:
-    """Of `prompt`, with `alternatives`. Iterating yields what is known of each token from the second on, in order."""
+    """Logprobs of `prompt`, with `alternatives`. Iterating yields each known token from the second on, in order."""
 
     __slots__ = ("_alternatives", "_known", "_pieces", "prompt")
 
@@ -25,7 +25,7 @@ class PromptScores:
         return self._known >= len(self.prompt)
 
     def take(self, start: int, piece: PackedLogprobs) -> str:
-        """Those of the tokens from place `start` on. What is wrong with them; empty where nothing is."""
+        """Adds the logprobs of tokens from `start` on. Returns their fault, or an empty text."""
         if piece.alternatives != self._alternatives:
             return f"logprobs with {piece.alternatives} alternatives, not {self._alternatives}"
         if fault := piece.fault():

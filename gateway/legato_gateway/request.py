@@ -1,4 +1,4 @@
-"""A generation request as the relay runs it, and what it gives back. Tokens in, text out; no HTTP in here."""
+"""A generation request of the relay, and its results. Tokens in, text out; no HTTP in here."""
 
 import math
 import time
@@ -14,16 +14,18 @@ from legato_protocol.stream import TokenLogprobs
 
 PRIORITY: Final = Interval(-1000, 1000)  # higher goes first
 MAX_NAME_CHARACTERS: Final = 512  # of a tenant, or a salt
-Operation = Literal["chat", "text_completion"]  # as traces name it
+Operation = Literal["chat", "text_completion"]  # the names in traces
 
 
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
-    """One prompt, already tokenized. `deadline` is seconds from now, `elapsed` seconds since the HTTP request arrived,
-    `patience` the most seconds without a token, from that arrival to the first one; `choices` is OpenAI's `n`.
+    """One tokenized prompt. `choices` is OpenAI's `n`.
 
-    `params.stop_token_ids` ends a sequence in the worker; `stop` strings end it here. `params.seed` is set already:
-    the user's, or one drawn at random.
+    Seconds: `deadline` from now, `elapsed` since the HTTP request arrived, and `patience` the longest time without a
+    token, starting with that arrival.
+
+    `params.stop_token_ids` ends a sequence in the worker; `stop` strings end it here. `params.seed` is always set: the
+    user's, or one drawn at random.
     """
 
     id: str
@@ -31,8 +33,8 @@ class GenerationRequest:
     params: SamplingParams
     deadline: float
     choices: int = 1
-    model: str = ""  # as the client names it; empty: it named none
-    adapter: str = ""  # name of the adapter that it is computed with, to its end; empty: the model alone
+    model: str = ""  # the client's name of it; empty: none
+    adapter: str = ""  # name of its adapter; empty: none
     stop: tuple[str, ...] = ()
     tenant: str = ""
     priority: int = 0
@@ -41,21 +43,21 @@ class GenerationRequest:
     elapsed: float = 0.0
     patience: float = math.inf
     operation: Operation = "text_completion"
-    trace: str = ""  # W3C traceparent of the HTTP request's span; empty: it is not traced
-    include_stop: bool = False  # what ends a choice is a part of its text
-    shown_tokens: frozenset[int] = frozenset()  # special tokens that show in the text all the same
-    reasoning: ReasoningTokens | None = None  # what its reasoning is counted by, if it is
-    explains_end: bool = False  # logprobs are told of the token that ends a choice, too
-    least_tokens: int = 0  # of a choice: a stop string that is complete with these ends nothing
-    own_stop_tokens: frozenset[int] = frozenset()  # of `params.stop_token_ids`: those that the client named
-    special_stops: Mapping[int, str] = field(default_factory=dict)  # of those: special tokens that are stop strings
+    trace: str = ""  # W3C traceparent of the HTTP request's span; empty: not traced
+    include_stop: bool = False  # the stop string that ends a choice is part of its text
+    shown_tokens: frozenset[int] = frozenset()  # special tokens that are shown in the text
+    reasoning: ReasoningTokens | None = None  # the marks by which reasoning is counted, if it is
+    explains_end: bool = False  # logprobs include the token that ends a choice
+    least_tokens: int = 0  # per choice: earlier stop strings have no effect
+    own_stop_tokens: frozenset[int] = frozenset()  # the ones in `params.stop_token_ids` that the client named
+    special_stops: Mapping[int, str] = field(default_factory=dict)  # special tokens among them that are stop strings
 
 
 @dataclass(frozen=True, slots=True)
 class TokenText:
-    """One token as logprobs show it: its own bytes, which need not be whole characters.
+    """One token in logprobs, with its own bytes, which need not be whole characters.
 
-    `offset` is where in the choice's text it begins: within a character of several tokens, where that begins.
+    `offset` is its start in the choice's text; a part of a character has the character's offset.
     """
 
     token: int
@@ -67,12 +69,13 @@ class TokenText:
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """Something new of one choice. `finish` is OpenAI's finish_reason and comes with the last delta of a choice, and
-    with it `stop` or `stop_token`: the stop string, or the client's own stop token, that ended it, if one did. `late`
-    is True if the deadline ended it. `scores` come with its first delta, if they are asked for.
+    """New output of one choice. The last delta of a choice has `finish`, OpenAI's finish_reason.
 
-    `token_ids` are the tokens since the delta before, those that end the choice included: all deltas together have each
-    token once, also those whose text is held back or never shown.
+    With it comes the stop string (`stop`) or the client's stop token (`stop_token`) that ended the choice, if one did.
+    `late` is True if the deadline ended it. `scores` come with its first delta, if requested.
+
+    `token_ids` are the tokens since the delta before, including ones that end the choice. All deltas together have each
+    token once, also tokens whose text is withheld or never shown.
     """
 
     choice: int
@@ -88,17 +91,17 @@ class Delta:
 
 @dataclass(slots=True)
 class Usage:
-    """What a request has cost so far."""
+    """Tokens of a request so far."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0
-    reasoning_tokens: int | None = None  # of the completion's; None: they are not counted
+    reasoning_tokens: int | None = None  # of the completion's; None: not counted
 
 
 @dataclass(slots=True, eq=False)
 class RouteRecord:
-    """What `x-legato-route` and the gateway's `/state` tell of a request; filled in as it becomes known."""
+    """The route of a request in `x-legato-route` and the gateway's `/state`, filled in step by step."""
 
     id: str
     attempt: int = 0
@@ -115,22 +118,22 @@ class RouteRecord:
     # total. Per output token: tpot, as workers made them, and client_tpot, as a stream was written.
     seconds: dict[str, float] = field(default_factory=dict)
     preemptions: int = 0  # of its choices, in the last attempt of each
-    kv_blocks_reserved: int = 0  # by its decode worker when it began there, expected output included
-    kv_blocks_peak: int = 0  # the most that it had at a decode worker; blocks that choices share count once
-    workers: list[str] = field(default_factory=list)  # all that were given a part of it, in that order
+    kv_blocks_reserved: int = 0  # on its decode worker at the start, expected output included
+    kv_blocks_peak: int = 0  # the most that it had on a decode worker; blocks shared by choices count once
+    workers: list[str] = field(default_factory=list)  # all that got a part of it, in order
     arrived: float = field(default_factory=time.time)  # Unix seconds
 
-    def given(self, *names: str) -> None:
-        """Those workers have a part of it now."""
+    def add_workers(self, *names: str) -> None:
+        """Adds workers that got a part of it."""
         self.workers += [name for name in names if name and name not in self.workers]
 
 
 class Generation(Protocol):
-    """A request under way. Iterating yields its deltas in order and ends after every choice has finished.
+    """A request in progress. Iterating yields its deltas in order, and ends after every choice has finished.
 
-    An error is raised from the iteration as a `legato_gateway.errors.GatewayError`, after every delta made before it;
-    a deadline is raised only if there is no delta. Consumers that leave early call `cancel`, which does nothing once a
-    request has ended.
+    The iteration raises errors as a `legato_gateway.errors.GatewayError`, after every delta made before; it raises a
+    deadline only if there is no delta. Consumers that stop early call `cancel`, which does nothing once a request has
+    ended.
     """
 
     def __aiter__(self) -> AsyncIterator[Delta]: ...
@@ -143,16 +146,16 @@ class Generation(Protocol):
 
     @property
     def route(self) -> RouteRecord:
-        """What is known of the route so far."""
+        """The route so far."""
 
     async def wait_admitted(self) -> bool:
-        """Returns once it may start, True, or has ended without."""
+        """Waits until it is admitted or ended; returns True if admitted."""
 
     def ready(self) -> list[Delta]:
-        """Deltas that can be had without waiting, in order (they are taken: iteration goes on after them)."""
+        """Removes and returns the deltas that can be had without waiting, in order."""
 
     async def cancel(self) -> None:
-        """Stops all work for this request at once."""
+        """Stops all work for this request immediately."""
 
 
 class Relay(Protocol):

@@ -1,4 +1,4 @@
-"""The adapters that clients can name now: those that are listed, as soon as workers have them."""
+"""The adapters that clients can name now: listed ones that workers have."""
 
 from legato_gateway.routing.fleet_snapshot import FleetSnapshot
 from legato_gateway.workers.fleet import Fleet
@@ -6,18 +6,20 @@ from legato_protocol.adapter_file import AdapterFile
 
 
 class ServedAdapters:
-    """Those `named` by flags are always served. Those that a file lists are, once there are workers with them: where
-    prompts are computed and where tokens are made, as far as there are such workers at all."""
+    """Adapters `named` by flags are always served. Listed ones are served once workers have them.
+
+    Both prefill and decode workers must have an adapter, if there are workers of that kind.
+    """
 
     def __init__(self, fleet: Fleet, named: tuple[str, ...], file: AdapterFile | None, served_name: str) -> None:
-        """A file cannot take the model's own name, `served_name`."""
+        """The name `served_name` is the model's own, and is never an adapter's."""
         self._fleet = fleet
         self._named = named
         self._file = file
         self._served_name = served_name
 
     def names(self) -> tuple[str, ...]:
-        """In the order of the list."""
+        """Returns the names in the order of the list."""
         if self._file is None:
             return self._named
         snapshot = self._fleet.snapshot()

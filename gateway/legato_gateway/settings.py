@@ -1,7 +1,7 @@
-"""What a gateway is told at its start: flags and their meaning, read once into frozen `GatewaySettings`.
+"""The settings of a gateway: flags and their meaning, read once into frozen `GatewaySettings`.
 
-The one place of the gateway that looks at the environment. Only the standard library, the protocol and the switch of
-traces are imported, so that the command line stays quick.
+The only place of the gateway that reads the environment. It only imports the standard library, the protocol and the
+switch of traces, so that the command line stays fast.
 """
 
 from argparse import SUPPRESS, ArgumentParser, Namespace
@@ -27,30 +27,30 @@ GENERATION_CONFIG = ("Model", "None")
 ON_FAILURE = ("Retry", "Recompute", "Fail")
 ON_WORKER_FAILURE = ("Retry", "Fail")
 
-_KUBECONFIG: Final = "KUBECONFIG"  # as all clients of Kubernetes call it
+_KUBECONFIG: Final = "KUBECONFIG"  # the name that all clients of Kubernetes use
 
 
 @dataclass(frozen=True, slots=True)
 class GatewaySettings:
-    """Times in seconds. Workers come from a file, from a Service or are named; with none of these there are none."""
+    """Times in seconds. Workers come from a file, from a Service, or by name; otherwise there are none."""
 
     model: str
     served_name: str
-    max_length: int | None = None  # None: as long as workers report
-    adapters: tuple[str, ...] = ()  # names of those that workers have
-    adapters_file: Path | None = None  # names them instead, and is followed
+    max_length: int | None = None  # None: the limit that workers report
+    adapters: tuple[str, ...] = ()  # names of adapters that workers have
+    adapters_file: Path | None = None  # lists them instead, and is followed
     host: str = "127.0.0.1"
     port: int = names.GATEWAY_PORT
-    listen_fd: int | None = None  # a listening socket that was inherited: `port` is not used
-    health_port: int | None = None  # None: probes are answered at `port` alone, and metrics nowhere
-    control_port: int | None = None  # None: nobody is told of demand and state
-    control_tls_port: int = names.CONTROL_TLS_PORT  # listened on where there is internal TLS
+    listen_fd: int | None = None  # an inherited listening socket, used instead of `port`
+    health_port: int | None = None  # None: probes are only answered at `port`, and there are no metrics
+    control_port: int | None = None  # None: demand and state are not served
+    control_tls_port: int = names.CONTROL_TLS_PORT  # used with internal TLS
     announce: Path | None = None
     workers_file: Path | None = None
     workers: tuple[tuple[str, str], ...] = ()  # name, host:port
     workers_service: str = ""
     namespace: str = ""
-    kubeconfig: str = ""  # how to reach the cluster of `workers_service`; empty: as a pod of it
+    kubeconfig: str = ""  # access to the cluster of `workers_service`; empty: as a pod of it
     default_deadline: float = 600.0
     max_duration: float = durations.LONGEST
     drain_deadline: float = 120.0
@@ -88,24 +88,24 @@ class GatewaySettings:
     response_retention: float | None = None  # None: responses are not stored
     response_memory: int = 64 << 20
     generation_config: Literal["Model", "None"] = "Model"
-    tenant_quotas: tuple[tuple[str, int], ...] = ()  # tenant ("*" is every other one), its tokens per minute
+    tenant_quotas: tuple[tuple[str, int], ...] = ()  # tenant ("*": all others), its tokens per minute
     tenant_max_output: tuple[tuple[str, int], ...] = ()  # likewise, maximum number of tokens of an answer
-    traces: bool = False  # sent where the standard variables of OpenTelemetry say
+    traces: bool = False  # sent to the endpoint in OpenTelemetry's standard variables
     api_keys_file: Path | None = None  # None: clients need no key
     tls_certificate_file: Path | None = None  # with its key: clients connect with TLS
     tls_key_file: Path | None = None
     internal_tls_folder: Path | None = None  # with certificate, key and authority, which are followed
-    internal_tls_name: str = ""  # that workers' certificates are for
+    internal_tls_name: str = ""  # the name in workers' certificates
     internal_tls_mode: Literal["Permissive", "Strict"] = "Permissive"
     trusted_proxies: tuple[IPv4Network | IPv6Network, ...] = ()
     allowed_origins: tuple[str, ...] = ()  # of web pages that may call the API (CORS)
     token_folder: Path | None = None  # with the service's tokens, which are followed; None: `token` is the only one
     token: str = field(default="", repr=False)
-    parent: int = 0  # process id that this one must not outlive; 0: it may outlive all
+    parent: int = 0  # process id that this one must not outlive; 0: none
 
     @property
     def plain_control(self) -> bool:
-        """Whether there may be connections without TLS, to workers and at the control port."""
+        """True if connections without TLS are allowed, to workers and at the control port."""
         return self.internal_tls_mode != "Strict"
 
 
@@ -131,9 +131,7 @@ _MOST: Final = 10**12
 _MOST_WEIGHT: Final = 1000.0
 _FLAGS: Final = (
     Flag("--model", flags.text("MODEL"), "path, hf:REPO@COMMIT or builtin:NAME; its tokenizer is used"),
-    Flag(
-        "--served-name", flags.text("NAME"), "the model's name for clients; that of --model if not given", optional=True
-    ),
+    Flag("--served-name", flags.text("NAME"), "the model's name for clients; by default --model's own", optional=True),
     Flag(
         "--max-length",
         flags.whole("TOKENS", 2, 10**8),
@@ -331,7 +329,7 @@ _FLAGS: Final = (
 
 
 def add_flags(parser: ArgumentParser) -> None:
-    """Every setting as a flag. argparse refuses a bad value; what flags mean together is judged by `read`."""
+    """Adds every setting as a flag. argparse refuses bad values; `read` checks combinations of flags."""
     flags.add(parser, _FLAGS, GatewaySettings)
     parser.add_argument(
         "--hold-without-workers",
@@ -342,12 +340,12 @@ def add_flags(parser: ArgumentParser) -> None:
 
 
 def read(given: Namespace, environ: Mapping[str, str]) -> GatewaySettings:
-    """The settings in parsed flags and the environment. Raises SettingsError."""
-    found = flags.given(given, GatewaySettings)
-    _check_together(found)
-    model = found["model"]
+    """Reads settings from parsed flags and the environment. Raises SettingsError."""
+    parsed = flags.given(given, GatewaySettings)
+    _check_together(parsed)
+    model = parsed["model"]
     settings = GatewaySettings(
-        **{"served_name": Path(model.partition(":")[2] or model).stem} | found,
+        **{"served_name": Path(model.partition(":")[2] or model).stem} | parsed,
         kubeconfig=environ.get(_KUBECONFIG, ""),
         token=environ.get(names.ENV_TOKEN, ""),
         parent=flags.parent(environ),
@@ -381,14 +379,14 @@ _PAIRS: Final = (
 )
 
 
-def _check_together(found: Mapping[str, Any]) -> None:
+def _check_together(parsed: Mapping[str, Any]) -> None:
     for exclusive in (("workers", "workers_file", "workers_service"), ("port", "listen_fd"), _ADAPTERS):
-        given = [flag.name for flag in _FLAGS if flag.dest in found and flag.dest in exclusive]
+        given = [flag.name for flag in _FLAGS if flag.dest in parsed and flag.dest in exclusive]
         if len(given) > 1:
             raise SettingsError(f"{' and '.join(given)} cannot be given together")
-    if found.get("internal_tls_mode") == "Strict" and "internal_tls_folder" not in found:
+    if parsed.get("internal_tls_mode") == "Strict" and "internal_tls_folder" not in parsed:
         raise SettingsError("--internal-tls-mode: Strict needs --internal-tls-folder")
     for first, second in _PAIRS:
-        if (first in found) != (second in found):
+        if (first in parsed) != (second in parsed):
             named = [flag.name for flag in _FLAGS if flag.dest in (first, second)]
             raise SettingsError(f"{' and '.join(named)} must be given together")

@@ -1,18 +1,18 @@
-"""A clock and its alarms, as the gateway's parts are given them. An event loop is one; tests have their own."""
+"""A clock with timers, as the gateway's parts use it. An event loop is one; tests have their own."""
 
 from collections.abc import Callable
 from typing import Any, Protocol
 
 
 class Timer(Protocol):
-    """A call that is to come."""
+    """A scheduled call."""
 
     def cancel(self) -> None:
-        """It does not come."""
+        """Cancels the call."""
 
 
 class Timers(Protocol):
-    """What is used of an event loop. Times are in seconds."""
+    """The part of an event loop that is used. Times are in seconds."""
 
     def time(self) -> float: ...
 

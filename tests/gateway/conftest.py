@@ -25,7 +25,7 @@ from legato_gateway.discovery import Discovery, StaticDiscovery, WorkerAddress
 from legato_gateway.http.demand_report import DemandReporter
 from legato_gateway.http.state import State
 from legato_gateway.metrics import Metrics
-from legato_gateway.relay.dispatcher import Dispatcher
+from legato_gateway.relay.dispatcher import SubRequestDispatcher
 from legato_gateway.relay.generation import RunningGeneration
 from legato_gateway.relay.history import History
 from legato_gateway.relay.relay import RelayPolicy, RequestRelay
@@ -141,7 +141,7 @@ class Gateway:
         vocabulary = options.pop("vocabulary", None) or Letters()
         policy = Policy(**options)
         parts = self.fleet, self.index, policy, self.links.send, random.Random(1), loop.time, self.admission
-        dispatcher = Dispatcher(*parts)
+        dispatcher = SubRequestDispatcher(*parts)
         self.relay = RequestRelay(
             fleet=self.fleet,
             index=self.index,

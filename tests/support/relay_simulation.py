@@ -14,7 +14,7 @@ from typing import Any, Literal
 from legato_gateway.admission.limits import AdmissionLimits, Quota
 from legato_gateway.admission.queue import Admission
 from legato_gateway.metrics import Metrics
-from legato_gateway.relay.dispatcher import Dispatcher
+from legato_gateway.relay.dispatcher import SubRequestDispatcher
 from legato_gateway.relay.generation import RunningGeneration
 from legato_gateway.relay.history import History
 from legato_gateway.relay.relay import RelayPolicy, RequestRelay
@@ -23,7 +23,7 @@ from legato_gateway.routing.choose import Policy
 from legato_gateway.routing.kv_index import KVIndex
 from legato_gateway.routing.rebalancing import RebalancingPolicy
 from legato_gateway.routing.scorers import Objectives
-from legato_gateway.testing.fake_engine import Fabric, FakeEngine, Refusal
+from legato_gateway.testing.fake_engine import Fabric, FakeEngine, ScriptedRefusal
 from legato_gateway.workers.fleet import Fleet
 from legato_protocol import block_hash, kv_events
 from legato_protocol.load import DecodeCoefficients, Load
@@ -206,7 +206,7 @@ class Simulation:
             fleet=self.fleet,
             index=self.index,
             admission=self.admission,
-            dispatcher=Dispatcher(
+            dispatcher=SubRequestDispatcher(
                 self.fleet, self.index, policy, self.send, self.random, self.time.time, self.admission
             ),
             vocabulary=vocabulary,
@@ -362,7 +362,7 @@ class Simulation:
 
     def refuse(self, worker: SimulatedWorker) -> None:
         code = self.random.choice(("internal", "overloaded", "transfer", "peer_lost", "stale", "faulted"))
-        worker.engine.refusals.append(Refusal(code, retry=True))
+        worker.engine.refusals.append(ScriptedRefusal(code, retry=True))
 
     def read(self) -> None:
         if self.generations:

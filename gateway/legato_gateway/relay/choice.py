@@ -49,7 +49,7 @@ class _Details:
         return taken
 
 
-class Choice:
+class OutputChoice:
     """One output of a request. `tokens` includes the token that ended it; `finish` is OpenAI's finish_reason.
 
     `first_at` and `last_at` are the times of its first and last token, moved on by pauses of the client.

@@ -40,7 +40,7 @@ from legato_protocol.stream import (
 Send = Callable[[str, ToWorker], bool]
 
 
-class Dispatcher:
+class SubRequestDispatcher:
     """`send` queues a frame for a worker, or returns False if it is not connected. `clock` is the deadlines' clock.
 
     Reads the state of `admission`, and never changes it.
@@ -289,7 +289,7 @@ class Dispatcher:
         record = sub.generation.route
         record.attempt = max(record.attempt, sub.attempt)
         record.prefill, record.decode, record.why = route.prefill or "local", route.decode, route.why
-        record.given(route.prefill or "", route.decode)
+        record.add_workers(route.prefill or "", route.decode)
         record.cached_tokens = dict(route.cached)
         record.transport = self._hello(route.decode).transport if route.prefill else ""
 

@@ -7,8 +7,8 @@ from legato_gateway.admission.ticket import NO_WORKER
 from legato_gateway.errors import GatewayError, Overloaded, SuspectedPoison
 from legato_gateway.metrics import Metrics
 from legato_gateway.relay import lifecycle, movable, retry
-from legato_gateway.relay.choice import Choice
-from legato_gateway.relay.dispatcher import Dispatcher
+from legato_gateway.relay.choice import OutputChoice
+from legato_gateway.relay.dispatcher import SubRequestDispatcher
 from legato_gateway.relay.generation import RunningGeneration
 from legato_gateway.relay.history import History
 from legato_gateway.relay.latency import LatencyRecorder
@@ -34,7 +34,7 @@ class SubRequestDriver:
         self,
         *,
         registry: Registry,
-        dispatcher: Dispatcher,
+        dispatcher: SubRequestDispatcher,
         fleet: Fleet,
         history: History,
         metrics: Metrics,
@@ -252,7 +252,7 @@ class SubRequestDriver:
         else:
             self._nonsense(sub, worker, f"{worker} sent tokens before all logprobs of their prompt")
 
-    def _choice_done(self, sub: SubRequest, choice: Choice, by_worker: bool) -> None:
+    def _choice_done(self, sub: SubRequest, choice: OutputChoice, by_worker: bool) -> None:
         """Ends a choice. A worker must be notified of an end by a stop string."""
         if not sub.open:
             self.step(sub, E.FINISHED if by_worker else E.STOPPED)
@@ -394,7 +394,7 @@ class SubRequestDriver:
         self._hot.moved(sub, before.decode, self._timers.time())
         record = sub.generation.route
         record.decode, record.attempt = place.decode, max(record.attempt, place.attempt)
-        record.given(place.decode)
+        record.add_workers(place.decode)
         self._metrics.migrated(place.migrates)
 
     def _cancel_target(self, sub: SubRequest) -> None:

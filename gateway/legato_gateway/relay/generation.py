@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from legato_gateway.errors import DeadlineExceeded, GatewayError
 from legato_gateway.prompt_scores import PromptScores
-from legato_gateway.relay.choice import Choice, ChoiceTokenizer
+from legato_gateway.relay.choice import ChoiceTokenizer, OutputChoice
 from legato_gateway.relay.timing import RequestTiming
 from legato_gateway.request import Delta, GenerationRequest, RouteRecord, Usage
 from legato_gateway.routing.prefix_hashes import PrefixHashes
@@ -38,7 +38,7 @@ class RunningGeneration:
         self.request = request
         self.prompt = pack_tokens(request.prompt)
         self.hashes = PrefixHashes(self.prompt, request.cache_salt)
-        self.choices = [Choice(index, request, vocabulary) for index in range(request.choices)]
+        self.choices = [OutputChoice(index, request, vocabulary) for index in range(request.choices)]
         self.route = RouteRecord(request.id, prompt_tokens=len(request.prompt))
         self.deaths: set[tuple[str, str]] = set()  # (worker, epoch) pairs lost while computing it
         self.suspected: set[tuple[str, str]] = set()  # likewise, as reported by the other worker of the pair
@@ -132,7 +132,7 @@ class RunningGeneration:
         """Tokens that the client has not read."""
         return self._unread
 
-    def take(self, choice: Choice, item: TokenItem) -> None:
+    def take(self, choice: OutputChoice, item: TokenItem) -> None:
         """Appends an item's new tokens. The caller has checked that there is no gap before them."""
         if item.cached_tokens > self._cached:
             self._cached = item.cached_tokens
@@ -148,7 +148,7 @@ class RunningGeneration:
                 self.paused = True
                 self._owner.pause(self, True)
 
-    def _count_blocks(self, choice: Choice, item: TokenItem) -> None:
+    def _count_blocks(self, choice: OutputChoice, item: TokenItem) -> None:
         if item.reserved_blocks != choice.reserved_blocks:
             self.route.kv_blocks_reserved += item.reserved_blocks - choice.reserved_blocks
             choice.reserved_blocks = item.reserved_blocks

@@ -3,7 +3,7 @@
 from statistics import fmean
 
 from legato_gateway.metrics import Metrics
-from legato_gateway.relay.choice import Choice
+from legato_gateway.relay.choice import OutputChoice
 from legato_gateway.relay.generation import RunningGeneration
 from legato_gateway.timers import Timers
 from legato_protocol.stream import HandoffReport, Started
@@ -20,7 +20,7 @@ class LatencyRecorder:
         """An attempt has its first part in a step of its worker."""
         generation.timing.started(frame.attempt, self._timers.time())
 
-    def token(self, generation: RunningGeneration, choice: Choice, known: int) -> None:
+    def token(self, generation: RunningGeneration, choice: OutputChoice, known: int) -> None:
         """Records new tokens of `choice` after `known` ones. Called for every item, so it is short."""
         now = self._timers.time()
         if known:

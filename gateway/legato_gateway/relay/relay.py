@@ -29,7 +29,7 @@ from legato_gateway.errors import (
 )
 from legato_gateway.metrics import Metrics
 from legato_gateway.relay.choice import ChoiceTokenizer
-from legato_gateway.relay.dispatcher import Dispatcher
+from legato_gateway.relay.dispatcher import SubRequestDispatcher
 from legato_gateway.relay.driver import SubRequestDriver
 from legato_gateway.relay.generation import RunningGeneration
 from legato_gateway.relay.history import History
@@ -75,7 +75,7 @@ class RequestRelay:
         fleet: Fleet,
         index: KVIndex,
         admission: Admission,
-        dispatcher: Dispatcher,
+        dispatcher: SubRequestDispatcher,
         vocabulary: ChoiceTokenizer,
         snapshots: Snapshots,
         history: History,

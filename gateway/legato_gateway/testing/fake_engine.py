@@ -1,8 +1,8 @@
-"""What a scripted worker computes: sequences that move through stages and make tokens by a pure function.
+"""The computation of a scripted worker: sequences that move through stages, and tokens from a pure function.
 
-No sockets and no model in here. A token depends on (seed, choice, output index) alone, so a test knows what the client
-must read whatever happens on the way; a sequence that comes with other output than that is refused, as proof that the
-gateway continues from exactly the tokens it was sent.
+No sockets and no model in here. A token depends on (seed, choice, output index) only, so a test knows the client's
+text, whatever happens on the way. A sequence with other output than that is refused, as proof that the gateway
+continues from exactly the tokens that it was sent.
 """
 
 import zlib
@@ -37,19 +37,19 @@ from legato_protocol.stream import (
     TopLogprob,
 )
 
-Told = Started | PromptLogprobs | TokenItem | HandoffReport | Failed
+Output = Started | PromptLogprobs | TokenItem | HandoffReport | Failed
 Stage = Literal["queued", "prefilling", "pushing", "receiving", "decoding"]
 TokenAt = Callable[[int, int, int], int]
 
 
 def token_at(seed: int, choice: int, index: int, vocabulary: int = 256) -> int:
-    """The token that every fake worker makes for this seed and choice at this output index."""
+    """Returns the token that every fake worker makes for this seed and choice at this output index."""
     return zlib.crc32(b"%d/%d/%d" % (seed, choice, index)) % vocabulary
 
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """One leg here. `made` counts the output tokens of each unfinished choice."""
+    """A sequence on this worker. `made` counts the output tokens of each unfinished choice."""
 
     frame: Generate | Prefill | Decode
     stage: Stage
@@ -63,8 +63,8 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
-    """What a scripted failure says."""
+class ScriptedRefusal:
+    """The contents of a scripted failure."""
 
     code: FailureCode
     retry: bool
@@ -78,47 +78,47 @@ class Fabric:
     engines: "dict[tuple[str, str], FakeEngine]" = field(default_factory=dict)
 
     def peer(self, peer: Peer) -> "FakeEngine | None":
-        """The engine of that process, if it lives."""
+        """Returns the engine of that process, or None if it has ended."""
         return self.engines.get((peer.worker, peer.epoch))
 
 
 class FakeEngine:
-    """Jobs of one epoch of one worker. `step` moves each by one stage or one token and returns what to tell."""
+    """Jobs of one epoch of one worker. `step` moves each by one stage or one token, and yields frames to send."""
 
     def __init__(self, worker: str, epoch: str, fabric: Fabric, tokens: TokenAt = token_at, lengthy: int = 1) -> None:
         self.worker = worker
         self.epoch = epoch
         self.jobs: dict[tuple[object, str], Job] = {}  # by (gateway, id)
-        self.prompts: deque[bytes] = deque()  # whose KV became findable here since it was last taken
-        self.refusals: deque[Refusal] = deque()
+        self.prompts: deque[bytes] = deque()  # prompts with newly cached KV, for events
+        self.refusals: deque[ScriptedRefusal] = deque()
         self.draining = False
         self.received: list[HandoffReport] = []
         self.computed: list[str] = []  # ids whose prompt was computed here
         self._fabric = fabric
         self._tokens = tokens
         self._lengthy = lengthy  # tokens per step and choice
-        self._aborted: set[int] = set()  # rooms whose sender is to stop
+        self._aborted: set[int] = set()  # rooms whose sender must stop
         self._arrived: dict[int, tuple[FakeEngine, Job]] = {}
         self._held: dict[Stage, int] = {}
         fabric.engines[(worker, epoch)] = self
 
     def stop(self) -> None:
-        """This process is gone."""
+        """Ends this process."""
         self._fabric.engines.pop((self.worker, self.epoch), None)
         self.jobs.clear()
 
     # ── script ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def hold(self, stage: Stage, after: int = 0) -> None:
-        """Jobs that reach `stage` stay there (when decoding: once `after` tokens of each choice are made)."""
+        """Keeps jobs that reach `stage` there (when decoding: once `after` tokens of each choice are made)."""
         self._held[stage] = after
 
     def release(self) -> None:
-        """Nothing is held any more."""
+        """Lets all held jobs continue."""
         self._held.clear()
 
     def at(self, stage: Stage) -> list[Job]:
-        """Jobs at that stage (when decoding and held: those that made all they may)."""
+        """Returns the jobs at that stage (when decoding and held: the ones that made all they may)."""
         jobs = [job for job in self.jobs.values() if job.stage == stage]
         return [job for job in jobs if stage != "decoding" or self._halted(job)] if stage in self._held else jobs
 
@@ -129,7 +129,7 @@ class FakeEngine:
     # ── frames ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def accept(self, gateway: object, frame: Generate | Prefill | Decode) -> Failed | None:
-        """Takes a sequence, or says why not."""
+        """Takes a sequence, or returns the reason against it."""
         refusal = self._refusal(frame.sequence)
         if refusal is not None:
             if isinstance(frame, Decode):
@@ -141,15 +141,15 @@ class FakeEngine:
         self.jobs[(gateway, frame.id)] = Job(frame, stage, dict.fromkeys(sequence.choices, known))
         return None
 
-    def _refusal(self, sequence: Sequence) -> Refusal | None:
+    def _refusal(self, sequence: Sequence) -> ScriptedRefusal | None:
         if self.refusals:
             return self.refusals.popleft()
         if self.draining:
-            return Refusal("draining", retry=True)
+            return ScriptedRefusal("draining", retry=True)
         output = unpack_tokens(sequence.token_ids)[sequence.prompt_len :]
         seed, choice = sequence.params.seed, sequence.choices[0]
         if output != [self._tokens(seed, choice, index) for index in range(len(output))]:
-            return Refusal("invalid", retry=False)
+            return ScriptedRefusal("invalid", retry=False)
         return None
 
     def cancel(self, gateway: object, frame: Cancel) -> None:
@@ -165,7 +165,7 @@ class FakeEngine:
                 self._aborted.add(job.frame.room)
 
     def split(self, gateway: object, frame: Split) -> None:
-        """Each choice that still runs becomes a job of its own."""
+        """Makes each running choice a job of its own."""
         job = self.jobs.get((gateway, frame.id))
         if job is None or job.frame.attempt != frame.attempt or job.stage != "decoding":
             return
@@ -192,18 +192,18 @@ class FakeEngine:
 
     # ── steps ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def step(self) -> Iterator[tuple[object, Told]]:
-        """Moves every job on by one; yields what to tell which gateway."""
+    def step(self) -> Iterator[tuple[object, Output]]:
+        """Moves every job on by one. Yields frames with the gateway that gets them."""
         for (gateway, id), job in list(self.jobs.items()):
             if (gateway, id) in self.jobs and not job.paused:
-                for told in self._advance(gateway, id, job):
-                    yield gateway, told
+                for output in self._advance(gateway, id, job):
+                    yield gateway, output
 
     def _halted(self, job: Job) -> bool:
         after = self._held.get(job.stage)
         return after is not None and (job.stage != "decoding" or all(made >= after for made in job.made.values()))
 
-    def _advance(self, gateway: object, id: str, job: Job) -> Iterator[Told]:
+    def _advance(self, gateway: object, id: str, job: Job) -> Iterator[Output]:
         if job.move is not None:
             yield from self._push(job, job.move)
         elif self._halted(job):
@@ -223,7 +223,7 @@ class FakeEngine:
             yield from self._decode(gateway, id, job)
 
     def _scored(self, id: str, job: Job) -> Iterator[PromptLogprobs]:
-        """Logprobs of the prompt, if they are asked for, in two parts."""
+        """Yields requested logprobs of the prompt, in two parts."""
         sequence, alternatives = job.sequence, job.sequence.params.prompt_logprobs
         tokens = unpack_tokens(sequence.token_ids)[: sequence.prompt_len]
         if alternatives is None:
@@ -250,7 +250,7 @@ class FakeEngine:
 
     def _unpushed(self, job: Job) -> None:
         if job.move is not None:
-            job.move = None  # goes on here under the old attempt
+            job.move = None  # it continues here under the old attempt
         else:
             self._drop(job)
 
@@ -300,19 +300,19 @@ class FakeEngine:
 
 
 def logprobs_of(token: int, alternatives: int) -> TokenLogprobs:
-    """The logprobs every fake worker gives that token."""
+    """Returns the logprobs that every fake worker gives that token."""
     top = tuple(TopLogprob(token + rank, -0.5 - rank) for rank in range(alternatives))
     return TokenLogprobs(-0.5, top)
 
 
 def prompt_logprobs_of(tokens: list[int], alternatives: int) -> PackedLogprobs:
-    """What every fake worker says of these tokens of a prompt."""
+    """Returns the logprobs that every fake worker gives these tokens of a prompt."""
     logprobs = [-float(token) - rank for token in tokens for rank in range(1 + alternatives)]
     ids = [token + rank for token in tokens for rank in range(alternatives)]
     packed = (array(kind, values).tobytes() for kind, values in (("f", logprobs), ("i", ids), ("i", tokens)))
     return PackedLogprobs(alternatives, *packed)
 
 
-def failure(frame: Generate | Prefill | Decode, refusal: Refusal, message: str) -> Failed:
-    """The frame that refuses `frame`."""
+def failure(frame: Generate | Prefill | Decode, refusal: ScriptedRefusal, message: str) -> Failed:
+    """Returns the frame that refuses `frame`."""
     return Failed(frame.id, frame.attempt, refusal.code, message, refusal.part, refusal.retry)

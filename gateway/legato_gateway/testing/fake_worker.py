@@ -1,6 +1,6 @@
-"""A scripted worker that speaks the real frames over real WebSockets: for tests and for the gateway's benchmark.
+"""A scripted worker that sends the real frames over real WebSockets, for tests and the gateway's benchmark.
 
-What it computes is `fake_engine`; here are its sockets, its steps, its heartbeat, and the ways in which it dies.
+`fake_engine` computes; here are the sockets, the steps, the heartbeat, and the ways to fail.
 """
 
 import asyncio
@@ -58,16 +58,16 @@ class FakeWorker:
     ) -> None:
         self.name = name
         self.role = role
-        self.received: list[ToWorker] = []  # every frame that came, in order
+        self.received: list[ToWorker] = []  # every frame, in order
         self.pace = pace
         self._fabric = fabric or Fabric()
-        self.token = token  # that gateways have to show
+        self.token = token  # required of gateways
         self._heartbeat = heartbeat
         self._kv_revision = kv_revision
         self._num_blocks = num_blocks
         self.credits = credits
         self._slots = slots
-        self.full = False  # it says that it has no room
+        self.full = False  # it reports no room
         self._tokens = tokens
         self._model = model
         self._server: Server | None = None
@@ -93,7 +93,7 @@ class FakeWorker:
         return f"127.0.0.1:{self._port}"
 
     async def start(self) -> None:
-        """Listen, on the same port again after `kill`."""
+        """Listens, on the same port again after `kill`."""
         self._server = await serve(
             self._serve,
             "127.0.0.1",
@@ -108,7 +108,7 @@ class FakeWorker:
         self._tasks = [asyncio.create_task(self._run()), asyncio.create_task(self._beat())]
 
     async def kill(self) -> None:
-        """Dies as a process does under SIGKILL: connections reset, memory gone. `start` makes a new one."""
+        """Dies like a process under SIGKILL: connections are reset, memory is lost. `start` makes a new one."""
         assert self._server is not None
         for task in self._tasks:
             task.cancel()
@@ -129,66 +129,66 @@ class FakeWorker:
         await self.kill()
 
     def disconnect(self) -> None:
-        """Resets every connection; the worker lives on and drops what its gateways wanted."""
+        """Resets every connection. The worker lives on, without the work of these gateways."""
         for connection in (*self._gateways, *self._readers):
             connection.transport.abort()
 
     def hang(self) -> None:
-        """Stops as under SIGSTOP: sockets stay open, nothing is read, computed or sent."""
+        """Stops as under SIGSTOP: sockets stay open, and nothing is read, computed or sent."""
         self._awake.clear()
 
     def wake(self) -> None:
-        """Goes on after `hang`, with what it was doing."""
+        """Continues after `hang`."""
         self._awake.set()
 
     async def lose_core(self) -> None:
-        """Its compute process dies; the server tells."""
+        """Ends its compute process, and reports that."""
         epoch = self.engine.epoch
         self.engine.stop()
         self._events, self._stored = 0, {}
         await self.say(Lost(epoch, "scripted"))
 
     async def restart_core(self) -> None:
-        """The compute process is back, as a new epoch."""
+        """Starts a new compute process, with a new epoch."""
         self.engine = self._fresh_engine()
         await self.say(self._hello())
 
     async def drain(self) -> None:
-        """Says that it wants to leave."""
+        """Reports that it drains."""
         self.engine.draining = True
         await self.say(self._load())
 
     async def serve_again(self) -> None:
-        """Says that it stays after all."""
+        """Reports that it stays after all."""
         self.engine.draining = False
         await self.say(self._load())
 
     async def say(self, frame: Message) -> None:
         """Sends any frame to every gateway."""
-        await self._tell(self._gateways, stream.encode(frame))
+        await self._send(self._gateways, stream.encode(frame))
 
     # ── script ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def hold(self, stage: Stage, after: int = 0) -> None:
-        """Sequences that reach that stage go no further."""
+        """Keeps sequences that reach that stage there."""
         self.engine.hold(stage, after)
 
     def release(self) -> None:
-        """Held sequences go on."""
+        """Lets all held sequences continue."""
         self.engine.release()
         self._work.set()
 
     async def wait(self, condition: Callable[[], bool]) -> None:
-        """Returns once `condition` holds; it is looked at after every step and frame."""
+        """Waits until `condition` holds; it is checked after every step and frame."""
         async with self._changed:
             await self._changed.wait_for(condition)
 
     async def wait_at(self, stage: Stage, count: int = 1) -> None:
-        """Returns once `count` sequences are held at that stage."""
+        """Waits until `count` sequences are held at that stage."""
         await self.wait(lambda: len(self.engine.at(stage)) >= count)
 
     def got(self, kind: type[Message]) -> list[ToWorker]:
-        """Frames of that kind that came."""
+        """Returns the received frames of that kind."""
         return [frame for frame in self.received if isinstance(frame, kind)]
 
     # ── sockets ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -306,18 +306,18 @@ class FakeWorker:
 
     async def _step(self) -> None:
         items: dict[ServerConnection, list[TokenItem]] = {}
-        for gateway, told in self.engine.step():
+        for gateway, output in self.engine.step():
             assert isinstance(gateway, ServerConnection)
-            if isinstance(told, Started | PromptLogprobs | HandoffReport | Failed):
-                await self._tell([gateway], stream.encode(told))
+            if isinstance(output, Started | PromptLogprobs | HandoffReport | Failed):
+                await self._send([gateway], stream.encode(output))
             else:
-                items.setdefault(gateway, []).append(told)
+                items.setdefault(gateway, []).append(output)
         for gateway, tokens in items.items():
-            await self._tell([gateway], stream.encode(Tokens(tuple(tokens))))
+            await self._send([gateway], stream.encode(Tokens(tuple(tokens))))
         await self._store()
 
     async def _store(self) -> None:
-        """Tells of the blocks of prompts that were computed here."""
+        """Sends events for the blocks of prompts that were computed here."""
         root = block_hash.root(self._kv_revision)
         while self.engine.prompts:
             hashes = block_hash.chain(self.engine.prompts.popleft(), 16, root)
@@ -326,7 +326,7 @@ class FakeWorker:
                 self._events += 1
                 self._stored.update(dict.fromkeys(fresh))
                 event = kv_events.Stored(self.engine.epoch, self._events, block_hash.join(fresh))
-                await self._tell(self._readers, stream.encode(event))
+                await self._send(self._readers, stream.encode(event))
 
     async def _beat(self) -> None:
         while True:
@@ -334,7 +334,7 @@ class FakeWorker:
             await self.say(self._load())
             await asyncio.sleep(self._heartbeat)
 
-    async def _tell(self, connections: list[ServerConnection], frame: bytes) -> None:
+    async def _send(self, connections: list[ServerConnection], frame: bytes) -> None:
         for connection in list(connections):
             try:
                 await connection.send(frame)

@@ -5,7 +5,7 @@ from budget import times
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from legato_gateway.relay.choice import Choice
+from legato_gateway.relay.choice import OutputChoice
 from legato_gateway.request import TokenText
 from legato_gateway.tokenizer.detokenizer import Detokenizer
 from legato_protocol.reasoning import ReasoningTokens
@@ -13,7 +13,7 @@ from legato_protocol.stream import TokenItem, TokenLogprobs
 
 
 def _choice(lab, vocabulary=None, **overrides):
-    return Choice(0, lab.request(**overrides), vocabulary or lab.vocabulary)
+    return OutputChoice(0, lab.request(**overrides), vocabulary or lab.vocabulary)
 
 
 def _take(choice, tokens, size):

@@ -9,7 +9,7 @@ from legato_gateway.admission.ticket import NO_WORKER
 from legato_gateway.errors import NotComputable, Overloaded, SuspectedPoison, WorkerFailed
 from legato_gateway.relay.lifecycle import Stage
 from legato_gateway.routing.choose import Policy
-from legato_gateway.testing.fake_engine import Refusal
+from legato_gateway.testing.fake_engine import ScriptedRefusal
 from legato_protocol.stream import Cancel, Decode, Failed, Generate, Started
 
 
@@ -274,7 +274,7 @@ def test_reconnecting_forgives_what_looked_like_a_death(lab):
 
 def _faulty(run, *names, times=1):
     for name in names:
-        run.workers[name].engine.refusals.extend([Refusal("faulted", retry=True)] * times)
+        run.workers[name].engine.refusals.extend([ScriptedRefusal("faulted", retry=True)] * times)
 
 
 def _broken(run):

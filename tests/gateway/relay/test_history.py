@@ -35,5 +35,5 @@ def test_the_last_routes_are_kept_and_the_last_ids():
 def test_a_worker_that_is_given_a_part_again_is_named_once():
     record = RouteRecord("r")
     for names in (("", "d0"), ("p0", "d1"), ("", "d0")):
-        record.given(*names)
+        record.add_workers(*names)
     assert record.workers == ["d0", "p0", "d1"]

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 from relay_script import count, started
 
 from legato_gateway.relay.lifecycle import Stage
-from legato_gateway.testing.fake_engine import Refusal
+from legato_gateway.testing.fake_engine import ScriptedRefusal
 from legato_protocol.stream import Cancel, Decode, Failed, Handoff, HandoffReport, Split
 
 
@@ -114,7 +114,7 @@ def test_the_target_of_a_failed_migration_is_cancelled_and_no_other(lab):
 
 def test_after_a_failed_migration_there_is_a_pause(lab):
     run, _, sub, source, target = _decoding(lab, first_migration_delay=0.5, max_migrations=3)
-    target.engine.refusals.extend([Refusal("transfer", retry=True)] * 3)
+    target.engine.refusals.extend([ScriptedRefusal("transfer", retry=True)] * 3)
     run.drain(source)
     assert sub.stage is Stage.MIGRATING
     times = [run.time.now]
@@ -135,7 +135,7 @@ def test_after_a_failed_migration_there_is_a_pause(lab):
 def test_a_migration_that_succeeds_begins_the_count_of_failed_ones_anew(lab):
     run, _, sub, source, target = _decoding(lab, max_migrations=2)
     for leaves, takes in ((source, target), (target, source)):
-        takes.engine.refusals.append(Refusal("transfer", retry=True))
+        takes.engine.refusals.append(ScriptedRefusal("transfer", retry=True))
         run.stay(takes)
         run.drain(leaves)
         run.until(lambda takes=takes: sub.place.decode == takes.name)

@@ -7,7 +7,7 @@ from trace_receiver import receiving
 
 from legato_gateway.errors import GatewayError
 from legato_gateway.relay.trace import RequestTracer
-from legato_gateway.testing.fake_engine import Refusal
+from legato_gateway.testing.fake_engine import ScriptedRefusal
 from legato_protocol.stream import Decode, Generate, Handoff
 from legato_telemetry.spans import Tracing
 
@@ -84,7 +84,7 @@ async def test_a_request_that_ends_by_an_error_has_its_code_and_one_without_a_tr
         await gateway.submit().read()
         (frame,) = gateway.workers[0].got(Generate)
         assert frame.sequence.trace == ""
-        gateway.workers[0].engine.refusals.extend(Refusal("invalid", retry=False) for _ in range(2))
+        gateway.workers[0].engine.refusals.extend(ScriptedRefusal("invalid", retry=False) for _ in range(2))
         with pytest.raises(GatewayError):
             await gateway.submit(trace=TRACE).read()
     request, attempt = _spans(receiver)

@@ -11,7 +11,7 @@ from legato_gateway.relay.lifecycle import Stage
 from legato_gateway.routing.fleet_snapshot import FleetSnapshot, WorkerView
 from legato_gateway.routing.hot_workers import HotWorkers
 from legato_gateway.routing.rebalancing import RebalancingPolicy
-from legato_gateway.testing.fake_engine import Refusal
+from legato_gateway.testing.fake_engine import ScriptedRefusal
 from legato_protocol.stream import Handoff
 
 # Steps with three sequences take 0.07 s.
@@ -26,7 +26,7 @@ def _heated(lab, *roles, policy=POLICY, refuses=False, **request):
     source.others = 4
     target = run.others(source)[-1]
     if refuses:
-        target.engine.refusals.append(Refusal("transfer", retry=True))
+        target.engine.refusals.append(ScriptedRefusal("transfer", retry=True))
     return run, generation, source, target
 
 
@@ -92,7 +92,7 @@ def _moves_after(run, *steps):
 
 def test_after_a_failed_move_its_worker_rests_and_after_one_that_succeeds_it_does_not(lab):
     run, target = _both_at_one(lab)
-    target.engine.refusals.append(Refusal("transfer", retry=True))
+    target.engine.refusals.append(ScriptedRefusal("transfer", retry=True))
     run.until(lambda: run.frames(Handoff))
     assert _moves_after(run, 95, 10) == [1, 2]
     assert len(run.frames(Handoff)) == 2
