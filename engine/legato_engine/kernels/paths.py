@@ -8,11 +8,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import takewhile
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
-from legato_engine.kernels.linear.numba_int8_kinds import AVX2, VNNI
+from legato_engine.kernels.tags import AVX2, KV_BFLOAT16, KV_BFLOAT16_PAIRS, KV_FLOAT32, VNNI, Tag
 from legato_engine.processor import INSTRUCTION_SETS, Processor
 
 _SIZES = ("hidden_size", "intermediate_size", "head_dim")
@@ -67,7 +67,7 @@ class Linear:
     bits: tuple[int, ...] = ()
     group: int | None = None
     up_to: int | None = None
-    family: np.generic | None = None  # of instructions for products of bytes, one of `numba_int8_kinds`
+    family: Tag | None = None  # of instructions for products of bytes
 
     def takes(self, rows: int, bits: int | None, group: int | None) -> bool:
         return (
@@ -101,9 +101,15 @@ class Path:
         return next(kernel for kernel in self.linear if kernel.takes(rows, bits, group))
 
     @property
-    def family(self) -> np.generic | None:
+    def family(self) -> Tag | None:
         """The instructions for products of bytes, or None if activations are not rounded to 8 bits."""
         return self.linear[0].family
+
+    def kv_tag(self, held: "np.dtype[Any]") -> Tag:
+        """The tag of an arena that holds float32, or bfloat16 as uint16."""
+        if held == np.float32:
+            return KV_FLOAT32
+        return KV_BFLOAT16_PAIRS if self.attention is Attention.PAIRS else KV_BFLOAT16
 
     def keeps_codes(self, bits: int, table: bool) -> bool:
         """True if codes of a weight stay in memory; `table` is an embedding or output head."""

@@ -7,7 +7,7 @@ one, and goes on to the next operator. No task asks who computes it, so results 
 threads, and one thread alone gets through as well: none waits for a thread that did not come.
 
 Tasks are the functions that operators by themselves are made of; see their folders for what they compute. Each function
-here tells the numbers of its operator in the table, after the first, which is its name.
+here names the fields of its operator.
 """
 
 import numpy as np
@@ -22,15 +22,29 @@ from legato_engine.kernels.linear.numba_scales import of_panel
 from legato_engine.kernels.linear.packing import COLUMNS
 from legato_engine.kernels.rms_norm.numba import norm_head, norm_row
 from legato_engine.kernels.rope.numba import rotate_row
-from legato_engine.kernels.scalar import float_of_bits
 from legato_engine.kernels.silu_mul.numba import silu_mul_row
 from legato_engine.kernels.vector import address, pointer
 
 NORM, ROUND, MULTIPLY, ADD, NORM_HEADS, ROTATE, ATTEND, SILU_MUL = range(8)
-FIELDS = 20
 MOST = (FEW - 1) * ROWS  # rows of a step: products of more unpack codes in another way
 PANELS = 4  # of 16 outputs: a task
 _LINE = 8  # int64 in a line of the cache, so that counters do not share one
+
+_ADDRESSES = (
+    "x", "residual", "weight", "bias", "out",
+    "rounded", "rounded_parts",  # 8-bit activations; their scales and scale · sum
+    "codes", "scales", "scale_factors", "minima", "minimum_factors",
+    "cos", "sin",
+)  # fmt: skip
+_NUMBERS = (
+    "width", "out_stride",  # numbers in a row, bytes between rows of `out`
+    "groups", "scale_factor_groups", "minimum_groups", "minimum_factor_groups",  # of a row
+    "panels", "bits", "scale_bits",
+    "heads", "queries", "first_head", "end_head", "dim", "window", "layer",
+)  # fmt: skip
+
+# An operator in the table; each kind uses some of the fields.
+OPERATOR = np.dtype([("kind", np.int64), *((name, np.int64) for name in (*_ADDRESSES, *_NUMBERS)), ("eps", np.float32)])
 
 
 @njit(cache=True)
@@ -41,175 +55,171 @@ def _row(at, row, width):
 
 @njit(cache=True)
 def _norm(operator, row):
-    """x, residual, out: float32 [rows, width]; weight [width]; width; bits of epsilon."""
-    _, x, residual, out, weight, width, eps = operator[:7]
+    """x, residual, out: float32 [rows, width]; weight [width]; eps."""
+    width = operator.width
     norm_row(
-        _row(x, row, width),
-        _row(residual, row, width),
-        _row(weight, 0, width),
-        float_of_bits(np.uint32(eps)),
-        _row(out, row, width),
+        _row(operator.x, row, width),
+        _row(operator.residual, row, width),
+        _row(operator.weight, 0, width),
+        operator.eps,
+        _row(operator.out, row, width),
     )
 
 
 @njit(cache=True)
-def _rounded(whole, parts, groups, rows):
-    """What is rounded for a product, as in `numba_int8.multiply`."""
+def _rounded(operator, rows):
+    """Rounded activations and their parts, as in `numba_int8.multiply`."""
     width = 1 if rows == 1 else ROWS
     blocks = (rows + width - 1) // width
     return (
-        carray(pointer(whole), (blocks, groups, width, GROUP), np.int8),
-        carray(pointer(parts), (blocks, groups, 2, width), np.float32),
+        carray(pointer(operator.rounded), (blocks, operator.groups, width, GROUP), np.int8),
+        carray(pointer(operator.rounded_parts), (blocks, operator.groups, 2, width), np.float32),
     )
 
 
 @njit(cache=True)
 def _round(operator, rows, block):
-    """x float32 [rows, groups · 32]; memory of rounded rows and of their scales; groups; whether codes have 4 bits."""
-    _, x, whole, parts, groups, four = operator[:6]
-    width = groups * GROUP
-    codes, scales = _rounded(whole, parts, groups, rows)
-    round_block(carray(pointer(x), (rows, width), np.float32), rows, block, four != 0, codes[block], scales[block])
+    """x float32 [rows, groups · 32]; rounded, rounded_parts, groups; bits of the codes that it is multiplied with."""
+    codes, parts = _rounded(operator, rows)
+    x = carray(pointer(operator.x), (rows, operator.groups * GROUP), np.float32)
+    round_block(x, rows, block, operator.bits == 4, codes[block], parts[block])
 
 
 @njit(cache=True)
-def _multiply(kind, operator, rows, turn):
-    """Memory of rounded rows and of their scales; codes; scales and their factors, minima and theirs; out; the groups
-    of those four; panels; bytes from row to row of out; whether codes have 4 bits, and whether scales have 8.
+def _multiply(family, operator, rows, task):
+    """rounded, rounded_parts; codes, scales and minima with their factors, and the groups of each; panels; bits of
+    codes and of scales; out and out_stride.
     """
-    values, factors, minima, least_factors = operator[4:8]
-    groups, of_factor, of_minimum, of_least, panels = operator[9:14]
-    shape, shape_2 = (panels, groups, COLUMNS), (panels, of_factor, COLUMNS)
-    shape_3, shape_4 = (panels, of_minimum, COLUMNS), (panels, of_least, COLUMNS)
-    of_values = carray(pointer(factors), shape_2, np.uint16), carray(pointer(least_factors), shape_4, np.uint16)
-    if operator[16]:
-        least = carray(pointer(minima), shape_3, np.int8)
-        _panels(
-            kind, operator, rows, turn, (carray(pointer(values), shape, np.int8), of_values[0], least, of_values[1])
-        )
+    panels = operator.panels
+    shape, factor_shape = (panels, operator.groups, COLUMNS), (panels, operator.scale_factor_groups, COLUMNS)
+    minimum_shape = panels, operator.minimum_groups, COLUMNS
+    factors = carray(pointer(operator.scale_factors), factor_shape, np.uint16)
+    minimum_factor_shape = panels, operator.minimum_factor_groups, COLUMNS
+    minimum_factors = carray(pointer(operator.minimum_factors), minimum_factor_shape, np.uint16)
+    if operator.scale_bits == 8:
+        scales = carray(pointer(operator.scales), shape, np.int8)
+        minima = carray(pointer(operator.minima), minimum_shape, np.int8)
+        _multiply_panels(family, operator, rows, task, (scales, factors, minima, minimum_factors))
     else:
-        least = carray(pointer(minima), shape_3, np.uint16)
-        _panels(
-            kind, operator, rows, turn, (carray(pointer(values), shape, np.uint16), of_values[0], least, of_values[1])
-        )
+        halves = carray(pointer(operator.scales), shape, np.uint16)
+        minimum_halves = carray(pointer(operator.minima), minimum_shape, np.uint16)
+        _multiply_panels(family, operator, rows, task, (halves, factors, minimum_halves, minimum_factors))
 
 
 @njit(cache=True)
-def _panels(kind, operator, rows, turn, scales):
-    whole, parts, codes = operator[1:4]
-    out, groups, summed, panels = operator[8], operator[9], operator[11] > 0, operator[13]
-    stride, four = operator[14], operator[15] != 0
+def _multiply_panels(family, operator, rows, task, scales):
+    groups, summed, stride = operator.groups, operator.minimum_groups > 0, operator.out_stride
+    four = operator.bits == 4
     width = 1 if rows == 1 else ROWS
     for block in range((rows + width - 1) // width):
-        at, part = whole + block * groups * width * GROUP, parts + block * groups * width * 8
-        to = out + block * width * stride
-        for panel in range(turn * PANELS, min(turn * PANELS + PANELS, panels)):
-            code, of = codes + panel * groups * (256 if four else 512), of_panel(scales, panel)
+        x = operator.rounded + block * groups * width * GROUP
+        parts = operator.rounded_parts + block * groups * width * 8
+        to = operator.out + block * width * stride
+        for panel in range(task * PANELS, min(task * PANELS + PANELS, operator.panels)):
+            code, of = operator.codes + panel * groups * (256 if four else 512), of_panel(scales, panel)
             if width == 1:
-                one_row(kind, at, part, code, four, of, summed, groups, to + panel * 64)
+                one_row(family, x, parts, code, four, of, summed, groups, to + panel * 64)
             else:
                 left = rows - block * width
-                eight_rows(kind, at, part, code, four, of, summed, groups, to + panel * 64, stride, left)
+                eight_rows(family, x, parts, code, four, of, summed, groups, to + panel * 64, stride, left)
 
 
 @njit(cache=True)
 def _add(operator, row):
-    """out float32 [rows, width]; what is added to each row, [width]; width."""
-    _, out, bias, width = operator[:4]
-    to, number = _row(out, row, width), _row(bias, 0, width)
-    for i in range(width):
-        to[i] += number[i]
+    """out float32 [rows, width]; bias [width], added to each row."""
+    out, bias = _row(operator.out, row, operator.width), _row(operator.bias, 0, operator.width)
+    for i in range(operator.width):
+        out[i] += bias[i]
 
 
 @njit(cache=True)
 def _norm_heads(operator, row):
-    """qkv float32 [rows, all heads, dim]; weight [dim]; all heads; first and end of those; dim; bits of epsilon."""
-    _, qkv, weight, heads, first, end, dim, eps = operator[:8]
-    for head in range(first, end):
-        norm_head(_row(qkv, row * heads + head, dim), _row(weight, 0, dim), float_of_bits(np.uint32(eps)))
+    """x float32 [rows, heads, dim], in place for the heads `first_head … end_head - 1`; weight [dim]; eps."""
+    dim = operator.dim
+    for head in range(operator.first_head, operator.end_head):
+        norm_head(_row(operator.x, row * operator.heads + head, dim), _row(operator.weight, 0, dim), operator.eps)
 
 
 @njit(cache=True)
 def _rotate(operator, row, positions, slots, arena):
-    """qkv; all heads and those of queries; dim; cos and sin [positions, dim/2]; layer."""
-    _, qkv, heads, queries, dim, cos, sin, layer = operator[:8]
+    """x float32 [rows, heads, dim], queries before keys and values; cos and sin [positions, dim/2]; layer."""
+    heads, dim, half = operator.heads, operator.dim, operator.dim // 2
     at, slot, size = positions[row], slots[row], arena.shape[4]
-    own = carray(pointer(qkv + row * heads * dim * 4), (heads, dim), np.float32)
-    rotate_row(own, queries, _row(cos, at, dim // 2), _row(sin, at, dim // 2), arena[slot // size], layer, slot % size)
+    own = carray(pointer(operator.x + row * heads * dim * 4), (heads, dim), np.float32)
+    cos, sin = _row(operator.cos, at, half), _row(operator.sin, at, half)
+    rotate_row(own, operator.queries, cos, sin, arena[slot // size], operator.layer, slot % size)
 
 
 @njit(cache=True)
-def _attend(operator, turn, rows, work, tables, arena, kept, done):
-    """qkv; all heads and those of queries; dim; out float32 [rows, heads of queries, dim]; window; layer."""
-    _, qkv, heads, queries, dim, out, window, layer = operator[:8]
-    given = carray(pointer(qkv), (rows, heads, dim), np.float32)
-    found = carray(pointer(out), (rows, queries, dim), np.float32)
-    attention.work_off(turn, given, work, tables, window, arena, layer, kept, done, found)
+def _attend(kv, operator, counter, rows, work, tables, arena, kept, done):
+    """x float32 [rows, heads, dim]; out float32 [rows, queries, dim]; window; layer."""
+    x = carray(pointer(operator.x), (rows, operator.heads, operator.dim), np.float32)
+    out = carray(pointer(operator.out), (rows, operator.queries, operator.dim), np.float32)
+    attention.work_off(kv, counter, x, work, tables, operator.window, arena, operator.layer, kept, done, out)
 
 
 @njit(cache=True)
 def _silu_mul(operator, row):
-    """gate_up float32 [rows, 2 · inner]; out [rows, inner]; inner."""
-    _, gate_up, out, inner = operator[:4]
-    silu_mul_row(_row(gate_up, row, 2 * inner), _row(out, row, inner))
+    """x float32 [rows, 2 · width], gates before ups; out [rows, width]."""
+    silu_mul_row(_row(operator.x, row, 2 * operator.width), _row(operator.out, row, operator.width))
 
 
 @njit(cache=True)
-def _tasks(operator, rows, of_attention):
-    if operator[0] == MULTIPLY:
-        return (operator[13] + PANELS - 1) // PANELS
-    if operator[0] == ROUND:
+def _tasks(operator, rows, attention_tasks):
+    if operator.kind == MULTIPLY:
+        return (operator.panels + PANELS - 1) // PANELS
+    if operator.kind == ROUND:
         return (rows + ROWS - 1) // ROWS
-    return of_attention if operator[0] == ATTEND else rows
+    return attention_tasks if operator.kind == ATTEND else rows
 
 
 @njit(cache=True)
-def _compute(kind, operator, task, rows, positions, slots, arena):
-    name = operator[0]
-    if name == MULTIPLY:
-        _multiply(kind, operator, rows, task)
-    elif name == ROUND:
+def _compute(family, operator, task, rows, positions, slots, arena):
+    kind = operator.kind
+    if kind == MULTIPLY:
+        _multiply(family, operator, rows, task)
+    elif kind == ROUND:
         _round(operator, rows, task)
-    elif name == NORM:
+    elif kind == NORM:
         _norm(operator, task)
-    elif name == SILU_MUL:
+    elif kind == SILU_MUL:
         _silu_mul(operator, task)
-    elif name == ROTATE:
+    elif kind == ROTATE:
         _rotate(operator, task, positions, slots, arena)
-    elif name == ADD:
+    elif kind == ADD:
         _add(operator, task)
-    elif name == NORM_HEADS:
+    elif kind == NORM_HEADS:
         _norm_heads(operator, task)
 
 
 @njit(cache=True)
-def _go_through(kind, table, turns, rows, positions, slots, work, tables, arena, kept, done):
-    """What one thread does."""
+def _run_thread(family, kv, table, counters, rows, positions, slots, work, tables, arena, kept, done):
+    """The whole table as one thread goes through it."""
     for index in range(len(table)):
-        operator, turn = table[index], address(turns[index])
-        tasks, busy = _tasks(operator, rows, len(work) * arena.shape[3]), turn + 8
-        if read(turn) < tasks:
-            fetch_add(busy, 1)  # before a task is taken: who finds none left and nobody busy knows that all are done
-            if operator[0] == ATTEND:
-                _attend(operator, turns[index], rows, work, tables, arena, kept, done[operator[7]])
+        operator, counter = table[index], address(counters[index])
+        tasks, busy = _tasks(operator, rows, len(work) * arena.shape[3]), counter + 8
+        if read(counter) < tasks:
+            fetch_add(busy, 1)  # before a task is taken: with no task left and nobody busy, all tasks are done
+            if operator.kind == ATTEND:
+                _attend(kv, operator, counters[index], rows, work, tables, arena, kept, done[operator.layer])
             else:
-                task = fetch_add(turn, 1)
+                task = fetch_add(counter, 1)
                 while task < tasks:
-                    _compute(kind, operator, task, rows, positions, slots, arena)
-                    task = fetch_add(turn, 1) if task + 1 < tasks else tasks
+                    _compute(family, operator, task, rows, positions, slots, arena)
+                    task = fetch_add(counter, 1) if task + 1 < tasks else tasks
             fetch_add(busy, -1)
         wait_until_zero(busy)
 
 
 @njit(cache=True, parallel=True, nogil=True)
-def run(kind, table, positions, slots, work, tables, arena, threads):
-    """`table` int64 [operators, FIELDS], addresses of memory with room for the rows of `positions` and `slots` int64
-    [rows], up to a multiple of 8. `work`, `tables` and `arena` are those of `numba_float32.attention`, `kind` is one of
-    `numba_int8_kinds`.
+def run(family, kv, table, positions, slots, work, tables, arena, threads):
+    """`table` OPERATOR [operators], with addresses of memory that has room for the rows of `positions` and `slots`
+    int64 [rows], up to a multiple of 8. `kv`, `work`, `tables` and `arena` are those of `numba_float32.attention`;
+    `family` is VNNI or AVX2 of `tags`.
     """
-    kv_heads, slots_of_parts = arena.shape[3], attention.slots_of(work)
-    kept = np.empty((kv_heads, slots_of_parts, arena.shape[5] + 2), np.float32)
-    done = np.zeros((arena.shape[1], kv_heads, slots_of_parts), np.int64)
-    turns = np.zeros((len(table), _LINE), np.int64)
+    kv_heads, parts = arena.shape[3], attention.slots_of(work)
+    kept = np.empty((kv_heads, parts, arena.shape[5] + 2), np.float32)
+    done = np.zeros((arena.shape[1], kv_heads, parts), np.int64)
+    counters = np.zeros((len(table), _LINE), np.int64)
     for _ in prange(threads):
-        _go_through(kind, table, turns, len(positions), positions, slots, work, tables, arena, kept, done)
+        _run_thread(family, kv, table, counters, len(positions), positions, slots, work, tables, arena, kept, done)

@@ -1,6 +1,6 @@
 """Small functions for numba kernels that its compiler turns into vector code: bfloat16 and exponentials.
 
-Arrays hold float32, or bfloat16 as uint16 or int16. A kernel that reads with `read` and writes with `stored` is one
+Arrays hold float32, or bfloat16 as uint16. A kernel that reads with `read` and writes with `stored` is one
 source for all, compiled for whichever it is given.
 """
 
@@ -15,7 +15,7 @@ from numba.extending import intrinsic, overload
 # What kernels may do to sums and quotients for speed. Not fastmath=True, which takes it for granted that there are no
 # NaN and no infinities, and makes finite numbers of them: the sampler cannot tell those from a model's.
 RELAXED = {"reassoc", "contract", "nsz", "arcp"}
-BFLOAT16 = (types.uint16, types.int16)  # how arrays hold it
+_BFLOAT16 = types.uint16  # in arrays
 
 
 @intrinsic
@@ -74,14 +74,14 @@ def stored(_value: Any, _array: Any) -> Any:
 
 @overload(read)
 def _read(_number):
-    if _number in BFLOAT16:
+    if _number == _BFLOAT16:
         return lambda _number: widened(_number)
     return lambda _number: _number
 
 
 @overload(stored)
 def _stored(_value, _array):
-    if _array.dtype in BFLOAT16:
+    if _array.dtype == _BFLOAT16:
         return lambda _value, _array: narrowed(_value)
     return lambda _value, _array: _value
 

@@ -21,13 +21,15 @@ def test_every_query_is_in_one_tile_and_those_that_see_the_most_positions_are_fi
     full, as keys and values are read once for 32 lanes."""
     work = tiles(step(lengths), shared)
 
-    positions = [start + (lane + lanes - 1) // shared + 1 for _, _, start, lane, lanes in work]
+    positions = [tile["start"] + (tile["lane"] + tile["lanes"] - 1) // shared + 1 for tile in work]
     assert positions == sorted(positions, reverse=True)
     assert max(positions) == max(start + count for start, count in lengths)
     queries = [
-        (token + at // shared, at % shared) for _, token, _, lane, lanes in work for at in range(lane, lane + lanes)
+        (tile["token"] + lane // shared, lane % shared)
+        for tile in work
+        for lane in range(tile["lane"], tile["lane"] + tile["lanes"])
     ]
     assert sorted(queries) == [(token, head) for token in range(sum(n for _, n in lengths)) for head in range(shared)]
     for row, (_, count) in enumerate(lengths):
-        sizes = sorted(lanes for of, _, _, _, lanes in work if of == row)
+        sizes = sorted(work["lanes"][work["row"] == row])
         assert sizes[1:] == [32] * ((count * shared - 1) // 32)

@@ -11,7 +11,7 @@ from tiny_models import PROCESSORS, RandomCheckpoint, llama, on
 
 from legato_engine.backends.cpu.program import Program
 from legato_engine.kernels import program as kernels
-from legato_engine.kernels.linear.numba_int8_kinds import AVX2
+from legato_engine.kernels.paths import INT8_AVX2
 from legato_engine.runner.runner import Runner
 from legato_engine.scheduler.batch import Row
 
@@ -60,7 +60,8 @@ STEPS = (
 
 def by_operator(runner):
     """Computes with the same runner, without a program."""
-    runner._backend._numerics.products = None
+    path = runner._backend._numerics.path
+    runner._backend._numerics.path = replace(path, linear=path.linear[1:])
     return runner
 
 
@@ -128,8 +129,8 @@ def test_warm_up_computes_with_a_program_and_without(form, monkeypatch):
 
 
 def test_memory_lives_as_long_as_the_program_that_has_its_address():
-    program, array = Program(AVX2), np.zeros(8, np.float32)
-    program.add(kernels.ADD, array[4:], np.ones(4, np.float32), 4)
+    program, array = Program(INT8_AVX2), np.zeros(8, np.float32)
+    program.add(kernels.ADD, out=array[4:], bias=np.ones(4, np.float32), width=4)
     held = weakref.ref(array)
     del array
     gc.collect()

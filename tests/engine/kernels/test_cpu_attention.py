@@ -73,7 +73,17 @@ def by_float32(path: Path) -> Callable[[Step], torch.Tensor]:
         kernels = numba_float32 if path is not paths.INT8_BF16 or HERE.bf16 else emulated_pairs()
         built, out = inputs.build(step.rows, step.arena.shape[4]), np.zeros(step.queries.shape, np.float32)
         work, held = step.ordered(attention_work.parts(built, step.shared)), Float32(path).held(step.arena)
-        given = step.qkv.numpy(), work, built.tables, step.window or 0, held, step.layer, step.threads, out
+        given = (
+            path.kv_tag(held.dtype),
+            step.qkv.numpy(),
+            work,
+            built.tables,
+            step.window or 0,
+            held,
+            step.layer,
+            step.threads,
+            out,
+        )
         kernels.attention(*given)
         return torch.from_numpy(out)
 

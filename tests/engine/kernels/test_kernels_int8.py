@@ -15,8 +15,8 @@ from legato_engine.backends.cpu import codes as codes_of
 from legato_engine.backends.cpu.codes import Codes
 from legato_engine.kernels.linear import naive
 from legato_engine.kernels.linear.numba_int8 import round_rows
-from legato_engine.kernels.linear.numba_int8_kinds import AVX2
 from legato_engine.kernels.paths import INT8, INT8_AVX2
+from legato_engine.kernels.tags import AVX2
 
 HERE = processor.detect()
 WITH_AVX2 = pytest.mark.skipif(not HERE.avx2, reason="this processor has no AVX2")

@@ -1,17 +1,18 @@
-"""What attention has to do in a step, as its kernels take it."""
+"""Work lists of a step for attention's kernels."""
 
 import numpy as np
 
-from legato_engine.layers.inputs import Ints, StepInputs
+from legato_engine.backends.cpu.workspace import Array
+from legato_engine.kernels.attention.work import PART, TILE
+from legato_engine.layers.inputs import StepInputs
 
 LANES = 32  # of a tile
-PART = 256  # positions that one thread takes of a row with few tiles
+PART_POSITIONS = 256  # of a part of a row with few tiles
 FEW = 4  # tiles
 
 
-def tiles(inputs: StepInputs, shared: int) -> Ints:
-    """Work for attention with AMX, int64 [tiles, 5]: row, its first token, its start position, first lane, lanes; those
-    that see the most positions first.
+def tiles(inputs: StepInputs, shared: int) -> Array:
+    """Work for attention with AMX, TILE [tiles], sorted by the positions that they see, most first.
 
     A lane is one query of one of the `shared` heads on a KV head.
     """
@@ -21,15 +22,16 @@ def tiles(inputs: StepInputs, shared: int) -> Ints:
         first, count = starts[row], starts[row + 1] - starts[row]
         lanes, start = count * shared, length - count
         work += [(row, first, start, lane, min(LANES, lanes - lane)) for lane in range(0, lanes, LANES)]
-    work.sort(key=lambda tile: tile[2] + (tile[3] + tile[4] - 1) // shared, reverse=True)
-    return np.array(work, np.int64)
+    tiles = np.array(work, np.int64).view(TILE).reshape(-1)
+    seen = tiles["start"] + (tiles["lane"] + tiles["lanes"] - 1) // shared
+    return tiles[np.argsort(-seen, kind="stable")]
 
 
-def parts(inputs: StepInputs, shared: int) -> Ints:
-    """Work for attention in float32, int64 [tasks, 10], as its kernel says; longest first.
+def parts(inputs: StepInputs, shared: int) -> Array:
+    """Work for attention in float32, PART [tasks], longest first.
 
-    A row with few tiles is cut along its positions, so that several threads take one. Where, depends on nothing but the
-    row: its result is the same beside other rows and with any number of threads.
+    A row with few tiles is divided along its positions, so that several threads share a tile. The division depends only
+    on the row: its result is the same with any other rows and any number of threads.
     """
     work, slots = list[tuple[int, ...]](), 0
     starts, lengths = inputs.starts.tolist(), inputs.lengths.tolist()
@@ -39,11 +41,12 @@ def parts(inputs: StepInputs, shared: int) -> Ints:
         for lane in range(0, count * shared, width):
             lanes = min(width, count * shared - lane)
             end = start + (lane + lanes - 1) // shared + 1
-            begins = range(0, end, PART if count * shared <= FEW * width else end)
+            begins = range(0, end, PART_POSITIONS if count * shared <= FEW * width else end)
             pieces = len(begins) if len(begins) > 1 else 0
             for part, begin in enumerate(begins):
                 stop = min(begin + begins.step, end)
                 work.append((row, token, start, lane, lanes, begin, stop, part, pieces, slots))
             slots += lanes * pieces
-    work.sort(key=lambda task: (task[6] - task[5]) * (1 if task[4] == shared else 8), reverse=True)
-    return np.array(work, np.int64)
+    parts = np.array(work, np.int64).view(PART).reshape(-1)
+    costs = (parts["end"] - parts["begin"]) * np.where(parts["lanes"] == shared, 1, 8)
+    return parts[np.argsort(-costs, kind="stable")]

@@ -1,4 +1,4 @@
-"""The file's own 4-bit and 8-bit codes of weights: multiplied as they are, or dequantized in parts for many rows."""
+"""The file's own 4-bit and 8-bit codes of weights, multiplied as they are, or dequantized in parts for many rows."""
 
 from collections.abc import Sequence
 
@@ -49,17 +49,22 @@ class Codes:
             multiply(x, rows, self._codes, *self._scales, out, first)
 
     def record(self, program: Program, x: Array, out: Array, first: int) -> None:
-        """The same with `int8`, for any number of rows that a program takes."""
-        values, factors, minima, least_factors = self._scales
-        four, (whole, parts) = self.bits == 4, program.rounded(self.inputs)
-        program.add(operators.ROUND, x, whole, parts, self.inputs // numba_int8.GROUP, four)
-        groups = (scales.shape[1] for scales in self._scales)
-        sizes = *groups, len(self._codes), out.shape[1] * 4, four, values.dtype == np.int8
-        to = out.reshape(-1)[first:]
-        program.add(operators.MULTIPLY, whole, parts, self._codes, values, factors, minima, least_factors, to, *sizes)
+        """Records the product with `int8`, for any number of rows that a program takes."""
+        values, factors, minima, minimum_factors = self._scales
+        rounded, parts = program.rounded(self.inputs)
+        common = {"rounded": rounded, "rounded_parts": parts, "groups": values.shape[1], "bits": self.bits}
+        program.add(operators.ROUND, x=x, **common)
+        program.add(
+            operators.MULTIPLY, **common, codes=self._codes, panels=len(self._codes),
+            scales=values, scale_bits=8 * values.itemsize,
+            scale_factors=factors, scale_factor_groups=factors.shape[1],
+            minima=minima, minimum_groups=minima.shape[1],
+            minimum_factors=minimum_factors, minimum_factor_groups=minimum_factors.shape[1],
+            out=out.reshape(-1)[first:], out_stride=out.shape[1] * 4,
+        )  # fmt: skip
 
     def dequantize(self, first: int, out: Array) -> None:
-        """The weights of outputs `first` and on, a multiple of 16, transposed: float32 [in, some outputs]."""
+        """Writes the weights of the outputs from `first` on, a multiple of 16, transposed: float32 [in, outputs]."""
         dequantize = numba_codes8.dequantize8 if self.bits == 8 else numba_codes4.dequantize4
         dequantize(self._codes, *self._scales, first // COLUMNS, out)
 
@@ -82,22 +87,22 @@ class Codes:
 
 
 def load(checkpoint: Checkpoint, names: Sequence[str], path: Path) -> list[Codes | torch.Tensor]:
-    """The projections `names` of one input, outputs in this order: neighbours of one form together, and as they are in
-    the file what has no codes.
+    """The projections `names` of one input, outputs in this order. Neighbours with codes of one form are fused;
+    projections without codes are as in the file.
     """
-    found = list[Packed | torch.Tensor]()
+    parts = list[Packed | torch.Tensor]()
     for name in names:
         packed = checkpoint.packed(f"{name}.weight")
-        last = found[-1] if found else None
+        last = parts[-1] if parts else None
         if packed is not None and isinstance(last, Packed) and last.form == packed.form:
-            found[-1] = together((last, packed))
+            parts[-1] = together((last, packed))
         else:
-            found.append(checkpoint.tensor(f"{name}.weight") if packed is None else packed)
-    return [Codes(part, path) if isinstance(part, Packed) else part for part in found]
+            parts.append(checkpoint.tensor(f"{name}.weight") if packed is None else packed)
+    return [Codes(part, path) if isinstance(part, Packed) else part for part in parts]
 
 
 def load_table(checkpoint: Checkpoint, name: str, path: Path) -> Codes | None:
-    """An embedding or output head, where the file has codes of it; rows are padded."""
+    """An embedding or output head with its rows padded; None if the file has no codes of it."""
     packed = checkpoint.packed(f"{name}.weight")
     return None if packed is None else Codes(packed.each(projections.padded), path)
 
@@ -111,5 +116,5 @@ def _floats(scales: Array, factors: Array, panel: Array, column: Array) -> Array
     if scales.dtype != np.int8:
         return scales[panel, :, column].view(np.float16).astype(np.float32)
     by = factors[panel, :, column].view(np.float16).astype(np.float32)
-    found: Array = scales[panel, :, column] * by.repeat(scales.shape[1] // factors.shape[1], axis=1)
-    return found
+    floats: Array = scales[panel, :, column] * by.repeat(scales.shape[1] // factors.shape[1], axis=1)
+    return floats

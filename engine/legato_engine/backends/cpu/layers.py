@@ -1,5 +1,5 @@
-"""Implements `layers.interface` by the operators of a step. The residual stream is float32; what linear layers and
-attention compute in is `numerics`.
+"""Implements `layers.interface` by the operators of a step. The residual stream is float32; `numerics` has the formats
+of linear layers and attention.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,10 +11,10 @@ import torch
 
 from legato_engine.backends.cpu import low_rank
 from legato_engine.backends.cpu.low_rank import CpuLowRank
-from legato_engine.backends.cpu.numerics import Numerics, Table
+from legato_engine.backends.cpu.numerics import Numerics, TokenTable
 from legato_engine.backends.cpu.program import Program
 from legato_engine.backends.cpu.step import CpuStep, Operators, Projection
-from legato_engine.backends.cpu.workspace import Array, Buffer, Workspace, room
+from legato_engine.backends.cpu.workspace import Array, CpuBuffer, CpuWorkspace, room
 from legato_engine.backends.interface import Forward, Progress
 from legato_engine.backends.low_rank import LinearShape, fuse
 from legato_engine.kernels.rms_norm.numba import add_rms_norm
@@ -27,8 +27,8 @@ from legato_engine.weights.checkpoint import Checkpoint
 
 @dataclass(frozen=True, slots=True)
 class CpuEmbedding:
-    table: Table
-    out: Buffer
+    table: TokenTable
+    out: CpuBuffer
 
     def __call__(self, step: Operators) -> Array:
         residual = self.out.take(step.rows)
@@ -43,8 +43,8 @@ class CpuEmbedding:
 class CpuNorm:
     weight: Array
     eps: np.float32
-    nothing: Buffer  # zeros, to add where nothing is to be added
-    out: Buffer
+    nothing: CpuBuffer  # zeros, added if there is no x
+    out: CpuBuffer
 
     def __call__(self, step: Operators, x: Array | None, residual: Array) -> Array:
         out = self.out.take(step.rows)
@@ -56,7 +56,7 @@ class CpuNorm:
 class CpuLinear:
     name: str  # of its first projection
     projection: Projection
-    out: Buffer
+    out: CpuBuffer
 
     def __call__(self, step: Operators, x: Array) -> Array:
         out = self.out.take(step.rows)
@@ -79,7 +79,7 @@ class CpuAttention:
     sin: Array
     norms: tuple[Array, Array] | None  # weights for queries and keys
     eps: np.float32
-    out: Buffer
+    out: CpuBuffer
 
     def __call__(self, step: Operators, qkv: Array) -> Array:
         shape, out = self.shape, self.out.take(step.rows)
@@ -95,7 +95,7 @@ class CpuAttention:
 
 @dataclass(frozen=True, slots=True)
 class CpuActivation:
-    out: Buffer
+    out: CpuBuffer
 
     def __call__(self, step: Operators, gate_up: Array) -> Array:
         out = self.out.take(step.rows)
@@ -108,11 +108,11 @@ class CpuHead:
     norm: Array
     eps: np.float32
     kind: type[np.generic]
-    table: Table
+    table: TokenTable
     rows: int
 
     def __call__(self, step: Operators, x: Array, residual: Array) -> Any:
-        """The logits; None where they are only recorded."""
+        """The logits; None if they are only recorded."""
         return step.call(lambda step: self._logits(step, x, residual))
 
     def _logits(self, step: CpuStep, x: Array, residual: Array) -> torch.Tensor:
@@ -120,14 +120,14 @@ class CpuHead:
         return self.logits(x, residual, step.inputs.sampled)
 
     def logits(self, x: Array, residual: Array, tokens: Ints) -> torch.Tensor:
-        """Of these tokens of a step: float32 [tokens, vocab]."""
+        """Logits of these tokens of a step, float32 [tokens, vocab]."""
         count = len(tokens)
         logits = np.empty((room(count), self.table.outputs), np.float32)
         if count:
             normed = np.zeros((room(count), len(self.norm)), self.kind)
             add_rms_norm(x[tokens], residual[tokens], count, self.norm, self.eps, normed)
             self.table(normed, count, logits)
-        return torch.from_numpy(logits[:count, : self.rows]).contiguous()  # a copy where the vocabulary was padded
+        return torch.from_numpy(logits[:count, : self.rows]).contiguous()  # a copy if the vocabulary is padded
 
 
 class CpuBackend:
@@ -142,27 +142,27 @@ class CpuBackend:
         self._config = config
         self._progress = progress
         self._eps = np.float32(config.rms_norm_eps)
-        self._tables: dict[str, Table] = {}
+        self._tables: dict[str, TokenTable] = {}
         self._head: CpuHead | None = None
         self._last: CpuStep | None = None
-        self._programs: dict[bool, Program] = {}  # by whether steps have adapters
+        self._programs: dict[bool, Program] = {}  # keys: True for steps with adapters
         self._linears: list[LinearShape] = []
-        self._workspace = Workspace()
+        self._workspace = CpuWorkspace()
         cos, sin = rotary.tables(config.head_dim, config.rope_theta, config.rope_scaling, max_length)
         self._cos, self._sin = cos.numpy(), sin.numpy()
 
     def begin(self, inputs: StepInputs, arena: torch.Tensor) -> CpuStep:
-        """What the layers need to compute a step, each by itself."""
+        """The step as layers take it that compute one operator after the other."""
         shared = self._config.heads // self._config.kv_heads
         numerics = self._numerics
         return CpuStep(inputs, numerics.work(inputs, shared), numerics.held(arena), numerics.attend)
 
     def logits(self, forward: Forward, inputs: StepInputs, arena: torch.Tensor) -> torch.Tensor:
         step = self._last = self.begin(inputs, arena)
-        if step.rows > Program.rows or self._numerics.products is None:
+        if step.rows > Program.rows or self._numerics.path.family is None:
             return forward(step)
         if step.adapted not in self._programs:
-            forward(program := Program(self._numerics.products, step.adapted))
+            forward(program := Program(self._numerics.path, step.adapted))
             self._programs[step.adapted] = program
         logits: torch.Tensor = self._programs[step.adapted](step)
         return logits
@@ -207,11 +207,11 @@ class CpuBackend:
     def _vector(self, name: str) -> Array:
         return self._checkpoint.vector(f"{name}.weight").numpy()
 
-    def _out(self, operator: str, width: int) -> Buffer:
-        """For what linear layers take."""
+    def _out(self, operator: str, width: int) -> CpuBuffer:
+        """A buffer for inputs of linear layers."""
         return self._workspace.buffer(operator, width, self._numerics.inputs)
 
-    def _table(self, name: str) -> Table:
+    def _table(self, name: str) -> TokenTable:
         """An embedding or output matrix, which may be one and the same."""
         if name not in self._tables:
             self._tables[name] = self._numerics.table(self._checkpoint, name)

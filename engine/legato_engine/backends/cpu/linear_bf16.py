@@ -38,8 +38,8 @@ class LinearBf16:
 
     def rows(self, indexes: Array) -> Array:
         """These rows of the weight, float32: an embedding."""
-        found = self._tiles[indexes // kernels.COLUMNS, :, :, indexes % kernels.COLUMNS].reshape(len(indexes), -1)
-        return (found.astype(np.uint32) << 16).view(np.float32)
+        halves = self._tiles[indexes // kernels.COLUMNS, :, :, indexes % kernels.COLUMNS].reshape(len(indexes), -1)
+        return (halves.astype(np.uint32) << 16).view(np.float32)
 
     @property
     def nbytes(self) -> int:

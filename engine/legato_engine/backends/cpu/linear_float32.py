@@ -1,8 +1,8 @@
-"""Linear layers in float32 on a processor, from the file's own codes where there are any.
+"""Linear layers in float32 on a processor, from the file's own codes if it has them.
 
-Without 8-bit activations, many rows are multiplied with float32 weights that are dequantized part by part into one
-buffer for all layers: at 512 rows that costs a few percent, and a float32 copy of the model would be several times as
-large as its codes.
+Without 8-bit activations, many rows are multiplied with float32 weights, which are dequantized part by part into one
+buffer for all layers. At 512 rows that costs a few percent; a float32 copy of the model would be several times as large
+as its codes.
 """
 
 from collections.abc import Sequence
@@ -20,17 +20,17 @@ from legato_engine.kernels.paths import Path, Weights
 from legato_engine.weights.checkpoint import Checkpoint
 
 _PART = 1 << 18  # weights dequantized at a time: they stay in a core's cache until they are multiplied
-_OUTPUTS = 128  # of a part at least, and a multiple of these: few columns make slow products
+_OUTPUTS = 128  # a part has a multiple of these: products of few columns are slow
 
 
 class Scratch:
-    """Memory for the weights of a part. All layers of a model use the same, one after the other."""
+    """Memory for the weights of a part, shared by all layers of a model."""
 
     def __init__(self) -> None:
         self._array: Array = np.empty(0, np.float32)
 
     def take(self, inputs: int, outputs: int) -> Array:
-        """[inputs, outputs], of whatever numbers."""
+        """Uninitialized [inputs, outputs]."""
         if self._array.size < inputs * outputs:
             self._array = np.empty(inputs * outputs, np.float32)
         return self._array[: inputs * outputs].reshape(inputs, outputs)
@@ -56,7 +56,7 @@ class LinearFloat32:
             out[:rows] += self._bias
 
     def record(self, program: Program, x: Array, out: Array) -> None:
-        """The same, for any number of rows that a program takes."""
+        """Records the same product, for any number of rows that a program takes."""
         first = 0
         for part, size in zip(self._parts, self._sizes, strict=True):
             if isinstance(part, Codes) and part.int8:
@@ -65,13 +65,13 @@ class LinearFloat32:
                 program.call(self._later(part, x, out, first, size))
             first += size
         if self._bias is not None:
-            program.add(operators.ADD, out, self._bias, self.outputs)
+            program.add(operators.ADD, out=out, bias=self._bias, width=self.outputs)
 
     def rows(self, indexes: Array) -> Array:
-        """These rows of the weight of an only part, float32: an embedding."""
+        """These rows of a weight of one part, float32: an embedding."""
         (part,) = self._parts
-        found: Array = part.rows(indexes) if isinstance(part, Codes) else part.numpy()[indexes]
-        return found
+        rows: Array = part.rows(indexes) if isinstance(part, Codes) else part.numpy()[indexes]
+        return rows
 
     @property
     def nbytes(self) -> int:

@@ -1,4 +1,4 @@
-"""Adapters as this backend's kernel takes them."""
+"""Adapters in the layout of this backend's kernel."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ from legato_engine.layers.low_rank import LowRank, LowRankAdapter
 
 @dataclass(frozen=True, slots=True)
 class CpuLowRank:
-    """What an adapter adds to one linear layer, laid out as `kernels.add` says."""
+    """An adapter's update of one linear layer, in the layout of `kernels.add`."""
 
     down: Array
     up: Array

@@ -1,8 +1,8 @@
-"""What the layers of a model compute for few rows, recorded once and then computed by one call for each step.
+"""Records the operators of a model for steps of few rows, which one call then computes.
 
-A model is told once, as layers that call each other (`models`). Called with a `Program` instead of a step, its
-operators are added to a table, with the addresses of weights and of the memory they compute into, and nothing is
-computed. What `kernels.program` has no operator for is kept as a function and called in between.
+The order of operators is defined once, by layers that call each other (`models`). Called with a `Program` instead of a
+step, they compute nothing: their operators are added to a table, with the addresses of weights and of results. Work
+without an operator in `kernels.program` is kept as a function and called in between.
 """
 
 from collections.abc import Callable
@@ -14,63 +14,73 @@ import numpy as np
 from legato_engine.backends.cpu.step import CpuStep, Projection
 from legato_engine.backends.cpu.workspace import Array
 from legato_engine.kernels import program as kernels
+from legato_engine.kernels.paths import Path
 
 Call = Callable[[CpuStep], Any]
 
 
 @runtime_checkable
 class Recordable(Protocol):
-    """A projection that a program has operators for."""
+    """A projection with operators for a program."""
 
     def record(self, program: "Program", x: Array, out: Array) -> None: ...
 
 
 class Program:
-    """Implements `Operators` by recording. Memory whose address is in it lives as long as it does."""
+    """Implements `Operators` by recording. It keeps the memory alive whose addresses are in it."""
 
-    rows = kernels.MOST  # for layers: the room they take
+    rows = kernels.MOST  # for which layers allocate their results
 
-    def __init__(self, kind: np.generic, adapted: bool = False) -> None:
-        """`kind`: by which products of bytes, one of `numba_int8_kinds`."""
+    def __init__(self, path: Path, adapted: bool = False) -> None:
         self.adapted = adapted
-        self._kind = kind
+        self._path = path
         self._parts: list[Call] = []
-        self._table: list[list[int]] = []  # operators after the last part
-        self._held: list[Array] = []
+        self._table: list[Array] = []  # OPERATOR: those after the last part
+        self._kept_alive: list[Array] = []
         self._rounded: dict[int, tuple[Array, Array]] = {}
 
-    def add(self, operator: int, *numbers: Array | np.generic | int) -> None:
-        """An operator of `kernels.program`: an array stands for its address, a float32 for its bits."""
-        row = [operator, *(self._number(number) for number in numbers)]
-        self._table.append(row + [0] * (kernels.FIELDS - len(row)))
+    def add(self, kind: int, **fields: Array | np.generic | int) -> None:
+        """Records an operator of `kernels.program`; an array stands for its address."""
+        operator = np.zeros((), kernels.OPERATOR)
+        operator["kind"] = kind
+        for name, value in fields.items():
+            operator[name] = self._address(value) if isinstance(value, np.ndarray) else value
+        self._table.append(operator)
 
     def call(self, work: Call) -> None:
-        """What the last of these returns is the result."""
+        """Records a function. The result of the last one is the result of the program."""
         self._close()
         self._parts.append(work)
 
     def norm(self, x: Array, residual: Array, weight: Array, eps: np.float32, out: Array) -> None:
-        self.add(kernels.NORM, x, residual, out, weight, len(weight), eps)
+        self.add(kernels.NORM, x=x, residual=residual, out=out, weight=weight, width=len(weight), eps=eps)
 
     def norm_heads(self, parts: Array, first: int, count: int, weight: Array, eps: np.float32) -> None:
         _, heads, dim = parts.shape
-        self.add(kernels.NORM_HEADS, parts, weight, heads, first, first + count, dim, eps)
+        self.add(
+            kernels.NORM_HEADS, x=parts, weight=weight, heads=heads, first_head=first, end_head=first + count, dim=dim,
+            eps=eps,
+        )  # fmt: skip
 
     def linear(self, projection: Projection, x: Array, out: Array) -> None:
         assert isinstance(projection, Recordable)  # `Numerics.products`
         projection.record(self, x, out)
 
     def rotate(self, parts: Array, heads: int, cos: Array, sin: Array, layer: int) -> None:
-        self.add(kernels.ROTATE, parts, parts.shape[1], heads, parts.shape[2], cos, sin, layer)
+        _, all_heads, dim = parts.shape
+        self.add(kernels.ROTATE, x=parts, heads=all_heads, queries=heads, dim=dim, cos=cos, sin=sin, layer=layer)
 
     def attend(self, parts: Array, heads: int, window: int, layer: int, out: Array) -> None:
-        self.add(kernels.ATTEND, parts, parts.shape[1], heads, parts.shape[2], out, window, layer)
+        _, all_heads, dim = parts.shape
+        self.add(
+            kernels.ATTEND, x=parts, heads=all_heads, queries=heads, dim=dim, out=out, window=window, layer=layer
+        )  # fmt: skip
 
     def silu_mul(self, gate_up: Array, out: Array) -> None:
-        self.add(kernels.SILU_MUL, gate_up, out, out.shape[1])
+        self.add(kernels.SILU_MUL, x=gate_up, out=out, width=out.shape[1])
 
     def rounded(self, inputs: int) -> tuple[Array, Array]:
-        """Memory for rows of so many 8-bit activations, and for their scales."""
+        """Memory for rows of `inputs` 8-bit activations, and for their scales."""
         if inputs not in self._rounded:
             self._rounded[inputs] = (
                 np.zeros((self.rows, inputs), np.int8),
@@ -86,20 +96,19 @@ class Program:
             result = part(step)
         return result
 
-    def _number(self, number: Array | np.generic | int) -> int:
-        if isinstance(number, np.ndarray):
-            assert number.flags.c_contiguous
-            self._held.append(number)
-            return int(number.ctypes.data)
-        return int(number.view(np.int32)) if isinstance(number, np.float32) else int(number)
+    def _address(self, array: Array) -> int:
+        assert array.flags.c_contiguous
+        self._kept_alive.append(array)
+        return int(array.ctypes.data)
 
     def _close(self) -> None:
         if self._table:
-            table = np.array(self._table, np.int64)
+            table = np.stack(self._table)
             self._table = []
-            self._parts.append(lambda step: _run(self._kind, table, step))
+            self._parts.append(lambda step: _run(self._path, table, step))
 
 
-def _run(kind: np.generic, table: Array, step: CpuStep) -> None:
-    inputs, threads = step.inputs, numba.get_num_threads()
-    kernels.run(kind, table, inputs.positions, inputs.slots, step.work, inputs.tables, step.arena, threads)
+def _run(path: Path, table: Array, step: CpuStep) -> None:
+    inputs, arena, threads = step.inputs, step.arena, numba.get_num_threads()
+    kv = path.kv_tag(arena.dtype)
+    kernels.run(path.family, kv, table, inputs.positions, inputs.slots, step.work, inputs.tables, arena, threads)

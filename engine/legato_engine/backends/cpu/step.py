@@ -11,11 +11,11 @@ from legato_engine.kernels.rope.numba import rotate_and_write
 from legato_engine.kernels.silu_mul.numba import silu_mul
 from legato_engine.layers.inputs import Ints, StepInputs
 
-Attend = Callable[[Array, Ints, Ints, int, Array, int, Array], None]  # `Numerics.attend`
+Attend = Callable[[Array, Array, Ints, int, Array, int, Array], None]  # `Numerics.attend`
 
 
 class Projection(Protocol):
-    """Computes x [room, in] → out [room, out] for the first `rows`; `nbytes` is the memory of its weights."""
+    """Computes x [room, in] → out [room, out] for the first `rows`; `nbytes` are its weights' bytes."""
 
     def __call__(self, x: Array, rows: int, out: Array) -> None: ...
     @property
@@ -23,9 +23,9 @@ class Projection(Protocol):
 
 
 class Operators(Protocol):
-    """What the layers of this backend call: a step computes it, a `Program` records it.
+    """The operators that layers of this backend call: a step computes them, a `Program` records them.
 
-    All arrays have room for `rows` rows. x, residual and qkv are float32; out is what linear layers take.
+    All arrays have room for `rows` rows. x, residual and qkv are float32; out has the format of linear layers' inputs.
     """
 
     @property
@@ -33,10 +33,10 @@ class Operators(Protocol):
 
     @property
     def adapted(self) -> bool:
-        """Whether adapters add something to linear layers."""
+        """True if adapters update linear layers."""
 
     def call(self, work: "Callable[[CpuStep], Any]") -> Any:
-        """Does what has no operator, and returns what that does; None where it is only recorded."""
+        """Calls a function that has no operator, and returns its result; None if it is only recorded."""
 
     def norm(self, x: Array, residual: Array, weight: Array, eps: np.float32, out: Array) -> None:
         """residual += x; out = RMSNorm of it."""
@@ -47,23 +47,23 @@ class Operators(Protocol):
     def linear(self, projection: Projection, x: Array, out: Array) -> None: ...
 
     def rotate(self, parts: Array, heads: int, cos: Array, sin: Array, layer: int) -> None:
-        """RoPE on parts [rows, heads + 2 · kv_heads, dim], in place; keys and values go into the arena."""
+        """Rotates parts [rows, heads + 2 · kv_heads, dim] in place by RoPE, and writes keys and values to the arena."""
 
     def attend(self, parts: Array, heads: int, window: int, layer: int, out: Array) -> None:
-        """parts as `rotate` left it → out [rows, heads · dim]. A window of 0 is none."""
+        """Computes attention: parts after `rotate` → out [rows, heads · dim]. A window of 0 is unlimited."""
 
     def silu_mul(self, gate_up: Array, out: Array) -> None: ...
 
 
 class CpuStep:
-    """Implements `Operators` by computing. `arena` as the kernels take it, in KVLayout's shape."""
+    """Implements `Operators` by computing. `arena` is `Numerics.held`, in KVLayout's shape."""
 
     __slots__ = ("_attend", "adapted", "arena", "hidden", "inputs", "rows", "work")
 
-    def __init__(self, inputs: StepInputs, work: Ints, arena: Array, attend: Attend) -> None:
-        """`work` is what attention has to do, as `attend` takes it."""
+    def __init__(self, inputs: StepInputs, work: Array, arena: Array, attend: Attend) -> None:
+        """`work` is the work list for `attend`."""
         self.inputs = inputs
-        self.hidden: tuple[Array, Array] | None = None  # what the head was given: valid until the next step
+        self.hidden: tuple[Array, Array] | None = None  # the head's inputs, valid until the next step
         self.rows = len(inputs.tokens)
         self.adapted = bool(inputs.adapted)
         self.work = work
@@ -88,8 +88,8 @@ class CpuStep:
 
     def attend(self, parts: Array, heads: int, window: int, layer: int, out: Array) -> None:
         rows, tables = self.rows, self.inputs.tables
-        found = out[:rows].reshape(rows, heads, parts.shape[2])
-        self._attend(parts[:rows], self.work, tables, window, self.arena, layer, found)
+        out_by_head = out[:rows].reshape(rows, heads, parts.shape[2])
+        self._attend(parts[:rows], self.work, tables, window, self.arena, layer, out_by_head)
 
     def silu_mul(self, gate_up: Array, out: Array) -> None:
         silu_mul(gate_up, self.rows, out)

@@ -1,4 +1,4 @@
-"""Memory that layers compute into."""
+"""Memory for the results of layers."""
 
 from typing import Any
 
@@ -7,9 +7,9 @@ import numpy as np
 Array = np.ndarray[Any, Any]
 
 
-class Buffer:
-    """Memory of one intermediate result, of as many rows as were ever asked for: rows that tiles compute beyond a
-    step's own hold what was there before.
+class CpuBuffer:
+    """Memory of one intermediate result, with as many rows as the largest step. Rows that tiles compute beyond the rows
+    of a step contain old values.
     """
 
     __slots__ = ("_array",)
@@ -24,21 +24,21 @@ class Buffer:
         return self._array
 
 
-class Workspace:
-    """Buffers by operator and width: all layers of a model use the same. A result is valid until that operator computes
-    another one of that width.
+class CpuWorkspace:
+    """Buffers by operator and width, shared by all layers of a model. A result is valid until the operator computes
+    another one of the same width.
     """
 
     def __init__(self) -> None:
-        self._buffers: dict[tuple[str, int], Buffer] = {}
+        self._buffers: dict[tuple[str, int], CpuBuffer] = {}
 
-    def buffer(self, operator: str, width: int, kind: Any = np.float32) -> Buffer:
+    def buffer(self, operator: str, width: int, kind: Any = np.float32) -> CpuBuffer:
         key = operator, width
         if key not in self._buffers:
-            self._buffers[key] = Buffer(width, kind)
+            self._buffers[key] = CpuBuffer(width, kind)
         return self._buffers[key]
 
 
 def room(rows: int) -> int:
-    """`rows` rounded up to what tiles compute."""
+    """`rows` rounded up to the rows of two tiles."""
     return -(-rows // 32) * 32

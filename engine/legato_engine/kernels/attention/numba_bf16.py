@@ -54,17 +54,17 @@ def _find_upcoming(turn, work, shared, tables, window, arena, layer, keys):
     """The same of the tile that is dealt next, which this thread may well get."""
     task = fetch_add(address(turn), 0)
     if task < len(work) * arena.shape[3]:
-        row, _, start, lane, lanes = work[task % len(work)]
-        begin = max(0, start + lane // shared + 1 - window) // 16 * 16 if window else 0
-        end = start + (lane + lanes - 1) // shared + 1
-        _find(arena, layer, task // len(work), tables[row], begin, end, keys)
+        tile = work[task % len(work)]
+        begin = max(0, tile.start + tile.lane // shared + 1 - window) // 16 * 16 if window else 0
+        end = tile.start + (tile.lane + tile.lanes - 1) // shared + 1
+        _find(arena, layer, task // len(work), tables[tile.row], begin, end, keys)
 
 
 @njit(cache=True)
 def _pack_queries(qkv, task, shared, first_head, room, asked):
     """Queries of a tile's lanes, one group after the other."""
     dim = qkv.shape[2]
-    _, token, _, lane, lanes = task
+    token, lane, lanes = task.token, task.lane, task.lanes
     for group in range(0, lanes, GROUP):
         for i in range(min(GROUP, lanes - group)):
             at = lane + group + i
@@ -114,7 +114,7 @@ def _weigh(scores, count, lanes, dim, results, rooms):
 
 @njit(cache=True)
 def _put_back(task, shared, kv_head, dim, results, out):
-    _, token, _, lane, lanes = task
+    token, lane, lanes = task.token, task.lane, task.lanes
     _, _, total, found = results
     for i in range(lanes):
         head = (token + (lane + i) // shared) * out.shape[1] + kv_head * shared + (lane + i) % shared
@@ -126,13 +126,13 @@ def _tile(qkv, task, shared, kv_head, turn, work, tables, window, arena, layer, 
     """Some lanes of one row and KV head. of_positions int64: the addresses of 16 keys each, and of those read next; and
     which positions a lane sees, from and to.
     """
-    dim, to_values, (row, _, start, lane, lanes) = qkv.shape[2], arena.strides[2], task
+    dim, to_values, lanes = qkv.shape[2], arena.strides[2], task.lanes
     asked, results, scores, (weights, pairs, turned) = memory
     keys, following, begins, ends = of_positions
-    groups, table = (lanes + GROUP - 1) // GROUP, tables[row]
+    groups, table = (lanes + GROUP - 1) // GROUP, tables[task.row]
     _begin(dim, groups, results)
     _pack_queries(qkv, task, shared, kv_head * shared, scores, asked)
-    _see(start, lane, lanes, shared, window, begins, ends)
+    _see(task.start, task.lane, lanes, shared, window, begins, ends)
     begin, end = begins[0] // 16 * 16, ends[LANES - 1]
     _find(arena, layer, kv_head, table, begin, end, following)
     for first in range(begin, end, POSITIONS):
@@ -172,9 +172,9 @@ def _work_off(turn, qkv, work, tables, window, shapes, arena, layer, out):
 def attention(qkv, work, tables, window, shapes, arena, layer, threads, out):
     """All rows of a step, by `threads` threads.
 
-    qkv float32 [tokens, heads + 2 · kv_heads, dim]; `work` int64 [tiles, 5] of (row, its first token, its start
-    position, first lane, lanes), longest first; tables int64 [rows, blocks]; window 0 is none; `shapes` those of
-    tiles; arena uint16 (bfloat16) in KVLayout's shape; out uint16 [tokens, heads, dim]. qkv and out are contiguous.
+    qkv float32 [tokens, heads + 2 · kv_heads, dim]; `work` TILE [tiles], longest first; tables int64 [rows, blocks];
+    window 0 is none; `shapes` are those of tiles; arena uint16 (bfloat16) in KVLayout's shape; out uint16
+    [tokens, heads, dim]. qkv and out are contiguous.
     """
     turn = np.zeros(1, np.int64)
     for _ in prange(min(threads, len(work) * arena.shape[3])):

@@ -59,84 +59,89 @@ def _take(turn, work, tables, window, arena, layer, keys):
     """The number of the task that is next, whose first keys are found."""
     taken = fetch_add(address(turn), 1)
     if taken < len(work) * arena.shape[3]:
-        row, _, start, _, _, begin, end, _, _, _ = work[taken % len(work)]
-        begin = max(begin, start + 1 - window) // 4 * 4 if window else begin
-        _find(arena, layer, taken // len(work), tables[row], begin, end, keys)
+        task = work[taken % len(work)]
+        begin = max(task.begin, task.start + 1 - window) // 4 * 4 if window else task.begin
+        _find(arena, layer, taken // len(work), tables[task.row], begin, task.end, keys)
     return taken
 
 
 @njit(cache=True)
-def _scaled_queries(qkv, token, lane, lanes, shared, first_head, kind, asked):
+def _scaled_queries(kv, qkv, token, lane, lanes, shared, first_head, asked):
     """Queries of lanes `lane … lane + lanes - 1`, to [lanes, dim] at the address `asked`."""
     dim = qkv.shape[2]
     scale = LOG2_E / np.sqrt(np.float32(dim))
     for i in range(lane, lane + lanes):
         head = (token + i // shared) * qkv.shape[1] + first_head + i % shared
-        arrange(kind, address(qkv) + head * dim * 4, dim, scale, asked)
+        arrange(kv, address(qkv) + head * dim * 4, dim, scale, asked)
         asked += dim * 4
 
 
 @njit(cache=True)
-def _tile(qkv, task, shared, kv_head, tables, window, arena, layer, memory):
+def _tile(kv, qkv, task, shared, kv_head, tables, window, arena, layer, memory):
     """Some lanes of one row and KV head; what is found ends up in the room of `memory`, [lanes, dim]."""
-    dim, kind, to_values = qkv.shape[2], arena.dtype.type(0), arena.strides[2]
-    row, token, start, lane, lanes, begin, end, _, _, _ = task
+    dim, to_values, start, lane, lanes, end = (
+        qkv.shape[2],
+        arena.strides[2],
+        task.start,
+        task.lane,
+        task.lanes,
+        task.end,
+    )
     asked, found, room, scores, (best, total, scale), (keys, following, numbers) = memory
     begins, ends = np.zeros(LANES, np.int64), np.full(LANES, end, np.int64)
     for i in range(lanes):
         ends[i] = start + (lane + i) // shared + 1
         begins[i] = max(0, ends[i] - window) if window else 0
     room[lanes * dim : LANES * dim] = np.float32(0)
-    _scaled_queries(qkv, token, lane, lanes, shared, kv_head * shared, kind, address(room))
+    _scaled_queries(kv, qkv, task.token, lane, lanes, shared, kv_head * shared, address(room))
     transpose(address(room), LANES, dim, address(asked))
-    tile_kernels.pack_queries(kind, address(asked), dim)
+    tile_kernels.pack_queries(kv, address(asked), dim)
     addresses = numbers, following, to_values
     best[:], total[:], found[:] = LEAST, np.float32(0), np.float32(0)
-    begin = max(begin, begins[0] // 4 * 4)
-    _find(arena, layer, kv_head, tables[row], begin, end, following)
+    begin = max(task.begin, begins[0] // 4 * 4)
+    _find(arena, layer, kv_head, tables[task.row], begin, end, following)
     for first in range(begin, end, POSITIONS):
         keys[:] = following
         count = min(end - first, POSITIONS)
-        _find(arena, layer, kv_head, tables[row], first + POSITIONS, end, following)
-        tile_kernels.scores(kind, keys, addresses, count, dim, address(room), address(asked), address(scores))
+        _find(arena, layer, kv_head, tables[task.row], first + POSITIONS, end, following)
+        tile_kernels.scores(kv, keys, addresses, count, dim, address(room), address(asked), address(scores))
         if first < begins[lanes - 1] or first + count > ends[0]:
             mask(scores[: POSITIONS * LANES].reshape(POSITIONS, LANES), first, count, begins, ends)
-        tile_kernels.weigh(kind, address(scores), count, address(best), address(total), address(scale))
+        tile_kernels.weigh(kv, address(scores), count, address(best), address(total), address(scale))
         weights, by, into = address(scores), address(scale), address(found)
-        tile_kernels.values(kind, keys, addresses, count, dim, address(room), weights, by, into)
+        tile_kernels.values(kv, keys, addresses, count, dim, address(room), weights, by, into)
     transpose(address(found), dim, LANES, address(room))
 
 
 @njit(cache=True)
-def _row(qkv, task, shared, kv_head, turn, work, tables, window, arena, layer, memory):
+def _row(kv, qkv, task, shared, kv_head, turn, work, tables, window, arena, layer, memory):
     """All heads of one token on a KV head; what is found is that of `memory`, [lanes, dim]. Returns the number of the
     task that is next, which is taken here: what it reads first is asked for while the end of this one is computed.
     """
-    dim, kind, to_values = qkv.shape[2], arena.dtype.type(0), arena.strides[2]
-    row, token, start, _, _, begin, end, _, _, _ = task
+    dim, to_values, begin, end = qkv.shape[2], arena.strides[2], task.begin, task.end
     asked, found, _, scores, (best, total, scale), (keys, following, _) = memory
-    _scaled_queries(qkv, token, 0, shared, shared, kv_head * shared, kind, address(asked))
-    row_kernels.pack_queries(kind, address(asked), dim, shared)
+    _scaled_queries(kv, qkv, task.token, 0, shared, shared, kv_head * shared, address(asked))
+    row_kernels.pack_queries(kv, address(asked), dim, shared)
     best[:], total[:], found[: (shared + 3) // 4 * 4 * dim] = LEAST, np.float32(0), np.float32(0)
-    oldest = max(begin, start + 1 - window) if window else begin
+    oldest = max(begin, task.start + 1 - window) if window else begin
     begin, taken = oldest // 4 * 4, 0
     if begin >= end:  # the window is behind this part
         return _take(turn, work, tables, window, arena, layer, following)
-    _find(arena, layer, kv_head, tables[row], begin, end, following)
+    _find(arena, layer, kv_head, tables[task.row], begin, end, following)
     for first in range(begin, end, POSITIONS):
         keys, following = following, keys
         count = min(end - first, POSITIONS)
         if first + POSITIONS < end:
-            _find(arena, layer, kv_head, tables[row], first + POSITIONS, end, following)
+            _find(arena, layer, kv_head, tables[task.row], first + POSITIONS, end, following)
         else:
             taken = _take(turn, work, tables, window, arena, layer, following)
         for head in range(0, shared, 4):
             lane, heads, at, part = head * 16, shared - head, address(asked) + head * dim * 4, head * dim * 4
-            row_kernels.scores(kind, keys, following, count, dim, heads, at, address(scores))
+            row_kernels.scores(kv, keys, following, count, dim, heads, at, address(scores))
             row_kernels.mask(scores, oldest - first, count)
-            row_kernels.weigh(kind, address(scores), count, address(best) + lane, address(total) + lane, address(scale))
+            row_kernels.weigh(kv, address(scores), count, address(best) + lane, address(total) + lane, address(scale))
             at = address(scores), address(scale), address(found) + part
-            row_kernels.values(kind, keys, following, to_values, count, dim, heads, *at)
+            row_kernels.values(kv, keys, following, to_values, count, dim, heads, *at)
     return taken
 
 
@@ -165,26 +170,26 @@ def _join(kept, total, found):
 
 
 @njit(cache=True, error_model="numpy")  # a sum of weights may be 0 or no number
-def _finish(task, shared, kv_head, kind, best, total, found, kept, done, out):
+def _finish(kv, task, shared, kv_head, best, total, found, kept, done, out):
     """Writes found [lanes, dim], once the last of its parts is done."""
     dim = found.shape[1]
-    _, token, _, lane, lanes, _, _, part, parts, slot = task
+    token, lane, lanes, parts = task.token, task.lane, task.lanes, task.parts
     if parts:
-        own = kept[kv_head, slot : slot + lanes * parts].reshape(parts, lanes, dim + 2)
-        _keep(best, total, found, own[part])
-        if fetch_add(address(done[kv_head, slot:]), 1) < parts - 1:
+        own = kept[kv_head, task.slot : task.slot + lanes * parts].reshape(parts, lanes, dim + 2)
+        _keep(best, total, found, own[task.part])
+        if fetch_add(address(done[kv_head, task.slot :]), 1) < parts - 1:
             return
         _join(own, total, found)
     for i in range(lanes):
         head = (token + (lane + i) // shared) * out.shape[1] + kv_head * shared + (lane + i) % shared
         by = np.float32(1) / total[i]
-        put_back(kind, address(found) + i * dim * 4, dim, by, address(out) + head * dim * 4)
+        put_back(kv, address(found) + i * dim * 4, dim, by, address(out) + head * dim * 4)
 
 
 @njit(cache=True)
-def work_off(turn, qkv, work, tables, window, arena, layer, kept, done, out):
+def work_off(kv, turn, qkv, work, tables, window, arena, layer, kept, done, out):
     """What one thread does: whatever is next."""
-    dim, kv_heads, kind = qkv.shape[2], arena.shape[3], arena.dtype.type(0)
+    dim, kv_heads = qkv.shape[2], arena.shape[3]
     shared = out.shape[1] // kv_heads
     for_tiles, for_rows = _memory(LANES, dim), _memory((shared + 3) // 4 * 16, dim)
     _, _, of_tile, _, (tile_best, tile_total, _), _ = for_tiles
@@ -199,12 +204,12 @@ def work_off(turn, qkv, work, tables, window, arena, layer, kept, done, out):
     while taken < len(work) * kv_heads:
         kv_head = taken // len(work)  # tiles of one head after another, while its keys are in the second cache
         task = work[taken % len(work)]
-        if task[4] == shared and task[3] == 0:
-            taken = _row(qkv, task, shared, kv_head, turn, work, tables, window, arena, layer, for_rows)
-            _finish(task, shared, kv_head, kind, row_best, row_total, of_row, kept, done, out)
+        if task.lanes == shared and task.lane == 0:
+            taken = _row(kv, qkv, task, shared, kv_head, turn, work, tables, window, arena, layer, for_rows)
+            _finish(kv, task, shared, kv_head, row_best, row_total, of_row, kept, done, out)
         else:
-            _tile(qkv, task, shared, kv_head, tables, window, arena, layer, for_tiles)
-            _finish(task, shared, kv_head, kind, tile_best, tile_total, of_tile, kept, done, out)
+            _tile(kv, qkv, task, shared, kv_head, tables, window, arena, layer, for_tiles)
+            _finish(kv, task, shared, kv_head, tile_best, tile_total, of_tile, kept, done, out)
             taken = fetch_add(address(turn), 1)
 
 
@@ -212,19 +217,18 @@ def work_off(turn, qkv, work, tables, window, arena, layer, kept, done, out):
 def slots_of(work):
     """Lanes of all parts that are joined."""
     slots = 1
-    for task in range(len(work)):
-        slots = max(slots, work[task, 9] + work[task, 4] * work[task, 8])
+    for index in range(len(work)):
+        task = work[index]
+        slots = max(slots, task.slot + task.lanes * task.parts)
     return slots
 
 
 @njit(cache=True, parallel=True, nogil=True)
-def attention(qkv, work, tables, window, arena, layer, threads, out):
+def attention(kv, qkv, work, tables, window, arena, layer, threads, out):
     """All rows of a step, by `threads` threads.
 
-    qkv float32 [tokens, heads + 2 · kv_heads, dim]; `work` int64 [tasks, 10], longest first, of (row, its first token,
-    its start position, first lane, lanes, first position, end; part, parts, slot): where a tile is not in one piece,
-    `parts` is not 0 and `slot` counts the lanes of all parts before those of this tile. tables int64 [rows, blocks];
-    window 0 is none; arena float32, or bfloat16 as uint16 or int16 (`numba_numbers`), in KVLayout's shape; out float32
+    `kv` is the arena's tag; qkv float32 [tokens, heads + 2 · kv_heads, dim]; `work` PART [tasks], longest first; tables
+    int64 [rows, blocks]; window 0 is none; arena float32, or bfloat16 as uint16, in KVLayout's shape; out float32
     [tokens, heads, dim]. qkv and out are contiguous.
     """
     kv_heads = arena.shape[3]
@@ -232,4 +236,4 @@ def attention(qkv, work, tables, window, arena, layer, threads, out):
     kept, done = np.empty((kv_heads, slots, qkv.shape[2] + 2), np.float32), np.zeros((kv_heads, slots), np.int64)
     turn = np.zeros(1, np.int64)
     for _ in prange(min(threads, len(work) * kv_heads)):
-        work_off(turn, qkv, work, tables, window, arena, layer, kept, done, out)
+        work_off(kv, turn, qkv, work, tables, window, arena, layer, kept, done, out)

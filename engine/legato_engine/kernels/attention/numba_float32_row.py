@@ -23,27 +23,27 @@ def _add_products(query, keys, sums):
 
 
 @njit(cache=True)
-def scores(kind, keys, following, count, dim, heads, asked, scores):
-    """scores of `count` positions, rounded up to 4; `keys` are the addresses of 4 positions each, which hold numbers of
-    `kind`, and `following` those of what is read next. Of more than 3 `heads`, 4 are computed.
+def scores(kv, keys, following, count, dim, heads, asked, scores):
+    """scores of `count` positions, rounded up to 4; `keys` are the addresses of 4 positions each, in an arena with
+    the tag `kv`, and `following` those of what is read next. Of more than 3 `heads`, 4 are computed.
     """
-    size, width = bytes_of(kind), dim * bytes_of(kind)
+    size, width = bytes_of(kv), dim * bytes_of(kv)
     for four in range((count + 3) // 4):
         a, b, c, d = no_sums(), no_sums(), no_sums(), no_sums()
         for part in range(0, dim, 32):
             key, query = keys[four] + part * size, asked + part * 4
             ask_for(following[four] + part * 4 * size, 128 * size)
-            of = first(kind, key), first(kind, key + width), first(kind, key + 2 * width), first(kind, key + 3 * width)
+            of = first(kv, key), first(kv, key + width), first(kv, key + 2 * width), first(kv, key + 3 * width)
             a, b = _add_products(query, of, a), _add_products(query + dim * 4, of, b)
             c = _add_products(query + dim * 8, of, c)
             if heads > 3:
                 d = _add_products(query + dim * 12, of, d)
             query += 64
             of = (
-                second(kind, key),
-                second(kind, key + width),
-                second(kind, key + 2 * width),
-                second(kind, key + 3 * width),
+                second(kv, key),
+                second(kv, key + width),
+                second(kv, key + 2 * width),
+                second(kv, key + 3 * width),
             )
             a, b = _add_products(query, of, a), _add_products(query + dim * 4, of, b)
             c = _add_products(query + dim * 8, of, c)
@@ -59,18 +59,18 @@ def _add_values(weight, values, found):
 
 
 @njit(cache=True)
-def values(kind, keys, following, to_values, count, dim, heads, weights, scale, found):
+def values(kv, keys, following, to_values, count, dim, heads, weights, scale, found):
     """found becomes `scale` times itself plus the weighted values of `count` positions; `following` are the keys of
     what is read next, and `to_values` how far from keys values are.
     """
-    size = bytes_of(kind)
+    size = bytes_of(kv)
     for part in range(0, dim, 32):
         a, b, c, d = scaled(found + part * 4, dim * 4, scale)
         for four in range((count + 3) // 4):
             value, weight = keys[four] + to_values + part * size, weights + four * 64
             ask_for(following[four] + to_values + part * 4 * size, 128 * size)
             for _ in range(min(4, count - four * 4)):
-                of = first(kind, value), second(kind, value)
+                of = first(kv, value), second(kv, value)
                 a, b = _add_values(weight, of, a), _add_values(weight + 16, of, b)
                 c = _add_values(weight + 32, of, c)
                 if heads > 3:

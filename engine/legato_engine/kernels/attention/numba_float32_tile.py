@@ -25,15 +25,15 @@ def _add_products(sums, by, at, distance):
 
 
 @njit(cache=True)
-def scores(kind, numbers, following, to_values, count, dim, asked, scores):
+def scores(kv, numbers, following, to_values, count, dim, asked, scores):
     """scores [count, 32] of `count` positions; asked [dim, 32]. `numbers` are the addresses of 4 keys each, in float32;
-    `following` those of what is read next, which the arena holds as `kind`, and `to_values` how far from them values
+    `following` those of what is read next, in an arena with the tag `kv`, and `to_values` how far from them values
     are.
     """
     width = dim * 4
     last = (count - 1) // 4
     for four in range(0, last + 1, 2):
-        ask_for(following, four, to_values, width * bytes_of(kind))
+        ask_for(following, four, to_values, width * bytes_of(kv))
         left, right, query = numbers[four], numbers[min(four + 1, last)], asked
         early, late = no_sums(), no_sums()
         for _ in range(dim):

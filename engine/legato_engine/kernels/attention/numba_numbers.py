@@ -1,9 +1,8 @@
-"""Keys and values of an arena as float32 registers, whether it holds float32 or bfloat16: as uint16, or as int16 where
-attention multiplies it in pairs.
+"""Keys and values of an arena as float32 registers, whether it holds float32 or bfloat16.
 
 32 neighbouring numbers are two registers. Those of bfloat16 are the even ones and the odd ones, which takes one
-instruction each. Queries stand in the same order, and so does what is found of values, until it is put back. `_kind`
-is any number of the arena's type; memory is given by address.
+instruction each. Queries have the same order, and so have weighted values, until they are put back. `_kv` is the
+arena's tag: KV_FLOAT32, KV_BFLOAT16 or KV_BFLOAT16_PAIRS; memory is given by address.
 """
 
 from typing import Any
@@ -13,7 +12,7 @@ from numba import njit
 from numba.extending import intrinsic, overload
 
 from legato_engine.kernels.lanes import times
-from legato_engine.kernels.scalar import BFLOAT16
+from legato_engine.kernels.tags import KV_FLOAT32
 from legato_engine.kernels.vector import REGISTER, load, store
 
 _LANES = ir.VectorType(ir.IntType(32), 16)
@@ -58,74 +57,74 @@ _early = _picked("_early", [lane + which * 16 for lane in range(8) for which in 
 _late = _picked("_late", [lane + which * 16 for lane in range(8, 16) for which in range(2)])
 
 
-def bytes_of(_kind: Any) -> Any:
+def bytes_of(_kv: Any) -> Any:
     """Bytes of one number."""
 
 
-def first(_kind: Any, _at: Any) -> Any:
+def first(_kv: Any, _at: Any) -> Any:
     """The first register of 32 numbers."""
 
 
-def second(_kind: Any, _at: Any) -> Any:
+def second(_kv: Any, _at: Any) -> Any:
     """The other one."""
 
 
-def widen(_kind: Any, _held: Any, _distance: Any, _count: Any, _dim: Any, _room: Any, _numbers: Any) -> Any:
+def widen(_kv: Any, _held: Any, _distance: Any, _count: Any, _dim: Any, _room: Any, _numbers: Any) -> Any:
     """_numbers become the addresses of float32 [4, dim], in the order of registers, of what lies `_distance` from the
     addresses `_held`, for `_count` positions. `_room` has place for all of it, and is used where it is not float32 yet.
     """
 
 
-def arrange(_kind: Any, _source: Any, _dim: Any, _by: Any, _target: Any) -> Any:
+def arrange(_kv: Any, _source: Any, _dim: Any, _by: Any, _target: Any) -> Any:
     """_source float32 [dim] times `_by`, in the order of registers."""
 
 
-def put_back(_kind: Any, _source: Any, _dim: Any, _by: Any, _target: Any) -> Any:
+def put_back(_kv: Any, _source: Any, _dim: Any, _by: Any, _target: Any) -> Any:
     """_source float32 [dim], in the order of registers, times `_by`, in its own."""
 
 
 @overload(bytes_of)
-def _bytes_of(_kind):
-    return (lambda _kind: 2) if _kind in BFLOAT16 else lambda _kind: 4
+def _bytes_of(_kv):
+    return (lambda _kv: 2) if _kv != KV_FLOAT32.type else lambda _kv: 4
 
 
 @overload(first)
-def _first(_kind, _at):
-    return (lambda _kind, _at: _lower(load(_at))) if _kind in BFLOAT16 else lambda _kind, _at: load(_at)
+def _first(_kv, _at):
+    return (lambda _kv, _at: _lower(load(_at))) if _kv != KV_FLOAT32.type else lambda _kv, _at: load(_at)
 
 
 @overload(second)
-def _second(_kind, _at):
-    return (lambda _kind, _at: _upper(load(_at))) if _kind in BFLOAT16 else lambda _kind, _at: load(_at + 64)
+def _second(_kv, _at):
+    return (lambda _kv, _at: _upper(load(_at))) if _kv != KV_FLOAT32.type else lambda _kv, _at: load(_at + 64)
 
 
 @overload(widen)
-def _widen(_kind, _held, _distance, _count, _dim, _room, _numbers):
-    if _kind in BFLOAT16:
+def _widen(_kv, _held, _distance, _count, _dim, _room, _numbers):
+    if _kv != KV_FLOAT32.type:
         return _widen_all
     return _offset
 
 
 @overload(arrange)
-def _arrange(_kind, _source, _dim, _by, _target):
-    if _kind in BFLOAT16:
-        return lambda _kind, _source, _dim, _by, _target: _separate(_source, _dim, _by, _target)
-    return lambda _kind, _source, _dim, _by, _target: _copy(_source, _dim, _by, _target)
+def _arrange(_kv, _source, _dim, _by, _target):
+    if _kv != KV_FLOAT32.type:
+        return lambda _kv, _source, _dim, _by, _target: _separate(_source, _dim, _by, _target)
+    return lambda _kv, _source, _dim, _by, _target: _copy(_source, _dim, _by, _target)
 
 
 @overload(put_back)
-def _put_back(_kind, _source, _dim, _by, _target):
-    if _kind in BFLOAT16:
-        return lambda _kind, _source, _dim, _by, _target: _interleave(_source, _dim, _by, _target)
-    return lambda _kind, _source, _dim, _by, _target: _copy(_source, _dim, _by, _target)
+def _put_back(_kv, _source, _dim, _by, _target):
+    if _kv != KV_FLOAT32.type:
+        return lambda _kv, _source, _dim, _by, _target: _interleave(_source, _dim, _by, _target)
+    return lambda _kv, _source, _dim, _by, _target: _copy(_source, _dim, _by, _target)
 
 
-def _offset(_kind, _held, _distance, _count, _dim, _room, _numbers):
+def _offset(_kv, _held, _distance, _count, _dim, _room, _numbers):
     for four in range((_count + 3) // 4):
         _numbers[four] = _held[four] + _distance
 
 
-def _widen_all(_kind, _held, _distance, _count, _dim, _room, _numbers):
+def _widen_all(_kv, _held, _distance, _count, _dim, _room, _numbers):
     to = _room
     for four in range((_count + 3) // 4):
         at, _numbers[four] = _held[four] + _distance, to

@@ -1,5 +1,5 @@
 """What a decoding row computes for four heads that share a KV head, by how the arena's numbers are to be multiplied: in
-pairs, by `numba_pairs_row`, or as floats, by `numba_float32_row`. `kind` is any number of the arena's type.
+pairs, by `numba_pairs_row`, or as floats, by `numba_float32_row`. `kv` is the arena's tag.
 
 Memory is given by address; queries and what was found are [4, dim], scores [positions / 4, 4 heads, 4 positions], so
 that registers are full from the first sum to the last. `keys` are the addresses of 4 positions each, `following` those
@@ -9,7 +9,7 @@ of what is read next, and `to_values` how far from keys values are.
 from typing import Any
 
 import numpy as np
-from numba import njit, types
+from numba import njit
 from numba.extending import overload
 
 from legato_engine.kernels.attention import numba_float32_row as floats
@@ -17,26 +17,27 @@ from legato_engine.kernels.attention import numba_pairs_row as pairs
 from legato_engine.kernels.bfloat16 import neighbours
 from legato_engine.kernels.bfloat16 import weight as rounded_weight
 from legato_engine.kernels.lanes import maximum, maximum_in_quarters, power_of_two, subtract, sum_in_quarters
+from legato_engine.kernels.tags import KV_BFLOAT16_PAIRS
 from legato_engine.kernels.vector import add, load, multiply_add, store, zero
 
 
-def pack_queries(_kind: Any, _asked: Any, _dim: Any, _lanes: Any) -> None:
+def pack_queries(_kv: Any, _asked: Any, _dim: Any, _lanes: Any) -> None:
     """_asked float32 [lanes, dim], in the order of registers, becomes what `scores` takes."""
 
 
-def scores(_kind: Any, *_given: Any) -> None:
+def scores(_kv: Any, *_given: Any) -> None:
     """Given keys, following, count, dim, heads, asked and scores: scores of `count` positions, rounded up to 4. Of more
     than 3 heads, 4 are computed.
     """
 
 
-def values(_kind: Any, *_given: Any) -> None:
+def values(_kv: Any, *_given: Any) -> None:
     """Given keys, following, to_values, count, dim, heads, weights, scale and found: found becomes `scale` times itself
     plus the weighted values of `count` positions.
     """
 
 
-def _weight(_kind: Any, _score: Any) -> Any:
+def _weight(_kv: Any, _score: Any) -> Any:
     """2 to the power of each score, which is at most 0: what `values` takes, and what is to be added up."""
 
 
@@ -50,7 +51,7 @@ def mask(scores, begin, count):
 
 
 @njit(cache=True)
-def weigh(kind, scores, count, best, total, scale):
+def weigh(kv, scores, count, best, total, scale):
     """Scores to weights, which `values` takes. best and total [4 heads, 4 times the same] are of all positions so far;
     earlier weights are to be multiplied by `scale`.
     """
@@ -65,45 +66,45 @@ def weigh(kind, scores, count, best, total, scale):
     sums = zero()
     for four in range((count + 3) // 4):
         at = scores + four * 64
-        weight, added = _weight(kind, subtract(load(at), most))
+        weight, added = _weight(kv, subtract(load(at), most))
         store(at, weight)
         sums = add(sums, added)
     store(total, multiply_add(load(total), later, sum_in_quarters(sums)))
 
 
 @overload(pack_queries)
-def _pack_queries(_kind, _asked, _dim, _lanes):
-    if _kind == types.int16:
-        return lambda _kind, _asked, _dim, _lanes: pairs.pack_queries(_asked, _dim, _lanes)
-    return lambda _kind, _asked, _dim, _lanes: None
+def _pack_queries(_kv, _asked, _dim, _lanes):
+    if _kv == KV_BFLOAT16_PAIRS.type:
+        return lambda _kv, _asked, _dim, _lanes: pairs.pack_queries(_asked, _dim, _lanes)
+    return lambda _kv, _asked, _dim, _lanes: None
 
 
 @overload(scores)
-def _scores(_kind, *_given):
-    if _kind == types.int16:
-        return lambda _kind, *_given: pairs.scores(*_given)
-    return lambda _kind, *_given: floats.scores(_kind, *_given)
+def _scores(_kv, *_given):
+    if _kv == KV_BFLOAT16_PAIRS.type:
+        return lambda _kv, *_given: pairs.scores(*_given)
+    return lambda _kv, *_given: floats.scores(_kv, *_given)
 
 
 @overload(values)
-def _values(_kind, *_given):
-    if _kind == types.int16:
-        return lambda _kind, *_given: pairs.values(*_given)
-    return lambda _kind, *_given: floats.values(_kind, *_given)
+def _values(_kv, *_given):
+    if _kv == KV_BFLOAT16_PAIRS.type:
+        return lambda _kv, *_given: pairs.values(*_given)
+    return lambda _kv, *_given: floats.values(_kv, *_given)
 
 
 @overload(_weight)
-def _weight_of(_kind, _score):
-    if _kind == types.int16:
+def _weight_of(_kv, _score):
+    if _kv == KV_BFLOAT16_PAIRS.type:
         return _weight_of_pairs
     return _weight_of_floats
 
 
-def _weight_of_pairs(_kind, _score):
+def _weight_of_pairs(_kv, _score):
     rounded = rounded_weight(_score)
     return neighbours(rounded), rounded
 
 
-def _weight_of_floats(_kind, _score):
+def _weight_of_floats(_kv, _score):
     power = power_of_two(_score)
     return power, power

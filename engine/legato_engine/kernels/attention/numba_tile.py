@@ -1,85 +1,85 @@
 """What a tile of a prompt computes, by how the arena's numbers are to be multiplied: in pairs, by `numba_pairs_tile`,
-or as floats, by `numba_float32_tile`. `_kind` is any number of the arena's type.
+or as floats, by `numba_float32_tile`. `_kv` is the arena's tag.
 """
 
 from typing import Any
 
-from numba import types
 from numba.extending import overload
 
 from legato_engine.kernels.attention import numba_float32_tile as floats
 from legato_engine.kernels.attention import numba_pairs_tile as pairs
 from legato_engine.kernels.attention.numba_numbers import widen
+from legato_engine.kernels.tags import KV_BFLOAT16_PAIRS
 
 
-def pack_queries(_kind: Any, _asked: Any, _dim: Any) -> None:
+def pack_queries(_kv: Any, _asked: Any, _dim: Any) -> None:
     """Queries float32 [dim, 32], in the order of registers, become what `scores` takes."""
 
 
 def scores(
-    _kind: Any, _keys: Any, _addresses: Any, _count: Any, _dim: Any, _room: Any, _asked: Any, _scores: Any
+    _kv: Any, _keys: Any, _addresses: Any, _count: Any, _dim: Any, _room: Any, _asked: Any, _scores: Any
 ) -> None:
     """_scores float32 [count, 32] of `_count` positions, `_keys` the addresses of 4 each. `_addresses` are those that
     may be used, those of what is read next, and how far from keys values are.
     """
 
 
-def weigh(_kind: Any, _scores: Any, _count: Any, _best: Any, _total: Any, _scale: Any) -> None:
+def weigh(_kv: Any, _scores: Any, _count: Any, _best: Any, _total: Any, _scale: Any) -> None:
     """Scores to weights, which `values` takes. _best and _total [32] are of all positions so far; earlier weights are
     to be multiplied by `_scale`.
     """
 
 
 def values(
-    _kind: Any, _keys: Any, _addresses: Any, _count: Any, _dim: Any, _room: Any, _weights: Any, _scale: Any, _found: Any
+    _kv: Any, _keys: Any, _addresses: Any, _count: Any, _dim: Any, _room: Any, _weights: Any, _scale: Any, _found: Any
 ) -> None:
     """_found float32 [dim, 32] becomes `_scale` times itself plus the weighted values of `_count` positions."""
 
 
 @overload(pack_queries)
-def _pack_queries(_kind, _asked, _dim):
-    if _kind == types.int16:
-        return lambda _kind, _asked, _dim: pairs.pack_queries(_asked, _dim)
-    return lambda _kind, _asked, _dim: None
+def _pack_queries(_kv, _asked, _dim):
+    if _kv == KV_BFLOAT16_PAIRS.type:
+        return lambda _kv, _asked, _dim: pairs.pack_queries(_asked, _dim)
+    return lambda _kv, _asked, _dim: None
 
 
 @overload(scores)
-def _scores(_kind, _keys, _addresses, _count, _dim, _room, _asked, _scores):
-    if _kind == types.int16:
+def _scores(_kv, _keys, _addresses, _count, _dim, _room, _asked, _scores):
+    if _kv == KV_BFLOAT16_PAIRS.type:
         return _scores_of_pairs
     return _scores_of_floats
 
 
 @overload(weigh)
-def _weigh(_kind, _scores, _count, _best, _total, _scale):
-    if _kind == types.int16:
-        return lambda _kind, _scores, _count, _best, _total, _scale: pairs.weigh(_scores, _count, _best, _total, _scale)
-    return lambda _kind, _scores, _count, _best, _total, _scale: floats.weigh(_scores, _count, _best, _total, _scale)
+def _weigh(_kv, _scores, _count, _best, _total, _scale):
+    if _kv == KV_BFLOAT16_PAIRS.type:
+        return lambda _kv, _scores, _count, _best, _total, _scale: pairs.weigh(_scores, _count, _best, _total, _scale)
+    return lambda _kv, _scores, _count, _best, _total, _scale: floats.weigh(_scores, _count, _best, _total, _scale)
 
 
 @overload(values)
-def _values(_kind, _keys, _addresses, _count, _dim, _room, _weights, _scale, _found):
-    if _kind == types.int16:
+def _values(_kv, _keys, _addresses, _count, _dim, _room, _weights, _scale, _found):
+    if _kv == KV_BFLOAT16_PAIRS.type:
         return _values_of_pairs
     return _values_of_floats
 
 
-def _scores_of_pairs(_kind, _keys, _addresses, _count, _dim, _room, _asked, _scores):
+def _scores_of_pairs(_kv, _keys, _addresses, _count, _dim, _room, _asked, _scores):
     _, following, to_values = _addresses
     pairs.scores(_keys, following, to_values, _count, _dim, _asked, _scores)
 
 
-def _scores_of_floats(_kind, _keys, _addresses, _count, _dim, _room, _asked, _scores):
+def _scores_of_floats(_kv, _keys, _addresses, _count, _dim, _room, _asked, _scores):
     numbers, following, to_values = _addresses
-    widen(_kind, _keys, 0, _count, _dim, _room, numbers)
-    floats.scores(_kind, numbers, following, to_values, _count, _dim, _asked, _scores)
+    widen(_kv, _keys, 0, _count, _dim, _room, numbers)
+    floats.scores(_kv, numbers, following, to_values, _count, _dim, _asked, _scores)
 
 
-def _values_of_pairs(_kind, _keys, _addresses, _count, _dim, _room, _weights, _scale, _found):
+def _values_of_pairs(_kv, _keys, _addresses, _count, _dim, _room, _weights, _scale, _found):
     pairs.values(_keys, _addresses[2], _count, _dim, _room, _weights, _scale, _found)
 
 
-def _values_of_floats(_kind, _keys, _addresses, _count, _dim, _room, _weights, _scale, _found):
+def _values_of_floats(_kv, _keys, _addresses, _count, _dim, _room, _weights, _scale, _found):
     numbers, _, to_values = _addresses
-    widen(_kind, _keys, to_values, _count, _dim, _room, numbers)
+    widen(_kv, _keys, to_values, _count, _dim, _room, numbers)
     floats.values(numbers, _count, _dim, _weights, _scale, _found)

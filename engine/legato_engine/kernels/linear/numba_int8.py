@@ -75,9 +75,9 @@ def round_rows(x, rows, groups, width, four):
 
 
 @njit(cache=True, parallel=True, nogil=True)
-def multiply(kind, x, rows, codes, values, factors, minima, least_factors, out, first, threads):
+def multiply(family, x, rows, codes, values, factors, minima, least_factors, out, first, threads):
     """x float32 [room, in] times a weight of 4-bit or 8-bit codes; out float32 [room, …], from column `first` on, where
-    room is a multiple of 8: rows beyond `rows` are overwritten. `kind` is one of `numba_int8_kinds`.
+    room is a multiple of 8: rows beyond `rows` are overwritten. `family` is VNNI or AVX2 of `tags`.
     """
     four, groups, summed = codes.itemsize == 4, values.shape[1], minima.shape[1] > 0
     scales = values, factors, minima, least_factors
@@ -90,17 +90,17 @@ def multiply(kind, x, rows, codes, values, factors, minima, least_factors, out, 
                 at, part, left = address(whole[block]), address(parts[block]), rows - block * ROWS
                 to = address(out) + block * ROWS * out.shape[1] * 4 + first * 4 + panel * 64
                 if rows == 1:
-                    one_row(kind, at, part, code, four, of, summed, groups, to)
+                    one_row(family, at, part, code, four, of, summed, groups, to)
                 else:
-                    eight_rows(kind, at, part, code, four, of, summed, groups, to, out.shape[1] * 4, left)
+                    eight_rows(family, at, part, code, four, of, summed, groups, to, out.shape[1] * 4, left)
     else:
         taken = np.zeros(1, np.int64)
         for _ in prange(threads):
-            _multiply_tiles(kind, address(taken), whole, parts, codes, scales, summed, out, first)
+            _multiply_tiles(family, address(taken), whole, parts, codes, scales, summed, out, first)
 
 
 @njit(cache=True)
-def _multiply_tiles(kind, taken, whole, parts, codes, scales, summed, out, first):
+def _multiply_tiles(family, taken, whole, parts, codes, scales, summed, out, first):
     """Takes PANELS panels after the other, as long as other threads leave some."""
     blocks, groups, panels = len(whole), whole.shape[1], len(codes)
     scale, code = room(groups)
@@ -112,14 +112,14 @@ def _multiply_tiles(kind, taken, whole, parts, codes, scales, summed, out, first
         for block in range(blocks):
             to = address(out) + block * ROWS * stride + first * 4 + panel * 64
             x, part = address(whole[block]), address(parts[block])
-            _block(kind, x, part, address(code), address(scale), groups, count, to, stride)
+            _block(family, x, part, address(code), address(scale), groups, count, to, stride)
         panel = fetch_add(taken, PANELS)
 
 
 @njit(cache=True)
-def _block(kind, x, parts, codes, scales, groups, panels, out, stride):
+def _block(family, x, parts, codes, scales, groups, panels, out, stride):
     for row in range(ROWS):
         for panel in range(panels):
             prefetch_to_write(out + row * stride + panel * 64)
-    half_block(kind, x, parts, codes, scales, groups, panels, out, stride)
-    half_block(kind, x + 4 * 32, parts + 4 * 4, codes, scales, groups, panels, out + 4 * stride, stride)
+    half_block(family, x, parts, codes, scales, groups, panels, out, stride)
+    half_block(family, x + 4 * 32, parts + 4 * 4, codes, scales, groups, panels, out + 4 * stride, stride)

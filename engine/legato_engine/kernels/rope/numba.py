@@ -45,7 +45,7 @@ def _many(qkv, queries, positions, cos, sin, arena, layer, slots):
 def rotate_and_write(qkv, queries, positions, cos, sin, arena, layer, slots):
     """Turns queries and keys of qkv float32 [tokens, queries + 2 · kv_heads, dim] and writes keys and values.
 
-    arena float32, or bfloat16 as uint16 or int16, in KVLayout's shape; positions and slots (block · block_size +
+    arena float32, or bfloat16 as uint16, in KVLayout's shape; positions and slots (block · block_size +
     place) int64 [tokens]; cos, sin [positions, dim/2].
     """
     if positions.shape[0] > FEW:
