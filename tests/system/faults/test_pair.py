@@ -15,7 +15,7 @@ KILLS = [("prefill", "pushing"), ("decode", "pushing"), ("decode", "decoding")]
 NUMBERS = "([0-9]{2}, ){60}[0-9]{2}"
 STREAMS = 4
 ASK = {"max_tokens": 200, "temperature": 0, "logprobs": 2, "extra_body": {"ignore_eos": True}}
-STOPPED = {"core": slice(1, None), "server": slice(0, 1), "both": slice(0, None)}
+STOPPED = {"core": slice(1, None), "server": slice(0, 1)}
 
 
 @pytest.mark.parametrize(("role", "stage"), KILLS)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-HANGS = [("prefill", "pushing"), ("prefill", "decoding"), ("decode", "pushing"), ("decode", "decoding")]
+HANGS = [("prefill", "pushing"), ("decode", "pushing"), ("decode", "decoding")]
 ASK = {"max_tokens": 600, "temperature": 0, "logprobs": 2, "ignore_eos": True}
 CHOICES = {"max_tokens": 1000, "n": 3, "seed": 11, "temperature": 0.8, "ignore_eos": True}
 
