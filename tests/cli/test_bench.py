@@ -211,7 +211,7 @@ def test_a_profile_has_the_costs_that_running_workers_report(workers, step, kv_t
 
 @pytest.mark.parametrize(
     ("workers", "said"),
-    [([DECODING], "what prompts cost"), ([PREFILLING], "what decoding costs")],
+    [([DECODING], "the cost of prompts"), ([PREFILLING], "the cost of decoding")],
 )
 def test_costs_that_nobody_measured_are_not_written(workers, said):
     with pytest.raises(ValueError, match=said):

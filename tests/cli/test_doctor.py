@@ -120,7 +120,7 @@ def test_too_little_memory_is_reported(there, dtype, message):
 
 def test_pools_with_gpus_are_judged_for_the_processor_where_there_is_none():
     lines = [line.split() for line in _gpu_lines(None, "Float32", memory="4Gi")]
-    assert [words[:4] for words in lines[::2]] == [[role, "requests", "a", "GPU;"] for role in ("decode", "prefill")]
+    assert [words[:4] for words in lines[::2]] == [[role, "requests", "a", "GPU,"] for role in ("decode", "prefill")]
     assert all(words[1:3] == ["fits:", "weights"] for words in lines[1::2])
 
 
