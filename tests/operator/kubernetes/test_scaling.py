@@ -89,7 +89,7 @@ async def test_workers_of_a_deleted_pool_serve_on_and_leave_as_in_a_scale_down(s
     assert before not in await _controllers(s)
     assert await s.uids("decode") == workers
     s.kubelet.busy.clear()
-    await s.wait(s.is_settled)
+    await s.wait(lambda: _has_workers(s, 1))
     assert (await s.uids("decode")).items() < workers.items()
 
 
