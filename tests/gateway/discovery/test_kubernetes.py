@@ -205,7 +205,7 @@ async def test_a_watch_that_is_too_old_is_followed_by_a_list(gone, kubeconfig):
     [
         ((503, b"no healthy upstream"), "503: no healthy upstream"),
         ((429, b'{"message": "slow down"}'), "429: slow down"),
-        ((200, b"<html>sign in</html>"), "no Listing"),
+        ((200, b"<html>sign in</html>"), "not a Listing"),
     ],
 )
 async def test_an_answer_that_makes_no_sense_changes_nothing(trouble, problem, kubeconfig):

@@ -42,7 +42,7 @@ def test_only_pods_that_are_not_known_raise_doubts():
 
 
 def test_an_answer_that_is_not_a_pool_is_reported():
-    with pytest.raises(BadAnswer, match="no WorkerPool"):
+    with pytest.raises(BadAnswer, match="not a WorkerPool"):
         Members().learn(frozenset("a"), [b"<html>"])
 
 
