@@ -1,4 +1,4 @@
-"""Number formats of a compute path: those of linear layers and of KV, and the attention that reads it.
+"""Number formats of a compute path: its linear layers, its KV, and the attention that reads it.
 
 Sums, softmax and the residual stream are always float32.
 """
