@@ -106,7 +106,7 @@ def _names(recorded: tuple[str, ...]) -> tuple[str, ...]:
 
 def _workload(cell: Row, recorded: Mapping[str, Workload]) -> Workload:
     if cell.workload in MADE:
-        return synthetic.named(cell.workload, cell.seed, synthetic.Traffic(), None)
+        return synthetic.named(cell.workload, cell.seed, synthetic.SyntheticTraffic(), None)
     if cell.workload in recorded:
         return recorded[cell.workload]
     return synthetic.superposed(recorded[cell.workload.removesuffix(f"-{synthetic.SUPERPOSED}")], cell.seed)

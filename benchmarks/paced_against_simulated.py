@@ -50,7 +50,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--process-start", type=float, default=1.5, help="seconds before the profile's start begins")
     args = parser.parse_args()
-    traffic = synthetic.Traffic(args.rate, args.input_tokens, args.output_tokens, args.duration)
+    traffic = synthetic.SyntheticTraffic(args.rate, args.input_tokens, args.output_tokens, args.duration)
     given = synthetic.made("step", synthetic.PHASES["step"], traffic, args.seed)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "step.jsonl"

@@ -59,7 +59,7 @@ def _streams(args: argparse.Namespace, seed: int, count: int) -> Iterator[worklo
 
 
 def _until(
-    over: "asyncio.Future[load.Run]", requests: Iterator[workload.WorkloadRequest]
+    over: "asyncio.Future[load.LoadRun]", requests: Iterator[workload.WorkloadRequest]
 ) -> Iterator[workload.WorkloadRequest]:
     for request in requests:
         if over.done():

@@ -11,7 +11,7 @@ from legato_protocol import flags
 
 if TYPE_CHECKING:
     from legato_engine.kernels.configurations import Table
-    from legato_engine.kernels.tuning.cases import Place
+    from legato_engine.kernels.tuning.cases import TuningDevice
     from legato_engine.kernels.tuning.search import Case, Found
 
 
@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
         table = configurations.Table.read(path.read_text())
         gpu = backends.gpu("cuda")
         assert gpu is not None
-        place = cases.Place(gpu.place, gpu.chip, gpu.processors)
+        place = cases.TuningDevice(gpu.place, gpu.chip, gpu.processors)
         chosen = list(cases.all_of(place, args.kernel or ()))
         if not args.dry_run and not os.access(path.parent, os.W_OK):
             raise PermissionError(f"{path.parent} cannot be written to: name a table with --table, or give --dry-run")
@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
     return tune(table, path, place, chosen, args.dry_run)
 
 
-def tune(table: "Table", path: Path, place: "Place", chosen: "list[Case]", dry_run: bool) -> int:
+def tune(table: "Table", path: Path, place: "TuningDevice", chosen: "list[Case]", dry_run: bool) -> int:
     """Times `chosen`, prints the results and, unless it is a dry run, writes them to `path`. Returns the exit code.
 
     Results are also written if a later kernel raises or the user interrupts, because they took minutes of a GPU.

@@ -11,7 +11,7 @@ import msgspec
 from legato_engine.policy import Profile
 from legato_operator.policy import Bounds, Spec, roles
 from legato_simulator.baselines.search_context import SearchContext
-from legato_simulator.engine.engine import Engine, RunSettings
+from legato_simulator.engine.engine import RunSettings, SimulationEngine
 from legato_simulator.engine.fluid.engine import FluidEngine
 from legato_simulator.engine.pods import POOLS
 from legato_simulator.engine.result import Result
@@ -19,7 +19,7 @@ from legato_simulator.engine.scaler import LegatoScaler, Scaler
 from legato_simulator.engine.scheduler.engine import SchedulerEngine
 from legato_simulator.workload.workload import Workload
 
-ENGINES: Mapping[str, Callable[[RunSettings, Scaler], Engine[Any]]] = {
+ENGINES: Mapping[str, Callable[[RunSettings, Scaler], SimulationEngine[Any]]] = {
     "fluid": FluidEngine,
     "scheduler": SchedulerEngine,
 }

@@ -126,12 +126,12 @@ def test_a_summary_counts_only_answers_and_goodput_only_kept_objectives():
     fast = Record(10, 0.0, [0.1, 0.2, 0.3], output_tokens=3)
     slow = Record(10, 0.0, [2.0, 2.1, 2.2], output_tokens=3)
     failed = Record(10, 0.0, error="503")
-    made = report.summarize("c = 1", load.Run([fast, slow, failed], 2.0), report.LatencyObjectives(1.0, 0.15))
+    made = report.summarize("c = 1", load.LoadRun([fast, slow, failed], 2.0), report.LatencyObjectives(1.0, 0.15))
     assert (made.requests, made.failed, made.output_tokens_per_second, made.goodput_per_second) == (3, 1, 3.0, 0.5)
     assert made.ttft_ms == pytest.approx({"p50": 100, "p90": 2000, "p99": 2000})
     assert made.tpot_ms["p50"] == pytest.approx(100)
     assert "2/3" in report.table([made])
-    none = report.summarize("c = 1", load.Run([failed], 1.0), report.LatencyObjectives(1, 1))
+    none = report.summarize("c = 1", load.LoadRun([failed], 1.0), report.LatencyObjectives(1, 1))
     assert (none.failed, none.ttft_ms["p99"], none.errors) == (1, 0.0, ("503",))
 
 
@@ -286,7 +286,7 @@ async def test_a_load_is_not_lost_where_the_autoscaler_cannot_be_read():
         raise LookupError("no service is running")
 
     async def loaded():
-        return load.Run([], 1.0)
+        return load.LoadRun([], 1.0)
 
     watch = ScalingWatch(ask, BEGAN)
     assert (await burst.watched(watch, loaded())).seconds == 1.0
@@ -349,15 +349,15 @@ def _route(stage="ended", preemptions=0, **seconds):
 )
 def test_a_request_that_misses_an_objective_is_counted_by_what_took_longest(record, route, missed):
     (cell,) = matrix.cells([10], [2], ["greedy"], [Arrivals(rate=2.0)], "m", [])
-    made = matrix.judge(cell, load.Run([GOOD, record], 3.0), SLO, {"a": route} if route else {})
+    made = matrix.judge(cell, load.LoadRun([GOOD, record], 3.0), SLO, {"a": route} if route else {})
     assert (made.missed, made.summary.requests, made.met) == (missed, 2, not missed)
 
 
 def test_a_request_that_was_cut_too_early_to_be_judged_counts_in_nothing():
     (cell,) = matrix.cells([10], [2], ["greedy"], [Arrivals(concurrency=1)], "m", [])
-    made = matrix.judge(cell, load.Run([GOOD, Record(10, 2.5, cut=3.0)], 3.0), SLO, None)
+    made = matrix.judge(cell, load.LoadRun([GOOD, Record(10, 2.5, cut=3.0)], 3.0), SLO, None)
     assert (made.summary.requests, made.kept, made.queue_ms, made.preemptions) == (1, 1.0, None, None)
-    assert matrix.judge(cell, load.Run([LATE], 3.0), SLO, None).missed == {"first token": 1}
+    assert matrix.judge(cell, load.LoadRun([LATE], 3.0), SLO, None).missed == {"first token": 1}
 
 
 def test_the_envelope_of_a_shape_ends_where_one_of_its_arrivals_misses_the_objectives():
@@ -365,7 +365,9 @@ def test_the_envelope_of_a_shape_ends_where_one_of_its_arrivals_misses_the_objec
     cells = matrix.cells([10], [2], ["greedy", "sampled"], arrivals, "m", ["a1", "a2"])
     assert [cell.adapter for cell in cells[::3]] == ["none", "2 adapters"] * 2
     records = [[GOOD], [LATE], [GOOD], *[[GOOD]] * 3, *[[LATE]] * 6]
-    lines = matrix.envelope([matrix.judge(c, load.Run(r, 1.0), SLO, {}) for c, r in zip(cells, records, strict=True)])
+    lines = matrix.envelope(
+        [matrix.judge(c, load.LoadRun(r, 1.0), SLO, {}) for c, r in zip(cells, records, strict=True)]
+    )
     assert lines.splitlines()[2:5] == [
         "| 10 | 2 | greedy | none | 1 req/s | 2 req/s: 0% kept, queue 1; 4 req/s: 100% kept, – |",
         "| 10 | 2 | greedy | 2 adapters | 4 req/s | not reached |",

@@ -1,4 +1,4 @@
-"""Resources that kernels need of each chip, in `engine/legato_engine/kernels/CHIPS.md`. Run it, and it writes the tables there again.
+"""Resources that kernels need of each chip. Run it, and it rewrites the tables of `legato_engine/kernels/CHIPS.md`.
 
 Everything is compiled by the functions that a worker launches it with, in the shapes of real models, and attention in a
 sample of all others that are supported, which the page leaves out.

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from legato_cli.bench.client import Record
-from legato_cli.bench.load import Run
+from legato_cli.bench.load import LoadRun
 
 PAUSE = 1.0  # seconds between two polls of the autoscaler
 Scaling = Mapping[str, Any]  # `status.scaling`
@@ -39,13 +39,15 @@ def arrivals(phases: Sequence[BurstPhase], seed: int) -> list[tuple[int, float]]
     return requests
 
 
-def by_phase(records: Sequence[Record], sent: Sequence[tuple[int, float]], phases: Sequence[BurstPhase]) -> list[Run]:
+def by_phase(
+    records: Sequence[Record], sent: Sequence[tuple[int, float]], phases: Sequence[BurstPhase]
+) -> list[LoadRun]:
     """Groups the records by phase; `records` are in the order of `sent`.
 
     A request belongs to the phase in which it arrived, however late its answer was. Rates refer to the phase's
     duration.
     """
-    runs = [Run([], phase.seconds) for phase in phases]
+    runs = [LoadRun([], phase.seconds) for phase in phases]
     for record, (number, _) in zip(records, sent, strict=True):
         runs[number].records.append(record)
     return runs
@@ -126,7 +128,7 @@ class Watch(Protocol):
         """Polls once."""
 
 
-async def watched(watch: Watch, load: Awaitable[Run]) -> Run:
+async def watched(watch: Watch, load: Awaitable[LoadRun]) -> LoadRun:
     """Returns the load's records. Polls while it runs, and once more at its end."""
     watching = asyncio.create_task(watch.run())
     try:

@@ -96,7 +96,7 @@ async def _load(
     concurrency: int | None,
     rate: float | None,
     seed: int,
-) -> load.Run:
+) -> load.LoadRun:
     with tqdm(total=len(requests), desc=name, unit="req", file=sys.stderr, leave=False) as bar:
 
         async def send(request: workload.WorkloadRequest) -> Record:

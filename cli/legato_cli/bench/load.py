@@ -13,14 +13,14 @@ Send = Callable[[WorkloadRequest], Awaitable[Record]]
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class LoadRun:
     """Records of one load, and the seconds from its first request to its last answer."""
 
     records: list[Record]
     seconds: float
 
 
-async def closed(send: Send, requests: Iterable[WorkloadRequest], concurrency: int) -> Run:
+async def closed(send: Send, requests: Iterable[WorkloadRequest], concurrency: int) -> LoadRun:
     """Keeps `concurrency` requests in flight until all are answered."""
     todo, records, start = iter(requests), [], perf_counter()
 
@@ -29,10 +29,10 @@ async def closed(send: Send, requests: Iterable[WorkloadRequest], concurrency: i
             records.append(await send(request))
 
     await asyncio.gather(*(user() for _ in range(concurrency)))
-    return Run(records, perf_counter() - start)
+    return LoadRun(records, perf_counter() - start)
 
 
-async def open_loop(send: Send, requests: list[WorkloadRequest], rate: float | None, seed: int) -> Run:
+async def open_loop(send: Send, requests: list[WorkloadRequest], rate: float | None, seed: int) -> LoadRun:
     """Sends at `rate` requests a second (Poisson), or at the requests' own times, however slow the answers are."""
     rng, start, at = random.Random(seed), perf_counter(), 0.0
     tasks = []
@@ -41,4 +41,4 @@ async def open_loop(send: Send, requests: list[WorkloadRequest], rate: float | N
         await asyncio.sleep(max(0.0, start + at - perf_counter()))
         tasks.append(asyncio.ensure_future(send(request)))
     records = await asyncio.gather(*tasks)
-    return Run(list(records), perf_counter() - start)
+    return LoadRun(list(records), perf_counter() - start)

@@ -7,7 +7,7 @@ from itertools import groupby, product
 
 from legato_cli.bench import report
 from legato_cli.bench.client import GREEDY, Record
-from legato_cli.bench.load import Run
+from legato_cli.bench.load import LoadRun
 from legato_cli.bench.state_watch import Route
 
 MET = 0.9  # share of a cell's requests that have to keep both objectives
@@ -109,7 +109,7 @@ def cells(
     ]
 
 
-def judge(cell: Cell, run: Run, slo: report.LatencyObjectives, routes: Mapping[str, Route] | None) -> CellResult:
+def judge(cell: Cell, run: LoadRun, slo: report.LatencyObjectives, routes: Mapping[str, Route] | None) -> CellResult:
     """Returns the figures of a cell. `routes` has its requests by id, or is None if the service could not be read.
 
     A request that was cut off is judged by its tokens so far. It is ignored if it had none, and was still younger than
@@ -120,7 +120,7 @@ def judge(cell: Cell, run: Run, slo: report.LatencyObjectives, routes: Mapping[s
     preemptions = [routes[each.id]["preemptions"] for each in records if each.id in routes] if routes else []
     return CellResult(
         cell,
-        report.summarize(cell.name, Run(records, run.seconds), slo),
+        report.summarize(cell.name, LoadRun(records, run.seconds), slo),
         Counter(_reason(each, slo, routes) for each in records if not slo.kept_by(each)),
         report.percentiles(waits) if waits is not None else None,
         sum(preemptions) if routes is not None else None,

@@ -134,7 +134,7 @@ async def _run(
     requests: Iterator[workload.WorkloadRequest],
     args: argparse.Namespace,
     seed: int,
-) -> load.Run:
+) -> load.LoadRun:
     """Sends requests for `args.cell` seconds, at most `args.requests` of them, and cuts off those that are late."""
     loop = asyncio.get_running_loop()
     models, until = cycle(cell.models), loop.time() + args.cell

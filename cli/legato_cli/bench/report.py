@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from legato_cli.bench.client import Record
-from legato_cli.bench.load import Run
+from legato_cli.bench.load import LoadRun
 
 PERCENTILES = (50, 90, 99)
 
@@ -47,7 +47,7 @@ class Summary:
         return asdict(self)
 
 
-def summarize(load: str, run: Run, slo: LatencyObjectives) -> Summary:
+def summarize(load: str, run: LoadRun, slo: LatencyObjectives) -> Summary:
     """The figures of a run; failed requests count as failed and in nothing else."""
     good = [r for r in run.records if not r.error]
     prompt_tokens = sum(r.input_tokens for r in good)

@@ -87,7 +87,7 @@ def _manifest(path: Path) -> InferenceService:
 def _workloads(args: argparse.Namespace) -> list[Workload]:
     """Returns the requested workloads, with unique names. Raises TraceError and UnusableArguments."""
     read = [traces.read(path) for path in args.trace]
-    traffic = synthetic.Traffic(args.rate, args.input_tokens, args.output_tokens, args.duration)
+    traffic = synthetic.SyntheticTraffic(args.rate, args.input_tokens, args.output_tokens, args.duration)
     asked: list[Workload] = []
     for name in args.workload or (["trace"] if read else []):
         if name in synthetic.PHASES:

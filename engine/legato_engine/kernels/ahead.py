@@ -1,7 +1,7 @@
 """Kernels compiled for a chip that is not here, by the functions that launch them.
 
-Within `launches`, Triton compiles what is launched as it would on a GPU of that kind, keeps it in its cache, and tells
-what it would have started; nothing runs, and tensors may be anywhere. A worker that finds the cache compiles nothing.
+Within `launches`, Triton compiles launched kernels as on a GPU of that kind, keeps them in its cache, and lists the
+launches; nothing runs, and tensors may be anywhere. A worker with that cache compiles nothing.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ class Chip(NamedTuple):
 
 CHIPS = {
     "sm_80": Chip(shared=163 << 10, processors=108),  # A100
-    "sm_89": Chip(shared=99 << 10, processors=58),  # L4; sm_86 and sm_120 have no more shared memory
+    "sm_89": Chip(shared=99 << 10, processors=58),  # L4; sm_86 and sm_120 have the same shared memory
     "sm_90": Chip(shared=227 << 10, processors=132),  # H100, H200
     "sm_100": Chip(shared=227 << 10, processors=148),  # B200
 }
@@ -36,7 +36,7 @@ _MOST_THREADS = 1024  # of a block
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What would have been started: equal ones are one node of a CUDA graph.
+    """A launch that did not run: equal ones are one node of a CUDA graph.
 
     `pointers` are the addresses of tensors, by argument; `scalars` all other arguments, sizes of tiles too.
     """
@@ -56,48 +56,48 @@ class Launch:
             return file.read()
 
     def facts(self) -> Mapping[str, Any]:
-        """What Triton noted about the compiled kernel: `shared` memory in bytes, `global_scratch_size` and more."""
+        """Triton's metadata of the compiled kernel: `shared` memory in bytes, `global_scratch_size` and more."""
         return dict(json.loads(self.stage("json")))
 
 
 @contextlib.contextmanager
 def launches(chip: str, has: Chip | None = None) -> Iterator[list[Launch]]:
-    """Everything that is launched within, in order. A kernel that does not fit the chip raises Triton's OutOfResources.
+    """Lists the launches within, in order. A kernel that does not fit the chip raises Triton's OutOfResources.
 
-    `has` is what the chip has; None: as in CHIPS. Raises ValueError for a chip that is not there, RuntimeError where
-    kernels are interpreted.
+    `has` are the chip's resources; None: as in CHIPS. Raises ValueError for an unknown chip, RuntimeError if kernels
+    are interpreted.
     """
     if (has := has or CHIPS.get(chip)) is None:
         raise ValueError(f"not a chip that kernels are compiled for: {chip} ({', '.join(CHIPS)})")
     if triton.knobs.runtime.interpret:
         raise RuntimeError("kernels are interpreted: TRITON_INTERPRET must not be set")
-    found: list[Launch] = []
+    listed: list[Launch] = []
     before = triton.runtime.driver._active
-    triton.runtime.driver.set_active(_Elsewhere(chip, has.shared, found))
+    triton.runtime.driver.set_active(_Elsewhere(chip, has.shared, listed))
     try:
-        yield found
+        yield listed
     finally:
         triton.runtime.driver._active = before
 
 
 @contextlib.contextmanager
 def compilations() -> Iterator[list[str]]:
-    """The names of the kernels that Triton began to compile within: its errors do not tell which they are of."""
-    begun: list[str] = []
+    """Lists the names of the kernels that Triton starts to compile within, because its errors do not name them."""
+    started: list[str] = []
 
     def note(*, fn: Any, **_rest: Any) -> None:  # returns nothing: what returns true prevents the compilation
-        begun.append(fn.name)
+        started.append(fn.name)
 
     before = triton.knobs.runtime.jit_cache_hook
     triton.knobs.runtime.jit_cache_hook = note
     try:
-        yield begun
+        yield started
     finally:
         triton.knobs.runtime.jit_cache_hook = before
 
 
 class _Launcher:
-    """What Triton calls to start one compiled kernel; it keeps it with the kernel."""
+    """Triton's launcher of one compiled kernel, which it keeps with the kernel."""
 
     def __init__(self, source: Any, metadata: Any) -> None:
         self._kernel: str = source.name
@@ -118,8 +118,8 @@ class _Launcher:
 
 
 class _Elsewhere(DriverBase):
-    """Triton's driver of a GPU that is not here. Its number is unlike that of any GPU here: Triton keeps by number what
-    it compiled in this process.
+    """Triton's driver of a GPU that is not here. Its number differs from any GPU here, because Triton keeps compiled
+    kernels of a process by number.
     """
 
     def __init__(self, chip: str, shared: int, found: list[Launch]) -> None:

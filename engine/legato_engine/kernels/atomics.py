@@ -10,8 +10,8 @@ from numba.extending import intrinsic
 
 @intrinsic
 def fetch_add(_context: Any, address: Any, number: Any) -> Any:
-    """Adds to the int64 at `address` and returns what was there before. What a thread wrote before is seen by whoever
-    adds after it."""
+    """Adds to the int64 at `address` and returns its old value. Writes before an addition are visible to threads that
+    add after it."""
 
     def emit(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
         pointer = builder.inttoptr(values[0], ir.PointerType(ir.IntType(64)))
@@ -22,7 +22,7 @@ def fetch_add(_context: Any, address: Any, number: Any) -> Any:
 
 @intrinsic
 def read(_context: Any, address: Any) -> Any:
-    """The int64 at `address`. What a thread wrote before it added is seen by whoever reads after it."""
+    """The int64 at `address`. Writes before an addition are visible to threads that read its result."""
 
     def emit(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
         return builder.load_atomic(builder.inttoptr(values[0], ir.PointerType(ir.IntType(64))), "acquire", 8)
@@ -32,7 +32,7 @@ def read(_context: Any, address: Any) -> Any:
 
 @intrinsic
 def pause(_context: Any) -> Any:
-    """Tells the processor that this thread only waits."""
+    """Hints to the processor that this thread only waits."""
 
     def emit(context: Any, builder: Any, _signature: Any, _values: Any) -> Any:
         builder.call(ir.InlineAsm(ir.FunctionType(ir.VoidType(), []), "pause", "~{memory}", side_effect=True), [])
@@ -42,13 +42,13 @@ def pause(_context: Any) -> Any:
 
 
 _sleep = types.ExternalFunction("usleep", types.int32(types.uint32))
-_PAUSES, _MICROSECONDS = 2000, np.uint32(20)  # so many pauses are some tens of microseconds
+_PAUSES, _MICROSECONDS = 2000, np.uint32(20)  # the pauses take some tens of microseconds
 
 
 @njit(cache=True)
 def wait_until_zero(address):
-    """For threads that count down the int64 at `address` in a moment. If they do not, other work may have their
-    processor, and this thread does not keep it from them.
+    """Waits for threads that soon count the int64 at `address` down to 0: at first busily, then asleep, because other
+    work may have the processors of these threads.
     """
     pauses = 0
     while read(address) != 0:

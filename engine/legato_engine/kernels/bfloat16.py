@@ -27,7 +27,7 @@ def _all(word: int) -> ir.Constant:
 
 @intrinsic
 def narrowed(_context: Any, value: Any) -> Any:
-    """16 floats, rounded to bfloat16, ties to even; still floats. What is no number stays none."""
+    """16 floats, rounded to bfloat16, ties to even; still floats. NaN stays NaN."""
 
     def emit(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
         even = builder.and_(builder.lshr(values[0], _all(16)), _all(1))
@@ -42,7 +42,7 @@ def narrowed(_context: Any, value: Any) -> Any:
 @intrinsic
 def weight(_context: Any, x: Any) -> Any:
     """2 to the x of 16 floats of at most 0, rounded to bfloat16; still floats. 0 below -127; NaN stays, if its lower
-    half is zero, as that of any product of bfloat16 is.
+    half is zero, as in any product of bfloat16.
     """
 
     def emit(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
@@ -78,7 +78,7 @@ def paired(_context: Any, first: Any, second: Any) -> Any:
 
 @intrinsic
 def even_pairs(_context: Any, first: Any, second: Any) -> Any:
-    """The lower halves of two registers of 16 words, in pairs: those of `first` stay where they are."""
+    """The lower halves of two registers of 16 words, in pairs; the halves of `first` keep their places."""
 
     def emit(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
         return builder.or_(builder.and_(values[0], _all(0xFFFF)), builder.shl(values[1], _all(16)))
@@ -88,7 +88,7 @@ def even_pairs(_context: Any, first: Any, second: Any) -> Any:
 
 @intrinsic
 def odd_pairs(_context: Any, first: Any, second: Any) -> Any:
-    """Their upper halves: those of `second` stay where they are."""
+    """The upper halves of two registers, in pairs; the halves of `second` keep their places."""
 
     def emit(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
         return builder.or_(builder.lshr(values[0], _all(16)), builder.and_(values[1], _all(0xFFFF0000)))
@@ -98,7 +98,7 @@ def odd_pairs(_context: Any, first: Any, second: Any) -> Any:
 
 @intrinsic
 def neighbours(_context: Any, rounded: Any) -> Any:
-    """Of 16 rounded floats, those in even places as pairs with the one behind them, in their place."""
+    """Pairs of each of 16 rounded floats in an even place with its next neighbour, in the place of the first."""
 
     def emit(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
         behind = ir.Constant(_WORDS, [lane | 1 for lane in range(16)])
@@ -108,7 +108,7 @@ def neighbours(_context: Any, rounded: Any) -> Any:
 
 
 def _shuffled(name: str, kind: Any, order: list[int]) -> Any:
-    """What stands at `order` in two registers of `kind`, one after the other."""
+    """The elements `order` of two concatenated registers of `kind`."""
 
     def typing(_context: Any, a: Any, b: Any) -> Any:
         def emit(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
@@ -125,13 +125,13 @@ def _shuffled(name: str, kind: Any, order: list[int]) -> Any:
 # Two registers of rounded floats as 32 bfloat16 in order.
 packed = _shuffled("packed", _HALVES, [*range(1, 64, 2)])
 
-# Two registers of 32 bfloat16, by turns: of each 8, the first 4, and the last 4. One instruction each, which no order
-# across all 32 would be.
+# Two registers of 32 bfloat16, interleaved: of each 8, the first 4, and the last 4. One instruction each; an order
+# across all 32 would take more.
 _FIRST = [quarter + i + which * 32 for quarter in range(0, 32, 8) for i in range(4) for which in range(2)]
 early_pairs = _shuffled("early_pairs", _HALVES, _FIRST)
 late_pairs = _shuffled("late_pairs", _HALVES, [place + 4 for place in _FIRST])
 
-# Of what was computed from these two, numbers 0 … 15 and 16 … 31 in order.
+# Numbers 0 … 15 and 16 … 31 of results from these two, in order.
 _IN_ORDER = [quarter + i + which * 16 for quarter in range(0, 16, 4) for which in range(2) for i in range(4)]
 first_in_order = _shuffled("first_in_order", _WORDS, _IN_ORDER[:16])
 last_in_order = _shuffled("last_in_order", _WORDS, _IN_ORDER[16:])

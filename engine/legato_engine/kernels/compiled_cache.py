@@ -19,7 +19,7 @@ from numba.core.caching import CacheImpl, _CacheLocator
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.dispatcher import Dispatcher
 
-PREPARED = "LEGATO_PREPARED"  # names the folder with what was prepared when an image was built; only read
+PREPARED = "LEGATO_PREPARED"  # names the folder of kernels that were compiled when an image was built; only read
 KERNELS = "kernels"  # folder in it
 
 _compile = Dispatcher.compile

@@ -1,4 +1,4 @@
-"""How Triton's kernels are compiled for a shape and a chip: sizes of tiles, warps, stages. What is good where stands in
+"""Compile-time options of Triton's kernels for a shape and a chip: sizes of tiles, warps, stages. The table is
 `configurations.json`; nothing is tuned while a worker serves.
 """
 
@@ -26,13 +26,13 @@ class Configuration:
 
     @property
     def options(self) -> dict[str, int]:
-        """What a launch takes beside its arguments."""
+        """The options of a launch, in addition to its arguments."""
         return {**self.tiles, "num_warps": self.warps, "num_stages": self.stages}
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """A configuration, and where it holds: shapes that have all of `shape`, a chip (`sm_90`), a Triton (`3.7`).
+class ConfigurationRow:
+    """A configuration with its scope: shapes that have all of `shape`, a chip (`sm_90`), a Triton (`3.7`).
 
     A `head_dim` in `shape` is a power of two: the size that kernels pad heads to.
     """
@@ -53,17 +53,17 @@ class Row:
 
     @property
     def specificity(self) -> tuple[bool, int, bool]:
-        """A chip says more than any shape: what its shared memory has no room for cannot run."""
+        """A sort key: a chip counts more than any shape, because its shared memory limits tiles."""
         return self.chip != ANY, len(self.shape), self.triton != ANY
 
     @property
     def place(self) -> tuple[str, tuple[tuple[str, int], ...], str, str]:
-        """Where it stands in the table, and which row it replaces."""
+        """The key of the row in the table."""
         return self.kernel, tuple(sorted(self.shape.items())), self.chip, self.triton
 
     @classmethod
-    def parse(cls, given: Mapping[str, Any]) -> "Row":
-        """Raises KeyError or TypeError where a name is missing or unknown."""
+    def parse(cls, given: Mapping[str, Any]) -> "ConfigurationRow":
+        """Raises KeyError or TypeError if a name is missing or unknown."""
         rest = dict(given)
         kernel, shape, chip, triton = (rest.pop(name) for name in ("kernel", "shape", "chip", "triton"))
         return cls(kernel, shape, chip, triton, Configuration(**rest))
@@ -86,13 +86,13 @@ class Row:
 class Table:
     """All rows, sorted by their place."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[ConfigurationRow, ...]
 
     @classmethod
     def read(cls, text: str) -> "Table":
-        """Raises ValueError for a text that is none, has two rows for one place, or a row that never holds."""
+        """Raises ValueError for text that is not a table, has two rows for one place, or a row that never holds."""
         try:
-            rows = [Row.parse(given) for given in json.loads(text)]
+            rows = [ConfigurationRow.parse(given) for given in json.loads(text)]
         except (KeyError, TypeError) as error:
             raise ValueError(f"not a row of configurations: {error}") from error
         places = [row.place for row in rows]
@@ -106,14 +106,14 @@ class Table:
         """As the file holds it: one row a line, so that changes can be read."""
         return "[\n" + ",\n".join("  " + json.dumps(row.plain()) for row in self.rows) + "\n]\n"
 
-    def replaced(self, rows: Iterable[Row]) -> "Table":
-        """These rows instead of those that stand in their places."""
+    def replaced(self, rows: Iterable[ConfigurationRow]) -> "Table":
+        """The table with these rows in place of others with the same keys."""
         by_place = {row.place: row for row in (*self.rows, *rows)}
         return Table(tuple(by_place[place] for place in sorted(by_place)))
 
     def choose(self, kernel: str, shape: Mapping[str, int], chip: str, triton: str) -> Configuration:
-        """The most specific row that holds for the padded shape; of equals the first. Raises LookupError where none
-        does."""
+        """The most specific row that holds for the padded shape; of equals the first. Raises LookupError if there is
+        no row."""
         padded = _padded(shape)
         holding = [row for row in self.rows if row.holds(kernel, padded, chip, triton)]
         if not holding:
@@ -123,16 +123,16 @@ class Table:
 
 
 def choose(kernel: str, shape: Mapping[str, int], chip: str) -> Configuration:
-    """What the table says for this kernel, shape and chip (`sm_90`), and the installed Triton.
+    """The table's configuration for this kernel, shape and chip (`sm_90`), and the installed Triton.
 
-    Names of a shape are those of the table: `head_dim` (the model's), `block_size` (tokens), `group` (query heads that
-    share a KV head). Those it does not know do not matter, and a chip that has no rows gets those for any.
+    A shape has the names of the table: `head_dim` (the model's), `block_size` (tokens), `group` (query heads that share
+    a KV head). Unknown names do not matter, and a chip without rows gets the rows for any chip.
     """
     return shipped().choose(kernel, shape, chip, triton_minor())
 
 
 def _padded(shape: Mapping[str, int]) -> Mapping[str, int]:
-    """With the head size that tiles have: it is what registers and shared memory are needed for."""
+    """The shape with the head size of tiles, which determines registers and shared memory."""
     if "head_dim" not in shape:
         return shape
     return {**shape, "head_dim": 1 << (shape["head_dim"] - 1).bit_length()}
@@ -146,14 +146,14 @@ def shipped() -> Table:
 
 @functools.cache
 def triton_minor() -> str:
-    """The installed Triton's version as the table spells it: `3.7`."""
+    """The installed Triton's version as the table has it: `3.7`."""
     import triton
 
     return ".".join(triton.__version__.split(".")[:2])
 
 
 def chip_of(device: "torch.device | int" = 0) -> str:
-    """The name of a CUDA device's chip, as the table spells it."""
+    """The name of a CUDA device's chip, as the table has it."""
     import torch
 
     major, minor = torch.cuda.get_device_capability(device)

@@ -1,5 +1,5 @@
-"""A product of two rows whose order of sums is written down. Kernels are compiled into several callers, and where the
-compiler may choose the order, it chooses anew in each: the last bits would differ.
+"""A product of two rows with a defined order of sums. Kernels are compiled into several callers: if the compiler could
+choose the order, the last bits would differ between callers.
 """
 
 from numba import njit
@@ -11,7 +11,7 @@ from legato_engine.kernels.vector import address, load, multiply_add, zero
 
 @njit(cache=True)
 def dot(a, b):
-    """Of contiguous float32 [size]: 16 sums of every sixteenth, then those by halves, then what is left over."""
+    """The product of contiguous float32 [size]: 16 sums of every 16th, then halves of them, then the rest."""
     left, right, sums = address(a), address(b), zero()
     for _ in range(a.shape[0] // 16):
         sums = multiply_add(load(left), load(right), sums)

@@ -1,4 +1,4 @@
-"""What a compiled kernel needs of a chip, and whether it loads ahead: read from what Triton and ptxas made of it."""
+"""The resources that a compiled kernel needs, and its tiles in flight, from the output of Triton and ptxas."""
 
 import re
 import subprocess
@@ -10,7 +10,7 @@ import triton
 
 from legato_engine.kernels.ahead import Launch
 
-_PRODUCTS = {"wgmma": "wgmma.mma_async", "tcgen05": "tcgen05.mma", "mma": "mma.sync"}  # in PTX, by what they are called
+_PRODUCTS = {"wgmma": "wgmma.mma_async", "tcgen05": "tcgen05.mma", "mma": "mma.sync"}  # in PTX, by their names
 
 
 _PRODUCT = re.compile(r"\b(tt\.dot|ttng\.warp_group_dot|ttng\.tc_gen5_mma) ")
@@ -22,7 +22,7 @@ class Inspection(NamedTuple):
     """`registers` of a thread; `spilled` and `shared` in bytes, of a thread and of a block; `products` is the kind of
     matrix instructions, or "".
 
-    `tiles` is how many tiles are in flight where a loop waits for one, which is among them: with 1 nothing is loaded
+    `tiles` is the number of tiles in flight when a loop waits for one, including that one: with 1, nothing is loaded
     while a tile is computed. None without such a loop.
     """
 
@@ -34,7 +34,7 @@ class Inspection(NamedTuple):
 
 
 def inspect(launch: Launch) -> Inspection:
-    """Needs the programs that Triton brings, and no GPU."""
+    """Needs programs that come with Triton, and no GPU."""
     registers, spilled = _resources(launch.stage("cubin"))
     instructions = launch.stage("ptx").decode()
     products = next((name for name, written in _PRODUCTS.items() if written in instructions), "")
@@ -49,17 +49,17 @@ def _resources(binary: bytes) -> tuple[int, int]:
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(binary)
         file.flush()
-        told = subprocess.run([program, "-res-usage", file.name], capture_output=True, text=True, check=True).stdout
-    registers, stack, local = (int(re.search(rf"{name}:(\d+)", told)[1]) for name in ("REG", "STACK", "LOCAL"))  # type: ignore[index]
+        output = subprocess.run([program, "-res-usage", file.name], capture_output=True, text=True, check=True).stdout
+    registers, stack, local = (int(re.search(rf"{name}:(\d+)", output)[1]) for name in ("REG", "STACK", "LOCAL"))  # type: ignore[index]
     return registers, stack + local
 
 
 def tiles_in_flight(text: str) -> int | None:
     """The fewest of all loops that multiply what they load; `text` is Triton's GPU dialect.
 
-    A loop waits until no more than `num` groups of copies are outstanding, with a group for each copy: beside the tile
-    that it waited for, `num` groups over those that one turn starts. Copies by TMA are waited for by barriers; of
-    those, it is how many turns' copies were started before the loop.
+    A loop waits until at most `num` groups of copies are outstanding, with a group for each copy. In addition to the
+    tile that it waited for, `num` divided by the groups of one iteration are in flight. Copies by TMA use barriers; for
+    them, it is the number of iterations whose copies were started before the loop.
     """
     lines = text.splitlines()
     counts = [_in_flight(lines, first, last) for first, last in _loops(lines)]
@@ -67,13 +67,13 @@ def tiles_in_flight(text: str) -> int | None:
 
 
 def _loops(lines: list[str]) -> list[tuple[int, int]]:
-    """First and last line of each: to the brace that stands below its beginning."""
-    found = []
+    """First and last line of each loop, to the brace below its beginning."""
+    loops = []
     for first, line in enumerate(lines):
         if " scf.for " in line:
             end = re.match(" *", line)[0] + "}"  # type: ignore[index]
-            found.append((first, next(at for at in range(first + 1, len(lines)) if lines[at].startswith(end))))
-    return found
+            loops.append((first, next(at for at in range(first + 1, len(lines)) if lines[at].startswith(end))))
+    return loops
 
 
 def _in_flight(lines: list[str], first: int, last: int) -> int | None:
@@ -85,7 +85,7 @@ def _in_flight(lines: list[str], first: int, last: int) -> int | None:
         before = max((end for _, end in _loops(lines) if end < first), default=0)
         return _count(lines[before:first], _TMA) // by_tma
     if by_copies := _count(body, "ttg.async_commit_group"):
-        waits = [int(found[1]) for line in body if (found := _WAIT.search(line))]
+        waits = [int(match[1]) for line in body if (match := _WAIT.search(line))]
         return 1 + min(waits, default=0) // by_copies
     return 1 if _count(body, "tt.load ") else None
 

@@ -1,5 +1,5 @@
-"""What `vector` lacks for kernels in float32: codes to floats, powers of two, sums across registers. Any processor has
-these.
+"""Further operations for kernels in float32: codes to floats, powers of two, sums across registers. Any processor has
+them.
 
 A register of `vector` is 16 lanes of 32 bits; processors with narrower ones take two or four.
 """
@@ -43,7 +43,7 @@ def _larger(builder: Any, a: Any, b: Any) -> Any:
 
 
 def _folded(builder: Any, a: Any, b: Any, low: list[int], high: list[int]) -> Any:
-    """The lanes `low` of a and b (16 … are those of b) plus their lanes `high`."""
+    """The lanes `low` of a and b (16 … are lanes of b) plus their lanes `high`."""
     masks = (ir.Constant(ir.VectorType(_I32, 16), lanes) for lanes in (low, high))
     return builder.fadd(*(builder.shuffle_vector(a, b, mask) for mask in masks))
 
@@ -122,7 +122,7 @@ def subtract(_context: Any, a: Any, b: Any) -> Any:
 
 @intrinsic
 def maximum(_context: Any, a: Any, b: Any) -> Any:
-    """The larger of 16 floats each; that of b where a is NaN."""
+    """The larger of 16 floats each; b's where a is NaN."""
 
     def emit(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
         return builder.bitcast(_larger(builder, *_floats(builder, values)), _LANES)
@@ -140,8 +140,8 @@ def power_of_two(_context: Any, x: Any) -> Any:
 
         (x,) = _floats(builder, values)
         x = _larger(builder, constant(-127.0), x)
-        # What is added to BIAS is rounded to a whole number. With 127 more, the lowest bits are the exponent's, and
-        # those of 0 where it is -127.
+        # Numbers added to BIAS are rounded to integers. With 127 more, the lowest bits are the exponent, and 0 for
+        # -127.
         rounded = builder.fadd(x, constant(BIAS + 127))
         rest = builder.fsub(x, builder.fsub(rounded, constant(BIAS + 127)))
         fused = cgutils.get_or_insert_function(
@@ -174,7 +174,7 @@ def sums_of_quarters(_context: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
 
 @intrinsic
 def sum_of_quarters(_context: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
-    """The sum of the quarters of a, then that of b, of c and of d."""
+    """The sum of the quarters of a, then of b, of c and of d."""
 
     def emit(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
         a, b, c, d = _floats(builder, values)
@@ -210,7 +210,7 @@ maximum_in_quarters = _within_quarters("maximum_in_quarters", _larger)
 
 @intrinsic
 def across(_context: Any, value: Any) -> Any:
-    """The sum of 16 floats, as one: of the halves, of those of their sum, and so on."""
+    """The sum of 16 floats: halves are added, then halves of the sum, and so on."""
 
     def emit(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
         (a,) = _floats(builder, values)
@@ -280,17 +280,17 @@ def load_quads(_context: Any, address: Any) -> Any:
 
     def emit(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
         kind = ir.VectorType(_I8, 64)
-        found = builder.load(builder.inttoptr(values[0], ir.PointerType(kind)), align=1)
+        bytes_ = builder.load(builder.inttoptr(values[0], ir.PointerType(kind)), align=1)
         order = [given * 16 + output for output in range(16) for given in range(4)]
-        turned = builder.shuffle_vector(found, found, ir.Constant(ir.VectorType(_I32, 64), order))
-        return builder.bitcast(builder.xor(turned, ir.Constant(kind, [0x80] * 64)), _LANES)
+        shuffled = builder.shuffle_vector(bytes_, bytes_, ir.Constant(ir.VectorType(_I32, 64), order))
+        return builder.bitcast(builder.xor(shuffled, ir.Constant(kind, [0x80] * 64)), _LANES)
 
     return REGISTER(types.int64), emit
 
 
 @intrinsic
 def evens_first(_context: Any, words: Any) -> Any:
-    """Of each 8 words, the even ones before the odd ones."""
+    """Each 8 words with the even ones before the odd ones."""
 
     def emit(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
         order = [half + i for half in (0, 8) for i in (0, 2, 4, 6, 1, 3, 5, 7)]

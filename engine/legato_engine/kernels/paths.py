@@ -20,7 +20,7 @@ _SIZE_MULTIPLE = 32
 _GROUP = 32  # inputs that share a scale, for products of bytes
 
 
-class Weights(Enum):
+class WeightForm(Enum):
     """The form of weights in memory."""
 
     FLOAT32 = "float32"
@@ -38,7 +38,7 @@ class Product(Enum):
     FLOAT32 = "float32"
 
 
-class Attention(Enum):
+class AttentionProduct(Enum):
     """The operands of attention's products."""
 
     FLOAT32 = "float32"
@@ -46,7 +46,7 @@ class Attention(Enum):
     TILES = "bfloat16 tiles"
 
 
-class Sizes(Protocol):
+class ModelSizes(Protocol):
     """The sizes of a model that kernels have requirements for."""
 
     @property
@@ -58,7 +58,7 @@ class Sizes(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Linear:
+class LinearKernel:
     """A kernel of linear layers and what it takes: steps of up to `up_to` rows, weights held as codes of `bits` whose
     scales are shared by `group` inputs. Without `bits` it takes any weight, without `up_to` any step.
     """
@@ -91,12 +91,12 @@ class Path:
     name: str
     instructions: tuple[str, ...]  # fields of `Processor`
     block_multiple: int
-    weights: Weights
-    linear: tuple[Linear, ...]
-    attention: Attention
+    weights: WeightForm
+    linear: tuple[LinearKernel, ...]
+    attention: AttentionProduct
     kv: tuple[str, ...]
 
-    def kernel(self, rows: int, bits: int | None = None, group: int | None = None) -> Linear:
+    def kernel(self, rows: int, bits: int | None = None, group: int | None = None) -> LinearKernel:
         """The kernel for a step of `rows` and a weight: `bits` and `group` of its codes, None without codes."""
         return next(kernel for kernel in self.linear if kernel.takes(rows, bits, group))
 
@@ -109,17 +109,17 @@ class Path:
         """The tag of an arena that holds float32, or bfloat16 as uint16."""
         if held == np.float32:
             return KV_FLOAT32
-        return KV_BFLOAT16_PAIRS if self.attention is Attention.PAIRS else KV_BFLOAT16
+        return KV_BFLOAT16_PAIRS if self.attention is AttentionProduct.PAIRS else KV_BFLOAT16
 
     def keeps_codes(self, bits: int, table: bool) -> bool:
         """True if codes of a weight stay in memory; `table` is an embedding or output head."""
-        return self.weights is Weights.CODES or (self.weights is Weights.TILES and (bits == 4 or table))
+        return self.weights is WeightForm.CODES or (self.weights is WeightForm.TILES and (bits == 4 or table))
 
     def missing(self, processor: Processor) -> list[str]:
         """The instruction sets that `processor` lacks."""
         return [name for name in self.instructions if not getattr(processor, name)]
 
-    def mismatch(self, sizes: Sizes, block_size: int) -> str | None:
+    def mismatch(self, sizes: ModelSizes, block_size: int) -> str | None:
         """The first size that is not a multiple of what the kernels take, in words; None if all are."""
         if block_size % self.block_multiple:
             return f"blocks of {block_size} tokens are not a multiple of {self.block_multiple}"
@@ -136,38 +136,41 @@ class Path:
         return ", else ".join(map(str, self.linear))
 
 
-_FEW_FROM_CODES = Linear(Product.CODES, bits=(4, 8), up_to=32)  # more rows: dequantized once for all
-_FLOAT32 = Linear(Product.FLOAT32)
+_FEW_FROM_CODES = LinearKernel(Product.CODES, bits=(4, 8), up_to=32)  # more rows: dequantized once for all
+_FLOAT32 = LinearKernel(Product.FLOAT32)
 
 TILES = Path(
-    "tiles", ("amx",), 16, Weights.TILES,
-    (Linear(Product.CODES, bits=(4, 8), up_to=2), Linear(Product.PAIRS, up_to=1), Linear(Product.TILES)),
-    Attention.TILES, ("bfloat16",),
+    "tiles", ("amx",), 16, WeightForm.TILES,
+    (
+        LinearKernel(Product.CODES, bits=(4, 8), up_to=2), LinearKernel(Product.PAIRS, up_to=1),
+        LinearKernel(Product.TILES),
+    ),
+    AttentionProduct.TILES, ("bfloat16",),
 )  # fmt: skip
-_VNNI = Linear(Product.INT8, bits=(4, 8), group=_GROUP, family=VNNI)
+_VNNI = LinearKernel(Product.INT8, bits=(4, 8), group=_GROUP, family=VNNI)
 INT8_BF16 = Path(
-    "int8-bf16", ("vnni", "bf16"), 4, Weights.CODES,
-    (_VNNI, _FEW_FROM_CODES, _FLOAT32), Attention.PAIRS, ("bfloat16", "float32"),
+    "int8-bf16", ("vnni", "bf16"), 4, WeightForm.CODES,
+    (_VNNI, _FEW_FROM_CODES, _FLOAT32), AttentionProduct.PAIRS, ("bfloat16", "float32"),
 )  # fmt: skip
 INT8 = Path(
-    "int8", ("vnni",), 4, Weights.CODES,
-    (_VNNI, _FEW_FROM_CODES, _FLOAT32), Attention.FLOAT32, ("bfloat16", "float32"),
+    "int8", ("vnni",), 4, WeightForm.CODES,
+    (_VNNI, _FEW_FROM_CODES, _FLOAT32), AttentionProduct.FLOAT32, ("bfloat16", "float32"),
 )  # fmt: skip
 INT8_AVX2 = Path(
-    "int8-avx2", ("avx2",), 4, Weights.CODES,
-    (Linear(Product.INT8, bits=(4,), group=_GROUP, family=AVX2), _FEW_FROM_CODES, _FLOAT32),
-    Attention.FLOAT32, ("bfloat16", "float32"),
+    "int8-avx2", ("avx2",), 4, WeightForm.CODES,
+    (LinearKernel(Product.INT8, bits=(4,), group=_GROUP, family=AVX2), _FEW_FROM_CODES, _FLOAT32),
+    AttentionProduct.FLOAT32, ("bfloat16", "float32"),
 )  # fmt: skip
 CODES = Path(
-    "codes", (), 4, Weights.CODES, (_FEW_FROM_CODES, _FLOAT32), Attention.FLOAT32, ("float32", "bfloat16"),
+    "codes", (), 4, WeightForm.CODES, (_FEW_FROM_CODES, _FLOAT32), AttentionProduct.FLOAT32, ("float32", "bfloat16"),
 )  # fmt: skip
 AUTO = (TILES, INT8_BF16, INT8, INT8_AVX2, CODES)
 
 # For `dtype: Float32` only.
-FLOAT32 = Path("float32", (), 4, Weights.FLOAT32, (_FLOAT32,), Attention.FLOAT32, ("float32", "bfloat16"))
+FLOAT32 = Path("float32", (), 4, WeightForm.FLOAT32, (_FLOAT32,), AttentionProduct.FLOAT32, ("float32", "bfloat16"))
 
 
-def choose(processor: Processor, sizes: Sizes, block_size: int) -> tuple[Path | None, str]:
+def choose(processor: Processor, sizes: ModelSizes, block_size: int) -> tuple[Path | None, str]:
     """Returns the best path for `dtype: Auto` and the reason; without a path, the size that no kernel takes."""
     mismatches = dict[str, str]()
     for path in AUTO:

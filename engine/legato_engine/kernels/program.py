@@ -1,13 +1,13 @@
 """All operators of a step in one call: a table of them, by address, that threads go through together.
 
-A call of a compiled function for each operator costs a step of one row a fifth of its time: some 270 times numba
-takes arrays apart, allocates, and sends a team of threads off and gathers it again. Here one team goes through the
-table. An operator is dealt out in tasks, by a counter; a thread that finds no task left waits until no other is at
-one, and goes on to the next operator. No task asks who computes it, so results are the same with any number of
-threads, and one thread alone gets through as well: none waits for a thread that did not come.
+A call of a compiled function for each operator takes a fifth of a step of one row: some 270 times, numba unpacks
+arrays, allocates, and starts and joins a team of threads. Here one team goes through the table. A counter hands out the
+tasks of an operator; a thread without a task waits until no other thread is busy, and goes on to the next operator.
+Tasks do not depend on the thread, so results are the same with any number of threads, and no thread waits for one that
+did not start.
 
-Tasks are the functions that operators by themselves are made of; see their folders for what they compute. Each function
-here names the fields of its operator.
+Tasks are the functions that operators themselves call; their folders describe them. Each function here names the fields
+of its operator.
 """
 
 import numpy as np
@@ -214,7 +214,7 @@ def _run_thread(family, kv, table, counters, rows, positions, slots, work, table
 @njit(cache=True, parallel=True, nogil=True)
 def run(family, kv, table, positions, slots, work, tables, arena, threads):
     """`table` OPERATOR [operators], with addresses of memory that has room for the rows of `positions` and `slots`
-    int64 [rows], up to a multiple of 8. `kv`, `work`, `tables` and `arena` are those of `numba_float32.attention`;
+    int64 [rows], up to a multiple of 8. `kv`, `work`, `tables` and `arena` are arguments of `numba_float32.attention`;
     `family` is VNNI or AVX2 of `tags`.
     """
     kv_heads, parts = arena.shape[3], attention.slots_of(work)

@@ -1,4 +1,4 @@
-"""Small functions for numba kernels that its compiler turns into vector code: bfloat16 and exponentials.
+"""Small functions for numba kernels that LLVM vectorizes: bfloat16 and exponentials.
 
 Arrays hold float32, or bfloat16 as uint16. A kernel that reads with `read` and writes with `stored` is one
 source for all, compiled for whichever it is given.
@@ -13,7 +13,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic, overload
 
 # What kernels may do to sums and quotients for speed. Not fastmath=True, which takes it for granted that there are no
-# NaN and no infinities, and makes finite numbers of them: the sampler cannot tell those from a model's.
+# NaN and no infinities, and makes finite numbers of them: the sampler cannot distinguish those from a model's.
 RELAXED = {"reassoc", "contract", "nsz", "arcp"}
 _BFLOAT16 = types.uint16  # in arrays
 
@@ -107,7 +107,7 @@ def exponential(x):
     return given if np.isnan(given) else value  # the power of a NaN is any number
 
 
-# 1/12! … 1/0!: where a function of at most half of log 2 is asked for, what is left out is below float64's last bit.
+# 1/12! … 1/0!: for arguments of at most half of log 2, the omitted terms are below float64's last bit.
 _TAYLOR = (
     2.08767569878681e-09, 2.505210838544172e-08, 2.755731922398589e-07, 2.7557319223985893e-06, 2.48015873015873e-05,
     1.984126984126984e-04, 1.388888888888889e-03, 8.333333333333333e-03, 4.1666666666666664e-02, 1.6666666666666666e-01,

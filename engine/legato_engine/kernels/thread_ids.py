@@ -1,4 +1,4 @@
-"""Which threads kernels are computed by."""
+"""The threads that compute kernels."""
 
 import numpy as np
 from numba import njit, prange, types

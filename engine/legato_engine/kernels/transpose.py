@@ -24,8 +24,8 @@ def transpose_16(_context: Any, source: Any, stride: Any, target: Any, to_stride
             begin = builder.add(source, ir.Constant(ir.IntType(64), 32 * which))
             return [builder.load(row(begin, stride, i, _HALF), align=4) for i in range(16)]
 
-        # Rows i and i + distance trade the squares of that size beside the diagonal: of 8, when they are read, which
-        # leaves the one unit that shuffles less to do.
+        # Rows i and i + distance swap the squares of that size next to the diagonal: of 8, when they are loaded,
+        # which leaves less work for the only unit that shuffles.
         order = ir.Constant(ir.VectorType(_I32, 16), [*range(16)])
         rows = [builder.shuffle_vector(both[i], both[i + 8], order) for both in map(halves, range(2)) for i in range(8)]
         for distance in (1, 2, 4):

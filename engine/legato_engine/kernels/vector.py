@@ -56,7 +56,7 @@ def _at(builder: Any, address: Any, kind: Any) -> Any:
 
 @njit(cache=True, inline="always")
 def address(array):
-    """Of the first number. `ctypes.data` alone is unsigned, and what numba adds to that is a float64."""
+    """The address of the first number. `ctypes.data` is unsigned, and numba's sums with it would be float64."""
     return np.int64(array.ctypes.data)
 
 
@@ -174,7 +174,7 @@ def add(_context: Any, a: Any, b: Any) -> Any:
 
 
 def _interleave(name: str, first: int) -> Any:
-    """Words `first … first + 15` of two registers, by turns."""
+    """Words `first … first + 15` of two registers, interleaved."""
 
     def typing(_context: Any, a: Any, b: Any) -> Any:
         def emit(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:

@@ -11,7 +11,7 @@ from legato_engine.backends.cuda import support
 from legato_engine.backends.cuda.device import Device
 from legato_engine.errors import UnusableFormat
 from legato_engine.kernels import paths
-from legato_engine.kernels.paths import Path, Weights
+from legato_engine.kernels.paths import Path, WeightForm
 from legato_engine.models.config import ModelConfig
 from legato_engine.processor import Processor
 from legato_engine.weights.checkpoint import Checkpoint
@@ -45,7 +45,7 @@ class Formats:
             return self.dtype.itemsize
         code_bits = 4 if bits and bits < 8 else 8  # `bits` includes scales
         codes = bits / 8 if bits and path.keeps_codes(code_bits, name.startswith(_TABLES)) else 0
-        return codes + 2 if path.weights is Weights.TILES else codes or self.dtype.itemsize
+        return codes + 2 if path.weights is WeightForm.TILES else codes or self.dtype.itemsize
 
 
 def choose(

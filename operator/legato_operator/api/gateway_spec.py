@@ -31,7 +31,7 @@ class GatewayTLS(ManifestPart):
     """The folder that holds them as tls.crt and tls.key, for a gateway that is a local process."""
 
 
-class InternalTLS(ManifestPart):
+class InternalTLSSpec(ManifestPart):
     """Encryption of connections between a service's processes, and from the operator to them."""
 
     secret: ObjectName

@@ -11,7 +11,7 @@ from pydantic import Field, WithJsonSchema, model_validator
 
 from legato_operator.api import pod_template
 from legato_operator.api.compute_resources import Resources
-from legato_operator.api.gateway_spec import GatewaySpec, InternalTLS, Routing
+from legato_operator.api.gateway_spec import GatewaySpec, InternalTLSSpec, Routing
 from legato_operator.api.manifest_part import ManifestPart, Name
 from legato_operator.api.model_spec import Model
 from legato_operator.api.rdma_spec import RDMA
@@ -168,7 +168,7 @@ class Spec(ManifestPart):
     """Routing of requests to workers."""
     transfer: Transfer = Transfer()
     """Hand-offs of KV between workers."""
-    internal_tls: Annotated[InternalTLS | None, Field(alias="internalTLS")] = None
+    internal_tls: Annotated[InternalTLSSpec | None, Field(alias="internalTLS")] = None
     """TLS between gateways, workers and the operator. If not given, they communicate without encryption."""
     tracing: TracingSpec = TracingSpec()
     """Traces of requests."""

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from legato_operator.api.gateway_spec import InternalTLS
+from legato_operator.api.gateway_spec import InternalTLSSpec
 from legato_operator.api.resources import InferenceService
 from legato_operator.manifests import common, model
 from legato_operator.manifests.model import Delivery, Download, Volume
@@ -92,7 +92,7 @@ def _downloading(download: Download, env: list[dict[str, Any]], run: Mapping[str
     return {"name": download.name, "args": download.arguments, "env": env, **run, **resources}
 
 
-def control_ports(tls: InternalTLS | None, placement: PodPlacement) -> dict[str, int]:
+def control_ports(tls: InternalTLSSpec | None, placement: PodPlacement) -> dict[str, int]:
     """Returns the control ports by name, from which clients see if a port uses TLS."""
     plain = {} if tls and tls.mode == "Strict" else {names.CONTROL: placement.control_port}
     return plain | ({names.CONTROL_TLS: names.CONTROL_TLS_PORT} if tls else {})
@@ -110,7 +110,7 @@ def internal_tls_flags(service: InferenceService) -> list[str]:
     ]
 
 
-def with_internal_tls(pod: dict[str, Any], tls: InternalTLS | None) -> dict[str, Any]:
+def with_internal_tls(pod: dict[str, Any], tls: InternalTLSSpec | None) -> dict[str, Any]:
     """Returns the pod with the Secret for these flags mounted."""
     return pod if tls is None else with_secret(pod, INTERNAL_TLS, INTERNAL_TLS_FOLDER, tls.secret)
 

@@ -58,7 +58,7 @@ class RunSettings:
         )
 
 
-class Engine(ABC, Generic[P]):
+class SimulationEngine(ABC, Generic[P]):
     """One run. Time is in seconds from the beginning of the workload."""
 
     pods: Pods[P]

@@ -19,7 +19,7 @@ _LONGEST = 8  # multiple of the mean
 
 
 @dataclass(frozen=True, slots=True)
-class Traffic:
+class SyntheticTraffic:
     """The usual load, which the phases of a synthetic workload multiply."""
 
     rate: float = 4.0  # requests per second
@@ -29,7 +29,7 @@ class Traffic:
 
 
 @dataclass(frozen=True, slots=True)
-class Phase:
+class TrafficPhase:
     """A share of a workload's time, with its load as multiples of the usual one."""
 
     share: float
@@ -39,13 +39,23 @@ class Phase:
     prefix: float = 0.0  # share of each prompt that is one of `_PREFIXES` common prefixes
 
 
-PHASES: dict[str, tuple[Phase, ...]] = {
-    "steady": (Phase(1.0),),
-    "mix-shift": (Phase(0.25), Phase(0.25, prompt=3), Phase(0.25, prompt=0.5), Phase(0.25)),
-    "decode-shift": (Phase(0.25), Phase(0.25, output=4), Phase(0.25, output=0.5), Phase(0.25)),
-    "hit-rate-shift": (Phase(0.25, prefix=0.75), Phase(0.25), Phase(0.25, prefix=0.5), Phase(0.25, prefix=0.75)),
-    "step": (Phase(0.25, rate=0.4), Phase(0.25, rate=2), Phase(0.5, rate=0.4)),
-    "idle-burst": (Phase(0.6, rate=0.02), Phase(0.15, rate=2), Phase(0.25, rate=0.02)),
+PHASES: dict[str, tuple[TrafficPhase, ...]] = {
+    "steady": (TrafficPhase(1.0),),
+    "mix-shift": (TrafficPhase(0.25), TrafficPhase(0.25, prompt=3), TrafficPhase(0.25, prompt=0.5), TrafficPhase(0.25)),
+    "decode-shift": (
+        TrafficPhase(0.25),
+        TrafficPhase(0.25, output=4),
+        TrafficPhase(0.25, output=0.5),
+        TrafficPhase(0.25),
+    ),
+    "hit-rate-shift": (
+        TrafficPhase(0.25, prefix=0.75),
+        TrafficPhase(0.25),
+        TrafficPhase(0.25, prefix=0.5),
+        TrafficPhase(0.25, prefix=0.75),
+    ),
+    "step": (TrafficPhase(0.25, rate=0.4), TrafficPhase(0.25, rate=2), TrafficPhase(0.5, rate=0.4)),
+    "idle-burst": (TrafficPhase(0.6, rate=0.02), TrafficPhase(0.15, rate=2), TrafficPhase(0.25, rate=0.02)),
 }
 NAMES = (TRACE, SUPERPOSED, *PHASES)
 ABOUT = {
@@ -60,7 +70,7 @@ ABOUT = {
 }
 
 
-def named(name: str, seed: int, traffic: Traffic, trace: Workload | None) -> Workload:
+def named(name: str, seed: int, traffic: SyntheticTraffic, trace: Workload | None) -> Workload:
     """Returns the workload of this name. Raises ValueError if it is unknown, or needs a trace without one."""
     if phases := PHASES.get(name):
         return made(name, phases, traffic, seed)
@@ -71,7 +81,7 @@ def named(name: str, seed: int, traffic: Traffic, trace: Workload | None) -> Wor
     return trace if name == TRACE else superposed(trace, seed)
 
 
-def made(name: str, phases: tuple[Phase, ...], traffic: Traffic, seed: int) -> Workload:
+def made(name: str, phases: tuple[TrafficPhase, ...], traffic: SyntheticTraffic, seed: int) -> Workload:
     """Returns a workload with these phases, one after the other."""
     rng = random.Random(f"{name}/{seed}")
     arrivals: list[Arrival] = []
@@ -106,7 +116,9 @@ def superposed(trace: Workload, seed: int, copies: int = 4, day: float = 7200.0,
     return Workload(f"{trace.name}-{SUPERPOSED}", tuple(kept), trace.block)
 
 
-def _phase(phase: Phase, traffic: Traffic, begin: float, end: float, rng: random.Random) -> Iterator[Arrival]:
+def _phase(
+    phase: TrafficPhase, traffic: SyntheticTraffic, begin: float, end: float, rng: random.Random
+) -> Iterator[Arrival]:
     prompts, outputs = _lengths(traffic.prompt * phase.prompt, rng), _lengths(traffic.output * phase.output, rng)
     at = begin + rng.expovariate(traffic.rate * phase.rate)
     while at < end:

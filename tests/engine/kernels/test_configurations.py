@@ -3,13 +3,13 @@
 import pytest
 
 from legato_engine.kernels import configurations
-from legato_engine.kernels.configurations import ANY, Configuration, Row, Table
+from legato_engine.kernels.configurations import ANY, Configuration, ConfigurationRow, Table
 
-ANYWHERE = Row("attention", {}, ANY, ANY, Configuration({"KEYS": 16}))
-WIDE = Row("attention", {"head_dim": 128}, ANY, ANY, Configuration({"KEYS": 32}))
-WIDE_LATER = Row("attention", {"head_dim": 128}, ANY, "3.7", Configuration({"KEYS": 48}))
-WIDE_GROUPS = Row("attention", {"head_dim": 128, "group": 4}, ANY, ANY, Configuration({"KEYS": 64}))
-HOPPER = Row("attention", {}, "sm_90", ANY, Configuration({"KEYS": 128}, warps=8, stages=3))
+ANYWHERE = ConfigurationRow("attention", {}, ANY, ANY, Configuration({"KEYS": 16}))
+WIDE = ConfigurationRow("attention", {"head_dim": 128}, ANY, ANY, Configuration({"KEYS": 32}))
+WIDE_LATER = ConfigurationRow("attention", {"head_dim": 128}, ANY, "3.7", Configuration({"KEYS": 48}))
+WIDE_GROUPS = ConfigurationRow("attention", {"head_dim": 128, "group": 4}, ANY, ANY, Configuration({"KEYS": 64}))
+HOPPER = ConfigurationRow("attention", {}, "sm_90", ANY, Configuration({"KEYS": 128}, warps=8, stages=3))
 TABLE = Table(()).replaced([HOPPER, WIDE_GROUPS, WIDE, WIDE_LATER, ANYWHERE])
 
 
@@ -38,7 +38,7 @@ def test_a_kernel_without_a_row_is_named_with_those_that_have_some():
 
 
 def test_a_row_takes_the_place_of_the_one_before():
-    again = Row("attention", {"group": 4, "head_dim": 128}, ANY, ANY, Configuration({"KEYS": 8}))
+    again = ConfigurationRow("attention", {"group": 4, "head_dim": 128}, ANY, ANY, Configuration({"KEYS": 8}))
     replaced = TABLE.replaced([again])
     assert len(replaced.rows) == len(TABLE.rows)
     assert replaced.choose("attention", {"head_dim": 128, "group": 4}, "sm_80", "3.6").tiles == {"KEYS": 8}

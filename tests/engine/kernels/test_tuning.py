@@ -8,15 +8,15 @@ from triton.errors import TritonError
 
 from legato_engine.kernels.configurations import Configuration, Table, choose
 from legato_engine.kernels.tuning import cases
-from legato_engine.kernels.tuning.cases import Place, Sizes
-from legato_engine.kernels.tuning.search import Case, Trial, rows, search
+from legato_engine.kernels.tuning.cases import Sizes, TuningDevice
+from legato_engine.kernels.tuning.search import Case, TuningTrial, rows, search
 
 PRESENT, OTHER, THIRD = (Configuration({"TILE": size}) for size in (16, 32, 64))
 SMALL = Sizes(
     head_dims=(16,), groups=(2,), block_sizes=(16,), kv_heads=2, rows=3, context=70, prompt=40, tokens=20, hidden=48,
     inner=72, words=100, blocks=5, dtype=torch.float32,
 )  # fmt: skip
-PLACE = Place(torch.device("cpu"), "interpreter", 2, SMALL)
+PLACE = TuningDevice(torch.device("cpu"), "interpreter", 2, SMALL)
 
 
 class Kernel:
@@ -34,7 +34,7 @@ class Kernel:
         def launch():
             self.launched = size
 
-        return Trial(launch, lambda: self.wrong.get(size, self.results))
+        return TuningTrial(launch, lambda: self.wrong.get(size, self.results))
 
     def seconds(self, launch):
         launch()
@@ -134,7 +134,7 @@ def test_candidates_compute_what_the_table_computes(kernel):
 
 
 def test_all_shapes_of_common_models_are_tuned_and_other_kernels_are_refused():
-    place = Place(torch.device("cpu"), "sm_90", 132)
+    place = TuningDevice(torch.device("cpu"), "sm_90", 132)
     shapes = [str(case) for case in cases.all_of(place, ["prefill_attention"])]
     assert "prefill_attention, head_dim 128, block_size 64, group 4" in shapes
     assert len(shapes) == 27

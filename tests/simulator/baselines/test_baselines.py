@@ -19,7 +19,7 @@ from legato_simulator.baselines.request_rate import RequestRate
 from legato_simulator.baselines.schedule import Schedule, expected
 from legato_simulator.baselines.search_context import SearchContext, spread
 from legato_simulator.engine.scaler import Observation
-from legato_simulator.workload.synthetic import Traffic, named
+from legato_simulator.workload.synthetic import SyntheticTraffic, named
 from legato_simulator.workload.workload import Arrival, Workload
 
 STEP = StepTimes(per_step=0.01, per_row=0.001, per_context=0.0, per_token=0.001, per_pair=0.0)
@@ -219,7 +219,7 @@ def test_spread_is_geometric():
 
 MIXED = dataclasses.replace(
     _ground(step=StepTimes(0.005, 1e-5, 1e-8, 1e-4, 1e-9), kv_tokens=400_000),
-    workload=named("mix-shift", 1, Traffic(seconds=600), None),
+    workload=named("mix-shift", 1, SyntheticTraffic(seconds=600), None),
 )
 
 

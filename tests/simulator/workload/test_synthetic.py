@@ -7,10 +7,10 @@ from statistics import mean
 import pytest
 
 from legato_simulator.workload import synthetic
-from legato_simulator.workload.synthetic import Traffic
+from legato_simulator.workload.synthetic import SyntheticTraffic
 from legato_simulator.workload.workload import Arrival, Workload
 
-TRAFFIC = Traffic(rate=5, prompt=2000, output=100, seconds=2000)
+TRAFFIC = SyntheticTraffic(rate=5, prompt=2000, output=100, seconds=2000)
 RECORDED = Workload("recorded", tuple(Arrival(float(i), 1000 + i, 10, (0, i + 1)) for i in range(100)))
 
 

@@ -16,7 +16,7 @@ from legato_engine.backends.cpu.codes import Codes
 from legato_engine.backends.cpu.program import Call, Program
 from legato_engine.backends.cpu.workspace import Array
 from legato_engine.kernels import program as operators
-from legato_engine.kernels.paths import Path, Weights
+from legato_engine.kernels.paths import Path, WeightForm
 from legato_engine.weights.checkpoint import Checkpoint
 
 _PART = 1 << 18  # weights dequantized at a time: they stay in a core's cache until they are multiplied
@@ -99,7 +99,7 @@ class LinearFloat32:
 
 def load(checkpoint: Checkpoint, names: Sequence[str], bias: bool, path: Path, scratch: Scratch) -> LinearFloat32:
     """The projections `names` (without `.weight`) of one input, outputs in this order."""
-    parts = codes.load(checkpoint, names, path) if path.weights is Weights.CODES else []
+    parts = codes.load(checkpoint, names, path) if path.weights is WeightForm.CODES else []
     if not any(isinstance(part, Codes) for part in parts):
         parts = [projections.weights(checkpoint, names, torch.float32)]
     return LinearFloat32(parts, scratch, projections.biases(checkpoint, names) if bias else None)
@@ -107,6 +107,6 @@ def load(checkpoint: Checkpoint, names: Sequence[str], bias: bool, path: Path, s
 
 def table(checkpoint: Checkpoint, name: str, path: Path, scratch: Scratch) -> LinearFloat32:
     """An embedding or output head, its rows padded."""
-    packed = codes.load_table(checkpoint, name, path) if path.weights is Weights.CODES else None
+    packed = codes.load_table(checkpoint, name, path) if path.weights is WeightForm.CODES else None
     weight = packed or projections.padded(projections.weights(checkpoint, [name], torch.float32))
     return LinearFloat32([weight], scratch, None)

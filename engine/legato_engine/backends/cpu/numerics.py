@@ -16,7 +16,7 @@ from legato_engine.backends.cpu.step import Projection
 from legato_engine.backends.cpu.workspace import Array
 from legato_engine.kernels.attention import numba_bf16, numba_float32
 from legato_engine.kernels.linear.numba_tiles import SHAPES
-from legato_engine.kernels.paths import Attention, Path
+from legato_engine.kernels.paths import AttentionProduct, Path
 from legato_engine.layers.inputs import StepInputs
 from legato_engine.weights.checkpoint import Checkpoint
 
@@ -98,7 +98,7 @@ class Tiles:
 
 
 def make(path: Path) -> Numerics:
-    return Tiles(path) if path.attention is Attention.TILES else Float32(path)
+    return Tiles(path) if path.attention is AttentionProduct.TILES else Float32(path)
 
 
 def _bits(arena: torch.Tensor) -> Array:

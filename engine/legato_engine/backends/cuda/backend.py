@@ -55,7 +55,7 @@ class CudaBackend:
         self._room = room
         self._memory: StepMemory | None = None  # made by the first step, when all layers are known
         self._work: Work | None = None
-        self._replays: dict[int, Replay] = {}  # by rows
+        self._replays: dict[int, GraphReplay] = {}  # by rows
         cos, sin = rotary.tables(config.head_dim, config.rope_theta, config.rope_scaling, room.blocks * block_size)
         self._cos, self._sin = cos.to(device.place), sin.to(device.place)
 
@@ -105,7 +105,7 @@ class CudaBackend:
         work = step.whole()
         logits = forward(work)
         again = self._device.capture(lambda: _compute(forward, step))
-        self._replays[len(step.tokens)] = Replay(again, work, logits)
+        self._replays[len(step.tokens)] = GraphReplay(again, work, logits)
         self._last = work
         return logits
 
@@ -202,7 +202,7 @@ class CudaBackend:
         return self._tables[name]
 
 
-class Replay(NamedTuple):
+class GraphReplay(NamedTuple):
     """A captured step: `again` computes it from the inputs of the last `fill`."""
 
     again: Callable[[], None]

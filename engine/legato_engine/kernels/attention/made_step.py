@@ -14,7 +14,7 @@ BLOCK_MAJOR = (0, 1, 2, 3, 4)  # where blocks, layers, keys or values, KV heads,
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Of the model, and of its KV cache."""
+    """Sizes of a model and of its KV cache."""
 
     head_dim: int
     group: int  # query heads for each KV head

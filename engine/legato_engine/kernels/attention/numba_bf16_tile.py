@@ -1,8 +1,8 @@
 """Products of attention with AMX, of keys and queries and of weights and values, for the lanes of `numba_bf16_lanes`:
 one group of 16, or two. See README.
 
-The first has half the products of the second. Memory is given by address, as there. Where `count` positions are rounded
-up to 32, what the last are computed from is made harmless: their scores by the caller, their values here.
+One group takes half the products of two. Memory is given by address. `count` positions are rounded up to 32: the caller
+masks the scores of the additional ones, and their values count as 0 here.
 """
 
 from numba import njit
@@ -32,8 +32,8 @@ _WEIGHTS = POSITIONS * 32  # bytes of a group's
 
 @njit(cache=True)
 def scores(keys, following, to_values, count, dim, groups, asked, to):
-    """Lines of `count` positions, rounded up to 32. `keys` are the addresses of 16 keys each; `following` those of what
-    is read next, and `to_values` how far from them values are.
+    """Lines of `count` positions, rounded up to 32. `keys` are the addresses of 16 keys each, `following` the next
+    ones, and `to_values` the distance of values from their keys.
     """
     width = dim * 2
     for half in range(0, (count + 31) // 32 * 2, 2):
@@ -51,7 +51,7 @@ def scores(keys, following, to_values, count, dim, groups, asked, to):
 
 @njit(cache=True)
 def _scores_of_one(first, second, width, asked, to):
-    """Of one group, for 16 keys at `first` and 16 at `second`."""
+    """Scores of one group, for 16 keys at `first` and 16 at `second`."""
     tile_zero_0()
     tile_zero_2()
     for part in range(0, width, 64):
@@ -73,23 +73,23 @@ def _scores_of_two(first, second, width, asked, to):
 
 
 @njit(cache=True)
-def values(keys, to_values, count, dim, groups, weights, pairs, found):
-    """Adds weighted values of `count` positions to found [lanes, dim], whose dimensions are in the order of `_pair`."""
+def values(keys, to_values, count, dim, groups, weights, pairs, weighted):
+    """Adds the weighted values of `count` positions to `weighted` [lanes, dim], with dimensions in `_pair`'s order."""
     width, tiles = dim * 2, (count + 31) // 32
     for part in range(0, width, 64):
         for tile in range(tiles):
             first, second = keys[2 * tile] + to_values + part, keys[2 * tile + 1] + to_values + part
             _pair(first, second, width, count - tile * 32, pairs + tile * 2048)
         if groups == 1:
-            _values_of_one(weights, pairs, tiles, found + part * 2, dim * 4)
+            _values_of_one(weights, pairs, tiles, weighted + part * 2, dim * 4)
         else:
-            _values_of_two(weights, pairs, tiles, found + part * 2, dim * 4)
+            _values_of_two(weights, pairs, tiles, weighted + part * 2, dim * 4)
 
 
 @njit(cache=True)
 def _pair(first, second, width, seen, pairs):
     """Two tiles [16, 16 words] of 32 dimensions: words are values of a position and of the one 16 after it. From the
-    position `seen` on, all count as 0: what others hold may be no number.
+    position `seen` on, all count as 0: their memory may contain NaN.
     """
     for place in range(16):
         early, late = zero(), zero()
@@ -105,17 +105,17 @@ def _pair(first, second, width, seen, pairs):
 
 
 @njit(cache=True)
-def _values_of_one(weights, pairs, tiles, found, stride):
-    load_16(found, stride)
+def _values_of_one(weights, pairs, tiles, weighted, stride):
+    load_16(weighted, stride)
     for tile in range(tiles):
         add_16(weights + tile * 1024, 64, pairs + tile * 2048, pairs + tile * 2048 + 1024)
-    store_16(found, stride)
+    store_16(weighted, stride)
 
 
 @njit(cache=True)
-def _values_of_two(weights, pairs, tiles, found, stride):
-    load_32(found, stride)
+def _values_of_two(weights, pairs, tiles, weighted, stride):
+    load_32(weighted, stride)
     for tile in range(tiles):
         at, columns = weights + tile * 1024, pairs + tile * 2048
         add_32(at, at + _WEIGHTS, 64, columns, columns + 1024)
-    store_32(found, stride)
+    store_32(weighted, stride)

@@ -1,12 +1,12 @@
-"""What a decoding row computes in float32: one query of four heads that share a KV head. See README.
+"""Attention of a decoding row in float32: one query of four heads that share a KV head. See README.
 
-Memory is given by address; queries are [4, dim], the rest as `numba_row` has it.
+Memory is given by address; queries are [4, dim], other layouts are in `numba_row`.
 """
 
 from numba import njit
 
 from legato_engine.kernels.attention.numba_numbers import bytes_of, first, second
-from legato_engine.kernels.attention.numba_row_lanes import ask_for, no_sums, scaled, store_found, store_scores
+from legato_engine.kernels.attention.numba_row_lanes import ask_for, no_sums, scaled, store_scores, store_weighted
 from legato_engine.kernels.vector import broadcast, load, multiply_add
 
 
@@ -25,7 +25,7 @@ def _add_products(query, keys, sums):
 @njit(cache=True)
 def scores(kv, keys, following, count, dim, heads, asked, scores):
     """scores of `count` positions, rounded up to 4; `keys` are the addresses of 4 positions each, in an arena with
-    the tag `kv`, and `following` those of what is read next. Of more than 3 `heads`, 4 are computed.
+    the tag `kv`, and `following` the next ones. Of more than 3 `heads`, 4 are computed.
     """
     size, width = bytes_of(kv), dim * bytes_of(kv)
     for four in range((count + 3) // 4):
@@ -53,19 +53,19 @@ def scores(kv, keys, following, count, dim, heads, asked, scores):
 
 
 @njit(cache=True, inline="always")
-def _add_values(weight, values, found):
+def _add_values(weight, values, weighted):
     by = broadcast(weight)
-    return multiply_add(by, values[0], found[0]), multiply_add(by, values[1], found[1])
+    return multiply_add(by, values[0], weighted[0]), multiply_add(by, values[1], weighted[1])
 
 
 @njit(cache=True)
-def values(kv, keys, following, to_values, count, dim, heads, weights, scale, found):
-    """found becomes `scale` times itself plus the weighted values of `count` positions; `following` are the keys of
-    what is read next, and `to_values` how far from keys values are.
+def values(kv, keys, following, to_values, count, dim, heads, weights, scale, weighted):
+    """`weighted` becomes `scale` times itself plus the weighted values of `count` positions; `following` are the next
+    keys, and `to_values` is the distance of values from their keys.
     """
     size = bytes_of(kv)
     for part in range(0, dim, 32):
-        a, b, c, d = scaled(found + part * 4, dim * 4, scale)
+        a, b, c, d = scaled(weighted + part * 4, dim * 4, scale)
         for four in range((count + 3) // 4):
             value, weight = keys[four] + to_values + part * size, weights + four * 64
             ask_for(following[four] + to_values + part * 4 * size, 128 * size)
@@ -77,4 +77,4 @@ def values(kv, keys, following, to_values, count, dim, heads, weights, scale, fo
                     d = _add_values(weight + 48, of, d)
                 value += dim * size
                 weight += 4
-        store_found(found + part * 4, dim * 4, a, b, c, d)
+        store_weighted(weighted + part * 4, dim * 4, a, b, c, d)

@@ -1,7 +1,7 @@
-"""What a tile of a prompt computes where keys and values are multiplied as floats: 32 lanes that share a KV head, each
-one query of one head. See README.
+"""Attention of a prompt's tile with keys and values multiplied as floats: 32 lanes that share a KV head, each one query
+of one head. See README.
 
-Memory is given by address; queries, scores and what was found have 32 lanes in a line of 128 bytes.
+Memory is given by address; queries, scores and weighted values have 32 lanes in a line of 128 bytes.
 """
 
 from numba import njit
@@ -27,8 +27,7 @@ def _add_products(sums, by, at, distance):
 @njit(cache=True)
 def scores(kv, numbers, following, to_values, count, dim, asked, scores):
     """scores [count, 32] of `count` positions; asked [dim, 32]. `numbers` are the addresses of 4 keys each, in float32;
-    `following` those of what is read next, in an arena with the tag `kv`, and `to_values` how far from them values
-    are.
+    `following` are the next ones, in an arena with the tag `kv`, and `to_values` is the distance of values from keys.
     """
     width = dim * 4
     last = (count - 1) // 4
@@ -47,8 +46,8 @@ def scores(kv, numbers, following, to_values, count, dim, asked, scores):
 
 @njit(cache=True)
 def weigh(scores, count, best, total, scale):
-    """Scores to weights. best and total [32] are of all positions so far; earlier weights are to be multiplied by
-    `scale`.
+    """Converts scores to weights. best and total [32] are of all positions so far; `scale` becomes the factor for
+    earlier weights.
     """
     (best0, best1), (scale0, scale1) = raise_best(scores, count, best, scale)
     sum0, sum1 = multiply(load(total), scale0), multiply(load(total + 64), scale1)
@@ -64,13 +63,13 @@ def weigh(scores, count, best, total, scale):
 
 
 @njit(cache=True)
-def values(numbers, count, dim, weights, scale, found):
-    """found [dim, 32] becomes `scale` times itself plus the weighted values of `count` positions; `numbers` are the
-    addresses of 4 of them each, in float32.
+def values(numbers, count, dim, weights, scale, weighted):
+    """`weighted` [dim, 32] becomes `scale` times itself plus the weighted values of `count` positions; `numbers` are
+    the addresses of 4 of them each, in float32.
     """
     scales = load(scale), load(scale + 64)
     for part in range(0, dim * 4, 32):
-        at, weight = found + part * 32, weights
+        at, weight = weighted + part * 32, weights
         early, late = scaled_sums(at, scales), scaled_sums(at + 512, scales)
         for four in range((count + 3) // 4):
             value = numbers[four] + part

@@ -1,8 +1,8 @@
-"""Keys and values of an arena as float32 registers, whether it holds float32 or bfloat16.
+"""Keys and values of an arena as float32 registers, from float32 or bfloat16.
 
-32 neighbouring numbers are two registers. Those of bfloat16 are the even ones and the odd ones, which takes one
-instruction each. Queries have the same order, and so have weighted values, until they are put back. `_kv` is the
-arena's tag: KV_FLOAT32, KV_BFLOAT16 or KV_BFLOAT16_PAIRS; memory is given by address.
+32 neighbouring numbers are two registers. Registers of bfloat16 are the even numbers and the odd ones, which takes one
+instruction each. Queries have the same order, and so have weighted values until `put_back`. `_kv` is the arena's tag:
+KV_FLOAT32, KV_BFLOAT16 or KV_BFLOAT16_PAIRS; memory is given by address.
 """
 
 from typing import Any
@@ -70,17 +70,17 @@ def second(_kv: Any, _at: Any) -> Any:
 
 
 def widen(_kv: Any, _held: Any, _distance: Any, _count: Any, _dim: Any, _room: Any, _numbers: Any) -> Any:
-    """_numbers become the addresses of float32 [4, dim], in the order of registers, of what lies `_distance` from the
-    addresses `_held`, for `_count` positions. `_room` has place for all of it, and is used where it is not float32 yet.
+    """Writes to _numbers the addresses of float32 [4, dim], in the order of registers, for the numbers `_distance`
+    bytes from the addresses `_held`, of `_count` positions. Other formats are widened into `_room`.
     """
 
 
 def arrange(_kv: Any, _source: Any, _dim: Any, _by: Any, _target: Any) -> Any:
-    """_source float32 [dim] times `_by`, in the order of registers."""
+    """Writes _source float32 [dim] times `_by` in the order of registers."""
 
 
 def put_back(_kv: Any, _source: Any, _dim: Any, _by: Any, _target: Any) -> Any:
-    """_source float32 [dim], in the order of registers, times `_by`, in its own."""
+    """Writes _source float32 [dim], in the order of registers, times `_by` in the original order."""
 
 
 @overload(bytes_of)

@@ -1,14 +1,14 @@
-"""What a decoding row computes where the arena holds bfloat16 and the processor multiplies pairs of it (AVX512-BF16):
-one query of four heads that share a KV head. See README.
+"""Attention of a decoding row by products of pairs of bfloat16 (AVX512-BF16), from an arena that holds bfloat16: one
+query of four heads that share a KV head. See README.
 
-Memory is given by address, as `numba_row` has it. A word is two neighbouring bfloat16: of queries and keys two
-dimensions, as the arena holds them; of values and weights two positions. Queries and weights are rounded, sums are
-float32; what is found stands in the order of registers that `numba_numbers` tells of.
+Memory is given by address, laid out as in `numba_row`. A word is two neighbouring bfloat16: two dimensions of queries
+and keys, as the arena holds them; two positions of values and weights. Queries and weights are rounded, sums are
+float32; weighted values are in the order of registers of `numba_numbers`.
 """
 
 from numba import njit
 
-from legato_engine.kernels.attention.numba_row_lanes import ask_for, no_sums, scaled, store_found, store_scores
+from legato_engine.kernels.attention.numba_row_lanes import ask_for, no_sums, scaled, store_scores, store_weighted
 from legato_engine.kernels.bfloat16 import even_pairs, narrowed, odd_pairs, paired
 from legato_engine.kernels.vector import broadcast, dot_bf16, load, store, zero
 
@@ -39,8 +39,8 @@ def _add_products(query, keys, sums):
 
 @njit(cache=True)
 def scores(keys, following, count, dim, heads, asked, scores):
-    """scores of `count` positions, rounded up to 4; `keys` are the addresses of 4 keys each, and `following` those of
-    what is read next. Of more than 3 `heads`, 4 are computed.
+    """scores of `count` positions, rounded up to 4; `keys` are the addresses of 4 keys each, and `following` the
+    next ones. Of more than 3 `heads`, 4 are computed.
     """
     width = dim * 2
     for four in range((count + 3) // 4):
@@ -57,27 +57,27 @@ def scores(keys, following, count, dim, heads, asked, scores):
 
 
 @njit(cache=True, inline="always")
-def _add_values(weights, values, found):
+def _add_values(weights, values, weighted):
     by = broadcast(weights)
-    return dot_bf16(found[0], by, values[0]), dot_bf16(found[1], by, values[1])
+    return dot_bf16(weighted[0], by, values[0]), dot_bf16(weighted[1], by, values[1])
 
 
 @njit(cache=True)
-def values(keys, following, to_values, count, dim, heads, weights, scale, found):
-    """found becomes `scale` times itself plus the weighted values of `count` positions; `following` are the keys of
-    what is read next, and `to_values` how far from keys values are.
+def values(keys, following, to_values, count, dim, heads, weights, scale, weighted):
+    """`weighted` becomes `scale` times itself plus the weighted values of `count` positions; `following` are the next
+    keys, and `to_values` is the distance of values from their keys.
     """
     for part in range(0, dim, 32):
-        a, b, c, d = scaled(found + part * 4, dim * 4, scale)
+        a, b, c, d = scaled(weighted + part * 4, dim * 4, scale)
         for place in range(0, count, 2):
             four, of_four = place // 4, place % 4
             value, at = keys[four] + to_values + (of_four * dim + part) * 2, weights + four * 64 + of_four * 4
             ask_for(following[four] + to_values + part * 8 + of_four * 64, 128)
             early, late = load(value), zero()
-            if place + 1 < count:  # what lies beyond may be no number
+            if place + 1 < count:  # memory beyond may contain NaN
                 late = load(value + dim * 2)
             of = even_pairs(early, late), odd_pairs(early, late)
             a, b, c = _add_values(at, of, a), _add_values(at + 16, of, b), _add_values(at + 32, of, c)
             if heads > 3:
                 d = _add_values(at + 48, of, d)
-        store_found(found + part * 4, dim * 4, a, b, c, d)
+        store_weighted(weighted + part * 4, dim * 4, a, b, c, d)

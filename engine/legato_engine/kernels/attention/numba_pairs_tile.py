@@ -1,9 +1,8 @@
-"""What a tile of a prompt computes where the arena holds bfloat16 and the processor multiplies pairs of it
-(AVX512-BF16), twice as many at a time as floats: 32 lanes that share a KV head, each one query of one head. See README.
+"""Attention of a prompt's tile by products of pairs of bfloat16 (AVX512-BF16), twice as many per instruction as of
+floats, from an arena that holds bfloat16: 32 lanes that share a KV head, each one query of one head. See README.
 
-Memory is given by address. A word is two neighbouring bfloat16: of a key two dimensions, as the arena holds them; of
-values and weights two positions. Sums are float32; what a tile finds stands in the order of registers that
-`numba_numbers` tells of.
+Memory is given by address. A word is two neighbouring bfloat16: two dimensions of a key, as the arena holds them; two
+positions of values and weights. Sums are float32; weighted values are in the order of registers of `numba_numbers`.
 """
 
 from numba import njit
@@ -39,7 +38,7 @@ def pack_queries(asked, dim):
 
 @njit(cache=True)
 def _add_products(sums, by, at, distance):
-    """To the sums of four words, `distance` bytes apart, adds those of the products of their halves with `by`."""
+    """To the sums of four words, `distance` bytes apart, adds the products of their halves with `by`."""
     a, b, c, d = broadcast(at), broadcast(at + distance), broadcast(at + 2 * distance), broadcast(at + 3 * distance)
     return (
         dot_bf16(sums[0], by[0], a), dot_bf16(sums[1], by[1], a),
@@ -52,7 +51,7 @@ def _add_products(sums, by, at, distance):
 @njit(cache=True)
 def scores(keys, following, to_values, count, dim, asked, scores):
     """scores float32 [count, 32] of `count` positions; asked words [dim / 2, 32]. `keys` are the addresses of 4 keys
-    each; `following` those of what is read next, and `to_values` how far from them values are.
+    each, `following` the next ones, and `to_values` is the distance of values from their keys.
     """
     width = dim * 2
     last = (count - 1) // 4
@@ -71,9 +70,9 @@ def scores(keys, following, to_values, count, dim, asked, scores):
 
 @njit(cache=True)
 def weigh(scores, count, best, total, scale):
-    """Scores to weights, words [count / 2, 32] in their place, and `total` the sum of the rounded ones. best and total
-    [32] are of all positions so far; earlier weights are to be multiplied by `scale`. An odd count has one more weight,
-    which is 0.
+    """Converts scores to weights, words [count / 2, 32] in their place; `total` becomes the sum of the rounded ones.
+    best and total [32] are of all positions so far; `scale` becomes the factor for earlier weights. An odd count has
+    one more weight, which is 0.
     """
     (best0, best1), (scale0, scale1) = raise_best(scores, count, best, scale)
     sum0, sum1 = multiply(load(total), scale0), multiply(load(total + 64), scale1)
@@ -96,7 +95,7 @@ def weigh(scores, count, best, total, scale):
 
 @njit(cache=True)
 def _pair_values(keys, to_values, count, dim, room):
-    """Words [count / 2, dim] in `room`: values of two positions. What lies beyond `count` may be no number."""
+    """Words [count / 2, dim] in `room`: values of two positions. Memory beyond `count` may contain NaN."""
     width = dim * 2
     for place in range(0, count, 2):
         value = keys[place // 4] + to_values + place % 4 * width
@@ -110,16 +109,16 @@ def _pair_values(keys, to_values, count, dim, room):
 
 
 @njit(cache=True)
-def values(keys, to_values, count, dim, room, weights, scale, found):
-    """found float32 [dim, 32] becomes `scale` times itself plus the weighted values of `count` positions, whose pairs
-    `room` has place for.
+def values(keys, to_values, count, dim, room, weights, scale, weighted):
+    """`weighted` float32 [dim, 32] becomes `scale` times itself plus the weighted values of `count` positions; `room`
+    is memory for their pairs.
     """
     _pair_values(keys, to_values, count, dim, room)
     scales = load(scale), load(scale + 64)
     for row in range(0, dim, 8):
         # Of 32 dimensions, 16 even rows are before 16 odd ones.
         first = row // 32 * 32 + row % 16 * 2 + row % 32 // 16
-        at, weight, value = found + row * 128, weights, room + first * 4
+        at, weight, value = weighted + row * 128, weights, room + first * 4
         early, late = scaled_sums(at, scales), scaled_sums(at + 512, scales)
         for _ in range(0, count, 2):
             by = load(weight), load(weight + 64)

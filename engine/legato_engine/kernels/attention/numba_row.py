@@ -1,9 +1,9 @@
-"""What a decoding row computes for four heads that share a KV head, by how the arena's numbers are to be multiplied: in
-pairs, by `numba_pairs_row`, or as floats, by `numba_float32_row`. `kv` is the arena's tag.
+"""Attention of a decoding row, for four heads that share a KV head: in pairs by `numba_pairs_row`, or as floats by
+`numba_float32_row`, depending on the arena's tag `kv`.
 
-Memory is given by address; queries and what was found are [4, dim], scores [positions / 4, 4 heads, 4 positions], so
-that registers are full from the first sum to the last. `keys` are the addresses of 4 positions each, `following` those
-of what is read next, and `to_values` how far from keys values are.
+Memory is given by address; queries and weighted values are [4, dim], scores [positions / 4, 4 heads, 4 positions], so
+that registers are full from the first sum to the last. `keys` are the addresses of 4 positions each, `following` the
+next ones, and `to_values` is the distance of values from their keys.
 """
 
 from typing import Any
@@ -22,7 +22,7 @@ from legato_engine.kernels.vector import add, load, multiply_add, store, zero
 
 
 def pack_queries(_kv: Any, _asked: Any, _dim: Any, _lanes: Any) -> None:
-    """_asked float32 [lanes, dim], in the order of registers, becomes what `scores` takes."""
+    """Packs _asked float32 [lanes, dim], in the order of registers, for `scores`."""
 
 
 def scores(_kv: Any, *_given: Any) -> None:
@@ -32,18 +32,18 @@ def scores(_kv: Any, *_given: Any) -> None:
 
 
 def values(_kv: Any, *_given: Any) -> None:
-    """Given keys, following, to_values, count, dim, heads, weights, scale and found: found becomes `scale` times itself
-    plus the weighted values of `count` positions.
+    """Given keys, following, to_values, count, dim, heads, weights, scale and weighted: `weighted` becomes `scale`
+    times itself plus the weighted values of `count` positions.
     """
 
 
 def _weight(_kv: Any, _score: Any) -> Any:
-    """2 to the power of each score, which is at most 0: what `values` takes, and what is to be added up."""
+    """2 to the power of each score, which is at most 0: for `values`, and for the sum of weights."""
 
 
 @njit(cache=True)
 def mask(scores, begin, count):
-    """Those of the first and last four that are before `begin` or not among `count` become -infinity."""
+    """Sets scores of the first and last four positions to -infinity, before `begin` and from `count` on."""
     for place in range(begin):
         scores[place:16:4] = -np.inf
     for place in range(count, (count + 3) // 4 * 4):
@@ -52,8 +52,8 @@ def mask(scores, begin, count):
 
 @njit(cache=True)
 def weigh(kv, scores, count, best, total, scale):
-    """Scores to weights, which `values` takes. best and total [4 heads, 4 times the same] are of all positions so far;
-    earlier weights are to be multiplied by `scale`.
+    """Converts scores to weights for `values`. best and total [4 heads, 4 times the same] are of all positions so far;
+    `scale` becomes the factor for earlier weights.
     """
     old = load(best)
     most = old

@@ -1,5 +1,5 @@
-"""What both kernels of decoding rows do alike with registers, for four heads that share a KV head. Memory is given by
-address, as `numba_row` has it.
+"""Functions of registers for both kernels of decoding rows, for four heads that share a KV head. Memory is given by
+address, laid out as in `numba_row`.
 """
 
 from numba import njit
@@ -10,7 +10,7 @@ from legato_engine.kernels.vector import broadcast, load, store, store_four, zer
 
 @njit(cache=True)
 def ask_for(at, size):
-    """What is read next, `size` bytes."""
+    """Prefetches `size` bytes."""
     for line in range(0, size, 64):
         prefetch(at + line)
 
@@ -23,7 +23,7 @@ def no_sums():
 
 @njit(cache=True)
 def store_scores(at, heads, a, b, c, d):
-    """Sums of four positions for each head become four scores. Without a fourth of the `heads`, it has zeros."""
+    """Reduces the sums of four positions for each head to four scores. Without a fourth head, its scores are 0."""
     of_d = zero()
     if heads > 3:
         of_d = sums_of_quarters(d[0], d[1], d[2], d[3])
@@ -32,20 +32,20 @@ def store_scores(at, heads, a, b, c, d):
 
 
 @njit(cache=True)
-def scaled(found, width, scale):
+def scaled(weighted, width, scale):
     """32 dimensions of each head, `width` bytes apart, times its scale: two registers each."""
     by = broadcast(scale)
-    a = multiply(load(found), by), multiply(load(found + 64), by)
-    found, by = found + width, broadcast(scale + 16)
-    b = multiply(load(found), by), multiply(load(found + 64), by)
-    found, by = found + width, broadcast(scale + 32)
-    c = multiply(load(found), by), multiply(load(found + 64), by)
-    found, by = found + width, broadcast(scale + 48)
-    return a, b, c, (multiply(load(found), by), multiply(load(found + 64), by))
+    a = multiply(load(weighted), by), multiply(load(weighted + 64), by)
+    weighted, by = weighted + width, broadcast(scale + 16)
+    b = multiply(load(weighted), by), multiply(load(weighted + 64), by)
+    weighted, by = weighted + width, broadcast(scale + 32)
+    c = multiply(load(weighted), by), multiply(load(weighted + 64), by)
+    weighted, by = weighted + width, broadcast(scale + 48)
+    return a, b, c, (multiply(load(weighted), by), multiply(load(weighted + 64), by))
 
 
 @njit(cache=True)
-def store_found(found, width, a, b, c, d):
-    """What `scaled` has begun with."""
-    store_four((a[0], b[0], c[0], d[0]), found, width)
-    store_four((a[1], b[1], c[1], d[1]), found + 64, width)
+def store_weighted(weighted, width, a, b, c, d):
+    """Stores the registers of `scaled` after products were added."""
+    store_four((a[0], b[0], c[0], d[0]), weighted, width)
+    store_four((a[1], b[1], c[1], d[1]), weighted + 64, width)

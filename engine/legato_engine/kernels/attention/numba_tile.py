@@ -1,5 +1,5 @@
-"""What a tile of a prompt computes, by how the arena's numbers are to be multiplied: in pairs, by `numba_pairs_tile`,
-or as floats, by `numba_float32_tile`. `_kv` is the arena's tag.
+"""Attention of a prompt's tile: in pairs by `numba_pairs_tile`, or as floats by `numba_float32_tile`, depending on the
+arena's tag `_kv`.
 """
 
 from typing import Any
@@ -13,27 +13,35 @@ from legato_engine.kernels.tags import KV_BFLOAT16_PAIRS
 
 
 def pack_queries(_kv: Any, _asked: Any, _dim: Any) -> None:
-    """Queries float32 [dim, 32], in the order of registers, become what `scores` takes."""
+    """Packs queries float32 [dim, 32], in the order of registers, for `scores`."""
 
 
 def scores(
     _kv: Any, _keys: Any, _addresses: Any, _count: Any, _dim: Any, _room: Any, _asked: Any, _scores: Any
 ) -> None:
-    """_scores float32 [count, 32] of `_count` positions, `_keys` the addresses of 4 each. `_addresses` are those that
-    may be used, those of what is read next, and how far from keys values are.
+    """_scores float32 [count, 32] of `_count` positions, `_keys` the addresses of 4 each. `_addresses` are
+    memory for addresses, the next keys, and the distance of values from keys.
     """
 
 
 def weigh(_kv: Any, _scores: Any, _count: Any, _best: Any, _total: Any, _scale: Any) -> None:
-    """Scores to weights, which `values` takes. _best and _total [32] are of all positions so far; earlier weights are
-    to be multiplied by `_scale`.
+    """Converts scores to weights for `values`. _best and _total [32] are of all positions so far; `_scale` becomes the
+    factor for earlier weights.
     """
 
 
 def values(
-    _kv: Any, _keys: Any, _addresses: Any, _count: Any, _dim: Any, _room: Any, _weights: Any, _scale: Any, _found: Any
+    _kv: Any,
+    _keys: Any,
+    _addresses: Any,
+    _count: Any,
+    _dim: Any,
+    _room: Any,
+    _weights: Any,
+    _scale: Any,
+    _weighted: Any,
 ) -> None:
-    """_found float32 [dim, 32] becomes `_scale` times itself plus the weighted values of `_count` positions."""
+    """`_weighted` float32 [dim, 32] becomes `_scale` times itself plus the weighted values of `_count` positions."""
 
 
 @overload(pack_queries)
@@ -58,7 +66,7 @@ def _weigh(_kv, _scores, _count, _best, _total, _scale):
 
 
 @overload(values)
-def _values(_kv, _keys, _addresses, _count, _dim, _room, _weights, _scale, _found):
+def _values(_kv, _keys, _addresses, _count, _dim, _room, _weights, _scale, _weighted):
     if _kv == KV_BFLOAT16_PAIRS.type:
         return _values_of_pairs
     return _values_of_floats
@@ -75,11 +83,11 @@ def _scores_of_floats(_kv, _keys, _addresses, _count, _dim, _room, _asked, _scor
     floats.scores(_kv, numbers, following, to_values, _count, _dim, _asked, _scores)
 
 
-def _values_of_pairs(_kv, _keys, _addresses, _count, _dim, _room, _weights, _scale, _found):
-    pairs.values(_keys, _addresses[2], _count, _dim, _room, _weights, _scale, _found)
+def _values_of_pairs(_kv, _keys, _addresses, _count, _dim, _room, _weights, _scale, _weighted):
+    pairs.values(_keys, _addresses[2], _count, _dim, _room, _weights, _scale, _weighted)
 
 
-def _values_of_floats(_kv, _keys, _addresses, _count, _dim, _room, _weights, _scale, _found):
+def _values_of_floats(_kv, _keys, _addresses, _count, _dim, _room, _weights, _scale, _weighted):
     numbers, _, to_values = _addresses
     widen(_kv, _keys, to_values, _count, _dim, _room, numbers)
-    floats.values(numbers, _count, _dim, _weights, _scale, _found)
+    floats.values(numbers, _count, _dim, _weights, _scale, _weighted)

@@ -1,6 +1,6 @@
-"""What both kernels of a prompt's tiles do alike. 32 lanes, each one query of one head, are two registers, a line of
-128 bytes in memory: four numbers of keys or values have eight sums, and eight have 16, which fill both units for
-products.
+"""Functions of registers for both kernels of a prompt's tiles. 32 lanes, each one query of one head, are two registers,
+a line of 128 bytes in memory. Four numbers of keys or values have eight sums, and eight have 16, which fill both units
+for products.
 
 Memory is given by address; `by` are the two registers of a line.
 """
@@ -17,7 +17,7 @@ LANES = 32
 
 @njit(cache=True)
 def ask_for(following, four, to_values, size):
-    """Keys and values that are read next, `size` bytes of four positions, and of the four after those."""
+    """Prefetches the next keys and values, `size` bytes of four positions, and of the four after those."""
     for line in range(0, size, 64):
         prefetch(following[four] + line)
         prefetch(following[four] + to_values + line)
@@ -33,7 +33,7 @@ def no_sums():
 
 @njit(cache=True)
 def scaled_sums(at, by):
-    """Those of four lines, times `by`."""
+    """Four lines, times `by`."""
     return (
         multiply(load(at), by[0]), multiply(load(at + 64), by[1]),
         multiply(load(at + 128), by[0]), multiply(load(at + 192), by[1]),
@@ -44,15 +44,15 @@ def scaled_sums(at, by):
 
 @njit(cache=True)
 def store_sums(at, early, late):
-    """To eight lines."""
+    """Stores eight lines."""
     store_eight(early, at, 64)
     store_eight(late, at + 512, 64)
 
 
 @njit(cache=True)
 def raise_best(scores, count, best, scale):
-    """`best` [32] becomes the largest of itself and of scores [count, 32]; `scale` is what earlier weights are to be
-    multiplied by. Returns the registers of both.
+    """Raises `best` [32] to the largest of scores [count, 32]; `scale` becomes the factor for earlier weights. Returns
+    the registers of both.
     """
     old0, old1 = load(best), load(best + 64)
     best0, best1 = old0, old1
@@ -70,7 +70,7 @@ def raise_best(scores, count, best, scale):
 
 @njit(cache=True, fastmath=RELAXED)
 def mask(scores, first, count, begins, ends):
-    """scores [count, 32] of positions `first …`: what a lane does not see becomes -infinity."""
+    """Sets scores [count, 32] of positions `first …` that a lane does not see to -infinity."""
     for place in range(count):
         line = scores[place]
         for lane in range(LANES):

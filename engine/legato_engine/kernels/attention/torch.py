@@ -11,10 +11,10 @@ class Group:
     """Rows of similar shape, padded to the longest.
 
     `take` [rows, queries] are tokens of the step (padding repeats a row's last one), `at` [rows, queries] their
-    positions, `blocks` [rows, blocks] their block tables. `beyond` are the (rows, positions) that may hold what is not
-    theirs: if others left there what is no number, no mask makes it one. `given` and `put` say which of the padded
-    queries are real and which tokens of the step they are. `piece` queries of each row are attended at a time; `mask`
-    is that of all of them, where they are one piece, and is made for each piece else.
+    positions, `blocks` [rows, blocks] their block tables. `beyond` are the (rows, positions) that may hold other
+    rows' values: no mask removes a NaN. `given` are the indexes of the real ones among padded queries, and `put` their
+    tokens of the step. `piece` queries of each row are attended at a time; `mask` is the mask of all queries if they
+    are one piece, otherwise each piece makes its own.
     """
 
     take: torch.Tensor
@@ -37,7 +37,7 @@ def attention(queries: torch.Tensor, layer: torch.Tensor, groups: Sequence[Group
 
 
 def causal_mask(at: torch.Tensor, positions: int, window: int | None, shared: int, dtype: torch.dtype) -> torch.Tensor:
-    """What is added to the scores of queries `at` [rows, queries]: [rows, 1, shared · queries, positions]."""
+    """The summand for scores of queries `at` [rows, queries]: [rows, 1, shared · queries, positions]."""
     position, at = torch.arange(positions, device=at.device), at[:, :, None]
     seen = position <= at
     if window is not None:
@@ -60,7 +60,7 @@ def _attend(queries: torch.Tensor, layer: torch.Tensor, group: Group) -> torch.T
     )
     row, place = group.beyond
     held[:, row, :, place] = 0
-    found = torch.empty_like(asked)
+    results = torch.empty_like(asked)
     for first in range(0, count, group.piece):
         part = slice(first, first + group.piece)
         mask = group.mask
@@ -70,5 +70,5 @@ def _attend(queries: torch.Tensor, layer: torch.Tensor, group: Group) -> torch.T
         result = torch.nn.functional.scaled_dot_product_attention(
             given.reshape(rows, kv_heads, -1, dim), held[0], held[1], attn_mask=mask
         )
-        found[:, :, :, part] = result.view(given.shape)
-    return found.permute(0, 3, 1, 2, 4).reshape(-1, heads, dim)
+        results[:, :, :, part] = result.view(given.shape)
+    return results.permute(0, 3, 1, 2, 4).reshape(-1, heads, dim)

@@ -1,7 +1,7 @@
 """Linear layers from 4-bit codes on any processor. See README.
 
-Only the weights' storage is small: they are those of the file, and all sums are float32. x is float32, or bfloat16 as
-uint16. Sizes: out is a multiple of 16, in of 32.
+Only the storage of weights is small: their values are the file's, and all sums are float32. x is float32, or bfloat16
+as uint16. Sizes: out is a multiple of 16, in of 32.
 """
 
 import numpy as np

@@ -2,7 +2,7 @@
 those with AVX2. See README.
 
 Each row of x is rounded to 8 bits, with a scale for each group of 32 inputs, as in llama.cpp (its type Q8_1). A
-group's sum of products is an exact integer, all other sums are float32; the weights are those of the file. A row's
+group's sum of products is an exact integer, all other sums are float32; weights are the file's. A row's
 result depends on no other row. Sizes: out is a multiple of 16, in of 32, and a weight's group is 32 inputs, too.
 """
 

@@ -1,8 +1,8 @@
-"""Products of bytes for processors with AVX2 and no VNNI, of codes of 4 bits. Sums are those of `numba_int8_rows` and
-`numba_int8_tile`, to the last bit.
+"""Products of bytes with codes of 4 bits, for processors with AVX2 and no VNNI. Sums equal `numba_int8_rows` and
+`numba_int8_tile` to the last bit.
 
-`vpmaddubsw` adds the products of two bytes to an int16. Those of a group's 32 inputs are added to two int16, which they
-fit: a code is at most 15 and an activation 127, so each comes to at most 30,480. There are 16 registers of 256 bits,
+`vpmaddubsw` adds the products of two bytes to an int16. A group's 32 inputs are added to two int16, which they fit: a
+code is at most 15 and an activation 127, so each sum is at most 30,480. There are 16 registers of 256 bits,
 which is room for the sums of four rows and 16 outputs.
 """
 
@@ -40,7 +40,7 @@ def _dots(sums, codes, x):
 
 @njit(cache=True)
 def eight_rows(x, parts, codes, four, scales, summed, groups, out, stride, rows):
-    """As `numba_int8_rows.eight_rows`; the last four are left out if there are no more `rows`."""
+    """As `numba_int8_rows.eight_rows`; the last four are left out if there are at most 4 `rows`."""
     _four_rows(x, parts, codes, four, scales, summed, groups, out, stride)
     if rows > 4:
         _four_rows(x + 4 * 32, parts + 4 * 4, codes, four, scales, summed, groups, out + 4 * stride, stride)
@@ -92,7 +92,7 @@ def _no_sums():
 
 @njit(cache=True)
 def _products(s, c, x):
-    """Adds those of four inputs to the sums of four rows."""
+    """Adds the products of four inputs to the sums of four rows."""
     return (
         dot_pairs(s[0], c, broadcast(x)), dot_pairs(s[1], c, broadcast(x + 32)),
         dot_pairs(s[2], c, broadcast(x + 64)), dot_pairs(s[3], c, broadcast(x + 96)),
@@ -101,7 +101,7 @@ def _products(s, c, x):
 
 @njit(cache=True)
 def _add_four(t, s, by, least, parts):
-    """To the totals of four rows, adds those of a group."""
+    """Adds a group's sums to the totals of four rows."""
     return (
         add_group(sum_pairs(s[0]), t[0], by, least, parts, parts + ROWS * 4),
         add_group(sum_pairs(s[1]), t[1], by, least, parts + 4, parts + ROWS * 4 + 4),

@@ -16,7 +16,7 @@ SCALES = 3 * PANELS * 64  # bytes of a group's: what a code is worth, BIAS codes
 
 @njit(cache=True)
 def room(groups):
-    """What one thread computes in, at multiples of 64 bytes: scales float32 [groups, 3, 48], codes uint8
+    """A thread's memory, at multiples of 64 bytes: scales float32 [groups, 3, 48], codes uint8
     [groups, 8, 48, 4], four inputs of an output.
     """
     scales, codes = groups * SCALES // 4, groups * PANELS * 128

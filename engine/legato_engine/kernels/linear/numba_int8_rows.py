@@ -1,4 +1,4 @@
-"""Products of bytes for few rows: codes are unpacked into registers, for one row or eight at once.
+"""Products of bytes for few rows: codes are unpacked into registers, for one row or eight.
 
 Addresses are integers; x int8 [groups, rows, 32] and parts float32 [groups, 2, rows] are what `numba_int8` makes of
 rows: codes, and the scale and scale · sum of each group.
@@ -37,8 +37,8 @@ def _dots(c, x):
 
 @njit(cache=True)
 def one_row(x, parts, codes, four, scales, summed, groups, out):
-    """16 outputs of one row; x, parts, codes and out are addresses. What the next outputs take follows in memory;
-    it is asked for meanwhile.
+    """16 outputs of one row; x, parts, codes and out are addresses. The next outputs' codes follow in memory and
+    are prefetched.
     """
     step = 256 if four else 512
     total = zero()
@@ -54,8 +54,8 @@ def one_row(x, parts, codes, four, scales, summed, groups, out):
 
 @njit(cache=True)
 def eight_rows(x, parts, codes, four, scales, summed, groups, out, stride, rows):
-    """16 outputs of eight rows, of which `rows` are asked for. Their sums are computed by turns: each product waits for
-    the last one of its sum.
+    """16 outputs of eight rows, of which `rows` are used. Their sums are interleaved: each product waits for the last
+    one of its sum.
     """
     step = 256 if four else 512
     o = zero()
@@ -83,7 +83,7 @@ def eight_rows(x, parts, codes, four, scales, summed, groups, out, stride, rows)
 
 @njit(cache=True)
 def _products(s, c, x):
-    """Adds those of four inputs to the sums of eight rows."""
+    """Adds the products of four inputs to the sums of eight rows."""
     return (
         dot_bytes(s[0], c, broadcast(x)), dot_bytes(s[1], c, broadcast(x + 32)),
         dot_bytes(s[2], c, broadcast(x + 64)), dot_bytes(s[3], c, broadcast(x + 96)),
@@ -94,6 +94,6 @@ def _products(s, c, x):
 
 @njit(cache=True)
 def add_group(sums, total, by, least, scale, product):
-    """To the totals of one row, adds those of a group."""
+    """Adds a group's sums to the totals of one row."""
     total = multiply_add(multiply(floats_of(sums), by), broadcast(scale), total)
     return multiply_add(least, broadcast(product), total)

@@ -1,7 +1,7 @@
 """Products of bytes for many rows, in tiles of four rows and 48 outputs.
 
-A sum's next product waits for its last one, so those of a tile's 12 sums are computed by turns, which leaves registers
-for their totals. The numbers that are added for a result, and their order, are those of `numba_int8_rows`.
+A sum's next product waits for its last one, so a tile's 12 sums are interleaved, which leaves registers for their
+totals. The summands of a result and their order are the same as in `numba_int8_rows`.
 """
 
 from numba import njit
@@ -13,7 +13,7 @@ from legato_engine.kernels.vector import broadcast, dot_bytes, load, multiply_ad
 
 @njit(cache=True)
 def _add_products(s, codes, x):
-    """Adds those of four inputs to the sums, three for each of four rows."""
+    """Adds the products of four inputs to the sums, three for each of four rows."""
     a, b, c = load(codes), load(codes + 64), load(codes + 128)
     x0, x1, x2, x3 = broadcast(x), broadcast(x + 32), broadcast(x + 64), broadcast(x + 96)
     return (
@@ -37,7 +37,7 @@ def _products(x, codes):
 
 @njit(cache=True)
 def _add(total, sums, parts, scales):
-    """To the totals of a row in one panel, adds those of a group."""
+    """Adds a group's sums to the totals of a row in one panel."""
     products = multiply_add(sums, load(scales), load(scales + PANELS * 64))
     total = multiply_add(products, broadcast(parts), total)
     return multiply_add(load(scales + 2 * PANELS * 64), broadcast(parts + 4 * ROWS), total)

@@ -31,9 +31,9 @@ def _products(_kind, _values, _factors, _group, _factor):
 
 @njit(cache=True)
 def of_panel(scales, panel):
-    """What kernels take of `scales` (values, factors, minima, factors) of a panel: addresses, not arrays, which numba
-    would count references of in every group. The first is of the values' type, the last how many groups have one
-    factor, as a power of two.
+    """The part of `scales` (values, factors, minima, factors) for a panel, as addresses: numba would count references
+    to arrays in every group. The first has the values' type; the last is the binary logarithm of the groups that share
+    a factor.
     """
     values, factors, minima, least_factors = scales
     size, power = values.itemsize * 16, 0
@@ -51,21 +51,21 @@ def of_panel(scales, panel):
 
 @njit(cache=True)
 def scale_of(scales, group):
-    """Scales of the 16 outputs of a panel, as `of_panel` tells them, for a group of inputs."""
+    """Scales of the 16 outputs of a panel for a group of inputs; `scales` are from `of_panel`."""
     kind, values, factors, _, _, power = scales
     return _scales(kind, values, factors, group, group >> power)
 
 
 @njit(cache=True)
 def minimum_of(scales, group):
-    """The same of minima."""
+    """Minima of the 16 outputs of a panel for a group of inputs."""
     kind, _, _, minima, factors, power = scales
     return _scales(kind, minima, factors, group, group >> power)
 
 
 @njit(cache=True)
 def scale_and_least(scales, group, four, summed):
-    """Of 16 outputs whose codes are unsigned: what a code is worth, and a code of 0."""
+    """The scale and the value of code 0 of 16 outputs with unsigned codes."""
     by = scale_of(scales, group)
     least = minimum_of(scales, group) if summed else zero()
     return by, least if four else add(times(by, np.float32(-128)), least)
@@ -73,8 +73,8 @@ def scale_and_least(scales, group, four, summed):
 
 @njit(cache=True)
 def ask_ahead(codes, four, scales, group):
-    """Asks for codes far ahead, and for the scales of `group`. For one row weights pass once, and the processor by
-    itself does not ask for them early enough.
+    """Prefetches codes far ahead, and the scales of `group`. One row reads weights only once, and the processor does
+    not prefetch them early enough by itself.
     """
     for line in range(0, 256 if four else 512, 64):
         prefetch(codes + _AHEAD + line)

@@ -22,7 +22,7 @@ from legato_engine.kernels.vector import (
 )
 
 COLUMNS, INPUTS = 16, 32  # of a weight tile
-CACHED = 1 << 20  # bytes of weights: half of what a core with AMX has beside what all share
+CACHED = 1 << 20  # bytes of weights: half of the private cache of a core with AMX
 AHEAD = 2048  # bytes
 SHAPES = np.zeros(64, np.uint8)
 SHAPES[0] = 1

@@ -20,7 +20,7 @@ def _scale(row, eps):
 
 @njit(cache=True)
 def norm_row(x, residual, weight, eps, out):
-    """Of one row of `add_rms_norm`."""
+    """One row of `add_rms_norm`."""
     for i in range(x.shape[0]):
         residual[i] += x[i]
     scale = _scale(residual, eps)
@@ -48,7 +48,7 @@ def add_rms_norm(x, residual, rows, weight, eps, out):
 
 @njit(cache=True)
 def norm_head(head, weight, eps):
-    """Of one head of `norm_heads`."""
+    """One head of `norm_heads`."""
     scale = _scale(head, eps)
     for i in range(head.shape[0]):
         head[i] *= scale * weight[i]

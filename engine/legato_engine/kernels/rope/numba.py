@@ -10,7 +10,7 @@ FEW = 8
 
 
 @njit(cache=True)
-def _turn(head, cos, sin):
+def _rotate_head(head, cos, sin):
     half = cos.shape[0]
     for i in range(half):
         first = head[i]
@@ -23,7 +23,7 @@ def _turn(head, cos, sin):
 def rotate_row(heads, queries, cos, sin, block, layer, place):
     kv_heads = block.shape[2]
     for head in range(queries + kv_heads):
-        _turn(heads[head], cos, sin)
+        _rotate_head(heads[head], cos, sin)
     for which in range(2):
         for head in range(kv_heads):
             source = heads[queries + which * kv_heads + head]
@@ -43,7 +43,7 @@ def _many(qkv, queries, positions, cos, sin, arena, layer, slots):
 
 @njit(cache=True)
 def rotate_and_write(qkv, queries, positions, cos, sin, arena, layer, slots):
-    """Turns queries and keys of qkv float32 [tokens, queries + 2 · kv_heads, dim] and writes keys and values.
+    """Rotates queries and keys of qkv float32 [tokens, queries + 2 · kv_heads, dim] and writes keys and values.
 
     arena float32, or bfloat16 as uint16, in KVLayout's shape; positions and slots (block · block_size +
     place) int64 [tokens]; cos, sin [positions, dim/2].

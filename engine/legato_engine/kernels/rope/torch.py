@@ -1,4 +1,4 @@
-"""Rotary embedding and the KV write by torch: queries and keys turn together, then one scatter for each."""
+"""Rotary embedding and the KV write by torch: one rotation of queries and keys, then one scatter for each."""
 
 import torch
 
@@ -7,10 +7,10 @@ def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tenso
     """As `naive.rotate`, with cos and sin [tokens, 1, dim/2] in x's dtype already."""
     half = x.shape[-1] // 2
     first, second = x[..., :half], x[..., half:]
-    turned = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    torch.mul(first, cos, out=turned[..., :half]).addcmul_(second, sin, value=-1)
-    torch.mul(second, cos, out=turned[..., half:]).addcmul_(first, sin)
-    return turned
+    rotated = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    torch.mul(first, cos, out=rotated[..., :half]).addcmul_(second, sin, value=-1)
+    torch.mul(second, cos, out=rotated[..., half:]).addcmul_(first, sin)
+    return rotated
 
 
 def write_kv(

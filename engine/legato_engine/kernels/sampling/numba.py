@@ -6,17 +6,16 @@ from numba import njit, prange
 from legato_engine.kernels.scalar import RELAXED, exponential64, float_of_bits, fused
 
 BINS = 1024
-NEAR = np.float32(8)  # below the largest by no more than this, a token is looked at first
-FARTHEST = np.float32(87.0)  # below the largest by more than this, a token weighs nothing
-FAR_ERROR = 0.002  # of `_far`, at most: twice what its polynomial can be wrong by
-ROUNDING = 1e-9  # of a sum of weights, at most
+NEAR = np.float32(8)  # tokens at most this far below the largest are considered first
+FARTHEST = np.float32(87.0)  # a token that is further below the largest has weight 0
+FAR_ERROR = 0.002  # maximum relative error of `_far`: twice the error of its polynomial
+ROUNDING = 1e-9  # maximum relative error of a sum of weights
 LARGEST = np.float32(np.finfo(np.float32).max)
 
 
 @njit(cache=True, fastmath=RELAXED)
 def _scale(logits, temperature, scaled):
-    """Logits divided by the temperature, their largest, and whether that is a number and all others are, or minus
-    infinity."""
+    """Divides logits by the temperature. Returns the largest, and True if it is finite and no logit is NaN or +inf."""
     most = np.float32(-np.inf)
     wrong = np.int32(0)
     for i in range(logits.shape[0]):
@@ -41,14 +40,14 @@ def _weigh(scaled, most, weights):
 
 @njit(cache=True, fastmath=RELAXED)
 def _weigh_some(scaled, most, ids, count, weights):
-    """Weights of these tokens, the same numbers as those of `_weigh`."""
+    """Weights of these tokens, equal to the results of `_weigh`."""
     for i in range(count):
         weights[ids[i]] = exponential64(-np.float64(most - scaled[ids[i]]))
 
 
 @njit(cache=True, fastmath=RELAXED)
 def _far(scaled, most, edge):
-    """About the weight of the tokens whose logits are below `edge`, in float32: off by less than FAR_ERROR of it."""
+    """The approximate weight of the tokens with logits below `edge`, in float32; relative error below FAR_ERROR."""
     total = np.float64(0)
     for begin in range(0, scaled.shape[0], 1024):  # few enough for a sum in float32
         part = np.float32(0)
@@ -67,10 +66,10 @@ def _far(scaled, most, edge):
 
 @njit(cache=True)
 def _near(scaled, floor, ids):
-    """Collects the tokens whose logits are at least `floor`; how many."""
+    """Collects the tokens with logits of at least `floor`; returns their count."""
     count = 0
     for i in range(scaled.shape[0]):
-        ids[count] = i  # kept if it counts, else written over
+        ids[count] = i  # overwritten by the next token unless it counts
         count += scaled[i] >= floor
     return count
 
@@ -84,14 +83,14 @@ def _bin_of(value, most, width):
 @njit(cache=True)
 def _sorted_bin(scaled, ids, count, most, width, which):
     """Logits in that bin, largest first."""
-    found = np.empty(count, np.float32)
+    values = np.empty(count, np.float32)
     size = 0
     for i in range(count):
         value = scaled[ids[i]]
         if _bin_of(value, most, width) == which:
-            found[size] = value
+            values[size] = value
             size += 1
-    return np.sort(found[:size])[::-1]
+    return np.sort(values[:size])[::-1]
 
 
 @njit(cache=True)
@@ -110,7 +109,7 @@ def _kth(scaled, ids, count, most, width, k):
 
 @njit(cache=True)
 def _nucleus(scaled, weights, ids, count, most, width, floor, enough):
-    """The least logit of the tokens above which less weight than `enough` lies."""
+    """The least logit of the tokens with less weight than `enough` above them."""
     held = np.zeros(BINS, np.float64)
     for i in range(count):
         value = scaled[ids[i]]
@@ -121,7 +120,7 @@ def _nucleus(scaled, weights, ids, count, most, width, floor, enough):
     while which < BINS - 1 and before + held[which] < enough:
         before += held[which]
         which += 1
-    if before + held[which] < enough:  # by rounding alone: all that stay are needed
+    if before + held[which] < enough:  # only by rounding: all remaining tokens are needed
         return floor
     threshold = most
     for value in _sorted_bin(scaled, ids, count, most, width, which):
@@ -142,7 +141,7 @@ def _weight_above(scaled, weights, floor):
 
 @njit(cache=True)
 def _weight_of(scaled, weights, floor, ids, count):
-    """Of those of these tokens whose logits are at least `floor`."""
+    """The weight of the tokens `ids` with logits of at least `floor`."""
     kept = np.float64(0)
     for i in range(count):
         if scaled[ids[i]] >= floor:
@@ -152,7 +151,7 @@ def _weight_of(scaled, weights, floor, ids, count):
 
 @njit(cache=True)
 def _collect(scaled, weights, most, total, top_k, top_p, ids):
-    """Tokens near the largest, enough for top-k and top-p; how many, and the width of bins for them."""
+    """Collects enough tokens near the largest for top-k and top-p; returns their count and their bins' width."""
     for distance in (NEAR, np.float32(20), FARTHEST):
         count = _near(scaled, most - distance, ids)
         held = _weight_of(scaled, weights, np.float32(-np.inf), ids, count)
@@ -163,7 +162,7 @@ def _collect(scaled, weights, most, total, top_k, top_p, ids):
 
 @njit(cache=True)
 def _threshold(scaled, weights, most, total, top_k, top_p, min_p, ids):
-    """The least logit that may be drawn, and how many tokens, of `ids`, to look at."""
+    """The least logit that may be drawn, and the count of `ids` to consider."""
     floor = most + np.float32(np.log(min_p)) if min_p > 0 else np.float32(-np.inf)
     if not top_k and top_p >= 1:
         return floor, _near(scaled, floor, ids)
@@ -178,8 +177,8 @@ def _threshold(scaled, weights, most, total, top_k, top_p, min_p, ids):
 
 @njit(cache=True)
 def _threshold_by_near(scaled, weights, most, top_k, top_p, ids):
-    """What `_threshold` finds, by the weights of the tokens near the largest alone, and whether it is certain: what is
-    farther has no part in it but, for top-p, the sum of its weights, which is known roughly."""
+    """The results of `_threshold` from the weights of tokens near the largest, and True if they are certain: further
+    tokens matter only for top-p, by the sum of their weights, which is known approximately."""
     floor, edge, width = np.float32(-np.inf), most - NEAR, NEAR / np.float32(BINS)
     count = _near(scaled, edge, ids)
     if top_k and count < top_k:
@@ -196,8 +195,8 @@ def _threshold_by_near(scaled, weights, most, top_k, top_p, ids):
     least, largest = (held + far * (1 - FAR_ERROR)) * (1 - ROUNDING), (held + far * (1 + FAR_ERROR)) * (1 + ROUNDING)
     if held < top_p * largest:
         return floor, count, False
-    found = _nucleus(scaled, weights, ids, count, most, width, floor, top_p * least)
-    return found, count, found == _nucleus(scaled, weights, ids, count, most, width, floor, top_p * largest)
+    nucleus = _nucleus(scaled, weights, ids, count, most, width, floor, top_p * least)
+    return nucleus, count, nucleus == _nucleus(scaled, weights, ids, count, most, width, floor, top_p * largest)
 
 
 @njit(cache=True)
@@ -217,8 +216,8 @@ def _inverted(scaled, weights, floor, ids, count, number):
 def draw(logits, rows, temperatures, top_ks, top_ps, min_ps, numbers, tokens, sound):
     """Draw i takes a token from row `rows[i]` of logits, float32 [R, vocab], with number `numbers[i]`.
 
-    `sound` tells where the row holds a largest number and nothing that is no number; a token means nothing elsewhere.
-    top_k 0 is none. All but logits are [draws]: int64 rows, top_ks and tokens, float32 temperatures and min_ps, float64
+    `sound` becomes True for rows with a finite largest logit and without NaN; other rows get no valid token. A top_k of
+    0 is off. All but logits are [draws]: int64 rows, top_ks and tokens, float32 temperatures and min_ps, float64
     top_ps and numbers.
     """
     vocab = logits.shape[1]
@@ -244,7 +243,7 @@ def _mask(row, allowed):
         if bits == np.uint32(0xFFFFFFFF):
             continue
         first, last = 32 * word, min(32 * word + 32, row.shape[0])
-        if bits == np.uint32(0):  # most are; without the bits it is a loop of vectors
+        if bits == np.uint32(0):  # the most frequent case, a vectorized loop
             for token in range(first, last):
                 row[token] += np.float32(-np.inf)
             continue
@@ -256,6 +255,6 @@ def _mask(row, allowed):
 @njit(cache=True, parallel=True, nogil=True)
 def mask(logits, rows, allowed):
     """Adds minus infinity to all tokens of `logits[rows[i]]`, float32 [R, vocab], whose bit in `allowed[i]`, uint32
-    [rows, words], is 0: what is no number stays none. Rows are different from one another."""
+    [rows, words], is 0; NaN stays NaN. Rows are unique."""
     for i in prange(rows.shape[0]):
         _mask(logits[rows[i]], allowed[i])

@@ -1,4 +1,4 @@
-"""Drawing tokens by torch, all rows at once. See README."""
+"""Drawing tokens by torch, all rows in one batch. See README."""
 
 from collections.abc import Sequence
 
@@ -24,10 +24,10 @@ def draw(logits: torch.Tensor, params: Sequence[SamplingParams], numbers: torch.
 
 
 def thresholds(logits: torch.Tensor, weights: torch.Tensor, params: Sequence[SamplingParams]) -> torch.Tensor | None:
-    """The least logit that each row may draw: float32 [rows, 1], or None where no row is filtered.
+    """The least logit that each row may draw: float32 [rows, 1], or None if no row is filtered.
 
-    `logits`: float32 [rows, vocab], divided by the temperature already. `weights`: float64, e to the power of how far
-    each is above its row's largest.
+    `logits`: float32 [rows, vocab], after division by the temperature. `weights`: float64, e to the power of the
+    difference to the row's largest logit.
     """
     floor = _min_p(logits, params)
     sorting = [row for row, p in enumerate(params) if 0 < p.top_k < logits.shape[1] or p.top_p < 1]
@@ -36,10 +36,10 @@ def thresholds(logits: torch.Tensor, weights: torch.Tensor, params: Sequence[Sam
         if floor is None:
             floor = torch.full((len(params), 1), float("-inf"), device=logits.device)
         chosen = torch.tensor(sorting, device=logits.device)
-        found, certain = _by_rank(
+        nearest, certain = _by_rank(
             logits[chosen], weights[chosen], [params[row] for row in sorting], floor[chosen], size
         )
-        floor[chosen] = torch.where(certain, found, floor[chosen])
+        floor[chosen] = torch.where(certain, nearest, floor[chosen])
         sorting = [row for row, done in zip(sorting, certain[:, 0].tolist(), strict=True) if not done]
         size = min(size * _GROWTH, logits.shape[1])
     return floor
@@ -56,7 +56,7 @@ def _min_p(logits: torch.Tensor, params: Sequence[SamplingParams]) -> torch.Tens
 def _by_rank(
     logits: torch.Tensor, weights: torch.Tensor, params: Sequence[SamplingParams], floor: torch.Tensor, size: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Thresholds of top-k and top-p from the `size` largest logits, and whether these were enough: both [rows, 1]."""
+    """Thresholds of top-k and top-p from the `size` largest logits, and True if these suffice: both [rows, 1]."""
     vocab = logits.shape[1]
     best = torch.topk(logits, size, sorted=True).values
     count = torch.tensor([[p.top_k if 0 < p.top_k < vocab else vocab] for p in params], device=logits.device)
@@ -76,7 +76,7 @@ def _by_rank(
 
 def mask(logits: torch.Tensor, rows: torch.Tensor, allowed: torch.Tensor) -> None:
     """Adds minus infinity to all tokens of `logits[rows[i]]`, float32 [R, vocab], whose bit in `allowed[i]`, uint8
-    [rows, bytes], is 0: what is no number stays none. Rows are different from one another."""
+    [rows, bytes], is 0; NaN stays NaN. Rows are unique."""
     bits = allowed.unsqueeze(2) >> torch.arange(8, dtype=torch.uint8, device=allowed.device)
     kept = (bits & 1).flatten(1)[:, : logits.shape[1]].bool()
     added = torch.zeros((), device=logits.device).where(kept, float("-inf"))

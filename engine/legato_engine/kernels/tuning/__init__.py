@@ -1,3 +1,3 @@
-"""Finding configurations of Triton's kernels on the device that they are for, for `legato tune`: `cases` says what is
-timed, `search` which configuration wins. Workers tune nothing.
+"""Finding configurations of Triton's kernels on the device that they are for, for `legato tune`: `cases` has the
+kernels and shapes to time, `search` finds the fastest configuration. Workers tune nothing.
 """

@@ -1,4 +1,4 @@
-"""What is timed, in the shapes of models of 1 to 70 billion parameters, and with which configurations.
+"""The kernels to time, in the shapes of models of 1 to 70 billion parameters, and their candidate configurations.
 
 Sampling and the expansion of a step's inputs are not tuned: they take microseconds of a step.
 """
@@ -16,7 +16,7 @@ from legato_engine.kernels.configurations import Configuration, choose
 from legato_engine.kernels.rms_norm.triton import add_rms_norm
 from legato_engine.kernels.rope.triton import norm_rotate_write
 from legato_engine.kernels.silu_mul.triton import silu_mul
-from legato_engine.kernels.tuning.search import Case, Trial
+from legato_engine.kernels.tuning.search import Case, TuningTrial
 
 EPS = 1e-5
 WARPS = (2, 4, 8)
@@ -42,7 +42,7 @@ class Sizes:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TuningDevice:
     """The device that kernels are tuned for."""
 
     device: torch.device
@@ -53,10 +53,10 @@ class Place:
     def random(self, *shape: int) -> torch.Tensor:
         return torch.randn(shape, dtype=self.sizes.dtype, device=self.device)
 
-    def seeded(self, make: Callable[[Configuration], Trial]) -> Callable[[Configuration], Trial]:
+    def seeded(self, make: Callable[[Configuration], TuningTrial]) -> Callable[[Configuration], TuningTrial]:
         """The same random numbers for every configuration."""
 
-        def made(config: Configuration) -> Trial:
+        def made(config: Configuration) -> TuningTrial:
             torch.manual_seed(0)
             return make(config)
 
@@ -67,8 +67,8 @@ class Place:
         return Shape(head_dim, group, sizes.kv_heads, block_size, sizes.dtype, self.device, self.processors)
 
 
-def all_of(place: Place, kernels: Sequence[str] = ()) -> Iterator[Case]:
-    """Those of these kernels, or of all. Raises ValueError for a name that is none of theirs."""
+def all_of(place: TuningDevice, kernels: Sequence[str] = ()) -> Iterator[Case]:
+    """The cases of these kernels, or of all kernels. Raises ValueError for an unknown name."""
     if unknown := set(kernels) - set(KERNELS):
         raise ValueError(f"{', '.join(sorted(unknown))}: not tuned; there are {', '.join(KERNELS)}")
     for name, cases in KERNELS.items():
@@ -76,7 +76,7 @@ def all_of(place: Place, kernels: Sequence[str] = ()) -> Iterator[Case]:
             yield from cases(place)
 
 
-def _decode_attention(place: Place) -> Iterator[Case]:
+def _decode_attention(place: TuningDevice) -> Iterator[Case]:
     candidates = [
         Configuration({"SHORTEST": 4, "SPLITS": splits, "TILE_M": 16, "TILE_N": tile}, warps, stages)
         for splits, tile, warps, stages in itertools.product((2, 4, 8), (32, 64, 128), (2, 4), (2, 3, 4))
@@ -84,7 +84,7 @@ def _decode_attention(place: Place) -> Iterator[Case]:
     yield from _attention(place, "decode_attention", candidates, [(place.sizes.context - 1, 1)] * place.sizes.rows)
 
 
-def _prefill_attention(place: Place) -> Iterator[Case]:
+def _prefill_attention(place: TuningDevice) -> Iterator[Case]:
     candidates = [
         Configuration({"TILE_M": rows, "TILE_N": tile}, warps, stages)
         for rows, tile, warps, stages in itertools.product((64, 128), (32, 64, 128), (4, 8), (2, 3, 4))
@@ -93,7 +93,7 @@ def _prefill_attention(place: Place) -> Iterator[Case]:
 
 
 def _attention(
-    place: Place, kernel: str, candidates: Sequence[Configuration], rows: Sequence[tuple[int, int]]
+    place: TuningDevice, kernel: str, candidates: Sequence[Configuration], rows: Sequence[tuple[int, int]]
 ) -> Iterator[Case]:
     sizes = place.sizes
     for head_dim, group, block in itertools.product(sizes.head_dims, sizes.groups, sizes.block_sizes):
@@ -105,27 +105,27 @@ def _attention(
             shape: Shape = shape,
             decode: Configuration = decode,
             prefill: Configuration = prefill,
-        ) -> Trial:
+        ) -> TuningTrial:
             chosen = (config, prefill) if kernel == "decode_attention" else (decode, config)
             step = MadeStep(shape, rows, *chosen)
-            return Trial(step.attend, lambda: step.out)
+            return TuningTrial(step.attend, lambda: step.out)
 
         yield Case(kernel, shape.named, candidates, place.seeded(make))
 
 
-def _add_rms_norm(place: Place) -> Iterator[Case]:
+def _add_rms_norm(place: TuningDevice) -> Iterator[Case]:
     sizes = place.sizes
     candidates = [Configuration({"ROWS": rows}, warps) for rows, warps in itertools.product((1, 2, 4), WARPS)]
 
-    def make(config: Configuration) -> Trial:
+    def make(config: Configuration) -> TuningTrial:
         x, weight = place.random(sizes.tokens, sizes.hidden), place.random(sizes.hidden)
         residual, out = torch.zeros_like(x), torch.zeros_like(x)  # more launches change the residual, and not the norm
-        return Trial(partial(add_rms_norm, x, residual, weight, EPS, out, config), lambda: out)
+        return TuningTrial(partial(add_rms_norm, x, residual, weight, EPS, out, config), lambda: out)
 
     yield Case("add_rms_norm", {}, candidates, place.seeded(make))
 
 
-def _norm_rotate_write(place: Place) -> Iterator[Case]:
+def _norm_rotate_write(place: TuningDevice) -> Iterator[Case]:
     sizes = place.sizes
     candidates = [
         Configuration({"HEADS": heads, "TOKENS": tokens}, warps)
@@ -134,7 +134,7 @@ def _norm_rotate_write(place: Place) -> Iterator[Case]:
     for head_dim in sizes.head_dims:
         shape = place.shape(head_dim, 4, 16)
 
-        def make(config: Configuration, shape: Shape = shape) -> Trial:
+        def make(config: Configuration, shape: Shape = shape) -> TuningTrial:
             heads, count = shape.group * shape.kv_heads, sizes.tokens
             qkv = shape.random(count, (heads + 2 * shape.kv_heads) * shape.head_dim)
             positions = torch.arange(count, device=shape.device).int()
@@ -142,7 +142,7 @@ def _norm_rotate_write(place: Place) -> Iterator[Case]:
             norms = shape.random(shape.head_dim), shape.random(shape.head_dim)
             blocks = -(-count // shape.block_size)
             layer = shape.random(blocks, 2, shape.kv_heads, shape.block_size, shape.head_dim)
-            return Trial(
+            return TuningTrial(
                 lambda: norm_rotate_write(qkv, positions, positions, cos, sin, *norms, EPS, heads, layer, config),
                 lambda: layer,
             )
@@ -150,24 +150,24 @@ def _norm_rotate_write(place: Place) -> Iterator[Case]:
         yield Case("norm_rotate_write", {"head_dim": head_dim}, candidates, place.seeded(make))
 
 
-def _silu_mul(place: Place) -> Iterator[Case]:
+def _silu_mul(place: TuningDevice) -> Iterator[Case]:
     sizes = place.sizes
     candidates = [
         Configuration({"WIDTH": width}, warps) for width, warps in itertools.product((512, 1024, 2048), WARPS)
     ]
 
-    def make(config: Configuration) -> Trial:
+    def make(config: Configuration) -> TuningTrial:
         gate_up, out = place.random(sizes.tokens, 2 * sizes.inner), place.random(sizes.tokens, sizes.inner)
-        return Trial(partial(silu_mul, gate_up, out, config), lambda: out)
+        return TuningTrial(partial(silu_mul, gate_up, out, config), lambda: out)
 
     yield Case("silu_mul", {}, candidates, place.seeded(make))
 
 
-def _sum_blocks(place: Place) -> Iterator[Case]:
+def _sum_blocks(place: TuningDevice) -> Iterator[Case]:
     sizes = place.sizes
     candidates = [Configuration({"TILE": tile}, warps) for tile, warps in itertools.product((2048, 4096, 8192), WARPS)]
 
-    def make(config: Configuration) -> Trial:
+    def make(config: Configuration) -> TuningTrial:
         words, weights = (
             torch.randint(-(1 << 62), 1 << 62, size, device=place.device)
             for size in ((sizes.blocks, sizes.words), (sizes.words,))
@@ -177,12 +177,12 @@ def _sum_blocks(place: Place) -> Iterator[Case]:
         def launch() -> None:
             parts[:] = [sum_blocks(words, ids, weights, config)]
 
-        return Trial(launch, lambda: parts[0].sum(1))
+        return TuningTrial(launch, lambda: parts[0].sum(1))
 
     yield Case("sum_blocks", {}, candidates, place.seeded(make))
 
 
-KERNELS: dict[str, Callable[[Place], Iterator[Case]]] = {
+KERNELS: dict[str, Callable[[TuningDevice], Iterator[Case]]] = {
     "decode_attention": _decode_attention,
     "prefill_attention": _prefill_attention,
     "norm_rotate_write": _norm_rotate_write,

@@ -1,4 +1,4 @@
-"""Which configuration of a kernel is the fastest. Pure: what is run, and what the time is, come from the caller."""
+"""Finds the fastest configuration of a kernel. Pure: the caller launches and measures."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -6,15 +6,15 @@ from math import inf
 
 import torch
 
-from legato_engine.kernels.configurations import Configuration, Row
+from legato_engine.kernels.configurations import Configuration, ConfigurationRow
 from legato_engine.kernels.triton_errors import TritonError
 
-GAIN = 0.03  # of the time: what another configuration has to save, as measurements differ by that much
+GAIN = 0.03  # share of the time that another configuration must save: measurements differ by as much
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
-    """A kernel over memory of its own: `launch` starts it, `results` is what it has made, after any launch."""
+class TuningTrial:
+    """A kernel with its own memory: `launch` starts it, `results` returns the results of the last launch."""
 
     launch: Callable[[], None]
     results: Callable[[], torch.Tensor]
@@ -27,7 +27,7 @@ class Case:
     kernel: str
     shape: Mapping[str, int]
     candidates: Sequence[Configuration]
-    make: Callable[[Configuration], Trial]
+    make: Callable[[Configuration], TuningTrial]
 
     def __str__(self) -> str:
         return ", ".join([self.kernel, *(f"{name} {value}" for name, value in self.shape.items())])
@@ -37,8 +37,8 @@ class Case:
 class Found:
     """The fastest configuration of a case, and seconds of a launch with it and with the one that the table has.
 
-    `failure` is why the table's cannot run, or "": it takes infinitely long then. `wrong` are candidates whose results
-    are not those of the table's; `impossible` those that do not compile, or need more than the device has."""
+    `failure` is the reason why the table's cannot run, or ""; its time is then infinite. `wrong` are candidates with
+    other results than the table's, `impossible` candidates that do not compile or need more than the device has."""
 
     case: Case
     before: Configuration
@@ -49,16 +49,20 @@ class Found:
     impossible: Sequence[Configuration] = ()
     failure: str = ""
 
-    def row(self, chip: str, triton: str) -> Row | None:
-        """For the table; None where what it says now is best."""
-        return None if self.after == self.before else Row(self.case.kernel, self.case.shape, chip, triton, self.after)
+    def row(self, chip: str, triton: str) -> ConfigurationRow | None:
+        """The new row for the table; None if its present one is the best."""
+        return (
+            None
+            if self.after == self.before
+            else ConfigurationRow(self.case.kernel, self.case.shape, chip, triton, self.after)
+        )
 
 
 def search(case: Case, present: Configuration, seconds: Callable[[Callable[[], None]], float]) -> Found:
-    """Tries all candidates. `seconds` is how long what it is given takes.
+    """Tries all candidates. `seconds` measures a launch.
 
-    Where the `present` one cannot run, candidates are compared with the first that can. Raises torch.AcceleratorError
-    where the device has failed, as nothing runs on it any more in this process.
+    If the `present` one cannot run, candidates are compared with the first that can. Raises torch.AcceleratorError if
+    the device has failed, because nothing runs on it in this process after that.
     """
     best, least, before, failure = present, inf, inf, ""
     wrong, impossible, expected = list[Configuration](), list[Configuration](), None
@@ -89,14 +93,14 @@ def search(case: Case, present: Configuration, seconds: Callable[[Callable[[], N
 
 
 def _same(results: torch.Tensor, expected: torch.Tensor) -> bool:
-    """But for the order of sums, which follows from the size of tiles."""
+    """True if results are equal except for the order of sums, which depends on the size of tiles."""
     if not expected.is_floating_point():
         return torch.equal(results, expected)
     return torch.allclose(results.float(), expected.float(), rtol=2e-2, atol=2e-2)
 
 
-def rows(found: Sequence[Found], chip: str, triton: str) -> Iterator[Row]:
-    """What the table is to hold instead."""
+def rows(found: Sequence[Found], chip: str, triton: str) -> Iterator[ConfigurationRow]:
+    """The rows to replace in the table."""
     for each in found:
         if (row := each.row(chip, triton)) is not None:
             yield row

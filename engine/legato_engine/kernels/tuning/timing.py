@@ -1,4 +1,4 @@
-"""How long kernels take on a GPU."""
+"""Times kernels on a GPU."""
 
 from collections.abc import Callable
 

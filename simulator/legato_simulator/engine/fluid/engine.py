@@ -4,7 +4,7 @@ import math
 import operator
 from collections.abc import Mapping, Sequence
 
-from legato_simulator.engine.engine import Engine, RunSettings
+from legato_simulator.engine.engine import RunSettings, SimulationEngine
 from legato_simulator.engine.fluid.dispatcher import Dispatcher
 from legato_simulator.engine.fluid.simulated_worker import SimulatedWorker
 from legato_simulator.engine.fluid.telemetry import Telemetry
@@ -15,7 +15,7 @@ from legato_simulator.engine.scaler import Observation, Scaler
 _ENDS = operator.attrgetter("ends")
 
 
-class FluidEngine(Engine[SimulatedWorker]):
+class FluidEngine(SimulationEngine[SimulatedWorker]):
     """Workers compute at the profile's rates, without a scheduler."""
 
     def __init__(self, run: RunSettings, scaler: Scaler) -> None:

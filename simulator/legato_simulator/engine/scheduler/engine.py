@@ -6,7 +6,7 @@ from functools import partial
 from legato_engine.policy import BUSY_INTERVAL, IDLE_INTERVAL, Emission, VirtualTime
 from legato_operator.policy import Pool
 from legato_protocol.stream import Role
-from legato_simulator.engine.engine import Engine, RunSettings
+from legato_simulator.engine.engine import RunSettings, SimulationEngine
 from legato_simulator.engine.pods import Pods
 from legato_simulator.engine.request import SimulatedRequest
 from legato_simulator.engine.scaler import Observation, Scaler
@@ -19,7 +19,7 @@ from legato_simulator.engine.scheduler.simulated_gateway import SimulatedGateway
 from legato_simulator.engine.simulated_pod import WorkerKind
 
 
-class SchedulerEngine(Engine[ScheduledWorker]):
+class SchedulerEngine(SimulationEngine[ScheduledWorker]):
     """Messages take no time. A worker's load is reported when it is needed, at most at the production rate."""
 
     def __init__(self, run: RunSettings, scaler: Scaler) -> None:
