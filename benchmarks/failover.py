@@ -39,7 +39,7 @@ async def ready_workers() -> list[str]:
     async with asyncio.timeout(PATIENCE):
         while True:
             workers = (await gateway_state())["workers"]
-            names = [w["worker"] for w in workers if w["role"] == "decode" and w["connection"] == "connected"]
+            names = [w["worker"] for w in workers if w.get("role") == "decode" and w["connection"] == "connected"]
             if len(names) == 2:
                 return sorted(names)
             await asyncio.sleep(POLL)
