@@ -20,7 +20,7 @@ def condition(observed: Observed, revisions: Mapping[str, Revisions], placement:
     kind, wanted = conditions.ADAPTERS_READY, adapters.list_id(observed.service, placement)
     asked = [pod for pod in observed.pods if pod.ready and not pod.on_its_way_out]
     workers = [pod for pod in asked if pod.pool != common.GATEWAY and pod.state is not None]
-    workers = [pod for pod in workers if pod.revision == common.revision_of(revisions[pod.pool].desired)]
+    workers = [pod for pod in workers if pod.revision == revisions[pod.pool].desired_name]
     if not workers:
         return Condition(kind, None, conditions.UNKNOWN, "no ready worker has reported its adapters yet")
     if problems := _problems(observed, workers, wanted):

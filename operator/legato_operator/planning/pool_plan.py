@@ -88,18 +88,18 @@ def plan_pool(
     leaving = sum(pod.on_its_way_out and not pod.lost for pod in pods) + len(workers.useless) - len(recalled)
     step = next_step(old, new, leaving, target, bounds, pace)
     victims = _victims(observed, workers, revisions, step, pace)
-    templates = [revisions.template] * step.create
-    templates += [revisions.good] * step.create_old if revisions.good is not None else []
+    templates = [(revisions.name, revisions.template)] * step.create
+    templates += [(revisions.good_name, revisions.good)] * step.create_old if revisions.good is not None else []
     failures = [replacement.failures(pod) for pod in pods if replacement.is_due(pod) and not pod.on_its_way_out]
     placeless = {pod.revision for pod in (*workers.new, *workers.old) if pod.placeless}
-    tried = [template for template in templates if common.revision_of(template) not in placeless]
+    tried = [template for name, template in templates if name not in placeless]
     return PoolPlan(
         start=tuple(_starts(observed, pool, tried, failures)),
         recall=tuple(_recall(observed, pod) for pod in recalled),
         leave=tuple(_leave(observed, [pod for pod in pods if pod not in recalled], victims)),
         target=target,
         current=new.ready,
-        old=sum(pod.revision != common.revision_of(revisions.template) and not pod.lost for pod in pods),
+        old=sum(pod.revision != revisions.name and not pod.lost for pod in pods),
         leaving=leaving,
         staying=sum(not pod.failed for pod in (*workers.new, *workers.old)) + len(recalled),
         whole=new.ready >= target and not workers.old and not workers.useless,
@@ -111,7 +111,6 @@ def plan_pool(
 
 def _victims(observed: Observed, workers: _Workers, revisions: Revisions, step: Step, pace: Pace) -> list[Pod]:
     """Returns the workers that the step removes."""
-    good = common.revision_of(revisions.good) if revisions.good is not None else ""
     starting = _starting(workers.new)
     if pace is Pace.PAUSE:  # remove the failing worker last: without it the revision would be tried again
         deadline = observed.service.spec.rollout.progress_deadline
@@ -119,7 +118,7 @@ def _victims(observed: Observed, workers: _Workers, revisions: Revisions, step: 
     return [
         *workers.useless,
         *_starting(workers.old)[: step.remove_old_starting],
-        *_idlest(workers.old, good)[: step.remove_old_ready],
+        *_idlest(workers.old, revisions.good_name)[: step.remove_old_ready],
         *starting[: step.remove_new_starting],
         *_idlest(workers.new)[: step.remove_new_ready],
     ]
@@ -133,12 +132,11 @@ def _waiting(pods: Sequence[Pod]) -> tuple[Pod, ...]:
 
 def _recalled(pods: Sequence[Pod], workers: _Workers, revisions: Revisions, target: int, pace: Pace) -> Sequence[Pod]:
     """Returns draining workers to recall instead of starting others, the busiest first: it keeps the most sequences."""
-    template, missing = revisions.template, target - len(workers.new)
+    name, missing = revisions.name, target - len(workers.new)
     if pace is Pace.PAUSE:
-        template = revisions.good or revisions.template
+        name = revisions.good_name or revisions.name
         missing = target - len(workers.old) - count(workers.new).ready
-    wanted = common.revision_of(template)
-    able = [pod for pod in pods if pod.recallable and pod.revision == wanted]
+    able = [pod for pod in pods if pod.recallable and pod.revision == name]
     able.sort(key=lambda pod: pod.state.busy if pod.state else -1, reverse=True)
     return able[: max(0, missing)]
 
@@ -148,10 +146,9 @@ def _recall(observed: Observed, pod: Pod) -> RecallWorker:
 
 
 def _sorted_out(observed: Observed, pool: str, revisions: Revisions) -> _Workers:
-    newest = common.revision_of(revisions.template)
     staying = [pod for pod in observed.of_pool(pool) if not (pod.on_its_way_out or replacement.is_due(pod))]
-    new = [pod for pod in staying if pod.revision == newest]
-    others = [pod for pod in staying if pod.revision != newest]
+    new = [pod for pod in staying if pod.revision == revisions.name]
+    others = [pod for pod in staying if pod.revision != revisions.name]
     useless = [pod for pod in others if revisions.is_useless(pod)]
     return _Workers(new, [pod for pod in others if pod not in useless], useless)
 

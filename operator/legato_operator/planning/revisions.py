@@ -36,18 +36,33 @@ class Revisions:
         return self.good if self.rolled_back and self.good is not None else self.desired
 
     @cached_property
+    def desired_name(self) -> str:
+        """Name of the desired revision."""
+        return common.revision_of(self.desired)
+
+    @cached_property
+    def good_name(self) -> str:
+        """Name of the last good revision; empty without one."""
+        return "" if self.good is None else common.revision_of(self.good)
+
+    @property
+    def name(self) -> str:
+        """Name of the revision of new pods."""
+        return self.good_name if self.template is self.good else self.desired_name
+
+    @property
     def changing(self) -> bool:
         """True if the revision of new pods has never been complete."""
-        return self.good is None or common.revision_of(self.template) != common.revision_of(self.good)
+        return self.name != self.good_name
 
     @property
     def differ(self) -> bool:
         """True if there is a good revision and the manifest desires another."""
-        return self.good is not None and common.revision_of(self.desired) != common.revision_of(self.good)
+        return self.good is not None and self.desired_name != self.good_name
 
     def is_useless(self, pod: Pod) -> bool:
         """True if the pod is not ready and its revision is neither desired nor was ever complete."""
-        known = [common.revision_of(template) for template in (self.template, self.good) if template is not None]
+        known = (self.name, self.good_name or self.name)
         return not pod.ready and pod.revision not in known and (self.good is not None or _fails(pod))
 
 

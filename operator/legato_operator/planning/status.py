@@ -179,7 +179,7 @@ def _limits(states: Sequence[WorkerState]) -> dict[str, int]:
 
 def _revision(revisions: Revisions) -> dict[str, Any]:
     """Returns the desired revision and its failure, if any."""
-    desired = common.revision_of(revisions.desired)
+    desired = revisions.desired_name
     if revisions.failure is None:
         return {"revision": desired}
     reason, message = revisions.failure.reason, revisions.failure.message
@@ -385,10 +385,7 @@ def _capped(observed: Observed, targets: Mapping[str, PoolTarget]) -> str:
 
 def _failed(failures: Mapping[str, Failure], revisions: Mapping[str, Revisions]) -> Condition:
     """Returns the condition of a failed revision: the failures and the reaction to them."""
-    messages = [
-        f"{pool}: revision {common.revision_of(revisions[pool].desired)}: {each.message}"
-        for pool, each in failures.items()
-    ]
+    messages = [f"{pool}: revision {revisions[pool].desired_name}: {each.message}" for pool, each in failures.items()]
     if any(revisions[pool].rolled_back for pool in failures):
         messages.append("rolling back to the last good revision")
     elif any(revisions[pool].good is not None for pool in failures):
