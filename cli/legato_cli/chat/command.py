@@ -18,17 +18,19 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "is one question.",
     )
     text = flags.text("QUESTION")
-    parser.add_argument("question", nargs="?", type=text, metavar=text.metavar, help="ask only this, and end")
+    parser.add_argument(
+        "question", nargs="?", type=text, metavar=text.metavar, help="ask only this question, then exit"
+    )
     options.add_service(parser)
     flags.option(parser, "--system", kind=flags.text("TEXT"), help="system message")
-    flags.option(parser, "--max-tokens", kind=flags.whole("TOKENS", 1, 1 << 24), help="longest answer")
+    flags.option(parser, "--max-tokens", kind=flags.whole("TOKENS", 1, 1 << 24), help="longest answer, in tokens")
     least, most = sampling_limits.RANGES["temperature"].least, sampling_limits.RANGES["temperature"].most
     flags.option(parser, "--temperature", kind=flags.real("NUMBER", least, most), help="0 takes the likeliest token")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit code 1: there is no such service, or a question that was asked alone has no answer."""
+    """Runs the chat. Exit code 1: the service is missing, or the only question got no answer."""
     from legato_cli.chat import terminal
     from legato_cli.ui import sources
     from legato_cli.ui.target import NoTarget

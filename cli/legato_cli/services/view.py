@@ -1,4 +1,4 @@
-"""The view of a service for `legato status` and `legato describe`, the same on either kind of cluster."""
+"""The view of a service for `legato status` and `legato describe`, the same for Kubernetes and `legato up`."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,7 +7,7 @@ from legato_operator.cluster import Cluster, Object, Ref
 from legato_operator.observing import pod_facts
 from legato_protocol import names
 
-_OF_STATUS = ("model", "url", "observedGeneration", "pools", "gateway", "scaling")
+_STATUS_FIELDS = ("model", "url", "observedGeneration", "pools", "gateway", "scaling")
 
 
 async def read(cluster: Cluster, ref: Ref, now: float) -> tuple[Object, dict[str, Any]]:
@@ -19,7 +19,7 @@ async def read(cluster: Cluster, ref: Ref, now: float) -> tuple[Object, dict[str
         "name": ref.name,
         "namespace": ref.namespace,
         "generation": stored["metadata"].get("generation"),
-        **{key: status[key] for key in _OF_STATUS if key in status},
+        **{key: status[key] for key in _STATUS_FIELDS if key in status},
         "generationConfig": spec.get("model", {}).get("generationConfig", "Model"),
         "slo": spec.get("slo", {}),
         "conditions": status.get("conditions", []),

@@ -9,7 +9,7 @@ from legato_engine.layers.low_rank import LowRank, LowRankAdapter, Pair, Up
 
 
 class LinearShape(NamedTuple):
-    """A linear layer: projections of one input, fused, their outputs one after another."""
+    """A linear layer of one or more projections of the same input, whose outputs are concatenated."""
 
     names: tuple[str, ...]
     outputs: tuple[int, ...]
@@ -18,7 +18,7 @@ class LinearShape(NamedTuple):
 def fuse(
     pairs: Mapping[str, Pair], layers: Sequence[LinearShape], dtype: torch.dtype, device: torch.device | None = None
 ) -> LowRankAdapter[LowRank]:
-    """The pairs, by projection, laid out for these layers."""
+    """Returns the pairs, given by projection, in the layout of these layers; a layer's key is its first projection."""
     updates = {}
     for layer in layers:
         downs, ups, first, rank = [], [], 0, 0

@@ -71,18 +71,18 @@ class Outbox:
         self.phases.on_failed(key, attempt, code)
 
     def report_start(self, request: Request) -> None:
-        """The request's first step is about to run."""
+        """Adds a Started frame, just before the request's first step."""
         gateway, id = split_key(request.id)
         self._add(gateway, Started(id, request.attempt))
         self.phases.on_started(request)
 
     def report_abort(self, key: str, event: Aborted) -> None:
-        """A hand-off failed. Gateways may always retry with other workers; the event's `retry` is about this pair."""
+        """Adds a Failed frame for a hand-off. `retry` is True whatever the event says: other workers may succeed."""
         code: FailureCode = "peer_lost" if event.cause in _PEER_LOST else "transfer"
         self.fail(key, event.attempt, code, event.reason, "transfer", True)
 
     def report_handoff(self, request: Request, event: Arrived, now: float, transport: str) -> None:
-        """A hand-off to this worker is complete."""
+        """Adds the report of a complete hand-off to this worker."""
         gateway, id = split_key(request.id)
         report = HandoffReport(
             id=id,
@@ -113,10 +113,12 @@ class Outbox:
 
 
 def token_items(emission: Emission, id: str) -> list[TokenItem]:
-    """The emission as one item, or as several if only some of its tokens have logprobs: an item has them for all of its
-    tokens or for none."""
+    """The emission as one item, or as several if only some of its tokens have logprobs.
+
+    An item has logprobs for all of its tokens or for none.
+    """
     sampled, index = emission.sampled, emission.index
-    if len(sampled) <= 1:  # as most are
+    if len(sampled) <= 1:  # the usual case
         return [_item(emission, id, index, sampled, emission.finish)]
     items = []
     for _, alike in groupby(sampled, lambda one: one.logprobs is None):

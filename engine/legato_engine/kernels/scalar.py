@@ -1,7 +1,7 @@
 """Small functions for numba kernels that LLVM vectorizes: bfloat16 and exponentials.
 
-Arrays hold float32, or bfloat16 as uint16. A kernel that reads with `read` and writes with `stored` is one
-source for all, compiled for whichever it is given.
+Arrays hold float32, or bfloat16 as uint16. A kernel that reads with `read` and writes with `stored` is compiled for
+either from the same source.
 """
 
 from typing import Any
@@ -12,10 +12,10 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic, overload
 
-# What kernels may do to sums and quotients for speed. Not fastmath=True, which takes it for granted that there are no
-# NaN and no infinities, and makes finite numbers of them: the sampler cannot distinguish those from a model's.
+# Optimizations of sums and quotients that kernels allow. Not fastmath=True: it assumes that there are no NaN and no
+# infinities, and may make finite numbers of them, which the sampler cannot distinguish from a model's.
 RELAXED = {"reassoc", "contract", "nsz", "arcp"}
-_BFLOAT16 = types.uint16  # in arrays
+_BFLOAT16 = types.uint16  # the elements of arrays of bfloat16
 
 
 @intrinsic
@@ -51,7 +51,7 @@ def fused(_context: Any, a: Any, b: Any, c: Any) -> Any:
 
 @njit(cache=True, inline="always")
 def widened(half):
-    """float32 of a bfloat16 held as uint16."""
+    """float32 of a bfloat16 given as uint16."""
     return float_of_bits(np.uint32(np.uint32(half) << np.uint32(16)))
 
 
@@ -65,11 +65,11 @@ def narrowed(value):
 
 
 def read(_number: Any) -> Any:
-    """The float32 of a number in an array."""
+    """Returns a number of an array as float32."""
 
 
 def stored(_value: Any, _array: Any) -> Any:
-    """A float32 as `_array` holds it."""
+    """Returns a float32 in the format of `_array`."""
 
 
 @overload(read)
@@ -92,8 +92,8 @@ def exponential(x):
     given = x
     x = np.float32(-87.0) if x < np.float32(-87.0) else x
     x = np.float32(87.0) if x > np.float32(87.0) else x
-    # Rounded by way of an integer: a function call would keep the loop scalar.
-    # Sums of two int32 are int64 to numba: each is cut back, or half the lanes of a register are lost.
+    # Rounded by conversion to an integer: a function call would keep the loop scalar.
+    # Sums of two int32 are int64 to numba: each is truncated, or half the lanes of a register are lost.
     power = np.int32(np.int32(fused(x, np.float32(1.44269504), np.float32(256.5))) - np.int32(256))
     whole = np.float32(power)
     rest = fused(whole, np.float32(2.12194440e-4), fused(whole, np.float32(-0.693359375), x))
@@ -104,7 +104,7 @@ def exponential(x):
     sum_ = fused(sum_, rest, np.float32(5.0000001201e-1))
     value = fused(sum_ * rest, rest, rest) + np.float32(1.0)
     value *= float_of_bits(np.uint32(np.uint32(power + np.int32(127)) << np.uint32(23)))
-    return given if np.isnan(given) else value  # the power of a NaN is any number
+    return given if np.isnan(given) else value  # a NaN may have any `power`
 
 
 # 1/12! … 1/0!: for arguments of at most half of log 2, the omitted terms are below float64's last bit.

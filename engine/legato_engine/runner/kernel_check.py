@@ -1,9 +1,10 @@
-"""Checks that all kernels of a worker compile for a GPU, without using one: `python -m` this module, with
+"""Checks, on a machine without a GPU, that all kernels of a worker compile for one:
 
-    MODEL DTYPE BLOCK_SIZE CHIP SHARED PROCESSORS
+    python -m legato_engine.runner.kernel_check MODEL DTYPE BLOCK_SIZE CHIP SHARED PROCESSORS
 
-as in a worker's settings and in `kernels.ahead.Chip`. With exit code 1, stdout names the first kernel that does not
-compile and stderr has the reason. Compiled kernels stay in Triton's cache for workers. Weights are not read.
+The first three are settings of a worker; SHARED and PROCESSORS are fields of `kernels.ahead.Chip`. With exit code 1,
+stdout names the first kernel that does not compile and stderr has the reason. Compiled kernels stay in Triton's cache
+for workers. Weights are not read.
 """
 
 import sys
@@ -29,12 +30,12 @@ from legato_engine.weights.opening import open_weights
 from legato_protocol.sampling_params import SamplingParams
 
 _NOWHERE, _HOST = torch.device("meta"), torch.device("cpu")
-_SUMMED = 16  # blocks
-_ROWS = (16, 2, 1)  # that decode: Triton compiles for 1, for multiples of 16, and for other numbers
+_SUMMED = 16  # blocks whose checksums are computed
+_ROWS = (16, 2, 1)  # that decode: Triton compiles separately for 1, for multiples of 16, and for other numbers
 
 
 class Absent:
-    """Implements `Device`: a GPU on which nothing starts. Only results that are read back have memory, on the host."""
+    """Implements `Device`: a GPU on which nothing runs. Only results that are read back have memory, on the host."""
 
     def __init__(self, chip: str, processors: int, place: torch.device = _NOWHERE) -> None:
         self.place = place
@@ -49,7 +50,7 @@ class Absent:
         return lambda: None
 
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
-        return work  # its kernels were launched before
+        return work  # nothing to capture: its kernels were launched before
 
 
 class Shapes(Checkpoint):
@@ -75,8 +76,10 @@ class Shapes(Checkpoint):
 
 
 def launch_all(config: ModelConfig, dtype: str, block_size: int, chip: str, processors: int) -> None:
-    """Launches every kernel of a worker: steps of all kinds, sampling, checksums. Raises EngineError and the errors of
-    compilers."""
+    """Launches every kernel of a worker: steps of all kinds, sampling, checksums.
+
+    Raises EngineError and the errors of compilers.
+    """
     runner = Runner.load(
         Shapes(config), block_size=block_size, kv_cache_bytes=1 << 40, dtype=dtype, max_length=config.max_length,
         gpu=Absent(chip, processors),
@@ -84,8 +87,8 @@ def launch_all(config: ModelConfig, dtype: str, block_size: int, chip: str, proc
     greedy = SamplingParams(max_tokens=1, seed=0, temperature=0.0)
     with torch.inference_mode():
         for tokens, rows in ((block_size, 1), (block_size, 2), *((1, rows) for rows in _ROWS)):
-            given = [0] * tokens
-            runner.logits((Row(given, 0, [0], (Draw(0, tokens, greedy, given, tokens),)),) * rows)
+            prompt = [0] * tokens
+            runner.logits((Row(prompt, 0, [0], (Draw(0, tokens, greedy, prompt, tokens),)),) * rows)
         DeviceSampler(Absent(chip, processors, _HOST), config.vocab_size, 1).warm_up()
         words = torch.empty(_SUMMED, runner.layout.block_bytes // 8, dtype=torch.int64, device=_NOWHERE)
         ids = torch.empty(_SUMMED, dtype=torch.int32, device=_NOWHERE)
@@ -94,10 +97,10 @@ def launch_all(config: ModelConfig, dtype: str, block_size: int, chip: str, proc
 
 
 def main(model: str, dtype: str, block_size: str, chip: str, shared: str, processors: str) -> int:
-    has = Chip(int(shared), int(processors))
-    with ahead.compilations() as kernels, ahead.launches(chip, has):
+    limits = Chip(int(shared), int(processors))
+    with ahead.compilations() as kernels, ahead.launches(chip, limits):
         try:
-            launch_all(open_weights(Path(model)).config, dtype, int(block_size), chip, has.processors)
+            launch_all(open_weights(Path(model)).config, dtype, int(block_size), chip, limits.processors)
         except Exception as error:  # of the model, Triton or a compiler: a worker would not start with any of them
             print(*kernels[-1:])
             print(error, file=sys.stderr)

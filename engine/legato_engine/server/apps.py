@@ -22,9 +22,9 @@ _EXPOSITION = "text/plain; version=0.0.4; charset=utf-8"
 
 
 def health(hub: Hub, tls: Sequence[FollowedFiles[Any]] = ()) -> Starlette:
-    """`/healthz`, `/readyz`, `/metrics`; `tls` are the readers of the files of internal TLS.
+    """`/healthz`, `/readyz`, `/metrics`; `tls` follow the files of internal TLS.
 
-    A draining worker stays ready: it works, gateways stop to send it requests, and it may be recalled at any time.
+    A draining worker stays ready: it keeps working, gateways send it no new requests, and it may be recalled.
     """
 
     async def healthz(_request: Request) -> Response:
@@ -61,9 +61,9 @@ def control(
     recall: Callable[[], bool],
     connections: GatewayConnections,
 ) -> Starlette:
-    """`/stream`, `/events`, `GET /state`, `POST /drain`, and `DELETE /drain`: 409 once the process is stopping.
+    """`/stream`, `/events`, `GET /state`, `POST /drain` and `DELETE /drain`.
 
-    `TokenAuth` has checked the token of all requests.
+    The last answers 409 once the process is stopping. `TokenAuth` has checked the token of all requests.
     """
 
     async def state(_request: Request) -> Response:
@@ -106,7 +106,7 @@ def state_of(hub: Hub, settings: WorkerSettings) -> dict[str, Any]:
 
 
 def _state_of_adapters(hub: Hub) -> dict[str, Any]:
-    """State of adapters: the list's id, digests by name, problems of others, and digests in memory."""
+    """State of adapters: the list's id, digests by name, problems of the others, and the digests in memory."""
     core = hub.core
     offer = (core.offer if core else None) or AdapterOffer("")
     loaded = core.status.load.adapters if core and core.status else ()

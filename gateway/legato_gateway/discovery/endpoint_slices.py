@@ -1,4 +1,4 @@
-"""Reads workers from the EndpointSlices of a headless Service. No I/O: `kubernetes` brings the bytes.
+"""Reads workers from the EndpointSlices of a headless Service. No I/O: the module `kubernetes` fetches the bytes.
 
 An address counts as soon as it is listed, ready or not: a worker's `Hello` and `Load` say whether it takes requests. A
 worker may be in several slices for a while, when endpoints move between them or a pod of the same name follows another,
@@ -16,9 +16,9 @@ from legato_protocol import names
 
 PLAIN: Final = (names.CONTROL,)
 TLS: Final = (names.CONTROL_TLS, names.CONTROL)  # the first one that a worker has
-_PREFERRED: Final = {"IPv4": 2, "IPv6": 1}  # FQDN slices have no addresses of pods
+_PREFERRED: Final = {"IPv4": 2, "IPv6": 1}  # not FQDN: such slices have no addresses of pods
 _Part = TypeVar("_Part")
-_Rank = tuple[bool, int, int]
+_Rank = tuple[bool, int, int]  # the pod stays, preference of the address's family, version of the slice
 
 
 class Expired(Exception):
@@ -109,12 +109,14 @@ class Slices:
 
     @property
     def uids(self) -> frozenset[str]:
-        """UIDs of all pods in the slices."""
+        """UIDs of all pods with an address and a control port in the slices."""
         return frozenset(pod.uid for item in self._slices.values() for pod, _, _ in _addresses(item, self._ports))
 
     def workers(self, uids: Container[str]) -> tuple[WorkerAddress, ...]:
-        """Returns the workers among `uids`, each once, by name. A pod that stays is preferred to one that terminates,
-        and a newer slice to an older."""
+        """Returns the workers among `uids`, each once, by name.
+
+        A pod that stays is preferred to one that terminates, then IPv4 to IPv6, then a newer slice to an older.
+        """
         best: dict[str, tuple[_Rank, str, str]] = {}
         for item in self._slices.values():
             for pod, rank, address in _addresses(item, self._ports):
@@ -141,14 +143,14 @@ def _addresses(item: Slice, preferred: Sequence[str]) -> Iterator[tuple[Target, 
     if port is None or family is None:
         return
     version = item.metadata.resource_version
-    age = int(version) if version.isdecimal() else 0
+    newness = int(version) if version.isdecimal() else 0
     for endpoint in item.endpoints or ():
         pod = endpoint.target_ref
         if pod is not None and pod.kind == "Pod" and pod.name and endpoint.addresses:
             host = endpoint.addresses[0]  # all addresses of an endpoint belong to one pod
             leaving = endpoint.conditions is not None and bool(endpoint.conditions.terminating)
             address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-            yield pod, (not leaving, family, age), (address, name)
+            yield pod, (not leaving, family, newness), (address, name)
 
 
 def _decoded(data: bytes, kind: type[_Part]) -> _Part:

@@ -49,14 +49,15 @@ class AnswerReader:
         self._calls = calls
         self._parser = CallParser(calls.written or calls.family, calls.names) if calls else None
         self._content_read = 0  # characters
-        self._most = None if calls is None or (calls.parallel and not calls.older) else 1  # calls that are shown
+        # Number of calls that are shown; None: all.
+        self._most = None if calls is None or (calls.parallel and not calls.older) else 1
 
     def push(self, text: str, finish: str | None) -> list[dict[str, Any]]:
-        """Returns the fields of a delta for each new part; `finish` comes with the last of the text."""
+        """Returns the fields of a delta for each new part; `finish` comes with the last text."""
         return [fields for fields, _ in self.read(text, finish)]
 
     def read(self, text: str, finish: str | None) -> list[tuple[dict[str, Any], Sequence[Place]]]:
-        """Does the same as `push`, and adds the places in the choice's text that each content came from."""
+        """Returns the same as `push`, each with the places of its content in the choice's text."""
         parts: list[tuple[dict[str, Any], Sequence[Place]]] = []
         if self._reasoning is not None:
             reasoning, text = self._reasoning.push(text)
@@ -69,7 +70,7 @@ class AnswerReader:
 
     @property
     def passed(self) -> int:
-        """A place in the choice's text that all later content comes after."""
+        """Offset in the choice's text. All later content comes from after it."""
         if self._reasoning is not None and self._reasoning.content_at is None:
             return self._reasoning.passed
         return self._content_at + (self._parser.said.passed if self._parser is not None else self._content_read)
@@ -81,7 +82,7 @@ class AnswerReader:
         return "function_call" if self._calls.older else "tool_calls"
 
     def visible(self, tokens: Sequence[TokenText]) -> Sequence[TokenText]:
-        """Returns the tokens that the client may see by now, of these and earlier ones: none of hidden reasoning."""
+        """Returns the tokens, new and pending, that the client may see: all but hidden reasoning."""
         if self._reasoning is None or self._shows_reasoning:
             return tokens
         self._pending += tokens
@@ -94,7 +95,7 @@ class AnswerReader:
 
     @property
     def _content_at(self) -> int:
-        """The place in the choice's text where content starts."""
+        """Offset in the choice's text where content starts."""
         return (self._reasoning.content_at or 0) if self._reasoning is not None else 0
 
     def _content(self, text: str, finish: str | None) -> list[tuple[dict[str, Any], Sequence[Place]]]:
@@ -112,7 +113,7 @@ class AnswerReader:
         ]
 
     def _is_shown(self, piece: Piece) -> bool:
-        """Returns False for calls above the limit, and for the markup of a required call that was cut off."""
+        """True unless `piece` is of a call above the limit, or markup of a required call that was cut off."""
         assert self._calls is not None
         if isinstance(piece, Text):
             return not self._calls.written
@@ -133,14 +134,14 @@ class AnswerReader:
         return {"function_call": function} if older else {"tool_calls": [more]}
 
     def _new_id(self) -> str:
-        """Returns an id for a call: Mistral's templates only take nine letters and digits."""
+        """Returns an id for a call. Mistral's templates accept only ids of nine letters and digits."""
         if self._calls is not None and self._calls.family == "Mistral":
             return "".join(secrets.choice(_LETTERS) for _ in range(9))
         return f"call_{secrets.token_hex(12)}"
 
 
 def message(deltas: list[dict[str, Any]], shows_reasoning: bool) -> dict[str, Any]:
-    """Returns the message that these deltas make up."""
+    """Returns the message that consists of these deltas."""
     content = "".join(delta.get("content", "") for delta in deltas)
     made: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
     if shows_reasoning:

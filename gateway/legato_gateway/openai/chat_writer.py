@@ -45,32 +45,32 @@ class ChatWriter:
         self._readers: dict[int, AnswerReader] = {}
 
     def begin(self) -> bytes:
-        return b""  # the chunk with the role comes with the first token, as clients that measure its time expect
+        return b""  # the chunk with the role comes with the first token: clients measure the token's time by it
 
     def delta(self, index: int, delta: Delta) -> bytes:
-        said = b""
+        events = b""
         if index not in self._started:
             self._started.add(index)
-            said = self._begin(index)
+            events = self._begin(index)
         extra, shown = self._stream.take(index, delta.token_ids), self._logprobs and bool(delta.tokens)
         if not (delta.text or shown or delta.finish or extra.choice):
-            return said
+            return events
         if not self._format.is_plain:
-            return said + self._read(index, delta, extra)
+            return events + self._read(index, delta, extra)
         logprobs = encode(self._logprob_fields(delta.tokens)) if shown else b"null"
         content = b'"delta":{"content":' + encode(delta.text) + b"}" if delta.text or shown else _NOTHING
-        return said + self._events.chunk(index, content, logprobs, delta.finish, extra, stop_reason(delta))
+        return events + self._events.chunk(index, content, logprobs, delta.finish, extra, stop_reason(delta))
 
     def _begin(self, index: int) -> bytes:
         first = b'"delta":' + encode({"role": self._start.role, "content": ""})
-        said = self._events.chunk(index, first, b"null", None, self._stream.begin(index))
+        events = self._events.chunk(index, first, b"null", None, self._stream.begin(index))
         if self._start.echo:
             echoed = b'"delta":' + encode({"content": self._start.echo})
-            said += self._events.chunk(index, echoed, b"null", None, self._stream.begin(index))
-        return said
+            events += self._events.chunk(index, echoed, b"null", None, self._stream.begin(index))
+        return events
 
     def _read(self, index: int, delta: Delta, extra: ChunkExtra) -> bytes:
-        """Returns an event per new part of the text; everything about the tokens goes with the last."""
+        """Returns an event per new part of the text; token ids, logprobs and the finish reason go with the last."""
         reader = self._readers.get(index)
         if reader is None:
             reader = self._readers[index] = self._format.reader()

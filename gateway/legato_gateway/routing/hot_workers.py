@@ -1,4 +1,4 @@
-"""Decides when a hot worker hands a sequence on. Pure: time is passed in, on the clock of timers."""
+"""Decides when a hot worker hands a sequence on. Pure: callers pass `now`, from `Timers.time`."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -11,13 +11,13 @@ TRIES = 4  # sequences tried per worker: where these find no target, longer ones
 
 
 class Movable(Protocol):
-    """A sequence that can be handed on, but not before `settled_until` on the clock of timers."""
+    """A running sequence, which a hot worker does not hand on before `settled_until` in `Timers.time`."""
 
     settled_until: float
 
 
 class HotWorkers:
-    """Selects workers that may hand a sequence on: hot for a while, and one move at a time each.
+    """Selects workers that may hand a sequence on, because they have been hot for a while.
 
     `jitter` draws from [0, 1). Without a policy, no worker is selected.
     """
@@ -27,11 +27,11 @@ class HotWorkers:
         self._jitter = jitter
         self._next_poll = 0.0
         self._due: dict[str, float] = {}  # hot workers by name: the time from which they may hand on
-        self._rest: dict[str, float] = {}  # by name: no move before this time, after one failed
+        self._rest: dict[str, float] = {}  # by name: the time until which a failed move stops others
 
     @property
     def least_left(self) -> int:
-        """Tokens that a sequence must still be able to get; with fewer, it is over too soon."""
+        """Least number of tokens that a sequence may still generate for a move to pay off."""
         return 0 if self._policy is None else self._policy.least_left
 
     def due(self, snapshot: FleetSnapshot, now: float) -> list[HotWorker]:
@@ -50,12 +50,12 @@ class HotWorkers:
         return [each for each in hot if due[each.worker.name] <= now and each.worker.name not in self._rest]
 
     def failed(self, worker: str, now: float) -> None:
-        """A move of one of its sequences failed."""
+        """Pauses moves from `worker` after one failed."""
         if self._policy is not None:
             self._rest[worker] = now + self._policy.rest
 
     def moved(self, sequence: Movable, worker: str, now: float) -> None:
-        """`sequence` has left `worker`. Its next one may go once its load reports include this."""
+        """Lets `sequence` settle, and restarts the patience of `worker`: its load reports then include the move."""
         if self._policy is not None:
             sequence.settled_until = now + self._policy.settled
         self._due.pop(worker, None)

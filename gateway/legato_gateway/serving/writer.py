@@ -21,14 +21,14 @@ class CollectedChoice:
     stop_token: int | None = None
     scores: PromptScores | None = None
     token_ids: list[int] = field(default_factory=list)
-    late: bool = False
+    late: bool = False  # the deadline ended it
 
 
 class Writer(Protocol):
-    """Writes one kind of answer."""
+    """Writes one answer in the format of one API."""
 
     def begin(self) -> bytes:
-        """Returns a stream's first events, before anything of the answer is known; empty once it has started."""
+        """Returns a stream's first events, before any part of the answer is known; empty once it has started."""
 
     def delta(self, index: int, delta: Delta) -> bytes:
         """Returns the events for `delta` of choice `index`; empty if there is nothing to send yet."""

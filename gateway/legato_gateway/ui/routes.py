@@ -1,4 +1,4 @@
-"""The paths under `/ui`. The page itself holds no data, so browsers may load it without a token; `/ui/state` does."""
+"""The paths under `/ui`. The page contains no data, so browsers load it without a token; `/ui/state` needs one."""
 
 import math
 from collections.abc import Callable
@@ -34,7 +34,7 @@ HEADERS: Final = {
 
 
 def routes(report: Callable[[float], dict[str, Any]]) -> list[Route]:
-    """Returns the routes of the page's files, which are read once, and of its data: `report` takes Unix seconds."""
+    """Returns the routes of the page's files and of its data: `report` takes Unix seconds. Files are read once."""
     static = resources.files("legato_gateway.ui") / "static"
     contents = {name: (static / name).read_bytes() for name in FILES}
 

@@ -10,7 +10,7 @@ from legato_operator.api.resources import Spec
 from legato_operator.autoscaler.signals import DecodeCost, PrefillCost, PromptLengths, Signals, WorkerSignals
 
 TTFT, TPOT = "slo.ttft", "slo.tpot"
-NEGLIGIBLE = 1e-3  # fraction of the whole up to which a part is not reported
+NEGLIGIBLE = 1e-3  # share of a prompt's time up to which attention is not reported
 
 
 def unmet(signals: Signals, pool: str, spec: Spec) -> Mapping[str, str]:
@@ -44,7 +44,7 @@ def unmet_tpot(tpot: float, cost: DecodeCost) -> str:
 def unmet_ttft(ttft: float, cost: PrefillCost, prompts: Sequence[PromptLengths] = ()) -> str:
     """Returns the reason why more workers cannot meet the objective: half of the `prompts` take longer on an idle one.
 
-    Without known prompts, a prompt of one token counts. Empty if the objective can be met.
+    Without known prompts, a prompt of one token is assumed. Empty if the objective can be met.
     """
     tokens = _usual(prompts)
     seconds = cost.alone(tokens)
@@ -60,7 +60,7 @@ def unmet_ttft(ttft: float, cost: PrefillCost, prompts: Sequence[PromptLengths] 
 
 
 def _usual(prompts: Sequence[PromptLengths]) -> int:
-    """Returns the uncached tokens that at least half of the prompts have."""
+    """Returns the number of uncached tokens that at least half of the prompts reach."""
     left = sum(bucket.requests for bucket in prompts) / 2
     for bucket in sorted(prompts, key=lambda bucket: -bucket.least):
         left -= bucket.requests
@@ -70,11 +70,11 @@ def _usual(prompts: Sequence[PromptLengths]) -> int:
 
 
 def _parts(cost: PrefillCost, tokens: int) -> str:
-    """Returns the parts of a prompt's time, without negligible ones."""
-    of_token = max(0.0, cost.per_token - cost.per_step / cost.chunk_tokens)
+    """Returns the parts of a prompt's time as text, without negligible attention."""
+    token_seconds = max(0.0, cost.per_token - cost.per_step / cost.chunk_tokens)
     attention = cost.per_pair * tokens * (tokens + 1) / 2
     parts = [f"{_counted(cost.steps(tokens), 'step')} x {_ms(cost.per_step)}"] if cost.per_step else []
-    parts.append(f"{_counted(tokens, 'token')} x {_ms(of_token)}")
+    parts.append(f"{_counted(tokens, 'token')} x {_ms(token_seconds)}")
     parts += [f"{_ms(attention)} of attention"] if attention > NEGLIGIBLE * cost.alone(tokens) else []
     return " + ".join(parts)
 

@@ -18,7 +18,7 @@ from legato_operator.planning.actions import PatchStatus
 from legato_protocol import names
 
 STATUS = "routes"
-_RECHECK_EVERY, _RECHECK_FOR = 2.0, 60.0  # seconds, after a route was created: controllers accept it soon
+_RECHECK_EVERY, _RECHECK_FOR = 2.0, 60.0  # seconds: controllers accept a new route soon or not at all
 _NO_STATUS: Mapping[str, Any] = {}
 _WORST_FIRST = (
     conditions.ROUTE_API_MISSING,
@@ -77,13 +77,13 @@ def condition(observed: Observed) -> Condition | None:
 
 
 def recheck_after(observed: Observed, usual: float) -> float:
-    """Returns the seconds until the routes are read again, because they are not watched."""
-    now = condition(observed)
-    if now is None or now.reason != conditions.ROUTE_PENDING:
+    """Returns the seconds until the next read of the routes, which are not watched: less than `usual` for a new one."""
+    current = condition(observed)
+    if current is None or current.reason != conditions.ROUTE_PENDING:
         return usual
-    before = conditions.find(observed.status, conditions.ROUTE_READY)
-    if before.get("reason") == conditions.ROUTE_PENDING:
-        since = datetime.datetime.fromisoformat(before["lastTransitionTime"]).timestamp()
+    written = conditions.find(observed.status, conditions.ROUTE_READY)
+    if written.get("reason") == conditions.ROUTE_PENDING:
+        since = datetime.datetime.fromisoformat(written["lastTransitionTime"]).timestamp()
         if observed.now - since > _RECHECK_FOR:
             return usual
     return min(usual, _RECHECK_EVERY)
@@ -125,8 +125,10 @@ def _addresses(live: Object) -> list[str]:
 
 
 def _http_route_state(live: Object) -> tuple[str, str]:
-    """Returns the reason and message of an HTTPRoute: each of its Gateways must accept its newest spec and find the
-    Service."""
+    """Returns the reason and message of an HTTPRoute.
+
+    Each of its Gateways must accept its newest spec and find the Service.
+    """
     name, waiting, refused = live["metadata"]["name"], [], []
     given = live["spec"].get("parentRefs") or ()
     if not given:  # somebody removed them; the next apply restores them
@@ -147,10 +149,10 @@ def _http_route_state(live: Object) -> tuple[str, str]:
 
 
 def _answers(parent: Mapping[str, Any], live: Object) -> list[Mapping[str, Any]]:
-    """Returns the conditions that controllers report for the newest route and this parent."""
+    """Returns the conditions that controllers report for this parent and the route's newest spec."""
     reported: Iterable[Mapping[str, Any]] = live.get("status", {}).get("parents") or ()
-    of_this = (each for each in reported if _place(each.get("parentRef", _NO_STATUS), live) == _place(parent, live))
-    every = (each for answer in of_this for each in answer.get("conditions") or ())
+    matching = (each for each in reported if _place(each.get("parentRef", _NO_STATUS), live) == _place(parent, live))
+    every = (each for answer in matching for each in answer.get("conditions") or ())
     newest = live["metadata"].get("generation", 0)
     return [each for each in every if each.get("observedGeneration", newest) >= newest]
 

@@ -1,7 +1,7 @@
 """Staggers service upgrades after the operator itself was upgraded. Pure.
 
 A service occupies one of the upgrade slots until it has been ready for the pause. A service that fails keeps its slot,
-and no other upgrade starts, because the same failure would break the next service.
+and no other upgrade starts, because the same failure might break the next service.
 """
 
 import datetime
@@ -51,12 +51,12 @@ class Wave:
 
     @property
     def unserved(self) -> tuple[Candidate, ...]:
-        """Services of `begin` that were not ready, so that they delay no other."""
+        """Services of `begin` that are not ready, so that they delay no other."""
         return tuple(service for service in self.begin if not service.ready)
 
 
 def concerns(status: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
-    """True if a service with this status, and the status before, is being upgraded or waits for it."""
+    """True if a service's status `before` has an upgrade slot, or its new `status` waits for one."""
     return bool(before.get(UPGRADE_SLOT)) or _reason(status, conditions.UPGRADED) == conditions.AWAITING_UPGRADE
 
 
@@ -80,7 +80,7 @@ def plan_wave(services: Iterable[Candidate], waves: Waves, now: float) -> Wave:
 
 
 def _is_over(service: Candidate, waves: Waves, now: float) -> bool:
-    """True if a service's upgrade has ended; a change of the manifest makes the rest of it the user's rollout."""
+    """True if a service's upgrade has ended. A changed manifest ends it: the rest is the user's rollout."""
     if service.upgraded == conditions.ROLLING_OUT:
         return True
     if not service.current or service.rolling:

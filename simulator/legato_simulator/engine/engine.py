@@ -32,9 +32,9 @@ class RunSettings:
     spec: Spec
     workload: Workload
     profile: Profile
-    start: float | None = None  # until a new worker serves; the profile's if None
+    start: float | None = None  # from creation until a new worker serves; the profile's if None
     rate_error: float = 1.0  # reported prefill rate of workers ÷ the true one
-    since: float = 0.0  # earlier arrivals do not count
+    since: float = 0.0  # requests that arrived before do not count
     handoff_rate: float = math.inf  # tokens of KV per second that a worker can send, in the scheduler engine
 
     @property
@@ -92,24 +92,24 @@ class SimulationEngine(ABC, Generic[P]):
 
     @abstractmethod
     def on_plan(self, deleted: Sequence[P], now: float) -> None:
-        """Handles changes by the plan: deleted workers, and others that started, drain or were recalled."""
+        """Handles the workers that the plan deleted, and those that it started, drains or recalled."""
 
     def run(self, progress: Callable[[float], None] | None = None) -> Result:
-        """Runs the workload until every request has ended, at the latest at its deadline.
+        """Runs the workload until every request has ended, at most for the longest deadline after the last arrival.
 
-        `progress` is called with the simulated seconds. GPU-hours count up to the last arrival, so that the duration of
-        the rest does not affect them.
+        `progress` is called with the seconds of each step in simulated time. GPU-hours count up to the last arrival, so
+        that the time which the last requests take does not affect them.
         """
-        arrivals, at = self._run.workload.arrivals, 0
+        arrivals, number = self._run.workload.arrivals, 0
         seconds = arrivals[-1].at if arrivals else 0.0
         last, tick = seconds + durations.LONGEST, 0.0
-        while at < len(arrivals) or (self.open and tick <= last):
+        while number < len(arrivals) or (self.open and tick <= last):
             due = self.due()
-            if at < len(arrivals) and arrivals[at].at < tick and arrivals[at].at <= due:
-                request = SimulatedRequest(at, arrivals[at], arrivals[at].prompt)
+            if number < len(arrivals) and arrivals[number].at < tick and arrivals[number].at <= due:
+                request = SimulatedRequest(number, arrivals[number], arrivals[number].prompt)
                 self.tally.arrive(request)
-                self.arrive(request, arrivals[at].at)
-                at += 1
+                self.arrive(request, arrivals[number].at)
+                number += 1
             elif due < tick:
                 self.step()
             else:
