@@ -121,7 +121,7 @@ def _put(link: Link, peer: int, span: PutSpan, tag: int) -> float:
 
 
 def _wait(link: Link, kind: type[E]) -> E:
-    """Waits for the next event of a kind."""
+    """Waits for the next event of this kind. Raises LinkError."""
     while True:
         for event in link.poll():
             if isinstance(event, kind):

@@ -1,4 +1,4 @@
-"""Objectives of a manifest that a worker with a given profile misses even if it has nothing else to do."""
+"""Finds objectives of a manifest that even an idle worker with a given profile misses."""
 
 from collections.abc import Mapping, Sequence
 
@@ -25,7 +25,7 @@ def by_profile(spec: Spec, worker: Profile, prompts: Sequence[PromptLengths] = (
 def of_paced(spec: Spec) -> list[tuple[str, str]]:
     """Returns path and message of each unmet objective if workers are paced by a shipped profile.
 
-    Profiles of other paths are only known to the workers.
+    Only the workers can read a profile at another path.
     """
     name = spec.engine.profile if spec.engine.runner == "Paced" else None
     if name not in profile.shipped():

@@ -21,7 +21,7 @@ def add_parser(subparsers: "_SubParsersAction[ArgumentParser]") -> None:
 
 
 def run(flags: Namespace) -> int:
-    """Serves until the worker is stopped. 2: a setting or the model is not allowed, as said on stderr."""
+    """Serves until the worker is stopped. Exit code 2: a setting or the model is not usable; stderr has the reason."""
     from legato_engine import main, settings
     from legato_engine.errors import EngineError
     from legato_protocol.flags import SettingsError

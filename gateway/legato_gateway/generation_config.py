@@ -1,7 +1,7 @@
 """Sampling defaults of a model: `generation_config.json` of a Hugging Face folder, or metadata of a GGUF file.
 
-The keys are vLLM's (`ModelConfig.get_diff_sampling_param`), and in a GGUF the ones that llama.cpp's converter writes
-for them. Keys for another method of sampling (`do_sample`, beams, mirostat) are ignored.
+The keys are those that vLLM reads (`ModelConfig.get_diff_sampling_param`), and in a GGUF file those that llama.cpp's
+converter writes for them. Keys for other methods of sampling (`do_sample`, beams, mirostat) are ignored.
 """
 
 import json
@@ -45,7 +45,7 @@ class BadGenerationConfig(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class GenerationDefaults:
-    """Values for requests without them; None is the neutral value. `max_tokens` is for chats."""
+    """Values for requests without them; None is the neutral value. `max_tokens` applies only to chats."""
 
     temperature: float | None = None
     top_p: float | None = None
@@ -78,7 +78,7 @@ def load(path: Path) -> GenerationDefaults:
 
 
 def declared_ends(folder: Path) -> tuple[int, ...]:
-    """Returns the tokens that end a sequence: `eos_token_id`, or else that key in `config.json`.
+    """Returns the tokens that end a sequence: `eos_token_id` of `generation_config.json`, or else of `config.json`.
 
     Raises BadGenerationConfig for ids outside the vocabulary: workers would refuse each request with them.
     """
@@ -135,5 +135,5 @@ def _excerpt(value: Any) -> str:
 
 
 def _shortest(value: Any) -> Any:
-    """Rounds a float32 of a GGUF as it was written: 0.95, where Python has 0.949999988079071."""
+    """Rounds a float32 of a GGUF file to 7 digits, as it was written: 0.95 instead of 0.949999988079071."""
     return float(f"{value:.7g}") if isinstance(value, float) else value

@@ -1,6 +1,6 @@
 """Checks of a JSON schema before it is compiled: its size, and that a finite value matches it.
 
-The compiler follows references by recursion on the stack, and accepts a schema whose every value contains another one.
+The compiler follows references by recursion on the stack, and accepts schemas that only infinite values match.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -11,7 +11,7 @@ from legato_grammar.errors import InvalidGrammar
 MAX_LEVELS = 400  # nesting of the schema plus nesting of everything that it refers to
 MAX_PROPERTIES = 2000  # of all objects: the compiler's time grows with their square
 MAX_COMBINED = 12  # patterns and formats that one text may have to match: each doubles the compiler's work
-_TRIES = 100  # parts that are compiled to locate a fault
+_TRIES = 100  # parts that are compiled at most to locate a fault
 ONE = ("items", "additionalProperties", "additionalItems", "not", "if", "then", "else", "contains", "propertyNames")
 LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
 NAMED = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
@@ -57,7 +57,9 @@ def check_ends(schema: Schema) -> None:
         for key, node in left:
             if _ends(node, ends, targets):
                 ends.add(key)
-        left = [(key, node) for key, node in reversed(left) if key not in ends]  # references may lead either way
+        left = [
+            (key, node) for key, node in reversed(left) if key not in ends
+        ]  # in the other order, since references may lead either way
         progress = len(left) < before
     if id(schema) not in ends:
         raise InvalidGrammar("no finite value matches it: each one must contain another one")
@@ -83,7 +85,7 @@ def _counts_hold(node: dict[str, Any]) -> bool:
 
 
 def _required(node: dict[str, Any]) -> set[str]:
-    """Returns the required properties that the schema lists, which cannot be repeated."""
+    """Returns the required properties in `properties`, whose names cannot be repeated."""
     properties = node.get("properties")
     names = {name for name in _list(node, "required") if isinstance(name, str)}
     return names & properties.keys() if isinstance(properties, dict) else set()

@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-FILE: Final = "adapters.json"  # its name in the folder that is mounted
+FILE: Final = "adapters.json"  # its name in the mounted folder
 
 
 class AdapterEntry(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -21,7 +21,7 @@ class AdapterEntry(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tr
 
 
 class AdapterList(msgspec.Struct, frozen=True):
-    """The adapters of one file. `id` differs between any two files, so that the operator knows which one was read."""
+    """The adapters of one file. `id` identifies its content, so that the operator knows which list was read."""
 
     entries: tuple[AdapterEntry, ...] = ()
     id: str = ""  # empty: there was no file yet

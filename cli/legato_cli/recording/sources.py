@@ -1,4 +1,4 @@
-"""Sources of rounds: a running `legato up`, or a service on Kubernetes."""
+"""Sources of rounds of signals: a running `legato up`, or a service on Kubernetes."""
 
 import asyncio
 import contextlib
@@ -31,7 +31,7 @@ class RoundSource(Protocol):
 
 
 class LocalRounds:
-    """Asks a `legato up`, which reads rounds itself."""
+    """Asks a running `legato up`, which reads rounds itself."""
 
     def __init__(self, service: str | None) -> None:
         self._service = service
@@ -47,7 +47,7 @@ class LocalRounds:
 
 
 class KubernetesRounds:
-    """Reads with the user's kubeconfig, as `legato ui` does."""
+    """Reads rounds with the user's kubeconfig, as `legato ui` does."""
 
     def __init__(self, targets: kubernetes.KubernetesSource, reader: RoundReader) -> None:
         self._targets, self._reader = targets, reader

@@ -30,16 +30,30 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "--profile",
         type=profile,
         metavar=profile.metavar,
-        help="what a worker can do: a shipped profile, or a JSON file (required but for --signals)",
+        help="profile of the workers: a JSON file, or the name of a shipped one (required without --signals)",
     )
-    repeated("--trace", flags.FILE, "a recorded workload: JSON lines as Mooncake's, CSV as Azure's")
-    repeated("--signals", flags.FILE, "instead of workloads: signals of `legato record`, through this manifest")
-    repeated("--workload", flags.one_of("WORKLOAD", WORKLOADS), "trace if one is given, or a made one")
-    add("--rate", kind=flags.real("RATE", 0.001, 100_000), default=4.0, help="of made workloads: requests per second")
-    add("--input-tokens", kind=flags.whole("TOKENS", 1, _MOST), default=4096, help="of made workloads: mean prompt")
-    add("--output-tokens", kind=flags.whole("TOKENS", 1, _MOST), default=192, help="of made workloads: mean answer")
-    add("--duration", kind=flags.DURATION, default=3600.0, help="of made workloads")
-    add("--seed", kind=flags.whole("NUMBER", 0, _MOST), default=0, help="of made workloads")
+    repeated("--trace", flags.FILE, "a recorded workload: Mooncake's JSON lines, or Azure's CSV")
+    repeated("--signals", flags.FILE, "replay a recording of `legato record` instead of a workload")
+    repeated(
+        "--workload",
+        flags.one_of("WORKLOAD", WORKLOADS),
+        "a workload: trace (the default with --trace), or a synthetic one",
+    )
+    add("--rate", kind=flags.real("RATE", 0.001, 100_000), default=4.0, help="synthetic workloads: requests per second")
+    add(
+        "--input-tokens",
+        kind=flags.whole("TOKENS", 1, _MOST),
+        default=4096,
+        help="synthetic workloads: mean tokens of a prompt",
+    )
+    add(
+        "--output-tokens",
+        kind=flags.whole("TOKENS", 1, _MOST),
+        default=192,
+        help="synthetic workloads: mean tokens of an answer",
+    )
+    add("--duration", kind=flags.DURATION, default=3600.0, help="synthetic workloads: their length")
+    add("--seed", kind=flags.whole("NUMBER", 0, _MOST), default=0, help="synthetic workloads: random seed")
     add(
         "--engine",
         kind=flags.one_of("ENGINE", ENGINES),
@@ -49,26 +63,30 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     add(
         "--handoff-rate",
         kind=flags.real("TOKENS", 1, 1e12),
-        help="tokens of KV per second that leave a worker, with --engine scheduler; no time if not given",
+        help="tokens of KV per second that leave a worker, with --engine scheduler; without it, hand-offs take no time",
     )
-    add("--start", kind=flags.DURATION, help="what a worker takes to start; as the profile says if not given")
-    add("--skip", kind=flags.DURATION, default=0.0, help="the first part of each workload, which does not count")
-    repeated("--scaler", flags.one_of("SCALER", SCALERS), "another autoscaler to compare with, tuned to each workload")
-    parser.add_argument("--compare", action="store_true", help="compare with all of them")
+    add("--start", kind=flags.DURATION, help="time from a worker's creation until it serves (default: the profile's)")
+    add("--skip", kind=flags.DURATION, default=0.0, help="exclude the first part of each workload from all figures")
+    repeated("--scaler", flags.one_of("SCALER", SCALERS), "another autoscaler, tuned to each workload")
+    parser.add_argument("--compare", action="store_true", help="run all other autoscalers")
     parser.add_argument(
-        "--elsewhere", action="store_true", help="run each of them with what suits another workload, too"
+        "--elsewhere",
+        action="store_true",
+        help="also run each autoscaler with its best settings for the previous workload",
     )
     parser.add_argument(
-        "--tune", action="store_true", help="search the bounds and the window of scaling for attainment and GPU-hours"
+        "--tune",
+        action="store_true",
+        help="search the manifest's bounds and scaleDownStabilization for attainment and GPU-hours",
     )
-    add("--jobs", kind=flags.whole("COUNT", 1, 256), default=1, help="processes that simulate")
+    add("--jobs", kind=flags.whole("COUNT", 1, 256), default=1, help="number of processes")
     add("--json", kind=flags.FILE, help="write all results with their timelines to this file")
     add("--html", kind=flags.FILE, help="write a report with plots to this file")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit code 2: a file, a flag or the profile cannot be used."""
+    """Runs the simulations. Exit code 2: a file, a flag or the profile cannot be used."""
     from legato_cli.simulate import command
 
     return command.run(args)

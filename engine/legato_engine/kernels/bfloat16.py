@@ -1,7 +1,6 @@
-"""Registers of bfloat16: floats rounded to it, put in pairs and back in order, and weights of a softmax. Any processor
-has these.
+"""Operations on registers of bfloat16 for numba: rounding, pairing, reordering, and the weights of a softmax.
 
-A rounded number may still be a float, whose lower half is then zero.
+They compile for any processor. A rounded number may still be a float, whose lower half is then zero.
 """
 
 from typing import Any
@@ -16,8 +15,8 @@ from legato_engine.kernels.vector import REGISTER
 _FLOATS, _WORDS = ir.VectorType(ir.FloatType(), 16), ir.VectorType(ir.IntType(32), 16)
 _HALVES = ir.VectorType(ir.IntType(16), 32)
 
-# 2^x for x in -½ … ½, highest power first: a polynomial of least relative error (1e-4, a fortieth of what rounding to
-# bfloat16 may cost) among those that are 1 at 0.
+# 2^x for x in -½ … ½, highest power first: the polynomial of least relative error (1e-4, a fortieth of the error of
+# rounding to bfloat16) among those that are 1 at 0.
 _POWER = (5.500893117e-2, 2.4221096e-1, 6.932829271e-1, 1.0)
 
 
@@ -27,22 +26,23 @@ def _all(word: int) -> ir.Constant:
 
 @intrinsic
 def narrowed(_context: Any, value: Any) -> Any:
-    """16 floats, rounded to bfloat16, ties to even; still floats. NaN stays NaN."""
+    """Rounds 16 floats to bfloat16, ties to even. They are still floats. NaN stays NaN."""
 
     def emit(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
         even = builder.and_(builder.lshr(values[0], _all(16)), _all(1))
         rounded = builder.add(values[0], builder.add(even, _all(0x7FFF)))
-        size = builder.and_(values[0], _all(0x7FFFFFFF))
-        none = builder.icmp_unsigned(">", size, _all(0x7F800000))
-        return builder.and_(builder.select(none, builder.or_(values[0], _all(0x400000)), rounded), _all(0xFFFF0000))
+        magnitude = builder.and_(values[0], _all(0x7FFFFFFF))
+        is_nan = builder.icmp_unsigned(">", magnitude, _all(0x7F800000))
+        return builder.and_(builder.select(is_nan, builder.or_(values[0], _all(0x400000)), rounded), _all(0xFFFF0000))
 
     return REGISTER(REGISTER), emit
 
 
 @intrinsic
 def weight(_context: Any, x: Any) -> Any:
-    """2 to the x of 16 floats of at most 0, rounded to bfloat16; still floats. 0 below -127; NaN stays, if its lower
-    half is zero, as in any product of bfloat16.
+    """2 to the x for 16 floats x of at most 0, rounded to bfloat16. They are still floats.
+
+    The result is 0 for x of -127 or less. NaN stays NaN if its lower half is zero, as in any product of bfloat16.
     """
 
     def emit(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
@@ -51,7 +51,7 @@ def weight(_context: Any, x: Any) -> Any:
 
         x, least = builder.bitcast(values[0], _FLOATS), constant(-127.0)
         x = builder.select(builder.fcmp_ordered(">", least, x), least, x)
-        # As in `lanes.power_of_two`.
+        # The method of `lanes.power_of_two`.
         whole = builder.fadd(x, constant(BIAS + 127))
         rest = builder.fsub(x, builder.fsub(whole, constant(BIAS + 127)))
         kind = ir.FunctionType(_FLOATS, [_FLOATS] * 3)
@@ -78,7 +78,7 @@ def paired(_context: Any, first: Any, second: Any) -> Any:
 
 @intrinsic
 def even_pairs(_context: Any, first: Any, second: Any) -> Any:
-    """The lower halves of two registers of 16 words, in pairs; the halves of `first` keep their places."""
+    """Pairs of the lower halves of two registers of 16 words; the halves of `first` stay lower halves."""
 
     def emit(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
         return builder.or_(builder.and_(values[0], _all(0xFFFF)), builder.shl(values[1], _all(16)))
@@ -88,7 +88,7 @@ def even_pairs(_context: Any, first: Any, second: Any) -> Any:
 
 @intrinsic
 def odd_pairs(_context: Any, first: Any, second: Any) -> Any:
-    """The upper halves of two registers, in pairs; the halves of `second` keep their places."""
+    """Pairs of the upper halves of two registers of 16 words; the halves of `second` stay upper halves."""
 
     def emit(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
         return builder.or_(builder.lshr(values[0], _all(16)), builder.and_(values[1], _all(0xFFFF0000)))
@@ -98,17 +98,17 @@ def odd_pairs(_context: Any, first: Any, second: Any) -> Any:
 
 @intrinsic
 def neighbours(_context: Any, rounded: Any) -> Any:
-    """Pairs of each of 16 rounded floats in an even place with its next neighbour, in the place of the first."""
+    """Pairs of rounded floats, in the even ones of 16 words: each float there with its next neighbour."""
 
     def emit(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
-        behind = ir.Constant(_WORDS, [lane | 1 for lane in range(16)])
-        return builder.or_(builder.lshr(values[0], _all(16)), builder.shuffle_vector(values[0], values[0], behind))
+        odd = ir.Constant(_WORDS, [lane | 1 for lane in range(16)])
+        return builder.or_(builder.lshr(values[0], _all(16)), builder.shuffle_vector(values[0], values[0], odd))
 
     return REGISTER(REGISTER), emit
 
 
 def _shuffled(name: str, kind: Any, order: list[int]) -> Any:
-    """The elements `order` of two concatenated registers of `kind`."""
+    """Returns an intrinsic that selects the elements `order` of two concatenated registers of `kind`."""
 
     def typing(_context: Any, a: Any, b: Any) -> Any:
         def emit(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
@@ -122,16 +122,16 @@ def _shuffled(name: str, kind: Any, order: list[int]) -> Any:
     return intrinsic(typing)
 
 
-# Two registers of rounded floats as 32 bfloat16 in order.
+# Packs two registers of rounded floats into one of 32 bfloat16, in order.
 packed = _shuffled("packed", _HALVES, [*range(1, 64, 2)])
 
-# Two registers of 32 bfloat16, interleaved: of each 8, the first 4, and the last 4. One instruction each; an order
-# across all 32 would take more.
+# Interleave two registers of 32 bfloat16: `early_pairs` the first 4 of each 8, `late_pairs` the last 4. Each is one
+# instruction; an order across all 32 would take more.
 _FIRST = [quarter + i + which * 32 for quarter in range(0, 32, 8) for i in range(4) for which in range(2)]
 early_pairs = _shuffled("early_pairs", _HALVES, _FIRST)
 late_pairs = _shuffled("late_pairs", _HALVES, [place + 4 for place in _FIRST])
 
-# Numbers 0 … 15 and 16 … 31 of results from these two, in order.
+# Restore the order of results that were computed from `early_pairs` and `late_pairs`: numbers 0 … 15 and 16 … 31.
 _IN_ORDER = [quarter + i + which * 16 for quarter in range(0, 16, 4) for which in range(2) for i in range(4)]
 first_in_order = _shuffled("first_in_order", _WORDS, _IN_ORDER[:16])
 last_in_order = _shuffled("last_in_order", _WORDS, _IN_ORDER[16:])

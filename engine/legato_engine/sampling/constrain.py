@@ -14,14 +14,12 @@ from legato_engine.kernels.sampling import numba as by_numba
 from legato_engine.kernels.sampling import torch as by_torch
 from legato_engine.scheduler.batch import DeadEnd, Draw
 
-Masks = dict[int, bytes | str]  # by row of the logits: the mask, empty if all tokens may follow, or why none may
-
-
-Lines = deque[tuple[int, Draw]]  # rows of the logits that need a mask, with a draw of the sequence of each
+Masks = dict[int, bytes | str]  # by row of the logits: the mask, empty if all tokens may follow; or why none may
+Lines = deque[tuple[int, Draw]]  # rows of the logits that need a mask, each with a draw of its sequence
 
 
 def due(draws: Sequence[Draw], rows: Sequence[int]) -> Lines:
-    """The rows of logits with a constraint; draw i is from row `rows[i]`. Draws of one row are of one sequence."""
+    """Returns the constrained rows of logits. Draw i is from row `rows[i]`; draws of one row are of one sequence."""
     constrained: dict[int, Draw] = {}
     for draw, row in zip(draws, rows, strict=True):
         if draw.constraint is not None:
@@ -56,14 +54,14 @@ def apply(logits: torch.Tensor, masks: Masks) -> None:
 
 
 def pack(masks: Masks) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint32]]:
-    """The rows with a mask, [rows], and the bits of their allowed tokens, [rows, words]."""
-    held = {row: mask for row, mask in masks.items() if isinstance(mask, bytes) and mask}
-    words = np.frombuffer(b"".join(held.values()), np.uint32)
-    return np.array(list(held), np.int64), words.reshape(len(held), -1) if held else words.reshape(0, 0)
+    """Returns the rows with a mask, [rows], and the bits of their allowed tokens, [rows, words]."""
+    by_row = {row: mask for row, mask in masks.items() if isinstance(mask, bytes) and mask}
+    words = np.frombuffer(b"".join(by_row.values()), np.uint32)
+    return np.array(list(by_row), np.int64), words.reshape(len(by_row), -1) if by_row else words.reshape(0, 0)
 
 
 def faults(masks: Masks) -> dict[int, str]:
-    """Rows in which no token may follow, and why."""
+    """Returns the reason for each row in which no token may follow."""
     return {row: fault for row, fault in masks.items() if isinstance(fault, str)}
 
 

@@ -14,9 +14,9 @@ CONFIG = "config.json"
 
 
 def read(path: Path) -> ModelConfig:
-    """The config of the model at `path`; a folder may lack weights. Raises ModelError.
+    """Returns the config of the model at `path`. A folder needs no weights. Raises ModelError.
 
-    Rotary scaling factors by frequency in a GGUF file are not read: they are a tensor.
+    Per-frequency factors of rotary scaling in a GGUF file are not read, because they are a tensor.
     """
     if path.is_dir():
         return configs.from_huggingface(read_json(path / CONFIG), f"{path}/{CONFIG}")
@@ -29,7 +29,7 @@ def read(path: Path) -> ModelConfig:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object in a file of a model's folder. Raises ModelNotFound, CorruptModel."""
+    """Returns the JSON object in a file of a model's folder. Raises ModelNotFound, CorruptModel."""
     try:
         content = path.read_bytes()
     except FileNotFoundError:

@@ -37,7 +37,7 @@ DEFAULT_MAX_TOKENS = 16  # OpenAI's
 
 
 def prepare(serving: ModelServing, asked: Asked, raw: bytearray) -> PreparedRequest:
-    """Checks and tokenizes. Raises the client's errors.
+    """Checks and tokenizes a request. Raises GatewayError for faults of the client.
 
     Slow for long prompts: it runs in another thread or process, so its arguments are picklable.
     """
@@ -123,14 +123,14 @@ def _echo(serving: ModelServing, prompt: Prompt, kept: tuple[int, ...], special:
     if isinstance(prompt, str):
         if keep is None:
             return prompt
-        before, behind = serving.tokens.special_around if special else ((), ())
-        kept = kept[len(before) : len(kept) - len(behind)]
+        before, after = serving.tokens.special_around if special else ((), ())
+        kept = kept[len(before) : len(kept) - len(after)]
     return b"".join(map(serving.tokens.token_bytes, kept)).decode(errors="replace")
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """The requested parts of an answer: the text after the prompt, and the number of alternatives per token."""
+    """The requested parts of an answer: text after the prompt, alternatives per token, and choices per prompt."""
 
     answer: bool = True
     logprobs: int | None = None
@@ -164,21 +164,21 @@ class CompletionWriter:
         return b""
 
     def delta(self, index: int, delta: Delta) -> bytes:
-        said = b""
+        events = b""
         if self._echoes and index not in self._started:
             self._started.add(index)
             fields = self._echoed(index, delta.scores)
             logprobs = encode(fields) if fields else b"null"
             first = self._stream.begin(index)
-            said = self._events.chunk(index, b'"text":' + encode(self._echo(index)), logprobs, None, first)
+            events = self._events.chunk(index, b'"text":' + encode(self._echo(index)), logprobs, None, first)
         text, tokens, finish = self._shown_parts(delta)
         shown = self._shown.logprobs is not None and bool(tokens)
         extra = self._stream.take(index, delta.token_ids if self._shown.answer else ())
         if not (text or shown or finish or extra.choice):
-            return said
+            return events
         logprobs = encode(self._logprob_fields(index, tokens)) if shown else b"null"
         stop = stop_reason(delta) if self._shown.answer else None
-        return said + self._events.chunk(index, b'"text":' + encode(text), logprobs, finish, extra, stop)
+        return events + self._events.chunk(index, b'"text":' + encode(text), logprobs, finish, extra, stop)
 
     def end(self, usage: Usage) -> bytes:
         return self._events.end(self._used(usage))
@@ -211,7 +211,7 @@ class CompletionWriter:
         return {name: before[name] + values for name, values in fields.items()} if before else fields
 
     def _shown_parts(self, delta: Delta) -> tuple[str, tuple[TokenText, ...], str | None]:
-        """Returns text, tokens and finish reason, without a token that was only made to compute the prompt."""
+        """Returns text, tokens and finish reason; no text or tokens if one was only generated to compute the prompt."""
         if self._shown.answer:
             return delta.text, delta.tokens, delta.finish
         return "", (), delta.finish and "length"
@@ -223,7 +223,7 @@ class CompletionWriter:
         return self._echoes[index // self._shown.choices] if self._echoes else ""
 
     def _echoed(self, index: int, scores: PromptScores | None) -> dict[str, list[Any]] | None:
-        """Returns logprobs of the prompt if the answer starts with it."""
+        """Returns the logprobs of the prompt; None unless the answer starts with it and they are requested."""
         most = self._shown.logprobs
         if not self._echoes or scores is None or most is None:
             return None

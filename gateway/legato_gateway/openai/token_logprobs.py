@@ -8,7 +8,7 @@ from legato_gateway.request import TokenText
 
 
 def text(id: int, raw: bytes) -> str:
-    """Returns a token's name: its bytes decoded as text, with replacements."""
+    """Returns a token's name: its bytes as text, with replacement characters where they are not UTF-8."""
     return raw.decode(errors="replace")
 
 

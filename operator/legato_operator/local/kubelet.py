@@ -30,7 +30,7 @@ class Kubelet:
     def __init__(self, around: Surroundings) -> None:
         self._around = around
         self._lives: dict[str, PodLife] = {}  # by uid
-        self._gpus: dict[str, str] = {}  # by uid of the pod
+        self._gpus: dict[str, str] = {}  # GPU by uid of the pod
         self._files: dict[tuple[str, str], WorkersFile] = {}  # by namespace and service
         self._mounted: dict[Ref, MountedFolder] = {}  # Secrets and ConfigMaps
 
@@ -83,7 +83,7 @@ class Kubelet:
         return PodLife(pod, self._around, {**variables, **self._gpu(pod)}, reachable)
 
     def _gpu(self, pod: Object) -> dict[str, str]:
-        """Returns the variable with the GPU that has the fewest pods, if the pod requests one; GPUs may be shared."""
+        """Returns the variable with the GPU that has the fewest pods, if the pod requests one. Pods may share a GPU."""
         if not self._around.gpus or not devices.gpus(devices.requested(pod["spec"]), (GPU,)):
             return {}
         shares = Counter(self._gpus.values())

@@ -1,4 +1,4 @@
-"""One step on a processor: its inputs, and the operators that layers are made of."""
+"""One step on CPUs: its inputs, and the operators that layers are made of."""
 
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -39,10 +39,10 @@ class Operators(Protocol):
         """Calls a function that has no operator, and returns its result; None if it is only recorded."""
 
     def norm(self, x: Array, residual: Array, weight: Array, eps: np.float32, out: Array) -> None:
-        """residual += x; out = RMSNorm of it."""
+        """Computes residual += x and out = RMSNorm(residual)."""
 
     def norm_heads(self, parts: Array, first: int, count: int, weight: Array, eps: np.float32) -> None:
-        """RMSNorm of `count` heads of parts [rows, heads, dim], in place."""
+        """Computes RMSNorm of `count` heads of parts [rows, heads, dim] from head `first` on, in place."""
 
     def linear(self, projection: Projection, x: Array, out: Array) -> None: ...
 
@@ -56,7 +56,7 @@ class Operators(Protocol):
 
 
 class CpuStep:
-    """Implements `Operators` by computing. `arena` is `Numerics.held`, in KVLayout's shape."""
+    """Implements `Operators` by computing. `arena` comes from `Numerics.held`, in KVLayout's shape."""
 
     __slots__ = ("_attend", "adapted", "arena", "hidden", "inputs", "rows", "work")
 

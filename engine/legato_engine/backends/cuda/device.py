@@ -8,7 +8,7 @@ import torch
 from legato_engine.errors import NoDevice
 
 LEAST_CAPABILITY = (8, 0)  # has bfloat16 and asynchronous copies into shared memory
-DTYPES: tuple[torch.dtype, ...] = (torch.bfloat16, torch.float16)  # that kernels compute in on a GPU
+DTYPES: tuple[torch.dtype, ...] = (torch.bfloat16, torch.float16)  # in which kernels compute on a GPU
 
 
 class Device(Protocol):
@@ -17,16 +17,16 @@ class Device(Protocol):
     place: torch.device
     chip: str
     processors: int
-    dtypes: tuple[torch.dtype, ...]  # that kernels compute in on it
+    dtypes: tuple[torch.dtype, ...]  # in which kernels compute on it
 
     def host(self, size: int) -> torch.Tensor:
-        """Memory of the host, int32 [size], that can be copied to the device while both work."""
+        """Host memory, int32 [size], that can be copied to the device while both work."""
 
     def mark(self) -> Callable[[], None]:
-        """A function that waits until everything that was started before this call is done."""
+        """Returns a function that waits for the work that was started before `mark`."""
 
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
-        """A function that repeats the operations of `work` on the device, in the same memory. `work` ran before."""
+        """Returns a function that repeats the operations of `work`, which has run before, in the same memory."""
 
 
 class Cuda:
@@ -54,7 +54,9 @@ class Cuda:
 
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):  # others may copy
+        with torch.cuda.graph(
+            graph, pool=self._pool, capture_error_mode="thread_local"
+        ):  # other threads may copy meanwhile
             work()
         self._pool = graph.pool()
         return graph.replay
@@ -70,7 +72,7 @@ class Interpreted:
         self.place = torch.device("cpu")
         self.chip = chip
         self.processors = processors
-        self.dtypes: tuple[torch.dtype, ...] = (torch.float16, torch.float32)  # products of bfloat16 are wrong
+        self.dtypes: tuple[torch.dtype, ...] = (torch.float16, torch.float32)  # it multiplies bfloat16 wrongly
 
     def host(self, size: int) -> torch.Tensor:
         return torch.zeros(size, dtype=torch.int32)

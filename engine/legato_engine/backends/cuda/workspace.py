@@ -1,4 +1,4 @@
-"""Memory that layers compute into, made once for the largest step."""
+"""Memory for the results of layers, sized for the largest step so far."""
 
 from dataclasses import dataclass
 
@@ -40,20 +40,21 @@ class Buffer:
         self._tensor = torch.zeros(rows, self._width, dtype=self._dtype, device=self._place)
 
     def take(self, rows: int) -> torch.Tensor:
-        """[rows, width]"""
+        """Returns the first rows, [rows, width]."""
         assert rows <= len(self._tensor), f"{rows} rows of {len(self._tensor)}"
         return self._tensor[:rows]
 
 
 class Workspace:
-    """Buffers by operator, width and dtype: all layers of a model use the same. A result is valid until the operator
-    computes another one of the same width.
+    """Buffers by operator, width and dtype, shared by all layers of a model.
+
+    A result is valid until the operator computes another one of the same width.
     """
 
     def __init__(self, place: torch.device) -> None:
         self._place = place
         self._buffers: dict[tuple[str, int, torch.dtype], Buffer] = {}
-        self._of_rows: set[Buffer] = set()
+        self._by_row: set[Buffer] = set()  # have a row for each row of the step, not for each token
 
     def buffer(self, operator: str, width: int, dtype: torch.dtype, sampled: bool = False) -> Buffer:
         """A buffer with a row for each token of a step, or with `sampled` for each row of the step."""
@@ -61,9 +62,9 @@ class Workspace:
         if key not in self._buffers:
             self._buffers[key] = Buffer(width, dtype, self._place)
             if sampled:
-                self._of_rows.add(self._buffers[key])
+                self._by_row.add(self._buffers[key])
         return self._buffers[key]
 
     def make_room(self, room: Room) -> None:
         for buffer in self._buffers.values():
-            buffer.make_room(room.rows if buffer in self._of_rows else room.tokens)
+            buffer.make_room(room.rows if buffer in self._by_row else room.tokens)

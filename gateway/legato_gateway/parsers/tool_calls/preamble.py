@@ -1,6 +1,6 @@
-"""Tools for chat templates without tools: described in the system message, in the format of Hermes models.
+"""Describes tools in the system message, in the format of Hermes models, for chat templates that do not take tools.
 
-Such models were not trained to call tools; whether they do so depends on the model.
+Models with such templates were not trained to call tools; whether they do so depends on the model.
 """
 
 import json
@@ -10,7 +10,7 @@ from typing import Any, Final
 from legato_gateway.parsers.tool_calls import hermes
 
 _BEFORE: Final = "You may call the functions that are described here, one JSON object a line:\n"
-_BEHIND: Final = (
+_AFTER: Final = (
     "\nTo call one, answer with its name and arguments as one JSON object between tags, and nothing else:\n"
     f'{hermes.OPEN}\n{{"name": "function name", "arguments": {{"argument": "value"}}}}\n{hermes.CLOSE}'
 )
@@ -27,13 +27,13 @@ def with_tools(
     if not tools:
         return plain
     lines = "\n".join(json.dumps(tool["function"], ensure_ascii=False) for tool in tools)
-    said = _BEFORE + lines + _BEHIND
+    preamble = _BEFORE + lines + _AFTER
     role = "system" if in_system else "user"
     if plain and plain[0]["role"] == "system":
-        return [{"role": "system", "content": f"{plain[0]['content']}\n\n{said}"}, *plain[1:]]
+        return [{"role": "system", "content": f"{plain[0]['content']}\n\n{preamble}"}, *plain[1:]]
     if plain and plain[0]["role"] == role:
-        return [{**plain[0], "content": f"{said}\n\n{plain[0]['content']}"}, *plain[1:]]
-    return [{"role": role, "content": said}, *plain]
+        return [{**plain[0], "content": f"{preamble}\n\n{plain[0]['content']}"}, *plain[1:]]
+    return [{"role": role, "content": preamble}, *plain]
 
 
 def _merged(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -51,7 +51,7 @@ def _merged(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _plain(message: dict[str, Any]) -> dict[str, Any]:
-    """Returns a call as its model wrote it, and a result as a user message."""
+    """Returns a message with calls as text, a result as a user message, and any other message as it is."""
     if message["role"] == "tool":
         result = {"name": message["name"], "content": message["content"]}
         text = f"<tool_response>\n{json.dumps(result, ensure_ascii=False)}\n</tool_response>"
@@ -62,5 +62,5 @@ def _plain(message: dict[str, Any]) -> dict[str, Any]:
     ]
     if not written:
         return message
-    said = [message["content"]] if message["content"] else []
-    return {"role": message["role"], "content": "\n".join([*said, *written])}
+    content = [message["content"]] if message["content"] else []
+    return {"role": message["role"], "content": "\n".join([*content, *written])}

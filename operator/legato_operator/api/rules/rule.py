@@ -11,7 +11,7 @@ from pydantic.alias_generators import to_snake
 class Rule:
     """A condition on the object at a path of the manifest."""
 
-    at: str  # path of the object that `holds` gets and that is `self` in CEL; empty: the whole service
+    at: str  # path of the object that is passed to `holds` and is `self` in CEL; empty: the whole service
     field: str  # path of the field to blame, relative to `at`; empty: the object itself
     message: str
     holds: Callable[[Any], bool]
@@ -34,11 +34,12 @@ class Rule:
 
 
 def stays_below(path: str | None) -> bool:
+    """True if the path has no `..`; a missing path has none."""
     return path is None or ".." not in path.split("/")
 
 
 def no_way_up(at: str, field: str) -> Rule:
-    """Returns the rule that a path contains no `..`: Kubernetes mounts none, and it could leave the volume."""
+    """Returns the rule that a path contains no `..`, which could leave the volume: Kubernetes refuses such mounts."""
     return Rule(
         at=at,
         field=field,
