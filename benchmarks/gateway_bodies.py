@@ -47,7 +47,7 @@ def main() -> None:
 
 
 async def _worker(model: str) -> None:
-    digest = model_digest.of(resolve(model, print))
+    digest = model_digest.digest(resolve(model, print))
     async with FakeWorker("u0", token=TOKEN, heartbeat=0.25, model=digest) as worker:
         print(worker.address, flush=True)
         await asyncio.to_thread(sys.stdin.read)

@@ -50,7 +50,7 @@ def main() -> None:
 
 async def _workers(args: argparse.Namespace) -> None:
     """Runs all workers. Each line read is a stage of the script: `spread`, `full`, `drain`, `room`."""
-    digest, fabric = model_digest.of(resolve(args.model, print)), Fabric()
+    digest, fabric = model_digest.digest(resolve(args.model, print)), Fabric()
     times = {"pace": args.pace, "heartbeat": args.heartbeat}
     options = {"fabric": fabric, "token": TOKEN, "tokens": word, "model": digest, **times}
     workers = [FakeWorker(f"u{i}", credits=0 if i else MANY, **options) for i in range(args.workers)]

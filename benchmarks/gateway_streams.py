@@ -53,7 +53,7 @@ def word(seed: int, choice: int, index: int) -> int:
 
 
 async def _worker(pace: float, model: str) -> None:
-    digest = model_digest.of(resolve(model, print))
+    digest = model_digest.digest(resolve(model, print))
     async with FakeWorker("u0", token=TOKEN, pace=pace, heartbeat=0.25, tokens=word, model=digest) as worker:
         print(worker.address, flush=True)
         await asyncio.to_thread(sys.stdin.read)

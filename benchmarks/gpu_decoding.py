@@ -13,7 +13,7 @@ from made_model import MadeModel, Row
 from legato_engine.backends.cuda.device import Device
 from legato_engine.kernels.configurations import choose
 from legato_engine.kernels.sampling import triton as sampling
-from legato_engine.kernels.sampling.triton import Draws, Results, Work
+from legato_engine.kernels.sampling.triton import Draws, Results, SamplingMemory
 
 Forward = Callable[[list[Row], torch.Tensor], torch.Tensor]
 
@@ -33,7 +33,7 @@ class Decoding:
         self._config = choose("sampling", {"vocab": vocab}, device.chip)
         if device.place.type == "cpu":  # interpreted: a small vocabulary is several tiles, too
             self._config = replace(self._config, tiles={"TILE": 128, "CHUNK": 64, "PIVOTS": 8, "ENTRIES": 16})
-        self._work = Work(count, vocab, device.place, self._config)
+        self._work = SamplingMemory(count, vocab, device.place, self._config)
         self._results = [_results(count, device.place) for _ in range(2)]
         self._fetched = [device.host(count) for _ in range(2)]
         self._waits: list[Callable[[], None] | None] = [None, None]

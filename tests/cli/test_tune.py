@@ -12,10 +12,10 @@ from legato_cli import tune
 from legato_engine.kernels import configurations
 from legato_engine.kernels.configurations import Configuration, Table
 from legato_engine.kernels.tuning import timing
-from legato_engine.kernels.tuning.cases import Place
-from legato_engine.kernels.tuning.search import Case, Trial
+from legato_engine.kernels.tuning.cases import TuningDevice
+from legato_engine.kernels.tuning.search import Case, TuningTrial
 
-PLACE = Place(torch.device("cpu"), "sm_90", 132)
+PLACE = TuningDevice(torch.device("cpu"), "sm_90", 132)
 FAST = Configuration({"WIDTH": 512}, warps=8)
 VERSION = configurations.triton_minor()
 BEFORE = configurations.FILE.read_text()
@@ -40,7 +40,7 @@ def run(path, monkeypatch):
         def make(config):
             if config in failing:
                 raise OutOfResources(102400, 101376, "shared memory")
-            return Trial(lambda: taken.append(fast if config == FAST else 1.0), lambda: torch.ones(2))
+            return TuningTrial(lambda: taken.append(fast if config == FAST else 1.0), lambda: torch.ones(2))
 
         code = tune.tune(TABLE, path, PLACE, [Case("silu_mul", {}, [FAST], make), *others], dry_run)
         return code, Table.read(path.read_text())

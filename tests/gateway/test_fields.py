@@ -28,11 +28,11 @@ BODIES = {
     responses.Reasoning: reasoning.Reasoning,
     anthropic.MessagesBody: message_create_params.MessageCreateParamsStreaming,
     anthropic.CountTokensBody: message_count_tokens_params.MessageCountTokensParams,
-    anthropic.Message: messages.UserMessageParam,
+    anthropic.MessageParam: messages.UserMessageParam,
     anthropic.TextBlock: messages.TextBlockParam,
     anthropic.ToolUseBlock: messages.ToolUseBlockParam,
     anthropic.ToolResultBlock: messages.ToolResultBlockParam,
-    anthropic.Tool: messages.ToolParam,
+    anthropic.ToolParam: messages.ToolParam,
     anthropic.OutputConfig: messages.OutputConfigParam,
     anthropic.OutputFormat: messages.JSONOutputFormatParam,
 }

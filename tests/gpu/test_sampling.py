@@ -42,7 +42,7 @@ def test_drawn_tokens(
     draws, empty = _draws(place, count, temperature, top_k, top_p), place.ints([-1] * count)
     tops = place.ints([[0] * sampling.MOST_TOPS] * count)
     results = sampling.Results(empty, empty.clone(), empty.float(), tops, tops.float())
-    work = sampling.Work(count, vocab, place.device, config)
+    work = sampling.SamplingMemory(count, vocab, place.device, config)
     narrow = bool(top_k or top_p < 1)
     sampling.pick(logits, draws, work, results, drawn=temperature > 0, filtered=narrow, config=config)
 

@@ -156,7 +156,7 @@ def _expand(chip: str) -> None:
 def _sample(chip: str) -> None:
     """Everything that a step may do with logits."""
     chosen, logits = choose("sampling", {}, chip), torch.empty(ROWS, VOCAB)
-    work = sampling.Work(ROWS, VOCAB, torch.device("cpu"), chosen)
+    work = sampling.SamplingMemory(ROWS, VOCAB, torch.device("cpu"), chosen)
     wide, floats = torch.empty(ROWS, dtype=torch.float64), torch.empty(ROWS)
     numbers = ints(ROWS)
     draws = sampling.Draws(numbers, wide, wide, floats, floats, floats, numbers, numbers, numbers, numbers)
