@@ -95,7 +95,9 @@ def _read(path: Path) -> dict[str, Any]:
         config = json.loads(path.read_bytes())
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, RecursionError) as error:
+    except OSError as error:
+        raise BadGenerationConfig(f"{path}: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
         raise BadGenerationConfig(f"{path}: not valid JSON: {error}") from None
     if not isinstance(config, dict):
         raise BadGenerationConfig(f"{path}: not a JSON object")

@@ -223,10 +223,16 @@ def _ends(node: dict[str, Any], ends: set[int], targets: Mapping[str, Schema]) -
 
 
 def _object_ends(node: dict[str, Any], known: Callable[[Schema], bool]) -> bool:
-    """True if finite values are known for all required properties of an object."""
-    properties, other = node.get("properties"), node.get("additionalProperties", True)
+    """True if finite values are known for all required properties of an object, and for `minProperties` of them."""
+    properties, named = node.get("properties"), node.get("patternProperties")
     properties = properties if isinstance(properties, dict) else {}
-    return all(known(properties.get(name, other)) for name in _list(node, "required") if isinstance(name, str))
+    unlisted = [*(named.values() if isinstance(named, dict) else ()), node.get("additionalProperties", True)]
+    is_open = any(map(known, unlisted))  # whether a name matches its pattern is left to the compiler
+    least = node.get("minProperties", 0)
+    if isinstance(least, int | float) and not is_open and sum(map(known, properties.values())) < least:
+        return False
+    required = (name for name in _list(node, "required") if isinstance(name, str))
+    return all(known(properties[name]) if name in properties else is_open for name in required)
 
 
 def _array_ends(node: dict[str, Any], known: Callable[[Schema], bool]) -> bool:

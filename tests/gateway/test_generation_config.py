@@ -79,6 +79,10 @@ def test_what_cannot_be_used_is_refused_with_file_and_key(tmp_path):
         with pytest.raises(BadGenerationConfig, match=re.escape(said)) as error:
             generation_config.load(folder(tmp_path, text))
         assert str(error.value).startswith(f"{tmp_path / 'generation_config.json'}: ")
+    (tmp_path / "generation_config.json").unlink()
+    (tmp_path / "generation_config.json").mkdir()
+    with pytest.raises(BadGenerationConfig, match=r"generation_config\.json: Is a directory"):
+        generation_config.load(tmp_path)
 
 
 def test_a_gguf_that_cannot_be_used_is_refused_with_file_and_key(tmp_path):

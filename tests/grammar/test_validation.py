@@ -135,12 +135,16 @@ A = {"type": "object", "properties": {"b": {"$ref": "#/$defs/b"}}, "required": [
 B = {"anyOf": [{"$ref": "#/$defs/a"}, {"type": "array", "prefixItems": [{"$ref": "#"}], "minItems": 1}]}
 
 
+PATTERN = {"type": "object", "required": ["x"], "patternProperties": {"^x$": {}}, "additionalProperties": False}
+
+
 @pytest.mark.parametrize(
     "schema",
     [
         {"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]},
         {"$defs": {"a": {"type": "array", "items": {"$ref": "#/$defs/a"}, "minItems": 1}}, "$ref": "#/$defs/a"},
         {"$defs": {"a": A, "b": B}, "$ref": "#/$defs/a"},
+        {"type": "object", "properties": {"a": {"$ref": "#"}}, "additionalProperties": False, "minProperties": 1},
     ],
 )
 def test_a_schema_that_no_finite_value_matches_is_refused(schema):
@@ -157,6 +161,7 @@ def test_a_schema_that_no_finite_value_matches_is_refused(schema):
         {"type": "array", "items": {"$ref": "#"}},
         chain(100),
         {"$defs": {"a/c": {"type": "null"}}, "$ref": "#/$defs/a~1c"},
+        {"anyOf": [{"$ref": "#/$defs/a"}], "$defs": {"a": PATTERN}},
         True,
         {},
     ],
