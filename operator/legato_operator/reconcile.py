@@ -10,7 +10,7 @@ from legato_operator.api import conditions, parsing
 from legato_operator.api.conditions import Condition
 from legato_operator.api.resources import Drain
 from legato_operator.apply import apply, hold, is_held, release
-from legato_operator.autoscaling import Autoscaler, Scaled, with_new_sizes, with_scaling
+from legato_operator.autoscaling import Autoscaler, Scaled, acts, with_new_sizes, with_scaling
 from legato_operator.clock import Clock
 from legato_operator.cluster import Cluster, Object, Ref, is_leaving, uid_of
 from legato_operator.errors import ClusterError, Conflict, ManifestError, NotLeading, ObjectNotFound, Unavailable
@@ -185,11 +185,12 @@ class Reconciler:
     async def _move(self, ref: Ref, stored: Object, accepted: Accepted, scaled: Scaled | None) -> float:
         """Takes one step towards the spec. A refusal by the API server does not keep the rest from being done.
 
-        `scaled` is the autoscaler's decision, if a poll has just made one.
+        `scaled` is the autoscaler's decision, if a poll has just made one. Its sizes are dropped if the autoscaler has
+        been paused since, or no longer scales the service.
         """
         observed = await self._observe(ref, stored, accepted)
         self._journal.observe(ref, observed)
-        if scaled is None:
+        if scaled is None or (scaled.actions and not acts(observed)):
             scaled = await self._autoscaler.poll(observed) if self._autoscaler is not None else Scaled()
         unscaled = await self._try(observed, scaled.phases)
         current = observed if unscaled is not None else with_new_sizes(observed, scaled)

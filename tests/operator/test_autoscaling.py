@@ -280,6 +280,7 @@ class _Counted:
     def __init__(self):
         self.calls = 0
         self.silent = False
+        self.edit = None  # made by a user while a gateway is asked
 
     def of(self, cluster):
         self._cluster = cluster
@@ -290,6 +291,8 @@ class _Counted:
         return getattr(self._cluster, name)
 
     async def report(self, address, tokens, tls=None):
+        if self.edit is not None:
+            await self._cluster.apply(self.edit, "user")
         return None if self.silent else report()
 
 
@@ -297,7 +300,8 @@ async def test_a_settled_service_costs_only_polls_of_its_gateways(fakes, build):
     """Until something wakes it, a gateway falls silent or answers again, or there is something to do."""
     source, clock, counted = _Source(IDLE), _Ahead(), _Counted()
     async with fakes(False, Autoscaler(source), clock=clock, seen=counted.of, gateways=counted) as f:
-        await f.cluster.store.apply(build(scaling={"mode": "Managed", "prefill": {"max": 10}}), "user")
+        service = build(scaling={"mode": "Managed", "prefill": {"max": 10}})
+        await f.cluster.store.apply(service, "user")
 
         async def is_polled(woken=False):
             counted.calls = 0
@@ -311,10 +315,22 @@ async def test_a_settled_service_costs_only_polls_of_its_gateways(fakes, build):
             counted.silent = silent
             assert not await is_polled()
             await f.wait(is_polled)
+        paused = {**service["metadata"], "annotations": {common.ANNOTATION_PAUSED: "2999-01-01T00:00:00Z"}}
+        counted.edit = {**service, "metadata": paused}
         source.known = BUSY
         assert not await is_polled()
-        pool = await f.cluster.store.get(Ref("WorkerPool", "default", "demo-prefill"))
-        assert pool["spec"]["replicas"] == 4
+        assert await _prefill_replicas(f) == 1, "paused after the decision, and before it was written"
+        counted.edit = service
+
+        async def is_scaled():
+            return not await is_polled() and await _prefill_replicas(f) == 4
+
+        await f.wait(is_scaled)
+
+
+async def _prefill_replicas(f):
+    pool = await f.cluster.store.get(Ref("WorkerPool", "default", "demo-prefill"))
+    return pool["spec"]["replicas"]
 
 
 class _Unscalable:

@@ -127,6 +127,7 @@ class ClaimedPasses:
             if stored is not None and not await self._claims.take(ref.namespace):
                 await self._refuse(ref, stored)
                 return self._claims.pause
+            woken = True  # another release may have changed it
         due = await self._reconciler.reconcile(ref, woken)
         if due is None and not (await list_known(self._cluster, names.INFERENCE_SERVICE, ref.namespace)).items:
             await self._claims.remove(ref.namespace)
