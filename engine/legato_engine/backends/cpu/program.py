@@ -63,7 +63,7 @@ class Program:
         )  # fmt: skip
 
     def linear(self, projection: Projection, x: Array, out: Array) -> None:
-        assert isinstance(projection, Recordable)  # `Numerics.products`
+        assert isinstance(projection, Recordable)  # `Path.family` is not None
         projection.record(self, x, out)
 
     def rotate(self, parts: Array, heads: int, cos: Array, sin: Array, layer: int) -> None:
