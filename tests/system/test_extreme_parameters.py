@@ -1,7 +1,7 @@
 """Requests with parameters at their extremes: answered or refused, and nobody else notices.
 
-Each parameter has its tests in tests/gateway/openai/test_parameters.py, and random bodies in test_random_bodies.py and
-test_api_fuzz.py: here, real workers compute what is allowed.
+Each parameter has its tests in tests/gateway/openai/test_parameters.py, and random bodies in test_api_fuzz.py:
+here, real workers compute what is allowed.
 """
 
 import asyncio

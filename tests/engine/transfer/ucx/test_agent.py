@@ -1,7 +1,7 @@
 """A hand-off over UCX in real time where it does not reach the arenas.
 
 Sessions in virtual time: test_agent; a link over UCX, with killed and stopped processes: test_link; workers that hand
-over by UCX without staging, with TLS and without: tests/engine/test_worker_process, test_paced_process.
+over by UCX without staging: tests/engine/test_worker_process.
 """
 
 import time
