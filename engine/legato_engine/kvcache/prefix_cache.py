@@ -38,9 +38,6 @@ class PrefixCache:
     def evictable_blocks(self) -> Iterable[int]:
         return self._evictable.keys()
 
-    def is_evictable(self, block: int) -> bool:
-        return block in self._evictable
-
     def is_stored(self, block: int) -> bool:
         return block in self._hashes
 

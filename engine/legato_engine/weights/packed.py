@@ -5,8 +5,6 @@ from dataclasses import dataclass
 
 import torch
 
-FACTOR_GROUP = 256
-
 
 @dataclass(frozen=True)
 class Scales:

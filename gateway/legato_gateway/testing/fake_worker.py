@@ -158,11 +158,6 @@ class FakeWorker:
         self.engine.draining = True
         await self.say(self._load())
 
-    async def serve_again(self) -> None:
-        """Reports that it stays after all."""
-        self.engine.draining = False
-        await self.say(self._load())
-
     async def say(self, frame: Message) -> None:
         """Sends any frame to every gateway."""
         await self._send(self._gateways, stream.encode(frame))
