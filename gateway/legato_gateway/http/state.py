@@ -82,7 +82,7 @@ class State:
 
     def load(self) -> int:
         """Returns the number of requests in progress in this gateway, queued ones included."""
-        return self._relay.under_way
+        return self._relay.active
 
     def metrics(self) -> tuple[bytes, str]:
         """Returns the data of `/metrics`, and its content type."""

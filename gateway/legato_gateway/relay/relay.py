@@ -178,11 +178,6 @@ class RequestRelay:
 
     # ── state ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-    @property
-    def under_way(self) -> int:
-        """Number of requests in progress."""
-        return len(self._generations)
-
     def progress(self) -> dict[RouteRecord, tuple[Stage, int]]:
         """Returns each request's stage, which is the least advanced of its sub-requests, and its output tokens."""
         return {g.route: (self._stage(g), g.completion_tokens) for g in self._generations.values()}
