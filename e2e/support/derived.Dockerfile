@@ -1,5 +1,5 @@
-# Images made of today's, in which nothing is installed or compiled again: the engine's with another tag, and those of an
-# older commit, with its packages instead of today's.
+# Derives images from the current ones, without installing dependencies again: the engine's image with another tag, and
+# images in which an older commit's code replaces the current code.
 ARG TAG
 FROM legato/engine:${TAG} AS next
 LABEL next=yes

@@ -1,4 +1,5 @@
-# What a test of KEDA needs in a cluster: KEDA, of the programs that scripts/keda puts beside this file, and Prometheus.
+# Images for the test of KEDA: KEDA itself, from the programs that scripts/keda places next to this file, and
+# Prometheus.
 FROM scratch AS keda
 COPY keda /keda
 COPY keda-adapter /keda-adapter
