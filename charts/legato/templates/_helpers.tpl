@@ -23,14 +23,14 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- .Values.serviceAccount.name | default (ternary (include "legato.fullname" .) "default" .Values.serviceAccount.create) }}
 {{- end }}
 
-{{/* The name of one image: list of the context and operator, gateway or engine. */}}
+{{/* The full name of an image. Argument: a list of the context and `operator`, `gateway` or `engine`. */}}
 {{- define "legato.image" -}}
 {{- $root := index . 0 }}{{- $image := index $root.Values.images (index . 1) }}
 {{- with $root.Values.images.registry }}{{ trimSuffix "/" . }}/{{ end }}{{ $image.repository }}
 {{- if $image.digest }}@{{ $image.digest }}{{ else }}:{{ $image.tag | default $root.Chart.AppVersion }}{{ end }}
 {{- end }}
 
-{{/* The operator's flags, but for those of a user. */}}
+{{/* The operator's flags, without operator.extraArgs. */}}
 {{- define "legato.operatorFlags" -}}
 - --engine-image={{ include "legato.image" (list . "engine") }}
 - --gateway-image={{ include "legato.image" (list . "gateway") }}
@@ -61,7 +61,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 - --http-port={{ .Values.operator.httpPort }}
 {{- end }}
 
-{{/* What the operator may do in a namespace whose services it looks after; of Secrets elsewhere. No wildcards. */}}
+{{/* The operator's rights in a namespace with services, except on Secrets (legato.secretRules). No wildcards. */}}
 {{- define "legato.rules" -}}
 - apiGroups: [serving.legato.dev]
   resources: [inferenceservices]
@@ -75,14 +75,14 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 - apiGroups: [""]
   resources: [pods, services, serviceaccounts]
   verbs: [get, list, watch, create, patch, delete]
-# Whether a claim that a manifest names is there.
+# To check that a claim in a manifest exists.
 - apiGroups: [""]
   resources: [persistentvolumeclaims]
   verbs: [get]
 - apiGroups: [apps]
   resources: [deployments, controllerrevisions]
   verbs: [get, list, watch, create, patch, delete]
-# By which a gateway's Deployment makes its pods.
+# A gateway's Deployment creates its pods through ReplicaSets.
 - apiGroups: [apps]
   resources: [replicasets]
   verbs: [get, list, watch]
@@ -96,7 +96,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
   resources: [roles, rolebindings]
   verbs: [get, list, watch, create, patch, delete]
 {{- if .Values.rbac.routes }}
-# Of services that ask for one; looked for by the service's label.
+# Routes that services request. The operator lists them by the service's label.
 - apiGroups: [networking.k8s.io]
   resources: [ingresses]
   verbs: [get, list, create, patch, delete]
@@ -104,11 +104,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
   resources: [httproutes]
   verbs: [get, list, create, patch, delete]
 {{- end }}
-# Gateways watch these; only who may do so can allow it.
+# Gateways watch these. The operator can only grant them rights that it has itself.
 - apiGroups: [discovery.k8s.io]
   resources: [endpointslices]
   verbs: [get, list, watch]
-# A claim in each namespace with services, so that no two releases work there.
+# A Lease in each namespace with services, so that only one release works there.
 - apiGroups: [coordination.k8s.io]
   resources: [leases]
   verbs: [create]
@@ -116,13 +116,13 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
   resources: [leases]
   resourceNames: [legato-services]
   verbs: [get, update, delete]
-# Kubelets say in Events, and nowhere else, why a volume cannot be mounted.
+# Only a kubelet's Events give the reason why a volume cannot be mounted.
 - apiGroups: [events.k8s.io]
   resources: [events]
   verbs: [get, list, create, patch]
 {{- end }}
 
-{{/* Tokens of services, and lists of their adapters, are read by name: nobody may list Secrets and ConfigMaps. */}}
+{{/* The operator reads services' tokens and lists of adapters by name, so it may not list Secrets and ConfigMaps. */}}
 {{- define "legato.secretRules" -}}
 - apiGroups: [""]
   resources: [secrets, configmaps]
