@@ -1,4 +1,4 @@
-// Asks for the state every second and gives it to the parts of the page.
+// Polls the state every second and passes it to the parts of the page.
 
 import { byId, setText } from "./dom.js";
 import * as fleet from "./fleet.js";
@@ -9,7 +9,7 @@ import * as timeline from "./timeline.js";
 const EVERY = 1000, PATIENCE = 8000; // milliseconds
 const KEY = "legato-token";
 
-// The token comes in the fragment, which no server sees, and leaves the address bar at once.
+// Takes the token from the URL's fragment, which no server sees, and removes it from the address bar immediately.
 function takeToken() {
   const given = new URLSearchParams(location.hash.slice(1)).get("token");
   if (!given) return;
@@ -41,7 +41,7 @@ async function poll() {
   setTimeout(poll, document.hidden ? 10 * EVERY : EVERY);
 }
 
-// What the parts show, of all gateways together.
+// Merges the state of all gateways into the view that the parts show.
 function viewOf(state) {
   const gateways = state.gateways, service = state.service;
   const workers = new Map();

@@ -1,4 +1,4 @@
-// Small helpers: elements, rows that keep focus while they change, and numbers as people read them.
+// Small helpers: elements, rows that keep focus while they change, and numbers formatted for people.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -19,12 +19,12 @@ function fill(element, attributes, children) {
   return element;
 }
 
-// Writes only what changed: a focused element stays, and nothing is announced again.
+// Writes only changed text, so that a focused element keeps its focus, and screen readers repeat nothing.
 export function setText(element, text) {
   if (element.textContent !== String(text)) element.textContent = text;
 }
 
-// One child of `parent` for each item, in that order; `create` makes it and `update` shows an item in it.
+// Keeps one child of `parent` per item, in the items' order: `create` makes it, and `update` shows an item in it.
 export function keyed(parent, items, key, create, update) {
   const known = new Map([...parent.children].map((child) => [child.dataset.key, child]));
   let after = null;
@@ -43,7 +43,7 @@ export function keyed(parent, items, key, create, update) {
   for (const child of known.values()) child.remove();
 }
 
-// A bar of parts: [[class, share of the whole bar], …].
+// Divides a bar into parts: [[class, share of the whole bar], …].
 export function setBar(bar, parts) {
   while (bar.children.length < parts.length) bar.append(make("i"));
   parts.forEach(([kind, share], index) => {

@@ -10,7 +10,7 @@ export function show(view) {
 function totals(view) {
   const ready = (pool) => view.workers.filter((worker) => poolOf(worker) === pool && stateOf(worker)[0] === "ready");
   const shown = [
-    ["Under way", view.active], ["Held in the gateway", view.held],
+    ["Under way", view.active], ["Queued in the gateway", view.held],
     ["Prefill workers ready", ready("prefill").length], ["Decode workers ready", ready("decode").length],
   ];
   keyed(byId("totals"), shown, ([name]) => name,
@@ -18,7 +18,7 @@ function totals(view) {
     (box, [, value]) => setText(box.lastChild, count(value)));
 }
 
-// A worker that does both belongs to the decode pool.
+// A worker with both roles belongs to the decode pool.
 export const poolOf = (worker) => (worker.role === "prefill" ? "prefill" : "decode");
 
 export function stateOf(worker) {

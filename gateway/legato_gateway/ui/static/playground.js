@@ -3,7 +3,7 @@
 import { byId, count, make, seconds, setText } from "./dom.js";
 import { servedBy } from "./requests.js";
 
-let running = null; // AbortController of the answer under way
+let running = null; // AbortController of the running answer
 let asked = ""; // id of the last request
 
 export function start(headers) {
@@ -29,7 +29,7 @@ export function show(view) {
 
 function attempts(request) {
   const boundary = request.handoffs.map((each) => seconds(each.boundary_seconds));
-  return (boundary.length ? `; stood still ${boundary.join(" and ")} at a hand-off` : "") +
+  return (boundary.length ? `; paused ${boundary.join(" and ")} at hand-off` : "") +
     (request.attempt > 1 ? `; attempts: ${request.attempt}` : "");
 }
 
@@ -68,7 +68,7 @@ function body() {
 function begin(answer) {
   answer.classList.remove("failed");
   answer.replaceChildren();
-  answer.setAttribute("aria-busy", "true"); // announced once it is complete
+  answer.setAttribute("aria-busy", "true"); // screen readers announce it when it is complete
   setText(byId("served"), "");
   setText(byId("numbers"), "waiting for the first token …");
   byId("send").disabled = true;
@@ -109,7 +109,7 @@ function end(answer, told, begun) {
     : `${stopped}no token`);
 }
 
-// The JSON of each event of a stream; a chunk may end within one.
+// Yields the JSON of each event of a stream. A chunk may end in the middle of an event.
 async function* events(stream) {
   const reader = stream.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";

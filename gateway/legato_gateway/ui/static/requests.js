@@ -1,4 +1,4 @@
-// The last requests, and where the time of each went.
+// The latest requests, and the time that each spent in each phase.
 
 import { byId, clock, count, keyed, make, seconds, setBar, setText } from "./dom.js";
 
@@ -12,7 +12,7 @@ export function show(view) {
   keyed(byId("recent"), requests, (request) => request.key, row, (element, request) => update(element, request, longest));
 }
 
-// Seconds by phase. One that has no token yet has waited for it until now.
+// Seconds by phase. A request without a token has waited for its first one until now.
 export function spent(request, now) {
   const told = request.seconds ?? {};
   const total = told.total ?? Math.max(0, now - request.arrived);
@@ -24,7 +24,7 @@ export function spent(request, now) {
   };
 }
 
-// Which workers had a part of it, as in "prefill-0 → decode-1".
+// The workers that served the request, as in "prefill-0 → decode-1".
 export function servedBy(request) {
   return (request.workers ?? []).join(" → ") || "no worker yet";
 }

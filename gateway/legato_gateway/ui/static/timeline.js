@@ -1,4 +1,4 @@
-// Load, KV pressure, and the sizes wished for and ready, over the last quarter of an hour.
+// Load, KV pressure, and the desired and ready sizes of pools, over the last 15 minutes.
 
 import { byId, clock, count, draw, keyed, make, setText } from "./dom.js";
 
@@ -10,7 +10,7 @@ const POOLS = ["prefill", "decode"];
 const samples = new Map(); // by gateway, oldest first
 let shown = { from: 0, until: 1, points: [], wishes: {}, pools: [] };
 
-// The time after which samples are not known yet.
+// The time up to which the samples of all gateways are known.
 export function known() {
   const last = [...samples.values()].map((list) => list.at(-1)?.time ?? 0);
   return last.length ? Math.min(...last) : 0;
@@ -45,7 +45,7 @@ function take(gateways, now) {
   }
 }
 
-// One point a step: every gateway sees all workers, and each has requests of its own.
+// Makes one point per step. Requests add up over gateways, but workers do not: every gateway sees all workers.
 function merged() {
   const points = new Map();
   for (const list of samples.values()) {
@@ -65,7 +65,7 @@ function merged() {
 
 const unix = (text) => Date.parse(text) / 1000;
 
-// By pool, the changes of the wish: [[time, size], …], the first from always.
+// The changes of the desired size, by pool: [[time, size], …]. The first entry has the time 0.
 function wishes(scaling) {
   const found = {};
   for (const pool of POOLS) {
@@ -86,7 +86,7 @@ const LANES = [
   { name: "Requests", areas: [["active", (p) => p.active], ["held", (p) => p.held]], least: 4 },
   { name: "Queued tokens", lines: (pool) => (p) => p.pools[pool]?.queue_tokens ?? 0, least: 100 },
   { name: "KV blocks used, %", lines: (pool) => (p) => pressure(p.pools[pool]), least: 100 },
-  { name: "Workers ready, and wished for", lines: (pool) => (p) => p.pools[pool]?.ready ?? 0, least: 2, wish: true, steps: true },
+  { name: "Workers, ready and desired", lines: (pool) => (p) => p.pools[pool]?.ready ?? 0, least: 2, wish: true, steps: true },
 ];
 
 function paint() {
@@ -115,8 +115,8 @@ function paintLane(lane, top, x, width) {
     if (points.length) parts.push(draw("path", { class: `a-${kind}`, d: area(points, value, x, y, y(0)) }));
   }
   for (const pool of lane.lines ? shown.pools : []) {
-    const value = lane.lines(pool), at = (size) => y(size) - (lane.steps && pool === "prefill" ? 3 : 0); // both are seen
-    const some = points.filter((point) => lane.steps || point.pools[pool]); // without workers, none is ready
+    const value = lane.lines(pool), at = (size) => y(size) - (lane.steps && pool === "prefill" ? 3 : 0); // so both are visible
+    const some = points.filter((point) => lane.steps || point.pools[pool]); // without workers, 0 are ready
     parts.push(draw("path", { class: `line s-${pool}`, d: path(some.map((p) => [x(p.time), at(value(p))]), lane.steps) }));
     if (lane.wish && shown.wishes[pool]) parts.push(...paintWish(pool, x, at));
   }
@@ -170,7 +170,7 @@ function readout() {
     return `${pool}: ${told?.ready ?? 0} ready${wish === undefined ? "" : `, ${wish} wished for`}` +
       (told ? `, ${count(told.queue_tokens)} tokens queued, ${count(pressure(told))} % of KV blocks used` : "");
   });
-  const text = [`${clock(point.time)}: ${point.active} under way, ${point.held} held`, ...pools].join("; ");
+  const text = [`${clock(point.time)}: ${point.active} under way, ${point.held} queued`, ...pools].join("; ");
   setText(byId("readout"), text);
   byId("cursor").setAttribute("aria-valuetext", text);
 }
