@@ -115,7 +115,7 @@ function paintLane(lane, top, x, width) {
     if (points.length) parts.push(draw("path", { class: `a-${kind}`, d: area(points, value, x, y, y(0)) }));
   }
   for (const pool of lane.lines ? shown.pools : []) {
-    const value = lane.lines(pool), at = (size) => y(size) - (lane.steps && pool === "prefill" ? 3 : 0); // so both are visible
+    const value = lane.lines(pool), at = (size) => y(size) - (lane.steps && pool === "prefill" ? 3 : 0); // shows both
     const some = points.filter((point) => lane.steps || point.pools[pool]); // without workers, 0 are ready
     parts.push(draw("path", { class: `line s-${pool}`, d: path(some.map((p) => [x(p.time), at(value(p))]), lane.steps) }));
     if (lane.wish && shown.wishes[pool]) parts.push(...paintWish(pool, x, at));
