@@ -138,7 +138,8 @@ class HeadersTooLarge(BadRequest):
 
 
 class Refused(GatewayError):
-    """Not admitted. `reason` is one of the constants in `admission`; `retry_after` is in seconds."""
+    """Not admitted. `retry_after` is in seconds. `reason` is the drop reason: a constant in
+    `admission.ticket`, `serving.body_budget` (bodies), `http.protocol` (connections) or `main` (stopping)."""
 
     status = 503
     code = "overloaded"
@@ -161,7 +162,7 @@ class QuotaExceeded(Refused):
 
 
 class Overloaded(Refused):
-    """Queue full, deadline out of reach, or no worker that could take it."""
+    """Queue full, deadline out of reach, no worker that could take it, or a gateway that is full or stops."""
 
 
 class DeadlineExceeded(GatewayError):

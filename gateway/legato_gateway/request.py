@@ -69,7 +69,8 @@ class TokenText:
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """New output of one choice. The last delta of a choice has `finish`, OpenAI's finish_reason.
+    """New output of one choice. The last delta of a choice has `finish`, `stop` or `length`, which each API converts
+    to its own reasons.
 
     With it comes the stop string (`stop`) or the client's stop token (`stop_token`) that ended the choice, if one did.
     `late` is True if the deadline ended it. `scores` come with its first delta, if requested.

@@ -1,5 +1,5 @@
 """Kernels, a folder each: `naive.py` is the readable truth, `torch.py`, `numba*.py` and `triton*.py` are what backends
-call, README has the maths. Triton's need only torch, triton and numpy.
+call, README has the maths. `paths` chooses the kernels for a processor. Triton's need only torch, triton and numpy.
 """
 
 from importlib.util import find_spec

@@ -2,6 +2,9 @@
 
 `choose` takes the first row of AUTO whose instruction sets the processor has and whose sizes the model fits. Nothing is
 measured: two workers on equal machines must choose alike, because they exchange KV.
+
+Another instruction set is a field of `processor.Processor` and a row here. In `backends.cpu`, `codes` and `linear_bf16`
+call the kernels of linear layers, `numerics` calls attention. Tags choose between kernels with the same callers.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""Limits of a scheduler, and the rejection of requests that exceed them."""
+"""Limits of a scheduler: rejects requests that exceed them, and decides when a request ends and its finish reason."""
 
 from dataclasses import dataclass
 from math import inf

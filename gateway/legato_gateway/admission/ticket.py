@@ -52,7 +52,8 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """It is dropped. `quota`: because of the tenant's quota (429); otherwise the service is overloaded (503)."""
+    """It is dropped. `quota`: because of the tenant's quota (429); otherwise the service is overloaded (503),
+    or never runs as many choices (400)."""
 
     reason: str
     message: str

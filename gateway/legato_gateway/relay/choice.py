@@ -1,4 +1,4 @@
-"""One choice of a request: its tokens, and the text that the client may see of them."""
+"""One choice of a request: its tokens, the text that the client may see of them, and why it ended."""
 
 from itertools import takewhile
 from typing import Protocol
@@ -50,7 +50,7 @@ class _Details:
 
 
 class OutputChoice:
-    """One output of a request. `tokens` includes the token that ended it; `finish` is OpenAI's finish_reason.
+    """One output of a request. `tokens` includes the token that ended it; `finish` is `stop` or `length`.
 
     `first_at` and `last_at` are the times of its first and last token, moved on by pauses of the client.
     """

@@ -3,6 +3,9 @@
 A pool grows immediately to the largest term, and shrinks only to the highest desired size within the window. A missing
 signal never lets a pool shrink. The last worker of a pool is removed once nothing has arrived or run for a while, and
 comes back with the first request.
+
+`window` remembers the desired sizes. `planning.limits` limits the result by ratio and GPU budget, and
+`planning.pool_plan` chooses the workers that leave.
 """
 
 import dataclasses

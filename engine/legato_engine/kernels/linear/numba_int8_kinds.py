@@ -1,5 +1,5 @@
-"""Products of bytes by the instructions that a kernel is compiled for. `_family` is the tag VNNI or AVX2; AVX2 takes
-codes of 4 bits only.
+"""Products of bytes by the instructions that a kernel is compiled for. `_family` is the tag AVX2, for codes of 4
+bits only, or VNNI: any other tag gets the kernels of VNNI, too.
 """
 
 from typing import Any
