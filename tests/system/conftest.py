@@ -29,6 +29,7 @@ T = TypeVar("T")
 LEGATO = [sys.executable, "-m", "legato_cli.main"]
 TIE = 2e-3  # logprobs closer than this are one value in float32 sums of another order
 PATIENCE = 240.0  # seconds; only a hang reaches it, or much else that runs on the machine
+START = 540.0  # seconds; the first service compiles all kernels while other tests use the processor
 
 # The service that tests share. Its chunks are small, so that a prompt is computed in steps that can be interrupted.
 # Routing ignores measured step times: one slow step on a busy machine would send all requests elsewhere.
@@ -126,7 +127,7 @@ class Service:
         self._control: str | None = None
         self._authorization: dict[str, str] = {}
         try:
-            self.url = self.until(self._ready, "the service is ready")
+            self.url = self.until(self._ready, "the service is ready", patience=START)
         except BaseException:
             self.process.kill()  # and its processes die with it
             raise
@@ -140,14 +141,18 @@ class Service:
         return self._log.read_text(errors="replace")
 
     def until(
-        self, condition: Callable[[], T | bool | None], what: str | Callable[[], str], pause: float | None = None
+        self,
+        condition: Callable[[], T | bool | None],
+        what: str | Callable[[], str],
+        pause: float | None = None,
+        patience: float = PATIENCE,
     ) -> T:
         """Returns the value of `condition` once it is true. Fails loudly instead of waiting for ever.
 
         Without a `pause` it asks the more rarely the longer it has waited: answers take time from what is waited for.
         """
         began = time.monotonic()
-        while (waited := time.monotonic() - began) < PATIENCE:
+        while (waited := time.monotonic() - began) < patience:
             if found := condition():
                 return found  # type: ignore[return-value]
             assert self.process.poll() is None, f"the service has ended\n{self.log()[-6000:]}"
