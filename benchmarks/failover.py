@@ -46,7 +46,7 @@ async def ready_workers() -> list[str]:
 
 
 def kill(worker: str) -> None:
-    """Kills a worker's process group members: its server and, with it, its core."""
+    """Kills a worker's server process; its core ends with it."""
     for folder in Path("/proc").glob("[0-9]*"):
         words = (folder / "cmdline").read_bytes().split(b"\0") if (folder / "cmdline").exists() else []
         if b"worker" in words and worker.encode() in words:

@@ -18,7 +18,7 @@ from legato_gateway.routing.scorers import Objectives, Weights
 
 WhenPrefillUnavailable = Literal["Local", "Wait", "Fail"]
 PrefillAt = Literal["separate", "unified", "short", "recompute", "busy", "unavailable"]
-"""Where a prompt is computed: on a prefill or unified worker, or on a decode worker because the prompt is short, its
+"""The place of a prompt's computation: a prefill or unified worker, or a decode worker because the prompt is short, its
 hand-off failed, or prefill workers are busy or unavailable."""
 
 NOTHING: Matches = MappingProxyType({})

@@ -42,8 +42,8 @@ def hashes(*numbers):
 
 async def test_a_listener_gets_a_snapshot_and_then_what_follows_on_it(bench):
     core = await bench.core()
-    told = (Stored(core.epoch, 1, hashes(1, 2, 3)), Removed(core.epoch, 2, hashes(2)))
-    await core.say(IterationReport(events=tuple(map(stream.encode, told))))
+    events = (Stored(core.epoch, 1, hashes(1, 2, 3)), Removed(core.epoch, 2, hashes(2)))
+    await core.say(IterationReport(events=tuple(map(stream.encode, events))))
     await bench.until(lambda: bench.worker.hub.core.stored.number == 2)
     async with bench.listener() as listener:
         assert await bench.event(listener) == Snapshot(core.epoch, 2, 0, True, hashes(1, 3))

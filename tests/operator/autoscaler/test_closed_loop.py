@@ -19,9 +19,9 @@ def _run(arrivals, rate_error=1.0, machine=MACHINE):
     given = spec(largest=50, scaling={"scaleDownStabilization": f"{WINDOW:g}s"})
     made = engine(arrivals, spec=given, profile=machine, rate_error=rate_error)
     looks, ended = [], []
-    made.tally.set_desired = lambda now, sizes, wished=made.tally.set_desired: (
+    made.tally.set_desired = lambda now, sizes, set_desired=made.tally.set_desired: (
         looks.append((now, dict(sizes))),
-        wished(now, sizes),
+        set_desired(now, sizes),
     )
     made.tally.finish = lambda request, end=made.tally.finish: (ended.append(request), end(request))
     made.run()
