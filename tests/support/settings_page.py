@@ -1,13 +1,14 @@
-"""The page that says where each setting is set. Run it, and it writes the page again.
+"""The fields of the manifest that set each flag: in the code, and in the tables of docs/settings.md.
 
-Which field sets a flag is read off the pods: a field sets the flags that differ once it is changed.
+In the code, a field sets the flags of pods that differ once it is changed.
 """
 
 import functools
 import itertools
+import re
 from argparse import ArgumentParser
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,46 +17,37 @@ from field_changes import BASE, CHANGES, base_for, service_of, with_field
 from legato_engine import settings as worker_settings
 from legato_gateway import settings as gateway_settings
 from legato_operator.api.resources import InferenceService
-from legato_operator.kubernetes import settings as operator_settings
 from legato_operator.manifests import gateway, placement, worker
 
-PAGE = Path(__file__).parents[2] / "docs" / "where-settings-are-set.md"
-PROCESSES = {"worker": worker_settings, "gateway": gateway_settings, "operator": operator_settings}
+PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
+PROCESSES = {"worker": worker_settings, "gateway": gateway_settings}
 PLACES = (placement.local(("legato",)), placement.kubernetes("engine", "gateway"))
 FURTHER: tuple[tuple[str, Any, dict[str, Any]], ...] = (  # changes that set a flag of their own: path, value, base
     ("scaling.decode.min", 0, BASE | {"scaling": {"prefill": {"min": 0}}}),
     ("engine.kvCacheMemory", "Auto", BASE),
     ("transfer.required", True, BASE | {"transfer": {"transport": "RDMA"}}),
 )
-BY_HAND = {
-    "worker --adapter": "instead of a list of adapters that changes",
-    "gateway --adapter": "instead of a list of adapters that changes",
-    "gateway --worker": "instead of a list of workers that changes",
-    "gateway --control-tls-port": "as pods use 8084",
-    "worker --control-tls-port": "as pods use 8084",
-    "operator --identity": "`LEGATO_POD_NAME`, the pod's name",
-    "operator --lease-namespace": "`LEGATO_NAMESPACE`, the pod's namespace",
+BY_HAND = {  # for lists that do not change, and for ports other than those of pods
+    "worker --adapter",
+    "gateway --adapter",
+    "gateway --worker",
+    "gateway --control-tls-port",
+    "worker --control-tls-port",
 }
-INTRODUCTION = """# Where each setting is set
-
-Written by `scripts/golden` from the code. [Command line](settings.md) says what the flags mean, and
-[Manifest](manifest.md) what the fields mean. The operator and `legato up` set flags
-without a field for every process, or they are set only by hand. Each request sets its own
-[headers](settings.md#headers-of-a-request).
-"""
-_WITHOUT = "All other fields set none: they decide which objects and pods there are."
+ROW = re.compile(r"^\| `(--[\w-]+)` \| (.*?) ?\|", re.MULTILINE)
 
 
-def page() -> str:
-    """Returns the whole page."""
-    return "\n".join([INTRODUCTION, *_flags("worker"), *_flags("gateway"), *_operator_flags(), *_fields()]) + "\n"
+def documented(process: str) -> dict[str, list[str]]:
+    """Returns the fields that the page names for each flag of a process; a field stands for the fields in it, too."""
+    section = PAGE.read_text().split(f"## `legato {process}`\n")[1].split("\n## ")[0]
+    return {flag: re.findall(r"`([\w.]+)`", fields) for flag, fields in ROW.findall(section)}
 
 
 def unreachable() -> list[str]:
     """Returns the flags of workers and gateways that neither a field, nor the operator, nor a reason covers."""
     return [
         f"{process} {flag}"
-        for process in ("worker", "gateway")
+        for process in PROCESSES
         for flag in _known(process)
         if not (fields_of(process)[flag] or flag in _given(process) or f"{process} {flag}" in BY_HAND)
     ]
@@ -100,36 +92,3 @@ def _known(process: str) -> list[str]:
     parser = ArgumentParser(add_help=False)
     PROCESSES[process].add_flags(parser)
     return sorted(parser._option_string_actions)
-
-
-def _flags(process: str) -> Iterator[str]:
-    yield from (f"## `legato {process}`\n", "| flag | set by |", "| --- | --- |")
-    fields, given = fields_of(process), _given(process)
-    for flag in _known(process):
-        by_hand = BY_HAND.get(f"{process} {flag}", "")
-        names = ", ".join(f"`{path}`" for path in fields[flag])
-        yield f"| `{flag}` | {names or ('the operator and `legato up`' if flag in given else f'hand, {by_hand}')} |"
-    yield ""
-
-
-def _operator_flags() -> Iterator[str]:
-    yield from ("## `legato operator`\n", "| flag | set by |", "| --- | --- |")
-    for flag in _known("operator"):
-        by_hand = BY_HAND.get(f"operator {flag}", "")
-        yield f"| `{flag}` | {f'the environment: {by_hand}' if by_hand else 'the chart, or its `operator.extraArgs`'} |"
-    yield ""
-
-
-def _fields() -> Iterator[str]:
-    yield from ("## Fields of `spec`\n", f"{_WITHOUT}\n", "| field | flags that it sets |", "| --- | --- |")
-    by_field: dict[str, list[str]] = defaultdict(list)
-    for process in ("worker", "gateway"):
-        for flag, paths in sorted(fields_of(process).items()):
-            for path in paths:
-                by_field[path].append(f"`{process} {flag}`")
-    for path, flags in sorted(by_field.items()):
-        yield f"| `{path}` | {', '.join(flags)} |"
-
-
-if __name__ == "__main__":
-    PAGE.write_text(page())
