@@ -59,10 +59,16 @@ TARGETS = {
     ),
     "admission": Mutated(("legato_gateway/admission/*",), ("tests/gateway/admission",)),
     "kv_index": Mutated(("legato_gateway/routing/kv_index.py",), ("tests/gateway/routing",)),
-    "rollout": Mutated(("legato_operator/planning/rollout.py",), ("tests/operator/planning/test_rollout.py",)),
+    "rollout": Mutated(
+        ("legato_operator/planning/rollout/rolling_update.py",),
+        ("tests/operator/planning/rollout/test_rolling_update.py",),
+    ),
     "pool_plan": Mutated(
-        ("legato_operator/planning/pool_plan.py",),
-        tuple(f"tests/operator/planning/test_{name}.py" for name in ("pool_plan", "plan", "plan_kubernetes")),
+        ("legato_operator/planning/pools/pool_plan.py",),
+        tuple(
+            f"tests/operator/planning/{name}.py"
+            for name in ("pools/test_pool_plan", "test_plan", "test_plan_kubernetes")
+        ),
     ),
 }
 

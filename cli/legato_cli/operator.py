@@ -34,7 +34,8 @@ def run(flags: Namespace) -> int:
         read = settings.read(flags, os.environ)
     except SettingsError as error:
         return _refuse(error)
-    from legato_operator.kubernetes import connection, main
+    from legato_operator.kubernetes import main
+    from legato_operator.kubernetes.client import connection
 
     try:
         if flags.check_no_services:

@@ -11,11 +11,13 @@ from legato_operator.api import conditions, parsing, roles
 from legato_operator.api.resources import InferenceService
 from legato_operator.cluster import Cluster, Object, is_leaving, ref_of, uid_of
 from legato_operator.errors import ClusterError, Invalid, ManifestError, Unavailable
-from legato_operator.manifests import common, gateway, model, worker
+from legato_operator.manifests import common
 from legato_operator.manifests.placement import PodPlacement
+from legato_operator.manifests.pods import gateway, model, worker
 from legato_operator.observing.observed import Accepted, Refusal
-from legato_operator.planning import checks, revisions
+from legato_operator.planning import checks
 from legato_operator.planning.checks import Problem
+from legato_operator.planning.rollout import revisions
 from legato_protocol import names
 
 _FIELD = re.compile(r"\.?\bspec\.template\.([^\s:]+)")  # of a trial's pod template

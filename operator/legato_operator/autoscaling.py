@@ -20,9 +20,9 @@ from legato_operator.cluster import Ref, ref_of
 from legato_operator.manifests import common, pool
 from legato_operator.observing.observed import Observed
 from legato_operator.observing.signal_source import SignalSource
-from legato_operator.planning import limits
 from legato_operator.planning.actions import Apply, Phase
 from legato_operator.planning.plan import Plan
+from legato_operator.planning.pools import limits
 from legato_protocol import names
 
 REFRESH_EVERY = 30.0  # seconds between status writes if only numbers change: each write wakes watches

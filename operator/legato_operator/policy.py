@@ -22,12 +22,12 @@ from legato_operator.autoscaler.signals import (
     WorkerSignals,
 )
 from legato_operator.autoscaler.window import LONGEST_GAP, Window
-from legato_operator.manifests.gateway import step_objective
+from legato_operator.manifests.pods.gateway import step_objective
 from legato_operator.observing.observed import Pod
 from legato_operator.observing.reported_signals import reported_signals
-from legato_operator.planning import limits
-from legato_operator.planning.gpu_budget import starting_order
-from legato_operator.planning.rollout import Count, Step, configured, next_step
+from legato_operator.planning.pools import limits
+from legato_operator.planning.pools.gpu_budget import starting_order
+from legato_operator.planning.rollout.rolling_update import Count, Step, configured, next_step
 
 __all__ = [
     "DECIDE_EVERY",

@@ -21,10 +21,11 @@ from legato_operator.observing import reached
 from legato_operator.observing.observe import Gateways, Workers, ask_gateways, find_pods, observe
 from legato_operator.observing.observed import Accepted, Observed, Pod, known_tokens
 from legato_operator.observing.route_hosts import RouteHosts
-from legato_operator.planning import status, token_rotation, waves
+from legato_operator.planning import status, token_rotation
 from legato_operator.planning.actions import Phase, SetToken
 from legato_operator.planning.plan import plan
-from legato_operator.planning.upgrades import UPGRADE_SLOT
+from legato_operator.planning.rollout import waves
+from legato_operator.planning.rollout.upgrades import UPGRADE_SLOT
 from legato_operator.recorder import NullRecorder, Recorder, record_changes
 from legato_operator.upgrading import UpgradeScheduler
 from legato_operator.waking import DemandWaker

@@ -12,9 +12,9 @@ from typing import Any
 from legato_operator.clock import Clock
 from legato_operator.cluster import Cluster
 from legato_operator.errors import ClusterError, Conflict, NotLeading, ObjectNotFound
-from legato_operator.planning import waves
-from legato_operator.planning.upgrades import UPGRADE_SLOT
-from legato_operator.planning.waves import Candidate, Waves
+from legato_operator.planning.rollout import waves
+from legato_operator.planning.rollout.upgrades import UPGRADE_SLOT
+from legato_operator.planning.rollout.waves import Candidate, Waves
 from legato_protocol import names
 
 LEAST, POLL_EVERY = 0.2, 5.0  # limits of the seconds between polls while a service is upgraded

@@ -7,7 +7,7 @@ import pytest
 
 from legato_operator.cluster import Ref, uid_of
 from legato_operator.errors import Conflict, Gone, Invalid, ObjectNotFound
-from legato_operator.kubernetes.api import KubernetesCluster
+from legato_operator.kubernetes.client.api import KubernetesCluster
 from legato_operator.local.store import Store
 
 REF = Ref("ConfigMap", "default", "a")

@@ -11,9 +11,9 @@ from legato_cli import main
 from legato_engine import settings as worker_settings
 from legato_gateway import settings as gateway_settings
 from legato_operator.api import parsing
-from legato_operator.kubernetes.api import KubernetesCluster
+from legato_operator.kubernetes.client.api import KubernetesCluster
 from legato_operator.local import command
-from legato_operator.manifests import adapters
+from legato_operator.manifests.pods import adapters
 from legato_operator.planning import checks, drift
 from legato_operator.planning.actions import Apply
 

@@ -6,8 +6,10 @@ import pytest
 
 from legato_engine.backends.cuda import support
 from legato_operator.api import parsing
-from legato_operator.manifests import placement, worker
-from legato_operator.planning import checks, limits
+from legato_operator.manifests import placement
+from legato_operator.manifests.pods import worker
+from legato_operator.planning import checks
+from legato_operator.planning.pools import limits
 
 SLICE = "nvidia.com/mig-3g.71gb"
 PLACEMENT = placement.kubernetes("engine:1", "gateway:1", gpu_resources=("nvidia.com/gpu", SLICE))

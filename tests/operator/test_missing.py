@@ -9,7 +9,8 @@ from legato_operator import recorder
 from legato_operator.api import parsing, references
 from legato_operator.cluster import Ref
 from legato_operator.errors import Forbidden, ObjectNotFound
-from legato_operator.manifests import common, placement, worker
+from legato_operator.manifests import common, placement
+from legato_operator.manifests.pods import worker
 from legato_operator.observing import observe
 from legato_operator.planning.actions import Apply, Delete
 from legato_operator.planning.plan import RECHECK_MISSING_AFTER, plan

@@ -21,7 +21,8 @@ from legato_gateway import settings as gateway_settings
 from legato_operator.api import crd, resources
 from legato_operator.api.resources import Spec
 from legato_operator.local import command
-from legato_operator.manifests import common, placement, pool, revision, worker
+from legato_operator.manifests import common, placement, pool, revision
+from legato_operator.manifests.pods import worker
 from legato_operator.observing.observed import Observed, Pod, WorkerState
 from legato_operator.planning import checks
 from legato_operator.planning.actions import Apply

@@ -5,7 +5,7 @@ import pytest
 from legato_operator.clock import SystemClock
 from legato_operator.cluster import Ref
 from legato_operator.local.store import Store
-from legato_operator.planning.waves import Waves
+from legato_operator.planning.rollout.waves import Waves
 from legato_operator.upgrading import UpgradeScheduler
 
 _TURN = {"since": "x", "unserved": False}

@@ -11,7 +11,8 @@ import math
 from planned import observed
 
 from legato_operator.api import conditions, parsing
-from legato_operator.manifests import devices, placement
+from legato_operator.manifests import placement
+from legato_operator.manifests.pods import devices
 from legato_operator.observing.observed import Pod, WorkerState
 from legato_operator.planning.actions import Apply, Delete, DrainWorker, PatchStatus, RecallWorker
 from legato_operator.planning.plan import plan

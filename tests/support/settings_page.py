@@ -17,7 +17,8 @@ from field_changes import BASE, CHANGES, base_for, service_of, with_field
 from legato_engine import settings as worker_settings
 from legato_gateway import settings as gateway_settings
 from legato_operator.api.resources import InferenceService
-from legato_operator.manifests import gateway, placement, worker
+from legato_operator.manifests import placement
+from legato_operator.manifests.pods import gateway, worker
 
 PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
 PROCESSES = {"worker": worker_settings, "gateway": gateway_settings}

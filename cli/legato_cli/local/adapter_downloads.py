@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from typing import Final
 
 from legato_cli import hub, model
-from legato_operator.api.model_spec import HubRepository
 from legato_operator.api.resources import InferenceService
+from legato_operator.api.spec.model import HubRepository
 from legato_operator.local.logs import Logs
 from legato_operator.local.process import Process
-from legato_operator.manifests import adapters
+from legato_operator.manifests.pods import adapters
 
 SAYS: Final = "legato: "  # prefix of the progress that `legato prepare` prints
 REFUSES: Final = "legato prepare: "  # prefix of its reason for a failure

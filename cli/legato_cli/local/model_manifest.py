@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from legato_cli import hub, model
-from legato_operator.api.scalars import LONGEST_SERVICE_NAME
+from legato_operator.api.spec.scalars import LONGEST_SERVICE_NAME
 from legato_protocol import names
 
 _REPOSITORY = re.compile(r"(hf:)?[\w.-]+/[\w.-]+(@[0-9a-f]{40})?")

@@ -13,7 +13,7 @@ from legato_operator.observing import peer_tls
 from legato_operator.observing.gateway_signals import GatewaySignalSource
 from legato_operator.observing.observe import Gateways, ask_gateways, find_pods, read_token
 from legato_operator.observing.observed import Observed, Pod, known_tokens
-from legato_operator.planning import limits
+from legato_operator.planning.pools import limits
 from legato_protocol import names
 from legato_simulator.replay.signal_round import SignalRound
 

@@ -14,8 +14,8 @@ from legato_cli.ui.target import NoTarget
 from legato_operator.clock import SystemClock
 from legato_operator.cluster import Ref
 from legato_operator.errors import ClusterError, ManifestError
-from legato_operator.kubernetes import connection
-from legato_operator.kubernetes.api import KubernetesCluster
+from legato_operator.kubernetes.client import connection
+from legato_operator.kubernetes.client.api import KubernetesCluster
 from legato_operator.observing.gateway_api import HttpGateways
 from legato_protocol import names
 from legato_simulator.replay import signal_round

@@ -52,8 +52,8 @@ def _on_kubernetes(namespace: str, service: str) -> Iterator[Ask]:
     from legato_cli.services.operations import Operations
     from legato_operator.clock import SystemClock
     from legato_operator.cluster import Ref
-    from legato_operator.kubernetes import connection
-    from legato_operator.kubernetes.api import KubernetesCluster
+    from legato_operator.kubernetes.client import connection
+    from legato_operator.kubernetes.client.api import KubernetesCluster
     from legato_protocol import names
 
     try:

@@ -9,8 +9,8 @@ from dataclasses import replace
 from legato_cli.ui.target import GatewayTarget, NoTarget, UITarget, read
 from legato_operator.cluster import Cluster, Ref
 from legato_operator.errors import ClusterError, ManifestError
-from legato_operator.kubernetes import connection
-from legato_operator.kubernetes.api import KubernetesCluster
+from legato_operator.kubernetes.client import connection
+from legato_operator.kubernetes.client.api import KubernetesCluster
 from legato_protocol import names
 
 START = 15.0  # seconds that kubectl has to reach a pod

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from legato_operator.api import quantities, rules, scaling_status
 from legato_operator.api.resources import InferenceService, WorkerPool
 from legato_operator.api.rules import devices, unavailable
-from legato_operator.api.scalars import LONGEST_SERVICE_NAME
+from legato_operator.api.spec.scalars import LONGEST_SERVICE_NAME
 from legato_protocol import durations, names, sizes
 
 Schema = dict[str, Any]

@@ -1,7 +1,7 @@
 """CRD schema of the `template` fields, which add to pods. Pure.
 
-The schema only contains the refused fields: the API server knows the rest of a pod. `manifests.overlay` refuses the
-same fields in objects that were stored before.
+The schema only contains the refused fields: the API server knows the rest of a pod. `manifests.pods.overlay` refuses
+the same fields in objects that were stored before.
 """
 
 from typing import Any

@@ -10,12 +10,12 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, WithJsonSchema, model_validator
 
 from legato_operator.api import pod_template
-from legato_operator.api.compute_resources import Resources
-from legato_operator.api.gateway_spec import GatewaySpec, InternalTLSSpec, Routing
-from legato_operator.api.manifest_part import ManifestPart, Name
-from legato_operator.api.model_spec import Model
-from legato_operator.api.rdma_spec import RDMA
-from legato_operator.api.scalars import (
+from legato_operator.api.spec.compute_resources import Resources
+from legato_operator.api.spec.gateway import GatewaySpec, InternalTLSSpec, Routing
+from legato_operator.api.spec.manifest_part import ManifestPart, Name
+from legato_operator.api.spec.model import Model
+from legato_operator.api.spec.rdma import RDMA
+from legato_operator.api.spec.scalars import (
     BlockSize,
     ChunkTokens,
     Count,

@@ -4,8 +4,8 @@ A pool grows immediately to the largest term, and shrinks only to the highest de
 signal never lets a pool shrink. The last worker of a pool is removed once nothing has arrived or run for a while, and
 comes back with the first request.
 
-`window` remembers the desired sizes. `planning.limits` limits the result by ratio and GPU budget, and
-`planning.pool_plan` chooses the workers that leave.
+`window` remembers the desired sizes. `planning.pools.limits` limits the result by ratio and GPU budget, and
+`planning.pools.pool_plan` chooses the workers that leave.
 """
 
 import dataclasses

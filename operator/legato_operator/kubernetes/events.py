@@ -8,8 +8,8 @@ from typing import Any
 
 from legato_operator.cluster import Cluster, Object, ref_of
 from legato_operator.errors import ClusterError, Conflict
-from legato_operator.kubernetes import kinds
-from legato_operator.kubernetes.lease import micro_time
+from legato_operator.kubernetes.client import kinds
+from legato_operator.kubernetes.leases.lease import micro_time
 from legato_operator.manifests import common
 
 LONGEST_NOTE = 1000  # characters; the API allows 1,024

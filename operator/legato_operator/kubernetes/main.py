@@ -14,17 +14,18 @@ from legato_operator.clock import SystemClock
 from legato_operator.cluster import Object, Ref, labels_of, ref_of
 from legato_operator.controller import Controller, Reconciles, Retries, service_of
 from legato_operator.errors import ClusterError, NotLeading
-from legato_operator.kubernetes import claims as namespace_claims
-from legato_operator.kubernetes import connection, health
-from legato_operator.kubernetes.api import READ_TIMEOUT, KubernetesCluster
-from legato_operator.kubernetes.cached import CachedCluster
-from legato_operator.kubernetes.claims import ClaimedPasses, NamespaceClaims
+from legato_operator.kubernetes import health
+from legato_operator.kubernetes.cache.cluster import CachedCluster
+from legato_operator.kubernetes.cache.store import WatchedStore
+from legato_operator.kubernetes.client import connection
+from legato_operator.kubernetes.client.api import READ_TIMEOUT, KubernetesCluster
 from legato_operator.kubernetes.events import Events
 from legato_operator.kubernetes.handlers import LABELLED, SILENCE_SECONDS, WATCHED, Handlers
-from legato_operator.kubernetes.leader import Leader, LedCluster
-from legato_operator.kubernetes.lease import Terms
+from legato_operator.kubernetes.leases import claims as namespace_claims
+from legato_operator.kubernetes.leases.claims import ClaimedPasses, NamespaceClaims
+from legato_operator.kubernetes.leases.leader import Leader, LedCluster
+from legato_operator.kubernetes.leases.lease import Terms
 from legato_operator.kubernetes.settings import OperatorSettings
-from legato_operator.kubernetes.store import WatchedStore
 from legato_operator.kubernetes.token_access import Account, TokenAccess
 from legato_operator.kubernetes.watchdog import AUDIT_SECONDS, Watchdog
 from legato_operator.manifests import common, placement
@@ -34,7 +35,7 @@ from legato_operator.observing.gateway_api import HttpGateways
 from legato_operator.observing.gateway_signals import GatewaySignalSource
 from legato_operator.observing.route_hosts import RouteHosts
 from legato_operator.observing.worker_api import HttpWorkers
-from legato_operator.planning.waves import Waves
+from legato_operator.planning.rollout.waves import Waves
 from legato_operator.reconcile import Reconciler
 from legato_operator.upgrading import UpgradeScheduler
 from legato_operator.waking import DemandWaker

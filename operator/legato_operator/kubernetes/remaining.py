@@ -7,9 +7,9 @@ from kubernetes.client import Configuration
 
 from legato_operator.cluster import Ref, ref_of
 from legato_operator.errors import ObjectNotFound
-from legato_operator.kubernetes import connection
-from legato_operator.kubernetes.api import KubernetesCluster
-from legato_operator.kubernetes.claims import CLAIM
+from legato_operator.kubernetes.client import connection
+from legato_operator.kubernetes.client.api import KubernetesCluster
+from legato_operator.kubernetes.leases.claims import CLAIM
 from legato_operator.kubernetes.settings import OperatorSettings
 from legato_protocol import names
 

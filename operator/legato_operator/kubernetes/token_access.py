@@ -12,7 +12,7 @@ from typing import Any
 from legato_operator.cluster import Cluster, Object, Ref, ref_of, uid_of
 from legato_operator.controller import Reconciles
 from legato_operator.errors import ClusterError, Conflict, Forbidden, Invalid, ObjectNotFound
-from legato_operator.kubernetes import kinds
+from legato_operator.kubernetes.client import kinds
 from legato_operator.manifests import common
 from legato_operator.observing.observe import list_known
 from legato_protocol import names

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from legato_operator.cluster import Object, ObjectList
 from legato_operator.errors import ClusterError
-from legato_operator.kubernetes.store import WatchedStore
+from legato_operator.kubernetes.cache.store import WatchedStore
 from legato_protocol import names
 
 AUDIT_SECONDS = 30.0

@@ -11,7 +11,8 @@ from legato_operator.errors import Gone
 from legato_operator.local.files import MountedFolder, WorkersFile
 from legato_operator.local.pod import PodLife, Surroundings
 from legato_operator.local.pod_status import HOST
-from legato_operator.manifests import adapters, common, devices, secret
+from legato_operator.manifests import common, secret
+from legato_operator.manifests.pods import adapters, devices
 from legato_protocol import names
 
 ENV_WORKERS = "LEGATO_WORKERS_FILE"

@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from legato_operator.api.compute_resources import Resources
 from legato_operator.api.resources import InferenceService
+from legato_operator.api.spec.compute_resources import Resources
 from legato_operator.cluster import Object, is_leaving
 from legato_operator.manifests.placement import PodPlacement
 from legato_protocol import names

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from legato_operator.api.resources import InferenceService
-from legato_operator.api.routes import HTTPRoutePart, IngressPart, ParentReference
+from legato_operator.api.spec.routes import HTTPRoutePart, IngressPart, ParentReference
 from legato_operator.manifests import common
 from legato_operator.manifests import service as front
 

@@ -9,7 +9,8 @@ from legato_operator.api import conditions, references, resources
 from legato_operator.clock import Clock
 from legato_operator.cluster import Cluster, Object, ObjectList, Ref, is_leaving, labels_of, ref_of, uid_of
 from legato_operator.errors import ClusterError, Forbidden, ObjectNotFound, Unavailable
-from legato_operator.manifests import adapters, common, route, secret
+from legato_operator.manifests import common, route, secret
+from legato_operator.manifests.pods import adapters
 from legato_operator.manifests.secret import ServiceToken
 from legato_operator.observing import ownership, peer_tls, pod_events, reached
 from legato_operator.observing.observed import Accepted, Observed, PeerTLS, Pod, WorkerState, known_tokens

@@ -7,8 +7,9 @@ from typing import Any
 
 from legato_operator.api import roles
 from legato_operator.cluster import Object, is_leaving, labels_of, uid_of
-from legato_operator.manifests import adapters, common, devices, model
-from legato_operator.manifests.container import INTERNAL_TLS
+from legato_operator.manifests import common
+from legato_operator.manifests.pods import adapters, devices, model
+from legato_operator.manifests.pods.container import INTERNAL_TLS
 from legato_operator.observing.observed import Pod
 from legato_protocol import names
 

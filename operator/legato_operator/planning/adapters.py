@@ -4,10 +4,11 @@ from collections.abc import Mapping, Sequence
 
 from legato_operator.api import conditions
 from legato_operator.api.conditions import Condition
-from legato_operator.manifests import adapters, common
+from legato_operator.manifests import common
 from legato_operator.manifests.placement import PodPlacement
+from legato_operator.manifests.pods import adapters
 from legato_operator.observing.observed import Observed, Pod
-from legato_operator.planning.revisions import Revisions
+from legato_operator.planning.rollout.revisions import Revisions
 
 RECHECK_AFTER = 2.0  # seconds: no event says that a process has read the list
 

@@ -8,8 +8,8 @@ from legato_operator.api.quantities import GPU
 from legato_operator.api.resources import Engine, Spec
 from legato_operator.api.rules import devices
 from legato_operator.api.rules.unavailable import EVERYWHERE, IN_PODS
-from legato_operator.manifests import overlay
 from legato_operator.manifests.placement import PodPlacement
+from legato_operator.manifests.pods import overlay
 from legato_operator.observing.observed import Refusal
 
 Problem = tuple[str, str]

@@ -4,14 +4,15 @@ from dataclasses import replace
 from typing import Any
 
 from legato_operator.cluster import Ref
-from legato_operator.manifests import common, gateway
+from legato_operator.manifests import common
 from legato_operator.manifests.placement import PodPlacement
+from legato_operator.manifests.pods import gateway
 from legato_operator.observing.observed import Observed
 from legato_operator.planning import owned
 from legato_operator.planning.actions import Apply, Delete
-from legato_operator.planning.pool_plan import PoolPlan, count, free_names
-from legato_operator.planning.revisions import Revisions
-from legato_operator.planning.rollout import RollingUpdate, next_step
+from legato_operator.planning.pools.pool_plan import PoolPlan, count, free_names
+from legato_operator.planning.rollout.revisions import Revisions
+from legato_operator.planning.rollout.rolling_update import RollingUpdate, next_step
 
 REPLICAS = 1  # of processes: they share one listening socket
 

@@ -6,7 +6,6 @@ from typing import Any
 from legato_operator.cluster import is_leaving, ref_of, uid_of
 from legato_operator.manifests import (
     access,
-    adapters,
     common,
     disruption_budget,
     network_policy,
@@ -14,13 +13,13 @@ from legato_operator.manifests import (
     secret,
     service,
     service_account,
-    worker,
 )
 from legato_operator.manifests.placement import PodPlacement
+from legato_operator.manifests.pods import adapters, worker
 from legato_operator.observing.observed import Observed
 from legato_operator.planning import drift, routes, status, token_rotation
 from legato_operator.planning.actions import Action, Apply, Delete, PatchStatus
-from legato_operator.planning.limits import Targets
+from legato_operator.planning.pools.limits import Targets
 from legato_protocol import names
 
 _ELSEWHERE = (common.DEPLOYMENT, common.REVISION)  # kinds whose desired state is computed elsewhere

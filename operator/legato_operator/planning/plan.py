@@ -12,24 +12,15 @@ from legato_operator.cluster import Ref, is_leaving, ref_of, uid_of
 from legato_operator.manifests import common
 from legato_operator.manifests.placement import PodPlacement
 from legato_operator.observing.observed import Observed
-from legato_operator.planning import (
-    adapters,
-    checks,
-    gateway_plan,
-    gpu_budget,
-    limits,
-    owned,
-    revisions,
-    routes,
-    status,
-    upgrades,
-)
+from legato_operator.planning import adapters, checks, gateway_plan, owned, routes, status
 from legato_operator.planning.actions import Action, Delete, Phase, Release
-from legato_operator.planning.gpu_budget import GpuBudget
-from legato_operator.planning.pool_plan import PoolPlan, plan_pool, plan_pools, pool_rollouts
-from legato_operator.planning.revisions import Revisions
-from legato_operator.planning.rollout import configured, is_proven, stop
-from legato_operator.planning.upgrades import Upgrade, UpgradeState
+from legato_operator.planning.pools import gpu_budget, limits
+from legato_operator.planning.pools.gpu_budget import GpuBudget
+from legato_operator.planning.pools.pool_plan import PoolPlan, plan_pool, plan_pools, pool_rollouts
+from legato_operator.planning.rollout import revisions, upgrades
+from legato_operator.planning.rollout.revisions import Revisions
+from legato_operator.planning.rollout.rolling_update import configured, is_proven, stop
+from legato_operator.planning.rollout.upgrades import Upgrade, UpgradeState
 
 RECHECK_MISSING_AFTER = 3.0  # seconds: no event says that a referenced object was created
 _PASSES_IN_ROTATION = 5  # per resync period: pods report the tokens they have read only when asked

@@ -13,10 +13,10 @@ from legato_operator.observing import reached
 from legato_operator.observing.observed import Observed, Pod, Refusal, WorkerState
 from legato_operator.planning import adapters, checks, failure, routes
 from legato_operator.planning.failure import Failure
-from legato_operator.planning.limits import PoolTarget
-from legato_operator.planning.pool_plan import PoolPlan
-from legato_operator.planning.revisions import Revisions
-from legato_operator.planning.upgrades import UpgradeState
+from legato_operator.planning.pools.limits import PoolTarget
+from legato_operator.planning.pools.pool_plan import PoolPlan
+from legato_operator.planning.rollout.revisions import Revisions
+from legato_operator.planning.rollout.upgrades import UpgradeState
 
 _PARTS = {
     conditions.PREFILL_READY: roles.PREFILL,

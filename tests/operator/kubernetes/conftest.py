@@ -24,8 +24,8 @@ from legato_operator.cluster import Object, Ref, is_leaving, uid_of
 from legato_operator.controller import Retries
 from legato_operator.errors import ClusterError, Conflict, ObjectNotFound
 from legato_operator.kubernetes import main
-from legato_operator.kubernetes.api import KubernetesCluster
-from legato_operator.kubernetes.lease import Terms
+from legato_operator.kubernetes.client.api import KubernetesCluster
+from legato_operator.kubernetes.leases.lease import Terms
 from legato_operator.kubernetes.settings import LEASE, OperatorSettings
 from legato_protocol import demand
 from legato_protocol.demand import DemandReport

@@ -2,8 +2,8 @@
 
 import asyncio
 
-from legato_operator.kubernetes.claims import CLAIM, TAKEN, NamespaceClaims
-from legato_operator.kubernetes.lease import Terms
+from legato_operator.kubernetes.leases.claims import CLAIM, TAKEN, NamespaceClaims
+from legato_operator.kubernetes.leases.lease import Terms
 
 READS = ("get", "list", "list_metadata")
 TERMS = Terms(duration=1, renew_within=0.6, retry=0.05)

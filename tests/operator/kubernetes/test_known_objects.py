@@ -6,7 +6,7 @@ import random
 import pytest
 
 from legato_operator.cluster import ObjectList
-from legato_operator.kubernetes.known_objects import KnownObjects
+from legato_operator.kubernetes.cache.known_objects import KnownObjects
 
 KEY = ("default", "a")
 SERVICE = "serving.legato.dev/service"

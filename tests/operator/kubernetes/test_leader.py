@@ -8,8 +8,8 @@ import waiting
 
 from legato_operator.cluster import Ref
 from legato_operator.errors import NotLeading, Unavailable
-from legato_operator.kubernetes.leader import Leader, LedCluster
-from legato_operator.kubernetes.lease import Terms
+from legato_operator.kubernetes.leases.leader import Leader, LedCluster
+from legato_operator.kubernetes.leases.lease import Terms
 from legato_operator.kubernetes.settings import LEASE
 
 TERMS = Terms(duration=1, renew_within=0.7, retry=0.05)

@@ -11,9 +11,9 @@ from answering_server import serving
 from kubernetes.client import Configuration
 
 from legato_operator.errors import Throttled
-from legato_operator.kubernetes import connection
-from legato_operator.kubernetes.api import TRIES, KubernetesCluster
-from legato_operator.kubernetes.throttle import LONGEST, UNNAMED, Throttle, retry_after
+from legato_operator.kubernetes.client import connection
+from legato_operator.kubernetes.client.api import TRIES, KubernetesCluster
+from legato_operator.kubernetes.client.throttle import LONGEST, UNNAMED, Throttle, retry_after
 
 
 class Sleeps:

@@ -7,7 +7,7 @@ import release
 
 from legato_operator.cluster import Ref
 from legato_operator.errors import ClusterError, Forbidden, ObjectNotFound
-from legato_operator.kubernetes.api import KubernetesCluster
+from legato_operator.kubernetes.client.api import KubernetesCluster
 from legato_operator.kubernetes.token_access import Account, TokenAccess
 
 RBAC = "/apis/rbac.authorization.k8s.io/v1"

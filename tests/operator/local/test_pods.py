@@ -12,7 +12,8 @@ import pytest
 from legato_operator.api import parsing
 from legato_operator.local.backoff import CrashBackoff
 from legato_operator.local.logs import Logs
-from legato_operator.manifests import placement, secret, worker
+from legato_operator.manifests import placement, secret
+from legato_operator.manifests.pods import worker
 
 PROGRAM = (sys.executable, "-SE", str(Path(__file__).parents[1] / "fake_legato.py"))
 

@@ -1,6 +1,6 @@
 """A pod's devices are counted as the scheduler counts them."""
 
-from legato_operator.manifests import devices
+from legato_operator.manifests.pods import devices
 
 GPU, NIC = "nvidia.com/gpu", "example.com/nic"
 

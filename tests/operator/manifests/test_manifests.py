@@ -5,7 +5,8 @@ import yaml
 from wrong_manifests import RESERVED
 
 from legato_operator.api import parsing
-from legato_operator.manifests import gateway, placement, worker
+from legato_operator.manifests import placement
+from legato_operator.manifests.pods import gateway, worker
 from legato_operator.planning import checks
 
 PLACEMENT = placement.kubernetes("engine:1", "gateway:1", pull_secrets=("registry",))

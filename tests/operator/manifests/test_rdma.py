@@ -3,7 +3,8 @@
 import pytest
 
 from legato_operator.api import parsing
-from legato_operator.manifests import placement, worker
+from legato_operator.manifests import placement
+from legato_operator.manifests.pods import worker
 from legato_operator.planning import checks
 
 PLACEMENT = placement.kubernetes("engine:1", "gateway:1")

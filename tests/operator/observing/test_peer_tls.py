@@ -9,7 +9,8 @@ from answering_server import asking
 
 from legato_operator.api import parsing
 from legato_operator.errors import Forbidden, ObjectNotFound, Unavailable
-from legato_operator.manifests import placement, worker
+from legato_operator.manifests import placement
+from legato_operator.manifests.pods import worker
 from legato_operator.observing import observe, peer_tls, pod_facts
 from legato_operator.observing.gateway_api import HttpGateways
 from legato_operator.observing.observed import PeerTLS, Pod, WorkerState

@@ -6,7 +6,8 @@ import pytest
 from planned import actions, observed, pod, report
 
 from legato_operator.api import conditions, parsing
-from legato_operator.manifests import adapters, common, gateway, placement, worker
+from legato_operator.manifests import common, placement
+from legato_operator.manifests.pods import adapters, gateway, worker
 from legato_operator.observing import worker_api
 from legato_operator.observing.observed import AdapterState, WorkerState
 from legato_operator.planning import checks

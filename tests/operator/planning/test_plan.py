@@ -6,7 +6,8 @@ import pytest
 from planned import actions, condition, observed, report
 
 from legato_operator.api import conditions, parsing
-from legato_operator.manifests import common, gateway, placement, pool, worker
+from legato_operator.manifests import common, placement, pool
+from legato_operator.manifests.pods import gateway, worker
 from legato_operator.observing.observed import Pod, WorkerState
 from legato_operator.planning.actions import Apply, Delete, DrainWorker, SetToken
 from legato_operator.planning.plan import plan

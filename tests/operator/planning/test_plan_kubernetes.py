@@ -7,7 +7,8 @@ import pytest
 from planned import actions, condition, observed, pod
 
 from legato_operator.api import conditions, parsing
-from legato_operator.manifests import common, gateway, placement, worker
+from legato_operator.manifests import common, placement
+from legato_operator.manifests.pods import gateway, worker
 from legato_operator.observing.observed import Pod, WorkerState
 from legato_operator.planning.actions import Apply, Delete, PatchStatus, Release
 from legato_operator.planning.plan import plan

@@ -4,9 +4,9 @@ import re
 from collections.abc import Mapping
 
 from legato_operator.api import quantities
-from legato_operator.api.compute_resources import Resources
 from legato_operator.api.quantities import GPU
 from legato_operator.api.rules.rule import Rule
+from legato_operator.api.spec.compute_resources import Resources
 
 MAX_CPUS = 1024  # of one worker
 _RESOURCE = re.compile(f"(cpu|memory|ephemeral-storage|hugepages-[0-9]+[KMGT]i|{quantities.DEVICE})")

@@ -3,8 +3,8 @@
 import re
 from typing import Any
 
-from legato_operator.api.gateway_spec import GatewaySpec
 from legato_operator.api.rules.rule import Rule
+from legato_operator.api.spec.gateway import GatewaySpec
 from legato_protocol import names
 
 _ADDRESS = re.compile(r"[0-9]+([.][0-9]+)*")

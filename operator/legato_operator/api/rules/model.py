@@ -1,8 +1,8 @@
 """Rules of the model's source, its adapters, and the engine."""
 
-from legato_operator.api.model_spec import Model, Source
 from legato_operator.api.resources import Engine, InferenceService
 from legato_operator.api.rules.rule import Rule, no_way_up, stays_below
+from legato_operator.api.spec.model import Model, Source
 
 
 def _one_source(source: Source) -> bool:

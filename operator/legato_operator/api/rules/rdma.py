@@ -1,9 +1,9 @@
 """Rules of workers' RDMA resources."""
 
 from legato_operator.api import roles
-from legato_operator.api.rdma_spec import HugePages
 from legato_operator.api.resources import Spec, Transfer
 from legato_operator.api.rules.rule import Rule
+from legato_operator.api.spec.rdma import HugePages
 from legato_protocol import sizes
 
 _TRANSPORTS = ("Auto", "RDMA")

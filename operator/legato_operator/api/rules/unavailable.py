@@ -1,10 +1,10 @@
 """Rules against features that are not available yet, or not in pods, for `planning.checks` and the API server."""
 
 from legato_operator.api import roles
-from legato_operator.api.gateway_spec import APIKeys, GatewayTLS
-from legato_operator.api.model_spec import Model
 from legato_operator.api.resources import Spec
 from legato_operator.api.rules.rule import Rule
+from legato_operator.api.spec.gateway import APIKeys, GatewayTLS
+from legato_operator.api.spec.model import Model
 
 _ABSOLUTE = "must be absolute: it is a path on every node"
 _HAS_PREFILL = (  # in CEL, as `Spec.disaggregated`

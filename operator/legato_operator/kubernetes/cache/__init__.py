@@ -1,0 +1,1 @@
+"""Reads of objects from watches instead of the API server."""

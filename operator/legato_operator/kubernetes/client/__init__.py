@@ -1,0 +1,1 @@
+"""Access to the API server: connection, paths of kinds, and calls as a `Cluster`."""

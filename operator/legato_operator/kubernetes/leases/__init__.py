@@ -1,0 +1,1 @@
+"""Leases: leader election, and claims of namespaces between releases."""

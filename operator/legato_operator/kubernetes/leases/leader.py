@@ -1,0 +1,120 @@
+"""Leader election: the replica that holds the release's Lease works, and the others stand by."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any
+
+from legato_operator.cluster import Cluster, Object, ObjectList, Ref, WatchEvent, ref_of
+from legato_operator.errors import NotLeading, Unavailable
+from legato_operator.kubernetes.leases.lease import Claim, Leases, Terms
+from legato_operator.kubernetes.settings import LEASE
+
+log = logging.getLogger(__name__)
+
+
+class Leader:
+    """One replica's claim to the Lease."""
+
+    def __init__(
+        self,
+        leases: Leases,
+        namespace: str,
+        identity: str,
+        terms: Terms | None = None,
+        name: str = LEASE,
+        account: str = "",
+    ) -> None:
+        """`account` names the ServiceAccount that owns the Lease."""
+        self._identity = identity
+        self._terms = terms or Terms()
+        owner = Ref("ServiceAccount", namespace, account) if account else None
+        self._claim = Claim(leases, Ref("Lease", namespace, name), identity, self._terms, account=owner)
+
+    def holds(self) -> bool:
+        """True if this replica may write now."""
+        return self._claim.left() > 0
+
+    async def lead(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Runs `work` while the Lease is held, and cancels it when the Lease is lost. Releases it when cancelled.
+
+        Raises the errors of `work`, except NotLeading.
+        """
+        try:
+            while True:
+                while not await self._claim.take():  # noqa: ASYNC110 - only the API server knows
+                    await asyncio.sleep(self._terms.retry)
+                log.info("%s leads", self._identity)
+                await self._work_while_held(work)
+                log.warning("%s no longer leads", self._identity)
+        finally:
+            await asyncio.shield(self._claim.give_back())
+
+    async def _work_while_held(self, work: Callable[[], Awaitable[None]]) -> None:
+        working = asyncio.ensure_future(_without_leadership_errors(work))
+        try:
+            while self.holds() and not working.done():
+                await asyncio.wait((working,), timeout=min(self._terms.retry, self._claim.left()))
+                await self._claim.take()
+        finally:
+            working.cancel()
+            await asyncio.wait((working,))
+        if not working.cancelled():
+            working.result()
+
+
+class LedCluster:
+    """A `Cluster` that only writes while the Lease is held, and in namespaces for which `may_write` is true.
+
+    Raises NotLeading, or Unavailable for a namespace, because this release may claim it again soon.
+    """
+
+    def __init__(
+        self, cluster: Cluster, leader: Leader, may_write: Callable[[str], bool] = lambda namespace: True
+    ) -> None:
+        self._cluster = cluster
+        self._leader = leader
+        self._may_write = may_write
+
+    async def get(self, ref: Ref) -> Object:
+        return await self._cluster.get(ref)
+
+    async def list(
+        self, kind: str, namespace: str | None = None, labels: Mapping[str, str] | None = None, about: str = ""
+    ) -> ObjectList:
+        return await self._cluster.list(kind, namespace, labels, about)
+
+    async def create(self, item: Mapping[str, Any], manager: str) -> Object:
+        self._check(ref_of(item).namespace)
+        return await self._cluster.create(item, manager)
+
+    async def apply(self, item: Mapping[str, Any], manager: str, force: bool = False) -> Object:
+        self._check(ref_of(item).namespace)
+        return await self._cluster.apply(item, manager, force)
+
+    async def check(self, item: Mapping[str, Any], posted: bool = False) -> None:
+        await self._cluster.check(item, posted)
+
+    async def patch_status(self, ref: Ref, status: Mapping[str, Any], uid: str | None = None) -> Object:
+        self._check(ref.namespace)
+        return await self._cluster.patch_status(ref, status, uid)
+
+    async def delete(self, ref: Ref, uid: str | None = None) -> None:
+        self._check(ref.namespace)
+        await self._cluster.delete(ref, uid)
+
+    def watch(self, kind: str, since: int) -> AsyncIterator[WatchEvent]:
+        return self._cluster.watch(kind, since)
+
+    def _check(self, namespace: str) -> None:
+        if not self._leader.holds():
+            raise NotLeading("another replica may be the leader by now")
+        if not self._may_write(namespace):
+            raise Unavailable(f"another release may manage namespace {namespace} by now")
+
+
+async def _without_leadership_errors(work: Callable[[], Awaitable[None]]) -> None:
+    try:
+        await work()
+    except* NotLeading:
+        log.warning("a write was not sent: the Lease was not held")
