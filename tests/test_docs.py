@@ -23,7 +23,7 @@ from legato_engine.transfer.counts import Counts
 from legato_gateway import errors
 from legato_gateway import settings as gateway_settings
 from legato_gateway.anthropic import schemas as messages
-from legato_gateway.metrics import Metrics
+from legato_gateway.metrics.gateway_metrics import Metrics
 from legato_gateway.openai import schemas
 from legato_gateway.openai.responses.body import SHARED, ResponsesBody
 from legato_operator.api import conditions, field_errors

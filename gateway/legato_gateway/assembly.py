@@ -12,9 +12,9 @@ from legato_gateway.clients.identify import Quotas
 from legato_gateway.clients.key_file import KeyFile
 from legato_gateway.discovery import Discovery, FileDiscovery, StaticDiscovery, WorkerAddress
 from legato_gateway.generation_config import NEUTRAL, GenerationDefaults
-from legato_gateway.http import connections
 from legato_gateway.http.certificate import PublicCertificate
-from legato_gateway.http.connections import ConnectionLimits
+from legato_gateway.http.connections import limits
+from legato_gateway.http.connections.limits import ConnectionLimits
 from legato_gateway.openai.responses.store import ResponseStore, StorePolicy
 from legato_gateway.relay.relay import RelayPolicy
 from legato_gateway.relay.retry import RetryPolicy
@@ -72,7 +72,7 @@ def relaying(settings: GatewaySettings) -> RelayPolicy:
 def connection_limits(settings: GatewaySettings, open_files: int) -> ConnectionLimits:
     """`open_files` is the process's limit."""
     return ConnectionLimits(
-        most=connections.places(settings.max_connections, open_files),
+        most=limits.places(settings.max_connections, open_files),
         head=settings.head_timeout,
         body_rate=settings.min_body_rate,
         idle=settings.idle_timeout,

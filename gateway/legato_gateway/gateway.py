@@ -15,18 +15,16 @@ from legato_gateway.http import app, control, health
 from legato_gateway.http.demand_report import DemandReporter
 from legato_gateway.http.queue_watch import QueueWatch
 from legato_gateway.http.state import State
-from legato_gateway.metrics import Metrics
+from legato_gateway.metrics.gateway_metrics import Metrics
 from legato_gateway.relay.dispatcher import SubRequestDispatcher
 from legato_gateway.relay.history import History
 from legato_gateway.relay.relay import RequestRelay
 from legato_gateway.relay.trace import RequestTracer
 from legato_gateway.routing.kv_index import KVIndex
-from legato_gateway.served_adapters import ServedAdapters
-from legato_gateway.served_length import ServedLength
-from legato_gateway.serving.body_budget import BodyBudget
+from legato_gateway.serving.bodies.budget import BodyBudget
+from legato_gateway.serving.bodies.preparation_forks import PreparationForks
 from legato_gateway.serving.event_stream import StreamPolicy
 from legato_gateway.serving.model_serving import ServedModel
-from legato_gateway.serving.preparation_forks import PreparationForks
 from legato_gateway.settings import GatewaySettings
 from legato_gateway.timers import Timers
 from legato_gateway.tokenizer.tokens import ModelTokenizer
@@ -34,6 +32,8 @@ from legato_gateway.ui.load_samples import LoadSampler
 from legato_gateway.ui.ui_state import UIState
 from legato_gateway.workers.fleet import Fleet
 from legato_gateway.workers.links import Links, opener
+from legato_gateway.workers.served_adapters import ServedAdapters
+from legato_gateway.workers.served_length import ServedLength
 from legato_gateway.workers.silence import SilenceLimits
 from legato_gateway.workers.worker_stream import StreamLimits
 from legato_protocol.adapter_file import AdapterFile

@@ -17,10 +17,11 @@ from legato_gateway import access_log, assembly
 from legato_gateway.errors import Overloaded
 from legato_gateway.gateway import Gateway
 from legato_gateway.generation_config import GenerationDefaults
-from legato_gateway.http import protocol, server
-from legato_gateway.http.connections import ConnectionLimits, Connections
+from legato_gateway.http import server
+from legato_gateway.http.connections import protocol
+from legato_gateway.http.connections.limits import ConnectionLimits, Connections
 from legato_gateway.http.control import ByPort
-from legato_gateway.serving.preparation_forks import PreparationForks
+from legato_gateway.serving.bodies.preparation_forks import PreparationForks
 from legato_gateway.settings import GatewaySettings
 from legato_gateway.tokenizer.tokens import ModelTokenizer
 from legato_protocol import model_digest, names, open_files

@@ -24,7 +24,7 @@ from legato_gateway.admission.queue import Admission
 from legato_gateway.discovery import Discovery, StaticDiscovery, WorkerAddress
 from legato_gateway.http.demand_report import DemandReporter
 from legato_gateway.http.state import State
-from legato_gateway.metrics import Metrics
+from legato_gateway.metrics.gateway_metrics import Metrics
 from legato_gateway.relay.dispatcher import SubRequestDispatcher
 from legato_gateway.relay.generation import RunningGeneration
 from legato_gateway.relay.history import History

@@ -13,8 +13,8 @@ from legato_gateway.clients.identify import Clients
 from legato_gateway.errors import DeadlineExceeded, GatewayError, Overloaded, QuotaExceeded, WorkerFailed
 from legato_gateway.generation_config import GenerationDefaults
 from legato_gateway.request import Delta, TokenText
-from legato_gateway.serving.preparation import LONG
-from legato_gateway.serving.preparation_forks import PreparationForks, _pickled, _unpickled
+from legato_gateway.serving.bodies.preparation import LONG
+from legato_gateway.serving.bodies.preparation_forks import PreparationForks, _pickled, _unpickled
 from legato_protocol.stream import TokenLogprobs
 
 EACH = pytest.mark.parametrize("api", ALL, ids=str)

@@ -17,7 +17,7 @@ from gateway_process import BODY, LIMIT, gateway_process, refused
 from legato_gateway.discovery import WorkerAddress
 from legato_gateway.errors import InternalFault
 from legato_gateway.gateway import Gateway
-from legato_gateway.serving.preparation import LONG
+from legato_gateway.serving.bodies.preparation import LONG
 from legato_gateway.settings import GatewaySettings
 from legato_gateway.tokenizer.tokens import ModelTokenizer
 from legato_protocol import demand, model_digest

@@ -7,7 +7,7 @@ from prometheus_client import Metric
 
 from legato_engine.core.frames import CoreStatus, CoreTotals
 from legato_engine.metrics import WorkerMetrics
-from legato_gateway.metrics import Metrics
+from legato_gateway.metrics.gateway_metrics import Metrics
 from legato_operator.metrics.operator_metrics import OperatorMetrics
 from legato_protocol.load import Load
 

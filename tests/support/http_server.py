@@ -8,8 +8,8 @@ from typing import Any
 import uvicorn
 from uvicorn.server import ServerState
 
-from legato_gateway.http import protocol
-from legato_gateway.http.connections import Connections
+from legato_gateway.http.connections import protocol
+from legato_gateway.http.connections.limits import Connections
 
 
 @contextlib.asynccontextmanager

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from legato_gateway.admission.limits import AdmissionLimits, Quota
 from legato_gateway.admission.queue import Admission
-from legato_gateway.metrics import Metrics
+from legato_gateway.metrics.gateway_metrics import Metrics
 from legato_gateway.relay.dispatcher import SubRequestDispatcher
 from legato_gateway.relay.generation import RunningGeneration
 from legato_gateway.relay.history import History

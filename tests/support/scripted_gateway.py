@@ -21,7 +21,7 @@ from legato_gateway.clients.key_file import KeyFile
 from legato_gateway.generation_config import NEUTRAL
 from legato_gateway.http import app as application
 from legato_gateway.request import Delta, GenerationRequest, RouteRecord, TokenText, Usage
-from legato_gateway.serving.body_budget import BodyBudget
+from legato_gateway.serving.bodies.budget import BodyBudget
 from legato_gateway.serving.event_stream import StreamPolicy
 from legato_gateway.serving.model_serving import ServedModel
 from legato_gateway.tokenizer.tokens import TextTooLong

@@ -21,7 +21,7 @@ from legato_gateway.anthropic.schemas import (
 )
 from legato_gateway.errors import BadRequest, Unsupported
 from legato_gateway.openai.schemas import MAX_CALLS, ChatMessage, FunctionCall, ToolCall
-from legato_gateway.serving import bodies
+from legato_gateway.serving.bodies import parsing
 
 _ROLES = ("user", "assistant", "system")
 _WITHOUT_EFFECT = ("redacted_thinking",)  # of earlier answers; this server cannot read it
@@ -57,7 +57,7 @@ def conversation(system: Raw | UnsetType, messages: Raw) -> ConvertedMessages:
     chat: list[tuple[ChatMessage, str]] = []
     if said := _system(system):
         chat.append((ChatMessage("system", said), "system"))
-    given = bodies.decode(_MESSAGES, messages, "messages")
+    given = parsing.decode(_MESSAGES, messages, "messages")
     for number, message in enumerate(given):
         for made, place in _chat(message, f"messages[{number}]"):
             if chat and made.role in ("user", "assistant") and made.role == chat[-1][0].role:
@@ -83,7 +83,7 @@ def unsupported(at: str) -> Unsupported:
 
 
 def _system(raw: Raw | UnsetType) -> str:
-    given = None if raw is UNSET else bodies.decode(_SYSTEM, raw, "system")
+    given = None if raw is UNSET else parsing.decode(_SYSTEM, raw, "system")
     return "" if given is None else _system_text(given, "system")
 
 
@@ -160,7 +160,7 @@ def _read(raws: Sequence[Raw], at: str, allowed: tuple[str, ...]) -> list[Block]
     decoded: list[Block] = []
     for number, raw in enumerate(raws):
         here = f"{at}[{number}]"
-        kind = bodies.decode(_KIND, raw, here).type
+        kind = parsing.decode(_KIND, raw, here).type
         if kind in _WITHOUT_EFFECT and "tool_use" in allowed:
             continue
         if kind is None:
@@ -168,11 +168,11 @@ def _read(raws: Sequence[Raw], at: str, allowed: tuple[str, ...]) -> list[Block]
         if kind not in allowed:
             where = f"; here it may be {' or '.join(allowed)}"
             raise Unsupported(f"{here}: blocks of type {kind[:40]!r} are not supported{where}", param=f"{here}.type")
-        block: Block = bodies.decode(BLOCKS[kind], raw, here)
+        block: Block = parsing.decode(BLOCKS[kind], raw, here)
         for field in ("citations", "toolset_name"):
             if is_given(getattr(block, field, UNSET)):
                 raise unsupported(f"{here}.{field}")
         if isinstance(block, ToolUseBlock):
-            bodies.decode(_OBJECT, block.input, f"{here}.input")
+            parsing.decode(_OBJECT, block.input, f"{here}.input")
         decoded.append(block)
     return decoded

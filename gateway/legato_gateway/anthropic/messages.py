@@ -14,9 +14,10 @@ from legato_gateway.anthropic.errors import HEADER_VERSION
 from legato_gateway.anthropic.schemas import CountTokensBody, MessagesBody, OutputConfig, PromptBody, Thinking
 from legato_gateway.anthropic.writer import MessageHead, MessagesWriter, PrefixWriter
 from legato_gateway.errors import BadRequest, ThreadUnsupported
-from legato_gateway.openai import chat
+from legato_gateway.openai.chat import prepare as chat
 from legato_gateway.openai.schemas import ChatBody
-from legato_gateway.serving import bodies, ignored
+from legato_gateway.serving import ignored
+from legato_gateway.serving.bodies import parsing
 from legato_gateway.serving.model_serving import ModelServing
 from legato_gateway.serving.prepared_request import Asked, PreparedRequest
 
@@ -32,7 +33,7 @@ _OPTIONAL: Final = ("context_management", "diagnostics", "fallbacks", "mcp_serve
 def prepare(serving: ModelServing, asked: Asked, raw: bytearray) -> PreparedRequest:
     """Checks and tokenizes, as `chat.prepare` does."""
     _check_version(asked.headers)
-    body = bodies.parse(MessagesBody, raw)
+    body = parsing.parse(MessagesBody, raw)
     served = serving.check_model(body.model)
     if blocks.is_given(body.thread):
         raise ThreadUnsupported("thread is not supported by this server", param="thread")
@@ -60,7 +61,7 @@ def prepare(serving: ModelServing, asked: Asked, raw: bytearray) -> PreparedRequ
 def count(serving: ModelServing, asked: Asked, raw: bytearray) -> int:
     """Returns the number of tokens of such a message's prompt."""
     _check_version(asked.headers)
-    body = bodies.parse(CountTokensBody, raw)
+    body = parsing.parse(CountTokensBody, raw)
     serving.check_model(body.model)
     talk = blocks.conversation(body.system, body.messages)
     asking = _chat(body)
@@ -77,7 +78,7 @@ def _chat(body: PromptBody, **fields: Any) -> ChatBody:
     for field in _OPTIONAL:
         if blocks.is_given(getattr(body, field, UNSET)):
             ignored.note(field)
-    config = None if body.output_config is UNSET else bodies.decode(_OUTPUT, body.output_config, "output_config")
+    config = None if body.output_config is UNSET else parsing.decode(_OUTPUT, body.output_config, "output_config")
     tool_choice, parallel = tools.choice(body.tool_choice)
     return ChatBody(
         model=body.model,
@@ -102,7 +103,7 @@ def _response_format(config: OutputConfig | None) -> Raw | UnsetType:
 
 def _reasoning(raw: Raw | UnsetType, effort: str | None) -> dict[str, Any]:
     """Converts `thinking` to fields of a chat. Switches that the chat template does not read have no effect."""
-    given = None if raw is UNSET else bodies.decode(_THINKING, raw, "thinking")
+    given = None if raw is UNSET else parsing.decode(_THINKING, raw, "thinking")
     if given is None:
         return {"reasoning_effort": effort}
     if given.type != "enabled" and given.budget_tokens is not None:

@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType
 
+from legato_gateway.openai.chat.tool_definitions import MAX_TOOLS
 from legato_gateway.openai.schemas import MAX_CONTENT_PARTS, MAX_MESSAGES, MAX_STOP_CHARACTERS, Absent, NoEffect, Stops
-from legato_gateway.openai.tools.definitions import MAX_TOOLS
 from legato_gateway.serving.openapi import json_schema
 from legato_protocol.sampling_limits import RANGES
 

@@ -8,8 +8,9 @@ from msgspec import UNSET, Raw, UnsetType
 from legato_gateway.anthropic.blocks import is_given, unsupported
 from legato_gateway.anthropic.schemas import ObjectType, ToolChoice, ToolParam, Tools
 from legato_gateway.errors import BadRequest
-from legato_gateway.openai.tools.definitions import MAX_TOOLS_BYTES
-from legato_gateway.serving import bodies, ignored
+from legato_gateway.openai.chat.tool_definitions import MAX_TOOLS_BYTES
+from legato_gateway.serving import ignored
+from legato_gateway.serving.bodies import parsing
 
 _TOOLS = msgspec.json.Decoder(Tools | None)
 _KIND = msgspec.json.Decoder(ObjectType)
@@ -25,13 +26,13 @@ def functions(raw: Raw | UnsetType) -> Raw | UnsetType:
     size = memoryview(raw).nbytes
     if size > MAX_TOOLS_BYTES:
         raise BadRequest(f"tools has {size} bytes of JSON; at most {MAX_TOOLS_BYTES} are allowed", param="tools")
-    tools = bodies.decode(_TOOLS, raw, "tools") or ()
+    tools = parsing.decode(_TOOLS, raw, "tools") or ()
     return Raw(msgspec.json.encode([_function(tool, f"tools[{number}]") for number, tool in enumerate(tools)]))
 
 
 def choice(raw: Raw | UnsetType) -> tuple[Raw | UnsetType, bool | None]:
     """Converts the field `tool_choice` to OpenAI's `tool_choice` and `parallel_tool_calls`."""
-    given = None if raw is UNSET else bodies.decode(_CHOICE, raw, "tool_choice")
+    given = None if raw is UNSET else parsing.decode(_CHOICE, raw, "tool_choice")
     if given is None:
         return UNSET, None
     if given.type == "tool" and given.name is None:
@@ -44,10 +45,10 @@ def choice(raw: Raw | UnsetType) -> tuple[Raw | UnsetType, bool | None]:
 
 
 def _function(raw: Raw, at: str) -> dict[str, Any]:
-    kind = bodies.decode(_KIND, raw, at).type
+    kind = parsing.decode(_KIND, raw, at).type
     if kind not in (None, "custom"):
         return {"type": kind}  # chats are answered without it
-    tool = bodies.decode(_TOOL, raw, at)
+    tool = parsing.decode(_TOOL, raw, at)
     if tool.allowed_callers and "direct" not in tool.allowed_callers:
         raise unsupported(f"{at}.allowed_callers")
     if tool.defer_loading:  # it is offered from the start

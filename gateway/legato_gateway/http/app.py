@@ -29,12 +29,12 @@ from legato_gateway.openai.responses.store import ResponseStore
 from legato_gateway.parsers.reasoning import support as reasoning
 from legato_gateway.parsers.tool_calls import families, support
 from legato_gateway.request import Relay
-from legato_gateway.serving.body_budget import BodyBudget
+from legato_gateway.serving.bodies.budget import BodyBudget
+from legato_gateway.serving.bodies.preparation import PreparationPool
+from legato_gateway.serving.bodies.preparation_forks import PreparationForks
 from legato_gateway.serving.context import ServingContext
 from legato_gateway.serving.event_stream import StreamPolicy
 from legato_gateway.serving.model_serving import ModelServing, ServedModel, Tokenizer
-from legato_gateway.serving.preparation import PreparationPool
-from legato_gateway.serving.preparation_forks import PreparationForks
 from legato_gateway.tokenizer.tokens import TokenizeError
 from legato_protocol import durations
 

@@ -17,7 +17,7 @@ from typing import cast
 
 import uvicorn
 
-from legato_gateway.http.protocol import BoundedProtocol
+from legato_gateway.http.connections.protocol import BoundedProtocol
 from legato_gateway.settings import GatewaySettings
 from legato_protocol import listening, names
 from legato_protocol.flags import SettingsError

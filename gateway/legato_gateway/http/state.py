@@ -9,7 +9,7 @@ from msgspec import structs
 from legato_gateway.admission.queue import Admission
 from legato_gateway.discovery import Discovery
 from legato_gateway.http.demand_report import DemandReporter
-from legato_gateway.metrics import Metrics
+from legato_gateway.metrics.gateway_metrics import Metrics
 from legato_gateway.relay.history import History
 from legato_gateway.relay.lifecycle import Stage
 from legato_gateway.relay.relay import RequestRelay

@@ -3,7 +3,8 @@
 from fastapi import APIRouter
 
 from legato_gateway.errors import Unsupported
-from legato_gateway.openai import chat, completions
+from legato_gateway.openai.chat import prepare as chat
+from legato_gateway.openai.completions import prepare as completions
 from legato_gateway.openai.schemas import ChatBody, CompletionBody
 from legato_gateway.serving import openapi
 from legato_gateway.serving.context import ServingContext

@@ -14,7 +14,7 @@ from msgspec import UNSET, Raw, UnsetType
 
 from legato_gateway.errors import BadRequest, Unsupported
 from legato_gateway.openai.schemas import SamplingBody
-from legato_gateway.serving import bodies
+from legato_gateway.serving.bodies import parsing
 from legato_grammar import json_options, structural_tag, validation
 from legato_grammar.errors import InvalidGrammar
 from legato_protocol.sampling_limits import MAX_GRAMMAR_BYTES
@@ -199,7 +199,7 @@ def _given(body: SamplingBody, field: str) -> Any:
     if raw is UNSET:
         return None
     try:
-        return bodies.decode(_ANYTHING, raw, field)
+        return parsing.decode(_ANYTHING, raw, field)
     except RecursionError:
         raise BadRequest(f"{field} is nested too deeply", param=field) from None
 

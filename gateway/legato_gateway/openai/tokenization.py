@@ -9,9 +9,11 @@ from msgspec import UNSET, Meta, Raw, UnsetType
 
 from legato_gateway.errors import BadRequest, Unsupported
 from legato_gateway.json_encoding import encode
-from legato_gateway.openai import chat, unsupported
+from legato_gateway.openai import unsupported
+from legato_gateway.openai.chat import prepare as chat
 from legato_gateway.openai.schemas import Absent, ChatBody, Messages, TokenId
-from legato_gateway.serving import bodies, openapi
+from legato_gateway.serving import openapi
+from legato_gateway.serving.bodies import parsing
 from legato_gateway.serving.context import ServingContext
 from legato_gateway.serving.handlers import prepared
 from legato_gateway.serving.model_serving import ModelServing, too_long
@@ -76,7 +78,7 @@ def router(serving: ServingContext) -> APIRouter:
 def tokens(serving: ModelServing, _asked: Asked, raw: bytearray) -> bytes:
     """Returns the answer of `/tokenize` as JSON: encoding it takes long enough to delay streams. Raises the client's
     errors."""
-    body = bodies.parse(TokenizeBody, raw)
+    body = parsing.parse(TokenizeBody, raw)
     serving.check_model(body.model)
     ids = _prompt_tokens(serving, body) if body.messages is UNSET else _chat_tokens(serving, body)
     shown = _token_texts(serving, ids) if body.return_token_strs else None
@@ -85,12 +87,12 @@ def tokens(serving: ModelServing, _asked: Asked, raw: bytearray) -> bytes:
 
 def text(serving: ModelServing, _asked: Asked, raw: bytearray) -> bytes:
     """Returns the answer of `/detokenize` as JSON. Raises the client's errors."""
-    body = bodies.parse(DetokenizeBody, raw)
+    body = parsing.parse(DetokenizeBody, raw)
     serving.check_model(body.model)
     count = bytes(body.tokens).count(b",") + 1
     if count > serving.model.context:
         raise too_long(serving.model.context, f"there are {count} tokens", "tokens")
-    ids = bodies.decode(_IDS, body.tokens, "tokens")
+    ids = parsing.decode(_IDS, body.tokens, "tokens")
     if ids:
         serving.check_prompt(ids, "tokens")
     return encode({"prompt": b"".join(map(serving.tokens.token_bytes, ids)).decode(errors="replace")})
@@ -110,7 +112,7 @@ def _prompt_tokens(serving: ModelServing, body: TokenizeBody) -> tuple[int, ...]
             raise BadRequest(f"{field} needs messages", param=field)
     if body.prompt is UNSET:
         raise BadRequest("prompt or messages is missing", param="prompt")
-    given = bodies.decode(_TEXT, body.prompt, "prompt")
+    given = parsing.decode(_TEXT, body.prompt, "prompt")
     with serving.tokenizing("prompt"):
         return tuple(serving.tokens.encode(given, body.add_special_tokens is not False, serving.model.context))
 
@@ -124,7 +126,7 @@ def _chat_tokens(serving: ModelServing, body: TokenizeBody) -> tuple[int, ...]:
     fields = {name: getattr(body, name) for name in _CHAT_FIELDS}
     asked = ChatBody(messages=body.messages, add_special_tokens=body.add_special_tokens, **fields)
     unsupported.check_chat(asked)
-    messages = bodies.decode(_MESSAGES, body.messages, "messages")
+    messages = parsing.decode(_MESSAGES, body.messages, "messages")
     return chat.rendered(serving, asked, messages)[1]
 
 

@@ -8,7 +8,8 @@ from msgspec import UNSET
 
 from legato_gateway.errors import BadRequest, Unsupported
 from legato_gateway.openai.schemas import Absent, ChatBody, ChatMessage, CompletionBody, SamplingBody
-from legato_gateway.serving import bodies, ignored
+from legato_gateway.serving import ignored
+from legato_gateway.serving.bodies import parsing
 
 _ROLE = re.compile(r"[A-Za-z0-9_-]{1,64}")  # the model's chat template decides which roles exist
 _SHORT = 256  # bytes of JSON: no value that leaves a feature off is longer
@@ -95,7 +96,7 @@ def _value(owner: SamplingBody | ChatMessage, field: str, at: str = "") -> Any:
     given: Absent = getattr(owner, field)
     if given is UNSET:
         return None
-    return _LONG if memoryview(given).nbytes > _SHORT else bodies.decode(_ANYTHING, given, f"{at}{field}")
+    return _LONG if memoryview(given).nbytes > _SHORT else parsing.decode(_ANYTHING, given, f"{at}{field}")
 
 
 def _means_off(owner: SamplingBody | ChatMessage, field: str, at: str = "") -> bool:

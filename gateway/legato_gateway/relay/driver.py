@@ -5,7 +5,7 @@ from collections.abc import Callable
 from legato_gateway.admission.demand import Demand
 from legato_gateway.admission.ticket import NO_WORKER
 from legato_gateway.errors import GatewayError, Overloaded, SuspectedPoison
-from legato_gateway.metrics import Metrics
+from legato_gateway.metrics.gateway_metrics import Metrics
 from legato_gateway.relay import lifecycle, movable, retry
 from legato_gateway.relay.choice import OutputChoice
 from legato_gateway.relay.dispatcher import SubRequestDispatcher

@@ -2,7 +2,7 @@
 
 from statistics import fmean
 
-from legato_gateway.metrics import Metrics
+from legato_gateway.metrics.gateway_metrics import Metrics
 from legato_gateway.relay.choice import OutputChoice
 from legato_gateway.relay.generation import RunningGeneration
 from legato_gateway.timers import Timers

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from legato_gateway.admission.queue import Admission
-from legato_gateway.metrics import Metrics
+from legato_gateway.metrics.gateway_metrics import Metrics
 from legato_gateway.relay.driver import SubRequestDriver
 from legato_gateway.relay.history import History
 from legato_gateway.relay.registry import Registry

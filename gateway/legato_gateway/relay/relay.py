@@ -27,7 +27,7 @@ from legato_gateway.errors import (
     SlowClient,
     WorkerFailed,
 )
-from legato_gateway.metrics import Metrics
+from legato_gateway.metrics.gateway_metrics import Metrics
 from legato_gateway.relay.choice import ChoiceTokenizer
 from legato_gateway.relay.dispatcher import SubRequestDispatcher
 from legato_gateway.relay.driver import SubRequestDriver

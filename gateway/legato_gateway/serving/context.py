@@ -5,12 +5,12 @@ from dataclasses import dataclass, field, replace
 
 from legato_gateway.clients.identify import Clients
 from legato_gateway.request import Relay
-from legato_gateway.serving.body_budget import BodyBudget
-from legato_gateway.serving.body_slots import LargeBodySlots
+from legato_gateway.serving.bodies.budget import BodyBudget
+from legato_gateway.serving.bodies.preparation import PreparationPool
+from legato_gateway.serving.bodies.slots import LargeBodySlots
 from legato_gateway.serving.deadline import Deadline, header_seconds
 from legato_gateway.serving.event_stream import StreamPolicy
 from legato_gateway.serving.model_serving import ModelServing
-from legato_gateway.serving.preparation import PreparationPool
 from legato_protocol import names
 
 

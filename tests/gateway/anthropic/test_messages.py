@@ -13,8 +13,8 @@ from scripted_gateway import keyed
 from legato_gateway.anthropic.writer import BlockEvents, gathered
 from legato_gateway.clients.identify import Clients
 from legato_gateway.errors import Overloaded, QuotaExceeded, WorkerFailed
-from legato_gateway.openai.answer import AnswerFormat
-from legato_gateway.openai.tools.definitions import CallFormat
+from legato_gateway.openai.chat.answer import AnswerFormat
+from legato_gateway.openai.chat.tool_definitions import CallFormat
 from legato_gateway.request import Delta
 
 HI: Any = [{"role": "user", "content": "hi"}]

@@ -12,8 +12,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from legato_gateway.http import cors
-from legato_gateway.http.connections import Connections
-from legato_gateway.http.protocol import MAX_HEAD_BYTES
+from legato_gateway.http.connections.limits import Connections
+from legato_gateway.http.connections.protocol import MAX_HEAD_BYTES
 
 PAGE = "https://chat.example.com"
 PREFLIGHT = {

@@ -8,7 +8,7 @@ import pytest
 from served_texts import served, tokenizer
 
 from legato_gateway.errors import BadRequest
-from legato_gateway.openai import chat_start
+from legato_gateway.openai.chat import answer_start
 from legato_protocol.packed_tokens import unpack_tokens
 
 TOKENS = tokenizer()
@@ -292,7 +292,7 @@ async def test_ids_that_are_not_kept_are_bounded_all_the_same(lab):
 @pytest.mark.parametrize(("characters", "choices", "refused"), [(1 << 23, 1, False), (1 << 17, 128, True)])
 def test_echoes_are_bounded_over_all_choices(characters, choices, refused):
     with pytest.raises(BadRequest, match="echo repeats") if refused else nullcontext():
-        chat_start.check_echo(characters, choices)
+        answer_start.check_echo(characters, choices)
 
 
 RESUMED = [

@@ -6,7 +6,7 @@ import pytest
 from relay_script import count, started
 from relay_simulation import VirtualTime
 
-from legato_gateway.metrics import Metrics
+from legato_gateway.metrics.gateway_metrics import Metrics
 from legato_gateway.relay.generation import RunningGeneration
 from legato_gateway.relay.latency import LatencyRecorder
 from legato_gateway.relay.timing import RequestTiming

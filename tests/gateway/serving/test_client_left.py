@@ -9,7 +9,7 @@ from starlette.requests import ClientDisconnect
 from tests.support.asgi import Sender
 
 from legato_gateway.access_log import CLIENT_LEFT
-from legato_gateway.serving.body_budget import SMALL
+from legato_gateway.serving.bodies.budget import SMALL
 from legato_gateway.serving.client_left import unless_left
 
 

@@ -7,7 +7,7 @@ import threading
 
 from tests.support.asgi import Sender
 
-from legato_gateway.serving.preparation import CONCURRENT, LONG
+from legato_gateway.serving.bodies.preparation import CONCURRENT, LONG
 from legato_protocol.durations import LONGEST
 
 JSON = {"content-type": "application/json"}

@@ -9,7 +9,8 @@ from legato_gateway.errors import BadRequest, Unsupported
 from legato_gateway.openai.responses.items import Input
 from legato_gateway.openai.schemas import Absent, NoEffect, SamplingBody
 from legato_gateway.request import MAX_NAME_CHARACTERS
-from legato_gateway.serving import bodies, ignored
+from legato_gateway.serving import ignored
+from legato_gateway.serving.bodies import parsing
 from legato_gateway.serving.openapi import json_schema
 from legato_protocol.sampling_limits import MAX_LOGPROBS, RANGES
 
@@ -199,17 +200,17 @@ def check(body: ResponsesBody) -> None:
 
 def metadata(body: ResponsesBody) -> dict[str, str]:
     """Returns the client's metadata, which the response repeats. Raises BadRequest."""
-    return (bodies.decode(_METADATA, body.metadata, "metadata") if body.metadata is not UNSET else None) or {}
+    return (parsing.decode(_METADATA, body.metadata, "metadata") if body.metadata is not UNSET else None) or {}
 
 
 def may_be_stored(body: ResponsesBody) -> bool:
     """Returns False if the client forbids storing, as at OpenAI. Raises BadRequest."""
-    return body.store is UNSET or bodies.decode(_FLAG, body.store, "store") is not False
+    return body.store is UNSET or parsing.decode(_FLAG, body.store, "store") is not False
 
 
 def text(body: ResponsesBody) -> TextConfig:
     """Returns the requested format of the answer's text. Raises BadRequest."""
-    given = (bodies.decode(_TEXT, body.text, "text") if body.text is not UNSET else None) or TextConfig()
+    given = (parsing.decode(_TEXT, body.text, "text") if body.text is not UNSET else None) or TextConfig()
     if given.verbosity not in (None, "medium"):
         ignored.note("text.verbosity")
     return given
@@ -217,7 +218,7 @@ def text(body: ResponsesBody) -> TextConfig:
 
 def effort(body: ResponsesBody) -> str | None:
     """Returns the requested reasoning effort. Raises BadRequest."""
-    given = (bodies.decode(_REASONING, body.reasoning, "reasoning") if body.reasoning is not UNSET else None) or (
+    given = (parsing.decode(_REASONING, body.reasoning, "reasoning") if body.reasoning is not UNSET else None) or (
         Reasoning()
     )
     for field in ("summary", "generate_summary", "context", "mode"):

@@ -10,7 +10,8 @@ import msgspec
 from msgspec import UNSET
 
 from legato_gateway.errors import NotFound, Unsupported
-from legato_gateway.openai import chat, unsupported
+from legato_gateway.openai import unsupported
+from legato_gateway.openai.chat import prepare as chat
 from legato_gateway.openai.responses import as_chat, head, items, tools
 from legato_gateway.openai.responses import body as response_body
 from legato_gateway.openai.responses.body import InputTokensBody, ResponsesBody, TextConfig
@@ -20,7 +21,7 @@ from legato_gateway.openai.responses.tools import ConvertedTools
 from legato_gateway.openai.responses.writer import ResponseWriter
 from legato_gateway.openai.schemas import ChatBody
 from legato_gateway.request import GenerationRequest
-from legato_gateway.serving import bodies
+from legato_gateway.serving.bodies import parsing
 from legato_gateway.serving.model_serving import ModelServing
 from legato_gateway.serving.prepared_request import Asked
 
@@ -45,7 +46,7 @@ def prepare(
 
     `stores`: responses may be stored. `before` are the turns of the previous response as JSON, if it is stored.
     """
-    body = bodies.parse(ResponsesBody, raw)
+    body = parsing.parse(ResponsesBody, raw)
     served = serving.check_model(body.model)
     meant = _meant(body, stores, before)
     metadata, kept = response_body.metadata(body), response_body.may_be_stored(body) and stores
@@ -65,7 +66,7 @@ def count(
     serving: ModelServing, _asked: Asked, raw: bytearray, stores: bool = False, before: Sequence[bytes] | None = None
 ) -> int:
     """Returns the number of tokens of such a response's prompt. Raises the client's errors."""
-    body = response_body.with_prompt(bodies.parse(InputTokensBody, raw))
+    body = response_body.with_prompt(parsing.parse(InputTokensBody, raw))
     serving.check_model(body.model)
     meant = _meant(body, stores, before)
     with as_chat.rename_in_errors(meant.talk.places, meant.tools.places):
@@ -95,7 +96,7 @@ def _meant(body: ResponsesBody, stores: bool, before: Sequence[bytes] | None) ->
     with as_chat.rename_in_errors():
         as_asked = as_chat.chat_body(body, text, effort, offered)
         unsupported.check_chat(as_asked)
-    instructions, input = _instructions(body), bodies.decode(_INPUT, body.input, "input")
+    instructions, input = _instructions(body), parsing.decode(_INPUT, body.input, "input")
     talk = items.conversation(instructions, items.decoded(before or ()), input)
     return _Meant(as_asked, talk, instructions, input, text, effort, offered)
 
@@ -111,4 +112,4 @@ def _check_previous(body: ResponsesBody, stores: bool, known: bool) -> None:
 
 
 def _instructions(body: ResponsesBody) -> str | None:
-    return None if body.instructions is UNSET else bodies.decode(_INSTRUCTIONS, body.instructions, "instructions")
+    return None if body.instructions is UNSET else parsing.decode(_INSTRUCTIONS, body.instructions, "instructions")

@@ -14,8 +14,9 @@ from msgspec import UNSET, Raw, UnsetType
 
 from legato_gateway.errors import BadRequest, Unsupported
 from legato_gateway.json_encoding import encode
-from legato_gateway.openai.tools.definitions import MAX_TOOLS, MAX_TOOLS_BYTES
-from legato_gateway.serving import bodies, ignored
+from legato_gateway.openai.chat.tool_definitions import MAX_TOOLS, MAX_TOOLS_BYTES
+from legato_gateway.serving import ignored
+from legato_gateway.serving.bodies import parsing
 
 Fields = dict[str, Any]
 _TOOLS = msgspec.json.Decoder(list[Fields] | None)
@@ -59,7 +60,7 @@ def read(raw: Raw | UnsetType) -> ConvertedTools:
     size = memoryview(raw).nbytes
     if size > MAX_TOOLS_BYTES:
         raise BadRequest(f"tools has {size} bytes of JSON; at most {MAX_TOOLS_BYTES} are allowed", param="tools")
-    given = bodies.decode(_TOOLS, raw, "tools") or []
+    given = parsing.decode(_TOOLS, raw, "tools") or []
     tools = [each for number, tool in enumerate(given) for each in _listed(tool, f"tools[{number}]")]
     if len(tools) > MAX_TOOLS:
         raise BadRequest(f"there are {len(tools)} tools; at most {MAX_TOOLS} are allowed", param="tools")
@@ -76,7 +77,7 @@ def choice(raw: Raw | UnsetType, tools: ConvertedTools) -> Raw | UnsetType:
     """Converts the field `tool_choice` to a chat's. Raises BadRequest, Unsupported."""
     if raw is UNSET:
         return UNSET
-    chosen = bodies.decode(_CHOICE, raw, "tool_choice")
+    chosen = parsing.decode(_CHOICE, raw, "tool_choice")
     if not isinstance(chosen, dict):
         return raw
     if (kind := chosen.get("type")) not in ("function", "custom"):

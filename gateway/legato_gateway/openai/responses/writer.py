@@ -6,7 +6,7 @@ from typing import Any
 
 from legato_gateway.errors import GatewayError
 from legato_gateway.json_encoding import encode
-from legato_gateway.openai.answer import AnswerFormat, AnswerReader
+from legato_gateway.openai.chat.answer import AnswerFormat, AnswerReader
 from legato_gateway.openai.responses.output import Fields, OutputItems, ResponseEvents
 from legato_gateway.openai.responses.text_tokens import TextTokens
 from legato_gateway.openai.responses.tools import CalledTool

@@ -13,9 +13,9 @@ from tests.support.response_events import read
 
 from legato_gateway.errors import WorkerFailed
 from legato_gateway.json_encoding import encode
-from legato_gateway.openai.answer import AnswerFormat
+from legato_gateway.openai.chat.answer import AnswerFormat
+from legato_gateway.openai.chat.tool_definitions import CallFormat
 from legato_gateway.openai.responses.writer import ResponseWriter
-from legato_gateway.openai.tools.definitions import CallFormat
 from legato_gateway.parsers.reasoning.support import ReasoningFormat
 from legato_gateway.request import Delta, TokenText, Usage
 from legato_gateway.serving.writer import CollectedChoice

@@ -13,10 +13,10 @@ from tests.support.response_events import ask, events, expected, kinds, read, re
 
 from legato_gateway.clients.client import Client
 from legato_gateway.errors import WorkerFailed
-from legato_gateway.openai.answer import AnswerFormat
+from legato_gateway.openai.chat.answer import AnswerFormat
+from legato_gateway.openai.chat.tool_definitions import CallFormat
 from legato_gateway.openai.responses import prepare
 from legato_gateway.openai.responses.writer import ResponseWriter
-from legato_gateway.openai.tools.definitions import CallFormat
 from legato_gateway.request import Delta, Usage
 from legato_gateway.serving.deadline import Deadline
 from legato_gateway.serving.model_serving import ModelServing, ServedModel

@@ -13,7 +13,7 @@ from tests.support.response_events import ask, events
 from legato_gateway.clients.identify import Clients
 from legato_gateway.errors import WorkerFailed
 from legato_gateway.request import Delta
-from legato_gateway.serving import preparation
+from legato_gateway.serving.bodies import preparation
 
 WEATHER: Any = {"type": "function", "name": "get_weather", "parameters": None, "strict": None}
 CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Rome"}}\n</tool_call>'

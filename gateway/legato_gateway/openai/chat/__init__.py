@@ -1,0 +1,1 @@
+"""Chat completions: messages for the template, tools, reasoning, and answers. Requests of other APIs become chats."""

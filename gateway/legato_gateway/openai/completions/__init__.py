@@ -1,0 +1,1 @@
+"""Completions of prompts: bodies, and their answers."""

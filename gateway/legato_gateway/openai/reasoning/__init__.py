@@ -1,1 +1,0 @@
-"""Reasoning: a request's options for it, and the template's variables."""

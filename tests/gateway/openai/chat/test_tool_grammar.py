@@ -1,0 +1,176 @@
+"""Calls that are required, and arguments that are strict: grammars that a worker holds answers to."""
+
+import json
+from typing import Any
+
+import pydantic
+import pytest
+from openai import pydantic_function_tool
+
+from legato_gateway.openai.chat import tool_grammar
+from legato_gateway.openai.chat.tool_definitions import Function
+from legato_gateway.openai.structured_output import AnswerGrammar
+from legato_gateway.parsers.tool_calls.families import CallParser
+from legato_gateway.parsers.tool_calls.said import CallArguments, CallStart
+from legato_gateway.request import Delta
+from legato_grammar.guidance import Compiler
+from legato_grammar.vocabulary import SINGLE_BYTES
+from legato_protocol.sampling_params import JSON_SCHEMA, REGEX, RULES
+
+PLACE = "tools[{}].function"
+CITY = {
+    "type": "object",
+    "properties": {"city": {"$ref": "#/$defs/Name"}},
+    "required": ["city"],
+    "additionalProperties": False,
+    "$defs": {"Name": {"type": "string", "description": "100 % of a ::= b"}},
+}
+WEATHER = Function("get_weather", parameters=CITY, strict=True)
+NOW = Function("now")
+PARIS = '{"name": "get_weather", "arguments": {"city": "Paris"}}'
+NO_CITY = '{"name": "get_weather", "arguments": {"city": 5}}'
+NO_TIME = '{"name": "now", "arguments": {}}'
+ANSWER = AnswerGrammar(JSON_SCHEMA, '{"type": "object", "properties": {"x": {"type": "integer"}}}', "response_format")
+
+
+def tag(call: str) -> str:
+    return f"<tool_call>\n{call}\n</tool_call>"
+
+
+def matches(grammar: AnswerGrammar, text: str) -> bool:
+    """True if the grammar accepts the text as a whole answer."""
+    matcher = Compiler(SINGLE_BYTES).compile(grammar.kind, grammar.source).matcher()
+    return matcher.consume(list(text.encode())) and matcher.accepting
+
+
+LLAMA = [text.replace("arguments", "parameters") for text in (PARIS, f"{PARIS}; {NO_TIME}", NO_CITY)]
+LISTS = [f"[{PARIS}]", f"[{PARIS}, {NO_TIME}]", f"[{NO_CITY}]"]
+REQUIRED = {  # by family: one call, two, and one whose arguments are wrong
+    "Hermes": [tag(PARIS), f"{tag(PARIS)}\n{tag(NO_TIME)}", tag(NO_CITY)],
+    "Llama3Json": LLAMA,
+    "Mistral": LISTS,
+    "Pythonic": LISTS,
+}
+
+
+@pytest.mark.parametrize("family", REQUIRED)
+def test_required_calls_are_of_the_schema_and_are_read_again(family):
+    one, two, wrong = REQUIRED[family]
+    functions = {0: WEATHER, 1: NOW}
+    several = tool_grammar.required(functions, PLACE, family, several=True)
+    assert [matches(several, text) for text in (one, two, wrong, "It rains.", "")] == [True, True, False, False, False]
+    single = tool_grammar.required(functions, PLACE, family, several=False)
+    assert (matches(single, one), matches(single, two)) == (True, False)
+    assert not matches(tool_grammar.required({1: NOW}, PLACE, family, several=True), one)
+    parser = CallParser(tool_grammar.required_format(family), frozenset({"get_weather", "now"}))
+    pieces = [piece for char in two for piece in parser.push(char)] + parser.finish()
+    assert [piece.name for piece in pieces if isinstance(piece, CallStart)] == ["get_weather", "now"]
+    arguments = "".join(piece.text for piece in pieces if isinstance(piece, CallArguments) and piece.index == 0)
+    assert json.loads(arguments) == {"city": "Paris"}
+
+
+STRICT = {  # whether an answer is allowed with a strict function: as text and calls, or with a schema for its text
+    True: [
+        "It rains.",
+        "",
+        "a < b <tool",
+        f"A moment.\n{tag(PARIS)}",
+        f"{tag(PARIS)}\n<tool_call>{NO_TIME}</tool_call>",
+    ],
+    False: [tag(NO_CITY), f"{tag(PARIS)}\n{tag(NO_CITY)}", "<tool_call>", tag('{"name": "other", "arguments": {}}')],
+}
+WITH_SCHEMA = {True: ['{"x": 1}', tag(PARIS)], False: ["It rains.", '{"x": "1"}', tag(NO_CITY)]}
+
+
+@pytest.mark.parametrize(("answer", "texts"), [(None, STRICT), (ANSWER, WITH_SCHEMA)], ids=["text", "schema"])
+def test_strict_calls_or_an_answer(answer, texts):
+    grammar = tool_grammar.optional([WEATHER, NOW], PLACE, "Hermes", answer)
+    found = {allowed: [text for text in texts[allowed] if matches(grammar, text)] for allowed in texts}
+    assert found == {True: texts[True], False: []}
+
+
+def test_nothing_is_constrained_that_need_not_be():
+    assert tool_grammar.optional([NOW], PLACE, "Hermes", None) is None
+    assert tool_grammar.optional([NOW], PLACE, "Mistral", None) is None
+    pattern = AnswerGrammar(REGEX, "a+", "guided_regex")
+    assert tool_grammar.optional([NOW], PLACE, "Hermes", pattern) is pattern
+
+
+def test_a_schema_that_cannot_be_obeyed_is_refused_only_where_it_is_strict():
+    schema = {"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}}
+    loose = tool_grammar.required({3: Function("f", parameters=schema)}, PLACE, "Hermes", several=False)
+    assert matches(loose, tag('{"name": "f", "arguments": {"a": [1, 1]}}'))
+    with pytest.raises(Exception, match=r"tools\[3\]\.function\.parameters: at \$\.properties\.a: .*uniqueItems"):
+        tool_grammar.required({3: Function("f", parameters=schema, strict=True)}, PLACE, "Hermes", several=False)
+
+
+@pytest.mark.parametrize(
+    ("schema", "arguments", "allowed"),
+    [
+        (None, {}, True),
+        (None, {"x": 1}, False),
+        ({"type": "object", "properties": {"a": {}}}, {"a": 1}, True),
+        ({"type": "object", "properties": {"a": {}}}, {"b": 1}, False),
+        ({"properties": {"a": {}}}, {"b": 1}, False),
+        ({"type": "object", "properties": {"a": {}}, "additionalProperties": True}, {"b": 1}, True),
+        ({"type": "object", "properties": {"a": {}}, "required": ["b"]}, {"b": 1}, True),
+        ({"type": "object", "required": [["a"]]}, {"b": 1}, True),
+        ({"type": "object", "anyOf": [{"properties": {"b": {}}, "required": ["b"]}]}, {"b": 1}, True),
+    ],
+)
+def test_calls_have_the_arguments_that_are_named_unless_the_schema_has_others(schema, arguments, allowed):
+    grammar = tool_grammar.required({0: Function("f", parameters=schema)}, PLACE, "Mistral", several=False)
+    assert matches(grammar, json.dumps([{"name": "f", "arguments": arguments}])) == allowed
+
+
+async def test_a_function_that_is_named_is_called_once(gateway):
+    """As at OpenAI."""
+    gateway.script(Delta(0, f"{tag(NO_TIME)}\n{tag(NO_TIME)}"), Delta(0, "", (), "stop"))
+    function = {"type": "function", "function": {"name": "now"}}
+    for choice, several in (("required", True), (function, False)):
+        answer = await gateway.chat(tools=[function], tool_choice=choice)
+        assert len(answer.json()["choices"][0]["message"]["tool_calls"]) == (2 if several else 1)
+        params = gateway.relay.requests[-1].params
+        grammar = AnswerGrammar(params.grammar_kind, params.grammar, "tool_choice")
+        assert matches(grammar, tag(NO_TIME))
+        assert matches(grammar, f"{tag(NO_TIME)}\n{tag(NO_TIME)}") == several
+
+
+async def test_the_older_form_requires_a_call_too(gateway):
+    gateway.script(Delta(0, tag(NO_TIME)), Delta(0, "", (), "stop"))
+    answer = (await gateway.chat(functions=[{"name": "now"}], function_call={"name": "now"})).json()["choices"][0]
+    assert answer["message"]["function_call"] == {"name": "now", "arguments": "{}"}
+    assert "now" in gateway.relay.requests[-1].params.grammar
+
+
+async def test_strict_is_refused_by_name_where_a_format_cannot_be_held(make):
+    gateway = make(tool_call_parser="Pythonic")
+    tools = [{"type": "function", "function": {"name": "f", "strict": True}}]
+    error = (await gateway.chat(tools=tools)).json()["error"]
+    assert (error["param"], error["code"]) == ("tools[0].function.strict", "unsupported_value")
+    assert (await gateway.chat(tools=tools, tool_choice="required")).status_code == 200
+
+
+class GetWeather(pydantic.BaseModel):
+    """The weather of a city."""
+
+    city: str
+
+
+async def test_the_official_clients_strict_tools_are_parsed(gateway):
+    """Its helpers take no other ones."""
+    tool: Any = pydantic_function_tool(GetWeather)
+    call = tag('{"name": "GetWeather", "arguments": {"city": "Paris"}}')
+    gateway.script(Delta(0, call), Delta(0, "", (), "stop"))
+    messages: Any = [{"role": "user", "content": "hi"}]
+    answer = await gateway.client.chat.completions.parse(model="tiny", messages=messages, tools=[tool])
+    (made,) = answer.choices[0].message.tool_calls
+    assert made.function.parsed_arguments == GetWeather(city="Paris")
+    params = gateway.relay.requests[-1].params
+    assert (params.grammar_kind, "city" in params.grammar, "TEXT" in params.grammar) == (RULES, True, True)
+    gateway.script(*(Delta(0, char) for char in call), Delta(0, "", (), "stop"))
+    async with gateway.client.chat.completions.stream(model="tiny", messages=messages, tools=[tool]) as stream:
+        done = [event async for event in stream if event.type == "tool_calls.function.arguments.done"]
+        final = await stream.get_final_completion()
+    assert done[0].parsed_arguments == GetWeather(city="Paris")
+    assert final.choices[0].finish_reason == "tool_calls"

@@ -1,0 +1,235 @@
+"""Slots for large bodies, in virtual time: few are received at a time, in order, and no slot waits for its client."""
+
+import asyncio
+import random
+
+import pytest
+from starlette.requests import ClientDisconnect, Request
+
+from legato_gateway.errors import Overloaded
+from legato_gateway.serving.bodies import parsing
+from legato_gateway.serving.bodies.budget import SMALL, BodyBudget
+from legato_gateway.serving.bodies.slots import PACE, VERY_LARGE, LargeBodySlots
+
+pytestmark = pytest.mark.virtual_time
+PIECE = b"x" * (SMALL + 1)
+PATIENCE = 0.5
+
+
+async def passed(seconds=0.0):
+    """Returns once everything has happened that is due by then."""
+    await asyncio.sleep(seconds + 1e-6)
+
+
+def request(receive, *headers):
+    return Request({"type": "http", "method": "POST", "path": "/", "headers": headers}, receive)
+
+
+class Gateway:
+    """Reads bodies, and prepares each until `prepared` is set."""
+
+    def __init__(self, *lanes, prepared=False, limit=None):
+        self.slots, self.budget = LargeBodySlots(*lanes), BodyBudget(limit)
+        self.prepared, self.tasks, self.leaving = asyncio.Event(), {}, set()
+        self.read, self.whole = [], []  # names of bodies: of each piece, and of those that are whole
+        if prepared:
+            self.prepared.set()
+
+    def start(self, *names, **body):
+        for name in names:
+            self.tasks[name] = asyncio.create_task(self._run(name, **body))
+
+    async def _run(self, name, pieces=4, pause=0.0, announces=False, burst=1):
+        """Takes a body whose client pauses before each piece but the first ones; None: for ever."""
+
+        async def receive():
+            if name in self.read:
+                seconds = 0.0 if self.read.count(name) < burst else pause
+                await (asyncio.sleep(seconds) if seconds is not None else asyncio.Event().wait())
+            if name in self.leaving:
+                return {"type": "http.disconnect"}
+            self.read.append(name)
+            return {"type": "http.request", "body": PIECE, "more_body": self.read.count(name) < pieces}
+
+        size = [(b"content-length", b"%d" % (pieces * len(PIECE)))] if announces else []
+        with self.budget.body() as held, self.slots.body() as slot:
+            await parsing.read(request(receive, *size), 1 << 30, held, slot)
+            self.whole.append(name)
+            await self.prepared.wait()
+
+    async def cancel(self, *names):
+        for name in names:
+            self.tasks.pop(name).cancel()
+        await passed()
+
+    async def end(self):
+        """Checks that all ends well, and that everything is given back."""
+        self.prepared.set()
+        await asyncio.gather(*self.tasks.values())
+        self.slots.check_integrity()
+        assert self.budget.used == 0
+
+
+@pytest.mark.parametrize("announces", [False, True])
+async def test_of_large_bodies_only_a_first_piece_is_read_until_others_are_prepared(announces):
+    gateway = Gateway(2)
+    gateway.start(*"abcde", announces=announces)
+    await passed()
+    assert gateway.whole == ["a", "b"]
+    assert [gateway.read.count(name) for name in "abcde"] == [4, 4, 1, 1, 1]
+    await gateway.end()
+    assert gateway.whole == list("abcde")
+
+
+async def test_a_small_body_waits_for_no_large_one():
+    gateway, left = Gateway(1), [b"a"] * 100
+    gateway.start(*"abc")
+    await passed()
+
+    async def receive():
+        return {"type": "http.request", "body": left.pop(), "more_body": bool(left)}
+
+    with gateway.budget.body() as held, gateway.slots.body() as slot:
+        assert await asyncio.wait_for(parsing.read(request(receive), 1 << 30, held, slot), 10) == b"a" * 100
+        assert not slot.held
+    await gateway.end()
+
+
+async def test_a_body_that_turns_out_to_be_very_large_waits_among_those():
+    gateway = Gateway(1, 1)
+    gateway.start("announced", pieces=100, announces=True)
+    gateway.start("grows", pieces=100)
+    gateway.start("prompt")
+    await passed()
+    assert sorted(gateway.whole) == ["announced", "prompt"]
+    assert gateway.read.count("grows") < 20
+    await gateway.end()
+
+
+async def test_pieces_of_those_that_are_received_alternate_with_the_event_loop():
+    gateway = Gateway(10)
+    gateway.start(*"abcdefghij", pieces=10)
+    await asyncio.sleep(0)
+    for _ in range(20):
+        before = len(gateway.read)
+        await asyncio.sleep(0)
+        assert len(gateway.read) <= before + 2
+    await gateway.end()
+
+
+async def test_a_client_that_sends_slowly_loses_its_slot_and_its_body_comes_whole():
+    gateway = Gateway(1, prepared=True)
+    gateway.start("slow", pieces=3, pause=PATIENCE)
+    gateway.start("other")
+    for seconds, whole in ((0.0, ["other"]), (2 * PATIENCE, ["other", "slow"])):
+        await passed(seconds)
+        assert gateway.whole == whole
+    await gateway.end()
+
+
+@pytest.mark.parametrize(
+    ("pieces", "pause", "whole"), [(4, 0.9, "first"), (4, 1.1, "other"), (200, 0.9, "first"), (200, 1.1, "other")]
+)
+async def test_a_slot_waits_for_its_client_as_long_as_the_pace_allows_and_is_kept_while_its_body_is_prepared(
+    pieces, pause, whole
+):
+    gateway = Gateway(1, 1, PATIENCE)
+    earned = min(PATIENCE, (pieces - 1) * len(PIECE) / PACE)  # with all that came in its slot
+    gateway.start("first", pieces=pieces + 1, pause=pause * earned, burst=pieces, announces=True)
+    gateway.start("other", pieces=pieces, announces=True)
+    await passed(1.5 * PATIENCE)
+    assert gateway.whole == [whole]
+    await gateway.cancel("first")
+    await gateway.end()
+
+
+@pytest.mark.parametrize(("pause", "burst"), [(3.0, 1), (3.0, 3), (None, 1), (None, 3)])
+@pytest.mark.parametrize("announces", [False, True])
+async def test_a_large_body_waits_for_none_of_many_slow_ones_which_are_read_all_the_time(pause, burst, announces):
+    gateway = Gateway(prepared=True)
+    slow = [f"slow {number}" for number in range(60)]
+    gateway.start(*slow, pieces=1000, pause=pause, burst=burst, announces=announces)
+    await passed()
+    gateway.start("other", pieces=100, announces=announces)
+    await passed(0.5)
+    assert gateway.whole == ["other"]
+    await passed(9.0)
+    assert {gateway.read.count(name) for name in slow} == {burst + (3 if pause else 0)}
+    await gateway.cancel(*slow)
+    await gateway.end()
+
+
+async def test_a_slot_passes_on_from_clients_that_left_and_from_requests_that_ended():
+    gateway = Gateway(1)
+    gateway.start("first", "left", "late", "last")
+    await passed()
+    gateway.leaving.add("left")
+    gateway.tasks.pop("late").cancel()  # as its deadline does
+    gateway.prepared.set()
+    with pytest.raises(ClientDisconnect):
+        await gateway.tasks.pop("left")
+    await gateway.tasks["last"]
+    assert gateway.whole == ["first", "last"]
+    await gateway.end()
+
+
+async def test_one_that_finds_no_room_gives_its_slot_back():
+    gateway = Gateway(1, limit=8 * len(PIECE))
+    gateway.start("stuck", pieces=6, pause=None)
+    gateway.start("large", pieces=10)
+    await passed()
+    with pytest.raises(Overloaded):
+        await gateway.tasks.pop("large")
+    await gateway.cancel("stuck")
+    await gateway.end()
+
+
+async def test_a_slot_that_comes_as_it_is_given_up_is_lost_to_nobody():
+    gateway = Gateway(1)
+    gateway.start(*"abc")
+    await passed()
+    gateway.tasks.pop("a").cancel()
+    await asyncio.sleep(0)  # the slot is b's, which has not been woken
+    await gateway.cancel("b")
+    assert gateway.whole == ["a", "c"]
+    await gateway.end()
+
+
+async def test_bodies_of_64_kib_need_no_slot_and_those_of_a_mebibyte_none_of_the_very_large():
+    slots = LargeBodySlots(1, 1)
+    assert [slots.lane(size) for size in (0, SMALL)] == [None, None]
+    assert slots.lane(SMALL + 1) is slots.lane(VERY_LARGE) is not None
+    assert slots.lane(VERY_LARGE + 1) is not slots.lane(VERY_LARGE)
+
+
+@pytest.mark.parametrize("seed", range(30))
+async def test_slots_go_round_in_order_whoever_comes_leaves_or_is_cancelled(seed):
+    """Never more than two have a slot, and none is free while somebody waits."""
+    chance, slots = random.Random(seed), LargeBodySlots(2, 1)
+    asked, got, over, running = [], [], {}, {}
+
+    async def body(number):
+        with slots.body() as slot:
+            asked.append(number)
+            await slot.take(len(PIECE))
+            got.append(number)
+            await over[number].wait()
+
+    for number in range(60):
+        over[number] = asyncio.Event()
+        running[number] = asyncio.create_task(body(number))
+        for _ in range(chance.randrange(3)):
+            each = chance.choice(list(running) or [number])
+            if chance.random() < 0.5:
+                over[each].set()
+            elif each in running:
+                running.pop(each).cancel()
+            slots.check_integrity()
+            await asyncio.sleep(0)
+        slots.check_integrity()
+    for event in over.values():
+        event.set()
+    await asyncio.wait_for(asyncio.gather(*running.values(), return_exceptions=True), 10)
+    slots.check_integrity()
+    assert got == [number for number in asked if number in got], "first come, first served"
+    assert set(running) <= set(got)
