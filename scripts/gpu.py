@@ -96,10 +96,10 @@ def main() -> int:
         else:
             _run_files(files, ["--match", chosen.match], results)
     if KERNELS in parts:
-        _measure(KERNELS, "gpu_kernels", lambda benchmark: benchmark.on_gpu(), results)
+        _measure(KERNELS, "attention", lambda benchmark: benchmark.on_gpu(), results)
     if MODEL in parts:
         shape = chosen.shape or "llama-3-8b"
-        _measure(MODEL, "gpu_model", lambda benchmark: _model(benchmark, place, shape), results)
+        _measure(MODEL, "model", lambda benchmark: _model(benchmark, place, shape), results)
     passed = sum(result == "passed" for result in results.tests.values())
     print(f"{passed} tests passed, {len(results.failed)} failures; results in {results.into}")
     return FAILED if results.failed else 0

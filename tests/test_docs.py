@@ -13,8 +13,13 @@ import msgspec
 import pytest
 from pydantic import BaseModel
 
-from legato_cli import bench, chat, logs, prepare, tune, up, validate
+from legato_cli import bench, chat
+from legato_cli.local import up
+from legato_cli.machine import tune
+from legato_cli.manifests import validate
+from legato_cli.models import prepare
 from legato_cli.recording import arguments as record
+from legato_cli.services import logs
 from legato_cli.simulate import arguments as simulate
 from legato_engine import metrics as worker_metrics
 from legato_engine import settings as worker_settings

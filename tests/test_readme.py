@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from legato_cli import main, up
-from legato_cli.local import greeting
+from legato_cli import main
+from legato_cli.local import greeting, up
 from legato_operator.api import parsing
 
 ROOT = Path(__file__).parents[1]

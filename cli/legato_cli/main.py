@@ -8,30 +8,14 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from legato_cli import (
-    api_key,
-    bench,
-    chat,
-    completion,
-    describe,
-    doctor,
-    explain,
-    extras,
-    gateway,
-    logs,
-    operator,
-    prepare,
-    rotate_token,
-    scale,
-    state,
-    status,
-    tune,
-    ui,
-    up,
-    validate,
-    worker,
-)
+from legato_cli import api_key, bench, chat, completion, extras, ui
+from legato_cli.local import up
+from legato_cli.machine import doctor, tune
+from legato_cli.manifests import validate
+from legato_cli.models import prepare
+from legato_cli.processes import gateway, operator, worker
 from legato_cli.recording import arguments as record
+from legato_cli.services import describe, explain, logs, rotate_token, scale, state, status
 from legato_cli.simulate import arguments as simulate
 
 BAD_ARGUMENTS = 2

@@ -11,7 +11,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from legato_cli import doctor, extras, main, up
+from legato_cli import extras, main
+from legato_cli.local import up
+from legato_cli.machine import doctor
 from legato_protocol import names, parent
 
 BAD = "\x00"  # nothing accepts it: not even a name may have control characters

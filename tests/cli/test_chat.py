@@ -11,7 +11,7 @@ import pytest
 from answering_server import serving
 from fake_gateway import FakeGateway
 
-from legato_cli import admin
+from legato_cli.local import admin
 from legato_cli.ui.target import GatewayTarget, UITarget
 
 pytestmark = pytest.mark.timeout(90)  # a hang is a failure, a busy machine is not

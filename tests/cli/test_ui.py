@@ -13,7 +13,7 @@ from answering_server import serving
 from fake_gateway import FakeGateway
 from local_services import DEMO, manifest, operations, store_pod
 
-from legato_cli import admin
+from legato_cli.local import admin
 from legato_cli.ui import kubernetes, local, proxy, target
 from legato_cli.ui.kubernetes import KubernetesSource
 from legato_cli.ui.target import GatewayTarget, NoTarget, UITarget

@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from legato_cli import admin
+from legato_cli.local import admin
 from legato_cli.local.operations import LocalOperations
 from legato_cli.recording.reader import RoundReader
 from legato_cli.services.events import RecentEvents

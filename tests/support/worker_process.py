@@ -26,7 +26,7 @@ PROMPT = (504, 3575, 282, 4649, 314)  # "The capital of France is"
 LONG = 96  # tokens
 PROGRAM = """
 import argparse, sys
-from legato_cli import worker
+from legato_cli.processes import worker
 parser = argparse.ArgumentParser()
 worker.add_parser(parser.add_subparsers())
 flags = parser.parse_args()

@@ -22,7 +22,7 @@ import pytest
 import wordy_model
 from openai import OpenAI
 
-from legato_cli import admin
+from legato_cli.local import admin
 from legato_protocol.names import ENV_CACHE
 
 T = TypeVar("T")

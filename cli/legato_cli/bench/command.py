@@ -10,9 +10,9 @@ import httpx
 import msgspec
 from tqdm import tqdm
 
-from legato_cli import explain
 from legato_cli.bench import burst, load, profile, report, server, workload
 from legato_cli.bench.client import Record, complete
+from legato_cli.services import explain
 
 _SINGLE = {"input_tokens": 256, "output_tokens": 64}  # defaults of flags that take one value without --matrix
 TTFT, TPOT = 1.0, 0.1  # objectives in seconds, if none are given

@@ -5,9 +5,9 @@ from statistics import fmean
 from time import strftime
 from typing import Any
 
-from legato_cli import state
 from legato_cli.bench import workload
 from legato_cli.bench.workload import TokenRange, WorkloadRequest
+from legato_cli.services import state
 from legato_cli.ui import sources
 from legato_cli.ui.target import NoTarget
 from legato_engine.runner.profile import Profile, StepTimes

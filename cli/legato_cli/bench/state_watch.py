@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from legato_cli import state
+from legato_cli.services import state
 from legato_cli.ui import sources
 from legato_cli.ui.target import NoTarget
 

@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from typing import Final
 
-from legato_cli import hub, model
+from legato_cli.models import hub, model
 from legato_operator.api.resources import InferenceService
 from legato_operator.api.spec.model import HubRepository
 from legato_operator.local.logs import Logs

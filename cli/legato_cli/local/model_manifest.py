@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from legato_cli import hub, model
+from legato_cli.models import hub, model
 from legato_operator.api.spec.scalars import LONGEST_SERVICE_NAME
 from legato_protocol import names
 

@@ -15,11 +15,13 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 
-from legato_cli import admin, gpus, manifest_file, model, unmet_objectives
-from legato_cli.local import adapter_downloads, greeting
+from legato_cli.local import adapter_downloads, admin, greeting
 from legato_cli.local.operations import LocalOperations
 from legato_cli.local.progress import Progress
 from legato_cli.local.terminal import Terminal
+from legato_cli.machine import gpus
+from legato_cli.manifests import manifest_file, unmet_objectives
+from legato_cli.models import model
 from legato_cli.recording.reader import RoundReader
 from legato_cli.services.events import RecentEvents
 from legato_cli.services.log_lines import LogLines

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import aiohttp
 
-from legato_cli import admin
+from legato_cli.local import admin
 from legato_cli.recording.reader import RoundReader
 from legato_cli.ui import kubernetes
 from legato_cli.ui.target import NoTarget

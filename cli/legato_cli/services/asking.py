@@ -37,7 +37,7 @@ def opened(namespace: str | None, service: str | None) -> Iterator[Ask]:
 
 
 def _ask_local(service: str | None, order: Mapping[str, Any]) -> dict[str, Any]:
-    from legato_cli import admin
+    from legato_cli.local import admin
 
     try:
         return _accepted(admin.ask(service, order))

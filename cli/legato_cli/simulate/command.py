@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 from tqdm import tqdm
 
-from legato_cli import unmet_objectives
+from legato_cli.manifests import unmet_objectives
 from legato_cli.simulate import replaying
 from legato_engine.errors import UnusableProfile
 from legato_engine.runner import profile

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 
-from legato_cli import admin
+from legato_cli.local import admin
 from legato_cli.ui.target import NoTarget, UITarget, from_message, read
 from legato_operator.cluster import Cluster, Ref
 from legato_operator.errors import ClusterError

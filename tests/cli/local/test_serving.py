@@ -13,9 +13,9 @@ import local_services
 import pytest
 from local_services import ONE_GPU, operations
 
-from legato_cli import gpus, up
-from legato_cli.local import serving
+from legato_cli.local import serving, up
 from legato_cli.local.terminal import Terminal
+from legato_cli.machine import gpus
 from legato_operator.errors import ManifestError
 from legato_operator.local.store import Store
 

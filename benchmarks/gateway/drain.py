@@ -1,0 +1,188 @@
+"""CPU of one gateway while a worker of a large fleet drains: first with no room elsewhere, then with room.
+
+    .venv/bin/python benchmarks/gateway/drain.py --workers 100 --streams 1000 --drained 256
+
+Workers are scripted and share one process; the gateway is a real process pinned to one core. `--drained` streams run on
+one worker, the others are spread. Printed: the gateway's CPU in per cent of a core and per token, while all stream,
+while the worker drains and nobody has room for its sequences, and while these are handed to workers that have.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from streams import TOKEN, cpu, pin_away, port_of, word, write_request
+
+from legato_cli.models.model import resolve
+from legato_gateway.testing.fake_engine import Fabric
+from legato_gateway.testing.fake_worker import FakeWorker
+from legato_protocol import model_digest
+
+MANY = 10_000  # sequences
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--workers", type=int, default=100)
+    parser.add_argument("--streams", type=int, default=1000)
+    parser.add_argument("--drained", type=int, default=256)
+    parser.add_argument("--pace", type=float, default=0.1, help="seconds per step of a worker")
+    parser.add_argument("--heartbeat", type=float, default=0.05, help="seconds between a worker's load reports")
+    parser.add_argument("--window", type=float, default=8.0, help="seconds of each measurement")
+    parser.add_argument("--model", default="builtin:smollm2-135m-instruct")
+    parser.add_argument("--source", help="PYTHONPATH of the gateway, to measure another checkout")
+    parser.add_argument("--role", choices=("all", "workers"), default="all", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.role == "workers":
+        asyncio.run(_workers(args))
+        return
+    pin_away()
+    with tempfile.TemporaryDirectory() as folder, _started(args, Path(folder)) as (script, gateway, port):
+        asyncio.run(_measure(args, script, gateway, port))
+
+
+async def _workers(args: argparse.Namespace) -> None:
+    """Runs all workers. Each line read is a stage of the script: `spread`, `full`, `drain`, `room`."""
+    digest, fabric = model_digest.digest(resolve(args.model, print)), Fabric()
+    times = {"pace": args.pace, "heartbeat": args.heartbeat}
+    options = {"fabric": fabric, "token": TOKEN, "tokens": word, "model": digest, **times}
+    workers = [FakeWorker(f"u{i}", credits=0 if i else MANY, **options) for i in range(args.workers)]
+    first, others = workers[0], workers[1:]
+    async with contextlib.AsyncExitStack() as stack:
+        for worker in workers:
+            await stack.enter_async_context(worker)
+        print(" ".join(worker.address for worker in workers), flush=True)
+        while command := (await asyncio.to_thread(sys.stdin.readline)).strip():
+            if command == "spread":
+                first.credits = 0
+                for worker in others:
+                    worker.credits = MANY
+            elif command in ("full", "room"):
+                for worker in others:
+                    worker.full = command == "full"
+            elif command == "drain":
+                await first.drain()
+            elif command == "left":
+                print(len(first.engine.jobs), flush=True)
+
+
+@contextlib.contextmanager
+def _started(args: argparse.Namespace, folder: Path) -> Iterator[tuple["Script", int, int]]:
+    """The workers, the gateway's process and its port."""
+    core = str(min(os.sched_getaffinity(os.getppid())))
+    command = [sys.executable, __file__, "--role", "workers", "--pace", str(args.pace), "--model", args.model]
+    command += ["--workers", str(args.workers), "--heartbeat", str(args.heartbeat)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as workers:
+        script = Script(workers)
+        announced = folder / "announced"
+        command = ["taskset", "-c", core, sys.executable, "-m", "legato_cli.main", "gateway", "--port", "0"]
+        command += ["--announce", str(announced), "--model", args.model]
+        command += ["--served-name", "m", "--max-length", "100000"]
+        for number, address in enumerate(script.read().split()):
+            command += ["--worker", f"u{number}={address}"]
+        source = {"PYTHONPATH": args.source} if args.source else {}
+        with subprocess.Popen(command, env=os.environ | {"LEGATO_TOKEN": TOKEN} | source) as gateway:
+            try:
+                yield script, gateway.pid, port_of(announced, gateway)
+            finally:
+                gateway.terminate()
+        workers.communicate()
+
+
+class Script:
+    """The fake workers' settings."""
+
+    def __init__(self, process: "subprocess.Popen[str]") -> None:
+        self._process = process
+
+    def say(self, command: str) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{command}\n")
+        self._process.stdin.flush()
+
+    def read(self) -> str:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline().strip()
+
+    def left(self) -> int:
+        """Sequences at the worker that drains."""
+        self.say("left")
+        return int(self.read())
+
+
+class Clients:
+    """Streams that are read until the end of the measurement; `events` are the tokens they received."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._tasks: list[asyncio.Task[None]] = []
+        self.started = self.events = 0
+
+    async def start(self, count: int) -> None:
+        """Returns once all of `count` more stream."""
+        wanted = len(self._tasks) + count
+        self._tasks += [asyncio.create_task(self._read()) for _ in range(count)]
+        while self.started < wanted:
+            failed = [task for task in self._tasks if task.done()]
+            assert not failed, failed[0]
+            await asyncio.sleep(0.05)
+
+    async def _read(self) -> None:
+        reader, writer = await write_request(self._port, 50_000)
+        try:
+            first = True
+            while data := await reader.read(65536):
+                count = data.count(b"data: ")
+                self.events += count
+                if first and count:
+                    first = False
+                    self.started += 1
+                assert b"event: error" not in data, data[-300:]
+        finally:
+            writer.close()
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+async def _measure(args: argparse.Namespace, script: Script, gateway: int, port: int) -> None:
+    clients = Clients(port)
+    await asyncio.sleep(1.0)  # until all workers have greeted
+    await clients.start(args.drained)
+    script.say("spread")
+    await asyncio.sleep(1.0)
+    await clients.start(args.streams - args.drained)
+    print(f"{args.workers} workers, {args.streams} streams, {script.left()} on the one that drains")
+    await _window("all stream", args.window, gateway, clients)
+    script.say("full")
+    await asyncio.sleep(1.0)
+    script.say("drain")
+    await _window("it drains, no room", args.window, gateway, clients)
+    script.say("room")
+    await _window("it drains, room", args.window, gateway, clients)
+    print(f"left on it: {script.left()}")
+    await clients.stop()
+
+
+async def _window(name: str, seconds: float, gateway: int, clients: Clients) -> None:
+    spent, events, start = cpu(gateway), clients.events, time.perf_counter()
+    await asyncio.sleep(seconds)
+    spent, events, passed = cpu(gateway) - spent, clients.events - events, time.perf_counter() - start
+    print(
+        f"{name}: {100 * spent / passed:.0f} % of a core, {events / passed:,.0f} tokens/s, "
+        f"{1e6 * spent / max(events, 1):.1f} µs per token",
+        flush=True,
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,208 @@
+"""Measures a whole model on a GPU against the GPU's limits: Llama-3-8B's shapes, with weights made on the device.
+
+- Decoding against the bandwidth floor: the time in which a step's weights and KV would be read at the bandwidth of a
+  copy. Steps follow one another as in a worker, with greedy sampling, see `decoding`.
+- The time that the GPU is idle between such steps: the time of a step less the time of a step whose
+  kernels are all queued before the GPU begins, measured by CUDA events.
+- A prompt against a large product of matrices: operations of its linear layers and of causal attention a second.
+- Steps replayed from a CUDA graph against the same steps launched kernel by kernel, bit for bit.
+
+Limits are measured in the same process. `scripts/gpu` runs this; torch, triton and numpy are all it needs.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from clock import CudaClock, DeviceClock, HostClock
+from decoding import Decoding
+from made_model import LLAMA_3_8B, MadeModel, MadeWeights, Row
+
+from legato_engine.backends.cuda.device import Cuda, Device, Interpreted
+from legato_engine.backends.cuda.workspace import Room
+from legato_engine.models.config import ModelConfig
+from legato_engine.weights.expected import projections
+
+Result = dict[str, Any]
+DECODE_SHARE, IDLE_SHARE, PREFILL_SHARE = 0.70, 0.05, 0.50  # aims: at least, at most, at least
+OTHER_MEMORY = 4 << 30  # what steps and sampling compute into, graphs, and torch's and the driver's own
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Rows that decode, ascending, tokens of their contexts, tokens of a prompt and of a chunk of it, sides of matrices
+    to multiply, bytes to copy, and steps in a row.
+    """
+
+    config: ModelConfig
+    rows: tuple[int, ...]
+    context: int
+    prompt: int
+    chunk: int
+    product: int
+    copied: int
+    steps: int
+    block: int = 64
+
+    @property
+    def blocks(self) -> int:
+        return max(self.rows[-1] * self.blocks_of(self.context), self.blocks_of(self.prompt))
+
+    def blocks_of(self, tokens: int) -> int:
+        return -(-tokens // self.block)
+
+    def token_bytes(self, dtype: torch.dtype) -> int:
+        """KV of one token."""
+        return self.config.layers * 2 * self.config.kv_heads * self.config.head_dim * dtype.itemsize
+
+    def memory(self, dtype: torch.dtype) -> int:
+        weights = MadeWeights(self.config, dtype, torch.device("cpu")).nbytes
+        return weights + self.blocks * self.block * self.token_bytes(dtype) + 2 * self.copied + OTHER_MEMORY
+
+
+SHAPES = {
+    "llama-3-8b": Sizes(LLAMA_3_8B, (1, 32, 64), 1024, 8192, 512, 8192, 2 << 30, 50),
+    "tiny": Sizes(
+        replace(
+            LLAMA_3_8B, layers=1, hidden_size=64, heads=4, kv_heads=2, head_dim=32, intermediate_size=96, vocab_size=320
+        ),
+        (1, 3), 20, 24, 16, 64, 1 << 16, 3, block=16,
+    ),
+}  # fmt: skip
+
+
+class ModelBench:
+    """A model of these sizes on a device, whose KV is random numbers."""
+
+    def __init__(self, sizes: Sizes, device: Device, dtype: torch.dtype, clock: DeviceClock) -> None:
+        self.sizes, self.device, self.dtype, self.clock = sizes, device, dtype, clock
+        self._weights = MadeWeights(sizes.config, dtype, device.place)
+        longest = sizes.blocks_of(max(sizes.context, sizes.prompt))
+        room = Room(max(sizes.prompt, sizes.rows[-1]), sizes.rows[-1], longest)
+        self._model = MadeModel(self._weights, dtype, device, sizes.block, room, sizes.blocks)
+        with torch.inference_mode():
+            self._model.arena.normal_()
+
+    def figures(self) -> Iterator[Result]:
+        """One after the other, as they are measured."""
+        yield {"what": "clock", "value": self.clock.name}
+        bandwidth, rate = self._bandwidth(), self._product_rate()
+        yield {"what": "copy", "value": bandwidth / 1e9, "unit": "GB/s"}
+        yield {"what": f"product of matrices of {self.sizes.product}", "value": rate / 1e12, "unit": "TFLOP/s"}
+        for rows in self.sizes.rows:
+            yield self._replayed(rows)
+            yield from self._decoding(rows, bandwidth)
+        for chunk in dict.fromkeys((self.sizes.prompt, self.sizes.chunk)):
+            yield self._prefill(chunk, rate)
+
+    def _bandwidth(self) -> float:
+        """Bytes read and written a second."""
+        source = torch.randint(0, 256, (self.sizes.copied,), dtype=torch.uint8, device=self.device.place)
+        target = torch.empty_like(source)
+        return 2 * source.nbytes / self.clock.seconds(lambda: target.copy_(source), 20)
+
+    def _product_rate(self) -> float:
+        """Operations a second."""
+        side = self.sizes.product
+        first, second = (torch.randn(side, side, dtype=self.dtype, device=self.device.place) for _ in range(2))
+        out = torch.empty_like(first)
+        return 2 * side**3 / self.clock.seconds(lambda: torch.mm(first, second, out=out), 20)
+
+    def _replayed(self, count: int) -> Result:
+        held = self.sizes.blocks_of(self.sizes.context)
+        tables = (range(row * held, (row + 1) * held) for row in range(count))
+        rows = [Row([row], self.sizes.context - 1, table) for row, table in enumerate(tables)]
+        with torch.inference_mode():
+            self._model.step(rows)  # is captured
+            eager = self._model.eager(rows)
+            expected = eager[:count].clone()
+            eager.fill_(torch.nan)  # otherwise a step that computed nothing would leave the right values there
+            equal = torch.equal(self._model.step(rows), expected)
+        return {"what": f"replay equals eager, {self._rows(count)}", "equal": equal}
+
+    def _decoding(self, count: int, bandwidth: float) -> Iterator[Result]:
+        read = self._read() + count * self.sizes.context * self.sizes.token_bytes(self.dtype)
+        for eager in (True, False):
+            decoding = Decoding(self._model, self.device, count, self.sizes.context, eager)
+            took = self.clock.seconds(decoding.step, self.sizes.steps)
+            what = f"decode, {self._rows(count)}, {'eager' if eager else 'by graph'}"
+            share = read / bandwidth / took
+            result = {"what": what, "value": took * 1e3, "unit": "ms", "share": share, "of": "the bandwidth floor"}
+            yield result | _aim(share, DECODE_SHARE, not eager and count == 1)
+            if not eager:
+                yield self._idle(count, took, self.clock.queued(decoding.launch))
+
+    def _idle(self, count: int, took: float, busy: float) -> Result:
+        what, share = f"idle between steps, {self._rows(count)}", 1 - busy / took
+        result: Result = {"what": what, "value": (took - busy) * 1e3, "unit": "ms", "share": share, "of": "a step"}
+        if count == self.sizes.rows[-1]:
+            result |= {"aim": f"at most {IDLE_SHARE:.0%}", "met": share <= IDLE_SHARE}
+        return result
+
+    def _prefill(self, chunk: int, limit: float) -> Result:
+        config, tokens = self.sizes.config, self.sizes.prompt
+        linear = sum(outputs * inputs for outputs, inputs in projections(config).values())
+        attention = 2 * config.layers * config.heads * config.head_dim * tokens * (tokens + 1)
+        operations = 2 * tokens * linear + attention + 2 * config.vocab_size * config.hidden_size
+        took = self.clock.seconds(lambda: self._compute_prompt(chunk), 2)
+        rate = operations / took
+        how = "whole" if chunk == tokens else f"in chunks of {chunk}"
+        result = {"what": f"prompt of {tokens}, {how}", "value": rate / 1e12, "unit": "TFLOP/s", "ms": took * 1e3}
+        share = rate / limit
+        return result | {"share": share, "of": "the product"} | _aim(share, PREFILL_SHARE, chunk == tokens)
+
+    def _compute_prompt(self, chunk: int) -> None:
+        tokens = [index % self.sizes.config.vocab_size for index in range(self.sizes.prompt)]
+        blocks = range(self.sizes.blocks_of(len(tokens)))
+        for start in range(0, len(tokens), chunk):
+            piece = tokens[start : start + chunk]
+            self._model.step([Row(piece, start, blocks, start + len(piece) == len(tokens))])
+
+    def _read(self) -> int:
+        """Bytes of weights in a step: all but the table of embeddings, where that is not the head's."""
+        config = self.sizes.config
+        table = config.vocab_size * config.hidden_size * self.dtype.itemsize
+        return self._model.backend.nbytes - (0 if config.tie_word_embeddings else table)
+
+    def _rows(self, count: int) -> str:
+        return f"{count} row{'s' if count > 1 else ''} at {self.sizes.context}"
+
+
+def _aim(share: float, least: float, aimed: bool) -> Result:
+    return {"aim": f"at least {least:.0%}", "met": share >= least} if aimed else {}
+
+
+def on_gpu(shape: str) -> ModelBench:
+    """Raises MemoryError where the model does not fit."""
+    sizes, place = SHAPES[shape], torch.device("cuda", 0)
+    torch.cuda.empty_cache()  # what tests and other benchmarks have left
+    free, needed = torch.cuda.mem_get_info(place)[0], sizes.memory(torch.bfloat16)
+    if free < needed:
+        raise MemoryError(
+            f"{shape} needs {needed / 1e9:.0f} GB of memory, of which {torch.cuda.get_device_name(place)} has "
+            f"{free / 1e9:.0f} GB free: use a GPU with more, or --shape tiny"
+        )
+    return ModelBench(sizes, Cuda(place), torch.bfloat16, CudaClock(place))
+
+
+def interpreted() -> ModelBench:
+    """The tiny shape in Triton's interpreter: shows that all of it runs. Its figures say nothing."""
+    return ModelBench(SHAPES["tiny"], Interpreted(), torch.float32, HostClock())
+
+
+def table(machine: dict[str, Any], result: list[Result]) -> str:
+    """For a person, and for the docs."""
+    lines = [", ".join(f"{name} {value}" for name, value in machine.items()), ""]
+    lines += ["| what | figure | share | aim |", "| --- | ---: | --- | --- |"]
+    for each in result:
+        share = f"{each['share']:.1%} of {each['of']}" if "share" in each else ""
+        aim = f"{each['aim']}: {'met' if each['met'] else 'MISSED'}" if "aim" in each else ""
+        lines.append(f"| {each['what']} | {_figure(each)} | {share} | {aim} |")
+    return "\n".join(lines)
+
+
+def _figure(each: Result) -> str:
+    if "equal" in each:
+        return "yes" if each["equal"] else "NO"
+    return f"{each['value']:,.2f} {each['unit']}" if "unit" in each else str(each["value"])

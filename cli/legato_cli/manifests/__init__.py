@@ -1,0 +1,1 @@
+"""Manifests in files, and problems that need no cluster to find."""

@@ -1,0 +1,130 @@
+"""`legato prepare`: what would otherwise happen at the first start, done ahead: at install, or in an image's build."""
+
+import argparse
+import itertools
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from legato_protocol import flags
+
+DTYPES = ("Auto", "Float32", "BFloat16", "Float16")
+KV_DTYPES = ("Auto", "Float32", "BFloat16")
+MAX_LENGTH = 256  # tokens; enough to run every kernel once
+KV_BYTES = 64 << 20
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Register `legato prepare`."""
+    parser = subparsers.add_parser(
+        "prepare",
+        help="unpack a model and compile the kernels for this processor",
+        description="Unpacks a model into the cache folder and compiles the kernels that it needs on this processor; "
+        "with --hugging-face it downloads one, or an adapter, and compiles nothing.",
+    )
+    dtype = flags.one_of("DTYPE", DTYPES)
+    flags.option(
+        parser,
+        "--model",
+        kind=flags.text("MODEL"),
+        default="builtin:smollm2-135m-instruct",
+        help="path, hf:REPO@COMMIT or builtin:NAME",
+    )
+    parser.add_argument(
+        "--dtype",
+        type=dtype,
+        metavar=dtype.metavar,
+        action="append",
+        help=f"number format to compile for: {', '.join(DTYPES)}; Auto if not given (may be repeated)",
+    )
+    kv_dtype = flags.one_of("DTYPE", KV_DTYPES)
+    parser.add_argument(
+        "--kv-cache-dtype",
+        type=kv_dtype,
+        metavar=kv_dtype.metavar,
+        action="append",
+        help=f"number format of KV to compile for, with each --dtype: {', '.join(KV_DTYPES)}; Auto if not given "
+        "(may be repeated)",
+    )
+    parser.add_argument("--header-only", action="store_true", help="prepare only what a gateway needs: no weights")
+    flags.option(
+        parser,
+        "--hugging-face",
+        kind=flags.text("REPO"),
+        help="download this repository of the Hugging Face hub, OWNER/NAME; the access token is HF_TOKEN",
+    )
+    flags.option(parser, "--revision", kind=flags.text("COMMIT"), help="commit of the repository, 40 hex digits")
+    flags.option(
+        parser,
+        "--adapter",
+        kind=flags.text("NAME"),
+        help="download the LoRA adapter that the repository holds, and no model; messages about it say this name",
+    )
+    flags.option(parser, "--into", kind=flags.FOLDER, help="folder for its files, instead of the cache folder")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Exit code 2: the model cannot be used. 1: it is not available now, but may be later."""
+    from legato_cli.models import hub, model
+    from legato_protocol.parent import die_with_parent
+
+    if (args.hugging_face is None) != (args.revision is None):
+        return _refuse("--hugging-face and --revision must be given together")
+    if (args.into or args.adapter) and not args.hugging_face:
+        return _refuse("--into and --adapter are only allowed with --hugging-face")
+    if args.adapter and args.header_only:
+        return _refuse("--adapter and --header-only cannot be given together")
+    try:
+        if (parent := flags.parent(os.environ)) and not die_with_parent(parent):
+            return 1  # `legato up` has ended
+        if args.hugging_face:
+            content = hub.ADAPTER if args.adapter else hub.MODEL_HEADER if args.header_only else hub.MODEL
+            model.download(args.hugging_face, args.revision, args.into, _say, content)
+            return 0
+        if args.header_only:
+            _say(f"wrote {model.prepare_header(args.model, _say)}")
+            return 0
+        return _compile(model.resolve(args.model, _say), args.dtype or ["Auto"], args.kv_cache_dtype or ["Auto"])
+    except flags.SettingsError as error:
+        return _refuse(error)
+    except model.ModelUnavailable as error:
+        _refuse(f"adapter {args.adapter}: {error}" if args.adapter else error)
+        return 1 if isinstance(error, model.ModelAway) else 2
+
+
+def _compile(path: Path, dtypes: Sequence[str], kv_dtypes: Sequence[str]) -> int:
+    from legato_engine import settings
+    from legato_engine.errors import EngineError
+    from legato_engine.runner import cores
+    from legato_engine.runner.runner import Runner
+    from legato_engine.weights.opening import open_weights
+
+    try:
+        checkpoint = open_weights(path)
+        for dtype, kv_dtype in itertools.product(dtypes, kv_dtypes):
+            _say(f"compiling kernels for {dtype}, KV {kv_dtype}")
+            runner = Runner.load(
+                checkpoint,
+                block_size=settings.BLOCK_SIZES["cpu"],
+                kv_cache_bytes=KV_BYTES,
+                dtype=dtype.lower(),
+                kv_dtype=kv_dtype,
+                max_length=MAX_LENGTH,
+            )
+            runner.warm_up()
+            _say(runner.formats)
+        cores.prepare()
+    except EngineError as error:
+        return _refuse(error)
+    return 0
+
+
+def _refuse(error: Exception | str) -> int:
+    print(f"legato prepare: {error}", file=sys.stderr)
+    return 2
+
+
+def _say(text: str) -> None:
+    print(f"legato: {text}", flush=True)

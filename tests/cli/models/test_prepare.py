@@ -1,0 +1,54 @@
+"""`legato prepare` compiles for the formats that it is given."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from legato_cli.models import model
+from legato_engine.runner import cores, runner
+
+MODEL = "builtin:smollm2-135m-instruct"
+
+
+def test_a_format_of_kv_that_does_not_go_with_the_others_is_refused(legato):
+    path = model.resolve(MODEL, lambda _text: None)
+    code, out, err = legato("prepare", "--model", path, "--dtype", "Float16", "--kv-cache-dtype", "BFloat16")
+    assert code == 2
+    assert "compiling kernels for Float16, KV BFloat16" in out
+    assert err.startswith("legato prepare: KV cannot be BFloat16 with float16")
+
+
+def test_each_pair_of_formats_is_warmed_up_and_what_binds_threads_to_cores_is_compiled_too(legato, monkeypatch):
+    warm = []
+
+    def load(checkpoint, *, dtype, kv_dtype, **_):
+        return SimpleNamespace(warm_up=lambda: warm.append((dtype, kv_dtype)), formats="the formats")
+
+    monkeypatch.setattr(runner.Runner, "load", load)
+    monkeypatch.setattr(cores, "prepare", lambda: warm.append("cores"))
+    kv = ("--kv-cache-dtype", "Auto", "--kv-cache-dtype", "Float32")
+    code, out, err = legato("prepare", "--model", model.resolve(MODEL, print), "--dtype", "BFloat16", *kv)
+    assert (code, err, out.count("the formats")) == (0, "", 2)
+    assert warm == [("bfloat16", "Auto"), ("bfloat16", "Float32"), "cores"]
+
+
+REPOSITORY = "--hugging-face owner/name --revision " + "0" * 40
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ("--hugging-face owner/name", "--hugging-face and --revision must be given together"),
+        ("--into folder", "--into and --adapter are only allowed with --hugging-face"),
+        ("--adapter sql", "--into and --adapter are only allowed with --hugging-face"),
+        (f"{REPOSITORY} --adapter sql --header-only", "--adapter and --header-only cannot be given together"),
+    ],
+)
+def test_flags_that_do_not_go_together_are_refused(flags, said, legato):
+    assert legato("prepare", *flags.split()) == (2, "", f"legato prepare: {said}\n")
+
+
+def test_code_that_binds_threads_to_cores_is_kept_for_later_processes():
+    cores.prepare()
+    assert cores.thread_ids.signatures
+    assert cores.thread_ids.stats.cache_path
