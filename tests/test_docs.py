@@ -36,8 +36,9 @@ from legato_operator.api.resources import InferenceService
 from legato_operator.autoscaler import decision
 from legato_operator.kubernetes import settings as operator_settings
 from legato_operator.metrics.operator_metrics import OperatorMetrics
-from legato_protocol import names, sampling_limits
-from legato_protocol.load import Load
+from legato_protocol import names
+from legato_protocol.sampling import limits as sampling_limits
+from legato_protocol.wire.load import Load
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"

@@ -19,7 +19,7 @@ from legato_engine.runner.runner import Runner
 from legato_engine.scheduler.batch import Batch, Draw, Row
 from legato_engine.weights.expected import projections
 from legato_engine.weights.opening import open_weights
-from legato_protocol.sampling_params import SamplingParams
+from legato_protocol.sampling.parameters import SamplingParams
 
 SHAPES = {"decode 1": (1, 1), "decode 4": (4, 1), "decode 16": (16, 1), "prompts 4 × 128": (4, 128)}
 CONTEXT = 128  # tokens before each row

@@ -13,7 +13,7 @@ from legato_engine.scheduler.batch import Sampled
 from legato_engine.scheduler.limits import SchedulerLimits
 from legato_engine.scheduler.request import Request
 from legato_engine.scheduler.scheduler import Scheduler
-from legato_protocol.sampling_params import SamplingParams
+from legato_protocol.sampling.parameters import SamplingParams
 
 BLOCK_SIZE, PROMPT, STEPS = 16, 64, 600
 SIZES = (1, 8, 64)

@@ -33,7 +33,7 @@ from legato_engine.scheduler.limits import SchedulerLimits
 from legato_engine.scheduler.request import Request
 from legato_engine.scheduler.scheduler import Scheduler
 from legato_engine.weights.opening import open_weights
-from legato_protocol.sampling_params import SamplingParams
+from legato_protocol.sampling.parameters import SamplingParams
 
 BLOCK_SIZE, MAX_LENGTH = 16, 4096
 PARTS = ("attention", "linear", "head", "other operators", "sampling", "scheduling")

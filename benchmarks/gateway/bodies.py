@@ -22,7 +22,7 @@ import large_bodies
 
 from legato_cli.models.model import resolve
 from legato_gateway.testing.fake_worker import FakeWorker
-from legato_protocol import model_digest
+from legato_protocol.model_files import model_digest
 
 TOKEN = "benchmark"
 HEADERS = "Host: gateway\r\nConnection: close\r\nContent-Type: application/json\r\n"

@@ -23,7 +23,7 @@ from streams import TOKEN, cpu, pin_away, port_of, word, write_request
 from legato_cli.models.model import resolve
 from legato_gateway.testing.fake_engine import Fabric
 from legato_gateway.testing.fake_worker import FakeWorker
-from legato_protocol import model_digest
+from legato_protocol.model_files import model_digest
 
 MANY = 10_000  # sequences
 

@@ -18,10 +18,10 @@ from legato_gateway.routing.filters import Need
 from legato_gateway.routing.fleet_snapshot import FleetSnapshot, WorkerView
 from legato_gateway.routing.kv_index import KVIndex
 from legato_gateway.routing.predicted_prefixes import PredictedPrefixes
-from legato_protocol import block_hash
-from legato_protocol.kv_events import Snapshot
-from legato_protocol.load import DecodeCoefficients, PrefillCoefficients
-from legato_protocol.packed_tokens import pack_tokens
+from legato_protocol.wire import block_hash
+from legato_protocol.wire.kv_events import Snapshot
+from legato_protocol.wire.load import DecodeCoefficients, PrefillCoefficients
+from legato_protocol.wire.packed_tokens import pack_tokens
 
 BLOCK = 16
 OTHER_BLOCKS = 20_000

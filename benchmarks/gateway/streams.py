@@ -19,7 +19,7 @@ from pathlib import Path
 from legato_cli.models.model import resolve
 from legato_gateway.testing.fake_engine import token_at
 from legato_gateway.testing.fake_worker import FakeWorker
-from legato_protocol import model_digest
+from legato_protocol.model_files import model_digest
 
 TICKS = os.sysconf("SC_CLK_TCK")
 TOKEN = "benchmark"

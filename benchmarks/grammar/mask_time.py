@@ -22,7 +22,7 @@ from legato_engine.grammars.position import GrammarPosition
 from legato_engine.weights.opening import open_weights
 from legato_grammar import vocabulary
 from legato_grammar.guidance import Compiler
-from legato_protocol.sampling_params import JSON_SCHEMA
+from legato_protocol.sampling.parameters import JSON_SCHEMA
 
 WORDS = ("Whiskers", "Felix", "Mr. Tom", "Bella", "a", "Luna the 2nd", "Señor", "Max", "Charlie", "Tweety")
 END = 2  # SmolLM2's <|im_end|>

@@ -17,7 +17,7 @@ import httpx
 
 from legato_cli.bench import client, load, workload
 from legato_cli.bench.client import Record
-from legato_protocol import flags
+from legato_protocol.settings import flags
 
 LIMIT = 1.5  # times the objective: the promise
 

@@ -4,7 +4,7 @@ import argparse
 import json
 import secrets
 
-from legato_protocol import flags
+from legato_protocol.settings import flags
 
 PREFIX = "sk-legato-"
 RANDOM_BYTES = 32

@@ -4,8 +4,8 @@ import argparse
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from legato_protocol import flags
-from legato_protocol.flags import ValueKind
+from legato_protocol.settings import flags
+from legato_protocol.settings.flags import ValueKind
 
 SHELLS = ("bash", "zsh", "fish")
 

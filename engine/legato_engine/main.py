@@ -10,9 +10,9 @@ from legato_engine.errors import EngineError
 from legato_engine.server import core_link
 from legato_engine.server.worker import Resolve, WorkerServer
 from legato_engine.settings import WorkerSettings
-from legato_protocol import open_files
-from legato_protocol.flags import SettingsError
-from legato_protocol.parent import die_with_parent
+from legato_protocol.process import open_files
+from legato_protocol.process.parent import die_with_parent
+from legato_protocol.settings.flags import SettingsError
 
 
 def run(settings: WorkerSettings, resolve: Resolve) -> int:

@@ -8,7 +8,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from legato_engine.core.frames import DECODE_BATCHES, CoreStatus, CoreTotals
-from legato_protocol.load import Load
+from legato_protocol.wire.load import Load
 
 REFUSALS = (
     "malformed",

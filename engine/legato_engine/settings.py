@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from legato_engine import capacity
-from legato_protocol import flags, names, sizes, values
-from legato_protocol.flags import Flag, SettingsError, ValueKind
-from legato_protocol.stream import Role
+from legato_protocol import names
+from legato_protocol.settings import flags, sizes, values
+from legato_protocol.settings.flags import Flag, SettingsError, ValueKind
+from legato_protocol.wire.stream import Role
 from legato_telemetry import switch
 
 ROLES = ("prefill", "decode", "unified")

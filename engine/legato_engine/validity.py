@@ -3,8 +3,7 @@
 import math
 from array import array
 
-from legato_protocol.packed_tokens import unpack_tokens
-from legato_protocol.sampling_limits import (
+from legato_protocol.sampling.limits import (
     BAD_WORD_SPELLINGS,
     LOGIT_BIAS,
     MAX_ALLOWED_TOKENS,
@@ -18,8 +17,9 @@ from legato_protocol.sampling_limits import (
     MAX_STOP_TOKENS,
     RANGES,
 )
-from legato_protocol.sampling_params import REASONING, SamplingParams
-from legato_protocol.stream import Decode, Generate, Handoff, Prefill, Sequence
+from legato_protocol.sampling.parameters import REASONING, SamplingParams
+from legato_protocol.wire.packed_tokens import unpack_tokens
+from legato_protocol.wire.stream import Decode, Generate, Handoff, Prefill, Sequence
 
 _NUMBERS = range(1 << 63)
 MAX_ADAPTER_CHARACTERS = 64

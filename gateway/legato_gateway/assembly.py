@@ -23,9 +23,9 @@ from legato_gateway.routing.rebalancing import RebalancingPolicy
 from legato_gateway.routing.scorers import Objectives, Weights
 from legato_gateway.settings import GatewaySettings
 from legato_gateway.timers import Timers
-from legato_protocol.flags import SettingsError
-from legato_protocol.followed_files import InvalidFile
-from legato_protocol.tls_files import InternalTLS
+from legato_protocol.process.followed_files import InvalidFile
+from legato_protocol.security.tls_files import InternalTLS
+from legato_protocol.settings.flags import SettingsError
 
 if TYPE_CHECKING:
     from legato_telemetry.spans import Tracing

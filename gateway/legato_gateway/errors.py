@@ -31,7 +31,7 @@ from typing import ClassVar
 import msgspec
 
 from legato_protocol import names
-from legato_protocol.stream import Part
+from legato_protocol.wire.stream import Part
 
 
 class GatewayError(Exception):

@@ -36,8 +36,8 @@ from legato_gateway.workers.served_adapters import ServedAdapters
 from legato_gateway.workers.served_length import ServedLength
 from legato_gateway.workers.silence import SilenceLimits
 from legato_gateway.workers.worker_stream import StreamLimits
-from legato_protocol.adapter_file import AdapterFile
-from legato_protocol.followed_tokens import RefusalLog, ServiceTokens
+from legato_protocol.model_files.adapter_file import AdapterFile
+from legato_protocol.security.followed_tokens import RefusalLog, ServiceTokens
 
 _log = logging.getLogger(__name__)
 

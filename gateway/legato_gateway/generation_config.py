@@ -12,8 +12,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from legato_protocol import gguf_header
-from legato_protocol.sampling_limits import MAX_MODEL_STOP_TOKENS, RANGES, Interval
+from legato_protocol.model_files import gguf_header
+from legato_protocol.sampling.limits import MAX_MODEL_STOP_TOKENS, RANGES, Interval
 
 FILE: Final = "generation_config.json"
 _WHOLE = ("top_k", "max_tokens")

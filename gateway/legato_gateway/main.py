@@ -24,9 +24,11 @@ from legato_gateway.http.control import ByPort
 from legato_gateway.serving.bodies.preparation_forks import PreparationForks
 from legato_gateway.settings import GatewaySettings
 from legato_gateway.tokenizer.tokens import ModelTokenizer
-from legato_protocol import model_digest, names, open_files
-from legato_protocol.parent import die_with_parent
-from legato_protocol.tls_server import TLSServer
+from legato_protocol import names
+from legato_protocol.model_files import model_digest
+from legato_protocol.process import open_files
+from legato_protocol.process.parent import die_with_parent
+from legato_protocol.security.tls_server import TLSServer
 
 STOPPING = "stopping"  # drop reason: this gateway is about to end
 LAST_WORDS = 2.0  # seconds after the drain deadline in which clients get their errors

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from legato_protocol.packed_logprobs import PackedLogprobs, PromptToken
+from legato_protocol.wire.packed_logprobs import PackedLogprobs, PromptToken
 
 
 class PromptScores:

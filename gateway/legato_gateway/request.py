@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, Protocol
 
 from legato_gateway.prompt_scores import PromptScores
-from legato_protocol.reasoning import ReasoningTokens
-from legato_protocol.sampling_limits import Interval
-from legato_protocol.sampling_params import SamplingParams
-from legato_protocol.stream import TokenLogprobs
+from legato_protocol.sampling.limits import Interval
+from legato_protocol.sampling.parameters import SamplingParams
+from legato_protocol.sampling.reasoning import ReasoningTokens
+from legato_protocol.wire.stream import TokenLogprobs
 
 PRIORITY: Final = Interval(-1000, 1000)  # higher goes first
 MAX_NAME_CHARACTERS: Final = 512  # of a tenant, or a salt

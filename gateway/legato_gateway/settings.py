@@ -11,8 +11,9 @@ from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from legato_protocol import durations, flags, names, values
-from legato_protocol.flags import Flag, SettingsError
+from legato_protocol import names
+from legato_protocol.settings import durations, flags, values
+from legato_protocol.settings.flags import Flag, SettingsError
 from legato_telemetry import switch
 
 SLOW_CLIENT = ("Pause", "Disconnect")

@@ -16,7 +16,7 @@ from legato_grammar import lark
 from legato_grammar import schema as schemas
 from legato_grammar.errors import InvalidGrammar
 from legato_grammar.vocabulary import Vocabulary
-from legato_protocol.sampling_params import CHOICE, JSON_SCHEMA, REGEX, RULES
+from legato_protocol.sampling.parameters import CHOICE, JSON_SCHEMA, REGEX, RULES
 
 MAX_RULES = 500  # the compiler follows them by recursion on the stack
 _RULE = re.compile(r"^[ \t]*[?!_\w-][^:\n\"/]*:", re.MULTILINE)

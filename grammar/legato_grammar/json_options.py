@@ -6,7 +6,7 @@ from typing import Any
 from legato_grammar import lark, validation
 from legato_grammar import schema as schemas
 from legato_grammar.errors import InvalidGrammar
-from legato_protocol.sampling_params import JSON_SCHEMA, REGEX, RULES
+from legato_protocol.sampling.parameters import JSON_SCHEMA, REGEX, RULES
 
 COMPACT = {"whitespace_flexible": False}
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 from legato_grammar import guidance, lark, structural_format, validation
 from legato_grammar.errors import InvalidGrammar
 from legato_grammar.structural_format import Node
-from legato_protocol.sampling_params import JSON_SCHEMA, REGEX, RULES
+from legato_protocol.sampling.parameters import JSON_SCHEMA, REGEX, RULES
 
 MAX_JUDGED: Final = 128  # different schemas, patterns and grammars: each may take a second
 _ANY: Final = "/(?s:.*)/"

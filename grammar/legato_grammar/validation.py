@@ -9,7 +9,7 @@ from legato_grammar.errors import InvalidGrammar
 from legato_grammar.guidance import Compiler
 from legato_grammar.verdicts import Verdicts
 from legato_grammar.vocabulary import SINGLE_BYTES
-from legato_protocol.sampling_params import JSON_SCHEMA
+from legato_protocol.sampling.parameters import JSON_SCHEMA
 
 
 @lru_cache(maxsize=1)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from legato_grammar.errors import UnreadableVocabulary
-from legato_protocol import gguf_header, token_bytes
+from legato_protocol.model_files import gguf_header, token_bytes
 
 _NORMAL = 1  # type of a token in a GGUF file, and the default
 _CONTROL = 3

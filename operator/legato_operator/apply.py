@@ -24,7 +24,8 @@ from legato_operator.planning.actions import (
     Release,
     SetToken,
 )
-from legato_protocol import names, service_tokens
+from legato_protocol import names
+from legato_protocol.security import service_tokens
 
 FINALIZER = f"{names.API_GROUP}/operator"
 CONCURRENT = 8  # objects of a phase

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Final
 from urllib.parse import urlsplit
 
-from legato_protocol.flags import SettingsError
+from legato_protocol.settings.flags import SettingsError
 
 ENDPOINT: Final = "OTEL_EXPORTER_OTLP_ENDPOINT"  # of all signals: traces go to its /v1/traces
 TRACES_ENDPOINT: Final = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"  # the whole address

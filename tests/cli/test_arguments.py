@@ -14,7 +14,8 @@ import pytest
 from legato_cli import extras, main
 from legato_cli.local import up
 from legato_cli.machine import doctor
-from legato_protocol import names, parent
+from legato_protocol import names
+from legato_protocol.process import parent
 
 BAD = "\x00"  # nothing accepts it: not even a name may have control characters
 MODEL = ("--model", "builtin:smollm2-135m-instruct")

@@ -22,7 +22,7 @@ from legato_operator.autoscaler.signals import Signals
 from legato_operator.local.store import Store
 from legato_operator.manifests import common, pool, secret
 from legato_protocol import names
-from legato_protocol.demand import DemandReport, LengthBucket
+from legato_protocol.wire.demand import DemandReport, LengthBucket
 from legato_simulator.replay import signal_round
 from legato_simulator.replay.signal_round import BadRound
 

@@ -18,7 +18,7 @@ from legato_engine.runner.runner import Runner
 from legato_engine.scheduler.batch import Batch, Draw, Row
 from legato_engine.weights.checkpoint import Checkpoint
 from legato_engine.weights.opening import open_weights
-from legato_protocol.sampling_params import SamplingParams
+from legato_protocol.sampling.parameters import SamplingParams
 
 # As at the start of a worker: transformers may compute before a runner is loaded, and oneDNN reads its settings once.
 processor.guard_onednn(processor.detect())

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from legato_engine.kernels.sampling.triton import FORBIDDEN, SEEN
 from legato_engine.sampling.entries import collect
 from legato_engine.scheduler.batch import Draw
-from legato_protocol.sampling_params import SamplingParams
+from legato_protocol.sampling.parameters import SamplingParams
 
 VOCAB = 12
 TOKENS = st.lists(st.integers(0, VOCAB - 1), max_size=5)

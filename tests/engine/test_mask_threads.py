@@ -18,7 +18,7 @@ from legato_engine.runner.sizing import ChosenSizes
 from legato_engine.sampling import constrain
 from legato_engine.sampling.mask_threads import MOST_THREADS, MaskThreads
 from legato_engine.scheduler.batch import Constraint, Draw
-from legato_protocol.sampling_params import REGEX, SamplingParams
+from legato_protocol.sampling.parameters import REGEX, SamplingParams
 
 PARAMS = SamplingParams(max_tokens=9, seed=1, stop_token_ids=(END,))
 PATIENCE = 60.0  # seconds; only a hang reaches it

@@ -4,7 +4,7 @@ import pytest
 
 from legato_engine.core.frames import CoreStatus, CoreTotals
 from legato_engine.metrics import WorkerMetrics
-from legato_protocol.load import Load
+from legato_protocol.wire.load import Load
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import torch
 from legato_engine.runner.runner import Runner
 from legato_engine.sampling.scores import Scores, rows_per_slice
 from legato_engine.scheduler.batch import Batch, Draw, Row, Targets
-from legato_protocol.sampling_params import SamplingParams
+from legato_protocol.sampling.parameters import SamplingParams
 
 TOP = 5
 NEAR = 2e-3  # float32 logprobs of the two implementations differ by less than this

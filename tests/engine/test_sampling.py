@@ -24,7 +24,7 @@ from legato_engine.sampling.device_sampler import DeviceSampler
 from legato_engine.sampling.sampler import NOT_FINITE, NOTHING_LEFT, sample
 from legato_engine.sampling.uniform import uniform
 from legato_engine.scheduler.batch import Draw
-from legato_protocol.sampling_limits import LOGIT_BIAS, MAX_LOGPROBS, RANGES
+from legato_protocol.sampling.limits import LOGIT_BIAS, MAX_LOGPROBS, RANGES
 
 VOCAB = 50
 

@@ -5,7 +5,7 @@ from argparse import ArgumentParser
 import pytest
 
 from legato_engine import settings
-from legato_protocol.flags import SettingsError
+from legato_protocol.settings.flags import SettingsError
 
 LEAST = ["--role", "decode", "--name", "d0", "--model", "m"]
 

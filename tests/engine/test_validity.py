@@ -6,10 +6,10 @@ import msgspec
 import pytest
 
 from legato_engine.validity import frame_fault
-from legato_protocol.packed_tokens import pack_tokens
-from legato_protocol.sampling_limits import RANGES
-from legato_protocol.sampling_params import SamplingParams
-from legato_protocol.stream import Decode, Generate, Handoff, Peer, Prefill, Sequence
+from legato_protocol.sampling.limits import RANGES
+from legato_protocol.sampling.parameters import SamplingParams
+from legato_protocol.wire.packed_tokens import pack_tokens
+from legato_protocol.wire.stream import Decode, Generate, Handoff, Peer, Prefill, Sequence
 
 SEQUENCE = Sequence(pack_tokens([1, 2, 3]), 3, SamplingParams(max_tokens=4, seed=1), 60.0)
 PEER = Peer("w", "e", b"127.0.0.1:1")

@@ -8,9 +8,9 @@ import pytest
 import tiny_llama
 from worker_process import PATIENCE, alive, generate, greet, hand_over, hear, start, until
 
-from legato_protocol import stream
-from legato_protocol.load import Load
-from legato_protocol.stream import Failed, Pause, Tokens
+from legato_protocol.wire import stream
+from legato_protocol.wire.load import Load
+from legato_protocol.wire.stream import Failed, Pause, Tokens
 
 
 @pytest.fixture(autouse=True)

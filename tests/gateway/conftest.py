@@ -40,8 +40,8 @@ from legato_gateway.workers.fleet import Fleet
 from legato_gateway.workers.links import Links, opener
 from legato_gateway.workers.silence import SilenceLimits
 from legato_gateway.workers.worker_stream import StreamLimits
-from legato_protocol.followed_tokens import ServiceTokens
-from legato_protocol.sampling_params import SamplingParams
+from legato_protocol.sampling.parameters import SamplingParams
+from legato_protocol.security.followed_tokens import ServiceTokens
 
 __all__ = ("gateway", "make")
 

@@ -15,7 +15,7 @@ from legato_gateway.generation_config import GenerationDefaults
 from legato_gateway.request import Delta, TokenText
 from legato_gateway.serving.bodies.preparation import LONG
 from legato_gateway.serving.bodies.preparation_forks import PreparationForks, _pickled, _unpickled
-from legato_protocol.stream import TokenLogprobs
+from legato_protocol.wire.stream import TokenLogprobs
 
 EACH = pytest.mark.parametrize("api", ALL, ids=str)
 SPEAKS = pytest.mark.parametrize("api", SPEAKING, ids=str)

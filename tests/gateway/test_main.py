@@ -20,9 +20,10 @@ from legato_gateway.gateway import Gateway
 from legato_gateway.serving.bodies.preparation import LONG
 from legato_gateway.settings import GatewaySettings
 from legato_gateway.tokenizer.tokens import ModelTokenizer
-from legato_protocol import demand, model_digest
-from legato_protocol.demand import LengthBucket
-from legato_protocol.stream import Generate
+from legato_protocol.model_files import model_digest
+from legato_protocol.wire import demand
+from legato_protocol.wire.demand import LengthBucket
+from legato_protocol.wire.stream import Generate
 
 
 def _worker(lab, model):

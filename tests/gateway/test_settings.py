@@ -15,7 +15,7 @@ from legato_gateway.routing.rebalancing import RebalancingPolicy
 from legato_gateway.routing.scorers import Objectives
 from legato_gateway.settings import GatewaySettings
 from legato_protocol import names
-from legato_protocol.flags import SettingsError
+from legato_protocol.settings.flags import SettingsError
 
 
 def _read(*flags, environ=None):

@@ -8,7 +8,7 @@ from legato_grammar import json_options
 from legato_grammar.errors import InvalidGrammar
 from legato_grammar.guidance import Compiler
 from legato_grammar.vocabulary import SINGLE_BYTES
-from legato_protocol.sampling_params import JSON_SCHEMA, RULES
+from legato_protocol.sampling.parameters import JSON_SCHEMA, RULES
 
 COMPILER = Compiler(SINGLE_BYTES)
 PAIR = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "array"}}, "required": ["a"]}

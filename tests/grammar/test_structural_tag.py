@@ -22,7 +22,7 @@ from structural_formats import (
 from legato_grammar import structural_tag, validation
 from legato_grammar.guidance import MAX_RULES, Compiler
 from legato_grammar.vocabulary import SINGLE_BYTES
-from legato_protocol.sampling_params import RULES
+from legato_protocol.sampling.parameters import RULES
 
 COMPILER = Compiler(SINGLE_BYTES)
 

@@ -9,7 +9,7 @@ from legato_grammar.errors import InvalidGrammar
 from legato_grammar.guidance import MAX_RULES, Compiler
 from legato_grammar.schema import MAX_LEVELS
 from legato_grammar.vocabulary import SINGLE_BYTES
-from legato_protocol.sampling_params import CHOICE, GRAMMAR_KINDS, JSON_SCHEMA, REGEX, RULES
+from legato_protocol.sampling.parameters import CHOICE, GRAMMAR_KINDS, JSON_SCHEMA, REGEX, RULES
 
 COMPILER = Compiler(SINGLE_BYTES)
 TREE = {

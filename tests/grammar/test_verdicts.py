@@ -5,7 +5,7 @@ import pytest
 from legato_grammar import verdicts
 from legato_grammar.errors import InvalidGrammar
 from legato_grammar.verdicts import Verdicts
-from legato_protocol.sampling_params import JSON_SCHEMA, REGEX
+from legato_protocol.sampling.parameters import JSON_SCHEMA, REGEX
 
 
 class Judge:

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from legato_protocol import block_hash
-from legato_protocol.packed_tokens import pack_tokens
+from legato_protocol.wire import block_hash
+from legato_protocol.wire.packed_tokens import pack_tokens
 
 TOKENS = st.lists(st.integers(0, 200_000), max_size=70)
 

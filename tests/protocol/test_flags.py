@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from legato_protocol import flags, names
-from legato_protocol.flags import Flag, SettingsError
+from legato_protocol import names
+from legato_protocol.settings import flags
+from legato_protocol.settings.flags import Flag, SettingsError
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,12 @@ import logging
 import certificates
 import pytest
 
-from legato_protocol import adapter_list, names
-from legato_protocol.adapter_file import AdapterFile
-from legato_protocol.adapter_list import AdapterEntry, AdapterList, InvalidList
-from legato_protocol.followed_files import FollowedFiles, InvalidFile
-from legato_protocol.tls_files import InternalTLS, client_context
+from legato_protocol import names
+from legato_protocol.model_files import adapter_list
+from legato_protocol.model_files.adapter_file import AdapterFile
+from legato_protocol.model_files.adapter_list import AdapterEntry, AdapterList, InvalidList
+from legato_protocol.process.followed_files import FollowedFiles, InvalidFile
+from legato_protocol.security.tls_files import InternalTLS, client_context
 
 pytestmark = pytest.mark.anyio
 ENTRIES = (AdapterEntry("sql", "/adapters/sql"), AdapterEntry("team/law", "/adapters/law", 8))

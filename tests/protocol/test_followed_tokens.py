@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from legato_protocol.followed_tokens import RETENTION, SPREAD, RefusalLog, ServiceTokens, ShownToken
-from legato_protocol.service_tokens import token_id
+from legato_protocol.security.followed_tokens import RETENTION, SPREAD, RefusalLog, ServiceTokens, ShownToken
+from legato_protocol.security.service_tokens import token_id
 
 
 class Clock:

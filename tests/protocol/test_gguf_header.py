@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from legato_protocol.gguf_header import BadGguf, TensorInfo, parse
+from legato_protocol.model_files.gguf_header import BadGguf, TensorInfo, parse
 
 METADATA = {
     "general.architecture": "llama",

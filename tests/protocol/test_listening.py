@@ -6,7 +6,7 @@ import pytest
 
 from legato_engine.server import listen
 from legato_gateway.http import server
-from legato_protocol import listening
+from legato_protocol.process import listening
 
 LISTEN = {
     "protocol": lambda: listening.listen(listening.EVERY_ADDRESS, 0, 1),

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sample_messages import EVENTS, FROM_WORKER, ITEM, PARAMS, PEER_MESSAGES, PREFILL, REQUESTS, SEQUENCE, TO_WORKER
 
-from legato_protocol import handoff, kv_events, stream
-from legato_protocol.load import Load, PrefillCoefficients, TenantService
-from legato_protocol.messages import MAX_FRAME_BYTES, BadFrame, UnknownKind
-from legato_protocol.packed_tokens import pack_tokens, unpack_tokens
+from legato_protocol.wire import handoff, kv_events, stream
+from legato_protocol.wire.load import Load, PrefillCoefficients, TenantService
+from legato_protocol.wire.messages import MAX_FRAME_BYTES, BadFrame, UnknownKind
+from legato_protocol.wire.packed_tokens import pack_tokens, unpack_tokens
 
 SAMPLES = {
     stream.decode_to_worker: TO_WORKER,

@@ -4,8 +4,8 @@ import shutil
 
 import pytest
 
-from legato_protocol import model_digest
-from legato_protocol.gguf_header import BadGguf
+from legato_protocol.model_files import model_digest
+from legato_protocol.model_files.gguf_header import BadGguf
 
 ONE_KEY = b"GGUF" + (3).to_bytes(4, "little") + (0).to_bytes(8, "little") + (1).to_bytes(8, "little")
 

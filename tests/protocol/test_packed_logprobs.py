@@ -5,7 +5,7 @@ from array import array
 import msgspec
 import pytest
 
-from legato_protocol.packed_logprobs import PackedLogprobs, PromptToken
+from legato_protocol.wire.packed_logprobs import PackedLogprobs, PromptToken
 
 TOKENS = [
     PromptToken(-0.5, 1, ((7, -0.5), (3, -2.0))),

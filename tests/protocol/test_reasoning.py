@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from legato_protocol.reasoning import ReasoningSpan, ReasoningTokens
+from legato_protocol.sampling.reasoning import ReasoningSpan, ReasoningTokens
 
 OPEN, CLOSE, SPACE = 1, 2, 3
 

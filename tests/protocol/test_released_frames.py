@@ -4,8 +4,8 @@ import msgspec
 import pytest
 from released_frames import CHANNELS, RELEASES, read
 
-from legato_protocol import handoff, stream
-from legato_protocol.stream import in_common
+from legato_protocol.wire import handoff, stream
+from legato_protocol.wire.stream import in_common
 
 LINES = [(f"{release}: {line['channel']}: {line['name']}", line) for release in RELEASES for line in read(release)]
 FRAMES = [(name, line) for name, line in LINES if line["frame"]]

@@ -3,8 +3,8 @@
 import math
 import struct
 
-from legato_protocol.sampling_limits import GREEDY_BELOW, LOGIT_BIAS, RANGES, Interval
-from legato_protocol.sampling_params import SamplingParams
+from legato_protocol.sampling.limits import GREEDY_BELOW, LOGIT_BIAS, RANGES, Interval
+from legato_protocol.sampling.parameters import SamplingParams
 
 LARGEST_LOGIT = 1e6  # thousands of times what real models give
 LARGEST_FLOAT32 = struct.unpack("<f", bytes.fromhex("ffff7f7f"))[0]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from legato_protocol import durations, sizes, values
+from legato_protocol.settings import durations, sizes, values
 
 UNIT = partial(values.real, least=0, most=1)
 TENTH = partial(values.whole, least=1, most=9)

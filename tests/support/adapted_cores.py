@@ -9,7 +9,7 @@ import msgspec
 from legato_engine.adapters.resident import OfferedAdapter
 from legato_engine.errors import CorruptModel
 from legato_engine.scheduler.batch import Sampled
-from legato_protocol.stream import Generate
+from legato_protocol.wire.stream import Generate
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from legato_engine.backends.cuda.device import Interpreted
 from legato_engine.kernels.ahead import launches
 from legato_engine.runner.runner import Runner
 from legato_engine.scheduler.batch import Batch, Draw, Row, Targets
-from legato_protocol.sampling_params import SamplingParams
+from legato_protocol.sampling.parameters import SamplingParams
 
 CHUNK = 64  # tokens of prompts in one step
 LONGEST = 256  # tokens of a sequence

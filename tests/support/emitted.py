@@ -9,7 +9,7 @@ from legato_engine.core.frames import CoreStatus, CoreTotals
 from legato_engine.metrics import WorkerMetrics
 from legato_gateway.metrics.gateway_metrics import Metrics
 from legato_operator.metrics.operator_metrics import OperatorMetrics
-from legato_protocol.load import Load
+from legato_protocol.wire.load import Load
 
 SUFFIXES = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count"), "gauge": ("",)}
 

@@ -10,7 +10,7 @@ from legato_engine.sampling.sampler import sample
 from legato_engine.scheduler.batch import Draw, Sampled
 from legato_grammar.guidance import Compiler
 from legato_grammar.vocabulary import Vocabulary
-from legato_protocol.sampling_params import SamplingParams
+from legato_protocol.sampling.parameters import SamplingParams
 
 PIECES = (
     b'"',

@@ -10,9 +10,9 @@ from legato_engine.transfer.link import Connected, Received
 from legato_engine.transfer.memory import MemoryLink, Network
 from legato_engine.transfer.peers import Peers
 from legato_engine.transfer.seals import prove
-from legato_protocol import block_hash, handoff
-from legato_protocol.packed_tokens import pack_tokens
-from legato_protocol.stream import Peer
+from legato_protocol.wire import block_hash, handoff
+from legato_protocol.wire.packed_tokens import pack_tokens
+from legato_protocol.wire.stream import Peer
 
 BLOCK, BLOCK_BYTES, BLOCKS = 4, 64, 8
 ROOT = block_hash.root("kv")

@@ -17,7 +17,7 @@ from legato_operator.cluster import Cluster, Ref, ref_of
 from legato_operator.manifests import common
 from legato_operator.observing.observe import Gateways
 from legato_protocol import names
-from legato_protocol.demand import DemandReport
+from legato_protocol.wire.demand import DemandReport
 
 DEMO = Ref(names.INFERENCE_SERVICE, "default", "demo")
 BUILTIN = "smollm2-135m-instruct"

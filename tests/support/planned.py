@@ -11,7 +11,7 @@ from legato_operator.api.resources import InferenceService
 from legato_operator.cluster import Object
 from legato_operator.observing.observed import Observed, Pod, WorkerState
 from legato_operator.planning.plan import Plan
-from legato_protocol.demand import DemandReport
+from legato_protocol.wire.demand import DemandReport
 
 A = TypeVar("A")
 

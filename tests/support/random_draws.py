@@ -4,7 +4,7 @@ import torch
 from hypothesis import strategies as st
 
 from legato_engine.scheduler.batch import Draw
-from legato_protocol.sampling_params import SamplingParams
+from legato_protocol.sampling.parameters import SamplingParams
 
 PROMPT = (3, 3, 7, 11)
 

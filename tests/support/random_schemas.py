@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from legato_grammar import validation
 from legato_grammar.errors import InvalidGrammar
-from legato_protocol.sampling_params import JSON_SCHEMA
+from legato_protocol.sampling.parameters import JSON_SCHEMA
 
 NAMES = st.sampled_from(["a", "b", "name", "é", 'q"', "x y", "日本", ""])
 WORDS = st.text('ab é"\\\n', max_size=4)

@@ -17,7 +17,7 @@ from legato_engine.backends.cuda.device import Interpreted
 from legato_engine.kernels.ahead import launches
 from legato_engine.runner.runner import Runner
 from legato_engine.scheduler.batch import Draw, Row
-from legato_protocol.sampling_params import SamplingParams
+from legato_protocol.sampling.parameters import SamplingParams
 
 GREEDY = SamplingParams(max_tokens=1, seed=0, temperature=0.0)
 

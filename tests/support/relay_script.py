@@ -12,9 +12,9 @@ from legato_gateway.relay.lifecycle import Stage
 from legato_gateway.relay.sub_request import SubRequest
 from legato_gateway.routing.fleet_snapshot import WorkerView
 from legato_gateway.testing.fake_engine import token_at
-from legato_protocol.demand import DemandReport
-from legato_protocol.packed_tokens import pack_tokens
-from legato_protocol.stream import Failed, Peer, TokenItem, Tokens
+from legato_protocol.wire.demand import DemandReport
+from legato_protocol.wire.packed_tokens import pack_tokens
+from legato_protocol.wire.stream import Failed, Peer, TokenItem, Tokens
 
 PROMPT = tuple(range(100))  # of a request, unless it has another one
 

@@ -25,10 +25,10 @@ from legato_gateway.routing.rebalancing import RebalancingPolicy
 from legato_gateway.routing.scorers import Objectives
 from legato_gateway.testing.fake_engine import Fabric, FakeEngine, ScriptedRefusal
 from legato_gateway.workers.fleet import Fleet
-from legato_protocol import block_hash, kv_events
-from legato_protocol.load import DecodeCoefficients, Load
-from legato_protocol.sampling_params import LATER_PARAMS
-from legato_protocol.stream import Cancel, Handoff, HandoffReport, Hello, Lost, Pause, Split, TokenItem, Tokens
+from legato_protocol.sampling.parameters import LATER_PARAMS
+from legato_protocol.wire import block_hash, kv_events
+from legato_protocol.wire.load import DecodeCoefficients, Load
+from legato_protocol.wire.stream import Cancel, Handoff, HandoffReport, Hello, Lost, Pause, Split, TokenItem, Tokens
 
 METRICS = Metrics()  # one for all schedules: registries are slow to make
 GATEWAY = "gateway"

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import sample_messages
 
-from legato_protocol import handoff, kv_events, stream
+from legato_protocol.wire import handoff, kv_events, stream
 
 FOLDER = Path(__file__).parents[1] / "protocol" / "frames"
 RELEASES = sorted(path.stem for path in FOLDER.glob("*.jsonl"))

@@ -1,10 +1,10 @@
 """One message of every kind that two processes exchange."""
 
-from legato_protocol import handoff, kv_events, stream
-from legato_protocol.load import DecodeCoefficients, Load, PrefillCoefficients, TenantService
-from legato_protocol.packed_logprobs import PackedLogprobs
-from legato_protocol.packed_tokens import pack_tokens
-from legato_protocol.sampling_params import SamplingParams
+from legato_protocol.sampling.parameters import SamplingParams
+from legato_protocol.wire import handoff, kv_events, stream
+from legato_protocol.wire.load import DecodeCoefficients, Load, PrefillCoefficients, TenantService
+from legato_protocol.wire.packed_logprobs import PackedLogprobs
+from legato_protocol.wire.packed_tokens import pack_tokens
 
 PARAMS = SamplingParams(max_tokens=64, seed=2**62, temperature=0.7, logit_bias={5: -100.0}, stop_token_ids=(2,))
 SEQUENCE = stream.Sequence(pack_tokens(range(100)), 100, PARAMS, 30.0, choices=(0, 1))

@@ -22,11 +22,11 @@ from legato_engine.scheduler.request import Request
 from legato_engine.scheduler.results import Emission, EndedSequences, ScoredTokens, SequenceKV, StepResult
 from legato_engine.scheduler.scheduler import Scheduler
 from legato_engine.scheduler.transfers import IncomingTransfer, OutgoingTransfer
-from legato_protocol.block_hash import split
-from legato_protocol.kv_events import KVEvent, Stored
-from legato_protocol.packed_logprobs import PackedLogprobs
-from legato_protocol.sampling_params import SamplingParams
-from legato_protocol.stream import Peer
+from legato_protocol.sampling.parameters import SamplingParams
+from legato_protocol.wire.block_hash import split
+from legato_protocol.wire.kv_events import KVEvent, Stored
+from legato_protocol.wire.packed_logprobs import PackedLogprobs
+from legato_protocol.wire.stream import Peer
 
 VOCABULARY = 1000
 GARBAGE = -1

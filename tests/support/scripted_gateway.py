@@ -25,7 +25,7 @@ from legato_gateway.serving.bodies.budget import BodyBudget
 from legato_gateway.serving.event_stream import StreamPolicy
 from legato_gateway.serving.model_serving import ServedModel
 from legato_gateway.tokenizer.tokens import TextTooLong
-from legato_protocol.stream import TokenLogprobs, TopLogprob
+from legato_protocol.wire.stream import TokenLogprobs, TopLogprob
 
 END = 256
 JSON = {"content-type": "application/json"}

@@ -16,7 +16,7 @@ from legato_operator.manifests.pods import devices
 from legato_operator.observing.observed import Pod, WorkerState
 from legato_operator.planning.actions import Apply, Delete, DrainWorker, PatchStatus, RecallWorker
 from legato_operator.planning.plan import plan
-from legato_protocol import durations
+from legato_protocol.settings import durations
 
 PLACEMENT = placement.local(("legato",))
 POOLS = ("prefill", "decode")

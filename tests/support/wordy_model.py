@@ -19,7 +19,7 @@ from gguf.quants import quantize
 from huggingface_oracle import smollm2_path
 
 from legato_engine.weights import config_file
-from legato_protocol import gguf_header
+from legato_protocol.model_files import gguf_header
 
 LAYERS, WIDTH, INNER = 2, 64, 128
 HEADS, KV_HEADS, HEAD = 2, 1, 64

@@ -15,10 +15,10 @@ from typing import Any
 
 from websockets.asyncio.client import ClientConnection, connect
 
-from legato_protocol import stream
-from legato_protocol.packed_tokens import pack_tokens
-from legato_protocol.sampling_params import SamplingParams
-from legato_protocol.stream import Decode, Failed, Generate, Greeting, Hello, Peer, Prefill, Sequence, Tokens
+from legato_protocol.sampling.parameters import SamplingParams
+from legato_protocol.wire import stream
+from legato_protocol.wire.packed_tokens import pack_tokens
+from legato_protocol.wire.stream import Decode, Failed, Generate, Greeting, Hello, Peer, Prefill, Sequence, Tokens
 
 TOKEN = "of a test"
 PATIENCE = 90.0

@@ -14,7 +14,7 @@ import budget
 import httpx
 import random_requests
 
-from legato_protocol.sampling_limits import LOGIT_BIAS, MAX_BIASES, MAX_STOP_TOKENS, RANGES
+from legato_protocol.sampling.limits import LOGIT_BIAS, MAX_BIASES, MAX_STOP_TOKENS, RANGES
 
 FEW = 3  # tokens, where the length is not what is tried
 OUTPUT = 200

@@ -3,7 +3,7 @@ import sys
 
 import pytest
 
-from legato_protocol.flags import SettingsError
+from legato_protocol.settings.flags import SettingsError
 from legato_telemetry import switch
 
 ON = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:4318"}

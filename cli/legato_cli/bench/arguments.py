@@ -3,7 +3,7 @@
 import argparse
 from functools import partial
 
-from legato_protocol import flags, values
+from legato_protocol.settings import flags, values
 
 WORKLOADS = ("random", "shared-prefix", "trace")
 SAMPLINGS = ("greedy", "sampled", "penalized")

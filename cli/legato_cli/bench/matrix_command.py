@@ -17,7 +17,7 @@ from legato_cli.bench.client import Record, complete
 from legato_cli.bench.matrix import Arrivals, Cell, CellResult
 from legato_cli.services import asking
 from legato_operator.api.resources import Slo
-from legato_protocol import durations
+from legato_protocol.settings import durations
 
 INPUTS, OUTPUTS, SAMPLINGS, RATES = [64, 512], [16, 64], ["greedy", "sampled"], [1.0, 4.0, 16.0]
 AGAIN = 1.0  # seconds that a user of a closed loop pauses after an error

@@ -4,7 +4,8 @@ import argparse
 import sys
 
 from legato_cli.services import options
-from legato_protocol import flags, sampling_limits
+from legato_protocol.sampling import limits as sampling_limits
+from legato_protocol.settings import flags
 
 FAILED = 1
 

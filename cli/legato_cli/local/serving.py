@@ -49,7 +49,8 @@ from legato_operator.observing.worker_api import HttpWorkers
 from legato_operator.planning import checks
 from legato_operator.reconcile import Reconciler
 from legato_operator.waking import DemandWaker
-from legato_protocol import durations, names
+from legato_protocol import names
+from legato_protocol.settings import durations
 
 USER = "legato-up"  # the field manager of the manifest's file
 LOOK_AT_FILE = 0.5  # seconds

@@ -9,7 +9,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from legato_protocol import flags, names
+from legato_protocol import names
+from legato_protocol.settings import flags
 
 BAD_INPUT = 2
 HOST = "127.0.0.1"
@@ -54,8 +55,8 @@ def run(args: argparse.Namespace) -> int:
     from legato_cli.models import model
     from legato_operator.errors import ManifestError
     from legato_operator.manifests.common import model_argument
-    from legato_protocol import open_files
-    from legato_protocol.flags import SettingsError
+    from legato_protocol.process import open_files
+    from legato_protocol.settings.flags import SettingsError
 
     try:
         open_files.raise_limit()

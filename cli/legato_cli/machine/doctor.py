@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from legato_protocol import flags
+from legato_protocol.settings import flags
 
 if TYPE_CHECKING:
     from legato_operator.api.resources import Spec

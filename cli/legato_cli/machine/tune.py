@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from legato_protocol import flags
+from legato_protocol.settings import flags
 
 if TYPE_CHECKING:
     from legato_engine.kernels.configurations import Table

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from legato_cli.machine import gpus
 from legato_cli.services import options
-from legato_protocol import flags, names
+from legato_protocol import names
+from legato_protocol.settings import flags
 
 if TYPE_CHECKING:
     from legato_operator.api.resources import Spec

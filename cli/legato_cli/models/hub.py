@@ -19,8 +19,8 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from legato_protocol import values
 from legato_protocol.names import hub_folder
+from legato_protocol.settings import values
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi

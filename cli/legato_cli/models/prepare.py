@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from legato_protocol import flags
+from legato_protocol.settings import flags
 
 DTYPES = ("Auto", "Float32", "BFloat16", "Float16")
 KV_DTYPES = ("Auto", "Float32", "BFloat16")
@@ -68,7 +68,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 def run(args: argparse.Namespace) -> int:
     """Exit code 2: the model cannot be used. 1: it is not available now, but may be later."""
     from legato_cli.models import hub, model
-    from legato_protocol.parent import die_with_parent
+    from legato_protocol.process.parent import die_with_parent
 
     if (args.hugging_face is None) != (args.revision is None):
         return _refuse("--hugging-face and --revision must be given together")

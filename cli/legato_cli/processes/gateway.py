@@ -22,7 +22,7 @@ def run(flags: Namespace) -> int:
     """Serves until it is stopped. 2: a setting or the model is not allowed, as said on stderr."""
     from legato_cli.models.model import ModelUnavailable, resolve_header
     from legato_gateway import settings
-    from legato_protocol.flags import SettingsError
+    from legato_protocol.settings.flags import SettingsError
 
     try:
         read = settings.read(flags, os.environ)

@@ -28,7 +28,7 @@ def run(flags: Namespace) -> int:
     With --check-no-services, 1: some are left, or the API server does not say.
     """
     from legato_operator.kubernetes import settings
-    from legato_protocol.flags import SettingsError
+    from legato_protocol.settings.flags import SettingsError
 
     try:
         read = settings.read(flags, os.environ)

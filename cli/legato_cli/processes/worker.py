@@ -24,7 +24,7 @@ def run(flags: Namespace) -> int:
     """Serves until the worker is stopped. Exit code 2: a setting or the model is not usable; stderr has the reason."""
     from legato_engine import main, settings
     from legato_engine.errors import EngineError
-    from legato_protocol.flags import SettingsError
+    from legato_protocol.settings.flags import SettingsError
 
     try:
         return main.run(settings.read(flags, os.environ), _resolve)

@@ -3,7 +3,7 @@
 import argparse
 
 from legato_cli.services import options
-from legato_protocol import flags
+from legato_protocol.settings import flags
 
 MOST = 1 << 30  # bytes of all files together
 

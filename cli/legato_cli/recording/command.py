@@ -13,7 +13,7 @@ from legato_cli.recording.sources import RoundSource
 from legato_cli.services.asking import NAME_REQUIRED
 from legato_cli.ui.target import NoTarget
 from legato_operator.clock import SystemClock
-from legato_protocol import sizes
+from legato_protocol.settings import sizes
 
 FAILED, BAD_INPUT = 1, 2
 

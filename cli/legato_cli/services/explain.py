@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from legato_cli.services import asking, options
-from legato_protocol import flags
+from legato_protocol.settings import flags
 
 FAILED = 1
 

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from typing import TextIO
 
 from legato_cli.services import asking, options
-from legato_protocol import flags, names
+from legato_protocol import names
+from legato_protocol.settings import flags
 
 FAILED = 1
 INTERVAL = 0.5  # seconds between two questions for new lines

@@ -11,7 +11,8 @@ from legato_operator.clock import Clock
 from legato_operator.cluster import Cluster, Object, Ref
 from legato_operator.errors import ClusterError, ManifestError, ObjectNotFound
 from legato_operator.manifests import common, pool
-from legato_protocol import durations, names
+from legato_protocol import names
+from legato_protocol.settings import durations
 
 PAUSE = 1800.0  # seconds for which `legato scale` pauses the autoscaler by default
 

@@ -2,7 +2,7 @@
 
 import argparse
 
-from legato_protocol import flags
+from legato_protocol.settings import flags
 
 
 def add_service(parser: argparse.ArgumentParser) -> None:

@@ -4,7 +4,7 @@ import argparse
 import sys
 
 from legato_cli.services import asking, options
-from legato_protocol import flags
+from legato_protocol.settings import flags
 
 FAILED = 1
 MOST_REPLICAS = 10_000

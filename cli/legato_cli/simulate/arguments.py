@@ -4,7 +4,7 @@ import argparse
 from functools import partial
 from typing import Any
 
-from legato_protocol import flags
+from legato_protocol.settings import flags
 
 WORKLOADS = ("trace", "superposed", "steady", "mix-shift", "decode-shift", "hit-rate-shift", "step", "idle-burst")
 SCALERS = (

@@ -10,7 +10,7 @@ from legato_operator.cluster import Cluster, Ref, uid_of
 from legato_operator.manifests import common
 from legato_operator.observing import control_port, observe, peer_tls
 from legato_operator.observing.observed import PeerTLS
-from legato_protocol.followed_files import InvalidFile
+from legato_protocol.process.followed_files import InvalidFile
 
 
 class NoTarget(Exception):

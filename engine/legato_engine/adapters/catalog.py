@@ -13,7 +13,7 @@ from legato_engine.adapters.offer import AdapterOffer
 from legato_engine.adapters.resident import OfferedAdapter, ResidentAdapters
 from legato_engine.errors import EngineError
 from legato_engine.mailbox import Mailbox
-from legato_protocol.adapter_list import AdapterEntry, AdapterList
+from legato_protocol.model_files.adapter_list import AdapterEntry, AdapterList
 
 RETRY = 10.0  # seconds until a failed adapter is tried again: its files may still be being copied
 

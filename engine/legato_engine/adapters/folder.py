@@ -23,7 +23,7 @@ from legato_engine.errors import (
 )
 from legato_engine.layers.low_rank import Pair
 from legato_engine.weights.huggingface import DTYPES
-from legato_protocol import lfs_pointer
+from legato_protocol.model_files import lfs_pointer
 
 WEIGHTS = "adapter_model.safetensors"
 _NAME = re.compile(r"(?:base_model\.model\.)?(?P<projection>.+)\.lora_(?P<half>[AB])\.weight")

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from legato_protocol.messages import Value
+from legato_protocol.wire.messages import Value
 
 
 class AdapterOffer(Value, frozen=True):

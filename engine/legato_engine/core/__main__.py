@@ -15,8 +15,8 @@ from legato_engine.core.channel import ServerChannel, ServerGone
 from legato_engine.core.frames import Loading, NotStarting, Start
 from legato_engine.core.heartbeat import Heartbeat, Pulse
 from legato_engine.errors import EngineError
-from legato_protocol.flags import SettingsError
-from legato_protocol.parent import die_with_parent
+from legato_protocol.process.parent import die_with_parent
+from legato_protocol.settings.flags import SettingsError
 
 _EXIT_PERMANENT = 2
 # Spins of an idle OpenMP thread before it sleeps: tens of microseconds, longer than the pause between two kernels.

@@ -24,12 +24,12 @@ from legato_engine.transfer.agent import TransferAgent
 from legato_engine.transfer.certificates import HandoffCertificates
 from legato_engine.transfer.channels import Channels
 from legato_engine.transfer.checksum import ArenaMemory
-from legato_protocol import model_digest
-from legato_protocol.adapter_list import AdapterList
-from legato_protocol.flags import SettingsError
-from legato_protocol.followed_files import InvalidFile
-from legato_protocol.sampling_params import LATER_PARAMS
-from legato_protocol.stream import OLDEST, Hello
+from legato_protocol.model_files import model_digest
+from legato_protocol.model_files.adapter_list import AdapterList
+from legato_protocol.process.followed_files import InvalidFile
+from legato_protocol.sampling.parameters import LATER_PARAMS
+from legato_protocol.settings.flags import SettingsError
+from legato_protocol.wire.stream import OLDEST, Hello
 
 Clock = Callable[[], float]
 Load = Callable[[WorkerSettings, Path, Progress], LoadedModel]

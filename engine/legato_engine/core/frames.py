@@ -11,10 +11,10 @@ import msgspec
 
 from legato_engine.adapters.offer import AdapterOffer
 from legato_engine.settings import WorkerSettings
-from legato_protocol.adapter_list import AdapterList
-from legato_protocol.load import Load
-from legato_protocol.messages import Message, Value
-from legato_protocol.stream import HandoffReport, Hello
+from legato_protocol.model_files.adapter_list import AdapterList
+from legato_protocol.wire.load import Load
+from legato_protocol.wire.messages import Message, Value
+from legato_protocol.wire.stream import HandoffReport, Hello
 
 DECODE_BATCHES: Final = tuple(1 << power for power in range(11))  # upper bounds of all buckets except the last
 _LENGTH = struct.Struct("<I")

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 from legato_engine.scheduler.batch import Sampled
 from legato_engine.scheduler.request import Request
-from legato_protocol.handoff import Final
-from legato_protocol.packed_tokens import unpack_tokens
-from legato_protocol.stream import TokenItem, TokenLogprobs
+from legato_protocol.wire.handoff import Final
+from legato_protocol.wire.packed_tokens import unpack_tokens
+from legato_protocol.wire.stream import TokenItem, TokenLogprobs
 
 
 def sampled_after(request: Request, final: Final) -> dict[int, list[Sampled]]:

@@ -2,7 +2,7 @@
 
 from legato_engine.core.rates import Rates
 from legato_engine.scheduler.results import SchedulerLoad
-from legato_protocol.load import Load
+from legato_protocol.wire.load import Load
 
 BUSY_INTERVAL = 0.05  # seconds between two frames while the load changes
 IDLE_INTERVAL = 0.5  # seconds while it does not: gateways take a silent worker for dead

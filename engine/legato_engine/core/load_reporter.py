@@ -13,8 +13,8 @@ from legato_engine.core.rates import Rates
 from legato_engine.core.request_handler import RequestHandler
 from legato_engine.core.served_tokens import ServedTokens
 from legato_engine.scheduler.results import Emission, SchedulerLoad, StepResult
-from legato_protocol import stream
-from legato_protocol.load import Load
+from legato_protocol.wire import stream
+from legato_protocol.wire.load import Load
 
 
 class LoadReporter:

@@ -42,7 +42,7 @@ from legato_engine.transfer.events import (
     TransferEvent,
     WritingBegan,
 )
-from legato_protocol import stream
+from legato_protocol.wire import stream
 
 IDLE = 0.5  # seconds: the longest silence towards gateways, and the longest delay until a deadline is noticed
 

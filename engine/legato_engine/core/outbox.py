@@ -12,8 +12,8 @@ from legato_engine.scheduler.batch import Sampled
 from legato_engine.scheduler.request import Request
 from legato_engine.scheduler.results import Emission, ScoredTokens
 from legato_engine.transfer.events import Aborted, Arrived
-from legato_protocol import stream
-from legato_protocol.stream import (
+from legato_protocol.wire import stream
+from legato_protocol.wire.stream import (
     Failed,
     FailureCode,
     Finish,

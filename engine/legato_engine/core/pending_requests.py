@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from legato_protocol.stream import Cancel, Decode, Generate, Pause, Prefill
+from legato_protocol.wire.stream import Cancel, Decode, Generate, Pause, Prefill
 
 
 @dataclass(slots=True)

@@ -10,8 +10,8 @@ from legato_engine.scheduler.results import Emission
 from legato_engine.scheduler.transfers import IncomingState, IncomingTransfer
 from legato_engine.transfer.agent import TransferAgent
 from legato_engine.transfer.events import Aborted, Arrived, GrantRevoked, Released, WritingBegan
-from legato_protocol.block_hash import root
-from legato_protocol.stream import Peer
+from legato_protocol.wire.block_hash import root
+from legato_protocol.wire.stream import Peer
 
 
 class HandoffReceivers:

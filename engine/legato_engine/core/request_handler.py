@@ -16,8 +16,19 @@ from legato_engine.scheduler.request import Request, RequestState
 from legato_engine.scheduler.results import EndedSequences
 from legato_engine.scheduler.scheduler import Scheduler
 from legato_engine.transfer.agent import TransferAgent
-from legato_protocol import stream
-from legato_protocol.stream import Cancel, Decode, FailureCode, Generate, Handoff, Part, Pause, Prefill, Split, ToWorker
+from legato_protocol.wire import stream
+from legato_protocol.wire.stream import (
+    Cancel,
+    Decode,
+    FailureCode,
+    Generate,
+    Handoff,
+    Part,
+    Pause,
+    Prefill,
+    Split,
+    ToWorker,
+)
 
 _NO_LINK = "this worker was started without a transport and cannot hand off"
 _NO_SLOT = "all adapter slots of this worker are used by requests that wait for other workers"

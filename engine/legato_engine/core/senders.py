@@ -10,9 +10,9 @@ from legato_engine.scheduler.results import Emission
 from legato_engine.scheduler.transfers import OutgoingState, OutgoingTransfer, outgoing_of
 from legato_engine.transfer.agent import TransferAgent
 from legato_engine.transfer.events import Aborted, Committed, Granted, GrantRevoked
-from legato_protocol.block_hash import root
-from legato_protocol.packed_tokens import pack_tokens
-from legato_protocol.stream import Handoff, Peer, TokenItem
+from legato_protocol.wire.block_hash import root
+from legato_protocol.wire.packed_tokens import pack_tokens
+from legato_protocol.wire.stream import Handoff, Peer, TokenItem
 
 # A migrating sequence stops when at most this many blocks are still being written. Its pause lasts until they and the
 # partial block have arrived.

@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 
-from legato_protocol.load import TenantService
+from legato_protocol.wire.load import TenantService
 
 
 class _Service:

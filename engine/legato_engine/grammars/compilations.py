@@ -16,8 +16,8 @@ from legato_engine.scheduler.batch import Constraint
 from legato_grammar import vocabulary
 from legato_grammar.errors import InvalidGrammar, UnreadableVocabulary
 from legato_grammar.guidance import Compiler, Grammar
-from legato_protocol.reasoning import ReasoningBounds
-from legato_protocol.sampling_params import GRAMMAR_KINDS, REASONING, SamplingParams
+from legato_protocol.sampling.parameters import GRAMMAR_KINDS, REASONING, SamplingParams
+from legato_protocol.sampling.reasoning import ReasoningBounds
 
 MOST_KEPT = 128  # compiled grammars; the least recently used is dropped first
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from legato_engine.grammars.position import GrammarPosition
 from legato_grammar.guidance import Grammar
-from legato_protocol.reasoning import ReasoningSpan, ReasoningTokens
+from legato_protocol.sampling.reasoning import ReasoningSpan, ReasoningTokens
 
 _ALL = b""  # all tokens, see `batch.Constraint`
 

@@ -1,7 +1,7 @@
 """The log of stored and removed blocks of the prefix cache, for gateways."""
 
-from legato_protocol.block_hash import join
-from legato_protocol.kv_events import KVEvent, Removed, Stored
+from legato_protocol.wire.block_hash import join
+from legato_protocol.wire.kv_events import KVEvent, Removed, Stored
 
 Change = type[Stored] | type[Removed]
 

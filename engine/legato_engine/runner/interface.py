@@ -8,7 +8,7 @@ from legato_engine.adapters.resident import OfferedAdapter
 from legato_engine.kvcache.layout import KVLayout
 from legato_engine.scheduler.batch import Batch, StepOutput
 from legato_engine.transfer.device import DeviceEvent
-from legato_protocol.adapter_list import AdapterEntry
+from legato_protocol.model_files.adapter_list import AdapterEntry
 
 Progress = Callable[[str, float], None]  # the stage of a start, and its finished share (0 … 1)
 

@@ -27,7 +27,7 @@ from legato_engine.weights.checkpoint import Checkpoint
 from legato_engine.weights.expected import expected_shapes
 from legato_engine.weights.fingerprint import FileSpan
 from legato_engine.weights.opening import open_weights
-from legato_protocol.sampling_params import SamplingParams
+from legato_protocol.sampling.parameters import SamplingParams
 
 _NOWHERE, _HOST = torch.device("meta"), torch.device("cpu")
 _SUMMED = 16  # blocks whose checksums are computed

@@ -20,7 +20,7 @@ from legato_engine.transfer import staging
 from legato_engine.weights.checkpoint import Checkpoint
 from legato_engine.weights.expected import projections
 from legato_engine.weights.opening import open_weights
-from legato_protocol.adapter_list import AdapterEntry
+from legato_protocol.model_files.adapter_list import AdapterEntry
 
 
 def load(settings: WorkerSettings, path: Path, progress: Progress) -> LoadedModel:

@@ -24,9 +24,9 @@ from legato_engine.runner.profile import Profile
 from legato_engine.scheduler.batch import Batch, Draw, Sampled, StepOutput
 from legato_engine.settings import WorkerSettings
 from legato_engine.weights import config_file
-from legato_protocol import model_digest
-from legato_protocol.sampling_params import SamplingParams
-from legato_protocol.stream import TokenLogprobs, TopLogprob
+from legato_protocol.model_files import model_digest
+from legato_protocol.sampling.parameters import SamplingParams
+from legato_protocol.wire.stream import TokenLogprobs, TopLogprob
 
 _PROGRESS_PERIOD = 0.5  # seconds between two reports of a start
 

@@ -37,7 +37,7 @@ from legato_engine.scheduler.batch import Batch, Draw, Row, Sampled, Scored, Ste
 from legato_engine.transfer.cuda import CudaEvent
 from legato_engine.transfer.device import DeviceEvent
 from legato_engine.weights.checkpoint import Checkpoint
-from legato_protocol.sampling_params import SamplingParams
+from legato_protocol.sampling.parameters import SamplingParams
 
 if TYPE_CHECKING:
     from legato_engine.sampling.device_sampler import DeviceSampler, PendingSamples

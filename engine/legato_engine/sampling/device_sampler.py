@@ -22,8 +22,8 @@ from legato_engine.sampling.device_memory import Slot
 from legato_engine.sampling.sampler import LEAST_LOGPROB, NOT_FINITE, NOTHING_LEFT, is_greedy
 from legato_engine.sampling.uniform import uniform
 from legato_engine.scheduler.batch import Draw, Sampled
-from legato_protocol.sampling_params import SamplingParams
-from legato_protocol.stream import TokenLogprobs, TopLogprob
+from legato_protocol.sampling.parameters import SamplingParams
+from legato_protocol.wire.stream import TokenLogprobs, TopLogprob
 
 _FAULTS = {by_triton.FINE: "", by_triton.NOT_FINITE: NOT_FINITE, by_triton.NOTHING_LEFT: NOTHING_LEFT}
 

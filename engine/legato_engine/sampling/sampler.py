@@ -15,9 +15,9 @@ from legato_engine.kernels.sampling import torch as by_torch
 from legato_engine.sampling.adjust import adjust, adjusts
 from legato_engine.sampling.uniform import uniform
 from legato_engine.scheduler.batch import Draw, Sampled
-from legato_protocol.sampling_limits import GREEDY_BELOW
-from legato_protocol.sampling_params import SamplingParams
-from legato_protocol.stream import TokenLogprobs, TopLogprob
+from legato_protocol.sampling.limits import GREEDY_BELOW
+from legato_protocol.sampling.parameters import SamplingParams
+from legato_protocol.wire.stream import TokenLogprobs, TopLogprob
 
 NOT_FINITE = "the model's logits for it are not finite numbers"
 NOTHING_LEFT = "its parameters leave no token to sample"

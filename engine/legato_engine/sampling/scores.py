@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from legato_engine.sampling.sampler import LEAST_LOGPROB, NOT_FINITE
-from legato_protocol.packed_logprobs import PackedLogprobs
+from legato_protocol.wire.packed_logprobs import PackedLogprobs
 
 SLICE_BYTES = 16 << 20  # of float32 logits at a time …
 TILE = 32  # … in multiples of this many rows, which kernels compute together

@@ -9,9 +9,9 @@ from typing import Protocol
 import msgspec
 
 from legato_engine.scheduler.token_counts import TokenCounts
-from legato_protocol.packed_logprobs import PackedLogprobs
-from legato_protocol.sampling_params import SamplingParams
-from legato_protocol.stream import TokenLogprobs
+from legato_protocol.sampling.parameters import SamplingParams
+from legato_protocol.wire.packed_logprobs import PackedLogprobs
+from legato_protocol.wire.stream import TokenLogprobs
 
 
 class DeadEnd(Exception):

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 
 from legato_engine.kvcache.block_pool import BlockPool
 from legato_engine.scheduler.request import Request
-from legato_protocol.block_hash import child, root
-from legato_protocol.packed_tokens import pack_tokens
+from legato_protocol.wire.block_hash import child, root
+from legato_protocol.wire.packed_tokens import pack_tokens
 
 
 @dataclass(frozen=True, slots=True)

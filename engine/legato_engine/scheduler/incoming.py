@@ -12,7 +12,7 @@ from legato_engine.scheduler.request import Request
 from legato_engine.scheduler.request_registry import RequestRegistry
 from legato_engine.scheduler.results import Emission
 from legato_engine.scheduler.transfers import IncomingState, IncomingTransfer
-from legato_protocol.stream import Peer
+from legato_protocol.wire.stream import Peer
 
 Deliver = Callable[[Request, Mapping[int, Sequence[Sampled]]], list[Emission]]
 

@@ -5,7 +5,7 @@ from math import inf
 
 from legato_engine.errors import EngineError
 from legato_engine.scheduler.request import Request
-from legato_protocol.stream import FailureCode, Finish, Role
+from legato_protocol.wire.stream import FailureCode, Finish, Role
 
 
 class RequestRejected(EngineError):

@@ -7,9 +7,9 @@ from typing import Protocol
 
 from legato_engine.scheduler.batch import Constraint, LoadedAdapter, Sampled
 from legato_engine.scheduler.token_counts import TokenCounts
-from legato_protocol.packed_tokens import unpack_tokens
-from legato_protocol.sampling_params import SamplingParams
-from legato_protocol.stream import Finish, Sequence
+from legato_protocol.sampling.parameters import SamplingParams
+from legato_protocol.wire.packed_tokens import unpack_tokens
+from legato_protocol.wire.stream import Finish, Sequence
 
 
 class RequestState(Enum):

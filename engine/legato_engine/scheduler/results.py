@@ -7,9 +7,9 @@ import msgspec
 from legato_engine.scheduler.batch import Sampled
 from legato_engine.scheduler.request import Request
 from legato_engine.scheduler.transfers import IncomingTransfer
-from legato_protocol.load import DecodeCoefficients, PrefillCoefficients
-from legato_protocol.packed_logprobs import PackedLogprobs
-from legato_protocol.stream import Finish
+from legato_protocol.wire.load import DecodeCoefficients, PrefillCoefficients
+from legato_protocol.wire.packed_logprobs import PackedLogprobs
+from legato_protocol.wire.stream import Finish
 
 
 class Emission(msgspec.Struct, frozen=True, gc=False):

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from itertools import combinations_with_replacement
 
 from legato_engine.scheduler.chunk_budget import LATE_CHUNK, ChunkBudget
-from legato_protocol.load import DecodeCoefficients, PrefillCoefficients
+from legato_protocol.wire.load import DecodeCoefficients, PrefillCoefficients
 
 COLD_STEPS = 2  # ignored steps of each kind: the first ones load code and touch memory for the first time
 FORGET = 1 / 32  # weight of a new step relative to all earlier ones of its kind

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from legato_engine.scheduler.request import Request
-from legato_protocol.stream import Peer
+from legato_protocol.wire.stream import Peer
 
 
 class IllegalTransferMove(Exception):

@@ -14,9 +14,9 @@ from legato_engine.server import transfer_port
 from legato_engine.server.connections import GatewayConnections
 from legato_engine.server.hub import CoreView, Hub
 from legato_engine.settings import WorkerSettings
-from legato_protocol.followed_files import FollowedFiles
-from legato_protocol.followed_tokens import ServiceTokens
 from legato_protocol.names import EVENTS_PATH, STREAM_PATH
+from legato_protocol.process.followed_files import FollowedFiles
+from legato_protocol.security.followed_tokens import ServiceTokens
 
 _EXPOSITION = "text/plain; version=0.0.4; charset=utf-8"
 

@@ -7,10 +7,10 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from legato_engine.server.hub import Hub
 from legato_engine.server.send_queue import SendQueue, SlowConsumer
-from legato_protocol import kv_events, stream
-from legato_protocol.kv_events import SnapshotRequest
-from legato_protocol.messages import BadFrame, UnknownKind
-from legato_protocol.stream import Greeting
+from legato_protocol.wire import kv_events, stream
+from legato_protocol.wire.kv_events import SnapshotRequest
+from legato_protocol.wire.messages import BadFrame, UnknownKind
+from legato_protocol.wire.stream import Greeting
 
 STREAM_BYTES = 16 << 20  # queued for a gateway that does not read before its connection is aborted
 EVENT_BYTES = 64 << 20

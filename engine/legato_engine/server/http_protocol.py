@@ -9,7 +9,7 @@ from typing import Any, Final, cast
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
-from legato_protocol.tls_server import Secured
+from legato_protocol.security.tls_server import Secured
 
 MOST: Final = 512  # connections of one port: two of each gateway, and probes
 PATIENCE: Final = 30.0  # seconds between checks of a connection; requests here are short

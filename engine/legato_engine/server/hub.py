@@ -16,10 +16,10 @@ from legato_engine.server.phase_spans import PhaseSpans
 from legato_engine.server.send_queue import SendQueue
 from legato_engine.server.stored_hashes import StoredHashes
 from legato_engine.validity import frame_fault
-from legato_protocol import kv_events, stream
-from legato_protocol.adapter_list import AdapterList
-from legato_protocol.messages import BadFrame, UnknownKind
-from legato_protocol.stream import (
+from legato_protocol.model_files.adapter_list import AdapterList
+from legato_protocol.wire import kv_events, stream
+from legato_protocol.wire.messages import BadFrame, UnknownKind
+from legato_protocol.wire.stream import (
     Decode,
     Failed,
     Generate,

@@ -17,10 +17,10 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from websockets.http11 import Request
 
 from legato_engine.server import http_protocol
-from legato_protocol import listening
-from legato_protocol.flags import SettingsError
-from legato_protocol.messages import MAX_FRAME_BYTES
-from legato_protocol.tls_server import Certificate, Secured, TLSServer
+from legato_protocol.process import listening
+from legato_protocol.security.tls_server import Certificate, Secured, TLSServer
+from legato_protocol.settings.flags import SettingsError
+from legato_protocol.wire.messages import MAX_FRAME_BYTES
 
 
 class _Protocol(WebSocketsSansIOProtocol):

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from legato_protocol import block_hash, stream
-from legato_protocol.kv_events import KVEvent, Removed, Snapshot, Stored
+from legato_protocol.wire import block_hash, stream
+from legato_protocol.wire.kv_events import KVEvent, Removed, Snapshot, Stored
 
 PAGE_HASHES = 1 << 15
 

@@ -10,7 +10,7 @@ from legato_engine.errors import StartFailed
 from legato_engine.server.core_link import CoreLink, Launch
 from legato_engine.server.hub import Hub
 from legato_engine.settings import WorkerSettings
-from legato_protocol import hang
+from legato_protocol.wire import hang
 
 _QUIET = 1.0  # seconds without a report of the core, after which the server sends the load to gateways
 _FAREWELL = 2.0  # seconds that a core gets to end its hand-offs

@@ -6,7 +6,7 @@ from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from legato_protocol.followed_tokens import ServiceTokens
+from legato_protocol.security.followed_tokens import ServiceTokens
 
 
 class TokenAuth:

@@ -23,11 +23,11 @@ from legato_engine.server.token_auth import TokenAuth
 from legato_engine.settings import WorkerSettings
 from legato_engine.transfer.certificates import HandoffCertificates
 from legato_protocol import names
-from legato_protocol.adapter_file import AdapterFile
-from legato_protocol.flags import SettingsError
-from legato_protocol.followed_files import FollowedFiles, InvalidFile
-from legato_protocol.followed_tokens import RefusalLog, ServiceTokens
-from legato_protocol.tls_files import InternalTLS
+from legato_protocol.model_files.adapter_file import AdapterFile
+from legato_protocol.process.followed_files import FollowedFiles, InvalidFile
+from legato_protocol.security.followed_tokens import RefusalLog, ServiceTokens
+from legato_protocol.security.tls_files import InternalTLS
+from legato_protocol.settings.flags import SettingsError
 
 if TYPE_CHECKING:
     import uvicorn

@@ -21,8 +21,8 @@ from legato_engine.transfer.seals import prove
 from legato_engine.transfer.sender import Sender
 from legato_engine.transfer.session import IllegalSessionEvent
 from legato_engine.transfer.staging import Staging
-from legato_protocol import handoff
-from legato_protocol.stream import Peer, TokenItem
+from legato_protocol.wire import handoff
+from legato_protocol.wire.stream import Peer, TokenItem
 
 _LEASES_TO_GREET = 4
 _TO_SENDER = handoff.Grant | handoff.Revoke | handoff.Commit

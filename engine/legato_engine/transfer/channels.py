@@ -4,7 +4,7 @@ from typing import Protocol
 
 from legato_engine.transfer.certificates import HandoffCertificates
 from legato_engine.transfer.tls_channel import MARK, ChannelError, TLSChannel
-from legato_protocol.stream import Peer
+from legato_protocol.wire.stream import Peer
 
 
 class PlainRefused(ChannelError):

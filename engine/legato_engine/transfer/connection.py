@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from legato_engine.transfer.channels import Channel
 from legato_engine.transfer.seals import Token
-from legato_protocol.stream import Peer
+from legato_protocol.wire.stream import Peer
 
 
 @dataclass(slots=True)

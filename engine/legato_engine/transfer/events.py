@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from legato_protocol.handoff import Final
+from legato_protocol.wire.handoff import Final
 
 Side = Literal["sender", "receiver"]
 Cause = Literal[

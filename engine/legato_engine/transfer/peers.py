@@ -16,9 +16,9 @@ from legato_engine.transfer.connection import Connection
 from legato_engine.transfer.link import Link
 from legato_engine.transfer.seals import Token, prove, seal, unseal
 from legato_engine.transfer.tls_channel import ChannelError
-from legato_protocol import handoff
-from legato_protocol.messages import BadFrame
-from legato_protocol.stream import Peer, encode, in_common
+from legato_protocol.wire import handoff
+from legato_protocol.wire.messages import BadFrame
+from legato_protocol.wire.stream import Peer, encode, in_common
 
 _MOST_STRANGERS = 64  # connections of peers that have not identified themselves
 _log = logging.getLogger(__name__)

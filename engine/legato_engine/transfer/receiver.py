@@ -10,8 +10,8 @@ from legato_engine.transfer.events import Arrived, Released, WritingBegan
 from legato_engine.transfer.landing import InArena, InDevice, InSlots, Landing
 from legato_engine.transfer.registry import Key, SessionFailure, SessionRecord, SessionRegistry
 from legato_engine.transfer.session import Action, Session, SessionEvent, SessionState
-from legato_protocol import block_hash, handoff
-from legato_protocol.stream import Peer
+from legato_protocol.wire import block_hash, handoff
+from legato_protocol.wire.stream import Peer
 
 _QUARANTINED = frozenset((SessionState.ABORTING, SessionState.FENCING))
 _NOT_HELD = "unknown here"  # reason to abort a peer's session that this side does not have

@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 from legato_engine.transfer.context import TransferContext
 from legato_engine.transfer.events import Aborted, Cause, GrantRevoked, Side, TransferEvent
 from legato_engine.transfer.session import Action, Session, SessionEvent, SessionState
-from legato_protocol import handoff
+from legato_protocol.wire import handoff
 
 Key = tuple[int, int]  # room, attempt
 

@@ -13,8 +13,8 @@ from legato_engine.transfer.put_queue import FromArena, FromDevice, FromRing, Pu
 from legato_engine.transfer.puts import BlockPut
 from legato_engine.transfer.registry import Key, SessionFailure, SessionRecord, SessionRegistry
 from legato_engine.transfer.session import Action, SessionEvent, SessionState
-from legato_protocol import block_hash, handoff
-from legato_protocol.stream import Peer, TokenItem
+from legato_protocol.wire import block_hash, handoff
+from legato_protocol.wire.stream import Peer, TokenItem
 
 _REVOCABLE = frozenset(
     (SessionState.UNKNOWN, SessionState.PARKED, SessionState.WAITING, SessionState.GRANTED, SessionState.ABORTED)

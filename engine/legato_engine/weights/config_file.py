@@ -8,7 +8,7 @@ from typing import Any
 from legato_engine.errors import CorruptModel, ModelNotFound, UnsupportedFormat
 from legato_engine.models import config as configs
 from legato_engine.models.config import ModelConfig
-from legato_protocol import gguf_header, lfs_pointer
+from legato_protocol.model_files import gguf_header, lfs_pointer
 
 CONFIG = "config.json"
 

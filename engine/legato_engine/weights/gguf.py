@@ -21,8 +21,8 @@ from legato_engine.weights import gguf_blocks
 from legato_engine.weights.checkpoint import Checkpoint
 from legato_engine.weights.fingerprint import FileSpan
 from legato_engine.weights.packed import Packed
-from legato_protocol import gguf_header
-from legato_protocol.gguf_header import TensorInfo
+from legato_protocol.model_files import gguf_header
+from legato_protocol.model_files.gguf_header import TensorInfo
 
 Type = GGMLQuantizationType
 _FLOATS = {Type.F32: torch.float32, Type.F16: torch.float16, Type.BF16: torch.bfloat16}

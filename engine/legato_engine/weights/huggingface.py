@@ -14,7 +14,7 @@ from legato_engine.models import config as configs
 from legato_engine.weights.checkpoint import Checkpoint
 from legato_engine.weights.config_file import CONFIG, read_json
 from legato_engine.weights.fingerprint import FileSpan
-from legato_protocol import lfs_pointer
+from legato_protocol.model_files import lfs_pointer
 
 _log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from legato_gateway.admission.prompt_queues import PromptQueues
 from legato_gateway.routing import filters
 from legato_gateway.routing.filters import Matches, Need
 from legato_gateway.routing.fleet_snapshot import FleetSnapshot, WorkerView
-from legato_protocol.demand import WaitCause
+from legato_protocol.wire.demand import WaitCause
 
 
 class Capacity:

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import get_args
 
-from legato_protocol.demand import LengthBucket, WaitCause
+from legato_protocol.wire.demand import LengthBucket, WaitCause
 
 RECENTLY = 60.0  # seconds for which a retry counts as recent
 

@@ -34,8 +34,8 @@ from legato_gateway.admission.ticket import (
 )
 from legato_gateway.admission.token_buckets import TokenBuckets
 from legato_gateway.routing.fleet_snapshot import FleetSnapshot
-from legato_protocol.demand import WaitCause
-from legato_protocol.load import TenantService
+from legato_protocol.wire.demand import WaitCause
+from legato_protocol.wire.load import TenantService
 
 TRIES = 16  # requests without room per pass, which bounds the cost of a long queue …
 TRIES_PER_TENANT = 8  # … and a tenant's large ones leave some for the others

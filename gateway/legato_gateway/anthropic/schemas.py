@@ -11,7 +11,7 @@ from msgspec import UNSET, Meta, Raw, UnsetType
 from legato_gateway.openai.chat.tool_definitions import MAX_TOOLS
 from legato_gateway.openai.schemas import MAX_CONTENT_PARTS, MAX_MESSAGES, MAX_STOP_CHARACTERS, Absent, NoEffect, Stops
 from legato_gateway.serving.openapi import json_schema
-from legato_protocol.sampling_limits import RANGES
+from legato_protocol.sampling.limits import RANGES
 
 _TEMPERATURE, _TOP_P, _TOP_K = (RANGES[name] for name in ("temperature", "top_p", "top_k"))
 _TOKENS = RANGES["max_tokens"]._replace(least=0)  # 0 only computes the prompt, to cache it

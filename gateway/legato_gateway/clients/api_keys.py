@@ -17,7 +17,7 @@ from msgspec import Meta
 
 from legato_gateway.clients.client import Client
 from legato_gateway.request import MAX_NAME_CHARACTERS, PRIORITY
-from legato_protocol.followed_files import InvalidFile
+from legato_protocol.process.followed_files import InvalidFile
 
 MOST_TOKENS: Final = 10**12
 _DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")

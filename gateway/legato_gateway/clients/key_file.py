@@ -4,7 +4,7 @@ from pathlib import Path
 
 from legato_gateway.clients import api_keys
 from legato_gateway.clients.api_keys import ClientKeys
-from legato_protocol.followed_files import INTERVAL, FollowedFiles
+from legato_protocol.process.followed_files import INTERVAL, FollowedFiles
 
 
 class KeyFile(FollowedFiles[ClientKeys]):

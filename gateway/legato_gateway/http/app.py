@@ -36,7 +36,7 @@ from legato_gateway.serving.context import ServingContext
 from legato_gateway.serving.event_stream import StreamPolicy
 from legato_gateway.serving.model_serving import ModelServing, ServedModel, Tokenizer
 from legato_gateway.tokenizer.tokens import TokenizeError
-from legato_protocol import durations
+from legato_protocol.settings import durations
 
 if TYPE_CHECKING:
     from legato_telemetry.spans import Tracing

@@ -3,8 +3,8 @@
 from pathlib import Path
 from ssl import SSLContext
 
-from legato_protocol.followed_files import INTERVAL, FollowedFiles
-from legato_protocol.tls_files import server_context
+from legato_protocol.process.followed_files import INTERVAL, FollowedFiles
+from legato_protocol.security.tls_files import server_context
 
 
 class PublicCertificate(FollowedFiles[SSLContext]):

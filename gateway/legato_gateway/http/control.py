@@ -17,9 +17,9 @@ from legato_gateway.clients.identify import TRUSTED
 from legato_gateway.http.queue_watch import QueueWatch
 from legato_gateway.json_encoding import encode
 from legato_gateway.ui import routes
-from legato_protocol import demand
-from legato_protocol.demand import DEMAND_PATH, WAIT, DemandReport
-from legato_protocol.followed_tokens import ServiceTokens
+from legato_protocol.security.followed_tokens import ServiceTokens
+from legato_protocol.wire import demand
+from legato_protocol.wire.demand import DEMAND_PATH, WAIT, DemandReport
 
 API: Final = "/v1/"
 

@@ -1,13 +1,13 @@
-"""The report of demand (`legato_protocol.demand`), assembled from the gateway's parts. Reads, and changes nothing."""
+"""The report of demand (`legato_protocol.wire.demand`), assembled from the gateway's parts. Changes nothing."""
 
 from collections.abc import Callable, Iterator
 
 from legato_gateway.admission.demand import LengthCounter
 from legato_gateway.relay.relay import RequestRelay
 from legato_gateway.workers.fleet import Fleet
-from legato_protocol.adapter_file import AdapterFile
-from legato_protocol.demand import DemandReport, ReportedLoad, WorkerLink
-from legato_protocol.followed_tokens import ServiceTokens
+from legato_protocol.model_files.adapter_file import AdapterFile
+from legato_protocol.security.followed_tokens import ServiceTokens
+from legato_protocol.wire.demand import DemandReport, ReportedLoad, WorkerLink
 
 
 class DemandReporter:

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-from legato_protocol.demand import LONGEST_WAIT
+from legato_protocol.wire.demand import LONGEST_WAIT
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 

@@ -19,9 +19,10 @@ import uvicorn
 
 from legato_gateway.http.connections.protocol import BoundedProtocol
 from legato_gateway.settings import GatewaySettings
-from legato_protocol import listening, names
-from legato_protocol.flags import SettingsError
-from legato_protocol.tls_server import TLSServer
+from legato_protocol import names
+from legato_protocol.process import listening
+from legato_protocol.security.tls_server import TLSServer
+from legato_protocol.settings.flags import SettingsError
 
 PUBLIC = "http"
 HEALTH = "health"

@@ -16,7 +16,7 @@ from legato_gateway.relay.relay import RequestRelay
 from legato_gateway.request import RouteRecord
 from legato_gateway.routing.kv_index import KVIndex
 from legato_gateway.workers.fleet import Fleet, Worker
-from legato_protocol.load import DecodeCoefficients, PrefillCoefficients
+from legato_protocol.wire.load import DecodeCoefficients, PrefillCoefficients
 
 
 class State:

@@ -8,8 +8,8 @@ from prometheus_client.registry import Collector
 
 from legato_gateway.clients.identify import Clients
 from legato_gateway.routing.kv_index import KVIndex
-from legato_protocol.demand import DemandReport, LengthBucket
-from legato_protocol.followed_files import FollowedFiles
+from legato_protocol.process.followed_files import FollowedFiles
+from legato_protocol.wire.demand import DemandReport, LengthBucket
 
 LENGTHS = tuple((1 << power) - 1 for power in range(1, 18))  # tokens: the upper bounds of a report's buckets
 NO_DEMAND = DemandReport("", 0.0, (), {}, (), 0.0, {}, (), 0, 0, 0, ())

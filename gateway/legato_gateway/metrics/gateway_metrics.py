@@ -20,9 +20,9 @@ from legato_gateway.metrics.histogram import UnlockedCounter, UnlockedHistogram
 from legato_gateway.routing.choose import PrefillAt
 from legato_gateway.routing.kv_index import KVIndex
 from legato_gateway.routing.rebalancing import MigrationReason
-from legato_protocol.demand import DemandReport
-from legato_protocol.followed_files import FollowedFiles
-from legato_protocol.stream import HandoffReport
+from legato_protocol.process.followed_files import FollowedFiles
+from legato_protocol.wire.demand import DemandReport
+from legato_protocol.wire.stream import HandoffReport
 
 PREFIX = "legato_gateway_"
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"

@@ -17,9 +17,9 @@ from legato_gateway.serving.deadline import Deadline
 from legato_gateway.serving.model_serving import ModelLimits, ServedModel, too_long
 from legato_gateway.serving.prepared_request import Asked
 from legato_protocol import names
-from legato_protocol.reasoning import ReasoningTokens
-from legato_protocol.sampling_limits import LOGIT_BIAS, MAX_CHOICES, RANGES
-from legato_protocol.sampling_params import JSON_SCHEMA, SamplingParams
+from legato_protocol.sampling.limits import LOGIT_BIAS, MAX_CHOICES, RANGES
+from legato_protocol.sampling.parameters import JSON_SCHEMA, SamplingParams
+from legato_protocol.sampling.reasoning import ReasoningTokens
 
 _N = TypeVar("_N", int, float)
 _NAMED = 16  # wrong tokens that an error names

@@ -9,7 +9,7 @@ from legato_gateway.errors import BadRequest
 from legato_gateway.openai.schemas import CompletionBody, SamplingBody
 from legato_gateway.openai.sse import finite
 from legato_gateway.prompt_scores import PromptScores
-from legato_protocol.packed_logprobs import PromptToken
+from legato_protocol.wire.packed_logprobs import PromptToken
 
 TokenBytes = Callable[[int], bytes]
 MAX_LISTED = 1 << 19  # log probabilities of prompts in one answer: some 400 bytes each while it is written

@@ -12,7 +12,7 @@ from msgspec import UNSET, Meta, Raw, UnsetType
 
 from legato_gateway.request import MAX_NAME_CHARACTERS, PRIORITY
 from legato_gateway.serving.openapi import json_schema
-from legato_protocol.sampling_limits import (
+from legato_protocol.sampling.limits import (
     LARGEST_COUNT,
     LOGIT_BIAS,
     MAX_ALLOWED_TOKENS,

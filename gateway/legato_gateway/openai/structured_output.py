@@ -17,8 +17,8 @@ from legato_gateway.openai.schemas import SamplingBody
 from legato_gateway.serving.bodies import parsing
 from legato_grammar import json_options, structural_tag, validation
 from legato_grammar.errors import InvalidGrammar
-from legato_protocol.sampling_limits import MAX_GRAMMAR_BYTES
-from legato_protocol.sampling_params import CHOICE, JSON_SCHEMA, REGEX, RULES
+from legato_protocol.sampling.limits import MAX_GRAMMAR_BYTES
+from legato_protocol.sampling.parameters import CHOICE, JSON_SCHEMA, REGEX, RULES
 
 ANY_OBJECT = '{"type":"object"}'
 MAX_CHOICES = 1000

@@ -7,8 +7,8 @@ import msgspec
 from legato_gateway.errors import BadRequest
 from legato_gateway.openai.schemas import SamplingBody
 from legato_gateway.serving.model_serving import ModelServing
-from legato_protocol.sampling_limits import MAX_BAD_WORD_TOKENS
-from legato_protocol.sampling_params import REASONING, SamplingParams
+from legato_protocol.sampling.limits import MAX_BAD_WORD_TOKENS
+from legato_protocol.sampling.parameters import REASONING, SamplingParams
 
 _SHOWN = 8  # tokens that an error shows
 _ANY_LENGTH = 1 << 16  # tokens: no limit, as the schema bounds the text

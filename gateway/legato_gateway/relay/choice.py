@@ -5,8 +5,8 @@ from typing import Protocol
 
 from legato_gateway.request import Delta, GenerationRequest, TokenText
 from legato_gateway.tokenizer.detokenizer import Detokenizer, StopStrings
-from legato_protocol.reasoning import ReasoningSpan
-from legato_protocol.stream import TokenItem, TokenLogprobs
+from legato_protocol.sampling.reasoning import ReasoningSpan
+from legato_protocol.wire.stream import TokenItem, TokenLogprobs
 
 
 class ChoiceTokenizer(Protocol):

@@ -20,10 +20,10 @@ from legato_gateway.routing.predicted_prefixes import PREDICTED_SECONDS, SETTLIN
 from legato_gateway.routing.prefix_hashes import Hashing
 from legato_gateway.routing.rebalancing import HotWorker
 from legato_gateway.workers.fleet import Fleet
-from legato_protocol import transports
-from legato_protocol.packed_tokens import pack_tokens
-from legato_protocol.sampling_params import SamplingParams, later_params
-from legato_protocol.stream import (
+from legato_protocol.sampling.parameters import SamplingParams, later_params
+from legato_protocol.wire import transports
+from legato_protocol.wire.packed_tokens import pack_tokens
+from legato_protocol.wire.stream import (
     Cancel,
     Decode,
     Generate,

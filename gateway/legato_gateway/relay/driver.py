@@ -21,7 +21,7 @@ from legato_gateway.routing.hot_workers import HotWorkers
 from legato_gateway.routing.rebalancing import HotWorker
 from legato_gateway.timers import Timers
 from legato_gateway.workers.fleet import Fleet
-from legato_protocol.stream import Failed, HandoffReport, Part, PromptLogprobs, Started, TokenItem
+from legato_protocol.wire.stream import Failed, HandoffReport, Part, PromptLogprobs, Started, TokenItem
 
 E, A = LifecycleEvent, LifecycleAction
 Finish = Callable[[RunningGeneration, GatewayError | None], None]

@@ -12,8 +12,8 @@ from legato_gateway.relay.timing import RequestTiming
 from legato_gateway.request import Delta, GenerationRequest, RouteRecord, Usage
 from legato_gateway.routing.prefix_hashes import PrefixHashes
 from legato_gateway.timers import Timer
-from legato_protocol.packed_tokens import pack_tokens
-from legato_protocol.stream import TokenItem
+from legato_protocol.wire.packed_tokens import pack_tokens
+from legato_protocol.wire.stream import TokenItem
 
 if TYPE_CHECKING:
     from legato_gateway.relay.trace import RequestTrace

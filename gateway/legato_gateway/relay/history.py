@@ -3,7 +3,7 @@
 from collections import OrderedDict, deque
 
 from legato_gateway.request import RouteRecord
-from legato_protocol.stream import HandoffReport
+from legato_protocol.wire.stream import HandoffReport
 
 KEPT = 256
 IDS_PER_REQUEST = 8  # ids remembered for reports that come after the request has ended

@@ -6,7 +6,7 @@ from legato_gateway.metrics.gateway_metrics import Metrics
 from legato_gateway.relay.choice import OutputChoice
 from legato_gateway.relay.generation import RunningGeneration
 from legato_gateway.timers import Timers
-from legato_protocol.stream import HandoffReport, Started
+from legato_protocol.wire.stream import HandoffReport, Started
 
 
 class LatencyRecorder:

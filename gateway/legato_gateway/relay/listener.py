@@ -11,10 +11,10 @@ from legato_gateway.relay.history import History
 from legato_gateway.relay.registry import Registry
 from legato_gateway.routing.kv_index import KVIndex
 from legato_gateway.workers.fleet import Fleet
-from legato_protocol.followed_tokens import RefusalLog
-from legato_protocol.kv_events import KVEvent
-from legato_protocol.load import Load
-from legato_protocol.stream import Failed, FromWorker, HandoffReport, Hello, Lost, PromptLogprobs, Started, Tokens
+from legato_protocol.security.followed_tokens import RefusalLog
+from legato_protocol.wire.kv_events import KVEvent
+from legato_protocol.wire.load import Load
+from legato_protocol.wire.stream import Failed, FromWorker, HandoffReport, Hello, Lost, PromptLogprobs, Started, Tokens
 
 _log = logging.getLogger(__name__)
 

@@ -47,7 +47,7 @@ from legato_gateway.routing.kv_index import KVIndex
 from legato_gateway.routing.rebalancing import RebalancingPolicy
 from legato_gateway.timers import Timers
 from legato_gateway.workers.fleet import Fleet
-from legato_protocol.stream import Part
+from legato_protocol.wire.stream import Part
 
 _log = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from legato_gateway.errors import DeadlineExceeded, GatewayError, NotComputable, WorkerFailed
-from legato_protocol.stream import Failed
+from legato_protocol.wire.stream import Failed
 
 OnFailure = Literal["Retry", "Recompute", "Fail"]
 OnWorkerFailure = Literal["Retry", "Fail"]

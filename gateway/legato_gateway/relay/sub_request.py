@@ -11,7 +11,7 @@ from legato_gateway.relay.lifecycle import Stage
 from legato_gateway.routing.choose import PrefillAt
 from legato_gateway.routing.rebalancing import MigrationReason
 from legato_gateway.timers import Timer
-from legato_protocol.stream import Failed, Part, TokenItem
+from legato_protocol.wire.stream import Failed, Part, TokenItem
 
 NEVER = -1  # as `SubRequest.tried`
 

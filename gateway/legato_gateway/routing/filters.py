@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from legato_gateway.routing.fleet_snapshot import FleetSnapshot, WorkerView
-from legato_protocol import transports
+from legato_protocol.wire import transports
 
 LONGEST = 1 << 24  # maximum number of tokens of a sequence, for any model
 Matches = Mapping[str, int]  # worker → leading blocks of this sequence that it has cached

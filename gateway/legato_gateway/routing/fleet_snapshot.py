@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from legato_protocol.load import DecodeCoefficients, PrefillCoefficients
-from legato_protocol.stream import Role
+from legato_protocol.wire.load import DecodeCoefficients, PrefillCoefficients
+from legato_protocol.wire.stream import Role
 
 
 @dataclass(frozen=True, slots=True)

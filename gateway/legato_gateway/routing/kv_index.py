@@ -22,8 +22,8 @@ from dataclasses import dataclass, field
 from itertools import accumulate, pairwise, repeat
 from operator import and_
 
-from legato_protocol.block_hash import HASH_BYTES, split
-from legato_protocol.kv_events import KVEvent, Removed, Snapshot, Stored
+from legato_protocol.wire.block_hash import HASH_BYTES, split
+from legato_protocol.wire.kv_events import KVEvent, Removed, Snapshot, Stored
 
 MAX_BLOCKS = 1 << 20
 RUN = 32

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from legato_protocol import block_hash
+from legato_protocol.wire import block_hash
 
 PIECE = 1024  # blocks hashed without a pause: about a millisecond
 

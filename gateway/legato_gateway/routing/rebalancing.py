@@ -10,7 +10,7 @@ from typing import Literal
 
 from legato_gateway.routing import scorers
 from legato_gateway.routing.fleet_snapshot import FleetSnapshot, WorkerView
-from legato_protocol.load import DecodeCoefficients
+from legato_protocol.wire.load import DecodeCoefficients
 
 HotReason = Literal["step_time", "kv_cache"]
 """Steps take longer than the objective, or blocks are so short that running sequences will soon be preempted."""

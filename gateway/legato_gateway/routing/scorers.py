@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from legato_gateway.routing.fleet_snapshot import FleetSnapshot, WorkerView
-from legato_protocol.load import PrefillCoefficients
+from legato_protocol.wire.load import PrefillCoefficients
 
 UNMEASURED_RATE = 1000.0  # tokens per second, in a fleet where no worker has measured its rate yet
 RESOLUTION = 0.01  # seconds: costs closer than this are equal, so that load rather than noise breaks the tie

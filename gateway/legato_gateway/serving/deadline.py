@@ -7,7 +7,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from legato_gateway.errors import BadRequest, DeadlineExceeded
-from legato_protocol import durations, names
+from legato_protocol import names
+from legato_protocol.settings import durations
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,9 @@ from typing import Literal
 
 from msgspec.structs import replace
 
-from legato_protocol.packed_logprobs import PackedLogprobs
-from legato_protocol.packed_tokens import unpack_tokens
-from legato_protocol.stream import (
+from legato_protocol.wire.packed_logprobs import PackedLogprobs
+from legato_protocol.wire.packed_tokens import unpack_tokens
+from legato_protocol.wire.stream import (
     Cancel,
     Decode,
     Failed,

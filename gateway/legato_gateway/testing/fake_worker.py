@@ -13,11 +13,11 @@ from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 
 from legato_gateway.testing.fake_engine import Fabric, FakeEngine, Stage, TokenAt, token_at
-from legato_protocol import block_hash, kv_events, stream
-from legato_protocol.load import Load
-from legato_protocol.messages import MAX_FRAME_BYTES, Message
 from legato_protocol.names import EVENTS_PATH, STREAM_PATH
-from legato_protocol.stream import (
+from legato_protocol.wire import block_hash, kv_events, stream
+from legato_protocol.wire.load import Load
+from legato_protocol.wire.messages import MAX_FRAME_BYTES, Message
+from legato_protocol.wire.stream import (
     Cancel,
     Failed,
     Generate,

@@ -9,7 +9,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from legato_gateway import generation_config
-from legato_protocol import lfs_pointer
+from legato_protocol.model_files import lfs_pointer
 
 SPECIAL_TOKENS = tuple(f"{kind}_token" for kind in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
 ALWAYS_DEFINED = ("bos_token", "eos_token")  # empty if the model has none

@@ -10,7 +10,7 @@ from typing import Any
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from legato_gateway.tokenizer.files import ALWAYS_DEFINED, TokenizeError, TokenizerFiles
-from legato_protocol import gguf_header
+from legato_protocol.model_files import gguf_header
 
 _CONTROL, _USER_DEFINED = 3, 4
 # Tokens in the metadata by their names there: their names in templates, and the ones that end a sequence.

@@ -18,7 +18,7 @@ from legato_gateway.tokenizer import gguf
 from legato_gateway.tokenizer.chat_template import ChatTemplate, TemplateFault
 from legato_gateway.tokenizer.detokenizer import Detokenizer, StopStrings
 from legato_gateway.tokenizer.files import TokenizeError, TokenizerFiles
-from legato_protocol import token_bytes
+from legato_protocol.model_files import token_bytes
 
 __all__ = ["Detokenizer", "ModelTokenizer", "StopStrings", "TextTooLong", "TokenizeError"]
 

@@ -9,9 +9,9 @@ from typing import Any
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidHandshake, InvalidStatus
 
-from legato_protocol.followed_tokens import ServiceTokens, ShownToken
-from legato_protocol.messages import MAX_FRAME_BYTES
-from legato_protocol.tls_files import InternalTLS
+from legato_protocol.security.followed_tokens import ServiceTokens, ShownToken
+from legato_protocol.security.tls_files import InternalTLS
+from legato_protocol.wire.messages import MAX_FRAME_BYTES
 
 _REFUSED = (401, 403)  # status codes for a token that is not accepted
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from legato_gateway.routing.fleet_snapshot import FleetSnapshot, WorkerView
-from legato_protocol.load import Load
-from legato_protocol.stream import Hello
+from legato_protocol.wire.load import Load
+from legato_protocol.wire.stream import Hello
 
 Connection = Literal["connecting", "connected", "silent", "hung", "lost"]
 

@@ -7,9 +7,9 @@ from legato_gateway.discovery import Discovery, WorkerAddress
 from legato_gateway.workers.fleet import Fleet
 from legato_gateway.workers.stream_listener import StreamListener
 from legato_gateway.workers.worker_stream import StreamLimits, WorkerStream
-from legato_protocol.followed_tokens import ServiceTokens
-from legato_protocol.stream import ToWorker
-from legato_protocol.tls_files import InternalTLS
+from legato_protocol.security.followed_tokens import ServiceTokens
+from legato_protocol.security.tls_files import InternalTLS
+from legato_protocol.wire.stream import ToWorker
 
 OpenStream = Callable[[WorkerAddress, StreamListener], WorkerStream]
 

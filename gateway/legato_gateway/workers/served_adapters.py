@@ -2,7 +2,7 @@
 
 from legato_gateway.routing.fleet_snapshot import FleetSnapshot
 from legato_gateway.workers.fleet import Fleet
-from legato_protocol.adapter_file import AdapterFile
+from legato_protocol.model_files.adapter_file import AdapterFile
 
 
 class ServedAdapters:

@@ -3,16 +3,16 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from legato_protocol import hang
-from legato_protocol.load import Load
-from legato_protocol.stream import FromWorker
+from legato_protocol.wire import hang
+from legato_protocol.wire.load import Load
+from legato_protocol.wire.stream import FromWorker
 
 Verdict = Literal["silent", "hung", "given up"]
 
 
 @dataclass(frozen=True, slots=True)
 class SilenceLimits:
-    """Times in seconds. `hang` is the longest silence of a healthy worker; see also `legato_protocol.hang`."""
+    """Times in seconds. `hang` is the longest silence of a healthy worker; see also `legato_protocol.wire.hang`."""
 
     hang: float = 15.0
 

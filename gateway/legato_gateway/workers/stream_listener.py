@@ -2,8 +2,8 @@
 
 from typing import Protocol
 
-from legato_protocol.kv_events import KVEvent
-from legato_protocol.stream import FromWorker, Hello
+from legato_protocol.wire.kv_events import KVEvent
+from legato_protocol.wire.stream import FromWorker, Hello
 
 
 class StreamListener(Protocol):

@@ -17,13 +17,13 @@ from websockets.exceptions import WebSocketException
 from legato_gateway.workers.connecting import Backoff, Connector, reason
 from legato_gateway.workers.silence import Silence, SilenceLimits
 from legato_gateway.workers.stream_listener import StreamListener
-from legato_protocol import kv_events, stream
-from legato_protocol.followed_tokens import ServiceTokens
-from legato_protocol.load import Load
-from legato_protocol.messages import BadFrame, UnknownKind
 from legato_protocol.names import EVENTS_PATH, STREAM_PATH
-from legato_protocol.stream import FromWorker, Hello, ToWorker
-from legato_protocol.tls_files import InternalTLS
+from legato_protocol.security.followed_tokens import ServiceTokens
+from legato_protocol.security.tls_files import InternalTLS
+from legato_protocol.wire import kv_events, stream
+from legato_protocol.wire.load import Load
+from legato_protocol.wire.messages import BadFrame, UnknownKind
+from legato_protocol.wire.stream import FromWorker, Hello, ToWorker
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,8 @@ from legato_operator.api import quantities, rules, scaling_status
 from legato_operator.api.resources import InferenceService, WorkerPool
 from legato_operator.api.rules import devices, unavailable
 from legato_operator.api.spec.scalars import LONGEST_SERVICE_NAME
-from legato_protocol import durations, names, sizes
+from legato_protocol import names
+from legato_protocol.settings import durations, sizes
 
 Schema = dict[str, Any]
 Rules = Mapping[str, Sequence[Schema]]  # entries of x-kubernetes-validations, by path of the object

@@ -4,7 +4,7 @@ import re
 from decimal import Decimal
 from typing import Any
 
-from legato_protocol import durations, sizes, values
+from legato_protocol.settings import durations, sizes, values
 
 DEVICE = "[a-z0-9][-a-z0-9.]*/[A-Za-z0-9][-A-Za-z0-9_.]*"  # a resource with a domain, as a pattern
 GPU = "nvidia.com/gpu"  # the resource of GPUs, unless the operator is given others

@@ -26,7 +26,7 @@ from legato_operator.api.spec.scalars import (
     PodImage,
     ServiceName,
 )
-from legato_protocol import values
+from legato_protocol.settings import values
 
 
 class Engine(ManifestPart):

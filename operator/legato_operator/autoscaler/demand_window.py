@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from legato_operator.autoscaler.signals import OutputLengths, PromptLengths
-from legato_protocol.demand import DemandReport, LengthBucket, WaitCause
+from legato_protocol.wire.demand import DemandReport, LengthBucket, WaitCause
 
 WINDOW = 60.0  # seconds
 RECENT = 10.0

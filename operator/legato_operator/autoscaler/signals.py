@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from legato_protocol.demand import WaitCause
+from legato_protocol.wire.demand import WaitCause
 
 Pool = Literal["prefill", "decode"]  # without a prefill pool, the decode pool holds `unified` workers
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from aiohttp import web
 
 from legato_operator.metrics import exposition
-from legato_protocol import listening
+from legato_protocol.process import listening
 
 BACKLOG = 128
 

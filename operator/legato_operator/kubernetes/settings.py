@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from legato_operator.api.quantities import GPU
-from legato_protocol import flags, names, values
-from legato_protocol.flags import Flag, SettingsError
+from legato_protocol import names
+from legato_protocol.settings import flags, values
+from legato_protocol.settings.flags import Flag, SettingsError
 
 ENV_NAMESPACE = "LEGATO_NAMESPACE"
 ENV_POD_NAME = "LEGATO_POD_NAME"

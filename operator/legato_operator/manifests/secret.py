@@ -10,8 +10,9 @@ from typing import Any
 from legato_operator.api.resources import InferenceService
 from legato_operator.cluster import Object, labels_of
 from legato_operator.manifests import common
-from legato_protocol import names, service_tokens
-from legato_protocol.service_tokens import token_id
+from legato_protocol import names
+from legato_protocol.security import service_tokens
+from legato_protocol.security.service_tokens import token_id
 
 # Annotations of the Secret: the state of a rotation, which survives a restart of the operator.
 _WRITTEN = f"{names.API_GROUP}/token-id"  # id of the token that the operator wrote: a mismatch means an edit

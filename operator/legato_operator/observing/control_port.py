@@ -10,8 +10,8 @@ from typing import Any
 import aiohttp
 
 from legato_operator.observing.observed import PeerTLS
-from legato_protocol.followed_tokens import RefusalLog
-from legato_protocol.tls_files import client_context
+from legato_protocol.security.followed_tokens import RefusalLog
+from legato_protocol.security.tls_files import client_context
 
 _UNAUTHORIZED = 401
 log = logging.getLogger(__name__)

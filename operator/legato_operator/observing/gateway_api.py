@@ -8,9 +8,9 @@ import aiohttp
 
 from legato_operator.observing.control_port import ControlPort
 from legato_operator.observing.observed import PeerTLS
-from legato_protocol import demand
-from legato_protocol.demand import BadReport, DemandReport
-from legato_protocol.followed_files import InvalidFile
+from legato_protocol.process.followed_files import InvalidFile
+from legato_protocol.wire import demand
+from legato_protocol.wire.demand import BadReport, DemandReport
 
 TIMEOUT = 1.5  # seconds for a whole answer; the next poll comes soon
 MAX_CONCURRENT = 32  # requests; others wait outside the timeout and the client

@@ -15,7 +15,7 @@ from legato_operator.manifests.secret import ServiceToken
 from legato_operator.observing import ownership, peer_tls, pod_events, reached
 from legato_operator.observing.observed import Accepted, Observed, PeerTLS, Pod, WorkerState, known_tokens
 from legato_protocol import names
-from legato_protocol.demand import DemandReport
+from legato_protocol.wire.demand import DemandReport
 
 
 class Workers(Protocol):

@@ -8,7 +8,7 @@ from legato_operator.api.resources import InferenceService
 from legato_operator.cluster import Object, Ref
 from legato_operator.manifests.secret import ServiceToken
 from legato_protocol import names
-from legato_protocol.demand import DemandReport
+from legato_protocol.wire.demand import DemandReport
 
 
 def known_tokens(held: ServiceToken | None, remembered: ServiceToken | None = None) -> tuple[str, ...]:

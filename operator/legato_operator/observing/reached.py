@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from legato_operator.manifests import common
 from legato_operator.observing.observed import Pod
-from legato_protocol.demand import DemandReport, WorkerLink
+from legato_protocol.wire.demand import DemandReport, WorkerLink
 
 GRACE = 10.0  # seconds: gateways reconnect by themselves, and a new gateway has no connections yet
 

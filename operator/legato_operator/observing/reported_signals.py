@@ -7,8 +7,8 @@ from legato_operator.api import roles
 from legato_operator.autoscaler.demand_window import NEWEST, RECENT, WINDOW, DemandWindow, merged
 from legato_operator.autoscaler.signals import Blocks, DecodeCost, Pool, PrefillCost, Signals, Traffic, WorkerSignals
 from legato_operator.observing.observed import Pod
-from legato_protocol.demand import DemandReport, ReportedLoad
-from legato_protocol.load import Load
+from legato_protocol.wire.demand import DemandReport, ReportedLoad
+from legato_protocol.wire.load import Load
 
 
 def reported_signals(

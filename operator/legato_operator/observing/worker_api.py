@@ -8,7 +8,7 @@ import aiohttp
 
 from legato_operator.observing.control_port import ControlPort
 from legato_operator.observing.observed import AdapterState, PeerTLS, WorkerState
-from legato_protocol.followed_files import InvalidFile
+from legato_protocol.process.followed_files import InvalidFile
 
 TIMEOUT = 2.0  # seconds for a whole answer; a slow worker must not delay a pass for longer
 MAX_CONCURRENT = 64  # requests; others wait outside the timeout and the client

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from legato_operator.api import conditions
 from legato_operator.observing.observed import Pod
-from legato_protocol import durations
+from legato_protocol.settings import durations
 
 CRASHES = 3  # restarts without becoming ready afterwards
 PATIENCE = 300.0  # seconds in which a kubelet tries five times to create a container

@@ -13,7 +13,7 @@ from legato_operator.manifests.placement import PodPlacement
 from legato_operator.manifests.secret import ServiceToken
 from legato_operator.observing.observed import Observed, Pod
 from legato_operator.planning.actions import SetToken
-from legato_protocol.service_tokens import token_id
+from legato_protocol.security.service_tokens import token_id
 
 STARTING = 120.0  # seconds for which a pod that reports no tokens delays a step: it may have read them earlier
 

@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 
 from legato_engine.policy import BLOCK_SIZES, Profile, max_running
 from legato_operator.policy import DECIDE_EVERY, Spec
-from legato_protocol import durations
+from legato_protocol.settings import durations
 from legato_simulator.engine.chunks import chunk_tokens
 from legato_simulator.engine.pods import Pods
 from legato_simulator.engine.request import SimulatedRequest

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import msgspec
 
 from legato_operator.policy import Signals
-from legato_protocol.messages import Count, Measure
+from legato_protocol.wire.messages import Count, Measure
 
 LARGEST = 1e15  # largest number in a line
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
-from legato_protocol import durations
+from legato_protocol.settings import durations
 from legato_simulator.baselines.tuning import ATTAINMENT
 from legato_simulator.manifest_tuning import Choice, ManifestTuning, Trial
 from legato_simulator.report import report, scatter, table

@@ -12,7 +12,7 @@ from legato_cli.services import state
 from legato_cli.ui import sources
 from legato_cli.ui.target import GatewayTarget, NoTarget, UITarget
 from legato_operator.observing.observed import PeerTLS
-from legato_protocol.tls_files import server_context
+from legato_protocol.security.tls_files import server_context
 
 
 @contextlib.asynccontextmanager

@@ -8,7 +8,7 @@ from readiness import wait_readable
 from legato_engine.adapters.catalog import AdapterCatalog
 from legato_engine.adapters.resident import OfferedAdapter, ResidentAdapters
 from legato_engine.errors import CorruptModel
-from legato_protocol.adapter_list import AdapterEntry, AdapterList
+from legato_protocol.model_files.adapter_list import AdapterEntry, AdapterList
 
 
 def listed(id, **paths):

@@ -10,7 +10,7 @@ from tiny_models import RandomCheckpoint
 from legato_engine.backends.cuda.backend import sizes
 from legato_engine.backends.cuda.device import Interpreted
 from legato_engine.scheduler.batch import Draw, Row
-from legato_protocol.sampling_params import SamplingParams
+from legato_protocol.sampling.parameters import SamplingParams
 
 
 @pytest.fixture

@@ -39,12 +39,12 @@ from legato_engine.transfer.agent import TransferAgent
 from legato_engine.transfer.checksum import ArenaMemory
 from legato_engine.transfer.link import Link
 from legato_engine.transfer.memory import MemoryLink, Network
-from legato_protocol import stream
-from legato_protocol.adapter_list import AdapterEntry
-from legato_protocol.packed_logprobs import PackedLogprobs
-from legato_protocol.packed_tokens import pack_tokens
-from legato_protocol.sampling_params import SamplingParams
-from legato_protocol.stream import (
+from legato_protocol.model_files.adapter_list import AdapterEntry
+from legato_protocol.sampling.parameters import SamplingParams
+from legato_protocol.wire import stream
+from legato_protocol.wire.packed_logprobs import PackedLogprobs
+from legato_protocol.wire.packed_tokens import pack_tokens
+from legato_protocol.wire.stream import (
     Decode,
     Failed,
     Generate,

@@ -6,8 +6,8 @@ import pytest
 from legato_engine.adapters.catalog import RETRY
 from legato_engine.adapters.resident import OfferedAdapter
 from legato_engine.errors import CorruptModel
-from legato_protocol.adapter_list import AdapterEntry, AdapterList
-from legato_protocol.stream import Generate
+from legato_protocol.model_files.adapter_list import AdapterEntry, AdapterList
+from legato_protocol.wire.stream import Generate
 
 
 class Listed:

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 from adapted_cores import Adapted, Loads
 
-from legato_protocol.stream import Cancel, Decode, Generate, Prefill
+from legato_protocol.wire.stream import Cancel, Decode, Generate, Prefill
 
 
 def test_four_adapters_and_the_base_run_in_one_batch(adapted):

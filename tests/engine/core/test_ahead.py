@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from legato_engine.scheduler.batch import Batch
-from legato_protocol.stream import Cancel
+from legato_protocol.wire.stream import Cancel
 
 PROMPTS = [list(range(10, 30)), list(range(40, 46)), [1, 2, 3]]
 

@@ -20,9 +20,9 @@ from legato_engine.runner.arena import Arena
 from legato_engine.scheduler.limits import SchedulerLimits
 from legato_engine.settings import WorkerSettings
 from legato_engine.transfer.events import Arrived, Granted
-from legato_protocol import block_hash
-from legato_protocol.packed_tokens import pack_tokens
-from legato_protocol.stream import Peer
+from legato_protocol.wire import block_hash
+from legato_protocol.wire.packed_tokens import pack_tokens
+from legato_protocol.wire.stream import Peer
 
 LAYOUT = KVLayout(layers=2, kv_heads=2, block_size=16, head_dim=16, dtype="float16")
 BLOCKS, LONGEST = 12, 100  # tokens of the longest sequence

@@ -2,7 +2,7 @@
 
 import pytest
 
-from legato_protocol.stream import Decode, Generate, Handoff, Peer, Prefill
+from legato_protocol.wire.stream import Decode, Generate, Handoff, Peer, Prefill
 
 
 def test_a_room_that_is_in_use_is_refused_on_either_side_and_its_hand_off_goes_on(world):

@@ -7,8 +7,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from legato_engine.transfer.memory import Faults, Network
-from legato_protocol.packed_tokens import pack_tokens
-from legato_protocol.stream import Cancel, Decode, Generate, Handoff, Pause, Prefill, Sequence
+from legato_protocol.wire.packed_tokens import pack_tokens
+from legato_protocol.wire.stream import Cancel, Decode, Generate, Handoff, Pause, Prefill, Sequence
 
 LEASE = 30.0
 QUIET = 4 * LEASE  # all deadlines and leases have passed by then

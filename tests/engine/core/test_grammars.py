@@ -15,10 +15,10 @@ from legato_engine.grammars import compilations
 from legato_engine.grammars.compilations import Compilations
 from legato_engine.sampling import constrain
 from legato_engine.sampling.sampler import sample
-from legato_protocol.packed_tokens import pack_tokens
-from legato_protocol.reasoning import ReasoningBounds, ReasoningTokens
-from legato_protocol.sampling_params import JSON_SCHEMA, REASONING, SamplingParams
-from legato_protocol.stream import Cancel, Generate, Pause
+from legato_protocol.sampling.parameters import JSON_SCHEMA, REASONING, SamplingParams
+from legato_protocol.sampling.reasoning import ReasoningBounds, ReasoningTokens
+from legato_protocol.wire.packed_tokens import pack_tokens
+from legato_protocol.wire.stream import Cancel, Generate, Pause
 
 SCHEMA = {
     "type": "object",

@@ -8,7 +8,7 @@ import pytest
 from legato_engine.scheduler.batch import Sampled
 from legato_engine.scheduler.transfers import IncomingState
 from legato_engine.transfer.late_device import LateStream
-from legato_protocol.stream import Cancel, Decode, Handoff, HandoffReport, Pause, Prefill, Split, Tokens
+from legato_protocol.wire.stream import Cancel, Decode, Handoff, HandoffReport, Pause, Prefill, Split, Tokens
 
 
 def test_a_prefilled_sequence_goes_on_elsewhere_with_exactly_its_tokens(world):

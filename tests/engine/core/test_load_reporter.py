@@ -13,7 +13,7 @@ from legato_engine.scheduler.limits import SchedulerLimits
 from legato_engine.scheduler.request import Request
 from legato_engine.scheduler.results import StepResult
 from legato_engine.scheduler.scheduler import Scheduler
-from legato_protocol.sampling_params import SamplingParams
+from legato_protocol.sampling.parameters import SamplingParams
 
 
 class Quiet:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from legato_protocol.stream import Generate
+from legato_protocol.wire.stream import Generate
 
 LEASE = 10.0
 LONG = 15  # iterations of a step, a second each: longer than a lease

@@ -6,8 +6,8 @@ import pytest
 from legato_engine.core import frames
 from legato_engine.scheduler.batch import Sampled
 from legato_engine.scheduler.output_lengths import LEAST_ANSWERS
-from legato_protocol.load import Load
-from legato_protocol.stream import Cancel, Decode, Generate, Handoff, Pause, Peer, Prefill, Started, Tokens
+from legato_protocol.wire.load import Load
+from legato_protocol.wire.stream import Cancel, Decode, Generate, Handoff, Pause, Peer, Prefill, Started, Tokens
 
 
 @pytest.fixture

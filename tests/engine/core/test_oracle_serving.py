@@ -18,7 +18,7 @@ from grammar_vocabulary import COMPILER, END, TOKENS, text
 from legato_engine.grammars.compilations import Compilations
 from legato_engine.runner.runner import Runner
 from legato_engine.transfer import ucx
-from legato_protocol.sampling_params import CHOICE, JSON_SCHEMA, REGEX
+from legato_protocol.sampling.parameters import CHOICE, JSON_SCHEMA, REGEX
 
 CHECKPOINT = lora_folders.RandomCheckpoint(replace(interpreted_models.LLAMA, max_length=1024))
 LENGTHS = (5, 1, 12, 3, 33, 64, 17, 9, 2, 40, 21, 31, 8, 130, 277, 6)  # of 16 prompts

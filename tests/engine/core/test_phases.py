@@ -5,7 +5,7 @@ from itertools import pairwise
 import msgspec
 import pytest
 
-from legato_protocol.stream import Cancel, Generate
+from legato_protocol.wire.stream import Cancel, Generate
 
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 

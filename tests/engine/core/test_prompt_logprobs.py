@@ -9,10 +9,10 @@ from legato_engine.core.outbox import Outbox, key_of
 from legato_engine.core.phases import PhaseLog
 from legato_engine.scheduler.request import Request
 from legato_engine.scheduler.results import ScoredTokens
-from legato_protocol import stream
-from legato_protocol.messages import MAX_FRAME_BYTES
-from legato_protocol.packed_logprobs import PackedLogprobs
-from legato_protocol.stream import PromptLogprobs, Tokens
+from legato_protocol.wire import stream
+from legato_protocol.wire.messages import MAX_FRAME_BYTES
+from legato_protocol.wire.packed_logprobs import PackedLogprobs
+from legato_protocol.wire.stream import PromptLogprobs, Tokens
 
 
 def logprobs(heard, attempt=1):

@@ -1,7 +1,7 @@
 """Each token that a tenant is served is told to every other gateway once, and to its own never."""
 
 from legato_engine.core.served_tokens import ServedTokens
-from legato_protocol.load import TenantService
+from legato_protocol.wire.load import TenantService
 
 
 def told(*gateways: int) -> ServedTokens:

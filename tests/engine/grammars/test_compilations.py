@@ -7,7 +7,7 @@ import pytest
 from grammar_vocabulary import COMPILER
 
 from legato_engine.grammars.compilations import MOST_KEPT, Compilations
-from legato_protocol.sampling_params import CHOICE, REGEX, SamplingParams
+from legato_protocol.sampling.parameters import CHOICE, REGEX, SamplingParams
 
 
 class Counting:

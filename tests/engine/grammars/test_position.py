@@ -7,7 +7,7 @@ from grammar_vocabulary import COMPILER, END, EOT, TOKENS
 from legato_engine.grammars.position import GrammarPosition
 from legato_engine.sampling import constrain
 from legato_engine.scheduler.batch import DeadEnd, Draw
-from legato_protocol.sampling_params import REGEX, SamplingParams
+from legato_protocol.sampling.parameters import REGEX, SamplingParams
 
 A, B, C = b"abc"
 

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from legato_engine.grammars.position import GrammarPosition
-from legato_protocol.sampling_params import JSON_SCHEMA, SamplingParams
+from legato_protocol.sampling.parameters import JSON_SCHEMA, SamplingParams
 
 MOST = 150  # tokens
 CLOSING = [id for id, raw in enumerate(TOKENS) if raw and raw[-1:] in b'"}]'] + [END, EOT]

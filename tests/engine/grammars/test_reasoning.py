@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from legato_engine.grammars import compilations
 from legato_engine.grammars.reasoning import ReasoningPosition, ReasoningRules
 from legato_grammar.errors import InvalidGrammar
-from legato_protocol.reasoning import ReasoningBounds, ReasoningTokens
-from legato_protocol.sampling_params import JSON_SCHEMA, REASONING, REGEX, SamplingParams
+from legato_protocol.sampling.parameters import JSON_SCHEMA, REASONING, REGEX, SamplingParams
+from legato_protocol.sampling.reasoning import ReasoningBounds, ReasoningTokens
 
 OPEN, CLOSE, SPACE = ord("~"), ord("^"), ord(" ")  # tokens that nothing below is written with
 SCHEMA = {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 9}, "minItems": 3, "maxItems": 3}

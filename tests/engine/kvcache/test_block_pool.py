@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from legato_engine.kvcache.block_pool import BlockPool
 from legato_engine.kvcache.events import EventLog
-from legato_protocol.block_hash import child, root, split
-from legato_protocol.kv_events import Removed, Stored
+from legato_protocol.wire.block_hash import child, root, split
+from legato_protocol.wire.kv_events import Removed, Stored
 
 
 def pool_of(size):

@@ -10,7 +10,7 @@ from tiny_models import RandomCheckpoint
 from legato_engine.runner.runner import Runner
 from legato_engine.sampling.sampler import sample
 from legato_engine.scheduler.batch import Batch, DeadEnd, Draw, Row, Targets
-from legato_protocol.sampling_params import SamplingParams
+from legato_protocol.sampling.parameters import SamplingParams
 
 # The interpreter warns where distances between infinities are computed, which no result depends on.
 pytestmark = pytest.mark.filterwarnings("ignore:invalid value|overflow:RuntimeWarning")

@@ -16,7 +16,7 @@ from legato_engine.runner import backends, loading
 from legato_engine.runner.runner import Runner
 from legato_engine.scheduler.batch import Draw, Row
 from legato_engine.settings import WorkerSettings
-from legato_protocol.sampling_params import SamplingParams
+from legato_protocol.sampling.parameters import SamplingParams
 
 SETTINGS = WorkerSettings("unified", "u0", "m", kv_cache_memory=4 << 20, dtype="Float16", device="cuda", max_batch=2)
 TORCH = replace(SETTINGS, on_kernel_failure="Torch")

@@ -14,7 +14,7 @@ from legato_engine.runner import loading
 from legato_engine.runner.runner import Runner
 from legato_engine.runner.sizing import Memory
 from legato_engine.settings import WorkerSettings
-from legato_protocol.adapter_list import AdapterEntry
+from legato_protocol.model_files.adapter_list import AdapterEntry
 
 MODEL = tiny_llama.config()
 SETTINGS = WorkerSettings("unified", "u0", "m", kv_cache_memory=4 << 20, dtype="BFloat16", transport="None")

@@ -15,8 +15,8 @@ from legato_engine.runner.profile import Profile, StepTimes
 from legato_engine.scheduler.batch import Batch, Draw, Row
 from legato_engine.settings import WorkerSettings
 from legato_engine.transfer.checksum import ArenaMemory
-from legato_protocol.flags import SettingsError
-from legato_protocol.sampling_params import SamplingParams
+from legato_protocol.sampling.parameters import SamplingParams
+from legato_protocol.settings.flags import SettingsError
 
 TIMES = StepTimes(0.5, 0.25, 0.001, 0.01, 0.0001)
 PROFILE = Profile("a test", TIMES, kv_tokens=64, start_seconds=4)

@@ -13,7 +13,7 @@ from legato_engine.scheduler.chunk_budget import pairs
 from legato_engine.scheduler.limits import SchedulerLimits
 from legato_engine.scheduler.request import Request
 from legato_engine.scheduler.scheduler import Scheduler
-from legato_protocol.sampling_params import SamplingParams
+from legato_protocol.sampling.parameters import SamplingParams
 
 CHUNK, BLOCK = 512, 16
 PROMPTS = {"short": (32,), "long": (512,), "mixed": (32, 48, 200, 512, 1500)}

@@ -5,7 +5,7 @@ from scheduled_worker import Client, Worker, ask, prompt
 
 from legato_engine.scheduler.limits import RequestRejected
 from legato_engine.scheduler.request import RequestState
-from legato_protocol.sampling_params import SamplingParams
+from legato_protocol.sampling.parameters import SamplingParams
 
 
 def sizes(batch):

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scheduled_worker import Worker, ask
 
 from legato_engine.scheduler.batch import Draw
-from legato_protocol.sampling_params import SamplingParams
+from legato_protocol.sampling.parameters import SamplingParams
 
 TOKENS = st.integers(0, 9) | st.integers(0, 1 << 20)
 STEPS = st.tuples(st.sampled_from(["append", "count", "fork", "adopt"]), st.integers(0), TOKENS)

@@ -18,11 +18,11 @@ from legato_engine.errors import StartFailed
 from legato_engine.server.core_link import CoreLink
 from legato_engine.server.worker import WorkerServer
 from legato_engine.settings import WorkerSettings
-from legato_protocol import kv_events, stream
-from legato_protocol.load import Load
-from legato_protocol.packed_tokens import pack_tokens
-from legato_protocol.sampling_params import SamplingParams
-from legato_protocol.stream import Generate, Greeting, Hello, Sequence
+from legato_protocol.sampling.parameters import SamplingParams
+from legato_protocol.wire import kv_events, stream
+from legato_protocol.wire.load import Load
+from legato_protocol.wire.packed_tokens import pack_tokens
+from legato_protocol.wire.stream import Generate, Greeting, Hello, Sequence
 
 TOKEN = "a secret"
 PATIENCE = 10.0

@@ -4,9 +4,10 @@ import pytest
 
 from legato_engine.adapters.offer import AdapterOffer
 from legato_engine.core.frames import IterationReport
-from legato_protocol import adapter_list, stream
-from legato_protocol.adapter_list import AdapterEntry
-from legato_protocol.followed_files import INTERVAL
+from legato_protocol.model_files import adapter_list
+from legato_protocol.model_files.adapter_list import AdapterEntry
+from legato_protocol.process.followed_files import INTERVAL
+from legato_protocol.wire import stream
 
 
 @pytest.fixture

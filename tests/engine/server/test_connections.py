@@ -9,8 +9,8 @@ from legato_engine.metrics import WorkerMetrics
 from legato_engine.server import core_link
 from legato_engine.server.connections import GatewayConnections
 from legato_engine.server.hub import Hub
-from legato_protocol import stream
-from legato_protocol.stream import Cancel, Greeting
+from legato_protocol.wire import stream
+from legato_protocol.wire.stream import Cancel, Greeting
 
 
 class Gateway:

@@ -7,10 +7,10 @@ import pytest
 
 from legato_engine.core.frames import Beat, IterationReport, NotStarting
 from legato_engine.errors import StartFailed
-from legato_protocol import stream
-from legato_protocol.kv_events import Snapshot
-from legato_protocol.load import Load
-from legato_protocol.stream import Greeting, Hello, Lost
+from legato_protocol.wire import stream
+from legato_protocol.wire.kv_events import Snapshot
+from legato_protocol.wire.load import Load
+from legato_protocol.wire.stream import Greeting, Hello, Lost
 
 
 async def test_a_core_that_dies_is_reported_at_once_and_replaced(bench):

@@ -11,7 +11,7 @@ from legato_engine.core.frames import IterationReport
 from legato_engine.server import core_link
 from legato_engine.server.worker import WorkerServer
 from legato_engine.settings import WorkerSettings
-from legato_protocol.flags import SettingsError
+from legato_protocol.settings.flags import SettingsError
 
 
 async def test_draining_reaches_the_core_and_stopping_waits_until_nothing_runs(bench):

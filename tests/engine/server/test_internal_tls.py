@@ -14,8 +14,8 @@ from websockets.asyncio.client import connect
 from legato_engine.server import http_protocol
 from legato_engine.server.worker import WorkerServer
 from legato_engine.settings import WorkerSettings
-from legato_protocol import stream
-from legato_protocol.flags import SettingsError
+from legato_protocol.settings.flags import SettingsError
+from legato_protocol.wire import stream
 
 NAME = "s-workers.demo.svc"
 TOKEN = "a secret"

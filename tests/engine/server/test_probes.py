@@ -4,7 +4,7 @@ import pytest
 from websockets.exceptions import InvalidStatus
 
 from legato_engine.core.frames import IterationReport, Loading
-from legato_protocol.stream import HandoffReport
+from legato_protocol.wire.stream import HandoffReport
 
 
 async def test_readiness_tells_the_phase_and_comes_with_the_core(bench):

@@ -8,9 +8,9 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 
 from legato_engine.core.frames import IterationReport
-from legato_protocol import kv_events, stream
-from legato_protocol.messages import MAX_FRAME_BYTES
-from legato_protocol.stream import Cancel, Failed, Greeting, Handoff, Peer
+from legato_protocol.wire import kv_events, stream
+from legato_protocol.wire.messages import MAX_FRAME_BYTES
+from legato_protocol.wire.stream import Cancel, Failed, Greeting, Handoff, Peer
 
 
 async def test_a_bad_frame_with_an_id_is_answered_and_the_stream_goes_on(bench):

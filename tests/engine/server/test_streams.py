@@ -1,10 +1,10 @@
 """Gateways and the core talk through the server, whoever comes first; listeners follow which blocks the core holds."""
 
 from legato_engine.core.frames import ForGateway, IterationReport
-from legato_protocol import block_hash, stream
-from legato_protocol.kv_events import Removed, Snapshot, SnapshotRequest, Stored
-from legato_protocol.load import Load
-from legato_protocol.stream import Failed, Greeting, Hello, TokenItem, Tokens
+from legato_protocol.wire import block_hash, stream
+from legato_protocol.wire.kv_events import Removed, Snapshot, SnapshotRequest, Stored
+from legato_protocol.wire.load import Load
+from legato_protocol.wire.stream import Failed, Greeting, Hello, TokenItem, Tokens
 
 
 async def test_frames_pass_between_a_gateway_and_the_core(bench):

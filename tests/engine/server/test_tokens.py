@@ -2,8 +2,8 @@
 
 import pytest
 
-from legato_protocol.followed_tokens import INTERVAL
-from legato_protocol.service_tokens import token_id
+from legato_protocol.security.followed_tokens import INTERVAL
+from legato_protocol.security.service_tokens import token_id
 
 
 @pytest.fixture

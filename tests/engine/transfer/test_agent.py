@@ -6,8 +6,8 @@ from handoff_pair import BLOCK, BLOCK_BYTES, BLOCKS, ROOT, TOKENS, Stranger
 from legato_engine.transfer.events import Aborted, Arrived, Granted
 from legato_engine.transfer.link import PeerDown
 from legato_engine.transfer.memory import MemoryLink
-from legato_protocol import handoff
-from legato_protocol.stream import Peer
+from legato_protocol.wire import handoff
+from legato_protocol.wire.stream import Peer
 
 
 def test_blocks_go_to_their_places_in_the_receivers_table(pair):

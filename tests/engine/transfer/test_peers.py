@@ -6,8 +6,8 @@ import pytest
 from legato_engine.transfer.peers import Peers
 from legato_engine.transfer.seals import prove, seal
 from legato_engine.transfer.virtual_time import VirtualTime
-from legato_protocol import handoff
-from legato_protocol.stream import Peer
+from legato_protocol.wire import handoff
+from legato_protocol.wire.stream import Peer
 
 PATIENCE = 10.0
 OTHER = Peer("other", "e2", b"there")

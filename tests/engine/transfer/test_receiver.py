@@ -7,7 +7,7 @@ from handoff_pair import BLOCK, BLOCK_BYTES, ROOT, TOKENS
 
 from legato_engine.transfer.events import Aborted, Arrived, GrantRevoked, Released, WritingBegan
 from legato_engine.transfer.session import SessionState
-from legato_protocol import handoff
+from legato_protocol.wire import handoff
 
 NAME = ("epoch-receiver", 1, 1)
 FINAL = handoff.Final(*NAME, TOKENS, 4 * BLOCK, (), 4)

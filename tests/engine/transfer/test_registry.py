@@ -7,7 +7,7 @@ from legato_engine.transfer.events import Aborted, GrantRevoked
 from legato_engine.transfer.registry import SessionFailure, SessionRecord, SessionRegistry
 from legato_engine.transfer.session import ENDED, TABLES, Action, IllegalSessionEvent, SessionEvent, SessionState
 from legato_engine.transfer.virtual_time import VirtualTime
-from legato_protocol import handoff
+from legato_protocol.wire import handoff
 
 S, E = SessionState, SessionEvent
 LEASE = 8.0

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from legato_engine.transfer.events import Aborted, Arrived, Committed, Granted, GrantRevoked, Released
 from legato_engine.transfer.memory import Faults, Network
-from legato_protocol import block_hash
-from legato_protocol.packed_tokens import pack_tokens
+from legato_protocol.wire import block_hash
+from legato_protocol.wire.packed_tokens import pack_tokens
 
 LONGEST, FREE = 5, 255  # blocks of a sequence; bytes of a block that nobody has
 DEADLINE = 30.0  # virtual seconds: every session has ended by then

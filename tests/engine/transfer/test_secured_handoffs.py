@@ -8,7 +8,7 @@ from legato_engine.transfer.certificates import HandoffCertificates
 from legato_engine.transfer.channels import Channels
 from legato_engine.transfer.events import Aborted, Arrived, Committed, Granted, Released
 from legato_engine.transfer.tls_channel import MARK
-from legato_protocol import handoff
+from legato_protocol.wire import handoff
 
 NAME = "s-workers.demo.svc"
 

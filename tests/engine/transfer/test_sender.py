@@ -6,7 +6,7 @@ from handoff_pair import BLOCK, BLOCK_BYTES, BLOCKS, HASHES, ROOT, TOKENS, Pair
 from legato_engine.transfer.checksum import ArenaMemory, bind
 from legato_engine.transfer.events import Aborted, Arrived, Committed, Granted, GrantRevoked
 from legato_engine.transfer.link import PutDone, PutFailed
-from legato_protocol import handoff
+from legato_protocol.wire import handoff
 
 NAME = ("epoch-receiver", 1, 1)
 

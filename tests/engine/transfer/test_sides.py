@@ -14,8 +14,8 @@ from legato_engine.transfer.receiver import IncomingSession, Receiver
 from legato_engine.transfer.registry import SessionFailure
 from legato_engine.transfer.sender import OutgoingSession, Sender
 from legato_engine.transfer.session import ENDED, TABLES, Session, SessionState
-from legato_protocol import handoff
-from legato_protocol.stream import Peer
+from legato_protocol.wire import handoff
+from legato_protocol.wire.stream import Peer
 
 S = SessionState
 KEY, ROOM, ATTEMPT, CONNECTION, TAG = (5, 1), 5, 1, 1, 9

@@ -11,8 +11,8 @@ import pytest
 
 from legato_engine.transfer.certificates import HandoffCertificates, contexts
 from legato_engine.transfer.tls_channel import ALPN, MARK, ChannelError, TLSChannel, is_for
-from legato_protocol.followed_files import InvalidFile
-from legato_protocol.tls_files import Contexts
+from legato_protocol.process.followed_files import InvalidFile
+from legato_protocol.security.tls_files import Contexts
 
 NAME = "s-workers.demo.svc"
 FOR_NAME = f"subjectAltName=DNS:{NAME}"

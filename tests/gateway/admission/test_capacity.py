@@ -12,7 +12,7 @@ from legato_gateway.routing.choose import Policy, Route, choose
 from legato_gateway.routing.filters import Need
 from legato_gateway.routing.fleet_snapshot import FleetSnapshot, WorkerView
 from legato_gateway.routing.scorers import Objectives
-from legato_protocol.load import DecodeCoefficients
+from legato_protocol.wire.load import DecodeCoefficients
 
 GOAL = Objectives(ttft=4.0, tpot=0.1)
 LARGE: Any = {"num_blocks": 1000, "free_blocks": 1000, "max_length": 9000, "address": b"w"}

@@ -9,7 +9,7 @@ from legato_gateway.admission.ticket import QUEUE_FULL
 from legato_gateway.errors import BadRequest, DeadlineExceeded, Overloaded
 from legato_gateway.relay.lifecycle import Stage
 from legato_gateway.routing.choose import Policy
-from legato_protocol.demand import LengthBucket
+from legato_protocol.wire.demand import LengthBucket
 
 
 def test_lengths_are_counted_in_powers_of_two():

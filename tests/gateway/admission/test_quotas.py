@@ -8,7 +8,7 @@ from legato_gateway.admission.limits import AdmissionLimits, Quota
 from legato_gateway.admission.queue import Admission
 from legato_gateway.admission.ticket import Admit, Hold, Refuse
 from legato_gateway.routing.fleet_snapshot import FleetSnapshot
-from legato_protocol.load import TenantService
+from legato_protocol.wire.load import TenantService
 
 MAX_TENANTS = 256  # remembered here: the real number takes seconds
 

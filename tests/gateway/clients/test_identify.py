@@ -18,7 +18,7 @@ from legato_gateway.clients.client import Client
 from legato_gateway.clients.identify import Clients, Quotas
 from legato_gateway.clients.key_file import KeyFile
 from legato_gateway.http.control import WithAPI
-from legato_protocol.followed_files import InvalidFile
+from legato_protocol.process.followed_files import InvalidFile
 
 CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}
 

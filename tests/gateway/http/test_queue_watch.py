@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from legato_gateway.http.queue_watch import QueueWatch
-from legato_protocol.demand import LONGEST_WAIT
+from legato_protocol.wire.demand import LONGEST_WAIT
 
 
 class _Client:

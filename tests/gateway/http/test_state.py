@@ -5,7 +5,7 @@ import asyncio
 from msgspec import structs
 
 from legato_gateway.discovery import WorkerAddress
-from legato_protocol.load import PrefillCoefficients
+from legato_protocol.wire.load import PrefillCoefficients
 
 
 class Discovered:

@@ -21,9 +21,9 @@ from legato_gateway.http.certificate import PublicCertificate
 from legato_gateway.http.connections import protocol
 from legato_gateway.http.connections.limits import MADE_ROOM, NO_ROOM, ConnectionLimits, Connections
 from legato_gateway.http.connections.protocol import BoundedProtocol
-from legato_protocol import tls_server
-from legato_protocol.followed_files import InvalidFile
-from legato_protocol.tls_server import BAD_HANDSHAKE, LATE_HANDSHAKE, Handshake, TLSServer
+from legato_protocol.process.followed_files import InvalidFile
+from legato_protocol.security import tls_server
+from legato_protocol.security.tls_server import BAD_HANDSHAKE, LATE_HANDSHAKE, Handshake, TLSServer
 
 pytestmark = pytest.mark.uvloop
 LOG = logging.getLogger(__name__)

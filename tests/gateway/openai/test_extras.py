@@ -9,7 +9,7 @@ from served_texts import served, tokenizer
 
 from legato_gateway.errors import BadRequest
 from legato_gateway.openai.chat import answer_start
-from legato_protocol.packed_tokens import unpack_tokens
+from legato_protocol.wire.packed_tokens import unpack_tokens
 
 TOKENS = tokenizer()
 (END,) = TOKENS.eos_ids

@@ -10,8 +10,8 @@ import pytest
 
 from legato_gateway.generation_config import GenerationDefaults
 from legato_gateway.openai import token_choice
-from legato_protocol.sampling_limits import RANGES
-from legato_protocol.sampling_params import REASONING, SamplingParams, later_params
+from legato_protocol.sampling.limits import RANGES
+from legato_protocol.sampling.parameters import REASONING, SamplingParams, later_params
 
 LARGEST = (1 << 31) - 1
 CHAT = {"messages": [{"role": "user", "content": "hi"}]}

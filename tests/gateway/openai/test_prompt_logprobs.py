@@ -8,8 +8,8 @@ import pytest
 
 from legato_gateway.prompt_scores import PromptScores
 from legato_gateway.request import Delta, GenerationRequest, TokenText
-from legato_protocol.packed_logprobs import PackedLogprobs
-from legato_protocol.stream import TokenLogprobs, TopLogprob
+from legato_protocol.wire.packed_logprobs import PackedLogprobs
+from legato_protocol.wire.stream import TokenLogprobs, TopLogprob
 
 LIKELIEST = (ord("e"), ord("t"), ord("a"))
 

@@ -6,7 +6,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from legato_grammar import json_options, structural_tag
-from legato_protocol.sampling_params import CHOICE, JSON_SCHEMA, REGEX, RULES
+from legato_protocol.sampling.parameters import CHOICE, JSON_SCHEMA, REGEX, RULES
 
 SCHEMA = {"type": "object", "properties": {"b": {"type": "integer"}, "a": {"type": "string"}}, "required": ["b"]}
 NAMES = {"properties": {"name": {"type": "string"}}}

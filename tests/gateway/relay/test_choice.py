@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from legato_gateway.relay.choice import OutputChoice
 from legato_gateway.request import TokenText
 from legato_gateway.tokenizer.detokenizer import Detokenizer
-from legato_protocol.reasoning import ReasoningTokens
-from legato_protocol.stream import TokenItem, TokenLogprobs
+from legato_protocol.sampling.reasoning import ReasoningTokens
+from legato_protocol.wire.stream import TokenItem, TokenLogprobs
 
 
 def _choice(lab, vocabulary=None, **overrides):

@@ -12,8 +12,8 @@ from legato_gateway.routing.fleet_snapshot import FleetSnapshot
 from legato_gateway.routing.predicted_prefixes import PREDICTED_SECONDS, SETTLING_SECONDS
 from legato_gateway.routing.prefix_hashes import Hashing
 from legato_gateway.workers.served_length import ServedLength
-from legato_protocol.packed_tokens import pack_tokens
-from legato_protocol.stream import Cancel, Decode, Generate, Prefill
+from legato_protocol.wire.packed_tokens import pack_tokens
+from legato_protocol.wire.stream import Cancel, Decode, Generate, Prefill
 
 
 @pytest.mark.parametrize(("prefill_has", "decode_has"), [(True, False), (False, True), (True, True)])

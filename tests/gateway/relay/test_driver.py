@@ -10,7 +10,7 @@ from legato_gateway.errors import NotComputable, Overloaded, SuspectedPoison, Wo
 from legato_gateway.relay.lifecycle import Stage
 from legato_gateway.routing.choose import Policy
 from legato_gateway.testing.fake_engine import ScriptedRefusal
-from legato_protocol.stream import Cancel, Decode, Failed, Generate, Started
+from legato_protocol.wire.stream import Cancel, Decode, Failed, Generate, Started
 
 
 def test_tokens_of_a_worker_that_does_not_decode_it_are_dropped(lab):

@@ -7,8 +7,8 @@ import pytest
 
 from legato_gateway.errors import GatewayError, SlowClient
 from legato_gateway.relay.generation import RunningGeneration
-from legato_protocol.reasoning import ReasoningTokens
-from legato_protocol.stream import TokenItem
+from legato_protocol.sampling.reasoning import ReasoningTokens
+from legato_protocol.wire.stream import TokenItem
 
 
 def _generation(lab, buffer_tokens=8, **overrides):

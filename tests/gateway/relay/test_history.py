@@ -2,7 +2,7 @@
 
 from legato_gateway.relay.history import IDS_PER_REQUEST, KEPT, History
 from legato_gateway.request import RouteRecord
-from legato_protocol.stream import HandoffReport
+from legato_protocol.wire.stream import HandoffReport
 
 
 def report(id):

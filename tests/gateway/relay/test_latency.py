@@ -10,7 +10,7 @@ from legato_gateway.metrics.gateway_metrics import Metrics
 from legato_gateway.relay.generation import RunningGeneration
 from legato_gateway.relay.latency import LatencyRecorder
 from legato_gateway.relay.timing import RequestTiming
-from legato_protocol.stream import HandoffReport, Started, TokenItem
+from legato_protocol.wire.stream import HandoffReport, Started, TokenItem
 
 
 class Timed:

@@ -6,9 +6,9 @@ from relay_script import Scripted, count, started
 
 from legato_gateway.admission.limits import Quota
 from legato_gateway.relay.lifecycle import Stage
-from legato_protocol import block_hash, kv_events
-from legato_protocol.load import TenantService
-from legato_protocol.stream import Lost
+from legato_protocol.wire import block_hash, kv_events
+from legato_protocol.wire.load import TenantService
+from legato_protocol.wire.stream import Lost
 
 
 def _store(run):

@@ -6,7 +6,7 @@ from relay_script import count, started
 
 from legato_gateway.relay.lifecycle import Stage
 from legato_gateway.testing.fake_engine import ScriptedRefusal
-from legato_protocol.stream import Cancel, Decode, Failed, Handoff, HandoffReport, Split
+from legato_protocol.wire.stream import Cancel, Decode, Failed, Handoff, HandoffReport, Split
 
 
 def _decoding(lab, *roles, greets=(), choices=1, **policy):

@@ -4,8 +4,8 @@ import pytest
 from msgspec.structs import replace
 from relay_script import Scripted, started
 
-from legato_protocol.packed_logprobs import PackedLogprobs
-from legato_protocol.stream import Decode, Generate, Prefill, PromptLogprobs, Tokens
+from legato_protocol.wire.packed_logprobs import PackedLogprobs
+from legato_protocol.wire.stream import Decode, Generate, Prefill, PromptLogprobs, Tokens
 
 WHOLE = [-float(token) for token in range(1, 100)]
 

@@ -6,7 +6,7 @@ import random
 import pytest
 from budget import times
 
-from legato_protocol.stream import Decode, Pause, Prefill
+from legato_protocol.wire.stream import Decode, Pause, Prefill
 
 
 async def test_handed_over_request_gives_the_undisturbed_text_and_its_stages_are_shown(lab):

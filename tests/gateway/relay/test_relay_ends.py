@@ -11,7 +11,7 @@ from legato_gateway.relay.lifecycle import Stage
 from legato_gateway.relay.relay import LONG_PROMPT
 from legato_gateway.routing.prefix_hashes import Hashing
 from legato_gateway.testing.fake_engine import token_at
-from legato_protocol.stream import Cancel, Generate, Pause, Started
+from legato_protocol.wire.stream import Cancel, Generate, Pause, Started
 
 
 def _nothing(run, generation):

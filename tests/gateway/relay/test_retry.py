@@ -4,7 +4,7 @@ import pytest
 
 from legato_gateway.errors import DeadlineExceeded, NotComputable, WorkerFailed
 from legato_gateway.relay.retry import Again, RetryPolicy, after_failure, delay, migration_delay
-from legato_protocol.stream import Failed
+from legato_protocol.wire.stream import Failed
 
 
 def _failed(code, retry=True, part="decode"):

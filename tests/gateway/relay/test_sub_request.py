@@ -4,7 +4,7 @@ from dataclasses import fields
 
 from legato_gateway.relay.lifecycle import Stage
 from legato_gateway.relay.sub_request import SubRequest
-from legato_protocol.stream import Failed
+from legato_protocol.wire.stream import Failed
 
 FAILED = Failed("r", 2, "faulted", "why", "decode", True)
 SHOWN = {"attempt": 3, "stage": Stage.WAITING, "started_on": {"u0"}, "recompute": True, "kv_revision": "r"}

@@ -8,7 +8,7 @@ from trace_receiver import receiving
 from legato_gateway.errors import GatewayError
 from legato_gateway.relay.trace import RequestTracer
 from legato_gateway.testing.fake_engine import ScriptedRefusal
-from legato_protocol.stream import Decode, Generate, Handoff
+from legato_protocol.wire.stream import Decode, Generate, Handoff
 from legato_telemetry.spans import Tracing
 
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"

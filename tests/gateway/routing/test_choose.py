@@ -14,7 +14,7 @@ from legato_gateway.routing.choose import NoRoute, Policy, Route, choose
 from legato_gateway.routing.filters import Need
 from legato_gateway.routing.fleet_snapshot import FleetSnapshot, WorkerView
 from legato_gateway.routing.scorers import Objectives, Weights
-from legato_protocol.load import DecodeCoefficients, PrefillCoefficients
+from legato_protocol.wire.load import DecodeCoefficients, PrefillCoefficients
 
 BLOCK = 16
 ALWAYS_SPLIT = Policy(local_prefill_below_tokens=0)

@@ -12,7 +12,7 @@ from legato_gateway.routing.fleet_snapshot import FleetSnapshot, WorkerView
 from legato_gateway.routing.hot_workers import HotWorkers
 from legato_gateway.routing.rebalancing import RebalancingPolicy
 from legato_gateway.testing.fake_engine import ScriptedRefusal
-from legato_protocol.stream import Handoff
+from legato_protocol.wire.stream import Handoff
 
 # Steps with three sequences take 0.07 s.
 POLICY = RebalancingPolicy(0.06, look=0.05, patience=0.2, jitter=0.1, rest=1.0, settled=1.0)

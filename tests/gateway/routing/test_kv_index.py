@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from legato_gateway.routing.kv_index import PIECE, RUN, SWEEP, KVIndex
-from legato_protocol.block_hash import chain, join, root
-from legato_protocol.kv_events import KVEvent, Removed, Snapshot, Stored
-from legato_protocol.packed_tokens import pack_tokens
+from legato_protocol.wire.block_hash import chain, join, root
+from legato_protocol.wire.kv_events import KVEvent, Removed, Snapshot, Stored
+from legato_protocol.wire.packed_tokens import pack_tokens
 
 
 def hashes(blocks: int, seed: int = 0, shared: list[bytes] | None = None) -> list[bytes]:

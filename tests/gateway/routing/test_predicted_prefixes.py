@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from legato_gateway.routing.predicted_prefixes import PLACES, PredictedPrefixes
-from legato_protocol.block_hash import chain, root
-from legato_protocol.packed_tokens import pack_tokens
+from legato_protocol.wire.block_hash import chain, root
+from legato_protocol.wire.packed_tokens import pack_tokens
 
 
 def hashes(*parts: tuple[int, int]) -> list[bytes]:

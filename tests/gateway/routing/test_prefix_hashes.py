@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from legato_gateway.routing.prefix_hashes import PIECE, Hashing, PrefixHashes
-from legato_protocol import block_hash
-from legato_protocol.packed_tokens import pack_tokens
+from legato_protocol.wire import block_hash
+from legato_protocol.wire.packed_tokens import pack_tokens
 
 SIZES = st.sampled_from([8, 16])
 

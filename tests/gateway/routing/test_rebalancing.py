@@ -9,7 +9,7 @@ from budget import times
 
 from legato_gateway.routing.fleet_snapshot import FleetSnapshot, WorkerView
 from legato_gateway.routing.rebalancing import HotWorker, hot_workers
-from legato_protocol.load import DecodeCoefficients
+from legato_protocol.wire.load import DecodeCoefficients
 
 TPOT = 0.1
 COST = DecodeCoefficients(0.02, 0.004, 0.000_001)  # 20 sequences without context take TPOT

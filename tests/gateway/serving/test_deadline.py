@@ -8,7 +8,7 @@ import threading
 from tests.support.asgi import Sender
 
 from legato_gateway.serving.bodies.preparation import CONCURRENT, LONG
-from legato_protocol.durations import LONGEST
+from legato_protocol.settings.durations import LONGEST
 
 JSON = {"content-type": "application/json"}
 SOON = {"x-legato-deadline": "50ms"}

@@ -7,7 +7,7 @@ import browser
 import required
 from gateway_process import gateway_process
 
-from legato_protocol import model_digest
+from legato_protocol.model_files import model_digest
 
 PROGRAM = browser.program()
 pytestmark = required.program(*browser.PROGRAMS)

@@ -13,9 +13,9 @@ from legato_gateway.ui import load_samples, routes
 from legato_gateway.ui.load_samples import LoadSampler
 from legato_gateway.ui.ui_state import REQUESTS, UIState
 from legato_gateway.workers.fleet import Fleet
-from legato_protocol.followed_tokens import ServiceTokens
-from legato_protocol.load import Load
-from legato_protocol.stream import Hello
+from legato_protocol.security.followed_tokens import ServiceTokens
+from legato_protocol.wire.load import Load
+from legato_protocol.wire.stream import Hello
 
 TOKEN = {"authorization": "Bearer secret"}
 STATIC = resources.files("legato_gateway.ui") / "static"

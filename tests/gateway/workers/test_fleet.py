@@ -5,8 +5,8 @@ import pytest
 from scripted_gateway import Clock
 
 from legato_gateway.workers.fleet import BREAKER_WINDOW, Fleet
-from legato_protocol.load import Load
-from legato_protocol.stream import Hello
+from legato_protocol.wire.load import Load
+from legato_protocol.wire.stream import Hello
 
 HELLO = Hello("u0", "e1", "unified", "r", "w", "l", 16, 100, 1000, b"u0", "memory", model="m")
 LOAD = Load(0, 0, 0, 100, 0, 0, 0, credits=8)

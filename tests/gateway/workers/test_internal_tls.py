@@ -10,9 +10,9 @@ from websockets.asyncio.server import serve
 from legato_gateway.discovery import WorkerAddress
 from legato_gateway.workers.links import opener
 from legato_gateway.workers.worker_stream import StreamLimits
-from legato_protocol import stream
-from legato_protocol.followed_tokens import ServiceTokens
-from legato_protocol.tls_files import InternalTLS, server_context
+from legato_protocol.security.followed_tokens import ServiceTokens
+from legato_protocol.security.tls_files import InternalTLS, server_context
+from legato_protocol.wire import stream
 
 NAME = "s-workers.demo.svc"
 NAMES = f"subjectAltName=DNS:{NAME},IP:127.0.0.1"

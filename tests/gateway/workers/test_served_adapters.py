@@ -4,9 +4,9 @@ import pytest
 
 from legato_gateway.routing.fleet_snapshot import FleetSnapshot, WorkerView
 from legato_gateway.workers.served_adapters import ServedAdapters
-from legato_protocol import adapter_list
-from legato_protocol.adapter_file import AdapterFile
-from legato_protocol.adapter_list import AdapterEntry
+from legato_protocol.model_files import adapter_list
+from legato_protocol.model_files.adapter_file import AdapterFile
+from legato_protocol.model_files.adapter_list import AdapterEntry
 
 
 class Fleet:

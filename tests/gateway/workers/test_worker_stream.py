@@ -15,9 +15,9 @@ from legato_gateway.routing.kv_index import PIECE
 from legato_gateway.workers.connecting import Backoff
 from legato_gateway.workers.silence import SilenceLimits
 from legato_gateway.workers.worker_stream import StreamLimits, WorkerStream
-from legato_protocol import kv_events, stream
-from legato_protocol.followed_tokens import ServiceTokens
-from legato_protocol.stream import Greeting
+from legato_protocol.security.followed_tokens import ServiceTokens
+from legato_protocol.wire import kv_events, stream
+from legato_protocol.wire.stream import Greeting
 
 
 @contextlib.asynccontextmanager

@@ -5,7 +5,7 @@ import pytest
 
 from legato_operator.autoscaler.demand_window import DemandWindow, merged
 from legato_operator.autoscaler.signals import PromptLengths
-from legato_protocol.demand import LengthBucket
+from legato_protocol.wire.demand import LengthBucket
 
 
 def report(gateway="g0", requests=0, uptime=1e6, outputs=(), head_wait=None):

@@ -27,9 +27,9 @@ from legato_operator.kubernetes import main
 from legato_operator.kubernetes.client.api import KubernetesCluster
 from legato_operator.kubernetes.leases.lease import Terms
 from legato_operator.kubernetes.settings import LEASE, OperatorSettings
-from legato_protocol import demand
-from legato_protocol.demand import DemandReport
-from legato_protocol.followed_tokens import ServiceTokens
+from legato_protocol.security.followed_tokens import ServiceTokens
+from legato_protocol.wire import demand
+from legato_protocol.wire.demand import DemandReport
 
 CALLS = re.compile(r'^legato_operator_api_calls_total\{kind="(\w+)",outcome="(\w+)",verb="(\w+)"\} ([\d.e+]+)', re.M)
 CONTROL_PORT = 8082  # fixed on Kubernetes; every pod has a loopback address of its own

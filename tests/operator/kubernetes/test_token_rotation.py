@@ -5,8 +5,8 @@ import base64
 import contextlib
 from pathlib import Path
 
-from legato_protocol.demand import DemandReport
-from legato_protocol.followed_tokens import ServiceTokens
+from legato_protocol.security.followed_tokens import ServiceTokens
+from legato_protocol.wire.demand import DemandReport
 
 ROTATE = "serving.legato.dev/rotate-token"
 QUIET = DemandReport("g", 1e6, (), {}, (), 0.0, {}, (), 0, 0, 0, ())

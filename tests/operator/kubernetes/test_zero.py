@@ -4,8 +4,8 @@ import time
 from dataclasses import dataclass, field
 
 from legato_operator.api import conditions
-from legato_protocol.demand import DemandReport, ReportedLoad
-from legato_protocol.load import Load
+from legato_protocol.wire.demand import DemandReport, ReportedLoad
+from legato_protocol.wire.load import Load
 
 BOUNDS = {"min": 0, "max": 3}
 SCALING = {"prefill": BOUNDS, "decode": BOUNDS, "idleAfter": "1s", "scaleDownStabilization": "1s"}

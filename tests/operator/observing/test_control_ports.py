@@ -12,8 +12,8 @@ from legato_operator.observing import gateway_api, worker_api
 from legato_operator.observing.gateway_api import HttpGateways
 from legato_operator.observing.observed import WorkerState
 from legato_operator.observing.worker_api import HttpWorkers
-from legato_protocol import demand
-from legato_protocol.demand import DemandReport
+from legato_protocol.wire import demand
+from legato_protocol.wire.demand import DemandReport
 
 STATE = {"draining": False, "stopping": False, "running": 1, "waiting": 2, "idle": False, "transport": "tcp"}
 REPORT = DemandReport("g", 1.0, (), {}, (), 0.0, {"prefill": 1.5}, (), 0, 0, 0, ())

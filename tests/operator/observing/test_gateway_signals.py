@@ -11,8 +11,8 @@ from legato_operator.autoscaler.signals import Blocks, DecodeCost, PromptLengths
 from legato_operator.observing.gateway_signals import GatewaySignalSource
 from legato_operator.observing.observe import ask_gateways
 from legato_operator.observing.observed import Observed, Pod
-from legato_protocol.demand import LengthBucket, ReportedLoad
-from legato_protocol.load import DecodeCoefficients, Load, PrefillCoefficients
+from legato_protocol.wire.demand import LengthBucket, ReportedLoad
+from legato_protocol.wire.load import DecodeCoefficients, Load, PrefillCoefficients
 
 LOAD = Load(
     queue_tokens=700, waiting=3, running=5, free_blocks=10, cached_blocks=20, used_blocks=60, quarantined_blocks=1,

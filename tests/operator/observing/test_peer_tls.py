@@ -15,7 +15,7 @@ from legato_operator.observing import observe, peer_tls, pod_facts
 from legato_operator.observing.gateway_api import HttpGateways
 from legato_operator.observing.observed import PeerTLS, Pod, WorkerState
 from legato_operator.observing.worker_api import HttpWorkers
-from legato_protocol.tls_files import server_context
+from legato_protocol.security.tls_files import server_context
 
 NAME = "demo-workers.default.svc"
 STATE = {"draining": False, "stopping": False, "running": 1, "waiting": 2, "idle": False, "transport": "tcp"}

@@ -6,7 +6,7 @@ from planned import report
 from legato_operator.observing import reached
 from legato_operator.observing.observed import Pod
 from legato_operator.observing.reached import GRACE
-from legato_protocol.demand import WorkerLink
+from legato_protocol.wire.demand import WorkerLink
 
 REFUSED = WorkerLink("d0", False, "it refuses this gateway's token")
 

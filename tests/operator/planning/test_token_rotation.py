@@ -13,7 +13,7 @@ from legato_operator.planning import token_rotation
 from legato_operator.planning.actions import Apply
 from legato_operator.planning.plan import plan
 from legato_operator.planning.token_rotation import STARTING
-from legato_protocol.service_tokens import token_id
+from legato_protocol.security.service_tokens import token_id
 
 PLACEMENT = placement.local(("legato",))
 NOW = 1_000_000.0

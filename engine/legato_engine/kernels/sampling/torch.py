@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
-from legato_protocol.sampling_params import SamplingParams
+from legato_protocol.sampling.parameters import SamplingParams
 
 FIRST_CANDIDATES = 256  # sorted at first; nearly every nucleus is smaller
 _GROWTH = 16

@@ -13,7 +13,7 @@ from legato_engine.transfer.link import LinkError
 from legato_engine.transfer.selftest.blocks import HostBlocks, TrialBlocks
 from legato_engine.transfer.selftest.check import SelfTest
 from legato_engine.transfer.selftest.process import FAILED, PASSED
-from legato_protocol.parent import die_with_parent
+from legato_protocol.process.parent import die_with_parent
 
 
 def run(transport: str, host: str, ports: tuple[int, int] | None) -> None:

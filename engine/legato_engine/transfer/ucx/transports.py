@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from legato_engine.transfer.link import LinkError
-from legato_protocol import transports
+from legato_protocol.wire import transports
 
 Transport = Literal["TCP", "SharedMemory", "RDMA", "GPUDirect"]
 _DEVICES = Path("/sys/class/infiniband")  # the node's devices, visible in every container

@@ -19,7 +19,7 @@ from legato_gateway.http.connections.body_flow import BodyFlow, announced
 from legato_gateway.http.connections.half_closed import HalfClosed, can_be_asked
 from legato_gateway.http.connections.limits import LATE_HEAD, SLOW_BODY, UNREAD_BODY, Connections
 from legato_gateway.http.connections.lingering import AnswerTransport
-from legato_protocol.tls_server import EARLY, LAST_FLUSH, Secured
+from legato_protocol.security.tls_server import EARLY, LAST_FLUSH, Secured
 
 MAX_HEAD_BYTES = 131_072  # only bounds memory: the application refuses smaller ones with a better message
 MOST_OFFERS = 8  # of another protocol in one piece of data: each costs a parser

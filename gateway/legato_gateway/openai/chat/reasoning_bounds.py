@@ -11,9 +11,9 @@ from legato_gateway.openai.schemas import ChatBody
 from legato_gateway.openai.structured_output import AnswerGrammar
 from legato_gateway.parsers.reasoning.support import ReasoningFormat, ReasoningSupport
 from legato_gateway.serving import ignored
-from legato_protocol.reasoning import ReasoningBounds
-from legato_protocol.sampling_limits import MAX_GRAMMAR_BYTES
-from legato_protocol.sampling_params import REASONING
+from legato_protocol.sampling.limits import MAX_GRAMMAR_BYTES
+from legato_protocol.sampling.parameters import REASONING
+from legato_protocol.sampling.reasoning import ReasoningBounds
 
 _BUDGET: Final = "thinking_token_budget"
 UNLIMITED: Final = -1  # vLLM's

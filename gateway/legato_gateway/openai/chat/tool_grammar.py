@@ -14,7 +14,7 @@ from legato_gateway.openai.structured_output import AnswerGrammar
 from legato_gateway.parsers.tool_calls import hermes
 from legato_gateway.parsers.tool_calls.families import ARRAY
 from legato_grammar import lark
-from legato_protocol.sampling_params import JSON_SCHEMA, RULES
+from legato_protocol.sampling.parameters import JSON_SCHEMA, RULES
 
 _ANY: Final[Mapping[str, Any]] = {"type": "object"}
 _NOTHING: Final[Mapping[str, Any]] = {"type": "object", "properties": {}, "additionalProperties": False}

@@ -13,7 +13,7 @@ from legato_gateway.errors import BadRequest
 from legato_gateway.openai.schemas import Texts, TokenIdLists, TokenIds
 from legato_gateway.serving.bodies import parsing
 from legato_gateway.serving.model_serving import too_long
-from legato_protocol.sampling_limits import MAX_CHOICES
+from legato_protocol.sampling.limits import MAX_CHOICES
 
 MAX_TRUNCATED = 1 << 20  # ids of all prompts, before truncation
 Prompt = str | tuple[int, ...]

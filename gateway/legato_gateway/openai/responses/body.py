@@ -12,7 +12,7 @@ from legato_gateway.request import MAX_NAME_CHARACTERS
 from legato_gateway.serving import ignored
 from legato_gateway.serving.bodies import parsing
 from legato_gateway.serving.openapi import json_schema
-from legato_protocol.sampling_limits import MAX_LOGPROBS, RANGES
+from legato_protocol.sampling.limits import MAX_LOGPROBS, RANGES
 
 MAX_METADATA: Final = 16  # these three are OpenAI's
 MAX_METADATA_KEY: Final = 64

@@ -9,7 +9,7 @@ from msgspec import UNSET, Raw, UnsetType
 from legato_gateway.openai.responses.body import ResponsesBody, TextConfig
 from legato_gateway.openai.responses.output import Fields
 from legato_gateway.serving.model_serving import ServedModel
-from legato_protocol.sampling_params import SamplingParams
+from legato_protocol.sampling.parameters import SamplingParams
 
 _SHORT = 2048  # bytes of JSON: a limit for echoed values
 _ECHOED = ("max_tool_calls", "prompt_cache_key", "safety_identifier")

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from legato_gateway.parsers.reasoning import families
 from legato_gateway.parsers.reasoning.families import FAMILIES
-from legato_protocol.reasoning import ReasoningTokens
+from legato_protocol.sampling.reasoning import ReasoningTokens
 
 _TAIL = 32  # tokens at the end of a prompt that are searched for a mark
 _SPACE = ("\n", "\n\n", " ")  # what models write before their opening mark, if anything

@@ -22,7 +22,7 @@ from typing import Any, NoReturn, TypeVar
 
 from legato_gateway.errors import InternalFault
 from legato_gateway.tokenizer.tokens import ModelTokenizer
-from legato_protocol.parent import die_with_parent
+from legato_protocol.process.parent import die_with_parent
 
 NICENESS = 10
 _SIZES = struct.Struct("=QQ")  # bytes of the pickled call, and of the body after it

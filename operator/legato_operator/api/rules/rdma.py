@@ -4,7 +4,7 @@ from legato_operator.api import roles
 from legato_operator.api.resources import Spec, Transfer
 from legato_operator.api.rules.rule import Rule
 from legato_operator.api.spec.rdma import HugePages
-from legato_protocol import sizes
+from legato_protocol.settings import sizes
 
 _TRANSPORTS = ("Auto", "RDMA")
 _PAGES = "quantity(string(self.memory)).asApproximateFloat() / quantity(self.pageSize).asApproximateFloat()"  # in CEL

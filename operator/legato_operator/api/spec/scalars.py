@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from legato_operator.api import quantities
-from legato_protocol import durations, sizes, values
+from legato_protocol.settings import durations, sizes, values
 
 LONGEST_SERVICE_NAME = 40  # leaves room for -prefill-123
 

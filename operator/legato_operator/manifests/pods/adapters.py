@@ -16,8 +16,9 @@ from legato_operator.manifests import common
 from legato_operator.manifests.placement import PodPlacement
 from legato_operator.manifests.pods import model
 from legato_operator.manifests.pods.model import Download, Volume
-from legato_protocol import adapter_list, names
-from legato_protocol.adapter_list import AdapterEntry
+from legato_protocol import names
+from legato_protocol.model_files import adapter_list
+from legato_protocol.model_files.adapter_list import AdapterEntry
 
 CONFIG_MAP = "ConfigMap"
 DOWNLOAD = re.compile("adapter-[0-9a-f]{8}")  # names of containers that download adapters

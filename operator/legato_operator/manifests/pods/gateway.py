@@ -18,7 +18,8 @@ from legato_operator.manifests import common
 from legato_operator.manifests.placement import Containers, PodPlacement
 from legato_operator.manifests.pods import adapters, container, model, overlay
 from legato_operator.manifests.pods.model import Delivery
-from legato_protocol import durations, names
+from legato_protocol import names
+from legato_protocol.settings import durations
 
 STOP_SENDING = 3  # seconds in which proxies of the Service learn that a gateway is leaving, while it still accepts
 _KEYS = "api-keys"

@@ -6,7 +6,7 @@ from typing import Any
 from legato_operator.api.spec.rdma import RDMA
 from legato_operator.manifests.pods import container
 from legato_operator.manifests.pods.model import Volume
-from legato_protocol import sizes
+from legato_protocol.settings import sizes
 
 _SHARED_MEMORY = "shared-memory"  # the volume
 _GROUP = 65532  # the images' group: without capabilities, root can only write files of its user or group

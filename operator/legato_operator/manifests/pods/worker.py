@@ -10,7 +10,8 @@ from legato_operator.manifests import common
 from legato_operator.manifests.placement import PodPlacement
 from legato_operator.manifests.pods import adapters, container, model, overlay, rdma
 from legato_operator.manifests.pods.model import Delivery
-from legato_protocol import durations, names
+from legato_protocol import names
+from legato_protocol.settings import durations
 
 # Environment variables used in a container's arguments.
 POD_NAME = "LEGATO_POD_NAME"

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from legato_gateway import policy
 from legato_gateway.policy import AdmissionLimits
 from legato_operator.policy import Spec
-from legato_protocol.demand import WaitCause
-from legato_protocol.load import PrefillCoefficients
+from legato_protocol.wire.demand import WaitCause
+from legato_protocol.wire.load import PrefillCoefficients
 from legato_simulator.engine.fluid.simulated_worker import SimulatedWorker
 from legato_simulator.engine.request import Answers, SimulatedRequest
 

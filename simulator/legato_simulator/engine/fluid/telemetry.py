@@ -17,7 +17,7 @@ from legato_operator.policy import (
     Traffic,
     WorkerSignals,
 )
-from legato_protocol.demand import WaitCause
+from legato_protocol.wire.demand import WaitCause
 from legato_simulator.engine.fluid.dispatcher import Dispatcher
 from legato_simulator.engine.fluid.simulated_worker import SimulatedWorker
 from legato_simulator.engine.request import Answers, SimulatedRequest

@@ -5,7 +5,7 @@ from functools import partial
 
 from legato_engine.policy import BUSY_INTERVAL, IDLE_INTERVAL, Emission, VirtualTime
 from legato_operator.policy import Pool
-from legato_protocol.stream import Role
+from legato_protocol.wire.stream import Role
 from legato_simulator.engine.engine import RunSettings, SimulationEngine
 from legato_simulator.engine.pods import Pods
 from legato_simulator.engine.request import SimulatedRequest

@@ -1,7 +1,7 @@
 """The operator's view of a simulated service, from the gateway's report."""
 
 from legato_operator.policy import RECENT, WINDOW, DemandWindow, Pod, Spec, reported_signals
-from legato_protocol.demand import DemandReport
+from legato_protocol.wire.demand import DemandReport
 from legato_simulator.engine.pods import POOLS, Pods
 from legato_simulator.engine.scaler import Observation
 from legato_simulator.engine.scheduler.scheduled_worker import ScheduledWorker

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from legato_protocol.block_hash import HASH_BYTES
+from legato_protocol.wire.block_hash import HASH_BYTES
 
 _PLACES = 4  # bytes of a block's number
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from legato_engine.policy import Request
 from legato_gateway.policy import Need
-from legato_protocol.sampling_params import SamplingParams
+from legato_protocol.sampling.parameters import SamplingParams
 from legato_simulator.engine.request import SimulatedRequest
 
 if TYPE_CHECKING:

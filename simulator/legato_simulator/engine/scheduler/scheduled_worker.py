@@ -13,9 +13,9 @@ from legato_engine.policy import (
     load_frame,
 )
 from legato_operator.policy import Pool
-from legato_protocol.kv_events import KVEvent
-from legato_protocol.load import Load
-from legato_protocol.stream import Hello, Peer, Role
+from legato_protocol.wire.kv_events import KVEvent
+from legato_protocol.wire.load import Load
+from legato_protocol.wire.stream import Hello, Peer, Role
 from legato_simulator.engine.scheduler.scheduled_request import ScheduledRequest
 from legato_simulator.engine.simulated_pod import SimulatedPod, WorkerKind
 

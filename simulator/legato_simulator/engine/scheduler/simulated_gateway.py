@@ -24,8 +24,8 @@ from legato_gateway.policy import (
     Weights,
 )
 from legato_operator.policy import Spec, step_objective
-from legato_protocol.demand import DemandReport, ReportedLoad
-from legato_protocol.kv_events import Snapshot
+from legato_protocol.wire.demand import DemandReport, ReportedLoad
+from legato_protocol.wire.kv_events import Snapshot
 from legato_simulator.engine.scheduler.kv_handoffs import KVHandoffs
 from legato_simulator.engine.scheduler.migrations import Migrations
 from legato_simulator.engine.scheduler.predictions import Predictions

@@ -17,9 +17,9 @@ from legato_engine.transfer.checksum import ArenaMemory
 from legato_engine.transfer.cuda import CudaCopies, CudaSums
 from legato_engine.transfer.events import Arrived, Committed, Granted
 from legato_engine.transfer.staging import Staging
-from legato_protocol import block_hash
-from legato_protocol.packed_tokens import pack_tokens
-from legato_protocol.stream import Peer
+from legato_protocol.wire import block_hash
+from legato_protocol.wire.packed_tokens import pack_tokens
+from legato_protocol.wire.stream import Peer
 
 BLOCK, BLOCK_BYTES, BLOCKS, RING = 16, 1 << 20, 24, 8
 ROOT = block_hash.root("kv")

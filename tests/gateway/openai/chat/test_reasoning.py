@@ -13,10 +13,10 @@ from legato_gateway.openai.chat.answer import AnswerFormat
 from legato_gateway.parsers.reasoning.support import ReasoningFormat, ReasoningSupport
 from legato_gateway.request import Delta, GenerationRequest, TokenText
 from legato_gateway.tokenizer.chat_template import ChatTemplate
-from legato_protocol.reasoning import ReasoningBounds, ReasoningTokens
-from legato_protocol.sampling_limits import MAX_GRAMMAR_BYTES
-from legato_protocol.sampling_params import JSON_SCHEMA, REASONING, REGEX, RULES, SamplingParams
-from legato_protocol.stream import TokenLogprobs
+from legato_protocol.sampling.limits import MAX_GRAMMAR_BYTES
+from legato_protocol.sampling.parameters import JSON_SCHEMA, REASONING, REGEX, RULES, SamplingParams
+from legato_protocol.sampling.reasoning import ReasoningBounds, ReasoningTokens
+from legato_protocol.wire.stream import TokenLogprobs
 
 QWEN = "{{ tools }}<tool_call>{% if enable_thinking %}<think>"
 THOUGHT = "<think>\nLet me see: é.\n</think>\n\nParis. \n"

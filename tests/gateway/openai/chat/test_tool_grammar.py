@@ -15,7 +15,7 @@ from legato_gateway.parsers.tool_calls.said import CallArguments, CallStart
 from legato_gateway.request import Delta
 from legato_grammar.guidance import Compiler
 from legato_grammar.vocabulary import SINGLE_BYTES
-from legato_protocol.sampling_params import JSON_SCHEMA, REGEX, RULES
+from legato_protocol.sampling.parameters import JSON_SCHEMA, REGEX, RULES
 
 PLACE = "tools[{}].function"
 CITY = {

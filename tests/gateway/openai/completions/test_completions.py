@@ -8,7 +8,7 @@ from served_texts import served
 
 from legato_gateway.errors import DeadlineExceeded, WorkerFailed
 from legato_gateway.request import Delta, TokenText
-from legato_protocol.stream import TokenLogprobs
+from legato_protocol.wire.stream import TokenLogprobs
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -19,7 +19,7 @@ from legato_gateway.openai.responses.writer import ResponseWriter
 from legato_gateway.parsers.reasoning.support import ReasoningFormat
 from legato_gateway.request import Delta, TokenText, Usage
 from legato_gateway.serving.writer import CollectedChoice
-from legato_protocol.stream import TokenLogprobs, TopLogprob
+from legato_protocol.wire.stream import TokenLogprobs, TopLogprob
 
 TOKENS = 300
 TOP = tuple(TopLogprob(id, -id / 7) for id in range(20))

@@ -11,7 +11,7 @@ from simulated_service import SteadyScaler, profile, workload
 
 from legato_engine.scheduler.request import Request, RequestState
 from legato_engine.transfer.virtual_time import VirtualTime
-from legato_protocol.sampling_params import SamplingParams
+from legato_protocol.sampling.parameters import SamplingParams
 from legato_simulator.engine.engine import RunSettings
 from legato_simulator.engine.scheduler.engine import SchedulerEngine
 from legato_simulator.engine.scheduler.kv_handoffs import KVHandoffs

@@ -18,10 +18,20 @@ from typing import Literal
 
 import msgspec
 
-from legato_protocol.load import Load
-from legato_protocol.messages import BadFrame, Count, Measure, Message, Size, Token, UnknownKind, Value, decode_with
-from legato_protocol.packed_logprobs import PackedLogprobs
-from legato_protocol.sampling_params import SamplingParams
+from legato_protocol.sampling.parameters import SamplingParams
+from legato_protocol.wire.load import Load
+from legato_protocol.wire.messages import (
+    BadFrame,
+    Count,
+    Measure,
+    Message,
+    Size,
+    Token,
+    UnknownKind,
+    Value,
+    decode_with,
+)
+from legato_protocol.wire.packed_logprobs import PackedLogprobs
 
 VERSION = 2  # incremented by changes that an older reader must not skip
 OLDEST = 2  # oldest version understood; at least the last release's version

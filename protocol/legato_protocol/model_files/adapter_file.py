@@ -4,9 +4,9 @@ import contextlib
 from collections.abc import Callable
 from pathlib import Path
 
-from legato_protocol import adapter_list
-from legato_protocol.adapter_list import AdapterList, InvalidList
-from legato_protocol.followed_files import INTERVAL, FollowedFiles, InvalidFile
+from legato_protocol.model_files import adapter_list
+from legato_protocol.model_files.adapter_list import AdapterList, InvalidList
+from legato_protocol.process.followed_files import INTERVAL, FollowedFiles, InvalidFile
 
 
 class AdapterFile(FollowedFiles[AdapterList]):

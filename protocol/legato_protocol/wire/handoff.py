@@ -11,8 +11,8 @@ receiver reuses granted blocks only after `AbortAck` or after its endpoint to th
 
 import msgspec
 
-from legato_protocol.messages import Message, decode_with
-from legato_protocol.stream import TokenItem
+from legato_protocol.wire.messages import Message, decode_with
+from legato_protocol.wire.stream import TokenItem
 
 VERSION = 1  # incremented by changes that an older reader must not skip
 OLDEST = 1  # oldest version understood; at least the last release's version

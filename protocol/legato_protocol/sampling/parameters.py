@@ -1,6 +1,6 @@
 """Sampling parameters of a sequence. `sampling_limits` has the allowed values."""
 
-from legato_protocol.messages import Value
+from legato_protocol.wire.messages import Value
 
 # Kinds of grammars: a JSON schema, a regular expression, a JSON list of texts, rules of Lark or llama.cpp, or
 # JSON of `reasoning.ReasoningBounds`.

@@ -4,7 +4,7 @@ import math
 import re
 from typing import Final
 
-from legato_protocol.values import invalid
+from legato_protocol.settings.values import invalid
 
 SHORTEST, LONGEST = 0.001, 168 * 3600.0  # seconds
 PATTERN = r"^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$"  # as a CRD's schema has it

@@ -1,6 +1,6 @@
 """The load of a worker, which it sends to every gateway."""
 
-from legato_protocol.messages import Count, Measure, Message, Size, Value
+from legato_protocol.wire.messages import Count, Measure, Message, Size, Value
 
 FASTEST = 1e12  # tokens per second; a higher rate is a measurement error
 

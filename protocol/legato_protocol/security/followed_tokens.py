@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from legato_protocol.service_tokens import NEXT, PREVIOUS, TOKEN, token_id, usable
+from legato_protocol.security.service_tokens import NEXT, PREVIOUS, TOKEN, token_id, usable
 
 INTERVAL: Final = 1.0  # seconds between polls; a kubelet takes up to two minutes to update a changed Secret
 SPREAD: Final = 180.0  # seconds after which every process has read a token that was not announced

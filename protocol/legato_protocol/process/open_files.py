@@ -3,7 +3,7 @@
 import resource
 from typing import Final
 
-from legato_protocol.flags import SettingsError
+from legato_protocol.settings.flags import SettingsError
 
 MOST: Final = 1 << 20  # more than a process here can use; "unlimited" cannot be set as a number
 LEAST: Final = 256  # for any process: its sockets, pipes and files, and some connections

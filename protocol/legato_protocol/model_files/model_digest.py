@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from legato_protocol import gguf_header
+from legato_protocol.model_files import gguf_header
 
 FILES = ("chat_template.jinja", "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json")
 

@@ -9,9 +9,9 @@ from typing import Literal
 
 import msgspec
 
-from legato_protocol.load import Load
-from legato_protocol.messages import Count, Measure
-from legato_protocol.stream import Role
+from legato_protocol.wire.load import Load
+from legato_protocol.wire.messages import Count, Measure
+from legato_protocol.wire.stream import Role
 
 DEMAND_PATH = "/demand"
 WAIT = "wait"  # a query parameter: seconds to wait with the answer until a request is queued

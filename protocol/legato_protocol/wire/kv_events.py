@@ -8,8 +8,8 @@ sent joined (`block_hash.join`).
 
 import msgspec
 
-from legato_protocol.messages import BadFrame, Message, decode_with
-from legato_protocol.stream import Greeting
+from legato_protocol.wire.messages import BadFrame, Message, decode_with
+from legato_protocol.wire.stream import Greeting
 
 
 class SnapshotRequest(Message, tag="want", frozen=True):

@@ -9,7 +9,7 @@ from ssl import SSLContext
 from typing import Final
 
 from legato_protocol import names
-from legato_protocol.followed_files import INTERVAL, FollowedFiles, InvalidFile
+from legato_protocol.process.followed_files import INTERVAL, FollowedFiles, InvalidFile
 
 _CERTIFICATES: Final = re.compile(r"-----BEGIN ((?:X509 |TRUSTED )?CERTIFICATE)-----.*?-----END \1-----", re.DOTALL)
 FILES: Final = (names.TLS_CERTIFICATE, names.TLS_KEY, names.TLS_AUTHORITY)

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
-from legato_protocol import durations, names, sizes, values
+from legato_protocol import names
+from legato_protocol.settings import durations, sizes, values
 
 T = TypeVar("T")
 MOST_PROCESSES = 1 << 22  # Linux gives no process a higher id

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from mmap import mmap
 from typing import Any
 
-from legato_protocol import lfs_pointer
+from legato_protocol.model_files import lfs_pointer
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)

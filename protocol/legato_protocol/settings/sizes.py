@@ -5,7 +5,7 @@ import re
 from decimal import Decimal
 from typing import Final
 
-from legato_protocol.values import invalid
+from legato_protocol.settings.values import invalid
 
 AUTO = "Auto"
 LARGEST = 1 << 50  # bytes

@@ -1,0 +1,1 @@
+"""The sampling parameters of a sequence, their limits, and the reasoning part of an output."""

@@ -1,0 +1,1 @@
+"""Tokens and certificates of a service, and TLS ports."""

@@ -1,0 +1,1 @@
+"""Flags of every command, and the values in flags, manifests and headers."""

@@ -1,0 +1,1 @@
+"""Messages between gateways and workers, and between workers, with their encoding."""
