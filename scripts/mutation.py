@@ -30,7 +30,7 @@ TARGETS = {
     "scheduler": Mutated(("legato_engine/scheduler/*",), ("tests/engine/scheduler",)),
     "kvcache": Mutated(("legato_engine/kvcache/*",), ("tests/engine/kvcache", "tests/engine/scheduler")),
     "transfer": Mutated(
-        ("legato_engine/transfer/[!u]*.py",),  # not ucx/
+        tuple(f"legato_engine/transfer/{place}" for place in ("*.py", "blocks/*", "connections/*", "session/*")),
         (
             "tests/engine/transfer",
             "--ignore=tests/engine/transfer/ucx",

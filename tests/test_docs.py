@@ -24,7 +24,7 @@ from legato_cli.simulate import arguments as simulate
 from legato_engine import metrics as worker_metrics
 from legato_engine import settings as worker_settings
 from legato_engine.core.frames import CoreStatus, CoreTotals
-from legato_engine.transfer.counts import Counts
+from legato_engine.transfer.session.counts import Counts
 from legato_gateway import errors
 from legato_gateway import settings as gateway_settings
 from legato_gateway.anthropic import schemas as messages

@@ -12,8 +12,8 @@ from typing import TypeVar
 
 from legato_engine.kernels import paths
 from legato_engine.scheduler.transfers import INCOMING_MOVES, OUTGOING_MOVES, IncomingState, OutgoingState
-from legato_engine.transfer.events import Side
-from legato_engine.transfer.session import TABLES, SessionState
+from legato_engine.transfer.session.events import Side
+from legato_engine.transfer.session.lifecycle import TABLES, SessionState
 
 StateT = TypeVar("StateT", bound=Enum)
 

@@ -19,7 +19,7 @@ from legato_engine.scheduler.scheduler import Scheduler
 from legato_engine.scheduler.step_cost import FORGET
 from legato_engine.scheduler.transfers import IncomingTransfer, OutgoingState, OutgoingTransfer, outgoing_of
 from legato_engine.settings import BLOCK_SIZES, CHUNK_TOKENS
-from legato_engine.transfer.virtual_time import VirtualTime
+from legato_engine.transfer.fakes.virtual_time import VirtualTime
 
 __all__ = [
     "BLOCK_SIZES",

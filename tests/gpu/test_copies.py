@@ -8,8 +8,8 @@ from places import Place, over
 
 from legato_engine.kernels.block_sums.triton import sum_blocks
 from legato_engine.kernels.configurations import choose
-from legato_engine.transfer.checksum import MASK, weights
-from legato_engine.transfer.cuda import CudaCopies, CudaCopy, CudaSums
+from legato_engine.transfer.blocks.checksum import MASK, weights
+from legato_engine.transfer.device.cuda import CudaCopies, CudaCopy, CudaSums
 
 BLOCKS, SLOTS = 40, 24
 

@@ -4,12 +4,12 @@ import torch
 from staged_arena import DirectArena, StagedArena
 
 from legato_engine.transfer.agent import TransferAgent
-from legato_engine.transfer.checksum import ArenaMemory
-from legato_engine.transfer.events import Arrived, Committed
+from legato_engine.transfer.blocks.checksum import ArenaMemory
+from legato_engine.transfer.connections.peers import Peers
+from legato_engine.transfer.connections.seals import prove
+from legato_engine.transfer.fakes.memory import MemoryLink, Network
 from legato_engine.transfer.link import Connected, Received
-from legato_engine.transfer.memory import MemoryLink, Network
-from legato_engine.transfer.peers import Peers
-from legato_engine.transfer.seals import prove
+from legato_engine.transfer.session.events import Arrived, Committed
 from legato_protocol.wire import block_hash, handoff
 from legato_protocol.wire.packed_tokens import pack_tokens
 from legato_protocol.wire.stream import Peer

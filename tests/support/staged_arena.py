@@ -3,9 +3,9 @@ that it does."""
 
 import torch
 
-from legato_engine.transfer.checksum import ArenaMemory
-from legato_engine.transfer.late_device import LateCopies, LateDirect, LateStream
-from legato_engine.transfer.staging import Staging
+from legato_engine.transfer.blocks.checksum import ArenaMemory
+from legato_engine.transfer.device.staging import Staging
+from legato_engine.transfer.fakes.late_device import LateCopies, LateDirect, LateStream
 
 UNUSED = 251  # what slots hold that nothing was copied to or written to
 

@@ -12,7 +12,7 @@ from legato_engine.kvcache.layout import KVLayout
 from legato_engine.runner import formats, sizing
 from legato_engine.runner.sizing import AskedSizes, ChosenSizes, Memory, Needs
 from legato_engine.settings import BLOCK_SIZES, CHUNK_TOKENS
-from legato_engine.transfer import staging
+from legato_engine.transfer.device import staging
 from legato_engine.weights.opening import open_weights
 from legato_operator.api import quantities, roles
 from legato_operator.api.resources import Spec

@@ -21,9 +21,9 @@ from legato_engine.scheduler.limits import SchedulerLimits
 from legato_engine.scheduler.scheduler import Scheduler
 from legato_engine.settings import WorkerSettings
 from legato_engine.transfer.agent import TransferAgent
-from legato_engine.transfer.certificates import HandoffCertificates
-from legato_engine.transfer.channels import Channels
-from legato_engine.transfer.checksum import ArenaMemory
+from legato_engine.transfer.blocks.checksum import ArenaMemory
+from legato_engine.transfer.connections.certificates import HandoffCertificates
+from legato_engine.transfer.connections.channels import Channels
 from legato_protocol.model_files import model_digest
 from legato_protocol.model_files.adapter_list import AdapterList
 from legato_protocol.process.followed_files import InvalidFile

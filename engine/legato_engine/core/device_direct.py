@@ -1,8 +1,8 @@
-"""Hand-offs directly from and to a worker's arena in GPU memory. See `transfer.gpudirect`."""
+"""Hand-offs directly from and to a worker's arena in GPU memory. See `transfer.device.gpudirect`."""
 
 from legato_engine.runner.interface import StepRunner
-from legato_engine.transfer import gpudirect
-from legato_engine.transfer.cuda import CudaDirect, CudaSums, allocator, segments
+from legato_engine.transfer.device import gpudirect
+from legato_engine.transfer.device.cuda import CudaDirect, CudaSums, allocator, segments
 
 
 def open_direct(runner: StepRunner, sums: CudaSums | None) -> CudaDirect:

@@ -1,10 +1,10 @@
-"""Staging slots in host memory for hand-offs of a worker whose arena is in GPU memory. See `transfer.staging`."""
+"""Staging slots in host memory for hand-offs for an arena in GPU memory. See `transfer.device.staging`."""
 
 from legato_engine import memory
 from legato_engine.runner.interface import StepRunner
 from legato_engine.settings import WorkerSettings
-from legato_engine.transfer.cuda import CudaCopies, CudaSums
-from legato_engine.transfer.staging import Staging, slot_counts
+from legato_engine.transfer.device.cuda import CudaCopies, CudaSums
+from legato_engine.transfer.device.staging import Staging, slot_counts
 
 
 def open_staging(settings: WorkerSettings, runner: StepRunner, max_length: int, sums: CudaSums | None) -> Staging:

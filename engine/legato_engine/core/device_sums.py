@@ -9,7 +9,7 @@ from legato_engine.kernels.block_sums import naive, triton
 from legato_engine.kernels.configurations import chip_of, choose
 from legato_engine.runner.interface import StepRunner
 from legato_engine.settings import WorkerSettings
-from legato_engine.transfer.cuda import CudaSums
+from legato_engine.transfer.device.cuda import CudaSums
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from legato_engine.runner.interface import Progress, StepRunner
 from legato_engine.settings import WorkerSettings
 from legato_engine.transfer import choice, ucx
-from legato_engine.transfer.device import DirectBlocks
+from legato_engine.transfer.device.interface import DirectBlocks
+from legato_engine.transfer.device.staging import Staging
 from legato_engine.transfer.link import Link, LinkError
 from legato_engine.transfer.selftest import process
-from legato_engine.transfer.staging import Staging
 from legato_engine.transfer.ucx import transports
 
 if TYPE_CHECKING:

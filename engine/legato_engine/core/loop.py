@@ -32,7 +32,7 @@ from legato_engine.scheduler.batch import Batch, StepOutput
 from legato_engine.scheduler.results import Emission
 from legato_engine.scheduler.scheduler import Scheduler
 from legato_engine.transfer.agent import TransferAgent
-from legato_engine.transfer.events import (
+from legato_engine.transfer.session.events import (
     Aborted,
     Arrived,
     Committed,

@@ -11,7 +11,7 @@ from legato_engine.core.phases import PhaseLog
 from legato_engine.scheduler.batch import Sampled
 from legato_engine.scheduler.request import Request
 from legato_engine.scheduler.results import Emission, ScoredTokens
-from legato_engine.transfer.events import Aborted, Arrived
+from legato_engine.transfer.session.events import Aborted, Arrived
 from legato_protocol.wire import stream
 from legato_protocol.wire.stream import (
     Failed,

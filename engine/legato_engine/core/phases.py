@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from legato_engine.core.frames import PhaseName, TracedPhase
 from legato_engine.scheduler.request import Request, RequestState
 from legato_engine.scheduler.results import Emission
-from legato_engine.transfer.events import Arrived
+from legato_engine.transfer.session.events import Arrived
 from legato_protocol.wire.stream import Finish
 
 

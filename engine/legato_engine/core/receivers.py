@@ -9,7 +9,7 @@ from legato_engine.scheduler.request import Request
 from legato_engine.scheduler.results import Emission
 from legato_engine.scheduler.transfers import IncomingState, IncomingTransfer
 from legato_engine.transfer.agent import TransferAgent
-from legato_engine.transfer.events import Aborted, Arrived, GrantRevoked, Released, WritingBegan
+from legato_engine.transfer.session.events import Aborted, Arrived, GrantRevoked, Released, WritingBegan
 from legato_protocol.wire.block_hash import root
 from legato_protocol.wire.stream import Peer
 

@@ -9,7 +9,7 @@ from legato_engine.scheduler.request import Request, RequestState
 from legato_engine.scheduler.results import Emission
 from legato_engine.scheduler.transfers import OutgoingState, OutgoingTransfer, outgoing_of
 from legato_engine.transfer.agent import TransferAgent
-from legato_engine.transfer.events import Aborted, Committed, Granted, GrantRevoked
+from legato_engine.transfer.session.events import Aborted, Committed, Granted, GrantRevoked
 from legato_protocol.wire.block_hash import root
 from legato_protocol.wire.packed_tokens import pack_tokens
 from legato_protocol.wire.stream import Handoff, Peer, TokenItem

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from legato_engine.adapters.resident import OfferedAdapter
 from legato_engine.kvcache.layout import KVLayout
 from legato_engine.scheduler.batch import Batch, StepOutput
-from legato_engine.transfer.device import DeviceEvent
+from legato_engine.transfer.device.interface import DeviceEvent
 from legato_protocol.model_files.adapter_list import AdapterEntry
 
 Progress = Callable[[str, float], None]  # the stage of a start, and its finished share (0 … 1)
@@ -26,7 +26,7 @@ class KVArena(Protocol):
     def nbytes(self) -> int: ...
     @property
     def blocks(self) -> Any:
-        """All blocks, as `transfer.checksum.ArenaMemory` takes them."""
+        """All blocks, as `transfer.blocks.checksum.ArenaMemory` takes them."""
 
     def block(self, index: int) -> memoryview: ...
 

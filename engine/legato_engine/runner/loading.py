@@ -16,7 +16,7 @@ from legato_engine.runner.interface import LoadedModel, Progress
 from legato_engine.runner.runner import Runner
 from legato_engine.runner.sizing import Memory
 from legato_engine.settings import WorkerSettings
-from legato_engine.transfer import staging
+from legato_engine.transfer.device import staging
 from legato_engine.weights.checkpoint import Checkpoint
 from legato_engine.weights.expected import projections
 from legato_engine.weights.opening import open_weights

@@ -34,8 +34,8 @@ from legato_engine.sampling.mask_threads import MaskThreads, PendingMasks
 from legato_engine.sampling.sampler import sample
 from legato_engine.sampling.scores import Scores, rows_per_slice
 from legato_engine.scheduler.batch import Batch, Draw, Row, Sampled, Scored, StepOutput, Targets
-from legato_engine.transfer.cuda import CudaEvent
-from legato_engine.transfer.device import DeviceEvent
+from legato_engine.transfer.device.cuda import CudaEvent
+from legato_engine.transfer.device.interface import DeviceEvent
 from legato_engine.weights.checkpoint import Checkpoint
 from legato_protocol.sampling.parameters import SamplingParams
 

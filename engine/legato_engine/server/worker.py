@@ -21,7 +21,7 @@ from legato_engine.server.phase_spans import PhaseSpans
 from legato_engine.server.supervisor import Supervisor
 from legato_engine.server.token_auth import TokenAuth
 from legato_engine.settings import WorkerSettings
-from legato_engine.transfer.certificates import HandoffCertificates
+from legato_engine.transfer.connections.certificates import HandoffCertificates
 from legato_protocol import names
 from legato_protocol.model_files.adapter_file import AdapterFile
 from legato_protocol.process.followed_files import FollowedFiles, InvalidFile

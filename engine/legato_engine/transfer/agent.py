@@ -8,19 +8,19 @@ and `peers` (connections).
 from collections.abc import Callable, Collection, Sequence
 from itertools import chain
 
-from legato_engine.transfer.channels import Channels
-from legato_engine.transfer.checksum import ArenaMemory
-from legato_engine.transfer.context import TransferContext
-from legato_engine.transfer.counts import Counts
-from legato_engine.transfer.device import POLL_INTERVAL, DeviceEvent, DirectBlocks
-from legato_engine.transfer.events import Cause, TransferEvent
+from legato_engine.transfer.blocks.checksum import ArenaMemory
+from legato_engine.transfer.connections.channels import Channels
+from legato_engine.transfer.connections.peers import Peers
+from legato_engine.transfer.connections.seals import prove
+from legato_engine.transfer.device.interface import POLL_INTERVAL, DeviceEvent, DirectBlocks
+from legato_engine.transfer.device.staging import Staging
 from legato_engine.transfer.link import Connected, Fenced, Link, LinkEvent, PeerDown, PutDone, PutFailed, Received
-from legato_engine.transfer.peers import Peers
-from legato_engine.transfer.receiver import Receiver
-from legato_engine.transfer.seals import prove
-from legato_engine.transfer.sender import Sender
-from legato_engine.transfer.session import IllegalSessionEvent
-from legato_engine.transfer.staging import Staging
+from legato_engine.transfer.session.context import TransferContext
+from legato_engine.transfer.session.counts import Counts
+from legato_engine.transfer.session.events import Cause, TransferEvent
+from legato_engine.transfer.session.lifecycle import IllegalSessionEvent
+from legato_engine.transfer.session.receiver import Receiver
+from legato_engine.transfer.session.sender import Sender
 from legato_protocol.wire import handoff
 from legato_protocol.wire.stream import Peer, TokenItem
 

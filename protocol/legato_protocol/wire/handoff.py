@@ -4,7 +4,7 @@ Receiver → sender: `Grant`, `Revoke`, `Commit`. Sender → receiver: `Written`
 `Abort`, and `AbortAck`, which answers every `Abort`, also for an unknown room. All name (epoch, room, attempt). `epoch`
 identifies the *receiver's* arena: block numbers are valid in that arena only.
 
-The order of a session (the table itself is `legato_engine.transfer.session`):
+The order of a session (the table itself is `legato_engine.transfer.session.lifecycle`):
 grant → (put blocks → Written)* → Final → Commit. After an abort was seen the sender writes nothing more, and the
 receiver reuses granted blocks only after `AbortAck` or after its endpoint to that peer is confirmed closed.
 """

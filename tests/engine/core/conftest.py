@@ -36,9 +36,9 @@ from legato_engine.scheduler.batch import Batch, Draw, Row, Sampled, Scored, Ste
 from legato_engine.scheduler.limits import SchedulerLimits
 from legato_engine.scheduler.scheduler import Scheduler
 from legato_engine.transfer.agent import TransferAgent
-from legato_engine.transfer.checksum import ArenaMemory
+from legato_engine.transfer.blocks.checksum import ArenaMemory
+from legato_engine.transfer.fakes.memory import MemoryLink, Network
 from legato_engine.transfer.link import Link
-from legato_engine.transfer.memory import MemoryLink, Network
 from legato_protocol.model_files.adapter_list import AdapterEntry
 from legato_protocol.sampling.parameters import SamplingParams
 from legato_protocol.wire import stream

@@ -19,7 +19,7 @@ from legato_engine.runner import cores
 from legato_engine.runner.arena import Arena
 from legato_engine.scheduler.limits import SchedulerLimits
 from legato_engine.settings import WorkerSettings
-from legato_engine.transfer.events import Arrived, Granted
+from legato_engine.transfer.session.events import Arrived, Granted
 from legato_protocol.wire import block_hash
 from legato_protocol.wire.packed_tokens import pack_tokens
 from legato_protocol.wire.stream import Peer

@@ -10,7 +10,7 @@ from legato_engine.errors import KernelFailed
 from legato_engine.kernels.configurations import Configuration
 from legato_engine.kvcache.layout import KVLayout
 from legato_engine.settings import WorkerSettings
-from legato_engine.transfer.checksum import MASK, ArenaMemory
+from legato_engine.transfer.blocks.checksum import MASK, ArenaMemory
 
 BLOCKS = 12
 TORCH = {"on_kernel_failure": "Torch"}

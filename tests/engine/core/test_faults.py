@@ -6,7 +6,7 @@ from budget import times
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from legato_engine.transfer.memory import Faults, Network
+from legato_engine.transfer.fakes.memory import Faults, Network
 from legato_protocol.wire.packed_tokens import pack_tokens
 from legato_protocol.wire.stream import Cancel, Decode, Generate, Handoff, Pause, Prefill, Sequence
 

@@ -14,7 +14,7 @@ from legato_engine.kvcache.layout import KVLayout
 from legato_engine.runner.arena import Arena
 from legato_engine.settings import WorkerSettings
 from legato_engine.transfer.agent import TransferAgent
-from legato_engine.transfer.checksum import ArenaMemory
+from legato_engine.transfer.blocks.checksum import ArenaMemory
 from legato_engine.transfer.link import LinkError
 
 LAYOUT = KVLayout(layers=2, kv_heads=2, block_size=16, head_dim=16, dtype="float16")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from legato_engine.kernels.block_sums import naive, triton
 from legato_engine.kernels.configurations import Configuration, choose
-from legato_engine.transfer.checksum import MASK, ArenaMemory, weights
+from legato_engine.transfer.blocks.checksum import MASK, ArenaMemory, weights
 
 WORDS = st.integers(1, 40) | st.sampled_from([63, 64, 65, 100, 500, 4095, 4096, 4097, 10_000])
 _NO_RESERVE = 0x4000  # Linux; the module has no name for it before Python 3.13

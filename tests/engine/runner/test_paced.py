@@ -14,7 +14,7 @@ from legato_engine.runner.paced import PacedRunner, token_at
 from legato_engine.runner.profile import Profile, StepTimes
 from legato_engine.scheduler.batch import Batch, Draw, Row
 from legato_engine.settings import WorkerSettings
-from legato_engine.transfer.checksum import ArenaMemory
+from legato_engine.transfer.blocks.checksum import ArenaMemory
 from legato_protocol.sampling.parameters import SamplingParams
 from legato_protocol.settings.flags import SettingsError
 

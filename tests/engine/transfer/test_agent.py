@@ -3,9 +3,9 @@
 import pytest
 from handoff_pair import BLOCK, BLOCK_BYTES, BLOCKS, ROOT, TOKENS, Stranger
 
-from legato_engine.transfer.events import Aborted, Arrived, Granted
+from legato_engine.transfer.fakes.memory import MemoryLink
 from legato_engine.transfer.link import PeerDown
-from legato_engine.transfer.memory import MemoryLink
+from legato_engine.transfer.session.events import Aborted, Arrived, Granted
 from legato_protocol.wire import handoff
 from legato_protocol.wire.stream import Peer
 

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from legato_engine.transfer.checksum import ArenaMemory, bind, weights
+from legato_engine.transfer.blocks.checksum import ArenaMemory, bind, weights
 
 BYTES = 512
 WEIGHTS = [4271855937721911651, 16334231420934482485, 10495966238298330683]

@@ -8,8 +8,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from legato_engine.kernels.block_sums import naive, triton
 from legato_engine.kernels.configurations import Configuration
-from legato_engine.transfer.checksum import ArenaMemory
-from legato_engine.transfer.cuda import CudaCopies, CudaDirect, CudaSums
+from legato_engine.transfer.blocks.checksum import ArenaMemory
+from legato_engine.transfer.device.cuda import CudaCopies, CudaDirect, CudaSums
 
 BLOCKS, SLOTS, WORDS = 6, 4, 100
 KERNEL = partial(triton.sum_blocks, config=Configuration({"TILE": 64}))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from legato_engine.transfer import gpudirect
+from legato_engine.transfer.device import gpudirect
 from legato_engine.transfer.link import LinkError
 
 NONE, OWNER, ALL = 0, 100, 200

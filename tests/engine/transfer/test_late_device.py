@@ -12,10 +12,10 @@ from budget import times
 from handoff_pair import BLOCK, HASHES, TOKENS, Pair
 from staged_arena import UNUSED
 
-from legato_engine.transfer.device import POLL_INTERVAL
-from legato_engine.transfer.events import Aborted, Arrived, Committed, Granted, GrantRevoked, Released
-from legato_engine.transfer.late_device import LateEvent, LateStream
-from legato_engine.transfer.memory import Faults
+from legato_engine.transfer.device.interface import POLL_INTERVAL
+from legato_engine.transfer.fakes.late_device import LateEvent, LateStream
+from legato_engine.transfer.fakes.memory import Faults
+from legato_engine.transfer.session.events import Aborted, Arrived, Committed, Granted, GrantRevoked, Released
 
 SCHEDULES = times(160)
 STALE, COUNT = 99, 4

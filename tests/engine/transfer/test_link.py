@@ -13,8 +13,8 @@ import pytest
 from readiness import wait_readable
 
 from legato_engine.transfer import ucx
+from legato_engine.transfer.fakes.memory import MemoryLink, Network
 from legato_engine.transfer.link import Connected, Fenced, LinkError, PeerDown, PutDone, PutFailed, PutSpan, Received
-from legato_engine.transfer.memory import MemoryLink, Network
 from legato_engine.transfer.ucx.transports import available_transports
 
 SIZE = 8 << 20

@@ -7,8 +7,8 @@ import pytest
 from handoff_pair import wait
 from readiness import wait_readable
 
+from legato_engine.transfer.fakes.memory import Faults, MemoryLink, Network
 from legato_engine.transfer.link import Connected, PeerDown, PutDone, PutFailed, PutSpan, Received
-from legato_engine.transfer.memory import Faults, MemoryLink, Network
 
 SIZE = 256
 MESSAGES = [bytes([number]) * 10 for number in range(20)]

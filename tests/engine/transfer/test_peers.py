@@ -3,9 +3,9 @@
 import msgspec
 import pytest
 
-from legato_engine.transfer.peers import Peers
-from legato_engine.transfer.seals import prove, seal
-from legato_engine.transfer.virtual_time import VirtualTime
+from legato_engine.transfer.connections.peers import Peers
+from legato_engine.transfer.connections.seals import prove, seal
+from legato_engine.transfer.fakes.virtual_time import VirtualTime
 from legato_protocol.wire import handoff
 from legato_protocol.wire.stream import Peer
 

@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 from handoff_pair import BLOCK, BLOCK_BYTES, ROOT, TOKENS
 
-from legato_engine.transfer.events import Aborted, Arrived, GrantRevoked, Released, WritingBegan
-from legato_engine.transfer.session import SessionState
+from legato_engine.transfer.session.events import Aborted, Arrived, GrantRevoked, Released, WritingBegan
+from legato_engine.transfer.session.lifecycle import SessionState
 from legato_protocol.wire import handoff
 
 NAME = ("epoch-receiver", 1, 1)

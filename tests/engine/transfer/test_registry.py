@@ -2,11 +2,18 @@
 
 import pytest
 
-from legato_engine.transfer.context import TransferContext
-from legato_engine.transfer.events import Aborted, GrantRevoked
-from legato_engine.transfer.registry import SessionFailure, SessionRecord, SessionRegistry
-from legato_engine.transfer.session import ENDED, TABLES, Action, IllegalSessionEvent, SessionEvent, SessionState
-from legato_engine.transfer.virtual_time import VirtualTime
+from legato_engine.transfer.fakes.virtual_time import VirtualTime
+from legato_engine.transfer.session.context import TransferContext
+from legato_engine.transfer.session.events import Aborted, GrantRevoked
+from legato_engine.transfer.session.lifecycle import (
+    ENDED,
+    TABLES,
+    Action,
+    IllegalSessionEvent,
+    SessionEvent,
+    SessionState,
+)
+from legato_engine.transfer.session.registry import SessionFailure, SessionRecord, SessionRegistry
 from legato_protocol.wire import handoff
 
 S, E = SessionState, SessionEvent

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from legato_engine.transfer.blocks.puts import spans
+from legato_engine.transfer.blocks.runs import runs
 from legato_engine.transfer.link import PutSpan
-from legato_engine.transfer.puts import spans
-from legato_engine.transfer.runs import runs
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,8 @@ from handoff_pair import BLOCK, BLOCK_BYTES, BLOCKS, ROOT, Side
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from legato_engine.transfer.events import Aborted, Arrived, Committed, Granted, GrantRevoked, Released
-from legato_engine.transfer.memory import Faults, Network
+from legato_engine.transfer.fakes.memory import Faults, Network
+from legato_engine.transfer.session.events import Aborted, Arrived, Committed, Granted, GrantRevoked, Released
 from legato_protocol.wire import block_hash
 from legato_protocol.wire.packed_tokens import pack_tokens
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from legato_engine.transfer.seals import Token, prove, seal, unseal
+from legato_engine.transfer.connections.seals import Token, prove, seal, unseal
 
 MESSAGE = b"a message"
 

@@ -4,10 +4,10 @@ import certificates
 import pytest
 from handoff_pair import TOKENS, Pair, Stranger
 
-from legato_engine.transfer.certificates import HandoffCertificates
-from legato_engine.transfer.channels import Channels
-from legato_engine.transfer.events import Aborted, Arrived, Committed, Granted, Released
-from legato_engine.transfer.tls_channel import MARK
+from legato_engine.transfer.connections.certificates import HandoffCertificates
+from legato_engine.transfer.connections.channels import Channels
+from legato_engine.transfer.connections.tls_channel import MARK
+from legato_engine.transfer.session.events import Aborted, Arrived, Committed, Granted, Released
 from legato_protocol.wire import handoff
 
 NAME = "s-workers.demo.svc"

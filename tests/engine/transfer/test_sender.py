@@ -3,9 +3,9 @@
 import pytest
 from handoff_pair import BLOCK, BLOCK_BYTES, BLOCKS, HASHES, ROOT, TOKENS, Pair
 
-from legato_engine.transfer.checksum import ArenaMemory, bind
-from legato_engine.transfer.events import Aborted, Arrived, Committed, Granted, GrantRevoked
+from legato_engine.transfer.blocks.checksum import ArenaMemory, bind
 from legato_engine.transfer.link import PutDone, PutFailed
+from legato_engine.transfer.session.events import Aborted, Arrived, Committed, Granted, GrantRevoked
 from legato_protocol.wire import handoff
 
 NAME = ("epoch-receiver", 1, 1)

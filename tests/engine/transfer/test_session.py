@@ -2,7 +2,7 @@
 
 import pytest
 
-from legato_engine.transfer.session import (
+from legato_engine.transfer.session.lifecycle import (
     ENDED,
     TABLES,
     Action,

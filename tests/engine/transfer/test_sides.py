@@ -4,16 +4,16 @@ legal move, and ends the session where it has to."""
 import pytest
 import torch
 
-from legato_engine.transfer.checksum import ArenaMemory
-from legato_engine.transfer.context import TransferContext
+from legato_engine.transfer.blocks.checksum import ArenaMemory
+from legato_engine.transfer.blocks.puts import BlockPut
+from legato_engine.transfer.connections.peers import Peers
+from legato_engine.transfer.fakes.memory import MemoryLink, Network
 from legato_engine.transfer.link import PutDone, PutFailed
-from legato_engine.transfer.memory import MemoryLink, Network
-from legato_engine.transfer.peers import Peers
-from legato_engine.transfer.puts import BlockPut
-from legato_engine.transfer.receiver import IncomingSession, Receiver
-from legato_engine.transfer.registry import SessionFailure
-from legato_engine.transfer.sender import OutgoingSession, Sender
-from legato_engine.transfer.session import ENDED, TABLES, Session, SessionState
+from legato_engine.transfer.session.context import TransferContext
+from legato_engine.transfer.session.lifecycle import ENDED, TABLES, Session, SessionState
+from legato_engine.transfer.session.receiver import IncomingSession, Receiver
+from legato_engine.transfer.session.registry import SessionFailure
+from legato_engine.transfer.session.sender import OutgoingSession, Sender
 from legato_protocol.wire import handoff
 from legato_protocol.wire.stream import Peer
 

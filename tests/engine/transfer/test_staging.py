@@ -7,9 +7,9 @@ import torch
 from handoff_pair import BLOCKS, HASHES, ROOT, Pair
 
 from legato_engine.errors import TooLittleMemory
-from legato_engine.transfer.device import POLL_INTERVAL
-from legato_engine.transfer.events import Aborted, Arrived, Granted, GrantRevoked
-from legato_engine.transfer.staging import Slots, Staging, slot_counts
+from legato_engine.transfer.device.interface import POLL_INTERVAL
+from legato_engine.transfer.device.staging import Slots, Staging, slot_counts
+from legato_engine.transfer.session.events import Aborted, Arrived, Granted, GrantRevoked
 
 MIB = 1 << 20
 

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import certificates
 import pytest
 
-from legato_engine.transfer.certificates import HandoffCertificates, contexts
-from legato_engine.transfer.tls_channel import ALPN, MARK, ChannelError, TLSChannel, is_for
+from legato_engine.transfer.connections.certificates import HandoffCertificates, contexts
+from legato_engine.transfer.connections.tls_channel import ALPN, MARK, ChannelError, TLSChannel, is_for
 from legato_protocol.process.followed_files import InvalidFile
 from legato_protocol.security.tls_files import Contexts
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from legato_engine.transfer.checksum import MASK, ArenaMemory, weights
+from legato_engine.transfer.blocks.checksum import MASK, ArenaMemory, weights
 
 if TYPE_CHECKING:
     import torch

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
+from legato_engine.transfer.blocks.puts import spans
 from legato_engine.transfer.link import (
     Fenced,
     Link,
@@ -18,7 +19,6 @@ from legato_engine.transfer.link import (
     PutFailed,
     Received,
 )
-from legato_engine.transfer.puts import spans
 from legato_engine.transfer.selftest.blocks import TrialBlocks
 
 PATIENCE = 10.0  # seconds for each step; RDMA gives up an unresponsive peer after a few seconds

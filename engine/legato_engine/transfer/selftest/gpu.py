@@ -2,8 +2,8 @@
 
 import torch
 
-from legato_engine.transfer import gpudirect
-from legato_engine.transfer.cuda import allocator, segments
+from legato_engine.transfer.device import gpudirect
+from legato_engine.transfer.device.cuda import allocator, segments
 from legato_engine.transfer.link import LinkError
 from legato_engine.transfer.selftest.blocks import DeviceBlocks
 

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from legato_engine.transfer.fakes.memory import MemoryLink, Network
 from legato_engine.transfer.link import Fenced, LinkError, PutDone
-from legato_engine.transfer.memory import MemoryLink, Network
 from legato_engine.transfer.selftest import blocks
 from legato_engine.transfer.selftest.blocks import DeviceBlocks, HostBlocks
 from legato_engine.transfer.selftest.check import SelfTest

@@ -13,10 +13,10 @@ from readiness import wait_readable
 from legato_engine.kernels.block_sums.naive import sum_blocks
 from legato_engine.transfer import ucx
 from legato_engine.transfer.agent import TransferAgent
-from legato_engine.transfer.checksum import ArenaMemory
-from legato_engine.transfer.cuda import CudaCopies, CudaSums
-from legato_engine.transfer.events import Arrived, Committed, Granted
-from legato_engine.transfer.staging import Staging
+from legato_engine.transfer.blocks.checksum import ArenaMemory
+from legato_engine.transfer.device.cuda import CudaCopies, CudaSums
+from legato_engine.transfer.device.staging import Staging
+from legato_engine.transfer.session.events import Arrived, Committed, Granted
 from legato_protocol.wire import block_hash
 from legato_protocol.wire.packed_tokens import pack_tokens
 from legato_protocol.wire.stream import Peer

@@ -10,7 +10,7 @@ from known_signals import spec
 from simulated_service import SteadyScaler, profile, workload
 
 from legato_engine.scheduler.request import Request, RequestState
-from legato_engine.transfer.virtual_time import VirtualTime
+from legato_engine.transfer.fakes.virtual_time import VirtualTime
 from legato_protocol.sampling.parameters import SamplingParams
 from legato_simulator.engine.engine import RunSettings
 from legato_simulator.engine.scheduler.engine import SchedulerEngine

@@ -13,7 +13,7 @@ from simulated_service import KIND
 from legato_engine.core.load_frame import BUSY_INTERVAL
 from legato_engine.core.served_tokens import ServedTokens
 from legato_engine.runner.profile import StepTimes
-from legato_engine.transfer.virtual_time import VirtualTime
+from legato_engine.transfer.fakes.virtual_time import VirtualTime
 from legato_simulator.engine.request import SimulatedRequest
 from legato_simulator.engine.scheduler.kv_handoffs import KVHandoffs
 from legato_simulator.engine.scheduler.scheduled_request import ScheduledRequest

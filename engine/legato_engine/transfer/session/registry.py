@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from legato_engine.transfer.context import TransferContext
-from legato_engine.transfer.events import Aborted, Cause, GrantRevoked, Side, TransferEvent
-from legato_engine.transfer.session import Action, Session, SessionEvent, SessionState
+from legato_engine.transfer.session.context import TransferContext
+from legato_engine.transfer.session.events import Aborted, Cause, GrantRevoked, Side, TransferEvent
+from legato_engine.transfer.session.lifecycle import Action, Session, SessionEvent, SessionState
 from legato_protocol.wire import handoff
 
 Key = tuple[int, int]  # room, attempt

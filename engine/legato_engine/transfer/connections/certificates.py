@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from ssl import CERT_REQUIRED, TLSVersion
 
-from legato_engine.transfer.tls_channel import ALPN, ChannelError, TLSChannel
+from legato_engine.transfer.connections.tls_channel import ALPN, ChannelError, TLSChannel
 from legato_protocol.process.followed_files import FollowedFiles, InvalidFile
 from legato_protocol.security import tls_files
 from legato_protocol.security.tls_files import Contexts

@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from legato_engine.transfer.checksum import bind
-from legato_engine.transfer.context import TransferContext
-from legato_engine.transfer.device import BlockCopy, DeviceEvent
-from legato_engine.transfer.events import Arrived, Released, WritingBegan
-from legato_engine.transfer.landing import InArena, InDevice, InSlots, Landing
-from legato_engine.transfer.registry import Key, SessionFailure, SessionRecord, SessionRegistry
-from legato_engine.transfer.session import Action, Session, SessionEvent, SessionState
+from legato_engine.transfer.blocks.checksum import bind
+from legato_engine.transfer.blocks.landing import InArena, InDevice, InSlots, Landing
+from legato_engine.transfer.device.interface import BlockCopy, DeviceEvent
+from legato_engine.transfer.session.context import TransferContext
+from legato_engine.transfer.session.events import Arrived, Released, WritingBegan
+from legato_engine.transfer.session.lifecycle import Action, Session, SessionEvent, SessionState
+from legato_engine.transfer.session.registry import Key, SessionFailure, SessionRecord, SessionRegistry
 from legato_protocol.wire import block_hash, handoff
 from legato_protocol.wire.stream import Peer
 

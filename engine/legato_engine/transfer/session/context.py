@@ -3,13 +3,13 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from legato_engine.transfer.checksum import ArenaMemory
-from legato_engine.transfer.counts import TransferTotals
-from legato_engine.transfer.device import DeviceEvent, DirectBlocks
-from legato_engine.transfer.events import TransferEvent
+from legato_engine.transfer.blocks.checksum import ArenaMemory
+from legato_engine.transfer.connections.peers import Peers
+from legato_engine.transfer.device.interface import DeviceEvent, DirectBlocks
+from legato_engine.transfer.device.staging import Staging
 from legato_engine.transfer.link import Link
-from legato_engine.transfer.peers import Peers
-from legato_engine.transfer.staging import Staging
+from legato_engine.transfer.session.counts import TransferTotals
+from legato_engine.transfer.session.events import TransferEvent
 
 
 @dataclass(slots=True)

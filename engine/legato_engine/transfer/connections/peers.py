@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator, Sequence
 
 from msgspec import structs
 
-from legato_engine.transfer.channels import Channel, Channels, PlainRefused
-from legato_engine.transfer.connection import Connection
+from legato_engine.transfer.connections.channels import Channel, Channels, PlainRefused
+from legato_engine.transfer.connections.connection import Connection
+from legato_engine.transfer.connections.seals import Token, prove, seal, unseal
+from legato_engine.transfer.connections.tls_channel import ChannelError
 from legato_engine.transfer.link import Link
-from legato_engine.transfer.seals import Token, prove, seal, unseal
-from legato_engine.transfer.tls_channel import ChannelError
 from legato_protocol.wire import handoff
 from legato_protocol.wire.messages import BadFrame
 from legato_protocol.wire.stream import Peer, encode, in_common

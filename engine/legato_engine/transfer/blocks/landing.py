@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from legato_engine.transfer.checksum import ArenaMemory
-from legato_engine.transfer.device import BlockCopy, DirectBlocks
-from legato_engine.transfer.staging import Staging
+from legato_engine.transfer.blocks.checksum import ArenaMemory
+from legato_engine.transfer.device.interface import BlockCopy, DirectBlocks
+from legato_engine.transfer.device.staging import Staging
 
 
 class Landing(Protocol):

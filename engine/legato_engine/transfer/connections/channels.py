@@ -2,8 +2,8 @@
 
 from typing import Protocol
 
-from legato_engine.transfer.certificates import HandoffCertificates
-from legato_engine.transfer.tls_channel import MARK, ChannelError, TLSChannel
+from legato_engine.transfer.connections.certificates import HandoffCertificates
+from legato_engine.transfer.connections.tls_channel import MARK, ChannelError, TLSChannel
 from legato_protocol.wire.stream import Peer
 
 

@@ -5,14 +5,14 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from legato_engine.transfer.checksum import bind
-from legato_engine.transfer.context import TransferContext
-from legato_engine.transfer.events import Committed, Granted
+from legato_engine.transfer.blocks.checksum import bind
+from legato_engine.transfer.blocks.put_queue import FromArena, FromDevice, FromRing, PutQueue, PutSource
+from legato_engine.transfer.blocks.puts import BlockPut
 from legato_engine.transfer.link import PutDone, PutFailed
-from legato_engine.transfer.put_queue import FromArena, FromDevice, FromRing, PutQueue, PutSource
-from legato_engine.transfer.puts import BlockPut
-from legato_engine.transfer.registry import Key, SessionFailure, SessionRecord, SessionRegistry
-from legato_engine.transfer.session import Action, SessionEvent, SessionState
+from legato_engine.transfer.session.context import TransferContext
+from legato_engine.transfer.session.events import Committed, Granted
+from legato_engine.transfer.session.lifecycle import Action, SessionEvent, SessionState
+from legato_engine.transfer.session.registry import Key, SessionFailure, SessionRecord, SessionRegistry
 from legato_protocol.wire import block_hash, handoff
 from legato_protocol.wire.stream import Peer, TokenItem
 

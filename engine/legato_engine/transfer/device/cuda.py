@@ -8,8 +8,8 @@ from typing import Any, TypeAlias
 
 import torch
 
-from legato_engine.transfer.checksum import MASK, weights
-from legato_engine.transfer.runs import runs
+from legato_engine.transfer.blocks.checksum import MASK, weights
+from legato_engine.transfer.blocks.runs import runs
 
 # A function of `kernels.block_sums`: words of all blocks, ids of some, weights → partial sums, computed asynchronously.
 SumBlocks: TypeAlias = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from legato_engine.transfer.device import DeviceEvent
+from legato_engine.transfer.blocks.runs import runs
+from legato_engine.transfer.device.interface import DeviceEvent
 from legato_engine.transfer.link import PutSpan
-from legato_engine.transfer.runs import runs
 
 
 @dataclass(slots=True, eq=False)

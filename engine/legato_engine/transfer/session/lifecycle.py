@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
-from legato_engine.transfer.events import Side
+from legato_engine.transfer.session.events import Side
 
 
 class IllegalSessionEvent(Exception):

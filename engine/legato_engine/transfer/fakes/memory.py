@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from random import Random
 
+from legato_engine.transfer.fakes.virtual_time import VirtualTime
 from legato_engine.transfer.link import (
     Connected,
     Fenced,
@@ -21,7 +22,6 @@ from legato_engine.transfer.link import (
     PutSpan,
     Received,
 )
-from legato_engine.transfer.virtual_time import VirtualTime
 
 
 @dataclass(slots=True)

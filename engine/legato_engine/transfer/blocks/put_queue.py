@@ -8,11 +8,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from legato_engine.transfer.checksum import ArenaMemory
-from legato_engine.transfer.device import BlockCopy, DirectBlocks
+from legato_engine.transfer.blocks.checksum import ArenaMemory
+from legato_engine.transfer.blocks.puts import BlockPut, spans
+from legato_engine.transfer.device.interface import BlockCopy, DirectBlocks
+from legato_engine.transfer.device.staging import Staging
 from legato_engine.transfer.link import Link
-from legato_engine.transfer.puts import BlockPut, spans
-from legato_engine.transfer.staging import Staging
 
 
 class PutSource(Protocol):

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from legato_engine.transfer.channels import Channel
-from legato_engine.transfer.seals import Token
+from legato_engine.transfer.connections.channels import Channel
+from legato_engine.transfer.connections.seals import Token
 from legato_protocol.wire.stream import Peer
 
 

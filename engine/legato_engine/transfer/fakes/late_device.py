@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import TypeVar
 
-from legato_engine.transfer.checksum import ArenaMemory
-from legato_engine.transfer.virtual_time import VirtualTime
+from legato_engine.transfer.blocks.checksum import ArenaMemory
+from legato_engine.transfer.fakes.virtual_time import VirtualTime
 
 
 @dataclass(slots=True, eq=False)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from legato_engine.errors import TooLittleMemory
-from legato_engine.transfer.device import BlockCopies
+from legato_engine.transfer.device.interface import BlockCopies
 
 _RING_BYTES = 64 << 20
 _PUTS_IN_RING = 4  # one is copied, one is transferred, and others need not wait for either

@@ -1,0 +1,1 @@
+"""Blocks of KV on their way: checksums, runs, puts, and landing."""

@@ -1,0 +1,1 @@
+"""A link and a device in virtual time, for tests and simulations."""

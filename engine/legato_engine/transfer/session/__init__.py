@@ -1,0 +1,1 @@
+"""Hand-offs, (room, attempt): their lifecycle, and the actions of a sender and a receiver."""
