@@ -5,8 +5,8 @@ nothing else of the engine.
 """
 
 from legato_engine.capacity import max_running
-from legato_engine.core.load_frame import BUSY_INTERVAL, IDLE_INTERVAL, credits, load_frame
-from legato_engine.core.rates import Rates
+from legato_engine.core.reporting.load_frame import BUSY_INTERVAL, IDLE_INTERVAL, credits, load_frame
+from legato_engine.core.reporting.rates import Rates
 from legato_engine.kvcache.block_pool import BlockPool
 from legato_engine.kvcache.events import EventLog
 from legato_engine.runner.profile import Profile, StepTimes

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from legato_engine.core.channel import ServerChannel, ServerGone
 from legato_engine.core.frames import Loading, NotStarting, Start
-from legato_engine.core.heartbeat import Heartbeat, Pulse
+from legato_engine.core.reporting.heartbeat import Heartbeat, Pulse
 from legato_engine.errors import EngineError
 from legato_protocol.process.parent import die_with_parent
 from legato_protocol.settings.flags import SettingsError

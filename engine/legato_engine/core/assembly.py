@@ -9,9 +9,9 @@ from legato_engine.adapters.resident import ResidentAdapters
 from legato_engine.core.channel import ServerChannel
 from legato_engine.core.compute import ComputeThread
 from legato_engine.core.frames import Ready
-from legato_engine.core.handoff_link import HandoffLink, LinkOpener
-from legato_engine.core.heartbeat import Pulse
+from legato_engine.core.handoff.link import HandoffLink, LinkOpener
 from legato_engine.core.loop import Core
+from legato_engine.core.reporting.heartbeat import Pulse
 from legato_engine.grammars import compilations
 from legato_engine.grammars.compilations import Compilations
 from legato_engine.kvcache.block_pool import BlockPool

@@ -17,14 +17,14 @@ from legato_engine.adapters.resident import ResidentAdapters
 from legato_engine.core.channel import ServerChannel, ServerGone
 from legato_engine.core.compute import Compute
 from legato_engine.core.frames import Inbox, IterationReport
-from legato_engine.core.heartbeat import Pulse
-from legato_engine.core.load_reporter import LoadReporter
-from legato_engine.core.outbox import Outbox
-from legato_engine.core.phases import PhaseLog
-from legato_engine.core.rates import Rates
-from legato_engine.core.receivers import HandoffReceivers
-from legato_engine.core.request_handler import RequestHandler
-from legato_engine.core.senders import HandoffSenders
+from legato_engine.core.handoff.receivers import HandoffReceivers
+from legato_engine.core.handoff.senders import HandoffSenders
+from legato_engine.core.reporting.heartbeat import Pulse
+from legato_engine.core.reporting.load_reporter import LoadReporter
+from legato_engine.core.reporting.outbox import Outbox
+from legato_engine.core.reporting.phases import PhaseLog
+from legato_engine.core.reporting.rates import Rates
+from legato_engine.core.requests.request_handler import RequestHandler
 from legato_engine.grammars.compilations import Compilations
 from legato_engine.kvcache.events import EventLog
 from legato_engine.runner.interface import StepRunner

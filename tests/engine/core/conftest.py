@@ -23,8 +23,8 @@ from legato_engine.adapters.resident import OfferedAdapter, ResidentAdapters
 from legato_engine.core import frames
 from legato_engine.core.channel import ServerChannel
 from legato_engine.core.frames import CoreStatus, FromGateway, Inbox, IterationReport, Splitter
-from legato_engine.core.heartbeat import Pulse
 from legato_engine.core.loop import Core
+from legato_engine.core.reporting.heartbeat import Pulse
 from legato_engine.grammars.compilations import Compilations
 from legato_engine.kvcache.block_pool import BlockPool
 from legato_engine.kvcache.events import EventLog

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from legato_engine.core import device_staging, device_sums
+from legato_engine.core.handoff import device_staging, device_sums
 from legato_engine.errors import KernelFailed
 from legato_engine.kernels.configurations import Configuration
 from legato_engine.kvcache.layout import KVLayout

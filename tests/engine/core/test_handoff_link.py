@@ -7,9 +7,9 @@ from unittest.mock import Mock
 import pytest
 import torch
 
-from legato_engine.core import device_direct, device_staging, device_sums
-from legato_engine.core.device_sums import DeviceSums
-from legato_engine.core.handoff_link import LinkOpener, MachineTransports
+from legato_engine.core.handoff import device_direct, device_staging, device_sums
+from legato_engine.core.handoff.device_sums import DeviceSums
+from legato_engine.core.handoff.link import LinkOpener, MachineTransports
 from legato_engine.kvcache.layout import KVLayout
 from legato_engine.runner.arena import Arena
 from legato_engine.settings import WorkerSettings

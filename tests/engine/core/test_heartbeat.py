@@ -6,7 +6,7 @@ import pytest
 
 from legato_engine.core.channel import ServerChannel
 from legato_engine.core.frames import Beat, Splitter, decode_from_core
-from legato_engine.core.heartbeat import Heartbeat, Pulse
+from legato_engine.core.reporting.heartbeat import Heartbeat, Pulse
 
 PATIENCE = 20.0  # seconds until a test gives up; nothing waits this long when all is well
 

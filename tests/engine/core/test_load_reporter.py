@@ -4,9 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from legato_engine.core.heartbeat import Pulse
-from legato_engine.core.load_reporter import IDLE_INTERVAL, LoadReporter
-from legato_engine.core.rates import Rates
+from legato_engine.core.reporting.heartbeat import Pulse
+from legato_engine.core.reporting.load_reporter import IDLE_INTERVAL, LoadReporter
+from legato_engine.core.reporting.rates import Rates
 from legato_engine.kvcache.block_pool import BlockPool
 from legato_engine.kvcache.events import EventLog
 from legato_engine.scheduler.limits import SchedulerLimits

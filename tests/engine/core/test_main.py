@@ -10,7 +10,7 @@ import tiny_llama
 from legato_engine.backends.cuda.device import Interpreted
 from legato_engine.core import __main__ as process
 from legato_engine.core.frames import Loading, NotStarting, Start
-from legato_engine.core.heartbeat import Pulse
+from legato_engine.core.reporting.heartbeat import Pulse
 from legato_engine.errors import EngineError
 from legato_engine.runner import backends, loading
 from legato_engine.settings import WorkerSettings

@@ -5,8 +5,8 @@ from itertools import accumulate
 
 import pytest
 
-from legato_engine.core.outbox import Outbox, key_of
-from legato_engine.core.phases import PhaseLog
+from legato_engine.core.reporting.outbox import Outbox, key_of
+from legato_engine.core.reporting.phases import PhaseLog
 from legato_engine.scheduler.request import Request
 from legato_engine.scheduler.results import ScoredTokens
 from legato_protocol.wire import stream

@@ -1,6 +1,6 @@
 """Each token that a tenant is served is told to every other gateway once, and to its own never."""
 
-from legato_engine.core.served_tokens import ServedTokens
+from legato_engine.core.reporting.served_tokens import ServedTokens
 from legato_protocol.wire.load import TenantService
 
 

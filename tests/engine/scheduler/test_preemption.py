@@ -3,7 +3,7 @@
 import pytest
 from scheduled_worker import Client, Worker, ask
 
-from legato_engine.core.outbox import token_items
+from legato_engine.core.reporting.outbox import token_items
 from legato_engine.scheduler.planner import MOST_PREEMPTIONS
 from legato_engine.scheduler.request import RequestState
 from legato_engine.scheduler.results import Emission

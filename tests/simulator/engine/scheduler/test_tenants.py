@@ -10,8 +10,8 @@ import pytest
 from known_signals import spec
 from simulated_service import KIND
 
-from legato_engine.core.load_frame import BUSY_INTERVAL
-from legato_engine.core.served_tokens import ServedTokens
+from legato_engine.core.reporting.load_frame import BUSY_INTERVAL
+from legato_engine.core.reporting.served_tokens import ServedTokens
 from legato_engine.runner.profile import StepTimes
 from legato_engine.transfer.fakes.virtual_time import VirtualTime
 from legato_simulator.engine.request import SimulatedRequest

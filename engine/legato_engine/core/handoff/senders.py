@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from legato_engine.core.outbox import Outbox, split_key
+from legato_engine.core.reporting.outbox import Outbox, split_key
 from legato_engine.scheduler.batch import Sampled
 from legato_engine.scheduler.outgoing import OutgoingHandoffs
 from legato_engine.scheduler.request import Request, RequestState

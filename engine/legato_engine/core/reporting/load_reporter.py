@@ -6,12 +6,12 @@ from dataclasses import asdict
 import msgspec
 
 from legato_engine.core.frames import DECODE_BATCHES, CoreStatus, CoreTotals, ForGateway
-from legato_engine.core.heartbeat import Pulse
-from legato_engine.core.load_frame import BUSY_INTERVAL, IDLE_INTERVAL, credits, load_frame
-from legato_engine.core.outbox import split_key
-from legato_engine.core.rates import Rates
-from legato_engine.core.request_handler import RequestHandler
-from legato_engine.core.served_tokens import ServedTokens
+from legato_engine.core.reporting.heartbeat import Pulse
+from legato_engine.core.reporting.load_frame import BUSY_INTERVAL, IDLE_INTERVAL, credits, load_frame
+from legato_engine.core.reporting.outbox import split_key
+from legato_engine.core.reporting.rates import Rates
+from legato_engine.core.reporting.served_tokens import ServedTokens
+from legato_engine.core.requests.request_handler import RequestHandler
 from legato_engine.scheduler.results import Emission, SchedulerLoad, StepResult
 from legato_protocol.wire import stream
 from legato_protocol.wire.load import Load

@@ -4,11 +4,11 @@ from collections.abc import Collection, Sequence
 
 from legato_engine.adapters.resident import ResidentAdapters
 from legato_engine.core.frames import Inbox
-from legato_engine.core.outbox import Outbox, key_of
-from legato_engine.core.pending_requests import PendingRequest, PendingRequests
-from legato_engine.core.receivers import HandoffReceivers
-from legato_engine.core.senders import HandoffSenders
-from legato_engine.core.stall import Stall
+from legato_engine.core.handoff.receivers import HandoffReceivers
+from legato_engine.core.handoff.senders import HandoffSenders
+from legato_engine.core.reporting.outbox import Outbox, key_of
+from legato_engine.core.requests.pending_requests import PendingRequest, PendingRequests
+from legato_engine.core.requests.stall import Stall
 from legato_engine.grammars import compilations
 from legato_engine.grammars.compilations import Compilations
 from legato_engine.scheduler.limits import RequestRejected

@@ -7,7 +7,7 @@ from collections import defaultdict
 from itertools import groupby
 
 from legato_engine.core.frames import ForGateway
-from legato_engine.core.phases import PhaseLog
+from legato_engine.core.reporting.phases import PhaseLog
 from legato_engine.scheduler.batch import Sampled
 from legato_engine.scheduler.request import Request
 from legato_engine.scheduler.results import Emission, ScoredTokens

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
-from legato_engine.core import handoff_tokens
-from legato_engine.core.outbox import Outbox
+from legato_engine.core.handoff import tokens as handoff_tokens
+from legato_engine.core.reporting.outbox import Outbox
 from legato_engine.scheduler.incoming import IncomingHandoffs
 from legato_engine.scheduler.request import Request
 from legato_engine.scheduler.results import Emission

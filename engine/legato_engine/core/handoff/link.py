@@ -16,7 +16,7 @@ from legato_engine.transfer.selftest import process
 from legato_engine.transfer.ucx import transports
 
 if TYPE_CHECKING:
-    from legato_engine.core.device_sums import DeviceSums
+    from legato_engine.core.handoff.device_sums import DeviceSums
 
 _Ports = tuple[int, int] | None
 _TRIED = ("RDMA", "GPUDirect")  # used only after a self-test on this machine; the project's tests cover the others
@@ -119,18 +119,18 @@ class LinkOpener:
 
     @cached_property
     def _sums(self) -> "DeviceSums":
-        from legato_engine.core import device_sums  # imports torch and triton
+        from legato_engine.core.handoff import device_sums  # imports torch and triton
 
         return device_sums.open_sums(self._settings, self._runner)
 
     @cached_property
     def _staging(self) -> Staging:
         """Opened once for all transports that need it: the memory stays pinned."""
-        from legato_engine.core import device_staging
+        from legato_engine.core.handoff import device_staging
 
         return device_staging.open_staging(self._settings, self._runner, self._max_length, self._sums.sums)
 
     def _direct(self) -> DirectBlocks:
-        from legato_engine.core import device_direct
+        from legato_engine.core.handoff import device_direct
 
         return device_direct.open_direct(self._runner, self._sums.sums)

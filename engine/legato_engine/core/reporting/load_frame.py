@@ -1,6 +1,6 @@
 """The `Load` frame that gateways receive, and its interval. Pure."""
 
-from legato_engine.core.rates import Rates
+from legato_engine.core.reporting.rates import Rates
 from legato_engine.scheduler.results import SchedulerLoad
 from legato_protocol.wire.load import Load
 

@@ -1,0 +1,1 @@
+"""Sequences handed off between workers, and the transport and memory of their blocks."""

@@ -1,0 +1,1 @@
+"""Reports to gateways and to the worker's server: tokens, load, phases, heartbeats."""
