@@ -29,8 +29,8 @@ from legato_engine.layers.interface import AttentionShape
 from legato_engine.models import registry
 from legato_engine.runner import runner as runners
 from legato_engine.runner.runner import Runner
-from legato_engine.scheduler.limits import SchedulerLimits
-from legato_engine.scheduler.request import Request
+from legato_engine.scheduler.requests.limits import SchedulerLimits
+from legato_engine.scheduler.requests.request import Request
 from legato_engine.scheduler.scheduler import Scheduler
 from legato_engine.weights.opening import open_weights
 from legato_protocol.sampling.parameters import SamplingParams

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from legato_engine.kernels import paths
-from legato_engine.scheduler.transfers import INCOMING_MOVES, OUTGOING_MOVES, IncomingState, OutgoingState
+from legato_engine.scheduler.handoff.transfers import INCOMING_MOVES, OUTGOING_MOVES, IncomingState, OutgoingState
 from legato_engine.transfer.session.events import Side
 from legato_engine.transfer.session.lifecycle import TABLES, SessionState
 

@@ -7,7 +7,7 @@ EngineError
 ├── UnusableFormat             this backend does not support the number format; permanent
 ├── UnusableProfile            the file is not a profile of a worker; permanent
 ├── StartFailed                the core reported why it can never start; permanent
-├── RequestRejected            a rejected request (`scheduler.limits`), with a code
+├── RequestRejected            a rejected request (`scheduler.requests.limits`), with a code
 └── ModelError                 the model cannot be served; raised before the worker serves; permanent
     ├── ModelNotFound          no such file or folder, or a part of it is missing
     ├── CorruptModel           a file is truncated, has a bad header or contradicts itself

@@ -11,13 +11,13 @@ from legato_engine.kvcache.block_pool import BlockPool
 from legato_engine.kvcache.events import EventLog
 from legato_engine.runner.profile import Profile, StepTimes
 from legato_engine.scheduler.batch import Batch, Sampled
-from legato_engine.scheduler.chunk_budget import ChunkBudget, pairs
-from legato_engine.scheduler.limits import RequestRejected, SchedulerLimits
-from legato_engine.scheduler.request import Request, RequestState
+from legato_engine.scheduler.handoff.transfers import IncomingTransfer, OutgoingState, OutgoingTransfer, outgoing_of
+from legato_engine.scheduler.planning.chunk_budget import ChunkBudget, pairs
+from legato_engine.scheduler.planning.step_cost import FORGET
+from legato_engine.scheduler.requests.limits import RequestRejected, SchedulerLimits
+from legato_engine.scheduler.requests.request import Request, RequestState
 from legato_engine.scheduler.results import Emission, SequenceKV, StepResult
 from legato_engine.scheduler.scheduler import Scheduler
-from legato_engine.scheduler.step_cost import FORGET
-from legato_engine.scheduler.transfers import IncomingTransfer, OutgoingState, OutgoingTransfer, outgoing_of
 from legato_engine.settings import BLOCK_SIZES, CHUNK_TOKENS
 from legato_engine.transfer.fakes.virtual_time import VirtualTime
 

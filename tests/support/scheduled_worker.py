@@ -15,13 +15,13 @@ from counted_tokens import check_counts
 
 from legato_engine.kvcache.block_pool import BlockPool
 from legato_engine.kvcache.events import EventLog
-from legato_engine.scheduler import transfers
 from legato_engine.scheduler.batch import Batch, Row, Sampled, Scored, StepOutput
-from legato_engine.scheduler.limits import SchedulerLimits
-from legato_engine.scheduler.request import Request
+from legato_engine.scheduler.handoff import transfers
+from legato_engine.scheduler.handoff.transfers import IncomingTransfer, OutgoingTransfer
+from legato_engine.scheduler.requests.limits import SchedulerLimits
+from legato_engine.scheduler.requests.request import Request
 from legato_engine.scheduler.results import Emission, EndedSequences, ScoredTokens, SequenceKV, StepResult
 from legato_engine.scheduler.scheduler import Scheduler
-from legato_engine.scheduler.transfers import IncomingTransfer, OutgoingTransfer
 from legato_protocol.sampling.parameters import SamplingParams
 from legato_protocol.wire.block_hash import split
 from legato_protocol.wire.kv_events import KVEvent, Stored

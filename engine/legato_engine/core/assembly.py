@@ -17,7 +17,7 @@ from legato_engine.grammars.compilations import Compilations
 from legato_engine.kvcache.block_pool import BlockPool
 from legato_engine.kvcache.events import EventLog
 from legato_engine.runner.interface import LoadedModel, Progress, StepRunner
-from legato_engine.scheduler.limits import SchedulerLimits
+from legato_engine.scheduler.requests.limits import SchedulerLimits
 from legato_engine.scheduler.scheduler import Scheduler
 from legato_engine.settings import WorkerSettings
 from legato_engine.transfer.agent import TransferAgent

@@ -1,8 +1,8 @@
 """A worker's speed and size from a file, for paced workers and for the simulator.
 
 A step takes a fixed time, and more for each sequence that decodes, each token of its context, each prompt token, and
-each pair of a prompt token and a token that it attends to: the coefficients that `scheduler.step_cost` fits to running
-steps.
+each pair of a prompt token and a token that it attends to: the coefficients that `scheduler.planning.step_cost` fits to
+running steps.
 """
 
 from pathlib import Path
@@ -13,7 +13,7 @@ from msgspec import Meta
 
 from legato_engine.errors import UnusableProfile
 from legato_engine.scheduler.batch import Batch
-from legato_engine.scheduler.chunk_budget import pairs
+from legato_engine.scheduler.planning.chunk_budget import pairs
 
 _SUFFIX = ".json"
 _SHIPPED = Path(__file__).parents[1] / "profiles"

@@ -8,7 +8,7 @@ from typing import Protocol
 
 import msgspec
 
-from legato_engine.scheduler.token_counts import TokenCounts
+from legato_engine.scheduler.requests.token_counts import TokenCounts
 from legato_protocol.sampling.parameters import SamplingParams
 from legato_protocol.wire.packed_logprobs import PackedLogprobs
 from legato_protocol.wire.stream import TokenLogprobs

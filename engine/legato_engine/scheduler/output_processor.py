@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 
 from legato_engine.scheduler.batch import Sampled, Scored
-from legato_engine.scheduler.block_tables import BlockTables
-from legato_engine.scheduler.limits import SchedulerLimits
-from legato_engine.scheduler.output_lengths import OutputLengthEstimator
-from legato_engine.scheduler.request import RUNNING, Request
-from legato_engine.scheduler.request_registry import RequestRegistry
+from legato_engine.scheduler.queueing.output_lengths import OutputLengthEstimator
+from legato_engine.scheduler.requests.block_tables import BlockTables
+from legato_engine.scheduler.requests.limits import SchedulerLimits
+from legato_engine.scheduler.requests.request import RUNNING, Request
+from legato_engine.scheduler.requests.request_registry import RequestRegistry
 from legato_engine.scheduler.results import Emission, ScoredTokens, StepResult
 
 

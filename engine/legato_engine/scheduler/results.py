@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 import msgspec
 
 from legato_engine.scheduler.batch import Sampled
-from legato_engine.scheduler.request import Request
-from legato_engine.scheduler.transfers import IncomingTransfer
+from legato_engine.scheduler.handoff.transfers import IncomingTransfer
+from legato_engine.scheduler.requests.request import Request
 from legato_protocol.wire.load import DecodeCoefficients, PrefillCoefficients
 from legato_protocol.wire.packed_logprobs import PackedLogprobs
 from legato_protocol.wire.stream import Finish

@@ -15,23 +15,23 @@ from dataclasses import dataclass
 from traceback import extract_tb
 
 from legato_engine.kvcache.block_pool import BlockPool
-from legato_engine.scheduler.admission import AdmissionControl
 from legato_engine.scheduler.batch import Batch, Row, Scored, StepOutput
-from legato_engine.scheduler.block_tables import BlockTables
-from legato_engine.scheduler.chunk_budget import pairs
-from legato_engine.scheduler.incoming import IncomingHandoffs
-from legato_engine.scheduler.limits import RequestRejected, SchedulerLimits
-from legato_engine.scheduler.outgoing import OutgoingHandoffs
-from legato_engine.scheduler.output_lengths import OutputLengthEstimator
+from legato_engine.scheduler.handoff.incoming import IncomingHandoffs
+from legato_engine.scheduler.handoff.outgoing import OutgoingHandoffs
+from legato_engine.scheduler.handoff.transfers import IncomingTransfer
 from legato_engine.scheduler.output_processor import OutputProcessor
-from legato_engine.scheduler.planner import Planner
-from legato_engine.scheduler.queue import Order, WaitingQueue
-from legato_engine.scheduler.request import Request, RequestState
-from legato_engine.scheduler.request_registry import RequestRegistry
+from legato_engine.scheduler.planning.chunk_budget import pairs
+from legato_engine.scheduler.planning.planner import Planner
+from legato_engine.scheduler.planning.step_cost import StepCost
+from legato_engine.scheduler.queueing.admission import AdmissionControl
+from legato_engine.scheduler.queueing.output_lengths import OutputLengthEstimator
+from legato_engine.scheduler.queueing.queue import Order, WaitingQueue
+from legato_engine.scheduler.queueing.tenants import TenantTokens
+from legato_engine.scheduler.requests.block_tables import BlockTables
+from legato_engine.scheduler.requests.limits import RequestRejected, SchedulerLimits
+from legato_engine.scheduler.requests.request import Request, RequestState
+from legato_engine.scheduler.requests.request_registry import RequestRegistry
 from legato_engine.scheduler.results import EndedSequences, SchedulerLoad, StepResult
-from legato_engine.scheduler.step_cost import StepCost
-from legato_engine.scheduler.tenants import TenantTokens
-from legato_engine.scheduler.transfers import IncomingTransfer
 
 MOST_AHEAD = 16  # consecutive steps that ignore waiting requests
 

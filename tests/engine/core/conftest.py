@@ -33,7 +33,7 @@ from legato_engine.mailbox import Mailbox
 from legato_engine.runner.arena import Arena
 from legato_engine.runner.interface import StepRunner
 from legato_engine.scheduler.batch import Batch, Draw, Row, Sampled, Scored, StepOutput
-from legato_engine.scheduler.limits import SchedulerLimits
+from legato_engine.scheduler.requests.limits import SchedulerLimits
 from legato_engine.scheduler.scheduler import Scheduler
 from legato_engine.transfer.agent import TransferAgent
 from legato_engine.transfer.blocks.checksum import ArenaMemory

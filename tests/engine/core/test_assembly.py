@@ -17,7 +17,7 @@ from legato_engine.errors import TooLittleMemory
 from legato_engine.kvcache.layout import KVLayout
 from legato_engine.runner import cores
 from legato_engine.runner.arena import Arena
-from legato_engine.scheduler.limits import SchedulerLimits
+from legato_engine.scheduler.requests.limits import SchedulerLimits
 from legato_engine.settings import WorkerSettings
 from legato_engine.transfer.session.events import Arrived, Granted
 from legato_protocol.wire import block_hash

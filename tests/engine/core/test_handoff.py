@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from legato_engine.scheduler.batch import Sampled
-from legato_engine.scheduler.transfers import IncomingState
+from legato_engine.scheduler.handoff.transfers import IncomingState
 from legato_engine.transfer.fakes.late_device import LateStream
 from legato_protocol.wire.stream import Cancel, Decode, Handoff, HandoffReport, Pause, Prefill, Split, Tokens
 

@@ -9,8 +9,8 @@ from legato_engine.core.reporting.load_reporter import IDLE_INTERVAL, LoadReport
 from legato_engine.core.reporting.rates import Rates
 from legato_engine.kvcache.block_pool import BlockPool
 from legato_engine.kvcache.events import EventLog
-from legato_engine.scheduler.limits import SchedulerLimits
-from legato_engine.scheduler.request import Request
+from legato_engine.scheduler.requests.limits import SchedulerLimits
+from legato_engine.scheduler.requests.request import Request
 from legato_engine.scheduler.results import StepResult
 from legato_engine.scheduler.scheduler import Scheduler
 from legato_protocol.sampling.parameters import SamplingParams

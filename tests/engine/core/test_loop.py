@@ -5,7 +5,7 @@ import pytest
 
 from legato_engine.core import frames
 from legato_engine.scheduler.batch import Sampled
-from legato_engine.scheduler.output_lengths import LEAST_ANSWERS
+from legato_engine.scheduler.queueing.output_lengths import LEAST_ANSWERS
 from legato_protocol.wire.load import Load
 from legato_protocol.wire.stream import Cancel, Decode, Generate, Handoff, Pause, Peer, Prefill, Started, Tokens
 

@@ -7,7 +7,7 @@ import pytest
 
 from legato_engine.core.reporting.outbox import Outbox, key_of
 from legato_engine.core.reporting.phases import PhaseLog
-from legato_engine.scheduler.request import Request
+from legato_engine.scheduler.requests.request import Request
 from legato_engine.scheduler.results import ScoredTokens
 from legato_protocol.wire import stream
 from legato_protocol.wire.messages import MAX_FRAME_BYTES

@@ -3,8 +3,8 @@
 import pytest
 from scheduled_worker import Worker, ask
 
-from legato_engine.scheduler.output_lengths import LEAST_ANSWERS
-from legato_engine.scheduler.request import RequestState
+from legato_engine.scheduler.queueing.output_lengths import LEAST_ANSWERS
+from legato_engine.scheduler.requests.request import RequestState
 
 
 def started(worker, client):

@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 from scheduled_worker import Worker, ask
 
-from legato_engine.scheduler.request import RequestState
+from legato_engine.scheduler.requests.request import RequestState
 from legato_engine.scheduler.scheduler import MOST_AHEAD
 
 OTHER = 30  # where another prompt starts

@@ -4,7 +4,7 @@ from math import inf
 
 import pytest
 
-from legato_engine.scheduler.chunk_budget import LATE_CHUNK, LEAST_CHUNK, MULTIPLE, ChunkBudget, pairs
+from legato_engine.scheduler.planning.chunk_budget import LATE_CHUNK, LEAST_CHUNK, MULTIPLE, ChunkBudget, pairs
 
 
 def cost(budget, count, start):

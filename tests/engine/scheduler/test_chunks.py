@@ -3,8 +3,8 @@
 import pytest
 from scheduled_worker import Client, Worker, ask, prompt
 
-from legato_engine.scheduler.chunk_budget import LATE_CHUNK, LEAST_CHUNK
-from legato_engine.scheduler.request import RequestState
+from legato_engine.scheduler.planning.chunk_budget import LATE_CHUNK, LEAST_CHUNK
+from legato_engine.scheduler.requests.request import RequestState
 
 TPOT, PROMPT, CHUNK = 0.1, 4000, 512
 

@@ -6,11 +6,11 @@ from collections import Counter
 import pytest
 from scheduled_worker import Worker, ask
 
-from legato_engine.scheduler.fair_queueing import MOST_TENANTS, FairQueueing
-from legato_engine.scheduler.limits import SchedulerLimits
-from legato_engine.scheduler.queue import Order, WaitingQueue
-from legato_engine.scheduler.tenants import ADDRESSES, OTHERS, TenantTokens
-from legato_engine.scheduler.tenants import MOST_TENANTS as MOST_COUNTED
+from legato_engine.scheduler.queueing.fair_queueing import MOST_TENANTS, FairQueueing
+from legato_engine.scheduler.queueing.queue import Order, WaitingQueue
+from legato_engine.scheduler.queueing.tenants import ADDRESSES, OTHERS, TenantTokens
+from legato_engine.scheduler.queueing.tenants import MOST_TENANTS as MOST_COUNTED
+from legato_engine.scheduler.requests.limits import SchedulerLimits
 
 CHUNK = 8
 

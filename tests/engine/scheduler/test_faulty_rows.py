@@ -3,7 +3,7 @@
 import pytest
 from scheduled_worker import Client, Worker, ask, outgoing_of, prompt
 
-from legato_engine.scheduler.request import RequestState
+from legato_engine.scheduler.requests.request import RequestState
 
 
 def test_blocks_of_a_faulty_request_are_not_found_again():

@@ -3,8 +3,8 @@
 import pytest
 from scheduled_worker import Client, Worker, ask, outgoing_of, prompt
 
-from legato_engine.scheduler.planner import MOST_EXAMINED
-from legato_engine.scheduler.request import RequestState
+from legato_engine.scheduler.planning.planner import MOST_EXAMINED
+from legato_engine.scheduler.requests.request import RequestState
 
 COMPUTED, ENDED, PARKED, RUNNING, WAITING = map(RequestState, ("computed", "ended", "parked", "running", "waiting"))
 

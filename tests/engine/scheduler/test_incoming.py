@@ -7,9 +7,9 @@ import pytest
 from scheduled_worker import Client, Worker, all_kv, ask, prompt
 
 from legato_engine.scheduler.batch import Sampled
-from legato_engine.scheduler.limits import RequestRejected
-from legato_engine.scheduler.request import RequestState
-from legato_engine.scheduler.transfers import IncomingState
+from legato_engine.scheduler.handoff.transfers import IncomingState
+from legato_engine.scheduler.requests.limits import RequestRejected
+from legato_engine.scheduler.requests.request import RequestState
 
 
 def sizes(batches):

@@ -3,7 +3,7 @@
 import pytest
 from scheduled_worker import Client, Worker, ask, prompt
 
-from legato_engine.scheduler.request import RequestState
+from legato_engine.scheduler.requests.request import RequestState
 
 
 def prompts(worker):

@@ -4,7 +4,7 @@ import pytest
 from scheduled_worker import Worker, ask, outgoing_of
 
 from legato_engine.scheduler.batch import Sampled
-from legato_engine.scheduler.request import RequestState
+from legato_engine.scheduler.requests.request import RequestState
 
 
 def migrating(length=6, max_tokens=24, steps=1, lag=0):

@@ -3,7 +3,7 @@
 import pytest
 from scheduled_worker import ask
 
-from legato_engine.scheduler.output_lengths import LEAST_ANSWERS, MOST_CLASSES, WINDOW, OutputLengthEstimator
+from legato_engine.scheduler.queueing.output_lengths import LEAST_ANSWERS, MOST_CLASSES, WINDOW, OutputLengthEstimator
 
 
 def answer(tokens=0, **fields):

@@ -4,8 +4,8 @@ import pytest
 from scheduled_worker import Client, Worker, ask
 
 from legato_engine.core.reporting.outbox import token_items
-from legato_engine.scheduler.planner import MOST_PREEMPTIONS
-from legato_engine.scheduler.request import RequestState
+from legato_engine.scheduler.planning.planner import MOST_PREEMPTIONS
+from legato_engine.scheduler.requests.request import RequestState
 from legato_engine.scheduler.results import Emission
 
 

@@ -9,9 +9,9 @@ import pytest
 from legato_engine.kvcache.block_pool import BlockPool
 from legato_engine.kvcache.events import EventLog
 from legato_engine.scheduler.batch import Sampled
-from legato_engine.scheduler.chunk_budget import pairs
-from legato_engine.scheduler.limits import SchedulerLimits
-from legato_engine.scheduler.request import Request
+from legato_engine.scheduler.planning.chunk_budget import pairs
+from legato_engine.scheduler.requests.limits import SchedulerLimits
+from legato_engine.scheduler.requests.request import Request
 from legato_engine.scheduler.scheduler import Scheduler
 from legato_protocol.sampling.parameters import SamplingParams
 

@@ -3,7 +3,7 @@
 import pytest
 from scheduled_worker import Client, Worker
 
-from legato_engine.scheduler.step_cost import StepCost
+from legato_engine.scheduler.planning.step_cost import StepCost
 
 PROMPT = tuple(range(1, 24))  # five blocks of four, and three tokens
 

@@ -3,9 +3,9 @@
 import pytest
 from scheduled_worker import ask
 
-from legato_engine.scheduler.limits import SchedulerLimits
-from legato_engine.scheduler.queue import PATIENCE_LIMIT, PATIENCE_WEIGHT, Order, Tier, WaitingQueue
-from legato_engine.scheduler.transfers import OutgoingState, OutgoingTransfer
+from legato_engine.scheduler.handoff.transfers import OutgoingState, OutgoingTransfer
+from legato_engine.scheduler.queueing.queue import PATIENCE_LIMIT, PATIENCE_WEIGHT, Order, Tier, WaitingQueue
+from legato_engine.scheduler.requests.limits import SchedulerLimits
 
 
 def order(role="unified"):

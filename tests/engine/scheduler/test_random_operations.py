@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from scheduled_worker import Client, Worker
 
 from legato_engine.scheduler.batch import Sampled
-from legato_engine.scheduler.limits import RequestRejected
-from legato_engine.scheduler.request import Request, RequestState
-from legato_engine.scheduler.transfers import IncomingState, IncomingTransfer, OutgoingTransfer
+from legato_engine.scheduler.handoff.transfers import IncomingState, IncomingTransfer, OutgoingTransfer
+from legato_engine.scheduler.requests.limits import RequestRejected
+from legato_engine.scheduler.requests.request import Request, RequestState
 
 PREFIXES = (tuple(range(12)), tuple(range(100, 107)), (1, 2))
 GARBAGE = [0, 0, 0, 0]

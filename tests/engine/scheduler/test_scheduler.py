@@ -3,8 +3,8 @@
 import pytest
 from scheduled_worker import Client, Worker, ask, prompt
 
-from legato_engine.scheduler.limits import RequestRejected
-from legato_engine.scheduler.request import RequestState
+from legato_engine.scheduler.requests.limits import RequestRejected
+from legato_engine.scheduler.requests.request import RequestState
 from legato_protocol.sampling.parameters import SamplingParams
 
 

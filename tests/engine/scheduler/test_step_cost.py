@@ -4,8 +4,8 @@ from random import Random
 
 import pytest
 
-from legato_engine.scheduler.chunk_budget import LATE_CHUNK, LEAST_CHUNK, pairs
-from legato_engine.scheduler.step_cost import COLD_STEPS, REACH, StepCost
+from legato_engine.scheduler.planning.chunk_budget import LATE_CHUNK, LEAST_CHUNK, pairs
+from legato_engine.scheduler.planning.step_cost import COLD_STEPS, REACH, StepCost
 
 TPOT = 0.1
 

@@ -5,8 +5,7 @@ from contextlib import nullcontext
 import pytest
 from scheduled_worker import Worker, ask
 
-from legato_engine.scheduler.request import RequestState
-from legato_engine.scheduler.transfers import (
+from legato_engine.scheduler.handoff.transfers import (
     INCOMING_MOVES,
     OUTGOING_MOVES,
     IllegalTransferMove,
@@ -15,6 +14,7 @@ from legato_engine.scheduler.transfers import (
     OutgoingState,
     OutgoingTransfer,
 )
+from legato_engine.scheduler.requests.request import RequestState
 
 In = IncomingState
 Out = OutgoingState

@@ -4,10 +4,10 @@ from collections.abc import Iterable
 
 from legato_engine.core.handoff import tokens as handoff_tokens
 from legato_engine.core.reporting.outbox import Outbox
-from legato_engine.scheduler.incoming import IncomingHandoffs
-from legato_engine.scheduler.request import Request
+from legato_engine.scheduler.handoff.incoming import IncomingHandoffs
+from legato_engine.scheduler.handoff.transfers import IncomingState, IncomingTransfer
+from legato_engine.scheduler.requests.request import Request
 from legato_engine.scheduler.results import Emission
-from legato_engine.scheduler.transfers import IncomingState, IncomingTransfer
 from legato_engine.transfer.agent import TransferAgent
 from legato_engine.transfer.session.events import Aborted, Arrived, GrantRevoked, Released, WritingBegan
 from legato_protocol.wire.block_hash import root

@@ -4,10 +4,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from legato_engine.core.reporting.outbox import Outbox, split_key
 from legato_engine.scheduler.batch import Sampled
-from legato_engine.scheduler.outgoing import OutgoingHandoffs
-from legato_engine.scheduler.request import Request, RequestState
+from legato_engine.scheduler.handoff.outgoing import OutgoingHandoffs
+from legato_engine.scheduler.handoff.transfers import OutgoingState, OutgoingTransfer, outgoing_of
+from legato_engine.scheduler.requests.request import Request, RequestState
 from legato_engine.scheduler.results import Emission
-from legato_engine.scheduler.transfers import OutgoingState, OutgoingTransfer, outgoing_of
 from legato_engine.transfer.agent import TransferAgent
 from legato_engine.transfer.session.events import Aborted, Committed, Granted, GrantRevoked
 from legato_protocol.wire.block_hash import root

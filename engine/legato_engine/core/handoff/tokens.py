@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from legato_engine.scheduler.batch import Sampled
-from legato_engine.scheduler.request import Request
+from legato_engine.scheduler.requests.request import Request
 from legato_protocol.wire.handoff import Final
 from legato_protocol.wire.packed_tokens import unpack_tokens
 from legato_protocol.wire.stream import TokenItem, TokenLogprobs

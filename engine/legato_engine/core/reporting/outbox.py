@@ -9,7 +9,7 @@ from itertools import groupby
 from legato_engine.core.frames import ForGateway
 from legato_engine.core.reporting.phases import PhaseLog
 from legato_engine.scheduler.batch import Sampled
-from legato_engine.scheduler.request import Request
+from legato_engine.scheduler.requests.request import Request
 from legato_engine.scheduler.results import Emission, ScoredTokens
 from legato_engine.transfer.session.events import Aborted, Arrived
 from legato_protocol.wire import stream

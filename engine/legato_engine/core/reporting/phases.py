@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from legato_engine.core.frames import PhaseName, TracedPhase
-from legato_engine.scheduler.request import Request, RequestState
+from legato_engine.scheduler.requests.request import Request, RequestState
 from legato_engine.scheduler.results import Emission
 from legato_engine.transfer.session.events import Arrived
 from legato_protocol.wire.stream import Finish

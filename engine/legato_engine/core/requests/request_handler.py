@@ -11,8 +11,8 @@ from legato_engine.core.requests.pending_requests import PendingRequest, Pending
 from legato_engine.core.requests.stall import Stall
 from legato_engine.grammars import compilations
 from legato_engine.grammars.compilations import Compilations
-from legato_engine.scheduler.limits import RequestRejected
-from legato_engine.scheduler.request import Request, RequestState
+from legato_engine.scheduler.requests.limits import RequestRejected
+from legato_engine.scheduler.requests.request import Request, RequestState
 from legato_engine.scheduler.results import EndedSequences
 from legato_engine.scheduler.scheduler import Scheduler
 from legato_engine.transfer.agent import TransferAgent

@@ -5,7 +5,7 @@ may then occupy the slot that the other pair's half waits for. Every such cycle 
 nothing is computed yet.
 """
 
-from legato_engine.scheduler.request import Request
+from legato_engine.scheduler.requests.request import Request
 
 _PATIENCE = 5.0  # seconds; less than a lease, whose end would abort the hand-off
 

@@ -9,7 +9,7 @@ import pytest
 from known_signals import spec
 from simulated_service import SteadyScaler, profile, workload
 
-from legato_engine.scheduler.request import Request, RequestState
+from legato_engine.scheduler.requests.request import Request, RequestState
 from legato_engine.transfer.fakes.virtual_time import VirtualTime
 from legato_protocol.sampling.parameters import SamplingParams
 from legato_simulator.engine.engine import RunSettings

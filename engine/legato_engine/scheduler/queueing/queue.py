@@ -11,9 +11,9 @@ from enum import IntEnum
 from heapq import heapify, heappop, heappush
 from itertools import groupby
 
-from legato_engine.scheduler.fair_queueing import FairQueueing
-from legato_engine.scheduler.limits import SchedulerLimits
-from legato_engine.scheduler.request import Request
+from legato_engine.scheduler.queueing.fair_queueing import FairQueueing
+from legato_engine.scheduler.requests.limits import SchedulerLimits
+from legato_engine.scheduler.requests.request import Request
 
 PATIENCE_WEIGHT = 0.1  # seconds of waiting that equal one second until the deadline
 PATIENCE_LIMIT = 60.0  # seconds; later deadlines make no difference

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from legato_engine.scheduler.request import Request
+from legato_engine.scheduler.requests.request import Request
 from legato_protocol.wire.stream import Peer
 
 

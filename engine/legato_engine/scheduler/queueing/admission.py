@@ -3,11 +3,11 @@
 from collections.abc import Iterable
 from enum import Enum
 
-from legato_engine.scheduler.block_tables import BlockTables
-from legato_engine.scheduler.limits import SchedulerLimits
-from legato_engine.scheduler.output_lengths import OutputLengthEstimator
-from legato_engine.scheduler.request import Request
-from legato_engine.scheduler.request_registry import RequestRegistry
+from legato_engine.scheduler.queueing.output_lengths import OutputLengthEstimator
+from legato_engine.scheduler.requests.block_tables import BlockTables
+from legato_engine.scheduler.requests.limits import SchedulerLimits
+from legato_engine.scheduler.requests.request import Request
+from legato_engine.scheduler.requests.request_registry import RequestRegistry
 
 
 class Verdict(Enum):

@@ -4,7 +4,7 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 
 from legato_engine.kvcache.block_pool import BlockPool
-from legato_engine.scheduler.request import Request
+from legato_engine.scheduler.requests.request import Request
 from legato_protocol.wire.block_hash import child, root
 from legato_protocol.wire.packed_tokens import pack_tokens
 

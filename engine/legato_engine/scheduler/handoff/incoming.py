@@ -3,15 +3,15 @@
 from bisect import insort
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from legato_engine.scheduler.admission import AdmissionControl
 from legato_engine.scheduler.batch import Sampled
-from legato_engine.scheduler.block_tables import BlockTables
-from legato_engine.scheduler.limits import RequestRejected, SchedulerLimits
-from legato_engine.scheduler.queue import Key
-from legato_engine.scheduler.request import Request
-from legato_engine.scheduler.request_registry import RequestRegistry
+from legato_engine.scheduler.handoff.transfers import IncomingState, IncomingTransfer
+from legato_engine.scheduler.queueing.admission import AdmissionControl
+from legato_engine.scheduler.queueing.queue import Key
+from legato_engine.scheduler.requests.block_tables import BlockTables
+from legato_engine.scheduler.requests.limits import RequestRejected, SchedulerLimits
+from legato_engine.scheduler.requests.request import Request
+from legato_engine.scheduler.requests.request_registry import RequestRegistry
 from legato_engine.scheduler.results import Emission
-from legato_engine.scheduler.transfers import IncomingState, IncomingTransfer
 from legato_protocol.wire.stream import Peer
 
 Deliver = Callable[[Request, Mapping[int, Sequence[Sampled]]], list[Emission]]

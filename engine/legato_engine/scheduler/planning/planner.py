@@ -3,15 +3,15 @@
 from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 
-from legato_engine.scheduler.admission import AdmissionControl, Verdict
 from legato_engine.scheduler.batch import Batch, Draw, Row, Targets
-from legato_engine.scheduler.block_tables import BlockTables
-from legato_engine.scheduler.chunk_budget import ChunkBudget
-from legato_engine.scheduler.incoming import IncomingHandoffs
-from legato_engine.scheduler.limits import SchedulerLimits
-from legato_engine.scheduler.request import Request
-from legato_engine.scheduler.request_registry import RequestRegistry
-from legato_engine.scheduler.step_cost import StepCost
+from legato_engine.scheduler.handoff.incoming import IncomingHandoffs
+from legato_engine.scheduler.planning.chunk_budget import ChunkBudget
+from legato_engine.scheduler.planning.step_cost import StepCost
+from legato_engine.scheduler.queueing.admission import AdmissionControl, Verdict
+from legato_engine.scheduler.requests.block_tables import BlockTables
+from legato_engine.scheduler.requests.limits import SchedulerLimits
+from legato_engine.scheduler.requests.request import Request
+from legato_engine.scheduler.requests.request_registry import RequestRegistry
 
 MOST_PREEMPTIONS = 2  # without progress in between; afterwards a request is not preempted any more
 MOST_EXAMINED = 32  # waiting requests in one step, so that a long queue does not slow steps down

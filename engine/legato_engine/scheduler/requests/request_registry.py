@@ -4,9 +4,9 @@ from bisect import insort
 from collections.abc import Iterable, Iterator
 from math import inf
 
-from legato_engine.scheduler.block_tables import BlockTables
-from legato_engine.scheduler.queue import WaitingQueue
-from legato_engine.scheduler.request import Request, RequestState
+from legato_engine.scheduler.queueing.queue import WaitingQueue
+from legato_engine.scheduler.requests.block_tables import BlockTables
+from legato_engine.scheduler.requests.request import Request, RequestState
 
 
 class RequestRegistry:

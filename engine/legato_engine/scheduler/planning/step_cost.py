@@ -9,7 +9,7 @@ they adapt to a machine that becomes slower. Pure: times are passed in.
 from collections.abc import Mapping, Sequence
 from itertools import combinations_with_replacement
 
-from legato_engine.scheduler.chunk_budget import LATE_CHUNK, ChunkBudget
+from legato_engine.scheduler.planning.chunk_budget import LATE_CHUNK, ChunkBudget
 from legato_protocol.wire.load import DecodeCoefficients, PrefillCoefficients
 
 COLD_STEPS = 2  # ignored steps of each kind: the first ones load code and touch memory for the first time

@@ -1,10 +1,10 @@
 """Sequences handed off to other workers: prefills, and migrations of running sequences."""
 
-from legato_engine.scheduler.block_tables import BlockTables
-from legato_engine.scheduler.request import Request, RequestState
-from legato_engine.scheduler.request_registry import RequestRegistry
+from legato_engine.scheduler.handoff.transfers import OutgoingState, OutgoingTransfer, outgoing_of
+from legato_engine.scheduler.requests.block_tables import BlockTables
+from legato_engine.scheduler.requests.request import Request, RequestState
+from legato_engine.scheduler.requests.request_registry import RequestRegistry
 from legato_engine.scheduler.results import SequenceKV
-from legato_engine.scheduler.transfers import OutgoingState, OutgoingTransfer, outgoing_of
 
 
 class OutgoingHandoffs:

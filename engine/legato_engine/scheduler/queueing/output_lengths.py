@@ -3,7 +3,7 @@
 from bisect import bisect_left, insort
 from collections import deque
 
-from legato_engine.scheduler.request import Request
+from legato_engine.scheduler.requests.request import Request
 
 PERCENTILE = 95
 WINDOW = 256  # latest answers of a class

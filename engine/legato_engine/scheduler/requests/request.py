@@ -6,7 +6,7 @@ from enum import Enum
 from typing import Protocol
 
 from legato_engine.scheduler.batch import Constraint, LoadedAdapter, Sampled
-from legato_engine.scheduler.token_counts import TokenCounts
+from legato_engine.scheduler.requests.token_counts import TokenCounts
 from legato_protocol.sampling.parameters import SamplingParams
 from legato_protocol.wire.packed_tokens import unpack_tokens
 from legato_protocol.wire.stream import Finish, Sequence
@@ -27,7 +27,7 @@ RUNNING = RequestState.RUNNING
 
 
 class Outgoing(Protocol):
-    """The part of an outgoing transfer's record that a request needs; see `scheduler.transfers`."""
+    """The part of an outgoing transfer's record that a request needs; see `scheduler.handoff.transfers`."""
 
     @property
     def keeping(self) -> bool: ...
@@ -78,7 +78,7 @@ class Request:
     arrival: float = 0.0
     number: int = 0  # order of arrival at this worker
     uncached: int = 0  # known tokens that no cache covered when it was queued
-    start_tag: float = 0.0  # its tenant's virtual time when it started, see `scheduler.fair_queueing`
+    start_tag: float = 0.0  # its tenant's virtual time when it started, see `scheduler.queueing.fair_queueing`
     finish_tag: float | None = None  # of its prompt; None before it started
     preemptions: int = 0  # since it last made progress
     preempted: int = 0  # number of times in all

@@ -9,7 +9,7 @@ Queueing", 1996; the order by finish tags is weighted fair queueing's.)
 
 from collections.abc import Mapping
 
-from legato_engine.scheduler.request import Request
+from legato_engine.scheduler.requests.request import Request
 
 MOST_TENANTS = 1024  # inactive tenants that are remembered
 

@@ -1,0 +1,1 @@
+"""Sequences whose KV comes from, or goes to, another worker."""

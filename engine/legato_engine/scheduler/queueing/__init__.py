@@ -1,0 +1,1 @@
+"""Waiting requests: their order, and admission to the running ones."""

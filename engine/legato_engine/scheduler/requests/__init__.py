@@ -1,0 +1,1 @@
+"""Requests of this worker: their tokens, states, limits and block tables."""
