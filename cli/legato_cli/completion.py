@@ -27,17 +27,14 @@ def run(args: argparse.Namespace) -> int:
     """Prints the script."""
     import shtab
 
-    from legato_cli import main
-
-    top = main.parser()
-    for action in _actions(top):
+    for action in _actions(args.command_line):
         _describe(action, {flags.FILE: shtab.FILE, flags.FOLDER: shtab.DIRECTORY})
-    print(shtab.complete(top, args.shell))
+    print(shtab.complete(args.command_line, args.shell))
     return 0
 
 
 def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
-    """Of a command and all below it."""
+    """Yields the actions of a command and of all below it."""
     for action in parser._actions:  # argparse shows them no other way
         yield action
         if isinstance(action, argparse._SubParsersAction):
@@ -46,7 +43,7 @@ def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
 
 
 def _describe(action: argparse.Action, paths: Mapping[ValueKind[Any], Any]) -> None:
-    """Say which values a flag has, in the words of shtab. Its parser reads no arguments, so nothing else changes."""
+    """Describes a flag's values to shtab. The parser has read its arguments already, so nothing else changes."""
     kind = action.type
     if isinstance(kind, ValueKind):
         if kind.words:

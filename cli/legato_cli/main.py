@@ -61,6 +61,7 @@ def parser() -> argparse.ArgumentParser:
         operator,
     ):
         command.add_parser(subparsers)
+    subparsers.choices["completion"].set_defaults(command_line=top)  # which it completes
     return top
 
 

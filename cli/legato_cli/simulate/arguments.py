@@ -23,7 +23,18 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         description="Runs workloads through a manifest in virtual time, with the operator's own decisions and limits, "
         "and prints attainment, GPU-hours and latencies.",
     )
-    add, repeated = partial(flags.option, parser), partial(_repeated, parser)
+    _add_service(parser)
+    _add_workloads(parser)
+    _add_engine(parser)
+    _add_comparison(parser)
+    add = partial(flags.option, parser)
+    add("--jobs", kind=flags.whole("COUNT", 1, 256), default=1, help="number of processes")
+    add("--json", kind=flags.FILE, help="write all results with their timelines to this file")
+    add("--html", kind=flags.FILE, help="write a report with plots to this file")
+    parser.set_defaults(run=run)
+
+
+def _add_service(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-f", "--file", type=flags.FILE, metavar="FILE", required=True, help="the manifest (required)")
     profile = flags.text("PROFILE")
     parser.add_argument(
@@ -32,28 +43,24 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         metavar=profile.metavar,
         help="profile of the workers: a JSON file, or the name of a shipped one (required without --signals)",
     )
+
+
+def _add_workloads(parser: argparse.ArgumentParser) -> None:
+    add, repeated = partial(flags.option, parser), partial(_repeated, parser)
     repeated("--trace", flags.FILE, "a recorded workload: Mooncake's JSON lines, or Azure's CSV")
     repeated("--signals", flags.FILE, "replay a recording of `legato record` instead of a workload")
-    repeated(
-        "--workload",
-        flags.one_of("WORKLOAD", WORKLOADS),
-        "a workload: trace (the default with --trace), or a synthetic one",
-    )
-    add("--rate", kind=flags.real("RATE", 0.001, 100_000), default=4.0, help="synthetic workloads: requests per second")
-    add(
-        "--input-tokens",
-        kind=flags.whole("TOKENS", 1, _MOST),
-        default=4096,
-        help="synthetic workloads: mean tokens of a prompt",
-    )
-    add(
-        "--output-tokens",
-        kind=flags.whole("TOKENS", 1, _MOST),
-        default=192,
-        help="synthetic workloads: mean tokens of an answer",
-    )
+    workload = flags.one_of("WORKLOAD", WORKLOADS)
+    repeated("--workload", workload, "a workload: trace (the default with --trace), or a synthetic one")
+    rate, tokens = flags.real("RATE", 0.001, 100_000), flags.whole("TOKENS", 1, _MOST)
+    add("--rate", kind=rate, default=4.0, help="synthetic workloads: requests per second")
+    add("--input-tokens", kind=tokens, default=4096, help="synthetic workloads: mean tokens of a prompt")
+    add("--output-tokens", kind=tokens, default=192, help="synthetic workloads: mean tokens of an answer")
     add("--duration", kind=flags.DURATION, default=3600.0, help="synthetic workloads: their length")
     add("--seed", kind=flags.whole("NUMBER", 0, _MOST), default=0, help="synthetic workloads: random seed")
+
+
+def _add_engine(parser: argparse.ArgumentParser) -> None:
+    add = partial(flags.option, parser)
     add(
         "--engine",
         kind=flags.one_of("ENGINE", ENGINES),
@@ -67,7 +74,10 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     )
     add("--start", kind=flags.DURATION, help="time from a worker's creation until it serves (default: the profile's)")
     add("--skip", kind=flags.DURATION, default=0.0, help="exclude the first part of each workload from all figures")
-    repeated("--scaler", flags.one_of("SCALER", SCALERS), "another autoscaler, tuned to each workload")
+
+
+def _add_comparison(parser: argparse.ArgumentParser) -> None:
+    _repeated(parser, "--scaler", flags.one_of("SCALER", SCALERS), "another autoscaler, tuned to each workload")
     parser.add_argument("--compare", action="store_true", help="run all other autoscalers")
     parser.add_argument(
         "--elsewhere",
@@ -79,10 +89,6 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         action="store_true",
         help="search the manifest's bounds and scaleDownStabilization for attainment and GPU-hours",
     )
-    add("--jobs", kind=flags.whole("COUNT", 1, 256), default=1, help="number of processes")
-    add("--json", kind=flags.FILE, help="write all results with their timelines to this file")
-    add("--html", kind=flags.FILE, help="write a report with plots to this file")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -13,8 +13,7 @@ from legato_simulator.engine.scaler import Observation, Scaler
 from legato_simulator.engine.scheduler.kv_handoffs import KVHandoff, KVHandoffs
 from legato_simulator.engine.scheduler.operator_view import OperatorView
 from legato_simulator.engine.scheduler.prompt_blocks import PromptBlocks
-from legato_simulator.engine.scheduler.scheduled_request import ScheduledRequest
-from legato_simulator.engine.scheduler.scheduled_worker import ScheduledWorker
+from legato_simulator.engine.scheduler.scheduled_worker import ScheduledRequest, ScheduledWorker
 from legato_simulator.engine.scheduler.simulated_gateway import SimulatedGateway
 from legato_simulator.engine.simulated_pod import WorkerKind
 

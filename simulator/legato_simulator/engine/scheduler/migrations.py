@@ -13,8 +13,7 @@ from legato_engine.policy import RequestRejected, RequestState, VirtualTime, out
 from legato_gateway import policy
 from legato_gateway.policy import TRIES, Fleet, HotWorker, HotWorkers, Policy, RebalancingPolicy
 from legato_simulator.engine.scheduler.kv_handoffs import KVHandoffs
-from legato_simulator.engine.scheduler.scheduled_request import ScheduledRequest
-from legato_simulator.engine.scheduler.scheduled_worker import ScheduledWorker
+from legato_simulator.engine.scheduler.scheduled_worker import ScheduledRequest, ScheduledWorker
 
 
 class Migrations:

@@ -1,8 +1,7 @@
 """Predicted prefixes of simulated workers, kept as the gateway's dispatcher keeps them."""
 
 from legato_gateway.policy import PREDICTED_SECONDS, SETTLING_SECONDS, Matches, PredictedPrefixes, Route
-from legato_simulator.engine.scheduler.scheduled_request import ScheduledRequest
-from legato_simulator.engine.scheduler.scheduled_worker import ScheduledWorker
+from legato_simulator.engine.scheduler.scheduled_worker import ScheduledRequest, ScheduledWorker
 
 
 class Predictions:

@@ -29,8 +29,7 @@ from legato_protocol.wire.kv_events import Snapshot
 from legato_simulator.engine.scheduler.kv_handoffs import KVHandoffs
 from legato_simulator.engine.scheduler.migrations import Migrations
 from legato_simulator.engine.scheduler.predictions import Predictions
-from legato_simulator.engine.scheduler.scheduled_request import ScheduledRequest
-from legato_simulator.engine.scheduler.scheduled_worker import MODEL, ScheduledWorker
+from legato_simulator.engine.scheduler.scheduled_worker import MODEL, ScheduledRequest, ScheduledWorker
 
 Refused = Callable[[ScheduledRequest], None]
 Wake = Callable[[ScheduledWorker], None]

@@ -16,8 +16,7 @@ from legato_engine.runner.profile import StepTimes
 from legato_engine.transfer.fakes.virtual_time import VirtualTime
 from legato_simulator.engine.request import SimulatedRequest
 from legato_simulator.engine.scheduler.kv_handoffs import KVHandoffs
-from legato_simulator.engine.scheduler.scheduled_request import ScheduledRequest
-from legato_simulator.engine.scheduler.scheduled_worker import ScheduledWorker
+from legato_simulator.engine.scheduler.scheduled_worker import ScheduledRequest, ScheduledWorker
 from legato_simulator.engine.scheduler.simulated_gateway import SimulatedGateway
 from legato_simulator.workload.workload import Arrival
 
