@@ -124,15 +124,14 @@ def _simulated(cell: Row, workload: Workload, folder: Path, recorded: tuple[str,
         return _run_of(cell, simulator.simulate(workload, _reactive(simulator, workload)))
     if cell.scaler == ELSEWHERE:
         before = _tuned_elsewhere(cell, folder, recorded)
-        result = simulator.simulate(workload, RequestRate(before.prefill, before.decode).scaler())
+        result = simulator.simulate(workload, RequestRate(before.prefill, before.decode))
         return _run_of(cell, result, before.prefill, before.decode)
     baseline = BASELINES[cell.scaler]
     if baseline.unified:
         simulator = simulator.unified()
     context = simulator.search_context(workload)
     result = tuning.tune(baseline, context, lambda scaler: simulator.simulate(workload, scaler))
-    values = dataclasses.asdict(result.settings)  # type: ignore[call-overload]
-    return _run_of(cell, result.result, values["prefill"], values["decode"], result.runs)
+    return _run_of(cell, result.result, result.settings.prefill, result.settings.decode, result.runs)
 
 
 def _reactive(simulator: ServiceSimulator, workload: Workload) -> Scaler:
@@ -140,7 +139,7 @@ def _reactive(simulator: ServiceSimulator, workload: Workload) -> Scaler:
     Requests that are late here are late with every scaler that neither knows the future nor keeps spare workers."""
     pools = zip(*clairvoyant.plan(simulator.search_context(workload)), strict=True)
     highest = zip(*(itertools.accumulate(pool, max) for pool in pools), strict=True)
-    return Clairvoyant(REACTIVE_UTILISATION, REACTIVE_UTILISATION, tuple(highest), ahead=0.0).scaler()
+    return Clairvoyant(REACTIVE_UTILISATION, REACTIVE_UTILISATION, tuple(highest), ahead=0.0)
 
 
 def _tuned_elsewhere(cell: Row, folder: Path, recorded: tuple[str, ...]) -> Run:

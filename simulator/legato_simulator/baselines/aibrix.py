@@ -9,12 +9,11 @@ prefill workers, KV cache usage of decode workers.
 import math
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from legato_simulator.baselines.averages import MovingAverage
 from legato_simulator.baselines.baseline import Baseline, Grid
 from legato_simulator.baselines.search_context import SearchContext, spread
-from legato_simulator.engine.scaler import Observation, Scaler
+from legato_simulator.engine.scaler import Observation
 
 EVERY = 10.0  # seconds between decisions
 OVER = 30.0  # seconds over which metrics are averaged
@@ -23,22 +22,13 @@ MOST_UP, MOST_DOWN = 2.0, 2.0
 COOL_DOWN = 300.0
 
 
-@dataclass(frozen=True)
 class Aibrix:
     """Targets per worker: requests in flight in the prefill pool, KV usage in the decode pool."""
 
-    prefill: float
-    decode: float
-
-    def scaler(self) -> Scaler:
-        return _AibrixScaler(self)
-
-
-class _AibrixScaler:
     name = "aibrix"
 
-    def __init__(self, settings: Aibrix) -> None:
-        self._pools = {"prefill": _Pool(settings.prefill), "decode": _Pool(settings.decode)}
+    def __init__(self, prefill: float, decode: float) -> None:
+        self._pools = {"prefill": _Pool(prefill), "decode": _Pool(decode)}
 
     def sizes(self, seen: Observation) -> Mapping[str, int]:
         waiting = seen.in_flight.get("prefill", 0) / max(1, seen.ready.get("prefill", 0))

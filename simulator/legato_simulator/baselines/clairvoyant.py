@@ -9,47 +9,37 @@ minimum.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 
 from legato_simulator.baselines.baseline import Baseline, Grid
 from legato_simulator.baselines.search_context import SearchContext, spread
-from legato_simulator.engine.scaler import Observation, Scaler
+from legato_simulator.engine.scaler import Observation
 
 SLOT = 30.0  # seconds
 
 
-@dataclass(frozen=True)
+Plan = tuple[tuple[float, float], ...]  # prefill and decode workers per slot, at full utilisation
+
+
 class Clairvoyant:
-    """The utilisation of both pools, and the plan: workers per slot at full utilisation."""
+    """The utilisation of each pool. `ahead` are the seconds that a worker takes to start."""
 
-    prefill: float
-    decode: float
-    plan: tuple[tuple[float, float], ...] = ()  # prefill and decode
-    ahead: float = 60.0  # seconds that a worker takes to start
-
-    def scaler(self) -> Scaler:
-        return _ClairvoyantScaler(self)
-
-
-class _ClairvoyantScaler:
     name = "clairvoyant"
 
-    def __init__(self, settings: Clairvoyant) -> None:
-        self._settings = settings
+    def __init__(self, prefill: float, decode: float, plan: Plan, ahead: float) -> None:
+        self._prefill, self._decode, self._plan, self._ahead = prefill, decode, plan, ahead
 
     def sizes(self, seen: Observation) -> Mapping[str, int]:
-        settings = self._settings
-        first, last = int(seen.now // SLOT), int((seen.now + settings.ahead) // SLOT)
-        coming = settings.plan[first : last + 1] or ((0.0, 0.0),)
+        first, last = int(seen.now // SLOT), int((seen.now + self._ahead) // SLOT)
+        coming = self._plan[first : last + 1] or ((0.0, 0.0),)
         needed = {
-            "prefill": max(slot[0] for slot in coming) / settings.prefill,
-            "decode": max(slot[1] for slot in coming) / settings.decode,
+            "prefill": max(slot[0] for slot in coming) / self._prefill,
+            "decode": max(slot[1] for slot in coming) / self._decode,
         }
         return {pool: math.ceil(needed[pool]) for pool in seen.sizes}
 
 
-def plan(context: SearchContext) -> tuple[tuple[float, float], ...]:
+def plan(context: SearchContext) -> Plan:
     """Returns the number of workers of both pools that each slot keeps busy."""
     arrivals = context.workload.arrivals
     slots = int(arrivals[-1].at // SLOT) + 1

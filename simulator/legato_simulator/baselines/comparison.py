@@ -62,8 +62,8 @@ class Entry:
         """The tuned values as text."""
         if self.settings is None:
             return ""
-        fields = dataclasses.asdict(self.settings)  # type: ignore[call-overload]
-        return ", ".join(f"{name} {fields[name]:.3g}" for name in ("prefill", "decode") if fields[name])
+        values = {"prefill": self.settings.prefill, "decode": self.settings.decode}
+        return ", ".join(f"{pool} {value:.3g}" for pool, value in values.items() if value)
 
 
 @dataclass(frozen=True)

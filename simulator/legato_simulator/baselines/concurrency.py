@@ -7,34 +7,24 @@ mean and never shrinks. Within one decision a pool at most halves.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from legato_simulator.baselines.averages import MovingAverage
 from legato_simulator.baselines.baseline import Baseline, Grid
 from legato_simulator.baselines.search_context import SearchContext, spread
-from legato_simulator.engine.scaler import Observation, Scaler
+from legato_simulator.engine.scaler import Observation
 
 STABLE, PANIC = 60.0, 6.0  # seconds
 PANIC_THRESHOLD = 2.0  # times the ready workers
 MOST_UP, MOST_DOWN = 1000.0, 2.0  # times the ready workers, in one decision
 
 
-@dataclass(frozen=True)
 class Concurrency:
     """Target number of requests in flight per worker of each pool."""
 
-    prefill: float
-    decode: float
-
-    def scaler(self) -> Scaler:
-        return _ConcurrencyScaler({"prefill": self.prefill, "decode": self.decode})
-
-
-class _ConcurrencyScaler:
     name = "concurrency"
 
-    def __init__(self, targets: Mapping[str, float]) -> None:
-        self._pools = {pool: _Pool(target) for pool, target in targets.items()}
+    def __init__(self, prefill: float, decode: float) -> None:
+        self._pools = {"prefill": _Pool(prefill), "decode": _Pool(decode)}
 
     def sizes(self, seen: Observation) -> Mapping[str, int]:
         return {

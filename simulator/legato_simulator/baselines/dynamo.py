@@ -8,36 +8,23 @@ worker starts or leaves, nothing changes. The lower thresholds are 0.1 and 0.6 o
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 from legato_operator.policy import WorkerSignals
 from legato_simulator.baselines.baseline import Baseline, Grid
 from legato_simulator.baselines.search_context import SearchContext, spread
-from legato_simulator.engine.scaler import Observation, Scaler
+from legato_simulator.engine.scaler import Observation
 
 EVERY = 5.0  # seconds between decisions
 PREFILL_DOWN, DECODE_DOWN = 0.1, 0.6  # lower thresholds, relative to the upper ones
 
 
-@dataclass(frozen=True)
 class Dynamo:
     """Upper thresholds per worker: queued prompt tokens, and KV usage including pending sequences."""
 
-    prefill: float
-    decode: float
-
-    def scaler(self) -> Scaler:
-        return _DynamoScaler(self)
-
-
-class _DynamoScaler:
     name = "dynamo"
 
-    def __init__(self, settings: Dynamo) -> None:
-        self._thresholds = {
-            "prefill": (settings.prefill, settings.prefill * PREFILL_DOWN),
-            "decode": (settings.decode, settings.decode * DECODE_DOWN),
-        }
+    def __init__(self, prefill: float, decode: float) -> None:
+        self._thresholds = {"prefill": (prefill, prefill * PREFILL_DOWN), "decode": (decode, decode * DECODE_DOWN)}
         self._next = -math.inf
 
     def sizes(self, seen: Observation) -> Mapping[str, int]:

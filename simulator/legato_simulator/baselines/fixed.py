@@ -4,39 +4,19 @@ Either two pools, or one pool of unified workers, as in a service without disagg
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from functools import partial
 
 from legato_simulator.baselines.baseline import Baseline, Grid
 from legato_simulator.baselines.search_context import SearchContext
-from legato_simulator.engine.scaler import Observation, Scaler
+from legato_simulator.engine.scaler import Observation
 
 
-@dataclass(frozen=True)
 class Fixed:
-    """The number of workers of each pool."""
+    """The number of workers of each pool. Unified workers form the decode pool, the only one."""
 
-    prefill: float
-    decode: float
-
-    def scaler(self) -> Scaler:
-        return _FixedScaler("fixed", {"prefill": round(self.prefill), "decode": round(self.decode)})
-
-
-@dataclass(frozen=True)
-class FixedUnified:
-    """The number of unified workers. They form the decode pool, the only one."""
-
-    prefill: float
-    decode: float
-
-    def scaler(self) -> Scaler:
-        return _FixedScaler("fixed-unified", {"decode": round(self.decode)})
-
-
-class _FixedScaler:
-    def __init__(self, name: str, sizes: Mapping[str, int]) -> None:
+    def __init__(self, prefill: float, decode: float, name: str = "fixed") -> None:
         self.name = name
-        self._sizes = sizes
+        self._sizes = {"prefill": round(prefill), "decode": round(decode)}
 
     def sizes(self, seen: Observation) -> Mapping[str, int]:
         return {pool: self._sizes[pool] for pool in seen.sizes}
@@ -47,7 +27,7 @@ def _grids(context: SearchContext) -> tuple[Grid, ...]:
 
 
 def _unified_grids(context: SearchContext) -> tuple[Grid, ...]:
-    return (Grid((0.0,), _down_from(context.most["decode"]), FixedUnified),)
+    return (Grid((0.0,), _down_from(context.most["decode"]), partial(Fixed, name="fixed-unified")),)
 
 
 def _down_from(most: int) -> tuple[float, ...]:

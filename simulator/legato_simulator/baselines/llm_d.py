@@ -7,43 +7,32 @@ guide adds one worker in 180 s and removes one in 300 s (`gradual`); Kubernetes'
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 
 from legato_simulator.baselines.baseline import Baseline, Grid
 from legato_simulator.baselines.hpa import HorizontalPodAutoscaler, HpaBehavior, HpaPolicy
 from legato_simulator.baselines.search_context import SearchContext, spread
-from legato_simulator.engine.scaler import Observation, Scaler
+from legato_simulator.engine.scaler import Observation
 
 GRADUAL = HpaBehavior(up=(HpaPolicy(180, workers=1),), down=(HpaPolicy(300, workers=1),))
 
 
-@dataclass(frozen=True)
 class LlmD:
-    """Targets per worker: seconds of backlog in the prefill pool, KV usage in the decode pool."""
+    """Targets per worker: seconds of backlog in the prefill pool, KV usage in the decode pool.
 
-    prefill: float
-    decode: float
-    peak_prefill: float = 10_000.0  # tokens per second of one worker
-    gradual: bool = True
+    `peak_prefill` are the tokens per second of one worker.
+    """
 
-    def scaler(self) -> Scaler:
-        return _LlmDScaler(self)
-
-
-class _LlmDScaler:
     name = "llm-d"
 
-    def __init__(self, settings: LlmD) -> None:
-        self._settings = settings
-        behavior = GRADUAL if settings.gradual else HpaBehavior()
+    def __init__(self, prefill: float, decode: float, peak_prefill: float, behavior: HpaBehavior) -> None:
+        self._prefill, self._decode, self._peak_prefill = prefill, decode, peak_prefill
         self._scalers = {pool: HorizontalPodAutoscaler(behavior) for pool in ("prefill", "decode")}
 
     def sizes(self, seen: Observation) -> Mapping[str, int]:
-        settings = self._settings
         metrics = {
-            "prefill": (seen.queue_tokens / settings.peak_prefill, settings.prefill),
-            "decode": (seen.kv_usage * seen.ready.get("decode", 0), settings.decode),
+            "prefill": (seen.queue_tokens / self._peak_prefill, self._prefill),
+            "decode": (seen.kv_usage * seen.ready.get("decode", 0), self._decode),
         }
         return {pool: self._scalers[pool].size(seen.now, size, *metrics[pool]) for pool, size in seen.sizes.items()}
 
@@ -52,8 +41,8 @@ def _grids(context: SearchContext) -> tuple[Grid, ...]:
     prefill = tuple(context.ttft * share for share in spread(0.03, 1.5, 8))
     decode = tuple(min(0.98, context.full * share) for share in spread(0.15, 1.1, 8))
     return tuple(
-        Grid(prefill, decode, partial(LlmD, peak_prefill=context.peak_prefill, gradual=gradual))
-        for gradual in (True, False)
+        Grid(prefill, decode, partial(LlmD, peak_prefill=context.peak_prefill, behavior=behavior))
+        for behavior in (GRADUAL, HpaBehavior())
     )
 
 

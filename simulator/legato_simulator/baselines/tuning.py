@@ -88,7 +88,7 @@ class _Search:
 
     def _enough(self, prefill: int, decode: int) -> bool:
         if (prefill, decode) not in self.tried:
-            settings = self._grid.make(self._grid.prefill[prefill], self._grid.decode[decode])
+            settings = Settings(self._grid.prefill[prefill], self._grid.decode[decode], self._grid.make)
             result = self._simulate(settings.scaler())
             self.tried[prefill, decode] = settings, result
             if self._progress:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import pickle
+from functools import partial
 
 import pytest
 
@@ -9,12 +10,13 @@ from legato_engine.runner.profile import Profile, StepTimes
 from legato_operator.autoscaler.signals import Blocks, Signals, WorkerSignals
 from legato_simulator.baselines import BASELINES
 from legato_simulator.baselines.aibrix import Aibrix
+from legato_simulator.baselines.baseline import Settings
 from legato_simulator.baselines.clairvoyant import Clairvoyant, plan
 from legato_simulator.baselines.concurrency import Concurrency
 from legato_simulator.baselines.dynamo import Dynamo
-from legato_simulator.baselines.fixed import UNIFIED, Fixed, FixedUnified
+from legato_simulator.baselines.fixed import UNIFIED, Fixed
 from legato_simulator.baselines.hpa import HorizontalPodAutoscaler, HpaBehavior, HpaPolicy
-from legato_simulator.baselines.llm_d import LlmD
+from legato_simulator.baselines.llm_d import GRADUAL, LlmD
 from legato_simulator.baselines.request_rate import RequestRate
 from legato_simulator.baselines.schedule import Schedule, expected
 from legato_simulator.baselines.search_context import SearchContext, spread
@@ -51,17 +53,29 @@ def _at(now, *sizes, seconds=0, present=(2, 4), ready=None, flight=(0, 0), queue
     return seen, seconds, _pools(*sizes)
 
 
-AIBRIX, CONCURRENCY, DYNAMO, RATE = Aibrix(2, 0.5), Concurrency(2, 15), Dynamo(1000, 0.5), RequestRate(3, 2)
+AIBRIX, CONCURRENCY, DYNAMO, RATE = (
+    Settings(*each) for each in ((2, 0.5, Aibrix), (2, 15, Concurrency), (1000, 0.5, Dynamo), (3, 2, RequestRate))
+)
+
+
+def _llm_d(behavior):
+    return Settings(1.5, 0.6, partial(LlmD, peak_prefill=10_000, behavior=behavior))
+
+
+def _schedule(*expected_rates, ahead=60):
+    return Settings(3, 2, partial(Schedule, expected=expected_rates, ahead=ahead))
+
+
 WORK = {"queue_tokens": 60_000, "kv_usage": 0.9}
 SCALERS = {
-    "fixed: nothing changes it": (Fixed(3, 7), _at(0, 3, 7, requests=1e6, queue_tokens=10**9)),
-    "fixed: unified workers are the decode pool": (FixedUnified(0, 7), _at(0, None, 7, present=(None, 1))),
+    "fixed: nothing changes it": (Settings(3, 7, Fixed), _at(0, 3, 7, requests=1e6, queue_tokens=10**9)),
+    "fixed: unified workers are the decode pool": (Settings(0, 7, Fixed), _at(0, None, 7, present=(None, 1))),
     **{  # target 0.5, the tolerance 10 %
         f"aibrix: {usage} of the KV": (AIBRIX, _at(0, 2, size, flight=(4, 0), kv_usage=usage))
         for usage, size in ((0.46, 4), (0.5, 4), (0.54, 4), (0.56, 5), (0.75, 6), (1.0, 8))
     },
     # 9 in flight at 2 workers is 4.5 times the target.
-    "aibrix: at most doubles, at most halves": (Aibrix(1, 0.5), _at(0, 4, 2, flight=(9, 0))),
+    "aibrix: at most doubles, at most halves": (Settings(1, 0.5, Aibrix), _at(0, 4, 2, flight=(9, 0))),
     "aibrix: down after 300 s and by half": (
         AIBRIX,
         _at(0, 1, 4, kv_usage=0.5),
@@ -97,13 +111,13 @@ SCALERS = {
     ),
     "dynamo: the last worker stays": (DYNAMO, _at(0, 1, 1, present=(1, 1), queues=(0,), used=(0,))),
     # 60,000 tokens at 10,000 a second are 6 s, for 1.5 s each: 4. 4 workers 0.9 full are 3.6, for 0.6 each: 6.
-    "llm-d: tokens become seconds and usage adds up": (LlmD(1.5, 0.6, 10_000, gradual=False), _at(0, 4, 6, **WORK)),
+    "llm-d: tokens become seconds and usage adds up": (_llm_d(HpaBehavior()), _at(0, 4, 6, **WORK)),
     "llm-d: the guide adds one worker in 180 s": (
-        LlmD(1.5, 0.6, 10_000, gradual=True),
+        _llm_d(GRADUAL),
         _at(0, 3, 5, **WORK),
         _at(15, 3, 5, present=(3, 5), **WORK),
     ),
-    "llm-d: usage by workers that serve": (LlmD(1.5, 0.6, gradual=False), _at(0, 2, 4, kv_usage=0.9, ready=(2, 2))),
+    "llm-d: usage by workers that serve": (_llm_d(HpaBehavior()), _at(0, 2, 4, kv_usage=0.9, ready=(2, 2))),
     "request-rate: each pool has its own target": (RATE, _at(0, 4, 6, seconds=60, requests=12.0)),
     # At 64 s, 18 of the last 30 samples saw 12: a rate of 7.2.
     "request-rate: the mean of a minute": (
@@ -117,18 +131,18 @@ SCALERS = {
     ),
     # 3 requests a second are expected, and 12 from 600 s on.
     "schedule: ahead of its time and after nothing": (
-        Schedule(3, 2, expected=(3.0, 12.0, 0.0), ahead=60),
+        _schedule(3.0, 12.0, 0.0),
         _at(0, 2, 4),
         *(_at(now, *sizes) for now, sizes in ((538, (1, 2)), (540, (4, 6)), (1150, (4, 6)), (1199, (4, 6)))),
     ),
     "schedule: the larger of schedule and rate": (
-        Schedule(3, 2, expected=(3.0,)),
+        _schedule(3.0),
         _at(0, 4, 6, seconds=60, requests=12.0),
     ),
-    "schedule: only the rate after its end": (Schedule(3, 2, expected=(300.0,), ahead=0), _at(600, 2, 4)),
+    "schedule: only the rate after its end": (_schedule(300.0, ahead=0), _at(600, 2, 4)),
     # A worker takes 40 s to start, so at 20 s the slot of 60 s counts.
     "clairvoyant: workers are desired before they are needed": (
-        Clairvoyant(0.5, 1.0, plan=((0.4, 0.1), (0.4, 0.1), (1.0, 2.5), (0.0, 0.0)), ahead=40),
+        Settings(0.5, 1.0, partial(Clairvoyant, plan=((0.4, 0.1), (0.4, 0.1), (1.0, 2.5), (0.0, 0.0)), ahead=40)),
         *(_at(now, *sizes) for now, sizes in ((0, (1, 1)), (20, (2, 3)), (60, (2, 3)), (90, (0, 0)), (500, (0, 0)))),
     ),
 }
@@ -230,9 +244,8 @@ def test_every_rival_has_fresh_picklable_settings_from_generous_to_frugal(baseli
     for grid in baseline.grids(MIXED):
         for values in (grid.prefill, grid.decode):
             assert list(values) == sorted(values, reverse=baseline.name.startswith("fixed"))
-        settings = grid.make(grid.prefill[-1], grid.decode[1])
-        assert pickle.loads(pickle.dumps(settings)) == settings
-        scaler = settings.scaler()
+        settings = Settings(grid.prefill[-1], grid.decode[1], grid.make)
+        scaler = pickle.loads(pickle.dumps(settings)).scaler()
         assert scaler.name == baseline.name
         assert scaler is not settings.scaler()
         seen, *_ = _at(0, 1, 1, present=(None if baseline.unified else 1, 1), ready=(1, 1))

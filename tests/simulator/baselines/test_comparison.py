@@ -8,6 +8,7 @@ from simulation_results import result
 
 from legato_engine.runner.profile import Profile, StepTimes
 from legato_operator.api.resources import Slo
+from legato_simulator.baselines.baseline import Settings
 from legato_simulator.baselines.comparison import Comparison, Entry, as_json, compare
 from legato_simulator.baselines.fixed import Fixed
 from legato_simulator.baselines.search_context import SearchContext
@@ -27,7 +28,7 @@ class NeedSimulator:
     need: dict[str, int] = field(default_factory=lambda: {"easy": 1, "hard": 3})
 
     def legato(self):
-        return Fixed(3, 3).scaler()
+        return Fixed(3, 3)
 
     def search_context(self, workload):
         return SearchContext(workload, PROFILE, 1.0, 0.1, {"prefill": 4, "decode": 4}, 256)
@@ -37,13 +38,13 @@ class NeedSimulator:
 
     def simulate(self, workload, scaler):
         sizes = scaler._sizes
-        enough = min(sizes.values()) >= self.need[workload.name]
+        enough = min(filter(None, sizes.values())) >= self.need[workload.name]
         name = "legato" if sizes == {"prefill": 3, "decode": 3} and not hasattr(scaler, "tuned") else scaler.name
         return result(name, workload.name, attainment=0.99 if enough else 0.5, gpu_hours=sum(sizes.values()))
 
 
 def _entry(scaler="fixed", tuned_on="steady", **changes):
-    return Entry(result(scaler, **changes), Fixed(1, 1), tuned_on)
+    return Entry(result(scaler, **changes), Settings(1, 1, Fixed), tuned_on)
 
 
 def _compare(*workloads, scalers=("fixed",), **given):
@@ -56,11 +57,11 @@ def test_entries_come_in_the_order_of_the_arguments_and_a_scaler_tuned_elsewhere
     made = _compare(EASY, HARD, elsewhere=("fixed",), jobs=jobs, progress=reported.append)
     assert [(e.result.workload, e.settings, e.tuned_on, e.elsewhere, e.result.attainment) for e in made.entries] == [
         ("easy", None, "", False, 0.99),
-        ("easy", Fixed(1, 1), "easy", False, 0.99),
-        ("easy", Fixed(3, 3), "hard", True, 0.99),
+        ("easy", Settings(1, 1, Fixed), "easy", False, 0.99),
+        ("easy", Settings(3, 3, Fixed), "hard", True, 0.99),
         ("hard", None, "", False, 0.99),
-        ("hard", Fixed(3, 3), "hard", False, 0.99),
-        ("hard", Fixed(1, 1), "easy", True, 0.5),
+        ("hard", Settings(3, 3, Fixed), "hard", False, 0.99),
+        ("hard", Settings(1, 1, Fixed), "easy", True, 0.5),
     ]
     assert len(reported) == 6
     assert made.entry("hard", "fixed, tuned on easy") == made.entries[-1]

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulation_results import result
 
-from legato_simulator.baselines.baseline import Baseline, Grid
+from legato_simulator.baselines.baseline import Baseline, Grid, Settings
 from legato_simulator.baselines.fixed import Fixed
 from legato_simulator.baselines.tuning import best, reaches, tune
 
@@ -39,10 +39,10 @@ def _tune(need, *grids, **given):
     ("most", "decode_for", "settings", "reaches", "runs"),
     [
         # (3, 1), (2, 3) and (1, 4) suffice; they cost 5, 8 and 9.
-        pytest.param(4, (4, 3, 1, 1), Fixed(3, 1), True, 12, id="the cheapest that suffices"),
+        pytest.param(4, (4, 3, 1, 1), Settings(3, 1, Fixed), True, 12, id="the cheapest that suffices"),
         # 1 of 256: (16, 16), and four for each axis to find (5, 3), which is enough.
-        pytest.param(16, (99,) * 4 + (3,) * 12, Fixed(5, 3), True, 10, id="few of a large grid are tried"),
-        pytest.param(4, (99,) * 4, Fixed(4, 4), False, 1, id="the most generous one if none suffices"),
+        pytest.param(16, (99,) * 4 + (3,) * 12, Settings(5, 3, Fixed), True, 10, id="few of a large grid are tried"),
+        pytest.param(4, (99,) * 4, Settings(4, 4, Fixed), False, 1, id="the most generous one if none suffices"),
     ],
 )
 def test_few_tries_find_the_best_settings(most, decode_for, settings, reaches, runs):
@@ -56,7 +56,7 @@ def test_few_tries_find_the_best_settings(most, decode_for, settings, reaches, r
 @given(st.lists(st.integers(1, 8), min_size=8, max_size=8))
 def test_search_finds_what_the_whole_grid_has(decode_for):
     need = Need(tuple(sorted(decode_for, reverse=True)))
-    tried = [(made, need(made.scaler())) for p in range(1, 9) for d in range(1, 9) for made in (Fixed(p, d),)]
+    tried = [(made, need(made.scaler())) for p in range(1, 9) for d in range(1, 9) for made in (Settings(p, d, Fixed),)]
     found = _tune(need, _grid(8))
     assert found.result.gpu_hours == best(tried)[1].gpu_hours
     assert found.runs < 48
@@ -65,7 +65,7 @@ def test_search_finds_what_the_whole_grid_has(decode_for):
 def test_every_grid_is_searched_and_reported():
     reported = []
     made = _tune(Need((1, 1)), Grid((2.0,), (2.0,), Fixed), Grid((1.0,), (1.0,), Fixed), progress=reported.append)
-    assert made.settings == Fixed(1, 1)
+    assert made.settings == Settings(1, 1, Fixed)
     assert len(reported) == made.runs == 2
 
 
@@ -75,5 +75,8 @@ def test_attainment_is_95_percent(attainment, enough):
 
 
 def test_order_of_tries_does_not_matter():
-    tried = [(Fixed(i, 1), result(attainment=a, gpu_hours=h)) for i, (a, h) in enumerate([(1, 3), (0.95, 2), (0.9, 1)])]
+    tried = [
+        (Settings(i, 1, Fixed), result(attainment=a, gpu_hours=h))
+        for i, (a, h) in enumerate([(1, 3), (0.95, 2), (0.9, 1)])
+    ]
     assert {best(each)[1].gpu_hours for each in itertools.permutations(tried)} == {2}

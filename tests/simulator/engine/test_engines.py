@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from known_signals import spec
 from simulated_service import KIND, ONE, SteadyScaler, engine, profile, serve, steady, workload
 
-from legato_simulator.baselines.fixed import FixedUnified
+from legato_simulator.baselines.fixed import Fixed
 from legato_simulator.engine.engine import RunSettings
 from legato_simulator.engine.fluid.simulated_worker import SimulatedWorker
 from legato_simulator.engine.request import SimulatedRequest
@@ -290,7 +290,7 @@ def test_a_unified_service_has_one_pool_as_large_as_both():
     assert context.most == {"prefill": 3, "decode": 5}
     assert context.profile.start_seconds == 70.0, "baselines that plan ahead know the start time that was asked for"
     assert unified.search_context(load).most == {"decode": 8}
-    assert unified.simulate(load, FixedUnified(0, 8).scaler()).timeline[-1].ready == {"decode": 2}
+    assert unified.simulate(load, Fixed(0, 8)).timeline[-1].ready == {"decode": 2}
 
 
 def test_an_idle_service_goes_to_zero_and_a_request_wakes_it():

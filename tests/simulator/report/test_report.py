@@ -7,6 +7,7 @@ import pytest
 from simulation_results import result
 
 from legato_simulator.baselines import BASELINES
+from legato_simulator.baselines.baseline import Settings
 from legato_simulator.baselines.comparison import Comparison, Entry
 from legato_simulator.baselines.fixed import Fixed
 from legato_simulator.report import report
@@ -43,8 +44,8 @@ def _comparison(*workloads):
         entries.append(Entry(result("legato", workload, gpu_hours=3.21 + at, attainment=0.9876)))
         for i, name in enumerate(BASELINES):
             made = result(name, workload, gpu_hours=2.5 + at + i / 100, attainment=0.9 + 0.01 * i)
-            entries.append(Entry(made, Fixed(1, 1), workload))
-        entries.append(Entry(result("fixed", workload, gpu_hours=9.87), Fixed(7, 8), "elsewhere"))
+            entries.append(Entry(made, Settings(1, 1, Fixed), workload))
+        entries.append(Entry(result("fixed", workload, gpu_hours=9.87), Settings(7, 8, Fixed), "elsewhere"))
     return Comparison(tuple(entries))
 
 
@@ -92,6 +93,8 @@ def test_text_is_escaped(where):
     usual = {"title": "T", "about": "A", "scaler": "s", "workload": "w", "tuned_on": "", "pool": "decode"}
     given = usual | {where: bad}
     made = result(given["scaler"], given["workload"], reversals={given["pool"]: 1.0})
-    page = report.html(Comparison((Entry(made, Fixed(1, 1), given["tuned_on"]),)), given["title"], given["about"])
+    page = report.html(
+        Comparison((Entry(made, Settings(1, 1, Fixed), given["tuned_on"]),)), given["title"], given["about"]
+    )
     assert bad not in page
     assert bad in Checked(page).text
