@@ -9,8 +9,9 @@ import msgspec
 
 from legato_gateway import policy
 from legato_gateway.admission.queue import Admission
+from legato_gateway.relay.attempt_place import AttemptPlace
 from legato_gateway.relay.generation import RunningGeneration
-from legato_gateway.relay.sub_request import AttemptPlace, SubRequest
+from legato_gateway.relay.sub_request import SubRequest
 from legato_gateway.routing import filters
 from legato_gateway.routing.choose import NoRoute, Policy, Route
 from legato_gateway.routing.filters import LONGEST, Need

@@ -7,6 +7,7 @@ from legato_gateway.admission.ticket import NO_WORKER
 from legato_gateway.errors import GatewayError, Overloaded, SuspectedPoison
 from legato_gateway.metrics.gateway_metrics import Metrics
 from legato_gateway.relay import lifecycle, movable, retry
+from legato_gateway.relay.attempt_place import AttemptPlace
 from legato_gateway.relay.choice import OutputChoice
 from legato_gateway.relay.dispatcher import SubRequestDispatcher
 from legato_gateway.relay.generation import RunningGeneration
@@ -15,7 +16,7 @@ from legato_gateway.relay.latency import LatencyRecorder
 from legato_gateway.relay.lifecycle import LifecycleAction, LifecycleEvent, Stage
 from legato_gateway.relay.registry import Registry
 from legato_gateway.relay.retry import End, RetryPolicy
-from legato_gateway.relay.sub_request import NEVER, AttemptPlace, SubRequest
+from legato_gateway.relay.sub_request import NEVER, SubRequest
 from legato_gateway.routing.choose import NoRoute
 from legato_gateway.routing.hot_workers import HotWorkers
 from legato_gateway.routing.rebalancing import HotWorker

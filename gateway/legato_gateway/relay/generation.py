@@ -3,20 +3,18 @@
 import asyncio
 from collections import deque
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from legato_gateway.errors import DeadlineExceeded, GatewayError
 from legato_gateway.prompt_scores import PromptScores
 from legato_gateway.relay.choice import ChoiceTokenizer, OutputChoice
 from legato_gateway.relay.timing import RequestTiming
+from legato_gateway.relay.trace import RequestTrace
 from legato_gateway.request import Delta, GenerationRequest, RouteRecord, Usage
 from legato_gateway.routing.prefix_hashes import PrefixHashes
 from legato_gateway.timers import Timer
 from legato_protocol.wire.packed_tokens import pack_tokens
 from legato_protocol.wire.stream import TokenItem
-
-if TYPE_CHECKING:
-    from legato_gateway.relay.trace import RequestTrace
 
 
 class Owner(Protocol):

@@ -3,9 +3,10 @@
 import itertools
 from collections.abc import Callable, Iterator
 
+from legato_gateway.relay.attempt_place import AttemptPlace
 from legato_gateway.relay.generation import RunningGeneration
 from legato_gateway.relay.lifecycle import PLACED, Stage
-from legato_gateway.relay.sub_request import AttemptPlace, SubRequest
+from legato_gateway.relay.sub_request import SubRequest
 
 OFFERS_PER_PASS = 64
 MISSES_PER_PASS = 16

@@ -6,33 +6,13 @@ choice gets its own. Only `lifecycle` changes its stage.
 
 from dataclasses import dataclass, field
 
+from legato_gateway.relay.attempt_place import AttemptPlace
 from legato_gateway.relay.generation import RunningGeneration
 from legato_gateway.relay.lifecycle import Stage
-from legato_gateway.routing.choose import PrefillAt
-from legato_gateway.routing.rebalancing import MigrationReason
 from legato_gateway.timers import Timer
 from legato_protocol.wire.stream import Failed, Part, TokenItem
 
 NEVER = -1  # as `SubRequest.tried`
-
-
-@dataclass(frozen=True, slots=True)
-class AttemptPlace:
-    """One attempt on its workers. `epochs` are by worker name.
-
-    `prefill` is empty where the decode worker prefills, for the reason `prefill_at`.
-    """
-
-    attempt: int
-    prefill: str
-    decode: str
-    epochs: dict[str, str]
-    prefill_at: PrefillAt = "separate"
-    migrates: MigrationReason | None = None  # the reason, if it comes from another decode worker
-
-    @property
-    def workers(self) -> set[str]:
-        return {self.decode, self.prefill} - {""}
 
 
 @dataclass(slots=True, eq=False)

@@ -7,12 +7,13 @@ Names and attributes follow OpenTelemetry's conventions for GenAI
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from legato_gateway.errors import GatewayError
+from legato_gateway.relay.attempt_place import AttemptPlace
 from legato_gateway.relay.lifecycle import LifecycleEvent
-from legato_gateway.relay.sub_request import AttemptPlace, SubRequest
 from legato_gateway.request import GenerationRequest, RouteRecord, Usage
+from legato_protocol.wire.stream import Failed
 
 if TYPE_CHECKING:
     from legato_telemetry.spans import Attribute, OpenSpan, Tracing
@@ -28,6 +29,17 @@ _LATENCIES = {
     "tpot": ("legato.latency.time_per_output_token",),
     "total": ("gen_ai.latency.e2e",),
 }
+
+
+class TracedSubRequest(Protocol):
+    """The part of a sub-request that its spans show."""
+
+    id: str
+    parent: str
+    attempt: int
+    place: AttemptPlace | None
+    target: AttemptPlace | None
+    last_failure: Failed | None
 
 
 class RequestTracer:
@@ -63,7 +75,7 @@ class RequestTrace:
         self._attempts: dict[tuple[str, int], _Attempt] = {}  # by sub-request and attempt
         self._last: dict[str, OpenSpan] = {}  # the attempt that a sub-request is in, or was in last
 
-    def dispatched(self, sub: SubRequest) -> str:
+    def dispatched(self, sub: TracedSubRequest) -> str:
         """Starts the span of a new attempt and returns its traceparent for the workers."""
         self._drop_unplaced(sub)
         before = self._last.get(sub.id) or self._last.get(sub.parent)
@@ -76,7 +88,7 @@ class RequestTrace:
         self._last[sub.id] = span
         return span.traceparent
 
-    def stepped(self, sub: SubRequest, event: LifecycleEvent) -> None:
+    def stepped(self, sub: TracedSubRequest, event: LifecycleEvent) -> None:
         """Records `event`, before its actions are performed."""
         match event:
             case E.ADMITTED:
@@ -108,7 +120,7 @@ class RequestTrace:
         self._span.set(_came(route, usage, error))
         _end(self._span, code)
 
-    def _placed(self, sub: SubRequest, place: AttemptPlace | None) -> None:
+    def _placed(self, sub: TracedSubRequest, place: AttemptPlace | None) -> None:
         if place is None or (attempt := self._attempts.get((sub.id, place.attempt))) is None:
             return
         attempt.placed = True
@@ -116,7 +128,7 @@ class RequestTrace:
         if place.prefill:
             attempt.span.set({"legato.prefill.worker": place.prefill})
 
-    def _failed(self, sub: SubRequest) -> None:
+    def _failed(self, sub: TracedSubRequest) -> None:
         """Ends the spans of the failed attempt: the sub-request is dispatched again."""
         code = sub.last_failure.code if sub.last_failure is not None else "internal"
         attributes: dict[str, Attribute] = {"error.type": code}
@@ -126,12 +138,12 @@ class RequestTrace:
         self._ended(sub, sub.place, code)
         self._ended(sub, sub.target, code)
 
-    def _ended(self, sub: SubRequest, place: AttemptPlace | None, code: str = "") -> None:
+    def _ended(self, sub: TracedSubRequest, place: AttemptPlace | None, code: str = "") -> None:
         """Ends an attempt's span. An attempt whose choices were split stays open until the request ends."""
         if place is not None and (attempt := self._attempts.pop((sub.id, place.attempt), None)) is not None:
             _end(attempt.span, code)
 
-    def _drop_unplaced(self, sub: SubRequest) -> None:
+    def _drop_unplaced(self, sub: TracedSubRequest) -> None:
         """Ends the spans of attempts whose workers disconnected before they were sent."""
         for key in [key for key, attempt in self._attempts.items() if key[0] == sub.id and not attempt.placed]:
             _end(self._attempts.pop(key).span, "stale")
@@ -148,7 +160,7 @@ def _end(span: "OpenSpan", code: str) -> None:
     span.end()
 
 
-def _moves(sub: SubRequest) -> "dict[str, Attribute]":
+def _moves(sub: TracedSubRequest) -> "dict[str, Attribute]":
     reason = sub.target.migrates if sub.target is not None else None
     return {"legato.attempt": sub.attempt, "legato.migration.reason": reason or ""}
 
