@@ -15,6 +15,7 @@ import msgspec
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from legato_gateway import client_request_id
+from legato_gateway.errors import GatewayError, Refused
 
 AccessLogFormat = Literal["Text", "JSON", "Off"]
 
@@ -56,6 +57,7 @@ class AccessEntry:
     kv_blocks_peak: int | None = None
     preemptions: int | None = None
     finish: str | None = None
+    drop_reason: str | None = None  # of a request that was refused
 
     def end(self, seconds: float) -> None:
         """Records the duration. Time outside the other phases was spent on writing to the client."""
@@ -109,6 +111,12 @@ def _entry(scope: Scope) -> AccessEntry:
     now = datetime.now(UTC).isoformat(timespec="milliseconds").removesuffix("+00:00")
     path = quote(scope["path"])[:LONGEST_PATH]
     return AccessEntry(f"{now}Z", scope["method"], path, request_id=client_request_id.read(scope))
+
+
+def note_refusal(scope: Scope, error: GatewayError) -> None:
+    """Records the drop reason of a refused request in its entry, if it has one."""
+    if isinstance(error, Refused) and (entry := scope.get(ENTRY)) is not None:
+        entry.drop_reason = error.reason
 
 
 def writer(kind: AccessLogFormat) -> Callable[[AccessEntry], None] | None:

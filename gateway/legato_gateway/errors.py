@@ -139,7 +139,7 @@ class HeadersTooLarge(BadRequest):
 
 class Refused(GatewayError):
     """Not admitted. `retry_after` is in seconds. `reason` is the drop reason: a constant in `admission.ticket`,
-    `serving.bodies.budget` (bodies), `http.connections.protocol` (connections) or `main` (stopping)."""
+    `serving.bodies.budget` (bodies), `http.connections.limits` (connections) or `main` (stopping)."""
 
     status = 503
     code = "overloaded"

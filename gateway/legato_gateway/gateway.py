@@ -150,7 +150,7 @@ class Gateway:
             default_deadline=settings.default_deadline,
             max_duration=settings.max_duration,
             max_body_bytes=settings.max_body_bytes,
-            pending_bodies=BodyBudget(settings.max_pending_body_bytes),
+            pending_bodies=BodyBudget(settings.max_pending_body_bytes, self.relay.demand.count_refusal),
             streams=StreamPolicy(settings.stream_start == "Admission", settings.stream_keep_alive),
             clients=self._clients,
             log_access=access_log.writer(settings.access_log),

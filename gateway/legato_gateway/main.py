@@ -99,7 +99,12 @@ def _server(
     ports = listeners.ports
     own: dict[str, ASGIApp] = {server.HEALTH: gateway.health}
     own |= {names.CONTROL: gateway.control, names.CONTROL_TLS: gateway.control}
-    places = Connections(limits, ports[server.PUBLIC], gateway.metrics.connection_closed)
+    places = Connections(
+        limits,
+        ports[server.PUBLIC],
+        gateway.metrics.connection_closed,
+        count_refusal=gateway.relay.demand.count_refusal,
+    )
     config = uvicorn.Config(
         ByPort(gateway.app, {ports[name]: app for name, app in own.items() if name in ports}),
         http=protocol.factory(places, settings.allowed_origins),

@@ -10,7 +10,7 @@ from dataclasses import replace
 from legato_gateway.admission.demand import Demand, LengthCounter
 from legato_gateway.admission.limits import AdmissionLimits
 from legato_gateway.admission.queue import Admission
-from legato_gateway.admission.ticket import TOO_MANY_CHOICES, Admit, Decision, Refuse, Ticket
+from legato_gateway.admission.ticket import Admit, Decision, Refuse, Ticket
 from legato_gateway.routing import filters
 from legato_gateway.routing.choose import NOTHING, NoRoute, Policy, Route, choose
 from legato_gateway.routing.filters import Matches, Need
@@ -67,13 +67,11 @@ def uncached_tokens(prompt: int, matches: Matches, snapshot: FleetSnapshot) -> i
 
 
 def offer(admission: Admission, demand: Demand, ticket: Ticket, snapshot: FleetSnapshot, now: float) -> Decision:
-    """Admits, queues or refuses a new request, and counts it as demand."""
+    """Admits, queues or refuses a new request. Counts it as an arrival unless it is refused."""
     decision = admission.offer(ticket, snapshot, now)
     demand.head(admission.obstacle, now)
     if not isinstance(decision, Refuse):
         demand.arrivals.add(ticket.uncached)
-    elif decision.reason != TOO_MANY_CHOICES:  # more workers would not help
-        demand.refused[decision.reason] += 1
     return decision
 
 

@@ -8,8 +8,9 @@ from tests.support import asgi
 
 from legato_gateway import access_log
 from legato_gateway.access_log import AccessEntry
-from legato_gateway.errors import WorkerFailed
+from legato_gateway.errors import Overloaded, WorkerFailed
 from legato_gateway.request import Delta
+from legato_gateway.serving.event_stream import StreamPolicy
 
 SECRET = "swordfish"
 
@@ -56,6 +57,19 @@ async def test_what_is_refused_has_its_status(gateway):
     chat = "/v1/chat/completions"
     expected = [("/v1/completions", 404), (chat, 502), (chat, 500), ("/nowhere", 404)]
     assert [(entry.path, entry.status) for entry in gateway.entries] == expected
+
+
+@pytest.mark.parametrize(("policy", "status"), [(StreamPolicy(keep_alive=0.001), 200), (StreamPolicy(), 503)])
+async def test_a_refused_request_has_its_drop_reason_also_if_its_stream_had_begun(make, policy, status):
+    gateway = make(policy)
+    hangs = gateway.gate()
+    gateway.script(hangs, Overloaded("full", reason="no_worker"))
+    asked = asyncio.create_task(gateway.complete(stream=True))
+    await hangs.reached.wait()
+    await asyncio.sleep(0.05)
+    hangs.set()
+    await asked
+    assert [(entry.status, entry.drop_reason) for entry in gateway.entries] == [(status, "no_worker")]
 
 
 async def test_a_client_that_left_before_the_response_is_499(gateway):

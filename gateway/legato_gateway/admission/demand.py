@@ -44,6 +44,10 @@ class Demand:
         self._cause: WaitCause | None = None
         self._since = 0.0
 
+    def count_refusal(self, reason: str) -> None:
+        """Counts a refused request or connection of a client by its drop reason."""
+        self.refused[reason] += 1
+
     def finished(self, tokens: int) -> None:
         """Counts a choice that ended with this number of tokens."""
         self.outputs.add(tokens)

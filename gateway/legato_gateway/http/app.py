@@ -13,7 +13,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from legato_gateway import errors
+from legato_gateway import access_log, errors
 from legato_gateway.access_log import CLIENT_LEFT, AccessEntry, AccessLog
 from legato_gateway.anthropic import errors as anthropic_errors
 from legato_gateway.anthropic import routes as anthropic_routes
@@ -158,6 +158,7 @@ def error_response(error: GatewayError, scope: Scope) -> Response:
 def _add_error_handlers(app: FastAPI) -> None:
     async def known(request: Request, error: Exception) -> Response:
         assert isinstance(error, GatewayError)
+        access_log.note_refusal(request.scope, error)
         return error_response(error, request.scope)
 
     async def routing_error(request: Request, error: Exception) -> Response:

@@ -101,7 +101,7 @@ class DemandMetrics(Collector):
         yield _lengths(prefix + "output_length_tokens", "Tokens of a choice that finished", report.outputs)
         causes = {str(cause): seconds for cause, seconds in report.head_wait.items()}
         labelled: dict[str, tuple[str, str, Mapping[str, float]]] = {
-            "refused_requests": ("Requests refused here, by drop reason", "reason", report.refused),
+            "refused_requests": ("Requests refused, by drop reason", "reason", report.refused),
             "head_wait_seconds": ("What the first held request waited for", "cause", causes),
         }
         for name, (text, label, values) in labelled.items():

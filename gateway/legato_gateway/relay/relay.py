@@ -24,6 +24,7 @@ from legato_gateway.errors import (
     InternalFault,
     Overloaded,
     QuotaExceeded,
+    Refused,
     SlowClient,
     WorkerFailed,
 )
@@ -321,6 +322,8 @@ class RequestRelay:
         self._admission.finished(generation.id, generation.completion_tokens)
         self._admission.cancel(generation.id)
         self.demand.head(self._admission.obstacle, self._timers.time())
+        if isinstance(error, Refused):
+            self.demand.count_refusal(error.reason)
         generation.end(error)
         self._count_lengths(generation, generation.route.finish if error else "cancelled")
         self._metrics.ended(generation.route.finish, isinstance(error, WorkerFailed))

@@ -14,6 +14,7 @@ from functools import partial
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from legato_gateway import access_log
 from legato_gateway.access_log import ENTRY, SPAN, AccessEntry
 from legato_gateway.errors import DeadlineExceeded, GatewayError, InternalFault
 from legato_gateway.request import Delta, Generation, Relay, RouteRecord, Usage
@@ -44,7 +45,7 @@ class GenerationResponse(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._ignored = ignored.header(scope)
         self._generations = [self._relay.submit(request) for request in self._prepared.requests]
-        run = asyncio.create_task(self._stream(send) if self._prepared.stream else self._whole(send))
+        run = asyncio.create_task(self._stream(scope, send) if self._prepared.stream else self._whole(send))
         disconnected = asyncio.create_task(self._wait_disconnected(receive))
         try:
             await asyncio.wait((run, disconnected), return_when=asyncio.FIRST_COMPLETED)
@@ -110,7 +111,7 @@ class GenerationResponse(Response):
         await self._begin(send, [(b"content-type", b"application/json"), length])
         await send({"type": "http.response.body", "body": body})
 
-    async def _stream(self, send: Send) -> None:
+    async def _stream(self, scope: Scope, send: Send) -> None:
         writer = self._prepared.writer
         events = self._events = EventStream(send, lambda: self._begin(send, _STREAM_HEADERS), writer.begin)
         keeping = asyncio.create_task(self._keep(events))
@@ -126,6 +127,7 @@ class GenerationResponse(Response):
         except GatewayError as error:
             if not events.started:
                 raise
+            access_log.note_refusal(scope, error)
             last = writer.failed(error)
         except Exception:
             if events.started:  # the server only logs the exception: the client needs an event

@@ -153,6 +153,7 @@ def test_what_no_worker_can_ever_take_is_refused_unless_its_client_has_output(la
     else:
         error = error_of(generation)
         assert (type(error), error.reason) == (Overloaded, NO_WORKER)
+    assert run.demand().refused == ({} if has_output else {NO_WORKER: 1})
 
 
 @pytest.mark.parametrize(("code", "avoided"), [("peer_lost", "p"), ("transfer", "d"), ("overloaded", "d")])

@@ -110,6 +110,7 @@ def test_a_gateway_that_stops_ends_every_request_also_those_that_still_come(lab)
     run.relay.end_all(error)
     generations.append(run.start())
     assert [error_of(generation) for generation in generations] == [error] * 3
+    assert run.demand().refused == {"stopping": 3}
     assert run.relay.active == 0
     run.run()
     assert not run.workers["u0"].engine.jobs

@@ -15,6 +15,7 @@ from typing import Final, Protocol
 
 _log = logging.getLogger(__name__)
 
+CONNECTIONS_FULL: Final = "connections_full"  # drop reason of a client that gets no slot
 NO_ROOM: Final = "no_room"  # all slots are taken by requests
 MADE_ROOM: Final = "made_room"  # it had no request, and a new connection came
 LATE_HEAD: Final = "late_head"
@@ -64,7 +65,8 @@ class Waiting(Protocol):
 class Connections:
     """Owner of the slots. `public` is the port with `limits.most` of them.
 
-    `count` is called with the reason for each connection that was closed or refused.
+    `count` is called with the reason for each connection that was closed or refused, and `count_refusal` with the drop
+    reason of a client's.
     """
 
     def __init__(
@@ -73,11 +75,13 @@ class Connections:
         public: int | None = None,
         count: Callable[[str], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
+        count_refusal: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.limits = limits or ConnectionLimits()
         self._public = public
         self._count = count
         self._clock = clock
+        self._count_refusal = count_refusal
         self._open: Counter[int | None] = Counter()
         self._ports: dict[Waiting, int | None] = {}
         self._waiting: dict[int | None, dict[Waiting, float]] = {}  # start of the wait; the longest waiting is first
@@ -88,6 +92,8 @@ class Connections:
         """Takes a slot for a connection that waits for a request. Returns False if all are taken."""
         if self._open[port] >= self._most(port) and not self._make_room(port):
             self.refused(NO_ROOM, f"{self._open[port]} connections with a request are open at port {port}")
+            if self.is_public(port):
+                self._count_refusal(CONNECTIONS_FULL)
             return False
         self._open[port] += 1
         self._ports[connection] = port

@@ -17,14 +17,13 @@ from legato_gateway.http import cors
 from legato_gateway.http.connections import early_answer
 from legato_gateway.http.connections.body_flow import BodyFlow, announced
 from legato_gateway.http.connections.half_closed import HalfClosed, can_be_asked
-from legato_gateway.http.connections.limits import LATE_HEAD, SLOW_BODY, UNREAD_BODY, Connections
+from legato_gateway.http.connections.limits import CONNECTIONS_FULL, LATE_HEAD, SLOW_BODY, UNREAD_BODY, Connections
 from legato_gateway.http.connections.lingering import AnswerTransport
 from legato_protocol.security.tls_server import EARLY, LAST_FLUSH, Secured
 
 MAX_HEAD_BYTES = 131_072  # only bounds memory: the application refuses smaller ones with a better message
 MOST_OFFERS = 8  # of another protocol in one piece of data: each costs a parser
 FRAMING = (b"content-length", b"transfer-encoding")
-CONNECTIONS_FULL = "connections_full"  # drop reason
 
 
 class BoundedProtocol(Secured, HttpToolsProtocol):

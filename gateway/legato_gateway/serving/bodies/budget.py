@@ -4,7 +4,7 @@ Bytes count as they arrive, not as a header announces them, since announcing cos
 small bodies, so that large ones never crowd them out.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from legato_gateway.errors import Overloaded
@@ -30,8 +30,10 @@ class PendingBody:
 class BodyBudget:
     """Owner of `limit` bytes; None: no limit. One body of three quarters of it fits."""
 
-    def __init__(self, limit: int | None = None) -> None:
+    def __init__(self, limit: int | None = None, count_refusal: Callable[[str], None] = lambda _: None) -> None:
+        """`count_refusal` is called with the drop reason of each refused body."""
         self.limit = limit
+        self._count_refusal = count_refusal
         self._bodies: set[PendingBody] = set()
         self.used = 0
 
@@ -50,6 +52,7 @@ class BodyBudget:
         """Implements `PendingBody.grow`."""
         if self.limit is not None and self.used + size > (self.limit * 3 // 4 if large else self.limit):
             text = f"bodies of {self.used} bytes are being received already; together they may have {self.limit}"
+            self._count_refusal(BODIES_FULL)
             raise Overloaded(text, reason=BODIES_FULL, retry_after=RETRY_AFTER)
         self.used += size
 

@@ -15,6 +15,7 @@ from scripted_gateway import Clock
 from legato_gateway.http.connections import limits
 from legato_gateway.http.connections.limits import (
     BETWEEN_LINES,
+    CONNECTIONS_FULL,
     LATE_HEAD,
     MADE_ROOM,
     NO_DESCRIPTORS,
@@ -38,7 +39,13 @@ class Client:
 
 def owner(most: int) -> tuple[Connections, Clock, Counter[str]]:
     clock, counted = Clock(), Counter[str]()
-    return Connections(ConnectionLimits(most=most), PUBLIC, lambda r: counted.update([r]), clock), clock, counted
+    return (
+        Connections(
+            ConnectionLimits(most=most), PUBLIC, lambda r: counted.update([r]), clock, lambda r: counted.update([r])
+        ),
+        clock,
+        counted,
+    )
 
 
 def test_the_connection_that_waits_longest_for_a_request_makes_room_and_no_busy_one():
@@ -59,17 +66,18 @@ def test_a_new_one_is_refused_where_all_have_requests_or_are_young():
     assert places.enter(busy, PUBLIC)
     places.waits(busy, False)
     assert [places.enter(client, PUBLIC) for client in (young, Client())] == [True, False]
-    assert (busy.closed, young.closed, counted) == (False, False, {NO_ROOM: 1})
+    assert (busy.closed, young.closed, counted) == (False, False, {NO_ROOM: 1, CONNECTIONS_FULL: 1})
     places.leave(busy)
     assert places.enter(Client(), PUBLIC)
 
 
 def test_other_ports_have_places_of_their_own():
-    places, _, _ = owner(1)
+    places, _, counted = owner(1)
     assert places.enter(Client(), PUBLIC)
     assert not places.enter(Client(), PUBLIC)
     probes = [places.enter(Client(), HEALTH) for _ in range(OWN_PORTS + 1)]
     assert probes == [True] * OWN_PORTS + [False]
+    assert counted == {NO_ROOM: 2, CONNECTIONS_FULL: 1}, "probes are not requests of clients"
 
 
 @settings(max_examples=times(40), deadline=None)

@@ -38,12 +38,13 @@ def test_never_more_than_the_limit_is_taken_and_all_of_it_is_given_back(steps):
 
 
 def test_large_bodies_leave_a_quarter_to_small_ones():
-    budget = BodyBudget(LIMIT)
+    reasons = []
+    budget = BodyBudget(LIMIT, reasons.append)
     with budget.body() as large, budget.body() as other, budget.body() as small:
         large.grow(LIMIT * 3 // 4)
         with pytest.raises(Overloaded) as refused:
             other.grow(SMALL + 1)
-        assert (refused.value.reason, other.size) == (BODIES_FULL, 0)
+        assert (refused.value.reason, reasons, other.size) == (BODIES_FULL, [BODIES_FULL], 0)
         small.grow(SMALL)
     with budget.body() as alone:
         alone.grow(LIMIT * 3 // 4)
