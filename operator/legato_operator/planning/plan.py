@@ -14,13 +14,15 @@ from legato_operator.manifests.placement import PodPlacement
 from legato_operator.observing.observed import Observed
 from legato_operator.planning import adapters, checks, gateway_plan, owned, routes, status
 from legato_operator.planning.actions import Action, Delete, Phase, Release
-from legato_operator.planning.pools import gpu_budget, limits
-from legato_operator.planning.pools.gpu_budget import GpuBudget
-from legato_operator.planning.pools.pool_plan import PoolPlan, plan_pool, plan_pools, pool_rollouts
+from legato_operator.planning.pools import limits
+from legato_operator.planning.pools.gpu_budget import GpuBudget, plan_within_budget
+from legato_operator.planning.pools.limits import Targets
+from legato_operator.planning.pools.pool_plan import PoolPlan, plan_pool, pool_rollouts
 from legato_operator.planning.rollout import revisions, upgrades
-from legato_operator.planning.rollout.revisions import Revisions
+from legato_operator.planning.rollout.revisions import Revisions, Template
 from legato_operator.planning.rollout.rolling_update import configured, is_proven, stop
-from legato_operator.planning.rollout.upgrades import Upgrade, UpgradeState
+from legato_operator.planning.rollout.upgrades import UpgradeState
+from legato_operator.planning.service_step import ServiceRevisions, ServiceStep
 
 RECHECK_MISSING_AFTER = 3.0  # seconds: no event says that a referenced object was created
 _PASSES_IN_ROTATION = 5  # per resync period: pods report the tokens they have read only when asked
@@ -39,51 +41,66 @@ def plan(observed: Observed, placement: PodPlacement) -> Plan:
     """Returns the next step for one service."""
     if observed.deleting:
         return _plan_end(observed, placement)
-    spec = observed.service.spec
-    if refusal := checks.refusal(spec, observed.generation, placement):
+    if refusal := checks.refusal(observed.service.spec, observed.generation, placement):
         refused = status.refused_status(observed.pods, observed.status, refusal, observed.timestamp)
         return Plan((), refused, placement.resync_after)
+    step = _decide(observed, placement)
+    phases = tuple(phase for phase in _phases(observed, placement, step) if phase.actions)
+    new_status = status.service_status(observed, placement, step)
+    if observed.missing:
+        harmless = tuple(phase for phase in phases if phase.name in _HARMLESS)
+        return Plan(harmless, new_status, RECHECK_MISSING_AFTER)
+    return Plan(phases, new_status, _requeue_after(observed, placement, step, new_status))
+
+
+def _decide(observed: Observed, placement: PodPlacement) -> ServiceStep:
+    """Decides sizes, then revisions, then the gateway's step, then the pools' steps within the GPU budget."""
+    spec = observed.service.spec
     targets = limits.targets(spec, observed.desired_replicas, placement.gpu_resources)
     upgrade = upgrades.assess(observed, targets, placement)
-    by_pool = revisions.choose_for_pools(observed, upgrade.templates)
-    rollouts = pool_rollouts(observed, by_pool, targets)
-    proven, pools_rolled_back = is_proven(rollouts), any(each.rolled_back for each in by_pool.values())
-    gateways = revisions.choose_for_gateway(observed, upgrade.templates[common.GATEWAY], proven, pools_rolled_back)
-    rollouts = stop(rollouts) if gateways.failure else rollouts
-    everything = {**by_pool, common.GATEWAY: gateways}
-    deployment = gateway_plan.plan_gateway(observed, placement, gateways)
-    gateway_is_old = not proven or pools_rolled_back or gateways.rolled_back
-    gateway_ready = deployment.settled and not deployment.start and not gateway_is_old
+    chosen = _choose_revisions(observed, targets, upgrade.templates)
+    gateway = gateway_plan.plan_gateway(observed, placement, chosen.gateway)
+    gateway_ready = gateway.settled and not gateway.start and chosen.gateway_may_serve
     budget = GpuBudget(spec.scaling.gpu_budget, placement.gpu_resources)
-    bounds = gpu_budget.bounds(observed, budget, by_pool, rollouts)
-    ready = gateway_ready or not gateways.differ
-    pools, starts = gpu_budget.admit(observed, budget, plan_pools(observed, by_pool, rollouts, ready, bounds))
-    if gpu_budget.is_stuck(observed, rollouts, pools):
-        bounds = gpu_budget.one_less(rollouts, bounds)
-        pools, starts = gpu_budget.admit(observed, budget, plan_pools(observed, by_pool, rollouts, ready, bounds))
-    good = gateway_ready and _are_whole(pools, upgrade)
-    phases: tuple[Phase, ...] = (
-        Phase("note", tuple(routes.note(observed, placement))),
-        Phase("own", (*revisions.keep_spec(observed), *owned.make(observed, targets, placement))),
-        Phase("recall", tuple(action for made in pools.values() for action in made.recall)),
-        Phase("start", starts),
-        Phase("gateway", deployment.start + deployment.leave),
-        Phase("leave", tuple(action for made in pools.values() for action in made.leave)),
-        Phase("keep", tuple(revisions.keep(observed, everything)) if good else ()),
-        Phase("clear", (*_clear(observed, everything, pools), *owned.obsolete(observed, targets, placement))),
-        Phase("report", tuple(owned.report(observed, targets))),
+    unblocked = gateway_ready or not chosen.gateway.differ
+    pools, starts = plan_within_budget(observed, budget, chosen.pools, chosen.rollouts, unblocked)
+    good = gateway_ready and _are_whole(pools, upgrade.state)
+    return ServiceStep(targets, upgrade.state, chosen.by_role, pools, starts, gateway, good)
+
+
+def _choose_revisions(observed: Observed, targets: Targets, templates: Mapping[str, Template]) -> ServiceRevisions:
+    """Chooses the pools' revisions first: the gateway follows them, and a failing gateway stops their rollouts."""
+    pools = revisions.choose_for_pools(observed, templates)
+    rollouts = pool_rollouts(observed, pools, targets)
+    proven, rolled_back = is_proven(rollouts), any(each.rolled_back for each in pools.values())
+    gateway = revisions.choose_for_gateway(observed, templates[common.GATEWAY], proven, rolled_back)
+    return ServiceRevisions(
+        by_role={**pools, common.GATEWAY: gateway},
+        rollouts=stop(rollouts) if gateway.failure else rollouts,
+        gateway_may_serve=proven and not (rolled_back or gateway.rolled_back),
     )
-    new_status = status.service_status(observed, targets, everything, pools, deployment, placement, upgrade.state)
-    rests = all(made.settled or made.resting for made in (deployment, *pools.values()))
-    rests = rests and not _will_roll_back(observed, everything)
-    again = _requeue_after(observed, placement, rests, new_status)
-    if observed.missing:
-        phases, again = tuple(phase for phase in phases if phase.name in _HARMLESS), RECHECK_MISSING_AFTER
-    return Plan(tuple(phase for phase in phases if phase.actions), new_status, again)
 
 
-def _requeue_after(observed: Observed, placement: PodPlacement, rests: bool, new_status: Mapping[str, Any]) -> float:
+def _phases(observed: Observed, placement: PodPlacement, step: ServiceStep) -> Iterator[Phase]:
+    """Yields the phases in order, also empty ones."""
+    pools = step.pools.values()
+    yield Phase("note", tuple(routes.note(observed, placement)))
+    yield Phase("own", (*revisions.keep_spec(observed), *owned.make(observed, step.targets, placement)))
+    yield Phase("recall", tuple(action for made in pools for action in made.recall))
+    yield Phase("start", step.starts)
+    yield Phase("gateway", step.gateway.start + step.gateway.leave)
+    yield Phase("leave", tuple(action for made in pools for action in made.leave))
+    yield Phase("keep", tuple(revisions.keep(observed, step.revisions)) if step.good else ())
+    yield Phase("clear", (*_clear(observed, step), *owned.obsolete(observed, step.targets, placement)))
+    yield Phase("report", tuple(owned.report(observed, step.targets)))
+
+
+def _requeue_after(
+    observed: Observed, placement: PodPlacement, step: ServiceStep, new_status: Mapping[str, Any]
+) -> float:
     """Returns the seconds until the next pass, unless an event comes first."""
+    rests = all(made.settled or made.resting for made in step.parts.values())
+    rests = rests and not _will_roll_back(observed, step.revisions)
     again = placement.resync_after if rests else placement.requeue_after
     if observed.token is not None and observed.token.rotating:
         again = min(again, placement.resync_after / _PASSES_IN_ROTATION)
@@ -96,12 +113,12 @@ def _requeue_after(observed: Observed, placement: PodPlacement, rests: bool, new
     return again
 
 
-def _are_whole(pools: Mapping[str, PoolPlan], upgrade: Upgrade) -> bool:
+def _are_whole(pools: Mapping[str, PoolPlan], upgrade: UpgradeState) -> bool:
     """True if all desired workers run and prove their revision.
 
     A service at zero proves nothing, except in its upgrade: services with workers were upgraded before it.
     """
-    proven = upgrade.state is UpgradeState.UPGRADING or any(made.target for made in pools.values())
+    proven = upgrade is UpgradeState.UPGRADING or any(made.target for made in pools.values())
     return proven and all(made.whole for made in pools.values())
 
 
@@ -111,18 +128,19 @@ def _will_roll_back(observed: Observed, revisions: Mapping[str, Revisions]) -> b
     return failed and observed.service.spec.rollout.auto_rollback
 
 
-def _clear(observed: Observed, every: Mapping[str, Revisions], pools: Mapping[str, PoolPlan]) -> Iterator[Action]:
+def _clear(observed: Observed, step: ServiceStep) -> Iterator[Action]:
     """Yields the removal of old revisions, and of workers in pools that the spec no longer has.
 
     These workers stay until the other pools have settled, or wait for resources that they occupy.
     """
     yield from revisions.superseded(observed)
-    if any(each.failure for each in every.values()):
+    if any(each.failure for each in step.revisions.values()):
         return
-    if not (all(made.settled for made in pools.values()) or any(made.held_back for made in pools.values())):
+    pools = step.pools.values()
+    if not (all(made.settled for made in pools) or any(made.held_back for made in pools)):
         return
     for name in roles.BOTH:
-        if name not in pools:
+        if name not in step.pools:
             yield from plan_pool(observed, name, Revisions({}), 0, configured(observed.service.spec.rollout, 0)).leave
 
 

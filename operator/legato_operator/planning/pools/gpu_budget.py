@@ -12,7 +12,7 @@ from legato_operator.api.resources import Spec
 from legato_operator.manifests.pods import devices
 from legato_operator.observing.observed import Observed, Pod
 from legato_operator.planning.actions import Apply
-from legato_operator.planning.pools.pool_plan import PoolPlan
+from legato_operator.planning.pools.pool_plan import PoolPlan, plan_pools
 from legato_operator.planning.rollout.revisions import Revisions
 from legato_operator.planning.rollout.rolling_update import PoolRollout, RollingUpdate, configured
 
@@ -35,7 +35,24 @@ class GpuBudget:
         return devices.gpus(devices.requested(start.item["spec"]), self.names)
 
 
-def bounds(
+def plan_within_budget(
+    observed: Observed,
+    budget: GpuBudget,
+    revisions: Mapping[str, Revisions],
+    rollouts: Mapping[str, PoolRollout],
+    gateway_ready: bool,
+) -> tuple[dict[str, PoolPlan], tuple[Apply, ...]]:
+    """Plans one step of every pool. Returns the plans with only the starts that have GPUs now, and these starts in
+    order."""
+    bounds = _bounds(observed, budget, revisions, rollouts)
+    pools, starts = _admit(observed, budget, plan_pools(observed, revisions, rollouts, gateway_ready, bounds))
+    if not _is_stuck(observed, rollouts, pools):
+        return pools, starts
+    bounds = _one_less(rollouts, bounds)
+    return _admit(observed, budget, plan_pools(observed, revisions, rollouts, gateway_ready, bounds))
+
+
+def _bounds(
     observed: Observed, budget: GpuBudget, revisions: Mapping[str, Revisions], rollouts: Mapping[str, PoolRollout]
 ) -> RollingUpdates:
     """Returns each pool's surge and unavailability during a rollout; surges only use GPUs that no target needs.
@@ -59,7 +76,7 @@ def bounds(
     return result
 
 
-def is_stuck(observed: Observed, rollouts: Mapping[str, PoolRollout], plans: Mapping[str, PoolPlan]) -> bool:
+def _is_stuck(observed: Observed, rollouts: Mapping[str, PoolRollout], plans: Mapping[str, PoolPlan]) -> bool:
     """True if old workers occupy the GPUs that new ones need, and nothing under way will free any.
 
     This happens when old workers have more GPUs each than new ones, and there will be more new ones.
@@ -71,7 +88,7 @@ def is_stuck(observed: Observed, rollouts: Mapping[str, PoolRollout], plans: Map
     return any(made.held_back for made in plans.values()) and not any(pool.new.starting for pool in rollouts.values())
 
 
-def one_less(rollouts: Mapping[str, PoolRollout], usual: RollingUpdates) -> RollingUpdates:
+def _one_less(rollouts: Mapping[str, PoolRollout], usual: RollingUpdates) -> RollingUpdates:
     """Returns bounds that remove one old worker, of prefill if possible, because decode workers can prefill."""
     for pool in (roles.PREFILL, roles.DECODE):
         if pool in rollouts and (old := rollouts[pool].old.total):
@@ -87,7 +104,7 @@ def _largest(observed: Observed, budget: GpuBudget, pool: str, revisions: Revisi
     return max([*planned, *(budget.in_use([pod]) for pod in observed.of_pool(pool))])
 
 
-def admit(
+def _admit(
     observed: Observed, budget: GpuBudget, plans: Mapping[str, PoolPlan]
 ) -> tuple[dict[str, PoolPlan], tuple[Apply, ...]]:
     """Returns the plans with only the starts that have GPUs now, and these starts in order.
