@@ -178,6 +178,6 @@ ENV PYTHONPATH=/opt/app \
     NVIDIA_DRIVER_CAPABILITIES=compute,utility
 USER 65532:65532
 # Fails the build if the pods' user cannot compile Triton's launcher.
-RUN if [ "$DEVICE" != cpu ]; then python -m legato_engine.kernels.triton_launcher; fi
+RUN if [ "$DEVICE" != cpu ]; then python -m legato_engine.kernels.gpu.launcher; fi
 EXPOSE 8081 8082 8100-8199
 ENTRYPOINT ["legato"]

@@ -23,9 +23,10 @@ from legato_engine import processor
 from legato_engine.backends.cpu.linear_bf16 import LinearBf16
 from legato_engine.backends.cpu.linear_float32 import LinearFloat32, Scratch
 from legato_engine.backends.cpu.numerics import Float32, Tiles
-from legato_engine.kernels import paths, tiles
-from legato_engine.kernels.linear.numba_tiles import SHAPES
-from legato_engine.kernels.vector import (
+from legato_engine.kernels import paths
+from legato_engine.kernels.cpu.linear.bf16_tiles import SHAPES
+from legato_engine.kernels.cpu.simd import tiles
+from legato_engine.kernels.cpu.simd.vector import (
     add,
     address,
     load,

@@ -13,8 +13,8 @@ import torch
 import triton
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from legato_engine.kernels.attention.made_step import BLOCK_MAJOR, MadeStep, Shape
-from legato_engine.kernels.configurations import choose
+from legato_engine.kernels.gpu.attention.made_step import BLOCK_MAJOR, MadeStep, Shape
+from legato_engine.kernels.gpu.configurations import choose
 
 DIM = 128
 LAYOUTS = {  # where the axes of blocks, layers, keys or values, KV heads, and places lie in memory

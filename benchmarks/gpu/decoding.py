@@ -11,9 +11,9 @@ import torch
 from made_model import MadeModel, Row
 
 from legato_engine.backends.cuda.device import Device
-from legato_engine.kernels.configurations import choose
-from legato_engine.kernels.sampling import triton as sampling
-from legato_engine.kernels.sampling.triton import Draws, Results, SamplingMemory
+from legato_engine.kernels.gpu.configurations import choose
+from legato_engine.kernels.gpu.sampling import sample as sampling
+from legato_engine.kernels.gpu.sampling.sample import Draws, Results, SamplingMemory
 
 Forward = Callable[[list[Row], torch.Tensor], torch.Tensor]
 

@@ -18,8 +18,8 @@ from random_draws import draw, some_draws
 
 from legato_engine.backends.cuda.device import Interpreted
 from legato_engine.errors import KernelFailed
-from legato_engine.kernels.sampling import triton_draw
-from legato_engine.kernels.triton_errors import TritonError
+from legato_engine.kernels.gpu.errors import TritonError
+from legato_engine.kernels.gpu.sampling import draw as triton_draw
 from legato_engine.sampling import constrain
 from legato_engine.sampling.constrain import Masks
 from legato_engine.sampling.device_sampler import DeviceSampler
@@ -130,6 +130,6 @@ def test_batches_of_one_padded_size_launch_the_same(monkeypatch):
 
 def test_a_kernel_that_cannot_be_compiled_is_reported(monkeypatch):
     fails = Mock(side_effect=TritonError("no compiler"))
-    monkeypatch.setattr("legato_engine.kernels.sampling.triton.pick", fails)
+    monkeypatch.setattr("legato_engine.kernels.gpu.sampling.sample.pick", fails)
     with pytest.raises(KernelFailed, match="no compiler"):
         DeviceSampler(Interpreted(), VOCAB, 4).warm_up()

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from legato_engine.kernels.sampling.triton import FORBIDDEN, SEEN
+from legato_engine.kernels.gpu.sampling.sample import FORBIDDEN, SEEN
 from legato_engine.sampling.entries import collect
 from legato_engine.scheduler.batch import Draw
 from legato_protocol.sampling.parameters import SamplingParams

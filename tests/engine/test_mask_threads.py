@@ -11,7 +11,7 @@ import torch
 from grammar_vocabulary import COMPILER, END, TOKENS
 
 from legato_engine.grammars.position import GrammarPosition
-from legato_engine.kernels.sampling import torch as by_torch
+from legato_engine.kernels.torch import sampling as by_torch
 from legato_engine.runner import cores
 from legato_engine.runner.runner import Runner
 from legato_engine.runner.sizing import ChosenSizes

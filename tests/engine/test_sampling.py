@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from random_draws import draw, params, some_draws
 
 from legato_engine.backends.cuda.device import Interpreted
-from legato_engine.kernels.sampling import torch as filters
+from legato_engine.kernels.torch import sampling as filters
 from legato_engine.sampling.adjust import adjust
 from legato_engine.sampling.device_sampler import DeviceSampler
 from legato_engine.sampling.sampler import NOT_FINITE, NOTHING_LEFT, sample

@@ -5,9 +5,9 @@ from typing import Any
 
 import torch
 
-from legato_engine.kernels.attention import naive
-from legato_engine.kernels.attention import triton as attention
-from legato_engine.kernels.configurations import Configuration
+from legato_engine.kernels.gpu.attention import attend as attention
+from legato_engine.kernels.gpu.configurations import Configuration
+from legato_engine.kernels.reference import attention as naive
 
 
 class Step:

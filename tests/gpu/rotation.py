@@ -5,9 +5,9 @@ from typing import Any
 
 import torch
 
-from legato_engine.kernels.rms_norm import naive as naive_rms_norm
-from legato_engine.kernels.rope import naive as naive_rope
-from legato_engine.kernels.rope.triton import norm_rotate_write
+from legato_engine.kernels.gpu.rope import norm_rotate_write
+from legato_engine.kernels.reference import rms_norm as naive_rms_norm
+from legato_engine.kernels.reference import rope as naive_rope
 
 EPS = 1e-5
 

@@ -3,8 +3,8 @@
 import torch
 from places import Place, over
 
-from legato_engine.kernels.block_sums.triton import sum_blocks
-from legato_engine.kernels.configurations import choose
+from legato_engine.kernels.gpu.block_sums import sum_blocks
+from legato_engine.kernels.gpu.configurations import choose
 from legato_engine.transfer.blocks.checksum import MASK, ArenaMemory, weights
 
 BLOCKS, EXTREMES = 5, (-(1 << 63), (1 << 63) - 1, -1, 0, 1)

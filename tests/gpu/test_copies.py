@@ -6,8 +6,8 @@ from functools import partial
 import torch
 from places import Place, over
 
-from legato_engine.kernels.block_sums.triton import sum_blocks
-from legato_engine.kernels.configurations import choose
+from legato_engine.kernels.gpu.block_sums import sum_blocks
+from legato_engine.kernels.gpu.configurations import choose
 from legato_engine.transfer.blocks.checksum import MASK, weights
 from legato_engine.transfer.device.cuda import CudaCopies, CudaCopy, CudaSums
 

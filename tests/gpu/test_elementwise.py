@@ -4,11 +4,11 @@ import torch
 from places import Place, over
 from rotation import EPS, check_rotation
 
-from legato_engine.kernels.configurations import choose
-from legato_engine.kernels.rms_norm import naive as naive_rms_norm
-from legato_engine.kernels.rms_norm.triton import add_rms_norm
-from legato_engine.kernels.silu_mul import naive as naive_silu_mul
-from legato_engine.kernels.silu_mul.triton import silu_mul
+from legato_engine.kernels.gpu.configurations import choose
+from legato_engine.kernels.gpu.rms_norm import add_rms_norm
+from legato_engine.kernels.gpu.silu_mul import silu_mul
+from legato_engine.kernels.reference import rms_norm as naive_rms_norm
+from legato_engine.kernels.reference import silu_mul as naive_silu_mul
 
 
 @over(rows=(1, 63), width=(100, 576, 4096), first=(False, True))

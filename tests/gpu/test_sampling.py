@@ -6,8 +6,8 @@ from dataclasses import replace
 import torch
 from places import Place, over
 
-from legato_engine.kernels.configurations import choose
-from legato_engine.kernels.sampling import triton as sampling
+from legato_engine.kernels.gpu.configurations import choose
+from legato_engine.kernels.gpu.sampling import sample as sampling
 
 
 def _draws(place: Place, count: int, temperature: float, top_k: int, top_p: float) -> sampling.Draws:

@@ -3,9 +3,9 @@
 import torch
 from places import Place, over
 
-from legato_engine.kernels.configurations import choose
-from legato_engine.kernels.step_inputs import naive
-from legato_engine.kernels.step_inputs.triton import expand
+from legato_engine.kernels.gpu.configurations import choose
+from legato_engine.kernels.gpu.step_inputs import expand
+from legato_engine.kernels.reference import step_inputs as naive
 
 
 @over(counts=((1, 1, 1), (3, 0, 70), (1,) * 100), block=(16, 64))

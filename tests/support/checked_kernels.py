@@ -8,8 +8,8 @@ import tiny_llama
 import triton
 
 from legato_engine.backends.cuda import backend
-from legato_engine.kernels import ahead
-from legato_engine.kernels.configurations import Configuration
+from legato_engine.kernels.gpu import ahead
+from legato_engine.kernels.gpu.configurations import Configuration
 from legato_engine.runner import kernel_check
 
 LITTLE = 4 << 10  # bytes of shared memory

@@ -15,7 +15,7 @@ from interpreted_models import MODELS, load
 from tiny_models import RandomCheckpoint
 
 from legato_engine.backends.cuda.device import Interpreted
-from legato_engine.kernels.ahead import launches
+from legato_engine.kernels.gpu.ahead import launches
 from legato_engine.runner.runner import Runner
 from legato_engine.scheduler.batch import Batch, Draw, Row, Targets
 from legato_protocol.sampling.parameters import SamplingParams

@@ -6,7 +6,7 @@ import torch
 import triton
 import triton.language as tl
 
-from legato_engine.kernels import ahead
+from legato_engine.kernels.gpu import ahead
 
 
 @triton.jit

@@ -13,11 +13,11 @@ from unittest import mock
 
 import emulated_tiles
 
-from legato_engine.kernels import vector
-from legato_engine.kernels.compiled_cache import KernelLocator
+from legato_engine.kernels.cpu.compiled_cache import KernelLocator
+from legato_engine.kernels.cpu.simd import vector
 
-_PACKAGE = "legato_engine.kernels"
-_PREFIXES = tuple(f"{_PACKAGE}.{place}" for place in ("vector", "tiles", "attention.numba", "linear.numba"))
+_PACKAGE = "legato_engine.kernels.cpu"
+_PREFIXES = tuple(f"{_PACKAGE}.{place}" for place in ("simd.vector", "simd.tiles", "attention.", "linear."))
 
 
 class _Renamed(SourceFileLoader):
@@ -62,7 +62,7 @@ def _imported_anew() -> Iterator[None]:
 
 
 def load(*names: str) -> list[ModuleType]:
-    """Copies of `legato_engine.kernels.NAME`, compiled into a cache of their own."""
+    """Copies of `legato_engine.kernels.cpu.NAME`, compiled into a cache of their own."""
     digest = sha256(Path(emulated_tiles.__file__).read_bytes()).hexdigest()[:8]
     cache = KernelLocator.compiled.with_name(f"{KernelLocator.compiled.name}-emulated-{digest}")
     finders = [_Finder, *sys.meta_path]

@@ -16,9 +16,9 @@ from numba import carray, cfunc, njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from legato_engine.kernels import vector
-from legato_engine.kernels.scalar import fused, widened
-from legato_engine.kernels.vector import REGISTER, multiply_add, pointer
+from legato_engine.kernels.cpu.simd import vector
+from legato_engine.kernels.cpu.simd.scalar import fused, widened
+from legato_engine.kernels.cpu.simd.vector import REGISTER, multiply_add, pointer
 
 FAULTS = (
     "tiles are not configured", "no such shape of a tile", "nothing was put into the tile", "shapes do not fit",

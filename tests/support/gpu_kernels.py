@@ -1,4 +1,4 @@
-"""Resources that kernels need of each chip. Run it, and it rewrites the tables of `legato_engine/kernels/CHIPS.md`.
+"""Resources that kernels need of each chip. Run it, and it rewrites the tables of `legato_engine/kernels/gpu/CHIPS.md`.
 
 Everything is compiled by the functions that a worker launches it with, in the shapes of real models, and attention in a
 sample of all others that are supported, which the page leaves out.
@@ -12,18 +12,18 @@ from typing import Any, NamedTuple
 
 import torch
 
-from legato_engine.kernels import ahead
-from legato_engine.kernels.attention import triton as attention
-from legato_engine.kernels.block_sums.triton import sum_blocks
-from legato_engine.kernels.configurations import choose, triton_minor
-from legato_engine.kernels.inspection import inspect
-from legato_engine.kernels.rms_norm.triton import add_rms_norm
-from legato_engine.kernels.rope.triton import norm_rotate_write
-from legato_engine.kernels.sampling import triton as sampling
-from legato_engine.kernels.silu_mul.triton import silu_mul
-from legato_engine.kernels.step_inputs.triton import expand
+from legato_engine.kernels.gpu import ahead
+from legato_engine.kernels.gpu.attention import attend as attention
+from legato_engine.kernels.gpu.block_sums import sum_blocks
+from legato_engine.kernels.gpu.configurations import choose, triton_minor
+from legato_engine.kernels.gpu.inspection import inspect
+from legato_engine.kernels.gpu.rms_norm import add_rms_norm
+from legato_engine.kernels.gpu.rope import norm_rotate_write
+from legato_engine.kernels.gpu.sampling import sample as sampling
+from legato_engine.kernels.gpu.silu_mul import silu_mul
+from legato_engine.kernels.gpu.step_inputs import expand
 
-PAGE = Path(__file__).parents[2] / "engine" / "legato_engine" / "kernels" / "CHIPS.md"
+PAGE = Path(__file__).parents[2] / "engine" / "legato_engine" / "kernels" / "gpu" / "CHIPS.md"
 BEGIN, END = "<!-- begin generated -->\n", "<!-- end generated -->\n"
 DTYPE = torch.bfloat16
 KV_HEADS, TOKENS, ROWS, BLOCKS = 2, 256, 16, 64

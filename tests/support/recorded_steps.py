@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from legato_engine.backends.cuda.device import Interpreted
-from legato_engine.kernels.ahead import launches
+from legato_engine.kernels.gpu.ahead import launches
 from legato_engine.runner.runner import Runner
 from legato_engine.scheduler.batch import Draw, Row
 from legato_protocol.sampling.parameters import SamplingParams

@@ -193,7 +193,7 @@ def _cannot_compile(environ: Mapping[str, str]) -> str:
 
     Runs in a separate process, which keeps its output and libraries.
     """
-    command = [sys.executable, "-m", "legato_engine.kernels.triton_launcher"]
+    command = [sys.executable, "-m", "legato_engine.kernels.gpu.launcher"]
     done = subprocess.run(command, capture_output=True, text=True, env={**environ})
     return reason(done.stderr) if done.returncode else ""
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from legato_protocol.settings import flags
 
 if TYPE_CHECKING:
-    from legato_engine.kernels.configurations import Table
-    from legato_engine.kernels.tuning.cases import TuningDevice
-    from legato_engine.kernels.tuning.search import Case, Found
+    from legato_engine.kernels.gpu.configurations import Table
+    from legato_engine.kernels.gpu.tuning.cases import TuningDevice
+    from legato_engine.kernels.gpu.tuning.search import Case, Found
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -39,8 +39,8 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 def run(args: argparse.Namespace) -> int:
     """Exit code 2: there is no GPU, no such kernel, or no table that could be changed."""
     from legato_engine.errors import NoDevice
-    from legato_engine.kernels import configurations
-    from legato_engine.kernels.tuning import cases
+    from legato_engine.kernels.gpu import configurations
+    from legato_engine.kernels.gpu.tuning import cases
     from legato_engine.runner import backends
 
     path = Path(args.table or configurations.FILE)
@@ -65,9 +65,9 @@ def tune(table: "Table", path: Path, place: "TuningDevice", chosen: "list[Case]"
     """
     from tqdm import tqdm
 
-    from legato_engine.kernels.configurations import triton_minor
-    from legato_engine.kernels.tuning import timing
-    from legato_engine.kernels.tuning.search import search
+    from legato_engine.kernels.gpu.configurations import triton_minor
+    from legato_engine.kernels.gpu.tuning import timing
+    from legato_engine.kernels.gpu.tuning.search import search
 
     version, results = triton_minor(), list["Found"]()
     try:
@@ -81,8 +81,8 @@ def tune(table: "Table", path: Path, place: "TuningDevice", chosen: "list[Case]"
 
 def _change(table: "Table", path: Path, chip: str, version: str, results: "list[Found]", dry_run: bool) -> int:
     """Writes the changed rows and returns the exit code."""
-    from legato_engine.kernels.configurations import Table
-    from legato_engine.kernels.tuning.search import rows
+    from legato_engine.kernels.gpu.configurations import Table
+    from legato_engine.kernels.gpu.tuning.search import rows
 
     changed = list(rows(results, chip, version))
     if changed and not dry_run:

@@ -10,7 +10,7 @@ import os
 import numba
 import torch
 
-from legato_engine.kernels.thread_ids import thread_ids
+from legato_engine.kernels.cpu.thread_ids import thread_ids
 
 _allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set[int]()
 _MANY = 1 << 18  # numbers that torch computes with all its threads

@@ -2,9 +2,9 @@
 
     python -m legato_engine.runner.kernel_check MODEL DTYPE BLOCK_SIZE CHIP SHARED PROCESSORS
 
-The first three are settings of a worker; SHARED and PROCESSORS are fields of `kernels.ahead.Chip`. With exit code 1,
-stdout names the first kernel that does not compile and stderr has the reason. Compiled kernels stay in Triton's cache
-for workers. Weights are not read.
+The first three are settings of a worker; SHARED and PROCESSORS are fields of `kernels.gpu.ahead.Chip`. With exit code
+1, stdout names the first kernel that does not compile and stderr has the reason. Compiled kernels stay in Triton's
+cache for workers. Weights are not read.
 """
 
 import sys
@@ -15,10 +15,10 @@ import torch
 
 from legato_engine.backends.cuda import device
 from legato_engine.backends.cuda.compiling import compiling
-from legato_engine.kernels import ahead
-from legato_engine.kernels.ahead import Chip
-from legato_engine.kernels.block_sums.triton import sum_blocks
-from legato_engine.kernels.configurations import choose
+from legato_engine.kernels.gpu import ahead
+from legato_engine.kernels.gpu.ahead import Chip
+from legato_engine.kernels.gpu.block_sums import sum_blocks
+from legato_engine.kernels.gpu.configurations import choose
 from legato_engine.models.config import ModelConfig
 from legato_engine.runner.runner import Runner
 from legato_engine.sampling.device_sampler import DeviceSampler

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from legato_engine.kernels.sampling import numba as by_numba
-from legato_engine.kernels.sampling import torch as by_torch
+from legato_engine.kernels.cpu import sampling as by_numba
+from legato_engine.kernels.torch import sampling as by_torch
 from legato_engine.scheduler.batch import DeadEnd, Draw
 
 Masks = dict[int, bytes | str]  # by row of the logits: the mask, empty if all tokens may follow; or why none may

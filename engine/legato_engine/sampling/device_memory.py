@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 
 from legato_engine.backends.cuda.device import Device
-from legato_engine.kernels.sampling.triton import MOST_TOPS, Draws, Results
+from legato_engine.kernels.gpu.sampling.sample import MOST_TOPS, Draws, Results
 
 _Memory = TypeVar("_Memory", torch.Tensor, npt.NDArray[Any])
 

@@ -13,9 +13,9 @@ from msgspec.structs import replace
 
 from legato_engine.backends.cuda.compiling import compiling
 from legato_engine.backends.cuda.device import Device
-from legato_engine.kernels.configurations import choose
-from legato_engine.kernels.sampling import triton as by_triton
-from legato_engine.kernels.sampling.triton import MOST_TOPS, Results, SamplingMemory
+from legato_engine.kernels.gpu.configurations import choose
+from legato_engine.kernels.gpu.sampling import sample as by_triton
+from legato_engine.kernels.gpu.sampling.sample import MOST_TOPS, Results, SamplingMemory
 from legato_engine.sampling import constrain, entries
 from legato_engine.sampling.constrain import Masks
 from legato_engine.sampling.device_memory import Slot
@@ -123,7 +123,7 @@ class DeviceSampler:
     def _columns(
         self, draws: Sequence[Draw], rows: Sequence[int], changes: Sequence[int]
     ) -> dict[str, npt.NDArray[Any]]:
-        """The fields of `kernels.sampling.triton.Draws`."""
+        """The fields of `kernels.gpu.sampling.sample.Draws`."""
         params = [draw.params for draw in draws]
         temperatures = np.array([0.0 if is_greedy(p) else p.temperature for p in params], np.float32)
         with np.errstate(divide="ignore"):  # log(0) is -inf: no threshold

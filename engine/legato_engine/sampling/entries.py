@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from legato_engine.kernels.sampling.triton import FORBIDDEN, SEEN
+from legato_engine.kernels.gpu.sampling.sample import FORBIDDEN, SEEN
 from legato_engine.sampling.adjust import Ids, adjusts, forbidden, penalized, penalties
 from legato_engine.scheduler.batch import Draw
 
 
 class Entries(NamedTuple):
-    """`table` is the input of `kernels.sampling.triton.change`; `changes` numbers draws with entries, else -1."""
+    """`table` is the input of `kernels.gpu.sampling.sample.change`; `changes` numbers draws with entries, else -1."""
 
     table: npt.NDArray[np.int32]
     changes: list[int]

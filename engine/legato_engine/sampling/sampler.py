@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import torch
 
-from legato_engine.kernels.sampling import numba as by_numba
-from legato_engine.kernels.sampling import torch as by_torch
+from legato_engine.kernels.cpu import sampling as by_numba
+from legato_engine.kernels.torch import sampling as by_torch
 from legato_engine.sampling.adjust import adjust, adjusts
 from legato_engine.sampling.uniform import uniform
 from legato_engine.scheduler.batch import Draw, Sampled

@@ -9,11 +9,11 @@ import torch
 from triton.runtime.errors import OutOfResources
 
 from legato_cli.machine import tune
-from legato_engine.kernels import configurations
-from legato_engine.kernels.configurations import Configuration, Table
-from legato_engine.kernels.tuning import timing
-from legato_engine.kernels.tuning.cases import TuningDevice
-from legato_engine.kernels.tuning.search import Case, TuningTrial
+from legato_engine.kernels.gpu import configurations
+from legato_engine.kernels.gpu.configurations import Configuration, Table
+from legato_engine.kernels.gpu.tuning import timing
+from legato_engine.kernels.gpu.tuning.cases import TuningDevice
+from legato_engine.kernels.gpu.tuning.search import Case, TuningTrial
 
 PLACE = TuningDevice(torch.device("cpu"), "sm_90", 132)
 FAST = Configuration({"WIDTH": 512}, warps=8)

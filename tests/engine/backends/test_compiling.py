@@ -4,7 +4,7 @@ import pytest
 
 from legato_engine.backends.cuda.compiling import compiling
 from legato_engine.errors import KernelFailed
-from legato_engine.kernels.triton_errors import TritonError
+from legato_engine.kernels.gpu.errors import TritonError
 
 
 @pytest.mark.parametrize("error", [TritonError("no such block"), RuntimeError("PassManager::run failed")])

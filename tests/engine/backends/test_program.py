@@ -10,7 +10,7 @@ import torch
 from tiny_models import PROCESSORS, RandomCheckpoint, llama, on
 
 from legato_engine.backends.cpu.program import Program
-from legato_engine.kernels import program as kernels
+from legato_engine.kernels.cpu import program as kernels
 from legato_engine.kernels.paths import INT8_AVX2
 from legato_engine.runner.runner import Runner
 from legato_engine.scheduler.batch import Row

@@ -7,7 +7,7 @@ import torch
 
 from legato_engine.core.handoff import device_staging, device_sums
 from legato_engine.errors import KernelFailed
-from legato_engine.kernels.configurations import Configuration
+from legato_engine.kernels.gpu.configurations import Configuration
 from legato_engine.kvcache.layout import KVLayout
 from legato_engine.settings import WorkerSettings
 from legato_engine.transfer.blocks.checksum import MASK, ArenaMemory

@@ -4,7 +4,7 @@ import elsewhere
 import pytest
 import uninterpreted
 
-from legato_engine.kernels import ahead
+from legato_engine.kernels.gpu import ahead
 
 LAUNCH = {
     "kernel": "_double", "grid": [2, 1, 1], "at": {"x": 0, "out": 0}, "scalars": {"count": 100, "SIZE": 64}, "warps": 2,

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 import legato_engine
-from legato_engine.kernels import compiled_cache
+from legato_engine.kernels.cpu import compiled_cache
 
 # Computes a gate, and prints how many kernels it compiled and how many it found.
 PROGRAM = """
 import sys
 import numpy as np
 from numba.core import event
-from legato_engine.kernels.silu_mul.numba import silu_mul_row
+from legato_engine.kernels.cpu.silu_mul import silu_mul_row
 
 compiled = event.RecordingListener()
 event.register("numba:compile", compiled)
@@ -55,7 +55,8 @@ def test_a_clone_elsewhere_finds_what_was_compiled_until_a_kernel_changes(tmp_pa
     ignored = shutil.ignore_patterns("__pycache__")
     shutil.copytree(Path(legato_engine.__file__).parent, clone / "legato_engine", ignore=ignored)
     assert compiled(start(cache, "float32", engine=clone)) == 0
-    with (clone / "legato_engine" / "kernels" / "scalar.py").open("a") as file:  # which other kernels call
+    scalar = clone / "legato_engine" / "kernels" / "cpu" / "simd" / "scalar.py"  # other kernels call its functions
+    with scalar.open("a") as file:
         file.write("# changed\n")
     assert compiled(start(cache, "float32", engine=clone)) > 0
 

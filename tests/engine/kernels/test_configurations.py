@@ -2,8 +2,8 @@
 
 import pytest
 
-from legato_engine.kernels import configurations
-from legato_engine.kernels.configurations import ANY, Configuration, ConfigurationRow, Table
+from legato_engine.kernels.gpu import configurations
+from legato_engine.kernels.gpu.configurations import ANY, Configuration, ConfigurationRow, Table
 
 ANYWHERE = ConfigurationRow("attention", {}, ANY, ANY, Configuration({"KEYS": 16}))
 WIDE = ConfigurationRow("attention", {"head_dim": 128}, ANY, ANY, Configuration({"KEYS": 32}))

@@ -20,17 +20,19 @@ from legato_engine.backends.cpu import attention_work
 from legato_engine.backends.cpu.numerics import Float32, Tiles
 from legato_engine.backends.torch.step import MASK_ENTRIES, group_rows
 from legato_engine.kernels import paths
-from legato_engine.kernels.attention import naive, numba_bf16, numba_float32
-from legato_engine.kernels.attention import torch as torch_attention
-from legato_engine.kernels.linear.numba_tiles import SHAPES
+from legato_engine.kernels.cpu.attention import bf16 as bf16_attention
+from legato_engine.kernels.cpu.attention import float32 as float32_attention
+from legato_engine.kernels.cpu.linear.bf16_tiles import SHAPES
 from legato_engine.kernels.paths import Path
+from legato_engine.kernels.reference import attention as naive
+from legato_engine.kernels.torch import attention as torch_attention
 from legato_engine.runner import inputs
 from legato_engine.scheduler.batch import Row
 
 HERE = processor.detect()
 WITH_AMX = pytest.mark.skipif(not HERE.amx, reason="this processor has no AMX")
-emulated_bf16 = cache(lambda: emulated_kernels.load("attention.numba_bf16")[0])
-emulated_pairs = cache(lambda: emulated_kernels.load("attention.numba_float32")[0])
+emulated_bf16 = cache(lambda: emulated_kernels.load("attention.bf16")[0])
+emulated_pairs = cache(lambda: emulated_kernels.load("attention.float32")[0])
 
 
 class Step(NamedTuple):
@@ -70,7 +72,7 @@ def by_torch(step: Step, entries: int = MASK_ENTRIES) -> torch.Tensor:
 
 def by_float32(path: Path) -> Callable[[Step], torch.Tensor]:
     def attend(step: Step) -> torch.Tensor:
-        kernels = numba_float32 if path is not paths.INT8_BF16 or HERE.bf16 else emulated_pairs()
+        kernels = float32_attention if path is not paths.INT8_BF16 or HERE.bf16 else emulated_pairs()
         built, out = inputs.build(step.rows, step.arena.shape[4]), np.zeros(step.queries.shape, np.float32)
         work, held = step.ordered(attention_work.parts(built, step.shared)), Float32(path).held(step.arena)
         given = (
@@ -92,7 +94,7 @@ def by_float32(path: Path) -> Callable[[Step], torch.Tensor]:
 
 def by_tiles(real: bool) -> Callable[[Step], torch.Tensor]:
     def attend(step: Step) -> torch.Tensor:
-        kernels = numba_bf16 if real else emulated_bf16()
+        kernels = bf16_attention if real else emulated_bf16()
         built, out = inputs.build(step.rows, step.arena.shape[4]), torch.full(step.queries.shape, torch.nan).bfloat16()
         work, held = step.ordered(attention_work.tiles(built, step.shared)), Tiles(paths.TILES).held
         given = step.qkv.numpy(), work, built.tables, step.window or 0, SHAPES

@@ -16,11 +16,12 @@ from legato_engine import processor
 from legato_engine.backends.cpu.codes import Codes
 from legato_engine.backends.cpu.numerics import Tiles
 from legato_engine.kernels import paths
-from legato_engine.kernels.linear import naive, numba_tiles
+from legato_engine.kernels.cpu.linear import bf16_tiles
+from legato_engine.kernels.reference import linear as naive
 
 WITH_AMX = pytest.mark.skipif(not processor.detect().amx, reason="this processor has no AMX")
 TYPES = pytest.mark.parametrize("kind", packed_weights.TYPES)
-emulated = cache(lambda: emulated_kernels.load("linear.numba_tiles")[0])
+emulated = cache(lambda: emulated_kernels.load("linear.bf16_tiles")[0])
 
 
 def bits(x):
@@ -77,7 +78,7 @@ def test_dequantized_weights_are_exact_and_codes_take_what_their_bits_say(kind):
 
 @pytest.fixture(params=["emulated", pytest.param("real", marks=WITH_AMX)])
 def tiles(request):
-    yield emulated() if request.param == "emulated" else numba_tiles
+    yield emulated() if request.param == "emulated" else bf16_tiles
     assert emulated_tiles.faults() == []
 
 

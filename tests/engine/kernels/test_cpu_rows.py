@@ -10,14 +10,11 @@ import pytest
 import torch
 
 from legato_engine.backends.cpu import low_rank as low_rank_layers
-from legato_engine.kernels.low_rank import naive as naive_low_rank
-from legato_engine.kernels.low_rank import numba as low_rank
-from legato_engine.kernels.rms_norm import naive as naive_rms_norm
-from legato_engine.kernels.rms_norm import numba as rms_norm
-from legato_engine.kernels.rope import naive as naive_rope
-from legato_engine.kernels.rope import numba as rope
-from legato_engine.kernels.silu_mul import naive as naive_silu_mul
-from legato_engine.kernels.silu_mul import numba as silu_mul
+from legato_engine.kernels.cpu import low_rank, rms_norm, rope, silu_mul
+from legato_engine.kernels.reference import low_rank as naive_low_rank
+from legato_engine.kernels.reference import rms_norm as naive_rms_norm
+from legato_engine.kernels.reference import rope as naive_rope
+from legato_engine.kernels.reference import silu_mul as naive_silu_mul
 from legato_engine.layers.low_rank import LowRank, LowRankAdapter, Up
 
 EPS = np.float32(1e-5)

@@ -5,8 +5,8 @@ import gpu_kernels
 import pytest
 import uninterpreted
 
-from legato_engine.kernels import ahead
-from legato_engine.kernels.configurations import triton_minor
+from legato_engine.kernels.gpu import ahead
+from legato_engine.kernels.gpu.configurations import triton_minor
 
 WHOLE = budget.FACTOR > 1
 LEAST_WGMMA = 64  # lanes of a tile

@@ -13,9 +13,9 @@ import torch
 from legato_engine import processor
 from legato_engine.backends.cpu import codes as codes_of
 from legato_engine.backends.cpu.codes import Codes
-from legato_engine.kernels.linear import naive
-from legato_engine.kernels.linear.numba_int8 import round_rows
+from legato_engine.kernels.cpu.linear.int8 import round_rows
 from legato_engine.kernels.paths import INT8, INT8_AVX2
+from legato_engine.kernels.reference import linear as naive
 from legato_engine.kernels.tags import AVX2
 
 HERE = processor.detect()
@@ -29,18 +29,18 @@ INPUTS = 512
 
 @cache
 def emulated():
-    return emulated_kernels.load("linear.numba_int8")[0]
+    return emulated_kernels.load("linear.int8")[0]
 
 
 @pytest.fixture(autouse=True)
 def _vnni_everywhere(monkeypatch):
     if not HERE.vnni:
-        real = codes_of.numba_int8.multiply
+        real = codes_of.int8.multiply
 
         def multiply(family, *given):
             return (real if family is AVX2 else emulated().multiply)(family, *given)
 
-        monkeypatch.setattr(codes_of.numba_int8, "multiply", multiply)
+        monkeypatch.setattr(codes_of.int8, "multiply", multiply)
 
 
 def paths_and_types():

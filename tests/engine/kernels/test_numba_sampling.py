@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from budget import times
 
-from legato_engine.kernels.sampling import numba as kernel
+from legato_engine.kernels.cpu import sampling as kernel
 
 VOCAB = 3000
 SHAPES = ["peaked", "even", "ties", "masked", "flat"]

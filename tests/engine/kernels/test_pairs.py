@@ -5,9 +5,9 @@ import pytest
 import torch
 from numba import njit
 
-from legato_engine.kernels import bfloat16
-from legato_engine.kernels.attention import numba_pairs_row, numba_pairs_tile
-from legato_engine.kernels.vector import address, load, store
+from legato_engine.kernels.cpu.attention import pairs_row, pairs_tile
+from legato_engine.kernels.cpu.simd import bfloat16
+from legato_engine.kernels.cpu.simd.vector import address, load, store
 
 LANES, DIM = 32, 64
 SPECIAL = [0x3F808000, 0x3F818000, 0x3F808001, 0x7F7FFFFF, 0x7F800000, 0xFF800000, 0x7F800001, 0xFFFFFFFF, 0x80000001]
@@ -23,10 +23,10 @@ def test_queries_are_rounded_as_torch_does_and_paired(which):
     expected = torch.from_numpy(queries).bfloat16().float().reshape(DIM // 32, 2, 16, LANES)
 
     if which == "tile":
-        numba_pairs_tile.pack_queries(queries.ctypes.data, DIM)
+        pairs_tile.pack_queries(queries.ctypes.data, DIM)
     else:
         rows = queries.T.copy()
-        numba_pairs_row.pack_queries(rows.ctypes.data, DIM, LANES)
+        pairs_row.pack_queries(rows.ctypes.data, DIM, LANES)
         queries = rows.T.copy()
 
     words = queries.view(np.uint32)[: DIM // 2].reshape(DIM // 32, 16, LANES)

@@ -7,8 +7,8 @@ from budget import times
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from legato_engine.kernels.attention import triton as attention
-from legato_engine.kernels.configurations import Configuration
+from legato_engine.kernels.gpu.attention import attend as attention
+from legato_engine.kernels.gpu.configurations import Configuration
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 

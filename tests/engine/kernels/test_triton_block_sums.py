@@ -8,8 +8,9 @@ from budget import times
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from legato_engine.kernels.block_sums import naive, triton
-from legato_engine.kernels.configurations import Configuration, choose
+from legato_engine.kernels.gpu import block_sums as triton
+from legato_engine.kernels.gpu.configurations import Configuration, choose
+from legato_engine.kernels.reference import block_sums as naive
 from legato_engine.transfer.blocks.checksum import MASK, ArenaMemory, weights
 
 WORDS = st.integers(1, 40) | st.sampled_from([63, 64, 65, 100, 500, 4095, 4096, 4097, 10_000])

@@ -6,11 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rotation import EPS, check_rotation
 
-from legato_engine.kernels.configurations import Configuration
-from legato_engine.kernels.rms_norm import naive as naive_rms_norm
-from legato_engine.kernels.rms_norm import triton as rms_norm
-from legato_engine.kernels.silu_mul import naive as naive_silu_mul
-from legato_engine.kernels.silu_mul import triton as silu_mul
+from legato_engine.kernels.gpu import rms_norm, silu_mul
+from legato_engine.kernels.gpu.configurations import Configuration
+from legato_engine.kernels.reference import rms_norm as naive_rms_norm
+from legato_engine.kernels.reference import silu_mul as naive_silu_mul
 
 DTYPES = st.sampled_from([torch.bfloat16, torch.float16, torch.float32])
 WIDTHS = st.sampled_from([1, 16, 63, 64, 100, 500])

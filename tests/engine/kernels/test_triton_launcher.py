@@ -14,7 +14,7 @@ def _run(folder, **environ):
     folder.mkdir()
     variables = {"PATH": os.environ["PATH"], "HOME": str(folder), "TMPDIR": str(folder)} | environ
     return subprocess.run(
-        [sys.executable, "-m", "legato_engine.kernels.triton_launcher"], capture_output=True, text=True, env=variables
+        [sys.executable, "-m", "legato_engine.kernels.gpu.launcher"], capture_output=True, text=True, env=variables
     )
 
 

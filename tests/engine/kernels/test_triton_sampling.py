@@ -10,10 +10,10 @@ from budget import times
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from legato_engine.kernels.configurations import Configuration, choose
-from legato_engine.kernels.sampling import numba as by_numba
-from legato_engine.kernels.sampling import triton as by_triton
-from legato_engine.kernels.sampling.triton import MOST_TOPS, Draws, Results, SamplingMemory
+from legato_engine.kernels.cpu import sampling as by_numba
+from legato_engine.kernels.gpu.configurations import Configuration, choose
+from legato_engine.kernels.gpu.sampling import sample as by_triton
+from legato_engine.kernels.gpu.sampling.sample import MOST_TOPS, Draws, Results, SamplingMemory
 
 CPU = torch.device("cpu")
 SMALL = Configuration({"TILE": 128, "CHUNK": 64, "PIVOTS": 8, "ENTRIES": 16}, warps=4)

@@ -5,8 +5,9 @@ from budget import times
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from legato_engine.kernels.configurations import Configuration
-from legato_engine.kernels.step_inputs import naive, triton
+from legato_engine.kernels.gpu import step_inputs as triton
+from legato_engine.kernels.gpu.configurations import Configuration
+from legato_engine.kernels.reference import step_inputs as naive
 from legato_engine.runner import inputs
 from legato_engine.scheduler.batch import Row
 

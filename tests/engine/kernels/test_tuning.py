@@ -6,10 +6,10 @@ import pytest
 import torch
 from triton.errors import TritonError
 
-from legato_engine.kernels.configurations import Configuration, Table, choose
-from legato_engine.kernels.tuning import cases
-from legato_engine.kernels.tuning.cases import Sizes, TuningDevice
-from legato_engine.kernels.tuning.search import Case, TuningTrial, rows, search
+from legato_engine.kernels.gpu.configurations import Configuration, Table, choose
+from legato_engine.kernels.gpu.tuning import cases
+from legato_engine.kernels.gpu.tuning.cases import Sizes, TuningDevice
+from legato_engine.kernels.gpu.tuning.search import Case, TuningTrial, rows, search
 
 PRESENT, OTHER, THIRD = (Configuration({"TILE": size}) for size in (16, 32, 64))
 SMALL = Sizes(

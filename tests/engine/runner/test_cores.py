@@ -19,7 +19,7 @@ import threading
 import numba
 import torch
 
-from legato_engine.kernels.thread_ids import thread_ids
+from legato_engine.kernels.cpu.thread_ids import thread_ids
 from legato_engine.runner import cores
 
 

@@ -11,7 +11,7 @@ import torch
 from legato_engine.backends.cuda import backend
 from legato_engine.backends.cuda.device import Interpreted
 from legato_engine.errors import KernelFailed, UnusableFormat
-from legato_engine.kernels.configurations import Configuration
+from legato_engine.kernels.gpu.configurations import Configuration
 from legato_engine.runner import backends, loading
 from legato_engine.runner.runner import Runner
 from legato_engine.scheduler.batch import Draw, Row

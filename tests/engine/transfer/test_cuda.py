@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from legato_engine.kernels.block_sums import naive, triton
-from legato_engine.kernels.configurations import Configuration
+from legato_engine.kernels.gpu import block_sums as triton
+from legato_engine.kernels.gpu.configurations import Configuration
+from legato_engine.kernels.reference import block_sums as naive
 from legato_engine.transfer.blocks.checksum import ArenaMemory
 from legato_engine.transfer.device.cuda import CudaCopies, CudaDirect, CudaSums
 

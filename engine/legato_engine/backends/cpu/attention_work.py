@@ -3,7 +3,7 @@
 import numpy as np
 
 from legato_engine.backends.cpu.workspace import Array
-from legato_engine.kernels.attention.work import PART, TILE
+from legato_engine.kernels.cpu.attention.work import PART, TILE
 from legato_engine.layers.inputs import StepInputs
 
 LANES = 32  # of a tile

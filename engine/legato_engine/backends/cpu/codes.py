@@ -9,9 +9,9 @@ import torch
 from legato_engine.backends import projections
 from legato_engine.backends.cpu.program import Program
 from legato_engine.backends.cpu.workspace import Array
-from legato_engine.kernels import program as operators
-from legato_engine.kernels.linear import numba_codes4, numba_codes8, numba_int8
-from legato_engine.kernels.linear.packing import COLUMNS, pack_codes4, pack_codes8, pack_scales
+from legato_engine.kernels.cpu import program as operators
+from legato_engine.kernels.cpu.linear import codes4, codes8, int8
+from legato_engine.kernels.cpu.linear.packing import COLUMNS, pack_codes4, pack_codes8, pack_scales
 from legato_engine.kernels.paths import Path, Product
 from legato_engine.weights.checkpoint import Checkpoint
 from legato_engine.weights.packed import Packed, Scales, together
@@ -43,9 +43,9 @@ class Codes:
         """x [room, in], float32, or bfloat16 as uint16 without `int8`; out float32 [room, …], from `first` on."""
         if self.int8:
             threads = numba.get_num_threads()
-            numba_int8.multiply(self._kernel.family, x, rows, self._codes, *self._scales, out, first, threads)
+            int8.multiply(self._kernel.family, x, rows, self._codes, *self._scales, out, first, threads)
         else:
-            multiply = numba_codes8.multiply8 if self.bits == 8 else numba_codes4.multiply4
+            multiply = codes8.multiply8 if self.bits == 8 else codes4.multiply4
             multiply(x, rows, self._codes, *self._scales, out, first)
 
     def record(self, program: Program, x: Array, out: Array, first: int) -> None:
@@ -65,7 +65,7 @@ class Codes:
 
     def dequantize(self, first: int, out: Array) -> None:
         """Writes the weights of the outputs from `first` on, a multiple of 16, transposed: float32 [in, outputs]."""
-        dequantize = numba_codes8.dequantize8 if self.bits == 8 else numba_codes4.dequantize4
+        dequantize = codes8.dequantize8 if self.bits == 8 else codes4.dequantize4
         dequantize(self._codes, *self._scales, first // COLUMNS, out)
 
     def rows(self, indexes: Array) -> Array:

@@ -17,7 +17,7 @@ from legato_engine.backends.cpu.step import CpuStep, Operators, Projection
 from legato_engine.backends.cpu.workspace import Array, CpuBuffer, CpuWorkspace, room
 from legato_engine.backends.interface import Forward, Progress
 from legato_engine.backends.low_rank import LinearShape, fuse
-from legato_engine.kernels.rms_norm.numba import add_rms_norm
+from legato_engine.kernels.cpu.rms_norm import add_rms_norm
 from legato_engine.layers import rotary
 from legato_engine.layers.inputs import Ints, StepInputs
 from legato_engine.layers.interface import AttentionShape

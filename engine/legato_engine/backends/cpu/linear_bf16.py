@@ -10,7 +10,7 @@ from legato_engine.backends import projections
 from legato_engine.backends.cpu import codes
 from legato_engine.backends.cpu.codes import Codes
 from legato_engine.backends.cpu.workspace import Array
-from legato_engine.kernels.linear import numba_tiles as kernels
+from legato_engine.kernels.cpu.linear import bf16_tiles as kernels
 from legato_engine.kernels.paths import Path, Product
 from legato_engine.weights.checkpoint import Checkpoint
 

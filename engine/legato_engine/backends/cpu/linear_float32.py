@@ -15,7 +15,7 @@ from legato_engine.backends.cpu import codes
 from legato_engine.backends.cpu.codes import Codes
 from legato_engine.backends.cpu.program import Call, Program
 from legato_engine.backends.cpu.workspace import Array
-from legato_engine.kernels import program as operators
+from legato_engine.kernels.cpu import program as operators
 from legato_engine.kernels.paths import Path, WeightForm
 from legato_engine.weights.checkpoint import Checkpoint
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from legato_engine.backends.cpu.workspace import Array
-from legato_engine.kernels.low_rank import numba as kernels
+from legato_engine.kernels.cpu import low_rank as kernels
 from legato_engine.layers.inputs import Ints
 from legato_engine.layers.low_rank import LowRank, LowRankAdapter
 

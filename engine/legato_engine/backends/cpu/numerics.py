@@ -14,8 +14,9 @@ from legato_engine.backends.cpu import attention_work, linear_bf16, linear_float
 from legato_engine.backends.cpu.linear_float32 import Scratch
 from legato_engine.backends.cpu.step import Projection
 from legato_engine.backends.cpu.workspace import Array
-from legato_engine.kernels.attention import numba_bf16, numba_float32
-from legato_engine.kernels.linear.numba_tiles import SHAPES
+from legato_engine.kernels.cpu.attention import bf16 as bf16_attention
+from legato_engine.kernels.cpu.attention import float32 as float32_attention
+from legato_engine.kernels.cpu.linear.bf16_tiles import SHAPES
 from legato_engine.kernels.paths import AttentionProduct, Path
 from legato_engine.layers.inputs import StepInputs
 from legato_engine.weights.checkpoint import Checkpoint
@@ -70,7 +71,7 @@ class Float32:
 
     def attend(self, qkv: Array, work: Array, tables: Array, window: int, held: Array, layer: int, out: Array) -> None:
         kv = self.path.kv_tag(held.dtype)
-        numba_float32.attention(kv, qkv, work, tables, window, held, layer, numba.get_num_threads(), out)
+        float32_attention.attention(kv, qkv, work, tables, window, held, layer, numba.get_num_threads(), out)
 
 
 class Tiles:
@@ -94,7 +95,7 @@ class Tiles:
         return attention_work.tiles(inputs, shared)
 
     def attend(self, qkv: Array, work: Array, tables: Array, window: int, held: Array, layer: int, out: Array) -> None:
-        numba_bf16.attention(qkv, work, tables, window, SHAPES, held, layer, numba.get_num_threads(), out)
+        bf16_attention.attention(qkv, work, tables, window, SHAPES, held, layer, numba.get_num_threads(), out)
 
 
 def make(path: Path) -> Numerics:

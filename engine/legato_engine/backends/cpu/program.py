@@ -2,7 +2,7 @@
 
 The order of operators is defined once, by layers that call each other (`models`). Called with a `Program` instead of a
 step, they compute nothing: their operators are added to a table, with the addresses of weights and of results. Work
-without an operator in `kernels.program` is kept as a function and called in between.
+without an operator in `kernels.cpu.program` is kept as a function and called in between.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ import numpy as np
 
 from legato_engine.backends.cpu.step import CpuStep, Projection
 from legato_engine.backends.cpu.workspace import Array
-from legato_engine.kernels import program as kernels
+from legato_engine.kernels.cpu import program as kernels
 from legato_engine.kernels.paths import Path
 
 Call = Callable[[CpuStep], Any]
@@ -40,7 +40,7 @@ class Program:
         self._rounded: dict[int, tuple[Array, Array]] = {}
 
     def add(self, kind: int, **fields: Array | np.generic | int) -> None:
-        """Records an operator of `kernels.program`; an array stands for its address."""
+        """Records an operator of `kernels.cpu.program`; an array stands for its address."""
         operator = np.zeros((), kernels.OPERATOR)
         operator["kind"] = kind
         for name, value in fields.items():

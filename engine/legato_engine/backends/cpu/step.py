@@ -6,9 +6,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from legato_engine.backends.cpu.workspace import Array
-from legato_engine.kernels.rms_norm.numba import add_rms_norm, norm_heads
-from legato_engine.kernels.rope.numba import rotate_and_write
-from legato_engine.kernels.silu_mul.numba import silu_mul
+from legato_engine.kernels.cpu.rms_norm import add_rms_norm, norm_heads
+from legato_engine.kernels.cpu.rope import rotate_and_write
+from legato_engine.kernels.cpu.silu_mul import silu_mul
 from legato_engine.layers.inputs import Ints, StepInputs
 
 Attend = Callable[[Array, Array, Ints, int, Array, int, Array], None]  # `Numerics.attend`

@@ -20,8 +20,8 @@ from legato_engine.backends.cuda.step import SHORT, CudaStep, StepMemory
 from legato_engine.backends.cuda.workspace import Buffer, Room, Size, Workspace
 from legato_engine.backends.interface import Forward, Progress
 from legato_engine.backends.low_rank import LinearShape, fuse
-from legato_engine.kernels.attention.triton import Work
-from legato_engine.kernels.configurations import Configuration, choose
+from legato_engine.kernels.gpu.attention.attend import Work
+from legato_engine.kernels.gpu.configurations import Configuration, choose
 from legato_engine.layers import rotary
 from legato_engine.layers.inputs import Ints, StepInputs
 from legato_engine.layers.interface import AttentionShape

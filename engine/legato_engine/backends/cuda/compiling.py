@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from legato_engine.errors import KernelFailed
-from legato_engine.kernels.triton_errors import VERSION, TritonError
+from legato_engine.kernels.gpu.errors import VERSION, TritonError
 
 PASS_FAILED = "PassManager::run failed"  # text of a plain RuntimeError of Triton, whose reason went to stderr
 

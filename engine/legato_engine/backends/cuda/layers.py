@@ -8,12 +8,12 @@ import torch
 
 from legato_engine.backends.cuda.step import CudaStep
 from legato_engine.backends.cuda.workspace import Buffer
-from legato_engine.kernels.attention import triton as attention
-from legato_engine.kernels.configurations import Configuration
-from legato_engine.kernels.low_rank import torch as low_rank
-from legato_engine.kernels.rms_norm.triton import add_rms_norm
-from legato_engine.kernels.rope.triton import norm_rotate_write
-from legato_engine.kernels.silu_mul.triton import silu_mul
+from legato_engine.kernels.gpu.attention import attend as attention
+from legato_engine.kernels.gpu.configurations import Configuration
+from legato_engine.kernels.gpu.rms_norm import add_rms_norm
+from legato_engine.kernels.gpu.rope import norm_rotate_write
+from legato_engine.kernels.gpu.silu_mul import silu_mul
+from legato_engine.kernels.torch import low_rank
 from legato_engine.layers.interface import AttentionShape
 
 

@@ -12,9 +12,9 @@ import torch
 
 from legato_engine.backends.cuda.device import Device
 from legato_engine.backends.cuda.workspace import Room, Size
-from legato_engine.kernels.attention.triton import Work
-from legato_engine.kernels.configurations import choose
-from legato_engine.kernels.step_inputs.triton import expand
+from legato_engine.kernels.gpu.attention.attend import Work
+from legato_engine.kernels.gpu.configurations import choose
+from legato_engine.kernels.gpu.step_inputs import expand
 from legato_engine.layers.inputs import StepInputs
 from legato_engine.layers.low_rank import LowRank, LowRankAdapter
 

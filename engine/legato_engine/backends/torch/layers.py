@@ -9,11 +9,11 @@ from legato_engine.backends import projections
 from legato_engine.backends.interface import Forward, Progress
 from legato_engine.backends.low_rank import LinearShape, fuse
 from legato_engine.backends.torch.step import TorchStep
-from legato_engine.kernels.attention.torch import attention
-from legato_engine.kernels.low_rank import torch as low_rank
-from legato_engine.kernels.rms_norm.torch import add_rms_norm, rms_norm
-from legato_engine.kernels.rope.torch import rotate, write_kv
-from legato_engine.kernels.silu_mul.torch import silu_mul
+from legato_engine.kernels.torch import low_rank
+from legato_engine.kernels.torch.attention import attention
+from legato_engine.kernels.torch.rms_norm import add_rms_norm, rms_norm
+from legato_engine.kernels.torch.rope import rotate, write_kv
+from legato_engine.kernels.torch.silu_mul import silu_mul
 from legato_engine.layers import rotary
 from legato_engine.layers.inputs import Ints, StepInputs
 from legato_engine.layers.interface import AttentionShape

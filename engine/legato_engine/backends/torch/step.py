@@ -4,7 +4,7 @@ from collections import defaultdict
 
 import torch
 
-from legato_engine.kernels.attention.torch import Group, causal_mask
+from legato_engine.kernels.torch.attention import Group, causal_mask
 from legato_engine.layers.inputs import StepInputs
 from legato_engine.layers.interface import AttentionShape
 

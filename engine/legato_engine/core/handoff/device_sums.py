@@ -5,8 +5,9 @@ from functools import partial
 
 from legato_engine.backends.cuda.compiling import compiling
 from legato_engine.errors import KernelFailed
-from legato_engine.kernels.block_sums import naive, triton
-from legato_engine.kernels.configurations import chip_of, choose
+from legato_engine.kernels.gpu import block_sums as triton
+from legato_engine.kernels.gpu.configurations import chip_of, choose
+from legato_engine.kernels.reference import block_sums as naive
 from legato_engine.runner.interface import StepRunner
 from legato_engine.settings import WorkerSettings
 from legato_engine.transfer.device.cuda import CudaSums

@@ -10,7 +10,7 @@ import pytest
 import torch
 from readiness import wait_readable
 
-from legato_engine.kernels.block_sums.naive import sum_blocks
+from legato_engine.kernels.reference.block_sums import sum_blocks
 from legato_engine.transfer import ucx
 from legato_engine.transfer.agent import TransferAgent
 from legato_engine.transfer.blocks.checksum import ArenaMemory

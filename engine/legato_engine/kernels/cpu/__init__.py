@@ -1,0 +1,1 @@
+"""Kernels for processors, compiled by numba."""

@@ -1,0 +1,1 @@
+"""Registers, tiles and small functions that kernels for processors consist of."""

@@ -1,0 +1,68 @@
+"""RMSNorm by Triton: whole rows in registers, so that a row is read once. The maths is in `reference/rms_norm.md`."""
+
+import torch
+import triton
+import triton.language as tl
+
+from legato_engine.kernels.gpu.configurations import Configuration
+
+
+@triton.jit(do_not_specialize=["rows"])  # compiled once for all sizes of a step
+def _add_rms_norm(
+    x,  # [rows, hidden], or None
+    residual,  # [rows, hidden]
+    weight,  # [hidden]
+    out,  # [rows, hidden]
+    rows,
+    x_stride,
+    residual_stride,
+    out_stride,
+    eps,
+    HIDDEN: tl.constexpr,
+    WIDTH: tl.constexpr,  # HIDDEN, padded to a power of two
+    ROWS: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
+    column = tl.arange(0, WIDTH)[None, :]
+    inside = (row < rows) & (column < HIDDEN)
+    at = residual + row * residual_stride + column
+    wide = tl.load(at, mask=inside, other=0.0).to(tl.float32)
+    if x is not None:
+        wide += tl.load(x + row * x_stride + column, mask=inside, other=0.0).to(tl.float32)
+        stored = wide.to(residual.dtype.element_ty)
+        tl.store(at, stored, mask=inside)
+        wide = stored.to(tl.float32)  # normed as stored, because the next layer adds to the stored value
+    scale = tl.rsqrt(tl.sum(wide * wide, 1) / HIDDEN + eps)
+    normed = (wide * scale[:, None]).to(out.dtype.element_ty).to(tl.float32)
+    by = tl.load(weight + column, mask=column < HIDDEN, other=0.0).to(tl.float32)
+    tl.store(out + row * out_stride + column, (normed * by).to(out.dtype.element_ty), mask=inside)
+
+
+def add_rms_norm(
+    x: torch.Tensor | None,
+    residual: torch.Tensor,
+    weight: torch.Tensor,
+    eps: float,
+    out: torch.Tensor,
+    config: Configuration,
+) -> None:
+    """residual += x in place, if there is an x; out = RMSNorm of that sum, times `weight`.
+
+    x, residual, out [rows, hidden], neighbours in a row contiguous; weight [hidden]. Statistics in float32.
+    Tile: ROWS, the rows that a program norms.
+    """
+    rows, hidden = residual.shape
+    _add_rms_norm[(triton.cdiv(rows, config.tiles["ROWS"]),)](
+        x,
+        residual,
+        weight,
+        out,
+        rows,
+        0 if x is None else x.stride(0),
+        residual.stride(0),
+        out.stride(0),
+        eps,
+        HIDDEN=hidden,
+        WIDTH=triton.next_power_of_2(hidden),
+        **config.options,
+    )

@@ -1,0 +1,135 @@
+"""Norm of heads, rotary embedding and the KV write by Triton, in one launch. The maths is in `reference/rope.md`.
+
+A program takes a few heads of a few tokens: of queries, or of keys with their values.
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+from legato_engine.kernels.gpu.configurations import Configuration
+
+
+@triton.jit
+def _normed(first, second, weight, pair, eps, HALF: tl.constexpr, dtype: tl.constexpr):
+    """RMSNorm of each head, both halves of it [TOKENS, HEADS, PAIRS] in float32."""
+    squares = tl.sum(first * first, 2) + tl.sum(second * second, 2)
+    scale = tl.rsqrt(squares / (2 * HALF) + eps)[:, :, None]
+    by_first = tl.load(weight + pair, mask=pair < HALF, other=0.0).to(tl.float32)
+    by_second = tl.load(weight + HALF + pair, mask=pair < HALF, other=0.0).to(tl.float32)
+    first = ((first * scale).to(dtype).to(tl.float32) * by_first).to(dtype).to(tl.float32)
+    second = ((second * scale).to(dtype).to(tl.float32) * by_second).to(dtype).to(tl.float32)
+    return first, second
+
+
+@triton.jit
+def _rotated(at, inside, weight, cosines, sines, pair, eps, HALF: tl.constexpr):
+    """The halves of the heads at `at`, normed if there is a weight, and rotated."""
+    first = tl.load(at, mask=inside, other=0.0).to(tl.float32)
+    second = tl.load(at + HALF, mask=inside, other=0.0).to(tl.float32)
+    if weight is not None:
+        first, second = _normed(first, second, weight, pair, eps, HALF, at.dtype.element_ty)
+    return first * cosines - second * sines, second * cosines + first * sines
+
+
+@triton.jit(do_not_specialize=["tokens"])  # compiled once for all sizes of a step
+def _norm_rotate_write(
+    qkv,  # [tokens, (heads + 2 · kv_heads) · 2 · HALF]
+    positions,  # [tokens]
+    slots,  # [tokens]
+    cos,  # [max_length, HALF]
+    sin,
+    query_norm,  # [2 · HALF], or None
+    key_norm,
+    layer,  # [blocks, 2, kv_heads, BLOCK, 2 · HALF]
+    tokens,
+    qkv_stride,
+    block_stride,
+    values_stride,
+    head_stride,
+    place_stride,
+    eps,
+    QUERY_HEADS: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    HALF: tl.constexpr,
+    PAIRS: tl.constexpr,  # HALF, padded to a power of two
+    TOKENS: tl.constexpr,
+    HEADS: tl.constexpr,
+):
+    token = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)[:, None, None]
+    pair = tl.arange(0, PAIRS)[None, None, :]
+    slot = tl.load(slots + token, mask=token < tokens, other=-1)
+    known = slot >= 0
+    position = tl.load(positions + token, mask=known, other=0).to(tl.int64)
+    angle = position * HALF + pair
+    cosines = tl.load(cos + angle, mask=known & (pair < HALF), other=0.0)
+    sines = tl.load(sin + angle, mask=known & (pair < HALF), other=0.0)
+    row = qkv + token.to(tl.int64) * qkv_stride + pair
+    query_parts: tl.constexpr = (QUERY_HEADS + HEADS - 1) // HEADS
+    part = tl.program_id(1)
+    if part < query_parts:
+        head = part * HEADS + tl.arange(0, HEADS)[None, :, None]
+        inside = known & (head < QUERY_HEADS) & (pair < HALF)
+        at = row + head * (2 * HALF)
+        first, second = _rotated(at, inside, query_norm, cosines, sines, pair, eps, HALF)
+        tl.store(at, first.to(qkv.dtype.element_ty), mask=inside)
+        tl.store(at + HALF, second.to(qkv.dtype.element_ty), mask=inside)
+    else:
+        head = (part - query_parts) * HEADS + tl.arange(0, HEADS)[None, :, None]
+        inside = known & (head < KV_HEADS) & (pair < HALF)
+        at = row + (QUERY_HEADS + head) * (2 * HALF)
+        place = (slot // BLOCK).to(tl.int64) * block_stride + (slot % BLOCK) * place_stride
+        to = layer + place + head.to(tl.int64) * head_stride + pair
+        first, second = _rotated(at, inside, key_norm, cosines, sines, pair, eps, HALF)
+        tl.store(to, first.to(layer.dtype.element_ty), mask=inside)
+        tl.store(to + HALF, second.to(layer.dtype.element_ty), mask=inside)
+        at += KV_HEADS * 2 * HALF
+        to += values_stride
+        tl.store(to, tl.load(at, mask=inside).to(layer.dtype.element_ty), mask=inside)
+        tl.store(to + HALF, tl.load(at + HALF, mask=inside).to(layer.dtype.element_ty), mask=inside)
+
+
+def norm_rotate_write(
+    qkv: torch.Tensor,
+    positions: torch.Tensor,
+    slots: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    query_norm: torch.Tensor | None,
+    key_norm: torch.Tensor | None,
+    eps: float,
+    heads: int,
+    layer: torch.Tensor,
+    config: Configuration,
+) -> None:
+    """Norms queries and keys by head if they have weights, and rotates both: queries in place, keys while they are
+    written to the arena with their values. Keys in `qkv` stay as they are.
+
+    qkv [tokens, (heads + 2 · kv_heads) · dim]; positions, slots int32 [tokens]; cos, sin float32 [max_length, dim/2];
+    norms [dim]; layer [blocks, 2, kv_heads, block_size, dim], strided. Tokens with a negative slot are padding,
+    neither read nor written. Tiles: TOKENS and HEADS that a program takes.
+    """
+    _, _, kv_heads, block_size, dim = layer.shape
+    tile = config.tiles["HEADS"]
+    grid = (triton.cdiv(qkv.shape[0], config.tiles["TOKENS"]), triton.cdiv(heads, tile) + triton.cdiv(kv_heads, tile))
+    _norm_rotate_write[grid](
+        qkv,
+        positions,
+        slots,
+        cos,
+        sin,
+        query_norm,
+        key_norm,
+        layer,
+        qkv.shape[0],
+        qkv.stride(0),
+        *layer.stride()[:4],
+        eps,
+        QUERY_HEADS=heads,
+        KV_HEADS=kv_heads,
+        BLOCK=block_size,
+        HALF=dim // 2,
+        PAIRS=triton.next_power_of_2(dim // 2),
+        **config.options,
+    )

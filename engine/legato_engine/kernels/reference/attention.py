@@ -1,0 +1,28 @@
+"""Attention over the paged arena as written down: one sequence, one token, one head at a time.
+
+See `reference/attention.md`.
+"""
+
+import torch
+
+
+def attention(
+    queries: torch.Tensor, layer: torch.Tensor, table: list[int], start: int, window: int | None
+) -> torch.Tensor:
+    """Queries [tokens, heads, dim] of one sequence at positions `start …`; their own KV is in the blocks already.
+
+    layer [blocks, 2, kv_heads, block_size, dim]; `table` lists the sequence's blocks. Result as queries.
+    """
+    kv_heads, size = layer.shape[2], layer.shape[3]
+    shared = queries.shape[1] // kv_heads
+    blocks = layer[table[: -(-(start + len(queries)) // size)]].float()
+    by_position = blocks.permute(1, 2, 0, 3, 4).flatten(2, 3)  # [2, kv_heads, positions, dim]
+    out = torch.empty_like(queries)
+    for token in range(queries.shape[0]):
+        end = start + token + 1
+        first = 0 if window is None else max(0, end - window)
+        for head in range(queries.shape[1]):
+            keys, values = by_position[:, head // shared, first:end]
+            scores = keys @ queries[token, head].float() / queries.shape[2] ** 0.5
+            out[token, head] = torch.softmax(scores, 0) @ values
+    return out

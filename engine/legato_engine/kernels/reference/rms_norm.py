@@ -1,0 +1,16 @@
+"""RMSNorm as written down: see `reference/rms_norm.md`."""
+
+import torch
+
+
+def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """x, result [rows, hidden]; weight [hidden]. Statistics in float32 whatever x is."""
+    wide = x.float()
+    scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
+    return weight * (wide * scale).to(x.dtype)
+
+
+def add_rms_norm(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """Adds x to `residual` in place, then norms that sum."""
+    residual += x
+    return rms_norm(residual, weight, eps)

@@ -1,0 +1,21 @@
+"""Rotary embedding and the KV write as written down: see `reference/rope.md`."""
+
+import torch
+
+
+def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """x [tokens, heads, dim]; cos, sin [tokens, dim/2] of each token's position. Pairs are (i, i + dim/2)."""
+    first, second = x.float().chunk(2, -1)
+    cos, sin = cos[:, None].float(), sin[:, None].float()
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), -1).to(x.dtype)
+
+
+def write_kv(keys: torch.Tensor, values: torch.Tensor, layer: torch.Tensor, slots: torch.Tensor) -> None:
+    """Puts keys and values [tokens, kv_heads, dim] into `layer` [blocks, 2, kv_heads, block_size, dim].
+
+    Token t goes to block `slots[t] // block_size`, place `slots[t] % block_size`.
+    """
+    size = layer.shape[3]
+    for token, slot in enumerate(slots.tolist()):
+        layer[slot // size, 0, :, slot % size] = keys[token]
+        layer[slot // size, 1, :, slot % size] = values[token]

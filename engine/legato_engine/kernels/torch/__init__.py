@@ -1,0 +1,1 @@
+"""Kernels by torch: any device, any sizes."""
