@@ -10,8 +10,8 @@ from legato_operator.api.resources import Spec
 _INTRODUCTION = """# Deployment checklist
 
 The items that a service in production needs. `legato doctor -f MANIFEST` prints them for a manifest: each is `done`,
-`missing`, `not needed` or `not checked`, with what to do. Only the manifest is read: check the chart's values and the
-cluster yourself. Items do not change the exit code, because some services need less.
+`missing`, `not needed` or `not checked`, with what to do. Only the manifest is read: check the items marked *by hand*
+yourself. Items do not change the exit code, because some services need less.
 
 Written by `scripts/golden` from the code.
 """
@@ -43,12 +43,12 @@ def page() -> str:
 
 
 def _section(title: str, items: tuple[Item, ...]) -> str:
-    rows = [f"| [{item.name}]({item.page}) | {item.todo} | {_who(item)} |" for item in items]
-    return "\n".join([f"## {title}\n", "| item | what to do | checked by |", "| --- | --- | --- |", *rows, ""])
+    rows = [f"| [{item.name}]({item.page}){_mark(item)} | {item.todo} |" for item in items]
+    return "\n".join([f"## {title}\n", "| item | what to do |", "| --- | --- |", *rows, ""])
 
 
-def _who(item: Item) -> str:
-    return "you" if item.check in _BY_HAND else "`legato doctor`"
+def _mark(item: Item) -> str:
+    return ", *by hand*" if item.check in _BY_HAND else ""
 
 
 SECTIONS = {

@@ -2,7 +2,7 @@
 
 `driver` performs the returned actions in order. A pair that is not in the table is illegal and raises. Events of
 earlier attempts never get here: the receiver of a frame compares its attempt first. `diagram` prints the table for
-docs/requests.md.
+the folder's README.md.
 """
 
 from collections.abc import Iterable

@@ -15,7 +15,8 @@ from legato_gateway.relay.lifecycle import (
     Stage,
 )
 
-DOCS = Path(__file__).parents[3] / "docs" / "requests.md"
+ROOT = Path(__file__).parents[3]
+README = "gateway/legato_gateway/relay/README.md"
 
 
 def test_every_stage_is_reached_and_nothing_follows_the_end_or_is_outside_the_table():
@@ -55,10 +56,11 @@ def test_a_migration_that_does_not_happen_leaves_the_old_attempt_alone():
     assert LifecycleAction.CANCEL in TABLE[Stage.MIGRATING, LifecycleEvent.FINISHED].actions, "the target waits for it"
 
 
-def test_the_docs_have_the_diagram_of_the_table_and_explain_every_stage(monkeypatch):
-    page = DOCS.read_text()
-    assert lifecycle.diagram() in page, "run: python -m legato_gateway.relay.lifecycle docs/requests.md"
+def test_the_readme_has_the_diagram_of_the_table_and_the_docs_explain_every_stage(monkeypatch):
+    page = (ROOT / README).read_text()
+    assert lifecycle.diagram() in page, f"run: python -m legato_gateway.relay.lifecycle {README}"
     assert lifecycle.rewrite(page) == page
-    assert all(f"| `{stage.value}` |" in page for stage in Stage)
+    docs = (ROOT / "docs" / "requests.md").read_text()
+    assert all(f"| `{stage.value}` |" in docs for stage in Stage)
     monkeypatch.setitem(TABLE, (Stage.WAITING, LifecycleEvent.PLACED), LifecycleTransition(Stage.DECODING))
     assert lifecycle.rewrite(page) != page
