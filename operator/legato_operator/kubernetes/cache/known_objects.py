@@ -1,4 +1,8 @@
-"""A cache of the objects of one kind, fed by watches, lists and the operator's own writes."""
+"""A cache of the objects of one kind, fed by watches, lists and the operator's own writes.
+
+kopf's indexes follow its watches only: they lack the operator's own writes, which the next pass must see, and changes
+that a dead watch missed.
+"""
 
 import contextlib
 from collections.abc import Iterable, Iterator

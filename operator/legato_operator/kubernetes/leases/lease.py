@@ -1,6 +1,7 @@
 """One holder's claim to a Lease, written with optimistic concurrency.
 
 Clocks of two machines are never compared: a Lease has expired once it was seen unrenewed for its whole duration.
+kopf's peering compares them, needs its own CRD, and does not refuse the writes of a replica that was paused meanwhile.
 """
 
 import asyncio
