@@ -14,6 +14,7 @@ from legato_engine.scheduler.batch import Batch, Sampled
 from legato_engine.scheduler.handoff.transfers import IncomingTransfer, OutgoingState, OutgoingTransfer, outgoing_of
 from legato_engine.scheduler.planning.chunk_budget import ChunkBudget, pairs
 from legato_engine.scheduler.planning.step_cost import FORGET
+from legato_engine.scheduler.queueing.output_lengths import OutputLengthWindow
 from legato_engine.scheduler.requests.limits import RequestRejected, SchedulerLimits
 from legato_engine.scheduler.requests.request import Request, RequestState
 from legato_engine.scheduler.results import Emission, SequenceKV, StepResult
@@ -35,6 +36,7 @@ __all__ = [
     "IncomingTransfer",
     "OutgoingState",
     "OutgoingTransfer",
+    "OutputLengthWindow",
     "Profile",
     "Rates",
     "Request",

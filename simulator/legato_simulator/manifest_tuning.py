@@ -15,9 +15,9 @@ from functools import cached_property, partial
 from multiprocessing import get_context
 
 from legato_operator.policy import Bounds, Spec, problems, roles
-from legato_simulator.baselines.comparison import Simulator
 from legato_simulator.baselines.tuning import ATTAINMENT
 from legato_simulator.engine.result import Result
+from legato_simulator.simulator import ServiceSimulator
 from legato_simulator.workload.workload import Workload
 
 WINDOWS = (60.0, 300.0, 900.0, 1800.0, 3600.0)  # seconds of `scaleDownStabilization`
@@ -72,11 +72,6 @@ class Trial:
         """The sum over all workloads."""
         return sum(result.gpu_hours for result in self.results)
 
-    def beats(self, other: "Trial") -> bool:
-        """Returns True if this trial is at least as good in both figures, and better in one."""
-        no_worse = self.attainment >= other.attainment and self.gpu_hours <= other.gpu_hours
-        return no_worse and (self.attainment, self.gpu_hours) != (other.attainment, other.gpu_hours)
-
 
 @dataclass(frozen=True)
 class ManifestTuning:
@@ -98,7 +93,7 @@ class ManifestTuning:
 
 def tune(
     written: Spec,
-    make: Callable[[Spec], Simulator],
+    make: Callable[[Spec], ServiceSimulator],
     workloads: Sequence[Workload],
     jobs: int = 1,
     progress: Callable[[], None] = lambda: None,
@@ -113,7 +108,7 @@ class _Search:
     def __init__(
         self,
         written: Spec,
-        make: Callable[[Spec], Simulator],
+        make: Callable[[Spec], ServiceSimulator],
         workloads: Sequence[Workload],
         jobs: int,
         progress: Callable[[], None],
@@ -148,7 +143,7 @@ class _Search:
         for choice in new:
             self.tried[choice] = Trial(choice, tuple(itertools.islice(results, len(self._workloads))))
 
-    def _results(self, tasks: Sequence[tuple[Simulator, Workload]]) -> Iterator[Result]:
+    def _results(self, tasks: Sequence[tuple[ServiceSimulator, Workload]]) -> Iterator[Result]:
         if self._jobs <= 1:
             yield from self._counted(map(_simulate, tasks))
             return
@@ -161,7 +156,7 @@ class _Search:
             yield result
 
 
-def _simulate(task: tuple[Simulator, Workload]) -> Result:
+def _simulate(task: tuple[ServiceSimulator, Workload]) -> Result:
     simulator, workload = task
     return simulator.simulate(workload, simulator.legato())
 

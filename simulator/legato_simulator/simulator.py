@@ -27,7 +27,7 @@ ENGINES: Mapping[str, Callable[[RunSettings, Scaler], SimulationEngine[Any]]] = 
 
 @dataclass(frozen=True)
 class ServiceSimulator:
-    """Implements `comparison.Simulator`. Picklable without `progress`.
+    """One service in virtual time. Picklable without `progress`, because workloads are simulated in several processes.
 
     Pools begin with the manifest's initial sizes, with all workers ready.
     """

@@ -5,37 +5,16 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from multiprocessing import get_context
-from typing import Any, Protocol
+from typing import Any
 
 from legato_simulator.baselines import BASELINES, BOUND
 from legato_simulator.baselines.baseline import Settings
-from legato_simulator.baselines.search_context import SearchContext
 from legato_simulator.baselines.tuning import reaches, tune
 from legato_simulator.engine.result import Result
-from legato_simulator.engine.scaler import Scaler
+from legato_simulator.simulator import ServiceSimulator
 from legato_simulator.workload.workload import Workload
 
 LEGATO = "legato"
-
-
-class Simulator(Protocol):
-    """One service in virtual time. Picklable, because workloads are simulated in several processes."""
-
-    def simulate(self, workload: Workload, scaler: Scaler) -> Result:
-        """Runs one workload under one scaler."""
-        ...
-
-    def legato(self) -> Scaler:
-        """Returns a new Legato scaler."""
-        ...
-
-    def search_context(self, workload: Workload) -> SearchContext:
-        """Returns the estimates from which baselines make their grids."""
-        ...
-
-    def unified(self) -> "Simulator":
-        """Returns the same service with one pool of unified workers and the same maximum number of workers."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -104,7 +83,7 @@ class Comparison:
 
 
 def compare(
-    simulator: Simulator,
+    simulator: ServiceSimulator,
     workloads: Sequence[Workload],
     baselines: Sequence[str] = tuple(BASELINES),
     elsewhere: Sequence[str] = (),
@@ -137,7 +116,7 @@ _Task = tuple[int, str, bool, Workload, Entry | None]
 
 def _collect(
     made: dict[tuple[int, str, bool], Entry],
-    simulator: Simulator,
+    simulator: ServiceSimulator,
     tasks: Sequence[_Task],
     jobs: int,
     progress: Callable[[Entry], None] | None,
@@ -148,7 +127,7 @@ def _collect(
             progress(entry)
 
 
-def _entries(simulator: Simulator, tasks: Sequence[_Task], jobs: int) -> Iterator[tuple[_Task, Entry]]:
+def _entries(simulator: ServiceSimulator, tasks: Sequence[_Task], jobs: int) -> Iterator[tuple[_Task, Entry]]:
     if jobs <= 1:
         for task in tasks:
             yield task, _entry(simulator, *task[1:])
@@ -159,7 +138,7 @@ def _entries(simulator: Simulator, tasks: Sequence[_Task], jobs: int) -> Iterato
             yield running[future], future.result()
 
 
-def _entry(simulator: Simulator, name: str, moved: bool, workload: Workload, source: Entry | None) -> Entry:
+def _entry(simulator: ServiceSimulator, name: str, moved: bool, workload: Workload, source: Entry | None) -> Entry:
     if name == LEGATO:
         return Entry(simulator.simulate(workload, simulator.legato()))
     baseline = BASELINES[name]

@@ -21,16 +21,11 @@ Simulate = Callable[[Scaler], Result]
 
 @dataclass(frozen=True)
 class Tuned:
-    """The best settings on a workload and their result."""
+    """The best settings on a workload and their result, which came closest if none reaches the attainment."""
 
     settings: Settings
     result: Result
     runs: int  # simulations that it took
-
-    @property
-    def reaches(self) -> bool:
-        """True if the attainment is reached; otherwise these settings came closest."""
-        return reaches(self.result)
 
 
 def reaches(result: Result) -> bool:

@@ -11,7 +11,7 @@ from legato_simulator.engine.simulated_pod import SimulatedPod, WorkerKind
 POOLS: Mapping[str, Pool] = {roles.PREFILL: "prefill", roles.DECODE: "decode"}
 
 P = TypeVar("P", bound=SimulatedPod)
-Make = Callable[[str, Pool, int, WorkerKind, float], P]  # by name, pool, number, kind and time of creation
+Make = Callable[[str, Pool, WorkerKind, float], P]  # by name, pool, kind and time of creation
 
 
 class Pods(Generic[P]):
@@ -22,7 +22,6 @@ class Pods(Generic[P]):
         self._gpus = {pool: roles.gpus(spec, pool) for pool in roles.with_pool(spec)}
         self._numbers = itertools.count()
         self.all: list[P] = []
-        self.created = 0
         self.desired = {pool: roles.initial_replicas(spec, pool) for pool in roles.with_pool(spec)}
         for pool, target in limits.targets(spec, self.desired).items():
             for _ in range(target.replicas):
@@ -67,9 +66,7 @@ class Pods(Generic[P]):
         return gone
 
     def _create(self, pool: str, now: float) -> None:
-        number = next(self._numbers)
-        self.all.append(self._make(f"{POOLS[pool]}-{number}", POOLS[pool], number, self._kind, now))
-        self.created += 1
+        self.all.append(self._make(f"{POOLS[pool]}-{next(self._numbers)}", POOLS[pool], self._kind, now))
 
     def _ends(self, worker: P, now: float) -> bool:
         since = worker.draining_since

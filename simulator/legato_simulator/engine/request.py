@@ -1,16 +1,11 @@
 """A simulated request, and the state of decoding sequences in the fluid engine."""
 
 import heapq
-from bisect import bisect_left, insort
-from collections import deque
 from dataclasses import dataclass, field
 
-from legato_engine.policy import SchedulerLimits
+from legato_engine.policy import OutputLengthWindow, SchedulerLimits
 from legato_simulator.workload.workload import Arrival
 
-PERCENTILE = 95
-ANSWERS = 256  # the latest ones, which count
-LEAST_ANSWERS = 20  # for a meaningful percentile
 DEFAULTS = SchedulerLimits(role="decode", block_size=16, max_length=1 << 24)  # limits of workers
 GROWTH = DEFAULTS.growth_tokens  # expected tokens without any other knowledge
 
@@ -56,27 +51,12 @@ class Changed:
     preempted: list[SimulatedRequest] = field(default_factory=list)
 
 
-class Answers:
-    """Expected answer lengths: the 95th percentile of the latest, as in the engine's `scheduler.output_lengths`."""
-
-    def __init__(self) -> None:
-        self._latest: deque[int] = deque()
-        self._sorted: list[int] = []
-        self.usual: int | None = None
-
-    def add(self, tokens: int) -> None:
-        """Adds the length of a finished answer."""
-        self._latest.append(tokens)
-        insort(self._sorted, tokens)
-        if len(self._latest) > ANSWERS:
-            del self._sorted[bisect_left(self._sorted, self._latest.popleft())]
-        count = len(self._sorted)
-        if count >= LEAST_ANSWERS:
-            self.usual = self._sorted[-(-count * PERCENTILE // 100) - 1]
+class Answers(OutputLengthWindow):
+    """Expected lengths of answers, as an engine estimates them."""
 
     def expected(self, made: float = 0.0) -> float:
         """Returns the expected remaining tokens of an answer with `made` tokens."""
-        return self.usual - made if self.usual is not None and self.usual > made else GROWTH
+        return self.percentile - made if self.percentile is not None and self.percentile > made else GROWTH
 
 
 class RecentPrefixes:
@@ -156,7 +136,7 @@ class Rows:
 
     def growth(self, answers: Answers) -> float:
         """Returns the expected remaining tokens of all rows."""
-        usual, steps = answers.usual, self.steps
+        usual, steps = answers.percentile, self.steps
         if usual is None:
             return float(GROWTH * len(self._joined))
         made = [request.made + steps - joined for request, joined in self._joined.items()]

@@ -21,17 +21,12 @@ class WorkerKind:
     start: float  # seconds until a new worker serves
     rate_error: float = 1.0
 
-    @property
-    def rate(self) -> float:
-        """Prompt tokens per second in full steps, without context."""
-        return 1 / (self.times.per_token + self.times.per_step / self.chunk_tokens)
-
 
 class SimulatedPod(ABC):
     """One worker of a pool. Times in seconds from the beginning of the workload. Engines implement its load."""
 
-    def __init__(self, name: str, pool: Pool, number: int, kind: WorkerKind, created: float) -> None:
-        self.name, self.pool, self.number, self.kind = name, pool, number, kind
+    def __init__(self, name: str, pool: Pool, kind: WorkerKind, created: float) -> None:
+        self.name, self.pool, self.kind = name, pool, kind
         self.created, self.serves_at = created, created + kind.start
         self.draining_since: float | None = None
 

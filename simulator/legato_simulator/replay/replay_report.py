@@ -50,14 +50,7 @@ def _reasons(replay: Replay) -> str:
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    columns = "".join(f'<th scope="col">{escape(column)}</th>' for column in head)
-    lines = "".join(
-        f'<tr><th scope="row">{escape(row[0])}</th>{"".join(f"<td>{escape(cell)}</td>" for cell in row[1:])}</tr>'
-        for row in rows
-    )
-    return (
-        f'<div class="wide"><table class="detail"><thead><tr>{columns}</tr></thead><tbody>{lines}</tbody></table></div>'
-    )
+    return report.table(map(escape, head), [[*map(escape, row)] for row in rows], report.DETAIL)
 
 
 def _plots(replay: Replay) -> str:

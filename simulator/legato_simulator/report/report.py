@@ -1,6 +1,6 @@
 """The HTML report of simulations: tables and plots over time, in one file without scripts."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
 
 from legato_simulator.baselines import BASELINES, BOUND
@@ -11,6 +11,7 @@ from legato_simulator.report.plots import Line, figure, number
 from legato_simulator.report.style import STYLE
 from legato_simulator.workload.synthetic import ABOUT
 
+DETAIL = ' class="detail"'  # the look of a table whose last column is text
 _COLUMNS = (
     "scaler",
     "attainment",
@@ -23,11 +24,11 @@ _COLUMNS = (
 )
 
 
-def html(comparison: Comparison, title: str, about: str = "") -> str:
+def html(comparison: Comparison, title: str) -> str:
     """Returns the page. Deterministic for a comparison."""
     overview = _overview(comparison) if len(comparison.workloads) > 1 else ""
     sections = "".join(_section(comparison, workload) for workload in comparison.workloads)
-    return page(title, f"{f'<p>{escape(about)}</p>' if about else ''}{overview}{sections}{_notes(comparison)}")
+    return page(title, f"{overview}{sections}{_notes(comparison)}")
 
 
 def page(title: str, body: str) -> str:
@@ -38,6 +39,15 @@ def page(title: str, body: str) -> str:
         f"<title>{escape(title)}</title><style>{STYLE}</style></head><body><main>"
         f"<h1>{escape(title)}</h1>{body}</main></body></html>\n"
     )
+
+
+def table(head: Iterable[str], rows: Iterable[Sequence[str]], look: str = "") -> str:
+    """Returns a table of cells in HTML; the first cell of each row is its header. `look` are attributes of the tag."""
+    columns = "".join(f'<th scope="col">{cell}</th>' for cell in head)
+    lines = "".join(
+        f'<tr><th scope="row">{row[0]}</th>{"".join(f"<td>{c}</td>" for c in row[1:])}</tr>' for row in rows
+    )
+    return f'<div class="wide"><table{look}><thead><tr>{columns}</tr></thead><tbody>{lines}</tbody></table></div>'
 
 
 def _overview(comparison: Comparison) -> str:
@@ -72,20 +82,19 @@ def _attainment(entry: Entry) -> str:
 
 def _section(comparison: Comparison, workload: str) -> str:
     entries = comparison.entries_of(workload)
-    head = "".join(f'<th scope="col">{column}</th>' for column in _COLUMNS)
-    rows = "".join(_row(comparison, entry) for entry in entries)
     about = ABOUT.get(workload, "")
     return (
         f"<section><h2>{escape(workload)}</h2><p>{escape(about)}{'. ' if about else ''}"
         f"{entries[0].result.offered} requests in {entries[0].result.seconds / 60:.0f} min.</p>"
-        f'<div class="wide"><table class="detail"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
+        f"{table(_COLUMNS, [_row(comparison, entry) for entry in entries], DETAIL)}"
         f'<div class="plots">{_plots(_plotted(comparison, workload))}</div></section>'
     )
 
 
-def _row(comparison: Comparison, entry: Entry) -> str:
+def _row(comparison: Comparison, entry: Entry) -> Sequence[str]:
     result, ratio = entry.result, comparison.ratio(entry)
-    cells = (
+    return (
+        escape(entry.name),
         _attainment(entry),
         f"{result.gpu_hours:.2f}",
         f"{ratio:.2f}" if ratio is not None else "–",
@@ -94,7 +103,6 @@ def _row(comparison: Comparison, entry: Entry) -> str:
         f"{1e3 * result.tpot.p90:.0f}",
         escape(entry.chosen) or "nothing",
     )
-    return f'<tr><th scope="row">{escape(entry.name)}</th>{"".join(f"<td>{cell}</td>" for cell in cells)}</tr>'
 
 
 def _plotted(comparison: Comparison, workload: str) -> list[Entry]:

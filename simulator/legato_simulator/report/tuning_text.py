@@ -77,12 +77,11 @@ def _as_json(trial: Trial) -> dict[str, Any]:
 def html(tuning: ManifestTuning, title: str) -> str:
     """Returns the page. Deterministic for a search."""
     head, *shown = rows(tuning)
-    columns = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in head)
-    body = "".join(_line(row) for row in shown)
+    choices = report.table(map(escape, head), [[*map(escape, row)] for row in shown])
     return report.page(
         title,
-        f'<p>{escape(summary(tuning))}</p><pre>{escape(lines(tuning.best.choice))}</pre><div class="wide"><table>'
-        f"<thead><tr>{columns}</tr></thead><tbody>{body}</tbody></table></div>{_plot(tuning)}<p>{escape(NOTE)}</p>",
+        f"<p>{escape(summary(tuning))}</p><pre>{escape(lines(tuning.best.choice))}</pre>{choices}{_plot(tuning)}"
+        f"<p>{escape(NOTE)}</p>",
     )
 
 
@@ -110,11 +109,6 @@ def _points(trials: Sequence[Trial]) -> list[tuple[float, float, str]]:
 def _about(trial: Trial) -> str:
     sizes = ", ".join(f"{pool} {least}-{most}" for pool, least, most in trial.choice.bounds)
     return f"{trial.attainment:.1%} for {trial.gpu_hours:.2f}: {sizes}, {_window(trial.choice)}"
-
-
-def _line(row: Sequence[str]) -> str:
-    cells = "".join(f"<td>{escape(cell)}</td>" for cell in row[1:])
-    return f'<tr><th scope="row">{escape(row[0])}</th>{cells}</tr>'
 
 
 def _window(choice: Choice) -> str:

@@ -263,7 +263,7 @@ def test_chunks_suit_what_pools_request_unless_given(requested, chunks, tokens):
 @pytest.mark.parametrize(("again", "prompts"), [(0, [(0, 0), (1, 300), (1, 300)]), (1, [(1, 512), (1, 512), (1, 256)])])
 def test_what_is_computed_again_is_not_a_prompt(again, prompts):
     """512 tokens take 61.2 ms; 300 of another sequence wait behind them."""
-    worker, now = SimulatedWorker("decode-0", "decode", 0, KIND, -100.0), 1.0 + 0.0612 / 2
+    worker, now = SimulatedWorker("decode-0", "decode", KIND, -100.0), 1.0 + 0.0612 / 2
     reported = []
     for number, tokens in enumerate((512, 300)):
         first = 0.5 if number == again else None

@@ -20,7 +20,7 @@ class OutputLengthEstimator:
     """
 
     def __init__(self) -> None:
-        self._classes: dict[Class, _Window] = {}
+        self._classes: dict[Class, OutputLengthWindow] = {}
 
     def add_ended(self, request: Request) -> None:
         """Counts a request that finished or was cancelled.
@@ -48,7 +48,7 @@ class OutputLengthEstimator:
 
     def _add(self, request: Request) -> None:
         kind = _class(request)
-        window = self._classes.pop(kind, None) or _Window()
+        window = self._classes.pop(kind, None) or OutputLengthWindow()
         window.add(request.outputs)
         self._classes[kind] = window
         if len(self._classes) > MOST_CLASSES:
@@ -59,13 +59,16 @@ def _class(request: Request) -> Class:
     return (request.adapter, request.handed_off or request.room is not None, request.priority)
 
 
-class _Window:
+class OutputLengthWindow:
+    """The 95th percentile of the latest answers, in tokens; None while there are too few."""
+
     def __init__(self) -> None:
         self._latest: deque[int] = deque()
         self._sorted: list[int] = []
         self.percentile: int | None = None
 
     def add(self, tokens: int) -> None:
+        """Adds the length of an ended answer."""
         self._latest.append(tokens)
         insort(self._sorted, tokens)
         if len(self._latest) > WINDOW:

@@ -6,6 +6,7 @@ Queued requests start in order of arrival, without backfill. Hand-offs take no t
 import math
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from legato_gateway import policy
 from legato_gateway.policy import AdmissionLimits
@@ -16,6 +17,14 @@ from legato_simulator.engine.fluid.simulated_worker import SimulatedWorker
 from legato_simulator.engine.request import Answers, SimulatedRequest
 
 LIMITS = AdmissionLimits()
+
+
+@dataclass(frozen=True, slots=True)
+class _Able:
+    """Workers that may compute a request's prompt now, and those with room to decode it."""
+
+    prefill: Sequence[SimulatedWorker]
+    decode: Sequence[SimulatedWorker]
 
 
 class Dispatcher:
@@ -66,18 +75,17 @@ class Dispatcher:
         return bool(fitting)
 
     def _start(self, request: SimulatedRequest, now: float) -> bool:
-        prefillers = self._prefillers(now)
-        fitting = self._fitting(request, now)
-        if not fitting or not prefillers:
+        able = _Able(self._prefillers(now), self._fitting(request, now))
+        if not able.decode or not able.prefill:
             serving = any(worker.takes(now) and worker.pool == "decode" for worker in self._workers)
-            self.obstacle = "decode_room" if serving and prefillers else "no_worker"
+            self.obstacle = "decode_room" if serving and able.prefill else "no_worker"
             return False
-        if not self._has_room(request, prefillers, now) and not self._helping(request, prefillers, fitting, now):
+        if not self._has_room(request, able.prefill, now) and not self._helping(request, able, now):
             self.obstacle = "prefill"
             return False
         self.queue.popleft()
         self.queued_tokens -= request.uncached
-        prefiller, decoder = self._route(request, prefillers, fitting, now)
+        prefiller, decoder = self._route(request, able, now)
         self._count(request, prefiller.prefixes.matched(request.arrival.blocks))
         self.decoders[request] = decoder
         decoder.reserve(request, self._answers)
@@ -90,58 +98,39 @@ class Dispatcher:
         most = max(LIMITS.min_backlog_tokens / len(prefillers), rate * LIMITS.backlog_seconds)
         return not queued or queued + request.uncached <= most
 
-    def _route(
-        self,
-        request: SimulatedRequest,
-        prefillers: Sequence[SimulatedWorker],
-        fitting: Sequence[SimulatedWorker],
-        now: float,
-    ) -> tuple[SimulatedWorker, SimulatedWorker]:
+    def _route(self, request: SimulatedRequest, able: _Able, now: float) -> tuple[SimulatedWorker, SimulatedWorker]:
         """Returns the workers for prefill and decode."""
-        if prefillers[0].pool == "decode":
-            best = min(fitting, key=lambda w: self._prefill_cost(w, request, now) + self._decode_load(w, request))
+        if able.prefill[0].pool == "decode":
+            best = min(able.decode, key=lambda w: self._prefill_cost(w, request, now) + self._decode_load(w, request))
             return best, best
-        decoder = min(fitting, key=lambda worker: self._decode_load(worker, request))
+        decoder = min(able.decode, key=lambda worker: self._decode_load(worker, request))
         if request.known + decoder.backlog < self._spec.routing.local_prefill_below_tokens:
             return decoder, decoder
-        prefiller = min(prefillers, key=lambda worker: self._prefill_cost(worker, request, now))
-        sooner = self._sooner_local(request, prefillers, fitting, now)
+        prefiller = min(able.prefill, key=lambda worker: self._prefill_cost(worker, request, now))
+        sooner = self._sooner_local(request, able, now)
         return (sooner, sooner) if sooner else (prefiller, decoder)
 
-    def _helping(
-        self,
-        request: SimulatedRequest,
-        prefillers: Sequence[SimulatedWorker],
-        fitting: Sequence[SimulatedWorker],
-        now: float,
-    ) -> bool:
+    def _helping(self, request: SimulatedRequest, able: _Able, now: float) -> bool:
         """Returns True if a decode worker may take a prompt for which prefill workers have no room."""
         behind = self.queued_tokens - request.uncached
-        if prefillers[0].pool == "decode" or not self._late(request, prefillers, behind, now):
+        if able.prefill[0].pool == "decode" or not self._late(request, able.prefill, behind, now):
             return False
-        separate = min(self._seconds(worker, request, now) for worker in prefillers)
-        for worker in fitting:
+        separate = self._soonest(request, able.prefill, now)
+        for worker in able.decode:
             queued, rate = worker.queue_tokens(now), worker.rate * self._prompt_share(worker)
             room = rate and (not queued or queued + request.uncached <= rate * LIMITS.backlog_seconds)
             if room and self._seconds_while_decoding(worker, request, now) < separate:
                 return True
         return False
 
-    def _sooner_local(
-        self,
-        request: SimulatedRequest,
-        prefillers: Sequence[SimulatedWorker],
-        fitting: Sequence[SimulatedWorker],
-        now: float,
-    ) -> SimulatedWorker | None:
+    def _sooner_local(self, request: SimulatedRequest, able: _Able, now: float) -> SimulatedWorker | None:
         """Returns a decode worker that computes it sooner, if all prefill workers are busy."""
-        busy = all(worker.queue_tokens(now) for worker in prefillers)
-        if not busy or not self._late(request, prefillers, self.queued_tokens, now):
+        busy = all(worker.queue_tokens(now) for worker in able.prefill)
+        if not busy or not self._late(request, able.prefill, self.queued_tokens, now):
             return None
-        separate = min(self._seconds(worker, request, now) for worker in prefillers)
-        times = {worker: self._seconds_while_decoding(worker, request, now) for worker in fitting}
+        times = {worker: self._seconds_while_decoding(worker, request, now) for worker in able.decode}
         soonest = min(times, key=times.__getitem__)
-        return soonest if times[soonest] < separate else None
+        return soonest if times[soonest] < self._soonest(request, able.prefill, now) else None
 
     def _late(
         self, request: SimulatedRequest, prefillers: Sequence[SimulatedWorker], behind: float, now: float
@@ -152,9 +141,12 @@ class Dispatcher:
         """
         if self._spec.routing.when_prefill_busy == "Wait":
             return False
-        soonest = min(self._seconds(worker, request, now) for worker in prefillers)
+        soonest = self._soonest(request, prefillers, now)
         others = behind / sum(worker.rate for worker in prefillers)
         return soonest + others > self._spec.slo.ttft - (now - request.arrival.at if request.first is None else 0.0)
+
+    def _soonest(self, request: SimulatedRequest, workers: Sequence[SimulatedWorker], now: float) -> float:
+        return min(self._seconds(worker, request, now) for worker in workers)
 
     def _seconds(self, worker: SimulatedWorker, request: SimulatedRequest, now: float) -> float:
         return worker.queue_tokens(now) / worker.rate + self._own_seconds(worker, request)

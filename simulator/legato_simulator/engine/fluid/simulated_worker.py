@@ -17,8 +17,8 @@ from legato_simulator.engine.simulated_pod import SimulatedPod, WorkerKind
 class SimulatedWorker(SimulatedPod):
     """A worker with its next event at `ends`, which `step` runs."""
 
-    def __init__(self, name: str, pool: Pool, number: int, kind: WorkerKind, created: float) -> None:
-        super().__init__(name, pool, number, kind, created)
+    def __init__(self, name: str, pool: Pool, kind: WorkerKind, created: float) -> None:
+        super().__init__(name, pool, kind, created)
         self.prefixes = RecentPrefixes(kind.kv_tokens // kind.prefix_block)
         self.backlog = 0  # prompt tokens that are queued or computed
         self.reserved: dict[SimulatedRequest, float] = {}  # tokens of sequences that will decode here

@@ -76,9 +76,9 @@ class SchedulerEngine(SimulationEngine[ScheduledWorker]):
 
     # ── workers ──
 
-    def _create(self, name: str, pool: Pool, number: int, kind: WorkerKind, created: float) -> ScheduledWorker:
+    def _create(self, name: str, pool: Pool, kind: WorkerKind, created: float) -> ScheduledWorker:
         role: Role = pool if self._spec.disaggregated else "unified"
-        worker = ScheduledWorker(name, pool, number, kind, created, role=role, max_length=self._run.longest)
+        worker = ScheduledWorker(name, pool, kind, created, role=role, max_length=self._run.longest)
         if worker.serves(self._time.now):
             self._gateway.add_worker(worker)
         else:

@@ -101,10 +101,8 @@ class ScheduledRequest:
 class ScheduledWorker(SimulatedPod):
     """The core without its model, peers and sockets. The profile determines the duration of steps."""
 
-    def __init__(
-        self, name: str, pool: Pool, number: int, kind: WorkerKind, created: float, *, role: Role, max_length: int
-    ) -> None:
-        super().__init__(name, pool, number, kind, created)
+    def __init__(self, name: str, pool: Pool, kind: WorkerKind, created: float, *, role: Role, max_length: int) -> None:
+        super().__init__(name, pool, kind, created)
         self.role: Role = role
         self.limits = SchedulerLimits(
             role=role,

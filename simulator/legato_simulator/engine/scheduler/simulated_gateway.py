@@ -67,10 +67,6 @@ class SimulatedGateway:
         return self._rebalancing.look
 
     @property
-    def held_tokens(self) -> int:
-        return self._admission.held_tokens
-
-    @property
     def without_token(self) -> int:
         """Number of requests without a first token."""
         return len(self._without_token)

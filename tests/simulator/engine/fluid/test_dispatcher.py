@@ -19,7 +19,7 @@ def _slo(ttft, tpot):
 
 
 def _worker(pool, number=0, created=-100.0):
-    return SimulatedWorker(f"{pool}-{number}", pool, number, KIND, created)
+    return SimulatedWorker(f"{pool}-{number}", pool, KIND, created)
 
 
 def _workers(pools):

@@ -152,7 +152,7 @@ def test_what_leaves_a_draining_worker_may_wait_for_room_or_be_preempted_meanwhi
 
 def _scheduled(name, blocks):
     kind = RunSettings(spec(), workload([]), profile(kv_tokens=blocks * 16)).kind()
-    return ScheduledWorker(name, "decode", 0, kind, 0.0, role="unified", max_length=4096)
+    return ScheduledWorker(name, "decode", kind, 0.0, role="unified", max_length=4096)
 
 
 def _request(id, prompt, output, attempt=1, **given):

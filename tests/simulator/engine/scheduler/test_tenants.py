@@ -56,7 +56,7 @@ class TenantLoads:
         self._served = {}
         for number, role in enumerate(roles):
             pool = "prefill" if role == "prefill" else "decode"
-            worker = ScheduledWorker(f"{role}-{number}", pool, number, H200, 0.0, role=role, max_length=131_072)
+            worker = ScheduledWorker(f"{role}-{number}", pool, H200, 0.0, role=role, max_length=131_072)
             self._served[worker] = ServedTokens()
             for gateway in self.gateways:
                 gateway.add_worker(worker)
