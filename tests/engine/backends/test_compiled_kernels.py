@@ -8,10 +8,10 @@ import uninterpreted
 from budget import times
 
 CASES = [
-    ("llama", 16, 16), ("llama", 16, 1), ("qwen 2", 32, 9), ("qwen 3", 64, 24), ("biases", 16, 40),
-    ("odd sizes", 16, 5), ("llama", 16, 1000),
+    ("llama", 16, 16), ("llama", 16, 1), ("qwen 2", 32, 9), ("qwen 3", 64, 24), ("odd sizes", 16, 5),
+    ("llama", 16, 1000),
 ]  # fmt: skip
-STEPS = times(30)
+STEPS = times(15)
 
 
 @pytest.fixture(scope="module")
