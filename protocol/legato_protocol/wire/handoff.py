@@ -99,10 +99,10 @@ class Commit(SessionMessage, tag="commit", frozen=True):
 
 
 class Abort(SessionMessage, tag="abort", frozen=True):
-    """The hand-off failed; with `retry` false, the sender's request is gone and another attempt would be useless."""
+    """The hand-off is over; with `wanted` false, the sender's request has ended, and nothing failed."""
 
     reason: str
-    retry: bool = True
+    wanted: bool = True
 
 
 class AbortAck(SessionMessage, tag="ack", frozen=True):

@@ -28,7 +28,7 @@ def test_a_table_that_cannot_be_one_is_refused(pair, table, cached):
 
 
 @pytest.mark.parametrize("side", ["sender", "receiver"])
-def test_an_abort_says_what_caused_it_and_one_of_the_senders_own_needs_no_retry(pair, side):
+def test_an_abort_says_what_caused_it_and_one_of_the_senders_own_is_no_longer_wanted(pair, side):
     pair.begin()
     here = getattr(pair, side)
     there = pair.receiver if here is pair.sender else pair.sender
@@ -37,8 +37,8 @@ def test_an_abort_says_what_caused_it_and_one_of_the_senders_own_needs_no_retry(
         assert here.agent.next_timer() == 0, "its event waits for the next poll"
     pair.run()
     (own,), (other,) = here.events(Aborted), there.events(Aborted)
-    assert (own.cause, own.reason, own.retry) == ("cancelled", "the client is gone", False)
-    assert (other.cause, other.reason, other.retry) == ("refused", "the client is gone", side == "receiver")
+    assert (own.cause, own.reason, own.wanted) == ("cancelled", "the client is gone", False)
+    assert (other.cause, other.reason, other.wanted) == ("refused", "the client is gone", side == "receiver")
 
 
 @pytest.mark.parametrize("lost", ["sender", "receiver"])

@@ -66,7 +66,7 @@ def test_blocks_that_were_not_granted_and_an_end_that_contradicts_are_refused_as
     pair.begin(table=[6, 1, 4, 2], cached=1)
     pair.say(pair.sender, message)
     (aborted,) = pair.receiver.events(Aborted)
-    assert (aborted.cause, aborted.retry, reason in aborted.reason) == ("corrupt", True, True)
+    assert (aborted.cause, aborted.wanted, reason in aborted.reason) == ("corrupt", True, True)
     assert pair.receiver.agent.counts().corrupt_blocks == 0
 
 
@@ -177,7 +177,7 @@ def test_a_grant_from_another_worker_than_the_expected_one_is_refused(pair, earl
     if early:
         pair.expect()
         stranger.turn()
-        refusals = [(each.reason, each.retry) for each in stranger.heard if isinstance(each, handoff.Abort)]
+        refusals = [(each.reason, each.wanted) for each in stranger.heard if isinstance(each, handoff.Abort)]
         assert refusals == [("the grant came from another worker or epoch", True)]
     assert not pair.sender.events(Granted)
     pair.grant()
@@ -247,5 +247,5 @@ def test_an_ended_room_that_is_used_again_is_refused(pair):
     for side in (pair.sender, pair.receiver):
         (aborted,) = side.events(Aborted)
         reason = "this room and attempt had a hand-off before"
-        assert (aborted.cause, aborted.reason, aborted.retry) == ("refused", reason, True)
+        assert (aborted.cause, aborted.reason, aborted.wanted) == ("refused", reason, True)
     assert len(pair.receiver.events(Released)) == 1

@@ -98,7 +98,7 @@ def test_an_abort_is_acknowledged_and_says_whether_to_try_again(pair, message):
     for _ in range(2):
         pair.say(pair.sender, message, 0.1)
     assert acks == [handoff.AbortAck(*NAME)] * 2
-    assert pair.receiver.seen == [Aborted("receiver", 1, 1, "refused", "no", message.retry), Released(1, 1)]
+    assert pair.receiver.seen == [Aborted("receiver", 1, 1, "refused", "no", message.wanted), Released(1, 1)]
 
 
 def test_an_abort_of_a_room_that_is_not_known_is_acknowledged_and_remembered(pair):

@@ -93,7 +93,7 @@ def test_a_lease_that_ends_is_reported_as_silence_of_the_other_side(side):
     world.in_state((6, 1), world.record.state)
     world.at(LEASE)
     other = {"sender": "receiver", "receiver": "sender"}[side]
-    assert world.record.failure == SessionFailure("peer_silent", f"the {other} was silent for too long", retry=True)
+    assert world.record.failure == SessionFailure("peer_silent", f"the {other} was silent for too long", wanted=True)
     assert (world.wire.fenced, world.context.totals.fences) == ([1, 1], 1), "a connection is counted once"
 
 
@@ -165,7 +165,7 @@ def test_the_end_of_a_connection_ends_its_sessions_and_no_others(side, state):
         assert world.record.due == LEASE
     else:
         name = {"sender": "receiver", "receiver": "sender"}[side]
-        assert world.record.failure == SessionFailure("peer_died", f"the {name} is gone: killed", retry=True)
+        assert world.record.failure == SessionFailure("peer_died", f"the {name} is gone: killed", wanted=True)
         assert world.record.due == 3.0 + 4 * LEASE
 
 
@@ -230,7 +230,7 @@ def test_who_is_waited_for(side, state):
 def test_the_first_failure_is_the_one_that_is_reported():
     world = World("sender", S.PUSHING)
     world.registry.fail(world.record, E.PUT_FAILED, SessionFailure("broken", "the first"))
-    world.registry.fail(world.record, E.GOT_ABORT, SessionFailure("refused", "the second", retry=False))
+    world.registry.fail(world.record, E.GOT_ABORT, SessionFailure("refused", "the second", wanted=False))
     world.registry.step(world.record, E.DRAINED)
     assert world.context.outbox == [Aborted("sender", 5, 1, "broken", "the first", True)]
     assert world.wire.sent == [(1, handoff.AbortAck(*NAME))]
@@ -239,7 +239,7 @@ def test_the_first_failure_is_the_one_that_is_reported():
 
 def test_the_cores_own_reason_is_reported_and_a_revocation_names_its_side():
     world = World("receiver", S.OFFERED)
-    world.registry.fail(world.record, E.CANCEL, SessionFailure("cancelled", "the client is gone", retry=False))
+    world.registry.fail(world.record, E.CANCEL, SessionFailure("cancelled", "the client is gone", wanted=False))
     other = world.in_state((6, 1), S.REVOKING)
     world.registry.step(other, E.GOT_REVOKED)
     aborted = Aborted("receiver", 5, 1, "cancelled", "the client is gone", False)

@@ -107,7 +107,7 @@ def test_strict_has_no_hand_off_with_a_worker_without_tls(followed, strict_side,
     modes = {"sender": plain(None), "receiver": plain(None), strict_side: strict(followed)}
     pair = Pair(**modes)
     sent = recorded(pair)
-    assert refused(pair).retry
+    assert refused(pair).wanted
     assert not readable(sent, [pair.sender.link.rkey]), "who is asked says nothing"
     refusing = pair.sender.agent.counts()
     assert refusing.refused_peers == 1
@@ -133,7 +133,7 @@ def test_a_peer_with_another_authoritys_certificate_is_refused_with_the_reason(
     if gone:
         monkeypatch.setattr(link, "fence", lambda number: link._lose(link._ends[number], "the peer closed it"))
     aborted = refused(pair)
-    assert (aborted.cause, aborted.retry) == ("peer_died", True)
+    assert (aborted.cause, aborted.wanted) == ("peer_died", True)
     assert "its certificate is not accepted: " in aborted.reason
     assert pair.receiver.agent.counts().failed_tls == 1
     assert any("refused a peer: its certificate is not accepted" in line for line in caplog.messages)
@@ -185,7 +185,7 @@ def test_damage_on_the_way_ends_the_connection_and_the_hand_off_can_be_tried_aga
     pair.send()
     pair.wait(lambda: pair.receiver.events(Released) and pair.sender.events(Aborted))
     (aborted,) = pair.receiver.events(Aborted)
-    assert aborted.retry
+    assert aborted.wanted
     assert "TLS with it failed" in aborted.reason
     assert not pair.receiver.events(Arrived)
     pair.sender.link.send = send
@@ -210,4 +210,4 @@ def test_a_connection_whose_tls_has_failed_carries_nothing_more(followed):
 def test_a_handshake_that_stops_ends_with_the_patience(followed):
     pair = Pair(strict(followed), strict(followed), lease=0.5)
     pair.sender.link.send = lambda number, data: None
-    assert refused(pair).retry
+    assert refused(pair).wanted

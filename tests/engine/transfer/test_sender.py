@@ -201,7 +201,7 @@ def test_a_tombstone_refuses_a_grant_and_answers_its_revocation(pair):
     pair.grant()
     pair.run()
     (aborted,) = pair.receiver.events(Aborted)
-    assert (aborted.cause, aborted.reason, aborted.retry) == ("refused", "the client is gone", False)
+    assert (aborted.cause, aborted.reason, aborted.wanted) == ("refused", "the client is gone", False)
     revoked = pair.sender.sent(handoff.Revoked)
     pair.say(pair.receiver, handoff.Revoke(*NAME, 4))
     assert revoked == [handoff.Revoked(*NAME, 4)]
@@ -253,7 +253,7 @@ def test_a_put_that_fails_ends_the_session_once_no_other_is_in_flight(pair):
     out.on_put_ended(PutDone(1, 2))
     pair.sender.poll()
     (aborted,) = pair.sender.events(Aborted)
-    assert (aborted.cause, aborted.reason, aborted.retry) == ("broken", "could not write: the cable", True)
+    assert (aborted.cause, aborted.reason, aborted.wanted) == ("broken", "could not write: the cable", True)
     assert aborts == [handoff.Abort(*NAME, "could not write: the cable", True)]
     out.on_put_ended(PutDone(1, 2))  # of nobody
     pair.run()

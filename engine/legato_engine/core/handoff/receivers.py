@@ -111,7 +111,7 @@ class HandoffReceivers:
         if transfer is None or transfer.over:
             return
         self._incoming.abandon(transfer)
-        self.failed += event.retry
+        self.failed += event.wanted
         self._outbox.report_abort(transfer.request.id, event)
 
     def on_released(self, event: Released) -> None:

@@ -77,7 +77,7 @@ class Outbox:
         self.phases.on_started(request)
 
     def report_abort(self, key: str, event: Aborted) -> None:
-        """Adds a Failed frame for a hand-off. `retry` is True whatever the event says: other workers may succeed."""
+        """Adds a Failed frame for a hand-off: other workers may succeed."""
         code: FailureCode = "peer_lost" if event.cause in _PEER_LOST else "transfer"
         self.fail(key, event.attempt, code, event.reason, "transfer", True)
 

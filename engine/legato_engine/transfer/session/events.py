@@ -76,7 +76,7 @@ class Arrived:
 
 @dataclass(frozen=True, slots=True)
 class Aborted:
-    """The hand-off failed; `retry`: another try, elsewhere or later, may succeed.
+    """The hand-off failed or, if no longer `wanted`, was given up because its request ended.
 
     Sender: no put reads its blocks any more; they may be freed, or the sequence goes on here.
     Receiver: the gateway should be informed; the granted blocks are NOT reusable before `Released`.
@@ -87,7 +87,7 @@ class Aborted:
     attempt: int
     cause: Cause
     reason: str
-    retry: bool
+    wanted: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -113,7 +113,7 @@ class Receiver:
     def cancel(self, room: int, reason: str) -> None:
         for into in self.sessions.in_room(room):
             if not into.ended:
-                self.sessions.fail(into, SessionEvent.CANCEL, SessionFailure("cancelled", reason, retry=False))
+                self.sessions.fail(into, SessionEvent.CANCEL, SessionFailure("cancelled", reason, wanted=False))
 
     # messages and link events
 
@@ -177,8 +177,8 @@ class Receiver:
             case handoff.Revoked(serial=serial):
                 if serial >= into.serial:
                     self.sessions.step(into, SessionEvent.GOT_REVOKED)
-            case handoff.Abort(reason=reason, retry=retry):
-                self.sessions.fail(into, SessionEvent.GOT_ABORT, SessionFailure("refused", reason, retry))
+            case handoff.Abort(reason=reason, wanted=wanted):
+                self.sessions.fail(into, SessionEvent.GOT_ABORT, SessionFailure("refused", reason, wanted))
             case handoff.AbortAck():
                 self.sessions.step(into, SessionEvent.GOT_ACK)
             case _:
@@ -270,7 +270,7 @@ class Receiver:
                 self.sessions.send(into, handoff.Commit(*into.name))
             case Action.SEND_ABORT:
                 reason = into.failure.reason if into.failure else _NOT_HELD
-                self.sessions.send(into, handoff.Abort(*into.name, reason, True))
+                self.sessions.send(into, handoff.Abort(*into.name, reason))
             case _:
                 raise AssertionError(f"a receiver does not {action.value}")
 

@@ -24,11 +24,11 @@ _UNOPENED = frozenset((S.UNKNOWN, S.PARKED))  # the own core has not called for 
 
 @dataclass(frozen=True, slots=True)
 class SessionFailure:
-    """The first failure of a session; see `events.Aborted`."""
+    """The first reason for which a session ended early; see `events.Aborted`."""
 
     cause: Cause
     reason: str
-    retry: bool = True
+    wanted: bool = True
 
 
 USED_BEFORE = SessionFailure("refused", "this room and attempt had a hand-off before")
@@ -210,7 +210,7 @@ class SessionRegistry(Generic[R]):
             case Action.REPORT_ABORTED:
                 failure = record.failure or USED_BEFORE
                 context.totals.aborted += 1
-                self.report(record, Aborted(self._side, *record.key, failure.cause, failure.reason, failure.retry))
+                self.report(record, Aborted(self._side, *record.key, failure.cause, failure.reason, failure.wanted))
             case Action.SEND_ACK:
                 self.send(record, handoff.AbortAck(*record.name))
             case _:

@@ -117,7 +117,7 @@ class Sender:
     def cancel(self, room: int, reason: str) -> None:
         for out in self.sessions.in_room(room):
             if not out.ended and out.state is not SessionState.UNKNOWN:
-                self._fail(out, SessionEvent.CANCEL, SessionFailure("cancelled", reason, retry=False))
+                self._fail(out, SessionEvent.CANCEL, SessionFailure("cancelled", reason, wanted=False))
 
     # messages and link events
 
@@ -136,9 +136,9 @@ class Sender:
             case handoff.Revoke(serial=serial):
                 if out.grant is None or serial >= out.grant.serial:
                     self._return_grant(out, connection, serial)
-            case handoff.Abort(reason=reason, retry=retry):
+            case handoff.Abort(reason=reason, wanted=wanted):
                 self._bind(out, connection)
-                self._fail(out, SessionEvent.GOT_ABORT, SessionFailure("refused", reason, retry))
+                self._fail(out, SessionEvent.GOT_ABORT, SessionFailure("refused", reason, wanted))
             case handoff.Commit():
                 self.sessions.step(out, SessionEvent.GOT_COMMIT)
             case handoff.AbortAck():
@@ -281,7 +281,7 @@ class Sender:
                 self.sessions.send(out, msgspec.structs.replace(out.final, held=held))
             case Action.SEND_ABORT:
                 assert out.failure is not None
-                self.sessions.send(out, handoff.Abort(*out.name, out.failure.reason, out.failure.retry))
+                self.sessions.send(out, handoff.Abort(*out.name, out.failure.reason, out.failure.wanted))
             case _:
                 raise AssertionError(f"a sender does not {action.value}")
 
