@@ -11,7 +11,7 @@ from legato_protocol.process.open_files import LEAST
 CODE = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard}))
-from legato_protocol import open_files
+from legato_protocol.process import open_files
 from legato_protocol.settings.flags import SettingsError
 try:
     print(open_files.raise_limit(), *resource.getrlimit(resource.RLIMIT_NOFILE))

@@ -2,7 +2,7 @@
 
 A random token is drawn by inverting the cumulative distribution at a number in (0, 1], in the order of token ids, not
 of probability. Two workers whose logits differ in the last bits then disagree only if the number is that close to a
-boundary, and tied tokens cannot change places. `legato_engine.kernels.sampling` has the rule.
+boundary, and tied tokens cannot change places. `kernels/reference/sampling.md` has the rule.
 """
 
 from collections.abc import Iterator, Sequence
