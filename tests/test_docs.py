@@ -13,7 +13,8 @@ import msgspec
 import pytest
 from pydantic import BaseModel
 
-from legato_cli import bench, chat
+from legato_cli.bench import arguments as bench
+from legato_cli.chat import command as chat
 from legato_cli.local import up
 from legato_cli.machine import tune
 from legato_cli.manifests import validate

@@ -21,9 +21,9 @@ from typing import Any
 import httpx
 
 from legato_cli.bench import client, load, workload
+from legato_cli.errors import ServiceUnavailable
 from legato_cli.services import state
 from legato_cli.ui import sources
-from legato_cli.ui.target import NoTarget
 from legato_engine.runner import profile
 from legato_operator.api import parsing
 from legato_simulator.engine import tally
@@ -106,7 +106,7 @@ async def sizes() -> dict[str, int]:
     """Workers that serve, by pool, as the gateway knows them."""
     try:
         workers: list[dict[str, Any]] = (await state.read(sources.source(None, NAME)))[0]["workers"]
-    except NoTarget:
+    except ServiceUnavailable:
         workers = []
     serving = [w.get("role") for w in workers if w["connection"] == "connected" and not w["draining"]]
     return {pool: serving.count(pool) for pool in POOLS}

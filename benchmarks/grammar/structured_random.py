@@ -31,9 +31,9 @@ import jsonschema
 import psutil
 import random_schemas
 
+from legato_cli.errors import ServiceUnavailable
 from legato_cli.services import state
 from legato_cli.ui import sources
-from legato_cli.ui.target import NoTarget
 from legato_protocol import names
 
 NAME = "structured-random"
@@ -184,7 +184,7 @@ async def _watch(counts: Counts) -> None:
     """Counts preemptions, except in the last moments of a killed worker."""
     seen: dict[str, int] = {}
     while True:
-        with contextlib.suppress(NoTarget):  # the gateway had no time to answer
+        with contextlib.suppress(ServiceUnavailable):  # the gateway had no time to answer
             workers = {
                 worker["epoch"]: worker.get("preemptions", 0) for worker in await _workers() if "epoch" in worker
             }

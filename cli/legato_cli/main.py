@@ -8,7 +8,9 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from legato_cli import api_key, bench, chat, completion, extras, ui
+from legato_cli import api_key, completion, errors, extras
+from legato_cli.bench import arguments as bench
+from legato_cli.chat import command as chat
 from legato_cli.local import up
 from legato_cli.machine import doctor, tune
 from legato_cli.manifests import validate
@@ -17,7 +19,10 @@ from legato_cli.processes import gateway, operator, worker
 from legato_cli.recording import arguments as record
 from legato_cli.services import describe, explain, logs, rotate_token, scale, state, status
 from legato_cli.simulate import arguments as simulate
+from legato_cli.ui import command as ui
+from legato_protocol.settings.flags import SettingsError
 
+FAILED = 1
 BAD_ARGUMENTS = 2
 CANNOT_RUN = 2  # as of a bad setting: trying again does not help
 INTERRUPTED = 130  # as shells say it
@@ -79,11 +84,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         return READER_LEFT
     except KeyboardInterrupt:
         return INTERRUPTED
+    except errors.ServiceUnavailable as error:
+        return _failed(args.command, error, FAILED)
+    except (errors.CannotRun, SettingsError) as error:
+        return _failed(args.command, error, CANNOT_RUN)
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith(extras.OWN):
             raise
-        print(f"legato {args.command}: {extras.advice(args.command, error.name)}", file=sys.stderr)
-        return CANNOT_RUN
+        return _failed(args.command, extras.advice(args.command, error.name), CANNOT_RUN)
+    return code
+
+
+def _failed(command: str, reason: object, code: int) -> int:
+    print(f"legato {command}: {reason}", file=sys.stderr)
     return code
 
 

@@ -16,6 +16,7 @@ from legato_cli.bench.client import Record
 from legato_cli.bench.matrix import Arrivals
 from legato_cli.bench.state_watch import StateWatch
 from legato_cli.bench.workload import WorkloadRequest
+from legato_cli.errors import ServiceUnavailable
 from legato_cli.services import asking
 from legato_engine.runner.profile import StepTimes
 from legato_operator.autoscaler import record
@@ -283,7 +284,7 @@ async def test_only_changes_of_this_time_are_listed_below_their_phase_with_their
 
 async def test_a_load_is_not_lost_where_the_autoscaler_cannot_be_read():
     def ask():
-        raise LookupError("no service is running")
+        raise ServiceUnavailable("no service is running")
 
     async def loaded():
         return load.LoadRun([], 1.0)

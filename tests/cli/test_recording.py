@@ -13,10 +13,10 @@ from known_signals import NO_TRAFFIC, arriving, decoder, prefiller, signals
 from local_services import DEMO, ScriptedGateways, answered, manifest, store_pod
 from recordings import BEGIN, recorded_round
 
+from legato_cli.errors import ServiceUnavailable
 from legato_cli.recording.reader import RoundReader
 from legato_cli.recording.recorder import SignalRecorder
 from legato_cli.recording.recording_file import RecordingFile
-from legato_cli.ui.target import NoTarget
 from legato_operator.api import parsing
 from legato_operator.autoscaler.signals import Signals
 from legato_operator.local.store import Store
@@ -187,7 +187,7 @@ class _Disk:
 
     async def round(self):
         if self.at in self.failing:
-            raise NoTarget("no service is running")
+            raise ServiceUnavailable("no service is running")
         return recorded_round(self.at - (5 if self.set_back is not None and self.at >= self.set_back else 0), QUIET)
 
     def write(self, line):
@@ -221,7 +221,7 @@ def test_rounds_are_written_and_a_failure_is_reported_once(given, seconds, writt
 
 
 def test_a_service_that_cannot_be_asked_at_first_ends_it():
-    with pytest.raises(NoTarget):
+    with pytest.raises(ServiceUnavailable):
         _Disk(failing={0}).record(8)
 
 

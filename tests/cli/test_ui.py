@@ -13,10 +13,11 @@ from answering_server import serving
 from fake_gateway import FakeGateway
 from local_services import DEMO, manifest, operations, store_pod
 
+from legato_cli.errors import ServiceUnavailable
 from legato_cli.local import admin
 from legato_cli.ui import kubernetes, local, proxy, target
 from legato_cli.ui.kubernetes import KubernetesSource
-from legato_cli.ui.target import GatewayTarget, NoTarget, UITarget
+from legato_cli.ui.target import GatewayTarget, UITarget
 from legato_operator.api import parsing
 from legato_operator.cluster import Ref
 from legato_operator.local.store import Store
@@ -111,7 +112,7 @@ async def test_without_a_gateway_the_reason_is_given():
 
 async def test_a_service_that_is_gone_is_reported_and_may_come_back(monkeypatch, page):
     monkeypatch.setattr(proxy, "FRESH", 0.0)
-    known, page.targets.target = page.targets.target, NoTarget("no service is running")
+    known, page.targets.target = page.targets.target, ServiceUnavailable("no service is running")
     assert await page.get("/ui/state") == (502, {"error": "no service is running"})
     page.targets.target = known
     assert (await page.get("/ui/state"))[0] == 200
@@ -230,11 +231,11 @@ async def test_a_gateway_that_cannot_be_reached_hides_no_other_and_its_reason_is
     pods[:] = ["broken-0", "gateway-1"]
     assert await _names(source) == ["gateway-1"]
     pods[:] = ["broken-0"]
-    with pytest.raises(NoTarget, match="broken-0: error: pods not found"):
+    with pytest.raises(ServiceUnavailable, match="broken-0: error: pods not found"):
         await source.find()
 
 
 async def test_without_kubectl_the_reason_is_given(pods, monkeypatch, tmp_path, source):
     monkeypatch.setenv("PATH", str(tmp_path / "none"))
-    with pytest.raises(NoTarget, match="kubectl cannot be started"):
+    with pytest.raises(ServiceUnavailable, match="kubectl cannot be started"):
         await source.find()

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from legato_cli.bench.client import Record
 from legato_cli.bench.load import LoadRun
+from legato_cli.errors import ServiceUnavailable
 
 PAUSE = 1.0  # seconds between two polls of the autoscaler
 Scaling = Mapping[str, Any]  # `status.scaling`
@@ -55,7 +56,7 @@ def by_phase(
 
 @dataclass(slots=True)
 class ScalingWatch:
-    """Records the autoscaler's changes while a load runs. `ask` raises LookupError if there is no status."""
+    """Records the autoscaler's changes while a load runs. `ask` raises ServiceUnavailable if there is no status."""
 
     ask: Callable[[], Scaling]
     began: float  # Unix seconds
@@ -74,8 +75,8 @@ class ScalingWatch:
         """Adds the changes since the last poll (a status keeps the last 20). The first poll only skips older ones."""
         try:
             records = list((await asyncio.to_thread(self.ask)).get("records", ()))
-        except LookupError as error:
-            self.unknown = str(error.args[0])
+        except ServiceUnavailable as error:
+            self.unknown = str(error)
             return
         self.unknown = ""
         if first:

@@ -12,6 +12,7 @@ from tqdm import tqdm
 
 from legato_cli.bench import burst, load, profile, report, server, workload
 from legato_cli.bench.client import Record, complete
+from legato_cli.errors import CannotRun
 from legato_cli.services import explain
 
 _SINGLE = {"input_tokens": 256, "output_tokens": 64}  # defaults of flags that take one value without --matrix
@@ -19,12 +20,11 @@ TTFT, TPOT = 1.0, 0.1  # objectives in seconds, if none are given
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measures and prints; exit code 0 if every request was answered, 1 if some failed, 2 for bad arguments."""
+    """Measures and prints. Exit code 1: requests failed. Raises CannotRun for bad arguments."""
     try:
         summaries, watch = asyncio.run(_measure(args))
     except (ValueError, OSError) as error:
-        print(f"legato bench: {error}", file=sys.stderr)
-        return 2
+        raise CannotRun(str(error)) from None
     print(report.table(summaries))
     if watch is not None:
         print("\n".join(["", *burst.lines(watch, [burst.BurstPhase(*phase) for phase in args.burst])]))

@@ -15,6 +15,7 @@ from tqdm import tqdm
 from legato_cli.bench import burst, load, matrix, report, server, state_watch, workload
 from legato_cli.bench.client import Record, complete
 from legato_cli.bench.matrix import Arrivals, Cell, CellResult
+from legato_cli.errors import CannotRun, ServiceUnavailable
 from legato_cli.services import asking
 from legato_operator.api.resources import Slo
 from legato_protocol.settings import durations
@@ -24,7 +25,10 @@ AGAIN = 1.0  # seconds that a user of a closed loop pauses after an error
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measures and prints. Exit code 1: requests failed (refused ones do not count); 2: bad arguments or no server."""
+    """Measures and prints. Exit code 1: requests failed; refused ones do not count.
+
+    Raises CannotRun for bad arguments, or without a server.
+    """
     results: list[CellResult] = []
     try:
         _check(args)
@@ -35,8 +39,7 @@ def run(args: argparse.Namespace) -> int:
         raise
     except (ValueError, OSError) as error:
         _show(args, results)
-        print(f"legato bench: {error}", file=sys.stderr)
-        return 2
+        raise CannotRun(str(error)) from None
     _show(args, results)
     return 1 if any(result.missed.get("failed") for result in results) else 0
 
@@ -80,7 +83,7 @@ def _check(args: argparse.Namespace) -> None:
 def _objectives(args: argparse.Namespace) -> report.LatencyObjectives:
     """Returns objectives from the flags, the running service's manifest, or its defaults. Sets the flags to them."""
     written: Mapping[str, Any] = {}
-    with suppress(asking.NoAnswer):
+    with suppress(ServiceUnavailable):
         written = asking.ask(args.namespace, args.service, {"do": "status"})["status"].get("slo", {})
     slo = Slo.model_validate(written)
     args.slo_ttft, args.slo_tpot = args.slo_ttft or slo.ttft, args.slo_tpot or slo.tpot

@@ -7,9 +7,9 @@ from typing import Any
 
 from legato_cli.bench import workload
 from legato_cli.bench.workload import TokenRange, WorkloadRequest
+from legato_cli.errors import ServiceUnavailable
 from legato_cli.services import state
 from legato_cli.ui import sources
-from legato_cli.ui.target import NoTarget
 from legato_engine.runner.profile import Profile, StepTimes
 
 PROMPTS = (32, 96, 256, 512, 1024, 2048)  # tokens; sizes that do not fit twice into the context are left out
@@ -43,7 +43,7 @@ async def read(namespace: str | None, service: str | None) -> Profile:
     """Reads the profile from the reports of a running service's workers. Raises ValueError."""
     try:
         states = await state.read(sources.source(namespace, service))
-    except NoTarget as error:
+    except ServiceUnavailable as error:
         raise ValueError(f"no profile: {error}") from None
     return of_workers(
         states[0]["workers"], f"measured by legato bench {strftime('%Y-%m-%d')}; the start was not measured"

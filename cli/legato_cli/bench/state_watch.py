@@ -5,13 +5,13 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from legato_cli.errors import ServiceUnavailable
 from legato_cli.services import state
 from legato_cli.ui import sources
-from legato_cli.ui.target import NoTarget
 
 PAUSE = 1.0  # seconds between two polls: a gateway keeps its last 256 requests
 Route = Mapping[str, Any]  # an entry of `requests` in `/state`
-Read = Callable[[], Awaitable[Sequence[Mapping[str, Any]]]]  # raises NoTarget
+Read = Callable[[], Awaitable[Sequence[Mapping[str, Any]]]]  # raises ServiceUnavailable
 
 
 def of_service(namespace: str | None, service: str | None) -> "StateWatch":
@@ -41,7 +41,7 @@ class StateWatch:
         """Polls once."""
         try:
             states = await self.read()
-        except NoTarget as error:
+        except ServiceUnavailable as error:
             self.unknown = str(error)
             return
         self.unknown = ""

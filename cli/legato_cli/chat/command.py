@@ -1,13 +1,10 @@
 """The command line of `legato chat`."""
 
 import argparse
-import sys
 
 from legato_cli.services import options
 from legato_protocol.sampling import limits as sampling_limits
 from legato_protocol.settings import flags
-
-FAILED = 1
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -34,13 +31,8 @@ def run(args: argparse.Namespace) -> int:
     """Runs the chat. Exit code 1: the service is missing, or the only question got no answer."""
     from legato_cli.chat import terminal
     from legato_cli.ui import sources
-    from legato_cli.ui.target import NoTarget
 
-    try:
-        return terminal.run(sources.source(args.namespace, args.service), _parameters(args), args.system, args.question)
-    except NoTarget as error:
-        print(f"legato chat: {error}", file=sys.stderr)
-        return FAILED
+    return terminal.run(sources.source(args.namespace, args.service), _parameters(args), args.system, args.question)
 
 
 def _parameters(args: argparse.Namespace) -> dict[str, object]:

@@ -36,7 +36,7 @@ class ChatConversation:
     async def ask(self, question: str) -> AsyncGenerator[str, None]:
         """Yields the answer's pieces. They stay in the history even if the answer is stopped.
 
-        Raises NoReply and NoTarget.
+        Raises NoReply and ServiceUnavailable.
         """
         self.messages.append({"role": "user", "content": question})
         said: list[str] = []

@@ -9,7 +9,8 @@ from contextlib import AbstractAsyncContextManager
 import aiohttp
 
 from legato_cli.chat.conversation import MAX_EVENT, ChatConversation, NoReply
-from legato_cli.ui.target import NoTarget, TargetSource
+from legato_cli.errors import ServiceUnavailable
+from legato_cli.ui.target import TargetSource
 
 FAILED = 1
 PROMPT = "> "
@@ -21,7 +22,10 @@ def run(
     system: str | None,
     question: str | None,
 ) -> int:
-    """The conversation. Exit code 1: the one question has no answer. Raises NoTarget before the first question."""
+    """Runs the conversation. Exit code 1: the only question has no answer.
+
+    Raises ServiceUnavailable before the first question.
+    """
     with asyncio.Runner() as runner, _opened(runner, source, parameters, system) as conversation:
         if question is None and sys.stdin.isatty():
             _talk(runner, conversation)
@@ -63,7 +67,7 @@ def _talk(runner: asyncio.Runner, conversation: ChatConversation) -> None:
             runner.run(_answer(conversation, question))
         except KeyboardInterrupt:
             print("(stopped)", file=sys.stderr)
-        except (NoReply, NoTarget) as error:
+        except (NoReply, ServiceUnavailable) as error:
             print(f"legato chat: {error}", file=sys.stderr)
 
 
@@ -88,7 +92,7 @@ def _ask_once(runner: asyncio.Runner, conversation: ChatConversation, question: 
         return FAILED
     try:
         runner.run(_answer(conversation, question))
-    except (NoReply, NoTarget) as error:
+    except (NoReply, ServiceUnavailable) as error:
         print(f"legato chat: {error}", file=sys.stderr)
         return FAILED
     return 0

@@ -18,7 +18,7 @@ SAYS: Final = "legato: "  # prefix of the progress that `legato prepare` prints
 REFUSES: Final = "legato prepare: "  # prefix of its reason for a failure
 
 
-async def download(service: InferenceService, program: Sequence[str], progress: model.Progress) -> None:
+async def download(service: InferenceService, program: Sequence[str], progress: hub.Progress) -> None:
     """Downloads the service's missing adapters. `program` is the `legato` command, which is killed on cancellation.
 
     Raises ModelUnavailable with the adapter's field in the manifest.
@@ -33,7 +33,7 @@ async def download(service: InferenceService, program: Sequence[str], progress: 
                 raise model.ModelUnavailable(f"{path}: {error}") from error
 
 
-async def _download(repository: HubRepository, name: str, program: Sequence[str], progress: model.Progress) -> None:
+async def _download(repository: HubRepository, name: str, program: Sequence[str], progress: hub.Progress) -> None:
     def keep(_: str, line: str) -> None:
         if line.startswith(SAYS):
             progress(line.removeprefix(SAYS))

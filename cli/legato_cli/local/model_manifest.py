@@ -13,7 +13,7 @@ from legato_protocol import names
 _REPOSITORY = re.compile(r"(hf:)?[\w.-]+/[\w.-]+(@[0-9a-f]{40})?")
 
 
-def of(text: str, progress: model.Progress, environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
+def of(text: str, progress: hub.Progress, environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
     """Returns the manifest for a built-in model, a GGUF file, a Hugging Face folder or a repository of the hub.
 
     A repository (OWNER/NAME, at a commit or its newest one) is downloaded. Raises ModelUnavailable.
@@ -49,7 +49,7 @@ def served_name(name: str) -> str:
     return re.sub(r"[^-A-Za-z0-9._]+", "-", name).lstrip("-._")[:200] or "model"
 
 
-def _source(text: str, progress: model.Progress, environ: Mapping[str, str]) -> tuple[dict[str, str], str, Path]:
+def _source(text: str, progress: hub.Progress, environ: Mapping[str, str]) -> tuple[dict[str, str], str, Path]:
     """Returns the model's source for a manifest, its name and its path."""
     path = Path(text).expanduser()
     if path.exists():

@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from legato_cli.errors import CannotRun
 from legato_protocol import names
 from legato_protocol.settings import flags
 
@@ -50,13 +51,12 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve until Ctrl-C. Exit code 2: the manifest, the model or the port cannot be used."""
+    """Serves until Ctrl-C. Raises CannotRun and SettingsError; exit code 2: the manifest cannot be used."""
     from legato_cli.local import serving
     from legato_cli.models import model
     from legato_operator.errors import ManifestError
     from legato_operator.manifests.common import model_argument
     from legato_protocol.process import open_files
-    from legato_protocol.settings.flags import SettingsError
 
     try:
         open_files.raise_limit()
@@ -71,8 +71,8 @@ def run(args: argparse.Namespace) -> int:
     except ManifestError as error:
         for path, message in error.problems:
             print(f"{args.file}: {path}: {message}" if path else f"{args.file}: {message}", file=sys.stderr)
-    except (model.ModelUnavailable, serving.CannotServe, CannotUsePort, SettingsError) as error:
-        print(f"legato up: {error}", file=sys.stderr)
+    except serving.CannotServe as error:
+        raise CannotRun(str(error)) from None
     return BAD_INPUT
 
 
@@ -99,12 +99,8 @@ def _say(text: str) -> None:
     print(f"legato: {text}", file=sys.stderr, flush=True)
 
 
-class CannotUsePort(Exception):
-    """The port is in use, or this user may not listen on it. The text says what to do."""
-
-
 def _listen(port: int) -> socket.socket:
-    """A listening socket at `port`, or at a free one for 0. Raises CannotUsePort.
+    """A listening socket at `port`, or at a free one for 0. Raises CannotRun.
 
     It is opened once and inherited by every gateway: connections wait in its queue while one takes over from another.
     """
@@ -115,7 +111,7 @@ def _listen(port: int) -> socket.socket:
         listener.listen(BACKLOG)
     except OSError as error:
         listener.close()
-        raise CannotUsePort(
+        raise CannotRun(
             f"port {port} is in use (stop what listens there, or choose another port with --port)"
             if error.errno == errno.EADDRINUSE
             else f"cannot listen on port {port}: {error.strerror} (choose another port with --port)"

@@ -63,7 +63,8 @@ def _worker(spec: Spec, path: Path, role: str, gpus: Gpus | None) -> str:
         landing = staging.landing_bytes(memory.available() // _workers(spec))
         declared = sizing.longest_within(declared, layout, landing)
     sizes = sizing.choose(needs_of, layout, declared, asked, room)
-    return f"fits: {_taken(needs_of(sizes.max_running), sizes, layout)}, of {_mib(room.available)} {whose}"
+    quantized = f"; {text}" if (text := chosen.quantized(checkpoint)) else ""
+    return f"fits: {_taken(needs_of(sizes.max_running), sizes, layout)}, of {_mib(room.available)} {whose}{quantized}"
 
 
 def _taken(needs: Needs, sizes: ChosenSizes, layout: KVLayout) -> str:

@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from legato_cli.errors import CannotRun
 from legato_protocol.settings import flags
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit code 2: there is no GPU, no such kernel, or no table that could be changed."""
+    """Raises CannotRun without a GPU, for an unknown kernel, and for a table that cannot be changed."""
     from legato_engine.errors import NoDevice
     from legato_engine.kernels.gpu import configurations
     from legato_engine.kernels.gpu.tuning import cases
@@ -53,8 +54,7 @@ def run(args: argparse.Namespace) -> int:
         if not args.dry_run and not os.access(path.parent, os.W_OK):
             raise PermissionError(f"{path.parent} cannot be written to: name a table with --table, or give --dry-run")
     except (NoDevice, ValueError, OSError) as error:
-        print(f"legato tune: {error}", file=sys.stderr)
-        return 2
+        raise CannotRun(str(error)) from None
     return tune(table, path, place, chosen, args.dry_run)
 
 

@@ -109,7 +109,7 @@ def download(snapshot: HubSnapshot, folder: Path, progress: Progress, content: H
     try:
         folder.mkdir(parents=True, exist_ok=True)
         _refuse_foreign(snapshot, folder)
-        with _locked(folder / _LOCK):
+        with locked(folder / _LOCK):
             _refuse_another(snapshot, folder)
             if not snapshot.complete(folder, content):
                 with _explained(snapshot), _ended_by_signals():
@@ -317,7 +317,7 @@ def _size(file: Path) -> int:
 
 
 @contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def locked(path: Path) -> Iterator[None]:
     """Holds the lock file; the kernel releases it if this process dies."""
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

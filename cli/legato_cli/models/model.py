@@ -3,7 +3,6 @@
 Uses neither torch nor tokenizers: engine and gateway check the files when they open them.
 """
 
-import fcntl
 import importlib.util
 import os
 import re
@@ -17,14 +16,15 @@ from dataclasses import dataclass
 from hashlib import file_digest
 from pathlib import Path
 
+from legato_cli.errors import CannotRun
 from legato_cli.models import hub
+from legato_cli.models.hub import Progress
 from legato_protocol.names import ENV_CACHE, ENV_PREPARED
 
 PREFIX = "builtin:"
-Progress = Callable[[str], None]
 
 
-class ModelUnavailable(Exception):
+class ModelUnavailable(CannotRun):
     """The model cannot be used. The text has the reason and the alternatives."""
 
 
@@ -256,7 +256,7 @@ def prepare(
         return target
     try:
         cache.mkdir(parents=True, exist_ok=True)
-        with _locked(cache / f"{builtin.file}.lock"):
+        with hub.locked(cache / f"{builtin.file}.lock"):
             if not builtin.matches(target):  # another process may have made it while this one waited
                 _make(builtin, target, progress, sources)
     except OSError as error:
@@ -280,14 +280,6 @@ def _make(builtin: Builtin, target: Path, progress: Progress, sources: Sequence[
         if not builtin.matches(copy):
             raise ModelUnavailable(f"{PREFIX}{builtin.name}: {original} is not the file expected ({builtin.sha256})")
         copy.replace(target)
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Holds the lock file; the kernel releases it if this process dies."""
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def _builtin(name: str) -> Builtin:

@@ -5,6 +5,8 @@ import sys
 from argparse import Namespace
 from typing import TYPE_CHECKING
 
+from legato_cli.errors import CannotRun
+
 if TYPE_CHECKING:
     from argparse import ArgumentParser, _SubParsersAction
 
@@ -19,26 +21,17 @@ def add_parser(subparsers: "_SubParsersAction[ArgumentParser]") -> None:
 
 
 def run(flags: Namespace) -> int:
-    """Serves until it is stopped. 2: a setting or the model is not allowed, as said on stderr."""
-    from legato_cli.models.model import ModelUnavailable, resolve_header
+    """Serves until it is stopped. Raises CannotRun and SettingsError."""
+    from legato_cli.models.model import resolve_header
     from legato_gateway import settings
-    from legato_protocol.settings.flags import SettingsError
 
-    try:
-        read = settings.read(flags, os.environ)
-        path = resolve_header(read.model, lambda line: print(f"legato gateway: {line}", file=sys.stderr))
-    except (SettingsError, ModelUnavailable) as error:
-        return _refuse(error)
+    read = settings.read(flags, os.environ)
+    path = resolve_header(read.model, lambda line: print(f"legato gateway: {line}", file=sys.stderr))
     from legato_gateway import main
     from legato_gateway.generation_config import BadGenerationConfig
     from legato_gateway.tokenizer.tokens import TokenizeError
 
     try:
         return main.run(read, path)
-    except (SettingsError, TokenizeError, BadGenerationConfig) as error:
-        return _refuse(error)
-
-
-def _refuse(error: Exception) -> int:
-    print(f"legato gateway: {error}", file=sys.stderr)
-    return 2
+    except (TokenizeError, BadGenerationConfig) as error:
+        raise CannotRun(str(error)) from None

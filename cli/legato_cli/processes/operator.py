@@ -5,12 +5,12 @@ import sys
 from argparse import Namespace
 from typing import TYPE_CHECKING
 
+from legato_cli.errors import CannotRun
+
 if TYPE_CHECKING:
     from argparse import ArgumentParser, _SubParsersAction
 
     from legato_operator.kubernetes.settings import OperatorSettings
-
-BAD_INPUT = 2
 
 
 def add_parser(subparsers: "_SubParsersAction[ArgumentParser]") -> None:
@@ -23,17 +23,13 @@ def add_parser(subparsers: "_SubParsersAction[ArgumentParser]") -> None:
 
 
 def run(flags: Namespace) -> int:
-    """Serves until it is stopped. 2: a setting is not allowed, the port is taken, or no API server is known.
+    """Serves until it is stopped. Raises SettingsError; CannotRun if the port is taken, or no API server is known.
 
     With --check-no-services, 1: some are left, or the API server does not say.
     """
     from legato_operator.kubernetes import settings
-    from legato_protocol.settings.flags import SettingsError
 
-    try:
-        read = settings.read(flags, os.environ)
-    except SettingsError as error:
-        return _refuse(error)
+    read = settings.read(flags, os.environ)
     from legato_operator.kubernetes import main
     from legato_operator.kubernetes.client import connection
 
@@ -42,7 +38,7 @@ def run(flags: Namespace) -> int:
             return _check_no_services(read)
         return main.run(read)
     except (connection.NoConnection, OSError) as error:
-        return _refuse(error)
+        raise CannotRun(str(error)) from None
 
 
 def _check_no_services(read: "OperatorSettings") -> int:
@@ -59,8 +55,3 @@ def _check_no_services(read: "OperatorSettings") -> int:
     if left:
         print(f"legato operator: {left}", file=sys.stderr)
     return int(bool(left))
-
-
-def _refuse(error: Exception) -> int:
-    print(f"legato operator: {error}", file=sys.stderr)
-    return BAD_INPUT

@@ -1,11 +1,12 @@
 """`legato worker`: one engine replica."""
 
 import os
-import sys
 from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from legato_cli.errors import CannotRun
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, _SubParsersAction
@@ -21,16 +22,14 @@ def add_parser(subparsers: "_SubParsersAction[ArgumentParser]") -> None:
 
 
 def run(flags: Namespace) -> int:
-    """Serves until the worker is stopped. Exit code 2: a setting or the model is not usable; stderr has the reason."""
+    """Serves until the worker is stopped. Raises CannotRun and SettingsError."""
     from legato_engine import main, settings
     from legato_engine.errors import EngineError
-    from legato_protocol.settings.flags import SettingsError
 
     try:
         return main.run(settings.read(flags, os.environ), _resolve)
-    except (EngineError, SettingsError) as error:
-        print(f"legato worker: {error}", file=sys.stderr)
-        return 2
+    except EngineError as error:
+        raise CannotRun(str(error)) from None
 
 
 def _resolve(model: str, progress: Callable[[str], None]) -> Path:

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 
+from legato_cli.errors import ServiceUnavailable
 from legato_cli.recording.recording_file import RecordingFile
 from legato_cli.recording.sources import RoundSource
-from legato_cli.ui.target import NoTarget
 from legato_operator.autoscaler.decide import DECIDE_EVERY
 from legato_operator.clock import Clock
 from legato_simulator.replay import signal_round
@@ -22,7 +22,7 @@ class SignalRecorder:
         self.rounds = 0  # written
 
     async def run(self, seconds: float = float("inf")) -> None:
-        """Records for `seconds`. Raises NoTarget if the service cannot be reached at the beginning."""
+        """Records for `seconds`. Raises ServiceUnavailable if the service cannot be reached at the beginning."""
         began = self._clock.now()
         self._write(await self._source.round())
         due = began + DECIDE_EVERY
@@ -31,7 +31,7 @@ class SignalRecorder:
             due = max(due, self._clock.now()) + DECIDE_EVERY
             try:
                 self._write(await self._source.round())
-            except NoTarget as error:
+            except ServiceUnavailable as error:
                 self._failed(str(error))
 
     def _write(self, made: SignalRound) -> None:

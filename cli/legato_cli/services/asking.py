@@ -7,16 +7,14 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-Ask = Callable[[Mapping[str, Any]], dict[str, Any]]  # raises NoAnswer
+from legato_cli.errors import ServiceUnavailable
+
+Ask = Callable[[Mapping[str, Any]], dict[str, Any]]  # raises ServiceUnavailable
 NAME_REQUIRED = "--service is required with --namespace"
 
 
-class NoAnswer(LookupError):
-    """The service is missing, unreachable or refuses the order. The text has the reason."""
-
-
 def ask(namespace: str | None, service: str | None, order: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the service's answer. Raises NoAnswer."""
+    """Returns the service's answer. Raises ServiceUnavailable."""
     with opened(namespace, service) as asked:
         return asked(order)
 
@@ -25,13 +23,13 @@ def ask(namespace: str | None, service: str | None, order: Mapping[str, Any]) ->
 def opened(namespace: str | None, service: str | None) -> Iterator[Ask]:
     """Opens the named service on Kubernetes if there is a namespace, else the named or only one of `legato up`.
 
-    Raises NoAnswer.
+    Raises ServiceUnavailable.
     """
     if namespace is None:
         yield lambda order: _ask_local(service, order)
         return
     if service is None:
-        raise NoAnswer(NAME_REQUIRED)
+        raise ServiceUnavailable(NAME_REQUIRED)
     with _on_kubernetes(namespace, service) as asked:
         yield asked
 
@@ -42,7 +40,7 @@ def _ask_local(service: str | None, order: Mapping[str, Any]) -> dict[str, Any]:
     try:
         return _accepted(admin.ask(service, order))
     except (admin.NotRunning, admin.CannotListen, OSError) as error:
-        raise NoAnswer(str(error)) from None
+        raise ServiceUnavailable(str(error)) from None
 
 
 @contextlib.contextmanager
@@ -59,7 +57,7 @@ def _on_kubernetes(namespace: str, service: str) -> Iterator[Ask]:
     try:
         client = connection.client(connection.load())
     except connection.NoConnection as error:
-        raise NoAnswer(str(error)) from None
+        raise ServiceUnavailable(str(error)) from None
     with asyncio.Runner() as runner, contextlib.closing(KubernetesCluster(client)) as cluster:
         operations = Operations(cluster, Ref(names.INFERENCE_SERVICE, namespace, service), SystemClock())
         yield lambda order: _accepted(runner.run(operations.answer(order)))
@@ -67,5 +65,5 @@ def _on_kubernetes(namespace: str, service: str) -> Iterator[Ask]:
 
 def _accepted(answer: dict[str, Any]) -> dict[str, Any]:
     if "error" in answer:
-        raise NoAnswer(str(answer["error"]))
+        raise ServiceUnavailable(str(answer["error"]))
     return answer

@@ -1,14 +1,12 @@
 """`legato explain scaling`: explains the sizes of a running service's pools, with the arithmetic."""
 
 import argparse
-import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from legato_cli.errors import ServiceUnavailable
 from legato_cli.services import asking, options
 from legato_protocol.settings import flags
-
-FAILED = 1
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -23,23 +21,18 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 def run(args: argparse.Namespace) -> int:
     """Exit code 1: the service cannot be asked, or nothing was decided."""
-    try:
-        scaling = read(args.namespace, args.service)
-    except LookupError as error:
-        print(f"legato explain: {error}", file=sys.stderr)
-        return FAILED
-    print("\n".join(lines(scaling, args.records)))
+    print("\n".join(lines(read(args.namespace, args.service), args.records)))
     return 0
 
 
 def read(namespace: str | None, service: str | None) -> Mapping[str, Any]:
-    """Returns `status.scaling` of a service on Kubernetes; without a namespace, of `legato up`. Raises LookupError."""
-    return _decided(asking.ask(namespace, service, {"do": "status"})["status"].get("scaling"))
+    """Returns `status.scaling` of a service on Kubernetes; without a namespace, of `legato up`.
 
-
-def _decided(scaling: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    Raises ServiceUnavailable, also if nothing was decided.
+    """
+    scaling: Mapping[str, Any] | None = asking.ask(namespace, service, {"do": "status"})["status"].get("scaling")
     if not scaling:
-        raise LookupError("nothing was decided: scaling.mode must be Managed or Advisory, and a pass takes 2 s")
+        raise ServiceUnavailable("nothing was decided: scaling.mode must be Managed or Advisory, and a pass takes 2 s")
     return scaling
 
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import TextIO
 
+from legato_cli.errors import ServiceUnavailable
 from legato_cli.services import asking, options
 from legato_protocol import names
 from legato_protocol.settings import flags
@@ -44,14 +45,10 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 def run(args: argparse.Namespace) -> int:
     """Exit code 1: there is no such service or worker, or with --follow: any more."""
-    try:
-        if args.namespace is not None:
-            return _on_kubernetes(args)
-        with asking.opened(None, args.service) as ask:
-            follow(ask, args.worker, args.tail, args.follow, sys.stdout)
-    except asking.NoAnswer as error:
-        print(f"legato logs: {error}", file=sys.stderr)
-        return FAILED
+    if args.namespace is not None:
+        return _on_kubernetes(args)
+    with asking.opened(None, args.service) as ask:
+        follow(ask, args.worker, args.tail, args.follow, sys.stdout)
     return 0
 
 
@@ -63,7 +60,7 @@ def follow(
     out: TextIO,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Prints page after page; each line is preceded by who wrote it. Raises NoAnswer."""
+    """Prints page after page; each line is preceded by who wrote it. Raises ServiceUnavailable."""
     order = {"do": "logs", "pod": worker, "tail": tail}
     while True:
         page = ask(order)
@@ -79,12 +76,12 @@ def follow(
 
 def _on_kubernetes(args: argparse.Namespace) -> int:
     if args.service is None and args.worker is None:
-        raise asking.NoAnswer(asking.NAME_REQUIRED)
+        raise ServiceUnavailable(asking.NAME_REQUIRED)
     command = kubectl(args.namespace, args.service, args.worker, args.tail, args.follow)
     try:
         return FAILED if subprocess.run(command, check=False).returncode else 0
     except OSError as error:
-        raise asking.NoAnswer(f"kubectl cannot be started: {error.strerror} (it shows the logs)") from None
+        raise ServiceUnavailable(f"kubectl cannot be started: {error.strerror} (it shows the logs)") from None
 
 
 def kubectl(namespace: str, service: str | None, worker: str | None, tail: int | None, endless: bool) -> list[str]:

@@ -10,21 +10,16 @@ from typing import Any, TextIO
 
 from legato_cli.services import asking, options
 
-FAILED = 1
 INTERVAL = 1.0  # seconds between two polls
 _CLEAR = "\x1b[2J\x1b[H"
 Lines = Callable[[Mapping[str, Any]], Iterator[str]]
 
 
 def run(args: argparse.Namespace, what: str, lines: Lines) -> int:
-    """Asks the service for `what`. Exit code 1: the service is missing, or with --watch no longer exists."""
-    try:
-        with asking.opened(args.namespace, args.service) as ask:
-            answers = (ask({"do": what})[what] for _ in (itertools.count() if args.watch else range(1)))
-            show(answers, lines, args.output == options.JSON, sys.stdout)
-    except asking.NoAnswer as error:
-        print(f"legato {what}: {error}", file=sys.stderr)
-        return FAILED
+    """Asks the service for `what`. Raises ServiceUnavailable, with --watch also when the service no longer exists."""
+    with asking.opened(args.namespace, args.service) as ask:
+        answers = (ask({"do": what})[what] for _ in (itertools.count() if args.watch else range(1)))
+        show(answers, lines, args.output == options.JSON, sys.stdout)
     return 0
 
 

@@ -2,16 +2,15 @@
 
 import argparse
 import json
-import sys
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any
 
+from legato_cli.errors import ServiceUnavailable
 from legato_cli.services import options
 
 if TYPE_CHECKING:
     from legato_cli.ui.target import TargetSource
 
-FAILED = 1
 TIMEOUT = 5.0  # seconds for a gateway's answer
 
 
@@ -27,28 +26,20 @@ def run(args: argparse.Namespace) -> int:
     import asyncio
 
     from legato_cli.ui import sources
-    from legato_cli.ui.target import NoTarget
 
-    try:
-        states = asyncio.run(read(sources.source(args.namespace, args.service)))
-    except NoTarget as error:
-        print(f"legato state: {error}", file=sys.stderr)
-        return FAILED
-    for state in states:
+    for state in asyncio.run(read(sources.source(args.namespace, args.service))):
         print(json.dumps(state, indent=2))
     return 0
 
 
 async def read(source: "AbstractAsyncContextManager[TargetSource]") -> list[dict[str, Any]]:
-    """Returns the answer of `GET /state` of each gateway, with the gateway's name first. Raises NoTarget."""
+    """Returns the answer of `GET /state` of each gateway, with the gateway's name first. Raises ServiceUnavailable."""
     import aiohttp
-
-    from legato_cli.ui.target import NoTarget
 
     async with source as targets, aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=TIMEOUT)) as session:
         target = await targets.find()
         if not target.gateways:
-            raise NoTarget("no gateway of this service is ready")
+            raise ServiceUnavailable("no gateway of this service is ready")
         states, headers = [], {"authorization": f"Bearer {target.token}"}
         for gateway in target.gateways:
             try:
@@ -57,5 +48,5 @@ async def read(source: "AbstractAsyncContextManager[TargetSource]") -> list[dict
                     states.append({"gateway": gateway.name, **await answer.json()})
             except (aiohttp.ClientError, TimeoutError) as error:
                 why = str(error) or type(error).__name__
-                raise NoTarget(f"gateway {gateway.name} does not report its state: {why}") from None
+                raise ServiceUnavailable(f"gateway {gateway.name} does not report its state: {why}") from None
         return states

@@ -6,17 +6,17 @@ import json
 import math
 import sys
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from tqdm import tqdm
 
-from legato_cli.manifests import unmet_objectives
+from legato_cli.errors import CannotRun
+from legato_cli.manifests import manifest_file, unmet_objectives
 from legato_cli.simulate import replaying
 from legato_engine.errors import UnusableProfile
 from legato_engine.runner import profile
 from legato_operator.api import parsing
-from legato_operator.api.resources import InferenceService, Spec
+from legato_operator.api.resources import Spec
 from legato_operator.errors import ManifestError
 from legato_simulator import manifest_tuning
 from legato_simulator.baselines import BASELINES, comparison
@@ -33,21 +33,17 @@ from legato_simulator.workload.workload import Workload
 BAD_INPUT = 2
 
 
-class UnusableArguments(ValueError):
-    """Flags that cannot be combined. The text has the flags and the alternatives."""
-
-
 def run(args: argparse.Namespace) -> int:
-    """Simulates, prints and finally writes files. Exit code 2: a file, a flag or the profile cannot be used."""
+    """Simulates, prints and finally writes files. Raises CannotRun; exit code 2: the manifest cannot be used."""
     try:
-        service = _manifest(args.file)
+        service = parsing.parse(manifest_file.read_text(args.file))
         _check_files(args)
         if args.signals:
             _check_replay(args)
             replaying.run(args, service.spec)
             return 0
         if args.profile is None:
-            raise UnusableArguments("--profile is required (but for --signals)")
+            raise CannotRun("--profile is required (but for --signals)")
         worker = profile.find(args.profile)
         asked = _workloads(args)
         _check(args, service.spec, asked)
@@ -68,24 +64,13 @@ def run(args: argparse.Namespace) -> int:
         for path, message in error.problems:
             print(f"{args.file}: {path}: {message}" if path else f"{args.file}: {message}", file=sys.stderr)
         return BAD_INPUT
-    except (UnusableArguments, UnusableProfile, UnusableReplay, RecordingError, traces.TraceError, OSError) as error:
-        print(f"legato simulate: {error}", file=sys.stderr)
-        return BAD_INPUT
+    except (UnusableProfile, UnusableReplay, RecordingError, traces.TraceError, OSError) as error:
+        raise CannotRun(str(error)) from None
     return 0
 
 
-def _manifest(path: Path) -> InferenceService:
-    """Reads the manifest. Raises ManifestError."""
-    try:
-        return parsing.parse(path.read_text())
-    except OSError as error:
-        raise ManifestError([("", error.strerror or str(error))]) from None
-    except UnicodeDecodeError as error:
-        raise ManifestError([("", f"not UTF-8 text: {error.reason}")]) from None
-
-
 def _workloads(args: argparse.Namespace) -> list[Workload]:
-    """Returns the requested workloads, with unique names. Raises TraceError and UnusableArguments."""
+    """Returns the requested workloads, with unique names. Raises TraceError and CannotRun."""
     read = [traces.read(path) for path in args.trace]
     traffic = synthetic.SyntheticTraffic(args.rate, args.input_tokens, args.output_tokens, args.duration)
     asked: list[Workload] = []
@@ -93,36 +78,36 @@ def _workloads(args: argparse.Namespace) -> list[Workload]:
         if name in synthetic.PHASES:
             asked.append(synthetic.named(name, args.seed, traffic, None))
         elif not read:
-            raise UnusableArguments(f"--workload {name} needs --trace FILE")
+            raise CannotRun(f"--workload {name} needs --trace FILE")
         asked += [synthetic.named(name, args.seed, traffic, trace) for trace in read if name not in synthetic.PHASES]
     if not asked:
-        raise UnusableArguments("nothing to simulate: give --trace FILE or --workload NAME")
+        raise CannotRun("nothing to simulate: give --trace FILE or --workload NAME")
     if len({workload.name for workload in asked}) < len(asked):
-        raise UnusableArguments("two workloads of the same name: each --trace needs another file name")
+        raise CannotRun("two workloads of the same name: each --trace needs another file name")
     return asked
 
 
 def _check_files(args: argparse.Namespace) -> None:
     for path in (args.json, args.html):
         if path is not None and not path.absolute().parent.is_dir():
-            raise UnusableArguments(f"cannot write {path}: there is no folder {path.absolute().parent}")
+            raise CannotRun(f"cannot write {path}: there is no folder {path.absolute().parent}")
 
 
 def _check_replay(args: argparse.Namespace) -> None:
-    """Raises UnusableArguments for flags of workloads and profiles, which a replay does not have."""
+    """Raises CannotRun for flags of workloads and profiles, which a replay does not have."""
     names = ("trace", "workload", "scaler", "compare", "elsewhere", "tune", "profile", "start", "skip", "handoff_rate")
     given = {"--" + name.replace("_", "-"): getattr(args, name) for name in names}
     if unused := [name for name, value in given.items() if value]:
-        raise UnusableArguments(f"{', '.join(unused)} cannot be used with --signals, which replays a recording")
+        raise CannotRun(f"{', '.join(unused)} cannot be used with --signals, which replays a recording")
 
 
 def _check(args: argparse.Namespace, spec: Spec, asked: Sequence[Workload]) -> None:
-    """Raises UnusableArguments if the simulation would have no result."""
+    """Raises CannotRun if the simulation would have no result."""
     for workload in asked:
         if not workload.arrivals or workload.arrivals[-1].at <= args.skip:
-            raise UnusableArguments(f"no request of {workload.name} counts: it ends within --skip")
+            raise CannotRun(f"no request of {workload.name} counts: it ends within --skip")
     if not spec.disaggregated and (args.compare or args.scaler):
-        raise UnusableArguments("--scaler and --compare need a manifest with a prefill pool")
+        raise CannotRun("--scaler and --compare need a manifest with a prefill pool")
 
 
 def _warn(simulator: ServiceSimulator, asked: Sequence[Workload]) -> None:
@@ -140,16 +125,16 @@ def _warn(simulator: ServiceSimulator, asked: Sequence[Workload]) -> None:
 
 def _tune(args: argparse.Namespace, simulator: ServiceSimulator, asked: Sequence[Workload]) -> None:
     if args.scaler or args.compare or args.elsewhere:
-        raise UnusableArguments("--tune searches the manifest's own fields: leave out --scaler and --compare")
+        raise CannotRun("--tune searches the manifest's own fields: leave out --scaler and --compare")
     if simulator.spec.scaling.mode == "Fixed":
-        raise UnusableArguments("spec.scaling.mode is Fixed: there are no bounds to tune (use Managed)")
+        raise CannotRun("spec.scaling.mode is Fixed: there are no bounds to tune (use Managed)")
     with tqdm(unit="result", file=sys.stderr, leave=False) as bar:
         tuning = manifest_tuning.tune(
             simulator.spec,
             lambda spec: dataclasses.replace(simulator, spec=spec),
             asked,
             args.jobs,
-            lambda: _passed(bar, 1),
+            bar.update,
         )
     print(tuning_text.text(tuning))
     if args.json:
@@ -164,12 +149,8 @@ def _simulate(args: argparse.Namespace, simulator: ServiceSimulator, asked: Sequ
         return _compare(args, simulator, asked, chosen)
     seconds = sum(workload.arrivals[-1].at for workload in asked)
     with tqdm(total=round(seconds), unit="s", unit_scale=True, file=sys.stderr, leave=False) as bar:
-        shown = dataclasses.replace(simulator, progress=lambda passed: _passed(bar, passed))
+        shown = dataclasses.replace(simulator, progress=bar.update)
         return comparison.compare(shown, asked, ())
-
-
-def _passed(bar: "tqdm[NoReturn]", seconds: float) -> None:
-    bar.update(seconds)
 
 
 def _compare(

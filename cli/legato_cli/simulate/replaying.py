@@ -3,7 +3,6 @@
 import argparse
 import json
 import sys
-from typing import NoReturn
 
 from tqdm import tqdm
 
@@ -15,13 +14,9 @@ from legato_simulator.replay.replay import Replay, replay
 def run(args: argparse.Namespace, spec: Spec) -> None:
     """Replays and prints. Raises RecordingError, UnusableReplay and OSError before anything is printed or written."""
     with tqdm(unit="round", unit_scale=True, file=sys.stderr, leave=False) as bar:
-        result = replay(recording.rounds(args.signals), spec, lambda: _passed(bar))
+        result = replay(recording.rounds(args.signals), spec, bar.update)
     print(replay_text.text(result))
     _write(args, result)
-
-
-def _passed(bar: "tqdm[NoReturn]") -> None:
-    bar.update()
 
 
 def _write(args: argparse.Namespace, result: Replay) -> None:

@@ -24,13 +24,9 @@ def run(args: argparse.Namespace) -> int:
     import asyncio
 
     from legato_cli.ui import proxy, sources
-    from legato_cli.ui.target import NoTarget
 
     try:
         asyncio.run(proxy.serve(sources.source(args.namespace, args.service), args.port))
-    except NoTarget as error:
-        print(f"legato ui: {error}", file=sys.stderr)
-        return FAILED
     except OSError as error:
         print(f"legato ui: cannot listen on 127.0.0.1:{args.port}: {error.strerror}", file=sys.stderr)
         return FAILED

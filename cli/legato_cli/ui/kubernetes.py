@@ -6,7 +6,8 @@ import re
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
-from legato_cli.ui.target import GatewayTarget, NoTarget, UITarget, read
+from legato_cli.errors import ServiceUnavailable
+from legato_cli.ui.target import GatewayTarget, UITarget, read
 from legato_operator.cluster import Cluster, Ref
 from legato_operator.errors import ClusterError, ManifestError
 from legato_operator.kubernetes.client import connection
@@ -21,11 +22,11 @@ _FORWARDING = re.compile(rb"Forwarding from (127\.0\.0\.1:\d+) ")
 
 @contextlib.asynccontextmanager
 async def source(namespace: str, service: str) -> AsyncIterator["KubernetesSource"]:
-    """Opens a source for a service. Raises NoTarget without a kubeconfig."""
+    """Opens a source for a service. Raises ServiceUnavailable without a kubeconfig."""
     try:
         cluster = KubernetesCluster(connection.client(connection.load()))
     except connection.NoConnection as error:
-        raise NoTarget(str(error)) from None
+        raise ServiceUnavailable(str(error)) from None
     targets = KubernetesSource(cluster, Ref(names.INFERENCE_SERVICE, namespace, service))
     try:
         yield targets
@@ -38,16 +39,16 @@ class KubernetesSource:
     """A `TargetSource`. Owns one `kubectl` for each ready gateway."""
 
     def __init__(self, cluster: Cluster, ref: Ref) -> None:
-        self._cluster = cluster
+        self.cluster = cluster
         self._ref = ref
         self._forwards: dict[str, PortForward] = {}
         self._lock = asyncio.Lock()  # concurrent requests start only one forward
 
     async def find(self) -> UITarget:
         try:
-            target = await read(self._cluster, self._ref)
+            target = await read(self.cluster, self._ref)
         except (ClusterError, ManifestError) as error:
-            raise NoTarget(str(error)) from None
+            raise ServiceUnavailable(str(error)) from None
         async with self._lock:
             reached = await self._reach(target.gateways[:MOST])
         return replace(target, gateways=reached)
@@ -63,12 +64,12 @@ class KubernetesSource:
             if name not in wanted or forward.ended:
                 del self._forwards[name]
                 await forward.end()
-        failed: list[NoTarget] = []
+        failed: list[ServiceUnavailable] = []
         for name in [name for name in wanted if name not in self._forwards]:
             port = wanted[name].address.rpartition(":")[2]
             try:
                 self._forwards[name] = await forward_port(self._ref.namespace, name, port)
-            except NoTarget as error:
+            except ServiceUnavailable as error:
                 failed.append(error)
         if failed and not self._forwards:
             raise failed[0]
@@ -99,13 +100,13 @@ class PortForward:
 
 
 async def forward_port(namespace: str, pod: str, port: str) -> PortForward:
-    """Starts a port forward. Raises NoTarget if kubectl is missing or does not reach the pod in time."""
+    """Starts a port forward. Raises ServiceUnavailable if kubectl is missing or does not reach the pod in time."""
     command = ("kubectl", "--namespace", namespace, "port-forward", "--address", "127.0.0.1", f"pod/{pod}", f":{port}")
     pipe = asyncio.subprocess.PIPE
     try:
         process = await asyncio.create_subprocess_exec(*command, stdout=pipe, stderr=pipe)
     except OSError as error:
-        raise NoTarget(
+        raise ServiceUnavailable(
             f"kubectl cannot be started: {error.strerror} (it forwards the gateway's control port)"
         ) from None
     assert process.stdout is not None
@@ -116,10 +117,10 @@ async def forward_port(namespace: str, pod: str, port: str) -> PortForward:
             match = _FORWARDING.match(line)
             if match is None:
                 said = (line or await process.stderr.read()).decode(errors="replace").strip()
-                raise NoTarget(f"kubectl does not reach pod {pod}: {said}")
+                raise ServiceUnavailable(f"kubectl does not reach pod {pod}: {said}")
     except TimeoutError:
         await _end(process)
-        raise NoTarget(f"kubectl did not reach pod {pod} within {START:g} s") from None
+        raise ServiceUnavailable(f"kubectl did not reach pod {pod} within {START:g} s") from None
     except BaseException:
         await _end(process)
         raise

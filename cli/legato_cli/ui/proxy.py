@@ -13,8 +13,10 @@ from typing import Any, Final
 
 import aiohttp
 from aiohttp import web
+from aiohttp.typedefs import Handler
 
-from legato_cli.ui.target import GatewayTarget, NoTarget, TargetSource, UITarget
+from legato_cli.errors import ServiceUnavailable
+from legato_cli.ui.target import GatewayTarget, TargetSource, UITarget
 
 HOST: Final = "127.0.0.1"
 PATIENCE: Final = aiohttp.ClientTimeout(total=5.0)
@@ -38,7 +40,7 @@ _SHOWN: Final = frozenset(
 async def serve(source: AbstractAsyncContextManager[TargetSource], port: int) -> None:
     """Serves until it is cancelled.
 
-    Raises NoTarget if the service is missing at the start, and OSError for the port.
+    Raises ServiceUnavailable if the service is missing at the start, and OSError for the port.
     """
     async with source as targets, listening(targets, port) as url:
         print(f"{url}\nThe link holds the key to this page. Ctrl-C ends it.", flush=True)
@@ -47,7 +49,10 @@ async def serve(source: AbstractAsyncContextManager[TargetSource], port: int) ->
 
 @contextlib.asynccontextmanager
 async def listening(targets: TargetSource, port: int, routes: Iterable[web.RouteDef] = ()) -> AsyncIterator[str]:
-    """Yields the page's URL with its token in the fragment. `routes` need no token. Raises NoTarget, OSError."""
+    """Yields the page's URL with its token in the fragment. `routes` need no token.
+
+    Raises ServiceUnavailable, OSError.
+    """
     await targets.find()
     token = secrets.token_urlsafe(24)
     async with aiohttp.ClientSession(auto_decompress=False) as session:
@@ -75,7 +80,7 @@ class UIProxy:
 
     def app(self) -> web.Application:
         """Returns the routes: the page, its state, and the API for its playground."""
-        app = web.Application(client_max_size=MAX_BODY)
+        app = web.Application(client_max_size=MAX_BODY, middlewares=[_explained])
         app.router.add_get("/", self._root)
         app.router.add_get("/ui/state", self._state)
         app.router.add_get("/ui", self._page)
@@ -88,29 +93,18 @@ class UIProxy:
 
     async def _page(self, request: web.Request) -> web.StreamResponse:
         """Forwards files, which have no data, so they need no token."""
-        try:
-            target = await self._target()
-            return await self._forward(request, target, {}, PATIENCE)
-        except NoTarget as error:
-            return _failed(502, str(error))
+        return await self._forward(request, await self._target(), {}, PATIENCE)
 
     async def _api(self, request: web.Request) -> web.StreamResponse:
         if not self._is_authorized(request):
             return _failed(401, "missing or invalid token: open the link that `legato ui` printed")
-        try:
-            target = await self._target()
-            return await self._forward(request, target, _authorization(target), STREAMING)
-        except NoTarget as error:
-            return _failed(502, str(error))
+        target = await self._target()
+        return await self._forward(request, target, _authorization(target), STREAMING)
 
     async def _state(self, request: web.Request) -> web.StreamResponse:
         if not self._is_authorized(request):
             return _failed(401, "missing or invalid token: open the link that `legato ui` printed")
-        try:
-            target = await self._target()
-        except NoTarget as error:
-            return _failed(502, str(error))
-        query = request.query_string
+        target, query = await self._target(), request.query_string
         asked = await asyncio.gather(*(self._ask(gateway, target, query) for gateway in target.gateways))
         gateways = [shown for answer in asked if answer is not None for shown in answer["gateways"]]
         if not gateways:
@@ -121,7 +115,7 @@ class UIProxy:
         return web.json_response({"gateways": gateways, "service": dict(target.service), "problem": problem})
 
     async def _target(self) -> UITarget:
-        """Returns the target, read once for simultaneous requests. Raises NoTarget."""
+        """Returns the target, read once for simultaneous requests. Raises ServiceUnavailable."""
         now = asyncio.get_running_loop().time()
         if self._found is None or now >= self._found_at + FRESH:
             self._found, self._found_at = await self._targets.find(), now
@@ -142,9 +136,9 @@ class UIProxy:
     async def _forward(
         self, request: web.Request, target: UITarget, headers: Mapping[str, str], timeout: aiohttp.ClientTimeout
     ) -> web.StreamResponse:
-        """Forwards to the first gateway and streams its answer. Raises NoTarget."""
+        """Forwards to the first gateway and streams its answer. Raises ServiceUnavailable."""
         if not target.gateways:
-            raise NoTarget("no gateway of this service is ready")
+            raise ServiceUnavailable("no gateway of this service is ready")
         gateway, body = target.gateways[0], await request.read()
         sent = dict(headers) | {"content-type": request.headers.get("content-type", "application/json")}
         try:
@@ -163,7 +157,7 @@ class UIProxy:
                 await _copy(answer.content, response, request)
                 return response
         except (aiohttp.ClientConnectorError, TimeoutError) as error:
-            raise NoTarget(f"gateway {target.gateways[0].name} does not answer: {error}") from None
+            raise ServiceUnavailable(f"gateway {target.gateways[0].name} does not answer: {error}") from None
 
     def _is_authorized(self, request: web.Request) -> bool:
         return hmac.compare_digest(request.headers.get("authorization", "").encode(), self._expected)
@@ -178,6 +172,14 @@ async def _copy(content: aiohttp.StreamReader, response: web.StreamResponse, req
     except aiohttp.ClientPayloadError:
         if request.transport is not None:
             request.transport.abort()
+
+
+@web.middleware
+async def _explained(request: web.Request, handler: Handler) -> web.StreamResponse:
+    try:
+        return await handler(request)
+    except ServiceUnavailable as error:
+        return _failed(502, str(error))
 
 
 def _authorization(target: UITarget) -> dict[str, str]:

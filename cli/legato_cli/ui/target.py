@@ -5,16 +5,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
+from legato_cli.errors import ServiceUnavailable
 from legato_operator.api import parsing
 from legato_operator.cluster import Cluster, Ref, uid_of
 from legato_operator.manifests import common
 from legato_operator.observing import control_port, observe, peer_tls
 from legato_operator.observing.observed import PeerTLS
 from legato_protocol.process.followed_files import InvalidFile
-
-
-class NoTarget(Exception):
-    """The service is missing or unreachable. The text has the reason."""
 
 
 @dataclass(frozen=True)
@@ -59,11 +56,11 @@ class TargetSource(Protocol):
     """A source of the current target."""
 
     async def find(self) -> UITarget:
-        """Reads the service. Raises NoTarget."""
+        """Reads the service. Raises ServiceUnavailable."""
 
 
 async def read(cluster: Cluster, ref: Ref) -> UITarget:
-    """Reads a service with its ready gateways. Raises ClusterError, NoTarget."""
+    """Reads a service with its ready gateways. Raises ClusterError, ServiceUnavailable."""
     stored = await cluster.get(ref)
     service = parsing.service_from_object(stored)
     pods = await observe.find_pods(cluster, ref, uid_of(stored), time.time())
@@ -73,7 +70,7 @@ async def read(cluster: Cluster, ref: Ref) -> UITarget:
         for pod in ready:
             control_port.trust(pod.tls)
     except InvalidFile as error:
-        raise NoTarget(f"Secret {pod.tls_secret} with the authority of the gateways: {error}") from None
+        raise ServiceUnavailable(f"Secret {pod.tls_secret} with the authority of the gateways: {error}") from None
     status = stored.get("status", {})
     token = await observe.read_token(cluster, service)
     return UITarget(

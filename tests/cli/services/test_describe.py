@@ -8,6 +8,7 @@ from known_signals import arriving, decoder, prefiller, spec
 from local_services import DEMO, answered, manifest, operations
 
 from legato_cli import main
+from legato_cli.errors import ServiceUnavailable
 from legato_cli.services import asking, describe, explain, showing, status
 from legato_operator.autoscaler import record
 from legato_operator.autoscaler.decide import decide
@@ -172,7 +173,7 @@ def test_a_watch_ends_with_1_and_the_reason_when_the_service_is_gone(command, mo
         try:
             return {order["do"]: next(answers)}
         except StopIteration:
-            raise asking.NoAnswer("no service is running") from None
+            raise ServiceUnavailable("no service is running") from None
 
     monkeypatch.setattr(asking, "_ask_local", ask)
     monkeypatch.setattr(showing, "INTERVAL", 0)

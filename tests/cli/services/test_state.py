@@ -8,9 +8,10 @@ import pytest
 from answering_server import serving
 from fake_gateway import FakeGateway
 
+from legato_cli.errors import ServiceUnavailable
 from legato_cli.services import state
 from legato_cli.ui import sources
-from legato_cli.ui.target import GatewayTarget, NoTarget, UITarget
+from legato_cli.ui.target import GatewayTarget, UITarget
 from legato_operator.observing.observed import PeerTLS
 from legato_protocol.security.tls_files import server_context
 
@@ -42,20 +43,20 @@ async def test_a_gateway_with_tls_proves_its_name_before_it_is_shown_the_token(t
     async with gateways("a", context=context, tls=PeerTLS(authority, "s-workers.n.svc")) as target:
         assert await _read(target) == [{"gateway": "g0", "workers": ["a"]}]
     async with gateways("a", context=context, tls=PeerTLS(authority, "x-workers.n.svc")) as target:
-        with pytest.raises(NoTarget, match=r"gateway g0 does not report its state: .*certificate"):
+        with pytest.raises(ServiceUnavailable, match=r"gateway g0 does not report its state: .*certificate"):
             await _read(target)
 
 
 async def test_a_gateway_that_does_not_answer_is_named():
     async with gateways("a", token="other") as target:
-        with pytest.raises(NoTarget, match="gateway g0 does not report its state: 401"):
+        with pytest.raises(ServiceUnavailable, match="gateway g0 does not report its state: 401"):
             await _read(target)
-    with pytest.raises(NoTarget, match=r"gateway g0 does not report its state: .*connect"):
+    with pytest.raises(ServiceUnavailable, match=r"gateway g0 does not report its state: .*connect"):
         await _read(target)
 
 
 async def test_without_a_ready_gateway_there_is_no_state():
-    with pytest.raises(NoTarget, match="no gateway of this service is ready"):
+    with pytest.raises(ServiceUnavailable, match="no gateway of this service is ready"):
         await _read(UITarget((), "secret", {}))
 
 
