@@ -157,6 +157,13 @@ class Autoscaler:
         )
 
 
+class NullAutoscaler:
+    """Leaves pools at the sizes that others set, whatever the mode."""
+
+    async def poll(self, observed: Observed) -> Scaled:
+        return Scaled()
+
+
 def _within_limits(decision: Decision, spec: Spec, gpu_resources: Sequence[str]) -> Decision:
     """Returns the decision with the sizes that all limits allow. Desired sizes stay, so that relaxed limits take effect
     immediately."""

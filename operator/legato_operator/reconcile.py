@@ -2,7 +2,7 @@
 
 import datetime
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from legato_operator.acceptance import accept
@@ -10,24 +10,22 @@ from legato_operator.api import conditions, parsing
 from legato_operator.api.conditions import Condition
 from legato_operator.api.resources import Drain
 from legato_operator.apply import apply, hold, is_held, release
-from legato_operator.autoscaling import Autoscaler, Scaled, acts, with_new_sizes, with_scaling
+from legato_operator.autoscaling import Autoscaler, NullAutoscaler, Scaled, acts, with_new_sizes, with_scaling
 from legato_operator.clock import Clock
 from legato_operator.cluster import Cluster, Object, Ref, is_leaving, uid_of
 from legato_operator.errors import ClusterError, Conflict, ManifestError, NotLeading, ObjectNotFound, Unavailable
 from legato_operator.manifests import common
 from legato_operator.manifests.placement import PodPlacement
-from legato_operator.manifests.secret import ServiceToken
-from legato_operator.observing import reached
-from legato_operator.observing.observe import Gateways, Workers, ask_gateways, find_pods, observe
-from legato_operator.observing.observed import Accepted, Observed, Pod, known_tokens
-from legato_operator.observing.route_hosts import RouteHosts
+from legato_operator.observing.observe import Gateways, NullGateways, Observer, Workers, find_pods
+from legato_operator.observing.observed import Accepted, Observed, Pod
+from legato_operator.observing.route_hosts import NullRouteHosts, RouteHosts
 from legato_operator.planning import status, token_rotation
 from legato_operator.planning.actions import Phase, SetToken
 from legato_operator.planning.plan import plan
 from legato_operator.planning.rollout import waves
 from legato_operator.planning.rollout.upgrades import UPGRADE_SLOT
 from legato_operator.recorder import NullRecorder, Recorder, record_changes
-from legato_operator.upgrading import UpgradeScheduler
+from legato_operator.upgrading import NullUpgradeScheduler, UpgradeScheduler
 from legato_operator.waking import DemandWaker
 
 _END_SLACK = 10.0  # seconds beyond the drain deadline and LAST_WORDS after which a service is released with its pods
@@ -69,41 +67,35 @@ class _Settled:
     until: float
 
 
+@dataclass(frozen=True)
+class Collaborators:
+    """Parts that a reconciler calls besides the cluster and its workers. By default, each does nothing."""
+
+    recorder: Recorder = field(default_factory=NullRecorder)
+    journal: StatusJournal = field(default_factory=NullStatusJournal)
+    gateways: Gateways = field(default_factory=NullGateways)
+    hosts: RouteHosts | NullRouteHosts = field(default_factory=NullRouteHosts)
+    autoscaler: Autoscaler | NullAutoscaler = field(default_factory=NullAutoscaler)
+    upgrades: UpgradeScheduler | NullUpgradeScheduler = field(default_factory=NullUpgradeScheduler)
+    waker: DemandWaker | None = None  # without one, a service at zero only starts at its next pass
+
+
 class Reconciler:
-    """Brings services closer to their specs. Remembers their tokens, in case a Secret is lost, and settled services."""
+    """Brings services closer to their specs. Remembers settled services."""
 
     def __init__(
-        self,
-        cluster: Cluster,
-        workers: Workers,
-        clock: Clock,
-        placement: PodPlacement,
-        recorder: Recorder | None = None,
-        autoscaler: Autoscaler | None = None,
-        journal: StatusJournal | None = None,
-        upgrades: UpgradeScheduler | None = None,
-        gateways: Gateways | None = None,
-        hosts: RouteHosts | None = None,
-        waker: DemandWaker | None = None,
+        self, cluster: Cluster, workers: Workers, clock: Clock, placement: PodPlacement, collaborators: Collaborators
     ) -> None:
-        """Without `autoscaler`, pools keep the sizes that others set, whatever the mode. Without `waker`, a service at
-        zero only starts at its next pass.
-
-        Without `upgrades`, services that wait for their upgrade keep waiting. Without `gateways`, connections to
-        workers are not checked. Without `hosts`, conflicts of hosts are not reported.
-        """
         self._cluster = cluster
         self._workers = workers
         self._clock = clock
         self._placement = placement
-        self._recorder = recorder or NullRecorder()
-        self._autoscaler = autoscaler
-        self._journal = journal or NullStatusJournal()
-        self._upgrades = upgrades
-        self._gateways = gateways
-        self._hosts = hosts
-        self._waker = waker
-        self._tokens: dict[tuple[Ref, str], ServiceToken] = {}  # last known tokens, by service and its uid
+        self._observer = Observer(cluster, workers, clock, collaborators.gateways, collaborators.hosts)
+        self._recorder = collaborators.recorder
+        self._journal = collaborators.journal
+        self._autoscaler = collaborators.autoscaler
+        self._upgrades = collaborators.upgrades
+        self._waker = collaborators.waker
         self._settled: dict[Ref, _Settled] = {}
 
     async def reconcile(self, ref: Ref, woken: bool = True) -> float | None:
@@ -148,7 +140,7 @@ class Reconciler:
             self._journal.remove(ref)
             if self._waker is not None:
                 self._waker.forget(ref)
-            self._tokens = {key: token for key, token in self._tokens.items() if key[0] != ref}
+            self._observer.forget(ref)
             return None
 
     async def _poll(self, settled: _Settled) -> Scaled | None:
@@ -156,15 +148,10 @@ class Reconciler:
 
         None if a gateway lost a worker, fell silent or answers again: a pass finds out why.
         """
-        if self._autoscaler is None or self._gateways is None:
+        observed = await self._observer.refresh(settled.observed)
+        if any(pod.unreached for pod in observed.pods) or _silent(observed.pods) != _silent(settled.observed.pods):
             return None
-        before = settled.observed
-        tokens = known_tokens(before.token, before.remembered_token)
-        pods = reached.mark_unreached(await ask_gateways(before.pods, self._gateways, tokens))
-        if any(pod.unreached for pod in pods) or _silent(pods) != _silent(before.pods):
-            return None
-        now, timestamp = self._clock.now(), self._clock.timestamp()
-        return await self._autoscaler.poll(replace(before, pods=tuple(pods), now=now, timestamp=timestamp))
+        return await self._autoscaler.poll(observed)
 
     async def _pass(self, ref: Ref, stored: Object, scaled: Scaled | None) -> float:
         if is_leaving(stored):
@@ -189,10 +176,10 @@ class Reconciler:
         `scaled` is the autoscaler's decision, if a poll has just made one. Its sizes are dropped if the autoscaler has
         been paused since, or no longer scales the service.
         """
-        observed = await self._observe(ref, stored, accepted)
+        observed = await self._observer.observe(stored, accepted, self._upgrades.stopped_by)
         self._journal.observe(ref, observed)
         if scaled is None or (scaled.actions and not acts(observed)):
-            scaled = await self._autoscaler.poll(observed) if self._autoscaler is not None else Scaled()
+            scaled = await self._autoscaler.poll(observed)
         unscaled = await self._try(observed, scaled.phases)
         current = observed if unscaled is not None else with_new_sizes(observed, scaled)
         if self._waker is not None:
@@ -217,24 +204,10 @@ class Reconciler:
 
     async def _next_wave(self, new: Mapping[str, Any], before: Mapping[str, Any]) -> float:
         """Returns the seconds until a service with these statuses may begin or end its upgrade."""
-        if self._upgrades is None or not waves.concerns(new, before):
+        if not waves.concerns(new, before):
             return float("inf")
         again = await self._upgrades.poll()
         return self._upgrades.every if before.get(UPGRADE_SLOT) else again
-
-    async def _observe(self, ref: Ref, stored: Object, accepted: Accepted) -> Observed:
-        """Observes a service, and remembers its token unless somebody else wrote it."""
-        key = ref, uid_of(stored)
-        observed = await observe(
-            self._cluster, self._workers, self._clock, stored, accepted, self._gateways, self._tokens.get(key)
-        )
-        if self._hosts is not None and not observed.deleting:
-            observed = replace(observed, hosts_taken=await self._hosts.find_taken(stored))
-        if self._upgrades is not None:
-            observed = replace(observed, upgrades_stopped=self._upgrades.stopped_by)
-        if observed.token is not None and not observed.token.edited:
-            self._tokens[key] = observed.token
-        return observed
 
     async def _record_token_events(self, stored: Object, phases: tuple[Phase, ...]) -> None:
         for action in (action for phase in phases for action in phase.actions):

@@ -102,3 +102,13 @@ class UpgradeScheduler:
             return
         what = "its upgrade starts" if slot else "its upgrade has ended"
         log.info("%s/%s: %s", service.ref.namespace, service.ref.name, what)
+
+
+class NullUpgradeScheduler:
+    """Starts no upgrade."""
+
+    every = math.inf
+    stopped_by = ""
+
+    async def poll(self) -> float:
+        return math.inf

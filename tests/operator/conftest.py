@@ -26,7 +26,7 @@ from legato_operator.local.settings import LocalSettings
 from legato_operator.manifests import placement
 from legato_operator.observing.observe import Gateways
 from legato_operator.observing.worker_api import HttpWorkers
-from legato_operator.reconcile import Reconciler, StatusJournal
+from legato_operator.reconcile import Collaborators, Reconciler, StatusJournal
 from legato_operator.waking import DemandWaker
 
 CRDS = Path(__file__).parents[2] / "crds"
@@ -149,7 +149,8 @@ async def _fakes(
         where = placement.local(PROGRAM, gpus=gpus)
         workers = HttpWorkers(session)
         given: dict[str, Any] = {"autoscaler": autoscaler, "journal": journal, "waker": waker, "gateways": gateways}
-        reconciler = Reconciler(seen(cluster.store), workers, clock or SystemClock(), where, **given)
+        collaborators = Collaborators(**{name: part for name, part in given.items() if part is not None})
+        reconciler = Reconciler(seen(cluster.store), workers, clock or SystemClock(), where, collaborators)
         running = following.run(cluster.store, Controller(reconciler), waker) if reconciled else asyncio.Event().wait()
         controller = asyncio.ensure_future(running)
         try:

@@ -47,7 +47,7 @@ from legato_operator.observing.gateway_api import HttpGateways
 from legato_operator.observing.gateway_signals import GatewaySignalSource
 from legato_operator.observing.worker_api import HttpWorkers
 from legato_operator.planning import checks
-from legato_operator.reconcile import Reconciler
+from legato_operator.reconcile import Collaborators, Reconciler
 from legato_operator.waking import DemandWaker
 from legato_protocol import names
 from legato_protocol.settings import durations
@@ -115,19 +115,15 @@ async def _serve(path: Path, manifest: Manifest, listener: socket.socket, verbos
         gateways = HttpGateways(session)
         recent = RecentEvents(clock)
         metrics = _metrics()
-        autoscaler = Autoscaler(GatewaySignalSource(), metrics.services)
         waker = DemandWaker(gateways, clock)
-        reconciler = Reconciler(
-            cluster.store,
-            workers,
-            clock,
-            placement,
-            recent,
-            autoscaler,
-            metrics.services,
+        collaborators = Collaborators(
+            recorder=recent,
+            journal=metrics.services,
             gateways=gateways,
+            autoscaler=Autoscaler(GatewaySignalSource(), metrics.services),
             waker=waker,
         )
+        reconciler = Reconciler(cluster.store, workers, clock, placement, collaborators)
         controller = Controller(reconciler, journal=metrics)
         metadata = manifest.service.metadata
         ref = Ref(names.INFERENCE_SERVICE, metadata.namespace, metadata.name)

@@ -1,9 +1,10 @@
 """Assembles and runs the operator's process on Kubernetes."""
 
 import asyncio
+import contextlib
 import logging
 import signal
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 
 import aiohttp
@@ -27,7 +28,7 @@ from legato_operator.kubernetes.leases.leader import Leader, LedCluster
 from legato_operator.kubernetes.leases.lease import Terms
 from legato_operator.kubernetes.settings import OperatorSettings
 from legato_operator.kubernetes.token_access import Account, TokenAccess
-from legato_operator.kubernetes.watchdog import AUDIT_SECONDS, Watchdog
+from legato_operator.kubernetes.watchdog import AUDIT_SECONDS, Reactions, Watchdog
 from legato_operator.manifests import common, placement
 from legato_operator.manifests.placement import PodPlacement
 from legato_operator.metrics.operator_metrics import OperatorMetrics
@@ -36,7 +37,7 @@ from legato_operator.observing.gateway_signals import GatewaySignalSource
 from legato_operator.observing.route_hosts import RouteHosts
 from legato_operator.observing.worker_api import HttpWorkers
 from legato_operator.planning.rollout.waves import Waves
-from legato_operator.reconcile import Reconciler
+from legato_operator.reconcile import Collaborators, Reconciler
 from legato_operator.upgrading import UpgradeScheduler
 from legato_operator.waking import DemandWaker
 from legato_protocol import names
@@ -89,16 +90,30 @@ async def serve(
     timings = timings or Timings()
     configuration = await asyncio.to_thread(load)
     metrics = OperatorMetrics()
-    cluster = KubernetesCluster(connection.client(configuration), metrics.called, read_timeout=timings.read)
-    leases = KubernetesCluster(  # with its own connections and threads: renewals must not wait for other calls
+    async with _connected(configuration, metrics, timings.read) as clients:
+        await _Process(settings, load, timings, metrics, clients).serve(report_port)
+
+
+@dataclass(frozen=True)
+class _Clients:
+    """Clients of one process. Leases have their own connections and threads: renewals must not wait for other calls."""
+
+    cluster: KubernetesCluster
+    leases: KubernetesCluster
+    session: aiohttp.ClientSession  # of workers' and gateways' control ports
+
+
+@contextlib.asynccontextmanager
+async def _connected(
+    configuration: Configuration, metrics: OperatorMetrics, read_timeout: float
+) -> AsyncIterator[_Clients]:
+    cluster = KubernetesCluster(connection.client(configuration), metrics.called, read_timeout=read_timeout)
+    leases = KubernetesCluster(
         connection.client(configuration), metrics.called, threads=2, read_timeout=LEASE_READ_SECONDS
     )
-    try:
+    with contextlib.closing(cluster), contextlib.closing(leases):
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
-            await _Process(settings, load, timings, metrics, cluster, leases, session).serve(report_port)
-    finally:
-        cluster.close()
-        leases.close()
+            yield _Clients(cluster, leases, session)
 
 
 def _placement(settings: OperatorSettings) -> PodPlacement:
@@ -123,10 +138,9 @@ class _Process:
         load: Callable[[], Configuration],
         timings: Timings,
         metrics: OperatorMetrics,
-        cluster: KubernetesCluster,
-        leases: KubernetesCluster,
-        session: aiohttp.ClientSession,
+        clients: _Clients,
     ) -> None:
+        cluster = clients.cluster
         self._settings = settings
         self._pace = timings
         self._metrics = metrics
@@ -134,7 +148,7 @@ class _Process:
         self._loop = asyncio.get_running_loop()
         self._store = WatchedStore(WATCHED)
         self._leader = Leader(
-            leases,
+            clients.leases,
             settings.lease_namespace,
             settings.identity,
             timings.terms,
@@ -142,25 +156,22 @@ class _Process:
             settings.service_account,
         )
         release = f"{settings.lease_namespace}/{settings.lease_name}"
-        self._claims = NamespaceClaims(leases, release, timings.claims)
+        self._claims = NamespaceClaims(clients.leases, release, timings.claims)
         self._cached = CachedCluster(cluster, self._store, LABELLED)
         self._led = LedCluster(self._cached, self._leader, self._claims.holds)
         self._anywhere = LedCluster(cluster, self._leader)  # also writes in namespaces of other releases
         self._events = Events(self._anywhere, settings.identity)
-        self._gateways = HttpGateways(session)
+        self._gateways = HttpGateways(clients.session)
         self._waker = DemandWaker(self._gateways, SystemClock())
         self._remove_unused: Callable[[Iterable[str | None]], Awaitable[None]] | None = None
-        self._controller = Controller(self._passes(session), timings.retries, metrics, timings.gather)
+        self._controller = Controller(self._passes(clients.session), timings.retries, metrics, timings.gather)
         self._handlers = Handlers(load, settings.namespaces, self._notify, timings.silence, self._watches_ended)
         self._watchdog = Watchdog(
             cluster,
-            WATCHED,
             settings.namespaces,
             self._store,
-            self._wake,
-            self._watch_anew,
+            Reactions(metrics.missed, self._wake, self._watch_anew),
             self._controller.longest_pass,
-            metrics.missed,
         )
         self._show_state()
 
@@ -181,19 +192,16 @@ class _Process:
     def _reconciler(self, session: aiohttp.ClientSession) -> Reconciles:
         settings, clock, services = self._settings, SystemClock(), self._metrics.services
         bounds = Waves(settings.upgrade_services, settings.upgrade_pause)
-        return Reconciler(
-            self._led,
-            HttpWorkers(session),
-            clock,
-            _placement(settings),
-            self._events,
-            Autoscaler(GatewaySignalSource(), services, settings.gpu_resources),
-            services,
-            UpgradeScheduler(self._cluster, self._led, clock, bounds, settings.namespaces, self._claims.holds),
-            self._gateways,
-            RouteHosts(self._cluster, clock, settings.namespaces),
-            self._waker,
+        collaborators = Collaborators(
+            recorder=self._events,
+            journal=services,
+            gateways=self._gateways,
+            hosts=RouteHosts(self._cluster, clock, settings.namespaces),
+            autoscaler=Autoscaler(GatewaySignalSource(), services, settings.gpu_resources),
+            upgrades=UpgradeScheduler(self._cluster, self._led, clock, bounds, settings.namespaces, self._claims.holds),
+            waker=self._waker,
         )
+        return Reconciler(self._led, HttpWorkers(session), clock, _placement(settings), collaborators)
 
     def _show_state(self) -> None:
         """Connects metrics that are evaluated at each scrape."""

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 from legato_operator.cluster import Object, ObjectList
@@ -23,31 +24,34 @@ class Lists(Protocol):
     ) -> ObjectList: ...
 
 
-class Watchdog:
-    """Audits watches against lists. `wake` gets every object with a missed change; `restart` restarts the watches.
+@dataclass(frozen=True)
+class Reactions:
+    """Calls after an audit that found missed changes."""
 
-    The store is trusted while audits find that watches report every change of the kinds `audited`.
+    count: Callable[[int], None]
+    wake: Callable[[Object], None]  # with every object of a missed change
+    restart: Callable[[], None]  # restarts the watches
+
+
+class Watchdog:
+    """Audits watches against lists.
+
+    The store is trusted while audits find that watches report every change of its kinds.
     """
 
     def __init__(
         self,
         lists: Lists,
-        audited: tuple[str, ...],
         namespaces: tuple[str, ...],
         store: WatchedStore,
-        wake: Callable[[Object], None],
-        restart: Callable[[], None],
+        reactions: Reactions,
         longest_pass: Callable[[], float],
-        missed: Callable[[int], None],
     ) -> None:
         self._lists = lists
-        self._audited = audited
         self._namespaces: tuple[str | None, ...] = namespaces or (None,)
         self._store = store
-        self._wake = wake
-        self._restart = restart
+        self._reactions = reactions
         self._longest_pass = longest_pass
-        self._missed = missed
         self._deaf = 0  # failed audits in a row
         self._clean = 0  # passed audits in a row
 
@@ -75,18 +79,18 @@ class Watchdog:
         return ""
 
     async def _audit(self) -> None:
-        results = [self._store.audit(kind, await self._list(kind)) for kind in self._audited]
+        results = [self._store.audit(kind, await self._list(kind)) for kind in self._store.known]
         missed = sum(map(len, results))
         self._deaf = self._deaf + 1 if missed else 0
         self._clean = 0 if missed else self._clean + 1
         self._store.trust(self._clean >= SOUND_AUDITS)
         if not missed:
             return
-        self._missed(missed)
+        self._reactions.count(missed)
         log.error("no watch reported %d changes; watches restart", missed)
         for item in (item for each in results for item in each.changed):
-            self._wake(item)
-        self._restart()
+            self._reactions.wake(item)
+        self._reactions.restart()
 
     async def _list(self, kind: str) -> ObjectList:
         labels = None if kind == names.INFERENCE_SERVICE else {names.LABEL_SERVICE: ""}  # any value

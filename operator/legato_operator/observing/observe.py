@@ -3,6 +3,7 @@
 import asyncio
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from legato_operator.api import conditions, references, resources
@@ -14,6 +15,7 @@ from legato_operator.manifests.pods import adapters
 from legato_operator.manifests.secret import ServiceToken
 from legato_operator.observing import ownership, peer_tls, pod_events, reached
 from legato_operator.observing.observed import Accepted, Observed, PeerTLS, Pod, WorkerState, known_tokens
+from legato_operator.observing.route_hosts import NullRouteHosts, RouteHosts
 from legato_protocol import names
 from legato_protocol.wire.demand import DemandReport
 
@@ -49,55 +51,99 @@ class NullGateways:
         return None
 
 
-async def observe(
-    cluster: Cluster,
-    workers: Workers,
-    clock: Clock,
-    stored: Object,
-    accepted: Accepted,
-    gateways: Gateways | None = None,
-    remembered: ServiceToken | None = None,
-) -> Observed:
-    """Returns everything about a stored service, whose accepted spec is reconciled. `remembered` is the service's token
-    from an earlier pass."""
-    ref = ref_of(stored)
-    service = accepted.service
-    mine = {names.LABEL_SERVICE: ref.name}
-    token = await _token(cluster, service, is_leaving(stored))
-    tokens = known_tokens(token, remembered)
-    kinds = ("Pod", ownership.REPLICA_SET, *common.OWNED_KINDS)
-    pods, sets, *lists = await asyncio.gather(*(list_known(cluster, kind, ref.namespace, mine) for kind in kinds))
-    routes, unusable = await find_routes(cluster, ref, service, stored.get("status", {}))
-    listed = await _adapter_list(cluster, service, stored.get("status", {}))
-    objects = (*(item for listing in lists for item in listing.items), *routes, *listed)
-    own, others = ownership.read(ref, uid_of(stored), pods.items, (*sets.items, *objects), clock.now())
-    own = await pod_events.explain_blocked(cluster, ref.namespace, await peer_tls.attach(cluster, service, own))
-    seen = await asyncio.gather(*(_ask_worker(pod, workers, tokens) for pod in own))
-    seen = reached.mark_unreached(await ask_gateways(seen, gateways or NullGateways(), tokens))
-    missing = await asyncio.gather(
-        *(find_problem(cluster, ref.namespace, needed) for needed in references.of(service.spec))
-    )
-    return Observed(
-        service=service,
-        uid=uid_of(stored),
-        generation=accepted.generation,
-        status=stored.get("status", {}),
-        deleting=is_leaving(stored),
-        objects=objects,
-        pods=tuple(sorted(seen, key=lambda pod: (pod.created, pod.name))),
-        others=others,
-        has_token=token is not None,
-        now=clock.now(),
-        timestamp=clock.timestamp(),
-        missing=tuple(dict.fromkeys(problem for problem in missing if problem)),
-        annotations=stored["metadata"].get("annotations", {}),
-        written=accepted.written,
-        refusal=accepted.refusal,
-        unknown=accepted.unknown,
-        unusable=unusable,
-        token=token,
-        remembered_token=remembered,
-    )
+@dataclass(frozen=True)
+class _Found:
+    """Objects of a service, and its pods without the reports of their processes."""
+
+    objects: tuple[Object, ...]
+    pods: list[Pod]
+    others: frozenset[str]
+    unusable: Mapping[str, tuple[str, str]]
+
+
+class Observer:
+    """Observes services. Remembers their tokens, in case a Secret is lost."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        workers: Workers,
+        clock: Clock,
+        gateways: Gateways | None = None,
+        hosts: RouteHosts | NullRouteHosts | None = None,
+    ) -> None:
+        self._cluster = cluster
+        self._workers = workers
+        self._clock = clock
+        self._gateways = gateways or NullGateways()
+        self._hosts = hosts or NullRouteHosts()
+        self._tokens: dict[tuple[Ref, str], ServiceToken] = {}  # last known tokens, by service and its uid
+
+    async def observe(self, stored: Object, accepted: Accepted, upgrades_stopped: str = "") -> Observed:
+        """Returns everything about a stored service, whose accepted spec is reconciled. A token that somebody else
+        wrote is not remembered."""
+        ref, service, leaving = ref_of(stored), accepted.service, is_leaving(stored)
+        token, remembered = await _token(self._cluster, service, leaving), self._tokens.get((ref, uid_of(stored)))
+        found = await self._find(stored, service)
+        observed = Observed(
+            service=service,
+            uid=uid_of(stored),
+            generation=accepted.generation,
+            status=stored.get("status", {}),
+            deleting=leaving,
+            objects=found.objects,
+            pods=await self._ask(found.pods, known_tokens(token, remembered)),
+            others=found.others,
+            has_token=token is not None,
+            now=self._clock.now(),
+            timestamp=self._clock.timestamp(),
+            missing=await self._missing(service),
+            annotations=stored["metadata"].get("annotations", {}),
+            written=accepted.written,
+            refusal=accepted.refusal,
+            unknown=accepted.unknown,
+            unusable=found.unusable,
+            hosts_taken=() if leaving else await self._hosts.find_taken(stored),
+            upgrades_stopped=upgrades_stopped,
+            token=token,
+            remembered_token=remembered,
+        )
+        if token is not None and not token.edited:
+            self._tokens[ref, uid_of(stored)] = token
+        return observed
+
+    async def refresh(self, before: Observed) -> Observed:
+        """Returns an observation with what gateways report now; everything else is as it was."""
+        pods = reached.mark_unreached(await ask_gateways(before.pods, self._gateways, before.tokens))
+        return dataclasses.replace(before, pods=tuple(pods), now=self._clock.now(), timestamp=self._clock.timestamp())
+
+    def forget(self, service: Ref) -> None:
+        """Forgets the tokens of a deleted service."""
+        self._tokens = {key: token for key, token in self._tokens.items() if key[0] != service}
+
+    async def _find(self, stored: Object, service: resources.InferenceService) -> _Found:
+        cluster, ref, status = self._cluster, ref_of(stored), stored.get("status", {})
+        mine = {names.LABEL_SERVICE: ref.name}
+        kinds = ("Pod", ownership.REPLICA_SET, *common.OWNED_KINDS)
+        pods, sets, *lists = await asyncio.gather(*(list_known(cluster, kind, ref.namespace, mine) for kind in kinds))
+        routes, unusable = await find_routes(cluster, ref, service, status)
+        listed = await _adapter_list(cluster, service, status)
+        objects = (*(item for listing in lists for item in listing.items), *routes, *listed)
+        own, others = ownership.read(ref, uid_of(stored), pods.items, (*sets.items, *objects), self._clock.now())
+        own = await pod_events.explain_blocked(cluster, ref.namespace, await peer_tls.attach(cluster, service, own))
+        return _Found(objects, own, others, unusable)
+
+    async def _ask(self, pods: Iterable[Pod], tokens: Sequence[str]) -> tuple[Pod, ...]:
+        """Returns the pods with the reports of their processes, oldest first."""
+        asked = await asyncio.gather(*(_ask_worker(pod, self._workers, tokens) for pod in pods))
+        asked = reached.mark_unreached(await ask_gateways(asked, self._gateways, tokens))
+        return tuple(sorted(asked, key=lambda pod: (pod.created, pod.name)))
+
+    async def _missing(self, service: resources.InferenceService) -> tuple[tuple[str, str], ...]:
+        """Returns the fields that reference missing objects, each with the problem."""
+        needed = references.of(service.spec)
+        problems = (find_problem(self._cluster, service.metadata.namespace, each) for each in needed)
+        return tuple(dict.fromkeys(problem for problem in await asyncio.gather(*problems) if problem))
 
 
 async def list_known(

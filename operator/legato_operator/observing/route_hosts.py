@@ -67,6 +67,13 @@ class RouteHosts:
         return self._listed
 
 
+class NullRouteHosts:
+    """Host claims that never conflict."""
+
+    async def find_taken(self, stored: Object) -> tuple[tuple[str, Ref], ...]:
+        return ()
+
+
 def claims(stored: Object) -> Iterator[HostClaim]:
     """Yields the host claims of a service's manifest."""
     gateway = stored.get("spec", _NOTHING).get("gateway") or _NOTHING

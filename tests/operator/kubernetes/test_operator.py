@@ -8,7 +8,7 @@ from legato_operator.clock import SystemClock
 from legato_operator.cluster import ref_of, uid_of
 from legato_operator.errors import Conflict
 from legato_operator.manifests import common, placement
-from legato_operator.observing.observe import observe
+from legato_operator.observing.observe import Observer
 from legato_operator.planning.actions import Apply
 from legato_operator.planning.plan import plan
 
@@ -29,7 +29,7 @@ async def test_everything_applied_twice_changes_nothing(s, build):
     for _ in range(3):  # pods start in the pass after their pools
         stored = await s.cluster.get(s.ref())
         accepted = await accept(s.cluster, stored, PLACE)
-        observed = await observe(s.cluster, NoWorkers(), SystemClock(), stored, accepted)
+        observed = await Observer(s.cluster, NoWorkers(), SystemClock()).observe(stored, accepted)
         phases = plan(observed, PLACE).phases
         await apply.apply(s.cluster, NoWorkers(), observed, phases)
         done = [action for phase in phases for action in phase.actions if isinstance(action, Apply)]

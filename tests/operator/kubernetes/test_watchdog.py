@@ -7,7 +7,7 @@ import pytest
 from legato_operator.cluster import ObjectList
 from legato_operator.errors import Unavailable
 from legato_operator.kubernetes.cache.store import WatchedStore
-from legato_operator.kubernetes.watchdog import DEAF_AUDITS, PASS_SECONDS, Watchdog
+from legato_operator.kubernetes.watchdog import DEAF_AUDITS, PASS_SECONDS, Reactions, Watchdog
 
 AUDITED = ("InferenceService", "Pod")
 
@@ -67,7 +67,11 @@ def around():
 @pytest.fixture
 async def dog(around):
     made = Watchdog(
-        around, AUDITED, (), around.store, around.woken.append, around.restart, lambda: around.longest, around.count
+        around,
+        (),
+        around.store,
+        Reactions(around.count, around.woken.append, around.restart),
+        lambda: around.longest,
     )
     task = asyncio.create_task(made.run(0.001))
     yield made
