@@ -96,7 +96,7 @@ def tune(
     make: Callable[[Spec], ServiceSimulator],
     workloads: Sequence[Workload],
     jobs: int = 1,
-    progress: Callable[[], None] = lambda: None,
+    progress: Callable[[], object] = lambda: None,
 ) -> ManifestTuning:
     """Tries choices near the desired sizes of the manifest's own run. Deterministic."""
     search = _Search(written, make, workloads, jobs, progress)
@@ -111,7 +111,7 @@ class _Search:
         make: Callable[[Spec], ServiceSimulator],
         workloads: Sequence[Workload],
         jobs: int,
-        progress: Callable[[], None],
+        progress: Callable[[], object],
     ) -> None:
         self._written, self._make, self._workloads = written, make, workloads
         self._jobs, self._progress = jobs, progress

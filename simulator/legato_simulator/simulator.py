@@ -38,7 +38,7 @@ class ServiceSimulator:
     since: float = 0.0  # seconds: earlier arrivals do not count in the results
     engine: str = "fluid"  # one of ENGINES
     handoff_rate: float = math.inf  # tokens of KV per second that a worker can send, in the scheduler engine
-    progress: Callable[[float], None] | None = None  # called with the simulated seconds, as they pass
+    progress: Callable[[float], object] | None = None  # called with the simulated seconds, as they pass
 
     def simulate(self, workload: Workload, scaler: Scaler) -> Result:
         """Runs one workload under one new scaler."""

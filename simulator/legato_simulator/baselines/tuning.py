@@ -33,13 +33,11 @@ def reaches(result: Result) -> bool:
     return result.attainment >= ATTAINMENT
 
 
-def tune(
-    baseline: Baseline, context: SearchContext, simulate: Simulate, progress: Callable[[Result], None] | None = None
-) -> Tuned:
-    """Searches all grids of a baseline. `progress` is called with each result."""
+def tune(baseline: Baseline, context: SearchContext, simulate: Simulate) -> Tuned:
+    """Searches all grids of a baseline."""
     tried: list[tuple[Settings, Result]] = []
     for grid in baseline.grids(context):
-        search = _Search(grid, simulate, progress)
+        search = _Search(grid, simulate)
         search.run()
         tried.extend(search.tried.values())
     settings, result = best(tried)
@@ -58,8 +56,8 @@ def _rank(result: Result) -> tuple[float, float]:
 class _Search:
     """The search of one grid. Indices grow from generous to frugal."""
 
-    def __init__(self, grid: Grid, simulate: Simulate, progress: Callable[[Result], None] | None) -> None:
-        self._grid, self._simulate, self._progress = grid, simulate, progress
+    def __init__(self, grid: Grid, simulate: Simulate) -> None:
+        self._grid, self._simulate = grid, simulate
         self.tried: dict[tuple[int, int], tuple[Settings, Result]] = {}
 
     def run(self) -> None:
@@ -84,8 +82,5 @@ class _Search:
     def _enough(self, prefill: int, decode: int) -> bool:
         if (prefill, decode) not in self.tried:
             settings = Settings(self._grid.prefill[prefill], self._grid.decode[decode], self._grid.make)
-            result = self._simulate(settings.scaler())
-            self.tried[prefill, decode] = settings, result
-            if self._progress:
-                self._progress(result)
+            self.tried[prefill, decode] = settings, self._simulate(settings.scaler())
         return reaches(self.tried[prefill, decode][1])

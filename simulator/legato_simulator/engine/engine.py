@@ -94,7 +94,7 @@ class SimulationEngine(ABC, Generic[P]):
     def on_plan(self, deleted: Sequence[P], now: float) -> None:
         """Handles the workers that the plan deleted, and those that it started, drains or recalled."""
 
-    def run(self, progress: Callable[[float], None] | None = None) -> Result:
+    def run(self, progress: Callable[[float], object] | None = None) -> Result:
         """Runs the workload until every request has ended, at most for the longest deadline after the last arrival.
 
         `progress` is called with the seconds of each step in simulated time. GPU-hours count up to the last arrival, so

@@ -51,7 +51,7 @@ class Replay:
     timeline: tuple[Moment, ...]
 
 
-def replay(rounds: Iterable[SignalRound], spec: Spec, progress: Callable[[], None] = lambda: None) -> Replay:
+def replay(rounds: Iterable[SignalRound], spec: Spec, progress: Callable[[], object] = lambda: None) -> Replay:
     """Replays all rounds. Raises UnusableReplay, and the errors of `rounds`."""
     if spec.scaling.mode == "Fixed":
         raise UnusableReplay("spec.scaling.mode is Fixed: there is nothing to decide (use Managed)")
