@@ -63,8 +63,7 @@ def _worker(spec: Spec, path: Path, role: str, gpus: Gpus | None) -> str:
         landing = staging.landing_bytes(memory.available() // _workers(spec))
         declared = sizing.longest_within(declared, layout, landing)
     sizes = sizing.choose(needs_of, layout, declared, asked, room)
-    quantized = f"; {text}" if (text := chosen.quantized(checkpoint)) else ""
-    return f"fits: {_taken(needs_of(sizes.max_running), sizes, layout)}, of {_mib(room.available)} {whose}{quantized}"
+    return f"fits: {_taken(needs_of(sizes.max_running), sizes, layout)}, of {_mib(room.available)} {whose}"
 
 
 def _taken(needs: Needs, sizes: ChosenSizes, layout: KVLayout) -> str:
