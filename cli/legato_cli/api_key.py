@@ -1,4 +1,4 @@
-"""`legato api-key`: makes an API key, and what the gateway has to know of it."""
+"""`legato api-key`: makes an API key, and the entry with its hash for the gateway."""
 
 import argparse
 import json
@@ -11,14 +11,16 @@ RANDOM_BYTES = 32
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Register `legato api-key`."""
+    """Adds `api-key` to the `legato` command."""
     parser = subparsers.add_parser("api-key", help="make an API key, and the entry of its hash for api-keys.json")
-    flags.option(parser, "tenant", kind=flags.text("TENANT"), help="who gets it: its fair share and quota are of them")
+    flags.option(
+        parser, "tenant", kind=flags.text("TENANT"), help="the tenant that uses it, and whose share and quota apply"
+    )
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints both. Neither is kept here."""
+    """Prints both, and stores neither."""
     key = PREFIX + secrets.token_urlsafe(RANDOM_BYTES)
     print(f"key, for the client: {key}")
     print(f"api-keys.json:       {json.dumps(entry(args.tenant, key))}")
@@ -26,7 +28,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def entry(tenant: str, key: str) -> dict[str, object]:
-    """A file with this key alone."""
+    """Returns the content of a file with only this key."""
     from legato_gateway.clients import api_keys
 
     return {"tenants": {tenant: {"keys": [api_keys.digest(key)]}}}

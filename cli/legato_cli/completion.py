@@ -1,4 +1,4 @@
-"""`legato completion`: a script by which a shell completes the commands and flags of `legato`."""
+"""`legato completion`: prints a script with which a shell completes the commands and flags of `legato`."""
 
 import argparse
 from collections.abc import Iterator, Mapping
@@ -11,7 +11,7 @@ SHELLS = ("bash", "zsh", "fish")
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Register `legato completion`."""
+    """Adds `completion` to the `legato` command."""
     parser = subparsers.add_parser(
         "completion",
         help="print a script for completion in a shell",

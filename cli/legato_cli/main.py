@@ -37,7 +37,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parser() -> argparse.ArgumentParser:
-    """All of the command line."""
+    """Returns the parser of the whole command line."""
     top = _Parser(prog="legato", description="LLM serving with prefill and decode in separate pools")
     top.add_argument("--version", action="version", version=f"legato {importlib.metadata.version('legato')}")
     subparsers = top.add_subparsers(metavar="COMMAND", dest="command", required=True)
@@ -71,7 +71,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one subcommand; its exit code."""
+    """Runs one subcommand and returns its exit code."""
     args = parser().parse_args(argv)
     try:
         code: int = args.run(args)

@@ -48,7 +48,7 @@ class Summary:
 
 
 def summarize(load: str, run: LoadRun, slo: LatencyObjectives) -> Summary:
-    """The figures of a run; failed requests count as failed and in nothing else."""
+    """Returns the figures of a run; failed requests only count as failed."""
     good = [r for r in run.records if not r.error]
     prompt_tokens = sum(r.input_tokens for r in good)
     return Summary(
@@ -69,7 +69,7 @@ def summarize(load: str, run: LoadRun, slo: LatencyObjectives) -> Summary:
 
 
 def table(summaries: list[Summary]) -> str:
-    """A Markdown table, a row per load."""
+    """Returns a Markdown table with a row per load."""
     head = ["load", "ok", "out tok/s", "req/s", "good/s", "cached", "TTFT p50/p90/p99 ms", "TPOT ms", "ITL ms"]
     return markdown(head, map(_row, summaries))
 

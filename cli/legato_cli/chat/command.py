@@ -8,7 +8,7 @@ from legato_protocol.settings import flags
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Register `legato chat`."""
+    """Adds `chat` to the `legato` command."""
     parser = subparsers.add_parser(
         "chat",
         help="talk to a running service",

@@ -40,7 +40,7 @@ def _opened(
     parameters: Mapping[str, object],
     system: str | None,
 ) -> Iterator[ChatConversation]:
-    """What it needs stays open from question to question; between them, the loop stands still."""
+    """Keeps connections open from question to question; between questions, the event loop does not run."""
     stack = contextlib.AsyncExitStack()
 
     async def enter() -> ChatConversation:
@@ -57,7 +57,7 @@ def _opened(
 
 
 def _talk(runner: asyncio.Runner, conversation: ChatConversation) -> None:
-    """Until Ctrl-D. An answer that fails or is stopped ends neither the program nor the conversation."""
+    """Asks until Ctrl-D. An answer that fails or is stopped ends neither the program nor the conversation."""
     with contextlib.suppress(ImportError):
         import readline  # noqa: F401 - input() edits lines with it
 
@@ -72,7 +72,7 @@ def _talk(runner: asyncio.Runner, conversation: ChatConversation) -> None:
 
 
 def _questions(read: Callable[[str], str]) -> Iterator[str]:
-    """Lines that are not empty; Ctrl-C drops the line that is being written."""
+    """Yields lines that are not empty; Ctrl-C drops the line that is being typed."""
     while True:
         try:
             question = read(PROMPT).strip()

@@ -20,7 +20,7 @@ QUICKSTART = Path(__file__).with_name("quickstart.yaml")
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Register `legato up`."""
+    """Adds `up` to the `legato` command."""
     parser = subparsers.add_parser("up", help="serve a manifest, or a model, on this machine")
     which = parser.add_mutually_exclusive_group()
     which.add_argument(
@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
 
 @contextlib.contextmanager
 def _manifest_file(args: argparse.Namespace) -> Iterator[Path]:
-    """The file given; for a model, one that is made for it, and gone in the end. Raises ModelUnavailable."""
+    """Yields the manifest's file; for a model, a temporary one. Raises ModelUnavailable."""
     if args.model is None:
         args.file = args.file or QUICKSTART
         yield args.file
@@ -95,12 +95,12 @@ def _manifest_file(args: argparse.Namespace) -> Iterator[Path]:
 
 
 def _say(text: str) -> None:
-    """On standard error: the output of `--print` is a manifest alone."""
+    """Prints to standard error, because the output of `--print` is only the manifest."""
     print(f"legato: {text}", file=sys.stderr, flush=True)
 
 
 def _listen(port: int) -> socket.socket:
-    """A listening socket at `port`, or at a free one for 0. Raises CannotRun.
+    """Returns a listening socket at `port`, or at a free one for 0. Raises CannotRun.
 
     It is opened once and inherited by every gateway: connections wait in its queue while one takes over from another.
     """

@@ -22,7 +22,7 @@ BUILTIN = "builtin:smollm2-135m-instruct"
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Register `legato doctor`."""
+    """Adds `doctor` to the `legato` command."""
     parser = subparsers.add_parser("doctor", help="show what this machine offers, what it lacks, and what fits")
     which = parser.add_mutually_exclusive_group()
     which.add_argument(
@@ -34,7 +34,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print every section. Exit code 1: the model does not fit, or nothing can be computed or handed over here."""
+    """Prints every section. Exit code 1: the model does not fit, or nothing can be computed or handed over here."""
     asked = args.model is not None or args.file is not None
     sections: list[tuple[str, Section]] = [*SECTIONS]
     if asked:
@@ -169,7 +169,7 @@ def _for_kubernetes(file: Path) -> bool:
 
 
 def versions() -> Iterator[str]:
-    """Of Python, the kernel and the packages that matter."""
+    """Yields the versions of Python, the kernel and the relevant packages."""
     yield f"{'python':<14} {platform.python_version()}"
     yield f"{'system':<14} {platform.system()} {platform.release()} {platform.machine()}"
     for name in PACKAGES:
@@ -177,7 +177,7 @@ def versions() -> Iterator[str]:
 
 
 def devices() -> Iterator[str]:
-    """Processor and memory."""
+    """Yields the processor and the memory."""
     from legato_engine import memory, processor
 
     yield f"{'cpu':<14} {len(os.sched_getaffinity(0))} cores usable; {processor.detect()}"

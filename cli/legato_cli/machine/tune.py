@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Register `legato tune`."""
+    """Adds `tune` to the `legato` command."""
     parser = subparsers.add_parser(
         "tune",
         help="find the fastest configurations of the kernels for this machine's GPU",

@@ -37,7 +37,7 @@ def _whole(stream: BinaryIO) -> bytes:
 
 
 def located(written: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """A valid manifest whose relative paths begin at `folder`: where a command was started changes nothing."""
+    """Returns a valid manifest with its relative paths resolved from `folder`, not from the working directory."""
     spec: Any = written["spec"]
     for field in _PATHS:
         spec = _changed(spec, field, folder)

@@ -27,7 +27,7 @@ _OF_SERVER = frozenset(
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Register `legato validate`."""
+    """Adds `validate` to the `legato` command."""
     parser = subparsers.add_parser(
         "validate",
         help="check manifests without a cluster",

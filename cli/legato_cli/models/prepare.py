@@ -1,4 +1,4 @@
-"""`legato prepare`: what would otherwise happen at the first start, done ahead: at install, or in an image's build."""
+"""`legato prepare`: unpacks or downloads a model and compiles kernels ahead, as in an image's build."""
 
 import argparse
 import itertools
@@ -16,7 +16,7 @@ KV_BYTES = 64 << 20
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Register `legato prepare`."""
+    """Adds `prepare` to the `legato` command."""
     parser = subparsers.add_parser(
         "prepare",
         help="unpack a model and compile the kernels for this processor",

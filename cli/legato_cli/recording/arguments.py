@@ -28,7 +28,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit code 1: there is no such service. 2: the file cannot be written."""
+    """Records. Raises ServiceUnavailable, and CannotRun if the file cannot be written."""
     from legato_cli.recording import command
 
     return command.run(args)

@@ -1,1 +1,1 @@
-"""A running service as commands reach it: of a `legato up`, or on Kubernetes."""
+"""Commands for a running service, of a `legato up` or on Kubernetes, and the way in which they reach it."""

@@ -15,7 +15,7 @@ _DEFAULTS = {  # by `model.generationConfig`
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Register `legato describe`."""
+    """Adds `describe` to the `legato` command."""
     parser = subparsers.add_parser(
         "describe", help="show a running service in words: conditions, pools, workers, decisions and Events"
     )
@@ -26,7 +26,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit code 1: there is no such service."""
+    """Prints the description. Raises ServiceUnavailable."""
     return showing.run(args, "describe", lines)
 
 

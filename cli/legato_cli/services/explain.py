@@ -10,7 +10,7 @@ from legato_protocol.settings import flags
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Register `legato explain`."""
+    """Adds `explain` to the `legato` command."""
     parser = subparsers.add_parser("explain", help="show what the autoscaler decided, and from which numbers")
     topic = flags.one_of("TOPIC", ("scaling",))
     parser.add_argument("topic", type=topic, metavar=topic.metavar, help="scaling")

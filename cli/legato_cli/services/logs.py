@@ -1,4 +1,4 @@
-"""`legato logs`: what workers and gateways wrote."""
+"""`legato logs`: shows the log lines of workers and gateways."""
 
 import argparse
 import subprocess
@@ -19,7 +19,7 @@ MOST_PODS = 100  # that `kubectl` follows at a time
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Register `legato logs`."""
+    """Adds `logs` to the `legato` command."""
     parser = subparsers.add_parser(
         "logs",
         help="show what workers and gateways wrote",
@@ -44,7 +44,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit code 1: there is no such service or worker, or with --follow: any more."""
+    """Prints the lines. Raises ServiceUnavailable, with --follow also when the service or worker has ended."""
     if args.namespace is not None:
         return _on_kubernetes(args)
     with asking.opened(None, args.service) as ask:
@@ -85,7 +85,7 @@ def _on_kubernetes(args: argparse.Namespace) -> int:
 
 
 def kubectl(namespace: str, service: str | None, worker: str | None, tail: int | None, endless: bool) -> list[str]:
-    """The command line that shows logs of one pod, or of all that are of the service."""
+    """Returns the command that shows logs of one pod, or of all pods of the service."""
     selector = f"{names.LABEL_SERVICE}={service},{names.LABEL_ROLE}"
     chosen = [f"pod/{worker}"] if worker else ["--selector", selector, f"--max-log-requests={MOST_PODS}"]
     lines = f"--tail={-1 if tail is None else tail}"  # with a selector, kubectl's own default is 10

@@ -1,4 +1,4 @@
-"""`legato rotate-token`: replace the token by which a service's gateways and workers know each other."""
+"""`legato rotate-token`: replaces the token with which a service's gateways and workers authenticate each other."""
 
 import argparse
 
@@ -6,7 +6,7 @@ from legato_cli.services import asking, options
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Register `legato rotate-token`."""
+    """Adds `rotate-token` to the `legato` command."""
     parser = subparsers.add_parser(
         "rotate-token",
         help="replace a service's token on Kubernetes",
@@ -18,6 +18,6 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit code 1: there is no such service, it runs on one machine, or it refused."""
+    """Requests a new token. Raises ServiceUnavailable, also for a service of `legato up`."""
     print(asking.ask(args.namespace, args.service, {"do": "rotate-token"})["message"])
     return 0

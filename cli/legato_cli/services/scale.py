@@ -1,4 +1,4 @@
-"""`legato scale`: change how many workers a pool of a running service has."""
+"""`legato scale`: changes the number of workers in a pool of a running service."""
 
 import argparse
 
@@ -9,7 +9,7 @@ MOST_REPLICAS = 10_000
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Register `legato scale`."""
+    """Adds `scale` to the `legato` command."""
     parser = subparsers.add_parser("scale", help="change how many workers a pool has")
     pool, replicas = flags.one_of("POOL", ("prefill", "decode")), flags.whole("REPLICAS", 0, MOST_REPLICAS)
     parser.add_argument("pool", type=pool, metavar=pool.metavar, help="prefill or decode")
@@ -22,7 +22,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit code 1: there is no such service, or it refused."""
+    """Sets the size of the pool. Raises ServiceUnavailable."""
     order = {"do": "scale", "pool": args.pool, "replicas": args.replicas, "for": getattr(args, "for")}
     print(asking.ask(args.namespace, args.service, order)["message"])
     return 0

@@ -15,7 +15,7 @@ TIMEOUT = 5.0  # seconds for a gateway's answer
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Register `legato state`."""
+    """Adds `state` to the `legato` command."""
     parser = subparsers.add_parser("state", help="show workers and recent requests of a running service as JSON")
     options.add_service(parser)
     parser.set_defaults(run=run)

@@ -10,7 +10,7 @@ HEADINGS = ("NAME", "READY", "RESTARTS", "REVISION", "STATE")
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Register `legato status`."""
+    """Adds `status` to the `legato` command."""
     parser = subparsers.add_parser("status", help="show conditions and workers of a running service")
     options.add_service(parser)
     options.add_output(parser)
@@ -19,12 +19,12 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit code 1: there is no such service."""
+    """Prints the status. Raises ServiceUnavailable."""
     return showing.run(args, "status", lines)
 
 
 def lines(status: Mapping[str, Any]) -> Iterator[str]:
-    """A status as people read it."""
+    """Yields a status as text."""
     conditions = status["conditions"]
     yield from table([(c["type"], c["status"], c["reason"], c["message"]) for c in conditions])
     yield ""
@@ -36,12 +36,12 @@ def _row(pod: Mapping[str, Any]) -> Sequence[str]:
 
 
 def state(pod: Mapping[str, Any]) -> str:
-    """What a worker or gateway is doing, or why it is not ready."""
+    """Returns the state of a worker or gateway, or the reason why it is not ready."""
     return "leaving" if pod["leaving"] else "ready" if pod["ready"] else pod["message"] or "starting"
 
 
 def table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Columns as wide as their longest entry, without those that are empty; the last one ends where it ends."""
+    """Yields rows with columns as wide as their longest entry, without empty columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         yield "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True) if width).rstrip()

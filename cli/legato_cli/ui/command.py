@@ -10,7 +10,7 @@ FAILED = 1
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Register `legato ui`."""
+    """Adds `ui` to the `legato` command."""
     parser = subparsers.add_parser("ui", help="show a running service in a browser")
     options.add_service(parser)
     flags.option(
@@ -20,7 +20,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve the page until Ctrl-C. Exit code 1: there is no such service, or the port cannot be used."""
+    """Serves the page until Ctrl-C. Exit code 1: the port cannot be used. Raises ServiceUnavailable."""
     import asyncio
 
     from legato_cli.ui import proxy, sources
