@@ -5,6 +5,7 @@ import logging
 import random
 import secrets
 import socket
+from concurrent.futures import Executor
 from typing import Any
 
 from legato_gateway import access_log, assembly
@@ -22,7 +23,6 @@ from legato_gateway.relay.relay import RequestRelay
 from legato_gateway.relay.trace import RequestTracer
 from legato_gateway.routing.kv_index import KVIndex
 from legato_gateway.serving.bodies.budget import BodyBudget
-from legato_gateway.serving.bodies.preparation_forks import PreparationForks
 from legato_gateway.serving.event_stream import StreamPolicy
 from legato_gateway.serving.model_serving import ServedModel
 from legato_gateway.settings import GatewaySettings
@@ -51,7 +51,7 @@ class Gateway:
         tokens: ModelTokenizer,
         model: str,
         timers: Timers,
-        forks: PreparationForks | None = None,
+        processes: Executor | None = None,
         defaults: GenerationDefaults = NEUTRAL,
     ) -> None:
         self._name = f"{socket.gethostname()}-{secrets.token_hex(4)}"
@@ -78,7 +78,7 @@ class Gateway:
         served = ServedModel(settings.served_name, length, most, defaults=defaults)
         demand = DemandReporter(self._name, self.relay, self._fleet, timers.time, self._tokens, self._adapter_file)
         state = self._state(settings, served, demand)
-        self.app = app.create(self._parts(settings, tokens, served, state, forks))
+        self.app = app.create(self._parts(settings, tokens, served, state, processes))
         self.health = health.create(state)
         shown = UIState(self._name, state.state, self.relay, self.samples)
         self.control = control.create(
@@ -140,7 +140,7 @@ class Gateway:
         tokens: ModelTokenizer,
         served: ServedModel,
         state: State,
-        forks: PreparationForks | None,
+        processes: Executor | None,
     ) -> app.Parts:
         return app.Parts(
             tokens=tokens,
@@ -155,7 +155,7 @@ class Gateway:
             clients=self._clients,
             log_access=access_log.writer(settings.access_log),
             tracing=self.tracing,
-            forks=forks,
+            processes=processes,
             tool_call_parser=settings.tool_call_parser,
             reasoning_parser=settings.reasoning_parser,
             responses=self._responses,

@@ -6,6 +6,7 @@ import gc
 import logging
 import signal
 import sys
+from concurrent.futures import Executor
 from functools import partial
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from legato_gateway.http import server
 from legato_gateway.http.connections import protocol
 from legato_gateway.http.connections.limits import ConnectionLimits, Connections
 from legato_gateway.http.control import ByPort
-from legato_gateway.serving.bodies.preparation_forks import PreparationForks
+from legato_gateway.serving.bodies import preparation
 from legato_gateway.settings import GatewaySettings
 from legato_gateway.tokenizer.tokens import ModelTokenizer
 from legato_protocol import names
@@ -41,11 +42,14 @@ def run(settings: GatewaySettings, model: Path) -> int:
         return 1
     logging.basicConfig(level=logging.INFO, format=access_log.LINE, stream=sys.stderr)
     limits = assembly.connection_limits(settings, open_files.raise_limit())
-    listeners = server.listeners(settings)
     tokens, defaults = ModelTokenizer.load(model), assembly.defaults(settings, model)
-    forks = PreparationForks(tokens)
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(settings, tokens, model_digest.digest(model), listeners, limits, forks, defaults))
+    processes = preparation.start_processes()
+    try:
+        listeners = server.listeners(settings)
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_serve(settings, tokens, model_digest.digest(model), listeners, limits, processes, defaults))
+    finally:
+        preparation.end_processes(processes)
     return 0
 
 
@@ -62,11 +66,11 @@ async def _serve(
     model: str,
     listeners: server.Listeners,
     limits: ConnectionLimits,
-    forks: PreparationForks,
+    processes: Executor,
     defaults: GenerationDefaults,
 ) -> None:
     loop = asyncio.get_running_loop()
-    gateway = Gateway(settings, tokens, model, loop, forks, defaults)
+    gateway = Gateway(settings, tokens, model, loop, processes, defaults)
     serving = _server(settings, gateway, listeners, limits)
 
     def stop() -> None:

@@ -1,6 +1,9 @@
 """Promises that all generating APIs make, whatever each names its fields."""
 
+import io
 import json
+import pickle
+from concurrent.futures import Executor, Future
 from ipaddress import ip_network
 from itertools import product
 from typing import Any
@@ -14,7 +17,6 @@ from legato_gateway.errors import DeadlineExceeded, GatewayError, Overloaded, Qu
 from legato_gateway.generation_config import GenerationDefaults
 from legato_gateway.request import Delta, TokenText
 from legato_gateway.serving.bodies.preparation import LONG
-from legato_gateway.serving.bodies.preparation_forks import PreparationForks, _pickled, _unpickled
 from legato_protocol.wire.stream import TokenLogprobs
 
 EACH = pytest.mark.parametrize("api", ALL, ids=str)
@@ -281,25 +283,38 @@ async def test_a_call_that_was_cut_off_says_so_and_an_answer_needs_none(calling,
     assert (said.text, said.calls, said.finish) == ("Paris. \n", [], "stop")
 
 
-class PicklingForks(PreparationForks):
-    """Pickles what a process for a large body would receive and send, in this process."""
+class PicklingExecutor(Executor):
+    """Pickles what a process for a large body would receive and send, in this process. The tokenizer stays its own."""
 
     tokens: Any
 
-    def __init__(self) -> None:
-        pass
+    def submit(self, call: Any, /, *args: Any, **_: Any) -> Future[Any]:
+        call, args = self._pickled((call, args))
+        future: Future[Any] = Future()
+        future.set_result(self._pickled(call(*args)))
+        return future
 
-    async def run(self, prepare: Any, body: bytearray) -> Any:
-        sent = _unpickled(_pickled(prepare, self.tokens), self.tokens)
-        return _unpickled(_pickled(sent(body), self.tokens), self.tokens)
+    def _pickled(self, value: Any) -> Any:
+        executor, file = self, io.BytesIO()
+
+        class Pickler(pickle.Pickler):
+            def persistent_id(self, each: Any) -> str | None:
+                return "tokens" if each is executor.tokens else None
+
+        class Unpickler(pickle.Unpickler):
+            def persistent_load(self, _: Any) -> Any:
+                return executor.tokens
+
+        Pickler(file).dump(value)
+        return Unpickler(io.BytesIO(file.getvalue())).load()
 
 
 @BOTH
 @SPEAKS
 async def test_calls_answer_a_large_body(make, api, stream):
-    forks = PicklingForks()
-    gateway = make(template="<tool_call>{% if enable_thinking %}<think>", forks=forks)
-    forks.tokens = gateway.tokens
+    processes = PicklingExecutor()
+    gateway = make(template="<tool_call>{% if enable_thinking %}<think>", processes=processes)
+    processes.tokens = gateway.tokens
     gateway.say(CALLS)
     body = {"model": "tiny", "stream": stream, **api.body, **api.meant("tools", [WEATHER, NOW])}
     body |= api.meant("usage", True) if stream else {}

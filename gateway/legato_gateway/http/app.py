@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -31,7 +32,6 @@ from legato_gateway.parsers.tool_calls import families, support
 from legato_gateway.request import Relay
 from legato_gateway.serving.bodies.budget import BodyBudget
 from legato_gateway.serving.bodies.preparation import PreparationPool
-from legato_gateway.serving.bodies.preparation_forks import PreparationForks
 from legato_gateway.serving.context import ServingContext
 from legato_gateway.serving.event_stream import StreamPolicy
 from legato_gateway.serving.model_serving import ModelServing, ServedModel, Tokenizer
@@ -67,7 +67,7 @@ class Parts:
     clients: Clients = field(default_factory=Clients)
     log_access: Callable[[AccessEntry], None] | None = None
     tracing: "Tracing | None" = None
-    forks: PreparationForks | None = None
+    processes: Executor | None = None  # prepare long bodies; None: threads do
     tool_call_parser: str = families.AUTO
     reasoning_parser: str = families.AUTO
     responses: ResponseStore | None = None  # None: responses are not stored
@@ -89,7 +89,7 @@ def create(parts: Parts) -> FastAPI:
         pending_bodies=parts.pending_bodies,
         streams=parts.streams,
         clock=parts.clock,
-        preparation=PreparationPool(parts.forks),
+        preparation=PreparationPool(parts.processes),
         clients=parts.clients,
         length=parts.length,
     )

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
+from weakref import WeakValueDictionary
 
 from tokenizers import Tokenizer
 
@@ -24,6 +25,7 @@ __all__ = ["Detokenizer", "ModelTokenizer", "StopStrings", "TextTooLong", "Token
 
 _NO_VARIABLES: Mapping[str, Any] = MappingProxyType({})
 _MOST_TABLES = 8  # cached, of some megabytes each
+_loaded: "WeakValueDictionary[Path, ModelTokenizer]" = WeakValueDictionary()
 _COMPOSED = 4  # most bytes that a normalizer composes into one: NFC 9 into 3, NFKC 4 into 1
 
 
@@ -36,9 +38,10 @@ class TextTooLong(TokenizeError):
 
 
 class ModelTokenizer:
-    """The tokenizer and chat template of one model."""
+    """The tokenizer and chat template of one model. It is pickled as its path, if it was loaded from one."""
 
-    def __init__(self, files: TokenizerFiles) -> None:
+    def __init__(self, files: TokenizerFiles, path: Path | None = None) -> None:
+        self._path = path
         self._tokenizer = files.tokenizer
         self._bytes = _byte_table(files)
         self.vocab_size = min(len(self._bytes), files.rows or len(self._bytes))  # ids may have holes
@@ -58,7 +61,12 @@ class ModelTokenizer:
     def load(cls, path: Path | str) -> "ModelTokenizer":
         """Loads the tokens of a Hugging Face folder or a GGUF file. Raises TokenizeError, which names the file."""
         path = Path(path)
-        return cls(tokenizer_files.from_folder(path) if path.is_dir() else gguf.from_gguf(path))
+        made = cls(tokenizer_files.from_folder(path) if path.is_dir() else gguf.from_gguf(path), path)
+        _loaded[path] = made
+        return made
+
+    def __reduce__(self) -> tuple[Callable[[Path | None], "ModelTokenizer"], tuple[Path | None]]:
+        return _of_process, (self._path,)
 
     def encode(
         self, text: str, add_special: bool = True, most: int | None = None, keep: int | None = None
@@ -153,6 +161,13 @@ class ModelTokenizer:
     def _table(self, shown: frozenset[int]) -> list[bytes]:
         hidden = self._special.keys() - shown
         return [b"" if id in hidden else raw for id, raw in enumerate(self._bytes)]
+
+
+def _of_process(path: Path | None) -> ModelTokenizer:
+    """Returns the tokenizer that this process has loaded from `path`, or its parent before it was forked."""
+    if path is None:
+        raise TypeError("a tokenizer that was not loaded from a path cannot be unpickled")
+    return _loaded.get(path) or ModelTokenizer.load(path)
 
 
 def _template(source: str | None, variables: Mapping[str, Any]) -> ChatTemplate | None:

@@ -1,49 +1,82 @@
 """Prepares bodies off the event loop: short ones in threads, long ones in processes if available.
 
-Tokenizing takes about a second per 300 kB, hence long bodies wait for each other and never delay short ones. The
-longest are read one at a time: the objects built from one may take ten times its bytes before it is known to be too
-large.
+Tokenizing takes about a second per 300 kB, hence long bodies wait for each other and never delay short ones. Decoding
+JSON holds the interpreter's lock: 8 MiB of many small values take a tenth of a second, which in a thread stops all
+streams. The longest are read one at a time: the objects built from one may take ten times its bytes before it is known
+to be too large.
 """
 
 import asyncio
+import gc
 import logging
+import multiprocessing
+import os
+import signal
+import sys
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import nullcontext
-from functools import partial
 from typing import TypeVar
 
-from legato_gateway.serving.bodies.preparation_forks import PreparationForks
+from legato_gateway.errors import InternalFault
 from legato_gateway.serving.bodies.slots import VERY_LARGE
+from legato_protocol.process.parent import die_with_parent
 
 LONG = 65_536  # bytes
 CONCURRENT = 2  # of each kind
+NICENESS = 10  # of the processes, so that the gateway does not wait for them on one CPU
 
 _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
 
 
 class PreparationPool:
-    """Runs the work of one gateway. A cancelled call is dropped if it has not started, and its process ends."""
+    """Runs the work of one gateway. A cancelled call is dropped if it has not started."""
 
-    def __init__(self, forks: PreparationForks | None = None) -> None:
-        self._forks = forks
-        self._slots = asyncio.Semaphore(CONCURRENT)
-        self._largest = asyncio.Lock()  # reading one takes up to ten times its size
+    def __init__(self, processes: Executor | None = None) -> None:
+        """`processes` prepare long bodies; None: threads do."""
+        self._largest = asyncio.Lock()
         self._short = ThreadPoolExecutor(CONCURRENT, "prepare-short")
-        self._long = ThreadPoolExecutor(CONCURRENT, "prepare-long")
+        self._long: Executor = processes or ThreadPoolExecutor(CONCURRENT, "prepare-long")
 
     async def run(self, prepare: Callable[[bytearray], _T], body: bytearray, more: int = 0) -> _T:
         """Calls `prepare` with `body`, and pickles both if they are long.
 
-        `more` are further bytes that `prepare` brings along to be read.
+        `more` are further bytes that `prepare` brings along to be read. Raises InternalFault if the process was killed.
         """
-        is_long = len(body) + more >= LONG
-        if is_long and self._forks is not None:
-            async with self._largest if len(body) > VERY_LARGE else nullcontext(), self._slots:
-                try:
-                    return await self._forks.run(prepare, body)
-                except OSError as error:
-                    _log.warning("a large body is read in a thread, no process can be had for it: %s", error)
-        lane = self._long if is_long else self._short
-        return await asyncio.get_running_loop().run_in_executor(lane, partial(prepare, body))
+        lane = self._long if len(body) + more >= LONG else self._short
+        async with self._largest if len(body) > VERY_LARGE else nullcontext():
+            try:
+                return await asyncio.get_running_loop().run_in_executor(lane, prepare, body)
+            except BrokenProcessPool:
+                if self._long is lane:
+                    _log.warning("a process that read a large body was killed: large bodies are read in threads now")
+                    self._long = ThreadPoolExecutor(CONCURRENT, "prepare-long")
+                raise InternalFault("the process that read this body was killed") from None
+
+
+def start_processes() -> ProcessPoolExecutor:
+    """Forks processes for long bodies, which share the memory of everything loaded so far.
+
+    Call it before there are threads, sockets and an event loop: the processes would keep them.
+    """
+    processes = ProcessPoolExecutor(CONCURRENT, multiprocessing.get_context("fork"), _begin, (os.getpid(),))
+    processes.submit(int).result()  # the first task forks all of them
+    return processes
+
+
+def end_processes(processes: ProcessPoolExecutor) -> None:
+    """Ends them immediately, also if one still reads the body of a client that left."""
+    processes.shutdown(wait=False, cancel_futures=True)
+    for process in multiprocessing.active_children():
+        process.kill()
+
+
+def _begin(parent: int) -> None:
+    if not die_with_parent(parent):
+        sys.exit()
+    os.nice(NICENESS)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the gateway decides when they end
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    gc.freeze()  # collecting would copy the shared memory
