@@ -9,6 +9,7 @@ from concurrent.futures import Executor
 from typing import Any
 
 from legato_gateway import access_log, assembly
+from legato_gateway.admission.demand import Demand
 from legato_gateway.clients.identify import Clients
 from legato_gateway.errors import InternalFault
 from legato_gateway.generation_config import NEUTRAL, GenerationDefaults
@@ -17,14 +18,17 @@ from legato_gateway.http.demand_report import DemandReporter
 from legato_gateway.http.queue_watch import QueueWatch
 from legato_gateway.http.state import State
 from legato_gateway.metrics.gateway_metrics import Metrics
+from legato_gateway.relay.context import RelayContext
 from legato_gateway.relay.dispatcher import SubRequestDispatcher
 from legato_gateway.relay.history import History
 from legato_gateway.relay.relay import RequestRelay
 from legato_gateway.relay.trace import RequestTracer
 from legato_gateway.routing.kv_index import KVIndex
 from legato_gateway.serving.bodies.budget import BodyBudget
+from legato_gateway.serving.bodies.preparation import PreparationPool
+from legato_gateway.serving.context import ServingContext
 from legato_gateway.serving.event_stream import StreamPolicy
-from legato_gateway.serving.model_serving import ServedModel
+from legato_gateway.serving.model_serving import ModelServing, ServedModel
 from legato_gateway.settings import GatewaySettings
 from legato_gateway.timers import Timers
 from legato_gateway.tokenizer.tokens import ModelTokenizer
@@ -63,26 +67,29 @@ class Gateway:
         self.tracing = assembly.tracing(settings, self._name)
         self._clients = Clients(self._keys, settings.trusted_proxies, dict(settings.tenant_max_output))
         self._responses = assembly.response_store(settings, timers)
-        self._history, self._index = History(), KVIndex(settings.index_blocks)
-        self._fleet, self._admission = Fleet(timers.time, model), assembly.admission(settings, self._keys)
-        self.metrics = Metrics(self._index, self._clients, self.certificate, self.internal_tls, self._responses)
+        self._fleet, index = Fleet(timers.time, model), KVIndex(settings.index_blocks)
+        self.metrics = Metrics(index, self._clients, self.certificate, self.internal_tls, self._responses)
         self._adapter_file = AdapterFile(settings.adapters_file) if settings.adapters_file else None
         self._adapters = ServedAdapters(self._fleet, settings.adapters, self._adapter_file, settings.served_name)
         self.discovery = assembly.discovery(settings)
         self.links = self._links(settings)
         self._length = ServedLength(self._fleet, settings.max_length, tokens.declared_length)
         self._queue = QueueWatch(lambda: len(self.relay.unplaced()))
-        self.relay = self._relay(settings, tokens, timers)
+        admission, demand = assembly.admission(settings, self._keys), Demand(self._queue.notify)
+        context = RelayContext(self._fleet, index, admission, History(), self.metrics, timers, demand)
+        self.relay = self._relay(settings, tokens, context)
         self.samples = LoadSampler(self._fleet, self.relay)
         length, most = self._length.tokens(), settings.max_output_tokens
         served = ServedModel(settings.served_name, length, most, defaults=defaults)
-        demand = DemandReporter(self._name, self.relay, self._fleet, timers.time, self._tokens, self._adapter_file)
-        state = self._state(settings, served, demand)
-        self.app = app.create(self._parts(settings, tokens, served, state, processes))
+        reporter = DemandReporter(self._name, self.relay, self._fleet, timers.time, self._tokens, self._adapter_file)
+        state = self._state(settings, served, context, reporter)
+        serving = self._serving(settings, tokens, served, processes)
+        log = access_log.writer(settings.access_log)
+        self.app = app.create(app.Parts(serving, state, log, self.tracing, self._responses, settings.allowed_origins))
         self.health = health.create(state)
         shown = UIState(self._name, state.state, self.relay, self.samples)
         self.control = control.create(
-            demand.report, state.state, shown.report, self.app, self._tokens, self._refused, self._queue
+            reporter.report, state.state, shown.report, self.app, self._tokens, self._refused, self._queue
         )
 
     def _links(self, settings: GatewaySettings) -> Links:
@@ -90,78 +97,36 @@ class Gateway:
         strict = settings.internal_tls_mode == "Strict"
         return Links(self._fleet, opener(self._name, self._tokens, limits, self.internal_tls, strict))
 
-    def _relay(self, settings: GatewaySettings, tokens: ModelTokenizer, timers: Timers) -> RequestRelay:
-        dispatcher = SubRequestDispatcher(
-            self._fleet,
-            self._index,
-            assembly.routing(settings),
-            self.links.send,
-            random.SystemRandom(),
-            timers.time,
-            self._admission,
-            self._length.tokens,
-        )
-        return RequestRelay(
-            fleet=self._fleet,
-            index=self._index,
-            admission=self._admission,
-            dispatcher=dispatcher,
-            vocabulary=tokens,
-            snapshots=self.links,
-            history=self._history,
-            metrics=self.metrics,
-            timers=timers,
-            policy=assembly.relaying(settings),
-            tracer=RequestTracer(self.tracing, settings.served_name) if self.tracing is not None else None,
-            on_first_queued=self._queue.notify,
-        )
+    def _relay(self, settings: GatewaySettings, tokens: ModelTokenizer, context: RelayContext) -> RequestRelay:
+        routing, longest = assembly.routing(settings), self._length.tokens
+        dispatcher = SubRequestDispatcher(context, routing, self.links.send, random.SystemRandom(), longest)
+        tracer = RequestTracer(self.tracing, settings.served_name) if self.tracing is not None else None
+        return RequestRelay(context, dispatcher, tokens, self.links, assembly.relaying(settings), tracer)
 
-    def _state(self, settings: GatewaySettings, served: ServedModel, demand: DemandReporter) -> State:
+    def _state(
+        self, settings: GatewaySettings, served: ServedModel, context: RelayContext, demand: DemandReporter
+    ) -> State:
         def model() -> dict[str, Any]:
             defaults = served.defaults.given()
             return {"name": served.name, "max_length": self._length.tokens(), "default_sampling_params": defaults}
 
-        return State(
-            self._fleet,
-            self._index,
-            self._admission,
-            self._history,
-            self.metrics,
-            self.relay,
-            self.discovery,
-            demand,
-            settings.hold_without_workers,
-            model,
-        )
+        return State(context, self.relay, self.discovery, demand, settings.hold_without_workers, model)
 
-    def _parts(
-        self,
-        settings: GatewaySettings,
-        tokens: ModelTokenizer,
-        served: ServedModel,
-        state: State,
-        processes: Executor | None,
-    ) -> app.Parts:
-        return app.Parts(
-            tokens=tokens,
+    def _serving(
+        self, settings: GatewaySettings, tokens: ModelTokenizer, served: ServedModel, processes: Executor | None
+    ) -> ServingContext:
+        return ServingContext(
+            model_serving=ModelServing.of_model(tokens, served, settings.tool_call_parser, settings.reasoning_parser),
             relay=self.relay,
-            status=state,
-            model=served,
+            adapters=self._adapters.names,
+            length=self._length.tokens,
+            clients=self._clients,
+            streams=StreamPolicy(settings.stream_start == "Admission", settings.stream_keep_alive),
             default_deadline=settings.default_deadline,
             max_duration=settings.max_duration,
             max_body_bytes=settings.max_body_bytes,
             pending_bodies=BodyBudget(settings.max_pending_body_bytes, self.relay.demand.count_refusal),
-            streams=StreamPolicy(settings.stream_start == "Admission", settings.stream_keep_alive),
-            clients=self._clients,
-            log_access=access_log.writer(settings.access_log),
-            tracing=self.tracing,
-            processes=processes,
-            tool_call_parser=settings.tool_call_parser,
-            reasoning_parser=settings.reasoning_parser,
-            responses=self._responses,
-            allowed_origins=settings.allowed_origins,
-            adapters=self._adapters.names,
-            length=self._length.tokens,
+            preparation=PreparationPool(processes),
         )
 
     async def follow(self) -> None:

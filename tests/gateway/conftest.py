@@ -25,6 +25,7 @@ from legato_gateway.discovery import Discovery, StaticDiscovery, WorkerAddress
 from legato_gateway.http.demand_report import DemandReporter
 from legato_gateway.http.state import State
 from legato_gateway.metrics.gateway_metrics import Metrics
+from legato_gateway.relay.context import RelayContext
 from legato_gateway.relay.dispatcher import SubRequestDispatcher
 from legato_gateway.relay.generation import RunningGeneration
 from legato_gateway.relay.history import History
@@ -140,27 +141,13 @@ class Gateway:
         tracer = options.pop("tracer", None)
         vocabulary = options.pop("vocabulary", None) or Letters()
         policy = Policy(**options)
-        parts = self.fleet, self.index, policy, self.links.send, random.Random(1), loop.time, self.admission
-        dispatcher = SubRequestDispatcher(*parts)
-        self.relay = RequestRelay(
-            fleet=self.fleet,
-            index=self.index,
-            admission=self.admission,
-            dispatcher=dispatcher,
-            vocabulary=vocabulary,
-            snapshots=self.links,
-            history=self.history,
-            metrics=self.metrics,
-            timers=loop,
-            policy=RelayPolicy(retry=retry, **relay),
-            tracer=tracer,
-        )
+        context = RelayContext(self.fleet, self.index, self.admission, self.history, self.metrics, loop)
+        dispatcher = SubRequestDispatcher(context, policy, self.links.send, random.Random(1))
+        relaying = RelayPolicy(retry=retry, **relay)
+        self.relay = RequestRelay(context, dispatcher, vocabulary, self.links, relaying, tracer)
         self.demand = DemandReporter("gateway-1", self.relay, self.fleet, loop.time)
         model = {"name": "m", "max_length": 4096}
-        self.state = State(
-            self.fleet, self.index, self.admission, self.history, self.metrics, self.relay, discovery, self.demand,
-            hold, lambda: model,
-        )  # fmt: skip
+        self.state = State(context, self.relay, discovery, self.demand, hold, lambda: model)
 
     def submit(self, **overrides: Any) -> Reader:
         return Reader(self.relay.submit(request(**overrides)))

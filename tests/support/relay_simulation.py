@@ -14,6 +14,7 @@ from typing import Any, Literal
 from legato_gateway.admission.limits import AdmissionLimits, Quota
 from legato_gateway.admission.queue import Admission
 from legato_gateway.metrics.gateway_metrics import Metrics
+from legato_gateway.relay.context import RelayContext
 from legato_gateway.relay.dispatcher import SubRequestDispatcher
 from legato_gateway.relay.generation import RunningGeneration
 from legato_gateway.relay.history import History
@@ -202,21 +203,10 @@ class Simulation:
         slow = self.random.choice(("Pause", "Pause", "Disconnect"))
         patience = RetryPolicy(**{"on_transfer_failure": transfer, "poison_deaths": deaths} | retry)
         self.history = History()
-        self.relay = RequestRelay(
-            fleet=self.fleet,
-            index=self.index,
-            admission=self.admission,
-            dispatcher=SubRequestDispatcher(
-                self.fleet, self.index, policy, self.send, self.random, self.time.time, self.admission
-            ),
-            vocabulary=vocabulary,
-            snapshots=self,
-            history=self.history,
-            metrics=METRICS,
-            timers=self.time,
-            policy=RelayPolicy(slow_client or slow, 8, patience, rebalancing),
-            jitter=random.Random(seed).random,
-        )
+        context = RelayContext(self.fleet, self.index, self.admission, self.history, METRICS, self.time)
+        dispatcher = SubRequestDispatcher(context, policy, self.send, self.random)
+        relaying = RelayPolicy(slow_client or slow, 8, patience, rebalancing, random.Random(seed).random)
+        self.relay = RequestRelay(context, dispatcher, vocabulary, self, relaying)
         self.generations: list[RunningGeneration] = []
         self.texts: dict[tuple[RunningGeneration, int], str] = {}
         self.left: set[RunningGeneration] = set()

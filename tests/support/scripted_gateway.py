@@ -22,8 +22,10 @@ from legato_gateway.generation_config import NEUTRAL
 from legato_gateway.http import app as application
 from legato_gateway.request import Delta, GenerationRequest, RouteRecord, TokenText, Usage
 from legato_gateway.serving.bodies.budget import BodyBudget
+from legato_gateway.serving.bodies.preparation import PreparationPool
+from legato_gateway.serving.context import ServingContext
 from legato_gateway.serving.event_stream import StreamPolicy
-from legato_gateway.serving.model_serving import ServedModel
+from legato_gateway.serving.model_serving import ModelServing, ServedModel
 from legato_gateway.tokenizer.tokens import TextTooLong
 from legato_protocol.wire.stream import TokenLogprobs, TopLogprob
 
@@ -247,20 +249,20 @@ def build(streams: StreamPolicy | None = None, clients: Clients = PROXIED, **opt
     tokens, clock = ByteTokens(*(options.pop(key, default) for key, default in _TOKENS.items())), Clock()
     entries: list[AccessEntry] = []
     budget = BodyBudget(2 << 20)
-    parts = application.Parts(
-        tokens,
+    parsers = {name: options.pop(name) for name in ("tool_call_parser", "reasoning_parser") if name in options}
+    app_options = {name: options.pop(name) for name in ("tracing", "responses", "allowed_origins") if name in options}
+    serving = ServingContext(
+        ModelServing.of_model(tokens, model, **parsers),
         relay,
-        status,
-        model,
         max_body_bytes=1 << 20,
         pending_bodies=budget,
+        preparation=PreparationPool(options.pop("processes", None)),
         streams=streams or StreamPolicy(),
         clock=clock,
         clients=clients,
-        log_access=entries.append,
         **options,
     )
-    app = application.create(parts)
+    app = application.create(application.Parts(serving, status, entries.append, **app_options))
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     http = httpx.AsyncClient(transport=transport, base_url="http://gateway", headers=JSON)
     client = openai.AsyncOpenAI(base_url="http://gateway/v1", api_key="-", http_client=http, max_retries=0)

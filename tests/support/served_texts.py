@@ -10,7 +10,8 @@ import httpx
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 
 from legato_gateway.http import app as application
-from legato_gateway.serving.model_serving import ServedModel
+from legato_gateway.serving.context import ServingContext
+from legato_gateway.serving.model_serving import ModelServing, ServedModel
 from legato_gateway.testing.fake_worker import FakeWorker
 from legato_gateway.tokenizer.files import TokenizerFiles
 from legato_gateway.tokenizer.tokens import ModelTokenizer
@@ -106,7 +107,8 @@ async def served(
     tokens = tokenizer(template, first)
     made = lab.unified(workers, tokens=saying(tokens, *texts))
     async with lab.running(made, vocabulary=tokens) as gateway:
-        app = application.create(application.Parts(tokens, gateway.relay, gateway.state, ServedModel("tiny", 1000)))
+        serving = ServingContext(ModelServing.of_model(tokens, ServedModel("tiny", 1000)), gateway.relay)
+        app = application.create(application.Parts(serving, gateway.state))
         transport = httpx.ASGITransport(app)
         async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as http:
             yield Served(tokens, made, http, gateway)

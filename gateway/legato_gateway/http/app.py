@@ -1,9 +1,7 @@
 """The gateway's HTTP application for clients: the API and the mapping of errors, composed of its collaborators."""
 
-import time
 from collections.abc import Callable
-from concurrent.futures import Executor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fastapi import FastAPI, Request
@@ -19,7 +17,6 @@ from legato_gateway.access_log import CLIENT_LEFT, AccessEntry, AccessLog
 from legato_gateway.anthropic import errors as anthropic_errors
 from legato_gateway.anthropic import routes as anthropic_routes
 from legato_gateway.client_request_id import EchoRequestId
-from legato_gateway.clients.identify import Clients
 from legato_gateway.errors import GatewayError, HeadersTooLarge, InternalFault, NotFound
 from legato_gateway.http import about, cors, docs, health, models
 from legato_gateway.http.health import StatusSource
@@ -27,78 +24,38 @@ from legato_gateway.http.tracing import TraceRequests
 from legato_gateway.openai import routes, tokenization
 from legato_gateway.openai.responses import routes as response_routes
 from legato_gateway.openai.responses.store import ResponseStore
-from legato_gateway.parsers.reasoning import support as reasoning
-from legato_gateway.parsers.tool_calls import families, support
-from legato_gateway.request import Relay
-from legato_gateway.serving.bodies.budget import BodyBudget
-from legato_gateway.serving.bodies.preparation import PreparationPool
 from legato_gateway.serving.context import ServingContext
-from legato_gateway.serving.event_stream import StreamPolicy
-from legato_gateway.serving.model_serving import ModelServing, ServedModel, Tokenizer
-from legato_gateway.tokenizer.tokens import TokenizeError
-from legato_protocol.settings import durations
 
 if TYPE_CHECKING:
     from legato_telemetry.spans import Tracing
 
 MAX_HEADERS = 100
 MAX_HEADER_BYTES = 32_768
-MAX_BODY_BYTES = 8 << 20
 _CODES = {404: "not_found", 405: "method_not_allowed"}
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The collaborators of the application. `default_deadline`, `max_duration` and `clock` are in seconds.
+    """The collaborators of the application. `log_access` is called with an entry for each request."""
 
-    `log_access` is called with an entry for each request.
-    """
-
-    tokens: Tokenizer
-    relay: Relay
+    serving: ServingContext
     status: StatusSource
-    model: ServedModel
-    default_deadline: float = 600.0
-    max_duration: float = durations.LONGEST
-    max_body_bytes: int = MAX_BODY_BYTES
-    pending_bodies: BodyBudget = field(default_factory=BodyBudget)
-    streams: StreamPolicy = field(default_factory=StreamPolicy)
-    clock: Callable[[], float] = time.monotonic
-    clients: Clients = field(default_factory=Clients)
     log_access: Callable[[AccessEntry], None] | None = None
     tracing: "Tracing | None" = None
-    processes: Executor | None = None  # prepare long bodies; None: threads do
-    tool_call_parser: str = families.AUTO
-    reasoning_parser: str = families.AUTO
     responses: ResponseStore | None = None  # None: responses are not stored
     allowed_origins: tuple[str, ...] = ()
-    adapters: Callable[[], tuple[str, ...]] = tuple  # names of the adapters served now
-    length: Callable[[], int] | None = None  # current tokens of the longest sequence; None: the model's `context`
 
 
 def create(parts: Parts) -> FastAPI:
     """Returns the application. Serve it with `protocol.factory`."""
     app = FastAPI(title="Legato gateway", version=about.VERSION, docs_url=None, redoc_url=None, redirect_slashes=False)
-    serving = ServingContext(
-        model_serving=_model_serving(parts),
-        adapters=parts.adapters,
-        relay=parts.relay,
-        default_deadline=parts.default_deadline,
-        max_duration=parts.max_duration,
-        max_body_bytes=parts.max_body_bytes,
-        pending_bodies=parts.pending_bodies,
-        streams=parts.streams,
-        clock=parts.clock,
-        preparation=PreparationPool(parts.processes),
-        clients=parts.clients,
-        length=parts.length,
-    )
+    serving = parts.serving
     app.include_router(routes.router(serving))
     app.include_router(response_routes.router(serving, parts.responses))
     app.include_router(anthropic_routes.router(serving))
     app.include_router(models.router(serving))
     app.include_router(tokenization.router(serving))
-    app.include_router(about.router(parts.status, parts.clients))
+    app.include_router(about.router(parts.status, serving.clients))
     app.router.routes.extend([*health.probes(parts.status), docs.page()])
     _add_error_handlers(app)
     app.add_middleware(HeaderLimit)
@@ -109,26 +66,8 @@ def create(parts: Parts) -> FastAPI:
     if parts.tracing is not None:
         app.add_middleware(TraceRequests, tracing=parts.tracing)
     if parts.log_access is not None:
-        app.add_middleware(AccessLog, write=parts.log_access, clock=parts.clock)
+        app.add_middleware(AccessLog, write=parts.log_access, clock=serving.clock)
     return app
-
-
-def _model_serving(parts: Parts) -> ModelServing:
-    tokens = parts.tokens
-    tools = support.for_model(parts.tool_call_parser, tokens.tool_template, tokens.template_takes("tools"))
-    tools = replace(tools, in_system=_has_system(tokens))
-    thinking = reasoning.for_model(parts.reasoning_parser, tokens.chat_template, tokens)
-    return ModelServing(tokens, parts.model, tools, thinking)
-
-
-def _has_system(tokens: Tokenizer) -> bool:
-    """True unless the chat template refuses system messages."""
-    messages = [{"role": role, "content": "a"} for role in ("system", "user")]
-    try:
-        tokens.encode_chat(messages, 1 << 20, {})
-    except TokenizeError:
-        return False
-    return True
 
 
 class HeaderLimit:

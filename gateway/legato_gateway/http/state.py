@@ -6,16 +6,13 @@ from typing import Any
 
 from msgspec import structs
 
-from legato_gateway.admission.queue import Admission
 from legato_gateway.discovery import Discovery
 from legato_gateway.http.demand_report import DemandReporter
-from legato_gateway.metrics.gateway_metrics import Metrics
-from legato_gateway.relay.history import History
+from legato_gateway.relay.context import RelayContext
 from legato_gateway.relay.lifecycle import Stage
 from legato_gateway.relay.relay import RequestRelay
 from legato_gateway.request import RouteRecord
-from legato_gateway.routing.kv_index import KVIndex
-from legato_gateway.workers.fleet import Fleet, Worker
+from legato_gateway.workers.fleet import Worker
 from legato_protocol.wire.load import DecodeCoefficients, PrefillCoefficients
 
 
@@ -24,11 +21,7 @@ class State:
 
     def __init__(
         self,
-        fleet: Fleet,
-        index: KVIndex,
-        admission: Admission,
-        history: History,
-        metrics: Metrics,
+        context: RelayContext,
         relay: RequestRelay,
         discovery: Discovery,
         demand: DemandReporter,
@@ -39,12 +32,12 @@ class State:
         self._model = model
         self._hold_without_workers = hold_without_workers
         self._demand = demand
-        self._metrics = metrics
+        self._metrics = context.metrics
         self._relay = relay
-        self._fleet = fleet
-        self._index = index
-        self._admission = admission
-        self._history = history
+        self._fleet = context.fleet
+        self._index = context.index
+        self._admission = context.admission
+        self._history = context.history
         self._discovery = discovery
 
     def state(self) -> dict[str, Any]:

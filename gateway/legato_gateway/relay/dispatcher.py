@@ -8,19 +8,17 @@ from dataclasses import replace
 import msgspec
 
 from legato_gateway import policy
-from legato_gateway.admission.queue import Admission
 from legato_gateway.relay.attempt_place import AttemptPlace
+from legato_gateway.relay.context import RelayContext
 from legato_gateway.relay.generation import RunningGeneration
 from legato_gateway.relay.sub_request import SubRequest
 from legato_gateway.routing import filters
 from legato_gateway.routing.choose import NoRoute, Policy, Route
 from legato_gateway.routing.filters import LONGEST, Need
 from legato_gateway.routing.fleet_snapshot import FleetSnapshot
-from legato_gateway.routing.kv_index import KVIndex
 from legato_gateway.routing.predicted_prefixes import PREDICTED_SECONDS, SETTLING_SECONDS, PredictedPrefixes
 from legato_gateway.routing.prefix_hashes import Hashing
 from legato_gateway.routing.rebalancing import HotWorker
-from legato_gateway.workers.fleet import Fleet
 from legato_protocol.sampling.parameters import SamplingParams, later_params
 from legato_protocol.wire import transports
 from legato_protocol.wire.packed_tokens import pack_tokens
@@ -42,28 +40,25 @@ Send = Callable[[str, ToWorker], bool]
 
 
 class SubRequestDispatcher:
-    """`send` queues a frame for a worker, or returns False if it is not connected. `clock` is the deadlines' clock.
+    """`send` queues a frame for a worker, or returns False if it is not connected.
 
-    Reads the state of `admission`, and never changes it.
+    Reads the state of admission, and never changes it.
     """
 
     def __init__(
         self,
-        fleet: Fleet,
-        index: KVIndex,
+        context: RelayContext,
         policy: Policy,
         send: Send,
         source: random.Random,
-        clock: Callable[[], float],
-        admission: Admission,
         longest: Callable[[], int] = lambda: LONGEST,
     ) -> None:
         """`longest` returns the tokens of the longest sequence at the moment."""
         self._longest = longest
-        self._clock = clock
-        self._admission = admission
-        self._fleet = fleet
-        self._index = index
+        self._clock = context.timers.time
+        self._admission = context.admission
+        self._fleet = context.fleet
+        self._index = context.index
         self._policy = policy
         self._send = send
         self._random = source

@@ -2,26 +2,21 @@
 
 from collections.abc import Callable
 
-from legato_gateway.admission.demand import Demand
 from legato_gateway.admission.ticket import NO_WORKER
 from legato_gateway.errors import GatewayError, Overloaded, SuspectedPoison
-from legato_gateway.metrics.gateway_metrics import Metrics
 from legato_gateway.relay import lifecycle, movable, retry
 from legato_gateway.relay.attempt_place import AttemptPlace
 from legato_gateway.relay.choice import OutputChoice
+from legato_gateway.relay.context import RelayContext
 from legato_gateway.relay.dispatcher import SubRequestDispatcher
 from legato_gateway.relay.generation import RunningGeneration
-from legato_gateway.relay.history import History
 from legato_gateway.relay.latency import LatencyRecorder
 from legato_gateway.relay.lifecycle import LifecycleAction, LifecycleEvent, Stage
-from legato_gateway.relay.registry import Registry
 from legato_gateway.relay.retry import End, RetryPolicy
 from legato_gateway.relay.sub_request import NEVER, SubRequest
 from legato_gateway.routing.choose import NoRoute
 from legato_gateway.routing.hot_workers import HotWorkers
 from legato_gateway.routing.rebalancing import HotWorker
-from legato_gateway.timers import Timers
-from legato_gateway.workers.fleet import Fleet
 from legato_protocol.wire.stream import Failed, HandoffReport, Part, PromptLogprobs, Started, TokenItem
 
 E, A = LifecycleEvent, LifecycleAction
@@ -33,29 +28,23 @@ class SubRequestDriver:
 
     def __init__(
         self,
-        *,
-        registry: Registry,
+        context: RelayContext,
         dispatcher: SubRequestDispatcher,
-        fleet: Fleet,
-        history: History,
-        metrics: Metrics,
-        demand: Demand,
         latency: LatencyRecorder,
         policy: RetryPolicy,
         hot: HotWorkers,
-        timers: Timers,
         finish: Finish,
     ) -> None:
-        self._registry = registry
+        self._registry = context.registry
         self._dispatcher = dispatcher
-        self._fleet = fleet
-        self._history = history
-        self._metrics = metrics
-        self._demand = demand
+        self._fleet = context.fleet
+        self._history = context.history
+        self._metrics = context.metrics
+        self._demand = context.demand
         self._latency = latency
         self._policy = policy
         self._hot = hot
-        self._timers = timers
+        self._timers = context.timers
         self._finish = finish
         self._perform: dict[LifecycleAction, Callable[[SubRequest], None]] = {
             A.DISPATCH: self._dispatch,

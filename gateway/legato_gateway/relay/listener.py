@@ -4,13 +4,8 @@ import logging
 from collections.abc import Callable
 from typing import Protocol
 
-from legato_gateway.admission.queue import Admission
-from legato_gateway.metrics.gateway_metrics import Metrics
+from legato_gateway.relay.context import RelayContext
 from legato_gateway.relay.driver import SubRequestDriver
-from legato_gateway.relay.history import History
-from legato_gateway.relay.registry import Registry
-from legato_gateway.routing.kv_index import KVIndex
-from legato_gateway.workers.fleet import Fleet
 from legato_protocol.security.followed_tokens import RefusalLog
 from legato_protocol.wire.kv_events import KVEvent
 from legato_protocol.wire.load import Load
@@ -31,25 +26,19 @@ class WorkerListener:
 
     def __init__(
         self,
-        *,
-        fleet: Fleet,
-        index: KVIndex,
-        admission: Admission,
-        registry: Registry,
+        context: RelayContext,
         driver: SubRequestDriver,
         snapshots: Snapshots,
-        history: History,
-        metrics: Metrics,
         fleet_changed: Callable[[], None],
     ) -> None:
-        self._fleet = fleet
-        self._index = index
-        self._admission = admission
-        self._registry = registry
+        self._fleet = context.fleet
+        self._index = context.index
+        self._admission = context.admission
+        self._registry = context.registry
         self._driver = driver
         self._snapshots = snapshots
-        self._history = history
-        self._metrics = metrics
+        self._history = context.history
+        self._metrics = context.metrics
         self._refusals = RefusalLog()
         self._fleet_changed = fleet_changed
 

@@ -14,8 +14,6 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from legato_gateway import policy
-from legato_gateway.admission.demand import Demand
-from legato_gateway.admission.queue import Admission
 from legato_gateway.admission.ticket import TOO_MANY_CHOICES, Admit, Decision, Refuse, Ticket
 from legato_gateway.errors import (
     BadRequest,
@@ -28,26 +26,21 @@ from legato_gateway.errors import (
     SlowClient,
     WorkerFailed,
 )
-from legato_gateway.metrics.gateway_metrics import Metrics
 from legato_gateway.relay.choice import ChoiceTokenizer
+from legato_gateway.relay.context import RelayContext
 from legato_gateway.relay.dispatcher import SubRequestDispatcher
 from legato_gateway.relay.driver import SubRequestDriver
 from legato_gateway.relay.generation import RunningGeneration
-from legato_gateway.relay.history import History
 from legato_gateway.relay.latency import LatencyRecorder
 from legato_gateway.relay.lifecycle import LifecycleEvent, Stage
 from legato_gateway.relay.listener import Snapshots, WorkerListener
-from legato_gateway.relay.registry import Registry
 from legato_gateway.relay.retry import RetryPolicy
 from legato_gateway.relay.sub_request import SubRequest
 from legato_gateway.relay.timing import RequestTiming
 from legato_gateway.relay.trace import RequestTracer
 from legato_gateway.request import GenerationRequest, RouteRecord
 from legato_gateway.routing.hot_workers import HotWorkers
-from legato_gateway.routing.kv_index import KVIndex
 from legato_gateway.routing.rebalancing import RebalancingPolicy
-from legato_gateway.timers import Timers
-from legato_gateway.workers.fleet import Fleet
 from legato_protocol.wire.stream import Part
 
 _log = logging.getLogger(__name__)
@@ -65,6 +58,7 @@ class RelayPolicy:
     buffer_tokens: int = 1024
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     rebalancing: RebalancingPolicy | None = None
+    jitter: Callable[[], float] = random.random  # from 0 to 1: keeps gateways from relieving a worker together
 
 
 class RequestRelay:
@@ -72,58 +66,28 @@ class RequestRelay:
 
     def __init__(
         self,
-        *,
-        fleet: Fleet,
-        index: KVIndex,
-        admission: Admission,
+        context: RelayContext,
         dispatcher: SubRequestDispatcher,
         vocabulary: ChoiceTokenizer,
         snapshots: Snapshots,
-        history: History,
-        metrics: Metrics,
-        timers: Timers,
         policy: RelayPolicy | None = None,
         tracer: RequestTracer | None = None,
-        jitter: Callable[[], float] = random.random,
-        on_first_queued: Callable[[], None] = lambda: None,
     ) -> None:
-        """`on_first_queued` is called when a request is queued and none was before."""
-        self._fleet = fleet
-        self._admission = admission
+        self._fleet = context.fleet
+        self._admission = context.admission
         self._dispatcher = dispatcher
         self._vocabulary = vocabulary
-        self._history = history
-        self._metrics = metrics
-        self._timers = timers
+        self._history = context.history
+        self._metrics = context.metrics
+        self._timers = context.timers
         self._policy = policy or RelayPolicy()
         self._tracer = tracer
-        self._registry = Registry()
-        self._latency = LatencyRecorder(metrics, timers)
-        self.demand = Demand(on_first_queued)
-        self._driver = SubRequestDriver(
-            registry=self._registry,
-            dispatcher=dispatcher,
-            fleet=fleet,
-            history=history,
-            metrics=metrics,
-            demand=self.demand,
-            latency=self._latency,
-            policy=self._policy.retry,
-            hot=HotWorkers(self._policy.rebalancing, jitter),
-            timers=timers,
-            finish=self._finish,
-        )
-        self.workers = WorkerListener(
-            fleet=fleet,
-            index=index,
-            admission=admission,
-            registry=self._registry,
-            driver=self._driver,
-            snapshots=snapshots,
-            history=history,
-            metrics=metrics,
-            fleet_changed=self._fleet_changed,
-        )
+        self._registry = context.registry
+        self._latency = LatencyRecorder(context.metrics, context.timers)
+        self.demand = context.demand
+        hot = HotWorkers(self._policy.rebalancing, self._policy.jitter)
+        self._driver = SubRequestDriver(context, dispatcher, self._latency, self._policy.retry, hot, self._finish)
+        self.workers = WorkerListener(context, self._driver, snapshots, self._fleet_changed)
         self._serial = itertools.count()
         self._hashing: dict[asyncio.Task[None], RunningGeneration] = {}
         self._stopped: GatewayError | None = None  # every request's error, once this gateway stops

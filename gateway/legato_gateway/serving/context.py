@@ -1,5 +1,6 @@
 """The collaborators of all handlers."""
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -12,6 +13,9 @@ from legato_gateway.serving.deadline import Deadline, header_seconds
 from legato_gateway.serving.event_stream import StreamPolicy
 from legato_gateway.serving.model_serving import ModelServing
 from legato_protocol import names
+from legato_protocol.settings import durations
+
+MAX_BODY_BYTES = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,17 +27,17 @@ class ServingContext:
     """
 
     model_serving: ModelServing  # without its adapters, which change
-    adapters: Callable[[], tuple[str, ...]]
     relay: Relay
-    default_deadline: float
-    max_duration: float
-    max_body_bytes: int
-    pending_bodies: BodyBudget
-    streams: StreamPolicy
-    clock: Callable[[], float]
-    preparation: PreparationPool
-    clients: Clients
+    adapters: Callable[[], tuple[str, ...]] = tuple  # names of the adapters served now
     length: Callable[[], int] | None = None  # current tokens of the longest sequence; None: `model_serving` has it
+    clients: Clients = field(default_factory=Clients)
+    streams: StreamPolicy = field(default_factory=StreamPolicy)
+    default_deadline: float = 600.0
+    max_duration: float = durations.LONGEST
+    clock: Callable[[], float] = time.monotonic
+    max_body_bytes: int = MAX_BODY_BYTES
+    pending_bodies: BodyBudget = field(default_factory=BodyBudget)
+    preparation: PreparationPool = field(default_factory=PreparationPool)
     body_slots: LargeBodySlots = field(default_factory=LargeBodySlots)
 
     @property

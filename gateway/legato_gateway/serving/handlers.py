@@ -10,7 +10,7 @@ from fastapi import APIRouter, Request
 
 from legato_gateway.errors import DeadlineExceeded, LateBody
 from legato_gateway.serving import ignored, openapi
-from legato_gateway.serving.bodies import parsing
+from legato_gateway.serving.bodies import reading
 from legato_gateway.serving.client_left import unless_left
 from legato_gateway.serving.context import ServingContext
 from legato_gateway.serving.generation_response import GenerationResponse
@@ -46,10 +46,10 @@ async def prepared(
     """
     client = serving.clients.identify(request.scope)
     deadline = serving.deadline(request.headers)
-    parsing.check_type(request)
+    reading.check_type(request)
     with serving.pending_bodies.body() as held, serving.body_slots.body() as slot:
         async with deadline.limit(LateBody(_LATE)):
-            raw = await parsing.read(request, serving.max_body_bytes, held, slot)
+            raw = await reading.read(request, serving.max_body_bytes, held, slot)
         async with deadline.limit(DeadlineExceeded("the prompt was not tokenized before the deadline")):
             asked = Asked(client, request.headers, deadline)
             looked_up, more = look_up(asked, raw) if look_up else ({}, 0)

@@ -8,7 +8,10 @@ from typing import Any, Protocol
 
 from legato_gateway.errors import BadRequest, ContextLengthExceeded, NotFound
 from legato_gateway.generation_config import NEUTRAL, GenerationDefaults
+from legato_gateway.parsers.reasoning import support as reasoning_support
 from legato_gateway.parsers.reasoning.support import ReasoningSupport
+from legato_gateway.parsers.tool_calls import families
+from legato_gateway.parsers.tool_calls import support as tool_support
 from legato_gateway.parsers.tool_calls.support import ToolSupport
 from legato_gateway.tokenizer.tokens import TextTooLong, TokenizeError
 
@@ -92,6 +95,20 @@ class ModelServing:
     reasoning: ReasoningSupport = field(default_factory=ReasoningSupport)
     adapters: tuple[str, ...] = ()  # names of the adapters served with the model
 
+    @classmethod
+    def of_model(
+        cls,
+        tokens: Tokenizer,
+        model: ServedModel,
+        tool_call_parser: str = families.AUTO,
+        reasoning_parser: str = families.AUTO,
+    ) -> "ModelServing":
+        """Returns the model served with these parsers; `AUTO` chooses them by the chat templates."""
+        tools = tool_support.for_model(tool_call_parser, tokens.tool_template, tokens.template_takes("tools"))
+        tools = replace(tools, in_system=_has_system(tokens))
+        reasoning = reasoning_support.for_model(reasoning_parser, tokens.chat_template, tokens)
+        return cls(tokens, model, tools, reasoning)
+
     @property
     def models(self) -> tuple[ServedModel, ...]:
         """All models that clients can name, the base model first."""
@@ -143,6 +160,16 @@ class ModelServing:
         if max(prompt) >= self.tokens.vocab_size:
             text = f"not a valid token id in {param}: {max(prompt)} (0 to {self.tokens.vocab_size - 1})"
             raise BadRequest(text, param=param)
+
+
+def _has_system(tokens: Tokenizer) -> bool:
+    """True unless the chat template refuses system messages."""
+    messages = [{"role": role, "content": "a"} for role in ("system", "user")]
+    try:
+        tokens.encode_chat(messages, 1 << 20, {})
+    except TokenizeError:
+        return False
+    return True
 
 
 def too_long(context: int, what: str, param: str) -> ContextLengthExceeded:

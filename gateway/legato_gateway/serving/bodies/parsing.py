@@ -1,4 +1,4 @@
-"""Reads a request's bytes into a checked body: size while reading, then UTF-8, JSON, types. All errors are 4xx.
+"""Parses a body into a checked object: UTF-8, JSON, types. All errors are 4xx.
 
 Nothing is decoded into objects before it is known to be small: the outline of a body keeps each field as JSON, and only
 fields of the schema are decoded, each up to `MAX_FIELD_BYTES`. Decoding stops at the first error.
@@ -12,11 +12,8 @@ from typing import Any, TypeVar, get_args
 
 import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType
-from starlette.requests import Request
 
-from legato_gateway.errors import BadRequest, BodyTooLarge, Unsupported, UnsupportedMediaType
-from legato_gateway.serving.bodies.budget import PendingBody
-from legato_gateway.serving.bodies.slots import BodySlot
+from legato_gateway.errors import BadRequest, Unsupported
 
 MAX_FIELD_BYTES = 262_144  # of JSON; 16 stop strings of 1024 escaped characters are 196,608
 _SHOWN = 40  # characters of a wrong value that an error shows
@@ -27,38 +24,6 @@ _UNKNOWN = re.compile(r"unknown field `(?P<name>.*)`$", re.DOTALL)
 
 _B = TypeVar("_B", bound=msgspec.Struct)
 _T = TypeVar("_T")
-
-
-def check_type(request: Request) -> None:
-    """Raises UnsupportedMediaType unless the body is declared as JSON: browsers let any web page send the others."""
-    said = request.headers.get("content-type", "")
-    if said.partition(";")[0].strip().lower() != "application/json":
-        raise UnsupportedMediaType(f"not a valid content-type: {said[:_SHOWN]!r} (application/json)")
-
-
-async def read(request: Request, limit: int, held: PendingBody, slot: BodySlot) -> bytearray:
-    """Reads the body. A large one gets a slot after little more than `SMALL` bytes, and has it at the end.
-
-    Raises BodyTooLarge as soon as it is known to be longer than `limit`, without keeping it, and Overloaded if `held`
-    has no room for it.
-    """
-    said = request.headers.get("content-length", "")
-    announced = int(said) if said.isdigit() else 0
-    if announced > limit:
-        raise _too_large(limit)
-    body = bytearray()
-    pieces = request.stream()
-    while True:
-        with slot.patient():
-            piece = await anext(pieces, None)
-        if piece is not None:
-            if len(body) + len(piece) > limit:
-                raise _too_large(limit)
-            held.grow(len(piece))
-            body += piece
-        await slot.take(len(body), announced)
-        if piece is None:
-            return body
 
 
 def parse(schema: type[_B], body: bytearray) -> _B:
@@ -152,7 +117,3 @@ def _outlined(outline: "msgspec.json.Decoder[Any]", body: bytearray) -> Any:
         raise BadRequest("the body is not a JSON object") from None
     except msgspec.DecodeError as error:
         raise BadRequest(f"the body is not JSON: {error}") from None
-
-
-def _too_large(limit: int) -> BodyTooLarge:
-    return BodyTooLarge(f"the body is longer than {limit} bytes")

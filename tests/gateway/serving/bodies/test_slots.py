@@ -7,7 +7,7 @@ import pytest
 from starlette.requests import ClientDisconnect, Request
 
 from legato_gateway.errors import Overloaded
-from legato_gateway.serving.bodies import parsing
+from legato_gateway.serving.bodies import reading
 from legato_gateway.serving.bodies.budget import SMALL, BodyBudget
 from legato_gateway.serving.bodies.slots import PACE, VERY_LARGE, LargeBodySlots
 
@@ -53,7 +53,7 @@ class Gateway:
 
         size = [(b"content-length", b"%d" % (pieces * len(PIECE)))] if announces else []
         with self.budget.body() as held, self.slots.body() as slot:
-            await parsing.read(request(receive, *size), 1 << 30, held, slot)
+            await reading.read(request(receive, *size), 1 << 30, held, slot)
             self.whole.append(name)
             await self.prepared.wait()
 
@@ -90,7 +90,7 @@ async def test_a_small_body_waits_for_no_large_one():
         return {"type": "http.request", "body": left.pop(), "more_body": bool(left)}
 
     with gateway.budget.body() as held, gateway.slots.body() as slot:
-        assert await asyncio.wait_for(parsing.read(request(receive), 1 << 30, held, slot), 10) == b"a" * 100
+        assert await asyncio.wait_for(reading.read(request(receive), 1 << 30, held, slot), 10) == b"a" * 100
         assert not slot.held
     await gateway.end()
 
