@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel
 
-from legato_operator.api import quantities, rules, scaling_status
+from legato_operator.api import quantities, rules, status_schema
 from legato_operator.api.resources import InferenceService, WorkerPool
 from legato_operator.api.rules import devices, unavailable
 from legato_operator.api.spec.scalars import LONGEST_SERVICE_NAME
@@ -82,120 +82,9 @@ _POOL_RULES: Rules = {
     "spec.role": [{"rule": "self == oldSelf", "message": "a pool cannot change its role"}],
 }
 
-_CONDITIONS: Schema = {
-    "type": "array",
-    "description": "Observations of the current state, with machine-readable reasons and human-readable messages.",
-    "x-kubernetes-list-type": "map",
-    "x-kubernetes-list-map-keys": ["type"],
-    "items": {
-        "type": "object",
-        "required": ["type", "status", "reason", "message", "lastTransitionTime"],
-        "properties": {
-            "type": {"type": "string", "description": "Type of the condition."},
-            "status": {
-                "type": "string",
-                "enum": ["True", "False", "Unknown"],
-                "description": "Status of the condition.",
-            },
-            "reason": {"type": "string", "description": "Machine-readable reason for the status."},
-            "message": {"type": "string", "description": "Human-readable details."},
-            "observedGeneration": {
-                "type": "integer",
-                "format": "int64",
-                "description": "Generation of the spec that the condition was set for.",
-            },
-            "lastTransitionTime": {
-                "type": "string",
-                "format": "date-time",
-                "description": "Time of the status's last change.",
-            },
-        },
-    },
-}
-_REVISION: Schema = {
-    "revision": {"type": "string", "description": "Pod revision of the current spec."},
-    "failedRevision": {"type": "string", "description": "The current revision, if its pods cannot start."},
-    "failureReason": {"type": "string", "description": "Machine-readable reason of the failed start."},
-    "failure": {"type": "string", "description": "Human-readable details of the failed start."},
-}
-_UPGRADE_SLOT: Schema = {
-    "type": "object",
-    "description": "Present while the service is upgraded to the operator's version, and shortly afterwards.",
-    "properties": {
-        "since": {"type": "string", "format": "date-time", "description": "Start of the upgrade."},
-        "unserved": {
-            "type": "boolean",
-            "description": "True if the service was not ready then: its upgrade delays no other service's.",
-        },
-    },
-}
-_ROUTES: Schema = {
-    "type": "array",
-    "description": "Routes from outside the cluster that the service has.",
-    "x-kubernetes-list-type": "map",
-    "x-kubernetes-list-map-keys": ["kind"],
-    "items": {
-        "type": "object",
-        "required": ["kind", "name"],
-        "properties": {
-            "kind": {"type": "string", "description": "HTTPRoute or Ingress."},
-            "name": {"type": "string", "description": "Name of that object."},
-            "hosts": {"type": "array", "items": {"type": "string"}, "description": "Hosts from the manifest."},
-            "accepted": {"type": "boolean", "description": "True once its controller has accepted it."},
-            "addresses": {
-                "type": "array",
-                "items": {"type": "string"},
-                "description": "Host names or IP addresses of the Ingress.",
-            },
-        },
-    },
-}
-_GENERATION: Schema = {
-    "type": "integer",
-    "format": "int64",
-    "description": "Generation of the spec that this status describes.",
-}
-
 
 def inference_service() -> Schema:
     """Returns the CRD of InferenceService."""
-    count = {"type": "integer", "format": "int32"}
-    pool = {
-        "type": "object",
-        "description": "State of one pool.",
-        "properties": {
-            "replicas": {**count, "description": "Workers that exist, including those being removed."},
-            "ready": {**count, "description": "Workers that are ready."},
-            "desired": {**count, "description": "Desired number of workers."},
-            "maxLength": {**count, "description": "Tokens of the longest sequence that every worker accepts."},
-            "maxRunning": {**count, "description": "Sequences that each worker can run at the same time."},
-            "cappedBy": {
-                "type": "string",
-                "description": "Field that makes `desired` differ from the scaler's request.",
-            },
-            **_REVISION,
-        },
-    }
-    gateway = {"type": "object", "description": "State of the gateway's rollout.", "properties": _REVISION}
-    status = {
-        "type": "object",
-        "description": "Observed state of the service.",
-        "properties": {
-            "observedGeneration": _GENERATION,
-            "conditions": _CONDITIONS,
-            "pools": {
-                "type": "object",
-                "description": "State of the pools.",
-                "properties": {"prefill": pool, "decode": pool},
-            },
-            "gateway": gateway,
-            "scaling": scaling_status.schema(),
-            "upgradeTurn": _UPGRADE_SLOT,
-            "routes": _ROUTES,
-            "model": {"type": "string", "description": "Model name that clients use in requests."},
-            "url": {"type": "string", "description": "URL of the gateway inside the cluster."},
-        },
-    }
     columns = [
         _column("Ready", "string", ".status.conditions[?(@.type=='Ready')].status"),
         _column("Model", "string", ".status.model"),
@@ -206,41 +95,12 @@ def inference_service() -> Schema:
         _column("Age", "date", ".metadata.creationTimestamp"),
     ]
     description = "Serves a language model with prefill and decode in separate pools."
-    schema = _resource(InferenceService, description, status, _service_rules())
+    schema = _resource(InferenceService, description, status_schema.service(), _service_rules())
     return _definition(names.INFERENCE_SERVICE, "inferenceservices", ["lisvc"], schema, columns, {"status": {}})
 
 
 def worker_pool() -> Schema:
     """Returns the CRD of WorkerPool."""
-    count = {"type": "integer", "format": "int32"}
-    status = {
-        "type": "object",
-        "description": "Observed state of the pool.",
-        "properties": {
-            "observedGeneration": _GENERATION,
-            "replicas": {**count, "description": "Workers that exist and are not being removed."},
-            "readyReplicas": {**count, "description": "Workers that are ready."},
-            "effectiveReplicas": {
-                **count,
-                "description": "Desired workers after bounds, ratio and GPU budget.",
-            },
-            "ready": {"type": "string", "description": "Ready workers of effectiveReplicas, such as 2/3."},
-            "cappedBy": {"type": "string", "description": "Field that makes effectiveReplicas differ from replicas."},
-            "selector": {
-                "type": "string",
-                "description": "Label selector of the pool's workers; draining workers do not match it.",
-            },
-            "workers": {
-                "type": "array",
-                "items": {"type": "string"},
-                "x-kubernetes-list-type": "set",
-                "description": "UIDs of the pool's pods, terminating ones included. Gateways only trust these.",
-            },
-            "wish": {**count, "description": "Number of workers that the autoscaler wants."},
-            "reason": {"type": "string", "description": "The autoscaler's reason for it."},
-            "conditions": _CONDITIONS,
-        },
-    }
     columns = [
         _column("Service", "string", ".spec.service"),
         _column("Role", "string", ".spec.role"),
@@ -258,9 +118,8 @@ def worker_pool() -> Schema:
         "statusReplicasPath": ".status.replicas",
         "labelSelectorPath": ".status.selector",
     }
-    schema = _resource(
-        WorkerPool, "The workers of one role of a service; the object that is scaled.", status, _POOL_RULES
-    )
+    description = "The workers of one role of a service; the object that is scaled."
+    schema = _resource(WorkerPool, description, status_schema.worker_pool(), _POOL_RULES)
     subresources = {"status": {}, "scale": scale}
     return _definition(names.WORKER_POOL, "workerpools", ["lwp"], schema, columns, subresources)
 
