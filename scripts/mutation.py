@@ -46,7 +46,7 @@ TARGETS = {
             "tests/gateway/relay/test_dispatcher.py",
             "tests/gateway/relay/test_driver.py",
             "tests/gateway/relay/test_generation.py",
-            "tests/gateway/relay/test_history.py",
+            "tests/gateway/relay/records/test_history.py",
             "tests/gateway/relay/test_lifecycle.py",
             "tests/gateway/relay/test_listener.py",
             "tests/gateway/relay/test_migrations.py",

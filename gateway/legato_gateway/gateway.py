@@ -20,9 +20,9 @@ from legato_gateway.http.state import State
 from legato_gateway.metrics.gateway_metrics import Metrics
 from legato_gateway.relay.context import RelayContext
 from legato_gateway.relay.dispatcher import SubRequestDispatcher
-from legato_gateway.relay.history import History
+from legato_gateway.relay.records.history import History
+from legato_gateway.relay.records.trace import RequestTracer
 from legato_gateway.relay.relay import RequestRelay
-from legato_gateway.relay.trace import RequestTracer
 from legato_gateway.routing.kv_index import KVIndex
 from legato_gateway.serving.bodies.budget import BodyBudget
 from legato_gateway.serving.bodies.preparation import PreparationPool

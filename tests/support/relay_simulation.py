@@ -17,7 +17,7 @@ from legato_gateway.metrics.gateway_metrics import Metrics
 from legato_gateway.relay.context import RelayContext
 from legato_gateway.relay.dispatcher import SubRequestDispatcher
 from legato_gateway.relay.generation import RunningGeneration
-from legato_gateway.relay.history import History
+from legato_gateway.relay.records.history import History
 from legato_gateway.relay.relay import RelayPolicy, RequestRelay
 from legato_gateway.relay.retry import RetryPolicy
 from legato_gateway.routing.choose import Policy

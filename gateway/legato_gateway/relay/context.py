@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from legato_gateway.admission.demand import Demand
 from legato_gateway.admission.queue import Admission
 from legato_gateway.metrics.gateway_metrics import Metrics
-from legato_gateway.relay.history import History
+from legato_gateway.relay.records.history import History
 from legato_gateway.relay.registry import Registry
 from legato_gateway.routing.kv_index import KVIndex
 from legato_gateway.timers import Timers

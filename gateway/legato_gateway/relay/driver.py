@@ -10,8 +10,8 @@ from legato_gateway.relay.choice import OutputChoice
 from legato_gateway.relay.context import RelayContext
 from legato_gateway.relay.dispatcher import SubRequestDispatcher
 from legato_gateway.relay.generation import RunningGeneration
-from legato_gateway.relay.latency import LatencyRecorder
 from legato_gateway.relay.lifecycle import LifecycleAction, LifecycleEvent, Stage
+from legato_gateway.relay.records.latency import LatencyRecorder
 from legato_gateway.relay.retry import End, RetryPolicy
 from legato_gateway.relay.sub_request import NEVER, SubRequest
 from legato_gateway.routing.choose import NoRoute

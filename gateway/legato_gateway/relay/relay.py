@@ -31,13 +31,13 @@ from legato_gateway.relay.context import RelayContext
 from legato_gateway.relay.dispatcher import SubRequestDispatcher
 from legato_gateway.relay.driver import SubRequestDriver
 from legato_gateway.relay.generation import RunningGeneration
-from legato_gateway.relay.latency import LatencyRecorder
 from legato_gateway.relay.lifecycle import LifecycleEvent, Stage
 from legato_gateway.relay.listener import Snapshots, WorkerListener
+from legato_gateway.relay.records.latency import LatencyRecorder
+from legato_gateway.relay.records.timing import RequestTiming
+from legato_gateway.relay.records.trace import RequestTracer
 from legato_gateway.relay.retry import RetryPolicy
 from legato_gateway.relay.sub_request import SubRequest
-from legato_gateway.relay.timing import RequestTiming
-from legato_gateway.relay.trace import RequestTracer
 from legato_gateway.request import GenerationRequest, RouteRecord
 from legato_gateway.routing.hot_workers import HotWorkers
 from legato_gateway.routing.rebalancing import RebalancingPolicy

@@ -2,7 +2,7 @@
 
 import pytest
 
-from legato_gateway.relay.timing import FirstTokenPhases, RequestTiming
+from legato_gateway.relay.records.timing import FirstTokenPhases, RequestTiming
 
 TOKEN = ("first_token", 15.0)
 HANDOFF = ("handed_off", 1, 0.5)

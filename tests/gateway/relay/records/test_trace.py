@@ -6,7 +6,7 @@ import pytest
 from trace_receiver import receiving
 
 from legato_gateway.errors import GatewayError
-from legato_gateway.relay.trace import RequestTracer
+from legato_gateway.relay.records.trace import RequestTracer
 from legato_gateway.testing.fake_engine import ScriptedRefusal
 from legato_protocol.wire.stream import Decode, Generate, Handoff
 from legato_telemetry.spans import Tracing

@@ -8,8 +8,8 @@ from relay_simulation import VirtualTime
 
 from legato_gateway.metrics.gateway_metrics import Metrics
 from legato_gateway.relay.generation import RunningGeneration
-from legato_gateway.relay.latency import LatencyRecorder
-from legato_gateway.relay.timing import RequestTiming
+from legato_gateway.relay.records.latency import LatencyRecorder
+from legato_gateway.relay.records.timing import RequestTiming
 from legato_protocol.wire.stream import HandoffReport, Started, TokenItem
 
 

@@ -1,6 +1,6 @@
 """Routes of the last requests, and whose a report of a hand-off is."""
 
-from legato_gateway.relay.history import IDS_PER_REQUEST, KEPT, History
+from legato_gateway.relay.records.history import IDS_PER_REQUEST, KEPT, History
 from legato_gateway.request import RouteRecord
 from legato_protocol.wire.stream import HandoffReport
 
