@@ -49,6 +49,50 @@ def _write(at, mask, lane, begin, end, slot, start, queries, length, row):
     tl.store(at + 7, length, mask=mask)
 
 
+@triton.jit
+def _longest_part(
+    starts, lengths, rows, window, parts, shortest, GROUP: tl.constexpr, TILE_M: tl.constexpr, TILE_N: tl.constexpr
+):
+    """The maximum of tiles of a part, so that all rows together have about `parts`."""
+    total = 0
+    for begin in range(0, rows, _ROWS):
+        _, queries, length = _row(starts, lengths, begin + tl.arange(0, _ROWS), rows)
+        _, tiles, lane_tiles = _decoded(queries, length, window, GROUP, TILE_M, TILE_N)
+        total += tl.sum(tiles * lane_tiles)
+    return tl.maximum(tl.cdiv(total, parts), shortest)
+
+
+@triton.jit
+def _entries_before(
+    starts, lengths, mine, window, longest, GROUP: tl.constexpr, TILE_M: tl.constexpr, TILE_N: tl.constexpr,
+    PROMPT_TILE_M: tl.constexpr,
+):  # fmt: skip
+    """Items, slots, joins and prompts of the rows before `mine`."""
+    item, slot, join, prompt = 0, 0, 0, 0
+    for begin in range(0, mine, _ROWS):
+        row = begin + tl.arange(0, _ROWS)
+        _, queries, length = _row(starts, lengths, row, mine)
+        _, tiles, lane_tiles = _decoded(queries, length, window, GROUP, TILE_M, TILE_N)
+        split = tl.cdiv(tiles, longest)
+        item += tl.sum(lane_tiles * split)
+        slot += tl.sum(tl.where(split > 1, lane_tiles * split, 0))
+        join += tl.sum(tl.where(split > 1, lane_tiles, 0))
+        prompt += tl.sum(_prompt_tiles(queries, GROUP, PROMPT_TILE_M))
+    return item, slot, join, prompt
+
+
+@triton.jit
+def _write_joins(joins, join, joined, start, queries, slot, split, TILE_M: tl.constexpr):
+    for begin in range(0, joined, _ENTRIES):
+        entry = begin + tl.arange(0, _ENTRIES)
+        at, mask = joins + (join + entry) * FIELDS, entry < joined
+        tl.store(at, start, mask=mask)
+        tl.store(at + 1, queries, mask=mask)
+        tl.store(at + 2, entry * TILE_M, mask=mask)
+        tl.store(at + 3, slot + entry * split, mask=mask)
+        tl.store(at + 4, split, mask=mask)
+
+
 @triton.jit(do_not_specialize=["rows", "parts", "shortest"])  # compiled once for all sizes of a step
 def make_lists(
     starts,  # [rows + 1]
@@ -69,23 +113,10 @@ def make_lists(
 ):
     """Program r writes the entries of row r after the entries of earlier rows, which it counts itself."""
     mine = tl.program_id(0)
-    total = 0
-    for begin in range(0, rows, _ROWS):
-        _, queries, length = _row(starts, lengths, begin + tl.arange(0, _ROWS), rows)
-        _, tiles, lane_tiles = _decoded(queries, length, window, GROUP, TILE_M, TILE_N)
-        total += tl.sum(tiles * lane_tiles)
-    longest = tl.maximum(tl.cdiv(total, parts), shortest)
-
-    item, slot, join, prompt = 0, 0, 0, 0
-    for begin in range(0, mine, _ROWS):
-        row = begin + tl.arange(0, _ROWS)
-        _, queries, length = _row(starts, lengths, row, mine)
-        _, tiles, lane_tiles = _decoded(queries, length, window, GROUP, TILE_M, TILE_N)
-        split = tl.cdiv(tiles, longest)
-        item += tl.sum(lane_tiles * split)
-        slot += tl.sum(tl.where(split > 1, lane_tiles * split, 0))
-        join += tl.sum(tl.where(split > 1, lane_tiles, 0))
-        prompt += tl.sum(_prompt_tiles(queries, GROUP, PROMPT_TILE_M))
+    longest = _longest_part(starts, lengths, rows, window, parts, shortest, GROUP, TILE_M, TILE_N)
+    item, slot, join, prompt = _entries_before(
+        starts, lengths, mine, window, longest, GROUP, TILE_M, TILE_N, PROMPT_TILE_M
+    )
 
     start, queries, length = _row(starts, lengths, mine, rows)
     first, tiles, lane_tiles = _decoded(queries, length, window, GROUP, TILE_M, TILE_N)
@@ -99,14 +130,7 @@ def make_lists(
         _write(at, mask, lane, first + part * tiles // split, first + (part + 1) * tiles // split, where,
                start, queries, length, mine)  # fmt: skip
     joined = tl.where(split > 1, lane_tiles, 0)
-    for begin in range(0, joined, _ENTRIES):
-        entry = begin + tl.arange(0, _ENTRIES)
-        at, mask = joins + (join + entry) * FIELDS, entry < joined
-        tl.store(at, start, mask=mask)
-        tl.store(at + 1, queries, mask=mask)
-        tl.store(at + 2, entry * TILE_M, mask=mask)
-        tl.store(at + 3, slot + entry * split, mask=mask)
-        tl.store(at + 4, split, mask=mask)
+    _write_joins(joins, join, joined, start, queries, slot, split, TILE_M)
 
     own = _prompt_tiles(queries, GROUP, PROMPT_TILE_M)
     for begin in range(0, own, _ENTRIES):

@@ -95,6 +95,53 @@ def _tiles(
 
 
 @triton.jit
+def _item(items, item):
+    """The fields of an item: row, first lane, tiles, slot, start, tokens, length."""
+    at = items + item * FIELDS
+    row, first_lane = tl.load(at), tl.load(at + 1)
+    begin, end, slot = tl.load(at + 2), tl.load(at + 3), tl.load(at + 4)
+    return row, first_lane, begin, end, slot, tl.load(at + 5), tl.load(at + 6), tl.load(at + 7)
+
+
+@triton.jit
+def _all_tiles(
+    q, begin, end, keys, to_values, table, low, lowest, highest, length, position, window, scale, block_stride,
+    place_stride, DIM: tl.constexpr, PADDED: tl.constexpr, BLOCK: tl.constexpr, TILE_M: tl.constexpr,
+    TILE_N: tl.constexpr, FULL_TILES: tl.constexpr,
+):  # fmt: skip
+    """Tiles that a window cuts, tiles that all lanes see, and tiles that end a lane's sight, in this order."""
+    largest = tl.full([TILE_M], _LEAST, tl.float32)
+    total = tl.zeros([TILE_M], tl.float32)
+    sums = tl.zeros([TILE_M, PADDED], tl.float32)
+    if FULL_TILES:
+        full = begin
+        if window is not None:
+            full = tl.maximum(begin, tl.cdiv(tl.maximum(highest - window + 1, 0), TILE_N))
+            largest, total, sums = _tiles(
+                q, largest, total, sums, begin, full, keys, to_values, table, low, length, position, window, scale,
+                block_stride, place_stride, DIM, PADDED, BLOCK, TILE_N, True,
+            )  # fmt: skip
+        masked = tl.maximum(full, (lowest + 1) // TILE_N)
+        largest, total, sums = _tiles(
+            q, largest, total, sums, full, masked, keys, to_values, table, low, length, position, window, scale,
+            block_stride, place_stride, DIM, PADDED, BLOCK, TILE_N, False,
+        )  # fmt: skip
+        begin = masked
+    return _tiles(
+        q, largest, total, sums, begin, end, keys, to_values, table, low, length, position, window, scale,
+        block_stride, place_stride, DIM, PADDED, BLOCK, TILE_N, True,
+    )  # fmt: skip
+
+
+@triton.jit
+def _store_part(partials, stats, part, largest, total, sums, real, TILE_M: tl.constexpr, PADDED: tl.constexpr):
+    within, dim = tl.arange(0, TILE_M), tl.arange(0, PADDED)
+    tl.store(partials + part * TILE_M * PADDED + within[:, None] * PADDED + dim[None, :], sums, mask=real)
+    tl.store(stats + part * 2 * TILE_M + within, largest)
+    tl.store(stats + part * 2 * TILE_M + TILE_M + within, total)
+
+
+@triton.jit
 def attend_items(
     queries,  # [tokens, heads, DIM]
     layer,  # [blocks, 2, kv_heads, BLOCK, DIM]
@@ -125,10 +172,7 @@ def attend_items(
 ):
     """Program (h, i): KV head h, item i. Programs beyond the count return immediately."""
     kv_head, item = tl.program_id(0), tl.program_id(1)
-    entry = items + item * FIELDS
-    row, first_lane = tl.load(entry), tl.load(entry + 1)
-    begin, end, slot = tl.load(entry + 2), tl.load(entry + 3), tl.load(entry + 4)
-    start, tokens, length = tl.load(entry + 5), tl.load(entry + 6), tl.load(entry + 7)
+    row, first_lane, begin, end, slot, start, tokens, length = _item(items, item)
     if item >= tl.load(count):
         return
 
@@ -147,26 +191,9 @@ def attend_items(
     keys = layer + kv_head.to(tl.int64) * kv_stride
     table = tables + row.to(tl.int64) * table_stride
 
-    largest = tl.full([TILE_M], _LEAST, tl.float32)
-    total = tl.zeros([TILE_M], tl.float32)
-    sums = tl.zeros([TILE_M, PADDED], tl.float32)
-    if FULL_TILES:
-        full = begin
-        if window is not None:
-            full = tl.maximum(begin, tl.cdiv(tl.maximum(highest - window + 1, 0), TILE_N))
-            largest, total, sums = _tiles(
-                q, largest, total, sums, begin, full, keys, to_values, table, low, length, position, window, scale,
-                block_stride, place_stride, DIM, PADDED, BLOCK, TILE_N, True,
-            )  # fmt: skip
-        masked = tl.maximum(full, (lowest + 1) // TILE_N)
-        largest, total, sums = _tiles(
-            q, largest, total, sums, full, masked, keys, to_values, table, low, length, position, window, scale,
-            block_stride, place_stride, DIM, PADDED, BLOCK, TILE_N, False,
-        )  # fmt: skip
-        begin = masked
-    largest, total, sums = _tiles(
-        q, largest, total, sums, begin, end, keys, to_values, table, low, length, position, window, scale,
-        block_stride, place_stride, DIM, PADDED, BLOCK, TILE_N, True,
+    largest, total, sums = _all_tiles(
+        q, begin, end, keys, to_values, table, low, lowest, highest, length, position, window, scale, block_stride,
+        place_stride, DIM, PADDED, BLOCK, TILE_M, TILE_N, FULL_TILES,
     )  # fmt: skip
 
     if slot < 0:
@@ -174,7 +201,4 @@ def attend_items(
         tl.store(target, (sums / total[:, None]).to(out.dtype.element_ty), mask=real)
     else:
         part = slot.to(tl.int64) * tl.num_programs(0) + kv_head
-        within = tl.arange(0, TILE_M)
-        tl.store(partials + part * TILE_M * PADDED + within[:, None] * PADDED + dim[None, :], sums, mask=real)
-        tl.store(stats + part * 2 * TILE_M + within, largest)
-        tl.store(stats + part * 2 * TILE_M + TILE_M + within, total)
+        _store_part(partials, stats, part, largest, total, sums, real, TILE_M, PADDED)
