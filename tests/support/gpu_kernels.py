@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from kernel_inspection import inspect
 
 from legato_engine.kernels.gpu import ahead
 from legato_engine.kernels.gpu.attention import attend as attention
 from legato_engine.kernels.gpu.block_sums import sum_blocks
 from legato_engine.kernels.gpu.configurations import choose, triton_minor
-from legato_engine.kernels.gpu.inspection import inspect
 from legato_engine.kernels.gpu.rms_norm import add_rms_norm
 from legato_engine.kernels.gpu.rope import norm_rotate_write
 from legato_engine.kernels.gpu.sampling import sample as sampling
