@@ -22,6 +22,8 @@ import language  # noqa: E402 - a script, in no package
         ("engine/a.py", "class A: ...\nclass A: ...\n", "class A also in engine/a.py:2"),
         ("docs/a.md", "Measured on 2026-01-01.\n", "docs/a.md:1: a date"),
         ("docs/a.md", "It tells why.\n", "docs/a.md:1: 'tells' is a retired word"),
+        ("docs/a.md", "## What is in it\n", "docs/a.md:1: 'what is' is a retired word"),
+        ("engine/a.py", "x = 1  # Told to peers\n", "'told' is a retired word"),
     ],
 )
 def test_a_planted_fault_is_found(tmp_path, monkeypatch, capsys, file, text, fault):

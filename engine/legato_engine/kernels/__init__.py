@@ -1,6 +1,6 @@
 """Kernels: `reference` is the readable truth with the maths; backends call `torch`, `cpu` (numba) and `gpu` (Triton).
 
-`paths` chooses the kernels for a processor. Those of `gpu` need only torch, triton and numpy.
+`paths` chooses the kernels for a processor. The kernels of `gpu` need only torch, triton and numpy.
 """
 
 from importlib.util import find_spec

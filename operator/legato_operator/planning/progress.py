@@ -15,7 +15,7 @@ from legato_operator.planning.service_step import ServiceStep
 
 
 def progressing(observed: Observed, step: ServiceStep) -> Condition:
-    """Returns the condition Progressing: what is missing, has failed, is waited for, or moves."""
+    """Returns the condition Progressing: missing objects, failures, pending starts, or changes in progress."""
     kind = conditions.PROGRESSING
     if observed.missing:
         return Condition(kind, False, conditions.NOT_FOUND, checks.text(observed.missing))
