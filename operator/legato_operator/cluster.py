@@ -1,11 +1,11 @@
-"""The operator's interface to a cluster: eight calls with the semantics of Kubernetes' API.
+"""The operator's interface to a cluster: seven calls with the semantics of Kubernetes' API.
 
 `local` implements it on one machine; the conformance suite checks every implementation.
 """
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 Object = dict[str, Any]  # in the API's format: apiVersion, kind, metadata, spec, status
 
@@ -24,13 +24,6 @@ class ObjectList:
     """Objects as of `version`: a watch from this version misses nothing."""
 
     items: tuple[Object, ...]
-    version: int
-
-
-@dataclass(frozen=True)
-class WatchEvent:
-    type: Literal["ADDED", "MODIFIED", "DELETED"]
-    object: Object
     version: int
 
 
@@ -78,10 +71,6 @@ class Cluster(Protocol):
 
         Raises ObjectNotFound, or Conflict if `uid` is not the object's.
         """
-        ...
-
-    def watch(self, kind: str, since: int) -> AsyncIterator[WatchEvent]:
-        """Yields events of a kind after version `since`, in order, without end. Raises Gone if some are not kept."""
         ...
 
 

@@ -6,7 +6,7 @@ import itertools
 import pytest
 
 from legato_operator.cluster import Ref, uid_of
-from legato_operator.errors import Conflict, Gone, Invalid, ObjectNotFound
+from legato_operator.errors import Conflict, Invalid, ObjectNotFound
 from legato_operator.kubernetes.client.api import KubernetesCluster
 from legato_operator.local.store import Store
 
@@ -17,7 +17,7 @@ SERVICE = Ref("InferenceService", "default", "a")
 @contextlib.asynccontextmanager
 async def _local(_request):
     ticks = itertools.count()
-    yield Store(lambda: f"2026-01-01T00:00:{next(ticks):02}Z", kept_events=8)
+    yield Store(lambda: f"2026-01-01T00:00:{next(ticks):02}Z")
 
 
 @contextlib.asynccontextmanager
@@ -195,30 +195,3 @@ async def test_list_selects_by_kind_namespace_and_labels(cluster):
     assert [i["metadata"]["name"] for i in (await cluster.list("ConfigMap", "default")).items] == ["a", "b"]
     assert [i["metadata"]["name"] for i in (await cluster.list("ConfigMap", labels={"k": "2"})).items] == ["b"]
     assert not (await cluster.list("ConfigMap", "elsewhere")).items
-
-
-async def test_watch_misses_nothing_after_a_list(cluster):
-    await cluster.apply(_item({"x": "0"}), "one")
-    since = (await cluster.list("ConfigMap")).version
-    await cluster.apply(_item({"x": "1"}), "one")
-    await cluster.apply(_item(name="other") | {"kind": "Secret"}, "one")
-    await cluster.apply(_item({}, name="b"), "one")
-    await cluster.delete(REF)
-    seen = []
-    async for event in cluster.watch("ConfigMap", since):
-        if event.object["metadata"]["namespace"] != "default":
-            continue
-        seen.append((event.type, event.object["metadata"]["name"]))
-        if len(seen) == 3:
-            break
-    assert seen == [("MODIFIED", "a"), ("ADDED", "b"), ("DELETED", "a")]
-
-
-async def test_watch_from_too_long_ago_is_gone(cluster, request):
-    since = (await cluster.list("ConfigMap")).version
-    for number in range(20):
-        await cluster.apply(_item({"x": str(number)}), "one")
-    if isinstance(cluster, KubernetesCluster):
-        request.getfixturevalue("api_server").forget((await cluster.list("ConfigMap")).version)
-    with pytest.raises(Gone):
-        await anext(aiter(cluster.watch("ConfigMap", since)))

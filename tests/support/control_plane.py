@@ -66,7 +66,6 @@ class ApiServer:
 
     url: str
     token: str
-    etcd: str
     program: "Program"
     certificate: Path  # its own; a client without one reads those of the whole system for each connection
 
@@ -118,11 +117,6 @@ class ApiServer:
         text = response.read().decode()
         is_json = response.headers.get("content-type", "").startswith("application/json")
         return response.status, json.loads(text) if is_json else text
-
-    def forget(self, version: int) -> None:
-        """Drop the history of what the server does not keep in memory, as it happens to every cluster in time."""
-        answer = urllib3.request("POST", f"{self.etcd}/v3/kv/compaction", json={"revision": str(version)})
-        assert answer.status == 200, answer.data
 
     def install(self, files: Sequence[Path]) -> None:
         """Make these CRDs known and wait until they are served."""
@@ -233,11 +227,10 @@ def _start(folder: Path, scratch: Path, stack: contextlib.ExitStack) -> ApiServe
             "--authorization-mode=RBAC",
             "--disable-admission-plugins=ServiceAccount",
             "--feature-gates=ImageVolume=true",  # on by itself from 1.35
-            "--watch-cache-sizes=configmaps#0",  # so that a test can make a watch of them too old
         )
     )
     certificate = scratch / "certificates" / "apiserver.crt"
-    api = ApiServer(f"https://127.0.0.1:{secure}", token, etcd, server, certificate)
+    api = ApiServer(f"https://127.0.0.1:{secure}", token, server, certificate)
     _wait_ready(api)
     return api
 

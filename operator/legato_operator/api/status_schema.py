@@ -9,29 +9,35 @@ def service() -> Schema:
     """Returns the schema of an InferenceService's status."""
     pool = _record(
         "State of one pool.",
-        replicas=_count("Workers that exist, including those being removed."),
-        ready=_count("Workers that are ready."),
-        desired=_count("Desired number of workers."),
-        maxLength=_count("Tokens of the longest sequence that every worker accepts."),
-        maxRunning=_count("Sequences that each worker can run at the same time."),
-        cappedBy=_text("Field that makes `desired` differ from the scaler's request."),
-        **_REVISION,
+        {
+            "replicas": _count("Workers that exist, including those being removed."),
+            "ready": _count("Workers that are ready."),
+            "desired": _count("Desired number of workers."),
+            "maxLength": _count("Tokens of the longest sequence that every worker accepts."),
+            "maxRunning": _count("Sequences that each worker can run at the same time."),
+            "cappedBy": _text("Field that makes `desired` differ from the scaler's request."),
+            **_REVISION,
+        },
     )
     return _record(
         "Observed state of the service.",
-        observedGeneration=_GENERATION,
-        conditions=_CONDITIONS,
-        pools=_record("State of the pools.", prefill=pool, decode=pool),
-        gateway=_record("State of the gateway's rollout.", **_REVISION),
-        scaling=_scaling(),
-        upgradeTurn=_record(
-            "Present while the service is upgraded to the operator's version, and shortly afterwards.",
-            since=_time("Start of the upgrade."),
-            unserved=_flag("True if the service was not ready then: its upgrade delays no other service's."),
-        ),
-        routes=_ROUTES,
-        model=_text("Model name that clients use in requests."),
-        url=_text("URL of the gateway inside the cluster."),
+        {
+            "observedGeneration": _GENERATION,
+            "conditions": _CONDITIONS,
+            "pools": _record("State of the pools.", {"prefill": pool, "decode": pool}),
+            "gateway": _record("State of the gateway's rollout.", _REVISION),
+            "scaling": _scaling(),
+            "upgradeTurn": _record(
+                "Present while the service is upgraded to the operator's version, and shortly afterwards.",
+                {
+                    "since": _time("Start of the upgrade."),
+                    "unserved": _flag("True if the service was not ready then: its upgrade delays no other service's."),
+                },
+            ),
+            "routes": _ROUTES,
+            "model": _text("Model name that clients use in requests."),
+            "url": _text("URL of the gateway inside the cluster."),
+        },
     )
 
 
@@ -39,20 +45,22 @@ def worker_pool() -> Schema:
     """Returns the schema of a WorkerPool's status."""
     return _record(
         "Observed state of the pool.",
-        observedGeneration=_GENERATION,
-        replicas=_count("Workers that exist and are not being removed."),
-        readyReplicas=_count("Workers that are ready."),
-        effectiveReplicas=_count("Desired workers after bounds, ratio and GPU budget."),
-        ready=_text("Ready workers of effectiveReplicas, such as 2/3."),
-        cappedBy=_text("Field that makes effectiveReplicas differ from replicas."),
-        selector=_text("Label selector of the pool's workers; draining workers do not match it."),
-        workers={
-            **_list("UIDs of the pool's pods, terminating ones included. Gateways only trust these.", _TEXT),
-            "x-kubernetes-list-type": "set",
+        {
+            "observedGeneration": _GENERATION,
+            "replicas": _count("Workers that exist and are not being removed."),
+            "readyReplicas": _count("Workers that are ready."),
+            "effectiveReplicas": _count("Desired workers after bounds, ratio and GPU budget."),
+            "ready": _text("Ready workers of effectiveReplicas, such as 2/3."),
+            "cappedBy": _text("Field that makes effectiveReplicas differ from replicas."),
+            "selector": _text("Label selector of the pool's workers; draining workers do not match it."),
+            "workers": {
+                **_list("UIDs of the pool's pods, terminating ones included. Gateways only trust these.", _TEXT),
+                "x-kubernetes-list-type": "set",
+            },
+            "wish": _count("Number of workers that the autoscaler wants."),
+            "reason": _text("The autoscaler's reason for it."),
+            "conditions": _CONDITIONS,
         },
-        wish=_count("Number of workers that the autoscaler wants."),
-        reason=_text("The autoscaler's reason for it."),
-        conditions=_CONDITIONS,
     )
 
 
@@ -60,13 +68,15 @@ def _scaling() -> Schema:
     """Returns the schema of `status.scaling`: the autoscaler's decisions and their inputs."""
     term = _record(
         "One reason to need workers.",
-        reason=_text("Machine-readable name of the term."),
-        workers={"type": "number", "description": "Number of workers it asks for, not rounded."},
-        equation=_text("Calculation of that number."),
-        numbers={
-            "type": "object",
-            "description": "Inputs of the equation.",
-            "additionalProperties": {"type": "number"},
+        {
+            "reason": _text("Machine-readable name of the term."),
+            "workers": {"type": "number", "description": "Number of workers it asks for, not rounded."},
+            "equation": _text("Calculation of that number."),
+            "numbers": {
+                "type": "object",
+                "description": "Inputs of the equation.",
+                "additionalProperties": {"type": "number"},
+            },
         },
     )
     decision = {
@@ -83,13 +93,15 @@ def _scaling() -> Schema:
         "unmet": _list("Objectives that more workers cannot meet.", _TEXT),
         "terms": _list("All terms of the decision.", term),
     }
-    pool = _record("The last decision about a pool.", **decision)
+    pool = _record("The last decision about a pool.", decision)
     change = {"type": "object", "properties": {"pool": _text("Role of the pool."), **decision}}
     return _record(
         "Decisions of the autoscaler, with scaling.mode Managed and Advisory.",
-        pausedUntil=_text("Time until which the autoscaler is paused."),
-        pools=_record("Last decision of each pool.", prefill=pool, decode=pool),
-        records=_list("The last 20 changes, the oldest first.", change),
+        {
+            "pausedUntil": _text("Time until which the autoscaler is paused."),
+            "pools": _record("Last decision of each pool.", {"prefill": pool, "decode": pool}),
+            "records": _list("The last 20 changes, the oldest first.", change),
+        },
     )
 
 
@@ -109,7 +121,7 @@ def _flag(description: str) -> Schema:
     return {"type": "boolean", "description": description}
 
 
-def _record(description: str, **properties: Schema) -> Schema:
+def _record(description: str, properties: dict[str, Schema]) -> Schema:
     return {"type": "object", "description": description, "properties": properties}
 
 

@@ -1,34 +1,34 @@
-"""Wakes a controller at events of a cluster whose watches are cheap and never break."""
+"""Wakes a controller at events of the local cluster."""
 
 import asyncio
 import contextlib
 
-from legato_operator.cluster import Cluster
 from legato_operator.controller import Controller, service_of
 from legato_operator.errors import Gone
+from legato_operator.local.store import Store
 from legato_operator.waking import DemandWaker
 from legato_protocol import names
 
 WATCHED = (names.INFERENCE_SERVICE, names.WORKER_POOL, "Pod")
 
 
-async def run(cluster: Cluster, controller: Controller, waker: DemandWaker | None = None) -> None:
+async def run(store: Store, controller: Controller, waker: DemandWaker | None = None) -> None:
     """Runs the controller with its watches until cancelled. An error in any of them ends all."""
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(controller.run())
         if waker is not None:
             tasks.create_task(waker.run(controller.wake))
         for kind in WATCHED:
-            tasks.create_task(_follow(cluster, kind, controller))
+            tasks.create_task(_follow(store, kind, controller))
 
 
-async def _follow(cluster: Cluster, kind: str, controller: Controller) -> None:
+async def _follow(store: Store, kind: str, controller: Controller) -> None:
     while True:
-        listing = await cluster.list(kind)
+        listing = await store.list(kind)
         for item in listing.items:
             _wake(controller, item)
         with contextlib.suppress(Gone):  # then list again
-            async for event in cluster.watch(kind, listing.version):
+            async for event in store.watch(kind, listing.version):
                 _wake(controller, event.object)
 
 

@@ -8,13 +8,21 @@ import copy
 import uuid
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Literal
 
-from legato_operator.cluster import Object, ObjectList, Ref, WatchEvent, ref_of, uid_of
+from legato_operator.cluster import Object, ObjectList, Ref, ref_of, uid_of
 from legato_operator.errors import Conflict, Gone, ObjectNotFound
 from legato_operator.local import fields
 
 KEPT_EVENTS = 1024
+
+
+@dataclass(frozen=True)
+class WatchEvent:
+    type: Literal["ADDED", "MODIFIED", "DELETED"]
+    object: Object
+    version: int
 
 
 class Store:

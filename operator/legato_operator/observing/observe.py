@@ -52,7 +52,7 @@ class NullGateways:
 
 
 @dataclass(frozen=True)
-class _Found:
+class _Listing:
     """Objects of a service, and its pods without the reports of their processes."""
 
     objects: tuple[Object, ...]
@@ -84,16 +84,16 @@ class Observer:
         wrote is not remembered."""
         ref, service, leaving = ref_of(stored), accepted.service, is_leaving(stored)
         token, remembered = await _token(self._cluster, service, leaving), self._tokens.get((ref, uid_of(stored)))
-        found = await self._find(stored, service)
+        listing = await self._list(stored, service)
         observed = Observed(
             service=service,
             uid=uid_of(stored),
             generation=accepted.generation,
             status=stored.get("status", {}),
             deleting=leaving,
-            objects=found.objects,
-            pods=await self._ask(found.pods, known_tokens(token, remembered)),
-            others=found.others,
+            objects=listing.objects,
+            pods=await self._ask(listing.pods, known_tokens(token, remembered)),
+            others=listing.others,
             has_token=token is not None,
             now=self._clock.now(),
             timestamp=self._clock.timestamp(),
@@ -102,7 +102,7 @@ class Observer:
             written=accepted.written,
             refusal=accepted.refusal,
             unknown=accepted.unknown,
-            unusable=found.unusable,
+            unusable=listing.unusable,
             hosts_taken=() if leaving else await self._hosts.find_taken(stored),
             upgrades_stopped=upgrades_stopped,
             token=token,
@@ -121,17 +121,17 @@ class Observer:
         """Forgets the tokens of a deleted service."""
         self._tokens = {key: token for key, token in self._tokens.items() if key[0] != service}
 
-    async def _find(self, stored: Object, service: resources.InferenceService) -> _Found:
+    async def _list(self, stored: Object, service: resources.InferenceService) -> _Listing:
         cluster, ref, status = self._cluster, ref_of(stored), stored.get("status", {})
         mine = {names.LABEL_SERVICE: ref.name}
         kinds = ("Pod", ownership.REPLICA_SET, *common.OWNED_KINDS)
         pods, sets, *lists = await asyncio.gather(*(list_known(cluster, kind, ref.namespace, mine) for kind in kinds))
         routes, unusable = await find_routes(cluster, ref, service, status)
         listed = await _adapter_list(cluster, service, status)
-        objects = (*(item for listing in lists for item in listing.items), *routes, *listed)
+        objects = (*(item for each in lists for item in each.items), *routes, *listed)
         own, others = ownership.read(ref, uid_of(stored), pods.items, (*sets.items, *objects), self._clock.now())
         own = await pod_events.explain_blocked(cluster, ref.namespace, await peer_tls.attach(cluster, service, own))
-        return _Found(objects, own, others, unusable)
+        return _Listing(objects, own, others, unusable)
 
     async def _ask(self, pods: Iterable[Pod], tokens: Sequence[str]) -> tuple[Pod, ...]:
         """Returns the pods with the reports of their processes, oldest first."""

@@ -2,10 +2,10 @@
 
 import contextlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
-from legato_operator.cluster import Object, ObjectList, Ref, WatchEvent, labels_of, ref_of, uid_of
+from legato_operator.cluster import Object, ObjectList, Ref, labels_of, ref_of, uid_of
 from legato_operator.errors import ObjectNotFound
 from legato_operator.kubernetes.cache.store import WatchedStore
 from legato_operator.kubernetes.client.api import KubernetesCluster
@@ -95,9 +95,6 @@ class CachedCluster:
                 known.wrote(left, write)
             elif before is not None and uid in (None, uid_of(before)):
                 known.deleted(key, uid_of(before))
-
-    def watch(self, kind: str, since: int) -> AsyncIterator[WatchEvent]:
-        return self._cluster.watch(kind, since)
 
     async def _read_cached(self, key: object, read: Callable[[], Awaitable[_Result]]) -> _Result:
         """Reads with a short-lived cache, because changes by others go unnoticed."""

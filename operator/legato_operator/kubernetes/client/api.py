@@ -5,16 +5,15 @@ import contextlib
 import http.client
 import json
 import urllib.parse
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import Any, TypeVar
 
 import urllib3
 from kubernetes.client import ApiClient
 from kubernetes.client.exceptions import ApiException
 
-from legato_operator.cluster import Object, ObjectList, Ref, WatchEvent
+from legato_operator.cluster import Object, ObjectList, Ref
 from legato_operator.errors import (
     ClusterError,
     Conflict,
@@ -30,7 +29,6 @@ from legato_operator.kubernetes.client.throttle import Throttle, retry_after
 
 CONNECT_TIMEOUT = 5.0  # seconds
 READ_TIMEOUT = 30.0
-WATCH_SECONDS = 240  # after which the server ends a watch; READ_TIMEOUT ends one on a dead connection
 PAGE = 500  # objects per page of a list
 THREADS = 8
 TRIES = 4  # of a call that an overloaded server refuses, with the pauses that it requests
@@ -186,28 +184,6 @@ class KubernetesCluster:
         left = await self._call("delete", ref.kind, "DELETE", kinds.path(ref.kind, ref.namespace, ref.name), {}, body)
         return left if left["kind"] == ref.kind and _is_kept(left) else None
 
-    async def watch(self, kind: str, since: int) -> AsyncIterator[WatchEvent]:
-        version = since
-        while True:
-            query = {"watch": "true", "resourceVersion": str(version), "timeoutSeconds": str(WATCH_SECONDS)}
-            query["allowWatchBookmarks"] = "true"
-            response = await self._in_thread(partial(self._open, kinds.path(kind), query))
-            lines: Iterator[bytes] = iter(response.response)
-            try:
-                while line := await self._in_thread(partial(_next, lines)):
-                    news = json.loads(line)
-                    if news["type"] == "ERROR":
-                        raise _error(int(news["object"].get("code", 500)), str(news["object"].get("message")))
-                    version = int(news["object"]["metadata"]["resourceVersion"])
-                    if news["type"] != "BOOKMARK":
-                        yield WatchEvent(news["type"], news["object"], version)
-            finally:
-                response.response.close()
-
-    def _open(self, path: str, query: Mapping[str, str]) -> Any:
-        with _mapped():
-            return self._request("GET", path, query)
-
     async def _list(
         self,
         verb: str,
@@ -338,11 +314,6 @@ def _changes(status: Mapping[str, Any], uid: str | None, first: bool) -> list[di
 def _selector(labels: Mapping[str, str]) -> str:
     """Returns labels as a selector; an empty value only requires the label to exist."""
     return ",".join(f"{key}={value}" if value else key for key, value in sorted(labels.items()))
-
-
-def _next(lines: Iterator[bytes]) -> bytes:
-    with _mapped():
-        return next(lines, b"")
 
 
 def _is_kept(item: Object) -> bool:

@@ -2,10 +2,10 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from legato_operator.cluster import Cluster, Object, ObjectList, Ref, WatchEvent, ref_of
+from legato_operator.cluster import Cluster, Object, ObjectList, Ref, ref_of
 from legato_operator.errors import NotLeading, Unavailable
 from legato_operator.kubernetes.leases.lease import Claim, Leases, Terms
 from legato_operator.kubernetes.settings import LEASE
@@ -102,9 +102,6 @@ class LedCluster:
     async def delete(self, ref: Ref, uid: str | None = None) -> None:
         self._check(ref.namespace)
         await self._cluster.delete(ref, uid)
-
-    def watch(self, kind: str, since: int) -> AsyncIterator[WatchEvent]:
-        return self._cluster.watch(kind, since)
 
     def _check(self, namespace: str) -> None:
         if not self._leader.holds():
