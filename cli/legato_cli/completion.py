@@ -18,8 +18,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         description="Prints a script by which the shell completes commands, flags and their values: "
         'source <(legato completion bash), eval "$(legato completion zsh)", or "legato completion fish | source".',
     )
-    kind = flags.one_of("SHELL", SHELLS)
-    parser.add_argument("shell", type=kind, metavar=kind.metavar, help=", ".join(SHELLS))
+    flags.option(parser, "shell", kind=flags.one_of("SHELL", SHELLS), help=", ".join(SHELLS))
     parser.set_defaults(run=run)
 
 

@@ -24,14 +24,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         description="Times the kernels with several configurations on the first GPU, in the shapes of common models, "
         "and writes the fastest ones to the table that workers read.",
     )
-    kernel = flags.text("KERNEL")
-    parser.add_argument(
-        "--kernel",
-        type=kernel,
-        metavar=kernel.metavar,
-        action="append",
-        help="tune only this kernel (may be repeated); all if not given",
-    )
+    flags.repeated(parser, "--kernel", kind=flags.text("KERNEL"), help="tune only this kernel; all if not given")
     flags.option(parser, "--table", kind=flags.text("FILE"), help="table to change; the installed one if not given")
     parser.add_argument("--dry-run", action="store_true", help="only print what would be changed")
     parser.set_defaults(run=run)
@@ -50,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
         gpu = backends.gpu("cuda")
         assert gpu is not None
         place = cases.TuningDevice(gpu.place, gpu.chip, gpu.processors)
-        chosen = list(cases.all_of(place, args.kernel or ()))
+        chosen = list(cases.all_of(place, args.kernel))
         if not args.dry_run and not os.access(path.parent, os.W_OK):
             raise PermissionError(f"{path.parent} cannot be written to: name a table with --table, or give --dry-run")
     except (NoDevice, ValueError, OSError) as error:

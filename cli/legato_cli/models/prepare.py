@@ -23,7 +23,6 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         description="Unpacks a model into the cache folder and compiles the kernels that it needs on this processor; "
         "with --hugging-face it downloads one, or an adapter, and compiles nothing.",
     )
-    dtype = flags.one_of("DTYPE", DTYPES)
     flags.option(
         parser,
         "--model",
@@ -31,21 +30,17 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         default="builtin:smollm2-135m-instruct",
         help="path, hf:REPO@COMMIT or builtin:NAME",
     )
-    parser.add_argument(
+    flags.repeated(
+        parser,
         "--dtype",
-        type=dtype,
-        metavar=dtype.metavar,
-        action="append",
-        help=f"number format to compile for: {', '.join(DTYPES)}; Auto if not given (may be repeated)",
+        kind=flags.one_of("DTYPE", DTYPES),
+        help=f"number format to compile for: {', '.join(DTYPES)}; Auto if not given",
     )
-    kv_dtype = flags.one_of("DTYPE", KV_DTYPES)
-    parser.add_argument(
+    flags.repeated(
+        parser,
         "--kv-cache-dtype",
-        type=kv_dtype,
-        metavar=kv_dtype.metavar,
-        action="append",
-        help=f"number format of KV to compile for, with each --dtype: {', '.join(KV_DTYPES)}; Auto if not given "
-        "(may be repeated)",
+        kind=flags.one_of("DTYPE", KV_DTYPES),
+        help=f"number format of KV to compile for, with each --dtype: {', '.join(KV_DTYPES)}; Auto if not given",
     )
     parser.add_argument("--header-only", action="store_true", help="prepare only what a gateway needs: no weights")
     flags.option(

@@ -12,8 +12,7 @@ from legato_protocol.settings import flags
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Adds `explain` to the `legato` command."""
     parser = subparsers.add_parser("explain", help="show what the autoscaler decided, and from which numbers")
-    topic = flags.one_of("TOPIC", ("scaling",))
-    parser.add_argument("topic", type=topic, metavar=topic.metavar, help="scaling")
+    flags.option(parser, "topic", kind=flags.one_of("TOPIC", ("scaling",)), help="scaling")
     options.add_service(parser)
     flags.option(parser, "--records", kind=flags.whole("COUNT", 0, 20), default=5, help="how many changes to show")
     parser.set_defaults(run=run)

@@ -11,9 +11,9 @@ MOST_REPLICAS = 10_000
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Adds `scale` to the `legato` command."""
     parser = subparsers.add_parser("scale", help="change how many workers a pool has")
-    pool, replicas = flags.one_of("POOL", ("prefill", "decode")), flags.whole("REPLICAS", 0, MOST_REPLICAS)
-    parser.add_argument("pool", type=pool, metavar=pool.metavar, help="prefill or decode")
-    parser.add_argument("replicas", type=replicas, metavar=replicas.metavar, help="how many workers it should have")
+    flags.option(parser, "pool", kind=flags.one_of("POOL", ("prefill", "decode")), help="prefill or decode")
+    replicas = flags.whole("REPLICAS", 0, MOST_REPLICAS)
+    flags.option(parser, "replicas", kind=replicas, help="how many workers it should have")
     flags.option(
         parser, "--for", kind=flags.DURATION, help="with mode Managed: how long the autoscaler pauses (default: 30m)"
     )

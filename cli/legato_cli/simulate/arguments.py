@@ -2,7 +2,6 @@
 
 import argparse
 from functools import partial
-from typing import Any
 
 from legato_protocol.settings import flags
 
@@ -36,21 +35,16 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 def _add_service(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-f", "--file", type=flags.FILE, metavar="FILE", required=True, help="the manifest (required)")
-    profile = flags.text("PROFILE")
-    parser.add_argument(
-        "--profile",
-        type=profile,
-        metavar=profile.metavar,
-        help="profile of the workers: a JSON file, or the name of a shipped one (required without --signals)",
-    )
+    about = "profile of the workers: a JSON file, or the name of a shipped one (required without --signals)"
+    flags.option(parser, "--profile", kind=flags.text("PROFILE"), help=about)
 
 
 def _add_workloads(parser: argparse.ArgumentParser) -> None:
-    add, repeated = partial(flags.option, parser), partial(_repeated, parser)
-    repeated("--trace", flags.FILE, "a recorded workload: Mooncake's JSON lines, or Azure's CSV")
-    repeated("--signals", flags.FILE, "replay a recording of `legato record` instead of a workload")
+    add, repeated = partial(flags.option, parser), partial(flags.repeated, parser)
+    repeated("--trace", kind=flags.FILE, help="a recorded workload: Mooncake's JSON lines, or Azure's CSV")
+    repeated("--signals", kind=flags.FILE, help="replay a recording of `legato record` instead of a workload")
     workload = flags.one_of("WORKLOAD", WORKLOADS)
-    repeated("--workload", workload, "a workload: trace (the default with --trace), or a synthetic one")
+    repeated("--workload", kind=workload, help="a workload: trace (the default with --trace), or a synthetic one")
     rate, tokens = flags.real("RATE", 0.001, 100_000), flags.whole("TOKENS", 1, _MOST)
     add("--rate", kind=rate, default=4.0, help="synthetic workloads: requests per second")
     add("--input-tokens", kind=tokens, default=4096, help="synthetic workloads: mean tokens of a prompt")
@@ -77,7 +71,8 @@ def _add_engine(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_comparison(parser: argparse.ArgumentParser) -> None:
-    _repeated(parser, "--scaler", flags.one_of("SCALER", SCALERS), "another autoscaler, tuned to each workload")
+    scaler = flags.one_of("SCALER", SCALERS)
+    flags.repeated(parser, "--scaler", kind=scaler, help="another autoscaler, tuned to each workload")
     parser.add_argument("--compare", action="store_true", help="run all other autoscalers")
     parser.add_argument(
         "--elsewhere",
@@ -96,9 +91,3 @@ def run(args: argparse.Namespace) -> int:
     from legato_cli.simulate import command
 
     return command.run(args)
-
-
-def _repeated(parser: argparse.ArgumentParser, name: str, kind: flags.ValueKind[Any], text: str) -> None:
-    parser.add_argument(
-        name, type=kind, metavar=kind.metavar, action="append", default=[], help=f"{text} (may be repeated)"
-    )

@@ -125,6 +125,12 @@ def option(parser: ArgumentParser, *names: str, kind: ValueKind[T], help: str, d
     parser.add_argument(*names, type=kind, metavar=kind.metavar, default=default, help=text)
 
 
+def repeated(parser: ArgumentParser, name: str, *, kind: ValueKind[T], help: str) -> None:
+    """Adds one flag that may be given several times, as a list."""
+    text = f"{help} (may be repeated)".replace("%", "%%")
+    parser.add_argument(name, type=kind, metavar=kind.metavar, action="append", default=[], help=text)
+
+
 def _note(flag: Flag, default: object, required: bool) -> str:
     if flag.repeated:
         return " (may be repeated)"
