@@ -6,7 +6,6 @@ import json
 import math
 import sys
 from collections.abc import Sequence
-from typing import Any
 
 from tqdm import tqdm
 
@@ -22,7 +21,6 @@ from legato_simulator import manifest_tuning
 from legato_simulator.baselines import BASELINES, comparison
 from legato_simulator.baselines.comparison import Comparison, Entry
 from legato_simulator.engine.fluid.telemetry import LengthCounts
-from legato_simulator.engine.result import sample_json
 from legato_simulator.replay.recording import RecordingError
 from legato_simulator.replay.replay import UnusableReplay
 from legato_simulator.report import report, table, tuning_text
@@ -169,14 +167,7 @@ def _compare(
 
 def _write(args: argparse.Namespace, results: Comparison) -> None:
     if args.json:
-        args.json.write_text(json.dumps(as_json(results), indent=1) + "\n")
+        args.json.write_text(json.dumps({"results": comparison.as_json(results)}, indent=1) + "\n")
     if args.html:
         title = f"{args.file.stem}: simulated"
         args.html.write_text(report.html(results, title))
-
-
-def as_json(results: Comparison) -> dict[str, Any]:
-    """Returns all results with timelines. Deterministic."""
-    entries = comparison.as_json(results)
-    timelines = [[sample_json(sample) for sample in entry.result.timeline] for entry in results.entries]
-    return {"results": [{**entry, "timeline": timeline} for entry, timeline in zip(entries, timelines, strict=True)]}

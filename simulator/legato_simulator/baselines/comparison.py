@@ -10,7 +10,7 @@ from typing import Any
 from legato_simulator.baselines import BASELINES, BOUND
 from legato_simulator.baselines.baseline import Settings
 from legato_simulator.baselines.tuning import reaches, tune
-from legato_simulator.engine.result import Result
+from legato_simulator.engine.result import Result, sample_json
 from legato_simulator.simulator import ServiceSimulator
 from legato_simulator.workload.workload import Workload
 
@@ -152,7 +152,7 @@ def _entry(simulator: ServiceSimulator, name: str, moved: bool, workload: Worklo
 
 
 def as_json(comparison: Comparison) -> list[dict[str, Any]]:
-    """Returns every entry with its result, without timelines."""
+    """Returns every entry with its result. Deterministic."""
     return [
         {
             **{name: value for name, value in dataclasses.asdict(entry.result).items() if name != "timeline"},
@@ -160,6 +160,7 @@ def as_json(comparison: Comparison) -> list[dict[str, Any]]:
             "settings": entry.chosen,
             "ratio": comparison.ratio(entry),
             "runs": entry.runs,
+            "timeline": [sample_json(sample) for sample in entry.result.timeline],
         }
         for entry in comparison.entries
     ]

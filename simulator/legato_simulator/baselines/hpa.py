@@ -10,6 +10,8 @@ import math
 from collections import deque
 from dataclasses import dataclass
 
+TOLERANCE = 0.1
+SYNC = 15.0  # seconds between decisions
 _LONGEST_PERIOD = 1800.0  # seconds: the longest policy period that Kubernetes accepts
 
 
@@ -29,8 +31,6 @@ class HpaBehavior:
     up: tuple[HpaPolicy, ...] = (HpaPolicy(15, workers=4), HpaPolicy(15, percent=100))
     down: tuple[HpaPolicy, ...] = (HpaPolicy(15, percent=100),)
     down_window: float = 300.0
-    tolerance: float = 0.1
-    sync: float = 15.0
 
 
 class HorizontalPodAutoscaler:
@@ -53,13 +53,13 @@ class HorizontalPodAutoscaler:
         self._size = current
         if now < self._next:
             return self._desired
-        self._next = now + self._behavior.sync
+        self._next = now + SYNC
         needed = self._stabilized(now, current, self._needed(current, metric, target))
         self._desired = self._limited(now, current, needed)
         return self._desired
 
     def _needed(self, current: int, metric: float, target: float) -> int:
-        if current and abs(metric / (target * current) - 1) <= self._behavior.tolerance:
+        if current and abs(metric / (target * current) - 1) <= TOLERANCE:
             return current
         return math.ceil(metric / target)
 

@@ -91,20 +91,13 @@ def _stretch(each: Stretch) -> list[str]:
 
 def _timeline(replay: Replay) -> str:
     pools = list(replay.pools)
-    head = ["time", "requests/s", "tokens/s", "queue tokens", "KV", *(f"{pool} recorded/replayed" for pool in pools)]
+    head = [*table.LOAD, *(f"{pool} recorded/replayed" for pool in pools)]
     return table.markdown([head, *(_moment(each, pools) for each in table.spread(replay.timeline))])
 
 
 def _moment(each: Moment, pools: Sequence[str]) -> list[str]:
-    sample = each.recorded
-    return [
-        table.clock(sample.at),
-        f"{sample.arrivals_per_second:.2f}",
-        f"{sample.tokens_per_second:.0f}",
-        str(sample.queue_tokens),
-        f"{sample.kv_usage:.0%}",
-        *(f"{sample.desired[pool]}/{each.replayed[pool]}" for pool in pools),
-    ]
+    sizes = [f"{each.recorded.desired[pool]}/{each.replayed[pool]}" for pool in pools]
+    return [*table.load(each.recorded), *sizes]
 
 
 def as_json(replay: Replay) -> dict[str, Any]:

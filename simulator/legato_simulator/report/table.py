@@ -10,6 +10,7 @@ from legato_simulator.engine.result import Quantiles, Result, Sample
 from legato_simulator.workload.workload import Workload
 
 MOST_ROWS = 20  # of a printed timeline
+LOAD = ("time", "requests/s", "tokens/s", "queue tokens", "KV")
 
 _T = TypeVar("_T")
 
@@ -49,7 +50,7 @@ def timeline(result: Result) -> str:
     """Returns a table of evenly spaced samples: load, queue, KV, desired and ready workers."""
     samples = result.timeline
     pools = sorted(samples[0].desired, reverse=True)
-    head = ["time", "requests/s", "tokens/s", "queue tokens", "KV", *(f"{pool} wish/ready" for pool in pools), "good"]
+    head = [*LOAD, *(f"{pool} wish/ready" for pool in pools), "good"]
     return markdown([head, *(_moment(sample, pools) for sample in spread(samples))])
 
 
@@ -66,14 +67,18 @@ def clock(seconds: float) -> str:
 
 
 def _moment(sample: Sample, pools: list[str]) -> list[str]:
+    sizes = [f"{sample.desired[pool]}/{sample.ready[pool]}" for pool in pools]
+    return [*load(sample), *sizes, f"{sample.attainment_so_far:.1%}"]
+
+
+def load(sample: Sample) -> list[str]:
+    """Returns the cells of the columns `LOAD`."""
     return [
         clock(sample.at),
         f"{sample.arrivals_per_second:.2f}",
         f"{sample.tokens_per_second:.0f}",
         str(sample.queue_tokens),
         f"{sample.kv_usage:.0%}",
-        *(f"{sample.desired[pool]}/{sample.ready[pool]}" for pool in pools),
-        f"{sample.attainment_so_far:.1%}",
     ]
 
 

@@ -97,14 +97,14 @@ def test_no_ratio_where_no_baseline_reaches_the_attainment():
     assert comparison.ratio(comparison.entries[0]) is None
 
 
-def test_json_has_every_entry_without_timelines():
+def test_json_has_every_entry_with_its_timeline():
     rows = as_json(Comparison((Entry(result()), _entry(tuned_on="easy", attainment=0.1))))
     assert json.loads(json.dumps(rows)) == rows
     assert [[row[name] for name in ("scaler", "tuned_on", "settings", "ratio")] for row in rows] == [
         ["legato", "", "", None],
         ["fixed", "easy", "prefill 1, decode 1", None],
     ]
-    assert "timeline" not in rows[0]
+    assert rows[0]["timeline"][0]["at"] == 0.0
 
 
 def _ended(at, ttft, tpot, output=11):
