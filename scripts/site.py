@@ -16,6 +16,11 @@ PAGES = {  # file in the repository: page of the site
     "CONTRIBUTING.md": "contributing.md",
     "SECURITY.md": "security-policy.md",
     "benchmarks/README.md": "benchmarks.md",
+    "designs/2026-11-21-first-slice.md": "designs/2026-11-21-first-slice.md",
+    "designs/2026-11-21-kubernetes.md": "designs/2026-11-21-kubernetes.md",
+    "designs/2026-11-23-structured-output.md": "designs/2026-11-23-structured-output.md",
+    "engine/legato_engine/models/README.md": "add-a-model.md",
+    "operator/legato_operator/api/README.md": "add-a-manifest-field.md",
 }
 SOURCES = {page: source for source, page in PAGES.items()}
 LINK = re.compile(r"\[([^\]]*)\]\(([^)\s]+)\)")

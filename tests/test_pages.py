@@ -7,7 +7,18 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-PAGES = [page for folder in ("*", "docs/**/*", "benchmarks/**/*") for page in sorted(ROOT.glob(f"{folder}.md"))]
+PAGES = [
+    page
+    for folder in ("*", "docs/*", "benchmarks/**/*", "designs/*", "*/legato_*/**/*")
+    for page in sorted(ROOT.glob(f"{folder}.md"))
+]
+
+PAGES_WITH_PATHS = (
+    "docs/architecture.md",
+    "engine/legato_engine/models/README.md",
+    "engine/legato_engine/transfer/README.md",
+    "operator/legato_operator/api/README.md",
+)
 
 
 def _name(page: Path) -> str:
@@ -40,7 +51,7 @@ def _anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("page", [*sorted(DOCS.glob("add-*.md")), DOCS / "architecture.md"], ids=_name)
+@pytest.mark.parametrize("page", [ROOT / page for page in PAGES_WITH_PATHS], ids=_name)
 def test_files_and_folders_that_a_page_names_exist(page):
     words = [word for span in re.findall(r"`([^`]+)`", _prose(page)) for word in span.split()]
     paths = [word for word in words if re.match(r"\w+/", word) and (ROOT / word.split("/")[0]).is_dir()]
