@@ -1,8 +1,8 @@
 """The core's interface to hand-offs: calls in, polled events out, all in the core's own thread.
 
 A sender calls `expect`, then, after `Granted`, `push` (as blocks become complete) and `finish`; a receiver calls
-`grant`. The protocol is in `session` (the table), `sender` and `receiver` (its two sides), `registry` (common to both)
-and `peers` (connections).
+`grant`. The protocol is in `session`: `lifecycle` (the table), `sender` and `receiver` (its two sides), `registry`
+(common to both). `connections.peers` has the connections.
 """
 
 from collections.abc import Callable, Collection, Sequence

@@ -1,4 +1,4 @@
-"""The interface of a transport between two workers, which `ucx` and `memory` implement.
+"""The interface of a transport between two workers, which `ucx` and `fakes.memory` implement.
 
 A *connection* is one endpoint to one peer process, numbered by this link; numbers are never reused. The link moves
 bytes; `peers` identifies the peer and decides whether to trust it.

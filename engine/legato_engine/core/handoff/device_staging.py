@@ -1,4 +1,4 @@
-"""Staging slots in host memory for hand-offs for an arena in GPU memory. See `transfer.device.staging`."""
+"""Opens staging slots in host memory, for hand-offs of an arena in GPU memory. See `transfer.device.staging`."""
 
 from legato_engine import memory
 from legato_engine.runner.interface import StepRunner
