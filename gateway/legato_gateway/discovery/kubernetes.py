@@ -91,6 +91,17 @@ class Pauses:
         return pause
 
 
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """The slices and pools of one Service. `ports` are names of control ports, preferred ones first."""
+
+    connect: Connect
+    path: str
+    pools: tuple[str, ...]
+    ports: Sequence[str]
+    limits: Limits
+
+
 class KubernetesDiscovery:
     """The workers behind the Service `service` of `namespace`. Each round starts with a new `connect`."""
 
@@ -100,9 +111,8 @@ class KubernetesDiscovery:
         """With `tls`, workers are reached at their TLS port, if they have one."""
         path = f"/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices"
         pools = tuple(_POOLS.format(namespace=namespace, name=name) for name in membership.pools(service))
-        self._follower = (connect, f"{path}?labelSelector={urllib.parse.quote(f'{_SERVICE}={service}')}", pools)
-        self._ports = TLS if tls else PLAIN
-        self._limits = limits or Limits()
+        path += f"?labelSelector={urllib.parse.quote(f'{_SERVICE}={service}')}"
+        self._source = _Source(connect, path, pools, TLS if tls else PLAIN, limits or Limits())
         self.problem = "the workers have not been listed yet"
 
     async def watch(self) -> AsyncIterator[tuple[WorkerAddress, ...]]:
@@ -119,7 +129,7 @@ class KubernetesDiscovery:
             except BaseException as fault:  # raised by the iterator
                 publish(fault)
 
-        follower = _Follower(*self._follower, self._ports, self._limits, publish, self._say)
+        follower = _Follower(self._source, publish, self._say)
         threading.Thread(target=run, name="endpoint-slices", daemon=True).start()
         try:
             while True:
@@ -143,25 +153,14 @@ class KubernetesDiscovery:
 class _Follower:
     """The thread's work: list, watch until that fails, pause, list again."""
 
-    def __init__(
-        self,
-        connect: Connect,
-        path: str,
-        pools: tuple[str, ...],
-        ports: Sequence[str],
-        limits: Limits,
-        publish: Publish,
-        say: Callable[[str], None],
-    ) -> None:
-        self._connect = connect
-        self._path = path
-        self._pools = pools
+    def __init__(self, source: _Source, publish: Publish, say: Callable[[str], None]) -> None:
+        self._source = source
+        self._limits = source.limits
         self._members = Members()
         self._doubted = 0  # consecutive rounds with an unknown pod
-        self._limits = limits
         self._notify = publish
         self._say = say
-        self._slices = Slices(ports)
+        self._slices = Slices(source.ports)
         self._known: tuple[WorkerAddress, ...] | None = None
         self._stopped = threading.Event()
         self._watched: urllib3.BaseHTTPResponse | None = None
@@ -190,9 +189,9 @@ class _Follower:
 
     def _round(self) -> Iterator[None]:
         """Yields on every sign that watching works. Ends only by raising Unreachable, Expired or BadAnswer."""
-        client = self._connect()
+        client = self._source.connect()
         with contextlib.closing(client):
-            with self._get(client, self._path, {}, self._limits.answer) as listing:
+            with self._get(client, self._source.path, {}, self._limits.answer) as listing:
                 self._slices.replace(_read(listing))
             self._publish(client)
             while not self._stopped.is_set():
@@ -204,7 +203,7 @@ class _Follower:
         seconds = min(self._limits.watch, self._limits.doubt, self._doubted) or self._limits.watch
         query = {"watch": "true", "allowWatchBookmarks": "true", "resourceVersion": self._slices.version}
         query["timeoutSeconds"] = str(seconds)
-        with self._get(client, self._path, query, seconds + self._limits.slack) as response:
+        with self._get(client, self._source.path, query, seconds + self._limits.slack) as response:
             self._watched = response
             try:
                 self._say("")
@@ -222,7 +221,7 @@ class _Follower:
         """Publishes the workers if they changed. Now and again, it asks the pools about unknown pods."""
         uids = self._slices.uids
         if self._members.doubts(uids):
-            self._members.learn(uids, [self._pool(client, path) for path in self._pools])
+            self._members.learn(uids, [self._pool(client, path) for path in self._source.pools])
         self._doubted = self._doubted + 1 if self._members.doubts(uids) else 0
         workers = self._slices.workers(self._members.known)
         if workers != self._known:

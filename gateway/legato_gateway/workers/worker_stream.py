@@ -54,7 +54,6 @@ class WorkerStream:
         gateway: str,
         tokens: ServiceTokens,
         limits: StreamLimits | None = None,
-        random_source: random.Random | None = None,
         secured: bool = False,
         tls: InternalTLS | None = None,
     ) -> None:
@@ -67,7 +66,7 @@ class WorkerStream:
         self._limits = limits or StreamLimits()
         refused = partial(listener.refused, worker)
         self._connector = Connector(address, tokens, self._limits.open_timeout, refused, secured, tls)
-        self._random = random_source or random.Random()
+        self._random = random.Random()
         self._connection: ClientConnection | None = None
         self._outbox: deque[bytes] = deque()
         self._outgoing = asyncio.Event()

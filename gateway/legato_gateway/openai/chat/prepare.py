@@ -21,7 +21,7 @@ from legato_gateway.openai.chat import messages as chat_messages
 from legato_gateway.openai.chat.answer import AnswerFormat
 from legato_gateway.openai.chat.answer_start import ChatStart
 from legato_gateway.openai.chat.tool_definitions import OfferedTools
-from legato_gateway.openai.chat.writer import ChatWriter
+from legato_gateway.openai.chat.writer import ChatWriter, RequestedParts
 from legato_gateway.openai.schemas import ChatBody, ChatMessage, Messages
 from legato_gateway.openai.sse import ResponseHead, new_id
 from legato_gateway.parsers.reasoning import families as reasoning_families
@@ -56,13 +56,11 @@ def prepare(serving: ModelServing, asked: Asked, raw: bytearray) -> PreparedRequ
     head = ResponseHead(new_id("chatcmpl"), int(time.time()), served)
     chat = chat_request(serving, asked, head.id, body, messages)
     usage = bool(body.stream_options and body.stream_options.include_usage)
-    logprobs = chat.request.params.logprobs is not None
+    shown = RequestedParts(usage, chat.request.params.logprobs is not None, body.prompt_logprobs)
     added = extras.asked(body, (chat.request.prompt,), prompt_in_choice=False)
     return PreparedRequest(
         requests=(chat.request,),
-        writer=ChatWriter(
-            head, usage, logprobs, serving.tokens.token_bytes, chat.format, body.prompt_logprobs, added, chat.start
-        ),
+        writer=ChatWriter(head, shown, serving.tokens.token_bytes, chat.format, added, chat.start),
         stream=bool(body.stream),
         explain=chat.request.explain,
         id=head.id,

@@ -1,6 +1,7 @@
 """Writes chat completions and their chunks: text, reasoning, calls, log probabilities."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from legato_gateway.errors import GatewayError
@@ -19,26 +20,33 @@ KIND = "chat.completion"
 _NOTHING = b'"delta":{}'
 
 
+@dataclass(frozen=True, slots=True)
+class RequestedParts:
+    """The requested parts of an answer other than its message; `prompt_logprobs` are alternatives per prompt token."""
+
+    usage: bool = False  # in streams
+    logprobs: bool = False
+    prompt_logprobs: int | None = None
+
+
 class ChatWriter:
     """Writes chat completions and their chunks."""
 
     def __init__(
         self,
         head: ResponseHead,
-        include_usage: bool,
-        logprobs: bool,
+        shown: RequestedParts,
         token_bytes: Callable[[int], bytes],
         format: AnswerFormat,
-        prompt_logprobs: int | None = None,
         extras: Extras = NO_EXTRAS,
         start: ChatStart = NEW_MESSAGE,
     ) -> None:
         self._head = head
-        self._events = ChunkEncoder(head, f"{KIND}.chunk", include_usage)
-        self._logprobs = logprobs
+        self._events = ChunkEncoder(head, f"{KIND}.chunk", shown.usage)
+        self._logprobs = shown.logprobs
         self._token_bytes = token_bytes
         self._format = format
-        self._prompt_logprobs = prompt_logprobs  # number of alternatives per token of the prompt
+        self._prompt_logprobs = shown.prompt_logprobs
         self._extras = extras
         self._start = start
         self._stream = StreamExtras(extras)

@@ -9,8 +9,7 @@ from legato_gateway.parsers.tool_calls.json_calls import read_object
 from legato_gateway.parsers.tool_calls.reading import END, Broken, Reader, skip_space
 from legato_gateway.parsers.tool_calls.said import Said
 
-PYTHON_TAG: Final = "<|python_tag|>"
-MARKERS: Final = ()  # the tag is not shown, and need not be
+MARKERS: Final = ()  # <|python_tag|> is not shown, and need not be
 
 
 def read(out: Said, names: frozenset[str]) -> Reader[None]:

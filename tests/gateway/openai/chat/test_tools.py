@@ -10,7 +10,7 @@ from openai.lib.streaming.chat import ChatCompletionStreamState
 
 from legato_gateway.openai.chat.answer import AnswerFormat
 from legato_gateway.openai.chat.tool_definitions import CallFormat
-from legato_gateway.openai.chat.writer import ChatWriter
+from legato_gateway.openai.chat.writer import ChatWriter, RequestedParts
 from legato_gateway.openai.sse import ResponseHead
 from legato_gateway.request import Delta
 from legato_gateway.serving.model_serving import ServedModel
@@ -198,5 +198,5 @@ async def test_deep_nesting_is_no_fault_of_ours(gateway, depth):
 
 def test_a_writer_crosses_processes():
     head = ResponseHead("id", 1, ServedModel("tiny", 10))
-    writer = ChatWriter(head, True, False, bytes, AnswerFormat(CallFormat("Hermes", frozenset({"now"}))))
+    writer = ChatWriter(head, RequestedParts(usage=True), bytes, AnswerFormat(CallFormat("Hermes", frozenset({"now"}))))
     assert b'"tool_calls"' in pickle.loads(pickle.dumps(writer)).delta(0, Delta(0, CALLS, (), "stop"))
