@@ -83,7 +83,7 @@ def unsupported(at: str) -> Unsupported:
 
 
 def _system(raw: Raw | UnsetType) -> str:
-    given = None if raw is UNSET else parsing.decode(_SYSTEM, raw, "system")
+    given = parsing.optional(_SYSTEM, raw, "system")
     return "" if given is None else _system_text(given, "system")
 
 

@@ -78,7 +78,7 @@ def _chat(body: PromptBody, **fields: Any) -> ChatBody:
     for field in _OPTIONAL:
         if blocks.is_given(getattr(body, field, UNSET)):
             ignored.note(field)
-    config = None if body.output_config is UNSET else parsing.decode(_OUTPUT, body.output_config, "output_config")
+    config = parsing.optional(_OUTPUT, body.output_config, "output_config")
     tool_choice, parallel = tools.choice(body.tool_choice)
     return ChatBody(
         model=body.model,
@@ -103,7 +103,7 @@ def _response_format(config: OutputConfig | None) -> Raw | UnsetType:
 
 def _reasoning(raw: Raw | UnsetType, effort: str | None) -> dict[str, Any]:
     """Converts `thinking` to fields of a chat. Switches that the chat template does not read have no effect."""
-    given = None if raw is UNSET else parsing.decode(_THINKING, raw, "thinking")
+    given = parsing.optional(_THINKING, raw, "thinking")
     if given is None:
         return {"reasoning_effort": effort}
     if given.type != "enabled" and given.budget_tokens is not None:

@@ -32,7 +32,7 @@ def functions(raw: Raw | UnsetType) -> Raw | UnsetType:
 
 def choice(raw: Raw | UnsetType) -> tuple[Raw | UnsetType, bool | None]:
     """Converts the field `tool_choice` to OpenAI's `tool_choice` and `parallel_tool_calls`."""
-    given = None if raw is UNSET else parsing.decode(_CHOICE, raw, "tool_choice")
+    given = parsing.optional(_CHOICE, raw, "tool_choice")
     if given is None:
         return UNSET, None
     if given.type == "tool" and given.name is None:

@@ -200,7 +200,7 @@ def check(body: ResponsesBody) -> None:
 
 def metadata(body: ResponsesBody) -> dict[str, str]:
     """Returns the client's metadata, which the response repeats. Raises BadRequest."""
-    return (parsing.decode(_METADATA, body.metadata, "metadata") if body.metadata is not UNSET else None) or {}
+    return parsing.optional(_METADATA, body.metadata, "metadata") or {}
 
 
 def may_be_stored(body: ResponsesBody) -> bool:
@@ -210,7 +210,7 @@ def may_be_stored(body: ResponsesBody) -> bool:
 
 def text(body: ResponsesBody) -> TextConfig:
     """Returns the requested format of the answer's text. Raises BadRequest."""
-    given = (parsing.decode(_TEXT, body.text, "text") if body.text is not UNSET else None) or TextConfig()
+    given = parsing.optional(_TEXT, body.text, "text") or TextConfig()
     if given.verbosity not in (None, "medium"):
         ignored.note("text.verbosity")
     return given
@@ -218,9 +218,7 @@ def text(body: ResponsesBody) -> TextConfig:
 
 def effort(body: ResponsesBody) -> str | None:
     """Returns the requested reasoning effort. Raises BadRequest."""
-    given = (parsing.decode(_REASONING, body.reasoning, "reasoning") if body.reasoning is not UNSET else None) or (
-        Reasoning()
-    )
+    given = parsing.optional(_REASONING, body.reasoning, "reasoning") or Reasoning()
     for field in ("summary", "generate_summary", "context", "mode"):
         if getattr(given, field) not in (None, _DEFAULTS.get(field)):
             ignored.note(f"reasoning.{field}")

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
-from msgspec import UNSET
 
 from legato_gateway.errors import NotFound, Unsupported
 from legato_gateway.openai import unsupported
@@ -112,4 +111,4 @@ def _check_previous(body: ResponsesBody, stores: bool, known: bool) -> None:
 
 
 def _instructions(body: ResponsesBody) -> str | None:
-    return None if body.instructions is UNSET else parsing.decode(_INSTRUCTIONS, body.instructions, "instructions")
+    return parsing.optional(_INSTRUCTIONS, body.instructions, "instructions")

@@ -54,6 +54,11 @@ def decode(decoder: "msgspec.json.Decoder[_T]", raw: Raw, param: str) -> _T:
         raise BadRequest(f"{at}: {text[:1].lower()}{text[1:200]}", param=at) from None
 
 
+def optional(decoder: "msgspec.json.Decoder[_T | None]", raw: Raw | UnsetType, param: str) -> _T | None:
+    """Decodes a field that was left as JSON, like `decode`; None if the request does not have it."""
+    return None if raw is UNSET else decode(decoder, raw, param)
+
+
 @dataclass(frozen=True, slots=True)
 class _Field:
     name: str
