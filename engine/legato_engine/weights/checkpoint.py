@@ -17,6 +17,11 @@ class Checkpoint(ABC):
     """Weights by Hugging Face's tensor names (`model.layers.0.self_attn.q_proj.weight`), in its rotary layout."""
 
     config: ModelConfig
+    quantization: str = ""  # the file's formats of quantized weights, in words
+
+    def quantized(self) -> frozenset[str]:
+        """Names of the tensors that the file holds in a quantized format."""
+        return frozenset()
 
     @abstractmethod
     def spans(self) -> Mapping[Path, Sequence[FileSpan]]:
@@ -56,7 +61,7 @@ class Checkpoint(ABC):
     def packed_bits(self, name: str) -> float | None:
         """Bits per value of `packed` in a backend's memory, including scales; None if it is not quantized.
 
-        Reads no tensor.
+        Reads at most scales and zero points.
         """
         self.shape(name)
         return None

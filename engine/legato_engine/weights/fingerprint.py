@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 if TYPE_CHECKING:
     from legato_engine.models.config import ModelConfig
+    from legato_engine.weights.quantization.formats import Quantization
 
 WHOLE_BYTES = 512 << 20  # models up to this size are hashed completely, which takes about half a second
 PIECE_BYTES = 64 << 10
@@ -21,14 +22,23 @@ class FileSpan(NamedTuple):
     size: int
 
 
-def compute(files: Mapping[Path, Sequence[FileSpan]], config: "ModelConfig", whole_bytes: int = WHOLE_BYTES) -> str:
-    """Hash of the config and of the files' content: 32 hex digits. `files` has the spans of their tensors.
+def compute(
+    files: Mapping[Path, Sequence[FileSpan]],
+    config: "ModelConfig",
+    quantization: "Quantization | None" = None,
+    *,
+    whole_bytes: int = WHOLE_BYTES,
+) -> str:
+    """Hash of the config, of the quantization and of the files' content: 32 hex digits. `files` has the spans of their
+    tensors.
 
     For a model above `whole_bytes` it covers sizes, headers, and PIECES of PIECE_BYTES of each tensor, evenly spaced
     from its first to its last bytes. So it distinguishes tensors that were trained, merged or quantized differently in
     bounded time, but not an edit between the pieces of a tensor. File names are not covered.
     """
     digest = sha256(repr(sorted(asdict(config).items())).encode())
+    if quantization is not None:
+        digest.update(repr(quantization).encode())
     whole = sum(path.stat().st_size for path in files) <= whole_bytes
     for path, tensors in files.items():
         size = path.stat().st_size

@@ -14,6 +14,7 @@ from legato_engine.models import config as configs
 from legato_engine.weights.checkpoint import Checkpoint
 from legato_engine.weights.config_file import CONFIG, read_json
 from legato_engine.weights.fingerprint import FileSpan
+from legato_engine.weights.quantization import config as quantizations
 from legato_protocol.model_files import lfs_pointer
 
 _log = logging.getLogger(__name__)
@@ -24,15 +25,14 @@ _SINGLE = "model.safetensors"
 
 
 class HuggingFaceFolder(Checkpoint):
-    """A folder as `save_pretrained` writes it. Shards are mapped; pages are read when a tensor is read."""
+    """A folder as `save_pretrained` writes it, with the tensors of the files.
+
+    Shards are mapped; pages are read when a tensor is read."""
 
     def __init__(self, path: Path) -> None:
         raw = read_json(path / CONFIG)
-        if method := raw.get("quantization_config"):
-            raise UnsupportedFormat(
-                f"{path}/{CONFIG}: quantization {method} is not supported; give plain safetensors or a GGUF file"
-            )
         self.path = path
+        self.declared = quantizations.read(raw, f"{path}/{CONFIG}")  # None: no tensor may be quantized
         self.config = configs.from_huggingface(raw, f"{path}/{CONFIG}")
         where = _shards(path)
         self._files = tuple(sorted(set(where.values()) if where else {path / _SINGLE}))
@@ -46,8 +46,9 @@ class HuggingFaceFolder(Checkpoint):
         for name, file in where.items():
             if name not in held[file]:
                 raise CorruptModel(f"{file}: tensor {name} is missing, although {_INDEX} lists it there")
-        for name in self._shards:
-            self._check(name)
+        if self.declared is None:
+            for name in self._shards:
+                self.check(name)
 
     def spans(self) -> Mapping[Path, Sequence[FileSpan]]:
         return {file: _spans(file) for file in self._files}
@@ -62,16 +63,21 @@ class HuggingFaceFolder(Checkpoint):
         tensor: torch.Tensor = self._shard(name).get_tensor(name)
         return tensor
 
+    def dtype(self, name: str) -> str:
+        """The type as safetensors names it, such as `BF16`. Raises MissingTensor."""
+        return str(self._shard(name).get_slice(name).get_dtype())
+
+    def check(self, name: str) -> None:
+        """Raises UnsupportedFormat if a weight or bias is not in floating point of 16 or 32 bits."""
+        dtype = self.dtype(name)
+        if dtype not in DTYPES and name.endswith((".weight", ".bias")):
+            allowed = ", ".join(DTYPES)
+            raise UnsupportedFormat(f"{self.path}: tensor {name} has type {dtype}; supported: {allowed}")
+
     def _shard(self, name: str) -> Any:
         if name not in self._shards:
             raise MissingTensor(f"{self.path}: tensor {name} is missing")
         return self._shards[name]
-
-    def _check(self, name: str) -> None:
-        dtype = self._shard(name).get_slice(name).get_dtype()
-        if dtype not in DTYPES and name.endswith((".weight", ".bias")):
-            allowed = ", ".join(DTYPES)
-            raise UnsupportedFormat(f"{self.path}: tensor {name} has type {dtype}; supported: {allowed}")
 
 
 def _shards(path: Path) -> dict[str, Path]:

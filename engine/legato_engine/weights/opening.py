@@ -7,6 +7,7 @@ from legato_engine.weights.checkpoint import Checkpoint
 from legato_engine.weights.expected import expected_shapes
 from legato_engine.weights.gguf import GgufFile
 from legato_engine.weights.huggingface import HuggingFaceFolder
+from legato_engine.weights.quantization.folder import QuantizedFolder
 
 # A copy of tied embeddings, and a constant in old files: neither is part of the computation.
 _UNUSED = ("lm_head.weight", ".rotary_emb.inv_freq")
@@ -35,7 +36,8 @@ def open_weights(path: Path | str) -> Checkpoint:
 
 def _open(path: Path) -> Checkpoint:
     if path.is_dir():
-        return HuggingFaceFolder(path)
+        folder = HuggingFaceFolder(path)
+        return folder if folder.declared is None else QuantizedFolder(folder, folder.declared)
     if not path.is_file():
         raise ModelNotFound(f"{path}: no such file or folder")
     if path.suffix == ".safetensors":

@@ -107,7 +107,11 @@ LINEAR = {"rope_type": "linear", "factor": 2.0}
             errors.UnsupportedModel,
             "each kind of layer.*full_attention",
         ),
-        ({"quantization_config": {"quant_method": "awq"}}, errors.UnsupportedFormat, "awq"),
+        (
+            {"quantization_config": {"quant_method": "hqq"}},
+            errors.UnsupportedFormat,
+            "'hqq' is not supported; supported: fp8",
+        ),
         ({"hidden_size": "many"}, errors.CorruptModel, "hidden_size"),
         ({"num_key_value_heads": 3}, errors.CorruptModel, "3 KV heads"),
         ({"head_dim": 32}, errors.WrongShape, "q_proj"),

@@ -1,0 +1,30 @@
+"""Reads `quantization_config` of a config.json into formats. No tensors, no torch."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from legato_engine.errors import UnsupportedFormat
+from legato_engine.weights.quantization import compressed_tensors, methods
+from legato_engine.weights.quantization.fields import Fields, at_top
+from legato_engine.weights.quantization.formats import Quantization
+
+_KEY = "quantization_config"
+_METHODS: Mapping[str, Callable[[Fields], Quantization]] = {
+    "fp8": methods.fp8,
+    compressed_tensors.METHOD: compressed_tensors.read,
+    "gptq": methods.gptq,
+    "awq": methods.awq,
+}
+
+
+def read(raw: Mapping[str, Any], source: str) -> Quantization | None:
+    """The quantization that a `config.json` declares; None if it declares none. Raises UnsupportedFormat or
+    CorruptModel, which name `source` and the key."""
+    if not raw.get(_KEY):
+        return None
+    fields = at_top(raw[_KEY], f"{source}: {_KEY}")
+    method = fields.values.get("quant_method")
+    if not isinstance(method, str) or method not in _METHODS:
+        supported = f"{', '.join(_METHODS)}, plain safetensors, or a GGUF file"
+        raise UnsupportedFormat(f"{fields.where}: quantization {method!r} is not supported; supported: {supported}")
+    return _METHODS[method](fields)

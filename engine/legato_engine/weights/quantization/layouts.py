@@ -1,0 +1,182 @@
+"""The layouts of quantized weights in files: names, dtypes and shapes of the tensors, and the order of their codes.
+
+The layouts are the files of transformers and AutoFP8 (fp8), compressed-tensors, GPTQModel and AutoGPTQ, and AutoAWQ.
+"""
+
+import torch
+
+from legato_engine.errors import WrongShape
+from legato_engine.weights.huggingface import DTYPES as FLOATS
+from legato_engine.weights.quantization.formats import Element, Layout, Tile
+from legato_engine.weights.quantization.packing import unpack, unpack_awq
+from legato_engine.weights.quantization.weight import QuantizedWeight, Shape
+
+_WORD = 32  # bits
+
+
+class Dense(QuantizedWeight):
+    """Codes in `weight`; scales are `weight_scale_inv` in DeepSeek's files, which are factors in spite of the name."""
+
+    own = ("weight", "weight_scale", "weight_scale_inv", "weight_zero_point")
+
+    def _shape(self) -> tuple[int, int]:
+        shape = self._check("weight", ("F8_E4M3",) if self._format.element is Element.FLOAT8 else ("I8",))
+        if len(shape) != 2:
+            raise WrongShape(f"{self._name()} has shape {list(shape)}; two dimensions are required")
+        return shape[0], shape[1]
+
+    def _check_scales(self) -> Tile:
+        tiles = self._format.tiles
+        shapes = {shape: tile for tile in reversed(tiles) for shape in _shapes(tile, *self.shape)}
+        tile = shapes[self._check(self._scale, FLOATS, tuple(shapes))]
+        self._divides(tile, self.shape[1])
+        if self._format.zero_points:
+            self._check("weight_zero_point", ("I8",), _shapes(tile, *self.shape))
+        return tile
+
+    @property
+    def _scale(self) -> str:
+        return "weight_scale_inv" if self._has("weight_scale_inv") else "weight_scale"
+
+    def _codes(self, first: int, last: int) -> torch.Tensor:
+        return self._read("weight")[first:last]
+
+    def _scales(self) -> torch.Tensor:
+        return self._finite(self._read(self._scale), self._scale, signed=False).view(self._tile.grid(*self.shape))
+
+    def _zeros(self) -> torch.Tensor | None:
+        if not self._format.zero_points:
+            return None
+        return self._read("weight_zero_point").float().view(self._tile.grid(*self.shape))
+
+
+class PackQuantized(QuantizedWeight):
+    """Words along inputs; codes and zero points have an offset, so that they are not negative."""
+
+    own = ("weight_packed", "weight_scale", "weight_zero_point", "weight_shape", "weight_g_idx")
+
+    def _shape(self) -> tuple[int, int]:
+        outputs, words = self._check("weight_packed", ("I32",))
+        shape = outputs, words * self._per_word
+        if self._has("weight_shape") and (written := tuple(self._read("weight_shape").tolist())) != shape:
+            raise WrongShape(f"{self._name('weight_shape')} is {list(written)}; the codes have shape {list(shape)}")
+        return shape
+
+    def _check_scales(self) -> Tile:
+        (tile,), inputs = self._format.tiles, self.shape[1]
+        self._divides(tile, inputs)
+        self._check("weight_scale", FLOATS, _shapes(tile, *self.shape))
+        if self._format.zero_points:
+            rows, columns = tile.grid(*self.shape)
+            self._check("weight_zero_point", ("I32",), ((-(-rows // self._per_word), columns),))
+        if self._has("weight_g_idx"):
+            self._check("weight_g_idx", ("I32",), ((inputs,),))
+        return tile
+
+    @property
+    def _per_word(self) -> int:
+        return _WORD // self._format.element.bits
+
+    def _codes(self, first: int, last: int) -> torch.Tensor:
+        return unpack(self._read("weight_packed")[first:last], self._format.element.bits)
+
+    def _scales(self) -> torch.Tensor:
+        scales = self._finite(self._read("weight_scale"), "weight_scale", signed=True)
+        return scales.view(self._tile.grid(*self.shape))
+
+    def _zeros(self) -> torch.Tensor:
+        rows, columns = self._tile.grid(*self.shape)
+        bits = self._format.element.bits
+        if not self._format.zero_points:
+            return torch.full((rows, columns), float(1 << (bits - 1)))
+        return unpack(self._read("weight_zero_point").T, bits).T[:rows].float()
+
+    def _order(self) -> torch.Tensor | None:
+        if not self._has("weight_g_idx"):
+            return None
+        order = self._read("weight_g_idx").long()
+        return None if (order == -1).all() else order  # it was initialized, and not used
+
+
+class Gptq(QuantizedWeight):
+    """Words along inputs, [in, out]; `g_idx` has the group of each input, which is in any order with `desc_act`."""
+
+    own = ("qweight", "scales", "qzeros", "g_idx")
+
+    def _shape(self) -> tuple[int, int]:
+        words, outputs = self._check("qweight", ("I32",))
+        return outputs, words * self._per_word
+
+    def _check_scales(self) -> Tile:
+        (tile,), (outputs, inputs) = self._format.tiles, self.shape
+        self._divides(tile, inputs)
+        groups = tile.grid(*self.shape)[1]
+        self._check("scales", FLOATS, ((groups, outputs),))
+        self._check("qzeros", ("I32",), ((groups, outputs // self._per_word),))
+        if self._has("g_idx"):
+            self._check("g_idx", ("I32",), ((inputs,),))
+        return tile
+
+    @property
+    def _per_word(self) -> int:
+        return _WORD // self._format.element.bits
+
+    def _codes(self, first: int, last: int) -> torch.Tensor:
+        return unpack(self._read("qweight")[:, first:last].T, self._format.element.bits)
+
+    def _scales(self) -> torch.Tensor:
+        return self._finite(self._read("scales"), "scales", signed=True).T
+
+    def _zeros(self) -> torch.Tensor:
+        zeros = unpack(self._read("qzeros"), self._format.element.bits).T
+        if self._format.layout is Layout.GPTQ:
+            zeros = zeros + 1 & (1 << self._format.element.bits) - 1  # 0 was stored as the largest code
+        return zeros.float()
+
+    def _order(self) -> torch.Tensor | None:
+        return self._read("g_idx").long() if self._has("g_idx") else None
+
+
+class Awq(QuantizedWeight):
+    """Words along outputs, [in, out]."""
+
+    own = ("qweight", "scales", "qzeros")
+
+    def _shape(self) -> tuple[int, int]:
+        inputs, words = self._check("qweight", ("I32",))
+        return words * _WORD // 4, inputs
+
+    def _check_scales(self) -> Tile:
+        (tile,), (outputs, inputs) = self._format.tiles, self.shape
+        self._divides(tile, inputs)
+        groups = tile.grid(*self.shape)[1]
+        self._check("scales", FLOATS, ((groups, outputs),))
+        self._check("qzeros", ("I32",), ((groups, outputs * 4 // _WORD),))
+        return tile
+
+    def _codes(self, first: int, last: int) -> torch.Tensor:
+        return unpack_awq(self._read("qweight")[:, first * 4 // _WORD : last * 4 // _WORD]).T
+
+    def _scales(self) -> torch.Tensor:
+        return self._finite(self._read("scales"), "scales", signed=True).T
+
+    def _zeros(self) -> torch.Tensor:
+        return unpack_awq(self._read("qzeros")).T.float()
+
+
+CLASSES: dict[Layout, type[QuantizedWeight]] = {
+    Layout.DENSE: Dense,
+    Layout.PACKED: PackQuantized,
+    Layout.GPTQ: Gptq,
+    Layout.GPTQ_V2: Gptq,
+    Layout.AWQ: Awq,
+}
+
+
+def _shapes(tile: Tile, outputs: int, inputs: int) -> tuple[Shape, ...]:
+    """The shapes in which tools write a grid: without dimensions of 1, too."""
+    rows, columns = tile.grid(outputs, inputs)
+    shapes: tuple[Shape, ...] = ((rows, columns),)
+    if columns == 1:
+        shapes += ((rows,),)
+    return (*shapes, ()) if (rows, columns) == (1, 1) else shapes

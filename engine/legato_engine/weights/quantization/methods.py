@@ -1,0 +1,89 @@
+"""Methods of `quantization_config` whose layers have one format: fp8, gptq and awq.
+
+Keys as transformers, AutoFP8, GPTQModel and AutoAWQ write them. The lists of layers that are not quantized
+(`modules_to_not_convert`, `ignored_layers`, `lm_head`) are not read, because each tool matches names in its own way: a
+layer with a floating-point `weight` in the file is not quantized.
+"""
+
+from legato_engine.errors import CorruptModel
+from legato_engine.weights.quantization.fields import Fields
+from legato_engine.weights.quantization.formats import (
+    CHANNEL,
+    EVERY,
+    INTEGERS,
+    TENSOR,
+    Activations,
+    Element,
+    Format,
+    LayerRule,
+    Layout,
+    Quantization,
+    Tile,
+    group,
+)
+
+_BLOCK = 128  # of fp8, unless weight_block_size says otherwise
+_GROUP = 128
+
+
+def fp8(fields: Fields) -> Quantization:
+    """DeepSeek's blocks, or a scale per tensor or output. Without `weight_block_size`, tools differ in the default: the
+    scales in the file decide."""
+    fields.choice("fmt", ("e4m3", "float8_e4m3fn"), "e4m3")
+    activations = Activations(fields.choice("activation_scheme", ("dynamic", "static"), "dynamic"))
+    size = fields.values.get("weight_block_size")
+    tiles = (TENSOR, CHANNEL, Tile(_BLOCK, _BLOCK)) if size is None else (_block(size, fields.where),)
+    return Quantization(
+        "fp8", (LayerRule(EVERY, Format(Layout.DENSE, Element.FLOAT8, tiles, activations=activations)),)
+    )
+
+
+def _block(size: object, where: str) -> Tile:
+    if isinstance(size, list) and len(size) == 2:
+        outputs, inputs = size
+        if type(outputs) is int and type(inputs) is int and outputs > 0 and inputs > 0:
+            return Tile(outputs, inputs)
+    raise CorruptModel(f"{where}: weight_block_size is {size!r}; two whole numbers above 0 are needed")
+
+
+def gptq(fields: Fields) -> Quantization:
+    """`dynamic` changes single layers; a `-:` before its pattern leaves them unquantized."""
+    layout = _gptq_layout(fields)
+    rules = list[LayerRule]()
+    if (dynamic := fields.part("dynamic")) is not None:
+        for pattern, change in dynamic.values.items():
+            target = dynamic.target(f"re:{pattern.removeprefix('-:').removeprefix('+:')}")
+            if pattern.startswith("-:"):
+                rules.append(LayerRule(target, None))
+            else:
+                changed = Fields({**fields.values, **(change or {})}, f"{dynamic.where}: {pattern}")
+                rules.append(LayerRule(target, _gptq_format(changed, layout)))
+    return Quantization("gptq", (*rules, LayerRule(EVERY, _gptq_format(fields, layout))))
+
+
+def _gptq_layout(fields: Fields) -> Layout:
+    fields.without("is_marlin_format")
+    fields.without("adapter")  # a low-rank correction of the weights
+    fields.choice("pack_dtype", ("int32",), "int32")
+    key = "format" if fields.values.get("checkpoint_format") is None else "checkpoint_format"
+    return Layout(fields.choice(key, (Layout.GPTQ.value, Layout.GPTQ_V2.value), Layout.GPTQ.value))
+
+
+def _gptq_format(fields: Fields, layout: Layout) -> Format:
+    """The order of inputs (`desc_act`) and the zero points are read from the file, which has both in any case."""
+    fields.flag("desc_act", default=False)
+    symmetric = fields.flag("sym", default=True)
+    element = INTEGERS[fields.choice("bits", tuple(INTEGERS))]
+    return Format(layout, element, (group(fields.size("group_size", _GROUP)),), not symmetric)
+
+
+def awq(fields: Fields) -> Quantization:
+    if isinstance(version := fields.values.get("version"), str):  # some tools write it in capitals
+        fields = Fields({**fields.values, "version": version.lower()}, fields.where)
+    fields.choice("version", ("gemm",), "gemm")
+    fields.choice("backend", ("autoawq", "auto"), "autoawq")
+    fields.choice("zero_point", (True,), default=True)
+    element = INTEGERS[fields.choice("bits", (4,), 4)]
+    return Quantization(
+        "awq", (LayerRule(EVERY, Format(Layout.AWQ, element, (group(fields.size("group_size", _GROUP)),), True)),)
+    )

@@ -1,0 +1,190 @@
+"""A quantized weight of a file: its tensors are checked, then dequantized to float32 or converted to codes."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar
+
+import torch
+
+from legato_engine.errors import CorruptModel, MissingTensor, UnsupportedFormat, WrongShape
+from legato_engine.weights.huggingface import HuggingFaceFolder
+from legato_engine.weights.packed import Packed, Scales
+from legato_engine.weights.quantization.formats import Element, Format, Tile
+
+Shape = tuple[int, ...]
+_ROWS = 128  # outputs dequantized at a time are a multiple of these: no word and no block is cut
+_PART = 1 << 22  # values dequantized at a time
+_GROUP = 32  # inputs that share a scale in `Packed`
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleGrid:
+    """Scales and zero points, float32 [rows, columns]: `outputs` neighbouring outputs share a row, and `columns` has
+    the column of each input."""
+
+    scales: torch.Tensor
+    zeros: torch.Tensor | None  # None: 0
+    outputs: int
+    columns: torch.Tensor  # int64 [in]
+
+    def dequantize(self, codes: torch.Tensor, first: int) -> torch.Tensor:
+        """float32 [rows, in], from the codes of the outputs from `first` on."""
+        values = codes.float()
+        if self.zeros is not None:
+            values -= self.spread(self.zeros, first, len(codes))
+        return values.mul_(self.spread(self.scales, first, len(codes)))
+
+    def spread(self, values: torch.Tensor, first: int, count: int, step: int = 1) -> torch.Tensor:
+        """`values` of `count` outputs from `first` on, and of each `step`-th input."""
+        rows = torch.arange(first, first + count) // self.outputs
+        return values[rows][:, self.columns[::step]]
+
+
+class QuantizedWeight(ABC):
+    """The weight `[out, in]` of a layer. Classes of `layouts` know its tensors."""
+
+    own: ClassVar[tuple[str, ...]]  # names of the tensors that it may have in the file
+
+    def __init__(self, folder: HuggingFaceFolder, module: str, given: Format) -> None:
+        """Checks dtypes and shapes, and reads no codes. Raises ModelError."""
+        self._folder = folder
+        self._module = module
+        self._format = given
+        self.shape = self._shape()
+        self._tile = self._check_scales()
+
+    @abstractmethod
+    def _shape(self) -> tuple[int, int]:
+        """Outputs and inputs by the shape of the codes, whose dtype is right. Raises ModelError."""
+
+    @abstractmethod
+    def _check_scales(self) -> Tile:
+        """The tile that fits the scales; checks dtype and shape of scales and zero points. Raises ModelError."""
+
+    @abstractmethod
+    def _codes(self, first: int, last: int) -> torch.Tensor:
+        """Codes of these outputs: float8, int8 or uint8 [last - first, in]."""
+
+    @abstractmethod
+    def _scales(self) -> torch.Tensor:
+        """float32 [rows, columns] of the grid, not checked."""
+
+    @abstractmethod
+    def _zeros(self) -> torch.Tensor | None:
+        """float32 [rows, columns] of the grid; None: 0."""
+
+    def _order(self) -> torch.Tensor | None:
+        """The column of each input, int64 [in]; None: in the order of inputs."""
+        return None
+
+    def read(self, out: torch.Tensor) -> None:
+        """Writes the dequantized weight into `out` [out, in] of any dtype and device. Raises CorruptModel."""
+        for first, values in self._parts():
+            out[first : first + len(values)] = values
+
+    def packed(self) -> Packed | None:
+        """The weight as codes that CPU kernels take, with the same values; None if there are none."""
+        if self.packed_bits is None:
+            return None
+        grid, codes = self._grid(), self._codes(0, self.shape[0])
+        scale = Scales(grid.spread(grid.scales, 0, self.shape[0], _GROUP).half())
+        if self.packed_bits < 8:
+            return Packed(4, codes, scale, Scales(scale.values * -8))
+        if grid.zeros is not None:
+            codes = codes.to(torch.int16) - grid.spread(grid.zeros.to(torch.int16), 0, self.shape[0])
+        return Packed(8, codes.to(torch.int8), scale)
+
+    @cached_property
+    def packed_bits(self) -> float | None:
+        """Bits per value of `packed`; None if it is None. Reads and checks scales and zero points, but no codes.
+        Raises CorruptModel."""
+        grid = self._grid()
+        if (
+            self._format.element is Element.FLOAT8
+            or not self._fits_groups(grid)
+            or not _exact(grid.scales.half(), grid)
+        ):
+            return None
+        zeros, middle = grid.zeros, 1 << (self._format.element.bits - 1)
+        symmetric = zeros is None or bool((zeros == middle).all())
+        if self._format.element is Element.INT8:
+            return 8.5 if symmetric else None
+        if symmetric and bool((grid.scales.half() * -8).isfinite().all()):
+            return 5.0
+        return 8.5
+
+    def _fits_groups(self, grid: ScaleGrid) -> bool:
+        """True if all inputs of each group of `Packed` are in one column."""
+        if self.shape[1] % _GROUP:
+            return False
+        groups = grid.columns.view(-1, _GROUP)
+        return bool((groups == groups[:, :1]).all())
+
+    def _parts(self) -> Iterator[tuple[int, torch.Tensor]]:
+        """The first outputs and the values of parts of the weight, float32."""
+        grid, (outputs, inputs) = self._grid(), self.shape
+        most = max(_ROWS, _PART // inputs // _ROWS * _ROWS)
+        for first in range(0, outputs, most):
+            values = grid.dequantize(self._codes(first, min(first + most, outputs)), first)
+            if not values.isfinite().all():
+                raise CorruptModel(f"{self._name()}: a weight is NaN or infinite; finite ones are needed")
+            yield first, values
+
+    def _grid(self) -> ScaleGrid:
+        outputs, inputs = self.shape
+        grid, scales, order = self._tile.grid(outputs, inputs), self._scales(), self._order()
+        if order is None:
+            order = torch.arange(inputs) // (self._tile.inputs or inputs)
+        elif order.min() < 0 or order.max() >= grid[1]:
+            raise CorruptModel(f"{self._name('g_idx')}: a group is not in 0 … {grid[1] - 1}")
+        return ScaleGrid(scales, self._zeros(), self._tile.outputs or outputs, order)
+
+    def _finite(self, scales: torch.Tensor, suffix: str, *, signed: bool) -> torch.Tensor:
+        """`scales` in float32. Raises CorruptModel if one is NaN or infinite, or negative unless `signed`."""
+        scales = scales.float()
+        if not scales.isfinite().all() or (not signed and (scales < 0).any()):
+            allowed = "finite ones" if signed else "finite ones of at least 0"
+            raise CorruptModel(f"{self._name(suffix)}: a scale is {_worst(scales)}; {allowed} are needed")
+        return scales
+
+    def _divides(self, tile: Tile, inputs: int) -> None:
+        """Raises CorruptModel if a group of inputs does not divide all of them. Blocks may."""
+        if tile.outputs == 1 and tile.inputs is not None and inputs % tile.inputs:
+            reason = f"groups of {tile.inputs} do not divide {inputs} inputs"
+            raise CorruptModel(f"{self._name()}: {reason}; a divisor, or -1 for one group, is needed")
+
+    def _read(self, suffix: str) -> torch.Tensor:
+        return self._folder.tensor(f"{self._module}.{suffix}")
+
+    def _has(self, suffix: str) -> bool:
+        return f"{self._module}.{suffix}" in self._folder.names()
+
+    def _check(self, suffix: str, dtypes: tuple[str, ...], shapes: tuple[Shape, ...] = ()) -> Shape:
+        """The shape of a tensor, which is one of `shapes` if there are any. Raises ModelError."""
+        if not self._has(suffix):
+            raise MissingTensor(f"{self._name(suffix)} is missing; its format needs it: {self._format}")
+        name = f"{self._module}.{suffix}"
+        if (dtype := self._folder.dtype(name)) not in dtypes:
+            raise UnsupportedFormat(f"{self._name(suffix)} has type {dtype}; supported: {', '.join(dtypes)}")
+        shape = self._folder.shape(name)
+        if shapes and shape not in shapes:
+            needed = " or ".join(str(list(each)) for each in shapes)
+            raise WrongShape(
+                f"{self._name(suffix)} has shape {list(shape)}; its format requires {needed}: {self._format}"
+            )
+        return shape
+
+    def _name(self, suffix: str | None = None) -> str:
+        return f"{self._folder.path}: tensor {self._module}.{suffix or self.own[0]}"
+
+
+def _exact(halves: torch.Tensor, grid: ScaleGrid) -> bool:
+    """True if float16 represents all scales."""
+    return torch.equal(halves.float(), grid.scales)
+
+
+def _worst(scales: torch.Tensor) -> float:
+    wrong = scales[~scales.isfinite()]
+    return float(wrong[0] if len(wrong) else scales.min())
