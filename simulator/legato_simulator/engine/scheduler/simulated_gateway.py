@@ -5,30 +5,12 @@ from dataclasses import replace
 
 from legato_engine.policy import RequestRejected, VirtualTime
 from legato_gateway import policy
-from legato_gateway.policy import (
-    Admission,
-    AdmissionLimits,
-    Admit,
-    Decision,
-    Demand,
-    Fleet,
-    KVIndex,
-    LengthCounter,
-    NoRoute,
-    Objectives,
-    Policy,
-    RebalancingPolicy,
-    Refuse,
-    Route,
-    Ticket,
-    Weights,
-)
+from legato_gateway.policy import Refuse, Route
 from legato_operator.policy import Spec, step_objective
 from legato_protocol.wire.demand import DemandReport, ReportedLoad
 from legato_protocol.wire.kv_events import Snapshot
 from legato_simulator.engine.scheduler.kv_handoffs import KVHandoffs
 from legato_simulator.engine.scheduler.migrations import Migrations
-from legato_simulator.engine.scheduler.predictions import Predictions
 from legato_simulator.engine.scheduler.scheduled_worker import MODEL, ScheduledRequest, ScheduledWorker
 
 Refused = Callable[[ScheduledRequest], None]
@@ -41,19 +23,21 @@ class SimulatedGateway:
     def __init__(self, spec: Spec, time: VirtualTime, handoffs: KVHandoffs, refused: Refused, wake: Wake) -> None:
         self._time, self._handoffs, self._refused, self._wake = time, handoffs, refused, wake
         routing = spec.routing
-        weights = Weights(**routing.weights.model_dump())
-        objectives = Objectives(spec.slo.ttft, spec.slo.tpot) if routing.when_prefill_busy == "Local" else None
-        self._policy = Policy(routing.local_prefill_below_tokens, routing.when_prefill_unavailable, weights, objectives)
-        self._fleet = Fleet(time.clock, MODEL)
-        self._index = KVIndex()
-        self._predictions = Predictions()
-        self._admission = Admission(AdmissionLimits(objectives=objectives))
-        self._demand = Demand()
+        weights = policy.Weights(**routing.weights.model_dump())
+        objectives = policy.Objectives(spec.slo.ttft, spec.slo.tpot) if routing.when_prefill_busy == "Local" else None
+        self._policy = policy.Policy(
+            routing.local_prefill_below_tokens, routing.when_prefill_unavailable, weights, objectives
+        )
+        self._fleet = policy.Fleet(time.clock, MODEL)
+        self._index = policy.KVIndex()
+        self._predicted = policy.PredictedPrefixes()  # a worker's name is also its epoch, because none restarts
+        self._admission = policy.Admission(policy.AdmissionLimits(objectives=objectives))
+        self._demand = policy.Demand()
         self._workers: dict[str, ScheduledWorker] = {}
         self._offered: dict[str, ScheduledRequest] = {}  # queued in admission
         self._without_token: dict[ScheduledRequest, None] = {}
         self._waiting: dict[ScheduledRequest, None] = {}  # admitted requests without a worker
-        self._rebalancing = RebalancingPolicy(step_objective(spec))
+        self._rebalancing = policy.RebalancingPolicy(step_objective(spec))
         self._migrations = Migrations(time, self._fleet, self._workers, handoffs, self._policy, self._rebalancing)
 
     @property
@@ -109,27 +93,27 @@ class SimulatedGateway:
         snapshot, now = self._fleet.snapshot(), self._time.now
         matches = self._index.match(request.hashes)
         request.uncached = request.simulated.uncached = policy.uncached_tokens(request.prompt, matches, snapshot)
-        ticket = Ticket(request.tenant, request.need(), request.uncached, request.expires, matches=matches)
+        ticket = policy.Ticket(request.tenant, request.need(), request.uncached, request.expires, matches=matches)
         decision = policy.offer(self._admission, self._demand, ticket, snapshot, now)
         if isinstance(decision, Refuse):
             self._refused(request)
             return
         self._without_token[request] = None
-        if isinstance(decision, Admit):
+        if isinstance(decision, policy.Admit):
             self._dispatch(request)
         else:
             self._offered[request.id] = request
 
     def requeue(self, request: ScheduledRequest) -> None:
         """Lets a request that lost its worker wait for another one, with its output so far."""
-        self._predictions.cancel(request)
+        self._predicted.remove(request.id)
         self._migrations.forget(request)
         self._waiting[request] = None
         request.tried = -1
 
     def record_first_token(self, request: ScheduledRequest) -> None:
         """Records that a request has its first token."""
-        self._predictions.computed(request, self._time.now)
+        self._predicted.shorten(request.id, self._time.now + policy.SETTLING_SECONDS)
         self._without_token.pop(request, None)
         self._admission.progress(request.id, 1)
 
@@ -144,7 +128,7 @@ class SimulatedGateway:
     def end(self, request: ScheduledRequest, tokens: int) -> None:
         """Ends a request with this number of tokens."""
         if tokens < request.output:
-            self._predictions.cancel(request)
+            self._predicted.remove(request.id)
         self._without_token.pop(request, None)
         self._waiting.pop(request, None)
         self._migrations.forget(request)
@@ -169,7 +153,7 @@ class SimulatedGateway:
 
     def report(self, ages: Iterable[tuple[ScheduledWorker, float]]) -> DemandReport:
         """Returns the report to the operator. `ages` are the seconds since each worker's last load."""
-        now, demand, waiting = self._time.now, self._demand, LengthCounter()
+        now, demand, waiting = self._time.now, self._demand, policy.LengthCounter()
         for request in self._without_token:
             waiting.add(request.uncached)
         queued = [*self._offered.values(), *(each for each in self._waiting if each in self._without_token)]
@@ -190,7 +174,7 @@ class SimulatedGateway:
 
     # ── inside ──
 
-    def _apply(self, request: ScheduledRequest, decision: Decision) -> None:
+    def _apply(self, request: ScheduledRequest, decision: policy.Decision) -> None:
         if isinstance(decision, Refuse):
             self._refuse(request)
         else:
@@ -212,11 +196,12 @@ class SimulatedGateway:
         tenants = 0 if request.made else self._admission.alternating_tenants(request.tenant)
         queued = self._admission.held_tokens
         need = replace(request.need(), waited=self._waited(request), behind=queued, tenants=tenants)
-        predicted = self._predictions.match(request, self._time.now)
-        route = policy.place(need, snapshot, self._index.match(request.hashes), self._policy, predicted)
+        predicted = self._predicted.match(request.hashes, self._time.now)
+        soon = {worker: blocks for (worker, _), blocks in predicted.items()}
+        route = policy.place(need, snapshot, self._index.match(request.hashes), self._policy, soon)
         if isinstance(route, Route) and self._send(request, route, need.tokens):
             self._waiting.pop(request, None)
-        elif isinstance(route, NoRoute) and route.lasting and not request.made:
+        elif isinstance(route, policy.NoRoute) and route.lasting and not request.made:
             self._refuse(request)
         else:
             self._waiting[request] = self._waiting.pop(request, None)
@@ -243,7 +228,7 @@ class SimulatedGateway:
         request.running, request.decoder = here, decoder
         request.places = {decoder: None} if prefiller is None else {decoder: None, prefiller: None}
         decoder.decoding[request.id] = request
-        self._predictions.add(request, route, prefiller or decoder, self._time.now)
+        self._predict(request, prefiller or decoder, route)
         if prefiller is None:
             self._fleet.sent(decoder.name, queued=route.to_compute, held=tokens)
         else:
@@ -253,3 +238,8 @@ class SimulatedGateway:
             self._wake(prefiller)
         self._wake(decoder)
         return True
+
+    def _predict(self, request: ScheduledRequest, worker: ScheduledWorker, route: Route) -> None:
+        if route.to_compute >= worker.kind.block_size:
+            expires = self._time.now + policy.PREDICTED_SECONDS
+            self._predicted.add(request.id, worker.name, worker.name, request.hashes, expires)
