@@ -68,7 +68,7 @@ def _norm(operator, row):
 
 @njit(cache=True)
 def _rounded(operator, rows):
-    """Rounded activations and their parts, as in `numba_int8.multiply`."""
+    """Rounded activations and their parts, as in `linear.int8.multiply`."""
     width = 1 if rows == 1 else ROWS
     blocks = (rows + width - 1) // width
     return (
@@ -214,8 +214,8 @@ def _run_thread(family, kv, table, counters, rows, positions, slots, work, table
 @njit(cache=True, parallel=True, nogil=True)
 def run(family, kv, table, positions, slots, work, tables, arena, threads):
     """`table` OPERATOR [operators], with addresses of memory that has room for the rows of `positions` and `slots`
-    int64 [rows], up to a multiple of 8. `kv`, `work`, `tables` and `arena` are arguments of `numba_float32.attention`;
-    `family` is VNNI or AVX2 of `tags`.
+    int64 [rows], up to a multiple of 8. `kv`, `work`, `tables` and `arena` are arguments of
+    `attention.float32.attention`; `family` is VNNI or AVX2 of `tags`.
     """
     kv_heads, parts = arena.shape[3], attention.slots_of(work)
     kept = np.empty((kv_heads, parts, arena.shape[5] + 2), np.float32)

@@ -173,7 +173,7 @@ def attention(qkv, work, tables, window, shapes, arena, layer, threads, out):
     """All rows of a step, by `threads` threads.
 
     qkv float32 [tokens, heads + 2 · kv_heads, dim]; `work` TILE [tiles], longest first; tables int64 [rows, blocks];
-    window 0 is none; `shapes` is SHAPES of `numba_tiles`; arena uint16 (bfloat16) in KVLayout's shape; out uint16
+    window 0 is none; `shapes` is SHAPES of `linear.bf16_tiles`; arena uint16 (bfloat16) in KVLayout's shape; out uint16
     [tokens, heads, dim]. qkv and out are contiguous.
     """
     counter = np.zeros(1, np.int64)

@@ -92,17 +92,6 @@ def load_halves(_context: Any, address: Any) -> Any:
 
 
 @intrinsic
-def load_bf16(_context: Any, address: Any) -> Any:
-    """16 bfloat16, widened to float32."""
-
-    def emit(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
-        halves = builder.load(_at(builder, values[0], ir.VectorType(_I16, 16)), align=2)
-        return builder.shl(builder.zext(halves, _LANES), ir.Constant(_LANES, [16] * 16))
-
-    return REGISTER(types.int64), emit
-
-
-@intrinsic
 def store(_context: Any, address: Any, value: Any) -> Any:
     """64 bytes."""
 

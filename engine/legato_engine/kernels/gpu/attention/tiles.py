@@ -109,7 +109,7 @@ def _all_tiles(
     place_stride, DIM: tl.constexpr, PADDED: tl.constexpr, BLOCK: tl.constexpr, TILE_M: tl.constexpr,
     TILE_N: tl.constexpr, FULL_TILES: tl.constexpr,
 ):  # fmt: skip
-    """Tiles that a window cuts, tiles that all lanes see, and tiles that end a lane's sight, in this order."""
+    """First the tiles that a window cuts, then the tiles that all lanes see, then those that the causal mask cuts."""
     largest = tl.full([TILE_M], _LEAST, tl.float32)
     total = tl.zeros([TILE_M], tl.float32)
     sums = tl.zeros([TILE_M, PADDED], tl.float32)
