@@ -1,5 +1,5 @@
-"""Products of bytes by the instructions that a kernel is compiled for. `_family` is the tag AVX2, for codes of 4
-bits only, or VNNI: any other tag gets the kernels of VNNI, too.
+"""Products of bytes by the instructions that a kernel is compiled for. `_family` is the tag VNNI or AVX2, which is for
+codes of 4 bits only; with any other, kernels cannot be compiled.
 """
 
 from typing import Any
@@ -9,7 +9,7 @@ from numba.extending import overload
 from legato_engine.kernels.cpu.linear import int8_pairs as pairs
 from legato_engine.kernels.cpu.linear import int8_rows as rows
 from legato_engine.kernels.cpu.linear import int8_tile as tile
-from legato_engine.kernels.tags import AVX2
+from legato_engine.kernels.tags import AVX2, VNNI
 
 
 def one_row(_family: Any, *_given: Any) -> None:
@@ -28,18 +28,24 @@ def half_block(_family: Any, *_given: Any) -> None:
 def _one_row(_family, *_given):
     if _family == AVX2.type:
         return lambda _family, *_given: pairs.one_row(*_given)
-    return lambda _family, *_given: rows.one_row(*_given)
+    if _family == VNNI.type:
+        return lambda _family, *_given: rows.one_row(*_given)
+    return None
 
 
 @overload(eight_rows)
 def _eight_rows(_family, *_given):
     if _family == AVX2.type:
         return lambda _family, *_given: pairs.eight_rows(*_given)
-    return lambda _family, *_given: rows.eight_rows(*_given)
+    if _family == VNNI.type:
+        return lambda _family, *_given: rows.eight_rows(*_given)
+    return None
 
 
 @overload(half_block)
 def _half_block(_family, *_given):
     if _family == AVX2.type:
         return lambda _family, *_given: pairs.half_block(*_given)
-    return lambda _family, *_given: tile.half_block(*_given)
+    if _family == VNNI.type:
+        return lambda _family, *_given: tile.half_block(*_given)
+    return None
