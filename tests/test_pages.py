@@ -9,7 +9,7 @@ ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = [
     page
-    for folder in ("*", "docs/*", "benchmarks/**/*", "designs/*", "*/legato_*/**/*")
+    for folder in ("*", "docs/*", "benchmarks/**/*", "designs/*", "examples/*", "*/legato_*/**/*")
     for page in sorted(ROOT.glob(f"{folder}.md"))
 ]
 
