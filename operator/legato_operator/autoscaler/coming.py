@@ -10,15 +10,12 @@ from dataclasses import dataclass
 
 from legato_operator.api.resources import Spec
 from legato_operator.autoscaler.decision import COMING_SEQUENCES, Term
-from legato_operator.autoscaler.demand_window import WINDOW
 from legato_operator.autoscaler.prefill import requests_per_second, start_seconds
 from legato_operator.autoscaler.signals import Blocks, DecodeCost, PromptLengths, Signals, Traffic, WorkerSignals
 
 FULL = 0.9  # of a worker's blocks and slots: sequences do not divide evenly among workers
 WITHIN = 0.9  # of the objective for a step
 CHANCE = 1.5  # standard deviations subtracted from a count of requests as chance, if they arrive independently
-STEP = 4.0  # standard deviations above the expectation of the minute before: unlikely by chance
-STEP_CHANCE = 0.5  # standard deviations subtracted as chance during such a step
 
 COMING_EQUATION = "min(arriving * output * step, sequences + arriving * start) / rows"
 
@@ -59,28 +56,17 @@ def terms(
 
 def _arriving(traffic: Traffic) -> float:
     """Returns requests per second, less an allowance for chance. The newest seconds show a step first."""
-    lately = _sure(_count(traffic.recent), CHANCE) / traffic.recent_seconds
-    if not traffic.newest_seconds:
-        return lately
-    newest = _count(traffic.newest)
-    return max(lately, _sure(newest, STEP_CHANCE if _is_step(newest, traffic) else CHANCE) / traffic.newest_seconds)
-
-
-def _is_step(newest: int, traffic: Traffic) -> bool:
-    """True if the newest count is too high for chance, compared with a full window without its last seconds."""
-    if traffic.seconds < WINDOW or traffic.seconds <= traffic.recent_seconds:
-        return False
-    before = max(0, _count(traffic.arrivals) - _count(traffic.recent))
-    usual = before * traffic.newest_seconds / (traffic.seconds - traffic.recent_seconds)
-    return newest > usual + STEP * math.sqrt(max(1.0, usual))
+    lately = _sure(traffic.recent) / traffic.recent_seconds
+    return max(lately, _sure(traffic.newest) / traffic.newest_seconds) if traffic.newest_seconds else lately
 
 
 def _count(arrived: Sequence[PromptLengths]) -> int:
     return sum(bucket.requests for bucket in arrived)
 
 
-def _sure(requests: int, deviations: float) -> float:
-    return requests - deviations * math.sqrt(requests)
+def _sure(arrived: Sequence[PromptLengths]) -> float:
+    """Returns the number of requests, less an allowance for chance."""
+    return _count(arrived) - CHANCE * math.sqrt(_count(arrived))
 
 
 def _mean(arrived: Sequence[PromptLengths]) -> float:
