@@ -15,7 +15,7 @@ from legato_gateway.errors import InternalFault
 from legato_gateway.generation_config import NEUTRAL, GenerationDefaults
 from legato_gateway.http import app, control, health
 from legato_gateway.http.demand_report import DemandReporter
-from legato_gateway.http.queue_watch import QueueWatch
+from legato_gateway.http.demand_watch import DemandWatch
 from legato_gateway.http.state import State
 from legato_gateway.metrics.gateway_metrics import Metrics
 from legato_gateway.relay.context import RelayContext
@@ -74,8 +74,8 @@ class Gateway:
         self.discovery = assembly.discovery(settings)
         self.links = self._links(settings)
         self._length = ServedLength(self._fleet, settings.max_length, tokens.declared_length)
-        self._queue = QueueWatch(lambda: len(self.relay.unplaced()))
-        admission, demand = assembly.admission(settings, self._keys), Demand(self._queue.notify)
+        self.watch = DemandWatch()
+        admission, demand = assembly.admission(settings, self._keys), Demand(self.watch.notify)
         context = RelayContext(self._fleet, index, admission, History(), self.metrics, timers, demand)
         self.relay = self._relay(settings, tokens, context)
         self.samples = LoadSampler(self._fleet, self.relay)
@@ -89,7 +89,7 @@ class Gateway:
         self.health = health.create(state)
         shown = UIState(self._name, state.state, self.relay, self.samples)
         self.control = control.create(
-            reporter.report, state.state, shown.report, self.app, self._tokens, self._refused, self._queue
+            reporter.report, state.state, shown.report, self.app, self._tokens, self._refused, self.watch
         )
 
     def _links(self, settings: GatewaySettings) -> Links:

@@ -75,6 +75,7 @@ async def _serve(
 
     def stop() -> None:
         serving.should_exit = True
+        gateway.watch.close()
         ending = Overloaded("this gateway stops, and the drain deadline is over", reason=STOPPING)
         loop.call_later(settings.drain_deadline, gateway.relay.end_all, ending)
 

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from legato_operator.api import conditions, quantities, roles
 from legato_operator.api.conditions import Condition
 from legato_operator.api.resources import Spec
-from legato_operator.autoscaler import outlook, record
+from legato_operator.autoscaler import idle, outlook, record
 from legato_operator.autoscaler.decide import DECIDE_EVERY, decide
 from legato_operator.autoscaler.decision import REASONS, Decision, PoolDecision
 from legato_operator.autoscaler.window import Window
@@ -67,6 +67,7 @@ class Scaled:
     condition: Condition | None = None
     news: tuple[tuple[str, str], ...] = ()  # reason and note of Events
     due: float = float("inf")  # seconds until the next poll
+    stable_for: float = 0.0  # seconds for which the next decisions are the same if no gateway's demand changes
 
     @property
     def phases(self) -> tuple[Phase, ...]:
@@ -115,7 +116,7 @@ class Autoscaler:
         memory = self._services.setdefault(observed.uid, _Memory(name, known=observed.now))
         left = memory.decided + DECIDE_EVERY - observed.now
         if 0 < left <= DECIDE_EVERY and not _is_woken(observed):
-            return replace(memory.scaled, actions=(), news=(), due=left)
+            return replace(memory.scaled, actions=(), news=(), due=left, stable_for=0.0)
         memory.scaled = await self._decide(observed, memory, current)
         return memory.scaled
 
@@ -128,10 +129,11 @@ class Autoscaler:
 
     async def _decide(self, observed: Observed, memory: _Memory, current: Mapping[str, int]) -> Scaled:
         """Decides now. A size set by somebody else restarts the pool's window."""
+        spec = observed.service.spec
         signals = await self._source.signals(observed)
         windows = {pool: window for pool, window in memory.windows.items() if memory.sizes.get(pool) == current[pool]}
-        decision = decide(signals, windows, observed.service.spec, current, observed.now)
-        decision = _within_limits(decision, observed.service.spec, self._gpu_resources)
+        decision = decide(signals, windows, spec, current, observed.now)
+        decision = _within_limits(decision, spec, self._gpu_resources)
         missing = [text for made in decision.pools.values() for text in made.missing]
         blind = bool(missing) and (signals.traffic is None or any(worker.ready for worker in signals.workers))
         memory.known = memory.known if blind else observed.now
@@ -148,12 +150,14 @@ class Autoscaler:
         memory.unmet = {objective: memory.unmet.get(objective, observed.now) for objective in unmet}
         lasting = [objective for objective, since in memory.unmet.items() if observed.now - since >= UNMET_AFTER]
         stale = missing if observed.now - memory.known >= STALE_AFTER else []
+        pending = paused or (blind and not stale) or len(lasting) < len(memory.unmet)
         return Scaled(
             actions=tuple(_action(observed, made) for made in changed),
             status=_status(observed, decision, memory.changes, paused),
             condition=_condition(observed, stale, paused, lasting),
             news=tuple(_event(made) for made in changed),
             due=DECIDE_EVERY,
+            stable_for=0.0 if pending else idle.stable_for(signals, decision.windows, spec, observed.now),
         )
 
 

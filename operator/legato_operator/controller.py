@@ -69,6 +69,7 @@ class _ServiceLoop:
 
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     changed: asyncio.Event = field(default_factory=asyncio.Event)  # it was edited, or is to be deleted
+    due: asyncio.Event = field(default_factory=asyncio.Event)  # it was woken or polled
     generation: int = 0
     started: bool = False  # it has had a pass
 
@@ -117,9 +118,15 @@ class Controller:
             loop = self._loops[ref] = _ServiceLoop()
             self._tasks.create_task(self._serve(ref, loop))
         loop.wake.set()
+        loop.due.set()
         if generation > loop.generation:
             loop.generation = generation
             loop.changed.set()
+
+    def poll(self, ref: Ref) -> None:
+        """Lets a service's pass be due now, although nothing happened to its objects."""
+        if ref in self._loops:
+            self._loops[ref].due.set()
 
     async def run(self) -> None:
         """Reconciles woken services until cancelled."""
@@ -159,7 +166,8 @@ class Controller:
                     continue  # a new service may have the same name
                 del self._loops[ref]
                 return
-            woken = await _wait(loop.wake, due)
+            await _wait(loop.due, due)
+            woken = loop.wake.is_set()
             if not woken:
                 gather = self._gather
             elif gather:
@@ -171,6 +179,7 @@ class Controller:
         async with self._slots.acquire(urgent=loop.started):
             woken = woken or loop.wake.is_set()
             loop.wake.clear()
+            loop.due.clear()
             loop.changed.clear()
             loop.started = True
             began = self._time()

@@ -1,8 +1,9 @@
 """The reconcile loop of one service: observe, plan, apply, patch the status, and schedule the next pass."""
 
 import datetime
+import random
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from legato_operator.acceptance import accept
@@ -30,6 +31,7 @@ from legato_operator.waking import DemandWaker
 
 _END_SLACK = 10.0  # seconds beyond the drain deadline and LAST_WORDS after which a service is released with its pods
 _MOST_TEXT = 1000  # characters of an error in a condition
+NOTICED_WITHIN = 4.0  # seconds from a change of demand to the poll for which a gateway was waited for
 
 
 class StatusJournal(Protocol):
@@ -62,9 +64,20 @@ class NullStatusJournal:
 class _Settled:
     """A service whose last pass had nothing to do. Only its gateways are polled until the next pass is due."""
 
-    observed: Observed
-    scaled: Scaled
-    until: float
+    observed: Observed  # by the pass
+    scaled: Scaled  # by the last poll
+    idle: bool  # since the last poll, its gateways are waited for
+    until: float  # time of the next pass
+    idle_until: float  # the same while it is idle
+
+    def left(self, now: float) -> float:
+        """Returns the seconds until the next pass."""
+        return (self.idle_until if self.idle else self.until) - now
+
+    def due(self, now: float) -> float:
+        """Returns the seconds until the next poll or pass."""
+        poll = max(self.scaled.due, self.scaled.stable_for) if self.idle else self.scaled.due
+        return max(0.0, min(self.left(now), poll))
 
 
 @dataclass(frozen=True)
@@ -105,11 +118,12 @@ class Reconciler:
         ClusterError that another pass does not mend, after everything else was done.
         """
         settled, scaled = self._settled.pop(ref, None), None
-        if settled is not None and not woken and settled.observed.now <= self._clock.now() < settled.until:
-            scaled = await self._poll(settled)
-            if scaled is not None and _is_quiet(settled, scaled):
-                self._settled[ref] = settled
-                return max(0.0, min(settled.until - self._clock.now(), scaled.due))
+        if settled is not None and not woken and self._is_current(settled):
+            polled = await self._poll(ref, settled)
+            if polled is not None and _is_quiet(settled.scaled, polled.scaled) and self._is_current(polled):
+                self._settled[ref] = polled
+                return polled.due(self._clock.now())
+            scaled = polled.scaled if polled is not None else None
         stored = await self._find(ref)
         if stored is None:
             return None
@@ -143,15 +157,27 @@ class Reconciler:
             self._observer.forget(ref)
             return None
 
-    async def _poll(self, settled: _Settled) -> Scaled | None:
-        """Returns the autoscaler's decision from what gateways report now.
+    def _is_current(self, settled: _Settled) -> bool:
+        """True until the next pass is due or the clock is set back."""
+        now = self._clock.now()
+        return settled.observed.now <= now and settled.left(now) > 0
+
+    async def _poll(self, ref: Ref, settled: _Settled) -> _Settled | None:
+        """Returns the service with the autoscaler's decision from what gateways report now.
 
         None if a gateway lost a worker, fell silent or answers again: a pass finds out why.
         """
         observed = await self._observer.refresh(settled.observed)
         if any(pod.unreached for pod in observed.pods) or _silent(observed.pods) != _silent(settled.observed.pods):
             return None
-        return await self._autoscaler.poll(observed)
+        if settled.idle:
+            observed = replace(observed, unchanged_until=observed.now - NOTICED_WITHIN)
+        scaled = await self._autoscaler.poll(observed)
+        return replace(settled, scaled=scaled, idle=self._follow(ref, observed, scaled))
+
+    def _follow(self, ref: Ref, observed: Observed, scaled: Scaled) -> bool:
+        """Waits for the gateways of an idle service, and of one at zero. Returns True if that replaces polls."""
+        return self._waker is not None and self._waker.follow(ref, observed, scaled.stable_for > 0)
 
     async def _pass(self, ref: Ref, stored: Object, scaled: Scaled | None) -> float:
         if is_leaving(stored):
@@ -182,8 +208,7 @@ class Reconciler:
             scaled = await self._autoscaler.poll(observed)
         unscaled = await self._try(observed, scaled.phases)
         current = observed if unscaled is not None else with_new_sizes(observed, scaled)
-        if self._waker is not None:
-            self._waker.follow(ref, current)
+        idle = self._follow(ref, current, scaled)
         planned = plan(current, self._placement)
         made = with_scaling(planned, observed, scaled)
         refusal = await self._try(current, made.phases) or unscaled
@@ -198,9 +223,13 @@ class Reconciler:
         await self._record_token_events(stored, made.phases)
         again = min(planned.requeue_after, await self._next_wave(made.status, observed.status))
         rests = again >= self._placement.resync_after and not (wrote or made.phases or scaled.actions)
-        if rests and scaled.due < again:
-            self._settled[ref] = _Settled(observed, scaled, observed.now + again)
-        return min(again, scaled.due)
+        if not rests or scaled.due >= again:
+            return min(again, scaled.due)
+        unwatched = bool(made.status.get("routes"))
+        longest = again if unwatched else self._placement.idle_resync_after * random.uniform(0.5, 1.0)
+        until, idle_until = observed.now + again, observed.now + max(again, longest)
+        self._settled[ref] = _Settled(observed, scaled, idle, until, idle_until)
+        return self._settled[ref].due(self._clock.now())
 
     async def _next_wave(self, new: Mapping[str, Any], before: Mapping[str, Any]) -> float:
         """Returns the seconds until a service with these statuses may begin or end its upgrade."""
@@ -273,8 +302,7 @@ def _silent(pods: Iterable[Pod]) -> set[str]:
     return {pod.name for pod in pods if pod.pool == common.GATEWAY and pod.report is None}
 
 
-def _is_quiet(settled: _Settled, scaled: Scaled) -> bool:
+def _is_quiet(before: Scaled, scaled: Scaled) -> bool:
     """True if the decision changes nothing that is written."""
-    before = settled.scaled
     same = (scaled.status, scaled.condition) == (before.status, before.condition)
     return same and not (scaled.actions or scaled.news)

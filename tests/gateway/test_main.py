@@ -82,7 +82,8 @@ async def test_at_zero_as_many_requests_as_the_buffer_has_places_are_answered_an
         await gateway.until_ready()
         wrong = await gateway.get("/demand?wait=soon", "control", token=True)
         assert (wrong.status_code, wrong.json()["error"]) == (400, "wait: a number of seconds is expected")
-        waiting = asyncio.create_task(gateway.get("/demand?wait=1e9", "control", token=True))
+        seen = demand.decode((await gateway.get("/demand", "control", token=True)).content).digest
+        waiting = asyncio.create_task(gateway.get(f"/demand?wait=1e9&seen={seen}", "control", token=True))
         asked = [asyncio.create_task(gateway.ask(max_tokens=5)) for _ in range(60)]
         assert demand.decode((await waiting).content).held_requests >= 1
         while sum(task.done() for task in asked) < 20:  # noqa: ASYNC110 – another process

@@ -1,13 +1,14 @@
 """The autoscaler at work: what it writes, what it tells, and when it keeps its hands off."""
 
 import asyncio
+import dataclasses
 
 import pytest
 from known_signals import NO_TRAFFIC, arriving, decoder, prefiller
 from planned import observed, pod, pools, report
 
 from legato_operator.api import conditions
-from legato_operator.autoscaler import record
+from legato_operator.autoscaler import idle, record
 from legato_operator.autoscaler.decide import DECIDE_EVERY
 from legato_operator.autoscaler.signals import Signals
 from legato_operator.autoscaling import SCALED_UP, Autoscaler, with_new_sizes, with_scaling
@@ -16,6 +17,7 @@ from legato_operator.cluster import Ref, is_leaving
 from legato_operator.errors import Forbidden
 from legato_operator.manifests import common
 from legato_operator.planning.plan import Plan
+from legato_operator.reconcile import NOTICED_WITHIN
 
 BUSY = Signals((prefiller(), decoder()), arriving(600, 2000))
 IDLE = Signals((prefiller(), decoder()), NO_TRAFFIC)
@@ -32,6 +34,7 @@ class _Source:
         self.forgotten = []
 
     async def signals(self, observed):
+        self.unchanged_for = observed.now - observed.unchanged_until
         return self.known
 
     def forget(self, uid):
@@ -274,6 +277,26 @@ async def test_the_pass_that_wishes_for_more_recalls_who_would_have_gone_in_it(f
         assert pool["spec"]["replicas"] == 2
 
 
+@pytest.mark.parametrize(
+    ("known", "changes", "stable"),
+    [
+        (IDLE, {}, [idle.LONGEST] * 3),
+        (BUSY, {}, [0.0] * 3),
+        (BLIND, {}, [0.0] * 3),
+        (IDLE, {"annotations": {common.ANNOTATION_PAUSED: UNTIL}}, [0.0] * 3),
+        (IDLE, {"spec": {"slo": {"tpot": "1ms"}}}, [0.0, 0.0, idle.LONGEST]),  # until the condition reports it
+    ],
+)
+def test_decisions_are_foretold_unless_more_than_demand_may_change_them(look, known, changes, stable):
+    assert [look(now, known, **changes).stable_for for now in (1000.0, 1010.0, 1035.0)] == stable
+
+
+def test_decision_that_was_not_made_again_foretells_nothing(look):
+    """The gateways' reports may have changed since."""
+    assert look(1000.0, IDLE).stable_for > 0
+    assert look(1001.0, IDLE).stable_for == 0
+
+
 class _Counted:
     """A cluster that counts calls of it, and gateways that report no demand, or nothing."""
 
@@ -326,6 +349,55 @@ async def test_a_settled_service_costs_only_polls_of_its_gateways(fakes, build):
             return not await is_polled() and await _prefill_replicas(f) == 4
 
         await f.wait(is_scaled)
+
+
+class _Waker:
+    """Waits for all gateways, or for none."""
+
+    waits = True
+
+    def follow(self, service, observed, idle):
+        return idle and self.waits
+
+    def forget(self, service):
+        return
+
+
+async def test_a_service_whose_gateways_are_waited_for_needs_few_polls_and_passes(fakes, build):
+    source, clock, counted, waker = _Source(IDLE), _Ahead(), _Counted(), _Waker()
+    async with fakes(False, Autoscaler(source), clock=clock, seen=counted.of, gateways=counted, waker=waker) as f:
+        f.reconciler._placement = dataclasses.replace(f.reconciler._placement, idle_resync_after=600.0)
+        await f.cluster.store.apply(build(scaling={"mode": "Managed", "prefill": {"max": 10}}), "user")
+
+        async def due():
+            counted.calls = 0
+            seconds = await f.reconciler.reconcile(Ref("InferenceService", "default", "demo"), False)
+            clock.ahead += seconds
+            return seconds
+
+        await f.wait(lambda: _is_idle(due))
+        idle_for = 0.0
+        while seconds := await due():
+            assert source.unchanged_for == pytest.approx(NOTICED_WITHIN, abs=1e-3)
+            assert not counted.calls
+            idle_for += seconds
+            if seconds < idle.LONGEST:
+                break
+        assert 300.0 - 2 * idle.LONGEST <= idle_for <= 600.0
+        await due()
+        assert counted.calls, "a pass"
+        waker.waits = False
+        assert await due() == DECIDE_EVERY
+        assert source.unchanged_for == pytest.approx(NOTICED_WITHIN, abs=1e-3)
+        assert await due() <= DECIDE_EVERY
+        assert source.unchanged_for > 1e6
+        source.known = BUSY
+        await due()
+        assert await _prefill_replicas(f) == 4
+
+
+async def _is_idle(due):
+    return await due() == idle.LONGEST
 
 
 async def _prefill_replicas(f):

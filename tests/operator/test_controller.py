@@ -136,6 +136,21 @@ async def test_passes_know_if_they_are_only_due():
         assert passes.woken == [True, False, True, False, True]
 
 
+async def test_poll_makes_a_pass_due_that_is_not_woken():
+    """Without gathering; a wake during the same wait counts."""
+    passes = Passes(again=100.0)
+    async with _running(passes, gather=10.0) as (controller, _):
+        controller.poll(GOOD)  # before its first pass: it has no loop yet
+        controller.wake(GOOD)
+        await asyncio.sleep(1.0)
+        controller.poll(GOOD)
+        await asyncio.sleep(1.0)
+        controller.poll(GOOD)
+        controller.wake(GOOD)
+        await asyncio.sleep(50.0)
+    assert passes.woken == [True, False, True]
+
+
 async def test_many_wakes_within_the_time_of_gathering_are_one_pass():
     passes = Passes()
     async with _running(passes, gather=0.2) as (controller, _):

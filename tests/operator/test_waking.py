@@ -1,4 +1,4 @@
-"""Services at zero are woken by gateways that hold a request, and by nobody else's."""
+"""Idle services, and those at zero, are polled when a gateway's demand changes, and at no other gateway's."""
 
 import asyncio
 import dataclasses
@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 
 import pytest
 import virtual_loop
-from planned import observed, pools
+from planned import observed, pools, report
 
 from legato_operator.autoscaler.decide import DECIDE_EVERY
 from legato_operator.clock import SystemClock
@@ -15,23 +15,25 @@ from legato_operator.manifests import common
 from legato_operator.manifests.secret import ServiceToken
 from legato_operator.observing.observed import Pod
 from legato_operator.waking import DemandWaker
+from legato_protocol.wire.demand import WorkerLink
 
 DEMO = Ref("InferenceService", "default", "demo")
 WAIT = 5.0  # seconds that a gateway without a request takes to answer
 
 
 class _Gateways:
-    """One that comes to hold a request answers at once. Remembers who was asked, and with what."""
+    """Gateways whose demand changes answer at once. Remembers who was asked, and with what."""
 
     def __init__(self):
         self.holding = defaultdict(asyncio.Event)  # by address
         self.asked = Counter()
         self.tokens = None
+        self.seen = None
         self.waiting = 0
 
-    async def holds(self, address, tokens, tls=None):
+    async def changes(self, address, tokens, seen, tls=None):
         self.asked[address] += 1
-        self.tokens = tuple(tokens)
+        self.tokens, self.seen = tuple(tokens), seen
         self.waiting += 1
         try:
             async with asyncio.timeout(WAIT):
@@ -88,7 +90,7 @@ async def waker(gateways, woken):
 
 
 async def test_a_request_wakes_a_service_at_zero_at_once(waker, gateways, woken, build):
-    waker.follow(DEMO, _observed(build, [_gateway(), _gateway("gateway-1")]))
+    waker.follow(DEMO, _observed(build, [_gateway(), _gateway("gateway-1")]), idle=False)
     await asyncio.sleep(100.25)
     assert not woken
     assert gateways.asked["gateway-0:8082"] == gateways.asked["gateway-1:8082"] == 21, "without a gap"
@@ -103,7 +105,7 @@ async def test_a_wake_that_changes_nothing_is_repeated_no_sooner_than_looks_are(
     gateways.hold("gateway-0:8082")
     at_zero = _observed(build, [_gateway()])
     for _ in range(1000):
-        waker.follow(DEMO, at_zero)
+        waker.follow(DEMO, at_zero, idle=False)
         await asyncio.sleep(0.01)
     assert len(woken) == 10 / DECIDE_EVERY
 
@@ -111,12 +113,12 @@ async def test_a_wake_that_changes_nothing_is_repeated_no_sooner_than_looks_are(
 async def test_a_gateway_that_answers_at_once_is_asked_no_more_often_than_looks_are(waker, gateways, build):
     """An older one, or one that is gone."""
 
-    async def holds(address, tokens, tls=None):
+    async def changes(address, tokens, seen, tls=None):
         gateways.asked[address] += 1
         return False
 
-    gateways.holds = holds
-    waker.follow(DEMO, _observed(build, [_gateway()]))
+    gateways.changes = changes
+    waker.follow(DEMO, _observed(build, [_gateway()]), idle=False)
     await asyncio.sleep(10 * DECIDE_EVERY - 1)
     assert gateways.asked["gateway-0:8082"] == 10
 
@@ -139,7 +141,7 @@ async def test_a_gateway_that_answers_at_once_is_asked_no_more_often_than_looks_
 )
 async def test_who_would_not_start_a_worker_waits_for_no_gateway(waker, gateways, build, changes):
     fields = {"pods": [_gateway()]} | changes
-    waker.follow(DEMO, _observed(build, **fields))
+    assert not waker.follow(DEMO, _observed(build, **fields), idle=False)
     await asyncio.sleep(60)
     assert not gateways.asked
 
@@ -147,14 +149,14 @@ async def test_who_would_not_start_a_worker_waits_for_no_gateway(waker, gateways
 @pytest.mark.parametrize(
     "end",
     [
-        lambda waker, build: waker.follow(DEMO, _observed(build, [_gateway()], decode=1)),
+        lambda waker, build: waker.follow(DEMO, _observed(build, [_gateway()], decode=1), idle=False),
         lambda waker, build: waker.forget(DEMO),
-        lambda waker, build: waker.follow(DEMO, _observed(build, [_gateway("gateway-1")])),
+        lambda waker, build: waker.follow(DEMO, _observed(build, [_gateway("gateway-1")]), idle=False),
     ],
     ids=["started", "gone", "another gateway"],
 )
 async def test_a_service_is_waited_for_only_while_it_is_at_zero(waker, gateways, woken, build, end):
-    waker.follow(DEMO, _observed(build, [_gateway()]))
+    waker.follow(DEMO, _observed(build, [_gateway()]), idle=False)
     await asyncio.sleep(1)
     assert gateways.waiting == 1
     end(waker, build)
@@ -166,8 +168,8 @@ async def test_a_service_is_waited_for_only_while_it_is_at_zero(waker, gateways,
 
 
 async def test_gateways_are_shown_the_newest_token(waker, gateways, build):
-    waker.follow(DEMO, _observed(build, [_gateway()]))
-    waker.follow(DEMO, _observed(build, [_gateway()], token=ServiceToken("newer")))
+    waker.follow(DEMO, _observed(build, [_gateway()]), idle=False)
+    waker.follow(DEMO, _observed(build, [_gateway()], token=ServiceToken("newer")), idle=False)
     await asyncio.sleep(2 * WAIT + 1)
     assert gateways.tokens == ("newer",)
     assert gateways.waiting == 1
@@ -177,15 +179,60 @@ async def test_who_leads_again_waits_again(build):
     """The replica that leads runs it: what was waited for before is forgotten."""
     gateways = _Gateways()
     waker = DemandWaker(gateways, SystemClock())
-    waker.follow(DEMO, _observed(build, [_gateway()]))
+    waker.follow(DEMO, _observed(build, [_gateway()]), idle=False)
     await asyncio.sleep(60)
     assert not gateways.asked, "it does not run yet"
     for _ in range(2):
         task = asyncio.create_task(waker.run(lambda service: None))
         await asyncio.sleep(0)
-        waker.follow(DEMO, _observed(build, [_gateway()]))
+        waker.follow(DEMO, _observed(build, [_gateway()]), idle=False)
         await asyncio.sleep(1)
         assert gateways.waiting == 1
         task.cancel()
         await asyncio.wait((task,))
         assert not gateways.waiting
+
+
+def _reporting(digest="seen", name="gateway-0", connected=True, **fields):
+    return _gateway(name, report=report(digest=digest, links=(WorkerLink("w", connected),)), **fields)
+
+
+async def test_changed_demand_polls_an_idle_service(waker, gateways, woken, build):
+    pods = [_reporting("one"), _reporting("two", "gateway-1")]
+    assert waker.follow(DEMO, _observed(build, pods, decode=1), idle=True)
+    await asyncio.sleep(100.25)
+    assert (woken, gateways.waiting) == ([], 2)
+    gateways.hold("gateway-1:8082")
+    await asyncio.sleep(0.25)
+    assert woken == [(100.25, DEMO)]
+
+
+async def test_gateways_are_asked_for_what_differs_from_the_newest_report(waker, gateways, build):
+    for digest in ("one", "two"):
+        assert waker.follow(DEMO, _observed(build, [_reporting(digest)], decode=1), idle=True)
+    await asyncio.sleep(2 * WAIT + 1)
+    assert (gateways.seen, gateways.waiting) == ("two", 1)
+
+
+@pytest.mark.parametrize(
+    ("pods", "idle"),
+    [
+        ([], True),
+        ([_reporting()], False),
+        ([_reporting(), _gateway("gateway-1")], True),  # silent
+        ([_reporting(digest="")], True),  # of an older release
+        ([_reporting(connected=False)], True),  # the loss becomes overdue without a change
+        ([_reporting(ready=False)], True),
+        ([_reporting(), _reporting(name="gateway-1", leaving=True)], True),
+    ],
+)
+async def test_polls_go_on_unless_each_gateway_reports_every_change(waker, gateways, build, pods, idle):
+    assert waker.follow(DEMO, _observed(build, [_reporting()], decode=1), idle=True)
+    assert not waker.follow(DEMO, _observed(build, pods, decode=1), idle=idle)
+    await asyncio.sleep(60)
+    assert not gateways.waiting
+
+
+async def test_without_a_run_nothing_is_waited_for(gateways, build):
+    waker = DemandWaker(gateways, SystemClock())
+    assert not waker.follow(DEMO, _observed(build, [_reporting()], decode=1), idle=True)

@@ -14,12 +14,12 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from legato_gateway.clients.identify import TRUSTED
-from legato_gateway.http.queue_watch import QueueWatch
+from legato_gateway.http.demand_watch import DemandWatch
 from legato_gateway.json_encoding import encode
 from legato_gateway.ui import routes
 from legato_protocol.security.followed_tokens import ServiceTokens
 from legato_protocol.wire import demand
-from legato_protocol.wire.demand import DEMAND_PATH, WAIT, DemandReport
+from legato_protocol.wire.demand import DEMAND_PATH, SEEN, WAIT, DemandReport
 
 API: Final = "/v1/"
 
@@ -31,12 +31,13 @@ def create(
     public: ASGIApp,
     tokens: ServiceTokens,
     refused: Callable[[str], None],
-    queue: QueueWatch,
+    watch: DemandWatch,
 ) -> ASGIApp:
     """Returns the application: `GET /demand`, `GET /state`, the page at `/ui`, and for its playground the API of
     `public`.
 
-    `GET /demand?wait=SECONDS` answers once a request is queued, or after that time, at most `LONGEST_WAIT`.
+    `GET /demand?wait=SECONDS&seen=DIGEST` answers once the report's digest differs, or after that time, at most
+    `LONGEST_WAIT`.
 
     Without tokens everyone is let in; settings then allow loopback only. `refused` is called with rejected callers.
     """
@@ -47,7 +48,8 @@ def create(
         except ValueError:
             return JSONResponse({"error": f"{WAIT}: a number of seconds is expected"}, 400)
         if seconds > 0:
-            await queue.wait(seconds, request.receive)
+            seen = request.query_params.get(SEEN)
+            await watch.wait(lambda: report().digest != seen, seconds, request.receive)
         return Response(demand.encode(report()), media_type="application/json")
 
     async def get_state(_request: Request) -> Response:

@@ -1,13 +1,16 @@
 """The report of demand (`legato_protocol.wire.demand`), assembled from the gateway's parts. Changes nothing."""
 
+import hashlib
 from collections.abc import Callable, Iterator
+
+from msgspec import structs
 
 from legato_gateway.admission.demand import LengthCounter
 from legato_gateway.relay.relay import RequestRelay
 from legato_gateway.workers.fleet import Fleet
 from legato_protocol.model_files.adapter_file import AdapterFile
 from legato_protocol.security.followed_tokens import ServiceTokens
-from legato_protocol.wire.demand import DemandReport, ReportedLoad, WorkerLink
+from legato_protocol.wire.demand import STALE_AFTER, DemandReport, ReportedLoad, WorkerLink, encode
 
 
 class DemandReporter:
@@ -36,7 +39,7 @@ class DemandReporter:
         waiting, held = LengthCounter(), self._relay.unplaced()
         for generation in self._relay.without_token():
             waiting.add(generation.uncached)
-        return DemandReport(
+        report = DemandReport(
             gateway=self._gateway,
             uptime=now - self._began,
             arrivals=demand.arrivals.buckets(),
@@ -54,6 +57,7 @@ class DemandReporter:
             tokens=self._tokens.ids,
             adapters=self._adapters.value.id if self._adapters is not None else None,
         )
+        return structs.replace(report, digest=digest(report))
 
     def _links(self, now: float) -> Iterator[WorkerLink]:
         for worker in self._fleet:
@@ -66,3 +70,15 @@ class DemandReporter:
             if hello is not None and load is not None and not worker.foreign:
                 age = max(0.0, now - worker.loaded_at)
                 yield ReportedLoad(worker.name, hello.epoch, hello.role, hello.block_size, age, load)
+
+
+def digest(report: DemandReport) -> str:
+    """Returns a digest that stays the same while only time passes, but for loads that become stale."""
+    links = tuple(structs.replace(link, lost_for=None) for link in report.links or ())
+    still = structs.replace(report, uptime=0.0, workers=tuple(map(_without_times, report.workers)), links=links)
+    return hashlib.blake2b(encode(still), digest_size=8).hexdigest()
+
+
+def _without_times(reported: ReportedLoad) -> ReportedLoad:
+    ages = {"prefill_age": 0.0, "decode_age": 0.0, "step_age": 0.0, "core_silence": 0.0}
+    return structs.replace(reported, age=float(reported.age > STALE_AFTER), load=structs.replace(reported.load, **ages))

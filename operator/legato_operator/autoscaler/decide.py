@@ -29,9 +29,9 @@ from legato_operator.autoscaler.decision import (
 )
 from legato_operator.autoscaler.signals import Signals, WorkerSignals
 from legato_operator.autoscaler.window import Window
+from legato_protocol.wire.demand import STALE_AFTER
 
 DECIDE_EVERY = 2.0  # seconds between two decisions about a service
-STALE_AFTER = 10.0  # seconds after which a worker's report no longer counts
 _ROUNDING = 1e-6  # workers; tolerates errors of floating point
 
 

@@ -98,6 +98,13 @@ class DemandWindow:
         while len(self._sums) > 2 and now - self._sums[1][0] >= WINDOW:
             self._sums.popleft()
 
+    def fill(self, until: float, every: float) -> None:
+        """Adds reports without changes every `every` seconds after the last ones, up to the time `until`."""
+        while self._sums and (now := max(self._sums[-1][0] + every, until - WINDOW)) <= until:
+            self._sums.append((now, self._sums[-1][1]))
+            for gateway, (_, counts) in self._known.items():
+                self._known[gateway] = now, counts
+
     def last(self, seconds: float) -> tuple[float, DemandCounts] | None:
         """Returns the duration and counts of the last `seconds`, or slightly more; None before two reports."""
         if len(self._sums) < 2:

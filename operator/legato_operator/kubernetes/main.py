@@ -236,7 +236,7 @@ class _Process:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._claims.keep())
             tasks.create_task(self._controller.run())
-            tasks.create_task(self._waker.run(self._controller.wake))
+            tasks.create_task(self._waker.run(self._controller.poll))
             tasks.create_task(self._events.run())
             while not await self._wake_all():  # noqa: ASYNC110 - only the API server knows
                 await asyncio.sleep(WAIT_SECONDS)

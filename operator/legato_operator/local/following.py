@@ -17,7 +17,7 @@ async def run(store: Store, controller: Controller, waker: DemandWaker | None = 
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(controller.run())
         if waker is not None:
-            tasks.create_task(waker.run(controller.wake))
+            tasks.create_task(waker.run(controller.poll))
         for kind in WATCHED:
             tasks.create_task(_follow(store, kind, controller))
 

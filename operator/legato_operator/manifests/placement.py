@@ -46,6 +46,7 @@ class PodPlacement:
     token_lifetime: float = 0.0  # seconds until a service's token is rotated; 0: only on request
     requeue_after: float = 0.5  # seconds between passes during a change: workers' state sends no events
     resync_after: float = 5.0
+    idle_resync_after: float = 5.0  # the same for an idle service: nothing but its unwatched objects can change
 
     @property
     def has_gpus(self) -> bool:
@@ -105,4 +106,5 @@ def kubernetes(
         url="{scheme}://{service}.{namespace}.svc/v1",
         requeue_after=1.0,
         resync_after=30.0,
+        idle_resync_after=600.0,
     )

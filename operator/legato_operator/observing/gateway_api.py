@@ -1,4 +1,4 @@
-"""Gateways' control ports over HTTP: their reports of demand, and waits for queued requests."""
+"""Gateways' control ports over HTTP: their reports of demand, and waits for changes."""
 
 import asyncio
 import contextlib
@@ -21,7 +21,7 @@ class HttpGateways:
     """Polls gateways. A gateway that does not answer in time, or answers invalid data, has no report."""
 
     def __init__(self, session: aiohttp.ClientSession, timeout: float = TIMEOUT) -> None:
-        """The session must not limit its connections: each wait for queued requests keeps one."""
+        """The session must not limit its connections: each wait for a change keeps one."""
         self._control = ControlPort(session, timeout)
         self._patient = ControlPort(session, demand.LONGEST_WAIT + timeout)
         self._slots = asyncio.Semaphore(MAX_CONCURRENT)
@@ -31,12 +31,14 @@ class HttpGateways:
         async with self._slots:
             return await _report(self._control.request("GET", address, demand.DEMAND_PATH, tokens, tls))
 
-    async def holds(self, address: str, tokens: Sequence[str], tls: PeerTLS | None = None) -> bool:
-        """Waits up to `LONGEST_WAIT` seconds for a request queued in the gateway; True if there is one. Older gateways
-        answer immediately."""
-        path = f"{demand.DEMAND_PATH}?{demand.WAIT}={demand.LONGEST_WAIT:g}"
+    async def changes(self, address: str, tokens: Sequence[str], seen: str, tls: PeerTLS | None = None) -> bool:
+        """Waits up to `LONGEST_WAIT` seconds for a report whose digest is not `seen`; False without one.
+
+        True without an answer, and while requests are queued: older gateways only wait for these, or for nothing.
+        """
+        path = f"{demand.DEMAND_PATH}?{demand.WAIT}={demand.LONGEST_WAIT:g}&{demand.SEEN}={seen}"
         report = await _report(self._patient.request("GET", address, path, tokens, tls))
-        return report is not None and report.held_requests > 0
+        return report is None or report.digest != seen or report.held_requests > 0
 
 
 async def _report(asked: contextlib.AbstractAsyncContextManager[aiohttp.ClientResponse]) -> DemandReport | None:

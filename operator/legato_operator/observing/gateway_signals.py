@@ -3,6 +3,7 @@
 import logging
 from dataclasses import dataclass
 
+from legato_operator.autoscaler.decide import DECIDE_EVERY
 from legato_operator.autoscaler.demand_window import DemandWindow
 from legato_operator.autoscaler.signals import Signals
 from legato_operator.manifests import common
@@ -30,6 +31,7 @@ class GatewaySignalSource:
         memory = self._services.setdefault(observed.uid, _Memory(DemandWindow(observed.now)))
         gateways = [pod for pod in observed.pods if pod.pool == common.GATEWAY]
         by_gateway = {pod.name: pod.report for pod in gateways if pod.report is not None}
+        memory.window.fill(observed.unchanged_until, DECIDE_EVERY)
         memory.window.add(by_gateway.values(), observed.now)
         needed = [pod.name for pod in gateways if pod.ready and not pod.leaving]
         silent = tuple(name for name in needed if name not in by_gateway)

@@ -167,6 +167,7 @@ class Observed:
     unknown: tuple[str, ...] = ()  # fields of the spec that only a later version knows
     unusable: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # reason and message, by kind of route
     hosts_taken: tuple[tuple[str, Ref], ...] = ()  # hosts of its routes that older services have, too
+    unchanged_until: float = 0.0  # all gateways have reported that demand did not change until then; 0: not known
     upgrades_stopped: str = ""  # why no service's upgrade starts; empty if one may
     token: ServiceToken | None = field(default=None, repr=False)  # from its Secret
     remembered_token: ServiceToken | None = field(default=None, repr=False)  # from an earlier pass

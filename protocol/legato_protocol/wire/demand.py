@@ -14,8 +14,10 @@ from legato_protocol.wire.messages import Count, Measure
 from legato_protocol.wire.stream import Role
 
 DEMAND_PATH = "/demand"
-WAIT = "wait"  # a query parameter: seconds to wait with the answer until a request is queued
-LONGEST_WAIT = 5.0  # seconds; delays a gateway's shutdown by at most this
+WAIT = "wait"  # a query parameter: seconds to wait until the report's digest is not the one in `SEEN`
+SEEN = "seen"  # a query parameter: the digest of the newest report that the caller has
+LONGEST_WAIT = 30.0  # seconds
+STALE_AFTER = 10.0  # seconds after which a worker's load no longer counts
 
 WaitCause = Literal[
     "prefill",  # the queues of prefill workers are full
@@ -72,6 +74,7 @@ class DemandReport(msgspec.Struct, frozen=True):
     tokens: tuple[str, ...] = ()  # ids of the service tokens that it accepts; it sends the first
     adapters: str | None = None  # id of the list of adapters that it has read; None: it follows no list
     retried: tuple[str, ...] = ()  # codes of failures that led to new dispatches in the last minute
+    digest: str = ""  # of everything but times; empty: an older gateway, which cannot wait for a change
 
 
 class BadReport(ValueError):

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from legato_gateway.http import control
-from legato_gateway.http.queue_watch import QueueWatch
+from legato_gateway.http.demand_watch import DemandWatch
 from legato_gateway.ui import load_samples, routes
 from legato_gateway.ui.load_samples import LoadSampler
 from legato_gateway.ui.ui_state import REQUESTS, UIState
@@ -27,8 +27,8 @@ async def _public(scope, receive, send):
 
 
 async def _get(path, report=lambda since: {"since": since}, headers=TOKEN):
-    tokens, held = ServiceTokens("secret"), QueueWatch(lambda: 0)
-    app = control.create(lambda: None, lambda: {"workers": []}, report, _public, tokens, lambda who: None, held)
+    tokens, watch = ServiceTokens("secret"), DemandWatch()
+    app = control.create(lambda: None, lambda: {"workers": []}, report, _public, tokens, lambda who: None, watch)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://gateway") as client:
         return await client.get(path, headers=headers)
 

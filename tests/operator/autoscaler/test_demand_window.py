@@ -51,6 +51,28 @@ def test_requests_that_arrived_in_passes_of_two_seconds(passes, expected):
     assert not expected or window.last(60.0)[1].output() is None
 
 
+def test_a_gateway_that_reported_no_change_is_as_one_that_was_polled_all_the_time():
+    polled, filled = DemandWindow(0.0), DemandWindow(0.0)
+    for window in (polled, filled):
+        window.add([report(requests=10)], 0.0)
+    for second in range(2, 39, 2):
+        polled.add([report(requests=10)], float(second))
+    filled.fill(39.0, 2.0)
+    for window in (polled, filled):
+        window.add([report(requests=50)], 40.0)
+    for seconds in (4.0, 10.0, 40.0):
+        assert arrived(filled, seconds) == arrived(polled, seconds) == (seconds, 40)
+
+
+def test_a_window_is_filled_from_its_first_report_and_not_backwards():
+    window = DemandWindow(0.0)
+    window.fill(100.0, 2.0)
+    window.add([report(requests=10)], 100.0)
+    window.fill(99.0, 2.0)
+    window.add([report(requests=13)], 101.0)
+    assert arrived(window) == (1.0, 3)
+
+
 def test_two_gateways_give_the_same_as_one():
     one, two = DemandWindow(0.0), DemandWindow(0.0)
     for step in range(40):

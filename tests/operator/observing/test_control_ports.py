@@ -19,16 +19,14 @@ STATE = {"draining": False, "stopping": False, "running": 1, "waiting": 2, "idle
 REPORT = DemandReport("g", 1.0, (), {}, (), 0.0, {"prefill": 1.5}, (), 0, 0, 0, ())
 HOLDING = demand.encode(structs.replace(REPORT, held_requests=2))
 TOKENS = ("t",)
-SILENT = {HttpWorkers: (None, None, False), HttpGateways: (None, False)}
+SILENT = {HttpWorkers: (None, None, False), HttpGateways: (None, True)}
 
 
 async def _all(client, address):
     """Results of all requests that there are."""
-    if isinstance(client, HttpWorkers):
-        calls = client.state, client.drain, client.recall
-    else:
-        calls = client.report, client.holds
-    return tuple([await call(address, TOKENS) for call in calls])
+    if isinstance(client, HttpGateways):
+        return await client.report(address, TOKENS), await client.changes(address, TOKENS, "")
+    return tuple([await call(address, TOKENS) for call in (client.state, client.drain, client.recall)])
 
 
 class Fleet:
@@ -143,7 +141,7 @@ async def test_nonsense_is_not_an_answer(client, wrong):
     async with asking(client, answer) as (asked, address):
         (first, *_), (nothing, *_) = await _all(asked, address), SILENT[client]
         assert first is nothing
-        assert client is HttpWorkers or await asked.holds(address, TOKENS) is False
+        assert client is HttpWorkers or await asked.changes(address, TOKENS, "") is True
 
 
 @pytest.mark.parametrize("client", SILENT)
@@ -163,18 +161,27 @@ async def test_where_nobody_answers_there_is_no_answer(client, address):
             assert await asked.report(slow, TOKENS) is None
 
 
-@pytest.mark.parametrize(("body", "holds"), [(HOLDING, True), (demand.encode(REPORT), False)])
-async def test_a_gateway_is_waited_for_until_it_holds_a_request(body, holds):
+@pytest.mark.parametrize(
+    ("body", "seen", "changed"),
+    [
+        (demand.encode(structs.replace(REPORT, digest="d")), "d", False),
+        (demand.encode(structs.replace(REPORT, digest="d")), "c", True),
+        (demand.encode(REPORT), "", False),  # an older gateway, which waits for a queued request only
+        (HOLDING, "", True),
+        (b"nonsense", "d", True),
+    ],
+)
+async def test_a_gateway_is_waited_for_until_its_demand_changes(body, seen, changed):
     fleet = Fleet(body)
     async with asking(HttpGateways, fleet.answer) as (gateways, address):
-        assert await gateways.holds(address, TOKENS) is holds
-    assert fleet.asked == [("GET", f"/demand?wait={demand.LONGEST_WAIT:g}", "Bearer t")]
+        assert await gateways.changes(address, TOKENS, seen) is changed
+    assert fleet.asked == [("GET", f"/demand?wait={demand.LONGEST_WAIT:g}&seen={seen}", "Bearer t")]
 
 
 async def test_a_gateway_is_waited_for_longer_than_it_is_asked():
     fleet = Fleet(HOLDING, full=3)
     async with asking(HttpGateways, fleet.answer, timeout=0.05) as (gateways, address):
-        waiting = asyncio.create_task(gateways.holds(address, TOKENS))
+        waiting = asyncio.create_task(gateways.changes(address, TOKENS, ""))
         assert await gateways.report(address, TOKENS) is None
         fleet.opened.set()
         assert await waiting
@@ -189,7 +196,9 @@ async def test_who_waits_for_gateways_keeps_nobody_else_from_asking():
         return web.Response(body=demand.encode(REPORT))
 
     async with asking(HttpGateways, answer) as (gateways, address):
-        waits = [asyncio.create_task(gateways.holds(address, TOKENS)) for _ in range(2 * gateway_api.MAX_CONCURRENT)]
+        waits = [
+            asyncio.create_task(gateways.changes(address, TOKENS, "")) for _ in range(2 * gateway_api.MAX_CONCURRENT)
+        ]
         await asyncio.sleep(0)
         assert await gateways.report(address, TOKENS) == REPORT
         for wait in waits:

@@ -1,0 +1,29 @@
+"""Finds the time for which the decision about an idle service stays the same. Pure."""
+
+from collections.abc import Mapping
+
+from legato_operator.api.resources import Spec
+from legato_operator.autoscaler.signals import Signals, WorkerSignals
+from legato_operator.autoscaler.window import Window
+
+LONGEST = 20.0  # seconds; well below `window.LONGEST_GAP`
+
+
+def stable_for(signals: Signals, windows: Mapping[str, Window], spec: Spec, now: float) -> float:
+    """Returns the seconds for which time does not change a decision with these windows; 0 unless the service is idle.
+
+    Idle means that nothing has arrived or finished within the last minute, and that nothing waits or runs.
+    """
+    traffic = signals.traffic
+    if traffic is None or traffic.arrivals or traffic.output or traffic.waiting or traffic.held:
+        return 0.0
+    if not all(map(_is_idle, signals.workers)):
+        return 0.0
+    smaller = (window.since + spec.scaling.scale_down_stabilization for window in windows.values())
+    last = (window.busy + spec.scaling.idle_after for window in windows.values())
+    return min((LONGEST, *(at - now for at in (*smaller, *last) if at > now)))
+
+
+def _is_idle(worker: WorkerSignals) -> bool:
+    serves = worker.ready and not worker.draining and worker.queue_tokens is not None
+    return serves and not (worker.queue_tokens or worker.running or worker.waiting)

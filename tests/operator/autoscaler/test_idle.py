@@ -1,0 +1,58 @@
+"""An idle service's decisions are the same until a pool may shrink, and nobody else's are foretold."""
+
+import pytest
+from known_signals import NO_TRAFFIC, arriving, decoder, prefiller, prompts, spec
+
+from legato_operator.autoscaler import idle
+from legato_operator.autoscaler.signals import OutputLengths, Signals, Traffic
+from legato_operator.autoscaler.window import LONGEST_GAP, Window
+
+NOW = 10_000.0
+SPEC = spec(scaling={"scaleDownStabilization": "15m", "idleAfter": "10m"})
+LONG_AGO = {"prefill": Window(((NOW, 1),)), "decode": Window(((NOW, 1),))}
+
+
+def _stable_for(signals=None, windows=None):
+    signals = signals or Signals((prefiller(), decoder()), NO_TRAFFIC)
+    return idle.stable_for(signals, LONG_AGO | (windows or {}), SPEC, NOW)
+
+
+@pytest.mark.parametrize(
+    ("windows", "seconds"),
+    [
+        ({}, idle.LONGEST),
+        ({"decode": Window(((NOW - 890, 3), (NOW, 1)))}, 10.0),  # three workers are kept for 15 minutes
+        ({"decode": Window(((NOW, 1),), busy=NOW - 595)}, 5.0),  # the last one for 10
+        ({"decode": Window(((NOW, 0),), busy=NOW - 601)}, idle.LONGEST),
+    ],
+)
+def test_decisions_stay_until_a_pool_may_shrink(windows, seconds):
+    assert _stable_for(windows=windows) == pytest.approx(seconds)
+
+
+def test_decisions_continue_their_windows():
+    assert idle.LONGEST + 5 < LONGEST_GAP
+
+
+@pytest.mark.parametrize(
+    "signals",
+    [
+        Signals((prefiller(), decoder()), None),
+        Signals((prefiller(), decoder()), arriving(1, 100)),
+        Signals((prefiller(), decoder()), Traffic(60.0, (), 10.0, (), waiting=prompts(1, 100))),
+        Signals((prefiller(), decoder()), Traffic(60.0, (), 10.0, (), held=1)),
+        Signals((prefiller(), decoder()), Traffic(60.0, (), 10.0, (), output=OutputLengths(10.0, 0.0))),
+        Signals((prefiller(queue_tokens=5), decoder()), NO_TRAFFIC),
+        Signals((prefiller(queue_tokens=None), decoder()), NO_TRAFFIC),
+        Signals((prefiller(), decoder(running=1)), NO_TRAFFIC),
+        Signals((prefiller(), decoder(waiting=1)), NO_TRAFFIC),
+        Signals((prefiller(), decoder(ready=False)), NO_TRAFFIC),
+        Signals((prefiller(), decoder(draining=True)), NO_TRAFFIC),
+    ],
+)
+def test_a_service_with_traffic_or_without_signals_is_not_idle(signals):
+    assert _stable_for(signals) == 0.0
+
+
+def test_a_service_at_zero_is_idle():
+    assert _stable_for(Signals((), NO_TRAFFIC)) == idle.LONGEST
