@@ -166,7 +166,7 @@ def test_without_penalties_no_token_is_counted(choose):
     assert not tokens.read
 
 
-@settings(deadline=None)
+@settings(max_examples=times(30), deadline=None)
 @given(
     st.lists(
         st.builds(
@@ -188,7 +188,7 @@ def test_penalized_logits_are_those_of_the_reference(draws):
     assert logits.tolist() == [pytest.approx(row, rel=1e-5, abs=1e-6) for row in expected]
 
 
-@settings(deadline=None)
+@settings(max_examples=times(30), deadline=None)
 @given(
     allowed=st.sets(st.integers(0, 7)).map(tuple),
     words=st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=3).map(tuple), max_size=6).map(tuple),

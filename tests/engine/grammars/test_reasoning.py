@@ -6,6 +6,7 @@ import jsonschema
 import msgspec
 import pytest
 import torch
+from budget import times
 from grammar_vocabulary import COMPILER, END, EOT, TOKENS, step, text
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -61,7 +62,7 @@ def parted(output, begun):
     return output[:at], output[at + 1 :]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=times(20))
 @given(
     begun=st.booleans(),
     begins=st.booleans(),

@@ -17,7 +17,7 @@ from legato_engine.transfer.fakes.late_device import LateEvent, LateStream
 from legato_engine.transfer.fakes.memory import Faults
 from legato_engine.transfer.session.events import Aborted, Arrived, Committed, Granted, GrantRevoked, Released
 
-SCHEDULES = times(160)
+SCHEDULES = times(80)
 STALE, COUNT = 99, 4
 
 

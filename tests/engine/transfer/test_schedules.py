@@ -296,7 +296,7 @@ def play(seed, faults, device=""):
 
 
 FEW = settings(
-    max_examples=times(30),  # pairs of schedules
+    max_examples=times(15),  # pairs of schedules
     deadline=None,
     phases=(Phase.explicit, Phase.generate),
     suppress_health_check=list(HealthCheck),
