@@ -49,6 +49,7 @@ def main() -> int:
 def _serve(channel: ServerChannel, start: Start, pulse: Pulse) -> int:
     channel.send(Loading("loading", 0.0))
     from legato_engine.core import assembly  # torch is loaded here: after the heartbeat has started
+    from legato_engine.core.loop import Core
     from legato_engine.transfer.link import LinkError
 
     def progress(phase: str, share: float) -> None:
@@ -56,18 +57,19 @@ def _serve(channel: ServerChannel, start: Start, pulse: Pulse) -> int:
         channel.send(Loading(phase, share))
 
     try:
-        parts = assembly.load(start.settings, Path(start.path), start.epoch, progress, time.monotonic, start.adapters)
+        parts, ready = assembly.load(
+            start.settings, Path(start.path), start.epoch, progress, time.monotonic, start.adapters
+        )
     except (EngineError, LinkError, SettingsError) as error:
-        if isinstance(error, EngineError) and not error.permanent:
-            raise
         channel.send(NotStarting(str(error)))
         return _EXIT_PERMANENT
     pulse.end()
-    channel.send(parts.ready())
+    channel.send(ready)
     try:
-        parts.core(channel, pulse).run()
+        Core(channel, parts, pulse).run()
     finally:
-        parts.close()
+        if parts.agent is not None:
+            parts.agent.close()
     return 0
 
 

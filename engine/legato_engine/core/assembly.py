@@ -1,17 +1,14 @@
 """Builds a core from settings: model, arena, scheduler and hand-offs. This is the slow part of a start."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from legato_engine.adapters.catalog import AdapterCatalog
 from legato_engine.adapters.resident import ResidentAdapters
-from legato_engine.core.channel import ServerChannel
 from legato_engine.core.compute import ComputeThread
 from legato_engine.core.frames import Ready
 from legato_engine.core.handoff.link import HandoffLink, LinkOpener
-from legato_engine.core.loop import Core
-from legato_engine.core.reporting.heartbeat import Pulse
+from legato_engine.core.loop import CoreParts
 from legato_engine.grammars import compilations
 from legato_engine.grammars.compilations import Compilations
 from legato_engine.kvcache.block_pool import BlockPool
@@ -37,61 +34,6 @@ Load = Callable[[WorkerSettings, Path, Progress], LoadedModel]
 PREFILL_NICENESS = 5  # a third of the weight of a thread that decodes, or of any other program's
 
 
-@dataclass(frozen=True)
-class CoreParts:
-    """All parts of a core, ready to run."""
-
-    hello: Hello
-    formats: str
-    vocab_size: int
-    compute: ComputeThread
-    runner: StepRunner
-    scheduler: Scheduler
-    events: EventLog
-    agent: TransferAgent | None
-    carrier: HandoffLink | None
-    grammars: Compilations
-    adapters: ResidentAdapters
-    catalog: AdapterCatalog | None
-    limits: SchedulerLimits
-    clock: Clock
-
-    def core(self, channel: ServerChannel, pulse: Pulse) -> Core:
-        return Core(
-            channel,
-            self.compute,
-            self.runner,
-            self.scheduler,
-            self.events,
-            self.agent,
-            self.grammars,
-            self.adapters,
-            kv_revision=self.hello.kv_revision,
-            clock=self.clock,
-            max_waiting=self.limits.max_waiting,
-            pulse=pulse,
-            catalog=self.catalog,
-        )
-
-    def ready(self) -> Ready:
-        """Returns the message that reports to the server that the core serves."""
-        offer, carrier = self.catalog.offer if self.catalog is not None else None, self.carrier
-        fallbacks = (self.runner.fallback, carrier.kernel_fallback if carrier else "")
-        return Ready(
-            self.hello,
-            self.formats,
-            self.vocab_size,
-            offer,
-            next(filter(None, fallbacks), ""),
-            carrier.reason if carrier else "",
-            carrier is not None and carrier.fallback,
-        )
-
-    def close(self) -> None:
-        if self.agent is not None:
-            self.agent.close()
-
-
 def load(
     settings: WorkerSettings,
     path: Path,
@@ -99,10 +41,11 @@ def load(
     progress: Progress,
     clock: Clock,
     listed: AdapterList | None = None,
-) -> CoreParts:
+) -> tuple[CoreParts, Ready]:
     """Loads the model, opens the `listed` adapters and registers the arena.
 
-    Raises EngineError, SettingsError, LinkError.
+    Returns the core's parts, and the message that reports to the server that it serves. Raises EngineError,
+    SettingsError, LinkError.
     """
     load_model = _loader(settings)
     compute = ComputeThread(niceness(settings))
@@ -128,21 +71,20 @@ def load(
         catalog = AdapterCatalog(adapters, model.open_adapter, clock)
         catalog.begin(listed)
     hello = _hello(settings, model, epoch, model_digest.digest(path), agent, grammars, adapters)
-    return CoreParts(
+    parts = CoreParts(compute, runner, scheduler, events, agent, grammars, adapters, catalog, clock)
+    return parts, _ready(hello, model, carrier, catalog)
+
+
+def _ready(hello: Hello, model: LoadedModel, carrier: HandoffLink | None, catalog: AdapterCatalog | None) -> Ready:
+    fallbacks = (model.runner.fallback, carrier.kernel_fallback if carrier else "")
+    return Ready(
         hello,
-        runner.formats,
+        model.runner.formats,
         model.vocab_size,
-        compute,
-        runner,
-        scheduler,
-        events,
-        agent,
-        carrier,
-        grammars,
-        adapters,
-        catalog,
-        limits,
-        clock,
+        catalog.offer if catalog is not None else None,
+        next(filter(None, fallbacks), ""),
+        carrier.reason if carrier else "",
+        carrier is not None and carrier.fallback,
     )
 
 

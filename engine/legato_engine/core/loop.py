@@ -9,6 +9,7 @@ import selectors
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from legato_engine.adapters.catalog import AdapterCatalog
@@ -47,37 +48,35 @@ from legato_protocol.wire import stream
 IDLE = 0.5  # seconds: the longest silence towards gateways, and the longest delay until a deadline is noticed
 
 
+@dataclass(frozen=True, slots=True)
+class CoreParts:
+    """The collaborators of a core. Without an `agent` it hands nothing off; without a `catalog`, adapters are fixed."""
+
+    compute: Compute
+    runner: StepRunner
+    scheduler: Scheduler
+    events: EventLog
+    agent: TransferAgent | None
+    grammars: Compilations
+    adapters: ResidentAdapters
+    catalog: AdapterCatalog | None
+    clock: Callable[[], float]
+
+
 class Core:
-    def __init__(
-        self,
-        channel: ServerChannel,
-        compute: Compute,
-        runner: StepRunner,
-        scheduler: Scheduler,
-        events: EventLog,
-        agent: TransferAgent | None,
-        grammars: Compilations,
-        adapters: ResidentAdapters,
-        *,
-        kv_revision: str,
-        clock: Callable[[], float],
-        max_waiting: int,
-        pulse: Pulse | None = None,
-        catalog: AdapterCatalog | None = None,
-    ) -> None:
-        """Without a `catalog`, the offered adapters never change."""
+    def __init__(self, channel: ServerChannel, parts: CoreParts, pulse: Pulse) -> None:
         self._channel = channel
-        self._compute = compute
-        self._runner = runner
-        self._scheduler = scheduler
-        self._events = events
-        self._agent = agent
-        self._catalog = catalog
+        self._compute = parts.compute
+        self._runner = runner = parts.runner
+        self._scheduler = scheduler = parts.scheduler
+        self._events = parts.events
+        self._agent = agent = parts.agent
+        self._catalog = parts.catalog
         self._offer: AdapterOffer | None = None  # not yet reported to the server
-        self._clock = clock
-        self._outbox = Outbox(PhaseLog(clock))
+        self._clock = parts.clock
+        self._outbox = Outbox(PhaseLog(parts.clock))
         self._rates = Rates()
-        block_size = runner.layout.block_size
+        block_size, kv_revision = runner.layout.block_size, runner.kv_revision
         self._senders: HandoffSenders | None = None
         self._receivers: HandoffReceivers | None = None
         if agent is not None:
@@ -86,16 +85,16 @@ class Core:
             )
             self._receivers = HandoffReceivers(scheduler.incoming, agent, self._outbox, kv_revision=kv_revision)
         self._handler = RequestHandler(
-            scheduler, agent, self._outbox, self._senders, self._receivers, grammars, adapters
+            scheduler, agent, self._outbox, self._senders, self._receivers, parts.grammars, parts.adapters
         )
-        self._pulse = pulse or Pulse(clock)
-        self._reporter = LoadReporter(self._handler, self._rates, self._pulse, max_waiting=max_waiting)
+        self._pulse = pulse
+        self._reporter = LoadReporter(self._handler, self._rates, pulse, max_waiting=scheduler.limits.max_waiting)
         self._in_flight: deque[Batch] = deque()  # the first is awaited; a second one was launched ahead
         self._handles: deque[Any] = deque()  # of launched steps; only the compute thread uses it
         self._computing = False
         self._since = 0.0  # when the awaited step was launched, or the one before it ended
         self._selector = selectors.DefaultSelector()
-        for source in (channel, compute, grammars, adapters, agent, catalog):
+        for source in (channel, parts.compute, parts.grammars, parts.adapters, agent, parts.catalog):
             if source is not None:
                 self._selector.register(source, selectors.EVENT_READ)
 

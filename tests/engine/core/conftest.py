@@ -23,7 +23,7 @@ from legato_engine.adapters.resident import OfferedAdapter, ResidentAdapters
 from legato_engine.core import frames
 from legato_engine.core.channel import ServerChannel
 from legato_engine.core.frames import CoreStatus, FromGateway, Inbox, IterationReport, Splitter
-from legato_engine.core.loop import Core
+from legato_engine.core.loop import Core, CoreParts
 from legato_engine.core.reporting.heartbeat import Pulse
 from legato_engine.grammars.compilations import Compilations
 from legato_engine.kvcache.block_pool import BlockPool
@@ -303,8 +303,7 @@ class World:
         )
         pulse = Pulse(self.network.clock)
         resident = ResidentAdapters(adapters, adapters_in_memory, scheduler.adapters)
-        core = Core(
-            ServerChannel(theirs),
+        parts = CoreParts(
             InlineCompute(step_turns),
             runner,
             scheduler,
@@ -312,12 +311,10 @@ class World:
             agent,
             grammars or Compilations(None),
             resident,
-            kv_revision=runner.kv_revision,
-            clock=self.network.clock,
-            max_waiting=chosen.max_waiting,
-            pulse=pulse,
-            catalog=AdapterCatalog(resident, open_adapter, self.network.clock) if open_adapter else None,
+            AdapterCatalog(resident, open_adapter, self.network.clock) if open_adapter else None,
+            self.network.clock,
         )
+        core = Core(ServerChannel(theirs), parts, pulse)
         peer = Peer(name, epoch, link.address if link else b"")
         worker = Worker(core, ours, scheduler, agent, runner, peer, pulse)
         worker.send(joined=(GATEWAY,))
