@@ -1,14 +1,14 @@
-"""All errors that the engine raises on purpose. Permanent: the same start fails again; temporary: a retry may succeed.
+"""All errors that the engine raises on purpose. All but RequestRejected are permanent: the same start fails again.
 
 EngineError
-├── TooLittleMemory            the KV arena cannot hold one sequence of the maximum length; permanent
-├── NoDevice                   torch cannot use the requested device; permanent
-├── KernelFailed               a kernel cannot be compiled or started on this device; permanent
-├── UnusableFormat             this backend does not support the number format; permanent
-├── UnusableProfile            the file is not a profile of a worker; permanent
-├── StartFailed                the core reported why it can never start; permanent
+├── TooLittleMemory            the KV arena cannot hold one sequence of the maximum length
+├── NoDevice                   torch cannot use the requested device
+├── KernelFailed               a kernel cannot be compiled or started on this device
+├── UnusableFormat             this backend does not support the number format
+├── UnusableProfile            the file is not a profile of a worker
+├── StartFailed                the core reported why it can never start
 ├── RequestRejected            a rejected request (`scheduler.requests.limits`), with a code
-└── ModelError                 the model cannot be served; raised before the worker serves; permanent
+└── ModelError                 the model cannot be served; raised before the worker serves
     ├── ModelNotFound          no such file or folder, or a part of it is missing
     ├── CorruptModel           a file is truncated, has a bad header or contradicts itself
     ├── UnsupportedModel       an architecture, or a setting of it, that the engine does not compute
@@ -24,49 +24,33 @@ Wrong flags raise the protocol's SettingsError, as in every process.
 class EngineError(Exception):
     """Base of the tree above."""
 
-    permanent = False
-
 
 class StartFailed(EngineError):
     """The core can never start with these settings and this model. The text says why."""
-
-    permanent = True
 
 
 class NoDevice(EngineError):
     """torch cannot use the requested device. The text names it."""
 
-    permanent = True
-
 
 class KernelFailed(EngineError):
     """A kernel cannot be compiled or started on this device. The text has the compiler's message."""
-
-    permanent = True
 
 
 class UnusableFormat(EngineError):
     """The backend does not support the number format. The text lists supported ones."""
 
-    permanent = True
-
 
 class UnusableProfile(EngineError):
     """The file is not a profile of a worker. The text names the file and the fault."""
-
-    permanent = True
 
 
 class TooLittleMemory(EngineError, ValueError):
     """The KV arena cannot hold one sequence of the maximum length. The text says how much memory is enough."""
 
-    permanent = True
-
 
 class ModelError(EngineError):
     """The model cannot be served. The text names the file, the fault and the allowed values."""
-
-    permanent = True
 
 
 class ModelNotFound(ModelError):
