@@ -24,7 +24,7 @@ LEAST_QUEUEING = 0.1  # minimum fraction of the objective that is left for queue
 USUAL_START = 60.0  # seconds, if no start was measured
 _LONGEST_PROMPT = 1 << 24  # tokens
 
-LOAD_EQUATION = "max(fittingWork / minute, (fittingWork - chance) / window)"
+LOAD_EQUATION = "fittingWork / minute"
 ARRIVALS_EQUATION = (
     f"max(min(1, oversizedWork / minute), {LOAD_EQUATION} / utilisation + max(0, oversizedWork / minute - 1))"
 )
@@ -151,13 +151,11 @@ def _arrivals(arrived: _Work, traffic: Traffic) -> Term:
 
     Oversized prompts only need workers beyond the first: more workers cannot serve such a prompt within the objective,
     so a single one must not add any. Until a window is full, a minute is the divisor, so that neither do one or two
-    oversized prompts right after a restart.
+    prompts right after a restart; `Backlog` notices more of them.
     """
     numbers = {
         "fittingWork": arrived.fitting,
-        "chance": arrived.chance,
         "oversizedWork": arrived.oversized,
-        "window": traffic.seconds,
         "minute": max(traffic.seconds, WINDOW),
         "utilisation": UTILISATION,
         "tokens": float(sum(bucket.tokens for bucket in traffic.arrivals)),

@@ -54,8 +54,6 @@ LONG = arriving(1, 100_000, waiting=prompts(1, 100_000))
         (_queued(0, arriving(600, 2000)), ARRIVALS, 20_000 / 8_000 / 0.75, 4),
         # 4,000 tokens/s need 0.67; 800,000 queued ones are 100 s of work, of which 70 s are left in 60 s.
         (_queued(800_000, arriving(120, 2000)), BACKLOG, 4 / 6 + (70 - 0.872 * 4 / 6) / 60, 2),
-        # 100 prompts of 0.25 s within the only 10 s: 25 s of work, less sqrt(100) x 0.25 s that may be chance.
-        (_queued(0, Traffic(10.0, prompts(100, 2000), 10.0, prompts(100, 2000))), ARRIVALS, (25 - 2.5) / 10 / 0.75, 3),
         # 24 a minute that exceed the objective are 5 workers' work: without them the queue would grow for ever.
         (_queued(0, arriving(24, 100_000)), ARRIVALS, 5 - 1, 4),
     ],
