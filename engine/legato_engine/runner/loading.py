@@ -100,21 +100,6 @@ def _warmed_up(
     progress: Progress,
     fallback: str = "",
 ) -> Runner:
-    runner = _loaded(settings, checkpoint, max_length, adapter_values, progress, fallback)
-    progress("warming up", 0.0)
-    runner.warm_up()
-    memory.give_back()
-    return runner
-
-
-def _loaded(
-    settings: WorkerSettings,
-    checkpoint: Checkpoint,
-    max_length: int | None,
-    adapter_values: int,
-    progress: Progress,
-    fallback: str = "",
-) -> Runner:
     runner = Runner.load(
         checkpoint,
         block_size=settings.tokens_per_block,
@@ -135,6 +120,9 @@ def _loaded(
     )
     if settings.device == "cpu":
         population.start(runner.arena)  # only now: workers that start together measure the free memory first
+    progress("warming up", 0.0)
+    runner.warm_up()
+    memory.give_back()
     return runner
 
 

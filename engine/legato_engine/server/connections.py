@@ -35,19 +35,10 @@ class GatewayLeft(Exception):
 class GatewayConnections:
     """Endpoints of `/stream` and `/events`."""
 
-    def __init__(
-        self,
-        hub: Hub,
-        core_writable: Callable[[], Awaitable[None]],
-        *,
-        stream_bytes: int = STREAM_BYTES,
-        event_bytes: int = EVENT_BYTES,
-    ) -> None:
+    def __init__(self, hub: Hub, core_writable: Callable[[], Awaitable[None]]) -> None:
         """`core_writable` waits until the core accepts more data; until then nothing is read from gateways."""
         self._hub = hub
         self._core_writable = core_writable
-        self._stream_bytes = stream_bytes
-        self._event_bytes = event_bytes
 
     async def stream(self, socket: WebSocket) -> None:
         """Requests in, tokens out."""
@@ -64,7 +55,7 @@ class GatewayConnections:
                     raise _bad(error) from None
 
         await socket.accept()
-        queue = SendQueue(self._stream_bytes)
+        queue = SendQueue(STREAM_BYTES)
         if await self._run(socket, self._greet(socket)):
             return
         gateway = self._hub.join(queue)
@@ -91,7 +82,7 @@ class GatewayConnections:
                 self._hub.send_snapshot(queue)
 
         await socket.accept()
-        queue = SendQueue(self._event_bytes)
+        queue = SendQueue(EVENT_BYTES)
         if await self._run(socket, self._greet(socket)):
             return
         self._hub.listen(queue)

@@ -3,7 +3,7 @@
 import asyncio
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from legato_engine.core.frames import Beat, FromCore, IterationReport, Loading, NotStarting, Ready, Start
 from legato_engine.errors import StartFailed
@@ -14,32 +14,17 @@ from legato_protocol.wire import hang
 
 _QUIET = 1.0  # seconds without a report of the core, after which the server sends the load to gateways
 _FAREWELL = 2.0  # seconds that a core gets to end its hand-offs
+_FIRST_DELAY, _LONGEST_DELAY = 0.2, 10.0  # seconds before a core is started again, doubled each time
+_CALM = 60.0  # seconds: a core that served for this duration resets the delay
 _SLICE = 0.05  # share of the silence limit: the most that a single wait counts for
 
 
-@dataclass(frozen=True, slots=True)
-class RestartBackoff:
-    """Seconds before a core is started again, doubled each time. A core that served for `calm` seconds resets them."""
-
-    first: float = 0.2
-    most: float = 10.0
-    calm: float = 60.0
-
-
 class Supervisor:
-    def __init__(
-        self,
-        settings: WorkerSettings,
-        hub: Hub,
-        launch: Launch,
-        log: Callable[[str, str], None],
-        backoff: RestartBackoff | None = None,
-    ) -> None:
+    def __init__(self, settings: WorkerSettings, hub: Hub, launch: Launch, log: Callable[[str, str], None]) -> None:
         self._settings = settings
         self._hub = hub
         self._launch = launch
         self._log = log
-        self._backoff = backoff or RestartBackoff()
         self._link: CoreLink | None = None
         self._ready_at: float | None = None
         self._beat = Beat()  # the last one
@@ -50,7 +35,7 @@ class Supervisor:
 
     async def run(self, path: str) -> None:
         """Runs until stopped or cancelled. Raises StartFailed if another start would fail in the same way."""
-        delay = self._backoff.first
+        delay = _FIRST_DELAY
         clock = asyncio.get_running_loop().time
         while True:
             self._ready_at, self._beat = None, Beat()
@@ -69,11 +54,11 @@ class Supervisor:
             if not reason:
                 reason = f"the core {ending}"
                 self._hub.core_lost(reason)
-            if self._ready_at is not None and clock() - self._ready_at >= self._backoff.calm:
-                delay = self._backoff.first
+            if self._ready_at is not None and clock() - self._ready_at >= _CALM:
+                delay = _FIRST_DELAY
             self._log("ERROR", f"core of epoch {epoch} lost: {reason}; starting another in {delay:.1f} s")
             await asyncio.sleep(delay)
-            delay = min(delay * 2, self._backoff.most)
+            delay = min(delay * 2, _LONGEST_DELAY)
 
     def flush(self) -> None:
         """Sends the core the frames that the hub has queued for it."""

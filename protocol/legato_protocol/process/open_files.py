@@ -9,16 +9,16 @@ MOST: Final = 1 << 20  # more than a process here can use; "unlimited" cannot be
 LEAST: Final = 256  # for any process: its sockets, pipes and files, and some connections
 
 
-def raise_limit(least: int = LEAST) -> int:
-    """Raises the soft limit to the hard one and returns it. Raises SettingsError if that is below `least`."""
+def raise_limit() -> int:
+    """Raises the soft limit to the hard one and returns it. Raises SettingsError if that is below LEAST."""
     soft, hard = (
         MOST if limit == resource.RLIM_INFINITY else limit for limit in resource.getrlimit(resource.RLIMIT_NOFILE)
     )
     if soft < min(hard, MOST):
         soft = min(hard, MOST)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
-    if soft < least:
+    if soft < LEAST:
         raise SettingsError(
-            f"the limit of open files is {soft}, and at least {least} are needed: raise it (ulimit -n {least})"
+            f"the limit of open files is {soft}, and at least {LEAST} are needed: raise it (ulimit -n {LEAST})"
         )
     return soft
