@@ -35,7 +35,7 @@ BY_HAND = {  # for lists that do not change, and for ports other than those of p
     "gateway --control-tls-port",
     "worker --control-tls-port",
 }
-ROW = re.compile(r"^\| `(--[\w-]+)` \| (.*?) ?\|", re.MULTILINE)
+ROW = re.compile(r"^\| `(--[\w-]+)` \| ((?:`[\w.]+`(?:, )?)*)", re.MULTILINE)  # fields stand before the meaning
 
 
 def documented(process: str) -> dict[str, list[str]]:

@@ -101,8 +101,8 @@ def _documented(page):
 
 async def _autoscale(s, least, most):
     """The HPA of the docs, with these bounds and for this service, and quick to scale down."""
-    item = _documented("kubernetes.md")
-    item["metadata"]["name"] = "demo"
+    item = _documented("autoscaling-external.md")
+    item["metadata"] = {"name": "demo"}
     item["spec"]["scaleTargetRef"]["name"] = "demo-decode"
     behavior = {"scaleDown": {"stabilizationWindowSeconds": 0}}
     item["spec"] |= {"minReplicas": least, "maxReplicas": most, "behavior": behavior}
