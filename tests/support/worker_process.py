@@ -24,14 +24,6 @@ TOKEN = "of a test"
 PATIENCE = 90.0
 PROMPT = (504, 3575, 282, 4649, 314)  # "The capital of France is"
 LONG = 96  # tokens
-PROGRAM = """
-import argparse, sys
-from legato_cli.processes import worker
-parser = argparse.ArgumentParser()
-worker.add_parser(parser.add_subparsers())
-flags = parser.parse_args()
-sys.exit(flags.run(flags))
-"""
 
 
 @dataclass
@@ -91,7 +83,14 @@ def start(folder: Path, *flags: str, model: str = "builtin:smollm2-135m-instruct
     own = {"--role": "unified", "--name": "w0", "--model": model, "--announce": str(announce)}
     own |= {"--health-port": "0", "--control-port": "0", "--max-length": "512", "--kv-cache-memory": "64Mi"}
     own |= {"--threads": "1", "--transport": "None"}
-    command = [sys.executable, "-c", PROGRAM, "worker", *(word for flag in own.items() for word in flag), *flags]
+    command = [
+        sys.executable,
+        "-m",
+        "legato_cli.main",
+        "worker",
+        *(word for flag in own.items() for word in flag),
+        *flags,
+    ]
     with log.open("wb") as file:
         popen = subprocess.Popen(command, stderr=file, env=os.environ | {"LEGATO_TOKEN": TOKEN})
     until(lambda: announce.exists() or popen.poll() is not None)
