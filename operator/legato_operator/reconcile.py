@@ -27,7 +27,7 @@ from legato_operator.planning.rollout import waves
 from legato_operator.planning.rollout.upgrades import UPGRADE_SLOT
 from legato_operator.recorder import NullRecorder, Recorder, record_changes
 from legato_operator.upgrading import NullUpgradeScheduler, UpgradeScheduler
-from legato_operator.waking import DemandWaker
+from legato_operator.waking import DemandWaker, NullWaker
 
 _END_SLACK = 10.0  # seconds beyond the drain deadline and LAST_WORDS after which a service is released with its pods
 _MOST_TEXT = 1000  # characters of an error in a condition
@@ -90,7 +90,7 @@ class Collaborators:
     hosts: RouteHosts | NullRouteHosts = field(default_factory=NullRouteHosts)
     autoscaler: Autoscaler | NullAutoscaler = field(default_factory=NullAutoscaler)
     upgrades: UpgradeScheduler | NullUpgradeScheduler = field(default_factory=NullUpgradeScheduler)
-    waker: DemandWaker | None = None  # without one, a service at zero only starts at its next pass
+    waker: DemandWaker | NullWaker = field(default_factory=NullWaker)
 
 
 class Reconciler:
@@ -152,8 +152,7 @@ class Reconciler:
             return await self._cluster.get(ref)
         except ObjectNotFound:
             self._journal.remove(ref)
-            if self._waker is not None:
-                self._waker.forget(ref)
+            self._waker.forget(ref)
             self._observer.forget(ref)
             return None
 
@@ -177,7 +176,7 @@ class Reconciler:
 
     def _follow(self, ref: Ref, observed: Observed, scaled: Scaled) -> bool:
         """Waits for the gateways of an idle service, and of one at zero. Returns True if that replaces polls."""
-        return self._waker is not None and self._waker.follow(ref, observed, scaled.stable_for > 0)
+        return self._waker.follow(ref, observed, scaled.stable_for > 0)
 
     async def _pass(self, ref: Ref, stored: Object, scaled: Scaled | None) -> float:
         if is_leaving(stored):
