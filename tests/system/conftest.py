@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-import fake_hub
 import httpx
 import psutil
 import pytest
@@ -23,7 +22,6 @@ import wordy_model
 from openai import OpenAI
 
 from legato_cli.local import admin
-from legato_protocol.names import ENV_CACHE
 
 T = TypeVar("T")
 LEGATO = [sys.executable, "-m", "legato_cli.main"]
@@ -38,7 +36,7 @@ apiVersion: serving.legato.dev/v1alpha1
 kind: InferenceService
 metadata: {{name: test}}
 spec:
-  model: {{servedName: smollm2, maxLength: 4096, source: {source}, adapters: {adapters}, adaptersInMemory: 2}}
+  model: {{servedName: smollm2, maxLength: 4096, source: {{path: {model}}}, adapters: {adapters}, adaptersInMemory: 2}}
   engine: {{blockSize: 16, kvCacheMemory: 256Mi, chunkTokens: 64, dtype: Float32, hangTimeout: 8s{engine}}}
   prefill: {{resources: {{requests: {{cpu: "1"}}}}}}
   decode: {{resources: {{requests: {{cpu: "1"}}}}}}
@@ -104,21 +102,13 @@ class Stream:
 class Service:
     """A running `legato up`."""
 
-    def __init__(
-        self,
-        folder: Path,
-        source: str = "",
-        adapters: str = "[]",
-        engine: str = "",
-        scaling: str = SCALING,
-        **environment: str,
-    ) -> None:
-        """Serves the model of random words unless another `source` is given; `engine` continues its settings."""
-        source = source or f"{{path: {wordy_model.path()}}}"
+    def __init__(self, folder: Path, adapters: str = "[]", engine: str = "", scaling: str = SCALING) -> None:
+        """Serves the model of random words; `engine` continues its settings."""
         self.file = folder / "inferenceservice.yaml"
-        self.file.write_text(MANIFEST.format(source=source, adapters=adapters, engine=engine, scaling=scaling))
+        text = MANIFEST.format(model=wordy_model.path(), adapters=adapters, engine=engine, scaling=scaling)
+        self.file.write_text(text)
         self._log = folder / "up.log"
-        self.environment = os.environ | {"XDG_RUNTIME_DIR": str(folder)} | environment
+        self.environment = os.environ | {"XDG_RUNTIME_DIR": str(folder)}
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(
                 [*LEGATO, "up", "-f", str(self.file), "--port", "0"], stdout=log, stderr=log, env=self.environment,
@@ -198,7 +188,7 @@ class Service:
     def record(self, completion_id: str) -> dict[str, Any]:
         return next(r for r in self.state()["requests"] if r["id"] == completion_id)
 
-    def told_by(self, name: str) -> dict[str, Any]:
+    def worker_state(self, name: str) -> dict[str, Any]:
         """The state of a worker, by its control port."""
         return self._get_state(self.worker(name)["address"])
 
@@ -230,8 +220,8 @@ class Service:
             lambda: f"all blocks are back: {json.dumps(self.workers(), indent=1)}",
         )
 
-    def edit(self, *changes: tuple[str, str], told: str = "change applied") -> None:
-        """Edits the manifest, which `legato up` follows, until its log tells so."""
+    def edit(self, *changes: tuple[str, str]) -> None:
+        """Edits the manifest, which `legato up` follows, until its log says so."""
         text = written = self.file.read_text()
         before = len(self.log())
         for old, new in changes:
@@ -242,7 +232,7 @@ class Service:
         draft = self.file.with_suffix(".draft")
         draft.write_text(text)
         draft.replace(self.file)
-        self.until(lambda: told in self.log()[before:], f"it is told: {told}")
+        self.until(lambda: "change applied" in self.log()[before:], "the change is applied")
 
     def gateways(self) -> set[int]:
         """Their processes."""
@@ -358,13 +348,12 @@ class SharedService:
         self._service = None
 
 
-def start_shared(folder: Path, hub: fake_hub.Hub) -> Service:
+def start_shared(folder: Path) -> Service:
     """With an adapter, `red`: workers that have none yet would have to be replaced for the first."""
     red = folder / "adapters" / "red"
     wordy_model.write_adapter(red, seed=0)
     adapters = json.dumps([{"name": "red", "source": {"path": str(red)}}])
-    of_hub = {"HF_ENDPOINT": hub.url, "HF_TOKEN": fake_hub.TOKEN, "HF_HOME": str(folder / "home")}
-    return Service(folder, adapters=adapters, **of_hub, **{ENV_CACHE: str(folder / "cache")})
+    return Service(folder, adapters=adapters)
 
 
 @pytest.fixture(scope="session")
@@ -373,17 +362,8 @@ def anyio_backend() -> str:
 
 
 @pytest.fixture(scope="session")
-def hub() -> Iterator[fake_hub.Hub]:
-    """The hub that the shared service downloads from."""
-    with fake_hub.serving() as served:
-        yield served
-
-
-@pytest.fixture(scope="session")
-def shared(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, hub: fake_hub.Hub
-) -> Iterator[Any]:
-    made = SharedService(request.session, lambda: start_shared(tmp_path_factory.mktemp("service"), hub))
+def shared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    made = SharedService(request.session, lambda: start_shared(tmp_path_factory.mktemp("service")))
     yield made
     made.stop()
 

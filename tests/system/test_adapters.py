@@ -3,11 +3,10 @@ runs: its workers and gateway stay, and so do its streams."""
 
 import json
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import fake_hub
 import openai
 import pytest
 import wordy_model
@@ -31,16 +30,16 @@ class Adapted:
     def _entries(self, *names: str) -> list[dict[str, Any]]:
         return [{"name": name, "source": {"path": str(self.folder / name)}} for name in names]
 
-    def edit(self, *names: str, more: Sequence[dict[str, Any]] = (), told: str = "change applied") -> None:
+    def edit(self, *names: str) -> None:
         """Edits the manifest, which `legato up` follows."""
-        before, entries = self._now, [*self._entries(*names), *more]
-        self._now = f"adapters: {json.dumps(entries)}"
-        self.service.edit((before, self._now), told=told)
+        before = self._now
+        self._now = f"adapters: {json.dumps(self._entries(*names))}"
+        self.service.edit((before, self._now))
 
-    def serve(self, *names: str, more: Sequence[dict[str, Any]] = ()) -> None:
+    def serve(self, *names: str) -> None:
         """Edits the manifest, and returns once these adapters are models."""
-        self.edit(*names, more=more)
-        self.until_models(*names, *(entry["name"] for entry in more))
+        self.edit(*names)
+        self.until_models(*names)
 
     def models(self) -> list[str]:
         return [model.id for model in self.service.client.models.list()]
@@ -108,31 +107,3 @@ def test_they_are_added_and_removed_under_streams(adapted: Adapted) -> None:
             enough.set()
     assert not wrong
     assert adapted.epochs() == epochs, "nothing was restarted"
-
-
-def test_one_of_the_hub_is_downloaded_and_one_that_is_not_there_changes_nothing(
-    adapted: Adapted, hub: fake_hub.Hub
-) -> None:
-    service, epochs = adapted.service, adapted.epochs()
-    hub.files = {file.name: file.read_bytes() for file in (adapted.folder / "green").iterdir()}
-    repository = {"repo": fake_hub.REPO, "revision": fake_hub.COMMIT}
-    adapted.serve("red", "green", more=[{"name": "of the hub", "source": {"huggingFace": repository}}])
-    assert adapted.said("of the hub") == adapted.said("green") != adapted.said("smollm2")
-    gone = {"name": "lost", "source": {"huggingFace": repository | {"repo": "owner/lost"}}}
-    adapted.edit("red", more=[gone], told="change rejected")
-    lost = f"adapter lost: hf:owner/lost@{fake_hub.COMMIT}: no such repository, or none that HF_TOKEN may read"
-    assert f"spec.model.adapters.1.source.huggingFace: {lost}" in service.log()
-    assert adapted.models() == ["smollm2", "red", "green", "of the hub"]
-    assert adapted.epochs() == epochs
-    adapted.serve("red")
-
-
-def test_a_worker_that_starts_again_has_those_of_now(adapted: Adapted) -> None:
-    service = adapted.service
-    adapted.serve("green")
-    said, (decode,) = adapted.said("green"), [w["worker"] for w in service.workers("decode")]
-    epoch = service.epoch(decode)
-    service.processes(decode)[1].kill()
-    service.until_connected(decode, epoch)
-    service.until(lambda: list(service.told_by(decode)["adapters"]["offered"]) == ["green"], "it has those of now")
-    assert adapted.said("green") == said

@@ -104,7 +104,7 @@ class Round:
 
     def _transfers(self, worker: str) -> dict[str, int]:
         """The worker's counters of hand-offs, since its start."""
-        counts: dict[str, int] = self._service.told_by(worker)["totals"]["transfer"]
+        counts: dict[str, int] = self._service.worker_state(worker)["totals"]["transfer"]
         return counts
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-HANGS = [("prefill", "pushing"), ("decode", "pushing"), ("decode", "decoding")]
+HANGS = [("prefill", "pushing"), ("decode", "decoding")]
 ASK = {"max_tokens": 600, "temperature": 0, "logprobs": 2, "ignore_eos": True}
 CHOICES = {"max_tokens": 1000, "n": 3, "seed": 11, "temperature": 0.8, "ignore_eos": True}
 
@@ -54,12 +54,14 @@ def test_a_receiver_that_dies_before_it_tells_of_its_commit_leaves_no_stream_wai
     source = record["decode"]
     (receiver,) = {worker["worker"] for worker in trio.workers("decode")} - {source}
     epoch, processes = trio.epoch(receiver), trio.processes(receiver)
-    handed_over = trio.told_by(source)["totals"]["sent_handoffs"]
+    handed_over = trio.worker_state(source)["totals"]["sent_handoffs"]
     trio.drain(source, True)
     try:
         trio.until(lambda: trio.record(record["id"])["stage"] == "migrating", "it migrates", pause=0.002)
         processes[0].send_signal(signal.SIGSTOP)
-        trio.until(lambda: trio.told_by(source)["totals"]["sent_handoffs"] > handed_over, "the sender has let it go")
+        trio.until(
+            lambda: trio.worker_state(source)["totals"]["sent_handoffs"] > handed_over, "the sender has let it go"
+        )
         for process in processes:
             process.kill()
         stream.check(calm)
