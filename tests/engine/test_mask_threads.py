@@ -84,8 +84,9 @@ def test_masks_of_a_runner_are_computed_on_any_core(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(cores, "release", lambda: released.add(threading.get_ident()))
     model = SimpleNamespace(config=SimpleNamespace(vocab_size=10))
     arena, backend = SimpleNamespace(layout=None, num_blocks=1, nbytes=0), SimpleNamespace(nbytes=0)
-    chosen: Any = SimpleNamespace(name="float32", fallback="")
-    runner = Runner(cast(Any, model), cast(Any, backend), cast(Any, arena), chosen, "weights", ChosenSizes(0, 100, 64))
+    chosen: Any = SimpleNamespace(name="float32", fallback="", quantized=lambda weights: "")
+    weights, sizes = SimpleNamespace(fingerprint="weights"), ChosenSizes(0, 100, 64)
+    runner = Runner(cast(Any, model), cast(Any, backend), cast(Any, arena), chosen, cast(Any, weights), sizes)
     runner._masks.start([drawing(Meeting(threading.Barrier(1)))], [0]).result()
     assert len(released) == 1
 

@@ -63,13 +63,15 @@ def _worker(spec: Spec, path: Path, role: str, gpus: Gpus | None) -> str:
         landing = staging.landing_bytes(memory.available() // _workers(spec))
         declared = sizing.longest_within(declared, layout, landing)
     sizes = sizing.choose(needs_of, layout, declared, asked, room)
-    return f"fits: {_taken(needs_of(sizes.max_running), sizes, layout)}, of {_mib(room.available)} {whose}"
+    taken = _taken(needs_of(sizes.max_running), sizes, layout, chosen.quantized(checkpoint))
+    return f"fits: {taken}, of {_mib(room.available)} {whose}"
 
 
-def _taken(needs: Needs, sizes: ChosenSizes, layout: KVLayout) -> str:
+def _taken(needs: Needs, sizes: ChosenSizes, layout: KVLayout, quantized: str) -> str:
     tokens = sizes.kv_cache_bytes // layout.block_bytes * layout.block_size
+    form = f" ({quantized})" if quantized else ""
     return (
-        f"weights {_mib(needs.weights)}, workspace about {_mib(needs.workspace)}, KV cache "
+        f"weights {_mib(needs.weights)}{form}, workspace about {_mib(needs.workspace)}, KV cache "
         f"{_mib(sizes.kv_cache_bytes)} ({tokens:,} tokens) for {sizes.max_running} sequences of at most "
         f"{sizes.max_length:,} tokens"
     )

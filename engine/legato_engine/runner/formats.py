@@ -40,12 +40,30 @@ class Formats:
 
     def value_bytes(self, checkpoint: Checkpoint, name: str) -> float:
         """Bytes of each value of the weight `name`."""
+        codes = self._code_bytes(checkpoint, name)
+        if self.path is not None and self.path.weights is WeightForm.TILES:
+            return codes + 2
+        return codes or self.dtype.itemsize
+
+    def quantized(self, checkpoint: Checkpoint) -> str:
+        """The format of the file's quantized weights and their form in memory, in words; empty if it has none."""
+        names = checkpoint.quantized()
+        if not names:
+            return ""
+        kept = sum(self._code_bytes(checkpoint, name) > 0 for name in names)
+        tiles = self.path is not None and self.path.weights is WeightForm.TILES
+        others = len(names) if tiles else len(names) - kept
+        to = "bfloat16" if tiles else str(self.dtype).removeprefix("torch.")
+        forms = [f"{kept} kept as codes"] * (kept > 0) + [f"{others} dequantized to {to}"] * (others > 0)
+        return f"{checkpoint.quantization}: of {len(names)} weights, {', '.join(forms)}"
+
+    def _code_bytes(self, checkpoint: Checkpoint, name: str) -> float:
+        """Bytes of each value of the codes in memory, including scales; 0 if the weight is only dequantized."""
         bits, path = checkpoint.packed_bits(name), self.path
-        if path is None:
-            return self.dtype.itemsize
-        code_bits = 4 if bits and bits < 8 else 8  # `bits` includes scales
-        codes = bits / 8 if bits and path.keeps_codes(code_bits, name.startswith(_TABLES)) else 0
-        return codes + 2 if path.weights is WeightForm.TILES else codes or self.dtype.itemsize
+        if not bits or path is None:
+            return 0
+        code_bits = 4 if bits < 8 else 8  # `bits` includes scales
+        return bits / 8 if path.keeps_codes(code_bits, name.startswith(_TABLES)) else 0
 
 
 def choose(

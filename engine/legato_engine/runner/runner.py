@@ -60,7 +60,7 @@ class Runner:
     """Implements `StepRunner`."""
 
     def __init__(
-        self, model: Llama, backend: Backend, arena: Arena, chosen: Formats, fingerprint: str, sizes: ChosenSizes,
+        self, model: Llama, backend: Backend, arena: Arena, chosen: Formats, checkpoint: Checkpoint, sizes: ChosenSizes,
         gpu: Device | None = None, sampler: "DeviceSampler | None" = None,
     ) -> None:  # fmt: skip
         self.layout = arena.layout
@@ -70,10 +70,12 @@ class Runner:
         self.max_length = sizes.max_length
         self.max_running = sizes.max_running
         memory = f"weights {backend.nbytes >> 20:,} MiB, KV {arena.nbytes >> 20:,} MiB in {arena.num_blocks} blocks"
+        if quantized := chosen.quantized(checkpoint):
+            memory = f"{quantized}; {memory}"
         self.formats = f"{chosen}; {memory}; {sizes.max_running} sequences of at most {sizes.max_length:,} tokens"
         self.fallback = chosen.fallback
         self.kv_revision = _revision(
-            fingerprint, str(arena.layout), chosen.name, "cuda" if gpu else "cpu", str(NUMERICS)
+            checkpoint.fingerprint, str(arena.layout), chosen.name, "cuda" if gpu else "cpu", str(NUMERICS)
         )
         self.written: DeviceEvent | None = None
         self._pending: PendingSamples | None = None  # of the step launched last
@@ -141,7 +143,7 @@ class Runner:
             model = registry.model_class(config)(config, backend)
             arena = Arena(layout, num_blocks, gpu.place if gpu else torch.device("cpu"))
             sampler = backends.sampler(chosen, gpu, config.vocab_size, rows)
-        return cls(model, backend, arena, chosen, checkpoint.fingerprint, sizes, gpu, sampler)
+        return cls(model, backend, arena, chosen, checkpoint, sizes, gpu, sampler)
 
     @property
     def ahead(self) -> "Runner | None":

@@ -71,6 +71,10 @@ class GgufFile(Checkpoint):
             raise CorruptModel(f"{path}: {error}") from None
         for info in header.tensors.values():
             self._check(info)
+        types = dict.fromkeys(
+            Type(info.type).name for info in header.tensors.values() if info.type in gguf_blocks.KINDS
+        )
+        self.quantization = f"GGUF {', '.join(types)}"
         self._spans = tuple(FileSpan(info.offset, _bytes(info)) for info in header.tensors.values())
         factors = header.tensors.pop(_ROPE_FACTORS, None)
         self._tensors = {huggingface_name(name): info for name, info in header.tensors.items()}
@@ -86,6 +90,9 @@ class GgufFile(Checkpoint):
 
     def names(self) -> frozenset[str]:
         return frozenset(self._tensors)
+
+    def quantized(self) -> frozenset[str]:
+        return frozenset(name for name, info in self._tensors.items() if info.type in gguf_blocks.KINDS)
 
     def shape(self, name: str) -> tuple[int, ...]:
         return self._info(name).shape

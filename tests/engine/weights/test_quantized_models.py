@@ -1,11 +1,15 @@
-"""A model of quantized types, each of another form of codes, computed from these: greedy tokens are transformers'."""
+"""Models of quantized weights, from their codes or dequantized: greedy tokens are transformers'."""
 
 from pathlib import Path
 
+import interpreted_models
+import pytest
+import quantized_folders as folders
 import tiny_files as files
 from gguf import GGMLQuantizationType as Type
 from tiny_models import PROCESSORS, prompt
 
+from legato_engine.runner import formats, sizing
 from legato_engine.runner.runner import Runner
 from legato_engine.weights.opening import open_weights
 
@@ -35,3 +39,53 @@ def test_greedy_tokens_are_those_of_transformers(sequences, oracle_of, tmp_path:
     assert runner.weight_bytes < 1.2 * values
     for given, output in zip(prompts, run.outputs, strict=True):
         oracle_of(checkpoint).check(given, output)
+
+
+DEQUANTIZED, KEPT = "of 14 weights, 14 dequantized to float32", "of 14 weights, 14 kept as codes"
+FOLDERS = [
+    ("fp8, blocks", "auto", f"fp8 (FP8, a scale per block of 128×128, dynamic activations not applied): {DEQUANTIZED}"),
+    ("float-quantized, channel", "auto", DEQUANTIZED),
+    ("int-quantized", "auto", KEPT),
+    ("pack-quantized W4A16, bfloat16", "auto", KEPT),
+    ("pack-quantized W8A16", "auto", KEPT),
+    ("gptq", "auto", f"gptq (4-bit integers, a scale per 128 inputs): {KEPT}"),
+    ("gptq", "float32", DEQUANTIZED),
+    ("gptq, act order", "auto", DEQUANTIZED),
+    ("gptq, 8 bits", "auto", KEPT),
+    ("awq", "auto", KEPT),
+]
+
+
+@pytest.mark.parametrize(("name", "dtype", "text"), FOLDERS)
+def test_greedy_tokens_of_quantized_folders_are_those_of_transformers(
+    sequences, oracle_of, tmp_path: Path, name: str, dtype: str, text: str
+) -> None:
+    folders.write(tmp_path, folders.KINDS[name])
+    checkpoint = open_weights(tmp_path)
+    given = {"block_size": 16, "kv_cache_bytes": 8 << 20, "dtype": dtype, "threads": 1, "max_length": 128}
+    runner = Runner.load(checkpoint, instructions=PROCESSORS["codes"], **given)
+    prompts = [prompt(count, count, files.VOCAB) for count in (1, 7, 40)]
+
+    run = sequences(runner, prompts, new_tokens=32)
+    run.prefill_together((0, 1, 2))
+    run.decode(range(3))
+
+    chosen = formats.choose(dtype, PROCESSORS["codes"], None, checkpoint.config, 16)
+    assert runner.weight_bytes == pytest.approx(sizing.needs(checkpoint, chosen, 512, 64).weights, rel=0.01)
+    assert text in runner.formats
+    for given, output in zip(prompts, run.outputs, strict=True):
+        oracle_of(checkpoint).check(given, output)
+
+
+@pytest.mark.parametrize("name", ["fp8, blocks", "gptq"])
+def test_a_gpu_dequantizes_while_loading(sequences, oracle_of, tmp_path: Path, name: str) -> None:
+    folders.write(tmp_path, folders.KINDS[name])
+    checkpoint = open_weights(tmp_path)
+    runner = interpreted_models.load(checkpoint, max_length=64)
+    run = sequences(runner, [prompt(1, 9, files.VOCAB)], new_tokens=3)
+    run.prefill(0, 9)
+    run.decode([0])
+    assert DEQUANTIZED in runner.formats
+    values = sum(checkpoint.tensor(name).numel() for name in checkpoint.names())
+    assert runner.weight_bytes == pytest.approx(4 * values, rel=0.01)  # norms do not count
+    oracle_of(checkpoint).check(run.prompts[0], run.outputs[0])
