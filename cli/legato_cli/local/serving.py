@@ -32,7 +32,7 @@ from legato_operator.api.quantities import GPU
 from legato_operator.api.resources import InferenceService
 from legato_operator.autoscaling import Autoscaler
 from legato_operator.clock import SystemClock
-from legato_operator.cluster import Cluster, Object, Ref
+from legato_operator.cluster import Object, Ref
 from legato_operator.controller import Controller
 from legato_operator.errors import ManifestError, ObjectNotFound
 from legato_operator.local import following
@@ -159,7 +159,7 @@ class _Serving:
     ) -> None:
         """`routes` are further routes on the port of the page."""
         self._local = cluster
-        self._store: Cluster = cluster.store
+        self._store = cluster.store
         self._controller = controller
         self._waker = waker
         self._path = path
