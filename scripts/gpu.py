@@ -23,7 +23,7 @@ TESTS, KERNELS, MODEL = PARTS = ("tests", "kernels", "model")
 
 
 class Results:
-    """What is known so far. It is in the file at all times: what comes next may fail, or be ended from outside."""
+    """The results so far, also in the file after each of them, because a later part may fail or be killed."""
 
     def __init__(self, into: Path, machine: dict[str, Any]) -> None:
         self.into = into
@@ -37,8 +37,7 @@ class Results:
 
     @property
     def failed(self) -> list[str]:
-        """Tests, benchmarks that were broken off, and figures that say that something was computed wrongly. Speeds are
-        only told."""
+        """Names of failed tests, failed benchmarks and wrong results. A low speed is not a failure."""
         wrong = [each["what"] for figures in self.benchmarks.values() for each in figures if each.get("equal") is False]
         return [*(name for name, result in self.tests.items() if result != "passed"), *self.failures, *wrong]
 
@@ -69,8 +68,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="scripts/gpu", description=__doc__)
     for part in PARTS:
         parser.add_argument(f"--{part}", action="append_const", dest="parts", const=part, help=f"{part}, and not all")
-    parser.add_argument("--match", default="", help="of the tests, only those with this in their name")
-    parser.add_argument("--file", help="of the tests, only those of this file, in this process")
+    parser.add_argument("--match", default="", help="run only tests with this text in their name")
+    parser.add_argument("--file", help="run only the tests of this file, in this process")
     parser.add_argument("--shape", choices=("llama-3-8b", "tiny"), help="of the model (llama-3-8b)")
     parser.add_argument("--interpreted", action="store_true", help="tests and a tiny model on the CPU")
     parser.add_argument("--into", type=Path, help="file for the results (build/gpu/CHIP.json)")
@@ -123,15 +122,15 @@ def _machine(place: Any) -> dict[str, Any]:
 
 
 def _run_files(files: Sequence[str], arguments: Sequence[str], results: Results) -> None:
-    """The tests of each file in a process of its own: most of their time is the compiler's, which has one thread."""
+    """Runs each file in a process of its own, because the compiler takes most of the time and has one thread."""
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(len(files)) as pool:
-        begun = [pool.submit(_run_file, file, arguments, Path(folder, f"{file}.json"), results) for file in files]
-        for each in begun:
+        started = [pool.submit(_run_file, file, arguments, Path(folder, f"{file}.json"), results) for file in files]
+        for each in started:
             each.result()
 
 
 def _run_file(file: str, arguments: Sequence[str], into: Path, results: Results) -> None:
-    """Results are taken as they come."""
+    """Runs the tests of one file, and adds each result when it is there."""
     command = [sys.executable, __file__, "--tests", "--file", file, *arguments, "--into", str(into)]
     seen: set[str] = set()
     with tempfile.TemporaryFile("w+") as said:
@@ -141,10 +140,10 @@ def _run_file(file: str, arguments: Sequence[str], into: Path, results: Results)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(1)
             ended = process.returncode is not None
-            found = json.loads(into.read_text())["tests"] if into.exists() else {}
-            for name in found.keys() - seen:
-                results.add_test(name, found[name])
-            seen |= found.keys()
+            finished = json.loads(into.read_text())["tests"] if into.exists() else {}
+            for name in finished.keys() - seen:
+                results.add_test(name, finished[name])
+            seen |= finished.keys()
         if process.returncode not in (0, FAILED):
             said.seek(0)
             results.add_test(file, f"its process ended with {process.returncode}: {said.read()[-2000:]}")
@@ -188,12 +187,12 @@ def _tests(
 
 
 def _measure(part: str, name: str, make: Callable[[Any], Any], results: Results) -> None:
-    """Figures of a benchmark as they come; if it fails, those before are told, too."""
+    """Adds the figures of a benchmark one by one, so that those before a failure are kept."""
     try:
         benchmark = importlib.import_module(name)
         for figure in make(benchmark).figures():
             results.add_figure(part, figure)
-    except MemoryError as error:  # says what is needed
+    except MemoryError as error:  # its text has the required memory
         results.add_failure(part, str(error))
     except Exception:
         results.add_failure(part, traceback.format_exc())

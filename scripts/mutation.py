@@ -20,7 +20,7 @@ SOURCE_ROOTS = ("protocol", "engine", "gateway", "operator", "simulator", "cli")
 
 @dataclass(frozen=True, slots=True)
 class Mutated:
-    """Which modules are mutated (globs), and the quick tests that have to notice: no processes, no sockets."""
+    """Globs of the modules to mutate, and the quick tests that must fail then: no processes, no sockets."""
 
     modules: tuple[str, ...]
     tests: tuple[str, ...]
@@ -155,17 +155,17 @@ def run(folder: Path, sample: str, jobs: int) -> None:
 
 
 def report(name: str, folder: Path) -> None:
-    """The score, and who survived. A mutant that no test reaches has survived; one that never ended was found."""
-    found, survived = 0, []
+    """Prints the score and writes the survivors. Mutants that no test reaches survive; those that never end do not."""
+    killed, survived = 0, []
     for meta in sorted((folder / "mutants").rglob("*.meta")):
         for mutant, status in json.loads(meta.read_text())["exit_code_by_key"].items():
             if status in (0, 5, 33):  # all tests passed, or none reaches it
                 survived.append(mutant)
             elif status is not None:  # not tried: outside of the sample
-                found += 1
+                killed += 1
     (folder / "survivors.txt").write_text("".join(f"{mutant}\n" for mutant in survived))
-    tried = found + len(survived)
-    print(f"\n{name}: {found} of {tried} found ({found / max(tried, 1):.0%}); survivors: {folder / 'survivors.txt'}")
+    tried = killed + len(survived)
+    print(f"\n{name}: {killed} of {tried} killed ({killed / max(tried, 1):.0%}); survivors: {folder / 'survivors.txt'}")
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Turns links between files of the repository into links between pages of the site."""
+    """Rewrites links between files of the repository as links between pages of the site."""
     here = page.file.src_uri
     source = SOURCES.get(here, f"docs/{here}")
 
@@ -44,8 +44,10 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         if "://" in target or target.startswith("#"):
             return match[0]
         path, _, anchor = target.partition("#")
-        found = posixpath.normpath(posixpath.join(posixpath.dirname(source), path))
-        shown = PAGES.get(found) or (found.removeprefix("docs/") if found.startswith("docs/") else None)
+        target_path = posixpath.normpath(posixpath.join(posixpath.dirname(source), path))
+        shown = PAGES.get(target_path) or (
+            target_path.removeprefix("docs/") if target_path.startswith("docs/") else None
+        )
         if shown is None:
             return text
         relative = posixpath.relpath(shown, posixpath.dirname(here) or ".")

@@ -23,11 +23,14 @@ import language  # noqa: E402 - a script, in no package
         ("docs/a.md", "Measured on 2026-01-01.\n", "docs/a.md:1: a date"),
         ("docs/a.md", "It tells why.\n", "docs/a.md:1: 'tells' is a retired word"),
         ("docs/a.md", "## What is in it\n", "docs/a.md:1: 'what is' is a retired word"),
+        ("engine/README.md", "It tells why.\n", "engine/README.md:1: 'tells' is a retired word"),
+        ("CHANGELOG.md", "It tells why.\n", "CHANGELOG.md:1: 'tells' is a retired word"),
+        ("scripts/a.py", "x = 1  # told to peers\n", "'told' is a retired word"),
         ("engine/a.py", "x = 1  # Told to peers\n", "'told' is a retired word"),
     ],
 )
 def test_a_planted_fault_is_found(tmp_path, monkeypatch, capsys, file, text, fault):
-    for path in ("README.md", file):
+    for path in ("README.md", "CHANGELOG.md", "SECURITY.md", file):
         (tmp_path / path).parent.mkdir(exist_ok=True)
         (tmp_path / path).write_text("")
     monkeypatch.setattr(language, "ROOT", tmp_path)
