@@ -148,8 +148,8 @@ async def test_a_list_may_come_later_and_each_problem_is_logged_once(tmp_path):
     await hears(None, f"{bad}No such file or directory")
     await hears(adapter_list.text(ENTRIES), good, "sql team/law")
     await hears("[", f"{bad}not a list of adapters")
-    await file.look_later(log)
-    await file.look_later(log)
+    await file.reload_later(log)
+    await file.reload_later(log)
     assert (heard.empty(), file.value.names) == (True, ("sql", "team/law"))
     await hears(adapter_list.text(ENTRIES[:1]), good, "sql")
     following.cancel()
@@ -160,6 +160,6 @@ def test_a_list_that_is_bad_at_the_start_is_logged(tmp_path):
     path.write_text("[")
     file = AdapterFile(path, interval=0)
     for _ in range(2):
-        asyncio.run(file.look_later(lambda *line: lines.append(line)))
+        asyncio.run(file.reload_later(lambda *line: lines.append(line)))
     ((level, line),) = lines
     assert (level, line.startswith(f"adapters stay as they were: {path}: not a list")) == (logging.ERROR, True)

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from legato_protocol.security.followed_tokens import RETENTION, SPREAD, RefusalLog, ServiceTokens, ShownToken
+from legato_protocol.security.followed_tokens import RETENTION, SPREAD, PeerToken, RefusalLog, ServiceTokens
 from legato_protocol.security.service_tokens import token_id
 
 
@@ -33,7 +33,7 @@ class Folder:
 
     def change(self, tokens, **files):
         self.write(**files)
-        tokens.look()
+        tokens.reload()
 
 
 @pytest.fixture
@@ -123,14 +123,14 @@ def test_another_token_that_is_unusable_is_left_out(folder):
 
 def test_a_refused_token_is_not_shown_before_the_others_were(folder):
     tokens, _ = followed(folder, token="b", previous="a")
-    shown = ShownToken(tokens)
+    shown = PeerToken(tokens)
     assert shown.get() == "b"
-    assert shown.refused("b")
+    assert shown.note_refused("b")
     assert shown.get() == "a"
-    assert not shown.refused("a"), "all were refused"
+    assert not shown.note_refused("a"), "all were refused"
     assert shown.get() == "b"
-    shown.refused("b")
-    shown.taken()
+    shown.note_refused("b")
+    shown.note_accepted()
     assert shown.get() == "b", "a worker that took the previous one has the newest, the next time"
 
 
@@ -140,4 +140,4 @@ def test_refusals_are_told_at_once_and_then_counted():
     assert log.note("refused one") == "refused one"
     assert log.note("refused two") == ""
     clock.now += 30
-    assert log.note("refused three") == "refused three (2 such since the last line)"
+    assert log.note("refused three") == "refused three (2 refusals since the last line)"

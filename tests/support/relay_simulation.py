@@ -36,7 +36,9 @@ GATEWAY = "gateway"
 ROLES = (("p", "d", "d"), ("u", "u"), ("p", "u", "d"), ("u", "u", "u"), ("p", "p", "d", "d", "d"))
 NAMES = {"p": "prefill", "d": "decode", "u": "unified"}
 COST = DecodeCoefficients(0.01, 0.02, 0.0)  # of every worker
-BRISK = RebalancingPolicy(0.06, look=0.0, patience=0.0, jitter=0.02, rest=0.2, settled=0.2, least_left=1)  # 3 are hot
+BRISK = RebalancingPolicy(  # 3 are hot
+    0.06, interval=0.0, patience=0.0, jitter=0.02, failure_pause=0.2, settle_time=0.2, least_left=1
+)
 
 
 class Alarm:

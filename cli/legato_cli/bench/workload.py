@@ -1,4 +1,4 @@
-"""Requests of a benchmark: prompts as token ids, so that every server computes exactly the same, and their times."""
+"""Requests of a benchmark: prompts as token ids, so that all servers compute the same, and arrival times."""
 
 import random
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ class WorkloadRequest:
 
 @dataclass(frozen=True, slots=True)
 class TokenRange:
-    """The token ids of random prompts: `first … last`, without special tokens."""
+    """The token ids of random prompts: from `first` to below `last`, without special tokens."""
 
     first: int = 100
     last: int = 40_000
@@ -36,7 +36,7 @@ def fixed(count: int, input_tokens: int, output_tokens: int, tokens: TokenRange,
 
 
 def endless(input_tokens: int, output_tokens: int, tokens: TokenRange, seed: int) -> Iterator[WorkloadRequest]:
-    """Yields prompts without a common prefix, each drawn on demand."""
+    """Yields prompts without common prefixes, each drawn on demand."""
     rng = random.Random(seed)
     while True:
         yield WorkloadRequest(tokens.draw(rng, input_tokens), output_tokens)
@@ -45,7 +45,7 @@ def endless(input_tokens: int, output_tokens: int, tokens: TokenRange, seed: int
 def shared_prefix(
     count: int, input_tokens: int, output_tokens: int, tokens: TokenRange, seed: int, prefixes: int, share: float
 ) -> list[WorkloadRequest]:
-    """Returns prompts whose first `share` is one of `prefixes` common prefixes."""
+    """Returns prompts that begin with one of `prefixes` common prefixes, which is `share` (0 to 1) of their length."""
     rng = random.Random(seed)
     common = [tokens.draw(rng, round(input_tokens * share)) for _ in range(prefixes)]
     return [

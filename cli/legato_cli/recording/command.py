@@ -18,7 +18,7 @@ from legato_protocol.settings import sizes
 
 
 def run(args: argparse.Namespace) -> int:
-    """Records until Ctrl-C, or for as long as asked."""
+    """Records until Ctrl-C, or for the duration of `--for`."""
     if args.namespace and not args.service:
         raise CannotRun(NAME_REQUIRED)
     try:

@@ -18,7 +18,7 @@ class LinearShape(NamedTuple):
 def fuse(
     pairs: Mapping[str, Pair], layers: Sequence[LinearShape], dtype: torch.dtype, device: torch.device | None = None
 ) -> LowRankAdapter[LowRank]:
-    """Returns the pairs, given by projection, in the layout of these layers; a layer's key is its first projection."""
+    """Fuses the pairs of each layer's projections into one update, whose key is the layer's first projection."""
     updates = {}
     for layer in layers:
         downs, ups, first, rank = [], [], 0, 0

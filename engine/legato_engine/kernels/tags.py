@@ -44,7 +44,7 @@ def _constant(context: Any, _builder: Any, _type: _TagType, _tag: Tag) -> Any:
     return context.get_dummy_value()
 
 
-# Instructions for products of bytes: AVX-512 VNNI; AVX2, which has them for codes of 4 bits only.
+# Instructions for products of bytes: AVX-512 VNNI, or AVX2, for codes of 4 bits only.
 VNNI, AVX2 = Tag("VNNI"), Tag("AVX2")
 
 # Scales and minima of codes: float16, or int8 times a float16 factor for each 256 inputs, as in K-quants.

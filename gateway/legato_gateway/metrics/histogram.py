@@ -1,5 +1,7 @@
-"""A histogram and a counter for one thread, cheap enough for every token. The ones of `prometheus_client` lock twice
-and walk the buckets."""
+"""A histogram and a counter without locks, cheap enough to update for every token.
+
+`prometheus_client`'s histogram locks twice and searches the buckets one by one.
+"""
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
@@ -9,7 +11,7 @@ from prometheus_client.registry import Collector
 
 
 class UnlockedHistogram(Collector):
-    """Observed and collected in the event loop's thread only. `bounds` are the upper ones, in ascending order."""
+    """A histogram for the event loop's thread only. `bounds` are the buckets' upper bounds, in ascending order."""
 
     def __init__(self, name: str, text: str, bounds: Sequence[float]) -> None:
         self._name, self._text, self._bounds = name, text, tuple(bounds)
@@ -17,7 +19,7 @@ class UnlockedHistogram(Collector):
         self._sum = 0.0
 
     def observe(self, value: float) -> None:
-        """Counts a value. Negative ones count as 0: two readings of a clock may differ by its resolution."""
+        """Counts a value, a negative one as 0: the difference of two clock readings may be slightly below 0."""
         if value < 0.0:
             value = 0.0
         self._counts[bisect_left(self._bounds, value)] += 1

@@ -1,4 +1,4 @@
-"""Server-sent events, and the JSON of answers. Per token, a few bytes are joined to a prefix encoded per choice."""
+"""Server-sent events, and the JSON of answers. Each token appends a few bytes to a prefix encoded once per choice."""
 
 import secrets
 from dataclasses import dataclass
@@ -65,7 +65,7 @@ class ChunkEncoder:
         stop: str | int | None = None,
     ) -> bytes:
         """Returns an event with one choice. `content` is the JSON of its own fields, as in `"text":"Paris"`; `stop`
-        goes with `finish`."""
+        is written only with a `finish`."""
         prefix = self._prefixes.get(index)
         if prefix is None:
             prefix = self._prefixes[index] = self._start + b"%d," % index
@@ -81,7 +81,7 @@ class ChunkEncoder:
         return event({**self._fields, "choices": [], "usage": usage_fields(usage)}) + DONE
 
     def failed(self, error: errors.GatewayError) -> bytes:
-        """Returns the event for a failure when it is too late for a status."""
+        """Returns the event for a failure after the status was sent."""
         return b"event: error\ndata: " + errors.body(error) + b"\n\n"
 
 
@@ -111,7 +111,7 @@ def usage_fields(usage: Usage) -> dict[str, Any]:
 
 
 def finite(logprob: float) -> float:
-    """Returns `logprob` as a number that JSON has."""
+    """Returns `logprob`, or the least number that is sent instead of minus infinity."""
     return max(logprob, LEAST_LOGPROB)
 
 

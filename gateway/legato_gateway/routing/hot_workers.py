@@ -39,7 +39,7 @@ class HotWorkers:
         policy = self._policy
         if policy is None or now < self._next_poll:
             return []
-        self._next_poll = now + policy.look
+        self._next_poll = now + policy.interval
         hot = rebalancing.hot_workers(snapshot, policy.tpot)
         first = now + policy.patience
         due = {w.worker.name: self._due.get(w.worker.name) or first + policy.jitter * self._jitter() for w in hot}
@@ -52,10 +52,10 @@ class HotWorkers:
     def failed(self, worker: str, now: float) -> None:
         """Pauses moves from `worker` after one failed."""
         if self._policy is not None:
-            self._rest[worker] = now + self._policy.rest
+            self._rest[worker] = now + self._policy.failure_pause
 
     def moved(self, sequence: Movable, worker: str, now: float) -> None:
         """Lets `sequence` settle, and restarts the patience of `worker`: its load reports then include the move."""
         if self._policy is not None:
-            sequence.settled_until = now + self._policy.settled
+            sequence.settled_until = now + self._policy.settle_time
         self._due.pop(worker, None)

@@ -1,7 +1,7 @@
 """Detects hot decode workers, and workers that relieve them of a running sequence. Pure.
 
 Routing places new requests; this handles growth since then. Moving running sequences between instances to balance load
-is Llumnix's idea (Sun et al., OSDI 2024). A move must leave both workers clearly better off, so that none is worth
+is Llumnix's idea (Sun et al., OSDI 2024). A move must leave both workers clearly better off, so that no move is worth
 undoing.
 """
 
@@ -13,38 +13,31 @@ from legato_gateway.routing.fleet_snapshot import FleetSnapshot, WorkerView
 from legato_protocol.wire.load import DecodeCoefficients
 
 HotReason = Literal["step_time", "kv_cache"]
-"""Steps take longer than the objective, or blocks are so short that running sequences will soon be preempted."""
+"""Steps take longer than the objective, or so few blocks are free that running sequences will soon be preempted."""
 MigrationReason = Literal["draining"] | HotReason
 """The reason why a running sequence leaves its worker."""
 
-WITHIN = 0.9  # limit of the target's step time, as a part of the objective and of the source's step after the move
+WITHIN = 0.9  # limit of the target's step time, as a share of the objective and of the source's step after the move
 AHEAD = 2  # free blocks per running sequence: with fewer, preemption is near
-ROOMIER = 0.1  # part of its arena that the target must have free in addition to the source's part after the move
+ROOMIER = 0.1  # share of its arena that the target must have free beyond the source's free share after the move
 
 
 @dataclass(frozen=True, slots=True)
 class RebalancingPolicy:
-    """Steps are to take at most `tpot`. Slow on purpose, so that the effect of a move shows before the next. In
-    seconds.
+    """Limits of moves between workers. Slow on purpose, so that the effect of a move shows before the next one."""
 
-    The fleet is polled every `look`. A worker hands on once it was hot for `patience` since it became hot or last
-    handed one on, plus up to `jitter`, so that gateways which see the same do not all act. After a failed move it
-    pauses for `rest`. A moved sequence is `settled` for that time. One that may get fewer than `least_left` tokens is
-    over too soon.
-    """
-
-    tpot: float
-    look: float = 0.25
-    patience: float = 1.0
-    jitter: float = 2.0
-    rest: float = 30.0
-    settled: float = 30.0
-    least_left: int = 64
+    tpot: float  # objective of a step, in seconds, like all times here
+    interval: float = 0.25  # between two polls of the fleet
+    patience: float = 1.0  # for which a worker must be hot, since it became hot or since its last move
+    jitter: float = 2.0  # maximum that is added to the patience, so that gateways with the same view do not all act
+    failure_pause: float = 30.0  # without moves from a worker after one failed
+    settle_time: float = 30.0  # without another move of a moved sequence
+    least_left: int = 64  # tokens: sequences that may get fewer are not moved
 
 
 @dataclass(frozen=True, slots=True)
 class HotWorker:
-    """A decode worker that should hand a sequence on, where steps are to take at most `tpot` seconds."""
+    """A decode worker that should hand a sequence on to another one. `tpot` is the objective of a step in seconds."""
 
     worker: WorkerView
     reason: HotReason
@@ -76,8 +69,10 @@ def hot_workers(snapshot: FleetSnapshot, tpot: float) -> tuple[HotWorker, ...]:
 
 
 def _why_hot(worker: WorkerView, tpot: float) -> HotReason | None:
-    """Returns the reason, by predicted step time unless the measured one is shorter: paused sequences and prompts add
-    no rows."""
+    """Returns the reason why a worker is hot, or None.
+
+    A long predicted step counts only if the measured one is long, too: paused sequences and prompts add no rows.
+    """
     predicted = worker.decode_cost is not None and scorers.step_seconds(worker, worker.running, 0, 0.0) > tpot
     if predicted and not 0 < worker.step_time <= WITHIN * tpot:
         return "step_time"
@@ -90,7 +85,7 @@ def _step(cost: DecodeCoefficients, rows: int, context: int) -> float:
 
 
 def _room(worker: WorkerView) -> int:
-    """Returns the blocks for running sequences to grow into, without the blocks that waiting ones will get."""
+    """Returns the blocks into which running sequences can grow, without those that waiting ones will get."""
     return worker.room - worker.asked_blocks
 
 

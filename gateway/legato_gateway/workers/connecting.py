@@ -9,7 +9,7 @@ from typing import Any
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidHandshake, InvalidStatus
 
-from legato_protocol.security.followed_tokens import ServiceTokens, ShownToken
+from legato_protocol.security.followed_tokens import PeerToken, ServiceTokens
 from legato_protocol.security.tls_files import InternalTLS
 from legato_protocol.wire.messages import MAX_FRAME_BYTES
 
@@ -33,7 +33,7 @@ class Connector:
         tls: InternalTLS | None = None,
     ) -> None:
         self._address = address
-        self._token = ShownToken(tokens)
+        self._token = PeerToken(tokens)
         self._timeout = timeout
         self._refused = refused
         self._scheme, self._tls = "wss" if secured else "ws", tls
@@ -44,11 +44,11 @@ class Connector:
         token = self._token.get()
         try:
             async with self._connect(path, token) as connection:
-                self._token.taken()
+                self._token.note_accepted()
                 yield connection
         except InvalidStatus as error:
             if error.response.status_code in _REFUSED:
-                self._token.refused(token)
+                self._token.note_refused(token)
                 self._refused(path)
             raise
 

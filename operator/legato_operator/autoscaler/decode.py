@@ -17,7 +17,7 @@ from legato_operator.autoscaler.prefill import decode_share, prefilling
 from legato_operator.autoscaler.signals import DecodeCost, Signals, Traffic, WorkerSignals
 
 DEVIATIONS = 1.645  # standard deviations above the expected blocks: the 95th percentile of a sum of many sequences
-MOSTLY = 0.5  # share of the head's wait from which it counts as waiting for decode workers
+DECODE_WAIT_SHARE = 0.5  # of the queue head's wait, from which the queue counts as waiting for decode workers
 
 BLOCKS_EQUATION = "(used + pending + growth + held + deviations * deviation * sqrt(sequences)) / (capacity * full)"
 STEP_EQUATION = "(perRow * rows + perContext * context) / (within * objective - fixed)"
@@ -39,9 +39,9 @@ def terms(
 def _resident(
     signals: Signals, workers: Sequence[WorkerSignals], spec: Spec, prompts: Sequence[Term]
 ) -> tuple[Term, ...]:
-    """Returns terms of sequences in workers. A draining worker's sequences count, because they migrate; its capacity
-    does not.
+    """Returns the terms of sequences that workers have or will get from the queue.
 
+    The sequences of a draining worker count, because they migrate; its capacity does not.
     With a prefill pool, prompts on decode workers count for the prefill pool until they are computed.
     """
     silent = [worker.name for worker in workers if worker.ready and (worker.blocks is None or worker.running is None)]
@@ -116,7 +116,7 @@ def _sequences(signals: Signals, load: Sequence[WorkerSignals], share: float) ->
 def _step_time(workers: Sequence[WorkerSignals], load: Sequence[WorkerSignals], tpot: float) -> tuple[Term, ...]:
     """Returns the median term of step time, with rows and context divided among the workers.
 
-    None if an empty step already exceeds the objective: more workers cannot meet it, as `objectives` reports.
+    Empty if an empty step already exceeds the objective: more workers cannot meet it, as `objectives` reports.
     """
     rows = sum(worker.running or 0 for worker in load)
     if not rows:
@@ -151,13 +151,13 @@ def _room(signals: Signals, workers: Sequence[WorkerSignals], spec: Spec) -> tup
     assert signals.traffic is not None
     serving = sum(worker.ready for worker in workers)
     share = decode_share(signals, prefilling(signals, spec), spec.slo.ttft)
-    if not serving or not signals.traffic.held or share < MOSTLY:
+    if not serving or not signals.traffic.held or share < DECODE_WAIT_SHARE:
         return ()
     return (Term.from_equation(DECODE_ROOM, ROOM_EQUATION, {"serving": float(serving)}),)
 
 
 def _activation(traffic: Traffic, workers: Sequence[WorkerSignals]) -> tuple[Term, ...]:
-    """Returns a term for the first worker after any request, even of a client that has left."""
+    """Returns a term for one worker if none is ready and a request is queued or arrived recently."""
     arrived = sum(bucket.requests for bucket in traffic.recent)
     if any(worker.ready for worker in workers) or not (traffic.held or arrived):
         return ()

@@ -1,4 +1,4 @@
-"""Finds the time for which the decision about an idle service stays the same. Pure."""
+"""Computes how long the decision about an idle service stays the same. Pure."""
 
 from collections.abc import Mapping
 
@@ -10,7 +10,7 @@ LONGEST = 20.0  # seconds; well below `window.LONGEST_GAP`
 
 
 def stable_for(signals: Signals, windows: Mapping[str, Window], spec: Spec, now: float) -> float:
-    """Returns the seconds for which time does not change a decision with these windows; 0 unless the service is idle.
+    """Returns the seconds for which the decision stays the same if the signals do; 0 unless the service is idle.
 
     Idle means that nothing has arrived or finished within the last minute, and that nothing waits or runs.
     """
@@ -19,9 +19,9 @@ def stable_for(signals: Signals, windows: Mapping[str, Window], spec: Spec, now:
         return 0.0
     if not all(map(_is_idle, signals.workers)):
         return 0.0
-    smaller = (window.since + spec.scaling.scale_down_stabilization for window in windows.values())
-    last = (window.busy + spec.scaling.idle_after for window in windows.values())
-    return min((LONGEST, *(at - now for at in (*smaller, *last) if at > now)))
+    shrinks = (window.since + spec.scaling.scale_down_stabilization for window in windows.values())
+    empties = (window.busy + spec.scaling.idle_after for window in windows.values())
+    return min((LONGEST, *(at - now for at in (*shrinks, *empties) if at > now)))
 
 
 def _is_idle(worker: WorkerSignals) -> bool:

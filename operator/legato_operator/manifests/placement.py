@@ -19,8 +19,8 @@ class Containers:
 
 @dataclass(frozen=True)
 class PodPlacement:
-    """The environment of pods. `program` starts `legato`; empty if the image does. With port 0, a process chooses and
-    announces its port.
+    """The environment of pods. `program` is the command that starts `legato`; empty if the image does. With port 0, a
+    process chooses and announces its port.
 
     `$(NAME)` in arguments is expanded from the container's environment, as by Kubernetes. `{service}`, `{namespace}`
     and, in `url`, `{scheme}` are replaced by the service's values.
@@ -36,8 +36,8 @@ class PodPlacement:
     adapters_folder: str  # folder of the list of adapters
     announce: tuple[str, ...] = ()  # flags that make a process announce its ports
     transfer: tuple[str, ...] = ()  # the worker's flags for the address of hand-offs
-    shared_cores: int | None = None  # of all workers together; None if each has its own machine
-    shared_gpus: tuple[str, ...] = ()  # of all workers together, in the notation of CUDA_VISIBLE_DEVICES
+    shared_cores: int | None = None  # cores that all workers share; None if each has its own machine
+    shared_gpus: tuple[str, ...] = ()  # GPUs that all workers share, as in CUDA_VISIBLE_DEVICES
     containers: Containers | None = None  # None: pods are processes that use the machine's own files
     cache_folder: str = ""  # downloads on this machine; pods in containers have their own
     tracing_endpoint: str = ""  # default endpoint for traces; empty for none
@@ -45,8 +45,8 @@ class PodPlacement:
     gpu_resources: tuple[str, ...] = (GPU,)  # names of resources that are GPUs
     token_lifetime: float = 0.0  # seconds until a service's token is rotated; 0: only on request
     requeue_after: float = 0.5  # seconds between passes during a change: workers' state sends no events
-    resync_after: float = 5.0
-    idle_resync_after: float = 5.0  # the same for an idle service: nothing but its unwatched objects can change
+    resync_after: float = 5.0  # seconds between passes with nothing to do
+    idle_resync_after: float = 5.0  # the same for an idle service, of which only unwatched objects can change
 
     @property
     def has_gpus(self) -> bool:

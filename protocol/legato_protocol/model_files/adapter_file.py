@@ -22,7 +22,7 @@ class AdapterFile(FollowedFiles[AdapterList]):
         """Polls the file until cancelled and calls `changed` after each new list."""
         known = self.value
         while True:
-            await self.look_later(log)
+            await self.reload_later(log)
             if self.value is not known:
                 known = self.value
                 changed()

@@ -28,7 +28,7 @@ class FollowedFiles(Generic[T]):
         self._interval = interval
         self._contents: list[bytes] = []
         self.problem = ""
-        self.look()
+        self.reload()
         if self.problem:
             raise InvalidFile(self.problem)
 
@@ -37,19 +37,19 @@ class FollowedFiles(Generic[T]):
     async def follow(self, log: Callable[[int, str], None]) -> None:
         """Polls the files until cancelled. `log` gets a level of `logging` and a line."""
         while True:
-            await self.look_later(log)
+            await self.reload_later(log)
 
-    async def look_later(self, log: Callable[[int, str], None]) -> None:
+    async def reload_later(self, log: Callable[[int, str], None]) -> None:
         """Waits for the next poll and reads the files."""
         await asyncio.sleep(self._interval)
         before = self.problem
-        self.look()
+        self.reload()
         if self.problem and self.problem != before:
             log(logging.ERROR, f"{self._name} stay as they were: {self.problem}")
         elif before and not self.problem:
             log(logging.INFO, f"{self._name} are read again from {self._paths[0]}")
 
-    def look(self) -> None:
+    def reload(self) -> None:
         """Reads the files now."""
         path = self._paths[0]
         try:

@@ -1,8 +1,8 @@
-"""The tokens of a service as its processes follow them: one to send, and others to accept.
+"""The tokens of a service, which its processes follow through rotations: one to send, and others to accept.
 
-The tokens are files of a folder, one for each key of the service's Secret, and are read again when they change. So a
-token is replaced without a restart: every process accepts the next token before any sends it, and the previous one
-until none sends it. A connection is checked once, when it is opened; open connections stay open.
+The tokens are files of a folder, one for each key of the service's Secret, and are read again when they change. This
+replaces a token without a restart: every process accepts the next token before any process sends it, and the previous
+token until no process sends it. A connection is checked once, when it is opened; open connections stay open.
 """
 
 import asyncio
@@ -15,8 +15,8 @@ from typing import Final
 from legato_protocol.security.service_tokens import NEXT, PREVIOUS, TOKEN, token_id, usable
 
 INTERVAL: Final = 1.0  # seconds between polls; a kubelet takes up to two minutes to update a changed Secret
-SPREAD: Final = 180.0  # seconds after which every process has read a token that was not announced
-RETENTION: Final = 900.0  # seconds for which the token that it replaced is accepted
+SPREAD: Final = 180.0  # seconds after which every process has read a token that was not announced as the next one
+RETENTION: Final = 900.0  # seconds for which the token that such a one replaced is accepted
 _LOG_EVERY: Final = 30.0  # seconds between two lines about refusals
 _DATA: Final = "..data"  # the link that a kubelet swaps, so that all files of a Secret change together
 
@@ -28,10 +28,10 @@ class NoToken(Exception):
 class ServiceTokens:
     """The tokens that this process accepts now.
 
-    With neither a token nor a folder, everybody is accepted: settings then allow loopback only. A folder without a
-    token accepts nobody. A token that was not announced as the next one (somebody edited the Secret, or it was lost and
-    created again) is known to few processes at first: the old one is sent for SPREAD seconds and accepted for RETENTION
-    seconds.
+    With neither a token nor a folder, everybody is accepted: settings then allow loopback only. With a folder without a
+    token, nobody is. A token that was not announced as the next one (somebody edited the Secret, or it was lost and
+    created again) is known to few processes at first: the replaced token is sent for SPREAD seconds and accepted for
+    RETENTION seconds.
     """
 
     def __init__(
@@ -40,25 +40,24 @@ class ServiceTokens:
         """Reads the folder; without a folder, `token` is the only one and never changes."""
         self._folder = folder
         self._clock = clock
-        self._filed: tuple[str, ...] = (token,) if token and folder is None else ()  # the one to send, others to accept
-        self._kept: tuple[str, ...] = ()
-        self._since = 0.0  # when `_kept` were replaced
+        self._current: tuple[str, ...] = (token,) if token and folder is None else ()  # the one to send comes first
+        self._replaced: tuple[str, ...] = ()  # by a token that was not announced
+        self._since = 0.0  # time of the replacement
         self.problem = ""  # reason why the folder cannot be read now
-        self.look()
+        self.reload()
 
     @property
     def missing(self) -> bool:
         """True if a token is required but not available yet."""
-        return self._folder is not None and not self._filed
+        return self._folder is not None and not self._current
 
     @property
     def known(self) -> tuple[str, ...]:
         """The accepted tokens; the first is the one to send."""
         age = self._clock() - self._since
-        if not self._kept or age >= RETENTION:
-            return self._filed
-        order = (*self._kept, *self._filed) if age < SPREAD else (*self._filed, *self._kept)
-        return order
+        if not self._replaced or age >= RETENTION:
+            return self._current
+        return (*self._replaced, *self._current) if age < SPREAD else (*self._current, *self._replaced)
 
     @property
     def ids(self) -> tuple[str, ...]:
@@ -72,8 +71,8 @@ class ServiceTokens:
             return not self.missing
         return any(hmac.compare_digest(shown, f"Bearer {token}".encode()) for token in known)
 
-    def look(self) -> None:
-        """Reads the folder. While it has no token, the known ones stay."""
+    def reload(self) -> None:
+        """Reads the folder. Keeps the known tokens while it has no usable one."""
         if self._folder is None:
             return
         try:
@@ -89,23 +88,27 @@ class ServiceTokens:
         while self._folder is not None:
             if self.problem != problem:
                 problem = self.problem
-                log(f"the service's tokens stay as they were: {problem}" if problem else "the tokens are read again")
+                log(
+                    f"the service's tokens stay as they were: {problem}"
+                    if problem
+                    else "the service's tokens can be read again"
+                )
             await asyncio.sleep(INTERVAL)
-            self.look()
+            self.reload()
             if self.known != known:
                 known = self.known
                 log(f"the service's tokens are now {', '.join(self.ids)}")
                 changed()
 
     def _take(self, tokens: tuple[str, ...]) -> None:
-        if self._filed and tokens[0] not in self.known:
-            self._kept, self._since = self.known, self._clock()
-        self._kept = tuple(token for token in self._kept if token not in tokens)
-        self._filed = tokens
+        if self._current and tokens[0] not in self.known:
+            self._replaced, self._since = self.known, self._clock()
+        self._replaced = tuple(token for token in self._replaced if token not in tokens)
+        self._current = tokens
 
 
-class ShownToken:
-    """The token to send to one peer: the first that it has not refused."""
+class PeerToken:
+    """The token to send to one peer: the first known one that the peer has not refused."""
 
     def __init__(self, tokens: ServiceTokens) -> None:
         self._tokens = tokens
@@ -116,15 +119,15 @@ class ShownToken:
         known = self._tokens.known
         return next((token for token in known if token not in self._refused), next(iter(known), ""))
 
-    def refused(self, token: str) -> bool:
-        """Notes that the peer refused a token. True if another one can be tried; if not, all are tried again later."""
+    def note_refused(self, token: str) -> bool:
+        """Notes that the peer refused a token. True if another one is left to try; otherwise all are tried again."""
         self._refused.add(token)
         if self._refused.issuperset(self._tokens.known):
             self._refused.clear()
             return False
         return True
 
-    def taken(self) -> None:
+    def note_accepted(self) -> None:
         """Notes that the peer accepted the token."""
         self._refused.clear()
 
@@ -143,11 +146,11 @@ class RefusalLog:
         if self._clock() - self._since < _LOG_EVERY:
             return ""
         count, self._unlogged, self._since = self._unlogged, 0, self._clock()
-        return f"{what} ({count} such since the last line)" if count > 1 else what
+        return f"{what} ({count} refusals since the last line)" if count > 1 else what
 
 
 def _read(folder: Path) -> tuple[str, ...]:
-    """Reads all files of one moment, although a kubelet may swap them meanwhile. Raises NoToken."""
+    """Reads all files as of one moment, even if a kubelet swaps them meanwhile. Raises NoToken."""
     data = folder / _DATA
     try:
         at = data.resolve(strict=True) if data.is_symlink() else folder

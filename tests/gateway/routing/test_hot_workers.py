@@ -15,7 +15,7 @@ from legato_gateway.testing.fake_engine import ScriptedRefusal
 from legato_protocol.wire.stream import Handoff
 
 # Steps with three sequences take 0.07 s.
-POLICY = RebalancingPolicy(0.06, look=0.05, patience=0.2, jitter=0.1, rest=1.0, settled=1.0)
+POLICY = RebalancingPolicy(0.06, interval=0.05, patience=0.2, jitter=0.1, failure_pause=1.0, settle_time=1.0)
 
 
 def _heated(lab, *roles, policy=POLICY, refuses=False, **request):
@@ -136,7 +136,7 @@ def test_where_all_are_hot_no_worker_hands_on(other, due):
 @pytest.mark.parametrize(("drawn", "due"), [(0.0, 1.0), (0.5, 2.0)])
 def test_gateways_that_see_the_same_act_at_different_times(drawn, due):
     """And poll the fleet now and then."""
-    fleet, policy = FleetSnapshot((HOT, IDLE)), dataclass_replace(POLICY, look=0.1, patience=1.0, jitter=2.0)
+    fleet, policy = FleetSnapshot((HOT, IDLE)), dataclass_replace(POLICY, interval=0.1, patience=1.0, jitter=2.0)
     hot = HotWorkers(policy, lambda: drawn)
     passes = [bool(hot.due(fleet, now)) for now in (0.0, due - 0.05, due, due + 0.06)]
     assert passes == [False, False, False, True], "it has just polled when it is due"

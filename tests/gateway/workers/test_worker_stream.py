@@ -66,7 +66,7 @@ async def test_a_worker_that_knows_an_older_token_is_shown_that_one_and_refusals
         assert 'refused_tokens_total{by="worker"} 0.0' not in text
         (tmp_path / "previous").unlink()
         (tmp_path / "token").write_text("newest")
-        tokens.look()
+        tokens.reload()
         assert stream.connected, "nobody is asked again for a token"
         assert await gateway.submit().read()
         await stream.close()

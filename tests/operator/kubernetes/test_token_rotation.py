@@ -23,7 +23,7 @@ async def _followed(s, folder: Path):
                     (folder / name).unlink(missing_ok=True)
                 for name, text in data.items():
                     (folder / name).write_text(text)
-                s.kubelet.tokens.look()
+                s.kubelet.tokens.reload()
             await asyncio.sleep(0.05)
 
     s.kubelet.tokens = ServiceTokens(folder=folder)
@@ -52,12 +52,12 @@ async def test_a_token_is_replaced_on_request_once_and_goes_on_after_the_operato
             await s.serve(build())
             first = (await s.secret())["token"]
             stopped = asyncio.Event()
-            look, s.kubelet.tokens.look = s.kubelet.tokens.look, lambda: stopped.set()
+            reload, s.kubelet.tokens.reload = s.kubelet.tokens.reload, lambda: stopped.set()
             await _request(s, "one")
             await s.wait(lambda: _has(s, "next"))
             await stopped.wait()
             assert (await s.secret())["token"] == first, "no pod takes the next one yet"
-        s.kubelet.tokens.look = look
+        s.kubelet.tokens.reload = reload
         async with s.operator("two"):
             await s.wait(lambda: _settled(s, first))
             second = (await s.secret())["token"]

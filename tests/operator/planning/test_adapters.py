@@ -141,7 +141,7 @@ def test_the_condition_tells_who_has_not_read_the_list_and_is_looked_at_soon(ser
     prefill, decode = _worker(adapted, "prefill", has), _worker(adapted, "decode", AdapterState(old))
     told, made = _condition(adapted, prefill, decode, _gateway(adapters=old))
     assert (told["status"], told["reason"]) == ("False", conditions.ADAPTERS_PENDING)
-    assert told["message"] == "demo-decode-0, demo-gateway-0 have not read the list yet"
+    assert told["message"] == "demo-decode-0, demo-gateway-0 have not read the new list yet"
     assert made.requeue_after <= 2.0
     told, _ = _condition(adapted, prefill, _worker(adapted, "decode", has), _gateway(adapters=new))
     assert (told["status"], told["reason"], told["message"]) == ("True", conditions.ALL_READY, "2 served")

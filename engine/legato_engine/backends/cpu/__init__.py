@@ -1,1 +1,1 @@
-"""Layers by compiled kernels on a processor: few calls, no gathering of KV, buffers that live as long as the model."""
+"""Layers computed by compiled CPU kernels: few calls, no gathering of KV, buffers that live as long as the model."""

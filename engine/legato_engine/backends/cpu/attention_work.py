@@ -7,14 +7,14 @@ from legato_engine.kernels.cpu.attention.work import PART, TILE
 from legato_engine.layers.inputs import StepInputs
 
 LANES = 32  # of a tile
-PART_POSITIONS = 256  # of a part of a row with few tiles
-FEW = 4  # tiles
+PART_POSITIONS = 256  # positions of a part, if a row is divided
+FEW_TILES = 4  # a row with more is not divided
 
 
 def tiles(inputs: StepInputs, shared: int) -> Array:
-    """Work for attention with AMX, TILE [tiles], sorted by the positions that they see, most first.
+    """Work for attention with AMX, TILE [tiles]; tiles that see the most positions come first.
 
-    A lane is one query of one of the `shared` heads on a KV head.
+    A lane is one query of one of the `shared` heads that use a KV head.
     """
     work = list[tuple[int, int, int, int, int]]()
     starts, lengths = inputs.starts.tolist(), inputs.lengths.tolist()
@@ -41,7 +41,7 @@ def parts(inputs: StepInputs, shared: int) -> Array:
         for lane in range(0, count * shared, width):
             lanes = min(width, count * shared - lane)
             end = start + (lane + lanes - 1) // shared + 1
-            begins = range(0, end, PART_POSITIONS if count * shared <= FEW * width else end)
+            begins = range(0, end, PART_POSITIONS if count * shared <= FEW_TILES * width else end)
             pieces = len(begins) if len(begins) > 1 else 0
             for part, begin in enumerate(begins):
                 stop = min(begin + begins.step, end)

@@ -26,7 +26,7 @@ class HandoffCertificates(FollowedFiles[Contexts]):
 
     def current(self) -> Contexts:
         """Contexts from the current files, or from the last valid ones."""
-        self.look()
+        self.reload()
         return self.value
 
 

@@ -14,9 +14,9 @@ from legato_engine.transfer.session.events import TransferEvent
 
 @dataclass(slots=True)
 class TransferContext:
-    """`block_size` is in tokens, `lease` in seconds; `epoch` is the own arena's.
+    """`block_size` is in tokens, `lease` in seconds; `epoch` belongs to this worker's arena.
 
-    The link reaches the arena unless there is `staging`; `direct` computes the sums of an arena in device memory.
+    Without `staging`, the link reads and writes the arena itself; `direct` sums up blocks of an arena in device memory.
     """
 
     link: Link
@@ -39,7 +39,7 @@ class TransferContext:
         return self.lease / 4
 
     @property
-    def memory_of_ended(self) -> float:
+    def ended_retention(self) -> float:
         """Seconds for which an ended session is remembered and still answers."""
         return 4 * self.lease
 

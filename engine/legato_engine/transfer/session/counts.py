@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class TransferTotals:
-    """Counted since start."""
+    """Totals since start."""
 
     committed: int = 0
     aborted: int = 0
@@ -31,11 +31,11 @@ class Counts:
     tls_peers: int  # connections whose peer has identified itself, with TLS and without
     plain_peers: int
     refused_peers: int
-    refused_plain: int  # of these, peers without TLS although it is required
-    failed_tls: int  # of these, peers with a wrong certificate, or a failed TLS handshake
+    refused_plain: int  # of `refused_peers`: without TLS, although it is required
+    failed_tls: int  # of `refused_peers`: a wrong certificate, or a failed TLS handshake
     failed_in_a_row: int  # connections opened here that ended before the peer identified itself; 0 once one does
-    bad_messages: int  # malformed, badly sealed, or not in the session's table
-    unknown_epochs: int  # refused messages about an arena that neither side has
+    bad_messages: int  # malformed, with a wrong seal, or not allowed in the session's state
+    unknown_epochs: int  # ignored messages whose epoch is neither side's
     corrupt_blocks: int
     bytes_sent: int
     bytes_received: int

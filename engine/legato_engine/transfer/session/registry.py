@@ -113,7 +113,7 @@ class SessionRegistry(Generic[R]):
         """Replaces the session of this key by a new one."""
         room, attempt = key
         record = self._create(key, Session(self._side))
-        record.due = self._context.clock() + self._context.memory_of_ended
+        record.due = self._context.clock() + self._context.ended_retention
         self._rooms.setdefault(room, {})[attempt] = record
         return record
 
@@ -136,7 +136,7 @@ class SessionRegistry(Generic[R]):
             self._act(record, action)
         now = self._context.clock()
         if record.ended and record.state is not before:
-            record.due = now + self._context.memory_of_ended
+            record.due = now + self._context.ended_retention
         elif record.state in _LEAVING and before not in _LEAVING:
             record.due = now + self._context.lease
 

@@ -204,7 +204,7 @@ class Sender:
         self.sessions.step(out, SessionEvent.GOT_REVOKE)
         if out.state in (SessionState.UNKNOWN, SessionState.WAITING):
             out.grant, out.connection, out.next_block, out.parent = None, None, 0, out.root
-            out.due = self._context.clock() + self._context.memory_of_ended
+            out.due = self._context.clock() + self._context.ended_retention
 
     def _put(
         self, out: OutgoingSession, grant: handoff.Grant, first: int, blocks: Sequence[int], hashes: Sequence[bytes]

@@ -39,7 +39,7 @@ class QuantizedFolder(Checkpoint):
         parts = {
             f"{name.removesuffix('.weight')}.{suffix}"
             for name, weight in self._weights.items()
-            for suffix in weight.own
+            for suffix in weight.suffixes
         }
         self._floats = {name for name in folder.names() - parts if name.rpartition(".")[2] not in _UNUSED}
         self._floats -= self._empty_biases()

@@ -32,7 +32,7 @@ class Layout(Enum):
 
     DENSE = "one code per element"  # of fp8, float-quantized and int-quantized
     PACKED = "pack-quantized"
-    GPTQ = "gptq"  # stores zero points less one
+    GPTQ = "gptq"  # stores zero points minus 1
     GPTQ_V2 = "gptq_v2"
     AWQ = "awq"
 
@@ -46,7 +46,7 @@ class Activations(Enum):
 
 
 class Tile(NamedTuple):
-    """The numbers of outputs and inputs that share a scale; None: all of the weight's."""
+    """The numbers of outputs and inputs that share a scale; None: all that the weight has."""
 
     outputs: int | None
     inputs: int | None
@@ -89,8 +89,10 @@ class Format:
 
 @dataclass(frozen=True, slots=True)
 class LayerRule:
-    """The format of layers: of a name, of names that a pattern after `re:` matches from their start, or of a class,
-    `Linear` or `Embedding`. A layer without a format is not quantized."""
+    """The format of the layers that `target` selects; None: they are not quantized.
+
+    A target is a layer's name, `re:` and a pattern that matches names from their start, or `Linear` or `Embedding`.
+    """
 
     target: str
     format: Format | None

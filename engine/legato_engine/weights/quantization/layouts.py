@@ -17,7 +17,7 @@ _WORD = 32  # bits
 class Dense(QuantizedWeight):
     """Codes in `weight`; scales are `weight_scale_inv` in DeepSeek's files, which are factors in spite of the name."""
 
-    own = ("weight", "weight_scale", "weight_scale_inv", "weight_zero_point")
+    suffixes = ("weight", "weight_scale", "weight_scale_inv", "weight_zero_point")
 
     def _shape(self) -> tuple[int, int]:
         shape = self._check("weight", ("F8_E4M3",) if self._format.element is Element.FLOAT8 else ("I8",))
@@ -29,7 +29,7 @@ class Dense(QuantizedWeight):
         tiles = self._format.tiles
         shapes = {shape: tile for tile in reversed(tiles) for shape in _shapes(tile, *self.shape)}
         tile = shapes[self._check(self._scale, FLOATS, tuple(shapes))]
-        self._divides(tile, self.shape[1])
+        self._check_groups(tile, self.shape[1])
         if self._format.zero_points:
             self._check("weight_zero_point", ("I8",), _shapes(tile, *self.shape))
         return tile
@@ -53,7 +53,7 @@ class Dense(QuantizedWeight):
 class PackQuantized(QuantizedWeight):
     """Words along inputs; codes and zero points have an offset, so that they are not negative."""
 
-    own = ("weight_packed", "weight_scale", "weight_zero_point", "weight_shape", "weight_g_idx")
+    suffixes = ("weight_packed", "weight_scale", "weight_zero_point", "weight_shape", "weight_g_idx")
 
     def _shape(self) -> tuple[int, int]:
         outputs, words = self._check("weight_packed", ("I32",))
@@ -64,7 +64,7 @@ class PackQuantized(QuantizedWeight):
 
     def _check_scales(self) -> Tile:
         (tile,), inputs = self._format.tiles, self.shape[1]
-        self._divides(tile, inputs)
+        self._check_groups(tile, inputs)
         self._check("weight_scale", FLOATS, _shapes(tile, *self.shape))
         if self._format.zero_points:
             rows, columns = tile.grid(*self.shape)
@@ -101,7 +101,7 @@ class PackQuantized(QuantizedWeight):
 class Gptq(QuantizedWeight):
     """Words along inputs, [in, out]; `g_idx` has the group of each input, which is in any order with `desc_act`."""
 
-    own = ("qweight", "scales", "qzeros", "g_idx")
+    suffixes = ("qweight", "scales", "qzeros", "g_idx")
 
     def _shape(self) -> tuple[int, int]:
         words, outputs = self._check("qweight", ("I32",))
@@ -109,7 +109,7 @@ class Gptq(QuantizedWeight):
 
     def _check_scales(self) -> Tile:
         (tile,), (outputs, inputs) = self._format.tiles, self.shape
-        self._divides(tile, inputs)
+        self._check_groups(tile, inputs)
         groups = tile.grid(*self.shape)[1]
         self._check("scales", FLOATS, ((groups, outputs),))
         self._check("qzeros", ("I32",), ((groups, outputs // self._per_word),))
@@ -140,7 +140,7 @@ class Gptq(QuantizedWeight):
 class Awq(QuantizedWeight):
     """Words along outputs, [in, out]."""
 
-    own = ("qweight", "scales", "qzeros")
+    suffixes = ("qweight", "scales", "qzeros")
 
     def _shape(self) -> tuple[int, int]:
         inputs, words = self._check("qweight", ("I32",))
@@ -148,7 +148,7 @@ class Awq(QuantizedWeight):
 
     def _check_scales(self) -> Tile:
         (tile,), (outputs, inputs) = self._format.tiles, self.shape
-        self._divides(tile, inputs)
+        self._check_groups(tile, inputs)
         groups = tile.grid(*self.shape)[1]
         self._check("scales", FLOATS, ((groups, outputs),))
         self._check("qzeros", ("I32",), ((groups, outputs * 4 // _WORD),))

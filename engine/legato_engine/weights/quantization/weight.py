@@ -14,7 +14,7 @@ from legato_engine.weights.packed import Packed, Scales
 from legato_engine.weights.quantization.formats import Element, Format, Tile
 
 Shape = tuple[int, ...]
-_ROWS = 128  # outputs dequantized at a time are a multiple of these: no word and no block is cut
+_ROWS = 128  # outputs dequantized at a time are a multiple of this, so that no packed word and no block is split
 _PART = 1 << 22  # values dequantized at a time
 _GROUP = 32  # inputs that share a scale in `Packed`
 
@@ -37,15 +37,15 @@ class ScaleGrid:
         return values.mul_(self.spread(self.scales, first, len(codes)))
 
     def spread(self, values: torch.Tensor, first: int, count: int, step: int = 1) -> torch.Tensor:
-        """`values` of `count` outputs from `first` on, and of each `step`-th input."""
+        """A grid's `values` for `count` outputs from `first` on and each `step`-th input: [count, in / step]."""
         rows = torch.arange(first, first + count) // self.outputs
         return values[rows][:, self.columns[::step]]
 
 
 class QuantizedWeight(ABC):
-    """The weight `[out, in]` of a layer. Classes of `layouts` know its tensors."""
+    """The weight `[out, in]` of a layer. Subclasses in `layouts` read its tensors."""
 
-    own: ClassVar[tuple[str, ...]]  # names of the tensors that it may have in the file
+    suffixes: ClassVar[tuple[str, ...]]  # of the names of its tensors in the file; the first has the codes
 
     def __init__(self, folder: HuggingFaceFolder, module: str, given: Format) -> None:
         """Checks dtypes and shapes, and reads no codes. Raises ModelError."""
@@ -57,7 +57,7 @@ class QuantizedWeight(ABC):
 
     @abstractmethod
     def _shape(self) -> tuple[int, int]:
-        """Outputs and inputs by the shape of the codes, whose dtype is right. Raises ModelError."""
+        """The numbers of outputs and inputs, by the shape of the codes. Checks their dtype. Raises ModelError."""
 
     @abstractmethod
     def _check_scales(self) -> Tile:
@@ -85,7 +85,7 @@ class QuantizedWeight(ABC):
             out[first : first + len(values)] = values
 
     def packed(self) -> Packed | None:
-        """The weight as codes that CPU kernels take, with the same values; None if there are none."""
+        """The weight as codes that CPU kernels take; None if such codes cannot represent its values exactly."""
         if self.packed_bits is None:
             return None
         grid, codes = self._grid(), self._codes(0, self.shape[0])
@@ -123,7 +123,7 @@ class QuantizedWeight(ABC):
         return bool((groups == groups[:, :1]).all())
 
     def _parts(self) -> Iterator[tuple[int, torch.Tensor]]:
-        """The first outputs and the values of parts of the weight, float32."""
+        """Yields the weight in parts: the first output of each, and its values, float32 [outputs, in]."""
         grid, (outputs, inputs) = self._grid(), self.shape
         most = max(_ROWS, _PART // inputs // _ROWS * _ROWS)
         for first in range(0, outputs, most):
@@ -149,8 +149,8 @@ class QuantizedWeight(ABC):
             raise CorruptModel(f"{self._name(suffix)}: a scale is {_worst(scales)}; {allowed} are needed")
         return scales
 
-    def _divides(self, tile: Tile, inputs: int) -> None:
-        """Raises CorruptModel if a group of inputs does not divide all of them. Blocks may."""
+    def _check_groups(self, tile: Tile, inputs: int) -> None:
+        """Raises CorruptModel if `inputs` is not a multiple of a group's size. The last block may be smaller."""
         if tile.outputs == 1 and tile.inputs is not None and inputs % tile.inputs:
             reason = f"groups of {tile.inputs} do not divide {inputs} inputs"
             raise CorruptModel(f"{self._name()}: {reason}; a divisor, or -1 for one group, is needed")
@@ -162,7 +162,7 @@ class QuantizedWeight(ABC):
         return f"{self._module}.{suffix}" in self._folder.names()
 
     def _check(self, suffix: str, dtypes: tuple[str, ...], shapes: tuple[Shape, ...] = ()) -> Shape:
-        """The shape of a tensor, which is one of `shapes` if there are any. Raises ModelError."""
+        """The shape of a tensor with one of `dtypes`, and of `shapes` if there are any. Raises ModelError."""
         if not self._has(suffix):
             raise MissingTensor(f"{self._name(suffix)} is missing; its format needs it: {self._format}")
         name = f"{self._module}.{suffix}"
@@ -177,7 +177,7 @@ class QuantizedWeight(ABC):
         return shape
 
     def _name(self, suffix: str | None = None) -> str:
-        return f"{self._folder.path}: tensor {self._module}.{suffix or self.own[0]}"
+        return f"{self._folder.path}: tensor {self._module}.{suffix or self.suffixes[0]}"
 
 
 def _exact(halves: torch.Tensor, grid: ScaleGrid) -> bool:

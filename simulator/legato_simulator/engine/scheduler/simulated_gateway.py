@@ -48,7 +48,7 @@ class SimulatedGateway:
     @property
     def poll_interval(self) -> float:
         """Seconds between two searches for hot workers."""
-        return self._rebalancing.look
+        return self._rebalancing.interval
 
     @property
     def without_token(self) -> int:

@@ -1,6 +1,6 @@
 """Operations on registers of bfloat16 for numba: rounding, pairing, reordering, and the weights of a softmax.
 
-They compile for any processor. A rounded number may still be a float, whose lower half is then zero.
+They compile for any processor. A rounded number may be stored as a float, whose lower half is zero.
 """
 
 from typing import Any
@@ -26,7 +26,7 @@ def _all(word: int) -> ir.Constant:
 
 @intrinsic
 def narrowed(_context: Any, value: Any) -> Any:
-    """Rounds 16 floats to bfloat16, ties to even. They are still floats. NaN stays NaN."""
+    """Rounds 16 floats to bfloat16, ties to even, stored as floats. NaN stays NaN."""
 
     def emit(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
         even = builder.and_(builder.lshr(values[0], _all(16)), _all(1))
@@ -40,7 +40,7 @@ def narrowed(_context: Any, value: Any) -> Any:
 
 @intrinsic
 def weight(_context: Any, x: Any) -> Any:
-    """2 to the x for 16 floats x of at most 0, rounded to bfloat16. They are still floats.
+    """2 to the x for 16 floats x of at most 0, rounded to bfloat16, stored as floats.
 
     The result is 0 for x of -127 or less. NaN stays NaN if its lower half is zero, as in any product of bfloat16.
     """
@@ -98,7 +98,7 @@ def odd_pairs(_context: Any, first: Any, second: Any) -> Any:
 
 @intrinsic
 def neighbours(_context: Any, rounded: Any) -> Any:
-    """Pairs of rounded floats, in the even ones of 16 words: each float there with its next neighbour."""
+    """Pairs of neighbouring rounded floats. Each even word has its float and the next one; odd words are not used."""
 
     def emit(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
         odd = ir.Constant(_WORDS, [lane | 1 for lane in range(16)])
