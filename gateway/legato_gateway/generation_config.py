@@ -45,7 +45,7 @@ class BadGenerationConfig(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class GenerationDefaults:
-    """Values for requests without them; None is the neutral value. `max_tokens` applies only to chats."""
+    """Defaults for fields that a request does not set; None: the neutral value. `max_tokens` applies only to chats."""
 
     temperature: float | None = None
     top_p: float | None = None

@@ -1,6 +1,6 @@
 """Runs the autoscaler: reads the signals, decides, and returns the writes for the reconcile loop.
 
-Windows are only kept in memory. After a restart they start with the present sizes, so no pool shrinks too early.
+Windows are only kept in memory. After a restart they begin with the current sizes, so that no pool shrinks too early.
 """
 
 import datetime
@@ -83,7 +83,7 @@ class _Memory:
     windows: Mapping[str, Window] = field(default_factory=dict)
     sizes: dict[str, int] = field(default_factory=dict)  # by pool, after the last decision
     decided: float = float("-inf")  # time of the last decision
-    known: float = float("-inf")  # when no signal was missing last
+    known: float = float("-inf")  # time of the last decision for which all signals were known
     unmet: dict[str, float] = field(default_factory=dict)  # start times of unmet objectives
     scaled: Scaled = field(default_factory=Scaled)
     changes: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=record.MOST_RECORDS))
@@ -104,7 +104,7 @@ class Autoscaler:
         self._services: dict[str, _Memory] = {}
 
     async def poll(self, observed: Observed) -> Scaled:
-        """Decides if it is due and the service's mode asks for it."""
+        """Decides if the service's mode is one of MODES and the last decision is old enough."""
         spec, current = observed.service.spec, observed.desired_replicas
         metadata = observed.service.metadata
         if observed.deleting or spec.scaling.mode not in MODES:
@@ -169,8 +169,8 @@ class NullAutoscaler:
 
 
 def _within_limits(decision: Decision, spec: Spec, gpu_resources: Sequence[str]) -> Decision:
-    """Returns the decision with the sizes that all limits allow. Desired sizes stay, so that relaxed limits take effect
-    immediately."""
+    """Returns the decision with the sizes that all limits allow. Keeps the desired sizes, so that relaxed limits take
+    effect immediately."""
     desired = {pool: made.desired for pool, made in decision.pools.items()}
     targets = limits.targets(spec, desired, gpu_resources)
     pools = {

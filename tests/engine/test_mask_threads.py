@@ -58,7 +58,7 @@ def test_each_line_has_the_mask_that_it_has_alone(threads: int) -> None:
     alone = [constrain.masks(constrain.due([draw], [row])) for draw, row in zip(draws, rows, strict=True)]
     assert found == {row: mask for masks in alone for row, mask in masks.items()}
     assert sorted(found) == [row for row in rows if row != 10]
-    assert constrain.faults(found) == {rows[-1]: "tokens that exist already do not match its grammar"}
+    assert constrain.faults(found) == {rows[-1]: "its existing output does not match its grammar"}
     assert len(TOKENS) < 8 * len(found[7])
 
 

@@ -34,7 +34,7 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Facts:
-    """Detected facts. Versions of CUDA have the driver's format: 13000 is 13.0."""
+    """Facts about GPUs and their software. Versions of CUDA have the driver's format: 13000 is 13.0."""
 
     driver: str = ""  # version of the kernel module; empty if it is missing
     driver_cuda: int = 0  # newest CUDA that libcuda supports; 0 without libcuda
@@ -130,7 +130,7 @@ def is_writable(folder: Path) -> bool:
 def reason(stderr: str) -> str:
     """Returns the first error in a compiler's output, or its last line."""
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
-    return next((line for line in lines if "error:" in line), lines[-1] if lines else "it ended without a word")
+    return next((line for line in lines if "error:" in line), lines[-1] if lines else "it failed without output")
 
 
 def _driver(facts: Facts) -> str:

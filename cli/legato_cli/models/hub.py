@@ -1,7 +1,7 @@
 """Downloads models and adapters of the Hugging Face hub: one commit of a repository, verified, into a folder.
 
-The only door to `huggingface_hub`, which only downloads import: processes that use a prepared model do not need the
-library. A folder is complete once it has its mark, which is written last.
+The only module that uses `huggingface_hub`, which it imports only for downloads: processes that use a prepared model do
+not need the library. A folder is complete once it has its mark, a file that is written last.
 """
 
 import contextlib
@@ -44,14 +44,14 @@ class HubRefuses(Exception):
 
 
 class HubUnreachable(Exception):
-    """The hub cannot be reached; a retry may help, and keeps the files that have arrived. The text has the reason."""
+    """The hub cannot be reached; a retry may help, and downloads only the missing files. The text has the reason."""
 
 
 @dataclass(frozen=True)
 class HubContent:
-    """The wanted files of a repository: those that match `patterns`, at least one for each of `needed`.
+    """The files to download from a repository: all that match `patterns`. Each of `needed` must match at least one.
 
-    A complete folder has the mark of this content, or of a larger one (`part_of`).
+    A complete folder has the mark of this content, or of one that includes it (`part_of`).
     """
 
     mark: str
@@ -117,7 +117,7 @@ def download(snapshot: HubSnapshot, folder: Path, progress: Progress, content: H
                 _require(snapshot, folder, content)
                 _mark(folder, content.mark).write_text(str(snapshot))
     except OSError as error:
-        raise HubUnreachable(f"{snapshot}: cannot be kept in {folder}: {error}") from error
+        raise HubUnreachable(f"{snapshot}: cannot be stored in {folder}: {error}") from error
     progress(f"{snapshot} is in {folder}")
 
 
@@ -163,7 +163,7 @@ def _is_whole(folder: Path) -> bool:
 def _require_library(about: object) -> None:
     if importlib.util.find_spec("huggingface_hub") is None:
         raise HubRefuses(
-            f"{about}: downloads need the package huggingface_hub, which legato[engine] and legato[gateway] bring"
+            f"{about}: downloads need the package huggingface_hub, which legato[engine] and legato[gateway] install"
         )
 
 

@@ -13,7 +13,7 @@ def add_service(parser: argparse.ArgumentParser) -> None:
         "-n",
         "--namespace",
         kind=flags.text("NAMESPACE"),
-        help="of a service on Kubernetes; without it, one of `legato up`",
+        help="namespace of a service on Kubernetes; without it, a service of `legato up`",
     )
 
 

@@ -16,7 +16,7 @@ from legato_protocol.process.followed_files import InvalidFile
 
 @dataclass(frozen=True)
 class GatewayTarget:
-    """A gateway. `address` is host:port of its control port, as reached by the reader; `tls` is its authority there."""
+    """A gateway. `address` is its control port's host:port, as this machine reaches it; `tls` is its authority."""
 
     name: str
     address: str

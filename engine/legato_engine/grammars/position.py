@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from legato_engine.scheduler.batch import DeadEnd
 from legato_grammar.guidance import Grammar, Matcher
 
-_FULL = 0xFFFFFFFF  # a word of a mask whose tokens may all follow
+_FULL = 0xFFFFFFFF  # a word of a mask that allows all of its tokens
 
 
 class GrammarPosition:
@@ -35,7 +35,7 @@ class GrammarPosition:
             for token in stops:
                 words[token >> 5] |= 1 << (token & 31)
         if mask == grammar.nothing:
-            raise DeadEnd("no token may follow by its grammar and its stop tokens")
+            raise DeadEnd("its grammar and its stop tokens allow no token")
         return bytes(mask)
 
     def _follow(self, output: Sequence[int]) -> Matcher:
@@ -43,6 +43,6 @@ class GrammarPosition:
             self._matcher, self._consumed = self._grammar.matcher(), 0
         if new := output[self._consumed :]:
             if not self._matcher.consume(new):
-                raise DeadEnd("tokens that exist already do not match its grammar")
+                raise DeadEnd("its existing output does not match its grammar")
             self._consumed = len(output)
         return self._matcher

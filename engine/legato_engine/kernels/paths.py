@@ -3,8 +3,14 @@
 `choose` takes the first row of AUTO whose instruction sets the processor has and whose sizes the model fits. Nothing is
 measured: two workers on equal machines must choose alike, because they exchange KV.
 
-Another instruction set is a field of `processor.Processor` and a row here. In `backends.cpu`, `codes` and `linear_bf16`
-call the kernels of linear layers, `numerics` calls attention. Tags choose between kernels with the same callers.
+To add an instruction set:
+
+1. Detect it in `processor`: a field of `Processor` and a name in INSTRUCTION_SETS.
+2. Write its kernels in `kernels.cpu.linear` and `kernels.cpu.attention`. A kernel with the arguments of an existing one
+   is chosen by a tag, as in `linear.int8_products`; others are called in `backends.cpu` by `codes` and `linear_bf16`
+   (linear layers) or `numerics` (attention).
+3. Add a row here, and the output of `table` to docs/engine-cpu.md.
+4. Increment `runner.runner.NUMERICS` only if an existing path computes other KV than before.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""The state of the transfer port in the system's table of TCP sockets: UCX listens there and reports nothing."""
+"""The transfer port's connections, read from the system's table of TCP sockets: UCX does not report them."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ _CLOSE_WAIT = "08"
 def abandoned(address: bytes) -> int:
     """Number of connections to the link at this address (`Hello.address`) that the peer has closed and UCX has not.
 
-    UCX keeps connections after foreign bytes until `transfer.ucx.strangers` resets them. 0 if there is no such port.
+    UCX keeps connections that sent foreign bytes until `transfer.ucx.strangers` resets them. 0 for a port-less address.
     """
     port = address.rpartition(b":")[2]
     if not port.isdigit():

@@ -136,7 +136,7 @@ class TransferAgent:
         self._sender.hold(keys)
 
     def push(self, room: int, first: int, blocks: Sequence[int], hashes: Sequence[bytes]) -> None:
-        """Sends complete blocks: `blocks` of the own arena hold the sequence's blocks `first, first+1, …`.
+        """Sends complete blocks: `blocks` of this worker's arena hold the sequence's `first, first+1, …`.
 
         Called after `Granted`, and again from block 0 on after `GrantRevoked`. `hashes[i]` is the block hash of
         `blocks[i]`. Blocks below the grant's `cached` are skipped. Blocks must be pushed once each, in order, and stay
@@ -150,7 +150,7 @@ class TransferAgent:
     ) -> None:
         """Sends the rest after all full blocks were pushed, and `Final` once everything is written.
 
-        `partial` is the own arena's block that holds the incomplete last block of the `computed` tokens (None if
+        `partial` is the block of this worker's arena with the incomplete last block of the `computed` tokens (None if
         `computed` is a multiple of the block size). For `token_ids` and `tokens` see `handoff.Final`. Raises ValueError
         if this contradicts the pushed blocks.
         """
@@ -161,7 +161,7 @@ class TransferAgent:
         return self._sender.unwritten(room)
 
     def grant(self, room: int, attempt: int, peer: Peer, table: Sequence[int], cached: int, root: bytes) -> None:
-        """Lets `peer` write the sequence of `room` into the own arena.
+        """Lets `peer` write the sequence of `room` into this worker's arena.
 
         `table` is the sequence's whole block table; its first `cached` blocks are complete and not written to.
         ValueError for an invalid table: a block twice or outside of the arena, or more cached blocks than there are.

@@ -1,7 +1,7 @@
 """Unpacks blocks of GGUF's quantized types into codes and scales. ggml's `ggml-quants.c` defines the layouts.
 
-Each function takes uint8 [blocks, bytes] and returns codes [blocks, values] and scales by groups. Tests compare with
-the `gguf` library.
+Each function takes uint8 [blocks, bytes] and returns codes [blocks, values] and scales by groups. To add a type, write
+such a function and add it to KINDS. Tests compare with the `gguf` library.
 """
 
 from collections.abc import Callable

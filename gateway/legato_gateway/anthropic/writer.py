@@ -185,7 +185,7 @@ def gathered(events: Sequence[_Event]) -> list[dict[str, Any]]:
 
 
 def _input(written: str) -> dict[str, Any]:
-    """Parses the arguments of a call. Of truncated ones it returns the complete part, as clients read streams.
+    """Parses the arguments of a call. Truncated ones are parsed as far as they are complete, as clients do.
 
     Anything but a JSON object is returned in the form that Anthropic documents for tool streaming.
     """

@@ -1,6 +1,6 @@
 """Discovery of workers: names and addresses, and their changes. Nothing about health.
 
-`kubernetes` is the gateway's only door to Kubernetes. It is imported on demand, as its client costs 10 MiB.
+Only `kubernetes` talks to the Kubernetes API. It is imported on demand, as its client costs 10 MiB.
 """
 
 from legato_gateway.discovery.addresses import Discovery, StaticDiscovery, WorkerAddress

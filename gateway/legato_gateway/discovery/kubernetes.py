@@ -1,4 +1,4 @@
-"""Workers found by the EndpointSlices of their headless Service: the gateway's only door to Kubernetes.
+"""Discovers workers by the EndpointSlices of their headless Service. The gateway's only client of Kubernetes.
 
 The official client supports every way into a cluster and reads a rotated token again. It costs 10 MiB of memory and 3
 MB of a compressed image. Its calls block, so one thread lists and watches. Known workers stay while the API is

@@ -159,7 +159,7 @@ class SubRequestDriver:
             self._confirm(generation, worker, died)
 
     def drained(self, worker: str) -> None:
-        """`worker` is to be emptied: its sub-requests migrate as soon as another worker can take them."""
+        """Empties `worker`: its sub-requests migrate as soon as another worker can take them."""
         for sub in self._registry.at(worker):
             if sub.place is not None and sub.place.decode == worker:
                 self.step(sub, E.DRAIN)

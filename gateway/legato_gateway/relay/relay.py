@@ -1,8 +1,8 @@
 """Runs requests: the only owner of each, from admission to its last token.
 
-`admission`, `routing`, `retry` and `lifecycle` decide; `driver` and this file carry it out. Frames of workers come in
-through `listener` and change the state immediately, and tokens go to clients immediately. Work that follows from a
-changed fleet is done in one pass for all frames received.
+`admission`, `routing`, `retry` and `lifecycle` decide; `driver` and this file carry out their decisions. Frames of
+workers come in through `listener` and change the state immediately, and tokens go to clients immediately. Work that
+follows from a changed fleet is done in one pass for all frames received.
 """
 
 import asyncio
@@ -52,7 +52,7 @@ REST = 4  # after a long pass, tokens get this multiple of its duration before t
 
 @dataclass(frozen=True, slots=True)
 class RelayPolicy:
-    """Treatment of slow clients, failed workers and hot ones; None: hot ones are ignored."""
+    """Treatment of slow clients, failed workers and hot workers; without `rebalancing`, hot workers are ignored."""
 
     slow_client: Literal["Pause", "Disconnect"] = "Pause"
     buffer_tokens: int = 1024
@@ -122,7 +122,7 @@ class RequestRelay:
         return generation
 
     def pause(self, generation: RunningGeneration, on: bool) -> None:
-        """The client's buffer is full, or has room again."""
+        """Pauses or resumes a request: its client's buffer is full, or has room again."""
         (self._latency.paused if on else self._latency.resumed)(generation)
         if on and self._policy.slow_client == "Disconnect":
             text = f"the client left {generation.unread} tokens unread"
@@ -132,7 +132,7 @@ class RequestRelay:
             self._dispatcher.pause(sub, on)
 
     def leave(self, generation: RunningGeneration) -> None:
-        """The client disconnected: all work for it stops."""
+        """Stops all work for a request whose client disconnected."""
         self._finish(generation)
 
     def end_all(self, error: GatewayError) -> None:
@@ -192,7 +192,7 @@ class RequestRelay:
     def _hashed(self, task: asyncio.Task[None]) -> None:
         generation = self._hashing.pop(task)
         if not task.cancelled() and (fault := task.exception()) is not None:
-            _log.error("request %s could not be offered", generation.request.id, exc_info=fault)
+            _log.error("admission of request %s failed", generation.request.id, exc_info=fault)
             self._finish(generation, InternalFault("the gateway failed to handle this request"))
 
     def _offer(self, sub: SubRequest) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from legato_gateway.relay.relay import RequestRelay
 from legato_gateway.ui.load_samples import LoadSampler
 
-REQUESTS = 64  # the last ones
+REQUESTS = 64  # on the page, the most recent ones
 
 
 class UIState:

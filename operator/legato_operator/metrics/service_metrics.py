@@ -93,7 +93,7 @@ def _conditions(services: _Services) -> Iterator[Metric]:
 def _pools(services: _Services) -> Iterator[Metric]:
     asked = _gauge("pool_spec_replicas", "Workers that a pool's scaler asks for", _POOL)
     counts = {
-        "desired": _gauge("pool_desired_replicas", "Workers that a pool is to have, within all limits", _POOL),
+        "desired": _gauge("pool_desired_replicas", "Workers that a pool should have, within all limits", _POOL),
         "replicas": _gauge("pool_replicas", "Worker pods of a pool", _POOL),
         "ready": _gauge("pool_ready_replicas", "Worker pods that are ready", _POOL),
     }

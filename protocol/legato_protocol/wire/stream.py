@@ -3,8 +3,8 @@
 The first frame in each direction is a greeting (`Greeting` from the gateway, `Hello` from the worker). Both carry the
 versions that their sender understands; a side that has no version in common closes the connection. Within a version,
 fields are only appended: an older reader skips them, and skips frames of unknown kinds. So gateways and workers of two
-releases work together during an upgrade (`docs/architecture.md`, Versions). A new value of a `Literal` needs a new
-version: an older gateway rejects the frame and closes the connection. Only unknown failure codes are read: as
+releases work together during an upgrade (`CONTRIBUTING.md`, Versions of the protocol). A new value of a `Literal` needs
+a new version: an older gateway rejects the frame and closes the connection. Only unknown failure codes are read: as
 `internal`.
 
 After the greetings, many requests share the connection. Every frame about a request names it by `id` and `attempt`;

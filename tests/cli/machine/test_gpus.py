@@ -125,7 +125,7 @@ def test_folder_that_is_to_be_made_is_writable_where_the_one_above_it_is(tmp_pat
     [
         ("cuda_utils.c:4:10: fatal error: Python.h: No such file\ncompilation terminated.\nTriton cannot", "Python.h"),
         ("warning: old\nTriton cannot compile what launches kernels: Failed to find C compiler.\n", "Failed to find"),
-        ("", "it ended without a word"),
+        ("", "it failed without output"),
     ],
 )
 def test_the_line_that_says_what_is_wrong_is_given(stderr, said):
@@ -205,7 +205,7 @@ def test_each_kind_of_gpu_is_checked_once(check):
     [
         ("echo choose; echo 'at 3:1:\n  x\nValueError(1)' >&2; exit 1", "choose: ValueError(1)"),
         ("echo; echo 'no such model' >&2; exit 1", "no such model"),
-        ("kill -11 $$", "it ended without a word"),
+        ("kill -11 $$", "it failed without output"),
         ("exec sleep 60", "the compiler did not end within 0.5 s"),
     ],
     ids=["a kernel", "no kernel", "crash", "hangs"],

@@ -102,7 +102,7 @@ def test_a_folder_that_cannot_be_written_to_is_named(prepare, folder, small_file
     with small_files(200 << 10):
         code, _, err = prepare()
     assert code == 1
-    assert err.startswith(f"legato prepare: {SPEC}: cannot be kept in {folder}: [Errno 27] ")
+    assert err.startswith(f"legato prepare: {SPEC}: cannot be stored in {folder}: [Errno 27] ")
     assert not list(folder.glob(".legato-whole"))
     assert prepare().code == 0
 
@@ -113,7 +113,7 @@ def test_a_folder_that_cannot_be_written_to_is_named(prepare, folder, small_file
         (RuntimeError("CAS service error\nsource"), "the download failed: CAS service error"),  # of hf_xet, as the next
         (PermissionError("the token is expired"), "the download failed: the token is expired"),
         (ConnectionError("no route"), "cannot reach the hub: no route"),
-        (OSError(28, "No space left on device"), "cannot be kept in FOLDER: [Errno 28] No space left on device"),
+        (OSError(28, "No space left on device"), "cannot be stored in FOLDER: [Errno 28] No space left on device"),
     ],
 )
 def test_every_failure_says_what_was_asked_for(error, reason, tmp_path, monkeypatch):

@@ -8,7 +8,7 @@ from numba import njit, prange
 from legato_engine.kernels.cpu.simd.dot import dot
 from legato_engine.kernels.cpu.simd.scalar import fused, read
 
-FEW = 4  # tokens: beyond that, threads share them
+FEW = 4  # tokens that are not worth waking a second thread for
 
 
 @njit(cache=True, nogil=True)

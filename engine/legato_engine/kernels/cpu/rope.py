@@ -6,7 +6,7 @@ from numba import njit, prange
 
 from legato_engine.kernels.cpu.simd.scalar import stored
 
-FEW = 8
+FEW = 8  # tokens that are not worth waking a second thread for
 
 
 @njit(cache=True)

@@ -7,7 +7,7 @@ from numba import njit, prange
 
 from legato_engine.kernels.cpu.simd.scalar import exponential, stored
 
-FEW = 2
+FEW = 2  # rows that are not worth waking a second thread for
 
 
 @njit(cache=True, error_model="numpy")  # a check for division by zero would keep the loop scalar

@@ -10,7 +10,7 @@ from legato_engine.transfer.link import PutSpan
 
 @dataclass(slots=True, eq=False)
 class BlockPut:
-    """Blocks of the sequence from number `first` on, from the own arena to `targets` in the peer's.
+    """Blocks of the sequence from number `first` on, from this worker's arena to `targets` in the peer's.
 
     They may be read once `after` is done (None: now).
     """

@@ -216,7 +216,7 @@ class Peers:
         return hello
 
     def _send_hello(self, number: int, connection: Connection) -> None:
-        """Sends the own hello with the connection's token."""
+        """Sends this worker's hello with the connection's token."""
         assert connection.token is not None
         own = self._hello
         proof = prove(connection.token.text, own.worker, own.epoch)

@@ -19,7 +19,7 @@ S = SessionState
 _RENEWED = frozenset((S.GRANTED, S.PUSHING, S.OFFERED, S.REVOKING, S.RECEIVING))  # both sides still work on them
 _LEAVING = frozenset((S.DRAINING, S.ANSWERING, S.ABORTING))
 _LEASED = _RENEWED | _LEAVING | {S.FINISHED, S.CONNECTING, S.VERIFYING, S.PARKED}
-_UNOPENED = frozenset((S.UNKNOWN, S.PARKED))  # the own core has not called for them yet
+_UNOPENED = frozenset((S.UNKNOWN, S.PARKED))  # this worker's core has not opened them yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class SessionRecord:
     connection: int | None = None  # the only one that may carry this hand-off
     due: float = 0.0  # end of the lease; for an ended session, the time to forget it
     renew_at: float = 0.0
-    held: bool = False  # the own core will open it later
+    held: bool = False  # this worker's core will open it later
     failure: SessionFailure | None = None
     late: list[TransferEvent] = field(default_factory=list)  # to be reported once it is not `busy`
 
@@ -124,7 +124,7 @@ class SessionRegistry(Generic[R]):
             del self._rooms[room]
 
     def active(self) -> list[R]:
-        """Sessions that the own core or the peer waits for."""
+        """Sessions that this worker's core or the peer waits for."""
         return [each for each in self if each.late or not (each.ended or each.state in _UNOPENED)]
 
     # state changes

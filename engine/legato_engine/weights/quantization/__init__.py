@@ -1,1 +1,10 @@
-"""Quantized weights of Hugging Face checkpoints: their formats as data, and their values in float32."""
+"""Quantized weights of Hugging Face checkpoints: their formats as data, and their values in float32.
+
+To add a `quant_method`:
+
+1. Write a function in `methods` that reads its keys into a `Quantization`, and add it to the table in `config`.
+2. If its files name or pack tensors differently, add a `Layout` to `formats`, and a class that reads it to `layouts`.
+3. Add it to `tests/engine/weights/test_quantization.py`, `test_quantized_models.py` and docs/models.md.
+
+CPUs then compute from its codes where `Packed` represents the values exactly. `weights.gguf_blocks` has GGUF's types.
+"""

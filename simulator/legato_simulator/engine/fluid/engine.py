@@ -1,4 +1,4 @@
-"""The fluid engine: prefill runs in steps where they differ; decoding is continuous between two events."""
+"""The fluid engine: equal steps are one event, and decoding is continuous between two events."""
 
 import math
 import operator
@@ -45,7 +45,7 @@ class FluidEngine(SimulationEngine[SimulatedWorker]):
         for request in changed.finished:
             self._finished(request, now)
         for request in changed.preempted:
-            self._again(request, now)
+            self._requeue(request, now)
         self._unpark(worker, now)
         self._dispatcher.dispatch(now)
 
@@ -83,14 +83,14 @@ class FluidEngine(SimulationEngine[SimulatedWorker]):
 
     def _unpark(self, worker: SimulatedWorker, now: float) -> None:
         while worker.parked and worker.running < worker.kind.slots:
-            self._go_on(worker.parked.popleft(), now)
+            self._start_decoding(worker.parked.popleft(), now)
 
-    def _go_on(self, request: SimulatedRequest, now: float) -> None:
+    def _start_decoding(self, request: SimulatedRequest, now: float) -> None:
         """Adds the first token, or the next one if it was computed again, and starts decoding."""
         decoder = self._dispatcher.decoders.pop(request)
         decoder.release(request)
         if decoder not in self.pods.all:  # deleted meanwhile
-            self._again(request, now)
+            self._requeue(request, now)
             return
         request.made += 1
         if request.first is None:
@@ -107,7 +107,7 @@ class FluidEngine(SimulationEngine[SimulatedWorker]):
         self.tally.finish(request)
         self._telemetry.finish(request, now)
 
-    def _again(self, request: SimulatedRequest, now: float) -> None:
+    def _requeue(self, request: SimulatedRequest, now: float) -> None:
         """Queues a request that lost its KV in front of the others, to be computed again."""
         request.known = math.ceil(request.known)
         if request.first is not None:
@@ -125,7 +125,7 @@ class FluidEngine(SimulationEngine[SimulatedWorker]):
         decoder = self._dispatcher.decoders.pop(request, None)
         if decoder is not None:
             decoder.release(request)
-        self._again(request, now)
+        self._requeue(request, now)
 
     def observation(self, now: float) -> Observation:
         workers = self.pods.all
