@@ -164,10 +164,11 @@ class Reconciler:
     async def _poll(self, ref: Ref, settled: _Settled) -> _Settled | None:
         """Returns the service with the autoscaler's decision from what gateways report now.
 
-        None if a gateway lost a worker, fell silent or answers again: a pass finds out why.
+        None if a gateway lost a worker, or reports other state than the last pass saw: a pass finds out why.
         """
         observed = await self._observer.refresh(settled.observed)
-        if any(pod.unreached for pod in observed.pods) or _silent(observed.pods) != _silent(settled.observed.pods):
+        changed = _gateway_states(observed.pods) != _gateway_states(settled.observed.pods)
+        if changed or any(pod.unreached for pod in observed.pods):
             return None
         if settled.idle:
             observed = replace(observed, unchanged_until=observed.now - NOTICED_WITHIN)
@@ -224,7 +225,7 @@ class Reconciler:
         rests = again >= self._placement.resync_after and not (wrote or made.phases or scaled.actions)
         if not rests or scaled.due >= again:
             return min(again, scaled.due)
-        unwatched = bool(made.status.get("routes"))
+        unwatched = is_unwatched(observed, made.status)
         longest = again if unwatched else self._placement.idle_resync_after * random.uniform(0.5, 1.0)
         until, idle_until = observed.now + again, observed.now + max(again, longest)
         self._settled[ref] = _Settled(observed, scaled, idle, until, idle_until)
@@ -296,9 +297,18 @@ class Reconciler:
         return True
 
 
-def _silent(pods: Iterable[Pod]) -> set[str]:
-    """Returns the names of gateways that did not answer."""
-    return {pod.name for pod in pods if pod.pool == common.GATEWAY and pod.report is None}
+def _gateway_states(pods: Iterable[Pod]) -> dict[str, Any]:
+    """Returns the state of each gateway that the status depends on, by name; None for one that did not answer."""
+    reports = {pod.name: pod.report for pod in pods if pod.pool == common.GATEWAY}
+    return {name: report and (report.retried, report.adapters) for name, report in reports.items()}
+
+
+def is_unwatched(observed: Observed, status: Mapping[str, Any]) -> bool:
+    """True if only a pass can notice a change: of routes, of adapters that workers refuse and try again, and of ready
+    workers that did not answer."""
+    refused = conditions.find(status, conditions.ADAPTERS_READY).get("status") == "False"
+    silent = any(pod.ready and pod.state is None for pod in observed.pods if pod.pool != common.GATEWAY)
+    return bool(status.get("routes")) or refused or silent
 
 
 def _is_quiet(before: Scaled, scaled: Scaled) -> bool:

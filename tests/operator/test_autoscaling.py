@@ -17,7 +17,7 @@ from legato_operator.cluster import Ref, is_leaving
 from legato_operator.errors import Forbidden
 from legato_operator.manifests import common
 from legato_operator.planning.plan import Plan
-from legato_operator.reconcile import NOTICED_WITHIN
+from legato_operator.reconcile import NOTICED_WITHIN, is_unwatched
 
 BUSY = Signals((prefiller(), decoder()), arriving(600, 2000))
 IDLE = Signals((prefiller(), decoder()), NO_TRAFFIC)
@@ -302,7 +302,7 @@ class _Counted:
 
     def __init__(self):
         self.calls = 0
-        self.silent = False
+        self.reported = report()
         self.edit = None  # made by a user while a gateway is asked
 
     def of(self, cluster):
@@ -316,11 +316,11 @@ class _Counted:
     async def report(self, address, tokens, tls=None):
         if self.edit is not None:
             await self._cluster.apply(self.edit, "user")
-        return None if self.silent else report()
+        return self.reported
 
 
 async def test_a_settled_service_costs_only_polls_of_its_gateways(fakes, build):
-    """Until something wakes it, a gateway falls silent or answers again, or there is something to do."""
+    """Until something wakes it, its gateway's state changes, or there is something to do."""
     source, clock, counted = _Source(IDLE), _Ahead(), _Counted()
     async with fakes(False, Autoscaler(source), clock=clock, seen=counted.of, gateways=counted) as f:
         service = build(scaling={"mode": "Managed", "prefill": {"max": 10}})
@@ -334,8 +334,8 @@ async def test_a_settled_service_costs_only_polls_of_its_gateways(fakes, build):
         await f.wait(is_polled)
         assert await is_polled()
         assert not await is_polled(woken=True)
-        for silent in (True, False):
-            counted.silent = silent
+        for reported in (None, report(), report(retried=("worker_lost",)), report(), report(adapters="new")):
+            counted.reported = reported
             assert not await is_polled()
             await f.wait(is_polled)
         paused = {**service["metadata"], "annotations": {common.ANNOTATION_PAUSED: "2999-01-01T00:00:00Z"}}
@@ -394,6 +394,27 @@ async def test_a_service_whose_gateways_are_waited_for_needs_few_polls_and_passe
         source.known = BUSY
         await due()
         assert await _prefill_replicas(f) == 4
+
+
+def _adapters(status):
+    """A status with this condition of adapters."""
+    rest = {"reason": "", "message": "", "lastTransitionTime": ""}
+    return {"conditions": [{"type": conditions.ADAPTERS_READY, "status": status, **rest}]}
+
+
+@pytest.mark.parametrize(
+    ("pods", "status", "unwatched"),
+    [
+        ([pod("demo-decode-0", "decode"), pod("demo-gateway-0", "gateway")], {}, False),
+        ([], _adapters("Unknown"), False),  # at zero
+        ([], _adapters("False"), True),  # workers try again
+        ([pod("demo-decode-0", "decode", state=None)], {}, True),
+        ([pod("demo-decode-0", "decode", ready=False, state=None)], {}, False),  # its readiness is watched
+        ([], {"routes": [{"kind": "Ingress"}]}, True),
+    ],
+)
+def test_some_changes_are_only_noticed_by_passes(build, pods, status, unwatched):
+    assert is_unwatched(observed(build(), (), pods), status) is unwatched
 
 
 async def _is_idle(due):
