@@ -1,4 +1,4 @@
-"""Options of requests for JSON of a schema: no properties beyond the schema's, and the space between parts."""
+"""Options of requests for JSON by a schema: whether it may have additional properties, and its white space."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""The only module that imports OpenTelemetry: it creates spans, and a thread that nothing waits for sends them.
+"""The only module that imports OpenTelemetry: it creates spans, and a background thread sends them.
 
 The queue of spans is bounded (OTEL_BSP_MAX_QUEUE_SIZE) and drops spans when it is full: a collector that is down or
 slow costs spans, never requests.

@@ -1,1 +1,1 @@
-"""`legato bench`: drives any OpenAI-compatible server and measures what its users feel."""
+"""`legato bench`: sends load to any OpenAI-compatible server, and measures latencies and throughput."""

@@ -1,4 +1,4 @@
-"""From records to figures: percentiles, throughput, goodput; as a table and as JSON."""
+"""Computes figures from records: percentiles, throughput, goodput; as a table and as JSON."""
 
 import argparse
 import json

@@ -1,4 +1,4 @@
-"""Manifests in files, as text: whatever the locale, from a path or from standard input."""
+"""Reads manifests as text, whatever the locale, from a path or from standard input."""
 
 import functools
 import sys

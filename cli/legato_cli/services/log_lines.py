@@ -1,4 +1,4 @@
-"""The last log lines of a `legato up`'s processes, for `legato logs`."""
+"""The last log lines of the processes of `legato up`, for `legato logs`."""
 
 from collections import deque
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Kernels: `reference` is the readable truth with the maths; backends call `torch`, `cpu` (numba) and `gpu` (Triton).
+"""Kernels: `reference` has readable ones and the maths; backends call `torch`, `cpu` (numba) and `gpu` (Triton).
 
 `paths` chooses the kernels for a processor. The kernels of `gpu` need only torch, triton and numpy.
 """

@@ -9,7 +9,7 @@ _CLOSE_WAIT = "08"
 def abandoned(address: bytes) -> int:
     """Number of connections to the link at this address (`Hello.address`) that the peer has closed and UCX has not.
 
-    UCX keeps connections that sent foreign bytes until `transfer.ucx.strangers` resets them. 0 for a port-less address.
+    UCX keeps connections that sent foreign bytes until `transfer.ucx.strangers` resets them. 0 without a port.
     """
     port = address.rpartition(b":")[2]
     if not port.isdigit():

@@ -1,4 +1,4 @@
-"""Reads the pods that are workers of the service from its WorkerPools. No I/O: `kubernetes` brings the bytes.
+"""Reads the pods that are workers of the service from its WorkerPools. No I/O: `kubernetes` fetches the bytes.
 
 Slices list every pod with the service's labels, whoever made it, and a worker is sent the service's token.
 """

@@ -1,4 +1,4 @@
-"""Refuses requests for missing features by the name of the field, so that none is half obeyed."""
+"""Refuses requests for missing features by the name of the field, so that none is obeyed only in part."""
 
 import re
 from typing import Any

@@ -1,4 +1,4 @@
-"""Checks of why a worker cannot start; each takes one pod and returns a reason and a message, or None. Pure.
+"""Checks that find why a worker cannot start; each takes one pod and returns a reason and a message, or None. Pure.
 
 Transient states, such as a node being provisioned or an image being pulled, only fail at the deadline. Steps that a
 kubelet retries, with pauses of up to five minutes, get that time, because registries have outages.

@@ -1,4 +1,4 @@
-"""Sampling parameters of a sequence. `sampling_limits` has the allowed values."""
+"""Sampling parameters of a sequence. `limits` has the allowed values."""
 
 from legato_protocol.wire.messages import Value
 

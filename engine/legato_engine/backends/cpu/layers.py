@@ -1,5 +1,5 @@
-"""Implements `layers.interface` by the operators of a step. The residual stream is float32; `numerics` has the formats
-of linear layers and attention.
+"""Implements `layers.interface` with the operators of a step. The residual stream is float32; `numerics` has the
+formats of linear layers and attention.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,1 +1,1 @@
-"""Layers by Triton's kernels and cuBLAS, for CUDA devices. Steps that only decode are replayed as CUDA graphs."""
+"""Layers computed by Triton and cuBLAS, for CUDA devices. Steps that only decode are replayed as CUDA graphs."""

@@ -1,1 +1,1 @@
-"""Layers by torch's own operators, in one dtype throughout: any device, any sizes."""
+"""Layers computed by torch's own operators, in one dtype throughout: any device, any sizes."""

@@ -1,4 +1,4 @@
-"""Implements `layers.interface` by torch."""
+"""Implements `layers.interface` with torch's operators."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

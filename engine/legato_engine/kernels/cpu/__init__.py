@@ -1,4 +1,4 @@
-"""Kernels for processors, compiled by numba once for all processes of a user."""
+"""CPU kernels, compiled by numba once for all processes of a user."""
 
 from pathlib import Path
 

@@ -1,5 +1,5 @@
-"""Low-rank updates of some tokens' outputs on a processor. A token is the same to the last bit among few and many,
-though `_token` is compiled for each.
+"""Low-rank updates of some tokens' outputs on a processor. A token's update is bitwise the same among few tokens
+and among many, though `_token` is compiled into a function for each.
 """
 
 import numpy as np

@@ -1,7 +1,7 @@
-"""RMSNorm that adds first, in one call; leaves what the linear layer after it takes.
+"""RMSNorm that adds first, in one call; its result has the input format of the next linear layer.
 
-A row is the same to the last bit whoever computes it: these calls, or a program of a whole step, into which the
-functions of a row are compiled once more.
+A row is bitwise the same from these functions and from a program of a whole step, into which the functions of a row are
+compiled once more.
 """
 
 import numpy as np

@@ -1,5 +1,5 @@
-"""Rotary embedding in place and the KV write to the arena, in one pass. A number is the same to the last bit wherever
-it stands and whoever computes it.
+"""Rotary embedding in place and the KV write to the arena, in one pass. Each result is
+bitwise the same at any position in the arrays, and in every caller that this is compiled into.
 """
 
 from numba import njit, prange

@@ -1,4 +1,4 @@
-"""Drawing a token from a row of logits in a few passes over it, without sorting it. See `reference/sampling.md`."""
+"""Draws a token from a row of logits in a few passes, without sorting it. See `reference/sampling.md`."""
 
 import numpy as np
 from numba import njit, prange

@@ -1,5 +1,5 @@
-"""SiLU(gate) · up in one pass; leaves what the linear layer after it takes. A number is the same to the last bit
-wherever it stands and whoever computes it.
+"""SiLU(gate) · up in one pass, in the input format of the next linear layer. Each result is bitwise the same at any
+position in the arrays, and in every caller that this is compiled into.
 """
 
 import numpy as np

@@ -1,1 +1,1 @@
-"""Kernels by Triton, and their configurations. They need only torch, triton and numpy."""
+"""Kernels in Triton, and their configurations. They need only torch, triton and numpy."""

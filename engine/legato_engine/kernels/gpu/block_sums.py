@@ -1,4 +1,4 @@
-"""Sums of KV blocks by Triton. The maths is in `reference/block_sums.md`."""
+"""Sums of KV blocks in Triton. The maths is in `reference/block_sums.md`."""
 
 import torch
 import triton

@@ -1,4 +1,4 @@
-"""RMSNorm by Triton: whole rows in registers, so that a row is read once. The maths is in `reference/rms_norm.md`."""
+"""RMSNorm in Triton: whole rows in registers, so that a row is read once. The maths is in `reference/rms_norm.md`."""
 
 import torch
 import triton

@@ -1,4 +1,4 @@
-"""Norm of heads, rotary embedding and the KV write by Triton, in one launch. The maths is in `reference/rope.md`.
+"""Norm of heads, rotary embedding and the KV write in Triton, in one launch. The maths is in `reference/rope.md`.
 
 A program takes a few heads of a few tokens: of queries, or of keys with their values.
 """

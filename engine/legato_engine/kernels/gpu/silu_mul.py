@@ -1,4 +1,4 @@
-"""SiLU(gate) · up by Triton. The maths is in `reference/silu_mul.md`."""
+"""SiLU(gate) · up in Triton. The maths is in `reference/silu_mul.md`."""
 
 import torch
 import triton

@@ -1,4 +1,4 @@
-"""The inputs of a step by Triton: the host's facts about each row are expanded to the layers' arrays.
+"""The inputs of a step in Triton: the host's facts about each row are expanded to the layers' arrays.
 
 See `reference/step_inputs.md`.
 """

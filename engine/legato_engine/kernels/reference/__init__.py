@@ -1,1 +1,1 @@
-"""The readable truth of each operator, which tests compare all kernels with, and its maths."""
+"""A readable implementation of each operator, with which tests compare all kernels, and its maths."""

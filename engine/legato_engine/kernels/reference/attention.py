@@ -1,4 +1,4 @@
-"""Attention over the paged arena as written down: one sequence, one token, one head at a time.
+"""Reference for attention over the paged arena: one sequence, one token, one head at a time.
 
 See `reference/attention.md`.
 """

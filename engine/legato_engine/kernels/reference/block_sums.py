@@ -1,4 +1,4 @@
-"""Sums of KV blocks as written down: see `reference/block_sums.md`. Also where kernels are not used."""
+"""Reference for sums of KV blocks: see `reference/block_sums.md`. Also used where there are no kernels."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Linear layers as written down: see `reference/linear.md`."""
+"""Reference for linear layers: see `reference/linear.md`."""
 
 import torch
 

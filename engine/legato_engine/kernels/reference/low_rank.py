@@ -1,4 +1,4 @@
-"""Low-rank updates, token by token and projection by projection: what the others are tested against."""
+"""Reference for low-rank updates: token by token and projection by projection."""
 
 from collections.abc import Iterable
 

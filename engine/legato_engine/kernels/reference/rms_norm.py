@@ -1,4 +1,4 @@
-"""RMSNorm as written down: see `reference/rms_norm.md`."""
+"""Reference for RMSNorm: see `reference/rms_norm.md`."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Rotary embedding and the KV write as written down: see `reference/rope.md`."""
+"""Reference for the rotary embedding and the KV write: see `reference/rope.md`."""
 
 import torch
 

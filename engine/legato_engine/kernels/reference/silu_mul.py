@@ -1,4 +1,4 @@
-"""SiLU(gate) · up as written down: see `reference/silu_mul.md`."""
+"""Reference for SiLU(gate) · up: see `reference/silu_mul.md`."""
 
 import torch
 

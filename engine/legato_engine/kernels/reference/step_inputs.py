@@ -1,4 +1,4 @@
-"""Tokens, positions and slots of a step as written down: see `reference/step_inputs.md`."""
+"""Reference for tokens, positions and slots of a step: see `reference/step_inputs.md`."""
 
 import torch
 

@@ -1,1 +1,1 @@
-"""Kernels by torch: any device, any sizes."""
+"""Kernels in torch: any device, any sizes."""

@@ -1,4 +1,4 @@
-"""Attention over the paged arena by torch: one gather and one batched attention for all rows of a group."""
+"""Attention over the paged arena in torch: one gather and one batched attention for all rows of a group."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

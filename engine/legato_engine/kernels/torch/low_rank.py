@@ -1,4 +1,4 @@
-"""Low-rank updates of some tokens' outputs by torch: any device, any sizes."""
+"""Low-rank updates of some tokens' outputs in torch: any device, any sizes."""
 
 from collections.abc import Iterable
 

@@ -1,4 +1,4 @@
-"""RMSNorm by torch: one fused call, statistics in float32."""
+"""RMSNorm in torch: one fused call, statistics in float32."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Rotary embedding and the KV write by torch: one rotation of queries and keys, then one scatter for each."""
+"""Rotary embedding and the KV write in torch: one rotation of queries and keys, then one scatter for each."""
 
 import torch
 

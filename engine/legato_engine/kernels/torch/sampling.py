@@ -1,4 +1,4 @@
-"""Drawing tokens by torch, all rows in one batch. See `reference/sampling.md`."""
+"""Draws tokens in torch, all rows in one batch. See `reference/sampling.md`."""
 
 from collections.abc import Sequence
 

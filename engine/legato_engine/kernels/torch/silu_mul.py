@@ -1,4 +1,4 @@
-"""SiLU(gate) · up by torch: writes into the gate half, no new memory for it."""
+"""SiLU(gate) · up in torch: written into the gate half, without new memory."""
 
 import torch
 

@@ -1,5 +1,5 @@
-"""512-bit registers and matrix tiles for numba: one instruction each, or one for each half, so that kernels read as
-what the processor does.
+"""512-bit registers and matrix tiles for numba: one instruction each, or one for each half, so that kernels read
+like the processor's instructions.
 
 Addresses are integers. Only for processors that have the instructions (`processor.detect`); numba compiles for the
 machine it runs on. A register has no element type: each function says how it reads the bits.

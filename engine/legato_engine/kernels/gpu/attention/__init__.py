@@ -1,1 +1,1 @@
-"""Attention by Triton."""
+"""Attention in Triton."""

@@ -1,4 +1,4 @@
-"""Attention over the paged arena by Triton: prompts, and decoding rows, whose KV is split if that fills the chip."""
+"""Attention over the paged arena in Triton: prompts, and decoding rows, whose KV is split if that fills the chip."""
 
 from math import e, log2
 

@@ -1,1 +1,1 @@
-"""Sampling by Triton."""
+"""Sampling in Triton."""
